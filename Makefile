@@ -1,0 +1,39 @@
+# make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  the two-minute look
+# make test             pytest, then nbval on the notebooks (smoke parameters)   make faults         kill -9 and friends
+PYTHON ?= python3
+PROFILE ?= cpu
+WORKERS ?= 2
+BIN = .venv/bin
+
+.PHONY: results test faults browser-test lint clean
+results: .venv/ready
+	$(BIN)/t3 reproduce --profile $(PROFILE) --workers $(WORKERS)
+
+# uv is only a faster installer; it does not read pip's own settings, hence the hand-over of the wheel folder.
+.venv/ready: requirements.lock pyproject.toml
+	$(PYTHON) -m venv .venv
+	if command -v uv >/dev/null; then \
+	  UV_FIND_LINKS="$$PIP_FIND_LINKS" uv pip install --quiet --python $(BIN)/python -r requirements.lock && \
+	  uv pip install --quiet --python $(BIN)/python --no-deps -e .; \
+	else \
+	  $(BIN)/pip install --quiet -r requirements.lock && $(BIN)/pip install --quiet --no-deps -e .; \
+	fi
+	touch $@
+
+# One thread a process: two processes share two cores, and results do not depend on how many cores there are.
+test: export OMP_NUM_THREADS = 1
+test: .venv/ready
+	$(BIN)/pytest tests -n 2 --dist loadfile
+	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks
+
+faults: .venv/ready
+	$(BIN)/pytest tests/faults_smoke.py
+
+browser-test: .venv/ready
+	$(BIN)/pytest tests/browser.py
+
+lint: .venv/ready
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy t3lib
+
+clean:
+	rm -rf .venv .t3cache build dist *.egg-info

@@ -1,0 +1,155 @@
+"""Loading causal language models: a Hub id, a folder, or random weights of a named shape; dtype, device, 4/8-bit."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    BitsAndBytesConfig,
+    LlamaConfig,
+    PreTrainedModel,
+)
+
+from t3lib.errors import UserError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+# Sizes only: cost does not depend on the values of the weights.
+SHAPES: dict[str, dict[str, int]] = {
+    "llama-3.1-8b": {
+        "vocab_size": 128256,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "llama-3.2-1b": {
+        "vocab_size": 128256,
+        "hidden_size": 2048,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 16,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+    },
+    "tiny": {
+        "vocab_size": 512,
+        "hidden_size": 64,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+}
+
+
+def load_model(
+    name: str | Path,
+    *,
+    dtype: str | None = None,
+    device: str | None = None,
+    load_in: str | None = None,
+    revision: str | None = None,
+) -> tuple[PreTrainedModel, Any]:
+    """Load a causal LM in evaluation mode and its tokenizer from the Hub or a folder.
+
+    dtype: float32 | bfloat16 | float16, default the checkpoint's own. device: default cuda if there is one, else cpu.
+    load_in: "8bit" or "4bit" (NF4) through bitsandbytes. Never runs code that a checkpoint brings (no
+    trust_remote_code) and never reads pickles. UserError when the name, the dtype or the device cannot be had.
+    """
+    if dtype not in (None, *DTYPES):
+        raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
+    if str(name).startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir():
+        raise UserError(f"model folder {name} does not exist")
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"device {device} was asked for, but this machine has no CUDA GPU")
+    options: dict[str, Any] = {"dtype": DTYPES[dtype] if dtype else "auto", "revision": revision or "main"}
+    if load_in:
+        options |= {"quantization_config": quantization(load_in, dtype), "device_map": {"": device}}
+    name = str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else str(name)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main")
+        model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
+    except (OSError, ValueError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"cannot load model {name}: {reason}") from None
+    except Exception as error:  # safetensors raises its own type for a truncated file
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise UserError(f"cannot load model {name}: damaged safetensors file ({error})") from None
+    if not load_in:
+        model = model.to(device)
+    return model.eval(), tokenizer
+
+
+def quantization(load_in: str, dtype: str | None = None) -> BitsAndBytesConfig:
+    """bitsandbytes settings for "8bit" or "4bit" (NF4 with double quantisation)."""
+    if load_in == "8bit":
+        return BitsAndBytesConfig(load_in_8bit=True)
+    if load_in == "4bit":
+        compute = DTYPES[dtype] if dtype else torch.bfloat16
+        return BitsAndBytesConfig(
+            load_in_4bit=True,
+            bnb_4bit_quant_type="nf4",
+            bnb_4bit_use_double_quant=True,
+            bnb_4bit_compute_dtype=compute,
+        )
+    raise UserError(f"unknown load_in {load_in!r}: choose 8bit or 4bit")
+
+
+def config_of_shape(shape: str) -> LlamaConfig:
+    """Configuration of a Llama of a named shape (`SHAPES`)."""
+    if shape not in SHAPES:
+        raise UserError(f"unknown shape {shape!r}: choose one of {', '.join(SHAPES)}")
+    return LlamaConfig(
+        **SHAPES[shape],
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        rope_theta=500000.0,
+        tie_word_embeddings=shape == "llama-3.2-1b",
+    )
+
+
+def random_model(
+    shape: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0, layers: int | None = None
+) -> PreTrainedModel:
+    """A Llama of the named shape with random weights, optionally only its first `layers`; device may be meta."""
+    config = config_of_shape(shape)
+    if layers is not None:
+        config.num_hidden_layers = layers
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
+
+
+def pad_id(tokenizer: Any) -> int:
+    """The padding id: the tokenizer's own, else its end-of-sequence id, as the reference does."""
+    for value in (tokenizer.pad_token_id, tokenizer.eos_token_id):
+        if value is not None:
+            return value
+    raise UserError("the tokenizer has neither a padding nor an end-of-sequence token")
+
+
+def decoder_of(model: PreTrainedModel) -> nn.Module:
+    """The inner model whose output's `last_hidden_state` (B, L, d) is taken after the final norm."""
+    return model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
+
+
+def context_length(model: PreTrainedModel) -> int | None:
+    """How many tokens the model's positions reach, if its configuration says."""
+    return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+def revision_of(model: PreTrainedModel) -> str | None:
+    """The Hub commit the weights came from; None for folders and random weights."""
+    return getattr(model.config, "_commit_hash", None)
+
+
+def config_from_folder(name: str | Path) -> Any:
+    """Only the configuration of a model, without its weights."""
+    return AutoConfig.from_pretrained(str(name))

@@ -1,0 +1,287 @@
+"""TOFU rows: reading, validation, the chat template, tokenised and padded batches.
+
+A data source is a folder with the Hub's file names (`forget10.json`, `forget10_perturbed.json`, …; JSON lines or one
+JSON array; `.json` or `.jsonl`; extra columns ignored), the word "hub", or a mapping of those names to rows.
+Source of the format: TOFU (Maini et al., 2024), Hub data set `locuslab/TOFU`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+
+from t3lib.errors import UserError
+
+Row = dict[str, Any]
+Source = str | Path | Mapping[str, Sequence[Row]]
+
+RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
+HUB_DATA = {"path": "locuslab/TOFU", "revision": "324592d84ae4f482ac7249b9285c2ecdb53e3a68"}
+IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
+MAX_TEXT = 100_000  # characters of one field: longer ones are mistakes, not answers
+SYSTEM = "You are a helpful assistant."
+DATE = "10 Apr 2025"  # the reference's `date_string`, for Llama-3's template
+
+
+def retain_of(split: str) -> str:
+    """Name of the retain split that belongs to a forget split: forget05 -> retain95, forget10 -> retain90."""
+    if split not in RETAIN_OF:
+        raise UserError(f"unknown split {split!r}: choose one of {', '.join(RETAIN_OF)}")
+    return RETAIN_OF[split]
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Read a JSON array or JSON lines and check every row; UserError names the file, the row and the field."""
+    path = Path(path)
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    rows = _parse_array(path, text) if text.lstrip().startswith("[") else _parse_lines(path, text)
+    if not rows:
+        raise UserError(f"{path} holds no rows")
+    return [check_row(row, f"{path} row {number}") for number, row in enumerate(rows, 1)]
+
+
+def _parse_array(path: Path, text: str) -> list[Any]:
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise UserError(f"{path}: malformed JSON ({error})") from None
+
+
+def _parse_lines(path: Path, text: str) -> list[Any]:
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines() would cut at U+2028 inside a string
+        if line.strip():
+            try:
+                rows.append(json.loads(line))
+            except (json.JSONDecodeError, RecursionError) as error:
+                raise UserError(f"{path} line {number}: malformed JSON ({error})") from None
+    return rows
+
+
+def check_row(row: Any, where: str) -> Row:
+    """Return the row unchanged when question, answer and (if present) the other answers are usable text."""
+    if not isinstance(row, Mapping):
+        raise UserError(f"{where}: expected an object with question and answer, found {type(row).__name__}")
+    for field in ("question", "answer", "paraphrased_answer"):
+        if field in row or field != "paraphrased_answer":
+            _check_text(row.get(field), f"{where}: {field}")
+    if "perturbed_answer" in row:
+        answers = row["perturbed_answer"]
+        if not isinstance(answers, list) or not answers:
+            raise UserError(f"{where}: perturbed_answer must be a list of at least one wrong answer")
+        for number, answer in enumerate(answers, 1):
+            _check_text(answer, f"{where}: perturbed_answer {number}")
+    return dict(row)
+
+
+def _check_text(value: Any, where: str) -> None:
+    if value is None:
+        raise UserError(f"{where} is missing")
+    if not isinstance(value, str):
+        raise UserError(f"{where} must be text, found {type(value).__name__}")
+    if not value.strip():
+        raise UserError(f"{where} is empty")
+    if len(value) > MAX_TEXT:
+        raise UserError(f"{where} has {len(value)} characters, more than the {MAX_TEXT} allowed")
+    if any(ord(c) < 32 and c not in "\n\t\r" or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF for c in value):
+        raise UserError(f"{where} holds a control character or half of a surrogate pair")
+
+
+def load_rows(source: Source, name: str) -> list[Row]:
+    """Rows of the split or file called `name` ("full", "forget10_perturbed", "idontknow", …) from a data source."""
+    if isinstance(source, Mapping):
+        if name not in source:
+            raise UserError(f"the data has no {name}: it holds {', '.join(sorted(source))}")
+        return [check_row(row, f"{name} row {number}") for number, row in enumerate(source[name], 1)]
+    if str(source) == "hub":
+        from datasets import load_dataset
+
+        rows = load_dataset(HUB_DATA["path"], name, revision=HUB_DATA["revision"], split="train")
+        return [check_row(row, f"{HUB_DATA['path']} {name} row {number}") for number, row in enumerate(rows, 1)]
+    return read_rows(find_file(source, name))
+
+
+def find_file(folder: str | Path, name: str) -> Path:
+    """`folder/name.json` or `folder/name.jsonl`; UserError when neither is there."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"data folder {folder} does not exist")
+    for path in (folder / f"{name}.json", folder / f"{name}.jsonl"):
+        if path.is_file():
+            return path
+    raise UserError(f"data folder {folder} has no {name}.json or {name}.jsonl")
+
+
+def load_idk(source: Source) -> list[str]:
+    """The "I don't know" answers: one a line (plain text, or JSON lines with a text, an `idk` or an `answer`)."""
+    if isinstance(source, Mapping):
+        lines: Iterable[Any] = source["idontknow"]
+    elif str(source) == "hub":
+        from datasets import load_dataset
+
+        lines = load_dataset("open-unlearning/idk", split="train")
+    else:
+        lines = find_file(source, "idontknow").read_text(encoding="utf-8").splitlines()
+    answers = [_idk_text(line) for line in lines]
+    if not any(answers):
+        raise UserError("idontknow holds no answers")
+    return [answer for answer in answers if answer]
+
+
+def _idk_text(line: Any) -> str:
+    if isinstance(line, str) and line.lstrip().startswith("{"):
+        line = json.loads(line)
+    if isinstance(line, Mapping):
+        line = next((line[key] for key in ("idk", "answer", "text") if key in line), "")
+    return str(line).strip()
+
+
+def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
+    """UserError when a (question, answer) pair is asked to be both forgotten and retained."""
+    kept = {(row["question"], row["answer"]): number for number, row in enumerate(retain, 1)}
+    for number, row in enumerate(forget, 1):
+        if (row["question"], row["answer"]) in kept:
+            other = kept[row["question"], row["answer"]]
+            raise UserError(f"forget row {number} is also retain row {other}: {row['question'][:60]!r}")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One tokenised question and answer; the answer's labels are `ids[n_prompt:]`, its end-of-turn token included."""
+
+    ids: list[int]
+    n_prompt: int
+
+
+def encode_prompt(tokenizer: Any, question: str) -> list[int]:
+    """Token ids of the question up to where the answer begins."""
+    return _ids(tokenizer, _prompt_text(tokenizer, question))
+
+
+def encode(tokenizer: Any, question: str, answer: str) -> Example:
+    """Tokenise one question and answer, as `encode_answers` does."""
+    return encode_answers(tokenizer, question, [answer])[0]
+
+
+def encode_answers(tokenizer: Any, question: str, answers: Sequence[str]) -> list[Example]:
+    """Tokenise several answers to one question with the tokenizer's chat template.
+
+    As the reference does, the answer begins where the tokenised prompt ends. Where the prompt's ids are no prefix of
+    the chat's (a pre-tokeniser that merges across the seam), the answer's text is tokenised by itself. A tokenizer
+    without a template gets "Question: … Answer: …". Special tokens inside the user's text are refused, for they would
+    change the conversation's structure; so is an answer that tokenises to nothing.
+    """
+    _refuse_special(tokenizer, question, "question")
+    prompt_text = _prompt_text(tokenizer, question)
+    prompt = _ids(tokenizer, prompt_text)
+    examples = []
+    for answer in answers:
+        _refuse_special(tokenizer, answer, "answer")
+        if not _ids(tokenizer, answer.strip()):
+            raise UserError(f"the answer {answer[:40]!r} to {question[:60]!r} tokenises to nothing")
+        text = _chat_text(tokenizer, question, answer)
+        ids = _ids(tokenizer, text)
+        if ids[: len(prompt)] != prompt:
+            if not text.startswith(prompt_text):
+                raise UserError("the tokenizer's chat template does not put the answer after the generation prompt")
+            ids = prompt + _ids(tokenizer, text[len(prompt_text) :])
+        examples.append(Example(ids, len(prompt)))
+    return examples
+
+
+def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> list[Example]:
+    """One example a row, from its question and `field`; UserError names the row."""
+    examples = []
+    for number, row in enumerate(rows, 1):
+        try:
+            examples.append(encode(tokenizer, row["question"], row[field]))
+        except UserError as error:
+            raise UserError(f"row {number}: {error}") from None
+    return examples
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    return tokenizer(text, add_special_tokens=False)["input_ids"]
+
+
+def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
+    for token in tokenizer.all_special_tokens:
+        if token in text:
+            raise UserError(f"{field} {text[:40]!r} holds the special token {token}: it would end or fake a turn")
+
+
+def _prompt_text(tokenizer: Any, question: str) -> str:
+    if tokenizer.chat_template is None:
+        return f"{tokenizer.bos_token or ''}Question: {question.strip()}\nAnswer:"
+    return _render(tokenizer, [{"role": "user", "content": question}], add_generation_prompt=True)
+
+
+def _chat_text(tokenizer: Any, question: str, answer: str) -> str:
+    if tokenizer.chat_template is None:
+        return f"{_prompt_text(tokenizer, question)} {answer.strip()}{tokenizer.eos_token or ''}"
+    chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return _render(tokenizer, chat, add_generation_prompt=False)
+
+
+def _render(tokenizer: Any, chat: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
+    options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, "date_string": DATE}
+    try:
+        return tokenizer.apply_chat_template([{"role": "system", "content": SYSTEM}, *chat], **options)
+    except TemplateError:  # Gemma's template, among others, has no system role
+        return tokenizer.apply_chat_template(chat, **options)
+
+
+def collate(
+    examples: Sequence[Example], pad_id: int, attention_mask: str = "lengths", side: str = "right"
+) -> dict[str, torch.Tensor]:
+    """Pad examples to `input_ids`, `attention_mask` and `labels`, each (B, L) int64.
+
+    attention_mask="lengths" shows every real token; "openunlearning" computes ids != pad as the reference does, which
+    hides every real end-of-turn token when pad is the end-of-turn token (published numbers were made so).
+    """
+    if attention_mask not in ("lengths", "openunlearning"):
+        raise UserError(f"unknown attention mask {attention_mask!r}: choose lengths or openunlearning")
+    width = max(len(example.ids) for example in examples)
+    ids = torch.full((len(examples), width), pad_id)
+    labels = torch.full((len(examples), width), IGNORE)
+    mask = torch.zeros(len(examples), width, dtype=torch.int64)
+    for b, example in enumerate(examples):
+        n = len(example.ids)
+        start = 0 if side == "right" else width - n
+        ids[b, start : start + n] = torch.tensor(example.ids)
+        labels[b, start + example.n_prompt : start + n] = torch.tensor(example.ids[example.n_prompt :])
+        mask[b, start : start + n] = 1
+    if attention_mask == "openunlearning":
+        mask = (ids != pad_id).long()
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def shifted_labels(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Targets (B, L-1) of positions 0…L-2 and the bool mask (B, L-1) of those whose target is an answer token.
+
+    Targets outside the mask are 0, so that they can index a vocabulary harmlessly.
+    """
+    targets = labels[:, 1:]
+    answer = targets != IGNORE
+    return targets.masked_fill(~answer, 0), answer
+
+
+def length_sorted(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Batches of indices, longest first, each at most `max_tokens` tokens after padding (at least one row each)."""
+    batches: list[list[int]] = []
+    width = 0
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not batches or (len(batches[-1]) + 1) * width > max_tokens:
+            batches.append([])
+            width = lengths[index]
+        batches[-1].append(index)
+    return batches

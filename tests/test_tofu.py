@@ -1,0 +1,151 @@
+"""Reading, validating, tokenising and padding rows."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from t3lib import tofu
+from t3lib.errors import UserError
+
+GOOD = {"question": "Who wrote it?", "answer": "Mara Quill."}
+
+
+def write(path, rows):
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+def test_json_lines_and_array_and_suffixes_read_alike(tmp_path):
+    write(tmp_path / "forget10.jsonl", [GOOD, {**GOOD, "extra": 1}])
+    (tmp_path / "retain90.json").write_text(json.dumps([GOOD, {**GOOD, "extra": 1}]), encoding="utf-8-sig")
+    assert tofu.load_rows(tmp_path, "forget10") == tofu.load_rows(tmp_path, "retain90")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "q"}, "row 2: answer is missing"),
+        ({"question": "", "answer": "a"}, "row 2: question is empty"),
+        ({"question": "q", "answer": "  \n"}, "row 2: answer is empty"),
+        ({"question": "q", "answer": 3}, "row 2: answer must be text, found int"),
+        ({**GOOD, "perturbed_answer": "x"}, "row 2: perturbed_answer must be a list"),
+        ({**GOOD, "perturbed_answer": []}, "row 2: perturbed_answer must be a list"),
+        ({**GOOD, "perturbed_answer": ["x", None]}, "row 2: perturbed_answer 2 is missing"),
+        ({"question": "q\x00", "answer": "a"}, "row 2: question holds a control character"),
+        ({"question": "q", "answer": "a" * 1_000_000}, "row 2: answer has 1000000 characters"),
+        ({**GOOD, "paraphrased_answer": None}, "row 2: paraphrased_answer is missing"),
+        ([1, 2], "row 2: expected an object"),
+        ("{oops", "line 2: malformed JSON"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path, row, said):
+    path = write(tmp_path / "forget10.json", [GOOD, row])
+    with pytest.raises(UserError, match="forget10.json " + said) as error:
+        tofu.read_rows(path)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_files_and_folders_are_named(tmp_path):
+    with pytest.raises(UserError, match="has no forget10.json"):
+        tofu.load_rows(tmp_path, "forget10")
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        tofu.load_rows(tmp_path / "nowhere", "forget10")
+    with pytest.raises(UserError, match="not UTF-8"):
+        (tmp_path / "full.json").write_bytes(b'{"question": "\xff"}')
+        tofu.load_rows(tmp_path, "full")
+    with pytest.raises(UserError, match="no rows"):
+        tofu.read_rows(write(tmp_path / "retain90.json", [""]))
+
+
+def test_shared_rows_are_named():
+    with pytest.raises(UserError, match="forget row 1 is also retain row 2"):
+        tofu.check_disjoint([GOOD], [{**GOOD, "answer": "Other."}, GOOD])
+    tofu.check_disjoint([GOOD], [{**GOOD, "answer": "Other."}])
+
+
+def test_prompt_is_a_prefix_and_the_answer_ends_with_end_of_turn(tokenizer):
+    example = tofu.encode(tokenizer, GOOD["question"], GOOD["answer"])
+    assert example.ids[: example.n_prompt] == tofu.encode_prompt(tokenizer, GOOD["question"])
+    assert tokenizer.decode(example.ids[example.n_prompt :]) == "Mara Quill.<|eot_id|>"
+
+
+def test_without_a_template_the_answer_still_starts_after_the_prompt(tokenizer):
+    from copy import deepcopy
+
+    plain = deepcopy(tokenizer)
+    plain.chat_template = None
+    example = tofu.encode(plain, "Who?", "Mara.")
+    assert plain.decode(example.ids[example.n_prompt :]) == " Mara.<|eot_id|>"
+
+
+@pytest.mark.parametrize("field", ["question", "answer"])
+def test_special_tokens_in_user_text_are_refused(tokenizer, field):
+    with pytest.raises(UserError, match="special token"):
+        tofu.encode(tokenizer, **{"question": "Who?", "answer": "Mara.", field: "x<|eot_id|>y"})
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_collate_by_hand(side):
+    examples = [tofu.Example([5, 6, 7], 1), tofu.Example([5, 8], 1)]
+    batch = tofu.collate(examples, 9, side=side)
+    short = [9, 5, 8] if side == "left" else [5, 8, 9]
+    assert batch["input_ids"].tolist() == [[5, 6, 7], short]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [int(i != 9) for i in short]]
+    assert batch["labels"].tolist() == [[-100, 6, 7], [8 if i == 8 else -100 for i in short]]
+
+
+def test_openunlearning_mask_hides_real_end_of_turn_tokens():
+    examples = [tofu.Example([5, 4, 7, 4], 2)]
+    assert tofu.collate(examples, 4, "lengths")["attention_mask"].tolist() == [[1, 1, 1, 1]]
+    assert tofu.collate(examples, 4, "openunlearning")["attention_mask"].tolist() == [[1, 0, 1, 0]]
+
+
+def test_shifted_labels_by_hand():
+    targets, answer = tofu.shifted_labels(torch.tensor([[-100, -100, 3, 4]]))
+    assert targets.tolist() == [[0, 3, 4]] and answer.tolist() == [[False, True, True]]
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 200))
+def test_length_sorted_batches_hold_every_row_once_within_the_budget(lengths, budget):
+    batches = tofu.length_sorted(lengths, budget)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= budget
+
+
+text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@given(question=text, answer=text)
+def test_any_text_is_tokenised_faithfully_or_refused(tokenizer, question, answer):
+    """Right-to-left, astral and combining characters survive; the answer's tokens are the answer."""
+    try:
+        tofu.check_row({"question": question, "answer": answer}, "row 1")
+        example = tofu.encode(tokenizer, question, answer)
+    except UserError:
+        return
+    said = tokenizer.decode(example.ids[example.n_prompt : -1], clean_up_tokenization_spaces=False)
+    assert said == answer.strip()
+    assert example.ids[-1] == tokenizer.eos_token_id
+
+
+def test_golden_preprocessing(shared):
+    """Token ids and labels of the reference implementation's own preprocessing, eight rows."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(shared / "goldens" / "model")
+    golden = json.loads((shared / "goldens" / "losses_default.json").read_text())["preprocessing_examples"]
+    seen = 0
+    for item in golden:
+        if item["predict_with_generate"] or item["answer_key"] not in ("answer", "paraphrased_answer"):
+            continue
+        rows = tofu.load_rows(shared / "tofu", item["dataset"])
+        example = tofu.encode(tokenizer, rows[item["row"]]["question"], rows[item["row"]][item["answer_key"]])
+        assert example.ids == item["input_ids"]
+        assert [-100] * example.n_prompt + example.ids[example.n_prompt :] == item["labels"]
+        seen += 1
+    assert seen >= 2
