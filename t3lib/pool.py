@@ -1,0 +1,128 @@
+"""The pooled context as one more layer of the key-value cache.
+
+The tilt needs mean_t(A H_t) over the visible tokens so far. Transformers moves, repeats, reorders and crops whatever
+stands in `cache.layers`, so a layer that holds the running sum follows every decoding mode without a line of ours.
+State kept anywhere else is not reordered in beam search, and the text comes out silently wrong.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Cache
+from transformers.cache_utils import DummyLayer
+
+from t3lib.errors import UserError
+
+
+class PoolLayer(DummyLayer):
+    """Running sums of z_t = A H_t over visible tokens, and their count: (B, tokens so far, h + 1) float32.
+
+    A subclass of DummyLayer, because the cache then never asks it for keys, sizes or offloading. A growing cache keeps
+    every token's cumulative row (h + 1 floats), so that cropping is a slice; a static one keeps the last row at a fixed
+    address, as compiled decoding needs. `owner` names the heads' A: another head cannot read this state.
+    """
+
+    def __init__(self, owner: str, *, static: bool) -> None:
+        super().__init__()
+        self.owner, self.static = owner, static
+        self.is_croppable = not static
+        self.sums: Tensor | None = None
+        self.seen: Tensor | None = None  # static only: tokens so far, a tensor because compiled code updates it
+
+    def append(self, z: Tensor, visible: Tensor | None) -> Tensor:
+        """Add the new tokens' z (B, L, h); return the mean over visible tokens up to each of them, (B, L, h)."""
+        sums = cumulative(z, visible)
+        if self.sums is not None:
+            sums = sums + self.sums[:, -1:]
+        if not self.static:
+            self.sums = sums if self.sums is None else torch.cat([self.sums, sums], dim=1)
+        elif self.sums is None or self.seen is None:
+            self.sums = sums[:, -1:].clone()
+            self.seen = torch.full((), z.shape[1], dtype=torch.long, device=z.device)
+            if not torch.compiler.is_compiling():
+                torch._dynamo.mark_static_address(self.sums)
+                torch._dynamo.mark_static_address(self.seen)
+        else:
+            self.sums.copy_(sums[:, -1:])
+            self.seen.add_(z.shape[1])
+        return mean(sums)
+
+    def tokens(self) -> int:
+        """How many tokens, visible or not, this layer has seen."""
+        if self.sums is None:
+            return 0
+        return int(self.seen) if self.seen is not None else self.sums.shape[1]
+
+    def reset(self) -> None:
+        if self.seen is None:
+            self.sums = None
+        elif self.sums is not None:
+            self.sums.zero_()
+            self.seen.zero_()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        if tokens_to_remove != 0 and self.sums is not None:
+            if self.static:
+                raise UserError("a static cache keeps only the last pooled context and cannot be cropped")
+            self.sums = self.sums[:, : -abs(tokens_to_remove)]
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        if self.sums is not None:
+            self.sums = self.sums.index_select(0, beam_idx.to(self.sums.device))
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        if self.sums is not None:
+            self.sums = self.sums.repeat_interleave(repeats, dim=0)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        if self.sums is not None:
+            self.sums = self.sums[indices.to(self.sums.device)]
+
+
+def cumulative(z: Tensor, visible: Tensor | None) -> Tensor:
+    """Cumulative sums of z (B, L, h) over visible tokens, their count as last column: (B, L, h + 1).
+
+    Hidden tokens are replaced, not multiplied, by zero: attention over nothing may have left NaN at padding.
+    """
+    seen = torch.ones_like(z[..., :1]) if visible is None else visible[..., None].to(z.dtype)
+    if visible is not None:
+        z = torch.where(visible[..., None].bool(), z, torch.zeros_like(z))
+    return torch.cat([z, seen], dim=-1).cumsum(dim=1)
+
+
+def mean(sums: Tensor) -> Tensor:
+    """MeanPool from cumulative sums with counts (..., h + 1) -> (..., h); 0 where no token is visible yet."""
+    return sums[..., :-1] / sums[..., -1:].clamp(min=1)
+
+
+def pool_of(cache: Cache) -> PoolLayer | None:
+    """The cache's pool layer, always its last."""
+    last = cache.layers[-1] if cache.layers else None
+    return last if isinstance(last, PoolLayer) else None
+
+
+def check_cache(cache: Any, owner: str) -> None:
+    """UserError unless the cache's pooled context is known to be that of its tokens, for these heads."""
+    if not isinstance(cache, Cache) or hasattr(cache, "self_attention_cache"):
+        raise UserError(f"past_key_values must be a decoder's transformers.Cache, not {type(cache).__name__}")
+    layer = pool_of(cache)
+    if layer is not None and layer.owner != owner:
+        raise UserError("this cache was filled under another head: its pooled context is that head's, start a new one")
+    if torch.compiler.is_compiling():  # prefill ran, and was checked, in eager mode
+        return
+    cached, pooled = int(cache.get_seq_length()), layer.tokens() if layer is not None else 0
+    if cached != pooled:
+        raise UserError(
+            f"this cache holds {cached} tokens, of which {pooled} were seen with the tilt on: the pooled context of "
+            "the others is unknown, so fill the cache with the tilted model from its first token"
+        )
+
+
+def attach(cache: Cache, owner: str) -> PoolLayer:
+    """The cache's pool layer, appended now if it has none; all of the base's own layers must already be there."""
+    layer = pool_of(cache)
+    if layer is None:
+        layer = PoolLayer(owner, static=cache.is_compileable)
+        cache.layers.append(layer)
+    return layer

@@ -1,0 +1,63 @@
+"""Tiny random models of the families the sampler is tested on; no network, a few milliseconds each."""
+
+from typing import Any
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    Gemma2Config,
+    GPT2Config,
+    GPTNeoXConfig,
+    LlamaConfig,
+    MistralConfig,
+    Phi3Config,
+    PreTrainedModel,
+    Qwen3Config,
+)
+
+VOCAB, HIDDEN = 61, 16
+WINDOW = 6  # shorter than the prompts: the sliding layers really slide
+
+_common: dict[str, Any] = dict(
+    vocab_size=VOCAB,
+    hidden_size=HIDDEN,
+    intermediate_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=2,
+    max_position_embeddings=64,
+    bos_token_id=1,
+    eos_token_id=None,
+    pad_token_id=0,
+)
+_grouped = dict(num_key_value_heads=1)
+
+CONFIGS = {
+    "llama": lambda: LlamaConfig(**_common, **_grouped),
+    "qwen3": lambda: Qwen3Config(**_common, **_grouped, head_dim=8),
+    "mistral (sliding)": lambda: MistralConfig(**_common, **_grouped, sliding_window=WINDOW),
+    "gemma2 (soft-cap)": lambda: Gemma2Config(
+        **_common,
+        **_grouped,
+        head_dim=8,
+        sliding_window=WINDOW,
+        final_logit_softcapping=3.0,
+        attn_logit_softcapping=2.0,
+    ),
+    "phi3": lambda: Phi3Config(**_common, **_grouped),
+    "gpt2": lambda: GPT2Config(
+        vocab_size=VOCAB, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=None
+    ),
+    "gpt_neox": lambda: GPTNeoXConfig(**_common),
+}
+
+
+def family(name: str, seed: int = 0) -> PreTrainedModel:
+    """A random model with weights large enough that its distributions are far from flat."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = AutoModelForCausalLM.from_config(CONFIGS[name]())
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                torch.nn.init.normal_(weight, std=0.4)
+    model.generation_config.pad_token_id = 0
+    return model.eval()

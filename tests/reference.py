@@ -1,0 +1,111 @@
+"""The oracle of the sampler's tests: T3 in float64, without a cache, one token at a time, formulas written out.
+
+Nothing here comes from t3lib: hidden states are averaged before A (the sampler averages after), sigmoid is written as a
+fraction, and every step runs the whole sequence through a float64 copy of the base.
+"""
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Reference:
+    """p_hat for a base (any causal LM) and pairs (A, B), all in float64."""
+
+    base: Any
+    heads: list[tuple[Tensor, Tensor]]
+    temperature: float
+
+    @classmethod
+    def of(cls, base: Any, heads: Sequence[tuple[Tensor, Tensor]], temperature: float) -> "Reference":
+        doubled = [(A.detach().double(), B.detach().double()) for A, B in heads]
+        return cls(copy.deepcopy(base).double().eval(), doubled, temperature)
+
+    @torch.no_grad()
+    def base_outputs(self, ids: Tensor, mask: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Logits (B, L, V) and final hidden states (B, L, d) of the whole sequence, computed without a cache."""
+        inputs: dict[str, Any] = dict(input_ids=ids, attention_mask=mask, use_cache=False)
+        if positions is not None:
+            inputs["position_ids"] = positions
+        # Some families take their softmax in float32, where a float64 mask overflows to NaN.
+        with mock.patch("torch.nn.functional.softmax", lambda x, dim, dtype=None: torch.softmax(x, dim)):
+            return self.base(**inputs).logits.double(), self.base.get_decoder()(**inputs)[0].double()
+
+    @torch.no_grad()
+    def logp(self, ids: Tensor, mask: Tensor, positions: Tensor | None = None) -> Tensor:
+        """log p_hat of the next token after every position, (B, L, V) float64; rows with nothing visible yet: NaN."""
+        logits, hidden = self.base_outputs(ids, mask, positions)
+        rows = []
+        for row in range(ids.shape[0]):
+            steps = []
+            for end in range(1, ids.shape[1] + 1):
+                seen = [hidden[row, t] for t in range(end) if mask[row, t] == 1]
+                if not seen:
+                    steps.append(torch.full_like(logits[row, 0], float("nan")))
+                    continue
+                context = sum(seen) / len(seen)
+                p = torch.exp(logits[row, end - 1]) / torch.exp(logits[row, end - 1]).sum()
+                weight = p ** (1 / self.temperature)
+                for A, B in self.heads:
+                    weight = weight * (1 / (1 + torch.exp(-(B @ (A @ context)))))
+                steps.append(torch.log(weight / weight.sum()))
+            rows.append(torch.stack(steps))
+        return torch.stack(rows)
+
+    def next_logp(self, ids: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        """log p_hat after the last position, (B, V)."""
+        logits, hidden = self.base_outputs(ids, mask, positions)
+        out = []
+        for row in range(ids.shape[0]):
+            context = hidden[row][mask[row] == 1].mean(0)
+            logp = torch.log_softmax(logits[row, -1], -1) / self.temperature
+            for A, B in self.heads:
+                logp = logp + torch.log(1 / (1 + torch.exp(-(B @ (A @ context)))))
+            out.append(torch.log_softmax(logp, -1))
+        return torch.stack(out)
+
+    def decode(self, ids: Tensor, mask: Tensor, new: int, seed: int | None = None) -> tuple[Tensor, Tensor]:
+        """Greedy tokens (B, new), or sampled ones given a seed, and the log p_hat (B, new, V) they came from."""
+        if seed is not None:
+            torch.manual_seed(seed)
+        steps = []
+        positions = positions_of(mask)
+        for _ in range(new):
+            logp = self.next_logp(ids, mask, positions)
+            if seed is None:
+                token = logp.argmax(-1, keepdim=True)
+            else:
+                token = torch.multinomial(logp.exp().float(), 1)
+            steps.append(logp)
+            ids, mask = torch.cat([ids, token], 1), torch.cat([mask, torch.ones_like(token)], 1)
+            positions = torch.cat([positions, positions[:, -1:] + 1], 1)
+        return ids[:, -new:], torch.stack(steps, 1)
+
+    def beams(self, ids: Tensor, mask: Tensor, new: int, width: int) -> tuple[Tensor, Tensor]:
+        """The `width` best beams of one row after `new` tokens (no end token): (width, new), mean log p_hat."""
+        kept, positions = [(0.0, ids[0].tolist())], positions_of(mask)
+        for _ in range(new):
+            grown = []
+            for score, tokens in kept:
+                logp = self.next_logp(torch.tensor([tokens]), mask, positions)[0]
+                for token in logp.topk(width).indices.tolist():
+                    grown.append((score + logp[token].item(), [*tokens, token]))
+            kept = sorted(grown, key=lambda beam: -beam[0])[:width]
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
+            positions = torch.cat([positions, positions[:, -1:] + 1], 1)
+        return torch.tensor([tokens[-new:] for _, tokens in kept]), torch.tensor([score / new for score, _ in kept])
+
+
+def positions_of(mask: Tensor) -> Tensor:
+    """Positions as `generate` counts a prompt's: visible tokens so far minus one, 0 for hidden ones.
+
+    Each new token then has its predecessor's plus one; after right padding that starts at 1 again, which is the base's
+    own reading of such a batch (Transformers warns about it), so the unlearned model must share it.
+    """
+    return (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)

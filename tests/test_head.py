@@ -1,0 +1,260 @@
+"""T3Head: the formula, the prior correction, the artefact, and everything it refuses."""
+
+import json
+import math
+
+import pytest
+import safetensors.torch
+import torch
+from families import HIDDEN, VOCAB, family
+from torch import nn
+
+from t3lib import artefact
+from t3lib.errors import UserError
+from t3lib.head import T3Head, log_tilt
+from t3lib.sampler import T3ForCausalLM
+
+
+def test_initial_values_are_those_of_nn_linear():
+    head = T3Head(64, 300, rank=8, seed=5)
+    for weight, fan_in in ((head.A, 64), (head.B, 8)):
+        bound = 1 / math.sqrt(fan_in)
+        assert weight.abs().max() <= bound and weight.abs().max() > 0.98 * bound
+        assert weight.std().item() == pytest.approx(nn.Linear(fan_in, 400, bias=False).weight.std().item(), rel=0.1)
+    assert torch.equal(head.A, T3Head(64, 300, rank=8, seed=5).A)
+    assert not torch.equal(head.A, T3Head(64, 300, rank=8, seed=6).A)
+    assert T3Head(64, 300, init_b="zero").B.count_nonzero() == 0
+    assert T3Head(4096, 128256, rank=20).num_parameters == 2_647_040  # 2.65e6 in the paper's Table 2
+
+
+def test_logf_is_log_sigmoid_of_b_a_mean():
+    head = T3Head(8, 13, rank=3).double()
+    hidden = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    f = 1 / (1 + torch.exp(-(hidden.double().mean(1) @ head.A.T @ head.B.T)))
+    torch.testing.assert_close(head.logf(head.project(hidden).mean(1)), f.log().float(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(head(hidden.mean(1)), f.log().float(), atol=1e-6, rtol=1e-6)
+
+
+def test_scores_are_float32_whatever_the_weights_or_autocast():
+    head = T3Head(8, 13, rank=3)
+    z = head.project(torch.ones(1, 8, dtype=torch.bfloat16))
+    half = T3Head(8, 13, rank=3).to(torch.bfloat16)
+    assert z.dtype == half.project(torch.ones(1, 8)).dtype == half.logf(z).dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(head.project(torch.ones(1, 8)), z)
+        assert head.logf(z).dtype == torch.float32
+
+
+@pytest.mark.parametrize("gamma, mu", [(0.1, 0.5), (0.01, 0.3), (0.5, 0.5), (0.7, 0.2)])
+def test_population_prior_is_appendix_d(gamma, mu):
+    u = torch.linspace(-30, 30, 61, dtype=torch.float64)
+    f = 1 / (1 + torch.exp(-u))
+    ratio = mu * f / ((mu - gamma) * f + gamma * (1 - mu))
+    torch.testing.assert_close(log_tilt(u, gamma=gamma, mu=mu), ratio.log(), atol=1e-9, rtol=1e-9)
+    if gamma == mu:  # "when gamma = mu we recover the same estimator": equal up to the constant 1 / (1 - gamma)
+        torch.testing.assert_close(log_tilt(u, gamma=gamma, mu=mu) - log_tilt(u), torch.full_like(u, math.log(2)))
+    head = T3Head(8, 13, rank=3, prior="population", gamma=gamma, mu=mu)
+    z = torch.randn(4, 3)
+    torch.testing.assert_close(head.logf(z), log_tilt(head.logit(z), gamma=gamma, mu=mu))
+
+
+def test_log_tilt_is_stable_and_sharpens():
+    u = torch.tensor([-1e4, 0.0, 1e4])
+    torch.testing.assert_close(log_tilt(u), torch.tensor([-1e4, -math.log(2), 0.0]))
+    assert torch.isfinite(log_tilt(u, gamma=0.1)).all()
+    torch.testing.assert_close(log_tilt(u, w=2.5), 2.5 * log_tilt(u))
+
+
+@pytest.mark.parametrize(
+    "settings, word",
+    [
+        (dict(rank=0), "rank"),
+        (dict(rank=2.5), "rank"),
+        (dict(prior="flat"), "prior"),
+        (dict(prior="population"), "gamma"),
+        (dict(prior="population", gamma=1.0), "gamma"),
+        (dict(mu=0.0), "mu"),
+        (dict(init_b="ones"), "init_b"),
+        (dict(w=0), "w must"),
+        (dict(temperature=float("nan")), "temperature"),
+        (dict(temperature="2.5"), "temperature"),
+    ],
+)
+def test_bad_settings_are_refused(settings, word):
+    with pytest.raises(UserError, match=word):
+        T3Head(8, 13, **settings)
+
+
+INFO = {
+    "base_model": "org/base",
+    "base_revision": "abc123",
+    "tokenizer_hash": "0123",
+    "split": "forget10",
+    "seed": 4,
+    "hyperparameters": {"lr": 5e-4, "epochs": 100},
+    "metrics": {"fq": 0.91, "mu_rouge": 0.62},
+}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    head = T3Head(8, 13, rank=3, prior="population", gamma=0.1, temperature=2.0, w=1.5, info=INFO, seed=7)
+    head.save_pretrained(tmp_path / "head")
+    return head, tmp_path / "head"
+
+
+def test_round_trip_is_bit_exact_and_names_everything(saved):
+    head, folder = saved
+    again = T3Head.from_pretrained(folder)
+    assert torch.equal(again.A, head.A) and torch.equal(again.B, head.B)
+    assert again.config == head.config and not again.training
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    card = (folder / "README.md").read_text()
+    for text in (
+        "org/base",
+        "abc123",
+        "0123",
+        "forget10",
+        "| Seed | 4 |",
+        "0.0005",
+        "0.91",
+        "T3ForCausalLM",
+        "| 2.0 |",
+    ):
+        assert text in card
+    assert card.startswith("---\nlibrary_name: t3lib")
+
+
+def test_saving_replaces_an_older_head_whole(saved):
+    _, folder = saved
+    newer = T3Head(8, 13, rank=3, seed=8, info={"split": "forget05"})
+    newer.save_pretrained(folder, config={"metrics": {"fq": 0.5}})
+    again = T3Head.from_pretrained(folder)
+    assert torch.equal(again.A, newer.A)
+    assert again.info == {"split": "forget05", "metrics": {"fq": 0.5}}
+    assert "forget10" not in (folder / "README.md").read_text()
+
+
+def test_bfloat16_head_round_trip(tmp_path):
+    head = T3Head(8, 13, rank=3).to(torch.bfloat16)
+    head.save_pretrained(tmp_path)
+    assert torch.equal(T3Head.from_pretrained(tmp_path).B, head.B)
+
+
+def test_push_to_hub_uploads_exactly_the_three_files(saved, monkeypatch):
+    head, _ = saved
+    seen = {}
+
+    class Api:
+        def __init__(self, token=None): ...
+
+        def create_repo(self, repo_id, **_):
+            return type("Repo", (), {"repo_id": repo_id})
+
+        def upload_folder(self, folder_path, repo_id, **_):
+            seen[repo_id] = sorted(path.name for path in folder_path.iterdir())
+            return "url"
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
+    assert head.push_to_hub("me/head") == "url"
+    assert seen == {"me/head": ["README.md", "config.json", "model.safetensors"]}
+
+
+def edit(folder, **values):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+
+
+def test_a_truncated_or_altered_file_is_refused(saved):
+    _, folder = saved
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    for damaged in (whole[:-5], b"", b"\x80\x04pickle", whole[:-1] + bytes([whole[-1] ^ 1])):
+        weights.write_bytes(damaged)
+        with pytest.raises(UserError, match="model.safetensors.*(truncated|altered)"):
+            T3Head.from_pretrained(folder)
+    for damaged in (whole[:-5], b"", b"\x80\x04pickle"):  # refused even where the checksum was made to fit
+        weights.write_bytes(damaged)
+        edit(folder, sha256=artefact.sha256_file(weights))
+        with pytest.raises(UserError, match="not a readable safetensors file"):
+            T3Head.from_pretrained(folder)
+
+
+def test_a_save_killed_half_way_is_refused_not_misread(saved, monkeypatch):
+    _, folder = saved
+    monkeypatch.setattr(artefact, "write_json", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        T3Head(8, 13, rank=3, seed=8).save_pretrained(folder)
+    with pytest.raises(UserError, match="another save"):
+        T3Head.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "values, word",
+    [
+        (dict(rank=4), "A should be"),
+        (dict(vocab_size=14), "B should be"),
+        (dict(rank="3"), "rank"),
+        (dict(prior="other"), "prior"),
+        (dict(temperature=-1), "temperature"),
+        (dict(model_type="llama"), "not the config of a T3 head"),
+        (dict(format=2), "another version"),
+        (dict(info=[1]), "info"),
+        (dict(surprise=1), "surprise"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(saved, values, word):
+    edit(saved[1], **values)
+    with pytest.raises(UserError, match=word):
+        T3Head.from_pretrained(saved[1])
+
+
+def test_weights_with_nan_missing_files_and_missing_folders_are_refused(saved, monkeypatch):
+    _, folder = saved
+    good = safetensors.torch.load_file(folder / "model.safetensors")
+    artefact.save(folder, T3Head.from_pretrained(folder).config, {**good, "A": good["A"] * float("nan")})
+    with pytest.raises(UserError, match="NaN"):
+        T3Head.from_pretrained(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(UserError, match="config.json"):
+        T3Head.from_pretrained(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match="no config.json"):
+        T3Head.from_pretrained(folder)
+    with pytest.raises(UserError, match="no head at"):
+        T3Head.from_pretrained(folder / "nowhere")
+    with pytest.raises(UserError, match="no head at nobody/head"):
+        T3Head.from_pretrained("nobody/head", local_files_only=True)
+
+
+def test_info_that_is_not_json_is_refused_and_leaves_the_old_head(saved):
+    head, folder = saved
+    broken = T3Head(8, 13, rank=3, seed=9, info={"metrics": {"fq": float("nan")}})
+    with pytest.raises(UserError, match="JSON"):
+        broken.save_pretrained(folder)
+    assert torch.equal(T3Head.from_pretrained(folder).A, head.A)
+
+
+def test_another_tokenizer_is_refused_where_one_is_given(tokenizer):
+    base = family("llama")
+    head = T3Head(HIDDEN, VOCAB, 3, info={"tokenizer_hash": artefact.tokenizer_hash(tokenizer)})
+    assert T3ForCausalLM(base, head, tokenizer=tokenizer).temperature == 2.5
+    head.info["tokenizer_hash"] = "0" * 16
+    with pytest.raises(UserError, match="another tokenizer"):
+        T3ForCausalLM(base, head, tokenizer=tokenizer)
+
+
+def test_another_revision_of_the_base_warns(tmp_path, recwarn):
+    family("llama", seed=1).save_pretrained(tmp_path)
+    base = type(family("llama")).from_pretrained(tmp_path)
+    identity = artefact.base_identity(base)
+    assert identity["base_model"] == str(tmp_path) and len(identity["base_revision"]) == 16
+    recwarn.clear()
+    T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
+    assert not [w for w in recwarn if "revision" in str(w.message)]
+    family("llama", seed=2).save_pretrained(tmp_path)  # the folder now holds another model
+    base = type(base).from_pretrained(tmp_path)
+    with pytest.warns(UserWarning, match="revision"):
+        T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
+    with pytest.warns(UserWarning, match="trained on org/base"):
+        T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info={"base_model": "org/base"}))
