@@ -1,0 +1,63 @@
+"""Unlearning in one call: rows to forget and to keep in, the base under its new head out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedModel
+
+from t3lib import artefact
+from t3lib.classifier import fit_head
+from t3lib.features import extract_features
+from t3lib.sampler import T3ForCausalLM, check_temperature
+from t3lib.tofu import Row
+from t3lib.wrapped import plain_base, vocabulary
+
+
+def unlearn(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    forget: Sequence[Row],
+    retain: Sequence[Row],
+    *,
+    temperature: float = 2.5,
+    attention_mask: str = "lengths",
+    split: str | None = None,
+    allow_sharpening: bool = False,
+    batch_tokens: int = 8192,
+    dtype: str | None = None,
+    cache: str | Path | None = None,
+    device: str | None = None,
+    progress: bool = True,
+    **settings: Any,
+) -> T3ForCausalLM:
+    """Temper-Then-Tilt: fit a classifier head on features of the frozen base and tilt the tempered base with it.
+
+    forget, retain: rows with question and answer. temperature: T (Eq. 5). Further settings (rank, lr, epochs,
+    weight_decay, decay, init_b, prior, epoch, seed, …) are those of `classifier.FitSettings`. attention_mask,
+    batch_tokens, dtype, cache: see `features.extract_features`. device: where the head is fitted, by default where the
+    base is. split: a name recorded in the head. The base's weights are never changed.
+
+    UserError for an empty set, a row in both sets, an answer that tokenises to nothing (with its row), a setting out of
+    range. The head's `info` records base, revision, tokenizer, split, seed, hyperparameters and the numbers of rows.
+    """
+    temperature = check_temperature(temperature, allow_sharpening=allow_sharpening)
+    base = plain_base(model)
+    features = extract_features(
+        base,
+        tokenizer,
+        forget,
+        retain,
+        attention_mask=attention_mask,
+        batch_tokens=batch_tokens,
+        dtype=dtype,
+        cache=cache,
+        progress=progress,
+    )
+    head = fit_head(features, vocab_size=vocabulary(base), device=device, progress=progress, **settings)
+    head.temperature = temperature
+    head.info |= artefact.base_identity(base)
+    head.info |= {"tokenizer_hash": artefact.tokenizer_hash(tokenizer), "split": split}
+    head.info["hyperparameters"] |= {"attention_mask": attention_mask, "features": str(features.x.dtype)}
+    head.info |= {"n_forget": len(forget), "n_retain": len(retain), "answer_tokens": len(features.y)}
+    return T3ForCausalLM(base, head.to(base.device), temperature, allow_sharpening=allow_sharpening)
