@@ -1,0 +1,199 @@
+"""Records -> TOFU's metrics: probability, ROUGE-L, truth ratio, TR+, Model Utility, MU-ROUGE, Forget Quality.
+
+Pure numpy, scipy and rouge_score; never torch. A `loss` is the mean over an answer's tokens (its end-of-turn token
+included) of -ln p(token | prefix), so exp(-loss) = p(a | q)^(1/|a|). Definitions: Section 4.1 and Appendix F.2
+("TOFU Metrics") of arXiv:2602.10217, unnumbered there; where the reference implementation of the published numbers
+computes something else, the default here is what it computes and the docstring says so.
+"""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from rouge_score import tokenize
+from scipy.stats import ks_2samp
+
+from t3lib.errors import UserError
+
+EPSILON = 1e-10  # Appendix F.2's epsilon; the reference adds it to the truth ratio's denominator too
+COMPONENTS = tuple(f"{name}_{metric}" for name in ("retain", "wf", "ra") for metric in ("prob", "rouge", "tr"))
+
+
+def probability(loss: ArrayLike) -> NDArray[np.float64]:
+    """p(a | q)^(1/|a|) = exp(-loss)   (Appendix F.2, Probability of forget and retain); any shape."""
+    return np.exp(-np.asarray(loss, dtype=float))
+
+
+def probability_with_options(loss: ArrayLike, loss_wrong: ArrayLike) -> NDArray[np.float64]:
+    """p / (p + sum_j p_j + 1e-10), each p = exp(-loss)   (Appendix F.2, Probability of RA and WF).
+
+    loss (N,) of the true answers, loss_wrong (N, k) of the k wrong options -> (N,).
+    """
+    p = probability(loss)
+    return p / (p + probability(loss_wrong).sum(-1) + EPSILON)
+
+
+def truth_ratio(loss: ArrayLike, loss_wrong: ArrayLike, kind: str = "geometric") -> NDArray[np.float64]:
+    """R = mean_j p_j^(1/|a_j|) / p^(1/|a|)   (Section 4.1, Truth Ratio; Appendix F.2): 0 is best, above 1 is wrong.
+
+    loss (N,) of the paraphrased answers, loss_wrong (N, k) of the perturbed ones -> (N,).
+    kind="arithmetic" is this formula. kind="geometric", the default, is what the reference computes and what the
+    published tables hold: the geometric mean over j, and 1e-10 added to the denominator. By AM >= GM it is smaller.
+    """
+    right, wrong = np.asarray(loss, dtype=float), np.asarray(loss_wrong, dtype=float)
+    if kind == "geometric":
+        return np.exp(-wrong.mean(-1)) / (np.exp(-right) + EPSILON)
+    if kind == "arithmetic":
+        return np.exp(-wrong).mean(-1) / np.exp(-right)
+    raise UserError(f"unknown truth ratio {kind!r}: choose geometric or arithmetic")
+
+
+def forget_truth_ratio(ratio: ArrayLike) -> float:
+    """mean_i min(R_i, 1/(R_i + 1e-10)): 1 when right and wrong answers are equally likely.
+
+    Not in the paper; the reference reports it for the forget set. ratio (N,).
+    """
+    ratio = np.asarray(ratio, dtype=float)
+    return float(np.minimum(ratio, 1 / (ratio + EPSILON)).mean())
+
+
+def tr_plus(ratio: ArrayLike) -> NDArray[np.float64]:
+    """TR+ = max(0, 1 - R)   (Section 4.1; Appendix F.2). On RA and WF the reference puts the plain answer for a†."""
+    return np.maximum(0.0, 1 - np.asarray(ratio, dtype=float))
+
+
+@cache
+def _stem(word: str) -> str:
+    return _porter().stem(word)
+
+
+@cache
+def _porter() -> Any:
+    from nltk.stem.porter import PorterStemmer  # takes seconds to import, and only ROUGE needs it
+
+    return PorterStemmer()
+
+
+class _CachedStemmer:
+    """Porter's stemmer as rouge_score calls it, each distinct word stemmed once."""
+
+    stem = staticmethod(_stem)
+
+
+def rouge_l_recall(answer: str, generation: str) -> float:
+    """|LCS(generation, answer)| / |answer| over stemmed words   (Appendix F.2, ROUGE), 0 for a wordless text.
+
+    Equal to rouge_score's RougeScorer(["rougeL"], use_stemmer=True) with its own tokenisation; the longest common
+    subsequence is counted in the bits of one integer (Hyyrö, 2004) instead of a table, which is what makes it fast.
+    """
+    target, words = (tokenize.tokenize(text, _CachedStemmer) for text in (answer, generation))
+    if not target or not words:
+        return 0.0
+    places: dict[str, int] = {}
+    for i, word in enumerate(target):
+        places[word] = places.get(word, 0) | 1 << i
+    full = (1 << len(target)) - 1
+    row = full  # bit i is 0 when the LCS grows at target word i
+    for word in words:
+        matched = row & places.get(word, 0)
+        row = (row + matched | row - matched) & full
+    return (full ^ row).bit_count() / len(target)
+
+
+def harmonic_mean(values: Sequence[float]) -> float:
+    """n / sum_i 1/x_i of values >= 0, which is 0 when any of them is."""
+    return 0.0 if min(values) <= 0 else len(values) / math.fsum(1 / value for value in values)
+
+
+def model_utility(components: Mapping[str, float]) -> float:
+    """MU: harmonic mean of probability, ROUGE and TR+ on retain, RA and WF   (Section 4.1; Appendix F.2)."""
+    return harmonic_mean([components[name] for name in COMPONENTS])
+
+
+def mu_rouge(components: Mapping[str, float]) -> float:
+    """MU-ROUGE: harmonic mean of the three mean ROUGE-L recalls, retain, RA and WF   (Section 4.1)."""
+    return harmonic_mean([components[f"{name}_rouge"] for name in ("retain", "ra", "wf")])
+
+
+def forget_quality(ratio: ArrayLike, reference: ArrayLike) -> tuple[float, float]:
+    """(p, D) of the two-sided two-sample Kolmogorov–Smirnov test, D = sup_t |F(t) - F*(t)|   (Appendix F.2).
+
+    `ratio` and `reference` (N,) are the truth ratios on the forget rows of the unlearned and of the retrained model.
+    p is exact, as in the reference and the paper's tables; the paper's text approximates it by 2 exp(-N D²). Where the
+    exact count underflows (p far below 1e-100) scipy's asymptotic value is returned. UserError for other lengths.
+    """
+    ratio, reference = np.asarray(ratio, dtype=float), np.asarray(reference, dtype=float)
+    if ratio.shape != reference.shape or ratio.ndim != 1:
+        raise UserError(f"the reference has {reference.size} truth ratios and the model {ratio.size}: other rows")
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "ks_2samp: Exact calculation unsuccessful", RuntimeWarning)
+        test = ks_2samp(ratio, reference)
+    return float(test.pvalue), float(test.statistic)
+
+
+def forget_quality_lattice(n: int) -> NDArray[np.float64]:
+    """All values that Forget Quality can take with n rows: exact p at D = k/n, entry k-1 for k = 1, …, n."""
+    ladder = np.arange(n, dtype=float)
+    return np.array([forget_quality(ladder, ladder + k - 0.5)[0] for k in range(1, n + 1)])
+
+
+def forget_quality_approximation(n: int, d: ArrayLike) -> NDArray[np.float64]:
+    """2 exp(-n D²), the paper's approximation of Forget Quality   (Appendix F.2).
+
+    It is the first term of the asymptotic series for two samples of n each, and exceeds 1 for D < sqrt(ln 2 / n).
+    """
+    return 2 * np.exp(-n * np.asarray(d, dtype=float) ** 2)
+
+
+def split_scores(
+    losses: Mapping[str, NDArray[np.float64]], *, options: bool, truth_ratio_kind: str = "geometric"
+) -> dict[str, NDArray[np.float64]]:
+    """Per-row probability and truth ratio of one set from its losses.
+
+    losses: answer (N,), perturbed (N, k) and, where the rows have one, paraphrased (N,); without it a† is the answer
+    itself, as the reference does on RA and WF. options: normalise the probability by the wrong answers' (RA and WF).
+    """
+    answer, wrong = losses["answer"], losses["perturbed"]
+    return {
+        "prob": probability_with_options(answer, wrong) if options else probability(answer),
+        "truth_ratio": truth_ratio(losses.get("paraphrased", answer), wrong, truth_ratio_kind),
+    }
+
+
+def summarize(scores: Mapping[str, Mapping[str, Any]], reference: ArrayLike | None = None) -> dict[str, Any]:
+    """Per-row scores -> the aggregates of `t3 evaluate`; what cannot be computed is None.
+
+    scores: for each of forget, retain, ra, wf that was evaluated, `prob` (N,), `truth_ratio` (N,) and, if texts were
+    generated, `rouge` (N,). reference: the retrained model's truth ratios on the forget rows.
+    """
+    components: dict[str, float | None] = {}
+    for name in ("retain", "wf", "ra"):
+        rows = scores.get(name, {})
+        components[f"{name}_prob"] = _mean(rows.get("prob"))
+        components[f"{name}_rouge"] = _mean(rows.get("rouge"))
+        components[f"{name}_tr"] = float(tr_plus(rows["truth_ratio"]).mean()) if rows else None
+    known = {name: value for name, value in components.items() if value is not None}
+    forget = scores.get("forget", {})
+    ratio = forget.get("truth_ratio")
+    p, d = (None, None) if ratio is None or reference is None else forget_quality(ratio, reference)
+    has_rouge = all(f"{name}_rouge" in known for name in ("retain", "ra", "wf"))
+    return {
+        "forget_quality": p,
+        "ks_statistic": d,
+        "model_utility": model_utility(known) if len(known) == len(COMPONENTS) else None,
+        "mu_rouge": mu_rouge(known) if has_rouge else None,
+        "components": components,
+        "forget": {
+            "prob": _mean(forget.get("prob")),
+            "rouge": _mean(forget.get("rouge")),
+            "truth_ratio": None if ratio is None else forget_truth_ratio(ratio),
+        },
+    }
+
+
+def _mean(values: ArrayLike | None) -> float | None:
+    return None if values is None else float(np.asarray(values, dtype=float).mean())

@@ -1,0 +1,261 @@
+"""Teacher-forced scoring: one base pass per batch serves every answer, every head and every temperature.
+
+The prompt of a question is computed once for all its answers (its key-value cache is shared), the answers go through
+the model sorted by length, and logits are taken at answer positions only. T3's tilt needs nothing else from the model:
+the pooled state is the running mean of z = A h, and the partition function one product of exp(log p / T) and f.
+"""
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from tqdm import tqdm
+
+from t3lib.errors import UserError
+from t3lib.head import T3Head
+from t3lib.models import decoder_of
+from t3lib.tofu import Example, collate, length_sorted
+
+Tilt = tuple[T3Head | None, float | None]  # head None: the base itself, tempered when T is neither None nor 1
+UNTILTED: tuple[Tilt, ...] = ((None, None),)
+CHUNK = 2**18  # entries of a (rows, V) block of logits worked on at once: it should stay in the processor's cache
+TINY = 1e-30  # below this a float32 partition function has lost digits and is computed again in log space
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Answer positions of one batch: what predicts them, and which token it should be.
+
+    example (N,) index of the example, step (N,) index of the answer token, target (N,) its id; logits (N, V) in the
+    model's dtype; z (N, sum of ranks) the pooled projections of all heads side by side, float32 (None without heads).
+    """
+
+    example: Tensor
+    step: Tensor
+    target: Tensor
+    logits: Tensor
+    z: Tensor | None
+
+
+def default_batch_tokens(vocab_size: int) -> int:
+    """Padded tokens a batch: 4096 for small vocabularies (measured best on a CPU), 2093 for Llama-3's 128,256."""
+    return min(max(2**28 // vocab_size, 512), 4096)
+
+
+@torch.no_grad()
+def answer_losses(
+    model: Any,
+    examples: Sequence[Example],
+    *,
+    pad_id: int,
+    tilts: Sequence[Tilt] = UNTILTED,
+    attention_mask: str = "lengths",
+    batch_tokens: int | None = None,
+    progress: bool | None = None,
+) -> NDArray[np.float64]:
+    """Mean over answer tokens of -ln p_hat(token | prefix): (n_tilts, n_examples), computed in float32.
+
+    p_hat ∝ p^(1/T) f (equation (3)) for a tilt (head, T); the model's own p for head None. The average is over the
+    labels `ids[n_prompt:]`, end of turn included (Appendix F.2's |a|). UserError for an example without an answer.
+    """
+    total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
+    heads = heads_of(tilts)
+    bar = tqdm(total=len(examples), desc="scoring", disable=progress, leave=False)
+    for batch in answer_positions(
+        model, examples, pad_id=pad_id, heads=heads, attention_mask=attention_mask, batch_tokens=batch_tokens
+    ):
+        rows = max(1, CHUNK // batch.logits.shape[-1])
+        for start in range(0, len(batch.target), rows):
+            part = slice(start, start + rows)
+            z = None if batch.z is None else batch.z[part]
+            logp = target_logp(batch.logits[part].float(), z, batch.target[part], tilts, heads)
+            total.index_add_(1, batch.example[part].cpu(), -logp.cpu().double())
+        bar.update(int((batch.step == 0).sum()))
+    bar.close()
+    lengths = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
+    return (total / lengths).numpy()
+
+
+def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
+    """The distinct heads of the tilts, in order of first appearance."""
+    return list({id(head): head for head, _ in tilts if head is not None}.values())
+
+
+def target_logp(
+    logits: Tensor, z: Tensor | None, target: Tensor, tilts: Sequence[Tilt], heads: Sequence[T3Head]
+) -> Tensor:
+    """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (equation (3)) for every tilt: (n_tilts, N).
+
+    logits (N, V) float32, z (N, sum of ranks) pooled projections of `heads` side by side, target (N,). exp(log p / T)
+    is shared by the heads and f by the temperatures, so one more (head, T) costs one product over V.
+    """
+    logp = torch.log_softmax(logits, dim=-1)
+    temperatures = list(dict.fromkeys(_tempering(T) for _, T in tilts))
+    tempered = {T: logp if T == 1 else logp / T for T in temperatures}
+    powers = {T: tempered[T].exp() for T in temperatures}
+    logf = dict(zip(map(id, heads), _logf(heads, z)))
+    result = []
+    for head, temperature in tilts:
+        T = _tempering(temperature)
+        at_target = tempered[T].gather(-1, target[:, None])[:, 0]
+        if head is None:
+            result.append(at_target if T == 1 else at_target - powers[T].sum(-1).log())
+            continue
+        log_tilt, f = logf[id(head)]
+        partition = torch.linalg.vecdot(powers[T], f)
+        log_partition = partition.log()
+        if (lost := partition < TINY).any():
+            log_partition[lost] = torch.logsumexp(tempered[T][lost] + log_tilt[lost], -1)
+        result.append(at_target + log_tilt.gather(-1, target[:, None])[:, 0] - log_partition)
+    return torch.stack(result)
+
+
+def _tempering(T: float | None) -> float:
+    return 1.0 if T is None else T
+
+
+def _logf(heads: Sequence[T3Head], z: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
+    for head, part in zip(heads, () if z is None else z.split([head.rank for head in heads], -1)):
+        log_tilt = head.logf(part)
+        yield log_tilt, log_tilt.exp()
+
+
+@torch.no_grad()
+def answer_positions(
+    model: Any,
+    examples: Sequence[Example],
+    *,
+    pad_id: int,
+    heads: Sequence[T3Head] = (),
+    attention_mask: str = "lengths",
+    as_decoded: bool = False,
+    batch_tokens: int | None = None,
+) -> Iterator[Positions]:
+    """Every answer position of every example, in batches, in no particular order.
+
+    Each prompt goes through the model once, left-padded; then its answers, right-padded, on copies of its cache.
+    Positions count every real token, as teacher forcing does in the reference. With as_decoded they count the tokens
+    that the mask shows, and every answer token is shown, as Hugging Face's `generate` does: the two differ only where
+    the "openunlearning" mask has holes. Any Hugging Face causal LM with a cache will do; heads need one whose
+    `decoder_of` gives the final hidden state. UserError for an example without answer tokens.
+    """
+    budget = batch_tokens or default_batch_tokens(model.config.get_text_config().vocab_size)
+    members: dict[tuple[int, ...], list[int]] = {}
+    for index, example in enumerate(examples):
+        if len(example.ids) <= example.n_prompt:
+            raise UserError(f"example {index + 1} has no answer tokens")
+        members.setdefault(tuple(example.ids[: example.n_prompt]), []).append(index)
+    prompts = list(members)
+    with _Runner(model, pad_id, heads, attention_mask, as_decoded) as runner:
+        for chosen in length_sorted([len(prompt) for prompt in prompts], budget):
+            prefix = runner.prefill([prompts[i] for i in chosen])
+            rows, indices = zip(*((row, index) for row, i in enumerate(chosen) for index in members[prompts[i]]))
+            answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
+            yield prefix.first_positions(rows, indices, answers)
+            longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
+            for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
+                group = [longer[i] for i in batch]
+                yield runner.extend(prefix, *([values[i] for i in group] for values in (rows, indices, answers)))
+
+
+@dataclass(frozen=True)
+class _Prefix:
+    """Prompts already in the cache: P rows, left-padded to `width`."""
+
+    cache: Any
+    width: int
+    mask: Tensor  # (P, width)
+    position: Tensor  # (P,) of the first answer token
+    logits: Tensor  # (P, V) that predict the first answer token
+    z_sum: Tensor | None  # (P, R) sum of the pooled projections over the shown tokens
+    shown: Tensor  # (P,) number of shown tokens
+
+    def first_positions(self, rows: Sequence[int], indices: Sequence[int], answers: Sequence[list[int]]) -> Positions:
+        device = self.logits.device
+        row, example = torch.tensor(rows, device=device), torch.tensor(indices, device=device)
+        target = torch.tensor([answer[0] for answer in answers], device=device)
+        z = None if self.z_sum is None else (self.z_sum / self.shown.clamp(min=1)[:, None])[row]
+        return Positions(example, torch.zeros_like(example), target, self.logits[row], z)
+
+
+class _Runner:
+    """The model with what its calls need; as a context it also listens to the final hidden states for the heads."""
+
+    def __init__(self, model: Any, pad_id: int, heads: Sequence[T3Head], attention_mask: str, as_decoded: bool) -> None:
+        self.model, self.pad_id, self.heads = model, pad_id, heads
+        self.attention_mask, self.as_decoded = attention_mask, as_decoded
+        self.options = inspect.signature(model.forward).parameters
+        self.hidden: list[Tensor] = []
+
+    def __enter__(self) -> "_Runner":
+        listen = lambda _module, _inputs, output: self.hidden.append(output[0])  # noqa: E731
+        self.hook = decoder_of(self.model).register_forward_hook(listen) if self.heads else None
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.hook is not None:
+            self.hook.remove()
+
+    def forward(self, ids: Tensor, position_ids: Tensor, **kwargs: Any) -> tuple[Any, Tensor | None]:
+        """One call of the model: its output, and z (B, L, R) of all heads when there are any."""
+        if "position_ids" in self.options:
+            kwargs["position_ids"] = position_ids
+        output = self.model(input_ids=ids, use_cache=True, **kwargs)
+        if not self.heads:
+            return output, None
+        hidden = self.hidden.pop()
+        return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> _Prefix:
+        examples = [Example(list(prompt), len(prompt)) for prompt in prompts]
+        batch = collate(examples, self.pad_id, self.attention_mask, side="left")
+        ids, mask = (batch[name].to(self.model.device) for name in ("input_ids", "attention_mask"))
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
+        shown = mask.sum(-1)
+        if self.as_decoded:
+            position_ids = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
+        else:
+            position_ids = (torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - lengths)[:, None]).clamp(0)
+        keep = {"logits_to_keep": 1} if "logits_to_keep" in self.options else {}
+        output, z = self.forward(ids, position_ids, attention_mask=mask, **keep)
+        z_sum = None if z is None else (z * mask[..., None]).sum(1)
+        start = shown if self.as_decoded else lengths
+        return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], z_sum, shown)
+
+    def extend(
+        self, prefix: _Prefix, rows: Sequence[int], indices: Sequence[int], answers: Sequence[list[int]]
+    ) -> Positions:
+        """Positions 1, 2, … of the answers (each at least two tokens): feed all but the last token of each."""
+        device = prefix.mask.device
+        row, example = torch.tensor(rows, device=device), torch.tensor(indices, device=device)
+        batch = collate([Example(answer, 0) for answer in answers], self.pad_id)
+        ids, target = batch["input_ids"][:, :-1].to(device), batch["input_ids"][:, 1:].to(device)
+        real = batch["attention_mask"][:, 1:].bool().to(device)  # a position counts when its target is a token
+        hide = self.attention_mask == "openunlearning" and not self.as_decoded
+        mask = (real & (ids != self.pad_id) if hide else real).long()
+        step = torch.arange(ids.shape[1], device=device)
+        output, z = self.forward(
+            ids,
+            prefix.position[row, None] + step,
+            attention_mask=torch.cat([prefix.mask[row], mask], dim=1),
+            past_key_values=_select(prefix.cache, row),
+        )
+        if z is not None and prefix.z_sum is not None:
+            z_sum = prefix.z_sum[row, None] + (z * mask[..., None]).cumsum(1)
+            z = (z_sum / (prefix.shown[row, None] + mask.cumsum(1)).clamp(min=1)[..., None])[real]
+        steps = (step + 1).expand_as(ids)[real]
+        return Positions(example[:, None].expand_as(ids)[real], steps, target[real], output.logits[real], z)
+
+
+def _select(cache: Any, row: Tensor) -> Any:
+    """A cache holding the given rows, leaving the original as it was (its layers replace tensors, never write them)."""
+    chosen = copy.copy(cache)
+    chosen.layers = [copy.copy(layer) for layer in cache.layers]
+    chosen.batch_select_indices(row)
+    return chosen
