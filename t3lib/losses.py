@@ -1,0 +1,234 @@
+"""The ten baselines' losses as pure functions, and LOSSES: the paper's row name -> its forget and retain terms.
+
+Formulas: arXiv:2602.10217, appendix "Baseline Methods" (unnumbered). Every function returns one loss per example, (B,);
+a batch's loss is their mean. Shapes: B batch, S positions that predict a token, L tokens, V vocabulary, d hidden.
+
+    logp (B, S)      ln p of the next token at each position         answer (B, S) bool: is that token in the answer?
+    logp_ref (B,)    ln p* of the whole answer, p* the original      tokens: answer tokens an example, on average
+    logit (B, S, V)  logits everywhere, prompt and padding too       targets (B, S) next tokens, 0 outside answers
+    hidden (B, L, d) states of one layer                             in_answer, in_question (B, L) bool of tokens
+
+Two variants where they differ: "reference" (default) is what locuslab/open-unlearning computes, so that published
+numbers are comparable; "paper" is the formula as printed, with ln p(a|q) the sum over the answer's tokens.
+`tokens` defaults to the batch's own mean; a loop that accumulates gradients passes the whole step's.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import kl_div, logsigmoid
+
+from t3lib.errors import UserError
+
+Variant = Literal["reference", "paper"]
+VARIANTS = ("reference", "paper")
+
+
+def log_likelihood(logp: Tensor, answer: Tensor) -> Tensor:
+    """ln p(a|q) = Σ_t ln p(a_t | q, a_<t), the sum over answer positions: (B, S) -> (B,)."""
+    return masked_sum(logp, answer)
+
+
+def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
+    """Σ_s of the values where the mask is true, (B, S) -> (B,); what hides elsewhere (NaN, −inf) does not matter."""
+    return values.masked_fill(~mask, 0.0).sum(-1)
+
+
+def nll(logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference") -> Tensor:
+    """−ln p(a|q): the retain term of GradDiff, WGA, SatImp, UnDIAL, IdkDPO, NPO and SimNPO; the forget term of ULD.
+
+    reference: divided by the mean number of answer tokens, so that the batch's mean is a mean over its tokens and long
+    answers weigh more. paper: the sum over the sequence.
+    """
+    return -log_likelihood(logp, answer) / _token_mean(answer, tokens, variant)
+
+
+def grad_ascent(logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference") -> Tensor:
+    """L = ln p(a_f|q_f): GradAscent, and GradDiff's forget term. reference: token mean; paper: sum (see nll)."""
+    return log_likelihood(logp, answer) / _token_mean(answer, tokens, variant)
+
+
+def wga(
+    logp: Tensor, answer: Tensor, *, beta: float = 1.0, tokens: float | None = None, variant: Variant = "reference"
+) -> Tensor:
+    """L = sg[p(a_f|q_f)^β] ln p(a_f|q_f), sg = stop-gradient.
+
+    reference: a weight per token, sg[p_t^β] ln p_t, token mean. paper: one weight per sequence.
+    """
+    if _is_paper(variant):
+        logp_sequence = log_likelihood(logp, answer)
+        return (beta * logp_sequence.detach()).exp() * logp_sequence
+    weight = (beta * logp.detach()).exp()
+    return masked_sum(weight * logp, answer) / _token_mean(answer, tokens, variant)
+
+
+def sat_imp(
+    logp: Tensor,
+    answer: Tensor,
+    *,
+    beta1: float = 5.0,
+    beta2: float = 1.0,
+    tokens: float | None = None,
+    variant: Variant = "reference",
+) -> Tensor:
+    """L = sg[p(a_f|q_f)^β1 (1 − p(a_f|q_f))^β2] ln p(a_f|q_f).
+
+    reference: a weight per token, token mean. paper: one weight per sequence.
+    """
+    paper = _is_paper(variant)
+    logp = log_likelihood(logp, answer) if paper else logp
+    p = logp.detach().exp()
+    weighted = p**beta1 * (1 - p) ** beta2 * logp
+    return weighted if paper else masked_sum(weighted, answer) / _token_mean(answer, tokens, variant)
+
+
+def undial(
+    logit: Tensor,
+    logit_ref: Tensor,
+    targets: Tensor,
+    answer: Tensor,
+    *,
+    beta: float = 10.0,
+    variant: Variant = "reference",
+) -> Tensor:
+    """L = CE(p̃, p), ln p̃(y|x) = ln p*(y|x) − β·1[y = y_f] + C, p* the original model.
+
+    reference: mean over every position, prompt and padding too; where no answer token is predicted its label −100 is a
+    negative index, so the token id V − 100 is lowered. So it changes with padding. paper: sum over answer positions.
+    """
+    paper, V = _is_paper(variant), logit.shape[-1]
+    lowered = targets if paper else targets.where(answer, (V - 100) % V)
+    shift = torch.zeros_like(logit_ref).scatter_(-1, lowered[..., None], beta)
+    p_adjusted = (logit_ref - shift).softmax(-1)
+    cross_entropy = -(p_adjusted * logit.log_softmax(-1)).sum(-1)  # (B, S)
+    return masked_sum(cross_entropy, answer) if paper else cross_entropy.mean(-1)
+
+
+def rmu_forget(
+    hidden: Tensor,
+    control: Tensor,
+    in_answer: Tensor,
+    in_question: Tensor,
+    *,
+    c: float = 2.0,
+    inverse_tokens: float | None = None,
+    variant: Variant = "reference",
+) -> Tensor:
+    """L = ‖M^k(q_f) − c u 1ᵀ/‖u‖‖_F², u ~ Unif([0,1]^d) = control (d,).
+
+    reference: the answer's states, mean over d, summed over tokens and times the batch's mean of 1/|a| (there (B,) is
+    divided by (B, 1), so each example is divided by everyone's length; `inverse_tokens` gives that mean for a whole
+    step). paper: the question's states, summed over tokens and d.
+    """
+    return _distance(hidden, c * control / control.norm(), in_answer, in_question, inverse_tokens, variant)
+
+
+def rmu_retain(
+    hidden: Tensor,
+    hidden_ref: Tensor,
+    in_answer: Tensor,
+    in_question: Tensor,
+    *,
+    inverse_tokens: float | None = None,
+    variant: Variant = "reference",
+) -> Tensor:
+    """L = ‖M^k(q_r) − M*^k(q_r)‖_F², M* the original model's states. Variants as in rmu_forget."""
+    return _distance(hidden, hidden_ref, in_answer, in_question, inverse_tokens, variant)
+
+
+def uniform_kl(logit_all: Tensor, answer_all: Tensor, *, variant: Variant = "reference") -> Tensor:
+    """L = KL(Unif(V) ‖ f(q_r, ·)) = −ln V − mean_y ln f(y): ULD's retain term; logit_all (B, L, V).
+
+    reference (UCSB-NLP-Chang/ULD): mean over all L positions, the prompt's, padding's and the last token's too.
+    paper: sum over the positions where answer_all (B, L) says that the next token is the answer's.
+    """
+    kl = -math.log(logit_all.shape[-1]) - logit_all.log_softmax(-1).mean(-1)  # (B, L)
+    return masked_sum(kl, answer_all) if _is_paper(variant) else kl.mean(-1)
+
+
+def idk_dpo(
+    logp: Tensor,
+    answer: Tensor,
+    logp_ref: Tensor,
+    logp_idk: Tensor,
+    answer_idk: Tensor,
+    logp_idk_ref: Tensor,
+    *,
+    beta: float = 0.1,
+) -> Tensor:
+    """L = −(2/β) ln σ(β (ln p/p*(ã_f|q_f) − ln p/p*(a_f|q_f))), ã_f an "I don't know", p* the original model."""
+    ratio = log_likelihood(logp, answer) - logp_ref
+    ratio_idk = log_likelihood(logp_idk, answer_idk) - logp_idk_ref
+    return -2 / beta * logsigmoid(beta * (ratio_idk - ratio))
+
+
+def npo(logp: Tensor, answer: Tensor, logp_ref: Tensor, *, beta: float = 0.1) -> Tensor:
+    """L = −(2/β) ln σ(−β ln p/p*(a_f|q_f)), p* the original model."""
+    return -2 / beta * logsigmoid(-beta * (log_likelihood(logp, answer) - logp_ref))
+
+
+def sim_npo(
+    logp: Tensor, answer: Tensor, *, beta: float = 4.5, delta: float = 0.0, variant: Variant = "reference"
+) -> Tensor:
+    """L = −(2/β) ln σ(−(β/|a_f|) ln p(a_f|q_f) − Δ).
+
+    paper: Δ = delta. reference: the margin is inside β, σ(β (−ln p/|a| − delta)), that is Δ = β·delta.
+    """
+    margin = delta if _is_paper(variant) else beta * delta
+    return -2 / beta * logsigmoid(-beta * log_likelihood(logp, answer) / answer.sum(-1) - margin)
+
+
+def kl_to_reference(logit_all: Tensor, logit_all_ref: Tensor) -> Tensor:
+    """KL(p* ‖ p), mean over all L positions, prompt and padding too: the reference code's other retain term, "kl"."""
+    kl = kl_div(logit_all.log_softmax(-1), logit_all_ref.log_softmax(-1), reduction="none", log_target=True)
+    return kl.sum(-1).mean(-1)
+
+
+def _distance(
+    hidden: Tensor, goal: Tensor, in_answer: Tensor, in_question: Tensor, inverse_tokens: float | None, variant: Variant
+) -> Tensor:
+    """Σ_t ‖h_t − goal_t‖² over the question (paper); mean(1/|a|)·Σ_t ‖h_t − goal_t‖²/d over the answer (reference)."""
+    squares = (hidden - goal) ** 2  # (B, L, d)
+    if _is_paper(variant):
+        return masked_sum(squares.sum(-1), in_question)
+    per_token = (1 / in_answer.sum(-1)).mean() if inverse_tokens is None else inverse_tokens
+    return masked_sum(squares.mean(-1), in_answer) * per_token
+
+
+def _token_mean(answer: Tensor, tokens: float | None, variant: Variant) -> float | Tensor:
+    """What a sequence's sum is divided by: 1 in the paper, the mean number of answer tokens in the reference."""
+    if _is_paper(variant):
+        return 1.0
+    return answer.sum() / len(answer) if tokens is None else tokens
+
+
+def _is_paper(variant: str) -> bool:
+    if variant not in VARIANTS:
+        raise UserError(f"unknown variant {variant!r}: choose one of {', '.join(VARIANTS)}")
+    return variant == "paper"
+
+
+class Terms(NamedTuple):
+    """A method's loss α_f·mean(forget) + α_r·mean(retain), with the reference code's default weights."""
+
+    forget: Callable[..., Tensor]
+    retain: Callable[..., Tensor] | None
+    alpha_f: float = 1.0
+    alpha_r: float = 1.0
+
+
+LOSSES: dict[str, Terms] = {
+    "GradAscent": Terms(grad_ascent, None),
+    "GradDiff": Terms(grad_ascent, nll),
+    "WGA": Terms(wga, nll),
+    "SatImp": Terms(sat_imp, nll, alpha_f=0.1),
+    "UnDIAL": Terms(undial, nll, alpha_r=0.0),
+    "RMU": Terms(rmu_forget, rmu_retain),
+    "ULD": Terms(nll, uniform_kl, alpha_r=5.0),
+    "IdkDPO": Terms(idk_dpo, nll),
+    "NPO": Terms(npo, nll),
+    "SimNPO": Terms(sim_npo, nll, alpha_f=0.125),
+}
