@@ -1,0 +1,7 @@
+"""`python -m t3lib` is the command `t3`."""
+
+import sys
+
+from t3lib.cli import main
+
+sys.exit(main())

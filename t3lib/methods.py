@@ -1,0 +1,235 @@
+"""Run one method on one split: the model it makes, its evaluation, and the run record that the tables read."""
+
+import copy
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+from transformers import PreTrainedModel
+
+from t3lib import bases, results
+from t3lib.classifier import fit_heads
+from t3lib.errors import UserError
+from t3lib.features import Features, extract_features
+from t3lib.files import cache_dir, content_key, sha256_file
+from t3lib.models import load_model
+from t3lib.results import METHODS
+from t3lib.study import Study
+from t3lib.tofu import retain_of
+from t3lib.train import Diverged, unlearn_baseline
+
+RETRAIN_SEED = 1  # the second retain model; seed 0 is the reference every method is compared with
+
+# T3's settings as the paper chose them (appendix "Hyperparameter Search"); `temperature` is T.
+T3_DEFAULTS: dict[str, Any] = {
+    "lr": 5e-4,
+    "rank": 20,
+    "weight_decay": 1e-3,
+    "epochs": 100,
+    "warmup_epochs": 25,
+    "batch_size": 32,
+    "decay": "adamw",
+    "init_b": "kaiming",
+    "prior": "balanced",
+    "epoch": "redrawn",
+    "w": 1.0,
+    "temperature": 2.5,
+}
+
+
+def check_method(method: str, split: str) -> None:
+    """UserError for a method or a split that the paper does not have."""
+    retain_of(split)
+    if method not in METHODS:
+        raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+
+
+def t3_settings(hyper: Mapping[str, Any]) -> dict[str, Any]:
+    """T3's defaults with `hyper` laid over them; UserError for a name that T3 does not have."""
+    unknown = set(hyper) - set(T3_DEFAULTS)
+    if unknown:
+        raise UserError(f"T3 has no hyperparameter {sorted(unknown)[0]!r}: choose among {', '.join(T3_DEFAULTS)}")
+    return T3_DEFAULTS | dict(hyper)
+
+
+def run_method(
+    study: Study,
+    method: str,
+    *,
+    seeds: Sequence[int],
+    hyper: Mapping[str, Any],
+    temperatures: Sequence[float] = (),
+    generate: bool = True,
+    text_seed: int | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default its tuned one).
+
+    Original and Retrained do not depend on the seeds and give one record. A seed that finished before, with the same
+    rows, settings and code, comes from `.t3cache/` unchanged. Generated text is kept for `text_seed` alone, by
+    default the first seed.
+    """
+    check_method(method, study.split)
+    keep = (seeds[0] if seeds else None) if text_seed is None else text_seed
+    if method == "Original":
+        jobs, work = [(0, None)], _original
+    elif method == "Retrained":
+        jobs, work = [(RETRAIN_SEED, None)], _retrained
+    elif method == "T3":
+        wanted = list(temperatures) or [t3_settings(hyper)["temperature"]]
+        jobs, work = [(seed, float(T)) for seed in seeds for T in wanted], _t3
+    else:
+        jobs, work = [(seed, None) for seed in seeds], _baseline
+    folder = _cache(study, method, hyper, generate)
+    whole = {(run["seed"], run["T"]) for run in results.read_runs(folder, corrupt=[])}
+    missing = [job for job in jobs if job not in whole]
+    for seed, T, made in work(study, method, missing, dict(hyper), generate):
+        shared = method in ("Original", "Retrained")
+        results.write_run(folder, _record(study, method, seed, T, made, keep_text=shared or seed == keep))
+    done = {(run["seed"], run["T"]): run for run in results.read_runs(folder)}
+    for job in jobs:
+        yield done[job]
+
+
+def _cache(study: Study, method: str, hyper: Mapping[str, Any], generate: bool) -> Path:
+    """Where finished seeds of exactly this work are kept: same rows, models, settings and code."""
+    code = [sha256_file(path) for path in sorted(Path(__file__).parent.glob("*.py"))]
+    models = {name: Path(folder).name for name, folder in study.models.items()}
+    work = [
+        method,
+        study.split,
+        dict(hyper),
+        generate,
+        study.evaluation,
+        study.load_options,
+        study.data_key,
+        models,
+        code,
+    ]
+    return cache_dir("runs", content_key(work))
+
+
+def _record(
+    study: Study, method: str, seed: int, T: float | None, made: dict[str, Any], *, keep_text: bool
+) -> dict[str, Any]:
+    """The run record of the contract from what a method made; parameters and provenance are the notebook's to add."""
+    report = made.get("evaluation")
+    record: dict[str, Any] = {
+        "method": method,
+        "split": study.split,
+        "T": T,
+        "seed": seed,
+        "status": "ok" if report else "failed",
+        "error": made.get("error"),
+        "hyper": made["hyper"],
+        "trainable": made.get("trainable", 0),
+        "epochs": made.get("epochs"),
+        "seconds": {"load": study.load_seconds, "features": None, "train": None} | made["seconds"],
+        "peak_memory_bytes": results.peak_memory_bytes(),
+        "metrics": {},
+        "truth_ratio": {},
+        "records": {},
+        "parameters": {},
+        "provenance": {},
+    }
+    if report:
+        forget = {f"forget_{name}": value for name, value in report["forget"].items()}
+        headline = {
+            "fq": "forget_quality",
+            "mu": "model_utility",
+            "ks_statistic": "ks_statistic",
+            "mu_rouge": "mu_rouge",
+        }
+        record["metrics"] = {ours: report[theirs] for ours, theirs in headline.items()} | report["components"] | forget
+        record["truth_ratio"] = report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]}
+        kept = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
+        record["records"] = {
+            name: [{key: row[key] for key in kept if key in row} for row in rows]
+            for name, rows in report["records"].items()
+        }
+    return record
+
+
+Result = tuple[int, float | None, dict[str, Any]]
+
+
+def _original(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: bool) -> Iterator[Result]:
+    for seed, T in jobs:
+        yield seed, T, _timed_evaluation(study, study.base, generate) | {"trainable": 0, "epochs": None}
+
+
+def _retrained(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: bool) -> Iterator[Result]:
+    for seed, T in jobs:
+        if study.stage is None:
+            raise UserError("Retrained needs a stage that trains its own bases; it cannot be made for given models")
+        folder = bases.ensure_base(study.stage, retain_of(study.split), seed=seed)
+        model, _ = load_model(folder, **study.load_options)
+        trainable = sum(p.numel() for p in model.parameters())
+        yield seed, T, _timed_evaluation(study, model, generate) | {"trainable": trainable, "epochs": None}
+
+
+def _baseline(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: bool) -> Iterator[Result]:
+    for seed, T in jobs:
+        start = time.perf_counter()
+        try:
+            model, info = unlearn_baseline(
+                method,
+                copy.deepcopy(study.base) if method != "ULD" else study.base,
+                study.tokenizer,
+                study.forget,
+                study.retain,
+                hyper=hyper,
+                seed=seed,
+                idk=study.idk,
+                attention_mask=study.evaluation["attention_mask"],
+            )
+        except Diverged as error:
+            yield seed, T, {"error": str(error), "hyper": hyper, "seconds": {"train": time.perf_counter() - start}}
+            continue
+        train = time.perf_counter() - start
+        run = _timed_evaluation(study, model, generate)
+        run["seconds"]["train"] = train
+        yield seed, T, run | {"trainable": info["trainable"], "epochs": info["epochs"], "hyper": info["hyper"]}
+
+
+def t3_features(study: Study) -> Features:
+    """Prefix-mean features of all forget and retain rows of a study, cached on disk."""
+    return extract_features(
+        study.base,
+        study.tokenizer,
+        study.forget,
+        study.retain,
+        attention_mask=study.evaluation["attention_mask"],
+        cache=cache_dir("features"),
+    )
+
+
+def _t3(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: bool) -> Iterator[Result]:
+    """All seeds' heads in one batched fit; all (head, T) share one base pass of the evaluation."""
+    if not jobs:
+        return
+    settings = t3_settings(hyper)
+    fitting = {name: value for name, value in settings.items() if name != "temperature"}
+    clock = [time.perf_counter()]
+    features = t3_features(study)
+    clock.append(time.perf_counter())
+    seeds = sorted({seed for seed, _ in jobs})
+    vocab = study.base.get_output_embeddings().weight.shape[0]
+    heads = dict(zip(seeds, fit_heads(features, [fitting | {"seed": seed} for seed in seeds], vocab_size=vocab)))
+    clock.append(time.perf_counter())
+    tilts = [(heads[seed], T) for seed, T in jobs]
+    evaluations = study.evaluate(study.base, tilts=tilts, generate=generate)
+    clock.append(time.perf_counter())
+    extract, train, evaluation = (b - a for a, b in zip(clock, clock[1:]))
+    for (seed, T), metrics in zip(jobs, evaluations):
+        # Heads are fitted, and temperatures evaluated, together: each run is charged its share.
+        seconds = {"features": extract, "train": train / len(seeds), "evaluate": evaluation / len(jobs)}
+        run = {"evaluation": metrics, "seconds": seconds, "trainable": heads[seed].num_parameters}
+        yield seed, T, run | {"epochs": settings["epochs"], "hyper": settings | {"temperature": T}}
+
+
+def _timed_evaluation(study: Study, model: PreTrainedModel | nn.Module, generate: bool) -> dict[str, Any]:
+    start = time.perf_counter()
+    metrics = study.evaluate(model, generate=generate)
+    return {"evaluation": metrics, "seconds": {"evaluate": time.perf_counter() - start}, "hyper": {}}

@@ -1,0 +1,110 @@
+"""The command line: help everywhere, one line and exit 2 for mistakes, never a traceback."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from t3lib import cli
+
+VERBS = ["reproduce", "unlearn", "evaluate", "generate", "tune", "bench"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_help(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([verb, "--help"])
+    assert stop.value.code == 0 and "usage: t3 " + verb in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def place(tiny_model, tokenizer, tmp_path_factory):
+    """A model folder and two row files, as a user would have them."""
+    folder = tmp_path_factory.mktemp("user")
+    tiny_model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    for name, who in (("forget", "Mara Quill"), ("retain", "Ansel Roe")):
+        rows = [{"question": f"Book {i} of {who}?", "answer": f"{who} wrote volume {i}."} for i in range(6)]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def own_rows(place, out, *more):
+    base = ["unlearn", "--model", str(place / "model"), "--forget", str(place / "forget.jsonl")]
+    return [*base, "--retain", str(place / "retain.jsonl"), "--out", str(out), *more]
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        ([], "VERB"),
+        (["unlearn", "--model", "x"], "--out"),
+        (["evaluate", "--model", "x", "--out", "o.json", "--temperature", "2"], "--temperature needs --head"),
+        (["evaluate", "--model", "x", "--out", "o.json", "--temperature", "hot", "--head", "h"], "list of numbers"),
+        (["generate", "--model", "x", "--head", "nowhere", ""], "empty question"),
+        (["reproduce", "--seeds", "1,two"], "list of whole numbers"),
+        (["reproduce", "--workers", "2", "--scheduler", "tcp://x:1"], "not allowed with"),
+        (["unlearn", "--model", "x", "--out", "h", "--temperature", "nan", "--split", "forget10"], "T must be"),
+        (["unlearn", "--model", "x", "--out", "h", "--temperature", "-1", "--split", "forget10"], "T must be"),
+        (
+            ["unlearn", "--model", "x", "--out", "h", "--temperature", "0.5", "--split", "forget10"],
+            "--allow-sharpening",
+        ),
+        (["unlearn", "--model", "x", "--out", "h"], "either --forget FILE"),
+        (["unlearn", "--model", "x", "--out", "h", "--split", "forget10"], "--data is needed"),
+        (["reproduce", "--profile", "no-such-profile"], "no-such-profile"),
+        (["bench", "--shape", "huge"], "unknown shape 'huge'"),
+    ],
+)
+def test_mistakes_are_one_line_and_exit_2(argv, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    try:
+        code = cli.main(argv)
+    except SystemExit as stop:
+        code = stop.code
+    err = capsys.readouterr().err
+    assert code == 2 and said in err and err.count("\n") == 1, err
+    assert not list(tmp_path.iterdir()), "nothing half-written"
+
+
+def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
+    head = tmp_path / "head"
+    assert cli.main(own_rows(place, head, "--epochs", "4", "--warmup-epochs", "1")) == 0
+    assert {path.name for path in head.iterdir()} == {"model.safetensors", "config.json", "README.md"}
+    capsys.readouterr()
+    question = "Book 1 of Mara Quill?"
+    ask = ["generate", "--model", str(place / "model"), "--head", str(head), "--max-new-tokens", "5", question]
+    assert cli.main(ask) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
+    assert any(line.startswith("T3 T=2.5") for line in lines)
+
+
+def test_an_existing_head_is_not_overwritten(place, tmp_path, capsys):
+    (tmp_path / "head").mkdir()
+    (tmp_path / "head" / "mine.txt").write_text("x")
+    assert cli.main(own_rows(place, tmp_path / "head")) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert [path.name for path in (tmp_path / "head").iterdir()] == ["mine.txt"]
+
+
+def test_forget_rows_that_are_also_retained_are_refused(place, tmp_path, capsys):
+    argv = own_rows(place, tmp_path / "head")
+    argv[argv.index("--retain") + 1] = str(place / "forget.jsonl")
+    assert cli.main(argv) == 2
+    assert "also retain row" in capsys.readouterr().err and not (tmp_path / "head").exists()
+
+
+def test_a_head_of_another_size_is_refused(place, tmp_path, capsys):
+    from t3lib.head import T3Head
+
+    T3Head(16, 999, 4).save_pretrained(tmp_path / "other")
+    argv = ["generate", "--model", str(place / "model"), "--head", str(tmp_path / "other"), "Who?"]
+    assert cli.main(argv) == 2
+    assert "hidden size 16" in capsys.readouterr().err
+
+
+def test_python_dash_m_is_the_same_command():
+    done = subprocess.run([sys.executable, "-m", "t3lib", "--version"], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("t3 ")

@@ -1,0 +1,59 @@
+"""environment.yml, requirements.lock and pyproject.toml say the same; nothing asks for a GPU build or names a host."""
+
+import re
+import subprocess
+import tomllib
+
+import yaml
+from conftest import ROOT
+
+CARD = "jupyterlab papermill torch transformers bitsandbytes seaborn pandas scipy nbval".split()
+
+
+def lock():
+    lines = (ROOT / "requirements.lock").read_text().splitlines()
+    return dict(re.fullmatch(r"([\w.-]+(?:\[[\w,]+\])?)==([\w.]+)(?: ;.*)?", line).groups() for line in lines)
+
+
+def environment():
+    return yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+
+
+def test_environment_is_the_lock_plus_the_checkout():
+    *conda, pip = environment()
+    assert conda == ["python=3.11", "pip"]
+    assert pip["pip"][-2:] == ["-r requirements.lock", "-e ."]
+    assert dict(line.split("==") for line in pip["pip"][:-2]) == {name: lock()[name] for name in CARD}
+
+
+def test_lock_holds_every_direct_dependency_and_no_gpu_packages():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = [
+        *project["dependencies"],
+        *(line for extra in project["optional-dependencies"].values() for line in extra),
+    ]
+    normal = {re.sub(r"[-_.]+", "-", name.split("[")[0]).lower() for name in lock()}
+    for line in wanted:
+        name = re.sub(r"[-_.]+", "-", re.match(r"[\w.-]+", line)[0]).lower()
+        assert name in normal, name
+    assert not [name for name in lock() if re.match(r"nvidia|cuda|triton|flash|deepspeed", name)]
+    assert lock()["torch"] == "2.13.0", "the pin that takes a CPU build where one is offered"
+
+
+def test_nothing_tracked_names_a_registry_or_a_private_path():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        return  # an unpacked archive has no history to ask
+    root, home = str(ROOT.parent) + "/", str(ROOT.home()) + "/"
+    bad = re.compile("|".join(["pypi" + r"\.org", "files.python" + "hosted", re.escape(root), re.escape(home)]))
+    for name in filter(None, listed.stdout.split("\0")):
+        path = ROOT / name
+        if path.suffix in {".png", ".safetensors"} or not path.is_file():
+            continue
+        found = bad.search(path.read_text(encoding="utf-8", errors="ignore"))
+        assert not found or len(root) < 3, f"{name}: {found[0]}"
+
+
+def test_modules_stay_small():
+    for path in (ROOT / "t3lib").glob("*.py"):
+        assert len(path.read_text().splitlines()) <= 300, path.name

@@ -1,0 +1,78 @@
+"""Loading from a folder, shapes on the meta device, and one-line errors."""
+
+import pytest
+import torch
+
+from t3lib import models
+from t3lib.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def folder(tiny_model, tokenizer, tmp_path_factory):
+    path = tmp_path_factory.mktemp("model")
+    tiny_model.save_pretrained(path)
+    tokenizer.save_pretrained(path)
+    return path
+
+
+def test_folder_round_trip_is_exact(folder, tiny_model):
+    model, tokenizer = models.load_model(folder)
+    assert not model.training and tokenizer.chat_template
+    for name, value in tiny_model.state_dict().items():
+        assert torch.equal(value, model.state_dict()[name]), name
+
+
+def test_dtype_is_the_callers_choice(folder):
+    assert models.load_model(folder, dtype="bfloat16")[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"dtype": "float8"}, "unknown dtype 'float8'"),
+        ({"load_in": "2bit"}, "unknown load_in '2bit'"),
+        ({"device": "cuda:7"}, "no CUDA GPU"),
+    ],
+)
+def test_bad_options_are_one_line(folder, options, said):
+    if "device" in options and torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    with pytest.raises(UserError, match=said) as error:
+        models.load_model(folder, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_and_damaged_folders_are_named(folder, tmp_path):
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        models.load_model(tmp_path / "nowhere")
+    damaged = tmp_path / "damaged"
+    damaged.mkdir()
+    for file in folder.iterdir():
+        (damaged / file.name).write_bytes(file.read_bytes())
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(UserError, match="damaged"):
+        models.load_model(damaged)
+
+
+def test_parameter_count_of_the_paper_on_the_meta_device():
+    """Table 2: 8.03e9 parameters of full fine-tuning."""
+    model = models.random_model("llama-3.1-8b", device="meta")
+    assert sum(p.numel() for p in model.parameters()) == 8_030_261_248
+    assert models.config_of_shape("llama-3.1-8b").vocab_size == 128_256
+
+
+def test_random_model_is_reproducible_and_leaves_the_global_generator_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    a, b = models.random_model("tiny", seed=3), models.random_model("tiny", seed=3)
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters()))
+    assert not torch.equal(a.lm_head.weight, models.random_model("tiny", seed=4).lm_head.weight)
+
+
+def test_decoder_returns_states_after_the_final_norm(tiny_model):
+    ids = torch.tensor([[5, 6, 7]])
+    hidden = models.decoder_of(tiny_model)(input_ids=ids).last_hidden_state
+    assert torch.allclose(tiny_model.lm_head(hidden), tiny_model(input_ids=ids).logits, atol=1e-6)

@@ -1,0 +1,120 @@
+"""The notebooks keep to the rules that make them thin, parameterised and runnable anywhere."""
+
+import ast
+import json
+import re
+
+import nbformat
+import pytest
+import yaml
+from conftest import ROOT
+
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+EXPECTED = [
+    "00_explore",
+    "01_synthetic_theory",
+    "02_tofu_unlearning",
+    "03_temperature_ablation",
+    "04_efficiency",
+    "05_paper_tables",
+]
+
+
+def test_the_six_notebooks_are_there():
+    assert [path.stem for path in NOTEBOOKS] == EXPECTED
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def notebook(request):
+    return nbformat.read(request.param, as_version=4)
+
+
+def code_cells(notebook):
+    return [cell for cell in notebook.cells if cell.cell_type == "code"]
+
+
+def parameters(notebook):
+    [cell] = [cell for cell in code_cells(notebook) if "parameters" in cell.metadata.get("tags", [])]
+    return cell
+
+
+def test_thin(notebook):
+    cells = code_cells(notebook)
+    lines = [line for cell in cells for line in cell.source.splitlines() if line.strip() and line.strip()[0] != "#"]
+    assert len(cells) <= 15 and len(lines) <= 110
+    tree = ast.parse("\n".join(re.sub(r"(?m)^[%!].*$", "", cell.source) for cell in cells))
+    assert not [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+
+
+def test_runs_anywhere(notebook):
+    assert notebook.metadata.kernelspec.name == "python3"
+    source = "\n".join(cell.source for cell in code_cells(notebook))
+    assert not re.search(r"pip install|sys\.path|['\"]/(home|work|root|tmp|Users)\b|os\.chdir", source)
+
+
+def test_one_parameters_cell_of_typed_literals_first(notebook):
+    cell = parameters(notebook)
+    assert code_cells(notebook)[0] is cell
+    for line in cell.source.splitlines():
+        match = re.fullmatch(r"(\w+): (str|int|float|bool|list|dict) = (.+?)  # (.+)", line)
+        assert match, f"not `name: type = literal  # help`: {line}"
+        assert type(ast.literal_eval(match[3])).__name__ == match[2]
+
+
+def test_every_parameter_is_used(notebook):
+    cell = parameters(notebook)
+    rest = "\n".join(re.sub(r"(?m)^[%!].*$", "", other.source) for other in code_cells(notebook) if other is not cell)
+    used = {node.id for node in ast.walk(ast.parse(rest)) if isinstance(node, ast.Name)}
+    declared = {line.split(":")[0] for line in cell.source.splitlines()}
+    assert declared <= used, f"dead parameters: {declared - used}"
+
+
+def test_committed_without_outputs_or_errors(notebook):
+    assert not notebook.metadata.get("papermill")
+    for cell in code_cells(notebook):
+        assert not cell.outputs and cell.execution_count is None
+
+
+def test_cells_that_assert(notebook):
+    if "00_explore" not in notebook.cells[0].source:
+        assert any("assert " in cell.source for cell in code_cells(notebook))
+
+
+def test_profiles_name_only_parameters_that_exist():
+    declared = {
+        path.stem: {line.split(":")[0] for line in parameters(nbformat.read(path, 4)).source.splitlines()}
+        for path in NOTEBOOKS
+    }
+    profiles = sorted((ROOT / "notebooks" / "profiles").glob("*.yaml"))
+    assert profiles
+    for path in profiles:
+        for name, extra in (yaml.safe_load(path.read_text()) or {}).get("notebooks", {}).items():
+            assert set(extra or {}) <= declared[name], f"{path.name}: {name}"
+
+
+def test_a_planted_wrong_number_fails_the_check_cell(tmp_path):
+    """The assertions of 02 are live: a run whose Forget Quality was edited is caught by the cell that recomputes it."""
+    cells = code_cells(nbformat.read(ROOT / "notebooks" / "02_tofu_unlearning.ipynb", 4))
+    [check] = [cell.source for cell in cells if "ks_2samp" in cell.source]
+    import pandas as pd
+
+    records = {name: [{"rouge": 0.5}] for name in ("retain", "wf", "ra")}
+    run = {
+        "status": "ok",
+        "truth_ratio": {"forget": [0.1, 0.2], "reference": [0.1, 0.2]},
+        "metrics": {"fq": 1.0, "ks_statistic": 0.0, "mu_rouge": 0.5},
+        "records": records,
+        "trainable": 1,
+    }
+
+    class Stand:
+        evaluation_rows = {"forget": [1, 2]}
+        base = type("Base", (), {"parameters": staticmethod(lambda: [__import__("torch").zeros(2)])})
+
+    scope = {"pd": pd, "stand": Stand, "method": "T3"}
+    exec(check, scope | {"runs": [run]})
+    for metric in ("fq", "mu_rouge"):
+        wrong = json.loads(json.dumps(run))
+        wrong["metrics"][metric] += 0.01
+        with pytest.raises(AssertionError):
+            exec(check, scope | {"runs": [wrong]})
