@@ -1,0 +1,276 @@
+"""Run files: written once, checked when read, gathered into one tidy frame; tables and figures on disk.
+
+A run is one JSON per (method, split, T, seed): `runs/METHOD--SPLIT--T{T|none}--seed{n}.json`. An ablation's run has the
+same name in `runs/ablations/SETTING/`, so that the main tables never see it. Schema: see `RUN_KEYS` and `METRICS`.
+"""
+
+import hashlib
+import io
+import json
+import math
+import os
+import platform
+import re
+import resource
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from t3lib import render
+from t3lib.errors import UserError
+from t3lib.files import atomic_write, content_key, project_root, read_json, sha256_file
+
+BASELINES = ("GradAscent", "GradDiff", "WGA", "SatImp", "UnDIAL", "RMU", "ULD", "IdkDPO", "NPO", "SimNPO")
+METHODS = ("Original", "Retrained", *BASELINES, "T3")  # the order of the rows in every table
+SPLITS = ("forget05", "forget10")
+UTILITY = tuple(f"{data}_{part}" for data in ("retain", "wf", "ra") for part in ("prob", "rouge", "tr"))
+METRICS = ("fq", "ks_statistic", "mu_rouge", "mu", *UTILITY, "forget_prob", "forget_rouge", "forget_truth_ratio")
+SECONDS = ("load", "features", "train", "evaluate")
+RUN_KEYS = (
+    *("method", "split", "T", "seed", "status", "error", "hyper", "trainable", "epochs", "seconds"),
+    *("peak_memory_bytes", "metrics", "truth_ratio", "records", "parameters", "provenance"),
+)
+_ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # every folder of an absolute path, up to its last name
+_PACKAGES = ("t3lib", "torch", "transformers", "peft", "accelerate", "numpy", "scipy", "pandas", "rouge-score")
+
+
+def run_name(method: str, split: str, T: float | None, seed: int) -> str:
+    """`NPO--forget10--Tnone--seed1`, `T3--forget10--T2.5--seed1`: the file name of a run, without its ending."""
+    return f"{method}--{split}--T{'none' if T is None else format(float(T), 'g')}--seed{int(seed)}"
+
+
+def write_run(folder: str | Path, run: Mapping[str, Any]) -> Path:
+    """Check, round (9 significant digits), seal with a SHA-256 and write one run atomically; return its path.
+
+    Non-finite numbers become null, absolute paths lose their folders. UserError names a key that is missing or a value
+    outside the vocabulary; a failed run (`status: "failed"`) may have empty metrics, truth ratios and records.
+    """
+    _check(run, "run")
+    body = {key: _rounded(run[key]) for key in run if key != "sha256"}
+    body |= {key: _without_folders(body[key]) for key in ("error", "hyper", "parameters", "provenance")}
+    path = Path(folder) / f"{run_name(run['method'], run['split'], run['T'], run['seed'])}.json"
+    body["sha256"] = _seal(body)
+    lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in body.items())
+    with atomic_write(path) as handle:
+        handle.write("{" + ",\n ".join(lines) + "}\n")
+    return path
+
+
+def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
+    """All runs of a folder (not of its subfolders), in the order method, split, T, seed; a missing folder is empty.
+
+    A truncated or altered file raises UserError naming it; given a list `corrupt`, its message is appended there and
+    the run is left out instead.
+    """
+    runs = []
+    for path in sorted(Path(folder).glob("*--*.json")):
+        try:
+            runs.append(_read_run(path))
+        except UserError as error:
+            if corrupt is None:
+                raise
+            corrupt.append(str(error))
+    return sorted(runs, key=lambda run: (METHODS.index(run["method"]), run["split"], run["T"] or 0.0, run["seed"]))
+
+
+def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
+    """The runs of `folder`/ablations/SETTING/, each with its `setting` (the name of the subfolder)."""
+    settings = sorted(path for path in (Path(folder) / "ablations").glob("*") if path.is_dir())
+    return [run | {"setting": path.name} for path in settings for run in read_runs(path, corrupt=corrupt)]
+
+
+def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
+    """One row per run: names, status, cost, and every metric; a failed run keeps its row with empty metrics."""
+    columns = ["method", "split", "T", "seed", "status", "setting", "trainable", "epochs"]
+    columns += [f"{part}_s" for part in SECONDS] + ["peak_memory_bytes", *METRICS, "n_forget"]
+    rows = []
+    for run in runs:
+        row = {key: run.get(key) for key in columns[:8]} | {"peak_memory_bytes": run["peak_memory_bytes"]}
+        row |= {f"{part}_s": (run["seconds"] or {}).get(part) for part in SECONDS}
+        scores = run["metrics"] if run["status"] == "ok" else {}
+        row |= {name: scores.get(name) for name in METRICS}
+        row["n_forget"] = len((run["truth_ratio"] or {}).get("forget", [])) or None
+        rows.append(row)
+    frame = pd.DataFrame(rows, columns=columns)
+    for name in ("T", *columns[6:]):
+        frame[name] = frame[name].astype(float)
+    return frame
+
+
+def provenance(
+    *, model: Any = "", data: Any = "", parameters: Mapping[str, Any] | None = None, model_revision: str | None = None
+) -> dict[str, Any]:
+    """Where numbers come from: git commit, versions, device, threads, date, model and data by name and content.
+
+    `model` is a Hub id, a folder or a loaded model; `data` is "builtin", "hub", a folder or rows. A folder is recorded
+    as its name and a hash of its files, never as a path of this machine; `parameters` (for results outside run files,
+    which hold them anyway) lose their folders too. `dirty` is true when files outside results/ differ from the commit;
+    both are null outside a checkout.
+    """
+    torch = sys.modules.get("torch")
+    commit, dirty = _git_state()
+    on_gpu = torch is not None and torch.cuda.is_available()
+    config = getattr(model, "config", None)
+    name = Path(model if config is None else config._name_or_path)
+    revision = model_revision or getattr(config, "_commit_hash", None)
+    if not revision and name.name and name.is_dir():
+        revision = _folder_key(name)
+    if isinstance(data, Mapping):
+        source = f"rows@{content_key(data)}"
+    else:
+        source = f"{Path(data).name}@{_folder_key(Path(data))}" if data and Path(data).is_dir() else str(data)
+    return {
+        "git_commit": commit,
+        "dirty": dirty,
+        "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
+        "device": torch.cuda.get_device_name() if on_gpu else f"cpu {platform.machine()}, {os.cpu_count()} cores",
+        "model": name.name if name.is_absolute() or name.is_dir() else str(name),
+        "model_revision": revision,
+        "data": source,
+        "threads": torch.get_num_threads() if torch is not None else 1,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        **({"parameters": _without_folders(_rounded(parameters))} if parameters else {}),
+    }
+
+
+def peak_memory_bytes() -> int:
+    """Most memory held so far: the GPU's allocations where one is used, else the process's resident set."""
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
+        return int(torch.cuda.max_memory_allocated())
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+
+
+def write_data(folder: str | Path, rows: Mapping[str, Iterable[Mapping[str, Any]]]) -> Path:
+    """Store the questions and answers that `records` refer to, once, as `folder`/data.json for the page's browser.
+
+    `rows` maps a name to its rows in the order of the records: "forget05", "forget10" (the forget sets), "retain",
+    "ra", "wf".
+    """
+    texts = {name: [{key: row[key] for key in ("question", "answer")} for row in part] for name, part in rows.items()}
+    path = Path(folder) / "data.json"
+    with atomic_write(path) as handle:
+        handle.write(json.dumps(texts, ensure_ascii=False, indent=0) + "\n")
+    return path
+
+
+def paper_table(number: int, folder: str | Path | None = None) -> pd.DataFrame:
+    """Table `number` (1 to 5) as the paper prints it, in the columns of our own table; not printed = empty."""
+    candidates = [Path(folder)] if folder else [project_root() / "results/paper", Path(__file__).parent / "paper"]
+    for candidate in candidates:
+        if (candidate / f"table{number}.csv").is_file():
+            return pd.read_csv(candidate / f"table{number}.csv")
+    raise UserError(f"cannot read {candidates[0] / f'table{number}.csv'}: no such file")
+
+
+def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: str = "") -> Path:
+    """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns the .csv's path."""
+    path = Path(folder) / f"{name}.csv"
+    texts = {
+        ".csv": frame.to_csv(index=False),
+        ".md": render.markdown(frame),
+        ".tex": render.latex(frame, caption=caption, label=name),
+    }
+    for ending, text in texts.items():
+        with atomic_write(path.with_suffix(ending)) as handle:
+            handle.write(text)
+    return path
+
+
+def save_figure(folder: str | Path, name: str, figure: Any) -> Path:
+    """`folder`/`name`.svg and .png, atomically and byte for byte the same from run to run; returns the .svg's path."""
+    import matplotlib
+
+    path = Path(folder) / f"{name}.svg"
+    with matplotlib.rc_context({"svg.hashsalt": "t3lib", "savefig.dpi": 200}):
+        for ending, stamp in ((".svg", {"Date": None, "Creator": None}), (".png", {"Software": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=ending[1:], metadata=stamp, bbox_inches="tight")
+            with atomic_write(path.with_suffix(ending), "wb") as handle:
+                handle.write(buffer.getvalue())
+    return path
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    run = read_json(path)
+    if not isinstance(run, dict):
+        raise UserError(f"{path}: a run is a JSON object, this is a {type(run).__name__}")
+    _check(run, str(path))
+    if run.get("sha256") != _seal(run):
+        raise UserError(f"{path}: altered or damaged (its checksum does not match its content); delete it to rerun")
+    if path.stem != (name := run_name(run["method"], run["split"], run["T"], run["seed"])):
+        raise UserError(f"{path}: holds the run {name}, not the one its name says")
+    return run
+
+
+def _check(run: Mapping[str, Any], where: str) -> None:
+    if missing := [key for key in RUN_KEYS if key not in run]:
+        raise UserError(f"{where}: no {', '.join(missing)}")
+    for key, allowed in (("method", METHODS), ("split", SPLITS), ("status", ("ok", "failed"))):
+        if run[key] not in allowed:
+            raise UserError(f"{where}: {key} {run[key]!r} is not one of {', '.join(allowed)}")
+    if not isinstance(run["seed"], int) or not isinstance(run["T"], int | float | None):
+        raise UserError(f"{where}: seed must be a whole number and T a number or null")
+    if run["status"] == "ok" and (missing := [name for name in METRICS if name not in (run["metrics"] or {})]):
+        raise UserError(f"{where}: metrics has no {', '.join(missing)}")
+
+
+def _seal(run: Mapping[str, Any]) -> str:
+    rest = {key: value for key, value in run.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _rounded(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):  # numpy arrays and scalars
+        return _rounded(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_rounded(item) for item in value]
+    if isinstance(value, float):
+        return float(f"{value:.9g}") if math.isfinite(value) else None
+    return str(value) if isinstance(value, Path) else value
+
+
+def _without_folders(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_folders(item) for item in value]
+    return _ABSOLUTE.sub("", value) if isinstance(value, str) else value
+
+
+def _folder_key(folder: Path) -> str:
+    """16 hex digits over names, sizes and (below 64 MB) contents of the files in a folder."""
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
+        size = path.stat().st_size
+        digest.update(f"{path.name} {size} {sha256_file(path) if size < 2**26 else ''}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _git_state() -> tuple[str | None, bool | None]:
+    root = project_root()
+    if not (root / ".git").exists():
+        return None, None
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout
+
+    try:
+        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--", ".", ":!results").strip())
+    except (OSError, subprocess.CalledProcessError):  # no git, or no commit yet
+        return None, None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,227 @@
+"""Run files: named, checked, rounded, sealed, read back; tables and figures on disk."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+from fabricate import fabricate, fabricate_all, fabricate_data
+from matplotlib.figure import Figure
+
+from t3lib import render, results, tables
+from t3lib.errors import UserError
+
+
+@pytest.fixture
+def run():
+    return fabricate("T3", "forget10", 2.5, 1)
+
+
+def test_names():
+    assert results.run_name("T3", "forget10", 2.5, 1) == "T3--forget10--T2.5--seed1"
+    assert (
+        results.run_name("T3", "forget10", 1, 1)
+        == results.run_name("T3", "forget10", 1.0, 1)
+        == "T3--forget10--T1--seed1"
+    )
+    assert results.run_name("NPO", "forget05", None, 3) == "NPO--forget05--Tnone--seed3"
+
+
+def test_round_trip_keeps_nine_digits(tmp_path, run):
+    path = results.write_run(tmp_path / "runs", run)
+    assert path == tmp_path / "runs" / "T3--forget10--T2.5--seed1.json"
+    [back] = results.read_runs(tmp_path / "runs")
+    assert back["truth_ratio"]["forget"] == [float(f"{value:.9g}") for value in run["truth_ratio"]["forget"]]
+    assert back["metrics"]["fq"] == float(f"{run['metrics']['fq']:.9g}") != run["metrics"]["fq"]
+    assert {key: back[key] for key in ("method", "split", "T", "seed", "hyper")} == {
+        key: run[key] for key in ("method", "split", "T", "seed", "hyper")
+    }
+    assert [p.name for p in path.parent.iterdir()] == [path.name], "no partial file stays"
+
+
+def test_writing_what_was_read_changes_nothing(tmp_path, run):
+    path = results.write_run(tmp_path, run)
+    before = path.read_bytes()
+    results.write_run(tmp_path, results.read_runs(tmp_path)[0])
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("damage", ["truncate", "edit", "rename", "list"])
+def test_a_damaged_file_is_named(tmp_path, run, damage):
+    path = results.write_run(tmp_path, run)
+    results.write_run(tmp_path, fabricate("NPO", "forget10", None, 1))
+    text = path.read_text()
+    if damage == "truncate":
+        path.write_text(text[: len(text) // 2])
+    elif damage == "edit":
+        path.write_text(re.sub(r'"fq": [\d.e-]+', '"fq": 0.99', text))
+    elif damage == "list":
+        path.write_text("[]")
+    else:
+        path = path.rename(tmp_path / "T3--forget10--T2.5--seed2.json")
+    with pytest.raises(UserError, match=re.escape(str(path))):
+        results.read_runs(tmp_path)
+    corrupt: list[str] = []
+    assert [run["method"] for run in results.read_runs(tmp_path, corrupt=corrupt)] == ["NPO"]
+    assert len(corrupt) == 1 and path.name in corrupt[0] and "\n" not in corrupt[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"method": "Gradascent"}, "Gradascent"),
+        ({"split": "forget90"}, "forget90"),
+        ({"status": "done"}, "done"),
+        ({"seed": "1"}, "seed"),
+        ({"T": "2.5"}, "T "),
+        ({"metrics": {"fq": 1.0}}, "mu_rouge"),
+    ],
+)
+def test_outside_the_vocabulary(tmp_path, run, change, word):
+    with pytest.raises(UserError, match=word):
+        results.write_run(tmp_path, run | change)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_key_is_named(tmp_path, run):
+    del run["truth_ratio"]
+    with pytest.raises(UserError, match="truth_ratio"):
+        results.write_run(tmp_path, run)
+
+
+def test_no_path_of_this_machine_and_no_nan(tmp_path, run):
+    run["parameters"] = {"data": str(tmp_path / "tofu"), "note": "and/or", "url": "https://example.org/a/b"}
+    run["error"] = f"cannot read {tmp_path}/x.json: no such file"
+    run["metrics"]["mu"] = float("nan")
+    path = results.write_run(tmp_path, run)
+    assert str(tmp_path) not in path.read_text()
+    [back] = results.read_runs(tmp_path)
+    assert back["parameters"] == {"data": "tofu", "note": "and/or", "url": "https://example.org/a/b"}
+    assert back["error"] == "cannot read x.json: no such file" and back["metrics"]["mu"] is None
+    assert pd.isna(results.tidy([back])["mu"][0])
+
+
+def test_a_failed_run_keeps_its_row_with_empty_cells(tmp_path):
+    results.write_run(tmp_path, fabricate("NPO", "forget05", None, 2, failed=True))
+    frame = results.tidy(results.read_runs(tmp_path))
+    assert frame.loc[0, ["method", "status", "seed"]].tolist() == ["NPO", "failed", 2]
+    assert frame.loc[0, list(results.METRICS)].isna().all()
+
+
+def test_order_and_a_missing_folder(tmp_path):
+    for method, T, seed in (("T3", 2.5, 1), ("T3", 1.5, 2), ("NPO", None, 10), ("NPO", None, 9), ("Original", None, 0)):
+        results.write_run(tmp_path, fabricate(method, "forget10", T, seed))
+    read = [(run["method"], run["T"], run["seed"]) for run in results.read_runs(tmp_path)]
+    assert read == [("Original", None, 0), ("NPO", None, 9), ("NPO", None, 10), ("T3", 1.5, 2), ("T3", 2.5, 1)]
+    assert results.read_runs(tmp_path / "nothing") == []
+
+
+def test_ablations_live_apart(tmp_path, run):
+    results.write_run(tmp_path / "runs" / "ablations" / "decay=l2", run | {"setting": "decay=l2"})
+    assert results.read_runs(tmp_path / "runs") == []
+    [back] = results.read_ablations(tmp_path / "runs")
+    assert back["setting"] == "decay=l2"
+
+
+def test_provenance(tmp_path):
+    (tmp_path / "tofu").mkdir()
+    (tmp_path / "tofu" / "full.json").write_text("[]")
+    one = results.provenance(model="hub/model", data=str(tmp_path / "tofu"), parameters={"out": str(tmp_path / "x")})
+    assert str(tmp_path) not in json.dumps(one) and one["parameters"] == {"out": "x"}
+    assert one["model"] == "hub/model" and re.fullmatch(r"tofu@[0-9a-f]{16}", one["data"])
+    (tmp_path / "tofu" / "full.json").write_text("[1]")
+    two = results.provenance(model=str(tmp_path / "tofu"), data={"forget": [{"question": "q"}]})
+    assert two["model"] == "tofu" and two["model_revision"] != one["data"].split("@")[1] and "rows@" in two["data"]
+    assert one["versions"]["torch"] and one["threads"] >= 1 and re.match(r"\d{4}-\d\d-\d\dT", one["date"])
+    assert one["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}", one["git_commit"])
+    assert results.peak_memory_bytes() > 10_000_000
+
+
+def test_tables_on_disk(tmp_path):
+    frame = results.tidy(fabricate_all(seeds=(1, 2)))
+    table = tables.tofu(frame)
+    path = results.write_table(tmp_path, "tofu", table, caption="50% & more")
+    back = pd.read_csv(path)
+    assert back["fq"].tolist() == table["fq"].tolist(), "the .csv has every digit"
+    assert path.read_text().splitlines()[0] == ",".join(table)
+    text = path.with_suffix(".md").read_text()
+    assert len(text.splitlines()) == 2 + 26 and "Retain ROUGE" in text
+    assert {line.count("|") for line in text.splitlines()} == {len(table.columns) + 1}
+    tex = path.with_suffix(".tex").read_text()
+    assert "\\toprule" in tex and "50\\% \\& more" in tex and "\\multicolumn{3}{c}{Retain}" in tex
+    assert {line.count(" & ") for line in tex.splitlines() if line.endswith("\\\\")} == {len(table.columns) - 1, 3}
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX here")
+def test_latex_compiles_as_is(tmp_path):
+    frame = results.tidy(fabricate_all(seeds=(1, 2)))
+    beside = tables.compare(frame, results.paper_table(1))
+    odd = pd.DataFrame({"claim": ["a_b & 5% {x} \\ ^ ~ $ # γ ≤ |<é>|"], "holds": [True]})
+    for name, table in (("tofu", tables.tofu(frame)), ("beside", beside), ("odd", odd)):
+        results.write_table(tmp_path, name, table, caption="Some 5%")
+    for packages in ("booktabs,graphicx", "booktabs,graphicx,colortbl,xcolor"):
+        inputs = "".join(f"\\input{{{name}}}" for name in ("tofu", "beside", "odd"))
+        source = f"\\documentclass{{article}}\\usepackage{{{packages}}}\\begin{{document}}{inputs}\\end{{document}}"
+        (tmp_path / "all.tex").write_text(source)
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+        assert done.returncode == 0, done.stdout[-1500:]
+
+
+def test_html_is_escaped_grouped_and_marks_the_best():
+    frame = pd.DataFrame({"method": ["Original", "NPO", "T3", "<b>&"], "fq": [0.99, 0.2, 0.9, None]})
+    frame["retain_prob"] = [0.5, 0.1, 0.4, 0.2]
+    html = render.styled(frame).to_html()
+    assert (
+        "<b>&" not in html and "&lt;b&gt;&amp;" in html and "Retain" in html and html == render.styled(frame).to_html()
+    )
+    best = render.best_cells(frame)
+    assert best["fq"].tolist() == [False, False, True, False], "the original is no unlearning method"
+    assert best["retain_prob"].tolist() == [False, False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("value", "column", "text"),
+    [
+        (0.12345, "fq", "0.123"),
+        (1e-20, "fq", "0.000"),
+        (float("nan"), "fq", ""),
+        (pd.NA, "n_seeds", ""),
+        (2647040, "trainable", "2,647,040"),
+        (5.123, "train_s", "5.12"),
+        (1270.0, "train_s", "1,270"),
+        (-0.0316, "fq_difference", "-0.032"),
+        ("forget05", "split", "5%"),
+        (2.5, "T", "2.5"),
+        (9e8, "peak_memory_bytes", "900 MB"),
+        (True, "holds", "yes"),
+    ],
+)
+def test_cells(value, column, text):
+    assert render.cell(value, column) == text
+
+
+def test_figures_are_the_same_bytes_every_time(tmp_path):
+    for name in ("a", "b"):
+        figure = Figure(figsize=(2, 1))
+        figure.subplots().plot([1, 2], [3, 4])
+        results.save_figure(tmp_path / name, "line", figure)
+    for ending in ("svg", "png"):
+        first, second = ((tmp_path / name / f"line.{ending}").read_bytes() for name in ("a", "b"))
+        assert first == second and len(first) > 500
+    assert b"<dc:date>" not in (tmp_path / "a" / "line.svg").read_bytes()
+
+
+def test_data_for_the_page(tmp_path):
+    path = results.write_data(tmp_path, {"retain": [{"question": "q", "answer": "a", "perturbed_answer": ["x"]}]})
+    assert json.loads(path.read_text()) == {"retain": [{"question": "q", "answer": "a"}]}
+    assert set(fabricate_data()) == {"forget05", "forget10", "retain", "ra", "wf"}
+
+
+def test_paper_tables_are_found_and_a_missing_one_is_named(tmp_path):
+    assert len(results.paper_table(2)) == 3 and (ROOT / "results/paper/table2.csv").is_file()
+    with pytest.raises(UserError, match="table1.csv"):
+        results.paper_table(1, tmp_path)
