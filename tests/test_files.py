@@ -48,10 +48,7 @@ def test_content_key_ignores_the_order_of_keys_but_not_values():
 
 
 def test_lock_held_by_another_process_is_said(tmp_path):
-    code = (
-        "import sys, t3lib.files as f\n"
-        "with f.lock(sys.argv[1]):\n  print('held', flush=True)\n  sys.stdin.read()"
-    )
+    code = "import sys, t3lib.files as f\nwith f.lock(sys.argv[1]):\n  print('held', flush=True)\n  sys.stdin.read()"
     holder = subprocess.Popen(
         [sys.executable, "-c", code, tmp_path / "x.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )

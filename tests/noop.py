@@ -1,0 +1,72 @@
+"""No-op notebooks for the tests of `t3 reproduce`: same names and parameters as the real ones, no torch, no model."""
+
+from pathlib import Path
+
+import nbformat
+
+PARAMETERS = """method: str = "T3"
+split: str = "forget10"
+seeds: list = [1]
+temperatures: list = [1.0]
+data: str = "builtin"
+stage: dict = {}
+models: dict = {}
+hyper: dict = {}
+evaluation: dict = {}
+nap: float = 0.0
+fail: list = []
+out: str = ""
+"""
+# A run is a pure function of the parameters, so outputs must be the same bytes whoever runs them, whenever.
+UNLEARN = """import hashlib, json, os, time
+from pathlib import Path
+from t3lib.files import write_json
+runs = Path(out) / "runs"
+with open(Path(os.environ["T3_CACHE"]) / "pids", "a") as log:
+    log.write(f"{os.getpid()} {method}/{split}\\n")"""
+WORK = """for seed in seeds or [0]:
+    time.sleep(nap)
+    text = json.dumps([method, split, seed, temperatures, hyper, os.environ["OMP_NUM_THREADS"]])
+    score = hashlib.sha256(text.encode()).hexdigest()
+    write_json(runs / f"{method}--{split}--Tnone--seed{seed}.json", {"score": score, "text": text})"""
+FAIL = """if f"{method}/{split}" in fail:
+    broken = 1 / 0"""
+TABLES = """import json
+from pathlib import Path
+from t3lib.files import atomic_write
+lines = [f"{path.name},{json.loads(path.read_text())['score']}" for path in sorted(Path(out).glob("runs/*.json"))]
+with atomic_write(Path(out) / "tables" / "tofu.csv") as handle:
+    handle.write("\\n".join(lines) + "\\n")"""
+
+
+def write_notebook(path: Path, parameters: str, *cells: str) -> None:
+    """A notebook with a parameters cell and the given code cells."""
+    notebook = nbformat.v4.new_notebook()
+    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
+    notebook.cells = [nbformat.v4.new_markdown_cell("# no-op"), first, *map(nbformat.v4.new_code_cell, cells)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    nbformat.write(notebook, path)
+
+
+def write_notebooks(folder: Path) -> Path:
+    """02 and 05 as no-ops in `folder`; a profile must give models, so that no base is trained."""
+    write_notebook(folder / "02_tofu_unlearning.ipynb", PARAMETERS, UNLEARN, WORK, FAIL)
+    write_notebook(folder / "05_paper_tables.ipynb", 'out: str = ""\n', TABLES)
+    return folder
+
+
+def write_profile(
+    path: Path, methods: str = "Original, NPO", splits: str = "forget10", seeds: str = "1, 2", more: str = ""
+) -> Path:
+    """A profile over given models, with `more` YAML lines."""
+    models = "{full: some/model@abc, retain90: some/retain, retain95: some/other}"
+    text = f"methods: [{methods}]\nsplits: [{splits}]\nseeds: [{seeds}]\nmodels: {models}\n{more}\n"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def results_of(out: Path) -> dict[str, bytes]:
+    """Bytes of every run and table of a results folder, by name."""
+    files = [*out.glob("runs/**/*.json"), *out.glob("tables/*")]
+    return {str(path.relative_to(out)): path.read_bytes() for path in sorted(files)}

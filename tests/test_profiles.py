@@ -1,0 +1,161 @@
+"""Profiles: the defaults are the schema, mistakes are one line, names cannot leave their folder."""
+
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+from t3lib import profiles, results
+from t3lib.bases import Stage
+from t3lib.errors import UserError
+
+DEFAULTS = """data: builtin
+methods: [Original, NPO, T3]
+splits: [forget05, forget10]
+seeds: [1, 2]
+temperatures: [1.0, 2.0]
+stage: {authors: 20, lr: 0.005}
+models: {}
+evaluation: {attention_mask: lengths, truth_ratio: geometric, max_new_tokens: 200}
+hyper: {NPO: {lr: 1e-5, beta: 0.1}, T3: {lr: 5e-4, temperature: 2.5}}
+grids: {}
+notebooks: {}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "defaults.yaml").write_text(DEFAULTS)
+    return tmp_path
+
+
+def load(folder, text, name="mine"):
+    (folder / f"{name}.yaml").write_text(text)
+    return profiles.load_profile(name, folder)
+
+
+def test_differences_are_laid_over_the_defaults(folder):
+    profile = load(folder, "seeds: [7]\nstage: {authors: 40}\nhyper: {NPO: {lr: 2e-5}, T3/forget05: {lr: 1e-3}}\n")
+    assert profile["name"] == "mine" and profile["seeds"] == [7] and profile["methods"] == ["Original", "NPO", "T3"]
+    assert profile["stage"] == {"authors": 40, "lr": 0.005}
+    assert profile["hyper"]["NPO"] == {"lr": 2e-5, "beta": 0.1}  # 2e-5 is a number, though YAML 1.1 says text
+    assert profiles.hyper_of(profile, "T3", "forget05") == {"lr": 1e-3, "temperature": 2.5}
+    assert profiles.hyper_of(profile, "T3", "forget10") == {"lr": 5e-4, "temperature": 2.5}
+    assert profiles.hyper_of(profile, "Original", "forget10") == {}
+
+
+def test_an_empty_profile_is_the_defaults(folder):
+    assert load(folder, "")["methods"] == ["Original", "NPO", "T3"]
+
+
+def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
+    (folder / "tuned").mkdir()
+    (folder / "tuned" / "mine.yaml").write_text(
+        "T3/forget10: {chosen: {lr: 0.01}, evidence: [{fq: 0.5}]}\nT3/forget10/2: {chosen: {lr: 0.02}, evidence: []}\n"
+    )
+    profile = load(folder, "hyper: {T3/forget10: {lr: 0.001, temperature: 2.0}}")
+    assert profiles.hyper_of(profile, "T3", "forget10") == {"lr": 0.01, "temperature": 2.0}
+    assert profiles.hyper_of(profile, "T3", "forget10", 2.0) == {"lr": 0.02, "temperature": 2.0}
+    assert profiles.hyper_of(profile, "T3", "forget10", 1.5) == {"lr": 0.01, "temperature": 2.0}
+    (folder / "tuned" / "mine.yaml").write_text("T3/forget10: {lr: 0.01}\n")
+    with pytest.raises(UserError, match="needs a mapping 'chosen'"):
+        profiles.load_profile("mine", folder)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("sedes: [1]", "unknown key 'sedes'"),
+        ("stage: {autors: 3}", "unknown key stage.autors"),
+        ("evaluation: {mask: lengths}", "unknown key evaluation.mask"),
+        ("evaluation: {attention_mask: none}", "unknown attention_mask 'none'"),
+        ("evaluation: {max_new_tokens: many}", "evaluation.max_new_tokens is 'many', not a int"),
+        ("stage: {authors: 2.5}", "stage.authors is 2.5, not a int"),
+        ("stage: {authors: true}", "stage.authors is True, not a int"),
+        ("methods: [T4]", "unknown method 'T4'"),
+        ("methods: T3", "methods is 'T3', not a list"),
+        ("methods: []", "methods is empty"),
+        ("methods: [T3, T3]", "methods is repeated"),
+        ("methods: [[T3]]", "unknown method"),
+        ("splits: [forget99]", "unknown split 'forget99'"),
+        ("splits: [../../etc]", "unknown split '../../etc'"),
+        ("seeds: [one]", "seed 'one' is not a whole number"),
+        ("seeds: [-1]", "seed -1 is not"),
+        ("seeds: [true]", "seed True is not"),
+        ("temperatures: [0.5]", "temperature 0.5 is not a number from 1"),
+        ("temperatures: [.nan]", "temperature nan is not"),
+        ("temperatures: [.inf]", "temperature inf is not"),
+        ("models: {base: x}", "unknown model 'base'"),
+        ("models: {full: 3}", "models.full is a hub id or a folder"),
+        ("data: no/such/folder", "data folder no/such/folder is not there"),
+        ("hyper: {NPO: {gamma: 1}}", "hyper.NPO has no setting 'gamma': lr, beta"),
+        ("hyper: {NPO: {lr: fast}}", "hyper.NPO.lr is 'fast', not a float"),
+        ("hyper: {NPO: 3}", "hyper.NPO must be a mapping"),
+        ("hyper: {NPO/forget05/hot: {lr: 1.0}}", "is not METHOD, METHOD/SPLIT or METHOD/SPLIT/T"),
+        ("hyper: {../NPO: {}}", "unknown method in hyper '..'"),
+        ("grids: {NPO: {lr: 1.0}}", "grids.NPO must be a list of mappings"),
+        ("grids: {NPO: [{beta: 0.1}, {lrr: 1.0}]}", "grids.NPO has no setting 'lrr'"),
+        ("grids: {NPO: [{}, {}, {}, {}, {}, {}, {}, {}, {}]}", "9 points, at most 8"),
+        ("notebooks: {02_tofu_unlearning: 3}", "notebooks.02_tofu_unlearning must be a mapping"),
+        ("- a\n- b", "must hold a mapping"),
+        ("a: [1", "line 1: not valid YAML"),
+        ("data: !!python/object/apply:os.system [exit]", "not valid YAML"),
+        ("\x00", "not valid YAML"),
+    ],
+)
+def test_mistakes_are_one_line(folder, text, message):
+    with pytest.raises(UserError) as error:
+        load(folder, text)
+    assert message in str(error.value) and "\n" not in str(error.value).strip() and "mine.yaml" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["../other/mine", "..", "", ".", "a/b", "defaults", "no\nsuch", "-x", "~", "nope", "x\0"]
+)
+def test_names_that_leave_the_folder_are_refused(folder, name):
+    other = folder / "profiles"
+    other.mkdir()
+    (folder / "other").mkdir()
+    (folder / "other" / "mine.yaml").write_text("")
+    (other / "defaults.yaml").write_text(DEFAULTS)
+    with pytest.raises(UserError):
+        profiles.load_profile(name, other)
+
+
+def test_a_profile_may_be_a_file_but_not_with_a_name_that_is_no_folder_name(folder):
+    path = folder / "own.yaml"
+    path.write_text("seeds: [3]")
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "defaults.yaml").write_text(DEFAULTS)
+    assert profiles.load_profile(path, elsewhere)["name"] == "own"
+    with pytest.raises(UserError, match="a name is"):
+        profiles.load_profile(folder / "...yaml", elsewhere)
+
+
+def test_the_command_line_is_checked_like_the_file(folder):
+    profile = load(folder, "")
+    changed = profiles.override(profile, methods=["T3"], seeds=[5])
+    assert changed["methods"] == ["T3"] and changed["seeds"] == [5] and profile["seeds"] == [1, 2]
+    for bad in ({"methods": ["t3"]}, {"seeds": [1, 1]}, {"seeds": []}, {"data": ""}, {"data": "no/where"}):
+        with pytest.raises(UserError, match="command line"):
+            profiles.override(profile, **bad)
+
+
+def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
+    shipped = sorted(path.stem for path in profiles.profiles_dir().glob("*.yaml"))
+    assert {"defaults", "smoke"} <= set(shipped)
+    for name in shipped:
+        if name != "defaults":
+            profile = profiles.load_profile(name)
+            if not profile["models"]:
+                Stage(data="builtin", **profile["stage"])
+    defaults = profiles.read_yaml(profiles.profiles_dir() / "defaults.yaml")
+    assert set(defaults["stage"]) == set(Stage.__dataclass_fields__) - {"data"}
+    assert profiles.METHODS == results.METHODS and profiles.SPLITS == results.SPLITS
+
+
+def test_checking_needs_no_torch_and_no_dask():
+    code = "import sys, t3lib.reproduce; assert not {'torch', 'distributed', 'papermill', 'pandas'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
