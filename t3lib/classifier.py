@@ -4,11 +4,10 @@
 
 over the n answer tokens of a step. Only the rows B[y_i] of the true next tokens enter, so the |V| logits are never
 formed and tokens that are no target of the run have a zero data gradient: those rows of B follow a known path under
-the optimiser (`untouched_rows`) and training holds the active rows alone ("compact"), with the same result.
+the optimiser (`fit_steps.untouched_rows`) and training holds the active rows alone ("compact"), with the same result.
 Departure from the authors' code: parameters and moments are float32 whatever the base's dtype.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -20,9 +19,17 @@ from tqdm.auto import tqdm
 
 from t3lib.errors import UserError
 from t3lib.features import Features
+from t3lib.fit_steps import Problem, run_graph, run_steps, untouched_rows
 from t3lib.head import T3Head
 
-__all__ = ["FitSettings", "T3Head", "fit_head", "fit_heads", "plan_steps", "steps_per_epoch", "untouched_rows"]
+__all__ = [
+    "FitSettings",
+    "T3Head",
+    "fit_head",
+    "fit_heads",
+    "plan_steps",
+    "steps_per_epoch",
+]
 
 
 @dataclass(frozen=True)
@@ -56,9 +63,9 @@ class FitSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise UserError(f"{name} must be a whole number of at least {low}, not {value!r}")
-        if not 0 < self.lr < math.inf:
+        if not 0 < self.lr < float("inf"):
             raise UserError(f"lr must be a number above 0, not {self.lr!r}")
-        if not 0 <= self.weight_decay < math.inf:
+        if not 0 <= self.weight_decay < float("inf"):
             raise UserError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
         if not 0 <= self.warmup_epochs <= self.epochs:
             raise UserError(f"warmup_epochs {self.warmup_epochs} must lie between 0 and epochs ({self.epochs})")
@@ -129,16 +136,15 @@ def steps_per_epoch(n_forget: int, batch_size: int) -> int:
 
 def plan_steps(s: Tensor, *, epochs: int, batch_size: int, epoch: str, seed: int) -> list[np.ndarray]:
     """The rows of every step: each epoch pairs every forget row, in random order, with a retain row drawn uniformly
-    with replacement. A step's array holds its forget rows, then their retain partners.
+    with replacement. A step's array holds its forget rows, then their retain partners. "fixed" repeats the first epoch.
     """
     forget, retain = (np.flatnonzero(s.numpy() == kind) for kind in (0, 1))
     rng = np.random.default_rng([seed, 1])  # a stream of its own: the head's initial weights use the seed itself
-    partners = rng.choice(retain, size=len(forget))
-    steps = []
-    for _ in range(epochs):
-        order = rng.permutation(len(forget))
-        if epoch == "redrawn":
-            partners = rng.choice(retain, size=len(forget))
+    steps: list[np.ndarray] = []
+    for number in range(epochs):
+        if number and epoch == "fixed":
+            return steps * epochs
+        order, partners = rng.permutation(len(forget)), rng.choice(retain, size=len(forget))
         for start in range(0, len(forget), batch_size):
             pick = order[start : start + batch_size]
             steps.append(np.concatenate([forget[pick], partners[pick]]))
@@ -151,51 +157,6 @@ def learning_rates(lr: float, warmup: int, total: int) -> list[float]:
     return rise + [lr * (total - t) / (total - warmup) for t in range(warmup, total)]
 
 
-def untouched_rows(start: Tensor, rates: Sequence[float], settings: FitSettings) -> Tensor:
-    """Rows of B that are no target of the run, after all steps, from their start (any shape).
-
-    AdamW: B_0 Π_t (1 − η_t λ), in closed form. l2: Adam on the gradient 2λB alone has none, so it is run, in blocks
-    that stay in the processor's cache.
-    """
-    if settings.init_b == "zero" or settings.weight_decay == 0:
-        return start.clone()
-    if settings.decay == "adamw":
-        return start * math.prod(1 - rate * settings.weight_decay for rate in rates)
-    out = start.clone()
-    for block in out.view(-1).split(1 << 15):
-        optimiser = _optimiser([block], settings)
-        block.grad = torch.zeros_like(block)
-        for rate in rates:
-            optimiser.param_groups[0]["lr"] = rate
-            optimiser.step()
-    return out
-
-
-def _optimiser(parameters: Sequence[Tensor], settings: FitSettings) -> torch.optim.Optimizer:
-    """Fused AdamW, or Adam with 2λφ (the gradient of λ‖φ‖²) added to the gradient."""
-    if settings.decay == "adamw":
-        return torch.optim.AdamW(parameters, lr=0.0, weight_decay=settings.weight_decay, fused=True)
-    return torch.optim.Adam(parameters, lr=0.0, weight_decay=2 * settings.weight_decay, fused=True)
-
-
-def token_gradients(
-    x: Tensor, y: Tensor, s: Tensor, weight: Tensor, A: Tensor, B: Sequence[Tensor], dA: Tensor, dB: Sequence[Tensor]
-) -> None:
-    """Gradients of Σ_i w_i ℓ(σ(B[y_i] · A x_i), s_i), Eq. 3's data term, of heads stacked in A; written into dA, dB.
-
-    x (n, d), y (n,) rows of B, s (n,) in {0, 1}, w (n,); A (Σh, d); one B (rows, h) a head. With δ_i = w_i (f_i − s_i):
-    dB[y_i] += δ_i A x_i and dA = Σ_i δ_i B[y_i] x_iᵀ.
-    """
-    z = x @ A.T  # (n, Σh)
-    dz = torch.empty_like(z)
-    for own_z, own_dz, own, grad in zip(*(t.split([b.shape[1] for b in B], 1) for t in (z, dz)), B, dB):
-        rows = own[y]
-        delta = (torch.sigmoid((own_z * rows).sum(1)) - s).mul_(weight).unsqueeze(1)
-        torch.mul(rows, delta, out=own_dz)
-        grad.zero_().index_add_(0, y, own_z * delta)
-    torch.mm(dz.T, x, out=dA)
-
-
 def _fit_together(
     features: Features, settings: Sequence[FitSettings], vocab_size: int, device: torch.device, bar: Any
 ) -> list[T3Head]:
@@ -204,38 +165,36 @@ def _fit_together(
     per_epoch = len(steps) // first.epochs
     rates = [learning_rates(own.lr, round(own.warmup_epochs * per_epoch), len(steps)) for own in settings]
     starts = features.starts
-    drawn = np.unique(np.concatenate(steps))
-    tokens = torch.cat([torch.arange(int(starts[row]), int(starts[row + 1])) for row in drawn])
-    active = features.y[tokens].unique()
-    local = torch.searchsorted(active, features.y)  # (N,) only those of drawn rows are meaningful
+    indices = [tokens_of(rows, starts) for rows in (steps[:per_epoch] if first.epoch == "fixed" else steps)]
+    seen = torch.zeros(len(features.y), dtype=torch.bool)
+    for index in indices:
+        seen[index] = True
+    active = features.y[seen].unique()
+    local = torch.searchsorted(active, features.y)  # meaningful for the tokens seen
 
     heads = [_start(features, own, vocab_size) for own in settings]
-    A = torch.cat([head.A.detach() for head in heads]).to(device)
-    B = [head.B.detach()[active].to(device) for head in heads]
-    dA, dB = torch.zeros_like(A), [torch.zeros_like(b) for b in B]
-    ranks = [own.rank for own in settings]
-    optimisers = []
-    for part, part_grad, b, b_grad, own in zip(A.split(ranks), dA.split(ranks), B, dB, settings):
-        part.grad, b.grad = part_grad, b_grad
-        optimisers.append(_optimiser([part, b], own))
+    x, y, s = features.x, local, features.s[features.row].float()
+    if first.epoch == "fixed":  # lay the epoch out in the order it is read
+        order = torch.cat(indices)
+        x, y, s = x[order].float(), y[order], s[order]
+        bounds = [0, *np.cumsum([len(index) for index in indices]).tolist()]
+        indices = [torch.arange(a, b) for a, b in zip(bounds, bounds[1:])] * first.epochs
+    problem = Problem.of(
+        x.to(device), y.to(device), s.to(device),
+        [head.A.detach().to(device) for head in heads], [head.B.detach()[active].to(device) for head in heads],
+        [(own.decay, own.weight_decay) for own in settings],
+    )  # fmt: skip
+    run = run_graph if device.type == "cuda" else run_steps
+    run(problem, indices, rates, lambda: bar.update(1 / per_epoch))
 
-    x, y, s = features.x.to(device), local.to(device), features.s[features.row].float().to(device)
-    for number, rows in enumerate(steps):
-        index = _tokens(rows, starts).to(device)
-        weight = torch.full((len(index),), 1 / len(index), device=device)
-        token_gradients(x.index_select(0, index).float(), y[index], s[index], weight, A, B, dA, dB)
-        for optimiser, rate in zip(optimisers, rates):
-            optimiser.param_groups[0]["lr"] = rate[number]
-            optimiser.step()
-        if (number + 1) % per_epoch == 0:
-            bar.update()
-
-    for head, own, rate, part, b in zip(heads, settings, rates, A.split(ranks), B):
-        whole = untouched_rows(head.B.detach(), rate, own)
-        whole[active] = b.cpu()
-        head.A.data, head.B.data = part.cpu().clone(), whole
-        if not (torch.isfinite(part).all() and torch.isfinite(b).all()):
+    for head, own, rate, a, b in zip(
+        heads, settings, rates, problem.A.split([own.rank for own in settings]), problem.B
+    ):
+        if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
             raise UserError(f"the head diverged at lr {own.lr:g}, or the features are not finite")
+        whole = untouched_rows(head.B.detach(), rate, own.decay, own.weight_decay)
+        whole[active] = b.cpu()
+        head.A.data, head.B.data = a.cpu().clone(), whole
     return [head.eval() for head in heads]
 
 
@@ -248,7 +207,7 @@ def _start(features: Features, own: FitSettings, vocab_size: int) -> T3Head:
     )  # fmt: skip
 
 
-def _tokens(rows: np.ndarray, starts: Tensor) -> Tensor:
+def tokens_of(rows: np.ndarray, starts: Tensor) -> Tensor:
     """Numbers of all tokens of some rows, in the order of the rows."""
     first = starts[torch.from_numpy(rows)]
     count = starts[torch.from_numpy(rows) + 1] - first

@@ -158,9 +158,7 @@ def check_temperature(T: float, allow_sharpening: bool) -> float:
     if not math.isfinite(T) or T <= 0:
         raise UserError(f"--temperature {T}: T must be a number above 0")
     if T < 1 and not allow_sharpening:
-        raise UserError(
-            f"--temperature {T}: T < 1 sharpens instead of tempering; --allow-sharpening permits it"
-        )
+        raise UserError(f"--temperature {T}: T < 1 sharpens instead of tempering; --allow-sharpening permits it")
     return T
 
 

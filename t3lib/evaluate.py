@@ -117,7 +117,7 @@ def _within_memory(run: Callable[..., Any], batch_tokens: int | None, model: Any
             batch_tokens = (batch_tokens or default_batch_tokens(model.config.get_text_config().vocab_size)) // 2
             if batch_tokens < 128:
                 raise UserError(
-                    f"out of memory even with batches of 256 tokens: {str(error).splitlines()[0]}"
+                    f"out of memory even with batches of 128 tokens: {str(error).splitlines()[0]}"
                 ) from None
             warnings.warn(f"out of memory: trying again with batch_tokens={batch_tokens}", stacklevel=3)
 

@@ -1,4 +1,4 @@
-"""`torchrun --nproc-per-node 2 -m t3lib.train …`: one baseline on several devices with PyTorch's FSDP2, no other engine.
+"""`torchrun --nproc-per-node 2 -m t3lib.train …`: one baseline on several devices, by PyTorch's FSDP2 alone.
 
 The processes share every step's rows, so their number changes neither the batches nor (up to rounding) the result.
 """

@@ -22,9 +22,15 @@ Batch = dict[str, Tensor]
 REFERENCE_TOKENS = 8192  # padded tokens of one batch when the original's ln p are computed
 
 
-def batch_of(model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str) -> Batch:
-    """Right-padded tensors (B, L) on the model's device; "lengths" needs no mask, for no token sees later padding."""
+def batch_of(model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str, width: int = 0) -> Batch:
+    """Right-padded tensors (B, L) on the model's device, L at least `width`.
+
+    With "lengths" there is no mask: in a causal model no token sees the padding that comes after it.
+    """
     batch = collate(examples, pad_id, attention_mask)
+    extra = (0, max(0, width - batch["labels"].shape[1]))
+    for name, value in (("input_ids", pad_id), ("labels", IGNORE), ("attention_mask", 0)):
+        batch[name] = F.pad(batch[name], extra, value=value)
     if attention_mask == "lengths":
         del batch["attention_mask"]
     device = next(model.parameters()).device
@@ -82,6 +88,11 @@ def parameters_of(function: Callable[..., Tensor]) -> set[str]:
     return set(inspect.signature(function).parameters)
 
 
+def counts_padding(wants: Collection[str]) -> bool:
+    """Whether a loss is a mean over all positions, so that a step's parts must be padded to the step's width."""
+    return bool({"logit", "logit_all"} & set(wants))
+
+
 def needs_teacher(wants: Collection[str]) -> bool:
     """Whether a loss needs the original model itself, not only its ln p of whole answers."""
     return bool({"logit_ref", "logit_all_ref", "hidden_ref"} & set(wants))
@@ -95,7 +106,7 @@ def apply_loss(
     teacher: nn.Module | None,
     k: int | None,
 ) -> Tensor:
-    """Losses (B,) of `function` on a batch; what it needs comes from `given` and from what the models say of the batch."""
+    """Losses (B,) of `function` on a batch; what it needs is in `given` or is what the models say of the batch."""
     needed = parameters_of(function)
     given = given | measure(model, batch, needed, k)
     if teacher is not None and needs_teacher(needed):

@@ -31,7 +31,7 @@ BASELINE_COLOURS = dict(zip(BASELINES, (PALETTE[i] for i in (0, 1, 2, 4, 5, 6, 7
 COLOURS: dict[str, Any] = {"Original": "0.25", "Retrained": "0.25", **BASELINE_COLOURS, "T3": T3_COLOUR}
 MARKERS = dict(zip(METHODS, ("X", "P", "o", "s", "^", "v", "D", "<", ">", "p", "h", "d", "*")))
 SUMMARY_NAMES = {"fq": "Forget Quality", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
-STYLE = {
+STYLE: Any = {  # Any: the stubs want a literal type of every setting's name
     **{"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7},
     **{"ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6},
     **{"axes.grid": True, "grid.color": "0.9", "grid.linewidth": 0.5, "axes.axisbelow": True, "lines.linewidth": 1.3},
@@ -220,26 +220,29 @@ def architecture() -> Figure:
     _box(axis, 64.5, 2, 6.5, 10, "$B$\n$V{\\times}h$", trained)
     _box(axis, 75, 2, 9, 10, "$\\sigma$\n$g_\\phi(x)$", plain)
     _box(axis, 89, 10, 11, 14, "softmax\n$\\hat p(\\cdot\\mid x)$", plain)
-    for x, end, y in ((13, 17, 17), (52, 56, 27), (52, 56, 7), (62.5, 64.5, 7), (71, 75, 7)):
-        _arrow(axis, (x, y), (end, y))
+    for left, right, y in ((13, 17, 17), (52, 56, 27), (52, 56, 7), (62.5, 64.5, 7), (71, 75, 7)):
+        _arrow(axis, (left, y), (right, y))
     for start, end in (((30, 20), (40, 27)), ((30, 14), (40, 7)), ((71, 27), (89, 19.5)), ((84, 8.5), (89, 14.5))):
         _arrow(axis, start, end)
     _arrow(axis, (79.5, 2), (79.5, -1.2))
-    for x, y, text, colour in (
+    for x, height, text, colour in (
         (33.5, 26, "$H_L$", "black"),
         (33, 6.5, "$H_1…H_L$", "black"),
         (63.5, 14, "linear head: $h(d+V)$ weights", T3_COLOUR),
         (79.5, -3.4, "training: cross-entropy of the one entry $[g_\\phi(x)]_y$", T3_COLOUR),
         (88, 29.5, "inference: add\n$\\log\\,g_\\phi(x)$, all $V$ entries", GREY),
     ):
-        axis.text(x, y, text, fontsize=7, color=colour, ha="center", va="center")
+        axis.text(x, height, text, fontsize=7, color=colour, ha="center", va="center")
     return figure
 
 
-def _figure(rows: int, columns: int, size: tuple[float, float], **share: bool) -> tuple[Figure, np.ndarray]:
+def _figure(
+    rows: int, columns: int, size: tuple[float, float], *, sharex: bool = False, sharey: bool = False
+) -> tuple[Figure, np.ndarray]:
     """A Figure without pyplot, which would keep it alive, and its axes (rows, columns)."""
     figure = Figure(figsize=size, layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False, **share)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
+    return figure, axes
 
 
 def _chosen(frame: pd.DataFrame) -> pd.DataFrame:
@@ -253,7 +256,8 @@ def _ks_gap(values: np.ndarray, reference: np.ndarray) -> tuple[float, float, fl
     both = np.concatenate([values, reference])
     heights = [np.searchsorted(sample, both, side="right") / len(sample) for sample in (values, reference)]
     i = int(np.argmax(np.abs(heights[0] - heights[1])))
-    return float(both[i]), *sorted((float(heights[0][i]), float(heights[1][i])))
+    low, high = sorted((float(heights[0][i]), float(heights[1][i])))
+    return float(both[i]), low, high
 
 
 def _short(p: float) -> str:
@@ -266,5 +270,5 @@ def _box(axis: Axes, x: float, y: float, w: float, h: float, text: str, look: tu
 
 
 def _arrow(axis: Axes, start: tuple[float, float], end: tuple[float, float]) -> None:
-    look = {"arrowstyle": "-|>", "mutation_scale": 8, "lw": 0.9, "color": "0.25", "shrinkA": 0, "shrinkB": 0}
-    axis.add_patch(FancyArrowPatch(start, end, **look))
+    arrow = FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=8, lw=0.9, color="0.25", shrinkA=0, shrinkB=0)
+    axis.add_patch(arrow)

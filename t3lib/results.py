@@ -115,7 +115,7 @@ def provenance(
     """
     torch = sys.modules.get("torch")
     commit, dirty = _git_state()
-    on_gpu = torch is not None and torch.cuda.is_available()
+    cpu = f"cpu {platform.machine()}, {os.cpu_count()} cores"
     config = getattr(model, "config", None)
     name = Path(model if config is None else config._name_or_path)
     revision = model_revision or getattr(config, "_commit_hash", None)
@@ -129,7 +129,7 @@ def provenance(
         "git_commit": commit,
         "dirty": dirty,
         "versions": {"python": platform.python_version()} | {name: _version(name) for name in _PACKAGES},
-        "device": torch.cuda.get_device_name() if on_gpu else f"cpu {platform.machine()}, {os.cpu_count()} cores",
+        "device": torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else cpu,
         "model": name.name if name.is_absolute() or name.is_dir() else str(name),
         "model_revision": revision,
         "data": source,

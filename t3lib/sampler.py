@@ -27,6 +27,7 @@ from t3lib.wrapped import (
     WrappedCausalLM,
     check_input,
     check_request,
+    input_length,
     last_tokens,
     plain_base,
     untruncated,
@@ -124,7 +125,7 @@ class T3ForCausalLM(WrappedCausalLM):
         attention_mask is 2-D over cached and new tokens; tokens it hides are neither attended to nor pooled, wherever
         they stand. `visible` (B, L), the mask of the new tokens only, is what `generate` fills in.
         """
-        tokens = _length(input_ids, inputs_embeds)
+        tokens = input_length(input_ids, inputs_embeds)
         if visible is None:
             check_input(self, tokens, attention_mask)
             visible = visible_tokens(attention_mask, tokens)
@@ -160,12 +161,19 @@ class T3ForCausalLM(WrappedCausalLM):
         parts = last_tokens(pooled, logits_to_keep).split([head.rank for head in self.heads], dim=-1)
         return functools.reduce(torch.add, [head.logf(part) for head, part in zip(self.heads, parts)])
 
-    def prepare_inputs_for_generation(self, input_ids: Tensor, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """The base's own inputs for this step, plus the mask of the tokens that are new in it."""
+    def prepare_inputs_for_generation(
+        self, input_ids: Tensor, *args: Any, attention_mask: Any = None, inputs_embeds: Any = None, **kwargs: Any
+    ) -> dict[str, Any]:
+        """The base's own inputs for this step, plus the mask of the tokens that are new in it.
+
+        The mask is taken here, 2-D: a static cache has it turned into a 4-D one next, from which it cannot be read.
+        Transformers looks these parameters' names up, that of `kwargs` too, to decide what `generate` may be given.
+        """
         prepare = self.prepare_base or self.base.prepare_inputs_for_generation
-        prepared = prepare(input_ids, *args, **kwargs)
+        inputs = {**kwargs, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
+        prepared = prepare(input_ids, *args, **inputs)
         new = next(prepared[name] for name in ("input_ids", "inputs_embeds") if prepared.get(name) is not None)
-        visible = visible_tokens(kwargs.get("attention_mask"), new.shape[1])
+        visible = visible_tokens(attention_mask, new.shape[1])
         prepared["visible"] = visible if visible is not None else torch.ones(new.shape[:2], device=new.device)
         cache = prepared.get("past_key_values")
         if cache is not None and cache.is_compileable:
@@ -264,8 +272,6 @@ def tilt(
     Inside the block the model's forward and generate are those of T3ForCausalLM, with its sampling defaults; leaving it
     puts every attribute back. The weights are never touched. Raises UserError as T3ForCausalLM does, and when nested.
     """
-    if "_tilted_by" in model.__dict__:
-        raise UserError("this model is already tilted: pass all heads to one tilt")
     tilted = T3ForCausalLM(model, heads, temperature, allow_sharpening=allow_sharpening, tokenizer=tokenizer)
     model = tilted.base
     tilted.call_base, tilted.prepare_base = model.forward, model.prepare_inputs_for_generation
@@ -289,13 +295,6 @@ def tilt(
         for name in (*inside, "_compiled_call"):
             model.__dict__.pop(name, None)
         model.__dict__.update(before)
-
-
-def _length(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> int:
-    given = input_ids if input_ids is not None else inputs_embeds
-    if given is None or given.ndim < 2:
-        raise UserError("give input_ids (B, L) or inputs_embeds (B, L, d)")
-    return given.shape[1]
 
 
 def _devices(base: nn.Module) -> list[torch.device]:

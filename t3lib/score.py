@@ -237,8 +237,7 @@ class _Runner:
         batch = collate([Example(answer, 0) for answer in answers], self.pad_id)
         ids, target = batch["input_ids"][:, :-1].to(device), batch["input_ids"][:, 1:].to(device)
         real = batch["attention_mask"][:, 1:].bool().to(device)  # a position counts when its target is a token
-        hide = self.attention_mask == "openunlearning" and not self.as_decoded
-        mask = (real & (ids != self.pad_id) if hide else real).long()
+        mask = real.long()  # an end of turn, which "openunlearning" hides, is only ever a last target and never fed
         step = torch.arange(ids.shape[1], device=device)
         output, z = self.forward(
             ids,

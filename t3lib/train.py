@@ -24,6 +24,7 @@ from t3lib.measure import (
     answer_logp,
     apply_loss,
     batch_of,
+    counts_padding,
     fingerprint,
     needs_teacher,
     parameters_of,
@@ -36,7 +37,7 @@ __all__ = ["Diverged", "Settings", "bucketed", "finetune", "optimise", "pairs", 
 
 
 def bucketed(lengths: Sequence[int], size: int, seed: int, window: int = 16) -> list[list[int]]:
-    """Batches of `size` indices of similar lengths in random order: shuffled, sorted within `window` batches, redealt."""
+    """Batches of `size` indices of similar lengths in random order: shuffled, sorted within windows, redealt."""
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator).tolist()
     batches = []
@@ -219,27 +220,29 @@ def unlearn_baseline(
     device = next(network.parameters()).device
     control = torch.rand(model.config.get_text_config().hidden_size, generator=torch.Generator().manual_seed(seed))
 
-    def batch(side: str, indices: list[int]) -> dict[str, Tensor]:
-        return batch_of(network, [rows[side][i] for i in indices], pad_id, attention_mask)
+    def mean_loss(function: Callable[..., Tensor], given: dict[str, Any], part: list[Example], step: list[Example]):
+        """The part's share of the mean of `function` over the step's examples."""
+        width = max(len(example.ids) for example in step) if counts_padding(parameters_of(function)) else 0
+        batch = batch_of(network, part, pad_id, attention_mask, width)
+        losses = apply_loss(function, settings | answer_counts(step) | given, network, batch, teacher, k)
+        return losses.sum() / len(step)
 
     def loss_of(part: list[Pair], step: list[Pair]) -> Tensor:
         loss = torch.zeros((), device=device)
         if settings["alpha_f"]:
-            indices = [pair.forget for pair in part]
-            given = settings | answer_counts([rows["forget"][pair.forget] for pair in step])
-            given["control"] = control.to(device)
+            known: dict[str, Any] = {"control": control.to(device)}
             if logp_ref is not None:
-                given["logp_ref"] = logp_ref[indices].to(device)
+                known["logp_ref"] = logp_ref[[pair.forget for pair in part]].to(device)
             if drawn:
                 places = [drawn[pair.forget, pair.idk] for pair in part]
-                given["logp_idk"], given["answer_idk"] = answer_logp(network, batch("idk", places))
-                given["logp_idk_ref"] = logp_idk_ref[places].to(device)
-            losses = apply_loss(forget_loss, given, network, batch("forget", indices), teacher, k)
-            loss = loss + settings["alpha_f"] * losses.sum() / len(step)
+                batch = batch_of(network, [rows["idk"][i] for i in places], pad_id, attention_mask)
+                known["logp_idk"], known["answer_idk"] = answer_logp(network, batch)
+                known["logp_idk_ref"] = logp_idk_ref[places].to(device)
+            chosen, whole = ([rows["forget"][pair.forget] for pair in some] for some in (part, step))
+            loss = loss + settings["alpha_f"] * mean_loss(forget_loss, known, chosen, whole)
         if retain_loss is not None and settings["alpha_r"]:
-            given = settings | answer_counts([rows["retain"][pair.retain] for pair in step])
-            losses = apply_loss(retain_loss, given, network, batch("retain", [p.retain for p in part]), teacher, k)
-            loss = loss + settings["alpha_r"] * losses.sum() / len(step)
+            chosen, whole = ([rows["retain"][pair.retain] for pair in some] for some in (part, step))
+            loss = loss + settings["alpha_r"] * mean_loss(retain_loss, {}, chosen, whole)
         return loss
 
     progress = progress or f"{method} seed {seed}"

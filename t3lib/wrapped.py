@@ -102,7 +102,7 @@ def plain_base(base: Any) -> PreTrainedModel:
         if any(config.is_prompt_learning for config in base.peft_config.values()):
             raise UserError("the base carries prompt-learning tokens (PEFT), which its own forward does not see")
         base = base.get_base_model()  # LoRA layers live inside it and stay active
-    if isinstance(base, WrappedCausalLM):
+    if isinstance(base, WrappedCausalLM) or "_tilted_by" in vars(base):
         raise UserError("the base is already unlearned: pass its own base, and all heads in one list")
     if not isinstance(base, PreTrainedModel) or not base.can_generate():
         raise UserError(f"the base must be a Transformers causal language model, not {type(base).__name__}")
@@ -138,6 +138,14 @@ def vocabulary(base: PreTrainedModel) -> int:
     weight = getattr(base.get_output_embeddings(), "weight", None)
     size = getattr(base.get_output_embeddings(), "out_features", None)
     return size or (weight.shape[0] if weight is not None else base.config.get_text_config().vocab_size)
+
+
+def input_length(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> int:
+    """L of input_ids (B, L) or inputs_embeds (B, L, d); UserError when neither is given."""
+    given = input_ids if input_ids is not None else inputs_embeds
+    if given is None or given.ndim < 2:
+        raise UserError("give input_ids (B, L) or inputs_embeds (B, L, d)")
+    return given.shape[1]
 
 
 def last_tokens(values: Tensor, keep: int | Tensor) -> Tensor:
