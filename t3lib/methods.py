@@ -19,6 +19,7 @@ from t3lib.results import METHODS
 from t3lib.study import Study
 from t3lib.tofu import retain_of
 from t3lib.train import Diverged, unlearn_baseline
+from t3lib.uld import ULDForCausalLM
 
 RETRAIN_SEED = 1  # the second retain model; seed 0 is the reference every method is compared with
 
@@ -188,6 +189,8 @@ def _baseline(study: Study, method: str, jobs: Any, hyper: dict[str, Any], gener
             yield seed, T, {"error": str(error), "hyper": hyper, "seconds": {"train": time.perf_counter() - start}}
             continue
         train = time.perf_counter() - start
+        if method == "ULD":
+            model = ULDForCausalLM(study.base, model, strength=info["hyper"]["T"])
         run = _timed_evaluation(study, model, generate)
         run["seconds"]["train"] = train
         yield seed, T, run | {"trainable": info["trainable"], "epochs": info["epochs"], "hyper": info["hyper"]}

@@ -51,7 +51,7 @@ class ULDForCausalLM(WrappedCausalLM):
             )
         if assistant.device != self.base.device:
             raise UserError(f"the assistant is on {assistant.device}, the base on {self.base.device}")
-        self.assistant = assistant
+        self.assistant = assistant.eval()  # a freshly made one still has its dropout on
         self.strength = float(strength)
 
     def forward(
