@@ -135,7 +135,7 @@ def summary(report: dict[str, Any]) -> str:
     def said(value: float | None) -> str:
         return "none" if value is None else f"{value:.4f}"
 
-    at = f"T={report['T']:g}: " if "T" in report else ""
+    at = "" if report.get("T") is None else f"T={report['T']:g}: "
     return (f"{at}Forget Quality {said(report['forget_quality'])} (D {said(report['ks_statistic'])}), "
             f"MU-ROUGE {said(report['mu_rouge'])}, Model Utility {said(report['model_utility'])}")  # fmt: skip
 

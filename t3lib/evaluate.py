@@ -17,7 +17,7 @@ from t3lib.errors import UserError
 from t3lib.files import content_key
 from t3lib.greedy import eos_ids, tilted_greedy
 from t3lib.head import T3Head
-from t3lib.models import pad_id
+from t3lib.models import context_length, pad_id
 from t3lib.sampler import T3ForCausalLM, check_temperature
 from t3lib.score import Tilt, answer_losses, default_batch_tokens
 from t3lib.tofu import Example, Row, encode_answers
@@ -64,7 +64,8 @@ def evaluate(
     keys = {name: rows_key(rows) for name, rows in data.items()}
     reference_ratios = None if reference is None else _reference_ratios(reference, keys, settings)
     chosen = [(None, None)] if tilts is None else [_checked(model, *tilt, allow_sharpening) for tilt in tilts]
-    sets = {name: _encode_set(tokenizer, name, rows) for name, rows in data.items()}
+    limit = context_length(model)
+    sets = {name: _encode_set(tokenizer, name, rows, limit) for name, rows in data.items()}
     flat = [example for rows in sets.values() for row in rows for example in row]
     common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
     losses = _within_memory(answer_losses, batch_tokens, model, flat, tilts=chosen, **common)
@@ -128,8 +129,11 @@ def rows_key(rows: Sequence[Row]) -> str:
     return content_key([[row.get(field) for field in fields] for row in rows])
 
 
-def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row]) -> list[list[Example]]:
-    """Per row the tokenised answer, the paraphrased one where the set has it, and the perturbed ones."""
+def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | None) -> list[list[Example]]:
+    """Per row the tokenised answer, the paraphrased one where the set has it, and the perturbed ones.
+
+    limit: tokens of the model's context; a longer example is refused, for its scores would mean nothing.
+    """
     if name not in SETS:
         raise UserError(f"unknown evaluation set {name!r}: choose among {', '.join(SETS)}")
     if not rows:
@@ -146,6 +150,9 @@ def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row]) -> list[list[Exa
         try:
             answers = [*(row[field] for field in fields), *row["perturbed_answer"]]
             encoded.append(encode_answers(tokenizer, row["question"], answers))
+            longest = max(len(example.ids) for example in encoded[-1])
+            if limit is not None and longest > limit:
+                raise UserError(f"{longest} tokens, more than the model's context of {limit}")
         except UserError as error:
             raise UserError(f"{name} row {number}: {error}") from None
     return encoded

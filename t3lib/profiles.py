@@ -15,12 +15,8 @@ import yaml
 
 from t3lib.errors import UserError
 from t3lib.files import project_root
+from t3lib.names import METHODS, SPLITS
 
-METHODS = (
-    *("Original", "Retrained", "GradAscent", "GradDiff", "WGA", "SatImp", "UnDIAL", "RMU"),
-    *("ULD", "IdkDPO", "NPO", "SimNPO", "T3"),
-)
-SPLITS = ("forget05", "forget10")
 BASES = ("full", "retain90", "retain95")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a profile's name is a folder's name under results/
 CHOICES = {"attention_mask": ("lengths", "openunlearning"), "truth_ratio": ("geometric", "arithmetic")}

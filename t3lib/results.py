@@ -25,10 +25,9 @@ import pandas as pd
 from t3lib import render
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, content_key, project_root, read_json, sha256_file
+from t3lib.names import BASELINES as BASELINES
+from t3lib.names import METHODS, SPLITS
 
-BASELINES = ("GradAscent", "GradDiff", "WGA", "SatImp", "UnDIAL", "RMU", "ULD", "IdkDPO", "NPO", "SimNPO")
-METHODS = ("Original", "Retrained", *BASELINES, "T3")  # the order of the rows in every table
-SPLITS = ("forget05", "forget10")
 UTILITY = tuple(f"{data}_{part}" for data in ("retain", "wf", "ra") for part in ("prob", "rouge", "tr"))
 METRICS = ("fq", "ks_statistic", "mu_rouge", "mu", *UTILITY, "forget_prob", "forget_rouge", "forget_truth_ratio")
 SECONDS = ("load", "features", "train", "evaluate")

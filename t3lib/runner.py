@@ -123,8 +123,8 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
 
 
 def forget_finished(place: Place) -> None:
-    """For --fresh: the finished runs and features in t3lib's caches go, so that every number is computed again."""
-    for name in ("runs", "features"):
+    """For --fresh: finished runs, features and reference ln p leave t3lib's caches, so that all is computed again."""
+    for name in ("runs", "features", "reference"):
         shutil.rmtree(Path(place.cache) / name, ignore_errors=True)
 
 

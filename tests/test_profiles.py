@@ -153,7 +153,7 @@ def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
                 Stage(data="builtin", **profile["stage"])
     defaults = profiles.read_yaml(profiles.profiles_dir() / "defaults.yaml")
     assert set(defaults["stage"]) == set(Stage.__dataclass_fields__) - {"data"}
-    assert profiles.METHODS == results.METHODS and profiles.SPLITS == results.SPLITS
+    assert profiles.METHODS is results.METHODS and profiles.SPLITS is results.SPLITS  # spelled once, in names.py
 
 
 def test_checking_needs_no_torch_and_no_dask():

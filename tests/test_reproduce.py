@@ -409,7 +409,12 @@ def test_a_failed_job_leaves_no_stale_numbers_in_the_tables(box):
 
 def test_fresh_runs_everything_again(box):
     assert box() == 0
+    kept = {name: box.folder / "cache" / name / "some-key" for name in ("runs", "features", "reference", "bases")}
+    for path in kept.values():
+        path.mkdir(parents=True)
+    assert box() == 0 and not box.ran and all(path.exists() for path in kept.values())
     assert box(fresh=True) == 0 and len(box.ran) == 3
+    assert [name for name, path in kept.items() if path.exists()] == ["bases"]  # each base job drops its own alone
     assert box() == 0 and not box.ran
 
 
