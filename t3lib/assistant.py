@@ -1,13 +1,13 @@
 """ULD's assistant: the base's first k layers, final norm and output layer, with LoRA on every linear layer.
 
-Ji et al. (2024), as arXiv:2602.10217 uses it: p̂(y|x) ∝ p(y|x) / f(x, y)^T, f the assistant's distribution.
+Ji et al. (2024), as arXiv:2602.10217 uses it; `t3lib.uld` divides the base's distribution by the assistant's.
 """
 
 import copy
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from t3lib.errors import UserError
@@ -16,7 +16,7 @@ from t3lib.models import decoder_of
 DROPOUT = 0.05  # the paper: "without bias vectors, setting the dropout to 0.05 and alpha equal to the rank r"
 
 
-def layers_of(model: nn.Module) -> nn.ModuleList:
+def layers_of(model: Any) -> nn.ModuleList:
     """The decoder's blocks. UserError when the architecture does not call them `layers`."""
     layers = getattr(decoder_of(model), "layers", None)
     if not isinstance(layers, nn.ModuleList):
@@ -63,8 +63,3 @@ def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int =
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return get_peft_model(assistant, lora)
-
-
-def divide_logits(logit: Tensor, logit_assistant: Tensor, strength: float) -> Tensor:
-    """ln p̂ = ln p − T ln f + const: both (..., V) -> (..., V) float32; `strength` is ULD's T."""
-    return logit.float().log_softmax(-1) - strength * logit_assistant.float().log_softmax(-1)

@@ -27,7 +27,8 @@ def shard(model: nn.Module) -> nn.Module:
     """Shard every decoder block, then what is left, over all processes (FSDP2), in place."""
     for layer in layers_of(model):
         fully_shard(layer)
-    return fully_shard(model)
+    fully_shard(model)
+    return model
 
 
 def parse(argv: list[str] | None) -> argparse.Namespace:

@@ -5,9 +5,11 @@ is its share of the step's, so a batch of 8, 8 accumulated batches of 1 and 2 pr
 """
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, TypeVar
 
 import torch
@@ -51,6 +53,10 @@ class Settings:
                 raise UserError(f"{name} must be a whole number of at least 1, not {getattr(self, name)!r}")
         if not self.lr > 0:
             raise UserError(f"lr must be positive, not {self.lr}")
+        if not self.weight_decay >= 0:
+            raise UserError(f"weight_decay must not be negative: {self.weight_decay}")
+        if not self.max_grad_norm > 0:
+            raise UserError(f"max_grad_norm must be positive, not {self.max_grad_norm}")
         if not 0 <= self.warmup_epochs <= self.epochs:
             raise UserError(f"warmup_epochs {self.warmup_epochs} must lie between 0 and epochs ({self.epochs})")
 
@@ -161,11 +167,18 @@ def full(tensor: Tensor) -> Tensor:
 
 
 def _resume(path: Path | None, key: str, parameters: dict[str, nn.Parameter], optimizer: Any) -> list[float]:
-    """Load a checkpoint with the same key into parameters and optimiser; returns the finished epochs' losses."""
+    """Load a checkpoint with the same key into parameters and optimiser; returns the finished epochs' losses.
+
+    A damaged file counts as none: training starts again.
+    """
     if path is None or not path.is_file():
         return []
-    saved = torch.load(path, map_location="cpu", weights_only=True)
-    if saved["key"] != key:
+    try:
+        saved = torch.load(path, map_location="cpu", weights_only=True)
+        if saved["key"] != key:
+            return []
+    except (RuntimeError, EOFError, UnpicklingError, KeyError, TypeError):
+        warnings.warn(f"checkpoint {path} is damaged: training starts again", stacklevel=3)
         return []
     with torch.no_grad():
         for name, parameter in parameters.items():

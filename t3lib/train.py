@@ -127,7 +127,7 @@ LOOP = {field.name for field in fields(Settings)} - {"seed"}
 def settings_of(method: str, hyper: Mapping[str, Any], model: Any) -> dict[str, Any]:
     """All settings of a method: `hyper` over the defaults. A default k is cut to the model's number of layers.
 
-    UserError for an unknown method, name or variant, and for a k that the model does not have.
+    UserError for an unknown method, name or variant, a value of another type, and a k that the model does not have.
     """
     if method not in LOSSES:
         raise UserError(f"unknown method {method!r}: choose one of {', '.join(LOSSES)}")
@@ -139,15 +139,19 @@ def settings_of(method: str, hyper: Mapping[str, Any], model: Any) -> dict[str, 
         for name, parameter in inspect.signature(function).parameters.items()
         if parameter.kind is parameter.KEYWORD_ONLY and name not in ("tokens", "inverse_tokens")
     }
-    loop = {field.name: field.default for field in fields(Settings) if field.name not in ("lr", "epochs", "seed")}
+    loop = {f.name: f.default for f in fields(Settings) if f.name not in ("lr", "epochs", "seed")}
     weights = {"alpha_f": terms.alpha_f} | ({"alpha_r": terms.alpha_r} if terms.retain else {})
     retain_loss = {"retain_loss": "nll"} if terms.retain is nll else {}
-    settings = loop | own | weights | retain_loss | DEFAULTS | METHOD_DEFAULTS.get(method, {})
+    settings: dict[str, Any] = loop | own | weights | retain_loss | DEFAULTS | METHOD_DEFAULTS.get(method, {})
     if "k" in settings:
         settings["k"] = min(settings["k"], len(layers_of(model)))
     unknown = sorted(set(hyper) - set(settings))
     if unknown:
         raise UserError(f"{method} has no hyperparameter {unknown[0]!r}: choose among {', '.join(sorted(settings))}")
+    for name, value in hyper.items():
+        kind = type(settings[name]) if isinstance(settings[name], str | bool) else (int, float)
+        if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool) or value != value:
+            raise UserError(f"{method}: {name} is {value!r}, not a value like {settings[name]!r}")
     settings |= hyper
     if "k" in settings:
         check_layers(model, settings["k"])
@@ -184,6 +188,8 @@ def unlearn_baseline(
     Returns (model, info): steps, epochs, seconds, loss (per epoch), trainable, hyper (all of them), batches (a digest
     of the rows seen, per epoch). Raises UserError for bad input and Diverged.
     """
+    if shard is not None and checkpoint is not None:
+        raise UserError("a run on several devices keeps no checkpoints: its weights are spread over them")
     settings = settings_of(method, hyper, model)
     loop = Settings(**{name: settings[name] for name in LOOP}, seed=seed)
     forget_loss, retain_loss = LOSSES[method].forget, LOSSES[method].retain
