@@ -19,6 +19,8 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from t3lib.errors import UserError
 from t3lib.wrapped import WrappedCausalLM, check_input, input_length, plain_base, vocabulary
 
+NO_EMBEDS = "inputs_embeds are the base's own and mean nothing to the assistant: give input_ids"
+
 
 def subtract_logits(logits: Tensor, assistant_logits: Tensor, strength: float) -> Tensor:
     """log p(y | x) - strength * log f(y | x), not normalised: (..., V) and (..., V) -> (..., V) float32."""
@@ -39,6 +41,8 @@ class ULDForCausalLM(WrappedCausalLM):
     base and assistant: decoder-only causal LMs with one vocabulary; strength >= 0, 0 being the base alone. Decodes in
     the same modes as T3ForCausalLM. Raises UserError for another vocabulary, another device or a bad strength.
     """
+
+    assistant: Any
 
     def __init__(self, base: PreTrainedModel, assistant: PreTrainedModel, strength: float = 1.0) -> None:
         if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength < math.inf:
@@ -64,37 +68,48 @@ class ULDForCausalLM(WrappedCausalLM):
         labels: Tensor | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
-        assistant_mask: Any = None,
+        assistant_inputs: dict[str, Any] | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """The base's output with logits (B, L or logits_to_keep, V) float32 of p_hat and, given labels, their loss.
 
-        `assistant_mask`, the attention mask as the assistant takes it, is what `generate` fills in.
+        `assistant_inputs`, the attention mask in the assistant's form, is what `generate` fills in.
         """
         if inputs_embeds is not None:
-            raise UserError("inputs_embeds are the base's own and mean nothing to the assistant: give input_ids")
+            raise UserError(NO_EMBEDS)
         tokens = input_length(input_ids, None)
-        if assistant_mask is None:
-            assistant_mask = attention_mask
-            if attention_mask is None or attention_mask.ndim == 2:
-                check_input(self, tokens, attention_mask)
+        masked = {} if attention_mask is None else {"attention_mask": attention_mask}
+        if assistant_inputs is None:
+            check_input(self, tokens, attention_mask)
+            assistant_inputs = masked
         if past_key_values is not None:
             self._check_cache(past_key_values)
         inputs = dict(input_ids=input_ids, position_ids=position_ids, use_cache=use_cache, **kwargs)
         given = {name: value for name, value in inputs.items() if value is not None}
         given["logits_to_keep"] = logits_to_keep
-        masked = {} if attention_mask is None else {"attention_mask": attention_mask}
         outputs = self.base_forward(**given, **masked, past_key_values=past_key_values)
         cache = past_key_values if past_key_values is not None else getattr(outputs, "past_key_values", None)
         own = None if cache is None else self._attach(cache)
-        masked = {} if assistant_mask is None else {"attention_mask": assistant_mask}
-        helped = self.assistant(**given, **masked, past_key_values=own)
+        helped = self.assistant(**given, **assistant_inputs, past_key_values=own)
         outputs.logits = subtract_logits(outputs.logits, helped.logits, self.strength)
         if labels is not None:
             size = outputs.logits.shape[-1]
             outputs.loss = self.loss_function(logits=outputs.logits, labels=labels, vocab_size=size, **kwargs)
         return outputs if return_dict is not False else outputs.to_tuple()
+
+    @torch.no_grad()
+    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
+        """`GenerationMixin.generate`, exact in every mode it accepts; UserError, with the reason, in the others."""
+        if kwargs.get("inputs_embeds") is not None:
+            raise UserError(NO_EMBEDS)
+        return super().generate(inputs, generation_config=generation_config, **kwargs)
+
+    def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
+        """Refused: the base is not ours to save, and the assistant saves itself (PEFT: its LoRA alone)."""
+        raise UserError("save the assistant with its own save_pretrained; the base is unchanged")
+
+    push_to_hub = save_pretrained  # type: ignore[assignment]
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, *args: Any, attention_mask: Any = None, **kwargs: Any
@@ -107,8 +122,7 @@ class ULDForCausalLM(WrappedCausalLM):
             inputs["past_key_values"] = self._attach(cache)
             helped = self.assistant.prepare_inputs_for_generation(input_ids, *args, **inputs)
             attention_mask = helped.get("attention_mask")
-        tokens = prepared["input_ids"]
-        prepared["assistant_mask"] = torch.ones_like(tokens) if attention_mask is None else attention_mask
+        prepared["assistant_inputs"] = {} if attention_mask is None else {"attention_mask": attention_mask}
         return prepared
 
     def _attach(self, cache: Cache) -> Cache:
@@ -121,6 +135,8 @@ class ULDForCausalLM(WrappedCausalLM):
                 own: Cache = StaticCache(config=config, max_cache_len=longest)
             else:
                 own = DynamicCache(config=config)
+                if any(getattr(layer, "record_past", False) for layer in cache.layers):
+                    own.activate_past_recording()  # sliding windows must be able to give drafted tokens back
             start = len(cache.layers) + 1
             cache.layers.extend([AssistantMark(id(self.assistant)), *own.layers])
         return Cache(layers=cache.layers[start:])
@@ -131,7 +147,8 @@ class ULDForCausalLM(WrappedCausalLM):
         if torch.compiler.is_compiling():
             return
         start = _after_mark(cache)
-        if start is not None and cache.layers[start - 1].owner != id(self.assistant):
+        mark = None if start is None else cache.layers[start - 1]
+        if isinstance(mark, AssistantMark) and mark.owner != id(self.assistant):
             raise UserError("this cache was filled with another assistant: start a new one")
         cached = int(cache.get_seq_length())
         seen = 0 if start is None else int(Cache(layers=cache.layers[start:]).get_seq_length())

@@ -1,7 +1,7 @@
-"""The oracle of the sampler's tests: T3 in float64, without a cache, one token at a time, formulas written out.
+"""The oracles of the samplers' tests: T3 and ULD in float64, no cache, one token at a time, formulas written out.
 
 Nothing here comes from t3lib: hidden states are averaged before A (the sampler averages after), sigmoid is written as a
-fraction, and every step runs the whole sequence through a float64 copy of the base.
+fraction, and every step runs the whole sequence through float64 copies of the models.
 """
 
 import copy
@@ -14,61 +14,16 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
-class Reference:
-    """p_hat for a base (any causal LM) and pairs (A, B), all in float64."""
+class Oracle:
+    """Decoding by the definition; a subclass says what log p_hat is."""
 
-    base: Any
-    heads: list[tuple[Tensor, Tensor]]
-    temperature: float
-
-    @classmethod
-    def of(cls, base: Any, heads: Sequence[tuple[Tensor, Tensor]], temperature: float) -> "Reference":
-        doubled = [(A.detach().double(), B.detach().double()) for A, B in heads]
-        return cls(copy.deepcopy(base).double().eval(), doubled, temperature)
-
-    @torch.no_grad()
-    def base_outputs(self, ids: Tensor, mask: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Logits (B, L, V) and final hidden states (B, L, d) of the whole sequence, computed without a cache."""
-        inputs: dict[str, Any] = dict(input_ids=ids, attention_mask=mask, use_cache=False)
-        if positions is not None:
-            inputs["position_ids"] = positions
-        # Some families take their softmax in float32, where a float64 mask overflows to NaN.
-        with mock.patch("torch.nn.functional.softmax", lambda x, dim, dtype=None: torch.softmax(x, dim)):
-            return self.base(**inputs).logits.double(), self.base.get_decoder()(**inputs)[0].double()
-
-    @torch.no_grad()
     def logp(self, ids: Tensor, mask: Tensor, positions: Tensor | None = None) -> Tensor:
         """log p_hat of the next token after every position, (B, L, V) float64; rows with nothing visible yet: NaN."""
-        logits, hidden = self.base_outputs(ids, mask, positions)
-        rows = []
-        for row in range(ids.shape[0]):
-            steps = []
-            for end in range(1, ids.shape[1] + 1):
-                seen = [hidden[row, t] for t in range(end) if mask[row, t] == 1]
-                if not seen:
-                    steps.append(torch.full_like(logits[row, 0], float("nan")))
-                    continue
-                context = sum(seen) / len(seen)
-                p = torch.exp(logits[row, end - 1]) / torch.exp(logits[row, end - 1]).sum()
-                weight = p ** (1 / self.temperature)
-                for A, B in self.heads:
-                    weight = weight * (1 / (1 + torch.exp(-(B @ (A @ context)))))
-                steps.append(torch.log(weight / weight.sum()))
-            rows.append(torch.stack(steps))
-        return torch.stack(rows)
+        raise NotImplementedError
 
     def next_logp(self, ids: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         """log p_hat after the last position, (B, V)."""
-        logits, hidden = self.base_outputs(ids, mask, positions)
-        out = []
-        for row in range(ids.shape[0]):
-            context = hidden[row][mask[row] == 1].mean(0)
-            logp = torch.log_softmax(logits[row, -1], -1) / self.temperature
-            for A, B in self.heads:
-                logp = logp + torch.log(1 / (1 + torch.exp(-(B @ (A @ context)))))
-            out.append(torch.log_softmax(logp, -1))
-        return torch.stack(out)
+        return self.logp(ids, mask, positions)[:, -1]
 
     def decode(self, ids: Tensor, mask: Tensor, new: int, seed: int | None = None) -> tuple[Tensor, Tensor]:
         """Greedy tokens (B, new), or sampled ones given a seed, and the log p_hat (B, new, V) they came from."""
@@ -100,6 +55,86 @@ class Reference:
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
             positions = torch.cat([positions, positions[:, -1:] + 1], 1)
         return torch.tensor([tokens[-new:] for _, tokens in kept]), torch.tensor([score / new for score, _ in kept])
+
+
+@dataclass(frozen=True, eq=False)
+class Reference(Oracle):
+    """T3's p_hat for a base (any causal LM) and pairs (A, B), all in float64."""
+
+    base: Any
+    heads: list[tuple[Tensor, Tensor]]
+    temperature: float
+
+    @classmethod
+    def of(cls, base: Any, heads: Sequence[tuple[Tensor, Tensor]], temperature: float) -> "Reference":
+        doubled = [(A.detach().double(), B.detach().double()) for A, B in heads]
+        return cls(in_float64(base), doubled, temperature)
+
+    @torch.no_grad()
+    def logp(self, ids: Tensor, mask: Tensor, positions: Tensor | None = None) -> Tensor:
+        logits, hidden = without_cache(self.base, ids, mask, positions)
+        rows = []
+        for row in range(ids.shape[0]):
+            steps = []
+            for end in range(1, ids.shape[1] + 1):
+                seen = [hidden[row, t] for t in range(end) if mask[row, t] == 1]
+                if not seen:
+                    steps.append(torch.full_like(logits[row, 0], float("nan")))
+                    continue
+                context = sum(seen) / len(seen)
+                p = torch.exp(logits[row, end - 1]) / torch.exp(logits[row, end - 1]).sum()
+                weight = p ** (1 / self.temperature)
+                for A, B in self.heads:
+                    weight = weight * (1 / (1 + torch.exp(-(B @ (A @ context)))))
+                steps.append(torch.log(weight / weight.sum()))
+            rows.append(torch.stack(steps))
+        return torch.stack(rows)
+
+    @torch.no_grad()
+    def next_logp(self, ids: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
+        logits, hidden = without_cache(self.base, ids, mask, positions)
+        out = []
+        for row in range(ids.shape[0]):
+            context = hidden[row][mask[row] == 1].mean(0)
+            logp = torch.log_softmax(logits[row, -1], -1) / self.temperature
+            for A, B in self.heads:
+                logp = logp + torch.log(1 / (1 + torch.exp(-(B @ (A @ context)))))
+            out.append(torch.log_softmax(logp, -1))
+        return torch.stack(out)
+
+
+@dataclass(frozen=True, eq=False)
+class Quotient(Oracle):
+    """ULD's p_hat, proportional to p / f^strength, for a base p and an assistant f, all in float64."""
+
+    base: Any
+    assistant: Any
+    strength: float
+
+    @classmethod
+    def of(cls, base: Any, assistant: Any, strength: float) -> "Quotient":
+        return cls(in_float64(base), in_float64(assistant), strength)
+
+    @torch.no_grad()
+    def logp(self, ids: Tensor, mask: Tensor, positions: Tensor | None = None) -> Tensor:
+        p, f = (without_cache(model, ids, mask, positions)[0].softmax(-1) for model in (self.base, self.assistant))
+        weight = p / f**self.strength
+        return torch.log(weight / weight.sum(-1, keepdim=True))
+
+
+def in_float64(model: Any) -> Any:
+    """A copy of a model in double precision."""
+    return copy.deepcopy(model).double().eval()
+
+
+def without_cache(model: Any, ids: Tensor, mask: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Logits (B, L, V) and final hidden states (B, L, d) of the whole sequence, computed without a cache."""
+    inputs: dict[str, Any] = dict(input_ids=ids, attention_mask=mask, use_cache=False)
+    if positions is not None:
+        inputs["position_ids"] = positions
+    # Some families take their softmax in float32, where a float64 mask overflows to NaN.
+    with mock.patch("torch.nn.functional.softmax", lambda x, dim, dtype=None: torch.softmax(x, dim)):
+        return model(**inputs).logits.double(), model.get_decoder()(**inputs)[0].double()
 
 
 def positions_of(mask: Tensor) -> Tensor:

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 from families import CONFIGS, HIDDEN, VOCAB, family
+from modes import LENGTH, LIMIT, NEW, beams, decode, expected, prompt, worst
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from reference import Reference
-from test_sampler_matrix import LENGTH, LIMIT, NEW, T, beams, decode, expected, head, prompt, worst
+from test_sampler_matrix import T, head, t3
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -114,7 +115,7 @@ def test_sampling_starts_from_the_exact_distribution(front, how):
             out = scores(tilted)
     else:
         out = scores(T3ForCausalLM(base, head(), T))
-    assert torch.equal(out.sequences[:, LENGTH:], expected("llama", "none", "sampled")[0][:, :4])
+    assert torch.equal(out.sequences[:, LENGTH:], expected(t3("llama"), "none", "sampled")[0][:, :4])
 
 
 def test_greedy_and_special_tokens_are_the_defaults_and_users_settings_win():
@@ -141,7 +142,7 @@ def test_sampled_tokens_follow_p_hat():
 
 
 def test_rows_end_at_their_own_end_token():
-    tokens = expected("llama", "left", "greedy")[0]
+    tokens = expected(t3("llama"), "left", "greedy")[0]
     end = tokens[0, 2].item()
     ids, mask = prompt("left")
     options: dict[str, Any] = dict(max_new_tokens=NEW, eos_token_id=end, pad_token_id=0)
@@ -166,7 +167,7 @@ def test_logits_to_keep_embeddings_and_tuples():
         torch.testing.assert_close(tilted(inputs_embeds=embeds, attention_mask=mask).logits, full)
         torch.testing.assert_close(tilted(ids, attention_mask=mask, return_dict=False)[0], full)
     out = tilted.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=NEW)
-    assert torch.equal(out, expected("llama", "left", "greedy")[0])
+    assert torch.equal(out, expected(t3("llama"), "left", "greedy")[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -207,7 +208,8 @@ def test_several_heads_add_their_log_f():
     out = both.generate(ids, attention_mask=mask, **options)
     assert torch.equal(out.sequences[:, LENGTH:], want)
     assert worst(torch.stack(out.logits, 1), logp) <= LIMIT
-    assert decode(T3ForCausalLM(family("gpt2"), heads[:1], T), "gpt2", "left") <= LIMIT  # forgetting the second request
+    one = T3ForCausalLM(family("gpt2"), heads[:1], T)  # the second request to forget, forgotten
+    assert decode(one, t3("gpt2"), "left") <= LIMIT
 
 
 def test_the_base_is_never_changed():
@@ -251,7 +253,7 @@ def test_a_shared_prompt_cache_serves_many_questions():
         own = copy.deepcopy(cache)
         own.batch_repeat_interleave(repeats)
         out = tilted.generate(ids.repeat(repeats, 1), past_key_values=own, max_new_tokens=NEW)
-        assert torch.equal(out[:, LENGTH:], expected("qwen3", "none", "greedy", 1)[0].repeat(repeats, 1))
+        assert torch.equal(out[:, LENGTH:], expected(t3("qwen3"), "none", "greedy", 1)[0].repeat(repeats, 1))
     cache.batch_select_indices(torch.tensor([0]))
     assert cache.get_seq_length() == LENGTH - 1
 
@@ -259,7 +261,7 @@ def test_a_shared_prompt_cache_serves_many_questions():
 def test_cropping_and_resetting_a_cache():
     tilted = model()
     ids, mask = prompt("none", rows=1)
-    want = expected("llama", "none", "greedy", 1)[0]
+    want = expected(t3("llama"), "none", "greedy", 1)[0]
     cache = DynamicCache()  # no config: its layers appear one by one
     tilted.generate(ids, past_key_values=cache, max_new_tokens=NEW)
     cache.crop(-(cache.get_seq_length() - LENGTH + 1))
@@ -300,14 +302,14 @@ def test_a_cache_of_another_head_is_refused_but_another_temperature_may_share():
     with pytest.raises(UserError, match="another head"):
         T3ForCausalLM(base, head(seed=4), T).generate(ids, past_key_values=cache, max_new_tokens=2)
     found = T3ForCausalLM(base, head(), T).generate(ids, past_key_values=cache, max_new_tokens=NEW)
-    assert torch.equal(found[:, LENGTH:], expected("llama", "none", "greedy", 1)[0])
+    assert torch.equal(found[:, LENGTH:], expected(t3("llama"), "none", "greedy", 1)[0])
     with pytest.raises(UserError, match="Cache, not tuple"):
         model()(ids, past_key_values=((ids, ids),))
 
 
 def test_the_draft_may_be_unlearned_too():
     draft = T3ForCausalLM(family("llama", seed=9), head(seed=4), 1.5)
-    assert decode(model(), "llama", "left", rows=1, assistant_model=draft) <= LIMIT
+    assert decode(model(), t3("llama"), "left", rows=1, assistant_model=draft) <= LIMIT
 
 
 # --- placements and front ends -----------------------------------------------------------------------------------
@@ -417,14 +419,14 @@ def test_compiled_decoding_with_a_static_cache(front):
     before = base.generate(ids, **plain, **options)
     if front == "tilt":
         with tilt(base, head(), T) as tilted:
-            assert decode(tilted, "llama", "left", **options) <= LIMIT
+            assert decode(tilted, t3("llama"), "left", **options) <= LIMIT
     else:
         tilted = T3ForCausalLM(base, head(), T)
-        assert decode(tilted, "llama", "left", **options) <= LIMIT
+        assert decode(tilted, t3("llama"), "left", **options) <= LIMIT
         tilted.temperature = T + 1
         assert torch.equal(tilted.generate(ids, **plain, **options), tilted.generate(ids, **plain))
         tilted.temperature = T
-        assert decode(tilted, "llama", "left", **options) <= LIMIT
+        assert decode(tilted, t3("llama"), "left", **options) <= LIMIT
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch.equal(base.generate(ids, **plain, **options), before)
 
@@ -494,7 +496,7 @@ def test_threads_do_not_see_each_others_hidden_states():
         worker.start()
     for worker in workers:
         worker.join()
-    assert torch.equal(torch.cat([found[row] for row in range(3)]), expected("llama", "none", "greedy")[0])
+    assert torch.equal(torch.cat([found[row] for row in range(3)]), expected(t3("llama"), "none", "greedy")[0])
 
 
 def test_saving_and_loading_a_model_is_saving_and_loading_its_head(tmp_path, saved_base):
@@ -534,8 +536,8 @@ def test_tilt_puts_everything_back(name):
     with torch.no_grad():
         logits = base(ids, attention_mask=mask).logits
     with pytest.raises(ZeroDivisionError), tilt(base, head(), T) as tilted:
-        assert torch.equal(tilted.generate(ids, **options)[:, LENGTH:], expected(name, "left", "greedy")[0])
-        assert beams(tilted, name, "none") <= LIMIT
+        assert torch.equal(tilted.generate(ids, **options)[:, LENGTH:], expected(t3(name), "left", "greedy")[0])
+        assert beams(tilted, t3(name), "none") <= LIMIT
         raise ZeroDivisionError
     assert base.__dict__ == attributes
     assert torch.equal(base.generate(ids, **options), before)
@@ -673,4 +675,4 @@ def test_non_finite_hidden_states_are_refused_but_not_those_of_padding(value):
         return output
 
     tilted.base.model.register_forward_hook(poison)
-    assert decode(tilted, "llama", "left") <= LIMIT
+    assert decode(tilted, t3("llama"), "left") <= LIMIT
