@@ -117,7 +117,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         """log f of mean-pooled hidden states (..., d) -> (..., V)."""
         return self.logf(self.project(pooled))
 
-    def save_pretrained(
+    def save_pretrained(  # type: ignore[override]
         self,
         save_directory: str | Path,
         *,
@@ -137,6 +137,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         artefact.save(Path(save_directory), settings, weights)
         if not push_to_hub:
             return None
+        config = dict(config) if config else None
         return self.push_to_hub(repo_id or Path(save_directory).name, config=config, **push_to_hub_kwargs)
 
     @classmethod

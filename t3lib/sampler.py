@@ -8,7 +8,6 @@ T is the paper's temperature. Hugging Face's `temperature` is another thing, app
 import functools
 import hashlib
 import math
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from t3lib import artefact, pool
 from t3lib.errors import UserError
 from t3lib.head import T3Head
 from t3lib.models import decoder_of, load_model
+from t3lib.watch import Watch
 from t3lib.wrapped import (
     WrappedCausalLM,
     check_input,
@@ -64,6 +64,8 @@ class T3ForCausalLM(WrappedCausalLM):
     `generate` as generate does. Raises UserError for a head of other sizes, on another device or of another base.
     """
 
+    heads: Any
+
     def __init__(
         self,
         base: PreTrainedModel,
@@ -95,7 +97,7 @@ class T3ForCausalLM(WrappedCausalLM):
         self._owner = hashlib.sha256(
             b"".join(head.A.detach().float().cpu().numpy().tobytes() for head in heads)
         ).hexdigest()
-        self._traced = _Watch()
+        self._traced = Watch()
 
     @property
     def temperature(self) -> float:
@@ -181,7 +183,9 @@ class T3ForCausalLM(WrappedCausalLM):
         return prepared
 
     @torch.no_grad()
-    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
+    def generate(  # type: ignore[override]
+        self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
+    ) -> Any:
         """`GenerationMixin.generate`, exact in every mode it accepts; UserError, with the reason, in the others."""
         with self._traced.on(decoder_of(self.base)):
             return super().generate(inputs, generation_config=generation_config, **kwargs)
@@ -190,7 +194,7 @@ class T3ForCausalLM(WrappedCausalLM):
         """The base's output and its final hidden states (B, L, d)."""
         if torch.compiler.is_compiling():
             return self.base_forward(**inputs), self._traced.take()
-        with _Watch(threading.get_ident()).on(decoder_of(self.base)) as watch:
+        with Watch.of_this_thread().on(decoder_of(self.base)) as watch:
             return self.base_forward(**inputs), watch.take()
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:  # type: ignore[override]
@@ -228,36 +232,6 @@ class T3ForCausalLM(WrappedCausalLM):
         return cls(base, loaded, temperature, allow_sharpening=allow_sharpening, tokenizer=tokenizer)
 
 
-class _Watch:
-    """The decoder's last hidden states (B, L, d) of the one call it watches.
-
-    Each forward in eager mode has its own watch and ignores other threads. Compiled code cannot add hooks: there one
-    watch per model (thread None) is put on by `generate` beforehand, and its value never outlives the traced graph.
-    """
-
-    def __init__(self, thread: int | None = None) -> None:
-        self.thread = thread
-        self.hidden: Any = None
-
-    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling() if self.thread is None else threading.get_ident() == self.thread:
-            self.hidden = output[0]
-
-    def take(self) -> Tensor:
-        hidden, self.hidden = self.hidden, None
-        if hidden is None:
-            raise UserError("compile through generate(..., cache_implementation='static'), not the model itself")
-        return hidden
-
-    @contextmanager
-    def on(self, decoder: nn.Module) -> Iterator["_Watch"]:
-        handle = decoder.register_forward_hook(self)
-        try:
-            yield self
-        finally:
-            handle.remove()
-
-
 @contextmanager
 def tilt(
     model: PreTrainedModel,
@@ -273,31 +247,31 @@ def tilt(
     puts every attribute back. The weights are never touched. Raises UserError as T3ForCausalLM does, and when nested.
     """
     tilted = T3ForCausalLM(model, heads, temperature, allow_sharpening=allow_sharpening, tokenizer=tokenizer)
-    model = tilted.base
-    tilted.call_base, tilted.prepare_base = model.forward, model.prepare_inputs_for_generation
-    generate = model.generate
+    base = tilted.base
+    tilted.call_base, tilted.prepare_base = base.forward, base.prepare_inputs_for_generation
+    generate = base.generate
 
     def tilted_generate(inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
         check_request(tilted, inputs, generation_config, kwargs)
         generation_config, kwargs = untruncated(tilted, generation_config, kwargs)
-        with tilted._traced.on(decoder_of(model)):
+        with tilted._traced.on(decoder_of(base)):
             return generate(inputs, generation_config=generation_config, **kwargs)
 
     inside: dict[str, Any] = {"forward": tilted.forward, "generate": tilted_generate, "_tilted_by": tilted.temperature}
     names = ("prepare_inputs_for_generation", "generation_config", "generate_batch", "init_continuous_batching")
     inside |= {name: getattr(tilted, name) for name in (*names, "continuous_batching_context_manager")}
-    before = {name: model.__dict__[name] for name in (*inside, "_compiled_call") if name in model.__dict__}
-    model.__dict__.pop("_compiled_call", None)
-    model.__dict__.update(inside)
+    before = {name: base.__dict__[name] for name in (*inside, "_compiled_call") if name in base.__dict__}
+    base.__dict__.pop("_compiled_call", None)
+    base.__dict__.update(inside)
     try:
-        yield model
+        yield base
     finally:
         for name in (*inside, "_compiled_call"):
-            model.__dict__.pop(name, None)
-        model.__dict__.update(before)
+            base.__dict__.pop(name, None)
+        base.__dict__.update(before)
 
 
-def _devices(base: nn.Module) -> list[torch.device]:
+def _devices(base: Any) -> list[torch.device]:
     """Where the base's weights are, the output embedding's device first; what is offloaded to disk has none."""
     output = base.get_output_embeddings()
     first = [] if output is None else list(output.parameters())

@@ -99,7 +99,9 @@ class ULDForCausalLM(WrappedCausalLM):
         return outputs if return_dict is not False else outputs.to_tuple()
 
     @torch.no_grad()
-    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
+    def generate(  # type: ignore[override]
+        self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
+    ) -> Any:
         """`GenerationMixin.generate`, exact in every mode it accepts; UserError, with the reason, in the others."""
         if kwargs.get("inputs_embeds") is not None:
             raise UserError(NO_EMBEDS)

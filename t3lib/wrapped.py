@@ -26,6 +26,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
 
     base_model_prefix = "base"
     main_input_name = "input_ids"
+    base: Any
 
     def __init__(self, base: nn.Module) -> None:
         base = plain_base(base)
@@ -80,11 +81,13 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         return outputs
 
     @torch.no_grad()
-    def generate(self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
+    def generate(  # type: ignore[override]
+        self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
+    ) -> Any:
         """`GenerationMixin.generate` in the modes that are exact; UserError, with the reason, in those that are not."""
         check_request(self, inputs, generation_config, kwargs)
         generation_config, kwargs = untruncated(self, generation_config, kwargs)
-        return super().generate(inputs, generation_config=generation_config, **kwargs)
+        return super().generate(inputs, generation_config=generation_config, **kwargs)  # type: ignore[misc]
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: continuous batching packs several sequences into one row, so no per-sequence state can follow."""
