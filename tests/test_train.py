@@ -29,6 +29,7 @@ def unlearn(tiny_model, tokenizer):
         options = {"seed": seed, "idk": idk, "reference": reference, "checkpoint": checkpoint}
         hyper = FAST | ({"rank": 2} if method == "ULD" else {}) | hyper
         model = copy.deepcopy(tiny_model)
+        torch.seed()  # what the caller drew before must not matter
         return train.unlearn_baseline(method, model, tokenizer, forget, retain, hyper=hyper, **options)
 
     return call
@@ -88,7 +89,7 @@ def test_the_other_retain_loss_too(gradients, tiny_model):
         other.lm_head.weight.mul_(3)
     common = {"retain_loss": "kl", "alpha_f": 0, "reference": other}
     [(_, loss, grad), _] = gradients("NPO", batch_size=8, **common)
-    [(_, loss_of_parts, parts), _] = gradients("NPO", batch_size=2, accumulation=4, **common)
+    [(_, loss_of_parts, parts), _] = gradients("NPO", batch_size=1, accumulation=8, **common)
     assert loss == pytest.approx(loss_of_parts, rel=1e-5) and loss > 1e-3
     assert (grad - parts).norm() <= 1e-5 * grad.norm()
     [(_, loss, _), _] = gradients("NPO", retain_loss="kl", batch_size=8)
