@@ -193,7 +193,7 @@ def _fit_together(
         if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
             raise UserError(f"the head diverged at lr {own.lr:g}, or the features are not finite")
         whole = untouched_rows(head.B.detach(), rate, own.decay, own.weight_decay)
-        whole[active] = b.cpu()
+        whole[active] = b[: len(active)].cpu()
         head.A.data, head.B.data = a.cpu().clone(), whole
     return [head.eval() for head in heads]
 

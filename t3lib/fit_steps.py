@@ -10,6 +10,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
+
+LANES = 16  # float32 numbers of a cache line: fused Adam treats what is left over otherwise, with other rounding
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,8 @@ class Problem:
     """Tokens and parameters of heads fitted together, all on one device.
 
     x (N, d), y (N,) numbers of rows of B, s (N,) float 1 retain / 0 forget. A (Σh, d) and B, one (rows, h) a head, are
-    changed in place; dA, dB are their gradients, which the optimisers (one a head) read.
+    changed in place; dA, dB are their gradients, which the optimisers (one a head) read. B ends in rows of zeros that
+    no token has, which keep every other row out of the optimiser's left-overs.
     """
 
     x: Tensor
@@ -41,7 +45,7 @@ class Problem:
     ) -> "Problem":
         """Stack the heads' starting A, copy their B, and give each its optimiser ((decay, λ) a head)."""
         ranks = [len(part) for part in A]
-        stacked, copies = torch.cat(list(A)), [part.clone() for part in B]
+        stacked, copies = torch.cat(list(A)), [pad(part, (0, 0, 0, -len(part) % LANES)) for part in B]
         dA, dB = torch.zeros_like(stacked), [torch.zeros_like(part) for part in copies]
         optimisers = []
         for a, da, b, db, (decay, weight) in zip(stacked.split(ranks), dA.split(ranks), copies, dB, decays):
@@ -82,11 +86,12 @@ def run_steps(
 ) -> None:
     """All steps on a CPU, step k over the tokens indices[k] (n_k,) with learning rate rates[head][k].
 
-    Tokens that lie side by side in float32 are read in place; others are gathered into one buffer that is reused.
+    Tokens that lie side by side in float32 are read in place; others are gathered into one buffer that is reused, as
+    are rows that would not begin at a cache line (a matrix product may round otherwise there).
     """
     most = max(len(index) for index in indices)
     together = [bool(index[-1] - index[0] == len(index) - 1) for index in indices]
-    in_place = problem.x.dtype == torch.float32 and all(together)
+    in_place = problem.x.dtype == torch.float32 and problem.x.shape[1] % LANES == 0 and all(together)
     raw = torch.empty((0 if in_place else most, problem.x.shape[1]), dtype=problem.x.dtype)
     buffer = raw if raw.dtype == torch.float32 else torch.empty_like(raw, dtype=torch.float32)
     for number, index in enumerate(indices):
@@ -114,9 +119,9 @@ def padded_step(
     device, most = problem.x.device, max(len(index) for index in indices)
     tokens = torch.zeros((len(indices), most), dtype=torch.int64)
     weights = torch.zeros((len(indices), most))
-    for number, index in enumerate(indices):
-        tokens[number, : len(index)] = index
-        weights[number, : len(index)] = 1 / len(index)
+    for k, index in enumerate(indices):
+        tokens[k, : len(index)] = index
+        weights[k, : len(index)] = 1 / len(index)
     tokens, weights = tokens.to(device), weights.to(device)
     table = torch.tensor(rates, dtype=torch.float32, device=device).T.contiguous()  # (steps, heads)
     number = torch.zeros(1, dtype=torch.int64, device=device)
