@@ -185,6 +185,6 @@ def answer(model: Any, tokenizer: Any, question: str, max_new_tokens: int) -> st
 
 def tune(args: argparse.Namespace) -> None:
     """The paper's search for each (method, split) of a profile; the choice is laid over the profile from then on."""
-    from t3lib.methods import tune_profile
+    from t3lib.tune import tune_profile
 
     tune_profile(args.profile, splits=args.split, methods=args.method, data=args.data)

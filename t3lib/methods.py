@@ -4,7 +4,7 @@ import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import nn
 from transformers import PreTrainedModel
@@ -13,7 +13,9 @@ from t3lib import bases, results
 from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
 from t3lib.features import Features, extract_features
-from t3lib.files import cache_dir, content_key, sha256_file
+from t3lib.files import cache_dir, content_key
+from t3lib.head import T3Head
+from t3lib.jobs import library_key
 from t3lib.models import load_model
 from t3lib.results import METHODS
 from t3lib.study import Study
@@ -95,7 +97,7 @@ def run_method(
 
 def _cache(study: Study, method: str, hyper: Mapping[str, Any], generate: bool) -> Path:
     """Where finished seeds of exactly this work are kept: same rows, models, settings and code."""
-    code = [sha256_file(path) for path in sorted(Path(__file__).parent.glob("*.py"))]
+    code = library_key("import t3lib.methods")
     models = {name: Path(folder).name for name, folder in study.models.items()}
     work = [
         method,
@@ -170,27 +172,46 @@ def _retrained(study: Study, method: str, jobs: Any, hyper: dict[str, Any], gene
         yield seed, T, _timed_evaluation(study, model, generate) | {"trainable": trainable, "epochs": None}
 
 
+class Unlearned(NamedTuple):
+    """What a method made: the model to evaluate and, for T3, the head to tilt it with; `info` as `unlearn_baseline`."""
+
+    model: PreTrainedModel
+    head: T3Head | None
+    info: dict[str, Any]
+
+
+def unlearn_with(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> Unlearned:
+    """Train one method with one seed; the study's base is never changed. Raises Diverged and UserError."""
+    if method == "T3":
+        fitting = {name: value for name, value in t3_settings(hyper).items() if name != "temperature"} | {"seed": seed}
+        vocab = study.base.get_output_embeddings().weight.shape[0]
+        head = fit_heads(t3_features(study), [fitting], vocab_size=vocab)[0]
+        return Unlearned(study.base, head, {"trainable": head.num_parameters, "epochs": fitting["epochs"]})
+    model, info = unlearn_baseline(
+        method,
+        study.base if method == "ULD" else copy.deepcopy(study.base),
+        study.tokenizer,
+        study.forget,
+        study.retain,
+        hyper=hyper,
+        seed=seed,
+        idk=study.idk,
+        attention_mask=study.evaluation["attention_mask"],
+    )
+    if method == "ULD":  # what was trained is the assistant; the method's model is p / f^T
+        model = ULDForCausalLM(study.base, model, strength=info["hyper"]["T"])
+    return Unlearned(model, None, info)
+
+
 def _baseline(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: bool) -> Iterator[Result]:
     for seed, T in jobs:
         start = time.perf_counter()
         try:
-            model, info = unlearn_baseline(
-                method,
-                copy.deepcopy(study.base) if method != "ULD" else study.base,
-                study.tokenizer,
-                study.forget,
-                study.retain,
-                hyper=hyper,
-                seed=seed,
-                idk=study.idk,
-                attention_mask=study.evaluation["attention_mask"],
-            )
+            model, _, info = unlearn_with(study, method, hyper, seed)
         except Diverged as error:
             yield seed, T, {"error": str(error), "hyper": hyper, "seconds": {"train": time.perf_counter() - start}}
             continue
         train = time.perf_counter() - start
-        if method == "ULD":
-            model = ULDForCausalLM(study.base, model, strength=info["hyper"]["T"])
         run = _timed_evaluation(study, model, generate)
         run["seconds"]["train"] = train
         yield seed, T, run | {"trainable": info["trainable"], "epochs": info["epochs"], "hyper": info["hyper"]}

@@ -30,7 +30,7 @@ def profiles_dir() -> Path:
     return project_root() / "notebooks" / "profiles"
 
 
-def load_profile(name: str | Path, folder: Path | None = None) -> Profile:
+def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = True) -> Profile:
     """Read profile NAME of `folder` (default `notebooks/profiles`) or a YAML FILE of anywhere over the defaults.
 
     The result has the keys of defaults.yaml and `name`; `hyper` maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to
@@ -46,14 +46,20 @@ def load_profile(name: str | Path, folder: Path | None = None) -> Profile:
         raise UserError(f"unknown profile {str(name)!r}: choose one of {', '.join(known)} or give a .yaml file")
     defaults = read_yaml(folder / "defaults.yaml")
     merged = _merge(defaults, read_yaml(path), str(path))
-    tuned_file = path.parent / "tuned" / f"{path.stem}.yaml"
-    tuned = read_yaml(tuned_file) if tuned_file.is_file() else {}
-    for key, entry in tuned.items():
+    tuned_file = tuned_path(path)
+    entries = read_yaml(tuned_file) if tuned and tuned_file.is_file() else {}
+    for key, entry in entries.items():
         if not isinstance(entry, Mapping) or not isinstance(entry.get("chosen"), Mapping):
             raise UserError(f"{tuned_file}: {key} needs a mapping 'chosen'")
         merged["hyper"] = {**merged["hyper"], key: {**merged["hyper"].get(key, {}), **entry["chosen"]}}
     _check_hyper(merged, defaults, str(path))
     return check({"name": path.stem} | merged, str(path))
+
+
+def tuned_path(profile: str | Path) -> Path:
+    """Where the tuned values of a profile (a name, or a file of its own) are: `tuned/NAME.yaml` beside it."""
+    path = Path(profile) if str(profile).endswith((".yaml", ".yml")) else profiles_dir() / f"{profile}.yaml"
+    return path.parent / "tuned" / f"{path.stem}.yaml"
 
 
 def override(

@@ -40,10 +40,10 @@ class Study:
     load_seconds: float
     data_key: str
 
-    def evaluate(self, model: PreTrainedModel, **options: Any) -> Any:
-        """`evaluate` with this study's rows, reference and settings."""
+    def evaluate(self, model: PreTrainedModel, *, rows: dict[str, list[tofu.Row]] | None = None, **options: Any) -> Any:
+        """`evaluate` with this study's rows (or some of its sets), reference and settings."""
         settings = self.evaluation | options
-        return evaluate(model, self.tokenizer, self.evaluation_rows, reference=self.reference, **settings)
+        return evaluate(model, self.tokenizer, rows or self.evaluation_rows, reference=self.reference, **settings)
 
 
 def evaluation_rows(source: tofu.Source, split: str) -> dict[str, list[tofu.Row]]:
