@@ -141,7 +141,7 @@ def styled(frame: pd.DataFrame, *, caption: str = "") -> "Styler":
     wrapped = [
         {"selector": f"td.col{i}", "props": "white-space:normal;min-width:14em"}
         for i, column in enumerate(shown)
-        if shown[column].str.len().max() > 50
+        if max(map(len, shown[column]), default=0) > 50  # a table without rows has no strings
     ]
     heads = [header(column) for column in frame]
     flat = not any(group for group, _ in heads)
