@@ -18,7 +18,13 @@ from t3lib.errors import UserError
 def project_root() -> Path:
     """The checkout that holds t3lib, or the current folder when t3lib is installed from a wheel."""
     checkout = Path(__file__).resolve().parent.parent
-    return checkout if (checkout / "notebooks").is_dir() else Path.cwd()
+    return checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
+
+
+def shipped(name: str) -> Path:
+    """Folder of what comes with t3lib: "notebooks" (profiles in it) or "results/paper"; a wheel carries copies."""
+    packaged = Path(__file__).resolve().parent / Path(name).name
+    return packaged if packaged.is_dir() else project_root() / name
 
 
 def cache_dir(*parts: str) -> Path:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import content_key, project_root
+from t3lib.files import content_key, project_root, shipped
 from t3lib.profiles import Profile, hyper_of
 
 LIBRARY = Path(__file__).resolve().parent
@@ -61,7 +61,7 @@ def build(profile: Profile, out: Path, *, only: Iterable[str] | None = None, fol
     bases they need; folder: where the notebooks are. Folders in the profile are seen from the project's root. UserError
     names an unknown notebook or parameter.
     """
-    folder = folder or project_root() / "notebooks"
+    folder = folder or shipped("notebooks")
     chosen = _chosen(only, folder, set(profile["notebooks"]))
     data = profile["data"] if profile["data"] in ("builtin", "hub") else _folder_hash(profile["data"])
     models = {name: _folder_hash(model) for name, model in profile["models"].items()}

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from t3lib.errors import UserError
-from t3lib.files import project_root
+from t3lib.files import shipped
 from t3lib.names import METHODS, SPLITS
 
 BASES = ("full", "retain90", "retain95")
@@ -26,8 +26,8 @@ Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
 
 
 def profiles_dir() -> Path:
-    """`notebooks/profiles` of the checkout."""
-    return project_root() / "notebooks" / "profiles"
+    """Where the profiles that come with t3lib are: `notebooks/profiles`."""
+    return shipped("notebooks") / "profiles"
 
 
 def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = True) -> Profile:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from t3lib import cluster, jobs, profiles, report, runner
 from t3lib.errors import UserError
-from t3lib.files import cache_dir, lock, project_root
+from t3lib.files import cache_dir, lock, project_root, shipped
 from t3lib.jobs import Job
 from t3lib.runner import Outcome, Place
 
@@ -51,7 +51,7 @@ def reproduce(
     shown = Path(os.path.relpath(folder, root) if folder.resolve().is_relative_to(root) else folder.resolve())
     place = Place(
         str(shown),
-        str(os.path.relpath(notebooks or root / "notebooks", root)),
+        str(os.path.relpath(notebooks or shipped("notebooks"), root)),
         str(cache_dir().resolve()),
         str(root),
         jobs.threads(),

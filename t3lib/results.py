@@ -24,7 +24,7 @@ import pandas as pd
 
 from t3lib import render
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, content_key, project_root, read_json, sha256_file
+from t3lib.files import atomic_write, content_key, project_root, read_json, sha256_file, shipped
 from t3lib.names import BASELINES as BASELINES
 from t3lib.names import METHODS, SPLITS
 
@@ -161,11 +161,10 @@ def write_data(folder: str | Path, rows: Mapping[str, Iterable[Mapping[str, Any]
 
 def paper_table(number: int, folder: str | Path | None = None) -> pd.DataFrame:
     """Table `number` (1 to 5) as the paper prints it, in the columns of our own table; not printed = empty."""
-    candidates = [Path(folder)] if folder else [project_root() / "results/paper", Path(__file__).parent / "paper"]
-    for candidate in candidates:
-        if (candidate / f"table{number}.csv").is_file():
-            return pd.read_csv(candidate / f"table{number}.csv")
-    raise UserError(f"cannot read {candidates[0] / f'table{number}.csv'}: no such file")
+    path = Path(folder or shipped("results/paper")) / f"table{number}.csv"
+    if not path.is_file():
+        raise UserError(f"cannot read {path}: no such file")
+    return pd.read_csv(path)
 
 
 def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: str = "") -> Path:

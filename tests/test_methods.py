@@ -66,7 +66,7 @@ def test_a_temperature_may_have_its_own_hyperparameters(stand):
 
 
 def test_every_ablation_differs_from_the_tuned_setting(stand, monkeypatch):
-    runs = ablations.run_ablations(stand, seeds=[1], hyper=FAST | {"temperature": 2.0, "lr": 0.01})
+    runs = ablations.run_ablations(stand, seeds=[1], hyper={"epochs": 2, "warmup_epochs": 0, "temperature": 2.0, "lr": 0.01})
     assert [run["setting"] for run in runs] == list(ablations.ABLATIONS)
     tuned, *others = runs
     for run in others:

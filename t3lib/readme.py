@@ -1,0 +1,93 @@
+"""The README's generated blocks: no number in it is typed by hand. `python -m t3lib.readme` writes them anew.
+
+A block lies between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->`; the tables of `results/` are its source.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from t3lib.claims import summary
+from t3lib.errors import UserError
+from t3lib.files import atomic_write, project_root, read_json
+
+RESULTS = "results"
+SHOWN = ("Original", "Retrained", "T3")
+
+
+def blocks(root: Path) -> dict[str, str]:
+    """Name -> Markdown of every generated block, from the committed tables below `root`/results."""
+    results = root / RESULTS
+    return {
+        "headline": headline(results),
+        "minutes": minutes(results),
+        "claims": summary(pd.read_csv(results / "cpu" / "tables" / "claims.csv", keep_default_na=False)),
+    }
+
+
+def headline(results: Path) -> str:
+    """Forget Quality and MU-ROUGE of Original, the best baseline, T3 and the ceiling, paper's and ours."""
+    rows = ["| | split | " + " | ".join(("Original", "best baseline", "T3", "Retrained (ceiling)")) + " |"]
+    rows.append("|---|---|---|---|---|---|")
+    sources = [("the paper, Llama 3.1 8B on TOFU", results / "paper" / "table1.csv")]
+    sources += [
+        (f"ours, profile `{name}`", results / name / "tables" / "tofu.csv")
+        for name in ("cpu", "tofu-cpu")
+        if (results / name / "tables" / "tofu.csv").is_file()
+    ]
+    for title, path in sources:
+        table = pd.read_csv(path)
+        for split, part in table.groupby("split"):
+            scores = part.dropna(subset=["fq"]).set_index("method")
+            others = scores.drop(index=[name for name in SHOWN if name in scores.index])
+            best = others.fq.idxmax() if len(others) else None
+            cells = [_cell(scores, "Original"), _cell(scores, best, named=True), _cell(scores, "T3", T=True)]
+            rows.append(f"| {title} | {split} | " + " | ".join([*cells, _cell(scores, "Retrained")]) + " |")
+    note = "Each cell: Forget Quality / MU-ROUGE, means over seeds; tables with every method, seed and spread: "
+    return "\n".join(rows) + f"\n\n{note}[`results/cpu/tables`](results/cpu/tables)."
+
+
+def minutes(results: Path) -> str:
+    """What a cold run of each profile cost here, from the manifest that `t3 reproduce` leaves."""
+    rows = []
+    for path in sorted(results.glob("*/manifest.json")):
+        facts = read_json(path)
+        jobs = [job for job in facts["jobs"].values() if job.get("seconds")]
+        busy = sum(job["seconds"] for job in jobs) / 60
+        rows.append(f"`{path.parent.name}`: {len(jobs)} jobs, {busy:.0f} worker-minutes")
+    return "Measured on the machine that made the committed results (2 cores): " + "; ".join(rows) + "."
+
+
+def render(text: str, made: dict[str, str]) -> str:
+    """The README with its blocks replaced; UserError when a block has no place or a place no block."""
+    found = re.findall(r"<!-- generated:(\w+) -->", text)
+    if sorted(found) != sorted(made):
+        raise UserError(f"README.md has the blocks {sorted(found)}, not {sorted(made)}")
+    for name, block in made.items():
+        pattern = rf"(<!-- generated:{name} -->\n).*?(<!-- /generated:{name} -->)"
+        text = re.sub(pattern, lambda match, block=block: match[1] + block + "\n" + match[2], text, flags=re.S)
+    return text
+
+
+def _cell(scores: pd.DataFrame, method: str | None, *, named: bool = False, T: bool = False) -> str:
+    if method is None or method not in scores.index:
+        return ""
+    row = scores.loc[method]
+    name = f"{method} " if named else f"T = {row['T']:g}: " if T and pd.notna(row["T"]) else ""
+    quality = f"{row.fq:.2f}" if row.fq >= 0.005 else "0.00"
+    return f"{name}{quality} / {row.mu_rouge:.2f}"
+
+
+def main() -> int:
+    root = project_root()
+    path = root / "README.md"
+    text = render(path.read_text(encoding="utf-8"), blocks(root))
+    with atomic_write(path) as handle:
+        handle.write(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
