@@ -27,7 +27,10 @@ EFFICIENCY, TABLES = "04_efficiency", "05_paper_tables"
 NOTEBOOKS = (SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES)
 # What each notebook writes below the results folder, as patterns; a marker counts only with these files unharmed.
 OUTPUTS = {
-    SYNTHETIC: ("tables/synthetic*", "tables/bounds.*", "figures/figure[2-5]_*", "figures/bounds.*", "figures/slopes.*"),
+    SYNTHETIC: (
+        *("tables/synthetic*", "tables/bounds.*"),
+        *("figures/figure[2-5]_*", "figures/bounds.*", "figures/slopes.*"),
+    ),
     UNLEARN: ("runs/{method}--{split}--*.json",),
     ABLATION: ("runs/T3--{split}--*.json", "runs/ablations/*/T3--{split}--*.json", "figures/temperature-{split}.*"),
     EFFICIENCY: ("tables/benchmarks*", "figures/cost_*"),
