@@ -7,6 +7,7 @@ import logging
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -123,12 +124,38 @@ def _slurm(path: Path) -> Any:
     for command in ("sbatch", "scancel"):
         if not shutil.which(command):
             raise UserError(f"--slurm {path}: there is no {command} on this machine")
-    from dask_jobqueue import SLURMCluster
-
     jobs = options.pop("jobs")
     options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--resources", "slot=1"]
     options.setdefault("scheduler_options", {"dashboard_address": None})
-    cluster = SLURMCluster(processes=1, **options)
+    refused: list[str] = []
+    cluster = _watched_slurm(refused)(processes=1, **options)
     # scale, not adapt: adapt drops workers between stages (dask-jobqueue#701)
     cluster.scale(jobs=jobs)
+    while len(cluster.workers) < jobs:  # until sbatch has answered for each
+        time.sleep(0.05)
+    if len(refused) == jobs:
+        cluster.close()
+        raise UserError(f"--slurm {path}: sbatch refused the job: {refused[0]}")
+    if refused:
+        print(f"sbatch refused {len(refused)} of {jobs} jobs: {refused[0]}", flush=True)
     return cluster
+
+
+def _watched_slurm(refused: list[str]) -> Any:
+    """A SLURMCluster that notes in `refused` what sbatch says against a job; Dask alone would wait for it for ever."""
+    from dask_jobqueue.slurm import SLURMCluster, SLURMJob
+    from distributed.deploy.spec import ProcessInterface
+
+    class Job(SLURMJob):
+        async def start(self) -> None:
+            try:
+                await super().start()
+            except (OSError, RuntimeError, ValueError) as error:
+                lines = str(error).partition("stderr:")[2].split("\n") + str(error).splitlines()
+                refused.append(next(filter(None, map(str.strip, lines)), type(error).__name__))
+                await ProcessInterface.start(self)  # a job without an id: nothing to wait for, nothing to cancel
+
+    class Cluster(SLURMCluster):
+        job_cls = Job
+
+    return Cluster
