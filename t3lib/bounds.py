@@ -60,6 +60,7 @@ def witness(delta: ArrayLike, gamma: float, peak: ArrayLike, T: float = 1.0, sha
     """
     _check(delta, gamma, T)
     positive("sharpen", sharpen)
+    at_least("peak", peak, 0.0)
     peak = np.asarray(peak, dtype=float)
     epsilon = -np.expm1(-np.asarray(delta, dtype=float) / gamma)
     on_retain = (1 - gamma) ** (1 / T)
@@ -104,8 +105,7 @@ def bound_partition(delta: ArrayLike, gamma: float, T: ArrayLike, entropy: float
 # ---- the tempered estimator ------------------------------------------------------------------------------------------
 def tempering_bias_bound(mixture: GaussianMixture, T: float, tau: float) -> float:
     """(1 − 1/T) ‖p_f‖_{2, p_r^(τ)} · Std_{p_r^(τ)}[ln p],  p_r^(τ) ∝ p^(1/τ) f*   (Theorem 3.7, first term)."""
-    at_least("T", T, 1.0)
-    at_least("tau", tau, 1.0)
+    _check_tau(tau, T)
     z, w = mixture.mesh(tau)
     logp = mixture.logp(z)
     q = w * np.exp(mixture.logp_r(z) + (1 / tau - 1) * logp)
@@ -143,7 +143,7 @@ def bound_retain_tempered(mixture: GaussianMixture, delta: ArrayLike, T: float, 
     the classifier: tau_star_retain finds it.
     """
     _check(delta, mixture.gamma, T)
-    at_least("tau", tau, 1.0)
+    _check_tau(tau, T)
     entropy = mixture.entropy_retain()
     if T == 1.0:
         return bound_retain_untempered(delta, mixture.gamma)
@@ -154,6 +154,7 @@ def bound_retain_tempered(mixture: GaussianMixture, delta: ArrayLike, T: float, 
 
 def absolute_log_functional(mixture: GaussianMixture, tau: ArrayLike) -> Array:
     """∫ p^(1/τ) |ln p|, the mixture functional of Theorem 3.8 and Appendix E; the shape of tau."""
+    at_least("tau", tau, 1.0)
     taus = np.asarray(tau, dtype=float)
     z, _ = mixture.mesh(float(taus.max()))
     logp = mixture.logp(z)
@@ -254,3 +255,11 @@ def _check(delta: ArrayLike, gamma: float, T: ArrayLike = 1.0) -> None:
     at_least("delta", delta, 0.0)
     inside("gamma", gamma, 0.0, 1.0)
     at_least("T", T, 1.0)
+
+
+def _check_tau(tau: ArrayLike, T: float) -> None:
+    """1 ≤ τ ≤ T, up to the rounding of a root."""
+    at_least("T", T, 1.0)
+    at_least("tau", tau, 1.0)
+    if not np.all(np.asarray(tau) <= T * (1 + 1e-9)):
+        raise UserError(f"tau must be at most T = {T!r}, got {float(np.max(tau))!r}")

@@ -18,6 +18,13 @@ def positive(name: str, value: float) -> None:
         raise UserError(f"{name} must be a positive finite number, got {value!r}")
 
 
+def finite(name: str, value: ArrayLike) -> None:
+    """Every element a finite number."""
+    values = np.asarray(value, dtype=float)
+    if not (good := np.isfinite(values)).all():
+        raise UserError(f"{name} must be finite, got {_first_bad(values, good)}")
+
+
 def at_least(name: str, value: ArrayLike, low: float) -> None:
     """Every element finite and ≥ low."""
     values = np.asarray(value, dtype=float)

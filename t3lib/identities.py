@@ -17,6 +17,9 @@ def density_ratio_under_imbalance(f: ArrayLike, mu: float, gamma: float) -> Arra
     inside("mu", mu, 0.0, 1.0)
     inside("gamma", gamma, 0.0, 1.0)
     f = np.asarray(f, dtype=float)
+    good = (f >= -1e-12) & (f <= 1 + 1e-12)  # a computed probability may miss 1 by its rounding
+    if not good.all():
+        raise UserError(f"f must lie in [0, 1], got {float(f[~good].flat[0])!r}")
     return mu * f / ((mu - gamma) * f + gamma * (1 - mu))
 
 

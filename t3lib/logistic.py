@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 
-from t3lib.checks import at_least
+from t3lib.checks import at_least, finite
 from t3lib.errors import UserError
 from t3lib.quadrature import Array, softplus
 
@@ -31,6 +31,7 @@ def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 20
     z2, s2 = np.atleast_2d(np.asarray(z, dtype=float)), np.atleast_2d(np.asarray(s, dtype=float))
     if z2.shape != s2.shape or z2.shape[1] == 0:
         raise UserError(f"z and s must have one shape with n ≥ 1 samples, got {z2.shape} and {s2.shape}")
+    finite("z", z2)
     if not np.isin(s2, (0.0, 1.0)).all():
         raise UserError(f"s must hold 0 (forget) and 1 (retain), got {s2[~np.isin(s2, (0.0, 1.0))].flat[0]!r}")
     at_least("lam", lam, 0.0)

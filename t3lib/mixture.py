@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from t3lib import quadrature
-from t3lib.checks import at_least, inside, positive
+from t3lib.checks import at_least, finite, inside, positive
 from t3lib.errors import UserError
 from t3lib.quadrature import Array, Rows
 
@@ -41,6 +41,8 @@ class GaussianMixture:
 
     def __post_init__(self) -> None:
         inside("gamma", self.gamma, 0.0, 1.0)
+        finite("mu_r", self.mu_r)
+        finite("mu_f", self.mu_f)
         positive("v_r", self.v_r)
         positive("v_f", self.v_f)
 

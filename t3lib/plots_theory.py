@@ -51,7 +51,12 @@ def errors(table: pd.DataFrame, side: str, vary: str, methods: Sequence[str] = t
         Line2D([], [], color=colours[v], marker=m, ms=3.5, label=f"{name} = {_short(v)}")
         for v, m in zip(values, MARKERS, strict=False)
     ]
-    handles += [Line2D([], [], color="0.3", ls=DASHES[m], label=NAMES[m]) for m in methods]
+    ways = [Line2D([], [], color="0.3", ls=DASHES[m], label=NAMES[m]) for m in methods]
+    if len(handles) <= 3:  # a legend fills its columns first: the curves in one row, the two ways below
+        ways += [Line2D([], [], ls="", label=" ")] * (len(handles) - len(ways))
+        handles = [handle for pair in zip(handles, ways, strict=True) for handle in pair]
+    else:
+        handles += ways
     figure.legend(handles=handles, loc="outside upper center", ncols=3, handlelength=2.2, columnspacing=1.2)
     return figure
 
@@ -112,7 +117,7 @@ def densities(cell: Cell, trial: int, temperatures: Sequence[float] = (1.0, 1.5,
         axis.plot(x, np.exp(mixture.logp(x)), color=YELLOW, lw=0.9, label="$p$")
         axis.plot(x, mixture.density(x, phi, T), color="black", lw=1.1, label=r"$\hat p_r^{(T)}$, exact")
         papers = mixture.density(x, phi, T, "negligible_overlap")
-        axis.plot(x, papers, color="0.45", lw=0.9, ls="--", label="paper's partition")
+        axis.plot(x, papers, color="#d1495b", lw=0.8, ls=(0, (2, 3)), label="with the paper's partition function")
         retain, forget = mixture.errors(phi, T)
         axis.set(title=f"$T$ = {T:g}:  $\\mathcal{{E}}_r$ = {retain:.3f},  $\\mathcal{{E}}_f$ = {forget:.3f}")
         axis.set(xlabel="$z$", xlim=(-2, 4), ylim=(0, 1.1))
@@ -139,7 +144,8 @@ def bounds(table: pd.DataFrame) -> Figure:
         side = "lower" if name in LOWER else "upper"
         axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title=f"{name.split(',')[0]} ({side})")
         for ticks in (axis.xaxis, axis.yaxis):
-            ticks.set_major_locator(LogLocator(numticks=4))
+            narrow = ends[1] / ends[0] < 100
+            ticks.set_major_locator(LogLocator(subs=(1, 3) if narrow else (1,), numticks=4))
             ticks.set_minor_locator(NullLocator())
     for axis in axes[len(names) :]:
         axis.set_axis_off()

@@ -136,7 +136,7 @@ def styled(frame: pd.DataFrame, *, caption: str = "") -> "Styler":
     css = pd.DataFrame(
         [[("font-weight:bold;" if b else "") + look for b in row]
          for row, look in zip(best.itertuples(index=False), looks)],
-        index=shown.index,
+        index=shown.index, columns=shown.columns,
     )  # fmt: skip
     wrapped = [
         {"selector": f"td.col{i}", "props": "white-space:normal;min-width:14em"}

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from fabricate import fabricate_all
 
-from t3lib import bounds_table, claims, results, synthetic, tables
+from t3lib import bounds_table, claims, render, results, synthetic, tables
 from t3lib.claims_checks import CHECKS
 from t3lib.claims_data import gap, printed_tables
 from t3lib.errors import UserError
@@ -266,6 +266,12 @@ def test_the_summary_counts_and_names_failures(table):
         assert f"| {verdict} | {(main['verdict'] == verdict).sum()} |" in text
     assert text.count("\n- ") <= 3 * claims.SHOWN and "Appendix D" in text and "on the means only" in text
     assert "here: tiny-llama" in text
+
+
+def test_tables_with_all_rows_or_none_can_be_shown(table):
+    html = render.styled(table, caption="Claims").to_html()
+    assert html.count("<tr>") > len(table) and "does not hold" in html
+    assert "<table" in render.styled(tables.ablations(results.tidy(fabricate_all(seeds=(1,))))).to_html()
 
 
 def test_the_csv_must_be_there():

@@ -264,7 +264,13 @@ def test_remark_on_tails():
     [
         (lambda: GaussianMixture(gamma=0.0), "gamma", "0.0"),
         (lambda: GaussianMixture(gamma=1.0), "gamma", "1.0"),
+        (lambda: GaussianMixture(gamma=float("nan")), "gamma", "nan"),
+        (lambda: GaussianMixture(gamma=-0.1), "gamma", "-0.1"),
+        (lambda: GaussianMixture(mu_r=float("nan")), "mu_r", "nan"),
         (lambda: GaussianMixture(v_r=0.0), "v_r", "0.0"),
+        (lambda: theory.density_ratio_under_imbalance(2.0, 0.5, 0.1), "f must", "2.0"),
+        (lambda: theory.tempered_mass(lambda z: -abs(z), 0.5), "T", "0.5"),
+        (lambda: theory.monte_carlo_errors(GaussianMixture(), [1, 2, 3], 0.5, 10, None), "T", "0.5"),
         (lambda: GaussianMixture(v_f=-1e-3), "v_f", "-0.001"),
         (lambda: GaussianMixture().retain_error([1, 2, 3], 0.9), "T", "0.9"),
         (lambda: GaussianMixture().forget_error([1, 2, 3], [1.0, float("nan")]), "T", "nan"),
