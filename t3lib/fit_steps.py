@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 LANES = 16  # float32 numbers of a cache line: fused Adam treats what is left over otherwise, with other rounding
+WIDE = 16  # rows from which on x Aᵀ and (A xᵀ)ᵀ are the same bits (measured); below, MKL has kernels of its own
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,10 @@ def token_gradients(
     x (n, d), y (n,) rows of B, s (n,) in {0, 1}, w (n,); A (Σh, d); one B (rows, h) a head. With δ_i = w_i (f_i − s_i):
     dB[y_i] += δ_i A x_i and dA = Σ_i δ_i B[y_i] x_iᵀ.
     """
-    z = x @ A.T  # (n, Σh)
+    if x.device.type == "cpu" and min(len(x), len(A)) >= WIDE:  # the same sums, a fifth faster in MKL
+        z = (A @ x.T).T.contiguous()
+    else:
+        z = x @ A.T  # (n, Σh)
     dz = torch.empty_like(z)
     for own_z, own_dz, own, grad in zip(*(t.split([b.shape[1] for b in B], 1) for t in (z, dz)), B, dB):
         rows = own[y]
