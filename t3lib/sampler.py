@@ -41,7 +41,10 @@ def tilt_logits(logits: Tensor, logf: Tensor, temperature: float) -> Tensor:
 
     logits (..., V) of the base in any float dtype, logf (..., V) of the head -> (..., V) float32.
     """
-    return logits.float().log_softmax(-1) / temperature + logf.to(logits.device)
+    logp, logf = logits.float().log_softmax(-1), logf.to(logits.device)
+    if torch.is_grad_enabled():
+        return logp / temperature + logf
+    return logp.div_(temperature).add_(logf)  # while decoding, memory traffic over |V| is most of what T3 costs
 
 
 def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> float:
