@@ -58,8 +58,8 @@ def load_model(
     """Load a causal LM in evaluation mode and its tokenizer from the Hub or a folder.
 
     dtype: float32 | bfloat16 | float16, default the checkpoint's own. device: default cuda if there is one, else cpu.
-    load_in: "8bit" or "4bit" (NF4) through bitsandbytes. Never runs code that a checkpoint brings (no
-    trust_remote_code) and never reads pickles. UserError when the name, the dtype or the device cannot be had.
+    load_in: "8bit" or "4bit" (NF4) through bitsandbytes. Never runs code that a checkpoint brings and
+    never reads pickles. UserError when the name, the dtype or the device cannot be had.
     """
     if dtype not in (None, *DTYPES):
         raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
@@ -73,8 +73,9 @@ def load_model(
         options |= {"quantization_config": quantization(load_in, dtype), "device_map": {"": device}}
     name = str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else str(name)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main")
-        model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, **options)
+        # Left to itself, Transformers asks on a terminal whether to run a checkpoint's code.
+        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, trust_remote_code=False, **options)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"cannot load model {name}: {reason}") from None
@@ -152,4 +153,4 @@ def revision_of(model: PreTrainedModel) -> str | None:
 
 def config_from_folder(name: str | Path) -> Any:
     """Only the configuration of a model, without its weights."""
-    return AutoConfig.from_pretrained(str(name))
+    return AutoConfig.from_pretrained(str(name), trust_remote_code=False)
