@@ -41,7 +41,7 @@ def run_temperatures(
     def text(T: float) -> str:
         return repr(sorted(settings[T].items()))
 
-    runs = []
+    runs: list[dict[str, Any]] = []
     for _, group in groupby(sorted(temperatures, key=text), key=text):
         alike = sorted(group)
         runs += run_method(study, "T3", seeds=seeds, temperatures=alike, hyper=settings[alike[0]])

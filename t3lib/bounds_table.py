@@ -5,6 +5,7 @@ bound holds when error ≤ value, a lower one (Theorem 3.5, Lemma A.2) when erro
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -85,7 +86,7 @@ def _rows(bound: str, delta: object, value: object, error: object, **settings: o
     return pd.DataFrame({name: np.atleast_1d(column) for name, column in _even(columns).items()}).assign(bound=bound)
 
 
-def _even(columns: dict[str, object]) -> dict[str, np.ndarray]:
+def _even(columns: dict[str, Any]) -> dict[str, np.ndarray]:
     """Scalars repeated to the longest column."""
     length = max(np.size(column) for column in columns.values())
     return {name: np.broadcast_to(np.asarray(column, dtype=float), length) for name, column in columns.items()}

@@ -15,7 +15,7 @@ import pandas as pd
 from t3lib.claims_checks import CHECKS, PAPER_MODEL, Check
 from t3lib.claims_data import MISSING, Finding, Tables, printed_tables
 from t3lib.errors import UserError
-from t3lib.files import project_root
+from t3lib.files import shipped
 
 HOLDS = "holds"
 RESTRICTED = "holds only under the paper's approximation or grid"
@@ -59,7 +59,7 @@ def claims_table(folder: str | Path) -> pd.DataFrame:
 
 def listed_claims(path: str | Path | None = None) -> pd.DataFrame:
     """id, where, claim of every claim, from results/paper/claims.csv; UserError when the file is not there."""
-    places = [project_root() / "results/paper/claims.csv", Path(__file__).parent / "paper/claims.csv"]
+    places = [shipped("results/paper") / "claims.csv"]
     for place in [Path(path)] if path else places:
         if place.is_file():
             return pd.read_csv(place, dtype=str)

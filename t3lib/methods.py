@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from torch import nn
 from transformers import PreTrainedModel
 
 from t3lib import bases, results
@@ -76,7 +75,8 @@ def run_method(
     check_method(method, study.split)
     keep = (seeds[0] if seeds else None) if text_seed is None else text_seed
     if method == "Original":
-        jobs, work = [(0, None)], _original
+        jobs: list[tuple[int, float | None]] = [(0, None)]
+        work = _original
     elif method == "Retrained":
         jobs, work = [(RETRAIN_SEED, None)], _retrained
     elif method == "T3":
@@ -253,7 +253,7 @@ def _t3(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: b
         yield seed, T, run | {"epochs": settings["epochs"], "hyper": settings | {"temperature": T}}
 
 
-def _timed_evaluation(study: Study, model: PreTrainedModel | nn.Module, generate: bool) -> dict[str, Any]:
+def _timed_evaluation(study: Study, model: Any, generate: bool) -> dict[str, Any]:
     start = time.perf_counter()
     metrics = study.evaluate(model, generate=generate)
     return {"evaluation": metrics, "seconds": {"evaluate": time.perf_counter() - start}, "hyper": {}}

@@ -84,7 +84,7 @@ def load_model(
             raise
         raise UserError(f"cannot load model {name}: damaged safetensors file ({error})") from None
     if not load_in:
-        model = model.to(device)
+        model.to(device=device)  # by name: the typed wrapper takes no positional device
     return model.eval(), tokenizer
 
 
@@ -107,11 +107,12 @@ def config_of_shape(shape: str) -> LlamaConfig:
     """Configuration of a Llama of a named shape (`SHAPES`)."""
     if shape not in SHAPES:
         raise UserError(f"unknown shape {shape!r}: choose one of {', '.join(SHAPES)}")
+    sizes: dict[str, Any] = dict(SHAPES[shape])
     return LlamaConfig(
-        **SHAPES[shape],
+        **sizes,
         max_position_embeddings=8192,
         rms_norm_eps=1e-5,
-        rope_theta=500000.0,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
         tie_word_embeddings=shape == "llama-3.2-1b",
     )
 

@@ -5,6 +5,7 @@ largest yellow. Markers repeat it for black and white print. Solid: exact; dashe
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from matplotlib import colormaps, rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import LogLocator, NullLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from t3lib import theory
 from t3lib.bounds_table import LOWER
@@ -37,7 +38,7 @@ def errors(table: pd.DataFrame, side: str, vary: str, methods: Sequence[str] = t
         for method in methods:
             part = table[(table[vary] == value) & (table["method"] == method)].sort_values("T")
             mean, se = part[f"{side}_error"], part[f"{side}_se"]
-            look = {"color": colours[value], "ls": DASHES[method], "lw": 1.3 if method == "exact" else 1.0}
+            look: dict[str, Any] = {"color": colours[value], "ls": DASHES[method], "lw": 1.3 if method == "exact" else 1.0}
             if method == "exact":
                 every = max(1, len(part) // 9)
                 look |= {"marker": marker, "ms": 3.5, "markevery": every}
@@ -91,9 +92,9 @@ def classifier(cell: Cell, trial: int) -> Figure:
     figure, axis = _figure((4.4, 2.6))
     z, s = cell.z[trial], cell.s[trial]
     bins = np.linspace(-2, 4, 49)
-    axis.hist([z[s == 0], z[s == 1]], bins=bins, stacked=True, color=[YELLOW, BLUE], label=["forget", "retain"])
+    axis.hist([z[s == 0], z[s == 1]], bins=list(bins), stacked=True, color=[YELLOW, BLUE], label=["forget", "retain"])
     axis.set(xlabel="$z$", ylabel="samples", xlim=(-2, 4))
-    axis.yaxis.get_major_locator().set_params(integer=True)
+    axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     right = axis.twinx()
     right.grid(False)
     right.spines["right"].set_visible(True)

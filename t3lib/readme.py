@@ -66,8 +66,9 @@ def render(text: str, made: dict[str, str]) -> str:
     if sorted(found) != sorted(made):
         raise UserError(f"README.md has the blocks {sorted(found)}, not {sorted(made)}")
     for name, block in made.items():
-        pattern = rf"(<!-- generated:{name} -->\n).*?(<!-- /generated:{name} -->)"
-        text = re.sub(pattern, lambda match, block=block: match[1] + block + "\n" + match[2], text, flags=re.S)
+        start, end = f"<!-- generated:{name} -->\n", f"<!-- /generated:{name} -->"
+        before, _, rest = text.partition(start)
+        text = before + start + block + "\n" + end + rest.partition(end)[2]
     return text
 
 

@@ -107,7 +107,9 @@ def experiments(
     for experiment, v, n in wanted:
         if (v, n) not in done:
             here = cell(GaussianMixture(gamma=gamma, v_f=v), n, trials, seed)
-            done[v, n] = summarise(here.mixture.errors_by_method(here.phi, T, METHODS), T)
+            errors = here.mixture.errors_by_method(here.phi, T, METHODS)
+            arrays = {way: (np.asarray(retain), np.asarray(forget)) for way, (retain, forget) in errors.items()}
+            done[v, n] = summarise(arrays, T)
             one_class = float((here.s.min(axis=1) == here.s.max(axis=1)).mean())
             cells.append((v, n, here.lam, here.delta.mean(), np.median(here.delta), one_class))
         tables.append(done[v, n].assign(experiment=experiment, v_f=v, n=n))

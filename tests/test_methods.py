@@ -65,8 +65,9 @@ def test_a_temperature_may_have_its_own_hyperparameters(stand):
     assert [run["hyper"]["rank"] for run in runs] == [20, 5]
 
 
-def test_every_ablation_differs_from_the_tuned_setting(stand, monkeypatch):
-    runs = ablations.run_ablations(stand, seeds=[1], hyper={"epochs": 2, "warmup_epochs": 0, "temperature": 2.0, "lr": 0.01})
+def test_every_ablation_differs_from_the_tuned_setting(stand):
+    hyper = {"epochs": 2, "warmup_epochs": 0, "temperature": 2.0, "lr": 0.01}
+    runs = ablations.run_ablations(stand, seeds=[1], hyper=hyper)
     assert [run["setting"] for run in runs] == list(ablations.ABLATIONS)
     tuned, *others = runs
     for run in others:
