@@ -1,6 +1,6 @@
 """Every decoding mode x model family x padding against the float64 no-cache reference: equal tokens, equal log p.
 
-T3_WRITE_MATRIX=1 writes what was measured to results/sampler_matrix.md, the table the README shows.
+T3_WRITE_MATRIX=1 writes what was measured to results/sampler_matrix.md, the table the README links to.
 """
 
 import functools
@@ -19,6 +19,10 @@ from t3lib.head import T3Head
 from t3lib.sampler import T3ForCausalLM, tilt
 
 T = 2.0
+WRITE = os.environ.get("T3_WRITE_MATRIX") == "1"
+IN_PLACE = ["greedy", "4 beams with scores", "static cache", "assisted (draft model)", "continuation"]
+CASES = len(CONFIGS) * (len(MODES) * len(PADDINGS) + len(IN_PLACE))
+TABLE = Path(__file__).resolve().parent.parent / "results" / "sampler_matrix.md"
 measured: dict[tuple[str, str], dict[str, float]] = {}
 
 
@@ -52,9 +56,7 @@ def test_exact(name: str, mode: str, padding: str) -> None:
     record(mode, name, delta)
 
 
-@pytest.mark.parametrize(
-    "mode", ["greedy", "4 beams with scores", "static cache", "assisted (draft model)", "continuation"]
-)
+@pytest.mark.parametrize("mode", IN_PLACE)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_exact_in_place(name: str, mode: str) -> None:
     base = family(name)
@@ -62,7 +64,7 @@ def test_exact_in_place(name: str, mode: str) -> None:
         assert model is base
         delta = MODES[mode](model, t3(name), "left")
     assert delta <= LIMIT
-    record("`with tilt(...)`, 5 modes", name, delta)
+    record(f"`with tilt(...)`, {len(IN_PLACE)} modes", name, delta)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -82,11 +84,25 @@ def teacher_delta(model: Any, name: str, masked: bool) -> float:
     return worst(logits[seen], expected(t3(name), "left", "teacher")[1][seen])
 
 
+@pytest.mark.skipif(WRITE, reason="the table is being written")
+def test_the_committed_table_is_of_these_cases() -> None:
+    """Same modes, families, paddings, limit and number of cases as this file runs, every cell a passing measurement.
+
+    After a change here: T3_WRITE_MATRIX=1 pytest tests/test_sampler_matrix.py, and commit the table.
+    """
+    head, rule, *rows = [line for line in TABLE.read_text().splitlines() if line.startswith("|")]
+    assert head == "| mode | " + " | ".join(CONFIGS) + " |" and set(rule) == set("|-")
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    assert [row[0] for row in cells] == [*MODES, f"`with tilt(...)`, {len(IN_PLACE)} modes"]
+    assert all(0 < float(cell) <= LIMIT for row in cells for cell in row[1:])
+    assert summary(CASES) in TABLE.read_text()
+
+
 @pytest.fixture(scope="module", autouse=True)
 def matrix() -> Any:
     yield
-    if os.environ.get("T3_WRITE_MATRIX") == "1":
-        write_matrix(Path(__file__).resolve().parent.parent / "results" / "sampler_matrix.md")
+    if WRITE:
+        write_matrix(TABLE)
 
 
 def write_matrix(path: Path) -> None:
@@ -96,11 +112,16 @@ def write_matrix(path: Path) -> None:
     for row in rows:
         cells = [measured.get((row, name)) for name in CONFIGS]
         lines.append(f"| {row} | " + " | ".join("-" if c is None else f"{c['delta']:.0e}" for c in cells) + " |")
-    cases = int(sum(cell["cases"] for cell in measured.values()))
-    lines += [
-        "",
-        f"{cases} cases passed: every row of a batch equals the float64 reference token for token; cells give the",
-        f"largest absolute difference of log p (limit {LIMIT:.0e}) over paddings {', '.join(PADDINGS)}.",
-    ]
+    passed = int(sum(cell["cases"] for cell in measured.values()))
+    assert passed == CASES, f"{passed} of {CASES} cases passed: a table is written of a whole run only"
     with atomic_write(path) as handle:
-        handle.write("\n".join(lines) + "\n")
+        handle.write("\n".join([*lines, "", summary(CASES)]))
+
+
+def summary(cases: int) -> str:
+    """The sentences below the table."""
+    return (
+        f"{cases} cases passed: every row of a batch equals the float64 reference token for token; cells give the\n"
+        f"largest absolute difference of log p (limit {LIMIT:.0e}) over paddings {', '.join(PADDINGS)}.\n"
+        'Right-padded continuation runs with "holes": there `generate` renumbers the tokens itself, for any model.\n'
+    )
