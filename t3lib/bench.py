@@ -5,7 +5,6 @@ and what needs the base falls back to the tiny shape when the named one is too l
 """
 
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from t3lib import bench_head, bench_model, cost, results, synthetic
+from t3lib.bench_decode import decode_overhead, small_config
 from t3lib.bench_head import HeadShape
 from t3lib.errors import UserError
 from t3lib.files import write_json
@@ -68,7 +68,8 @@ def sections(
     model = base()
     yield bench_model.feature_rows(model, used, machine, repeats=repeats)
     yield bench_model.evaluation_rows(model, used, machine, repeats=repeats, count=8 if device == "cpu" else 32)
-    yield decode_rows(model, used, repeats)
+    small = device == "cpu" and not tiny
+    yield decode_rows(small_config() if small else model, "random" if small else used, repeats)
     del model
     yield bench_model.step_rows(
         base if device == "cpu" else lambda: _checkpointed(base()), used, machine,
@@ -77,18 +78,21 @@ def sections(
     yield synthetic_rows(20 if tiny else 200)
     if golden and data:
         yield bench_model.golden_rows(golden, data)
+    yield [value_row("peak memory of the whole process", device, results.peak_memory_bytes() / 1e9, "GB")]
 
 
-def decode_rows(model: PreTrainedModel, shape: str, repeats: int, new_tokens: int = 32) -> Rows:
-    """Seconds a token of the base and of T3, by `bench_decode.decode_overhead`."""
-    if find_spec("t3lib.bench_decode") is None:
-        return []
-    from t3lib.bench_decode import decode_overhead
-
-    return [
-        value_row(f"decoding: {entry.pop('what', 'overhead')}", shape, entry.pop("median", None), entry.pop("unit", ""))
-        for entry in decode_overhead(model, batch_sizes=(1, 8), new_tokens=new_tokens, repeats=repeats)
-    ]
+def decode_rows(base: Any, shape: str, repeats: int, new_tokens: int = 32) -> Rows:
+    """Milliseconds a token of the base (a model or a configuration) and of T3, and the overhead."""
+    made = []
+    for entry in decode_overhead(base, batch_sizes=(1, 8), new_tokens=new_tokens, repeats=repeats):
+        name, where = f"decoding, batch of {entry['batch_size']}", f"{entry['parameters'] / 1e6:.0f}M {shape}"
+        quartiles = f"quartiles {100 * entry['overhead_low']:+.1f} to {100 * entry['overhead_high']:+.1f}%"
+        made += [
+            value_row(f"{name}: base", where, entry["base_ms"], "ms/token", f"{entry['clock']} clock"),
+            value_row(f"{name}: T3", where, entry["t3_ms"], "ms/token", f"{entry['clock']} clock"),
+            value_row("  overhead", where, 100 * entry["overhead"], "%", quartiles),
+        ]
+    return made
 
 
 def synthetic_rows(trials: int) -> Rows:

@@ -28,6 +28,7 @@ __all__ = [
     "fit_head",
     "fit_heads",
     "plan_steps",
+    "prepare",
     "steps_per_epoch",
 ]
 
@@ -157,9 +158,24 @@ def learning_rates(lr: float, warmup: int, total: int) -> list[float]:
     return rise + [lr * (total - t) / (total - warmup) for t in range(warmup, total)]
 
 
-def _fit_together(
-    features: Features, settings: Sequence[FitSettings], vocab_size: int, device: torch.device, bar: Any
-) -> list[T3Head]:
+@dataclass(frozen=True)
+class Prepared:
+    """Heads about to be fitted together: where they start, their problem on the active rows of B, and its steps.
+
+    indices: the tokens of every step, epoch after epoch; rates: learning rates, [head][step]; active (rows,): the
+    tokens of the vocabulary that are a target in any step, in the order of the problem's rows of B.
+    """
+
+    heads: list[T3Head]
+    problem: Problem
+    indices: list[Tensor]
+    rates: list[list[float]]
+    active: Tensor
+    per_epoch: int
+
+
+def prepare(features: Features, settings: Sequence[FitSettings], vocab_size: int, device: torch.device) -> Prepared:
+    """What `fit_heads` lays out before the first step, for heads that see the same rows in the same order."""
     first = settings[0]
     steps = plan_steps(features.s, epochs=first.epochs, batch_size=first.batch_size, epoch=first.epoch, seed=first.seed)
     per_epoch = len(steps) // first.epochs
@@ -184,18 +200,25 @@ def _fit_together(
         [head.A.detach().to(device) for head in heads], [head.B.detach()[active].to(device) for head in heads],
         [(own.decay, own.weight_decay) for own in settings],
     )  # fmt: skip
+    return Prepared(heads, problem, indices, rates, active, per_epoch)
+
+
+def _fit_together(
+    features: Features, settings: Sequence[FitSettings], vocab_size: int, device: torch.device, bar: Any
+) -> list[T3Head]:
+    made = prepare(features, settings, vocab_size, device)
     run = run_graph if device.type == "cuda" else run_steps
-    run(problem, indices, rates, lambda: bar.update(1 / per_epoch))
+    run(made.problem, made.indices, made.rates, lambda: bar.update(1 / made.per_epoch))
 
     for head, own, rate, a, b in zip(
-        heads, settings, rates, problem.A.split([own.rank for own in settings]), problem.B
+        made.heads, settings, made.rates, made.problem.A.split([own.rank for own in settings]), made.problem.B
     ):
         if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
             raise UserError(f"the head diverged at lr {own.lr:g}, or the features are not finite")
         whole = untouched_rows(head.B.detach(), rate, own.decay, own.weight_decay)
-        whole[active] = b[: len(active)].cpu()
+        whole[made.active] = b[: len(made.active)].cpu()
         head.A.data, head.B.data = a.cpu().clone(), whole
-    return [head.eval() for head in heads]
+    return [head.eval() for head in made.heads]
 
 
 def _start(features: Features, own: FitSettings, vocab_size: int) -> T3Head:

@@ -1,7 +1,7 @@
 """Clocks: repeated, synchronised, warmed up; rows of the cost table; ceilings of the machine, measured.
 
-Two clocks: the wall, and the processor's own ("busy"), which other programs on the machine do not slow. Ratios between
-two computations on a CPU are of busy time, on a GPU of the wall's.
+Two clocks: the wall, and the process's own ("busy"), which other programs lengthen little. They are used for ratios
+where both mean the same on an idle machine: one thread on a CPU. Elsewhere busy is the wall's time too.
 """
 
 import statistics
@@ -21,14 +21,14 @@ COLUMNS = [
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of each repeat by the wall clock and by the processor's, a thread."""
+    """Seconds of each repeat by the wall clock and by the process's own (see above)."""
 
     wall: tuple[float, ...]
     busy: tuple[float, ...]
 
     @property
     def cost(self) -> float:
-        """Median seconds to compare by: busy where there is a difference (CPU), else the wall's."""
+        """Median seconds to compare by."""
         return min(statistics.median(self.wall), statistics.median(self.busy))
 
     def scaled(self, factor: float) -> "Timing":
@@ -44,6 +44,7 @@ def timed(work: Callable[[], object], *, repeats: int = 3, warmup: int = 1) -> T
 def interleaved(works: Mapping[str, Callable[[], object]], *, repeats: int = 3, warmup: int = 1) -> dict[str, Timing]:
     """Several computations in turn, so that a machine that slows down slows all of them."""
     cuda = torch.cuda.is_available()
+    own = not cuda and torch.get_num_threads() == 1
     for _ in range(warmup):
         for work in works.values():
             work()
@@ -57,7 +58,7 @@ def interleaved(works: Mapping[str, Callable[[], object]], *, repeats: int = 3, 
             if cuda:
                 torch.cuda.synchronize()
             wall, busy = time.perf_counter() - wall, time.process_time() - busy
-            seen[name].append((wall, wall if cuda else busy / torch.get_num_threads()))
+            seen[name].append((wall, busy if own else wall))
     return {name: Timing(*map(tuple, zip(*pairs))) for name, pairs in seen.items()}
 
 

@@ -10,9 +10,11 @@ import torch
 
 from t3lib import bench, bench_head, bench_model, cli, cost, timing
 from t3lib.bench_head import HeadShape
+from t3lib.classifier import FitSettings, fit_head, prepare
 from t3lib.errors import UserError
 from t3lib.evaluate import evaluate
 from t3lib.files import read_json, write_json
+from t3lib.fit_steps import run_steps
 from t3lib.head import T3Head
 from t3lib.models import random_model
 
@@ -92,9 +94,22 @@ def test_head_rows_and_the_worth_of_not_forming_logits():
     full = rows["head training, full-vocabulary loss, fused AdamW"]
     assert ours["repeats"] == 2 and full["note"] == "extrapolated from 3 steps"
     assert all(entry["over_bound"] > 1 for entry in rows.values() if entry["unit"] == "s")
-    ratio = rows["full vocabulary / ours"]["median"]
-    assert ratio > 1.5, "at |V| = 4096 it is 10: a wide margin for a busy machine"
-    assert ratio == pytest.approx(cost_of(full) / cost_of(ours), rel=1e-6)
+    assert rows["full vocabulary / ours"]["median"] > 1.5, "at |V| = 4096 it is 10: a wide margin for a busy machine"
+    assert rows["gathered rows / ours"]["note"] == "medians of 8 steps in turn"
+
+
+def test_steps_one_at_a_time_are_the_fit_and_the_textbook():
+    """What is on the clock step by step is what `fit_heads` does, and what dense AdamW gives."""
+    features, own = bench_head.problem(SMALL), FitSettings(**SMALL.settings)
+    made = prepare(features, [own], SMALL.vocab, torch.device("cpu"))
+    for index, rate in zip(made.indices, made.rates[0]):
+        run_steps(made.problem, [index], [[rate]], lambda: None)
+    whole = fit_head(features, vocab_size=SMALL.vocab, progress=False, **SMALL.settings)
+    plain = bench_head.textbook(features, SMALL)
+    seen = bench_head.targets(features, SMALL)
+    assert torch.equal(made.problem.A, whole.A) and torch.equal(whole.A, plain.A)
+    assert torch.equal(made.problem.B[0][: len(seen)], plain.B[seen])
+    assert len(seen) < SMALL.vocab / 2 and (whole.B - plain.B).abs().max() <= 1e-5
 
 
 def test_bounds_of_the_whole_run_are_the_sum_of_its_steps():
