@@ -84,7 +84,7 @@ def load_model(
             raise
         raise UserError(f"cannot load model {name}: damaged safetensors file ({error})") from None
     if not load_in:
-        model.to(device=device)  # by name: the typed wrapper takes no positional device
+        model.to(device)  # type: ignore[arg-type]
     return model.eval(), tokenizer
 
 
