@@ -162,7 +162,7 @@ def step_rows(
         read = lengths if LOSSES[method].retain and LOSSES[method].alpha_r else lengths[:batch]
         work = cost.training_step(_sizes(model), read, len(read), itemsize=model.dtype.itemsize)
         bound = None if method in ("ULD", "RMU") else work  # they run, or train, a part of the layers only
-        note = f"{len(read)} rows; mean of {steps} steps"
+        note = f"{len(read)} rows; mean of {steps} steps, wall clock"
         if torch.cuda.is_available():
             note += f"; peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB"
         timing = Timing((seconds,), (seconds,))

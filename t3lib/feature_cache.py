@@ -33,8 +33,8 @@ COLUMNS = 509  # prime, so that exchanged rows of a weight matrix fall into othe
 def fingerprint(model: PreTrainedModel) -> str:
     """Key of a model's configuration and weights, in one pass over their memory, on whatever device they are.
 
-    Every tensor is viewed as 32-bit words in rows of 509, whose exact column sums are hashed: no single changed weight
-    escapes. Weights that are not in memory (offloaded) count by the model's name and revision.
+    Every tensor is viewed as 64-bit words in rows of 509, whose column sums modulo 2^64 are hashed: no single changed
+    weight escapes. Weights that are not in memory (offloaded) count by the model's name and revision.
     """
     config = model.config.to_dict()
     source = [config.pop("_name_or_path", None), getattr(model.config, "_commit_hash", None)]
@@ -47,8 +47,10 @@ def fingerprint(model: PreTrainedModel) -> str:
 
 def _column_sums(tensor: Tensor) -> list[Any]:
     raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    whole = raw.numel() // (4 * COLUMNS) * 4 * COLUMNS
-    words = raw[:whole].view(torch.int32).reshape(-1, COLUMNS).sum(0, dtype=torch.int64)
+    if raw.storage_offset() % 8:
+        raw = raw.clone()
+    whole = raw.numel() // (8 * COLUMNS) * 8 * COLUMNS
+    words = raw[:whole].view(torch.int64).reshape(-1, COLUMNS).sum(0)
     return [list(tensor.shape), str(tensor.dtype), words.tolist(), raw[whole:].tolist()]
 
 

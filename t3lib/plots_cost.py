@@ -62,5 +62,5 @@ def seconds(rows: pd.DataFrame) -> Figure:
     axis.plot(shown["lower_bound"].astype(float), height, ls="", marker="|", ms=8, color="black", label="lower bound")
     axis.set(yticks=height, xscale="log", xlabel="seconds (bars: all repeats)")
     axis.set_yticklabels(shown["what"])
-    axis.legend(loc="lower right")
+    figure.legend(loc="outside upper center", ncols=3)
     return figure

@@ -219,6 +219,26 @@ def test_another_model_template_or_dtype_is_another_cache(tiny_model, tokenizer,
     assert (f"of another {named}" in caplog.text) == (change != "rows"), "the user is told why they are computed again"
 
 
+def test_the_fingerprint_sees_every_weight_and_nothing_but_content(tiny_model):
+    known = feature_cache.fingerprint(tiny_model)
+    other = copy.deepcopy(tiny_model)
+    assert feature_cache.fingerprint(other) == known
+    for name, weight in other.named_parameters():
+        flat = weight.data.view(-1)
+        for place in (0, len(flat) // 2, -1):
+            kept = flat[place].clone()
+            flat[place] = -kept if kept else 1.0
+            assert feature_cache.fingerprint(other) != known, name
+            flat[place] = kept
+    odd = torch.empty(weight.numel() + 1)[1:].view(weight.shape)  # begins at 4 bytes, not at 8
+    weight.data = odd.copy_(weight.data)
+    assert feature_cache.fingerprint(other) == known
+    swapped = copy.deepcopy(tiny_model)
+    rows = swapped.model.embed_tokens.weight.data
+    rows[[7, 8]] = rows[[8, 7]]
+    assert feature_cache.fingerprint(swapped) != known
+
+
 def test_a_folder_that_cannot_be_written(tiny_model, tokenizer, tmp_path):
     (tmp_path / "file").write_text("not a folder")
     with pytest.raises(UserError, match="cannot keep .* of features in .*T3_CACHE"):
