@@ -255,6 +255,13 @@ def test_sections_cover_the_issue_at_the_tiny_shape(monkeypatch):
     assert args[1] == "tiny" and args[0].config.hidden_size == 64, "on a CPU the base falls back"
 
 
+def test_decode_rows_have_both_and_the_overhead(model):
+    rows = bench.decode_rows(model, "tiny", 3, new_tokens=2)
+    assert [entry["unit"] for entry in rows] == ["ms/token", "ms/token", "%"] * 2
+    assert all(entry["median"] > 0 for entry in rows if entry["unit"] == "ms/token")
+    assert rows[2]["note"].startswith("quartiles") and bench.line(rows[2]).startswith("  overhead")
+
+
 def test_synthetic_rows_have_the_ratio_to_scikit_learn():
     rows = bench.synthetic_rows(2)
     assert [entry["unit"] for entry in rows] == ["s", "s", "s", "×"]
