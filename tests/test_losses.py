@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
+from scipy.optimize import brentq
 from scipy.special import log_softmax, logsumexp, softmax
 from torch import tensor
 
@@ -227,6 +228,76 @@ def test_golden_figures_run_anywhere(name):
     loss = terms.alpha_f * terms.forget(**{key: given[key] for key in wanted if key in given}).mean()
     loss += terms.alpha_r * terms.retain(*golden_rows("retain")).mean() if terms.retain else 0.0
     assert loss.item() == pytest.approx(GOLDEN_LOSSES[name], rel=1e-5)
+
+
+# What the other three see of that model: not logits and states, but the few numbers a position that decide the loss.
+POSITIONS = json.loads((Path(__file__).parent / "golden_positions.json").read_text())
+TOKENS_IN_ALL = 2048  # the golden model's vocabulary
+
+
+def entropy_of(masses):
+    return -(masses * np.log(masses)).sum()
+
+
+def logit_with(entropy, logp, index):
+    """(V,) log-probabilities with ln p = logp at `index` and this entropy: two levels among the other tokens."""
+    rest, p = TOKENS_IN_ALL - 1, np.exp(logp)
+
+    def masses(share):
+        others = np.full(rest, (1 - p) * (1 - share) / (rest - 1))
+        others[0] = (1 - p) * share
+        return np.insert(others, index, p)
+
+    share = brentq(lambda share: entropy_of(masses(share)) - entropy, 1 / rest, 1 - 1e-12, xtol=1e-14)
+    return np.log(masses(share))
+
+
+def test_golden_undial_runs_anywhere():
+    """With policy = reference a position's loss depends on its entropy and on ln p of the lowered token alone."""
+    rows = POSITIONS["undial"]
+    answer = np.array([row["answer"] for row in rows], bool)
+    index = np.where(answer, 7, TOKENS_IN_ALL - 100)  # outside answers: the label -100 as an index
+    logit = [
+        [logit_with(*facts) for facts in zip(row["entropy"], row["logp"], places)] for row, places in zip(rows, index)
+    ]
+    given = {"logit": tensor(np.array(logit)), "logit_ref": tensor(np.array(logit)), "answer": tensor(answer)}
+    loss = L.undial(**given, targets=tensor(np.where(answer, 7, 0)))
+    assert loss.mean().item() == pytest.approx(3.79213738, rel=1e-5)
+
+
+def test_golden_rmu_runs_anywhere():
+    """A state's distance to c·u needs its length and its part along u: 2 of the model's 64 coordinates."""
+    rows = POSITIONS["rmu"]
+    hidden = torch.zeros(len(rows), max(len(row["along"]) for row in rows), 64, dtype=torch.float64)
+    in_answer = torch.zeros(hidden.shape[:2], dtype=torch.bool)
+    for b, row in enumerate(rows):
+        along = tensor(row["along"], dtype=torch.float64)
+        across = (tensor(row["square"], dtype=torch.float64) - along**2).sqrt()
+        hidden[b, : len(along), :2] = torch.stack([along, across], -1)
+        in_answer[b, : len(along)] = True
+    control = torch.eye(64, dtype=torch.float64)[0] * 0.7
+    loss = L.rmu_forget(hidden, control, in_answer, ~in_answer)
+    assert loss.mean().item() == pytest.approx(0.115619197, rel=1e-5)
+    assert not L.rmu_retain(hidden, hidden, in_answer, ~in_answer).any()  # policy = reference
+
+
+def mean_logf(x):
+    return x / TOKENS_IN_ALL - np.logaddexp(x, np.log(TOKENS_IN_ALL - 1))
+
+
+def test_golden_uld_runs_anywhere():
+    """KL to uniform needs only the mean ln f of a position: logits (x, 0, …, 0) with that mean."""
+    rows = [tensor(row, dtype=torch.float64) for row in POSITIONS["uld_forget"]]
+    answer = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True)
+    forget = L.nll(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), answer).mean().item()
+    mean = np.array(POSITIONS["uld_retain_mean"])
+    logit = np.zeros((*mean.shape, TOKENS_IN_ALL))
+    for place, value in np.ndenumerate(mean):
+        logit[(*place, 0)] = brentq(lambda x, m: mean_logf(x) - m, 0, 1e6, args=(value,))
+    retain = L.uniform_kl(tensor(logit), torch.zeros(mean.shape, dtype=torch.bool)).mean().item()
+    assert forget == pytest.approx(4.5035615, rel=1e-5)
+    assert retain == pytest.approx(4.23234844, rel=1e-5)
+    assert forget + L.LOSSES["ULD"].alpha_r * retain == pytest.approx(25.6653042, rel=1e-5)
 
 
 # --- the golden figures, computed by the reference implementation on a tiny model ---
