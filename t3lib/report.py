@@ -62,7 +62,7 @@ def finish(graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place, 
     counts = {
         state: sum(o.state == state for o in outcomes.values()) for state in ("done", "cached", "failed", "skipped")
     }
-    entries = {job.name: _entry(job, outcomes[job.name]) for job in graph}
+    entries = _kept(out / "manifest.json") | {job.name: _entry(job, outcomes[job.name]) for job in graph}
     manifest = {"profile": profile, "threads": int(place.threads), "jobs": entries}
     if not _same(out / "manifest.json", manifest):  # a mere check leaves the files, and git, alone
         write_json(out / "manifest.json", manifest)
@@ -79,6 +79,14 @@ def _entry(job: Job, outcome: Outcome) -> dict[str, Any]:
     if outcome.state in ("failed", "skipped"):
         return entry | {"because" if state == "skipped" else "error": outcome.error, "cell": outcome.cell}
     return entry | {"outputs": outcome.outputs}
+
+
+def _kept(path: Path) -> dict[str, Any]:
+    """Entries of an earlier manifest: a run of some notebooks (`--only`) leaves what the others left."""
+    try:
+        return dict(read_json(path)["jobs"]) if path.is_file() else {}
+    except (UserError, KeyError, TypeError, ValueError):
+        return {}
 
 
 def _same(path: Path, manifest: dict[str, Any]) -> bool:

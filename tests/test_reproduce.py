@@ -358,6 +358,14 @@ def test_equal_outputs_of_a_rerun_job_stop_the_rerun_there(box):
     assert box() == 0 and box.ran == [job("NPO")] and "cached  05_paper_tables" in box.printed
 
 
+def test_a_run_of_some_notebooks_leaves_what_the_manifest_says_of_the_others(box):
+    assert box() == 0
+    before = box.manifest()
+    box.profile(methods="Original, NPO", more="notebooks: {05_paper_tables: {}}")
+    assert box(only=["05_paper_tables"], fresh=True) == 0
+    assert box.ran == [TABLES] and set(box.manifest()) == set(before)
+
+
 def test_a_notebook_that_raises_is_named_and_the_others_finish(box):
     box.profile(methods="Original, NPO, SimNPO", more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
     assert box() == 1
