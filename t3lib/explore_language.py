@@ -186,7 +186,9 @@ def render(name: str, each: Scene, now: View, T: float, position: int, tokenizer
     for token, p, tempered, f, p_hat in zip(*(column.tolist() for column in columns)):
         word = html.escape(tokenizer.decode([token])).replace(" ", "␣").replace("\n", "⏎")
         word = f"<b>{word}</b> ◂" if token == now.target else word
-        cells = _bar(p, YELLOW) + _bar(tempered, GREY) + f"<td>× {f:.3f}</td>" + _bar(p_hat, BLUE)
+        cells = (
+            _bar(p, YELLOW) + _bar(tempered, GREY) + f"<td style='padding-right:8px'>× {f:.3f}</td>" + _bar(p_hat, BLUE)
+        )
         rows.append(f"<tr><td>{word}</td>{cells}</tr>")
     rest = [1 - values.sum().item() for values in (now.p, now.tempered, now.p_hat)]
     cells = _bar(rest[0], YELLOW) + _bar(rest[1], GREY) + "<td></td>" + _bar(rest[2], BLUE)
@@ -203,4 +205,4 @@ def render(name: str, each: Scene, now: View, T: float, position: int, tokenizer
 def _bar(p: float, colour: str) -> str:
     """A table cell with a bar 60 pixels long at p = 1."""
     bar = f"<span style='display:inline-block;height:9px;width:{60 * p:.0f}px;background:{colour}'></span>"
-    return f"<td style='min-width:100px;text-align:left'>{bar} {p:.3f}</td>"
+    return f"<td style='min-width:104px;text-align:left;white-space:nowrap'>{bar} {p:.3f}</td>"
