@@ -57,7 +57,8 @@ flex-wrap:wrap;gap:.8rem;z-index:1}.filters label{font-size:13px;color:var(--mut
 .card{border:1px solid var(--line);border-radius:6px;padding:.7rem .9rem;margin:.8rem 0}
 .card dl{display:grid;grid-template-columns:8rem 3.2rem 1fr;gap:.15rem .6rem;margin:0;font-size:14px}
 .card dt{color:var(--mute)}.card dd{margin:0;overflow-wrap:anywhere}.card .q{font-weight:600;margin-bottom:.4rem}
-.T3{background:var(--ours)}.right{color:#00664b}.wrong{color:#9a3412;font-weight:700}button{font:inherit;padding:.3rem .8rem}
+.T3{background:var(--ours)}.right{color:#00664b}.wrong{color:#9a3412;font-weight:700}
+button{font:inherit;padding:.3rem .8rem}
 """
 
 SCRIPT = """

@@ -38,7 +38,11 @@ def errors(table: pd.DataFrame, side: str, vary: str, methods: Sequence[str] = t
         for method in methods:
             part = table[(table[vary] == value) & (table["method"] == method)].sort_values("T")
             mean, se = part[f"{side}_error"], part[f"{side}_se"]
-            look: dict[str, Any] = {"color": colours[value], "ls": DASHES[method], "lw": 1.3 if method == "exact" else 1.0}
+            look: dict[str, Any] = {
+                "color": colours[value],
+                "ls": DASHES[method],
+                "lw": 1.3 if method == "exact" else 1.0,
+            }
             if method == "exact":
                 every = max(1, len(part) // 9)
                 look |= {"marker": marker, "ms": 3.5, "markevery": every}
