@@ -4,6 +4,7 @@ Ji et al. (2024), as arXiv:2602.10217 uses it; `t3lib.uld` divides the base's di
 """
 
 import copy
+import warnings
 from typing import Any
 
 import torch
@@ -60,6 +61,7 @@ def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int =
         owner, _, leaf = name.rpartition(".")
         assistant.get_submodule(owner).register_buffer(leaf, buffers[name].clone(), persistent=False)
     lora = LoraConfig(r=rank, lora_alpha=rank, lora_dropout=DROPOUT, target_modules="all-linear", task_type="CAUSAL_LM")
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # PEFT still asks for a flag that Transformers renamed
         torch.manual_seed(seed)
         return get_peft_model(assistant, lora)

@@ -7,9 +7,10 @@ import logging
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 
 SLOT = {"slot": 1}
 CONNECT_SECONDS = 15
+NO_DASHBOARD = "127.0.0.1:0"  # None would mean port 8787 on every interface, and a warning where that is taken
+CHECK_SECONDS = 5.0  # between two looks whether the local workers are there
 # Options of dask_jobqueue.SLURMCluster that a --slurm file may set, and ours: `jobs`, how many jobs to submit.
 SLURM_OPTIONS = frozenset(
     "jobs queue account walltime job_cpu job_mem cores memory interface protocol death_timeout local_directory "
@@ -62,10 +65,37 @@ def client_for(workers: int | None, scheduler: str | None, slurm: str | Path | N
         from distributed import Client
 
         try:
-            with Client(cluster, set_as_default=False) as client:
+            with (
+                Client(cluster, set_as_default=False) as client,
+                nullcontext() if slurm is not None else _kept(cluster),
+            ):
                 yield client
         finally:
             cluster.close()
+
+
+@contextmanager
+def _kept(cluster: Any) -> Iterator[None]:
+    """Replace workers that Dask itself gives up, as when one dies while it starts: their jobs would wait for ever."""
+    wanted, ended = len(cluster.workers), threading.Event()
+
+    def check() -> None:
+        for name, worker in list(cluster.workers.items()):
+            if worker.status.name in ("closed", "failed"):
+                del cluster.workers[name]
+        cluster.scale(wanted)
+
+    def keep() -> None:
+        while not ended.wait(CHECK_SECONDS):
+            cluster.loop.add_callback(check)
+
+    thread = threading.Thread(target=keep, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _local(workers: int | None) -> Any:
@@ -79,7 +109,7 @@ def _local(workers: int | None) -> Any:
         processes=True,
         resources=SLOT,
         memory_limit=0,  # a kernel's memory is not the worker's: Dask must not judge it
-        dashboard_address=None,
+        dashboard_address=NO_DASHBOARD,
         local_directory=str(cache_dir("dask")),
         silence_logs=logging.CRITICAL,
     )
@@ -126,7 +156,7 @@ def _slurm(path: Path) -> Any:
             raise UserError(f"--slurm {path}: there is no {command} on this machine")
     jobs = options.pop("jobs")
     options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--resources", "slot=1"]
-    options.setdefault("scheduler_options", {"dashboard_address": None})
+    options.setdefault("scheduler_options", {"dashboard_address": NO_DASHBOARD})
     refused: list[str] = []
     cluster = _watched_slurm(refused)(processes=1, **options)
     # scale, not adapt: adapt drops workers between stages (dask-jobqueue#701)

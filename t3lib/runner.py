@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import content_key, read_json, sha256_file, write_json
+from t3lib.files import content_key, lock, read_json, sha256_file, write_json
 from t3lib.jobs import Job
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
@@ -102,7 +102,12 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
     if causes and not (job.partial and len(causes) < len(before)):
         return Outcome(job.name, "skipped", error=causes[0])
     _prepare(place)
-    key = run_key(job, before)
+    # Another worker may still be at this job for a runner that was killed: then wait, and find it done.
+    with lock(place.marks / f"{job.name}.lock"):
+        return _execute(job, run_key(job, before), before, place)
+
+
+def _execute(job: Job, key: str, before: Sequence[Outcome], place: Place) -> Outcome:
     if not place.fresh and (outcome := finished(job, key, place)):
         return outcome  # the jobs before it ran, but made what they had made
     start = time.monotonic()
@@ -193,6 +198,8 @@ def _outputs(job: Job, place: Place) -> dict[str, str]:
 
 def _run_notebook(job: Job, place: Place) -> None:
     """Papermill into X.partial.ipynb, renamed when every cell ran; a kernel that dies is started again."""
+    # jsonschema's check of IRIs, which no notebook has, is two fifths of the seconds that importing papermill takes.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
     import papermill
 
     logging.getLogger("papermill").setLevel(logging.ERROR)

@@ -29,6 +29,17 @@ WORK = """for seed in seeds or [0]:
     text = json.dumps([method, split, seed, temperatures, hyper, os.environ["OMP_NUM_THREADS"]])
     score = hashlib.sha256(text.encode()).hexdigest()
     write_json(runs / f"{method}--{split}--Tnone--seed{seed}.json", {"score": score, "text": text})"""
+# A little real training: float32 sums, whose bits would show another number of threads or another order.
+TRAIN = """import numpy as np
+for seed in seeds or [0]:
+    rng = np.random.default_rng(seed)
+    x, y = (rng.normal(size=(2000, d)).astype("float32") for d in (300, 60))
+    weight = np.zeros((300, 60), "float32")
+    for _ in range(20):
+        weight -= 1e-3 * x.T @ (np.tanh(x @ weight) - y)
+    bits = hashlib.sha256(weight.tobytes()).hexdigest()
+    score = f"{bits} {weight.sum()!r} OMP {os.environ['OMP_NUM_THREADS']} BLAS {os.environ['OPENBLAS_NUM_THREADS']}"
+    write_json(runs / f"{method}--{split}--Tnone--seed{seed}.json", {"score": score})"""
 FAIL = """if f"{method}/{split}" in fail:
     broken = 1 / 0"""
 TABLES = """import json
@@ -49,9 +60,9 @@ def write_notebook(path: Path, parameters: str, *cells: str) -> None:
     nbformat.write(notebook, path)
 
 
-def write_notebooks(folder: Path) -> Path:
+def write_notebooks(folder: Path, work: str = WORK) -> Path:
     """02 and 05 as no-ops in `folder`; a profile must give models, so that no base is trained."""
-    write_notebook(folder / "02_tofu_unlearning.ipynb", PARAMETERS, UNLEARN, WORK, FAIL)
+    write_notebook(folder / "02_tofu_unlearning.ipynb", PARAMETERS, UNLEARN, work, FAIL)
     write_notebook(folder / "05_paper_tables.ipynb", 'out: str = ""\n', TABLES)
     return folder
 

@@ -11,12 +11,12 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
+from contextlib import contextmanager
 
 import faults
 import psutil
 import pytest
-from fleet import PATIENCE, Fleet, wait
+from fleet import Fleet, wait
 
 from t3lib import cluster, files, reproduce, runner
 from t3lib.errors import UserError
@@ -25,6 +25,34 @@ from t3lib.runner import Outcome, Place
 
 NAPS = "notebooks: {02_tofu_unlearning: {nap: %s}}"
 METHODS = "Original, NPO, SimNPO"
+
+
+# a scheduler of one's own --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def dask_on(folder):
+    """A function that starts dask processes, and its `.scheduler()` -> address; all are gone at the end."""
+    started = []
+
+    def start(*words):
+        with open(folder / "dask.log", "ab") as log:
+            command = [sys.executable, "-m", "dask", *words, "--no-dashboard"]
+            started.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log))
+        return started[-1]
+
+    def scheduler():
+        file = folder / "scheduler.json"
+        start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))
+        wait(file.is_file)
+        return json.loads(file.read_text())["address"]
+
+    start.scheduler, start.started = scheduler, started
+    yield start
+    for process in started:
+        process.terminate()
+    for process in started:
+        process.wait(30)
 
 
 @pytest.fixture(scope="module")
@@ -40,45 +68,57 @@ def reference(tmp_path_factory):
 
 
 def test_a_killed_worker_costs_nothing(tmp_path, reference):
-    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.5)
+    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
     started = fleet.start("workers", 2)
     fleet.wait_for_kernel(1)
     worker = psutil.Process(fleet.kernels()[0]).parent()
     assert worker.pid != started.pid  # a worker, not the runner
     worker.kill()
-    assert started.wait(PATIENCE) == 0, fleet.log
+    assert started.wait() == 0, fleet.log
     assert len(fleet.kernels()) > 3  # the job in flight ran again
     assert not fleet.orphans()
     faults.injected("kill -9 of a worker", reference, fleet.results())
 
 
-def test_the_runner_killed_ten_times(tmp_path, reference):
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory):
+    """Address and process of a scheduler with two workers, which outlive the runners; the last test here kills it."""
+    with dask_on(tmp_path_factory.mktemp("dask")) as start:
+        address = start.scheduler()
+        for _ in range(2):
+            start("worker", address, "--nthreads", "1", "--resources", "slot=1")
+        yield address, start.started[0]
+
+
+def test_the_runner_killed_ten_times(tmp_path, reference, remote):
+    """With workers of its own, which die with it, and with a scheduler's, which go on with the job they are at."""
     moments = random.Random(7)
-    times = rounds = 0
+    fleet, fleets, times = None, [], 0
     while times < 10:
-        rounds += 1
-        fleet = Fleet(tmp_path / str(rounds), methods=METHODS, more=NAPS % 0.2)
-        finished = False
-        while times < 10 and not finished:
-            before = len(fleet.kernels())
-            started = fleet.start("workers", 2)
-            fleet.wait_for_kernel(before + 1, started)
-            time.sleep(moments.uniform(0, 3))
-            finished = started.poll() is not None
-            if not finished:
-                started.kill()
-                started.wait()
-                times += 1
-        assert fleet.run("workers", 2) == 0, fleet.log
+        if fleet is None:
+            fleet = Fleet(tmp_path / str(len(fleets)), methods=METHODS, more=NAPS % 0.2)
+            fleets.append(fleet)
+        where = ("scheduler", remote[0]) if times >= 3 else ("workers", 1 + times % 2)
+        before = len(fleet.kernels())
+        started = fleet.start(*where)
+        fleet.wait_for_kernel(before + 1, started)
+        time.sleep(moments.uniform(0, 1.5))
+        if started.alive():
+            started.kill()
+            times += 1
+        else:
+            fleet = None
+    assert fleet.run("scheduler", remote[0]) == 0, fleet.log
+    for fleet in fleets:
         assert fleet.results() == reference
-        assert not fleet.orphans()
         assert not list(fleet.out.rglob("*.partial*"))
-    faults.injected("kill -9 of the runner", reference, fleet.results(), times)
+        assert not fleet.orphans()
+    faults.injected("kill -9 of the runner", reference, fleets[-1].results(), times)
 
 
-def test_a_raising_notebook_in_a_kernel_is_named_with_its_cell_and_line(tmp_path, reference):
+def test_a_raising_notebook_in_a_kernel_is_named_with_its_cell_and_line(tmp_path, reference, remote):
     fleet = Fleet(tmp_path, methods="NPO, SimNPO", more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
-    assert fleet.run("workers", 2) == 1
+    assert fleet.run("scheduler", remote[0]) == 1
     entries = files.read_json(fleet.out / "manifest.json")["jobs"]
     failed = entries["02_tofu_unlearning--NPO--forget10"]
     assert (failed["state"], failed["cell"]) == ("failed", "cell 5: broken = 1 / 0")
@@ -89,38 +129,9 @@ def test_a_raising_notebook_in_a_kernel_is_named_with_its_cell_and_line(tmp_path
     faults.injected("notebook raises in its kernel", mine, {k: v for k, v in fleet.results().items() if k in mine})
 
 
-# a scheduler of one's own --------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def dask_processes(tmp_path):
-    """A scheduler process and functions that start it and workers of it; all are gone at the end."""
-    started = []
-
-    def start(*words):
-        with open(tmp_path / "dask.log", "ab") as log:
-            command = [sys.executable, "-m", "dask", *words, "--no-dashboard"]
-            started.append(subprocess.Popen(command, cwd=tmp_path, stdout=log, stderr=log))
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.terminate()
-    for process in started:
-        process.wait(30)
-
-
-def scheduler_address(file: Path) -> str:
-    wait(file.is_file)
-    return json.loads(file.read_text())["address"]
-
-
-def test_a_scheduler_that_goes_away(tmp_path, reference, dask_processes, monkeypatch, capsys):
-    file = tmp_path / "scheduler.json"
-    scheduler = dask_processes("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))
-    address = scheduler_address(file)
-    dask_processes("worker", address, "--nthreads", "1", "--resources", "slot=1")
-    fleet = Fleet(tmp_path / "fleet", methods=METHODS, more=NAPS % 0.5)
+def test_a_scheduler_that_goes_away(tmp_path, reference, remote, monkeypatch, capsys):
+    address, scheduler = remote
+    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 0.5)
     monkeypatch.setenv("T3_CACHE", str(fleet.cache))
     monkeypatch.setattr(cluster, "CONNECT_SECONDS", 3)
     done = fleet.cache / "done"
@@ -146,12 +157,12 @@ def test_an_address_that_is_none(address):
         pass
 
 
-def test_a_scheduler_whose_workers_have_no_slot(dask_processes, tmp_path):
+def test_a_scheduler_whose_workers_have_no_slot():
     from distributed import LocalCluster
 
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=cluster.NO_DASHBOARD
         ) as local,
         pytest.raises(UserError, match="no worker has a slot"),
         cluster.client_for(None, local.scheduler_address, None),
@@ -188,18 +199,32 @@ def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
     assert (outcomes["child"].state, outcomes["child"].error) == ("skipped", "job1")
 
 
-def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch):
-    """The training process' last line becomes the error; the stage is refused by bases.Stage itself."""
+def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
+    """Dask closes the nanny of a worker that dies while it starts, and would wait for workers for ever."""
+    monkeypatch.setattr(cluster, "CHECK_SECONDS", 0.2)
+    with cluster.client_for(1, None, None) as client:
+        [nanny] = client.cluster.workers.values()
+        client.cluster.sync(nanny.close)
+        assert client.submit(os.getpid, resources=cluster.SLOT).result(timeout=60) != os.getpid()
+
+
+def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch, capsys):
+    """What the training process prints last, here bases.Stage's own refusal, becomes the job's error."""
     monkeypatch.setattr(os, "environ", os.environ.copy())
-    place = Place("out", "nb", str(tmp_path), str(tmp_path))
+    monkeypatch.chdir(tmp_path)
     parameters = {"stage": {"data": "builtin", "authors": 0}, "name": "full", "seed": 0}
+    monkeypatch.setattr(sys, "argv", ["runner", json.dumps([parameters, str(tmp_path / "files"), os.getppid()])])
+    monkeypatch.setattr(runner, "_die_with", lambda parent: None)
+    assert runner.main() == 1
+    printed = capsys.readouterr().out
+    assert printed == "UserError: stage: authors must be at least 1, not 0\n"
+    python = tmp_path / "python"  # stands for the training process, whose imports take seconds
+    python.write_text(f"#!/bin/sh\necho 'Loading weights: 10%'\necho '{printed.strip()}'\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
     job = Job("base--full--seed0", "base", "", parameters, (), "key")
-    here = Path.cwd()
-    try:
-        outcome = runner.execute(job, [], place)
-    finally:
-        os.chdir(here)
-    assert outcome.state == "failed" and outcome.error.endswith("stage: authors must be at least 1, not 0")
+    outcome = runner.execute(job, [], Place("out", "nb", str(tmp_path), str(tmp_path)))
+    assert (outcome.state, outcome.error) == ("failed", f"RuntimeError: {printed.strip()}")
 
 
 # scale --------------------------------------------------------------------------------------------------------------

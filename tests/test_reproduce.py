@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import threading
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
@@ -459,6 +460,24 @@ def test_a_second_run_on_the_same_results_is_turned_away(box):
     with files.lock(marks / "lock"), pytest.raises(UserError, match="in use by another t3 reproduce"):
         box()
     assert box() == 0
+
+
+def test_a_job_that_a_worker_of_a_killed_runner_is_still_at_is_waited_for(box, monkeypatch):
+    places = []
+    real = runner.execute
+    monkeypatch.setattr(runner, "execute", lambda *args: places.append(args) or real(*args))
+    monkeypatch.setattr(reproduce.run, "__defaults__", (runner.execute,))
+    assert box() == 0
+    job_, before, place = next(args for args in places if args[0].name == job("NPO"))
+    del box.ran[:]
+    ended = []
+    waiting = threading.Thread(target=lambda: ended.append(real(job_, before, place)))
+    with files.lock(place.marks / f"{job('NPO')}.lock"):
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive() and not ended
+    waiting.join(30)
+    assert ended[0].state == "cached" and not box.ran
 
 
 def test_a_file_in_the_way_of_the_results_folder(box):
