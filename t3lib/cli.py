@@ -5,18 +5,11 @@ import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from t3lib._version import __version__
+from t3lib.arguments import Parser
 from t3lib.errors import UserError
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but a wrong argument is one line, not a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        print(f"{self.prog}: {message} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,7 @@
 """What the verbs unlearn, evaluate, generate and tune do: load, call the library, say what was made."""
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -87,7 +88,7 @@ def unlearn(args: argparse.Namespace) -> None:
     head.save_pretrained(args.out)
     print(f"head with {head.num_parameters:,} parameters trained on {len(forget)} forget and {len(retain)} retain rows "
           f"in {time.perf_counter() - start:.1f} s, saved to {args.out}")  # fmt: skip
-    print(f't3 generate --model {args.model} --head {args.out} "{forget[0]["question"]}"')
+    print(shlex.join(["t3", "generate", "--model", args.model, "--head", str(args.out), forget[0]["question"]]))
 
 
 def evaluate(args: argparse.Namespace) -> None:

@@ -10,9 +10,8 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,8 @@ from typing import Any
 from t3lib.errors import UserError
 from t3lib.files import content_key, project_root, shipped
 from t3lib.profiles import Profile, hyper_of
+from t3lib.source import library_key
 
-LIBRARY = Path(__file__).resolve().parent
 SYNTHETIC, UNLEARN, ABLATION = "01_synthetic_theory", "02_tofu_unlearning", "03_temperature_ablation"
 EFFICIENCY, TABLES = "04_efficiency", "05_paper_tables"
 NOTEBOOKS = (SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES)
@@ -165,55 +164,6 @@ def notebook_facts(path: Path) -> tuple[frozenset[str], str]:
     except SyntaxError as error:
         raise UserError(f"{path.name}: a code cell is not Python ({error.msg}: {(error.text or '').strip()})") from None
     return frozenset(declared), "\n".join(plain)
-
-
-def library_key(code: str) -> str:
-    """Hash of the t3lib modules that `code` reaches through imports, names and modules of t3lib alike."""
-    reached: set[str] = set()
-    waiting = list(_imports(ast.parse(code)))
-    while waiting:
-        module = waiting.pop()
-        if module not in reached:
-            reached.add(module)
-            waiting += _module(module)[1]
-    return content_key({module: _module(module)[0] for module in sorted(reached)})
-
-
-@cache
-def _module(name: str) -> tuple[str, tuple[str, ...]]:
-    """Digest of a module's syntax tree without docstrings, and the t3lib modules it imports (anywhere in it)."""
-    tree = ast.parse((LIBRARY / f"{name}.py").read_text(encoding="utf-8"))
-    imports = tuple(_imports(tree))
-    for node in ast.walk(tree):
-        match getattr(node, "body", None):
-            case [ast.Expr(value=ast.Constant()), *rest]:
-                node.body = rest  # type: ignore[attr-defined]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imports
-
-
-def _imports(tree: ast.AST) -> Iterator[str]:
-    """Modules of t3lib that a tree names: `import t3lib.x`, `from t3lib import x`, `t3lib.x`, public names included."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                if alias.name.startswith("t3lib."):
-                    yield alias.name.split(".")[1]
-        elif isinstance(node, ast.ImportFrom) and node.module == "t3lib":
-            for alias in node.names:
-                yield from _home(alias.name)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("t3lib."):
-            yield str(node.module).split(".")[1]
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("t3lib", "t3"):
-            yield from _home(node.attr)
-
-
-@cache
-def _home(name: str) -> tuple[str, ...]:
-    """Module of t3lib called `name`, else the modules that define it at their top (t3lib's lazy public names)."""
-    if (LIBRARY / f"{name}.py").is_file():
-        return (name,)
-    pattern = re.compile(rf"^(?:class|def) {re.escape(name)}\b|^{re.escape(name)}\b[^=\n]*=", re.M)
-    return tuple(p.stem for p in sorted(LIBRARY.glob("*.py")) if pattern.search(p.read_text(encoding="utf-8")))
 
 
 def threads() -> str:

@@ -15,8 +15,8 @@ from torch import distributed, nn
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.fsdp import fully_shard
 
+from t3lib.arguments import Parser
 from t3lib.assistant import layers_of
-from t3lib.cli import Parser
 from t3lib.errors import UserError
 from t3lib.files import write_json
 from t3lib.losses import LOSSES

@@ -14,9 +14,9 @@ from t3lib.errors import UserError
 from t3lib.features import Features, extract_features
 from t3lib.files import cache_dir, content_key
 from t3lib.head import T3Head
-from t3lib.jobs import library_key
 from t3lib.models import load_model
 from t3lib.results import METHODS
+from t3lib.source import library_key
 from t3lib.study import Study
 from t3lib.tofu import retain_of
 from t3lib.train import Diverged, unlearn_baseline

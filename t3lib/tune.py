@@ -17,6 +17,7 @@ from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, cache_dir, content_key, lock, read_json, write_json
 from t3lib.methods import Unlearned, t3_features, t3_settings, unlearn_with
+from t3lib.source import library_key
 from t3lib.study import Study, open_study
 from t3lib.train import Diverged
 
@@ -164,7 +165,7 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 def _key(study: Study, method: str, hyper: Mapping[str, Any], seed: int, generate: bool) -> str:
-    code = jobs.library_key("import t3lib.tune")
+    code = library_key("import t3lib.tune")
     models = {name: Path(folder).name for name, folder in study.models.items()}
     return content_key(
         [method, study.split, dict(hyper), seed, generate, study.evaluation, study.data_key, models, code]

@@ -204,7 +204,8 @@ def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
     monkeypatch.setattr(cluster, "CHECK_SECONDS", 0.2)
     with cluster.client_for(1, None, None) as client:
         [nanny] = client.cluster.workers.values()
-        client.cluster.sync(nanny.close)
+        nanny.process.worker_kwargs["nonsense"] = 1  # its next start fails
+        os.kill(nanny.pid, signal.SIGKILL)
         assert client.submit(os.getpid, resources=cluster.SLOT).result(timeout=60) != os.getpid()
 
 

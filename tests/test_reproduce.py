@@ -3,6 +3,7 @@
 What kernels, processes and kill -9 add is in test_faults.py.
 """
 
+import ast
 import errno
 import io
 import json
@@ -16,8 +17,9 @@ import noop
 import pytest
 from faults import injected
 
-from t3lib import cluster, files, jobs, profiles, reproduce, runner
+from t3lib import cluster, files, jobs, profiles, reproduce, runner, source
 from t3lib.errors import UserError
+from t3lib.runner import Place
 
 UNLEARN, TABLES = "02_tofu_unlearning", "05_paper_tables"
 
@@ -212,16 +214,16 @@ def library(tmp_path, monkeypatch):
     (folder / "far.py").write_text("def public():\n    return 1\n")
     (folder / "near.py").write_text("from t3lib import far\n")
     (folder / "other.py").write_text("x = 1\n")
-    monkeypatch.setattr(jobs, "LIBRARY", folder)
+    monkeypatch.setattr(source, "LIBRARY", folder)
 
     def key(code):
-        jobs._module.cache_clear()
-        jobs._home.cache_clear()
+        source.module_facts.cache_clear()
+        source._homes.cache_clear()
         return jobs.library_key(code)
 
     yield folder, key
-    jobs._module.cache_clear()
-    jobs._home.cache_clear()
+    source.module_facts.cache_clear()
+    source._homes.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -247,11 +249,11 @@ def test_source_that_matters_changes_the_key_and_nothing_else_does(library, code
 
 def test_the_real_notebooks_reach_what_they_use():
     _, code = jobs.notebook_facts(files.project_root() / "notebooks" / f"{UNLEARN}.ipynb")
-    reached, waiting = set(), list(jobs._imports(jobs.ast.parse(code)))
+    reached, waiting = set(), list(source.imports_of(ast.parse(code)))
     while waiting:
         if (module := waiting.pop()) not in reached:
             reached.add(module)
-            waiting += jobs._module(module)[1]
+            waiting += source.module_facts(module)[1]
     assert {"methods", "study", "classifier", "metrics", "tofu", "errors"} <= reached
     assert not {"cli", "reproduce", "runner", "jobs", "cluster", "report"} & reached
 
@@ -462,16 +464,12 @@ def test_a_second_run_on_the_same_results_is_turned_away(box):
     assert box() == 0
 
 
-def test_a_job_that_a_worker_of_a_killed_runner_is_still_at_is_waited_for(box, monkeypatch):
-    places = []
-    real = runner.execute
-    monkeypatch.setattr(runner, "execute", lambda *args: places.append(args) or real(*args))
-    monkeypatch.setattr(reproduce.run, "__defaults__", (runner.execute,))
+def test_a_job_that_a_worker_of_a_killed_runner_is_still_at_is_waited_for(box):
     assert box() == 0
-    job_, before, place = next(args for args in places if args[0].name == job("NPO"))
+    place = Place(str(box.out), str(box.notebooks), os.environ["T3_CACHE"], str(files.project_root()))
     del box.ran[:]
     ended = []
-    waiting = threading.Thread(target=lambda: ended.append(real(job_, before, place)))
+    waiting = threading.Thread(target=lambda: ended.append(runner.execute(box.graph()[job("NPO")], [], place)))
     with files.lock(place.marks / f"{job('NPO')}.lock"):
         waiting.start()
         waiting.join(0.3)
