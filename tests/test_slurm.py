@@ -19,7 +19,8 @@ if grep -q '^#SBATCH --mem' "$1"; then
   echo "sbatch: error: --mem is not allowed here: nodes are given whole" >&2
   exit 1
 fi
-n=$(($(ls "{folder}" | grep -c '[.]sh$') + 1))
+n=1
+until mkdir "{folder}/$n" 2> /dev/null; do n=$((n + 1)); done  # Dask calls sbatch for several jobs at once
 cp "$1" "{folder}/$n.sh"
 SLURM_JOB_ID=$n setsid sh "{folder}/$n.sh" > "{folder}/$n.out" 2>&1 < /dev/null &
 echo $! > "{folder}/$n.pid"
