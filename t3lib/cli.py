@@ -36,6 +36,7 @@ def parser() -> Parser:
     p.add_argument("--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)")
     p.add_argument("--only", type=names, help="notebooks to run, e.g. 02_tofu_unlearning,05_paper_tables")
     p.add_argument("--methods", type=names, help="methods to run, e.g. T3,NPO (default: the profile's)")
+    p.add_argument("--splits", type=names, help="forget splits, e.g. forget10 (default: the profile's)")
     p.add_argument("--seeds", type=whole_numbers, help="seeds, e.g. 1,2,3 (default: the profile's)")
     p.add_argument("--out", type=Path, help="results folder (default results/PROFILE)")
     where = p.add_mutually_exclusive_group()
@@ -161,7 +162,7 @@ def check_temperature(T: float, allow_sharpening: bool) -> float:
 def run_reproduce(args: argparse.Namespace) -> int:
     from t3lib.reproduce import reproduce
 
-    keys = ("only", "methods", "seeds", "data", "out", "workers", "scheduler", "slurm", "fresh", "dry_run")
+    keys = ("only", "methods", "splits", "seeds", "data", "out", "workers", "scheduler", "slurm", "fresh", "dry_run")
     return reproduce(args.profile, **{key: getattr(args, key) for key in keys})
 
 

@@ -67,10 +67,11 @@ def override(
     *,
     data: str | None = None,
     methods: Sequence[str] | None = None,
+    splits: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
 ) -> Profile:
-    """The profile with the command line's data, methods and seeds, checked like the file's own."""
-    given = {"data": data, "methods": methods, "seeds": seeds}
+    """The profile with the command line's data, methods, splits and seeds, checked like the file's own."""
+    given = {"data": data, "methods": methods, "splits": splits, "seeds": seeds}
     changes = {key: value for key, value in given.items() if value is not None}
     return check(profile | changes, "command line")
 

@@ -26,6 +26,7 @@ def reproduce(
     *,
     only: Sequence[str] | None = None,
     methods: Sequence[str] | None = None,
+    splits: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
     data: str | None = None,
     out: str | Path | None = None,
@@ -43,7 +44,7 @@ def reproduce(
     """
     start = time.monotonic()
     root = project_root()
-    chosen = profiles.override(profiles.load_profile(profile), data=data, methods=methods, seeds=seeds)
+    chosen = profiles.override(profiles.load_profile(profile), data=data, methods=methods, splits=splits, seeds=seeds)
     folder = Path(out) if out is not None else root / "results" / chosen["name"]
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder}: a file is in the way")

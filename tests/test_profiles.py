@@ -136,9 +136,18 @@ def test_a_profile_may_be_a_file_but_not_with_a_name_that_is_no_folder_name(fold
 
 def test_the_command_line_is_checked_like_the_file(folder):
     profile = load(folder, "")
-    changed = profiles.override(profile, methods=["T3"], seeds=[5])
-    assert changed["methods"] == ["T3"] and changed["seeds"] == [5] and profile["seeds"] == [1, 2]
-    for bad in ({"methods": ["t3"]}, {"seeds": [1, 1]}, {"seeds": []}, {"data": ""}, {"data": "no/where"}):
+    changed = profiles.override(profile, methods=["T3"], splits=["forget10"], seeds=[5])
+    assert [changed[name] for name in ("methods", "splits", "seeds")] == [["T3"], ["forget10"], [5]]
+    assert profile["seeds"] == [1, 2]
+    wrong = [
+        ("methods", ["t3"]),
+        ("splits", ["10"]),
+        ("seeds", [1, 1]),
+        ("seeds", []),
+        ("data", ""),
+        ("data", "no/where"),
+    ]
+    for bad in (dict([pair]) for pair in wrong):
         with pytest.raises(UserError, match="command line"):
             profiles.override(profile, **bad)
 
