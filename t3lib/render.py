@@ -138,10 +138,14 @@ def styled(frame: pd.DataFrame, *, caption: str = "") -> "Styler":
          for row, look in zip(best.itertuples(index=False), looks)],
         index=shown.index, columns=shown.columns,
     )  # fmt: skip
+    longest = [max(map(len, shown[column]), default=0) for column in shown]  # a table without rows has no strings
     wrapped = [
-        {"selector": f"td.col{i}", "props": "white-space:normal;min-width:14em"}
-        for i, column in enumerate(shown)
-        if max(map(len, shown[column]), default=0) > 50  # a table without rows has no strings
+        {
+            "selector": f"td.col{i}",
+            "props": f"white-space:normal;overflow-wrap:anywhere;min-width:{12 if n > 50 else 7}em",
+        }
+        for i, n in enumerate(longest)
+        if n > 20
     ]
     heads = [header(column) for column in frame]
     flat = not any(group for group, _ in heads)

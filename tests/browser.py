@@ -1,4 +1,4 @@
-"""Notebook 00 in a real browser: JupyterLab opens it, runs it, both kinds of sliders are moved by the keyboard.
+"""Notebook 00 and the page of results in a real browser: cells run, sliders are moved by the keyboard, filters filter.
 
 Not collected by default; `make browser-test` runs it. It needs Chromium (Debian: apt-get install chromium) and speaks
 the DevTools protocol to it itself. Screenshots go to $T3_SCREENSHOTS, by default pytest's temporary folder.
@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 import websocket
 from conftest import ROOT
+
+from t3lib.page import write_page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(
@@ -172,3 +174,47 @@ def test_the_sliders_of_notebook_00(lab, browser, tmp_path):
     browser.screenshot(folder / "explore_language.png")
     assert not browser.exceptions, browser.exceptions
     print(f"milliseconds from key to picture: synthetic T {first:.0f}, language T {second:.0f}, position {third:.0f}")
+
+
+def test_the_page_of_results(tmp_path):
+    """results/<profile>/index.html made anew from run files: filters narrow the list, nothing is fetched, no error."""
+    folder = Path(os.environ.get("T3_SCREENSHOTS", tmp_path))
+    profile = Path(os.environ.get("T3_RESULTS", ROOT / "results" / "cpu"))
+    for part in ("runs", "tables", "figures", "data.json"):
+        (tmp_path / part).symlink_to(profile / part)
+    browser = Browser(tmp_path / "chromium")
+    try:
+        browser.ask("Page.navigate", url=write_page(tmp_path).as_uri())
+        wait_for(lambda: browser.value("document.querySelectorAll('.card').length"), 60, "answers side by side")
+        for section in ("claims", "tables", "figures", "answers-of-all", "provenance"):
+            browser.value(f"document.getElementById('{section}').scrollIntoView() ?? true")
+            browser.screenshot(folder / f"page_{section}.png")
+        assert browser.value("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
+        count = "document.getElementById('count').textContent"
+        every = browser.value(count)
+        shown = [choose(browser, "want", kind) or int(browser.value(count).split()[0]) for kind in ("right", "wrong")]
+        assert sum(shown) == int(every.split()[0]) == int(every.split()[2]), (every, shown)
+        # Words to find: every card that stays holds them.
+        word = browser.value("document.querySelector('.card .q').textContent.split(' ').at(-2)")
+        browser.value(f"document.getElementById('find').value = {json.dumps(word)}")
+        browser.value("document.getElementById('find').dispatchEvent(new Event('input'))")
+        cards = browser.value("[...document.querySelectorAll('.card')].map(e => e.innerText)")
+        assert cards and all(word.lower() in card.lower() for card in cards), word
+        browser.screenshot(folder / "page_found.png")
+        before = browser.value(count), browser.value("document.querySelector('.card')?.innerText")
+        choose(browser, "split", "forget05")
+        browser.value("document.getElementById('find').value = ''")
+        choose(browser, "set", "retain")
+        assert (browser.value(count), browser.value("document.querySelector('.card')?.innerText")) != before
+        assert browser.value("performance.getEntriesByType('resource').every(e => e.name.startsWith('data:'))")
+        assert not browser.exceptions, browser.exceptions
+    finally:
+        browser.close()
+
+
+def choose(browser: Browser, field: str, value: str) -> None:
+    """Choose an entry of a drop-down as a reader does: set it, then tell the page."""
+    there = f"document.getElementById('{field}')"
+    browser.value(f"{there}.value = {json.dumps(value)}")
+    assert browser.value(f"{there}.value") == value, (field, value)
+    browser.value(f"{there}.dispatchEvent(new Event('change'))")
