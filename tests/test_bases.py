@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from faults import injected
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from t3lib import bases, tofu
@@ -199,7 +200,10 @@ def test_damaged_base_is_trained_again(damage):
     weights = (folder / "model.safetensors").read_bytes()
     damage(folder)
     assert bases.ensure_base(MICRO, "full") == folder
-    assert (folder / "model.safetensors").read_bytes() == weights and (folder / "tokenizer.json").is_file()
+    injected(
+        f"base: {damage.__name__.replace('_', ' ')}", {"": weights}, {"": (folder / "model.safetensors").read_bytes()}
+    )
+    assert (folder / "tokenizer.json").is_file()
 
 
 def test_failed_training_leaves_no_base(monkeypatch, own_cache):

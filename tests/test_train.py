@@ -5,6 +5,7 @@ import math
 
 import pytest
 import torch
+from faults import injected
 
 from t3lib import assistant, files, losses, measure, models, optim, tofu, train
 from t3lib.errors import UserError
@@ -224,7 +225,7 @@ def test_a_checkpoint_of_other_work_or_a_damaged_one_is_not_continued(unlearn, t
         path.write_bytes(damage)
         with pytest.warns(UserWarning, match="checkpoint.pt is damaged"):
             again, _ = unlearn("NPO", checkpoint=path)
-        assert torch.equal(weights(again), weights(plain))
+        injected("checkpoint truncated", *({"": weights(run).numpy().tobytes()} for run in (plain, again)), times=3)
 
 
 def spoil_at(number, monkeypatch, *, gradient=False):
