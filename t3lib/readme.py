@@ -15,6 +15,21 @@ from t3lib.files import atomic_write, project_root, read_json
 
 RESULTS = "results"
 SHOWN = ("Original", "Retrained", "T3")
+UNLEARN, ABLATION, THEORY = "02_tofu_unlearning", "03_temperature_ablation", "01_synthetic_theory"
+COSTS, TABLES = "04_efficiency", "05_paper_tables"
+# Artefact of the paper, notebooks that make it, files they leave in results/<profile>/.
+PAPER_MAP = (
+    ("Table 1, TOFU results", (UNLEARN, TABLES), ("tables/tofu.csv", "tables/tofu_vs_paper.csv")),
+    ("Table 2, trainable parameters", (COSTS, TABLES), ("tables/benchmarks_parameters.csv", "tables/parameters.csv")),
+    ("Table 3, runtimes", (UNLEARN, TABLES), ("tables/runtime.csv",)),
+    ("Table 4, every seed", (UNLEARN, TABLES), ("tables/tofu_per_seed.csv",)),
+    ("Table 5, temperature; ablations", (ABLATION, TABLES), ("tables/temperature.csv", "tables/ablations.csv")),
+    ("Figure 1, the architecture", (TABLES,), ("figures/architecture.svg",)),
+    ("Figures 2–5, both synthetic experiments", (THEORY,), ("tables/synthetic.csv", "figures/")),
+    ("Theorems 3.2–3.8, lemmas, remarks", (THEORY,), ("tables/bounds.csv",)),
+    ("Cost against size and against its lower bound", (COSTS,), ("tables/benchmarks.csv",)),
+    ("Every checkable claim", (TABLES,), ("tables/claims.csv",)),
+)
 
 
 def blocks(root: Path) -> dict[str, str]:
@@ -22,6 +37,7 @@ def blocks(root: Path) -> dict[str, str]:
     results = root / RESULTS
     return {
         "headline": headline(results),
+        "map": paper_map(results / "cpu" / "manifest.json"),
         "minutes": minutes(results),
         "claims": summary(pd.read_csv(results / "cpu" / "tables" / "claims.csv", keep_default_na=False)),
     }
@@ -56,8 +72,28 @@ def minutes(results: Path) -> str:
         facts = read_json(path)
         jobs = [job for job in facts["jobs"].values() if job.get("seconds")]
         busy = sum(job["seconds"] for job in jobs) / 60
-        rows.append(f"`{path.parent.name}`: {len(jobs)} jobs, {busy:.0f} worker-minutes")
+        cold = facts.get("cold") or {"jobs": 0}
+        wall = f" ({cold['seconds'] / 60:.0f} minutes from nothing)" if cold["jobs"] == len(facts["jobs"]) else ""
+        rows.append(f"`{path.parent.name}`: {len(jobs)} jobs, {busy:.0f} worker-minutes{wall}")
     return "Measured on the machine that made the committed results (2 cores): " + "; ".join(rows) + "."
+
+
+def paper_map(manifest: Path) -> str:
+    """Each artefact, its notebooks, files and command, and the worker-minutes that these took at profile cpu."""
+    spent: dict[str, float] = {}
+    for name, job in read_json(manifest)["jobs"].items():
+        kind = name.split("--")[0]  # a notebook, or "base"
+        spent[kind] = spent.get(kind, 0.0) + (job.get("seconds") or 0.0) / 60
+    rows = ["| in the paper | notebook | file | command | minutes |", "|---|---|---|---|---:|"]
+    for artefact, notebooks, files in PAPER_MAP:
+        links = " → ".join(f"[{name[:2]}](notebooks/{name}.ipynb)" for name in notebooks)
+        names = ", ".join(f"`{name}`" for name in files)
+        kinds = {*notebooks, "base"} if {UNLEARN, ABLATION} & set(notebooks) else set(notebooks)
+        whole = sum(minutes for kind, minutes in spent.items() if kind in kinds)
+        rows.append(
+            f"| {artefact} | {links} | {names} | `t3 reproduce --only {','.join(notebooks)}` | {max(whole, 1):.0f} |"
+        )
+    return "\n".join(rows)
 
 
 def render(text: str, made: dict[str, str]) -> str:

@@ -62,8 +62,11 @@ def finish(graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place, 
     counts = {
         state: sum(o.state == state for o in outcomes.values()) for state in ("done", "cached", "failed", "skipped")
     }
-    entries = _kept(out / "manifest.json") | {job.name: _entry(job, outcomes[job.name]) for job in graph}
-    manifest = {"profile": profile, "threads": int(place.threads), "jobs": entries}
+    earlier = _earlier(out / "manifest.json")
+    entries = earlier.get("jobs", {}) | {job.name: _entry(job, outcomes[job.name]) for job in graph}
+    # What a run from nothing costs is known only where nothing came from the cache.
+    cold = {"jobs": len(graph), "seconds": round(seconds, 1)} if counts["done"] == len(graph) else earlier.get("cold")
+    manifest = {"profile": profile, "threads": int(place.threads), "cold": cold, "jobs": entries}
     if not _same(out / "manifest.json", manifest):  # a mere check leaves the files, and git, alone
         write_json(out / "manifest.json", manifest)
         with atomic_write(out / "report.md") as handle:
@@ -81,11 +84,12 @@ def _entry(job: Job, outcome: Outcome) -> dict[str, Any]:
     return entry | {"outputs": outcome.outputs}
 
 
-def _kept(path: Path) -> dict[str, Any]:
-    """Entries of an earlier manifest: a run of some notebooks (`--only`) leaves what the others left."""
+def _earlier(path: Path) -> dict[str, Any]:
+    """An earlier manifest: a run of some notebooks (`--only`) leaves what the others left."""
     try:
-        return dict(read_json(path)["jobs"]) if path.is_file() else {}
-    except (UserError, KeyError, TypeError, ValueError):
+        found = read_json(path) if path.is_file() else {}
+        return {"jobs": dict(found["jobs"]), "cold": found.get("cold")} if found else {}
+    except (UserError, AttributeError, KeyError, TypeError, ValueError):
         return {}
 
 

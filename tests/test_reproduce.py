@@ -369,6 +369,20 @@ def test_a_run_of_some_notebooks_leaves_what_the_manifest_says_of_the_others(box
     assert box.ran == [TABLES] and set(box.manifest()) == set(before)
 
 
+def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
+    def cold():
+        return files.read_json(box.out / "manifest.json")["cold"]
+
+    assert box() == 0
+    first = cold()
+    assert first["jobs"] == len(box.graph()) and first["seconds"] > 0
+    damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
+    assert box() == 0 and box.ran == [job("NPO")] and cold() == first
+    os.remove(box.out / "manifest.json")
+    damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
+    assert box() == 0 and cold() is None, "most of it came from the cache"
+
+
 def test_a_notebook_that_raises_is_named_and_the_others_finish(box):
     box.profile(methods="Original, NPO, SimNPO", more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
     assert box() == 1
