@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 from transformers import PreTrainedModel
 
-from t3lib import bench_head, bench_model, cost, results, synthetic
+from t3lib import bench_head, bench_model, cost, render, results, synthetic
 from t3lib.bench_decode import decode_overhead, small_config
 from t3lib.bench_head import HeadShape
 from t3lib.errors import UserError
@@ -134,7 +134,7 @@ def bench(
     if out is not None:
         origin = results.provenance(model=f"random weights, {shape}", data="random")
         write_json(Path(out) / "bench.json", {"rows": rows, "provenance": origin})
-        results.write_table(Path(out), "benchmarks", frame_of(rows), caption=CAPTION)
+        render.write_table(Path(out), "benchmarks", frame_of(rows), caption=CAPTION)
     return rows
 
 

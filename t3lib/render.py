@@ -1,12 +1,16 @@
-"""A table as people read it: Markdown, LaTeX (booktabs only) and styled HTML, under the paper's labels and groups.
+"""Tables and figures as people read them: CSV, Markdown, LaTeX (booktabs only), styled HTML, SVG and PNG.
 
-The frames hold unrounded numbers under short names; this module alone decides how they look.
+The frames hold unrounded numbers under short names; this module alone decides how they look, under the paper's labels.
 """
 
+import io
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
+
+from t3lib.files import atomic_write
 
 if TYPE_CHECKING:  # importing Styler needs jinja2, which only the HTML form uses
     from pandas.io.formats.style import Styler
@@ -120,6 +124,34 @@ def latex(frame: pd.DataFrame, *, caption: str = "", label: str = "") -> str:
         previous = record
     lines += ["\\bottomrule", "\\end{tabular}" + ("}" if len(heads) > 9 else ""), "\\end{table}"]
     return "\n".join(lines) + "\n"
+
+
+def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: str = "") -> Path:
+    """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns the .csv's path."""
+    path = Path(folder) / f"{name}.csv"
+    texts = {
+        ".csv": frame.to_csv(index=False),
+        ".md": markdown(frame),
+        ".tex": latex(frame, caption=caption, label=name),
+    }
+    for ending, text in texts.items():
+        with atomic_write(path.with_suffix(ending)) as handle:
+            handle.write(text)
+    return path
+
+
+def save_figure(folder: str | Path, name: str, figure: Any) -> Path:
+    """`folder`/`name`.svg and .png, atomically and byte for byte the same from run to run; returns the .svg's path."""
+    import matplotlib
+
+    path = Path(folder) / f"{name}.svg"
+    with matplotlib.rc_context({"svg.hashsalt": "t3lib", "savefig.dpi": 200}):
+        for ending, stamp in ((".svg", {"Date": None, "Creator": None}), (".png", {"Software": None})):
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format=ending[1:], metadata=stamp, bbox_inches="tight")
+            with atomic_write(path.with_suffix(ending), "wb") as handle:
+                handle.write(buffer.getvalue())
+    return path
 
 
 def styled(frame: pd.DataFrame, *, caption: str = "") -> "Styler":

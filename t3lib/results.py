@@ -1,11 +1,10 @@
-"""Run files: written once, checked when read, gathered into one tidy frame; tables and figures on disk.
+"""Run files: written once, checked when read, gathered into one tidy frame.
 
 A run is one JSON per (method, split, T, seed): `runs/METHOD--SPLIT--T{T|none}--seed{n}.json`. An ablation's run has the
 same name in `runs/ablations/SETTING/`, so that the main tables never see it. Schema: see `RUN_KEYS` and `METRICS`.
 """
 
 import hashlib
-import io
 import json
 import math
 import os
@@ -22,7 +21,6 @@ from typing import Any
 
 import pandas as pd
 
-from t3lib import render
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, content_key, project_root, read_json, sha256_file, shipped
 from t3lib.names import BASELINES as BASELINES
@@ -165,34 +163,6 @@ def paper_table(number: int, folder: str | Path | None = None) -> pd.DataFrame:
     if not path.is_file():
         raise UserError(f"cannot read {path}: no such file")
     return pd.read_csv(path)
-
-
-def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: str = "") -> Path:
-    """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns the .csv's path."""
-    path = Path(folder) / f"{name}.csv"
-    texts = {
-        ".csv": frame.to_csv(index=False),
-        ".md": render.markdown(frame),
-        ".tex": render.latex(frame, caption=caption, label=name),
-    }
-    for ending, text in texts.items():
-        with atomic_write(path.with_suffix(ending)) as handle:
-            handle.write(text)
-    return path
-
-
-def save_figure(folder: str | Path, name: str, figure: Any) -> Path:
-    """`folder`/`name`.svg and .png, atomically and byte for byte the same from run to run; returns the .svg's path."""
-    import matplotlib
-
-    path = Path(folder) / f"{name}.svg"
-    with matplotlib.rc_context({"svg.hashsalt": "t3lib", "savefig.dpi": 200}):
-        for ending, stamp in ((".svg", {"Date": None, "Creator": None}), (".png", {"Software": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=ending[1:], metadata=stamp, bbox_inches="tight")
-            with atomic_write(path.with_suffix(ending), "wb") as handle:
-                handle.write(buffer.getvalue())
-    return path
 
 
 def _read_run(path: Path) -> dict[str, Any]:

@@ -36,7 +36,7 @@ def made(tmp_path_factory):
     rows = [(split, name, 1.0, fq, 0.9) for split in results.SPLITS for name, fq in settings]
     every["ablations"] = pd.DataFrame(rows, columns=["split", "setting", "T", "fq", "mu_rouge"])
     for name, table in every.items():
-        results.write_table(folder / "tables", name, table)
+        render.write_table(folder / "tables", name, table)
     return folder
 
 

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 from fabricate import MARKUP, ROWS, fabricate, fabricate_all, fabricate_data
 
-from t3lib import page, plots, results, tables
+from t3lib import page, plots, render, results, tables
 
 
 @pytest.fixture(scope="module")
@@ -22,8 +22,8 @@ def folder(tmp_path_factory):
     data = fabricate_data()
     data["forget10"][0]["question"] = f"Who is {MARKUP}?"
     results.write_data(folder, data)
-    results.write_table(folder / "tables", "tofu", tables.tofu(results.tidy(runs)))
-    results.save_figure(folder / "figures", "architecture", plots.architecture())
+    render.write_table(folder / "tables", "tofu", tables.tofu(results.tidy(runs)))
+    render.save_figure(folder / "figures", "architecture", plots.architecture())
     (folder / "tables" / "claims.csv").write_text(f'id,claim,printed,verdict\nC1,"{MARKUP}",True,holds\n')
     return folder
 

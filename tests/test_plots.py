@@ -7,7 +7,7 @@ from fabricate import fabricate, fabricate_all
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from t3lib import plots, results, tables
+from t3lib import plots, render, results, tables
 
 PAPER = {"temperature": 5, "tradeoff": 4, "per_seed": 4, "runtime": 3}
 
@@ -94,5 +94,5 @@ def test_architecture_names_its_parts():
 
 def test_saved_figures_are_reproducible(tmp_path, frame):
     for name in ("a", "b"):
-        results.save_figure(tmp_path / name, "per_seed", plots.per_seed(frame))
+        render.save_figure(tmp_path / name, "per_seed", plots.per_seed(frame))
     assert (tmp_path / "a/per_seed.svg").read_bytes() == (tmp_path / "b/per_seed.svg").read_bytes()

@@ -143,7 +143,7 @@ def test_provenance(tmp_path):
 def test_tables_on_disk(tmp_path):
     frame = results.tidy(fabricate_all(seeds=(1, 2)))
     table = tables.tofu(frame)
-    path = results.write_table(tmp_path, "tofu", table, caption="50% & more")
+    path = render.write_table(tmp_path, "tofu", table, caption="50% & more")
     back = pd.read_csv(path)
     assert back["fq"].tolist() == table["fq"].tolist(), "the .csv has every digit"
     assert path.read_text().splitlines()[0] == ",".join(table)
@@ -161,7 +161,7 @@ def test_latex_compiles_as_is(tmp_path):
     beside = tables.compare(frame, results.paper_table(1))
     odd = pd.DataFrame({"claim": ["a_b & 5% {x} \\ ^ ~ $ # γ ≤ |<é>|"], "holds": [True]})
     for name, table in (("tofu", tables.tofu(frame)), ("beside", beside), ("odd", odd)):
-        results.write_table(tmp_path, name, table, caption="Some 5%")
+        render.write_table(tmp_path, name, table, caption="Some 5%")
     for packages in ("booktabs,graphicx", "booktabs,graphicx,colortbl,xcolor"):
         inputs = "".join(f"\\input{{{name}}}" for name in ("tofu", "beside", "odd"))
         source = f"\\documentclass{{article}}\\usepackage{{{packages}}}\\begin{{document}}{inputs}\\end{{document}}"
@@ -208,7 +208,7 @@ def test_figures_are_the_same_bytes_every_time(tmp_path):
     for name in ("a", "b"):
         figure = Figure(figsize=(2, 1))
         figure.subplots().plot([1, 2], [3, 4])
-        results.save_figure(tmp_path / name, "line", figure)
+        render.save_figure(tmp_path / name, "line", figure)
     for ending in ("svg", "png"):
         first, second = ((tmp_path / name / f"line.{ending}").read_bytes() for name in ("a", "b"))
         assert first == second and len(first) > 500
