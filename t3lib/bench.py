@@ -1,7 +1,7 @@
 """`t3 bench`: the cost table. Every measurement beside its lower bound, with ceilings measured on the same machine.
 
 Weights are random, so nothing gated is needed. On a GPU everything runs at the named shape; on a CPU the head does,
-and what needs the base falls back to the tiny shape when the named one is too large.
+and what needs the base falls back to the shape "58m" when the named one is too large (a baseline's step, to "tiny").
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +13,7 @@ import torch
 from transformers import PreTrainedModel
 
 from t3lib import bench_head, bench_model, cost, render, results, synthetic
-from t3lib.bench_decode import decode_overhead, small_config
+from t3lib.bench_decode import decode_overhead
 from t3lib.bench_head import HeadShape
 from t3lib.errors import UserError
 from t3lib.files import write_json
@@ -36,7 +36,7 @@ def head_shape(shape: str, **sizes: int) -> HeadShape:
 def base_of(shape: str, device: str) -> tuple[str, Callable[[], PreTrainedModel]]:
     """The name of the base that is run on this device, and a function that makes it: bfloat16 on a GPU."""
     large = cost.linear_weights(SHAPES[shape]) > CPU_WEIGHTS
-    used = "tiny" if device == "cpu" and large else shape
+    used = "58m" if device == "cpu" and large else shape
     dtype = "float32" if device == "cpu" else "bfloat16"
     return used, lambda: random_model(used, dtype=dtype, device=device)
 
@@ -66,13 +66,14 @@ def sections(
     dtype = torch.float32 if device == "cpu" else torch.bfloat16
     machine = ceilings(device, dtype)
     model = base()
-    yield bench_model.feature_rows(model, used, machine, repeats=repeats)
-    yield bench_model.evaluation_rows(model, used, machine, repeats=repeats, count=8 if device == "cpu" else 32)
-    small = device == "cpu" and not tiny
-    yield decode_rows(small_config() if small else model, "random" if small else used, repeats)
+    count = 32 if device != "cpu" else 8 if used == "tiny" else 2
+    yield bench_model.feature_rows(model, used, machine, repeats=repeats, count=8 * count)
+    yield bench_model.evaluation_rows(model, used, machine, repeats=repeats, count=count)
+    yield decode_rows(model, used, repeats)
     del model
+    stepped = "tiny" if device == "cpu" else used
     yield bench_model.step_rows(
-        base if device == "cpu" else lambda: _checkpointed(base()), used, machine,
+        (lambda: random_model(stepped)) if device == "cpu" else lambda: _checkpointed(base()), stepped, machine,
         optimizer="adamw" if device == "cpu" else "paged_adamw_8bit",
     )  # fmt: skip
     yield synthetic_rows(20 if tiny else 200)

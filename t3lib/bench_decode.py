@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, PretrainedConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from t3lib.errors import UserError
 from t3lib.head import T3Head
@@ -21,18 +21,6 @@ from t3lib.sampler import T3ForCausalLM
 from t3lib.wrapped import vocabulary
 
 PROMPT = 8  # tokens: short, so that reading it hardly counts
-
-
-def small_config() -> LlamaConfig:
-    """A Llama of 55 million parameters (vocabulary 32,000, width 512, 8 layers): seconds a turn on one core."""
-    return LlamaConfig(
-        vocab_size=32000,
-        hidden_size=512,
-        intermediate_size=1408,
-        num_hidden_layers=8,
-        num_attention_heads=8,
-        num_key_value_heads=8,
-    )
 
 
 @torch.no_grad()

@@ -36,6 +36,14 @@ SHAPES: dict[str, dict[str, int]] = {
         "num_attention_heads": 32,
         "num_key_value_heads": 8,
     },
+    "58m": {  # what one CPU core runs in seconds, and large enough that the base's own work dominates
+        "vocab_size": 32000,
+        "hidden_size": 512,
+        "intermediate_size": 1408,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 8,
+    },
     "tiny": {
         "vocab_size": 512,
         "hidden_size": 64,

@@ -252,7 +252,9 @@ def test_sections_cover_the_issue_at_the_tiny_shape(monkeypatch):
     shapes = [args[0] for name, args in called if name == "head_rows"]
     assert [(shape.d, shape.vocab, shape.pairs) for shape in shapes] == [(4096, 128256, 200), (4096, 128256, 400)]
     [(_, args)] = [entry for entry in called if entry[0] == "feature_rows"]
-    assert args[1] == "tiny" and args[0].config.hidden_size == 64, "on a CPU the base falls back"
+    assert args[1] == "58m" and args[0].config.hidden_size == 512, "on a CPU the base falls back"
+    [(_, args)] = [entry for entry in called if entry[0] == "step_rows"]
+    assert args[1] == "tiny" and args[0]().config.hidden_size == 64
 
 
 def test_decode_rows_have_both_and_the_overhead(model):

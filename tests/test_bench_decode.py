@@ -8,7 +8,7 @@ import torch
 from families import CONFIGS
 
 from t3lib import bench_decode
-from t3lib.bench_decode import decode_overhead, small_config
+from t3lib.bench_decode import decode_overhead
 from t3lib.errors import UserError
 from t3lib.head import T3Head
 
@@ -59,7 +59,7 @@ def test_a_slower_t3_is_seen(monkeypatch):
 
 def test_the_small_model_has_the_size_the_target_speaks_of():
     with torch.device("meta"):
-        model = bench_decode._model(small_config(), "float32", "meta")
+        model = bench_decode._model("58m", "float32", "meta")
     assert sum(weight.numel() for weight in model.parameters()) >= 50e6
 
 
