@@ -21,7 +21,8 @@ HOLDS = "holds"
 RESTRICTED = "holds only under the paper's approximation or grid"
 FAILS = "does not hold"
 NOT_RUN = "not run at this scale"
-VERDICTS = (HOLDS, RESTRICTED, FAILS, NOT_RUN)
+MEANS = "holds on the means only"
+VERDICTS = (HOLDS, MEANS, RESTRICTED, FAILS, NOT_RUN)
 COLUMNS = ["id", "where", "claim", "printed", "verdict", "evidence", "numbers", "scale", "note"]
 CLOSE = (
     "The means are in the claimed order, but no further apart than the standard error of their difference over seeds."
@@ -81,7 +82,7 @@ def summary(frame: pd.DataFrame) -> str:
     groups = {
         "In the paper's printed tables": main[main["printed"].isin(["no", "yes, on the means only"])],
         "In theory and on the Gaussian experiments": main[main["verdict"].isin([FAILS, RESTRICTED])],
-        "On our runs": ours[ours["verdict"] == FAILS],
+        "On our runs": ours[ours["verdict"].isin([FAILS, MEANS])],
     }
     for title, rows in groups.items():
         if len(rows):
@@ -93,8 +94,8 @@ def _row(
     entry: dict[str, str], check: Check, ours: Finding, printed: str, scale: str, theirs: Finding
 ) -> dict[str, str]:
     verdict = _verdict(ours)
-    failed = verdict in (FAILS, RESTRICTED)
-    note = CLOSE if (ours.close if failed else theirs.close) else check.note if failed or printed == "no" else ""
+    failed = verdict in (MEANS, FAILS, RESTRICTED)
+    note = CLOSE if verdict == MEANS or theirs.close else check.note if failed or printed == "no" else ""
     both = [("paper: " if check.printed else "") + theirs.numbers, ours.numbers]
     numbers = " | ".join(part for part, finding in zip(both, (theirs, ours), strict=True) if finding.numbers)
     return entry | {
@@ -110,7 +111,7 @@ def _row(
 def _verdict(finding: Finding) -> str:
     if finding.holds is None:
         return NOT_RUN
-    return HOLDS if finding.holds else RESTRICTED if finding.under else FAILS
+    return HOLDS if finding.holds else RESTRICTED if finding.under else MEANS if finding.close else FAILS
 
 
 def _printed(finding: Finding) -> str:

@@ -64,8 +64,10 @@ class FitSettings:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < low:
                 raise UserError(f"{name} must be a whole number of at least {low}, not {value!r}")
-        if not 0 < self.lr < float("inf"):
-            raise UserError(f"lr must be a number above 0, not {self.lr!r}")
+        if not 0 < self.lr <= 1:
+            raise UserError(f"lr must be a number above 0 and at most 1, not {self.lr!r}")
+        if self.seed >= 2**63:
+            raise UserError(f"seed must be below 2^63, not {self.seed!r}")
         if not 0 <= self.weight_decay < float("inf"):
             raise UserError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
         if not 0 <= self.warmup_epochs <= self.epochs:

@@ -141,7 +141,7 @@ def summary(report: dict[str, Any]) -> str:
             f"MU-ROUGE {said(report['mu_rouge'])}, Model Utility {said(report['model_utility'])}")  # fmt: skip
 
 
-def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any] | None:
+def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict[str, Any]) -> Any:
     """The retrained model's truth ratios: given, or the built-in retain model that belongs to the split."""
     given = args.reference
     if given is None and args.model.startswith("builtin:"):
@@ -150,7 +150,9 @@ def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict
         print("t3 evaluate: no --reference, so Forget Quality is left empty", file=sys.stderr)
         return None
     if Path(given).suffix == ".json" or Path(given).is_file():
-        return read_json(given)
+        if not isinstance(found := read_json(given), dict | list):
+            raise UserError(f"--reference {given}: not a JSON file written by t3 evaluate")
+        return found
     from t3lib.evaluate import evaluate as measure
 
     model, tokenizer = model_of(args, given)
@@ -164,11 +166,17 @@ def generate(args: argparse.Namespace) -> None:
 
     if not all(question.strip() for question in args.question):
         raise UserError("an empty question")
+    from t3lib.evaluate import check_room
+    from t3lib.models import check_ids, context_length, pad_id
+
     head = T3Head.from_pretrained(args.head)
     base, tokenizer = model_of(args, args.model)
     check_head(head, base, tokenizer)
     T = head.temperature if args.temperature is None else args.temperature
     unlearned = T3ForCausalLM(base, head, temperature=T, allow_sharpening=args.allow_sharpening)
+    prompts = [tofu.encode_prompt(tokenizer, question) for question in args.question]
+    check_ids(base, prompts, pad_id(tokenizer))
+    check_room(context_length(base), max(map(len, prompts)), args.max_new_tokens)
     for question in args.question:
         print(f"Q          {question}")
         for name, model in (("base", base), (f"T3 T={T:g}", unlearned)):

@@ -17,7 +17,7 @@ from t3lib.errors import UserError
 from t3lib.files import content_key
 from t3lib.greedy import eos_ids, tilted_greedy
 from t3lib.head import T3Head
-from t3lib.models import context_length, pad_id
+from t3lib.models import check_ids, context_length, pad_id
 from t3lib.sampler import T3ForCausalLM, check_temperature
 from t3lib.score import Tilt, answer_losses, default_batch_tokens
 from t3lib.tofu import Example, Row, encode_answers
@@ -62,11 +62,15 @@ def evaluate(
     """
     settings = {"attention_mask": attention_mask, "truth_ratio": truth_ratio, "max_new_tokens": max_new_tokens}
     keys = {name: rows_key(rows) for name, rows in data.items()}
-    reference_ratios = None if reference is None else _reference_ratios(reference, keys, settings)
+    count = len(data.get("forget", ()))
+    reference_ratios = None if reference is None else _reference_ratios(reference, keys, settings, count)
     chosen = [(None, None)] if tilts is None else [_checked(model, *tilt, allow_sharpening) for tilt in tilts]
     limit = context_length(model)
     sets = {name: _encode_set(tokenizer, name, rows, limit) for name, rows in data.items()}
     flat = [example for rows in sets.values() for row in rows for example in row]
+    check_ids(model, (example.ids for example in flat), pad_id(tokenizer))
+    if generate:
+        check_room(limit, max(example.n_prompt for example in flat), max_new_tokens)
     common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
     losses = _within_memory(answer_losses, batch_tokens, model, flat, tilts=chosen, **common)
     texts: list[list[str]] = []
@@ -170,15 +174,40 @@ def _text(tokenizer: Any, ids: Sequence[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
 
 
-def _reference_ratios(reference: Reference, keys: Mapping[str, str], settings: Mapping[str, Any]) -> list[float]:
+def check_room(limit: int | None, prompt: int, max_new_tokens: int) -> None:
+    """UserError when a prompt and the new tokens would not fit into the model's context of `limit` tokens."""
+    if max_new_tokens < 1:
+        raise UserError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
+    if limit is not None and prompt + max_new_tokens > limit:
+        raise UserError(
+            f"a prompt of {prompt} tokens and {max_new_tokens} new ones exceed the model's context of {limit}: "
+            f"lower --max-new-tokens"
+        )
+
+
+def _reference_ratios(
+    reference: Reference, keys: Mapping[str, str], settings: Mapping[str, Any], count: int
+) -> list[float]:
     """Truth ratios of a reference after checking that it was evaluated on the same forget rows in the same way."""
-    if not isinstance(reference, Mapping):
-        return list(reference)
-    if "forget" not in reference.get("truth_ratio", {}):
-        raise UserError("the reference holds no truth_ratio of forget rows: give a JSON file written by t3 evaluate")
-    if (theirs := reference.get("rows", {}).get("forget")) is not None and theirs != keys.get("forget"):
-        raise UserError("the reference was evaluated on other forget rows: evaluate it on this split and data")
-    for name in ("attention_mask", "truth_ratio"):
-        if (theirs := reference.get("settings", {}).get(name, settings[name])) != settings[name]:
-            raise UserError(f"the reference was evaluated with {name} {theirs!r}, this run uses {settings[name]!r}")
-    return list(reference["truth_ratio"]["forget"])
+    found: Any = reference
+    if isinstance(reference, Mapping):
+        parts = {name: reference.get(name) or {} for name in ("truth_ratio", "rows", "settings")}
+        if not all(isinstance(part, Mapping) for part in parts.values()) or "forget" not in parts["truth_ratio"]:
+            raise UserError(
+                "the reference holds no truth_ratio of forget rows: give a JSON file written by t3 evaluate"
+            )
+        if (theirs := parts["rows"].get("forget")) is not None and theirs != keys.get("forget"):
+            raise UserError("the reference was evaluated on other forget rows: evaluate it on this split and data")
+        for name in ("attention_mask", "truth_ratio"):
+            if (theirs := parts["settings"].get(name, settings[name])) != settings[name]:
+                raise UserError(f"the reference was evaluated with {name} {theirs!r}, this run uses {settings[name]!r}")
+        found = parts["truth_ratio"]["forget"]
+    try:
+        ratios = [float(ratio) for ratio in found if not isinstance(ratio, str | bool)]
+    except (TypeError, ValueError):
+        ratios = []
+    if not ratios or len(ratios) != len(found) or not np.isfinite(ratios).all():
+        raise UserError("the reference's truth ratios are not a list of finite numbers")
+    if len(ratios) != count:
+        raise UserError(f"the reference has {len(ratios)} truth ratios, the forget set {count} rows")
+    return ratios

@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 from t3lib.errors import UserError
 from t3lib.feature_cache import FeatureFile, fingerprint
 from t3lib.files import content_key
-from t3lib.models import context_length, decoder_of, pad_id
+from t3lib.models import check_ids, context_length, decoder_of, pad_id
 from t3lib.tofu import Example, Row, check_disjoint, collate, encode_rows, length_sorted, shifted_labels
 
 log = logging.getLogger(__name__)
@@ -101,6 +101,7 @@ def extract_features(
     examples = _encode(tokenizer, forget_rows, "forget") + _encode(tokenizer, retain_rows, "retain")
     _check_context(model, examples, len(forget_rows))
     pad = pad_id(tokenizer)
+    check_ids(model, (example.ids for example in examples), pad)
     stored = DTYPES[dtype] if dtype else torch.float32 if model.dtype == torch.float32 else torch.bfloat16
 
     counts = torch.tensor([len(example.ids) - example.n_prompt for example in examples])

@@ -76,6 +76,8 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not valid JSON ({error.msg})") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets without end
+        raise UserError(f"{path}: not valid JSON ({error})") from None
 
 
 def content_key(value: Any) -> str:

@@ -118,10 +118,11 @@ def padded_step(
 ) -> tuple[Callable[[], None], Tensor]:
     """A step without arguments or shapes that change, and its counter (on the device), which picks tokens and rates.
 
-    Short steps are padded with token 0 at weight 0. This is what a CUDA graph can record; it also runs on a CPU.
+    Short steps are padded with a token of the first step at weight 0. This is what a CUDA graph can record; it also
+    runs on a CPU.
     """
     device, most = problem.x.device, max(len(index) for index in indices)
-    tokens = torch.zeros((len(indices), most), dtype=torch.int64)
+    tokens = torch.full((len(indices), most), int(indices[0][0]))  # one that is seen: others have no row of B
     weights = torch.zeros((len(indices), most))
     for k, index in enumerate(indices):
         tokens[k, : len(index)] = index

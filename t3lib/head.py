@@ -161,14 +161,18 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
             pretrained_model_name_or_path, local_files_only=local_files_only, **download
         )
         try:
+            sizes = [(settings["rank"], settings["hidden_size"]), (settings["vocab_size"], settings["rank"])]
+            for name, want in zip(("A", "B"), sizes):  # before anything of these sizes is allocated
+                if name not in weights or tuple(weights[name].shape) != want:
+                    found = tuple(weights[name].shape) if name in weights else "nothing"
+                    raise UserError(f"{source}: {name} should be {want} by its config, found {found}")
             head = cls(**{**settings, **overrides})
-        except TypeError as error:
+        except (KeyError, TypeError) as error:
             raise UserError(f"{source}: not a T3 head's config ({error})") from None
         for name in ("A", "B"):
             want = getattr(head, name)
-            if name not in weights or weights[name].shape != want.shape:
-                found = tuple(weights[name].shape) if name in weights else "nothing"
-                raise UserError(f"{source}: {name} should be {tuple(want.shape)} by its config, found {found}")
+            if weights[name].shape != want.shape:  # overridden
+                raise UserError(f"{source}: {name} is {tuple(weights[name].shape)}, not {tuple(want.shape)}")
             if not torch.isfinite(weights[name]).all():
                 raise UserError(f"{source}: {name} holds NaN or infinity")
             want.data = weights[name]

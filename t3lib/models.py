@@ -1,5 +1,6 @@
 """Loading causal language models: a Hub id, a folder, or random weights of a named shape; dtype, device, 4/8-bit."""
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,7 @@ def load_model(
         raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     if str(name).startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir():
         raise UserError(f"model folder {name} does not exist")
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"device {device} was asked for, but this machine has no CUDA GPU")
+    device = checked_device(device)
     options: dict[str, Any] = {"dtype": DTYPES[dtype] if dtype else "auto", "revision": revision or "main"}
     if load_in:
         options |= {"quantization_config": quantization(load_in, dtype), "device_map": {"": device}}
@@ -84,8 +83,8 @@ def load_model(
         # Left to itself, Transformers asks on a terminal whether to run a checkpoint's code.
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
         model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, trust_remote_code=False, **options)
-    except (OSError, ValueError) as error:
-        reason = str(error).strip().splitlines()[0]
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: weights of other sizes than the config's
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"cannot load model {name}: {reason}") from None
     except Exception as error:  # safetensors raises its own type for a truncated file
         if type(error).__name__ != "SafetensorError":
@@ -94,6 +93,20 @@ def load_model(
     if not load_in:
         model.to(device)  # type: ignore[arg-type]
     return model.eval(), tokenizer
+
+
+def checked_device(device: str | None) -> str:
+    """The device, by default cuda if there is one, else cpu; UserError when it is no device or not on this machine."""
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        raise UserError(f"device {device} was asked for, but this machine has no CUDA GPU")
+    try:
+        usable = torch.zeros(1, device=device).device.type != "meta"
+    except (RuntimeError, AssertionError, NotImplementedError):
+        usable = False
+    if not usable:
+        raise UserError(f"device {device!r} cannot be used on this machine: choose cpu, cuda or cuda:N")
+    return device
 
 
 def quantization(load_in: str, dtype: str | None = None) -> BitsAndBytesConfig:
@@ -143,6 +156,16 @@ def pad_id(tokenizer: Any) -> int:
         if value is not None:
             return value
     raise UserError("the tokenizer has neither a padding nor an end-of-sequence token")
+
+
+def check_ids(model: PreTrainedModel, tokens: Iterable[Sequence[int]], pad: int) -> None:
+    """UserError where a token, or the padding, has no embedding: a tokenizer that grew while the model did not."""
+    rows = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
+    largest = max((max(ids) for ids in tokens if len(ids)), default=0)
+    for what, value in (("uses token", largest), ("pads with token", pad)):
+        if value >= rows:
+            advice = "model.resize_token_embeddings(len(tokenizer)), or the tokenizer the model was trained with"
+            raise UserError(f"the tokenizer {what} {value}, the model has {rows} embeddings: {advice}")
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:

@@ -22,7 +22,7 @@ TABLES = {
     "tofu_vs_paper": "Ours beside the paper's Table 1 (there Llama 3.1 8B). = within one spread of the seeds, "
     "≈ within two, ≠ beyond.",
     "parameters": "Table 2. Trainable parameters.",
-    "runtime": "Table 3. Cost of unlearning on this machine.",
+    "runtime": "Table 3. Cost of unlearning on this machine; T3's seeds share one evaluation, each is charged a part.",
     "tofu_per_seed": "Table 4. Every seed.",
     "tofu_by_seeds": "All seeds beside those on which nothing was tuned (not 1 and 2).",
     "forget_quality": "The test behind each Forget Quality: D, rows, exact p.",

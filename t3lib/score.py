@@ -224,7 +224,9 @@ class _Runner:
             position_ids = (torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - lengths)[:, None]).clamp(0)
         keep = {"logits_to_keep": 1} if "logits_to_keep" in self.options else {}
         output, z = self.forward(ids, position_ids, attention_mask=mask, **keep)
-        z_sum = None if z is None else (z * mask[..., None]).sum(1)
+        z_sum = (
+            None if z is None else z.masked_fill(mask[..., None] == 0, 0).sum(1)
+        )  # replaced, not multiplied: attention over nothing may leave NaN
         start = shown if self.as_decoded else lengths
         return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], z_sum, shown)
 
@@ -246,7 +248,7 @@ class _Runner:
             past_key_values=_select(prefix.cache, row),
         )
         if z is not None and prefix.z_sum is not None:
-            z_sum = prefix.z_sum[row, None] + (z * mask[..., None]).cumsum(1)
+            z_sum = prefix.z_sum[row, None] + z.masked_fill(mask[..., None] == 0, 0).cumsum(1)
             z = (z_sum / (prefix.shown[row, None] + mask.cumsum(1)).clamp(min=1)[..., None])[real]
         steps = (step + 1).expand_as(ids)[real]
         return Positions(example[:, None].expand_as(ids)[real], steps, target[real], output.logits[real], z)

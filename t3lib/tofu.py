@@ -52,7 +52,7 @@ def read_rows(path: str | Path) -> list[Row]:
 def _parse_array(path: Path, text: str) -> list[Any]:
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # a ValueError also for a number of thousands of digits
         raise UserError(f"{path}: malformed JSON ({error})") from None
 
 
@@ -62,7 +62,7 @@ def _parse_lines(path: Path, text: str) -> list[Any]:
         if line.strip():
             try:
                 rows.append(json.loads(line))
-            except (json.JSONDecodeError, RecursionError) as error:
+            except (ValueError, RecursionError) as error:
                 raise UserError(f"{path} line {number}: malformed JSON ({error})") from None
     return rows
 
@@ -146,11 +146,11 @@ def _idk_text(line: Any) -> str:
 
 
 def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
-    """UserError when a (question, answer) pair is asked to be both forgotten and retained."""
-    kept = {(row["question"], row["answer"]): number for number, row in enumerate(retain, 1)}
+    """UserError when a (question, answer) pair, spaces around it aside, is asked to be both forgotten and retained."""
+    kept = {(row["question"].strip(), row["answer"].strip()): number for number, row in enumerate(retain, 1)}
     for number, row in enumerate(forget, 1):
-        if (row["question"], row["answer"]) in kept:
-            other = kept[row["question"], row["answer"]]
+        other = kept.get((row["question"].strip(), row["answer"].strip()))
+        if other is not None:
             raise UserError(f"forget row {number} is also retain row {other}: {row['question'][:60]!r}")
 
 
@@ -163,7 +163,9 @@ class Example:
 
 
 def encode_prompt(tokenizer: Any, question: str) -> list[int]:
-    """Token ids of the question up to where the answer begins."""
+    """Token ids of the question up to where the answer begins; UserError for text that no row may hold either."""
+    _check_text(question, f"question {question[:40]!r}")
+    _refuse_special(tokenizer, question, "question")
     return _ids(tokenizer, _prompt_text(tokenizer, question))
 
 

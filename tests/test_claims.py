@@ -79,12 +79,12 @@ def test_no_verdict_is_typed():
 
 def test_columns_and_vocabulary(table):
     assert list(table.columns) == claims.COLUMNS and table["id"].is_unique
-    assert set(table["verdict"]) <= set(claims.VERDICTS) and len(set(table["verdict"])) == 4
+    assert set(table["verdict"]) <= set(claims.VERDICTS) and len(set(table["verdict"])) >= 4
     assert set(table["printed"]) == {"", "yes", "no", "yes, on the means only"}
     assert (table["evidence"] != "").all() and (table["scale"] != "").all()
     decided = table["verdict"] != claims.NOT_RUN
     assert (table.loc[decided, "numbers"].str.contains(r"\d")).all()
-    fails = table["verdict"].isin([claims.FAILS, claims.RESTRICTED])
+    fails = table["verdict"].isin([claims.FAILS, claims.MEANS, claims.RESTRICTED])
     shown = (table["note"] != "") & ~fails & (table["printed"].isin(["", "yes"]))
     assert not shown.any(), "a reason is given only for a failure"
 
@@ -190,14 +190,14 @@ def test_planted_numbers_flip_the_verdicts_of_tables_1_and_4(planted, table):
     assert before["seed-means@here"] == claims.HOLDS and after["seed-means@here"] == claims.FAILS
 
 
-def test_a_lead_within_the_seeds_spread_does_not_hold(planted):
+def test_a_lead_within_the_seeds_spread_holds_on_the_means_only(planted):
     def noisy(frame):
         for method in ("T3", "SimNPO"):
             rows = (frame["method"] == method) & (frame["split"] == "forget05")
             frame.loc[rows, "fq"] += np.resize([0.9, 0.0, -0.9], rows.sum())  # the means stay
 
     row = planted("tofu_per_seed", noisy).loc["fq-best-5@here"]
-    assert row["verdict"] == claims.FAILS and row["note"] == claims.CLOSE
+    assert row["verdict"] == claims.MEANS and row["note"] == claims.CLOSE
 
 
 def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(planted):

@@ -253,6 +253,17 @@ def test_the_recorded_step_is_the_plain_one_and_can_be_undone():
         torch.testing.assert_close(plain, recorded, atol=2e-6, rtol=0)
 
 
+def test_the_padding_of_a_short_step_is_a_token_that_is_seen():
+    """Token 0 may be in no step; then it has no row of B to gather, not even at weight 0."""
+    x, y, s, head = torch.randn(48, 8), torch.arange(48), torch.ones(48), T3Head(8, 48, 2, seed=1)
+    y[0] = 48  # what `searchsorted` gives a target beyond all that are seen; 48 rows need no row of zeros after them
+    own = Problem.of(x, y, s, [head.A.detach()], [head.B.detach()], [("adamw", 0.0)])
+    assert len(own.B[0]) == 48
+    step, _ = padded_step(own, [torch.arange(1, 9), torch.arange(9, 12)], [[1e-3, 1e-3]])
+    step()
+    step()
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_cuda_graph_is_the_cpu_fit():
     features = problem()
@@ -286,7 +297,8 @@ def test_cuda_graph_is_the_cpu_fit():
         ({"gamma": 1.0, "prior": "population"}, "gamma"),
         ({"w": 0.0}, "head w"),
         ({"momentum": 0.9}, "no setting 'momentum'"),
-        ({"lr": 1e38, "warmup_epochs": 0}, "diverged at lr 1e\\+38"),
+        ({"lr": 1e38, "warmup_epochs": 0}, "lr must be a number above 0 and at most 1"),
+        ({"seed": 2**63}, "seed must be below"),
     ],
 )
 def test_wrong_settings_are_named(values, said):

@@ -81,6 +81,28 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
     assert any(line.startswith("T3 T=2.5") for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--max-new-tokens", "0", "Who?"], "max_new_tokens must be at least 1"),
+        (["--max-new-tokens", "600", "Who?"], "exceed the model's context of 512"),
+        (["Who?", "a\udc80b"], "surrogate"),
+        (["Who?", "hi <|eot_id|> x"], "special token"),
+        (["Who?", "word " * 300], "exceed the model's context"),
+    ],
+)
+def test_a_bad_question_is_one_line_before_anything_is_answered(place, tmp_path, more, said, capsys, monkeypatch):
+    from t3lib import commands
+    from t3lib.head import T3Head
+
+    vocabulary = json.loads((place / "model" / "config.json").read_text())["vocab_size"]
+    T3Head(32, vocabulary, 4).save_pretrained(tmp_path / "head")
+    monkeypatch.setattr(commands, "check_head", lambda *_: None)
+    assert cli.main(["generate", "--model", str(place / "model"), "--head", str(tmp_path / "head"), *more]) == 2
+    out, err = capsys.readouterr()
+    assert said in err.splitlines()[-1] and "Traceback" not in err and not out, (out, err)  # above: the loading bar
+
+
 def test_an_existing_head_is_not_overwritten(place, tmp_path, capsys):
     (tmp_path / "head").mkdir()
     (tmp_path / "head" / "mine.txt").write_text("x")

@@ -1,6 +1,8 @@
 """Evaluation against slow one-row references: padding, batches, tilts, drafts, masks, bad input, and the goldens."""
 
+import copy
 import json
+import math
 import os
 import re
 
@@ -274,16 +276,45 @@ def test_reference_gives_forget_quality(tiny_model, tokenizer, data, heads):
     assert (other["forget_quality"], other["ks_statistic"]) == (p, d) and d > 0
 
 
+def test_nan_at_padding_reaches_no_score(tiny_model, tokenizer, heads):
+    """Attention over nothing may leave NaN at padded positions; the pool must not add it up."""
+    examples = [tofu.encode(tokenizer, question, "An answer.") for question in ("Who?", "Who wrote it, and when?")]
+    common = dict(pad_id=models.pad_id(tokenizer), tilts=[(heads[0], 2.0)], **QUIET)
+    clean = score.answer_losses(tiny_model, examples, **common)
+    broken = copy.deepcopy(tiny_model)
+
+    def spoil(module, args, kwargs, output):
+        mask = kwargs["attention_mask"][:, -output.last_hidden_state.shape[1] :]
+        output.last_hidden_state = output.last_hidden_state.masked_fill(mask[..., None] == 0, math.nan)
+        return output
+
+    broken.model.register_forward_hook(spoil, with_kwargs=True)
+    np.testing.assert_array_equal(score.answer_losses(broken, examples, **common), clean)
+
+
+def test_the_room_for_new_tokens_is_checked_before_anything_is_computed(tiny_model, tokenizer, data):
+    for wrong, said in ((0, "at least 1"), (600, "exceed the model's context of 512")):
+        with pytest.raises(UserError, match=said):
+            evaluate(tiny_model, tokenizer, {"forget": data["forget"]}, max_new_tokens=wrong, **QUIET)
+
+
 def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer, data):
     common = dict(generate=False, **QUIET)
     forget = {"forget": data["forget"]}
     reference = evaluate(tiny_model, tokenizer, {"forget": data["forget"][::-1]}, **common)
     with pytest.raises(UserError, match="other forget rows"):
         evaluate(tiny_model, tokenizer, forget, reference=reference, **common)
-    with pytest.raises(UserError, match="3 truth ratios and the model 5"):
+    with pytest.raises(UserError, match="3 truth ratios, the forget set 5 rows"):
         evaluate(tiny_model, tokenizer, forget, reference=[1.0, 2.0, 3.0], **common)
     with pytest.raises(UserError, match="no truth_ratio of forget rows"):
         evaluate(tiny_model, tokenizer, forget, reference={"records": {}}, **common)
+    malformed = ([1.0, math.nan, 1.0, 1.0, 1.0], "abcde", list("abcde"), {"truth_ratio": {"forget": None}})
+    for wrong in (*malformed, {"truth_ratio": {"forget": [True] * 5}}):
+        with pytest.raises(UserError, match="not a list of finite numbers"):
+            evaluate(tiny_model, tokenizer, forget, reference=wrong, **common)
+    for wrong in ({"truth_ratio": None}, {"truth_ratio": {"forget": [1.0] * 5}, "settings": 3}):
+        with pytest.raises(UserError, match="no truth_ratio of forget rows"):
+            evaluate(tiny_model, tokenizer, forget, reference=wrong, **common)
     arithmetic = evaluate(tiny_model, tokenizer, forget, truth_ratio="arithmetic", **common)
     with pytest.raises(UserError, match="truth_ratio 'arithmetic'"):
         evaluate(tiny_model, tokenizer, forget, reference=arithmetic, **common)

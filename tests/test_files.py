@@ -40,6 +40,10 @@ def test_malformed_json_names_file_and_line(tmp_path):
     (tmp_path / "a.json").write_text("{\n oops", encoding="utf-8")
     with pytest.raises(UserError, match="a.json line 2"):
         files.read_json(tmp_path / "a.json")
+    for text in ("9" * 5000, "[" * 200_000):  # a ValueError that is no JSONDecodeError, and a RecursionError
+        (tmp_path / "a.json").write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match="a.json: not valid JSON"):
+            files.read_json(tmp_path / "a.json")
 
 
 def test_content_key_ignores_the_order_of_keys_but_not_values():

@@ -196,7 +196,8 @@ def test_a_save_killed_half_way_is_refused_not_misread(saved, monkeypatch):
     [
         (dict(rank=4), "A should be"),
         (dict(vocab_size=14), "B should be"),
-        (dict(rank="3"), "rank"),
+        (dict(rank="3"), r"A should be \('3', 8\)"),
+        (dict(rank=10**9), "A should be"),  # refused before a gigabyte is asked for
         (dict(prior="other"), "prior"),
         (dict(temperature=-1), "temperature"),
         (dict(model_type="llama"), "not the config of a T3 head"),

@@ -1,5 +1,7 @@
 """Loading from a folder, shapes on the meta device, and one-line errors."""
 
+import json
+
 import pytest
 import torch
 
@@ -49,10 +51,29 @@ def test_missing_and_damaged_folders_are_named(folder, tmp_path):
     damaged.mkdir()
     for file in folder.iterdir():
         (damaged / file.name).write_bytes(file.read_bytes())
+    config = json.loads((folder / "config.json").read_text())
+    (damaged / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))
+    with pytest.raises(UserError, match="cannot load model"):
+        models.load_model(damaged)
+    (damaged / "config.json").write_text(json.dumps(config))
     weights = damaged / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
     with pytest.raises(UserError, match="damaged"):
         models.load_model(damaged)
+
+
+@pytest.mark.parametrize("device", ["foo", "meta", "cpu:cpu"])
+def test_a_device_that_is_none_is_one_line(folder, device):
+    with pytest.raises(UserError, match="cannot be used on this machine"):
+        models.load_model(folder, device=device)
+
+
+def test_a_tokenizer_that_grew_while_the_model_did_not(tiny_model):
+    rows = tiny_model.get_input_embeddings().num_embeddings
+    models.check_ids(tiny_model, [[0, rows - 1], []], 0)
+    for ids, pad, said in (([[1], [2, rows]], 0, f"uses token {rows}"), ([[1]], rows, f"pads with token {rows}")):
+        with pytest.raises(UserError, match=f"{said}, the model has {rows} embeddings"):
+            models.check_ids(tiny_model, ids, pad)
 
 
 def test_parameter_count_of_the_paper_on_the_meta_device():

@@ -63,6 +63,9 @@ def test_missing_files_and_folders_are_named(tmp_path):
 def test_shared_rows_are_named():
     with pytest.raises(UserError, match="forget row 1 is also retain row 2"):
         tofu.check_disjoint([GOOD], [{**GOOD, "answer": "Other."}, GOOD])
+    spaced = {"question": f" {GOOD['question']}\n", "answer": f"{GOOD['answer']} "}
+    with pytest.raises(UserError, match="forget row 1 is also retain row 1"):
+        tofu.check_disjoint([spaced], [GOOD])
     tofu.check_disjoint([GOOD], [{**GOOD, "answer": "Other."}])
 
 
