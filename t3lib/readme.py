@@ -70,11 +70,12 @@ def minutes(results: Path) -> str:
     rows = []
     for path in sorted(results.glob("*/manifest.json")):
         facts = read_json(path)
-        jobs = [job for job in facts["jobs"].values() if job.get("seconds")]
-        busy = sum(job["seconds"] for job in jobs) / 60
-        cold = facts.get("cold") or {"jobs": 0}
-        wall = f" ({cold['seconds'] / 60:.0f} minutes from nothing)" if cold["jobs"] == len(facts["jobs"]) else ""
-        rows.append(f"`{path.parent.name}`: {len(jobs)} jobs, {busy:.0f} worker-minutes{wall}")
+        cold, jobs = facts.get("cold") or {}, facts["jobs"]
+        if cold.get("jobs") == len(jobs):  # else some of it came from a cache, and the sum says nothing
+            busy = sum(job.get("seconds") or 0.0 for job in jobs.values()) / 60
+            wall = f"{cold['seconds'] / 60:.0f} minutes from nothing"
+            seeds = pd.read_csv(path.parent / "tables" / "tofu.csv").n_seeds.max()
+            rows.append(f"`{path.parent.name}`, {seeds} seeds, {len(jobs)} jobs: {wall} ({busy:.0f} worker-minutes)")
     return "Measured on the machine that made the committed results (2 cores): " + "; ".join(rows) + "."
 
 
