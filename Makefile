@@ -1,4 +1,4 @@
-# make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  the two-minute look
+# make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  a first look, a few minutes
 # make test             pytest, then nbval on the notebooks (smoke parameters)   make faults         kill -9 and friends
 PYTHON ?= python3
 PROFILE ?= cpu
