@@ -215,9 +215,13 @@ def _without_folders(value: Any) -> Any:
 
 
 def _folder_key(folder: Path) -> str:
-    """16 hex digits over names, sizes and (below 64 MB) contents of the files in a folder."""
+    """16 hex digits over names, sizes and (below 64 MB) contents of the files in a folder.
+
+    Without base.json: it holds what training a base took, so equal bases of two machines would get two keys.
+    """
     digest = hashlib.sha256()
-    for path in sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith(".")):
+    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != "base.json")
+    for path in (path for path in files if not path.name.startswith(".")):
         size = path.stat().st_size
         digest.update(f"{path.name} {size} {sha256_file(path) if size < 2**26 else ''}\n".encode())
     return digest.hexdigest()[:16]

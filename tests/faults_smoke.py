@@ -51,7 +51,7 @@ def results(folder: Path) -> dict[str, bytes]:
     for path in sorted((folder / "out").glob("runs/**/*.json")):
         found[str(path.relative_to(folder))] = json.dumps(timeless(json.loads(path.read_text()))).encode()
     for path in sorted((folder / "out" / "tables").glob("*")):
-        if not re.match(r"runtime|efficiency|claims", path.name):  # claims quote seconds
+        if not re.match(r"runtime|benchmarks|claims", path.name):  # claims quote seconds
             found[str(path.relative_to(folder))] = path.read_bytes()
     return found
 

@@ -135,6 +135,8 @@ def test_provenance(tmp_path):
     (tmp_path / "tofu" / "full.json").write_text("[1]")
     two = results.provenance(model=str(tmp_path / "tofu"), data={"forget": [{"question": "q"}]})
     assert two["model"] == "tofu" and two["model_revision"] != one["data"].split("@")[1] and "rows@" in two["data"]
+    (tmp_path / "tofu" / "base.json").write_text('{"cpu_seconds": 1.5}')  # what a base took is no part of what it is
+    assert results.provenance(model=str(tmp_path / "tofu"))["model_revision"] == two["model_revision"]
     assert one["versions"]["torch"] and one["threads"] >= 1 and re.match(r"\d{4}-\d\d-\d\dT", one["date"])
     assert one["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}", one["git_commit"])
     assert results.peak_memory_bytes() > 10_000_000
