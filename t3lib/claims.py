@@ -95,7 +95,9 @@ def _row(
 ) -> dict[str, str]:
     verdict = _verdict(ours)
     failed = verdict in (MEANS, FAILS, RESTRICTED)
-    note = CLOSE if verdict == MEANS or theirs.close else check.note if failed or printed == "no" else ""
+    note = (
+        CLOSE if verdict == MEANS or (theirs.close and not failed) else check.note if failed or printed == "no" else ""
+    )
     both = [("paper: " if check.printed else "") + theirs.numbers, ours.numbers]
     numbers = " | ".join(part for part, finding in zip(both, (theirs, ours), strict=True) if finding.numbers)
     return entry | {

@@ -9,19 +9,24 @@ from t3lib.plots import GREY, PALETTE, STYLE, T3_COLOUR
 AXES = {"pairs": "forget rows", "vocab": "vocabulary $|V|$", "d": "hidden size $d$", "rank": "rank $h$"}
 
 
+def labels(rows: pd.DataFrame) -> list[str]:
+    """What was measured, and at which size: the rows of head training, else the shape of the base."""
+    sizes = rows["shape"].str.extract(r"(\d+ \+ \d+ rows)", expand=False).fillna(rows["shape"])
+    return [f"{what}  [{size}]" for what, size in zip(rows["what"], sizes)]
+
+
 @rc_context(STYLE)
 def bounds(rows: pd.DataFrame) -> Figure:
     """Each measured time over its lower bound, on a logarithmic axis from 1: how much is left to gain at most."""
     shown = rows.dropna(subset=["over_bound"])[::-1]
     figure = Figure(figsize=(6.8, 0.6 + 0.2 * len(shown)), layout="constrained")
     axis = figure.subplots()
-    names = [f"{what}  [{shape}]" if len(shape) < 14 else what for what, shape in zip(shown["what"], shown["shape"])]
     colours = [T3_COLOUR if "ours" in what or "one problem" in what else PALETTE[0] for what in shown["what"]]
     axis.barh(range(len(shown)), shown["over_bound"] - 1, left=1, color=colours, height=0.7)
     for y, value in enumerate(shown["over_bound"]):
         axis.text(value * 1.04, y, f"{value:.1f}", va="center", fontsize=6, color=GREY)
     axis.set(yticks=range(len(shown)), xscale="log", xlabel="busy time / lower bound")
-    axis.set_yticklabels(names)
+    axis.set_yticklabels(labels(shown))
     axis.axvline(1, color="black", lw=0.8)
     axis.grid(axis="y", visible=False)
     return figure
@@ -61,6 +66,6 @@ def seconds(rows: pd.DataFrame) -> Figure:
     axis.plot(shown["busy"], height, ls="", marker="s", ms=3, color=T3_COLOUR, label="busy")
     axis.plot(shown["lower_bound"].astype(float), height, ls="", marker="|", ms=8, color="black", label="lower bound")
     axis.set(yticks=height, xscale="log", xlabel="seconds (bars: all repeats)")
-    axis.set_yticklabels(shown["what"])
+    axis.set_yticklabels(labels(shown))
     figure.legend(loc="outside upper center", ncols=3)
     return figure

@@ -64,7 +64,7 @@ def finish(graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place, 
     }
     earlier = _earlier(out / "manifest.json")
     entries = earlier.get("jobs", {}) | {job.name: _entry(job, outcomes[job.name]) for job in graph}
-    # What a run from nothing costs is known only where nothing came from the cache.
+    # What a run from nothing costs is known only where no job was cached (a base itself may still have been).
     cold = {"jobs": len(graph), "seconds": round(seconds, 1)} if counts["done"] == len(graph) else earlier.get("cold")
     manifest = {"profile": profile, "threads": int(place.threads), "cold": cold, "jobs": entries}
     if not _same(out / "manifest.json", manifest):  # a mere check leaves the files, and git, alone

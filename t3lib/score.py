@@ -224,9 +224,8 @@ class _Runner:
             position_ids = (torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - lengths)[:, None]).clamp(0)
         keep = {"logits_to_keep": 1} if "logits_to_keep" in self.options else {}
         output, z = self.forward(ids, position_ids, attention_mask=mask, **keep)
-        z_sum = (
-            None if z is None else z.masked_fill(mask[..., None] == 0, 0).sum(1)
-        )  # replaced, not multiplied: attention over nothing may leave NaN
+        # Padding is replaced, not multiplied by 0: attention over nothing may leave NaN there.
+        z_sum = None if z is None else z.masked_fill(mask[..., None] == 0, 0).sum(1)
         start = shown if self.as_decoded else lengths
         return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], z_sum, shown)
 

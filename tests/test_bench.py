@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from t3lib import bench, bench_head, bench_model, cli, cost, timing
+from t3lib import bench, bench_head, bench_model, cli, cost, plots_cost, timing
 from t3lib.bench_head import HeadShape
 from t3lib.classifier import FitSettings, fit_head, prepare
 from t3lib.errors import UserError
@@ -282,3 +282,11 @@ def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(bench, "sections", lambda *args, **kwargs: iter([]))
     with pytest.raises(UserError, match="cannot write"):
         bench.bench("tiny", out=tmp_path)
+
+
+def test_every_measurement_of_the_figures_can_be_told_from_the_others():
+    """The same thing is measured at several sizes: of the head and of the base."""
+    head = [bench_head.HeadShape(pairs=pairs).name for pairs in (200, 400)]
+    rows = bench.frame_of([timing.value_row("fit", size, 1.0, "s") for size in (*head, "tiny", "58m")])
+    names = plots_cost.labels(rows)
+    assert names == ["fit  [200 + 200 rows]", "fit  [400 + 400 rows]", "fit  [tiny]", "fit  [58m]"]

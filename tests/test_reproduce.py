@@ -375,7 +375,7 @@ def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
 
     assert box() == 0
     first = cold()
-    assert first["jobs"] == len(box.graph()) and first["seconds"] >= 0
+    assert first["jobs"] == len(box.graph())
     damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
     assert box() == 0 and box.ran == [job("NPO")] and cold() == first
     os.remove(box.out / "manifest.json")
