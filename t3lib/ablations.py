@@ -1,10 +1,10 @@
 """T3 over temperatures (Table 5) and over its other choices: every setting one head training, one shared base pass."""
 
 from collections.abc import Mapping, Sequence
-from itertools import groupby
+from itertools import chain, groupby
 from typing import Any
 
-from t3lib.methods import run_method, t3_settings
+from t3lib.methods import run_t3, t3_settings
 from t3lib.study import Study
 
 # setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T itself.
@@ -32,7 +32,7 @@ def run_temperatures(
 ) -> list[dict[str, Any]]:
     """T3 at every T, as Table 5: T's own hyperparameters (keyed by its text, "2.5") where they were tuned.
 
-    Temperatures with equal hyperparameters share heads and the base pass.
+    Temperatures with equal hyperparameters share heads, and all of them the base pass.
     """
     settings = {T: dict(hyper) | dict((hyper_by_t or {}).get(format(float(T), "g"), {})) for T in temperatures}
     for own in settings.values():
@@ -41,17 +41,13 @@ def run_temperatures(
     def text(T: float) -> str:
         return repr(sorted(settings[T].items()))
 
-    runs: list[dict[str, Any]] = []
-    for _, group in groupby(sorted(temperatures, key=text), key=text):
-        alike = sorted(group)
-        runs += run_method(study, "T3", seeds=seeds, temperatures=alike, hyper=settings[alike[0]])
-    return sorted(runs, key=lambda run: (run["T"], run["seed"]))
+    groups = [sorted(alike) for _, alike in groupby(sorted(temperatures, key=text), key=text)]
+    runs = run_t3(study, [(settings[alike[0]], alike) for alike in groups], seeds=seeds)
+    return sorted(chain.from_iterable(runs), key=lambda run: (run["T"], run["seed"]))
 
 
 def run_ablations(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting is about T."""
-    runs = []
-    for setting, change in ABLATIONS.items():
-        own = t3_settings(dict(hyper) | change)
-        runs += [run | {"setting": setting} for run in run_method(study, "T3", seeds=seeds, hyper=own, text_seed=-1)]
-    return runs
+    changed = [(t3_settings(dict(hyper) | change), ()) for change in ABLATIONS.values()]
+    made = run_t3(study, changed, seeds=seeds, text_seed=-1)
+    return [run | {"setting": setting} for setting, runs in zip(ABLATIONS, made) for run in runs]

@@ -16,7 +16,7 @@ from t3lib.files import cache_dir, content_key
 from t3lib.head import T3Head
 from t3lib.models import load_model
 from t3lib.results import METHODS
-from t3lib.source import library_key
+from t3lib.runs import Key, cache_folder, finished, missing, record_of
 from t3lib.study import Study
 from t3lib.tofu import retain_of
 from t3lib.train import Diverged, unlearn_baseline
@@ -73,85 +73,53 @@ def run_method(
     default the first seed.
     """
     check_method(method, study.split)
-    keep = (seeds[0] if seeds else None) if text_seed is None else text_seed
+    if method == "T3":
+        options: dict[str, Any] = {"seeds": seeds, "generate": generate, "text_seed": text_seed}
+        [runs] = run_t3(study, [(hyper, temperatures)], **options)
+        yield from runs
+        return
+    keep = next(iter(seeds), None) if text_seed is None else text_seed
     if method == "Original":
-        jobs: list[tuple[int, float | None]] = [(0, None)]
+        jobs: list[Key] = [(0, None)]
         work = _original
     elif method == "Retrained":
         jobs, work = [(RETRAIN_SEED, None)], _retrained
-    elif method == "T3":
-        wanted = list(temperatures) or [t3_settings(hyper)["temperature"]]
-        jobs, work = [(seed, float(T)) for seed in seeds for T in wanted], _t3
     else:
         jobs, work = [(seed, None) for seed in seeds], _baseline
-    folder = _cache(study, method, hyper, generate)
-    whole = {(run["seed"], run["T"]) for run in results.read_runs(folder, corrupt=[])}
-    missing = [job for job in jobs if job not in whole]
-    for seed, T, made in work(study, method, missing, dict(hyper), generate):
+    folder = cache_folder(study, method, hyper, generate)
+    for seed, T, made in work(study, method, missing(folder, jobs), dict(hyper), generate):
         shared = method in ("Original", "Retrained")
-        results.write_run(folder, _record(study, method, seed, T, made, keep_text=shared or seed == keep))
-    done = {(run["seed"], run["T"]): run for run in results.read_runs(folder)}
+        results.write_run(folder, record_of(study, method, seed, T, made, keep_text=shared or seed == keep))
+    done = finished(folder)
     for job in jobs:
         yield done[job]
 
 
-def _cache(study: Study, method: str, hyper: Mapping[str, Any], generate: bool) -> Path:
-    """Where finished seeds of exactly this work are kept: same rows, models, settings and code."""
-    code = library_key("import t3lib.methods")
-    models = {name: Path(folder).name for name, folder in study.models.items()}
-    work = [
-        method,
-        study.split,
-        dict(hyper),
-        generate,
-        study.evaluation,
-        study.load_options,
-        study.data_key,
-        models,
-        code,
-    ]
-    return cache_dir("runs", content_key(work))
+def run_t3(
+    study: Study,
+    settings: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
+    *,
+    seeds: Sequence[int],
+    generate: bool = True,
+    text_seed: int | None = None,
+) -> list[list[dict[str, Any]]]:
+    """The run records of T3 with several (hyper, temperatures), a list each, as `run_method` yields them for one.
 
-
-def _record(
-    study: Study, method: str, seed: int, T: float | None, made: dict[str, Any], *, keep_text: bool
-) -> dict[str, Any]:
-    """The run record of the contract from what a method made; parameters and provenance are the notebook's to add."""
-    report = made.get("evaluation")
-    record: dict[str, Any] = {
-        "method": method,
-        "split": study.split,
-        "T": T,
-        "seed": seed,
-        "status": "ok" if report else "failed",
-        "error": made.get("error"),
-        "hyper": made["hyper"],
-        "trainable": made.get("trainable", 0),
-        "epochs": made.get("epochs"),
-        "seconds": {"load": study.load_seconds, "features": None, "train": None} | made["seconds"],
-        "peak_memory_bytes": results.peak_memory_bytes(),
-        "metrics": {},
-        "truth_ratio": {},
-        "records": {},
-        "parameters": {},
-        "provenance": {},
-    }
-    if report:
-        forget = {f"forget_{name}": value for name, value in report["forget"].items()}
-        headline = {
-            "fq": "forget_quality",
-            "mu": "model_utility",
-            "ks_statistic": "ks_statistic",
-            "mu_rouge": "mu_rouge",
-        }
-        record["metrics"] = {ours: report[theirs] for ours, theirs in headline.items()} | report["components"] | forget
-        record["truth_ratio"] = report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]}
-        kept = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
-        record["records"] = {
-            name: [{key: row[key] for key in kept if key in row} for row in rows]
-            for name, rows in report["records"].items()
-        }
-    return record
+    Whatever has not finished before shares the features and one base pass of the evaluation.
+    """
+    keep = next(iter(seeds), None) if text_seed is None else text_seed
+    plans: list[tuple[Path, list[Key]]] = []
+    work: list[tuple[Path, T3Job]] = []
+    for hyper, temperatures in settings:
+        own, folder = t3_settings(hyper), cache_folder(study, "T3", hyper, generate)
+        wanted = list(temperatures) or [own["temperature"]]
+        plans.append((folder, [(seed, float(T)) for seed in seeds for T in wanted]))
+        work += [(folder, T3Job(own | {"temperature": T}, seed)) for seed, T in missing(*plans[-1])]
+    made = _t3(study, [job for _, job in work], generate) if work else []
+    for (folder, job), run in zip(work, made):
+        T, seed = job.hyper["temperature"], job.seed
+        results.write_run(folder, record_of(study, "T3", seed, T, run, keep_text=seed == keep))
+    return [[done[key] for key in keys] for folder, keys in plans for done in [finished(folder)]]
 
 
 Result = tuple[int, float | None, dict[str, Any]]
@@ -183,7 +151,7 @@ class Unlearned(NamedTuple):
 def unlearn_with(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> Unlearned:
     """Train one method with one seed; the study's base is never changed. Raises Diverged and UserError."""
     if method == "T3":
-        fitting = {name: value for name, value in t3_settings(hyper).items() if name != "temperature"} | {"seed": seed}
+        fitting = T3Job(t3_settings(hyper), seed).fitting
         vocab = study.base.get_output_embeddings().weight.shape[0]
         head = fit_heads(t3_features(study), [fitting], vocab_size=vocab)[0]
         return Unlearned(study.base, head, {"trainable": head.num_parameters, "epochs": fitting["epochs"]})
@@ -229,32 +197,43 @@ def t3_features(study: Study) -> Features:
     )
 
 
-def _t3(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: bool) -> Iterator[Result]:
-    """One fit a seed, each timed alone like a baseline's; all (head, T) share one base pass of the evaluation."""
-    if not jobs:
-        return
-    settings = t3_settings(hyper)
-    fitting = {name: value for name, value in settings.items() if name != "temperature"}
+class T3Job(NamedTuple):
+    """One head and its temperature: `hyper` holds all of `T3_DEFAULTS`."""
+
+    hyper: dict[str, Any]
+    seed: int
+
+    @property
+    def fitting(self) -> dict[str, Any]:
+        """What the head's training depends on, as `fit_heads` takes it."""
+        return {name: value for name, value in self.hyper.items() if name != "temperature"} | {"seed": self.seed}
+
+
+def _t3(study: Study, jobs: Sequence[T3Job], generate: bool) -> list[dict[str, Any]]:
+    """One fit a head, each timed alone like a baseline's; all (head, T) share one base pass of the evaluation."""
     clock = [time.perf_counter()]
     features = t3_features(study)
     clock.append(time.perf_counter())
-    seeds = sorted({seed for seed, _ in jobs})
     vocab = study.base.get_output_embeddings().weight.shape[0]
     heads, train = {}, {}
-    for seed in seeds:
-        start = time.perf_counter()
-        [heads[seed]] = fit_heads(features, [fitting | {"seed": seed}], vocab_size=vocab)
-        train[seed] = time.perf_counter() - start
+    for job in jobs:
+        key = content_key(job.fitting)
+        if key not in heads:
+            start = time.perf_counter()
+            [heads[key]] = fit_heads(features, [job.fitting], vocab_size=vocab)
+            train[key] = time.perf_counter() - start
     clock.append(time.perf_counter())
-    tilts = [(heads[seed], T) for seed, T in jobs]
+    tilts = [(heads[content_key(job.fitting)], job.hyper["temperature"]) for job in jobs]
     evaluations = study.evaluate(study.base, tilts=tilts, generate=generate)
     clock.append(time.perf_counter())
     extract, _, evaluation = (b - a for a, b in zip(clock, clock[1:]))
-    for (seed, T), metrics in zip(jobs, evaluations):
-        # Seeds and temperatures are evaluated together: each run is charged its share.
-        seconds = {"features": extract, "train": train[seed], "evaluate": evaluation / len(jobs)}
-        run = {"evaluation": metrics, "seconds": seconds, "trainable": heads[seed].num_parameters}
-        yield seed, T, run | {"epochs": settings["epochs"], "hyper": settings | {"temperature": T}}
+    made = []
+    for job, (head, _), metrics in zip(jobs, tilts, evaluations):
+        # Heads and temperatures are evaluated together: each run is charged its share.
+        seconds = {"features": extract, "train": train[content_key(job.fitting)], "evaluate": evaluation / len(jobs)}
+        run = {"evaluation": metrics, "seconds": seconds, "trainable": head.num_parameters}
+        made.append(run | {"epochs": job.hyper["epochs"], "hyper": job.hyper})
+    return made
 
 
 def _timed_evaluation(study: Study, model: Any, generate: bool) -> dict[str, Any]:

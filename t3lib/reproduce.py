@@ -58,6 +58,7 @@ def reproduce(
         jobs.threads(),
         fresh,
         cluster.gpu_count() if scheduler is None and slurm is None else 0,
+        warm=scheduler is None,
     )
     graph = jobs.build(_from_root(chosen, root), shown, only=only, folder=notebooks)
     known = {} if fresh else cached(graph, place)

@@ -5,6 +5,7 @@ exists with its checksum. When a job starts, files of its earlier run move to `s
 reads them; what it had finished (seeds, features) comes back from t3lib's own content-keyed caches.
 """
 
+import ast
 import contextlib
 import json
 import logging
@@ -21,7 +22,8 @@ from typing import Any
 
 from t3lib.errors import UserError
 from t3lib.files import content_key, lock, read_json, sha256_file, write_json
-from t3lib.jobs import Job
+from t3lib.jobs import Job, notebook_facts
+from t3lib.source import imports_of
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
 KERNEL_TROUBLE = ("DeadKernelError", "Kernel didn't respond", "Kernel died", "Address already in use")
@@ -38,6 +40,9 @@ class Place:
     threads: str = "1"
     fresh: bool = False
     gpus: int = 0  # of this machine; worker n of a local cluster gets GPU n
+    warm: bool = (
+        False  # kernels are forked (`warm.py`): only for workers that end with the run, whose code cannot change
+    )
 
     @property
     def marks(self) -> Path:
@@ -216,6 +221,7 @@ def _run_notebook(job: Job, place: Place) -> None:
                 start_timeout=120,
                 # Silences the kernel's notes on TCP without encryption and on the interrupt that precedes its shutdown.
                 extra_arguments=["--IPKernelApp.log_level=50"],
+                **_kernel(source, place),
             )
             break
         except Exception as error:
@@ -223,6 +229,16 @@ def _run_notebook(job: Job, place: Place) -> None:
             if attempt == ATTEMPTS or not any(sign in text for sign in KERNEL_TROUBLE) or hasattr(error, "ename"):
                 raise
     os.replace(partial, partial.with_name(f"{job.name}.ipynb"))
+
+
+def _kernel(source: Path, place: Place) -> dict[str, Any]:
+    """Options of nbclient: who starts the kernel."""
+    from t3lib import cluster, warm
+
+    if not place.warm or not warm.possible() or cluster.gpu_count():
+        return {}
+    study = "study" in set(imports_of(ast.parse(notebook_facts(source)[1])))
+    return {"kernel_manager_class": warm.StudyKernelManager if study else warm.WarmKernelManager}
 
 
 def _run_base(job: Job, place: Place) -> None:
@@ -251,7 +267,7 @@ def _blame(error: Exception, job: Job, place: Place) -> tuple[str, str]:
     return f"cell {number}: {arrow[1].strip()}" if arrow else f"cell {number}", message
 
 
-def _die_with(parent: int) -> None:
+def die_with(parent: int) -> None:
     """Ask Linux to kill this process when its parent ends (PR_SET_PDEATHSIG), and end now if it already has."""
     if sys.platform == "linux":
         import ctypes
@@ -264,7 +280,7 @@ def _die_with(parent: int) -> None:
 def main() -> int:
     """Train one base in this process: argument [stage and name and seed, list file to write, parent]."""
     parameters, listing, parent = json.loads(sys.argv[1])
-    _die_with(parent)
+    die_with(parent)
     from t3lib import bases
 
     try:

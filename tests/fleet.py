@@ -131,9 +131,17 @@ class Fleet:
 def is_kernel(pid: int) -> bool:
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and any("ipykernel" in word for word in process.cmdline())
+        words = " ".join(process.cmdline())
+        return process.status() != psutil.STATUS_ZOMBIE and ("ipykernel" in words or "t3lib.warm" in words)
     except psutil.NoSuchProcess:
         return False
+
+
+def worker_of(kernel: int) -> psutil.Process:
+    """The worker whose nursery forked this kernel."""
+    nursery = psutil.Process(kernel).parent()
+    assert "t3lib.warm" in nursery.cmdline()
+    return nursery.parent()
 
 
 def wait(condition) -> None:

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 import faults
 import psutil
 import pytest
-from fleet import Fleet, wait
+from fleet import Fleet, wait, worker_of
 
 from t3lib import cluster, files, reproduce, runner
 from t3lib.errors import UserError
@@ -71,13 +71,24 @@ def test_a_killed_worker_costs_nothing(tmp_path, reference):
     fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
     started = fleet.start("workers", 2)
     fleet.wait_for_kernel(1)
-    worker = psutil.Process(fleet.kernels()[0]).parent()
+    worker = worker_of(fleet.kernels()[0])
     assert worker.pid != started.pid  # a worker, not the runner
     worker.kill()
     assert started.wait() == 0, fleet.log
     assert len(fleet.kernels()) > 3  # the job in flight ran again
     assert not fleet.orphans()
     faults.injected("kill -9 of a worker", reference, fleet.results())
+
+
+def test_a_killed_nursery_takes_its_kernel_along_and_the_job_runs_again(tmp_path, reference):
+    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
+    started = fleet.start("workers", 1)
+    fleet.wait_for_kernel(1)
+    psutil.Process(fleet.kernels()[0]).parent().kill()
+    assert started.wait() == 0, fleet.log
+    assert len(fleet.kernels()) > 3
+    assert not fleet.orphans()
+    faults.injected("kill -9 of the process that forks kernels", reference, fleet.results())
 
 
 @pytest.fixture(scope="module")
@@ -215,7 +226,7 @@ def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     parameters = {"stage": {"data": "builtin", "authors": 0}, "name": "full", "seed": 0}
     monkeypatch.setattr(sys, "argv", ["runner", json.dumps([parameters, str(tmp_path / "files"), os.getppid()])])
-    monkeypatch.setattr(runner, "_die_with", lambda parent: None)
+    monkeypatch.setattr(runner, "die_with", lambda parent: None)
     assert runner.main() == 1
     printed = capsys.readouterr().out
     assert printed == "UserError: stage: authors must be at least 1, not 0\n"

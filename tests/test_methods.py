@@ -3,6 +3,7 @@
 import json
 import math
 
+import numpy as np
 import pytest
 from scipy.stats import hmean, ks_2samp
 
@@ -49,6 +50,21 @@ def test_a_finished_seed_is_read_back_not_run_again(stand, monkeypatch):
     assert list(methods.run_method(stand, "T3", seeds=[1], hyper=FAST)) == first
     with pytest.raises(AssertionError, match="fitted again"):
         list(methods.run_method(stand, "T3", seeds=[1], hyper=FAST | {"lr": 1e-3}))
+
+
+def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monkeypatch):
+    passes = []
+    real = study.evaluate
+    monkeypatch.setattr(study, "evaluate", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k))
+    hyper = FAST | {"rank": 7}  # settings that no other test has left in the cache
+    together = ablations.run_ablations(stand, seeds=[1, 2], hyper=hyper)
+    assert passes == [2 * len(ablations.ABLATIONS)]
+    for setting, change in ablations.ABLATIONS.items():
+        settings = methods.t3_settings(hyper | change)
+        made = methods._t3(stand, [methods.T3Job(settings, seed) for seed in (1, 2)], True)
+        alone = [run["evaluation"]["truth_ratio"]["forget"] for run in made]
+        shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
+        np.testing.assert_allclose(shared, alone, rtol=1e-6)  # sums of floats in another order
 
 
 def test_temperatures_share_heads_and_differ(stand):

@@ -1,0 +1,166 @@
+"""Kernels that start in a moment: forked from one process a worker that has imported torch, Transformers and t3lib.
+
+At laptop scale a kernel spends longer on imports than on its work. `python -m t3lib.warm` reads requests, one JSON a
+line, from its standard input, imports what they ask for and forks a child that goes on as `ipykernel_launcher` does; it
+answers with the child's process id. When its input closes, because the worker is gone, it ends, its kernels with it.
+For Linux without GPUs: CUDA does not survive a fork.
+"""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from jupyter_client.manager import AsyncKernelManager
+from jupyter_client.provisioning import LocalProvisioner
+
+from t3lib.runner import die_with
+
+LAUNCHER = "ipykernel_launcher"
+# What a notebook with a study needs in the end. None of it may import pyplot, whose backend a kernel sets at its start.
+STUDY = ("pandas", "rouge_score.rouge_scorer", "t3lib.ablations")
+
+
+def possible() -> bool:
+    """True where a forked kernel is as good as a new one."""
+    return sys.platform == "linux" and hasattr(os, "pidfd_open")
+
+
+def forkable(command: list[str]) -> bool:
+    """True when a kernel's command is this interpreter's ipykernel; a kernel spec may name another one."""
+    return os.path.realpath(command[0]) == os.path.realpath(sys.executable) and LAUNCHER in command
+
+
+class Nursery:
+    """The process that kernels are forked from; it holds what was imported when it was first needed."""
+
+    def __init__(self) -> None:
+        command = [sys.executable, "-m", "t3lib.warm"]
+        # A session of its own: Ctrl-C is for the runner, and its end closes the pipe.
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        self.process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+
+    def fork(self, arguments: list[str], env: dict[str, str], cwd: str, preload: tuple[str, ...]) -> "Child":
+        """A child that runs the kernel launcher with these arguments; OSError when the nursery is gone."""
+        pipe, answer = self.process.stdin, self.process.stdout
+        assert pipe is not None and answer is not None
+        parent = f"--IPKernelApp.parent_handle={self.process.pid}"
+        request = {"arguments": [*arguments, parent], "env": env, "cwd": cwd, "preload": preload}
+        pipe.write(json.dumps(request) + "\n")
+        pipe.flush()
+        if not (pid := answer.readline()):
+            raise OSError("the process that forks kernels has ended")
+        return Child(int(pid))
+
+
+class Child:
+    """What `LocalProvisioner` asks of a subprocess.Popen, for a process that another one started."""
+
+    stdin = stdout = stderr = None
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+        self._fd = os.pidfd_open(pid)
+
+    def poll(self) -> int | None:
+        """None while it lives, then 0: its exit status is its parent's to know."""
+        if self.returncode is None and select.select([self._fd], [], [], 0)[0]:
+            os.close(self._fd)
+            self.returncode = 0
+        return self.returncode
+
+    def wait(self) -> int:
+        if self.poll() is None:
+            select.select([self._fd], [], [])
+        return self.poll() or 0
+
+    def send_signal(self, signum: int) -> None:
+        if self.poll() is None:
+            signal.pidfd_send_signal(self._fd, signum)
+
+
+class WarmProvisioner(LocalProvisioner):
+    """Starts a kernel in the nursery when that is possible, else as it always does."""
+
+    preload: tuple[str, ...] = ()
+
+    async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
+        if not forkable(cmd):
+            return await super().launch_kernel(cmd, **kwargs)
+        arguments = cmd[cmd.index(LAUNCHER) + 1 :]
+        env, cwd = kwargs.get("env") or dict(os.environ), kwargs.get("cwd") or os.getcwd()
+        try:
+            child = nursery().fork(arguments, env, cwd, self.preload)
+        except OSError:  # somebody killed it: a new one
+            nursery.cache_clear()
+            child = nursery().fork(arguments, env, cwd, self.preload)
+        self.process = child  # type: ignore[assignment]
+        self.pid = self.pgid = child.pid
+        return self.connection_info
+
+
+class WarmKernelManager(AsyncKernelManager):
+    """The kernel manager for papermill; `preload` names the modules that the nursery imports before it forks."""
+
+    preload: tuple[str, ...] = ()
+
+    async def _async_pre_start_kernel(self, **options: Any) -> Any:
+        if self.provisioner is None:
+            kernel_id = self.kernel_id or ""
+            self.provisioner = WarmProvisioner(kernel_id=kernel_id, kernel_spec=self.kernel_spec, parent=self)
+            self.provisioner.preload = self.preload
+        return await super()._async_pre_start_kernel(**options)
+
+
+class StudyKernelManager(WarmKernelManager):
+    """For notebooks that open a study."""
+
+    preload = STUDY
+
+
+@cache
+def nursery() -> Nursery:
+    """This worker's nursery, started when first needed."""
+    return Nursery()
+
+
+def serve() -> None:
+    """Fork one child for each line of standard input; returns in the child alone, ready to become the kernel."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    import_module("ipykernel.kernelapp")
+    own = os.getpid()
+    while line := sys.stdin.readline():
+        request = json.loads(line)
+        for module in request["preload"]:
+            import_module(module)
+        if not (pid := os.fork()):
+            return become(request, own)
+        print(pid, flush=True)
+    os._exit(0)
+
+
+def become(request: dict[str, Any], parent: int) -> None:
+    """Make this forked process what a new one would be: session, signals, environment, folder, files, arguments."""
+    os.setsid()
+    die_with(parent)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    null = os.open(os.devnull, os.O_RDWR)
+    os.dup2(null, 0)
+    os.dup2(2, 1)  # standard output was the nursery's answer
+    sys.argv = [LAUNCHER, *request["arguments"]]
+
+
+if __name__ == "__main__":
+    serve()
+    import runpy
+
+    runpy.run_module(LAUNCHER, run_name="__main__", alter_sys=True)
