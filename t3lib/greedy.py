@@ -2,10 +2,11 @@
 
 A tilted model mostly repeats the base's own greedy answer. So that answer is a draft: one teacher-forced pass of the
 base gives every (head, T)'s greedy choice at every step of it, each keeps the draft up to its first other choice, and
-only then does `generate` take over. The result is what `generate` alone would have written, token for token.
+only then does `generate` take over, with the rows of all (head, T) in common batches. The result is what `generate`
+alone would have written, token for token.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -30,10 +31,12 @@ def greedy(
     begun: Sequence[Sequence[int]] | None = None,
     batch_tokens: int | None = None,
     progress: bool | None = None,
+    before_batch: Callable[[list[int]], None] | None = None,
 ) -> list[list[int]]:
     """The greedy answer of any causal LM to every prompt, its end-of-sequence token included when it was reached.
 
-    begun: answers to continue, their tokens counted among max_new_tokens (default: all empty).
+    begun: answers to continue, their tokens counted among max_new_tokens (default: all empty). before_batch is told
+    which prompts are in the next batch, in order.
     """
     answers = [list(answer) for answer in begun] if begun is not None else [[] for _ in prompts]
 
@@ -46,6 +49,8 @@ def greedy(
         lengths = [len(prompts[i]) + len(answers[i]) for i in pending]
         for batch in length_sorted([length + STAGE for length in lengths], batch_tokens or 16384):
             rows = [pending[i] for i in batch]
+            if before_batch is not None:
+                before_batch(rows)
             ids, mask = _left_padded([prompts[i] for i in rows], [answers[i] for i in rows], pad_id, attention_mask)
             output = model.generate(
                 input_ids=ids.to(model.device),
@@ -85,16 +90,47 @@ def tilted_greedy(
     if not heads_of(tilts):  # a tempered base has the base's own greedy answer
         return [[list(draft) for draft in drafts] for _ in tilts]
     kept = verified(model, prompts, drafts, tilts, **{k: v for k, v in options.items() if k not in _GENERATION})
-    samplers = {id(head): T3ForCausalLM(model, head, allow_sharpening=True) for head in heads_of(tilts)}
-    results = []
-    for (head, T), begun in zip(tilts, kept):
-        if head is None:
-            results.append([list(draft) for draft in drafts])
-            continue
-        sampler = samplers[id(head)]
-        sampler.temperature = 1.0 if T is None else T
-        results.append(greedy(sampler, prompts, begun=begun, **options))
+    results = [[list(draft) for draft in drafts] if head is None else begun for (head, _), begun in zip(tilts, kept)]
+    for rank in sorted({head.rank for head in heads_of(tilts)}):  # heads of equal rank can be in one batch
+        alike = [t for t, (head, _) in enumerate(tilts) if head is not None and head.rank == rank]
+        rows = [(t, i) for t in alike for i in range(len(prompts))]
+        sampler = _RowTilts(model, [tilts[t] for t in alike], [alike.index(t) for t, _ in rows])
+        begun = [results[t][i] for t, i in rows]
+        answers = greedy(sampler, [prompts[i] for _, i in rows], begun=begun, before_batch=sampler.take, **options)
+        for (t, i), answer in zip(rows, answers):
+            results[t][i] = answer
     return results
+
+
+class _RowTilts(T3ForCausalLM):
+    """p^(1/T) f where every row of a batch has its own (head, T); all heads have the same rank.
+
+    tilt_of: for every row that will ever be decoded the place of its tilt in `tilts`; `take` says which rows are next.
+    """
+
+    def __init__(self, base: Any, tilts: Sequence[Tilt], tilt_of: Sequence[int]) -> None:
+        super().__init__(base, heads_of(tilts), 1.0, allow_sharpening=True)
+        place = {id(head): number for number, head in enumerate(heads_of(tilts))}
+        self._head_of = torch.tensor([place[id(tilts[t][0])] for t in tilt_of])
+        self._temperature_of = torch.tensor([tilts[t][1] or 1.0 for t in tilt_of])
+
+    def take(self, rows: list[int]) -> None:
+        device = self.heads[0].A.device
+        of = self._head_of[rows]
+        self._members = [(head, (of == number).nonzero()[:, 0].to(device)) for number, head in enumerate(self.heads)]
+        self._temperature = self._temperature_of[rows].to(device)[:, None, None]  # type: ignore[assignment]
+
+    def _project(self, hidden: Tensor) -> Tensor:
+        z = hidden.new_empty(*hidden.shape[:2], self.heads[0].rank, dtype=torch.float32)
+        for head, rows in self._members:
+            z[rows] = head.project(hidden[rows])
+        return z
+
+    def _combine(self, pooled: Tensor) -> Tensor:
+        logf = pooled.new_empty(*pooled.shape[:2], self.heads[0].B.shape[0])
+        for head, rows in self._members:
+            logf[rows] = head.logf(pooled[rows])
+        return logf
 
 
 _GENERATION = ("eos_ids", "max_new_tokens", "progress")

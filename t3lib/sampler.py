@@ -155,7 +155,7 @@ class T3ForCausalLM(WrappedCausalLM):
             raise UserError(
                 f"the head is on {device}, the base's hidden states on {hidden.device}: move the whole model"
             )
-        z = torch.cat([head.project(hidden.to(device)) for head in self.heads], dim=-1)
+        z = self._project(hidden.to(device))
         visible = None if visible is None else visible.to(device)
         if cache is None:
             pooled = pool.mean(pool.cumulative(z, visible))
@@ -163,7 +163,15 @@ class T3ForCausalLM(WrappedCausalLM):
             pooled = pool.attach(cache, self._owner).append(z, visible)
         if not torch.compiler.is_compiling() and not torch.isfinite(pooled[:, -1]).all():
             raise UserError("the base's hidden states hold NaN or infinity (a damaged base, or float16 overflow)")
-        parts = last_tokens(pooled, logits_to_keep).split([head.rank for head in self.heads], dim=-1)
+        return self._combine(last_tokens(pooled, logits_to_keep))
+
+    def _project(self, hidden: Tensor) -> Tensor:
+        """What is pooled: A H of every head, side by side, (B, L, sum of ranks)."""
+        return torch.cat([head.project(hidden) for head in self.heads], dim=-1)
+
+    def _combine(self, pooled: Tensor) -> Tensor:
+        """log f from the pooled A H: the heads' add up, (B, L, V)."""
+        parts = pooled.split([head.rank for head in self.heads], dim=-1)
         return functools.reduce(torch.add, [head.logf(part) for head, part in zip(self.heads, parts)])
 
     def prepare_inputs_for_generation(

@@ -190,8 +190,11 @@ def test_greedy_stops_at_the_end_of_sequence(tiny_model, tokenizer, prompts):
 def test_drafts_change_nothing(tiny_model, tokenizer, prompts, heads, attention_mask):
     pad = tokenizer.eos_token_id
     common = dict(pad_id=pad, eos_ids=[pad, 40], max_new_tokens=12, attention_mask=attention_mask, **QUIET)
-    tilts = [(head, T) for head in heads for T in (1.0, 2.0, 3.0)] + [(None, 2.0)]
+    other = T3Head(heads[0].A.shape[1], heads[0].B.shape[0], rank=heads[0].rank + 3, seed=9)
+    other.B.data *= 30
+    tilts = [(head, T) for head in (*heads, other) for T in (1.0, 2.0, 3.0)] + [(None, 2.0)]
     found = greedy.tilted_greedy(tiny_model, prompts, tilts, **common)
+    assert greedy.tilted_greedy(tiny_model, prompts, tilts, batch_tokens=200, **common) == found  # a few rows a batch
     base = greedy.greedy(tiny_model, prompts, **common)
     assert found[-1] == base
     for (head, T), answers in zip(tilts[:-1], found):
