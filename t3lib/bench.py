@@ -86,7 +86,8 @@ def decode_rows(base: Any, shape: str, repeats: int, new_tokens: int = 32) -> Ro
     """Milliseconds a token of the base (a model or a configuration) and of T3, and the overhead."""
     made = []
     for entry in decode_overhead(base, batch_sizes=(1, 8), new_tokens=new_tokens, repeats=repeats):
-        name, where = f"decoding, batch of {entry['batch_size']}", f"{entry['parameters'] / 1e6:.0f}M {shape}"
+        name = f"decoding, batch of {entry['batch_size']}"
+        where = f"{shape} ({entry['parameters'] / 1e6:.0f}M parameters)"
         quartiles = f"quartiles {100 * entry['overhead_low']:+.1f} to {100 * entry['overhead_high']:+.1f}%"
         made += [
             value_row(f"{name}: base", where, entry["base_ms"], "ms/token", f"{entry['clock']} clock"),

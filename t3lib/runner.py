@@ -233,24 +233,41 @@ def _run_notebook(job: Job, place: Place) -> None:
 
 def _kernel(source: Path, place: Place) -> dict[str, Any]:
     """Options of nbclient: who starts the kernel."""
-    from t3lib import cluster, warm
-
-    if not place.warm or not warm.possible() or cluster.gpu_count():
+    if not _forks(place):
         return {}
+    from t3lib import warm
+
     study = "study" in set(imports_of(ast.parse(notebook_facts(source)[1])))
     return {"kernel_manager_class": warm.StudyKernelManager if study else warm.WarmKernelManager}
 
 
+def _forks(place: Place) -> bool:
+    """True where a forked process is as good as a new one."""
+    from t3lib import cluster
+
+    return place.warm and sys.platform == "linux" and hasattr(os, "pidfd_open") and not cluster.gpu_count()
+
+
 def _run_base(job: Job, place: Place) -> None:
     """Train one base in a process of its own, so that its memory goes back and a kill takes it along."""
-    request = json.dumps([job.parameters, str(place.marks / f"{job.name}.files"), os.getpid()])
-    log = place.marks / f"{job.name}.log"
     place.marks.mkdir(parents=True, exist_ok=True)
-    with open(log, "wb") as handle:
-        code = subprocess.run([sys.executable, "-m", "t3lib.runner", request], stdout=handle, stderr=handle).returncode
-    if code:
+    log, listing = place.marks / f"{job.name}.log", place.marks / f"{job.name}.files"
+    listing.unlink(missing_ok=True)
+
+    def request(parent: int) -> list[str]:
+        return [json.dumps([job.parameters, str(listing), parent])]
+
+    if _forks(place):
+        from t3lib import warm
+
+        warm.forked(warm.TRAINER, request, preload=warm.STUDY, log=str(log)).wait()
+    else:
+        with open(log, "wb") as handle:
+            command = [sys.executable, "-m", "t3lib.runner", *request(os.getpid())]
+            subprocess.run(command, stdout=handle, stderr=handle)
+    if not listing.is_file():
         lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        raise RuntimeError(lines[-1] if lines else f"the training process ended with {code}")
+        raise RuntimeError(lines[-1] if lines else "the training process was killed")
 
 
 def _blame(error: Exception, job: Job, place: Place) -> tuple[str, str]:

@@ -1,9 +1,9 @@
-"""Kernels that start in a moment: forked from one process a worker that has imported torch, Transformers and t3lib.
+"""Processes that start in a moment: forked from one per worker that has imported torch, Transformers and t3lib.
 
 At laptop scale a kernel spends longer on imports than on its work. `python -m t3lib.warm` reads requests, one JSON a
-line, from its standard input, imports what they ask for and forks a child that goes on as `ipykernel_launcher` does; it
-answers with the child's process id. When its input closes, because the worker is gone, it ends, its kernels with it.
-For Linux without GPUs: CUDA does not survive a fork.
+line, from its standard input, imports what they ask for and forks a child, which goes on as `python -m MODULE` does: a
+notebook's kernel, or the training of a base. It answers with the child's process id. When its input closes, because the
+worker is gone, it ends, and its children with it. For Linux without GPUs: CUDA does not survive a fork.
 """
 
 import json
@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -19,16 +20,12 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
-from t3lib.runner import die_with
+from t3lib.runner import die_with, main
 
 LAUNCHER = "ipykernel_launcher"
+TRAINER = "t3lib.runner"  # its `main` trains one base
 # What a notebook with a study needs in the end. None of it may import pyplot, whose backend a kernel sets at its start.
 STUDY = ("pandas", "rouge_score.rouge_scorer", "t3lib.ablations")
-
-
-def possible() -> bool:
-    """True where a forked kernel is as good as a new one."""
-    return sys.platform == "linux" and hasattr(os, "pidfd_open")
 
 
 def forkable(command: list[str]) -> bool:
@@ -37,7 +34,7 @@ def forkable(command: list[str]) -> bool:
 
 
 class Nursery:
-    """The process that kernels are forked from; it holds what was imported when it was first needed."""
+    """The process that others are forked from; it holds what was imported when it was first needed."""
 
     def __init__(self) -> None:
         command = [sys.executable, "-m", "t3lib.warm"]
@@ -45,17 +42,37 @@ class Nursery:
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
         self.process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
 
-    def fork(self, arguments: list[str], env: dict[str, str], cwd: str, preload: tuple[str, ...]) -> "Child":
-        """A child that runs the kernel launcher with these arguments; OSError when the nursery is gone."""
+    def fork(self, module: str, arguments: list[str], **how: Any) -> "Child":
+        """A child that runs `module` with these arguments; OSError when the nursery is gone. `how`: see `forked`."""
         pipe, answer = self.process.stdin, self.process.stdout
         assert pipe is not None and answer is not None
-        parent = f"--IPKernelApp.parent_handle={self.process.pid}"
-        request = {"arguments": [*arguments, parent], "env": env, "cwd": cwd, "preload": preload}
-        pipe.write(json.dumps(request) + "\n")
+        pipe.write(json.dumps({"module": module, "arguments": arguments, **how}) + "\n")
         pipe.flush()
         if not (pid := answer.readline()):
-            raise OSError("the process that forks kernels has ended")
+            raise OSError("the process that forks has ended")
         return Child(int(pid))
+
+
+def forked(
+    module: str,
+    arguments: Callable[[int], list[str]],
+    *,
+    preload: Sequence[str] = (),
+    env: Mapping[str, str] | None = None,
+    cwd: str | None = None,
+    log: str = "",
+) -> "Child":
+    """`python -m module` (LAUNCHER or TRAINER) as a child of this worker's nursery, a new one if that was killed.
+
+    arguments: from the nursery's process id. preload: modules that the nursery imports first. env, cwd: default this
+    process's. log: file for its output, default the worker's own standard error.
+    """
+    how = {"preload": preload, "env": dict(env or os.environ), "cwd": cwd or os.getcwd(), "log": log}
+    try:
+        return nursery().fork(module, arguments(nursery().process.pid), **how)
+    except OSError:
+        nursery.cache_clear()
+        return nursery().fork(module, arguments(nursery().process.pid), **how)
 
 
 class Child:
@@ -93,13 +110,14 @@ class WarmProvisioner(LocalProvisioner):
     async def launch_kernel(self, cmd: list[str], **kwargs: Any) -> Any:
         if not forkable(cmd):
             return await super().launch_kernel(cmd, **kwargs)
-        arguments = cmd[cmd.index(LAUNCHER) + 1 :]
-        env, cwd = kwargs.get("env") or dict(os.environ), kwargs.get("cwd") or os.getcwd()
-        try:
-            child = nursery().fork(arguments, env, cwd, self.preload)
-        except OSError:  # somebody killed it: a new one
-            nursery.cache_clear()
-            child = nursery().fork(arguments, env, cwd, self.preload)
+        own = cmd[cmd.index(LAUNCHER) + 1 :]
+        child = forked(
+            LAUNCHER,
+            lambda parent: [*own, f"--IPKernelApp.parent_handle={parent}"],
+            preload=self.preload,
+            env=kwargs.get("env"),
+            cwd=kwargs.get("cwd"),
+        )
         self.process = child  # type: ignore[assignment]
         self.pid = self.pgid = child.pid
         return self.connection_info
@@ -130,8 +148,8 @@ def nursery() -> Nursery:
     return Nursery()
 
 
-def serve() -> None:
-    """Fork one child for each line of standard input; returns in the child alone, ready to become the kernel."""
+def serve() -> str:
+    """Fork one child for each line of standard input; returns in the child alone, with the module it is to run."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
     import_module("ipykernel.kernelapp")
     own = os.getpid()
@@ -140,7 +158,8 @@ def serve() -> None:
         for module in request["preload"]:
             import_module(module)
         if not (pid := os.fork()):
-            return become(request, own)
+            become(request, own)
+            return request["module"]
         print(pid, flush=True)
     os._exit(0)
 
@@ -153,14 +172,16 @@ def become(request: dict[str, Any], parent: int) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
-    null = os.open(os.devnull, os.O_RDWR)
-    os.dup2(null, 0)
+    os.dup2(os.open(os.devnull, os.O_RDWR), 0)
+    if request["log"]:
+        os.dup2(os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
     os.dup2(2, 1)  # standard output was the nursery's answer
-    sys.argv = [LAUNCHER, *request["arguments"]]
+    sys.argv = [request["module"], *request["arguments"]]
 
 
 if __name__ == "__main__":
-    serve()
+    if serve() == TRAINER:
+        sys.exit(main())
     import runpy
 
     runpy.run_module(LAUNCHER, run_name="__main__", alter_sys=True)

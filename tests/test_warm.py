@@ -12,11 +12,11 @@ import pytest
 from conftest import ROOT
 from fleet import is_kernel
 
-from t3lib import runner, warm
+from t3lib import bases, runner, warm
 from t3lib.jobs import Job
 from t3lib.runner import Place
 
-pytestmark = pytest.mark.skipif(not warm.possible(), reason="forked kernels are for Linux")
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forking is for Linux")
 
 FACTS = """import json, os, signal, sys, threading
 import matplotlib.pyplot as plt
@@ -99,10 +99,28 @@ def test_a_dead_nursery_is_replaced(place):
     assert parent == warm.nursery().process.pid != before.pid
 
 
+def test_a_base_is_trained_in_a_forked_process_too(place, tmp_path, monkeypatch):
+    stage = {"authors": 20, "questions": 4, "hidden": 32, "heads": 2, "epochs": 1, "vocab": 600}
+    folders = []
+    for name in ("forked", "here"):
+        monkeypatch.setenv("T3_CACHE", str(tmp_path / name))
+        if name == "forked":
+            runner._run_base(Job("b", "base", "", {"stage": stage, "name": "full", "seed": 0}, (), "key"), place)
+            paths = [Path(line) for line in (place.marks / "b.files").read_text().splitlines()]
+            folders.append(next(path for path in paths if path.name == "model.safetensors").parent)
+        else:
+            folders.append(Path(bases.ensure_base(bases.Stage(**stage), "full")))
+    assert folders[0].name == folders[1].name and folders[0] != folders[1]
+    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1
+    with pytest.raises(RuntimeError, match="^UserError: stage: authors must be at least 1, not 0$"):
+        wrong = {"stage": stage | {"authors": 0}, "name": "full", "seed": 0}
+        runner._run_base(Job("b", "base", "", wrong, (), "key"), place)
+
+
 def test_kernels_end_with_the_nursery_and_the_nursery_with_its_worker():
     """The worker is a process that starts one kernel-less child and is killed: nothing of it stays."""
     code = "from t3lib import warm; import os, time\n"
-    code += "child = warm.nursery().fork(['--version'], dict(os.environ), os.getcwd(), ())\n"
+    code += "child = warm.forked(warm.LAUNCHER, lambda parent: ['--version'])\n"
     code += "print(warm.nursery().process.pid, flush=True); time.sleep(100)"
     worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     nursery = int(worker.stdout.readline())
