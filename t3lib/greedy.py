@@ -108,6 +108,8 @@ class _RowTilts(T3ForCausalLM):
     tilt_of: for every row that will ever be decoded the place of its tilt in `tilts`; `take` says which rows are next.
     """
 
+    _heads_add_up = False
+
     def __init__(self, base: Any, tilts: Sequence[Tilt], tilt_of: Sequence[int]) -> None:
         super().__init__(base, heads_of(tilts), 1.0, allow_sharpening=True)
         place = {id(head): number for number, head in enumerate(heads_of(tilts))}
@@ -179,7 +181,7 @@ def verified(
 def _choices(logits: Tensor, z: Tensor | None, tilts: Sequence[Tilt], heads: Sequence[Any]) -> Tensor:
     """argmax_y log p(y)/T + log f(y) for every tilt: (n_tilts, N)."""
     parts = () if z is None else z.split([head.rank for head in heads], -1)
-    logf = {id(head): head.logf(part) for head, part in zip(heads, parts)}
+    logf = {id(head): head.logf(part.contiguous()) for head, part in zip(heads, parts)}  # as in `score`
     return torch.stack(
         [
             logits.argmax(-1) if head is None else tilt_logits(logits, logf[id(head)], T or 1.0).argmax(-1)

@@ -23,6 +23,7 @@ from t3lib.train import Diverged, unlearn_baseline
 from t3lib.uld import ULDForCausalLM
 
 RETRAIN_SEED = 1  # the second retain model; seed 0 is the reference every method is compared with
+TOGETHER = 25  # (head, T) that share one base pass; what a killed run has to do again
 
 # T3's settings as the paper chose them (appendix "Hyperparameter Search"); `temperature` is T.
 T3_DEFAULTS: dict[str, Any] = {
@@ -105,7 +106,7 @@ def run_t3(
 ) -> list[list[dict[str, Any]]]:
     """The run records of T3 with several (hyper, temperatures), a list each, as `run_method` yields them for one.
 
-    Whatever has not finished before shares the features and one base pass of the evaluation.
+    Whatever has not finished before shares the features and, `TOGETHER` at a time, one base pass of the evaluation.
     """
     keep = next(iter(seeds), None) if text_seed is None else text_seed
     plans: list[tuple[Path, list[Key]]] = []
@@ -115,10 +116,11 @@ def run_t3(
         wanted = list(temperatures) or [own["temperature"]]
         plans.append((folder, [(seed, float(T)) for seed in seeds for T in wanted]))
         work += [(folder, T3Job(own | {"temperature": T}, seed)) for seed, T in missing(*plans[-1])]
-    made = _t3(study, [job for _, job in work], generate) if work else []
-    for (folder, job), run in zip(work, made):
-        T, seed = job.hyper["temperature"], job.seed
-        results.write_run(folder, record_of(study, "T3", seed, T, run, keep_text=seed == keep))
+    for start in range(0, len(work), TOGETHER):
+        part = work[start : start + TOGETHER]
+        for (folder, job), run in zip(part, _t3(study, [job for _, job in part], generate)):
+            T, seed = job.hyper["temperature"], job.seed
+            results.write_run(folder, record_of(study, "T3", seed, T, run, keep_text=seed == keep))
     return [[done[key] for key in keys] for folder, keys in plans for done in [finished(folder)]]
 
 

@@ -71,11 +71,12 @@ def minutes(results: Path) -> str:
     for path in sorted(results.glob("*/manifest.json")):
         facts = read_json(path)
         cold, jobs = facts.get("cold") or {}, facts["jobs"]
-        if cold.get("jobs") == len(jobs):  # else some of it came from a cache, and the sum says nothing
-            busy = sum(job.get("seconds") or 0.0 for job in jobs.values()) / 60
-            wall = f"{cold['seconds'] / 60:.0f} minutes from nothing"
-            seeds = pd.read_csv(path.parent / "tables" / "tofu.csv").n_seeds.max()
-            rows.append(f"`{path.parent.name}`, {seeds} seeds, {len(jobs)} jobs: {wall} ({busy:.0f} worker-minutes)")
+        if (
+            cold.get("jobs") == len(jobs) and "worker_seconds" in cold
+        ):  # else some of it came from a cache, and the sum says nothing
+            wall, busy, seeds = cold["seconds"] / 60, cold["worker_seconds"] / 60, len(cold["seeds"])
+            cost = f"{wall:.0f} minutes from nothing ({busy:.0f} worker-minutes)"
+            rows.append(f"`{path.parent.name}` with {seeds} seeds, {len(jobs)} jobs: {cost}")
     return "Measured on the machine that made the committed results (2 cores): " + "; ".join(rows) + "."
 
 

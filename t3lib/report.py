@@ -65,7 +65,8 @@ def finish(graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place, 
     earlier = _earlier(out / "manifest.json")
     entries = earlier.get("jobs", {}) | {job.name: _entry(job, outcomes[job.name]) for job in graph}
     # What a run from nothing costs is known only where no job was cached (a base itself may still have been).
-    cold = {"jobs": len(graph), "seconds": round(seconds, 1)} if counts["done"] == len(graph) else earlier.get("cold")
+    whole = counts["done"] == len(graph) == len(entries)
+    cold = _cold(graph, entries, seconds) if whole else earlier.get("cold")
     manifest = {"profile": profile, "threads": int(place.threads), "cold": cold, "jobs": entries}
     if not _same(out / "manifest.json", manifest):  # a mere check leaves the files, and git, alone
         write_json(out / "manifest.json", manifest)
@@ -82,6 +83,14 @@ def _entry(job: Job, outcome: Outcome) -> dict[str, Any]:
     if outcome.state in ("failed", "skipped"):
         return entry | {"because" if state == "skipped" else "error": outcome.error, "cell": outcome.cell}
     return entry | {"outputs": outcome.outputs}
+
+
+def _cold(graph: Sequence[Job], entries: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+    busy = sum(entries[job.name]["seconds"] for job in graph)
+    seeds: list[int] = max(
+        (job.parameters.get("seeds", []) for job in graph if job.kind == "notebook"), key=len, default=[]
+    )
+    return {"jobs": len(graph), "seeds": seeds, "seconds": round(seconds, 1), "worker_seconds": round(busy, 1)}
 
 
 def _earlier(path: Path) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import content_key, lock, read_json, sha256_file, write_json
+from t3lib.files import atomic_write, content_key, lock, read_json, sha256_file, write_json
 from t3lib.jobs import Job, notebook_facts
 from t3lib.source import imports_of
 
@@ -245,14 +245,19 @@ def _forks(place: Place) -> bool:
     """True where a forked process is as good as a new one."""
     from t3lib import cluster
 
-    return place.warm and sys.platform == "linux" and hasattr(os, "pidfd_open") and not cluster.gpu_count()
+    try:
+        os.close(os.pidfd_open(os.getpid()))  # Linux, and new enough
+    except (AttributeError, OSError):
+        return False
+    return place.warm and not cluster.gpu_count()
 
 
 def _run_base(job: Job, place: Place) -> None:
     """Train one base in a process of its own, so that its memory goes back and a kill takes it along."""
     place.marks.mkdir(parents=True, exist_ok=True)
     log, listing = place.marks / f"{job.name}.log", place.marks / f"{job.name}.files"
-    listing.unlink(missing_ok=True)
+    for path in (log, listing):
+        path.unlink(missing_ok=True)
 
     def request(parent: int) -> list[str]:
         return [json.dumps([job.parameters, str(listing), parent])]
@@ -260,13 +265,17 @@ def _run_base(job: Job, place: Place) -> None:
     if _forks(place):
         from t3lib import warm
 
-        warm.forked(warm.TRAINER, request, preload=warm.STUDY, log=str(log)).wait()
+        for _ in range(2):  # once more if the process that forks was killed, and took the training along
+            used = warm.nursery()
+            warm.forked(warm.TRAINER, request, preload=warm.STUDY, log=str(log)).wait()
+            if listing.is_file() or used.process.poll() is None:
+                break
     else:
         with open(log, "wb") as handle:
             command = [sys.executable, "-m", "t3lib.runner", *request(os.getpid())]
             subprocess.run(command, stdout=handle, stderr=handle)
     if not listing.is_file():
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.is_file() else []
         raise RuntimeError(lines[-1] if lines else "the training process was killed")
 
 
@@ -306,7 +315,8 @@ def main() -> int:
         print(f"{type(error).__name__}: {error}")
         return 1
     files = sorted(str(path) for path in Path(folder).rglob("*") if path.is_file())
-    Path(listing).write_text("\n".join(files), encoding="utf-8")
+    with atomic_write(listing) as handle:  # that it is there says that the training went through
+        handle.write("\n".join(files))
     return 0
 
 

@@ -68,6 +68,7 @@ class T3ForCausalLM(WrappedCausalLM):
     """
 
     heads: Any
+    _heads_add_up = True  # False in a subclass whose heads are alternatives
 
     def __init__(
         self,
@@ -92,7 +93,8 @@ class T3ForCausalLM(WrappedCausalLM):
                 raise UserError(
                     f"the head is on {head.A.device}, the base on {base.device}: use head.to({base.device.type!r})"
                 )
-        artefact.check_same_base(heads)
+        if self._heads_add_up:
+            artefact.check_same_base(heads)
         super().__init__(base)
         self.heads = nn.ModuleList(heads)
         self.allow_sharpening = allow_sharpening

@@ -122,7 +122,7 @@ def _tempering(T: float | None) -> float:
 
 def _logf(heads: Sequence[T3Head], z: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
     for head, part in zip(heads, () if z is None else z.split([head.rank for head in heads], -1)):
-        log_tilt = head.logf(part)
+        log_tilt = head.logf(part.contiguous())  # else its last digits would depend on how many heads are beside it
         yield log_tilt, log_tilt.exp()
 
 
@@ -225,7 +225,8 @@ class _Runner:
         keep = {"logits_to_keep": 1} if "logits_to_keep" in self.options else {}
         output, z = self.forward(ids, position_ids, attention_mask=mask, **keep)
         # Padding is replaced, not multiplied by 0: attention over nothing may leave NaN there.
-        z_sum = None if z is None else z.masked_fill(mask[..., None] == 0, 0).sum(1)
+        # cumsum adds in order; sum's order, and so its last digits, would depend on how many heads are side by side.
+        z_sum = None if z is None else z.masked_fill(mask[..., None] == 0, 0).cumsum(1)[:, -1]
         start = shown if self.as_decoded else lengths
         return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], z_sum, shown)
 

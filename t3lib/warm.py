@@ -13,7 +13,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from contextlib import suppress
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -21,6 +22,7 @@ from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
 from t3lib.runner import die_with, main
+from t3lib.source import LIBRARY
 
 LAUNCHER = "ipykernel_launcher"
 TRAINER = "t3lib.runner"  # its `main` trains one base
@@ -30,25 +32,36 @@ STUDY = ("pandas", "rouge_score.rouge_scorer", "t3lib.ablations")
 
 def forkable(command: list[str]) -> bool:
     """True when a kernel's command is this interpreter's ipykernel; a kernel spec may name another one."""
-    return os.path.realpath(command[0]) == os.path.realpath(sys.executable) and LAUNCHER in command
+    folders = {os.path.dirname(os.path.abspath(path)) for path in (command[0], sys.executable)}  # of the environment
+    same = os.path.realpath(command[0]) == os.path.realpath(sys.executable)
+    return same and len(folders) == 1 and LAUNCHER in command
 
 
 class Nursery:
     """The process that others are forked from; it holds what was imported when it was first needed."""
 
     def __init__(self) -> None:
-        command = [sys.executable, "-m", "t3lib.warm"]
-        # A session of its own: Ctrl-C is for the runner, and its end closes the pipe.
-        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        self.process = subprocess.Popen(command, text=True, start_new_session=True, **pipes)
+        # A pipe of its own for the answers: anything may print. A session of its own: Ctrl-C is for the runner.
+        read, write = os.pipe()
+        command = [sys.executable, "-m", "t3lib.warm", str(write)]
+        how: dict[str, Any] = {"stdin": subprocess.PIPE, "pass_fds": (write,), "start_new_session": True}
+        self.process = subprocess.Popen(command, text=True, **how)
+        os.close(write)
+        self._answers = os.fdopen(read)
+
+    def __del__(self) -> None:
+        """Close its input, so that it ends: a Popen that is let go of while its process lives would keep it open."""
+        for pipe in (self.process.stdin, self._answers):
+            with suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
 
     def fork(self, module: str, arguments: list[str], **how: Any) -> "Child":
         """A child that runs `module` with these arguments; OSError when the nursery is gone. `how`: see `forked`."""
-        pipe, answer = self.process.stdin, self.process.stdout
-        assert pipe is not None and answer is not None
+        pipe = self.process.stdin
+        assert pipe is not None
         pipe.write(json.dumps({"module": module, "arguments": arguments, **how}) + "\n")
         pipe.flush()
-        if not (pid := answer.readline()):
+        if not (pid := self._answers.readline()):
             raise OSError("the process that forks has ended")
         return Child(int(pid))
 
@@ -71,7 +84,7 @@ def forked(
     try:
         return nursery().fork(module, arguments(nursery().process.pid), **how)
     except OSError:
-        nursery.cache_clear()
+        forget()
         return nursery().fork(module, arguments(nursery().process.pid), **how)
 
 
@@ -83,7 +96,10 @@ class Child:
     def __init__(self, pid: int) -> None:
         self.pid = pid
         self.returncode: int | None = None
-        self._fd = os.pidfd_open(pid)
+        try:
+            self._fd = os.pidfd_open(pid)
+        except ProcessLookupError:  # it has ended already
+            self.returncode = 0
 
     def poll(self) -> int | None:
         """None while it lives, then 0: its exit status is its parent's to know."""
@@ -142,25 +158,38 @@ class StudyKernelManager(WarmKernelManager):
     preload = STUDY
 
 
-@cache
 def nursery() -> Nursery:
-    """This worker's nursery, started when first needed."""
+    """This worker's nursery, started when first needed, and anew when a file of t3lib has changed since."""
+    files = ((path.name, path.stat().st_mtime_ns, path.stat().st_size) for path in LIBRARY.glob("*.py"))
+    return _nursery(tuple(sorted(files)))
+
+
+@lru_cache(maxsize=1)
+def _nursery(files: tuple[tuple[str, int, int], ...]) -> Nursery:
     return Nursery()
+
+
+def forget() -> None:
+    """Let go of the nursery: its input closes, and it ends."""
+    _nursery.cache_clear()
 
 
 def serve() -> str:
     """Fork one child for each line of standard input; returns in the child alone, with the module it is to run."""
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the children
+    answer = os.fdopen(int(sys.argv[1]), "w")
     import_module("ipykernel.kernelapp")
     own = os.getpid()
     while line := sys.stdin.readline():
         request = json.loads(line)
         for module in request["preload"]:
-            import_module(module)
+            with suppress(Exception):  # the child will say it, where somebody reads it
+                import_module(module)
         if not (pid := os.fork()):
+            answer.close()  # or the worker would wait for an answer after the nursery's end
             become(request, own)
             return request["module"]
-        print(pid, flush=True)
+        print(pid, file=answer, flush=True)
     os._exit(0)
 
 
@@ -174,8 +203,9 @@ def become(request: dict[str, Any], parent: int) -> None:
     os.chdir(request["cwd"])
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     if request["log"]:
-        os.dup2(os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-    os.dup2(2, 1)  # standard output was the nursery's answer
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
     sys.argv = [request["module"], *request["arguments"]]
 
 

@@ -64,7 +64,7 @@ def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monke
         made = methods._t3(stand, [methods.T3Job(settings, seed) for seed in (1, 2)], True)
         alone = [run["evaluation"]["truth_ratio"]["forget"] for run in made]
         shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
-        np.testing.assert_allclose(shared, alone, rtol=1e-6)  # sums of floats in another order
+        np.testing.assert_allclose(shared, alone, rtol=1e-8)  # records are stored with 9 significant digits
 
 
 def test_temperatures_share_heads_and_differ(stand):

@@ -16,7 +16,7 @@ from t3lib import bases, runner, warm
 from t3lib.jobs import Job
 from t3lib.runner import Place
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="forking is for Linux")
+pytestmark = pytest.mark.skipif(not runner._forks(Place("", "", "", "", warm=True)), reason="for Linux without GPUs")
 
 FACTS = """import json, os, signal, sys, threading
 import matplotlib.pyplot as plt
@@ -34,10 +34,9 @@ _ = open(out, "w").write(json.dumps([facts, os.getpid(), os.getppid(), sorted(sy
 def place(tmp_path, monkeypatch):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "T3_THREADS", "PYTHONHASHSEED"):
         monkeypatch.setenv(name, "0" if name == "PYTHONHASHSEED" else "1")
-    warm.nursery.cache_clear()
+    warm.forget()
     yield Place(str(tmp_path / "out"), str(tmp_path / "notebooks"), str(tmp_path), str(ROOT), warm=True)
-    warm.nursery().process.kill()
-    warm.nursery.cache_clear()
+    warm.forget()
 
 
 def ran(place: Place, name: str, *cells: str) -> tuple[list, dict]:
@@ -99,6 +98,13 @@ def test_a_dead_nursery_is_replaced(place):
     assert parent == warm.nursery().process.pid != before.pid
 
 
+@pytest.mark.parametrize("module", ["this", "no_such_module"])
+def test_an_import_may_print_or_fail(place, module):
+    """`import this` prints the Zen of Python, which is no answer; what cannot be imported is the child's to report."""
+    assert warm.forked(warm.LAUNCHER, lambda parent: ["--version"], preload=[module]).pid > 1
+    assert warm.nursery().process.poll() is None
+
+
 def test_a_base_is_trained_in_a_forked_process_too(place, tmp_path, monkeypatch):
     stage = {"authors": 20, "questions": 4, "hidden": 32, "heads": 2, "epochs": 1, "vocab": 600}
     folders = []
@@ -115,6 +121,36 @@ def test_a_base_is_trained_in_a_forked_process_too(place, tmp_path, monkeypatch)
     with pytest.raises(RuntimeError, match="^UserError: stage: authors must be at least 1, not 0$"):
         wrong = {"stage": stage | {"authors": 0}, "name": "full", "seed": 0}
         runner._run_base(Job("b", "base", "", wrong, (), "key"), place)
+
+
+def test_a_change_of_the_library_needs_a_new_nursery(place, monkeypatch, tmp_path):
+    """The old one would run old code whose results are kept under the new code's key."""
+    monkeypatch.setattr(warm, "LIBRARY", tmp_path / "library")
+    (tmp_path / "library").mkdir()
+    (tmp_path / "library" / "module.py").write_text("x = 1")
+    before = warm.nursery().process
+    assert warm.nursery().process is before
+    (tmp_path / "library" / "module.py").write_text("x = 22")
+    assert warm.nursery().process is not before
+    assert before.wait(30) == 0  # and the old one ends
+
+
+def test_a_killed_training_runs_once_more(place, monkeypatch):
+    killed, started = [], []
+
+    class Training:
+        def wait(self):
+            started.append(1)
+            if not killed:
+                killed.append(warm.nursery().process)
+                killed[0].kill()
+                killed[0].wait()
+                warm.forget()
+
+    monkeypatch.setattr(warm, "forked", lambda *a, **k: Training())
+    with pytest.raises(RuntimeError, match="^the training process was killed$"):
+        runner._run_base(Job("b", "base", "", {}, (), "key"), place)
+    assert len(killed) == 1 and len(started) == 2
 
 
 def test_kernels_end_with_the_nursery_and_the_nursery_with_its_worker():
