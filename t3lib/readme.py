@@ -74,18 +74,15 @@ def minutes(results: Path) -> str:
         if (
             cold.get("jobs") == len(jobs) and "worker_seconds" in cold
         ):  # else some of it came from a cache, and the sum says nothing
-            wall, busy, seeds = cold["seconds"] / 60, cold["worker_seconds"] / 60, len(cold["seeds"])
+            wall, busy, seeds = cold["seconds"] / 60, sum(cold["worker_seconds"].values()) / 60, len(cold["seeds"])
             cost = f"{wall:.0f} minutes from nothing ({busy:.0f} worker-minutes)"
             rows.append(f"`{path.parent.name}` with {seeds} seeds, {len(jobs)} jobs: {cost}")
     return "Measured on the machine that made the committed results (2 cores): " + "; ".join(rows) + "."
 
 
 def paper_map(manifest: Path) -> str:
-    """Each artefact, its notebooks, files and command, and the worker-minutes that these took at profile cpu."""
-    spent: dict[str, float] = {}
-    for name, job in read_json(manifest)["jobs"].items():
-        kind = name.split("--")[0]  # a notebook, or "base"
-        spent[kind] = spent.get(kind, 0.0) + (job.get("seconds") or 0.0) / 60
+    """Each artefact, its notebooks, files and command, and the worker-minutes of the last run of cpu from nothing."""
+    spent = {kind: seconds / 60 for kind, seconds in read_json(manifest)["cold"]["worker_seconds"].items()}
     rows = ["| in the paper | notebook | file | command | minutes |", "|---|---|---|---|---:|"]
     for artefact, notebooks, files in PAPER_MAP:
         links = " → ".join(f"[{name[:2]}](notebooks/{name}.ipynb)" for name in notebooks)

@@ -86,11 +86,13 @@ def _entry(job: Job, outcome: Outcome) -> dict[str, Any]:
 
 
 def _cold(graph: Sequence[Job], entries: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    busy = sum(entries[job.name]["seconds"] for job in graph)
-    seeds: list[int] = max(
-        (job.parameters.get("seeds", []) for job in graph if job.kind == "notebook"), key=len, default=[]
-    )
-    return {"jobs": len(graph), "seeds": seeds, "seconds": round(seconds, 1), "worker_seconds": round(busy, 1)}
+    """What the whole took on the clock, and the workers' seconds by kind of job: "base" or a notebook's name."""
+    busy: dict[str, float] = {}
+    for job in graph:
+        kind = job.notebook or job.kind
+        busy[kind] = round(busy.get(kind, 0.0) + entries[job.name]["seconds"], 1)
+    seeds: list[int] = max((job.parameters.get("seeds", []) for job in graph if job.notebook), key=len, default=[])
+    return {"jobs": len(graph), "seeds": seeds, "seconds": round(seconds, 1), "worker_seconds": busy}
 
 
 def _earlier(path: Path) -> dict[str, Any]:
