@@ -203,7 +203,7 @@ def become(request: dict[str, Any], parent: int) -> None:
     os.chdir(request["cwd"])
     os.dup2(os.open(os.devnull, os.O_RDWR), 0)
     if request["log"]:
-        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        log = os.open(request["log"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         os.dup2(log, 1)
         os.dup2(log, 2)
     sys.argv = [request["module"], *request["arguments"]]
