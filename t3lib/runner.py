@@ -12,7 +12,6 @@ import logging
 import os
 import re
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -21,9 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, content_key, lock, read_json, sha256_file, write_json
+from t3lib.files import content_key, lock, read_json, sha256_file, write_json
 from t3lib.jobs import Job, notebook_facts
 from t3lib.source import imports_of
+from t3lib.trainer import can_fork, train_apart
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
 KERNEL_TROUBLE = ("DeadKernelError", "Kernel didn't respond", "Kernel died", "Address already in use")
@@ -118,7 +118,7 @@ def _execute(job: Job, key: str, before: Sequence[Outcome], place: Place) -> Out
     start = time.monotonic()
     try:
         _clear(job, before, place)
-        (_run_base if job.kind == "base" else _run_notebook)(job, place)
+        (_train if job.kind == "base" else _run_notebook)(job, place)
         outputs = _outputs(job, place)
         digest = content_key({name: checksum for name, checksum in outputs.items() if not name.endswith(".ipynb")})
         seconds = round(time.monotonic() - start, 3)
@@ -243,40 +243,13 @@ def _kernel(source: Path, place: Place) -> dict[str, Any]:
 
 def _forks(place: Place) -> bool:
     """True where a forked process is as good as a new one."""
-    from t3lib import cluster
-
-    try:
-        os.close(os.pidfd_open(os.getpid()))  # Linux, and new enough
-    except (AttributeError, OSError):
-        return False
-    return place.warm and not cluster.gpu_count()
+    return place.warm and can_fork()
 
 
-def _run_base(job: Job, place: Place) -> None:
-    """Train one base in a process of its own, so that its memory goes back and a kill takes it along."""
+def _train(job: Job, place: Place) -> None:
     place.marks.mkdir(parents=True, exist_ok=True)
     log, listing = place.marks / f"{job.name}.log", place.marks / f"{job.name}.files"
-    for path in (log, listing):
-        path.unlink(missing_ok=True)
-
-    def request(parent: int) -> list[str]:
-        return [json.dumps([job.parameters, str(listing), parent])]
-
-    if _forks(place):
-        from t3lib import warm
-
-        for _ in range(2):  # once more if the process that forks was killed, and took the training along
-            used = warm.nursery()
-            warm.forked(warm.TRAINER, request, preload=warm.STUDY, log=str(log)).wait()
-            if listing.is_file() or used.process.poll() is None:
-                break
-    else:
-        with open(log, "wb") as handle:
-            command = [sys.executable, "-m", "t3lib.runner", *request(os.getpid())]
-            subprocess.run(command, stdout=handle, stderr=handle)
-    if not listing.is_file():
-        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() if log.is_file() else []
-        raise RuntimeError(lines[-1] if lines else "the training process was killed")
+    train_apart(job.parameters, listing, log, fork=_forks(place))
 
 
 def _blame(error: Exception, job: Job, place: Place) -> tuple[str, str]:
@@ -291,34 +264,3 @@ def _blame(error: Exception, job: Job, place: Place) -> tuple[str, str]:
     arrow = re.search(r"^-+> *\d+ (.*)$", trace, re.M)
     message = f"{error.ename}: {getattr(error, 'evalue', '')}".splitlines()[0]
     return f"cell {number}: {arrow[1].strip()}" if arrow else f"cell {number}", message
-
-
-def die_with(parent: int) -> None:
-    """Ask Linux to kill this process when its parent ends (PR_SET_PDEATHSIG), and end now if it already has."""
-    if sys.platform == "linux":
-        import ctypes
-
-        ctypes.CDLL(None).prctl(1, 9)
-        if os.getppid() != parent:
-            os._exit(1)
-
-
-def main() -> int:
-    """Train one base in this process: argument [stage and name and seed, list file to write, parent]."""
-    parameters, listing, parent = json.loads(sys.argv[1])
-    die_with(parent)
-    from t3lib import bases
-
-    try:
-        folder = bases.ensure_base(bases.Stage(**parameters["stage"]), parameters["name"], parameters["seed"])
-    except (UserError, TypeError) as error:
-        print(f"{type(error).__name__}: {error}")
-        return 1
-    files = sorted(str(path) for path in Path(folder).rglob("*") if path.is_file())
-    with atomic_write(listing) as handle:  # that it is there says that the training went through
-        handle.write("\n".join(files))
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

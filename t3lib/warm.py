@@ -21,11 +21,11 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
-from t3lib.runner import die_with, main
 from t3lib.source import LIBRARY
+from t3lib.trainer import die_with, main
 
 LAUNCHER = "ipykernel_launcher"
-TRAINER = "t3lib.runner"  # its `main` trains one base
+TRAINER = "t3lib.trainer"  # its `main` trains one base
 # What a notebook with a study needs in the end. None of it may import pyplot, whose backend a kernel sets at its start.
 STUDY = ("pandas", "rouge_score.rouge_scorer", "t3lib.ablations")
 

@@ -18,7 +18,7 @@ import psutil
 import pytest
 from fleet import Fleet, wait, worker_of
 
-from t3lib import cluster, files, reproduce, runner
+from t3lib import cluster, files, reproduce, runner, trainer
 from t3lib.errors import UserError
 from t3lib.jobs import Job
 from t3lib.runner import Outcome, Place
@@ -226,8 +226,8 @@ def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch, capsys
     monkeypatch.chdir(tmp_path)
     parameters = {"stage": {"data": "builtin", "authors": 0}, "name": "full", "seed": 0}
     monkeypatch.setattr(sys, "argv", ["runner", json.dumps([parameters, str(tmp_path / "files"), os.getppid()])])
-    monkeypatch.setattr(runner, "die_with", lambda parent: None)
-    assert runner.main() == 1
+    monkeypatch.setattr(trainer, "die_with", lambda parent: None)
+    assert trainer.main() == 1
     printed = capsys.readouterr().out
     assert printed == "UserError: stage: authors must be at least 1, not 0\n"
     python = tmp_path / "python"  # stands for the training process, whose imports take seconds

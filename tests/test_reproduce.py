@@ -408,7 +408,7 @@ def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
             raise RuntimeError("no memory")
         (place.marks / f"{job.name}.files").write_text("")
 
-    monkeypatch.setattr(runner, "_run_base", no_base)
+    monkeypatch.setattr(runner, "_train", no_base)
     box.file.write_text(box.file.read_text().replace("models:", "methods: [NPO]\nsplits: [forget05, forget10] #"))
     assert box() == 1
     entries = box.manifest()

@@ -111,7 +111,7 @@ def test_a_base_is_trained_in_a_forked_process_too(place, tmp_path, monkeypatch)
     for name in ("forked", "here"):
         monkeypatch.setenv("T3_CACHE", str(tmp_path / name))
         if name == "forked":
-            runner._run_base(Job("b", "base", "", {"stage": stage, "name": "full", "seed": 0}, (), "key"), place)
+            runner._train(Job("b", "base", "", {"stage": stage, "name": "full", "seed": 0}, (), "key"), place)
             paths = [Path(line) for line in (place.marks / "b.files").read_text().splitlines()]
             folders.append(next(path for path in paths if path.name == "model.safetensors").parent)
         else:
@@ -120,7 +120,7 @@ def test_a_base_is_trained_in_a_forked_process_too(place, tmp_path, monkeypatch)
     assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == 1
     with pytest.raises(RuntimeError, match="^UserError: stage: authors must be at least 1, not 0$"):
         wrong = {"stage": stage | {"authors": 0}, "name": "full", "seed": 0}
-        runner._run_base(Job("b", "base", "", wrong, (), "key"), place)
+        runner._train(Job("b", "base", "", wrong, (), "key"), place)
 
 
 def test_a_change_of_the_library_needs_a_new_nursery(place, monkeypatch, tmp_path):
@@ -149,7 +149,7 @@ def test_a_killed_training_runs_once_more(place, monkeypatch):
 
     monkeypatch.setattr(warm, "forked", lambda *a, **k: Training())
     with pytest.raises(RuntimeError, match="^the training process was killed$"):
-        runner._run_base(Job("b", "base", "", {}, (), "key"), place)
+        runner._train(Job("b", "base", "", {}, (), "key"), place)
     assert len(killed) == 1 and len(started) == 2
 
 
