@@ -112,7 +112,9 @@ def run_t3(
     plans: list[tuple[Path, list[Key]]] = []
     work: list[tuple[Path, T3Job]] = []
     for hyper, temperatures in settings:
-        own, folder = t3_settings(hyper), cache_folder(study, "T3", hyper, generate)
+        own = t3_settings(hyper)
+        fitting = {name: value for name, value in own.items() if name != "temperature"}  # T is in the record's name
+        folder = cache_folder(study, "T3", fitting, generate)
         wanted = list(temperatures) or [own["temperature"]]
         plans.append((folder, [(seed, float(T)) for seed in seeds for T in wanted]))
         work += [(folder, T3Job(own | {"temperature": T}, seed)) for seed, T in missing(*plans[-1])]

@@ -67,6 +67,13 @@ def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monke
         np.testing.assert_allclose(shared, alone, rtol=1e-8)  # records are stored with 9 significant digits
 
 
+def test_a_temperature_that_02_has_run_is_not_run_again_in_03(stand, monkeypatch):
+    hyper = FAST | {"rank": 6, "temperature": 2.0}
+    first = list(methods.run_method(stand, "T3", seeds=[1], temperatures=[1.0, 2.0], hyper=hyper))
+    monkeypatch.setattr(methods, "fit_heads", lambda *_, **__: pytest.fail("fitted again"))
+    assert ablations.run_temperatures(stand, seeds=[1], temperatures=[2.0, 1.0], hyper=hyper) == first
+
+
 def test_temperatures_share_heads_and_differ(stand):
     runs = ablations.run_temperatures(stand, seeds=[1], temperatures=[2.0, 1.0], hyper=FAST)
     assert [run["T"] for run in runs] == [1.0, 2.0]
