@@ -56,8 +56,19 @@ def plan(graph: Sequence[Job], known: Mapping[str, Outcome], place: Place, worke
     return "\n".join(lines)
 
 
-def finish(graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place, profile: str, seconds: float) -> int:
-    """Write report.md and manifest.json, print the last line; 0, or 1 when something failed or was skipped."""
+def finish(
+    graph: Sequence[Job],
+    outcomes: Mapping[str, Outcome],
+    place: Place,
+    profile: str,
+    seconds: float,
+    *,
+    whole: bool = True,
+) -> int:
+    """Write report.md and manifest.json, print the last line; 0, or 1 when something failed or was skipped.
+
+    whole: the graph has all notebooks, so that its seconds, where no job was cached, are those of a run from nothing.
+    """
     out = Path(place.root) / place.out
     counts = {
         state: sum(o.state == state for o in outcomes.values()) for state in ("done", "cached", "failed", "skipped")
@@ -65,8 +76,8 @@ def finish(graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place, 
     earlier = _earlier(out / "manifest.json")
     entries = earlier.get("jobs", {}) | {job.name: _entry(job, outcomes[job.name]) for job in graph}
     # What a run from nothing costs is known only where no job was cached (a base itself may still have been).
-    whole = counts["done"] == len(graph) == len(entries)
-    cold = _cold(graph, entries, seconds) if whole else earlier.get("cold")
+    from_nothing = whole and counts["done"] == len(graph)
+    cold = _cold(graph, entries, seconds) if from_nothing else earlier.get("cold")
     manifest = {"profile": profile, "threads": int(place.threads), "cold": cold, "jobs": entries}
     if not _same(out / "manifest.json", manifest):  # a mere check leaves the files, and git, alone
         write_json(out / "manifest.json", manifest)

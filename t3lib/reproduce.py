@@ -70,7 +70,8 @@ def reproduce(
         with lock(place.marks / "lock", wait=False):
             known = {} if fresh else cached(graph, place)  # another run may just have finished
             outcomes = _all(graph, known, place, workers, scheduler, slurm)
-            return report.finish(graph, outcomes, place, chosen["name"], time.monotonic() - start)
+            seconds = time.monotonic() - start
+            return report.finish(graph, outcomes, place, chosen["name"], seconds, whole=only is None)
     except UserError as error:
         if "in use by another" in str(error):
             raise UserError(
