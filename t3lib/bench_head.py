@@ -210,8 +210,9 @@ def scaling(shape: HeadShape, axes: dict[str, Sequence[int]], *, device: str = "
             own = replace(shape, **{axis: value})
             features = _on(problem(own, device=device), device)
             fit = timed(_fit(features, own, [own.settings]), repeats=repeats)
-            busy = sorted(fit.busy)
-            entry = {"axis": axis, "value": value, "seconds": fit.cost, "low": busy[0], "high": busy[-1]}
+            # The cost may be the wall clock's, which now and then shows less than any reading of the process clock.
+            low, high = min(fit.cost, *fit.busy), max(fit.busy)
+            entry = {"axis": axis, "value": value, "seconds": fit.cost, "low": low, "high": high}
             found.append(entry | asdict(own) | {"parameters": own.rank * (own.d + own.vocab)})
     return pd.DataFrame(found)
 

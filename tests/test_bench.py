@@ -127,6 +127,16 @@ def test_grid_rows_compare_with_one_after_the_other():
     assert rows["3 heads alone / as one problem"]["median"] > 0.5
 
 
+def test_the_spread_of_a_fit_holds_its_cost_whichever_clock_gave_it(monkeypatch):
+    """It is drawn as error bars, which refuse a negative length."""
+    clocks = iter([timing.Timing((1.0, 1.1, 1.2), (1.3, 1.4, 1.5)), timing.Timing((2.0, 2.1, 2.2), (1.3, 1.4, 1.5))])
+    monkeypatch.setattr(bench_head, "timed", lambda *_, **__: next(clocks))
+    found = bench_head.scaling(SMALL, {"rank": [2, 4]}, repeats=3)
+    assert found.seconds.tolist() == [1.1, 1.4]
+    assert (found.low <= found.seconds).all() and (found.seconds <= found.high).all()
+    plots_cost.scaling(found)
+
+
 def test_scaling_varies_one_size_at_a_time():
     found = bench_head.scaling(SMALL, {"rank": [2, 4], "vocab": [512, 1024], "pairs": [4]}, repeats=1)
     assert found["axis"].tolist() == ["rank", "rank", "vocab", "vocab", "pairs"]
