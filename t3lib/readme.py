@@ -82,16 +82,16 @@ def minutes(results: Path) -> str:
 
 def paper_map(manifest: Path) -> str:
     """Each artefact, its notebooks, files and command, and the worker-minutes of the last run of cpu from nothing."""
-    spent = {kind: seconds / 60 for kind, seconds in read_json(manifest)["cold"]["worker_seconds"].items()}
+    cold = read_json(manifest).get("cold") or {}
+    spent = {kind: seconds / 60 for kind, seconds in cold.get("worker_seconds", {}).items()}
     rows = ["| in the paper | notebook | file | command | minutes |", "|---|---|---|---|---:|"]
     for artefact, notebooks, files in PAPER_MAP:
         links = " → ".join(f"[{name[:2]}](notebooks/{name}.ipynb)" for name in notebooks)
         names = ", ".join(f"`{name}`" for name in files)
         kinds = {*notebooks, "base"} if {UNLEARN, ABLATION} & set(notebooks) else set(notebooks)
         whole = sum(minutes for kind, minutes in spent.items() if kind in kinds)
-        rows.append(
-            f"| {artefact} | {links} | {names} | `t3 reproduce --only {','.join(notebooks)}` | {max(whole, 1):.0f} |"
-        )
+        cost = f"{max(whole, 1):.0f}" if spent else ""
+        rows.append(f"| {artefact} | {links} | {names} | `t3 reproduce --only {','.join(notebooks)}` | {cost} |")
     return "\n".join(rows)
 
 

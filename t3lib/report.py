@@ -67,7 +67,7 @@ def finish(
 ) -> int:
     """Write report.md and manifest.json, print the last line; 0, or 1 when something failed or was skipped.
 
-    whole: the graph has all notebooks, so that its seconds, where no job was cached, are those of a run from nothing.
+    whole: the graph is all of the profile's, so that its seconds, with no job cached, are those of a run from nothing.
     """
     out = Path(place.root) / place.out
     counts = {

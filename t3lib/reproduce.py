@@ -71,7 +71,8 @@ def reproduce(
             known = {} if fresh else cached(graph, place)  # another run may just have finished
             outcomes = _all(graph, known, place, workers, scheduler, slurm)
             seconds = time.monotonic() - start
-            return report.finish(graph, outcomes, place, chosen["name"], seconds, whole=only is None)
+            whole = (only, methods, splits) == (None, None, None)
+            return report.finish(graph, outcomes, place, chosen["name"], seconds, whole=whole)
     except UserError as error:
         if "in use by another" in str(error):
             raise UserError(

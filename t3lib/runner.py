@@ -23,7 +23,7 @@ from t3lib.errors import UserError
 from t3lib.files import content_key, lock, read_json, sha256_file, write_json
 from t3lib.jobs import Job, notebook_facts
 from t3lib.source import imports_of
-from t3lib.trainer import can_fork, train_apart
+from t3lib.trainer import train_apart
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
 KERNEL_TROUBLE = ("DeadKernelError", "Kernel didn't respond", "Kernel died", "Address already in use")
@@ -40,9 +40,7 @@ class Place:
     threads: str = "1"
     fresh: bool = False
     gpus: int = 0  # of this machine; worker n of a local cluster gets GPU n
-    warm: bool = (
-        False  # kernels are forked (`warm.py`): only for workers that end with the run, whose code cannot change
-    )
+    warm: bool = False  # fork kernels and trainings (`warm.py`): only for workers that end with the run
 
     @property
     def marks(self) -> Path:
@@ -242,8 +240,14 @@ def _kernel(source: Path, place: Place) -> dict[str, Any]:
 
 
 def _forks(place: Place) -> bool:
-    """True where a forked process is as good as a new one."""
-    return place.warm and can_fork()
+    """True where a forked process can be watched and may use every device: Linux, not too old, no GPU."""
+    from t3lib import cluster
+
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return place.warm and not cluster.gpu_count()
 
 
 def _train(job: Job, place: Place) -> None:

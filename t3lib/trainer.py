@@ -11,21 +11,10 @@ from t3lib.errors import UserError
 from t3lib.files import atomic_write
 
 
-def can_fork() -> bool:
-    """True where a forked process (`warm.py`) can be watched and may use every device: Linux, not too old, no GPU."""
-    from t3lib import cluster
-
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return not cluster.gpu_count()
-
-
 def train_apart(parameters: dict[str, Any], listing: Path, log: Path, *, fork: bool) -> None:
     """Train the base of a job's parameters (stage, name, seed) and write its files' paths to `listing`.
 
-    Its output goes to `log`, whose last line is the RuntimeError of a training that failed.
+    Its output goes to `log`, whose last line is the RuntimeError of a training that failed. fork: as `warm.forked`.
     """
     for path in (log, listing):
         path.unlink(missing_ok=True)

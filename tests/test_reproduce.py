@@ -382,6 +382,7 @@ def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
     damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
     assert box() == 0 and box.ran == [job("NPO")] and cold() == first
     assert box(only=["05_paper_tables"], fresh=True) == 0 and cold() == first, "a part of the run is not a run"
+    assert box(methods=["Original"], fresh=True) == 0 and cold() == first
     os.remove(box.out / "manifest.json")
     damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
     assert box() == 0 and cold() is None, "most of it came from the cache"
