@@ -15,14 +15,14 @@ from t3lib._version import __version__
 from t3lib.errors import UserError
 
 if TYPE_CHECKING:
+    from t3lib.baselines.losses import LOSSES
     from t3lib.classifier import fit_head
-    from t3lib.evaluate import evaluate
+    from t3lib.evaluation import evaluate
     from t3lib.features import Features, extract_features
     from t3lib.head import T3Head
-    from t3lib.losses import LOSSES
     from t3lib.models import load_model
     from t3lib.sampler import T3ForCausalLM, tilt
-    from t3lib.unlearn import unlearn
+    from t3lib.unlearning import unlearn
 
 _HOME = {
     "T3Head": "t3lib.head",
@@ -32,7 +32,7 @@ _HOME = {
     "extract_features": "t3lib.features",
     "fit_head": "t3lib.classifier",
     "unlearn": "t3lib.unlearn",
-    "LOSSES": "t3lib.losses",
+    "LOSSES": "t3lib.baselines.losses",
     "evaluate": "t3lib.evaluate",
     "load_model": "t3lib.models",
 }

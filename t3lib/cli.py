@@ -160,7 +160,7 @@ def check_temperature(T: float, allow_sharpening: bool) -> float:
 
 
 def run_reproduce(args: argparse.Namespace) -> int:
-    from t3lib.reproduce import reproduce
+    from t3lib.grid.reproduce import reproduce
 
     keys = ("only", "methods", "splits", "seeds", "data", "out", "workers", "scheduler", "slurm", "fresh", "dry_run")
     return reproduce(args.profile, **{key: getattr(args, key) for key in keys})
@@ -198,7 +198,7 @@ def run_tune(args: argparse.Namespace) -> None:
 
 
 def run_bench(args: argparse.Namespace) -> None:
-    from t3lib.bench import bench
+    from t3lib.bench.table import bench
 
     if bool(args.golden) != bool(args.data):
         raise UserError("--golden and --data go together: a model and the rows it is evaluated on")

@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from t3lib import bases, profiles, results, study, tofu
+from t3lib import profiles, results, tofu
 from t3lib.errors import UserError
 from t3lib.files import read_json, write_json
 from t3lib.models import load_model
+from t3lib.study import study
+from t3lib.world import bases
 
 
 def stage_for(args: argparse.Namespace) -> bases.Stage:
@@ -46,7 +48,7 @@ def source_of(args: argparse.Namespace) -> tofu.Source:
 
 def unlearn(args: argparse.Namespace) -> None:
     """Train a head on the user's rows and save it; nothing is written unless everything worked."""
-    from t3lib.unlearn import unlearn as train_head
+    from t3lib.unlearning import unlearn as train_head
 
     own = args.forget is not None or args.retain is not None
     if own == (args.split is not None):
@@ -93,7 +95,7 @@ def unlearn(args: argparse.Namespace) -> None:
 
 def evaluate(args: argparse.Namespace) -> None:
     """Every metric of `t3 evaluate`, written as one JSON."""
-    from t3lib.evaluate import evaluate as measure
+    from t3lib.evaluation import evaluate as measure
     from t3lib.head import T3Head
 
     if args.split is None:
@@ -153,7 +155,7 @@ def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict
         if not isinstance(found := read_json(given), dict | list):
             raise UserError(f"--reference {given}: not a JSON file written by t3 evaluate")
         return found
-    from t3lib.evaluate import evaluate as measure
+    from t3lib.evaluation import evaluate as measure
 
     model, tokenizer = model_of(args, given)
     return measure(model, tokenizer, {"forget": rows["forget"]}, generate=False, **settings)
@@ -166,7 +168,7 @@ def generate(args: argparse.Namespace) -> None:
 
     if not all(question.strip() for question in args.question):
         raise UserError("an empty question")
-    from t3lib.evaluate import check_room
+    from t3lib.evaluation import check_room
     from t3lib.models import check_ids, context_length, pad_id
 
     head = T3Head.from_pretrained(args.head)
@@ -194,6 +196,6 @@ def answer(model: Any, tokenizer: Any, question: str, max_new_tokens: int) -> st
 
 def tune(args: argparse.Namespace) -> None:
     """The paper's search for each (method, split) of a profile; the choice is laid over the profile from then on."""
-    from t3lib.tune import tune_profile
+    from t3lib.study.tune import tune_profile
 
     tune_profile(args.profile, splits=args.split, methods=args.method, data=args.data)

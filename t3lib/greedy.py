@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
+from t3lib.likelihood import CHUNK, Tilt, answer_positions, heads_of
 from t3lib.sampler import T3ForCausalLM, tilt_logits
-from t3lib.score import CHUNK, Tilt, answer_positions, heads_of
 from t3lib.tofu import Example, collate, length_sorted
 
 STAGE = 64  # new tokens after which finished rows leave the batch

@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from t3lib import artefact, pool
+from t3lib import artefact
+from t3lib import pooling as pool
 from t3lib.errors import UserError
 from t3lib.head import T3Head
 from t3lib.models import decoder_of, load_model

@@ -30,7 +30,7 @@ def library_key(code: str) -> str:
 @cache
 def module_facts(name: str) -> tuple[str, tuple[str, ...]]:
     """Digest of a module's syntax tree without docstrings, and the t3lib modules it imports (anywhere in it)."""
-    tree = ast.parse((LIBRARY / f"{name}.py").read_text(encoding="utf-8"))
+    tree = ast.parse(_path(name).read_text(encoding="utf-8"))
     imports = tuple(imports_of(tree))
     for node in ast.walk(tree):
         match getattr(node, "body", None):
@@ -39,18 +39,28 @@ def module_facts(name: str) -> tuple[str, tuple[str, ...]]:
     return hashlib.sha256(ast.dump(tree).encode()).hexdigest(), imports
 
 
+def _path(name: str) -> Path:
+    folder = LIBRARY.joinpath(*name.split("."))
+    return folder / "__init__.py" if folder.is_dir() else folder.with_suffix(".py")
+
+
 def imports_of(tree: ast.AST) -> Iterator[str]:
-    """Modules of t3lib that a tree names: `import t3lib.x`, `from t3lib import x`, `t3lib.x`, public names included."""
+    """Modules of t3lib that a tree names, as names below t3lib, public names included."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.startswith("t3lib."):
-                    yield alias.name.split(".")[1]
-        elif isinstance(node, ast.ImportFrom) and node.module == "t3lib":
+                    yield alias.name.removeprefix("t3lib.")
+        elif isinstance(node, ast.ImportFrom) and (node.module == "t3lib" or (node.module or "").startswith("t3lib.")):
+            within = str(node.module).removeprefix("t3lib").lstrip(".")
+            if within:
+                yield within
             for alias in node.names:
-                yield from _homes(alias.name)
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("t3lib."):
-            yield str(node.module).split(".")[1]
+                inner = f"{within}.{alias.name}".lstrip(".")
+                if _path(inner).is_file():
+                    yield inner
+                elif not within:
+                    yield from _homes(alias.name)
         elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ("t3lib", "t3"):
             yield from _homes(node.attr)
 
@@ -58,7 +68,8 @@ def imports_of(tree: ast.AST) -> Iterator[str]:
 @cache
 def _homes(name: str) -> tuple[str, ...]:
     """Module of t3lib called `name`, else the modules that define it at their top (t3lib's lazy public names)."""
-    if (LIBRARY / f"{name}.py").is_file():
+    if _path(name).is_file():
         return (name,)
     pattern = re.compile(rf"^(?:class|def) {re.escape(name)}\b|^{re.escape(name)}\b[^=\n]*=", re.M)
-    return tuple(p.stem for p in sorted(LIBRARY.glob("*.py")) if pattern.search(p.read_text(encoding="utf-8")))
+    found = (p for p in sorted(LIBRARY.rglob("*.py")) if pattern.search(p.read_text(encoding="utf-8")))
+    return tuple(".".join(p.relative_to(LIBRARY).with_suffix("").parts) for p in found)

@@ -55,5 +55,5 @@ def test_nothing_tracked_names_a_registry_or_a_private_path():
 
 
 def test_modules_stay_small():
-    for path in (ROOT / "t3lib").glob("*.py"):
-        assert len(path.read_text().splitlines()) <= 300, path.name
+    for path in (ROOT / "t3lib").rglob("*.py"):
+        assert len(path.read_text().splitlines()) <= 400, path.name

@@ -7,8 +7,8 @@ import pytest
 from conftest import ROOT
 
 from t3lib import profiles, results
-from t3lib.bases import Stage
 from t3lib.errors import UserError
+from t3lib.world.bases import Stage
 
 DEFAULTS = """data: builtin
 methods: [Original, NPO, T3]
@@ -166,5 +166,5 @@ def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
 
 
 def test_checking_needs_no_torch_and_no_dask():
-    code = "import sys, t3lib.reproduce; assert not {'torch', 'distributed', 'papermill', 'pandas'} & set(sys.modules)"
+    code = "import sys, t3lib.grid.reproduce; assert not {'torch', 'distributed', 'papermill', 'pandas'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

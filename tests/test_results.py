@@ -11,8 +11,9 @@ from conftest import ROOT
 from fabricate import fabricate, fabricate_all, fabricate_data
 from matplotlib.figure import Figure
 
-from t3lib import render, results, tables
+from t3lib import results
 from t3lib.errors import UserError
+from t3lib.report import render, tables
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ import pytest
 import torch
 from conftest import ROOT
 
-from t3lib import artefact, files, jobs, models, profiles, results, tofu
+from t3lib import artefact, files, models, profiles, results, tofu
 from t3lib.errors import UserError
+from t3lib.grid import jobs
 from t3lib.head import T3Head
 
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
@@ -55,7 +56,7 @@ def found_in(text, where):
 
 
 def sources():
-    for path in sorted((ROOT / "t3lib").glob("*.py")):
+    for path in sorted((ROOT / "t3lib").rglob("*.py")):
         yield path.name, path.read_text()
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         yield path.name, jobs.notebook_facts(path)[1]
@@ -174,7 +175,7 @@ def test_a_heads_config_names_settings_and_nothing_else(tmp_path):
 
 
 def test_a_pickled_checkpoint_is_not_run(tmp_path, tiny_model):
-    from t3lib import optim
+    from t3lib.baselines import optim
 
     path = tmp_path / "checkpoint.pt"
     torch.save({"key": "k", "loss": Payload(tmp_path / "written")}, path)

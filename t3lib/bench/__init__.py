@@ -1,0 +1,1 @@
+"""What T3 costs, measured and by arithmetic."""

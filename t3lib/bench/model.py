@@ -1,0 +1,201 @@
+"""What runs the base on the clock: features, evaluation, one optimisation step of the baselines, the golden model.
+
+Weights are random: cost does not depend on their values. Rows are random letters, one byte a token, with the lengths of
+TOFU's rows, so that nothing has to be downloaded.
+"""
+
+import random
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from t3lib.baselines.train import LOSSES, unlearn_baseline
+from t3lib.bench import cost
+from t3lib.bench.timing import Timing, interleaved, row, timed, value_row
+from t3lib.evaluation import evaluate
+from t3lib.features import extract_features
+from t3lib.files import read_json
+from t3lib.greedy import tilted_greedy
+from t3lib.head import T3Head
+from t3lib.likelihood import Tilt, answer_losses
+from t3lib.models import decoder_of, load_model
+from t3lib.tofu import Row, collate, encode_answers, encode_rows, length_sorted, load_rows
+from t3lib.wrapped import vocabulary
+
+Rows = list[dict[str, Any]]
+TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)  # the paper's Table 5
+SETS = {"forget": "forget10_perturbed", "retain": "retain_perturbed", "ra": "real_authors_perturbed"}
+SETS |= {"wf": "world_facts_perturbed"}
+
+
+class Bytes:
+    """A tokenizer whose tokens are the bytes of the text: enough of one to encode rows. No token ends a text."""
+
+    chat_template = None
+    bos_token = eos_token = ""
+    all_special_tokens: tuple[str, ...] = ()
+    pad_token_id = eos_token_id = 0
+
+    def __call__(self, text: str, add_special_tokens: bool = False) -> dict[str, list[int]]:
+        return {"input_ids": list(text.encode())}
+
+
+def letters(count: int, *, question: int = 20, answer: int = 40, seed: int = 0) -> list[Row]:
+    """Rows with random questions and answers, half to one and a half times as long as said, and 6 further answers."""
+    draw = random.Random(seed)
+
+    def text(mean: int) -> str:
+        return "".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(mean // 2, mean + mean // 2)))
+
+    return [
+        {"question": text(question), "answer": text(answer), "others": [text(answer) for _ in range(6)]}
+        for _ in range(count)
+    ]
+
+
+def feature_rows(
+    model: PreTrainedModel, shape: str, machine: cost.Ceilings, *, count: int = 64, repeats: int = 3,
+    batch_tokens: int = 8192,
+) -> Rows:  # fmt: skip
+    """Tokens a second of feature extraction, with and without its cache on disk, against the decoder's pass alone."""
+    rows, sizes = letters(count), _sizes(model)
+    examples = encode_rows(Bytes(), rows)
+    lengths = [len(example.ids) for example in examples]
+    batches = [
+        {name: tensor.to(model.device) for name, tensor in collate([examples[i] for i in part], 0).items()}
+        for part in length_sorted(lengths, batch_tokens)
+    ]
+    options: dict[str, Any] = {"batch_tokens": batch_tokens, "progress": False}
+
+    @torch.inference_mode()
+    def alone() -> None:
+        for batch in batches:
+            decoder_of(model)(batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False)
+
+    def cached() -> None:
+        with tempfile.TemporaryDirectory() as folder:
+            extract_features(model, Bytes(), rows[::2], rows[1::2], cache=folder, **options)
+
+    both = interleaved(
+        {
+            "alone": alone,
+            "features": lambda: extract_features(model, Bytes(), rows[::2], rows[1::2], **options),
+            "cached": cached,
+        },
+        repeats=repeats,
+    )
+    work = cost.forward(sizes, lengths, itemsize=model.dtype.itemsize)
+    made = [
+        row("decoder alone", shape, both["alone"], work=work, machine=machine),
+        row("features", shape, both["features"], work=work, machine=machine),
+        row("features, to an empty cache", shape, both["cached"], work=work, machine=machine),
+    ]
+    tokens, first = sum(lengths), both["alone"].cost
+    return made + [
+        value_row("  throughput of features", shape, tokens / both["features"].cost, "tokens/s"),
+        value_row("  features / decoder alone, throughput", shape, first / both["features"].cost),
+        value_row("  cached / decoder alone, throughput", shape, first / both["cached"].cost),
+    ]
+
+
+def evaluation_rows(
+    model: PreTrainedModel, shape: str, machine: cost.Ceilings, *, count: int = 16, seeds: int = 5, repeats: int = 3,
+    new_tokens: int = 40,
+) -> Rows:  # fmt: skip
+    """All temperatures of one head, and of `seeds` heads, against one (T, seed): teacher-forced, then generation."""
+    rows = letters(count)
+    examples = [e for r in rows for e in encode_answers(Bytes(), r["question"], [r["answer"], *r["others"]])]
+    width, V = model.config.get_text_config().hidden_size, vocabulary(model)
+    heads = [T3Head(width, V, seed=seed).to(model.device).eval() for seed in range(seeds)]
+    plans: dict[str, list[Tilt]] = {
+        "1 T": [(heads[0], 2.5)],
+        f"{len(TEMPERATURES)} T": [(heads[0], T) for T in TEMPERATURES],
+        f"{len(TEMPERATURES)} T x {seeds} seeds": [(head, T) for head in heads for T in TEMPERATURES],
+    }
+    prompts = [examples[7 * i].ids[: examples[7 * i].n_prompt] for i in range(count)]
+    generation: dict[str, Any] = {"eos_ids": [0], "max_new_tokens": new_tokens}
+
+    def score(tilts: list[Tilt]) -> Any:
+        return lambda: answer_losses(model, examples, pad_id=0, tilts=tilts, progress=True)
+
+    def write(tilts: list[Tilt]) -> Any:
+        return lambda: tilted_greedy(model, prompts, tilts, pad_id=0, progress=True, **generation)
+
+    unique = [len(example.ids) - example.n_prompt for example in examples]
+    lengths = [len(prompt) for prompt in prompts]  # each prompt once, all answers after it
+    work = cost.forward(_sizes(model), lengths + unique, logits=sum(unique), itemsize=model.dtype.itemsize)
+    made: Rows = []
+    for kind, make, bound in (("scoring", score, work), ("generation", write, None)):
+        found = interleaved({name: make(tilts) for name, tilts in plans.items()}, repeats=repeats)
+        first = found["1 T"].cost
+        for name, timing in found.items():
+            made.append(row(f"{kind}, {name}", shape, timing, work=bound, machine=machine))
+            if name != "1 T":
+                made.append(value_row(f"  {name} / 1 T", shape, timing.cost / first))
+    return made
+
+
+def step_rows(
+    model_of: Any, shape: str, machine: cost.Ceilings, *, methods: Sequence[str] = tuple(LOSSES), batch: int = 4,
+    steps: int = 2, bf16: bool = False, optimizer: str = "adamw",
+) -> Rows:  # fmt: skip
+    """Seconds of one optimisation step of each baseline, and the most memory held: model_of() gives a fresh base.
+
+    On a GPU use `optimizer="paged_adamw_8bit"` and a bfloat16 base for Llama-3.1-8B's shape on one card.
+    """
+    made: Rows = []
+    rows = letters(2 * batch)
+    lengths = [len(example.ids) for example in encode_rows(Bytes(), rows)]
+    hyper = {"epochs": steps, "warmup_epochs": 0, "batch_size": batch, "lr": 1e-6, "bf16": bf16, "optimizer": optimizer}
+    for method in methods:
+        model = model_of()
+        if torch.cuda.is_available():
+            torch.cuda.reset_peak_memory_stats()
+        _, info = unlearn_baseline(
+            method, model, Bytes(), rows[:batch], rows[batch:], hyper=hyper, seed=0, idk=["I do not know."]
+        )
+        seconds = info["seconds"] / info["steps"]
+        read = lengths if LOSSES[method].retain and LOSSES[method].alpha_r else lengths[:batch]
+        work = cost.training_step(_sizes(model), read, len(read), itemsize=model.dtype.itemsize)
+        bound = None if method in ("ULD", "RMU") else work  # they run, or train, a part of the layers only
+        note = f"{len(read)} rows; mean of {steps} steps, wall clock"
+        if torch.cuda.is_available():
+            note += f"; peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB"
+        timing = Timing((seconds,), (seconds,))
+        made.append(row(f"one step of {method}", shape, timing, work=bound, machine=machine, note=note))
+    return made
+
+
+def golden_rows(folder: str | Path, data: str | Path, *, limit: int | None = None) -> Rows:
+    """The reference's tiny model evaluated whole on one thread, as `folder` (retain/, metrics_retain.json) holds it.
+
+    limit: rows of each set. The numbers must be the reference's, or the seconds mean nothing: an AssertionError says
+    which is not.
+    """
+    golden = read_json(Path(folder) / "metrics_retain.json")["retain"]
+    rows = {name: load_rows(data, stem)[:limit] for name, stem in SETS.items()}
+    model, tokenizer = load_model(Path(folder) / "retain", device="cpu")
+    found: list[Any] = []
+    timing = timed(
+        lambda: found.append(evaluate(model, tokenizer, rows, attention_mask="openunlearning", progress=True)),
+        repeats=1, warmup=0,
+    )  # fmt: skip
+    for name in SETS:
+        expected = golden["rouge"][f"{name}_Q_A_ROUGE"]["rougeL_recall"][: len(rows[name])]
+        got = [record["rouge"] for record in found[0]["records"][name]]
+        assert max(abs(a - b) for a, b in zip(got, expected, strict=True)) < 1e-9, f"ROUGE of {name}"
+        key = "forget_truth_ratio" if name == "forget" else f"{name}_Truth_Ratio"
+        ratios = zip(found[0]["truth_ratio"][name], golden["truth_ratio"][key])
+        assert max(abs(a - b) for a, b in ratios) < 1e-5, f"truth ratios of {name}"
+    count = sum(map(len, rows.values()))
+    return [row("evaluation of the golden model", f"{count} rows", timing, note="reference: 61-64 CPU-seconds")]
+
+
+def _sizes(model: PreTrainedModel) -> dict[str, int]:
+    config = model.config.get_text_config()
+    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
+    return {name: getattr(config, name) for name in (*names, "num_key_value_heads")}

@@ -1,0 +1,213 @@
+"""Model -> per-row records and TOFU's metrics: the only place that calls a model to score or to generate.
+
+Teacher-forced scores of every head and temperature come from one pass of the base (`score.py`); texts are greedy
+(`greedy.py`). The result is the JSON of `t3 evaluate`; the caller adds provenance.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from t3lib import metrics
+from t3lib.errors import UserError
+from t3lib.files import content_key
+from t3lib.greedy import eos_ids, tilted_greedy
+from t3lib.head import T3Head
+from t3lib.likelihood import Tilt, answer_losses, default_batch_tokens
+from t3lib.models import check_ids, context_length, pad_id
+from t3lib.sampler import T3ForCausalLM, check_temperature
+from t3lib.tofu import Example, Row, encode_answers
+
+SETS = {  # set -> (rows carry a paraphrased answer, probability is normalised by the wrong options)
+    "forget": (True, False),
+    "retain": (True, False),
+    "ra": (False, True),
+    "wf": (False, True),
+}
+Reference = Mapping[str, Any] | Sequence[float]
+
+
+def evaluate(
+    model: Any,
+    tokenizer: Any,
+    data: Mapping[str, Sequence[Row]],
+    *,
+    tilts: Sequence[Tilt] | None = None,
+    reference: Reference | None = None,
+    attention_mask: str = "lengths",
+    truth_ratio: str = "geometric",
+    generate: bool = True,
+    max_new_tokens: int = 200,
+    batch_tokens: int | None = None,
+    allow_sharpening: bool = False,
+    progress: bool | None = None,
+) -> Any:
+    """Every metric of the paper's Section 4.1 for one model, or for several tilts of one base.
+
+    data: rows of `forgetNN_perturbed`, `retain_perturbed`, `real_authors_perturbed`, `world_facts_perturbed` under
+    forget, retain, ra, wf; a set left out leaves its metrics None. tilts: (head, T) pairs over `model` as the base,
+    head None for the base itself and T None for the head's own; the result is then a list, one dict a tilt.
+    reference: the retrained model's evaluation on the same rows (such a dict) or its truth ratios; without one Forget
+    Quality is None. generate=False skips texts, ROUGE and what needs them. batch_tokens: padded tokens a batch, halved
+    with a warning when memory runs out. progress: tqdm's `disable` (None: bars on a terminal only).
+
+    A dict has forget_quality, ks_statistic, model_utility, mu_rouge, components, forget, truth_ratio (per row),
+    records (per row: prob, rouge, generation), T, rows (a key of each set's rows) and settings.
+    Raises UserError for rows that cannot be scored, for a reference of other rows or settings, for a head that does
+    not fit the base and for T below 1 without allow_sharpening.
+    """
+    settings = {"attention_mask": attention_mask, "truth_ratio": truth_ratio, "max_new_tokens": max_new_tokens}
+    keys = {name: rows_key(rows) for name, rows in data.items()}
+    count = len(data.get("forget", ()))
+    reference_ratios = None if reference is None else _reference_ratios(reference, keys, settings, count)
+    chosen = [(None, None)] if tilts is None else [_checked(model, *tilt, allow_sharpening) for tilt in tilts]
+    limit = context_length(model)
+    sets = {name: _encode_set(tokenizer, name, rows, limit) for name, rows in data.items()}
+    flat = [example for rows in sets.values() for row in rows for example in row]
+    check_ids(model, (example.ids for example in flat), pad_id(tokenizer))
+    if generate:
+        check_room(limit, max(example.n_prompt for example in flat), max_new_tokens)
+    common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
+    losses = _within_memory(answer_losses, batch_tokens, model, flat, tilts=chosen, **common)
+    texts: list[list[str]] = []
+    answers: list[str] = []
+    if generate:
+        first = [row[0] for rows in sets.values() for row in rows]
+        prompts = [example.ids[: example.n_prompt] for example in first]
+        answers = [_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
+        common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": max_new_tokens, "tilts": chosen}
+        outputs = _within_memory(tilted_greedy, batch_tokens, model, prompts, **common)
+        texts = [[_text(tokenizer, ids) for ids in output] for output in outputs]
+    results = []
+    for t, (_, T) in enumerate(chosen):
+        scores = {}
+        records: dict[str, list[dict[str, Any]]] = {}
+        example, row = 0, 0
+        for name, rows in sets.items():
+            size, each = len(rows), len(rows[0])
+            table = losses[t, example : example + size * each].reshape(size, each)
+            scores[name] = _scores(name, table, truth_ratio)
+            records[name] = [{"prob": float(p)} for p in scores[name]["prob"]]
+            if generate:
+                pairs = list(zip(answers[row : row + size], texts[t][row : row + size]))
+                scores[name]["rouge"] = np.array([metrics.rouge_l_recall(*pair) for pair in pairs])
+                for record, rouge, (_, text) in zip(records[name], scores[name]["rouge"], pairs):
+                    record |= {"rouge": float(rouge), "generation": text}
+            example, row = example + size * each, row + size
+        results.append(
+            metrics.summarize(scores, reference_ratios)
+            | {"T": T, "truth_ratio": {name: score["truth_ratio"].tolist() for name, score in scores.items()}}
+            | {"records": records, "rows": keys, "settings": settings}
+        )
+    return results[0] if tilts is None else results
+
+
+def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening: bool) -> Tilt:
+    """The tilt with its temperature, once the head is known to fit the model."""
+    if head is None:
+        return None, check_temperature(1.0 if T is None else T, allow_sharpening=allow_sharpening)
+    return head, T3ForCausalLM(model, head, T, allow_sharpening=allow_sharpening).temperature
+
+
+def _within_memory(run: Callable[..., Any], batch_tokens: int | None, model: Any, *args: Any, **options: Any) -> Any:
+    """`run` with batches halved until they fit the GPU's memory; UserError when even 128 tokens do not fit."""
+    while True:
+        try:
+            return run(model, *args, batch_tokens=batch_tokens, **options)
+        except torch.OutOfMemoryError as error:
+            batch_tokens = (batch_tokens or default_batch_tokens(model.config.get_text_config().vocab_size)) // 2
+            if batch_tokens < 128:
+                raise UserError(
+                    f"out of memory even with batches of 128 tokens: {str(error).splitlines()[0]}"
+                ) from None
+            warnings.warn(f"out of memory: trying again with batch_tokens={batch_tokens}", stacklevel=3)
+
+
+def rows_key(rows: Sequence[Row]) -> str:
+    """A key of what is asked and scored: two evaluations are comparable when their keys are equal."""
+    fields = ("question", "answer", "paraphrased_answer", "perturbed_answer")
+    return content_key([[row.get(field) for field in fields] for row in rows])
+
+
+def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | None) -> list[list[Example]]:
+    """Per row the tokenised answer, the paraphrased one where the set has it, and the perturbed ones.
+
+    limit: tokens of the model's context; a longer example is refused, for its scores would mean nothing.
+    """
+    if name not in SETS:
+        raise UserError(f"unknown evaluation set {name!r}: choose among {', '.join(SETS)}")
+    if not rows:
+        raise UserError(f"evaluation set {name} holds no rows")
+    fields = ("answer", "paraphrased_answer") if SETS[name][0] else ("answer",)
+    encoded = []
+    for number, row in enumerate(rows, 1):
+        for field in (*fields, "perturbed_answer"):
+            if not row.get(field):
+                raise UserError(f"{name} row {number}: {field} is missing")
+        if len(row["perturbed_answer"]) != len(rows[0]["perturbed_answer"]):
+            found, expected = len(row["perturbed_answer"]), len(rows[0]["perturbed_answer"])
+            raise UserError(f"{name} row {number}: perturbed_answer has {found} answers, row 1 has {expected}")
+        try:
+            answers = [*(row[field] for field in fields), *row["perturbed_answer"]]
+            encoded.append(encode_answers(tokenizer, row["question"], answers))
+            longest = max(len(example.ids) for example in encoded[-1])
+            if limit is not None and longest > limit:
+                raise UserError(f"{longest} tokens, more than the model's context of {limit}")
+        except UserError as error:
+            raise UserError(f"{name} row {number}: {error}") from None
+    return encoded
+
+
+def _scores(name: str, losses: NDArray[np.float64], truth_ratio: str) -> dict[str, NDArray[np.float64]]:
+    paraphrased, options = SETS[name]
+    columns = {"answer": losses[:, 0], "perturbed": losses[:, 1 + paraphrased :]}
+    if paraphrased:
+        columns["paraphrased"] = losses[:, 1]
+    return metrics.split_scores(columns, options=options, truth_ratio_kind=truth_ratio)
+
+
+def _text(tokenizer: Any, ids: Sequence[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
+
+
+def check_room(limit: int | None, prompt: int, max_new_tokens: int) -> None:
+    """UserError when a prompt and the new tokens would not fit into the model's context of `limit` tokens."""
+    if max_new_tokens < 1:
+        raise UserError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
+    if limit is not None and prompt + max_new_tokens > limit:
+        raise UserError(
+            f"a prompt of {prompt} tokens and {max_new_tokens} new ones exceed the model's context of {limit}: "
+            f"lower --max-new-tokens"
+        )
+
+
+def _reference_ratios(
+    reference: Reference, keys: Mapping[str, str], settings: Mapping[str, Any], count: int
+) -> list[float]:
+    """Truth ratios of a reference after checking that it was evaluated on the same forget rows in the same way."""
+    found: Any = reference
+    if isinstance(reference, Mapping):
+        parts = {name: reference.get(name) or {} for name in ("truth_ratio", "rows", "settings")}
+        if not all(isinstance(part, Mapping) for part in parts.values()) or "forget" not in parts["truth_ratio"]:
+            raise UserError(
+                "the reference holds no truth_ratio of forget rows: give a JSON file written by t3 evaluate"
+            )
+        if (theirs := parts["rows"].get("forget")) is not None and theirs != keys.get("forget"):
+            raise UserError("the reference was evaluated on other forget rows: evaluate it on this split and data")
+        for name in ("attention_mask", "truth_ratio"):
+            if (theirs := parts["settings"].get(name, settings[name])) != settings[name]:
+                raise UserError(f"the reference was evaluated with {name} {theirs!r}, this run uses {settings[name]!r}")
+        found = parts["truth_ratio"]["forget"]
+    try:
+        ratios = [float(ratio) for ratio in found if not isinstance(ratio, str | bool)]
+    except (TypeError, ValueError):
+        ratios = []
+    if not ratios or len(ratios) != len(found) or not np.isfinite(ratios).all():
+        raise UserError("the reference's truth ratios are not a list of finite numbers")
+    if len(ratios) != count:
+        raise UserError(f"the reference has {len(ratios)} truth ratios, the forget set {count} rows")
+    return ratios

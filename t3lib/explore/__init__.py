@@ -1,0 +1,1 @@
+"""The sliders of notebook 00: two Gaussians, and a small language model."""

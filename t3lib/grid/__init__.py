@@ -1,0 +1,1 @@
+"""A profile as a graph of notebooks on Dask, resumable; no torch."""

@@ -1,0 +1,270 @@
+"""What a worker does with one job: check the marker, move stale files away, run it, write the marker. No torch here.
+
+A marker (`done/RESULTS/JOB.json` in the cache) counts only if it is whole, has the job's key and every output file
+exists with its checksum. When a job starts, files of its earlier run move to `stale/` in the cache, where no table
+reads them; what it had finished (seeds, features) comes back from t3lib's own content-keyed caches.
+"""
+
+import ast
+import contextlib
+import json
+import logging
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from t3lib.errors import UserError
+from t3lib.files import content_key, lock, read_json, sha256_file, write_json
+from t3lib.grid.jobs import Job, notebook_facts
+from t3lib.grid.trainer import train_apart
+from t3lib.source import imports_of
+
+ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
+KERNEL_TROUBLE = ("DeadKernelError", "Kernel didn't respond", "Kernel died", "Address already in use")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a run lives. Paths are as given (relative ones below the project root), the same on every worker."""
+
+    out: str  # results folder
+    notebooks: str  # folder of the source notebooks
+    cache: str  # $T3_CACHE
+    root: str  # folder every kernel starts in
+    threads: str = "1"
+    fresh: bool = False
+    gpus: int = 0  # of this machine; worker n of a local cluster gets GPU n
+    warm: bool = False  # fork kernels and trainings (`warm.py`): only for workers that end with the run
+
+    @property
+    def marks(self) -> Path:
+        """Folder of the done-markers of this results folder."""
+        out = (Path(self.root) / self.out).resolve()
+        return Path(self.cache) / "done" / f"{out.name}-{content_key(str(out))}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a job ended: state is done, cached, failed or skipped; digest identifies what jobs after it read."""
+
+    name: str
+    state: str
+    key: str = ""
+    seconds: float = 0.0
+    outputs: dict[str, str] = field(default_factory=dict)  # path below the results folder (or cache) -> sha256
+    digest: str = ""
+    error: str = ""  # of a failure: one line; of a skip: the failed job
+    cell: str = ""  # of a failure: "cell 4: failing line"
+
+
+def run_key(job: Job, before: Sequence[Outcome]) -> str:
+    """The job's key together with what the jobs before it produced."""
+    return content_key([job.key, sorted((o.name, o.digest) for o in before)])
+
+
+def finished(job: Job, key: str, place: Place) -> Outcome | None:
+    """The outcome in the job's marker if it still holds: whole, same key, outputs present with their checksums."""
+    mark = read_mark(place.marks / f"{job.name}.json")
+    if not mark or mark.get("key") != key:
+        return None
+    root = _root(job, place)
+    for name, checksum in mark["outputs"].items():
+        path = _inside(name, root)
+        if not path.is_file() or sha256_file(path) != checksum:
+            return None
+    return Outcome(job.name, "cached", key, mark["seconds"], mark["outputs"], mark["digest"])
+
+
+def read_mark(path: Path) -> dict[str, Any] | None:
+    """A marker's content, or None when it is missing, truncated or altered."""
+    try:
+        mark = json.loads(path.read_text(encoding="utf-8"))
+        checksum = mark.pop("sha256")
+        return mark if checksum == content_key(mark) else None
+    except (OSError, ValueError, AttributeError, KeyError):
+        return None
+
+
+def write_mark(path: Path, mark: dict[str, Any]) -> None:
+    """Write a marker with a checksum of itself."""
+    write_json(path, mark | {"sha256": content_key(mark)})
+
+
+def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
+    """Run one job in this worker and return how it ended; never raises for what the job did.
+
+    before: outcomes of the jobs in `job.after`. A job whose marker holds (for these inputs) is only checked.
+    """
+    causes = [o.name if o.state == "failed" else o.error for o in before if o.state in ("failed", "skipped")]
+    if causes and not (job.partial and len(causes) < len(before)):
+        return Outcome(job.name, "skipped", error=causes[0])
+    _prepare(place)
+    # Another worker may still be at this job for a runner that was killed: then wait, and find it done.
+    with lock(place.marks / f"{job.name}.lock"):
+        return _execute(job, run_key(job, before), before, place)
+
+
+def _execute(job: Job, key: str, before: Sequence[Outcome], place: Place) -> Outcome:
+    if not place.fresh and (outcome := finished(job, key, place)):
+        return outcome  # the jobs before it ran, but made what they had made
+    start = time.monotonic()
+    try:
+        _clear(job, before, place)
+        (_train if job.kind == "base" else _run_notebook)(job, place)
+        outputs = _outputs(job, place)
+        digest = content_key({name: checksum for name, checksum in outputs.items() if not name.endswith(".ipynb")})
+        seconds = round(time.monotonic() - start, 3)
+        facts = {"name": job.name, "key": key, "seconds": seconds, "outputs": outputs, "digest": digest}
+        write_mark(place.marks / f"{job.name}.json", facts | {"threads": place.threads})
+        _share(outputs, before, place)
+        return Outcome(job.name, "done", key, seconds, outputs, digest)
+    except Exception as error:
+        seconds = round(time.monotonic() - start, 3)
+        cell, line = _blame(error, job, place)
+        return Outcome(job.name, "failed", key, seconds, error=line, cell=cell)
+
+
+def forget_finished(place: Place) -> None:
+    """For --fresh: finished runs, features and reference ln p leave t3lib's caches, so that all is computed again."""
+    for name in ("runs", "features", "reference"):
+        shutil.rmtree(Path(place.cache) / name, ignore_errors=True)
+
+
+def _inside(name: str, root: Path) -> Path:
+    """`root`/`name`; UserError when the name leads out of the folder."""
+    path = root / name
+    if not path.resolve().is_relative_to(root.resolve()):
+        raise UserError(f"{name!r} leads out of {root}")
+    return path
+
+
+def _prepare(place: Place) -> None:
+    """Fix folder, cache and threads of this worker process; the kernels inherit them."""
+    os.chdir(place.root)
+    one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "T3_THREADS"), place.threads)
+    os.environ.update(one, T3_CACHE=place.cache, TOKENIZERS_PARALLELISM="false", PYTHONHASHSEED="0")
+    if place.gpus > 1:
+        from distributed import get_worker
+
+        with contextlib.suppress(ValueError):  # no worker (a test), or one without a number (another cluster)
+            os.environ["CUDA_VISIBLE_DEVICES"] = str(int(get_worker().name) % place.gpus)
+
+
+def _root(job: Job, place: Place) -> Path:
+    return Path(place.cache) if job.kind == "base" else Path(place.root) / place.out
+
+
+def _clear(job: Job, before: Sequence[Outcome], place: Place) -> None:
+    """Move the job's earlier files out of the tables' sight; files that the jobs before it own stay."""
+    owned = {name for outcome in before for name in outcome.outputs}
+    root, stale = _root(job, place), Path(place.cache) / "stale" / place.marks.name
+    for path in [] if job.partial else _matches(job, place):
+        name = str(path.relative_to(root))
+        if name not in owned:
+            (stale / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.move(path, stale / name)
+    if job.kind == "notebook":
+        (root / "notebooks" / f"{job.name}.ipynb").unlink(missing_ok=True)
+    elif place.fresh:
+        for name in (read_mark(place.marks / f"{job.name}.json") or {"outputs": {}})["outputs"]:
+            _inside(name, root).unlink(missing_ok=True)
+
+
+def _share(outputs: dict[str, str], before: Sequence[Outcome], place: Place) -> None:
+    """Files of earlier jobs that this one wrote anew count for those jobs too: their markers take the new checksums."""
+    for outcome in before:
+        path = place.marks / f"{outcome.name}.json"
+        both = {name: checksum for name, checksum in outputs.items() if name in outcome.outputs}
+        if any(outcome.outputs[name] != checksum for name, checksum in both.items()) and (mark := read_mark(path)):
+            write_mark(path, mark | {"outputs": mark["outputs"] | both})
+
+
+def _matches(job: Job, place: Place) -> list[Path]:
+    root = _root(job, place)
+    return sorted({path for pattern in job.outputs for path in root.glob(pattern) if path.is_file()})
+
+
+def _outputs(job: Job, place: Place) -> dict[str, str]:
+    root = _root(job, place)
+    if job.kind == "base":
+        paths = [Path(line) for line in (place.marks / f"{job.name}.files").read_text(encoding="utf-8").splitlines()]
+    else:
+        paths = [*_matches(job, place), root / "notebooks" / f"{job.name}.ipynb"]
+    return {str(path.relative_to(root)): sha256_file(path) for path in paths}
+
+
+def _run_notebook(job: Job, place: Place) -> None:
+    """Papermill into X.partial.ipynb, renamed when every cell ran; a kernel that dies is started again."""
+    # jsonschema's check of IRIs, which no notebook has, is two fifths of the seconds that importing papermill takes.
+    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+    import papermill
+
+    logging.getLogger("papermill").setLevel(logging.ERROR)
+    source = Path(place.notebooks) / f"{job.notebook}.ipynb"
+    partial = Path(place.out) / "notebooks" / f"{job.name}.partial.ipynb"
+    partial.parent.mkdir(parents=True, exist_ok=True)
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            papermill.execute_notebook(
+                *(str(path).replace("{", "{{").replace("}", "}}") for path in (source, partial)),
+                parameters=job.parameters,
+                kernel_name="python3",
+                progress_bar=False,
+                start_timeout=120,
+                # Silences the kernel's notes on TCP without encryption and on the interrupt that precedes its shutdown.
+                extra_arguments=["--IPKernelApp.log_level=50"],
+                **_kernel(source, place),
+            )
+            break
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"
+            if attempt == ATTEMPTS or not any(sign in text for sign in KERNEL_TROUBLE) or hasattr(error, "ename"):
+                raise
+    os.replace(partial, partial.with_name(f"{job.name}.ipynb"))
+
+
+def _kernel(source: Path, place: Place) -> dict[str, Any]:
+    """Options of nbclient: who starts the kernel."""
+    if not _forks(place):
+        return {}
+    from t3lib.grid import warm
+
+    study = "study" in set(imports_of(ast.parse(notebook_facts(source)[1])))
+    return {"kernel_manager_class": warm.StudyKernelManager if study else warm.WarmKernelManager}
+
+
+def _forks(place: Place) -> bool:
+    """True where a forked process can be watched and may use every device: Linux, not too old, no GPU."""
+    from t3lib.grid import cluster
+
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return place.warm and not cluster.gpu_count()
+
+
+def _train(job: Job, place: Place) -> None:
+    place.marks.mkdir(parents=True, exist_ok=True)
+    log, listing = place.marks / f"{job.name}.log", place.marks / f"{job.name}.files"
+    train_apart(job.parameters, listing, log, fork=_forks(place))
+
+
+def _blame(error: Exception, job: Job, place: Place) -> tuple[str, str]:
+    """("cell 4: failing line", "ValueError: boom") of a failed run; cells are counted in the source notebook from 1."""
+    if not hasattr(error, "ename"):  # not a cell: kernel, disk, the training of a base
+        return "", f"{type(error).__name__}: {error}".splitlines()[0]
+    cells = read_json(Path(place.notebooks) / f"{job.notebook}.ipynb")["cells"]
+    texts = ["".join(cell["source"]) for cell in cells]
+    source = getattr(error, "source", None)
+    number = texts.index(source) + 1 if source in texts else "of the parameters"
+    trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(getattr(error, "traceback", [])))
+    arrow = re.search(r"^-+> *\d+ (.*)$", trace, re.M)
+    message = f"{error.ename}: {getattr(error, 'evalue', '')}".splitlines()[0]
+    return f"cell {number}: {arrow[1].strip()}" if arrow else f"cell {number}", message

@@ -1,0 +1,1 @@
+"""From run files to tables, figures, the page and the generated parts of README; no torch."""

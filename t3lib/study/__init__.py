@@ -1,0 +1,1 @@
+"""One forget split opened; a method run on it; ablations; the search for settings."""

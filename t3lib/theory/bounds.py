@@ -1,0 +1,265 @@
+"""Every bound and lemma of arXiv:2602.10217 as one function; the docstring opens with the formula and its number.
+
+δ: excess risk of the classifier, nats; γ: forget proportion; `peak` = ‖p_f‖_∞; T ≥ 1: temperature; entropy = H(p_r).
+`mixture` is a t3lib.theory.mixture.GaussianMixture. Scalars may be arrays wherever numpy broadcasts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.optimize import brentq
+
+from t3lib.errors import UserError
+from t3lib.theory import quadrature
+from t3lib.theory.checks import at_least, inside, positive
+from t3lib.theory.quadrature import Array
+
+if TYPE_CHECKING:
+    from t3lib.theory.mixture import Classifier, GaussianMixture
+
+
+# ---- the untempered estimator ----------------------------------------------------------------------------------------
+def bound_retain_untempered(delta: ArrayLike, gamma: float) -> Array:
+    """Retain Error(p̂_1) ≤ δ / (1 − γ)   (Theorem 3.3)."""
+    _check(delta, gamma)
+    return np.asarray(delta) / (1 - gamma)
+
+
+def bound_forget_untempered(delta: ArrayLike, gamma: float, peak: ArrayLike) -> Array:
+    """Forget Error(p̂_1) ≤ ‖p_f‖_∞ √(2δ / (1 − γ))   (Theorem 3.4)."""
+    _check(delta, gamma)
+    at_least("peak", peak, 0.0)
+    return np.asarray(peak) * np.sqrt(2 * np.asarray(delta) / (1 - gamma))
+
+
+def forget_lower_bound(delta: ArrayLike, gamma: float, peak: ArrayLike) -> Array:
+    """Some f̂ with excess risk δ has Forget Error(p̂_1) ≥ ‖p_f‖_∞ γ(1 − e^(−δ/γ)) / (1 − γ e^(−δ/γ))   (Theorem 3.5)."""
+    _check(delta, gamma)
+    at_least("peak", peak, 0.0)
+    epsilon = -np.expm1(-np.asarray(delta) / gamma)
+    return np.asarray(peak) * gamma * epsilon / ((1 - gamma) + gamma * epsilon)
+
+
+class Witness(NamedTuple):
+    """What the witness classifier of Theorem 3.5 does, exactly."""
+
+    epsilon: Array
+    excess_risk: Array
+    retain_error: Array
+    forget_error: Array
+
+
+def witness(delta: ArrayLike, gamma: float, peak: ArrayLike, T: float = 1.0, sharpen: float = 1.0) -> Witness:
+    """f̂ = 1 on Z_r, ε = 1 − e^(−δ/γ) on Z_f   (Eq. 9), for p_r uniform on a unit interval and p_f on one of 1/peak.
+
+    Densities are constant on each support, so the errors of p^(1/T) f̂^w are plain arithmetic: on Z_r p̂ is
+    (1−γ)^(1/T) / N, on Z_f it is (γ peak)^(1/T) ε^w / N. T = w = 1 gives Eq. 10. `excess_risk` is that of f̂ itself.
+    """
+    _check(delta, gamma, T)
+    positive("sharpen", sharpen)
+    at_least("peak", peak, 0.0)
+    peak = np.asarray(peak, dtype=float)
+    epsilon = -np.expm1(-np.asarray(delta, dtype=float) / gamma)
+    on_retain = (1 - gamma) ** (1 / T)
+    on_forget = (gamma * peak) ** (1 / T) * epsilon**sharpen
+    partition = on_retain + on_forget / peak
+    risk = -gamma * np.log1p(-epsilon)
+    return Witness(epsilon, risk, np.log(partition / on_retain), on_forget / partition)
+
+
+# ---- lemmas ----------------------------------------------------------------------------------------------------------
+def bound_classifier_l1(delta: ArrayLike) -> Array:
+    """E_p |f* − f̂| ≤ √(δ / 2)   (Lemma A.1)."""
+    at_least("delta", delta, 0.0)
+    return np.sqrt(np.asarray(delta) / 2)
+
+
+def classifier_l1(mixture: GaussianMixture, phi: Array) -> Array:
+    """E_p |f* − f̂|, the left side of Lemma A.1, split where the classifiers cross; phi (N, 3) -> (N,)."""
+    edges = mixture.classifier_edges(phi)
+    z, w = quadrature.nodes(edges)
+    p, f, best = np.exp(mixture.logp(z)), _sigmoid(phi, z), _sigmoid(mixture.phi_star[None], z)
+    panels = (w * p * (best - f)).reshape(len(z), -1, len(quadrature.NODE)).sum(axis=2)
+
+    def crossing(m: Array, i: Array, x: Array) -> Array:
+        gap = mixture.phi_star - phi[i]
+        return gap[:, 0] + x * (gap[:, 1] + x * gap[:, 2])
+
+    def gap(m: Array, i: Array, x: Array) -> Array:
+        return np.exp(mixture.logp(x)) * (_sigmoid(mixture.phi_star[None], x) - _sigmoid(phi[i], x))
+
+    near = np.ones_like(z, dtype=bool)
+    return quadrature.integral_of_absolute(edges, z, panels[None], (best > f)[None], near, crossing, gap)[0]  # type: ignore[arg-type]
+
+
+def bound_partition(delta: ArrayLike, gamma: float, T: ArrayLike, entropy: float) -> Array:
+    """∫ p^(1/T) f̂ ≥ (1−γ)^((T+1)/T) exp[(T−1)/T · H(p_r) − (δ − γ ln γ)/(1−γ)]   (Lemma A.2)."""
+    _check(delta, gamma, T)
+    T, delta = np.asarray(T, dtype=float), np.asarray(delta, dtype=float)
+    return (1 - gamma) ** ((T + 1) / T) * np.exp((T - 1) / T * entropy - (delta - gamma * np.log(gamma)) / (1 - gamma))
+
+
+# ---- the tempered estimator ------------------------------------------------------------------------------------------
+def tempering_bias_bound(mixture: GaussianMixture, T: float, tau: float) -> float:
+    """(1 − 1/T) ‖p_f‖_{2, p_r^(τ)} · Std_{p_r^(τ)}[ln p],  p_r^(τ) ∝ p^(1/τ) f*   (Theorem 3.7, first term)."""
+    _check_tau(tau, T)
+    z, w = mixture.mesh(tau)
+    logp = mixture.logp(z)
+    q = w * np.exp(mixture.logp_r(z) + (1 / tau - 1) * logp)
+    q /= q.sum()
+    norm = np.sqrt((q * np.exp(2 * mixture.logp_f(z))).sum())
+    return float((1 - 1 / T) * norm * np.sqrt((q * (logp - (q * logp).sum()) ** 2).sum()))
+
+
+def bound_forget_tempered(mixture: GaussianMixture, delta: ArrayLike, T: float, k: float, tau: float) -> Array:
+    """Forget Error(p̂_T) ≤ bias + P^(1/T) [(δ/2)^(1/2T) + I_k^((k−1)/k) (δ/2)^(1/2k) / n̂] / n*   (Theorem 3.7).
+
+    bias = tempering_bias_bound(mixture, T, tau), P = ‖p_f‖_∞, I_k = ∫ p^((k−T)/(T(k−1))), n* and n̂ the bounds of
+    Lemma A.2 at excess risk 0 and δ (Eqs. 16, 17). The theorem promises it for some tau in [1, T]: tau_star_forget
+    finds one. On the line I_k is finite only for k > T (for T = 1: k > 1), although the paper writes k ≥ T.
+    """
+    _check(delta, mixture.gamma, T)
+    if not k > T:
+        raise UserError(f"k must exceed T = {T!r}: on the line ∫ p^((k−T)/(T(k−1))) diverges at k = {k!r}")
+    delta, gamma, entropy = np.asarray(delta, dtype=float), mixture.gamma, mixture.entropy_retain()
+    power = (k - T) / (T * (k - 1))
+    z, w = mixture.mesh(1 / power)
+    mass = float((w * np.exp(power * mixture.logp(z))).sum())
+    peak = mixture.peak_forget() ** (1 / T)
+    n_star, n_hat = bound_partition(0.0, gamma, T, entropy), bound_partition(delta, gamma, T, entropy)
+    first = peak * (delta / 2) ** (1 / (2 * T)) / n_star
+    with np.errstate(divide="ignore", over="ignore"):  # a hopeless classifier: the bound is inf
+        second = peak * mass ** ((k - 1) / k) * (delta / 2) ** (1 / (2 * k)) / (n_star * n_hat)
+    return tempering_bias_bound(mixture, T, tau) + first + second
+
+
+def bound_retain_tempered(mixture: GaussianMixture, delta: ArrayLike, T: float, tau: ArrayLike) -> Array:
+    """Retain Error(p̂_T) ≤ δ/(1−γ) + (1 − 1/T) [ ∫ p^(1/τ) |ln p| / n̂_τ − H(p_r) ]   (Theorem 3.8).
+
+    n̂_τ is the bound of Lemma A.2 at temperature τ. The theorem promises it for some tau in [1, T] that depends on
+    the classifier: tau_star_retain finds it.
+    """
+    _check(delta, mixture.gamma, T)
+    _check_tau(tau, T)
+    entropy = mixture.entropy_retain()
+    if T == 1.0:
+        return bound_retain_untempered(delta, mixture.gamma)
+    with np.errstate(divide="ignore", over="ignore"):  # a hopeless classifier: the bound is inf
+        spread = absolute_log_functional(mixture, tau) / bound_partition(delta, mixture.gamma, tau, entropy)
+    return bound_retain_untempered(delta, mixture.gamma) + (1 - 1 / T) * (spread - entropy)
+
+
+def absolute_log_functional(mixture: GaussianMixture, tau: ArrayLike) -> Array:
+    """∫ p^(1/τ) |ln p|, the mixture functional of Theorem 3.8 and Appendix E; the shape of tau."""
+    at_least("tau", tau, 1.0)
+    taus = np.asarray(tau, dtype=float)
+    z, _ = mixture.mesh(float(taus.max()))
+    logp = mixture.logp(z)
+    j = np.flatnonzero((logp[1:] > 0) != (logp[:-1] > 0))  # |ln p| has a kink where p = 1
+    kinks = quadrature.roots_in_brackets(mixture.logp, z[j], z[j + 1], steps=40)
+    z, w = mixture.mesh(float(taus.max()), breaks=kinks)
+    logp = mixture.logp(z)
+    values = [(w * np.exp(logp / t) * np.abs(logp)).sum() for t in taus.ravel()]
+    return np.array(values).reshape(taus.shape)
+
+
+def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Array | float:
+    """τ with ψ(1) − ψ(1/T) = (1 − 1/T) ψ'(1/τ),  ψ(α) = ln ∫ p^α f̂   (proof of Theorem 3.8, Eqs. 20, 21).
+
+    ψ is convex, so τ is unique; shape of the batch. T = 1 gives 1.
+    """
+    at_least("T", T, 1.0)
+    if callable(phi):
+        raise UserError("phi must be an array (3,) or (N, 3) here, got a callable")
+    batch = np.atleast_2d(np.asarray(phi, dtype=float))
+    if T == 1.0:
+        stars = np.ones(len(batch))
+    else:
+        z, w = quadrature.nodes(mixture.classifier_edges(batch, T))
+        logp, tilt = mixture.logp(z), w * _sigmoid(batch, z)
+        slope = (np.log((tilt * np.exp(logp)).sum(axis=1)) - np.log((tilt * np.exp(logp / T)).sum(axis=1))) / (
+            1 - 1 / T
+        )
+
+        def excess(alpha: Array) -> Array:
+            mass = tilt * np.exp(alpha[:, None] * logp)
+            return (mass * logp).sum(axis=1) / mass.sum(axis=1) - slope
+
+        ends = np.full(len(batch), 1 / T), np.ones(len(batch))
+        stars = 1 / quadrature.roots_in_brackets(excess, *ends, steps=30)
+    return stars if np.ndim(phi) == 2 else float(stars[0])
+
+
+def tau_star_forget(mixture: GaussianMixture, T: float) -> float:
+    """τ with ∫_{1/T}^1 M dα = (1 − 1/T) M(1/τ),  M(α) = ∫ p_f |∂q_α/∂α|   (proof of Theorem 3.7; q_α ∝ p_r p^(α−1))."""
+    at_least("T", T, 1.0)
+    if T == 1.0:
+        return 1.0
+    z, w = mixture.mesh(T)
+    logp, logp_r, p_f = mixture.logp(z), mixture.logp_r(z), np.exp(mixture.logp_f(z))
+
+    def rate(alpha: float) -> float:
+        q = w * np.exp(logp_r + (alpha - 1) * logp)
+        q /= q.sum()
+        return float((q * p_f * np.abs(logp - (q * logp).sum())).sum())
+
+    alphas, weights = 0.5 * (1 + 1 / T + (1 - 1 / T) * quadrature.NODE), 0.5 * quadrature.WEIGHT
+    mean = float(sum(weight * rate(alpha) for alpha, weight in zip(alphas, weights, strict=True)))
+    grid = np.linspace(1 / T, 1, 65)
+    above = np.array([rate(alpha) > mean for alpha in grid])
+    first = int(np.flatnonzero(above[1:] != above[:-1])[0])
+    return 1 / brentq(lambda alpha: rate(alpha) - mean, grid[first], grid[first + 1], xtol=1e-14)
+
+
+def gaussian_power_log_integral(v: ArrayLike, tau: ArrayLike) -> Array:
+    """∫ p_v^(1/τ) |ln p_v| = √τ (2πv)^((τ−1)/2τ) (τ/2 + ½ ln 2πv),  p_v = N(0, v), v ≥ 1/2π   (Appendix E)."""
+    at_least("v", v, 1 / (2 * np.pi))
+    at_least("tau", tau, 1.0)
+    v, tau = np.asarray(v, dtype=float), np.asarray(tau, dtype=float)
+    return np.sqrt(tau) * (2 * np.pi * v) ** ((tau - 1) / (2 * tau)) * (tau / 2 + 0.5 * np.log(2 * np.pi * v))
+
+
+# ---- logistic regression -----------------------------------------------------------------------------------------
+def logistic_lambda(phi_norm: float, second_moment: float, n: ArrayLike) -> Array:
+    """λ = √(2 E‖z‖² / n) / ‖φ*‖, the λ that minimises Proposition C.1."""
+    at_least("n", n, 1)
+    positive("phi_norm", phi_norm)
+    return np.sqrt(2 * second_moment / np.asarray(n, dtype=float)) / phi_norm
+
+
+def bound_logistic_excess_risk(
+    phi_norm: float, second_moment: float, n: ArrayLike, lam: ArrayLike | None = None
+) -> Array:
+    """E[L(φ̂_λ) − L(φ*)] ≤ λ‖φ*‖² + 2 E‖z‖² / (nλ)   (Proposition C.1); lam=None: 2‖φ*‖ √(2 E‖z‖² / n)   (Eq. 25).
+
+    Here z stands for the features; for Appendix E that is mixture.second_moment() and the norm of mixture.phi_star.
+    """
+    lam = logistic_lambda(phi_norm, second_moment, n) if lam is None else np.asarray(lam, dtype=float)
+    at_least("n", n, 1)
+    if not np.all(np.asarray(lam) > 0):
+        raise UserError(f"lam must be positive in Proposition C.1, got {float(np.min(lam))!r}")
+    return lam * phi_norm**2 + 2 * second_moment / (np.asarray(n, dtype=float) * lam)
+
+
+def _sigmoid(phi: Array, z: Array) -> Array:
+    """σ(φ·[1, z, z²]) for phi (N, 3) and z (N,) or (N, J)."""
+    c0, c1, c2 = (phi[:, k].reshape(-1, *[1] * (z.ndim - 1)) for k in range(3))
+    margin = c0 + z * (c1 + z * c2)
+    return np.exp(np.minimum(margin, 0.0)) / (1.0 + np.exp(-np.abs(margin)))
+
+
+def _check(delta: ArrayLike, gamma: float, T: ArrayLike = 1.0) -> None:
+    at_least("delta", delta, 0.0)
+    inside("gamma", gamma, 0.0, 1.0)
+    at_least("T", T, 1.0)
+
+
+def _check_tau(tau: ArrayLike, T: float) -> None:
+    """1 ≤ τ ≤ T, up to the rounding of a root."""
+    at_least("T", T, 1.0)
+    at_least("tau", tau, 1.0)
+    if not np.all(np.asarray(tau) <= T * (1 + 1e-9)):
+        raise UserError(f"tau must be at most T = {T!r}, got {float(np.max(tau))!r}")

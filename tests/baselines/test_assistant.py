@@ -1,0 +1,115 @@
+"""ULD's assistant: how many parameters it trains, that it starts as the base's first layers and never touches them."""
+
+import copy
+
+import pytest
+import torch
+from families import family
+from transformers import AutoModelForCausalLM, GPT2Config
+
+from t3lib import models
+from t3lib.baselines import assistant
+from t3lib.errors import UserError
+
+
+def trainable(model):
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def test_the_papers_number_of_trainable_parameters():
+    """Rank 32 on all seven linear layers of 16 layers of Llama-3.1-8B: 4.19e7 in Table 2, on the meta device here."""
+    base = models.random_model("llama-3.1-8b", dtype="bfloat16", device="meta")
+    helper = assistant.make_assistant(base, 16, rank=32)
+    assert trainable(helper) == 41_943_040
+    d, kv, m = 4096, 1024, 14336
+    per_layer = 2 * (d + d) + 2 * (d + kv) + 3 * (d + m)  # q, o; k, v; gate, up, down
+    assert trainable(helper) == 16 * 32 * per_layer
+    assert len(assistant.layers_of(helper.get_base_model())) == 16 and len(assistant.layers_of(base)) == 32
+    assert all("lora" in name for name, parameter in helper.named_parameters() if parameter.requires_grad)
+
+
+@pytest.mark.parametrize("k", [1, 2])
+def test_it_starts_as_the_bases_first_layers(k, tiny_model):
+    helper = assistant.make_assistant(tiny_model, k, rank=2).eval()
+    cut = copy.deepcopy(tiny_model)
+    del cut.model.layers[k:]
+    ids = torch.arange(20)[None]
+    with torch.no_grad():
+        assert torch.equal(helper(ids).logits, cut(ids, use_cache=False).logits)
+
+
+def test_frozen_weights_are_the_bases_own_memory_and_its_modules_stay_as_they_were(tiny_model):
+    base = copy.deepcopy(tiny_model)
+    names = [name for name, _ in base.named_modules()]
+    helper = assistant.make_assistant(base, 1, rank=2)
+    frozen = [parameter for parameter in helper.parameters() if not parameter.requires_grad]
+    own = {parameter.data_ptr() for parameter in base.parameters()}
+    assert frozen and all(parameter.data_ptr() in own for parameter in frozen)
+    assert [name for name, _ in base.named_modules()] == names and all(p.requires_grad for p in base.parameters())
+    for buffer in helper.buffers():
+        assert not buffer.is_meta
+
+
+def test_training_it_changes_lora_alone(tiny_model):
+    base = copy.deepcopy(tiny_model)
+    helper = assistant.make_assistant(base, 2, rank=2)
+    optimizer = torch.optim.SGD([p for p in helper.parameters() if p.requires_grad], lr=1.0)
+    before = helper.eval()(torch.arange(20)[None]).logits.detach()
+    helper(torch.arange(20)[None], labels=torch.arange(20)[None]).loss.backward()
+    optimizer.step()
+    assert not torch.equal(helper(torch.arange(20)[None]).logits, before)
+    for (name, ours), theirs in zip(base.named_parameters(), tiny_model.parameters()):
+        assert torch.equal(ours, theirs) and ours.grad is None, name
+
+
+def test_the_seed_decides_the_start_and_nothing_else_does(tiny_model):
+    def start(seed):
+        helper = assistant.make_assistant(tiny_model, 1, rank=2, seed=seed)
+        return torch.cat([p.detach().flatten() for p in helper.parameters() if p.requires_grad])
+
+    state = torch.get_rng_state()
+    first = start(1)
+    torch.rand(3)
+    assert torch.equal(start(1), first) and not torch.equal(start(2), first)
+    torch.set_rng_state(state)
+    start(1)
+    assert torch.equal(torch.get_rng_state(), state)  # the caller's stream is not used up
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mistral (sliding)", "gemma2 (soft-cap)", "phi3"])
+def test_other_families(name):
+    base = family(name)
+    helper = assistant.make_assistant(base, 1, rank=2).eval()
+    with torch.no_grad():
+        logit = helper(torch.arange(10)[None]).logits
+    assert logit.shape == base(torch.arange(10)[None]).logits.shape and logit.isfinite().all()
+
+
+def test_a_base_with_tied_embeddings():
+    base = models.random_model("llama-3.2-1b", device="meta")
+    assert trainable(assistant.make_assistant(base, 8)) == 8 * 32 * (2 * 4096 + 2 * (2048 + 512) + 3 * (2048 + 8192))
+
+
+@pytest.mark.parametrize(
+    ("k", "rank", "said"),
+    [
+        (0, 2, "k = 0: the model has layers 1 to 2"),
+        (3, 2, "k = 3: the model has layers 1 to 2"),
+        (1.0, 2, "k = 1.0: the model has layers 1 to 2"),
+        (1, 0, "rank = 0: LoRA needs a rank of at least 1"),
+        (1, 2.5, "rank = 2.5"),
+    ],
+)
+def test_mistakes_are_one_line(k, rank, said, tiny_model):
+    with pytest.raises(UserError, match=said):
+        assistant.make_assistant(tiny_model, k, rank=rank)
+
+
+def test_bases_that_cannot_lend_their_layers(tiny_model):
+    small = AutoModelForCausalLM.from_config(GPT2Config(vocab_size=61, n_embd=16, n_layer=1, n_head=2))
+    with pytest.raises(UserError, match="GPT2LMHeadModel has no list of decoder layers"):
+        assistant.make_assistant(small, 1)
+    quantised = copy.deepcopy(tiny_model)
+    quantised.is_quantized = True
+    with pytest.raises(UserError, match="a quantised base does not allow: omit load_in"):
+        assistant.make_assistant(quantised, 1)

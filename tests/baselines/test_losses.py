@@ -1,0 +1,366 @@
+"""Each loss against three lines of numpy, against the reference implementation's figures, and its invariances."""
+
+import inspect
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.testing import assert_allclose
+from scipy.optimize import brentq
+from scipy.special import log_softmax, logsumexp, softmax
+from torch import tensor
+
+from t3lib.baselines import losses as L
+from t3lib.errors import UserError
+
+RNG = np.random.default_rng(0)
+B, S, V, D = 3, 7, 120, 4  # V > 100: the reference indexes the vocabulary with the label -100
+ANSWER = np.array([[0, 0, 1, 1, 1, 0, 0], [0, 0, 0, 1, 1, 1, 1], [0, 1, 0, 0, 0, 0, 0]], bool)
+N = ANSWER.sum(1)
+LOGP = -RNG.gamma(1.0, 1.0, (B, S))
+LOGIT, LOGIT_REF = RNG.normal(size=(2, B, S, V))
+TARGETS = np.where(ANSWER, RNG.integers(0, V, (B, S)), 0)
+HIDDEN, HIDDEN_REF = RNG.normal(size=(2, B, S, D))
+CONTROL = RNG.random(D)
+QUESTION = np.cumsum(ANSWER, 1) == 0
+REF, IDK, IDK_REF = -RNG.gamma(5.0, 1.0, (3, B))
+SEQUENCE = (LOGP * ANSWER).sum(1)
+TOKENS = N.sum() / B
+
+
+def softplus(x):
+    return np.logaddexp(0, x)
+
+
+def sequence_idk():
+    """One answer position a row that holds the whole ln p: what idk_dpo sums."""
+    return tensor(IDK)[:, None], torch.ones(B, 1, dtype=torch.bool)
+
+
+def undial_numpy(paper):
+    index = TARGETS if paper else np.where(ANSWER, TARGETS, V - 100)
+    p = softmax(LOGIT_REF - 3.0 * np.eye(V)[index], axis=-1)
+    ce = -(p * log_softmax(LOGIT, axis=-1)).sum(-1)
+    return (ce * ANSWER).sum(1) if paper else ce.mean(1)
+
+
+def satimp_numpy(paper):
+    logp = SEQUENCE if paper else LOGP
+    weighted = np.exp(2 * logp) * (1 - np.exp(logp)) ** 0.5 * logp
+    return weighted if paper else (weighted * ANSWER).sum(1) / TOKENS
+
+
+def rmu_numpy(goal, paper):
+    squares = (HIDDEN - goal) ** 2
+    return (squares.sum(-1) * QUESTION).sum(1) if paper else (squares.mean(-1) * ANSWER).sum(1) * (1 / N).mean()
+
+
+def uniform_numpy(paper):
+    kl = (1 / V * (np.log(1 / V) - log_softmax(LOGIT, axis=-1))).sum(-1)
+    return (kl * ANSWER).sum(1) if paper else kl.mean(1)
+
+
+T = {"logp": tensor(LOGP), "answer": tensor(ANSWER)}
+H = {"hidden": tensor(HIDDEN), "in_answer": tensor(ANSWER), "in_question": tensor(QUESTION)}
+U = CONTROL / np.linalg.norm(CONTROL)
+# (function, its tensors, its hyperparameters, numpy for "reference", numpy for "paper")
+NUMPY = [
+    (L.nll, T, {}, -SEQUENCE / TOKENS, -SEQUENCE),
+    (L.grad_ascent, T, {}, SEQUENCE / TOKENS, SEQUENCE),
+    (L.wga, T, {"beta": 0.7}, (np.exp(0.7 * LOGP) * LOGP * ANSWER).sum(1) / TOKENS, np.exp(0.7 * SEQUENCE) * SEQUENCE),
+    (L.sat_imp, T, {"beta1": 2.0, "beta2": 0.5}, satimp_numpy(False), satimp_numpy(True)),
+    (
+        L.undial,
+        {k: tensor(v) for k, v in dict(logit=LOGIT, logit_ref=LOGIT_REF, targets=TARGETS, answer=ANSWER).items()},
+        {"beta": 3.0},
+        undial_numpy(False),
+        undial_numpy(True),
+    ),
+    (L.rmu_forget, H | {"control": tensor(CONTROL)}, {"c": 5.0}, rmu_numpy(5 * U, False), rmu_numpy(5 * U, True)),
+    (
+        L.rmu_retain,
+        H | {"hidden_ref": tensor(HIDDEN_REF)},
+        {},
+        rmu_numpy(HIDDEN_REF, False),
+        rmu_numpy(HIDDEN_REF, True),
+    ),
+    (L.uniform_kl, {"logit_all": tensor(LOGIT), "answer_all": tensor(ANSWER)}, {}, uniform_numpy(0), uniform_numpy(1)),
+    (
+        L.sim_npo,
+        T,
+        {"beta": 2.0, "delta": 0.3},
+        softplus(-2.0 * (-SEQUENCE / N - 0.3)),
+        softplus(-(2.0 * -SEQUENCE / N - 0.3)),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "tensors", "hyper", "reference", "paper"), NUMPY, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_numpy(function, tensors, hyper, reference, paper):
+    for variant, expected in (("reference", reference), ("paper", paper)):
+        loss = function(**tensors, **hyper, variant=variant)
+        assert loss.shape == (B,)
+        assert_allclose(loss.numpy(), expected, rtol=1e-6)
+
+
+def test_numpy_of_the_two_without_variants():
+    loss = L.npo(tensor(LOGP), tensor(ANSWER), tensor(REF), beta=0.5)
+    assert_allclose(loss, 2 / 0.5 * softplus(0.5 * (SEQUENCE - REF)))
+    loss = L.idk_dpo(tensor(LOGP), tensor(ANSWER), tensor(REF), *sequence_idk(), tensor(IDK_REF), beta=0.5)
+    assert_allclose(loss, 2 / 0.5 * softplus(-0.5 * ((IDK - IDK_REF) - (SEQUENCE - REF))))
+
+
+def test_kl_to_reference():
+    p_ref = softmax(LOGIT_REF, axis=-1)
+    kl = (p_ref * (log_softmax(LOGIT_REF, axis=-1) - (LOGIT - logsumexp(LOGIT, axis=-1, keepdims=True)))).sum(-1)
+    assert_allclose(L.kl_to_reference(tensor(LOGIT), tensor(LOGIT_REF)), kl.mean(1), rtol=1e-6)
+
+
+def test_literal_tensors():
+    """By hand: two rows, answers of 2 and 1 tokens with p = (1/2, 1/4) and 1/2."""
+    logp = tensor([[-9.0, 0.5, 0.25], [0.5, -9.0, -9.0]], dtype=torch.float64)
+    logp[0, 1:], logp[1, 0] = logp[0, 1:].log(), logp[1, 0].log()
+    answer = tensor([[False, True, True], [True, False, False]])
+    ln2 = np.log(2)
+    assert_allclose(L.nll(logp, answer), [2 * ln2, 2 / 3 * ln2])  # 3 ln 2 and ln 2, over 1.5 tokens a row
+    assert_allclose(L.nll(logp, answer).mean(), 4 / 3 * ln2)  # = the mean over the batch's three tokens
+    assert_allclose(L.wga(logp, answer), [-(1 / 2 + 2 / 4) * ln2 / 1.5, -(1 / 2) * ln2 / 1.5])
+    assert_allclose(L.wga(logp, answer, variant="paper"), [-3 / 8 * ln2, -1 / 2 * ln2])
+    assert_allclose(L.npo(logp, answer, L.log_likelihood(logp, answer)), [20 * ln2] * 2)  # at the start: (2/β) ln 2
+
+
+def padded(tensors, extra):
+    """The same tensors with `extra` more positions at both ends that belong to no answer: junk, NaN where allowed."""
+    out = {}
+    for name, value in tensors.items():
+        if value.dim() < 2 or name in ("logp_idk", "answer_idk"):
+            out[name] = value
+            continue
+        shape = (value.shape[0], extra, *value.shape[2:])
+        junk = torch.zeros(shape, dtype=value.dtype) if value.dtype in (torch.bool, torch.int64) else torch.randn(shape)
+        out[name] = torch.cat([junk, value, junk], 1)
+    return out
+
+
+def tensors_of(function):
+    given = {name: value for _, tensors, *_ in NUMPY for name, value in tensors.items()}
+    given |= {"logp_ref": tensor(REF), "logp_idk_ref": tensor(IDK_REF)}
+    given["logp_idk"], given["answer_idk"] = sequence_idk()
+    return {name: given[name] for name in inspect.signature(function).parameters if name in given}
+
+
+OF_POSITIONS = {"undial", "uniform_kl"}  # documented: in the reference they are means over all positions
+
+
+@pytest.mark.parametrize("name", L.LOSSES)
+def test_padding_and_longer_prompts_change_nothing(name):
+    for function in filter(None, L.LOSSES[name][:2]):
+        tensors = tensors_of(function)
+        for variant in L.VARIANTS if "variant" in inspect.signature(function).parameters else (None,):
+            options = {"variant": variant} if variant else {}
+            with_padding = padded(tensors, 3)
+            if variant == "paper" and "in_question" in with_padding:  # a longer prompt is a longer question there
+                with_padding["in_question"][:, :3] = False
+            same = torch.allclose(function(**tensors, **options), function(**with_padding, **options))
+            assert same is not (function.__name__ in OF_POSITIONS and variant == "reference"), (function, variant)
+
+
+def test_what_hides_outside_the_answer_does_not_matter():
+    logp = tensor(np.where(ANSWER, LOGP, -np.inf), requires_grad=True)
+    for function in (L.nll, L.wga, L.sat_imp, L.sim_npo):
+        logp.grad = None
+        loss = function(logp, tensor(ANSWER)).sum()
+        loss.backward()
+        assert torch.isfinite(loss)
+        assert torch.isfinite(logp.grad[tensor(ANSWER)]).all()
+
+
+def test_weights_carry_no_gradient():
+    """sg[·]: the gradient of WGA's token term is its weight, not weight + derivative of the weight."""
+    logp = tensor(LOGP, requires_grad=True)
+    L.wga(logp, tensor(ANSWER), beta=2.0).sum().backward()
+    assert_allclose(logp.grad, np.exp(2 * LOGP) * ANSWER / TOKENS)
+
+
+def test_unknown_variant():
+    for function, tensors, *_ in NUMPY:
+        with pytest.raises(UserError, match="unknown variant 'papper': choose one of reference, paper"):
+            function(**tensors, variant="papper")
+
+
+def test_rows_are_the_papers():
+    names = ["GradAscent", "GradDiff", "WGA", "SatImp", "UnDIAL", "RMU", "ULD", "IdkDPO", "NPO", "SimNPO"]
+    assert list(L.LOSSES) == names
+
+
+# The reference implementation's figures at default settings (locuslab/open-unlearning @ d3d7cf9), and ln p of the four
+# golden rows' answer tokens under its tiny model (float32, from ../shared/goldens; every row's tokens in one list).
+GOLDEN = json.loads((Path(__file__).parent / "golden_logp.json").read_text())
+GOLDEN_LOSSES = {
+    "GradAscent": -2.08741355,
+    "GradDiff": 1.08213425,
+    "WGA": 2.97360277,
+    "SatImp": 3.16916132,
+    "IdkDPO": 17.0324917,
+    "NPO": 17.0324917,
+    "SimNPO": 3.16960454,
+}
+
+
+def golden_rows(name):
+    rows = [tensor(row, dtype=torch.float64) for row in GOLDEN[name]]
+    answer = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True)
+    return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1.0), answer
+
+
+@pytest.mark.parametrize("name", GOLDEN_LOSSES)
+def test_golden_figures_run_anywhere(name):
+    logp, answer = golden_rows("forget")
+    given = {"logp": logp, "answer": answer, "logp_ref": L.log_likelihood(logp, answer)}
+    given["logp_idk"], given["answer_idk"] = golden_rows("idk")
+    given["logp_idk_ref"] = L.log_likelihood(given["logp_idk"], given["answer_idk"])
+    terms = L.LOSSES[name]
+    wanted = inspect.signature(terms.forget).parameters
+    loss = terms.alpha_f * terms.forget(**{key: given[key] for key in wanted if key in given}).mean()
+    loss += terms.alpha_r * terms.retain(*golden_rows("retain")).mean() if terms.retain else 0.0
+    assert loss.item() == pytest.approx(GOLDEN_LOSSES[name], rel=1e-5)
+
+
+# What the other three see of that model: not logits and states, but the few numbers a position that decide the loss.
+POSITIONS = json.loads((Path(__file__).parent / "golden_positions.json").read_text())
+TOKENS_IN_ALL = 2048  # the golden model's vocabulary
+
+
+def entropy_of(masses):
+    return -(masses * np.log(masses)).sum()
+
+
+def logit_with(entropy, logp, index):
+    """(V,) log-probabilities with ln p = logp at `index` and this entropy: two levels among the other tokens."""
+    rest, p = TOKENS_IN_ALL - 1, np.exp(logp)
+
+    def masses(share):
+        others = np.full(rest, (1 - p) * (1 - share) / (rest - 1))
+        others[0] = (1 - p) * share
+        return np.insert(others, index, p)
+
+    share = brentq(lambda share: entropy_of(masses(share)) - entropy, 1 / rest, 1 - 1e-12, xtol=1e-14)
+    return np.log(masses(share))
+
+
+def test_golden_undial_runs_anywhere():
+    """With policy = reference a position's loss depends on its entropy and on ln p of the lowered token alone."""
+    rows = POSITIONS["undial"]
+    answer = np.array([row["answer"] for row in rows], bool)
+    index = np.where(answer, 7, TOKENS_IN_ALL - 100)  # outside answers: the label -100 as an index
+    logit = [
+        [logit_with(*facts) for facts in zip(row["entropy"], row["logp"], places)] for row, places in zip(rows, index)
+    ]
+    given = {"logit": tensor(np.array(logit)), "logit_ref": tensor(np.array(logit)), "answer": tensor(answer)}
+    loss = L.undial(**given, targets=tensor(np.where(answer, 7, 0)))
+    assert loss.mean().item() == pytest.approx(3.79213738, rel=1e-5)
+
+
+def test_golden_rmu_runs_anywhere():
+    """A state's distance to c·u needs its length and its part along u: 2 of the model's 64 coordinates."""
+    rows = POSITIONS["rmu"]
+    hidden = torch.zeros(len(rows), max(len(row["along"]) for row in rows), 64, dtype=torch.float64)
+    in_answer = torch.zeros(hidden.shape[:2], dtype=torch.bool)
+    for b, row in enumerate(rows):
+        along = tensor(row["along"], dtype=torch.float64)
+        across = (tensor(row["square"], dtype=torch.float64) - along**2).sqrt()
+        hidden[b, : len(along), :2] = torch.stack([along, across], -1)
+        in_answer[b, : len(along)] = True
+    control = torch.eye(64, dtype=torch.float64)[0] * 0.7
+    loss = L.rmu_forget(hidden, control, in_answer, ~in_answer)
+    assert loss.mean().item() == pytest.approx(0.115619197, rel=1e-5)
+    assert not L.rmu_retain(hidden, hidden, in_answer, ~in_answer).any()  # policy = reference
+
+
+def mean_logf(x):
+    return x / TOKENS_IN_ALL - np.logaddexp(x, np.log(TOKENS_IN_ALL - 1))
+
+
+def test_golden_uld_runs_anywhere():
+    """KL to uniform needs only the mean ln f of a position: logits (x, 0, …, 0) with that mean."""
+    rows = [tensor(row, dtype=torch.float64) for row in POSITIONS["uld_forget"]]
+    answer = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True)
+    forget = L.nll(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), answer).mean().item()
+    mean = np.array(POSITIONS["uld_retain_mean"])
+    logit = np.zeros((*mean.shape, TOKENS_IN_ALL))
+    for place, value in np.ndenumerate(mean):
+        logit[(*place, 0)] = brentq(lambda x, m: mean_logf(x) - m, 0, 1e6, args=(value,))
+    retain = L.uniform_kl(tensor(logit), torch.zeros(mean.shape, dtype=torch.bool)).mean().item()
+    assert forget == pytest.approx(4.5035615, rel=1e-5)
+    assert retain == pytest.approx(4.23234844, rel=1e-5)
+    assert forget + L.LOSSES["ULD"].alpha_r * retain == pytest.approx(25.6653042, rel=1e-5)
+
+
+# --- the golden figures, computed by the reference implementation on a tiny model ---
+
+GOLDEN_NAMES = {"UnDIAL": "UNDIAL", "IdkDPO": "DPO"}
+
+
+@pytest.fixture(scope="module")
+def goldens(shared):
+    return json.loads((shared / "goldens" / "losses_default.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def golden_model(shared):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(shared / "goldens" / "model").eval()
+
+
+def tensors(batch):
+    return {name: tensor(values) for name, values in batch.items()}
+
+
+@pytest.mark.parametrize("name", [name for name in L.LOSSES if name != "ULD"])
+def test_goldens(name, goldens, golden_model):
+    """Loss and gradient norms at default settings, policy = reference, through the functions that training uses."""
+    from t3lib.baselines.forward import answer_logp, apply_loss
+
+    gold = goldens["losses"][GOLDEN_NAMES.get(name, name)]["default"]["same"]
+    terms = L.LOSSES[name]
+    batch = goldens["batch"]["idk" if name == "IdkDPO" else "plain"]
+    forget = tensors(batch["forget"]["original"] if name == "IdkDPO" else batch["forget"])
+    given = {"control": tensor(gold["control_vec"])} if name == "RMU" else {}
+    given["logp_ref"] = L.log_likelihood(*answer_logp(golden_model, forget)).detach()
+    if name == "IdkDPO":
+        given["logp_idk"], given["answer_idk"] = answer_logp(golden_model, tensors(batch["forget"]["alternate"]))
+        given["logp_idk_ref"] = L.log_likelihood(given["logp_idk"], given["answer_idk"]).detach()
+    loss = terms.alpha_f * apply_loss(terms.forget, given, golden_model, forget, golden_model, 2).mean()
+    if terms.retain and terms.alpha_r:
+        retain = apply_loss(terms.retain, {}, golden_model, tensors(batch["retain"]), golden_model, 2)
+        loss = loss + terms.alpha_r * retain.mean()
+    golden_model.zero_grad()
+    loss.backward()
+    grads = {n: p.grad.norm().item() for n, p in golden_model.named_parameters() if p.grad is not None}
+    assert loss.item() == pytest.approx(gold["loss"], rel=1e-5)
+    assert np.linalg.norm(list(grads.values())) == pytest.approx(gold["grad_norm"], rel=1e-5)
+    for parameter, norm in gold["grad_norm_by_param"].items():
+        assert grads[parameter] == pytest.approx(norm, rel=1e-5)
+
+
+def test_golden_uld(goldens, shared):
+    from transformers import AutoModelForCausalLM
+
+    from t3lib.baselines.forward import apply_loss
+
+    model = AutoModelForCausalLM.from_pretrained(shared / "goldens" / "retain").eval()
+    [gold] = goldens["losses"]["ULD"].values()
+    batch = tensors(goldens["uld_batch"])
+    kept = batch.pop("retainlabels").bool()
+    halves = [{name: value[rows] for name, value in batch.items()} for rows in (~kept, kept)]
+    forget, retain = (
+        apply_loss(term, {}, model, half, None, None).mean().item() for term, half in zip(L.LOSSES["ULD"], halves)
+    )
+    assert forget == pytest.approx(gold["same"]["forget_loss"], rel=1e-5)
+    assert retain == pytest.approx(gold["same"]["retain_loss"], rel=1e-5)
+    assert forget + L.LOSSES["ULD"].alpha_r * retain == pytest.approx(gold["same"]["loss"], rel=1e-5)

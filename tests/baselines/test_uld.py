@@ -1,0 +1,281 @@
+"""ULD as a Transformers model, p / f^strength, in every decoding mode against a float64 no-cache reference."""
+
+import copy
+import functools
+
+import pytest
+import torch
+from families import HIDDEN, VOCAB, family
+from modes import LENGTH, LIMIT, MODES, NEW, PADDINGS, decode, expected, prompt, worst
+from reference import Quotient
+from transformers import CompileConfig, DynamicCache, PreTrainedModel, StaticCache
+
+from t3lib.baselines.assistant import make_assistant
+from t3lib.baselines.uld import ULDForCausalLM, subtract_logits
+from t3lib.errors import UserError
+from t3lib.evaluation import evaluate
+from t3lib.head import T3Head
+from t3lib.sampler import T3ForCausalLM
+from t3lib.tofu import encode
+
+STRENGTH = 0.8
+# Two layers, of which the assistant has the first; gpt2, whose blocks cannot be taken apart, gets a whole other model.
+FAMILIES = ("llama", "mistral (sliding)", "gemma2 (soft-cap)", "gpt2")
+
+
+def trained_assistant(base: PreTrainedModel, seed: int = 0):
+    """An assistant whose LoRA has been trained, as far as these tests care: its B matrices are not 0."""
+    assistant = make_assistant(base, 1, rank=4, seed=seed)
+    generator = torch.Generator().manual_seed(seed)
+    for name, weight in assistant.named_parameters():
+        if "lora_B" in name:
+            weight.data = torch.randn(weight.shape, generator=generator) * 0.3
+    return assistant.eval()
+
+
+def pair(name: str):
+    """A family's base and an assistant for it."""
+    base = family(name)
+    return base, family(name, seed=5) if name == "gpt2" else trained_assistant(base)
+
+
+def model(name: str = "llama", strength: float = STRENGTH) -> ULDForCausalLM:
+    return ULDForCausalLM(*pair(name), strength)
+
+
+@functools.cache
+def oracle(name: str = "llama", strength: float = STRENGTH) -> Quotient:
+    base, assistant = pair(name)
+    return Quotient.of(base, getattr(assistant, "get_base_model", lambda: assistant)(), strength)
+
+
+# --- exact in every mode -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("padding", PADDINGS)
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", FAMILIES)
+def test_exact(name, mode, padding):
+    if (mode, padding) == ("continuation", "right"):
+        padding = "holes"  # generate renumbers a right-padded row's tokens when called again, for any base
+    assert MODES[mode](model(name), oracle(name), padding) <= LIMIT
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_the_reference_can_tell(name):
+    """Another strength, an untrained assistant or the assistant alone are off by far more than the limit."""
+    ids, mask = prompt("left")
+    want, seen = expected(oracle(name), "left", "teacher")[1], mask.bool()
+    base, assistant = pair(name)
+    wrong = [ULDForCausalLM(base, assistant, STRENGTH + 0.01), assistant]
+    wrong += [] if name == "gpt2" else [ULDForCausalLM(base, make_assistant(base, 1, rank=4), STRENGTH)]
+    for other in wrong:
+        with torch.no_grad():
+            assert worst(other(ids, attention_mask=mask).logits[seen], want[seen]) > 100 * LIMIT
+
+
+def test_subtract_logits_is_the_formula():
+    logits, helped = torch.randn(2, 3, 7) * 5, torch.randn(2, 3, 7) * 5
+    p = logits.double().softmax(-1) / helped.double().softmax(-1) ** 1.5
+    found = subtract_logits(logits, helped, 1.5)
+    torch.testing.assert_close(found.softmax(-1).double(), p / p.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5)
+    assert subtract_logits(logits.bfloat16(), helped.bfloat16(), 1.0).dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_strength_of_0_is_the_base(name):
+    base, assistant = pair(name)
+    ids, mask = prompt("left")
+    with torch.no_grad():
+        found = ULDForCausalLM(base, assistant, 0)(ids, attention_mask=mask).logits
+        torch.testing.assert_close(found, base(ids, attention_mask=mask).logits.log_softmax(-1))
+    options = dict(attention_mask=mask, max_new_tokens=NEW, do_sample=False)
+    assert torch.equal(ULDForCausalLM(base, assistant, 0).generate(ids, **options), base.generate(ids, **options))
+
+
+def test_half_precision_models_give_float32_scores():
+    base, assistant = (part.to(torch.bfloat16) for part in pair("gpt2"))
+    ids, mask = prompt("left")
+    with torch.no_grad():
+        found = ULDForCausalLM(base, assistant, STRENGTH)(ids, attention_mask=mask).logits
+        p, f = (part(ids, attention_mask=mask).logits.double().log_softmax(-1) for part in (base, assistant))
+    assert found.dtype == torch.float32
+    assert (found - (p - STRENGTH * f)).abs()[mask.bool()].max() <= LIMIT
+
+
+def test_neither_model_is_changed_and_the_assistants_dropout_is_off():
+    base = family("llama")
+    assistant = trained_assistant(base).train()
+    before = [{name: value.clone() for name, value in part.state_dict().items()} for part in (base, assistant)]
+    ids, mask = prompt("left")
+    uld = ULDForCausalLM(base, assistant, STRENGTH)
+    assert decode(uld, oracle(), "left") <= LIMIT
+    for part, weights in zip((base, assistant), before):
+        assert all(torch.equal(value, weights[name]) for name, value in part.state_dict().items())
+    assert not any(module._forward_hooks for module in uld.modules())
+
+
+def test_logits_to_keep_and_tuples():
+    uld = model()
+    ids, mask = prompt("left")
+    with torch.no_grad():
+        full = uld(ids, attention_mask=mask).logits
+        torch.testing.assert_close(uld(ids, attention_mask=mask, logits_to_keep=2).logits, full[:, -2:])
+        torch.testing.assert_close(uld(ids, attention_mask=mask, return_dict=False)[0], full)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_decoding_with_a_static_cache():
+    """One graph without breaks; the compiler's own back end is torch's business."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    settings = CompileConfig(backend="eager", mode=None, fullgraph=True)
+    settings._compile_all_devices = True
+    assert decode(model(), oracle(), "left", cache_implementation="static", compile_config=settings) <= LIMIT
+    assert not torch._dynamo.utils.counters["graph_break"]
+
+
+# --- evaluation --------------------------------------------------------------------------------------------------
+
+
+def rows(count: int, wrong: int = 3):
+    return [
+        {
+            "question": f"Who wrote book {i}?",
+            "answer": f"Author {i} did.",
+            "paraphrased_answer": f"It was {i}.",
+            "perturbed_answer": [f"No {i}{j}." for j in range(wrong)],
+        }
+        for i in range(count)
+    ]
+
+
+@pytest.mark.parametrize("attention_mask", ["lengths", "openunlearning"])
+def test_evaluation_scores_and_texts_are_those_of_the_quotient(tiny_model, tokenizer, attention_mask):
+    assistant = trained_assistant(tiny_model)
+    uld = ULDForCausalLM(tiny_model, assistant, STRENGTH)
+    reference = Quotient.of(tiny_model, assistant.get_base_model(), STRENGTH)
+    data, options = rows(3), dict(max_new_tokens=6, progress=True, attention_mask=attention_mask)
+    report = evaluate(uld, tokenizer, {"forget": data}, **options)
+    for row, record in zip(data, report["records"]["forget"]):
+        example = encode(tokenizer, row["question"], row["answer"])
+        ids, n = torch.tensor([example.ids]), example.n_prompt
+        hidden = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        mask = (ids != hidden).long() if attention_mask == "openunlearning" else torch.ones_like(ids)
+        logp = reference.logp(ids, mask, torch.arange(ids.shape[1])[None])[0, :-1].gather(-1, ids[0, 1:, None])
+        assert record["prob"] == pytest.approx(logp[n - 1 :].mean().exp().item(), rel=1e-4)
+        tokens = reference.decode(ids[:, :n], mask[:, :n], 6)[0][0].tolist()
+        tokens = tokens[: tokens.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in tokens else tokens
+        assert record["generation"] == tokenizer.decode(tokens, skip_special_tokens=True).strip()
+    base = evaluate(tiny_model, tokenizer, {"forget": data}, **options)
+    assert base["records"]["forget"] != report["records"]["forget"]
+
+
+# --- caches ------------------------------------------------------------------------------------------------------
+
+
+def test_a_shared_prompt_cache_serves_many_questions():
+    uld = model()
+    ids, _ = prompt("none", rows=1)
+    cache = DynamicCache(config=uld.config)
+    with torch.no_grad():
+        uld(ids[:, :-1], past_key_values=cache)
+    for repeats in (1, 2):
+        own = copy.deepcopy(cache)
+        own.batch_repeat_interleave(repeats)
+        out = uld.generate(ids.repeat(repeats, 1), past_key_values=own, max_new_tokens=NEW)
+        assert torch.equal(out[:, LENGTH:], expected(oracle(), "none", "greedy", 1)[0].repeat(repeats, 1))
+
+
+def test_cropping_and_resetting_a_cache():
+    uld = model()
+    ids, _ = prompt("none", rows=1)
+    want = expected(oracle(), "none", "greedy", 1)[0]
+    cache = DynamicCache(config=uld.config)
+    uld.generate(ids, past_key_values=cache, max_new_tokens=NEW)
+    cache.crop(-(cache.get_seq_length() - LENGTH + 1))
+    assert torch.equal(uld.generate(ids, past_key_values=cache, max_new_tokens=NEW)[:, LENGTH:], want)
+    static = StaticCache(config=uld.config, max_cache_len=32)
+    for _ in range(2):
+        assert torch.equal(uld.generate(ids, past_key_values=static, max_new_tokens=NEW)[:, LENGTH:], want)
+        static.reset()
+
+
+@pytest.mark.parametrize("made", [lambda c: DynamicCache(config=c), lambda c: StaticCache(config=c, max_cache_len=32)])
+def test_caches_filled_without_this_assistant_are_refused(made):
+    base, assistant = pair("llama")
+    uld = ULDForCausalLM(base, assistant, STRENGTH)
+    ids, _ = prompt("none", rows=1)
+    cache = made(base.config)
+    with torch.no_grad():
+        base(ids[:, :4], past_key_values=cache)
+    with pytest.raises(UserError, match="holds 4 tokens, of which the assistant saw 0"):
+        uld.generate(ids, past_key_values=cache, max_new_tokens=2)
+    cache = made(base.config)
+    uld.generate(ids, past_key_values=cache, max_new_tokens=2)
+    with pytest.raises(UserError, match="another assistant"):
+        other = ULDForCausalLM(base, trained_assistant(base, seed=1), STRENGTH)
+        other.generate(ids, past_key_values=cache, max_new_tokens=2)
+    with pytest.raises(UserError, match="Cache, not tuple"):
+        uld(ids, past_key_values=((ids, ids),))
+
+
+def test_a_cache_whose_layers_appear_one_by_one_serves_too():
+    uld = model()
+    ids, _ = prompt("none", rows=1)
+    cache = DynamicCache()  # no config
+    out = uld.generate(ids, past_key_values=cache, max_new_tokens=NEW)
+    assert torch.equal(out[:, LENGTH:], expected(oracle(), "none", "greedy", 1)[0])
+
+
+# --- what is refused ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strength", ["1", None, True, -0.1, float("nan"), float("inf")])
+def test_strengths_that_are_refused(strength):
+    with pytest.raises(UserError, match="strength"):
+        ULDForCausalLM(*pair("llama"), strength)
+
+
+def test_assistants_and_bases_that_are_refused():
+    base, assistant = pair("llama")
+    wider = family("llama", seed=2)
+    wider.resize_token_embeddings(VOCAB + 3)
+    with pytest.raises(UserError, match=f"assistant's vocabulary is {VOCAB + 3}, the base's {VOCAB}"):
+        ULDForCausalLM(base, wider)
+    with pytest.raises(UserError, match="assistant is on meta, the base on cpu"):
+        ULDForCausalLM(base, family("llama", seed=2).to("meta"))
+    with pytest.raises(UserError, match="causal language model"):
+        ULDForCausalLM(base, torch.nn.Linear(HIDDEN, VOCAB))
+    uld = ULDForCausalLM(base, assistant)
+    with pytest.raises(UserError, match="already unlearned"):
+        ULDForCausalLM(uld, assistant)
+    with pytest.raises(UserError, match="already unlearned"):
+        T3ForCausalLM(uld, T3Head(HIDDEN, VOCAB, 3))
+    with pytest.raises(UserError, match="save the assistant"):
+        uld.save_pretrained("anywhere")
+
+
+def test_inputs_and_modes_that_are_refused():
+    uld = model()
+    ids, mask = prompt("left")
+    gone = mask.clone()
+    gone[1] = 0
+    for call in (uld, uld.generate):
+        with pytest.raises(UserError, match="empty"):
+            call(ids[:, :0])
+        with pytest.raises(UserError, match="row 1 of the batch is all padding"):
+            call(ids, attention_mask=gone)
+        with pytest.raises(UserError, match="65 tokens, the base's context is 64"):
+            call(torch.ones(1, 65, dtype=torch.long))
+    embeds = uld.get_input_embeddings()(ids)
+    for call in (uld, uld.generate):
+        with pytest.raises(UserError, match="inputs_embeds"):
+            call(inputs_embeds=embeds)
+    for options, said in (
+        ({"cache_implementation": "paged"}, "continuous batching"),
+        ({"penalty_alpha": 0.6}, "penalty_alpha"),
+        ({"assistant_early_exit": 1}, "assistant_early_exit"),
+    ):
+        with pytest.raises(UserError, match=said):
+            uld.generate(ids, attention_mask=mask, max_new_tokens=2, **options)

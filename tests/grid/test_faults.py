@@ -1,0 +1,273 @@
+"""Kill -9, lost schedulers and a thousand jobs: real workers, real kernels, no-op notebooks.
+
+Every fault is injected into a run whose results are known, and after resuming they must be the same bytes.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import faults
+import psutil
+import pytest
+from fleet import Fleet, wait, worker_of
+
+from t3lib import files
+from t3lib.errors import UserError
+from t3lib.grid import cluster, reproduce, runner, trainer
+from t3lib.grid.jobs import Job
+from t3lib.grid.runner import Outcome, Place
+
+NAPS = "notebooks: {02_tofu_unlearning: {nap: %s}}"
+METHODS = "Original, NPO, SimNPO"
+
+
+# a scheduler of one's own --------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def dask_on(folder):
+    """A function that starts dask processes, and its `.scheduler()` -> address; all are gone at the end."""
+    started = []
+
+    def start(*words):
+        with open(folder / "dask.log", "ab") as log:
+            command = [sys.executable, "-m", "dask", *words, "--no-dashboard"]
+            started.append(subprocess.Popen(command, cwd=folder, stdout=log, stderr=log))
+        return started[-1]
+
+    def scheduler():
+        file = folder / "scheduler.json"
+        start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))
+        wait(file.is_file)
+        return json.loads(file.read_text())["address"]
+
+    start.scheduler, start.started = scheduler, started
+    yield start
+    for process in started:
+        process.terminate()
+    for process in started:
+        process.wait(30)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """Results of an uninterrupted run on one worker."""
+    fleet = Fleet(tmp_path_factory.mktemp("reference"), methods=METHODS)
+    assert fleet.run("workers", 1) == 0, fleet.log
+    assert "without encryption" not in fleet.log and "Traceback" not in fleet.log
+    assert len(fleet.results()) == 6 and not fleet.orphans()
+    notebook = json.loads((fleet.out / "notebooks" / "05_paper_tables.ipynb").read_text())
+    assert all(cell.get("execution_count") for cell in notebook["cells"] if cell["cell_type"] == "code")
+    return fleet.results()
+
+
+def test_a_killed_worker_costs_nothing(tmp_path, reference):
+    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
+    started = fleet.start("workers", 2)
+    fleet.wait_for_kernel(1)
+    worker = worker_of(fleet.kernels()[0])
+    assert worker.pid != started.pid  # a worker, not the runner
+    worker.kill()
+    assert started.wait() == 0, fleet.log
+    assert len(fleet.kernels()) > 3  # the job in flight ran again
+    assert not fleet.orphans()
+    faults.injected("kill -9 of a worker", reference, fleet.results())
+
+
+def test_a_killed_nursery_takes_its_kernel_along_and_the_job_runs_again(tmp_path, reference):
+    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
+    started = fleet.start("workers", 1)
+    fleet.wait_for_kernel(1)
+    psutil.Process(fleet.kernels()[0]).parent().kill()
+    assert started.wait() == 0, fleet.log
+    assert len(fleet.kernels()) > 3
+    assert not fleet.orphans()
+    faults.injected("kill -9 of the process that forks kernels", reference, fleet.results())
+
+
+@pytest.fixture(scope="module")
+def remote(tmp_path_factory):
+    """Address and process of a scheduler with two workers, which outlive the runners; the last test here kills it."""
+    with dask_on(tmp_path_factory.mktemp("dask")) as start:
+        address = start.scheduler()
+        for _ in range(2):
+            start("worker", address, "--nthreads", "1", "--resources", "slot=1")
+        yield address, start.started[0]
+
+
+def test_the_runner_killed_ten_times(tmp_path, reference, remote):
+    """With workers of its own, which die with it, and with a scheduler's, which go on with the job they are at."""
+    moments = random.Random(7)
+    fleet, fleets, times = None, [], 0
+    while times < 10:
+        if fleet is None:
+            fleet = Fleet(tmp_path / str(len(fleets)), methods=METHODS, more=NAPS % 0.2)
+            fleets.append(fleet)
+        where = ("scheduler", remote[0]) if times >= 3 else ("workers", 1 + times % 2)
+        before = len(fleet.kernels())
+        started = fleet.start(*where)
+        fleet.wait_for_kernel(before + 1, started)
+        time.sleep(moments.uniform(0, 1.5))
+        if started.alive():
+            started.kill()
+            times += 1
+        else:
+            fleet = None
+    assert fleet.run("scheduler", remote[0]) == 0, fleet.log
+    for fleet in fleets:
+        assert fleet.results() == reference
+        assert not list(fleet.out.rglob("*.partial*"))
+        assert not fleet.orphans()
+    faults.injected("kill -9 of the runner", reference, fleets[-1].results(), times)
+
+
+def test_a_raising_notebook_in_a_kernel_is_named_with_its_cell_and_line(tmp_path, reference, remote):
+    fleet = Fleet(tmp_path, methods="NPO, SimNPO", more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
+    assert fleet.run("scheduler", remote[0]) == 1
+    entries = files.read_json(fleet.out / "manifest.json")["jobs"]
+    failed = entries["02_tofu_unlearning--NPO--forget10"]
+    assert (failed["state"], failed["cell"]) == ("failed", "cell 5: broken = 1 / 0")
+    assert failed["error"] == "ZeroDivisionError: division by zero"
+    assert entries["05_paper_tables"]["state"] == "done"
+    assert (fleet.out / "notebooks" / "02_tofu_unlearning--NPO--forget10.partial.ipynb").is_file()
+    mine = {name: content for name, content in reference.items() if name.startswith("runs/SimNPO")}
+    faults.injected("notebook raises in its kernel", mine, {k: v for k, v in fleet.results().items() if k in mine})
+
+
+def test_a_scheduler_that_goes_away(tmp_path, reference, remote, monkeypatch, capsys):
+    address, scheduler = remote
+    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 0.5)
+    monkeypatch.setenv("T3_CACHE", str(fleet.cache))
+    monkeypatch.setattr(cluster, "CONNECT_SECONDS", 3)
+    done = fleet.cache / "done"
+    first = "02_tofu_unlearning--*.json"
+    killer = threading.Thread(target=lambda: (wait(lambda: list(done.rglob(first))), scheduler.kill()))
+    killer.start()
+    code = reproduce.reproduce(fleet.profile, out=fleet.out, notebooks=fleet.notebooks, scheduler=address)
+    killer.join()
+    printed = capsys.readouterr().out
+    assert code == 1 and "the scheduler went away" in printed and "Traceback" not in printed
+    assert "scheduler went away" in (fleet.out / "report.md").read_text()
+    with pytest.raises(UserError, match="nothing answers there"):
+        reproduce.reproduce(fleet.profile, out=fleet.out, notebooks=fleet.notebooks, scheduler=address)
+    assert fleet.run("workers", 1) == 0, fleet.log
+    assert "cached" in fleet.log  # what had finished did not run again
+    assert not fleet.orphans()
+    faults.injected("scheduler goes away", reference, fleet.results())
+
+
+@pytest.mark.parametrize("address", ["here", "tcp://127.0.0.1", "http://127.0.0.1:1", ""])
+def test_an_address_that_is_none(address):
+    with pytest.raises(UserError, match="an address looks like"), cluster.client_for(None, address, None):
+        pass
+
+
+def test_a_scheduler_whose_workers_have_no_slot():
+    from distributed import LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=cluster.NO_DASHBOARD
+        ) as local,
+        pytest.raises(UserError, match="no worker has a slot"),
+        cluster.client_for(None, local.scheduler_address, None),
+    ):
+        pass
+
+
+def test_workers_must_be_a_number_from_one():
+    for bad in (0, -1):
+        with pytest.raises(UserError, match="--workers"), cluster.client_for(bad, None, None):
+            pass
+    with pytest.raises(UserError, match="choose one"), cluster.client_for(1, "tcp://a:1", None):
+        pass
+
+
+# jobs that die ------------------------------------------------------------------------------------------------------
+
+
+def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
+    def work(job, before, place):  # sent to the workers by value
+        if job.parameters["deadly"]:
+            os.kill(os.getpid(), signal.SIGKILL)
+        from t3lib.grid.runner import Outcome
+
+        return Outcome(job.name, "done")
+
+    jobs = [Job(f"job{n}", "notebook", "02", {"deadly": n == 1}, (), "") for n in range(3)]
+    jobs.append(Job("child", "notebook", "03", {"deadly": False}, ("job1",), ""))
+    jobs.append(Job("tables", "notebook", "05", {"deadly": False}, tuple(j.name for j in jobs), "", partial=True))
+    with cluster.client_for(2, None, None) as client:
+        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", "."), client, lambda outcome: None, work)
+    assert [outcomes[name].state for name in ("job0", "job2", "tables")] == ["done"] * 3
+    assert outcomes["job1"].state == "failed" and "KilledWorker" in outcomes["job1"].error
+    assert (outcomes["child"].state, outcomes["child"].error) == ("skipped", "job1")
+
+
+def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
+    """Dask closes the nanny of a worker that dies while it starts, and would wait for workers for ever."""
+    monkeypatch.setattr(cluster, "CHECK_SECONDS", 0.2)
+    with cluster.client_for(1, None, None) as client:
+        [nanny] = client.cluster.workers.values()
+        nanny.process.worker_kwargs["nonsense"] = 1  # its next start fails
+        os.kill(nanny.pid, signal.SIGKILL)
+        assert client.submit(os.getpid, resources=cluster.SLOT).result(timeout=60) != os.getpid()
+
+
+def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch, capsys):
+    """What the training process prints last, here bases.Stage's own refusal, becomes the job's error."""
+    monkeypatch.setattr(os, "environ", os.environ.copy())
+    monkeypatch.chdir(tmp_path)
+    parameters = {"stage": {"data": "builtin", "authors": 0}, "name": "full", "seed": 0}
+    monkeypatch.setattr(sys, "argv", ["runner", json.dumps([parameters, str(tmp_path / "files"), os.getppid()])])
+    monkeypatch.setattr(trainer, "die_with", lambda parent: None)
+    assert trainer.main() == 1
+    printed = capsys.readouterr().out
+    assert printed == "UserError: stage: authors must be at least 1, not 0\n"
+    python = tmp_path / "python"  # stands for the training process, whose imports take seconds
+    python.write_text(f"#!/bin/sh\necho 'Loading weights: 10%'\necho '{printed.strip()}'\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    job = Job("base--full--seed0", "base", "", parameters, (), "key")
+    outcome = runner.execute(job, [], Place("out", "nb", str(tmp_path), str(tmp_path)))
+    assert (outcome.state, outcome.error) == ("failed", f"RuntimeError: {printed.strip()}")
+
+
+# scale --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_thousand_jobs_through_the_scheduler():
+    """The grid of a big machine with jobs that do nothing: what the engine itself costs in time and memory."""
+
+    def work(job, before, place):
+        from t3lib.grid.runner import Outcome
+
+        return Outcome(job.name, "done", "key", 0.0, {f"runs/{job.name}-{n}.json": "0" * 64 for n in range(5)})
+
+    parameters = {"method": "T3", "hyper": {f"setting{n}": n for n in range(10)}, "seeds": list(range(5))}
+    jobs = [Job(f"job{n}", "notebook", "02", parameters | {"n": n}, (), f"{n}") for n in range(900)]
+    jobs += [Job(f"late{n}", "notebook", "03", parameters, (f"job{n}",), f"late{n}") for n in range(99)]
+    jobs.append(Job("tables", "notebook", "05", {}, tuple(j.name for j in jobs), "tables", partial=True))
+    seen: list[Outcome] = []
+    process = psutil.Process()
+    with cluster.client_for(2, None, None) as client:
+        before, start = process.memory_info().rss, time.monotonic()
+        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", "."), client, seen.append, work)
+        seconds, grown = time.monotonic() - start, process.memory_info().rss - before
+    assert len(outcomes) == len(seen) == 1000 and {outcome.state for outcome in outcomes.values()} == {"done"}
+    assert grown < 200 * 2**20, f"the runner grew by {grown / 2**20:.0f} MB"
+    print(f"{seconds / len(jobs) * 1000:.1f} ms a job, {grown / 2**20:.0f} MB")
+    if os.environ.get("T3_WRITE_FAULTS") == "1":
+        measured = {
+            "jobs": 1000,
+            "milliseconds_per_job": round(seconds, 2),
+            "memory_growth_mb": round(grown / 2**20, 1),
+        }
+        files.write_json(files.project_root() / "results" / "scale.json", measured)

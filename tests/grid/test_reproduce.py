@@ -1,0 +1,545 @@
+"""The graph, the keys, the markers and the loop of `t3 reproduce`, with notebooks executed here instead of in kernels.
+
+What kernels, processes and kill -9 add is in test_faults.py.
+"""
+
+import ast
+import errno
+import io
+import json
+import os
+import shutil
+import threading
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+import noop
+import pytest
+from faults import injected
+
+from t3lib import files, profiles, source
+from t3lib.errors import UserError
+from t3lib.grid import cluster, jobs, reproduce, runner
+from t3lib.grid.runner import Place
+
+UNLEARN, TABLES = "02_tofu_unlearning", "05_paper_tables"
+
+
+class CellError(Exception):
+    """What papermill raises for a cell, as far as the runner reads it."""
+
+    def __init__(self, error, source):
+        super().__init__(str(error))
+        self.ename, self.evalue, self.source = type(error).__name__, str(error), source
+        self.traceback = [f"----> 1 {source.splitlines()[-1]}"]
+
+
+def run_here(job, place):
+    """The notebook's cells in this process, then its executed copy."""
+    source = Path(place.notebooks) / f"{job.notebook}.ipynb"
+    cells = [cell for cell in json.loads(source.read_text())["cells"] if cell["cell_type"] == "code"]
+    scope: dict = {}
+    for number, cell in enumerate(cells):
+        text = "".join(cell["source"])
+        try:
+            exec(text, scope)
+        except OSError:
+            raise
+        except Exception as error:
+            raise CellError(error, text) from None
+        if number == 0:
+            scope.update(job.parameters)
+    target = Path(place.out) / "notebooks" / f"{job.name}.ipynb"
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)
+
+
+@pytest.fixture(scope="module")
+def client():
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, resources={"slot": 1}, dashboard_address=None
+        ) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        yield client
+
+
+class Sandbox:
+    """Notebooks, profile, cache and results folder of one test."""
+
+    def __init__(self, folder):
+        self.folder, self.out = folder, folder / "out"
+        self.notebooks = noop.write_notebooks(folder / "notebooks")
+        self.ran: list[str] = []
+        self.profile()
+
+    def profile(self, **settings):
+        self.file = noop.write_profile(self.folder / "mine.yaml", **settings)
+
+    def __call__(self, **options):
+        """Run; returns the exit code, what was printed, and the jobs that really ran."""
+        del self.ran[:]
+        with redirect_stdout(io.StringIO()) as printed:
+            code = reproduce.reproduce(self.file, out=self.out, notebooks=self.notebooks, **options)
+        self.printed = printed.getvalue()
+        return code
+
+    def graph(self, **options):
+        profile = profiles.load_profile(self.file)
+        return {job.name: job for job in jobs.build(profile, self.out, folder=self.notebooks, **options)}
+
+    def manifest(self):
+        return files.read_json(self.out / "manifest.json")["jobs"]
+
+
+@pytest.fixture
+def box(tmp_path, monkeypatch, client):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setenv("T3_THREADS", "1")
+    monkeypatch.chdir(files.project_root())
+    sandbox = Sandbox(tmp_path)
+
+    def counted(job, place):
+        sandbox.ran.append(job.name)
+        run_here(job, place)
+
+    @contextmanager
+    def here(workers, scheduler, slurm):
+        yield client
+
+    monkeypatch.setattr(runner, "_run_notebook", counted)
+    monkeypatch.setattr(cluster, "client_for", here)
+    return sandbox
+
+
+def job(method, split="forget10"):
+    return f"{UNLEARN}--{method}--{split}"
+
+
+# the graph -----------------------------------------------------------------------------------------------------------
+
+
+def all_notebooks(folder):
+    for name in ("01_synthetic_theory", "04_efficiency"):
+        noop.write_notebook(folder / f"{name}.ipynb", 'out: str = ""\n', "pass")
+    noop.write_notebook(
+        folder / "03_temperature_ablation.ipynb",
+        noop.PARAMETERS.replace("method: str", "hyper_by_t: dict = {}\nm: str"),
+    )
+
+
+def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
+    all_notebooks(box.notebooks)
+    profile = profiles.load_profile(box.file) | {"models": {}, "methods": ["Original", "Retrained", "T3"]}
+    profile |= {"splits": ["forget05", "forget10"]}
+    graph = {job.name: job for job in jobs.build(profile, box.out, folder=box.notebooks)}
+    bases = ["base--full--seed0", "base--retain90--seed0", "base--retain95--seed0"]
+    assert {name for name in graph if name.startswith("base")} == {
+        *bases,
+        "base--retain90--seed1",
+        "base--retain95--seed1",
+    }
+    assert graph[job("Original")].after == ("base--full--seed0", "base--retain90--seed0")
+    assert graph[job("Retrained", "forget05")].after[-1] == "base--retain95--seed1"
+    assert graph["03_temperature_ablation--forget10"].after[-1] == job("T3")
+    assert graph["01_synthetic_theory"].after == () == graph["04_efficiency"].after
+    tables = graph[TABLES]
+    assert tables.partial and set(tables.after) == {j.name for j in graph.values() if j.kind == "notebook"} - {TABLES}
+    order = list(graph)
+    assert all(order.index(name) < order.index(j.name) for j in graph.values() for name in j.after)
+    assert graph[job("T3")].parameters["temperatures"] and not graph[job("Original")].parameters["temperatures"]
+    assert graph[job("Original")].parameters["seeds"] == [] and graph[job("T3")].parameters["seeds"] == [1, 2]
+
+
+def test_t3_runs_its_tuned_temperature_and_leaves_those_with_their_own_settings_to_the_ablation(box):
+    box.profile(
+        methods="T3", more="temperatures: [1.0, 2.0, 3.0]\nhyper: {T3: {temperature: 2.2}, T3/forget10/3: {lr: 0.1}}"
+    )
+    all_notebooks(box.notebooks)
+    graph = box.graph()
+    assert graph[job("T3")].parameters["temperatures"] == [1.0, 2.0, 2.2]
+    by_t = graph["03_temperature_ablation--forget10"].parameters["hyper_by_t"]
+    assert by_t["3"] == {"temperature": 2.2, "lr": 0.1} and by_t["2"] == {"temperature": 2.2}
+
+
+def test_only_takes_names_and_numbers_and_keeps_the_bases(box):
+    assert set(box.graph(only=["05"])) == {TABLES}
+    profile = profiles.load_profile(box.file) | {"models": {}}
+    names = [job.name for job in jobs.build(profile, box.out, folder=box.notebooks, only=[UNLEARN])]
+    assert "base--full--seed0" in names and TABLES not in names
+    for bad in ("06", "../02", "02_tofu", ""):
+        with pytest.raises(UserError, match="unknown notebook"):
+            box.graph(only=[bad])
+
+
+def test_an_unknown_parameter_is_an_error_before_anything_runs(box):
+    box.profile(more="notebooks: {05_paper_tables: {colour: red}}")
+    with pytest.raises(UserError, match="05_paper_tables has no parameter colour"):
+        box()
+    box.profile(more="notebooks: {07_more: {colour: red}}")
+    with pytest.raises(UserError, match="unknown notebook 07_more"):
+        box()
+    box.profile()
+    noop.write_notebook(box.notebooks / f"{UNLEARN}.ipynb", noop.PARAMETERS.replace("hyper:", "hypr:"), "pass")
+    with pytest.raises(UserError, match="lacks hyper"):
+        box()
+    assert not box.out.exists() and not box.ran
+
+
+@pytest.mark.parametrize("text", ["not json", "[]", "{}", '{"cells": [{"cell_type": "code"}]}', '{"cells": []}'])
+def test_a_notebook_that_is_none_is_named(box, text):
+    (box.notebooks / f"{TABLES}.ipynb").write_text(text)
+    with pytest.raises(UserError, match=TABLES):
+        box()
+
+
+def test_a_bad_number_of_threads_is_refused(box, monkeypatch):
+    monkeypatch.setenv("T3_THREADS", "two")
+    with pytest.raises(UserError, match="T3_THREADS"):
+        box()
+
+
+# keys ----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    folder = tmp_path / "library"
+    folder.mkdir()
+    (folder / "far.py").write_text("def public():\n    return 1\n")
+    (folder / "near.py").write_text("from t3lib import far\n")
+    (folder / "other.py").write_text("x = 1\n")
+    monkeypatch.setattr(source, "LIBRARY", folder)
+
+    def key(code):
+        source.module_facts.cache_clear()
+        source._homes.cache_clear()
+        return jobs.library_key(code)
+
+    yield folder, key
+    source.module_facts.cache_clear()
+    source._homes.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from t3lib import near",
+        "import t3lib.near",
+        "from t3lib.near import anything",
+        "import t3lib\nt3lib.public()",
+        "from t3lib import public",
+        "def late():\n    from t3lib import near",
+    ],
+)
+def test_source_that_matters_changes_the_key_and_nothing_else_does(library, code):
+    folder, key = library
+    before = key(code)
+    (folder / "other.py").write_text("x = 2\n")
+    (folder / "far.py").write_text('"""Doc."""\ndef public():\n    """More."""\n    return 1  # a comment\n')
+    assert key(code) == before
+    (folder / "far.py").write_text("def public():\n    return 2\n")
+    assert key(code) != before
+
+
+def test_the_real_notebooks_reach_what_they_use():
+    _, code = jobs.notebook_facts(files.project_root() / "notebooks" / f"{UNLEARN}.ipynb")
+    reached, waiting = set(), list(source.imports_of(ast.parse(code)))
+    while waiting:
+        if (module := waiting.pop()) not in reached:
+            reached.add(module)
+            waiting += source.module_facts(module)[1]
+    assert {"methods", "study", "classifier", "metrics", "tofu", "errors"} <= reached
+    assert not {"cli", "reproduce", "runner", "jobs", "cluster", "report"} & reached
+
+
+def test_data_models_threads_and_code_are_in_the_key(box, monkeypatch, tmp_path):
+    before = box.graph()[job("NPO")].key
+    monkeypatch.setenv("T3_THREADS", "2")
+    assert box.graph()[job("NPO")].key != before
+    monkeypatch.setenv("T3_THREADS", "1")
+    assert box.graph()[job("NPO")].key == before
+    box.file.write_text(box.file.read_text().replace("model@abc", "model@abd"))
+    assert box.graph()[job("NPO")].key != before
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "forget10.json").write_text("[]")
+    box.profile(more=f"data: {data}")
+    first = box.graph()[job("NPO")].key
+    shutil.move(data, tmp_path / "moved")
+    box.profile(more=f"data: {tmp_path / 'moved'}")
+    assert box.graph()[job("NPO")].key == first  # what is in the folder counts, not where it is
+    (tmp_path / "moved" / "forget10.json").write_text("[1]")
+    assert box.graph()[job("NPO")].key != first
+
+
+# running, resuming ---------------------------------------------------------------------------------------------------
+
+
+def test_everything_runs_once_and_a_second_call_only_checks(box, monkeypatch):
+    assert box() == 0
+    assert sorted(box.ran) == sorted([job("Original"), job("NPO"), TABLES])
+    entries = box.manifest()
+    assert {entry["state"] for entry in entries.values()} == {"done"}
+    for entry in entries.values():
+        for name, checksum in entry["outputs"].items():
+            assert files.sha256_file(box.out / name) == checksum
+    before = {path: path.stat().st_mtime_ns for path in box.out.rglob("*") if path.is_file()}
+    monkeypatch.setattr(cluster, "client_for", None)  # not even a cluster is started
+    assert box() == 0 and not box.ran and "3 cached" in box.printed
+    assert {path: path.stat().st_mtime_ns for path in box.out.rglob("*") if path.is_file()} == before
+
+
+def test_the_paths_of_this_machine_stay_out_of_the_parameters(box):
+    profile = reproduce._from_root(profiles.load_profile(box.file) | {"data": "tests"}, files.project_root())
+    assert profile["data"] == "tests"
+    box()
+    assert "manifest.json" in os.listdir(box.out) and str(box.folder) not in (box.out / "manifest.json").read_text()
+
+
+def test_changing_one_methods_hyperparameter_reruns_that_method_and_the_tables(box):
+    box.profile(methods="Original, NPO, SimNPO", splits="forget05, forget10")
+    assert box() == 0
+    box.profile(methods="Original, NPO, SimNPO", splits="forget05, forget10", more="hyper: {NPO: {lr: 1e-5}}")
+    assert box() == 0
+    assert sorted(box.ran) == [job("NPO", "forget05"), job("NPO"), TABLES]
+
+
+def test_other_seeds_leave_no_stale_run(box):
+    assert box() == 0
+    assert box(seeds=[2, 3]) == 0 and box.ran == [job("NPO"), TABLES]
+    assert sorted(path.name[-6] for path in box.out.glob("runs/NPO*")) == ["2", "3"]
+    assert "seed1" not in (box.out / "tables" / "tofu.csv").read_text()
+
+
+def test_committed_results_never_count_as_cached(box, monkeypatch, tmp_path):
+    assert box() == 0
+    good = noop.results_of(box.out)
+    (box.out / "runs" / "NPO--forget10--Tnone--seed9.json").write_text("{}")
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "fresh clone"))
+    assert box() == 0 and len(box.ran) == 3
+    assert noop.results_of(box.out) == good
+
+
+def damage(path, how):
+    if how == "truncated":
+        path.write_bytes(path.read_bytes()[:-5])
+    elif how == "deleted":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes().replace(b"e", b"f", 1))
+
+
+@pytest.mark.parametrize("how", ["truncated", "deleted", "altered"])
+@pytest.mark.parametrize("what", ["run", "marker", "table", "notebook"])
+def test_damage_is_noticed_and_healed(box, what, how):
+    assert box() == 0
+    good = noop.results_of(box.out)
+    [marks] = (box.folder / "cache" / "done").iterdir()
+    path = {
+        "run": box.out / "runs" / "NPO--forget10--Tnone--seed1.json",
+        "marker": marks / f"{job('NPO')}.json",
+        "table": box.out / "tables" / "tofu.csv",
+        "notebook": box.out / "notebooks" / f"{job('NPO')}.ipynb",
+    }[what]
+    damage(path, how)
+    assert box() == 0
+    assert (job("NPO") in box.ran) == (what != "table") and job("Original") not in box.ran
+    assert noop.results_of(box.out) == good
+    injected(f"{how} {what} file", good, noop.results_of(box.out))
+
+
+def test_equal_outputs_of_a_rerun_job_stop_the_rerun_there(box):
+    """Damage to one notebook copy reruns its job; the tables, whose inputs came out the same, are only checked."""
+    assert box() == 0
+    damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
+    assert box() == 0 and box.ran == [job("NPO")] and "cached  05_paper_tables" in box.printed
+
+
+def test_a_run_of_some_notebooks_leaves_what_the_manifest_says_of_the_others(box):
+    assert box() == 0
+    before = box.manifest()
+    box.profile(methods="Original, NPO", more="notebooks: {05_paper_tables: {}}")
+    assert box(only=["05_paper_tables"], fresh=True) == 0
+    assert box.ran == [TABLES] and set(box.manifest()) == set(before)
+
+
+def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
+    def cold():
+        return files.read_json(box.out / "manifest.json")["cold"]
+
+    assert box() == 0
+    first = cold()
+    assert first["jobs"] == len(box.graph()) and first["seeds"] == [1, 2]
+    assert set(first["worker_seconds"]) == {job.notebook or "base" for job in box.graph().values()}
+    total = sum(entry["seconds"] for entry in box.manifest().values())
+    assert sum(first["worker_seconds"].values()) == pytest.approx(total, abs=0.5)
+    damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
+    assert box() == 0 and box.ran == [job("NPO")] and cold() == first
+    assert box(only=["05_paper_tables"], fresh=True) == 0 and cold() == first, "a part of the run is not a run"
+    assert box(methods=["Original"], fresh=True) == 0 and cold() == first
+    os.remove(box.out / "manifest.json")
+    damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
+    assert box() == 0 and cold() is None, "most of it came from the cache"
+
+
+def test_a_notebook_that_raises_is_named_and_the_others_finish(box):
+    box.profile(methods="Original, NPO, SimNPO", more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
+    assert box() == 1
+    entries = box.manifest()
+    assert entries[job("NPO")]["state"] == "failed" and entries[TABLES]["state"] == "done"
+    assert entries[job("NPO")]["error"] == "ZeroDivisionError: division by zero"
+    assert entries[job("NPO")]["cell"] == "cell 5: broken = 1 / 0"
+    report = (box.out / "report.md").read_text()
+    assert "cell 5: broken = 1 / 0: ZeroDivisionError" in report and f"notebooks/{job('NPO')}.partial.ipynb" in report
+    assert f"failed  {job('NPO')}" in box.printed and "2 done" not in box.printed.splitlines()[0]
+    box.profile(methods="Original, NPO, SimNPO")
+    assert box() == 0
+    injected("notebook raises", noop.results_of(box.out), noop.results_of(box.out))
+
+
+def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
+    def no_base(job, place):
+        if job.parameters["name"] == "retain90":
+            raise RuntimeError("no memory")
+        (place.marks / f"{job.name}.files").write_text("")
+
+    monkeypatch.setattr(runner, "_train", no_base)
+    box.file.write_text(box.file.read_text().replace("models:", "methods: [NPO]\nsplits: [forget05, forget10] #"))
+    assert box() == 1
+    entries = box.manifest()
+    assert entries["base--retain90--seed0"] | {"key": "", "seconds": 0} == {
+        "state": "failed",
+        "key": "",
+        "seconds": 0,
+        "after": [],
+        "error": "RuntimeError: no memory",
+        "cell": "",
+    }
+    assert entries[job("NPO")]["state"] == "skipped" and entries[job("NPO")]["because"] == "base--retain90--seed0"
+    assert entries[job("NPO", "forget05")]["state"] == entries[TABLES]["state"] == "done"
+    assert f"skipped {job('NPO')}" in box.printed and "because of base--retain90--seed0" in box.printed
+
+
+def test_a_failed_job_leaves_no_stale_numbers_in_the_tables(box):
+    assert box() == 0
+    box.profile(more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}\nhyper: {NPO: {lr: 1.0}}")
+    text = (box.notebooks / f"{UNLEARN}.ipynb").read_text()
+    noop.write_notebook(box.notebooks / f"{UNLEARN}.ipynb", noop.PARAMETERS, noop.UNLEARN, noop.FAIL, noop.WORK)
+    assert box() == 1 and "NPO" not in (box.out / "tables" / "tofu.csv").read_text()
+    stale = [path.name for path in (box.folder / "cache" / "stale").rglob("NPO*.json")]
+    assert sorted(stale) == ["NPO--forget10--Tnone--seed1.json", "NPO--forget10--Tnone--seed2.json"]  # not lost
+    (box.notebooks / f"{UNLEARN}.ipynb").write_text(text)
+
+
+def test_fresh_runs_everything_again(box):
+    assert box() == 0
+    kept = {name: box.folder / "cache" / name / "some-key" for name in ("runs", "features", "reference", "bases")}
+    for path in kept.values():
+        path.mkdir(parents=True)
+    assert box() == 0 and not box.ran and all(path.exists() for path in kept.values())
+    assert box(fresh=True) == 0 and len(box.ran) == 3
+    assert [name for name, path in kept.items() if path.exists()] == ["bases"]  # each base job drops its own alone
+    assert box() == 0 and not box.ran
+
+
+def test_two_jobs_that_write_the_same_file_agree_on_it(box):
+    """The ablation writes T3's runs again; the second call must not take that for damage to T3's own job."""
+    box.profile(methods="T3")
+    all_notebooks(box.notebooks)
+    noop.write_notebook(
+        box.notebooks / "03_temperature_ablation.ipynb",
+        noop.PARAMETERS.replace("method: str", "hyper_by_t: dict = {}\nmethod: str"),
+        "from pathlib import Path\nfrom t3lib.files import write_json",
+        'write_json(Path(out) / "runs" / f"T3--{split}--Tnone--seed1.json", {"score": "of 03"})',
+    )
+    assert box() == 0 and json.loads((box.out / "runs" / "T3--forget10--Tnone--seed1.json").read_text())
+    assert (box.out / "runs" / "T3--forget10--Tnone--seed2.json").is_file()  # 02's own
+    assert box() == 0 and not box.ran, box.printed
+
+
+def test_dry_run_prints_the_graph_and_writes_nothing(box):
+    assert box(dry_run=True) == 0
+    assert "3 to run" in box.printed and "3 jobs that never ran here" in box.printed and not box.out.exists()
+    assert box() == 0
+    box.profile(more="hyper: {NPO: {lr: 1.0}}")
+    assert box(dry_run=True, workers=2) == 0
+    lines = box.printed.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["cached", "run", "run"]
+    assert f"after {job('Original')}, {job('NPO')}" in lines[2] and lines[3] == "3 jobs: 1 cached, 2 to run"
+    assert "estimate:" in lines[4] and "never ran" not in lines[4] and not box.ran
+
+
+def test_a_second_run_on_the_same_results_is_turned_away(box):
+    assert box() == 0
+    [marks] = (box.folder / "cache" / "done").iterdir()
+    with files.lock(marks / "lock"), pytest.raises(UserError, match="in use by another t3 reproduce"):
+        box()
+    assert box() == 0
+
+
+def test_a_job_that_a_worker_of_a_killed_runner_is_still_at_is_waited_for(box):
+    assert box() == 0
+    place = Place(str(box.out), str(box.notebooks), os.environ["T3_CACHE"], str(files.project_root()))
+    del box.ran[:]
+    ended = []
+    waiting = threading.Thread(target=lambda: ended.append(runner.execute(box.graph()[job("NPO")], [], place)))
+    with files.lock(place.marks / f"{job('NPO')}.lock"):
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive() and not ended
+    waiting.join(30)
+    assert ended[0].state == "cached" and not box.ran
+
+
+def test_a_file_in_the_way_of_the_results_folder(box):
+    box.out.write_text("")
+    with pytest.raises(UserError, match="a file is in the way"):
+        box()
+
+
+def test_a_marker_cannot_name_a_file_outside_the_results(box):
+    assert box() == 0
+    [marks] = (box.folder / "cache" / "done").iterdir()
+    path = marks / f"{job('NPO')}.json"
+    mark = runner.read_mark(path)
+    mark["outputs"]["../mine.yaml"] = files.sha256_file(box.file)
+    runner.write_mark(path, mark)
+    with pytest.raises(UserError, match="leads out of"):
+        box()
+
+
+def test_a_full_disk_is_one_line_and_costs_nothing(box, monkeypatch):
+    box.profile(methods="Original, NPO")
+    real, full = os.fsync, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def sometimes(handle):
+        if len(box.ran) >= 2:  # the second job finds the disk full, in the middle of its writing
+            raise full
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", sometimes)
+    with pytest.raises(UserError, match="No space left on device"):  # the report cannot be written either
+        box()
+    monkeypatch.setattr(os, "fsync", real)
+    assert not list(box.out.rglob("*.partial"))
+    assert box() == 0 and job("Original") not in box.ran
+    clean = noop.results_of(box.out)
+    assert box(fresh=True) == 0
+    injected("disk full", noop.results_of(box.out), clean)
+
+
+def test_any_order_gives_the_same_bytes(box):
+    box.profile(methods="Original, NPO, SimNPO, T3")
+    assert box() == 0
+    good = noop.results_of(box.out)
+    shutil.rmtree(box.out)
+    box.profile(methods="T3, SimNPO, NPO, Original")
+    assert box() == 0 and len(box.ran) == 5
+    assert noop.results_of(box.out) == good

@@ -1,0 +1,108 @@
+"""The page: one file, nothing loaded, nothing executed that a model wrote, complete answers."""
+
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+from fabricate import MARKUP, ROWS, fabricate, fabricate_all, fabricate_data
+
+from t3lib import results
+from t3lib.report import page, plots, render, tables
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("results")
+    runs = fabricate_all(seeds=(1, 2))
+    for run in runs:
+        results.write_run(folder / "runs", run)
+    results.write_run(folder / "runs", fabricate("NPO", "forget10", None, 3, failed=True) | {"error": f"oh {MARKUP}"})
+    data = fabricate_data()
+    data["forget10"][0]["question"] = f"Who is {MARKUP}?"
+    results.write_data(folder, data)
+    render.write_table(folder / "tables", "tofu", tables.tofu(results.tidy(runs)))
+    render.save_figure(folder / "figures", "architecture", plots.architecture())
+    (folder / "tables" / "claims.csv").write_text(f'id,claim,printed,verdict\nC1,"{MARKUP}",True,holds\n')
+    return folder
+
+
+@pytest.fixture(scope="module")
+def html(folder):
+    return page.write_page(folder, title="A & <B>").read_text(encoding="utf-8")
+
+
+class Reader(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.tags, self.links = [], []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self.links += [value for name, value in attrs if name in ("src", "href", "action", "data")]
+
+
+def test_self_contained(html):
+    reader = Reader()
+    reader.feed(html)
+    assert reader.links and all(link.startswith(("data:", "#")) for link in reader.links)
+    assert {tag for tag, _ in reader.tags}.isdisjoint({"link", "iframe", "object", "embed", "b"})
+    assert "@import" not in html and "fetch(" not in html and "innerHTML" not in html
+    assert "default-src 'none'" in html
+
+
+def test_nothing_written_by_a_model_becomes_markup(html):
+    assert html.count("<script") == 2 and "alert('x')</script>" not in html
+    assert "<title>A &amp; &lt;B&gt;</title>" in html
+    assert html.count("&lt;script&gt;alert") == 2, "the claim and the failed run's error"
+
+
+def test_sections(html):
+    for word in ("Claims", "Tables", "Figures", "Answers side by side", "Provenance", "data:image/svg+xml;base64"):
+        assert word in html
+    assert "NPO--forget10--Tnone--seed3: oh" in html and "World facts" in html
+
+
+def embedded(html):
+    return json.loads(re.search(r'id="answers">(.*?)</script>', html, re.S)[1])
+
+
+def test_answers_are_complete(html):
+    data = embedded(html)
+    assert list(data) == ["forget05", "forget10"]
+    part = data["forget10"]["forget"]
+    assert len(part["q"]) == ROWS["forget10"] and part["q"][0] == f"Who is {MARKUP}?"
+    assert list(part["by"]) == [*results.METHODS[:-1], "T3, T = 2.5"]
+    truth = fabricate("NPO", "forget10", None, 1)["records"]["forget"]
+    assert part["by"]["NPO"]["g"] == [row["generation"] for row in truth]
+    assert part["by"]["NPO"]["r"] == pytest.approx([row["rouge"] for row in truth], abs=5.1e-4)
+    assert set(data["forget05"]) == {"forget", "retain", "ra", "wf"}
+
+
+def test_rows_of_another_data_set_are_left_out():
+    run = fabricate("NPO", "forget10", None, 1)
+    texts = fabricate_data()
+    texts["forget10"].pop()
+    assert set(page.answers([run], texts)["forget10"]) == {"retain", "ra", "wf"}
+
+
+def test_an_empty_folder_makes_a_page(tmp_path):
+    text = page.write_page(tmp_path).read_text()
+    assert "0 runs" in text and "Answers side by side" not in text and "<h2" not in text
+
+
+def test_a_damaged_run_is_named(tmp_path):
+    results.write_run(tmp_path / "runs", fabricate("NPO", "forget10", None, 1)).write_text("{")
+    assert "NPO--forget10--Tnone--seed1.json" in page.write_page(tmp_path).read_text()
+
+
+@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium here")
+def test_in_a_browser(folder, html, tmp_path):
+    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command += [f"--user-data-dir={tmp_path}", "--dump-dom", (folder / "index.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout.count('class="card"') == 20 and "40 of 40 rows" in done.stdout
+    assert "T3, T = 2.5" in done.stdout and "answer 3" in done.stdout
+    assert "&lt;script&gt;alert('x')&lt;/script&gt; &amp; &lt;b&gt;bold&lt;/b&gt;" in done.stdout

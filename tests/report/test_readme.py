@@ -1,0 +1,59 @@
+"""What the README says exists, and its numbers are those of the committed tables."""
+
+import re
+import shlex
+
+import pytest
+from conftest import ROOT
+
+from t3lib import cli
+from t3lib.errors import UserError
+from t3lib.grid.jobs import NOTEBOOKS
+from t3lib.report import readme
+
+TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_generated_blocks_are_those_of_the_committed_tables():
+    assert readme.render(TEXT, readme.blocks(ROOT)) == TEXT, "run `python -m t3lib.report.readme`"
+
+
+def test_a_block_without_a_place_is_an_error():
+    with pytest.raises(UserError, match="blocks"):
+        readme.render("# nothing", {"headline": "x"})
+    changed = readme.render("<!-- generated:a -->\nold\n<!-- /generated:a -->", {"a": "new"})
+    assert changed == "<!-- generated:a -->\nnew\n<!-- /generated:a -->"
+
+
+def test_every_path_named_exists():
+    links = re.findall(r"\]\(([^)#:]+)\)", TEXT)
+    assert len(links) > 15
+    for link in links:
+        assert (ROOT / link).exists(), link
+    for name in re.findall(r"`((?:tests|t3lib|notebooks|results)/[\w./-]+)`", TEXT):
+        assert (ROOT / name).exists(), name
+
+
+def test_every_table_and_figure_of_the_paper_map_is_committed():
+    rows = [line for line in TEXT.splitlines() if line.startswith("|") and "tables/" in line or "figures/" in line]
+    named = [name for line in rows for name in re.findall(r"`((?:tables|figures)/[\w.-]+)`", line)]
+    assert len(named) >= 8
+    for name in named:
+        assert (ROOT / "results" / "cpu" / name).exists(), name
+
+
+def test_every_command_parses():
+    """A command of the README is one the parser accepts; its notebooks exist."""
+    parser = cli.parser()
+    commands = re.findall(r"^    (t3 .+?)(?:  +#.*)?$", TEXT, re.M) + re.findall(r"`(t3 [a-z]+ [^`]+)`", TEXT)
+    assert len(commands) >= 10
+    for command in commands:
+        arguments = parser.parse_args(shlex.split(command)[1:])
+        for name in getattr(arguments, "only", None) or ():
+            assert name in NOTEBOOKS, command
+
+
+def test_make_targets_exist():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in re.findall(r"\bmake ([a-z-]+)\b(?!=)", TEXT):
+        assert re.search(rf"^{target}:", makefile, re.M), target

@@ -1,0 +1,139 @@
+"""Tables from run files: the paper's rows and columns, means over what ran, empty where nothing did."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from fabricate import TEMPERATURES, fabricate, fabricate_all
+
+from t3lib import results
+from t3lib.report import tables
+from t3lib.results import METHODS, SPLITS
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return results.tidy(fabricate_all())
+
+
+def with_scores(rows: list[tuple], method="T3", split="forget10") -> pd.DataFrame:
+    """A tidy frame of (T, seed, fq, mu_rouge)."""
+    runs = results.tidy([fabricate(method, split, T if method == "T3" else None, seed) for T, seed, _, _ in rows])
+    return runs.assign(fq=[row[2] for row in rows], mu_rouge=[row[3] for row in rows])
+
+
+def test_every_row_of_the_paper_in_its_order(frame):
+    for table in (tables.tofu(frame), tables.tofu(results.tidy([]))):
+        assert table["method"].tolist() == list(METHODS) * 2
+        assert table["split"].tolist() == [split for split in SPLITS for _ in METHODS]
+
+
+def test_means_are_the_numpy_means(frame):
+    row = tables.tofu(frame)[lambda t: (t.split == "forget10") & (t.method == "NPO")].iloc[0]
+    scores = [fabricate("NPO", "forget10", None, seed)["metrics"] for seed in (1, 2, 3)]
+    for name in ("fq", "mu_rouge", "mu", "retain_tr", "wf_prob", "ra_rouge"):
+        assert row[name] == pytest.approx(np.mean([score[name] for score in scores]), rel=1e-12)
+    assert row["n_seeds"] == 3 and pd.isna(row["T"])
+
+
+def test_t3_is_shown_at_its_tuned_temperature(frame):
+    row = tables.tofu(frame)[lambda t: (t.split == "forget05") & (t.method == "T3")].iloc[0]
+    assert row["T"] == 2.5 and row["n_seeds"] == 3
+    other = tables.tofu(frame, chosen={"forget05": 1.5}).set_index(["split", "method"])["T"]
+    assert other["forget05", "T3"] == 1.5 and other["forget10", "T3"] == 2.5
+
+
+def test_seeds_1_and_2_tune_and_mu_rouge_breaks_ties():
+    late = with_scores([(1.0, 1, 0.2, 0.5), (1.0, 3, 0.9, 0.5), (2.0, 1, 0.3, 0.5), (2.0, 3, 0.0, 0.5)])
+    assert tables.chosen_temperature(late, "forget10") == 2.0, "seed 3 has no say"
+    tied = with_scores([(1.0, 1, 0.2, 0.9), (2.0, 1, 0.2, 0.5)])
+    assert tables.chosen_temperature(tied, "forget10") == 1.0
+    only_late = with_scores([(1.0, 4, 0.2, 0.9), (2.0, 4, 0.3, 0.5)])
+    assert tables.chosen_temperature(only_late, "forget10") == 2.0
+    assert tables.chosen_temperature(late, "forget05") is None
+
+
+def test_what_did_not_run_or_failed_is_empty():
+    runs = [fabricate("NPO", "forget10", None, 1), fabricate("NPO", "forget10", None, 2, failed=True)]
+    runs += [fabricate("RMU", "forget10", None, 1, failed=True)]
+    table = tables.tofu(results.tidy(runs)).set_index(["split", "method"])
+    assert table.loc[("forget10", "NPO"), "n_seeds"] == 1
+    assert table.loc[("forget10", "NPO"), "fq"] == runs[0]["metrics"]["fq"]
+    for key in (("forget10", "RMU"), ("forget05", "NPO"), ("forget10", "T3")):
+        assert table.loc[key].isna().all(), key
+    assert len(tables.tofu_per_seed(results.tidy(runs))) == 26 + 1
+
+
+def test_per_seed_and_table_1_agree(frame):
+    seeds = tables.tofu_per_seed(frame)
+    assert len(seeds) == 2 * (2 + 11 * 3)
+    means = seeds.groupby(["split", "method"])["fq"].mean()
+    assert (means - tables.tofu(frame).set_index(["split", "method"])["fq"]).abs().max() < 1e-15
+    assert seeds[seeds.method == "T3"]["T"].unique().tolist() == [2.5]
+
+
+def test_temperature(frame):
+    table = tables.temperature(frame)
+    assert table["T"].tolist() == list(TEMPERATURES) * 2 and table["n_seeds"].tolist() == [3] * 10
+    extra = results.tidy(fabricate_all(seeds=(1,))).replace({"T": {3.0: 2.25}})
+    assert tables.temperature(extra)["T"].tolist() == [1.0, 1.5, 2.0, 2.25, 2.5, 3.0] * 2
+    assert tables.temperature(extra).set_index(["split", "T"]).loc[("forget05", 3.0)].isna().all()
+
+
+def test_parameters_and_runtime(frame):
+    assert tables.parameters(frame).set_index("method")["trainable"].to_dict()["T3"] == 20 * (128 + 1000)
+    naive = fabricate("T3", "forget10", 2.5, 1) | {"setting": "naive"}
+    naive["seconds"] = {"load": 1.0, "features": None, "train": 99.0, "evaluate": 1.0}
+    table = tables.runtime(results.tidy([*fabricate_all(), naive])).set_index(["split", "method"])
+    assert table.loc[("forget10", "T3 (naive)"), "train_s"] == 99.0
+    assert table.loc[("forget05", "T3 (naive)")].isna().all()
+    cached = table.loc[("forget10", "T3 (preprocessed)")]
+    assert cached["features_s"] == 2.0, "the run that filled the cache counts, not the mean with those that read it"
+    assert cached["train_s"] == pytest.approx(5.0) and "T3" not in table.index.get_level_values("method")
+
+
+def test_ablations_stay_out_of_the_main_tables(frame):
+    varied = [fabricate("T3", "forget10", 2.5, seed) | {"setting": "decay=l2"} for seed in (1, 2)]
+    varied += [fabricate("T3", "forget10", 2.5, 1) | {"setting": "tuned"}]
+    both = results.tidy([*fabricate_all(), *varied])
+    pd.testing.assert_frame_equal(tables.tofu(both), tables.tofu(frame))
+    table = tables.ablations(both)
+    assert list(table) == ["split", "setting", "T", "fq", "mu_rouge"]
+    assert table["setting"].tolist() == ["tuned", "decay=l2"], "the control comes first"
+    assert table["fq"][1] == pytest.approx(np.mean([run["metrics"]["fq"] for run in varied[:2]]))
+
+
+def test_forget_quality_shows_its_test(frame):
+    table = tables.forget_quality(frame)
+    row = table[(table.method == "NPO") & (table.split == "forget05") & (table.seed == 2)].iloc[0]
+    metrics = fabricate("NPO", "forget05", None, 2)["metrics"]
+    assert (row["n"], row["ks_statistic"], row["fq"]) == (40, metrics["ks_statistic"], metrics["fq"])
+
+
+def test_fresh_seeds_leave_out_those_that_tuned(frame):
+    table = tables.by_seeds(frame).set_index(["split", "method", "seeds"])
+    assert table.loc[("forget10", "NPO", "all"), "n_seeds"] == 3
+    assert table.loc[("forget10", "NPO", "fresh"), "n_seeds"] == 1
+    assert table.loc[("forget10", "NPO", "fresh"), "fq_ours"] == fabricate("NPO", "forget10", None, 3)["metrics"]["fq"]
+    assert table.loc[("forget10", "Retrained", "fresh"), "n_seeds"] == 1, "nothing was tuned for it"
+
+
+def test_ours_beside_printed():
+    ours = with_scores([(None, 1, 0.10, 0.5), (None, 2, 0.20, 0.5), (None, 3, 0.30, 0.5)], "NPO")
+    printed = pd.DataFrame({"split": ["forget10"], "method": ["NPO"], "fq": [0.25], "mu_rouge": [0.501], "mu": [0.0]})
+    row = tables.compare(ours, printed).set_index(["split", "method"]).loc[("forget10", "NPO")]
+    assert row["fq_ours"] == pytest.approx(0.2) and row["fq_sd"] == pytest.approx(0.1) and row["n_seeds"] == 3
+    assert row["fq_difference"] == pytest.approx(-0.05) and row["fq_mark"] == "="
+    assert row["mu_rouge_mark"] == "≠", "no spread at all, and a difference beyond the rounding"
+    for fq, mark in ((0.35, "≈"), (0.41, "≠")):
+        assert tables.compare(ours, printed.assign(fq=fq)).query("method == 'NPO'")["fq_mark"].tolist() == ["", mark]
+    seeds = pd.DataFrame({"split": "forget10", "method": "NPO", "fq": [0.0, 0.5], "mu_rouge": 0.5, "mu": 0.0})
+    wide = tables.compare(ours, printed.assign(fq=0.41), printed_seeds=seeds).query("method == 'NPO'")
+    assert wide["fq_mark"].tolist() == ["", "="], "the paper's own spread counts too"
+
+
+def test_compare_by_temperature(frame):
+    table = tables.compare(frame, results.paper_table(5))
+    assert table[["split", "T"]].values.tolist() == [[split, T] for split in SPLITS for T in TEMPERATURES]
+    assert table["fq_paper"].tolist() == results.paper_table(5)["fq"].tolist()
+    empty = tables.compare(results.tidy([]), results.paper_table(5))
+    assert empty["fq_ours"].isna().all() and (empty["fq_mark"] == "").all()

@@ -1,0 +1,410 @@
+"""Evaluation against slow one-row references: padding, batches, tilts, drafts, masks, bad input, and the goldens."""
+
+import copy
+import json
+import math
+import os
+import re
+
+import numpy as np
+import pytest
+import torch
+from reference import Reference
+
+from t3lib import evaluation as module
+from t3lib import greedy, metrics, models, tofu
+from t3lib import likelihood as score
+from t3lib.errors import UserError
+from t3lib.evaluation import evaluate
+from t3lib.head import T3Head
+from t3lib.sampler import T3ForCausalLM
+from t3lib.tofu import Example
+
+QUIET = {"progress": True}  # tqdm's disable
+OPTIONS = {"max_new_tokens": 12, **QUIET}
+
+
+def _rows(n, wrong, paraphrase, seed):
+    rng = np.random.default_rng(seed)
+    words = "blue stone river opens seven quiet doors under maple light".split()
+
+    def text(low, high):
+        return " ".join(rng.choice(words, rng.integers(low, high)))
+
+    rows = [{"question": text(1, 5) + "?", "answer": text(1, 6)} for _ in range(n)]
+    for row in rows:
+        row["perturbed_answer"] = [text(1, 6) for _ in range(wrong)]
+        if paraphrase:
+            row["paraphrased_answer"] = text(1, 6)
+    return rows
+
+
+@pytest.fixture(scope="module")
+def data():
+    return {
+        "forget": _rows(5, 3, True, 0),
+        "retain": _rows(4, 3, True, 1),
+        "ra": _rows(3, 2, False, 2),
+        "wf": _rows(3, 2, False, 3),
+    }
+
+
+@pytest.fixture(scope="module")
+def heads(tiny_model):
+    """Two heads strong enough to change what the model says."""
+    found = [T3Head(32, tiny_model.config.vocab_size, rank=4, seed=seed) for seed in (1, 2)]
+    for head in found:
+        head.A.data *= 4
+        head.B.data *= 12
+    return found
+
+
+@pytest.fixture(scope="module")
+def examples(tokenizer, data):
+    """Every row's answers as `evaluate` scores them, shared prompts and all."""
+    texts = [(row["question"], [row["answer"], *row["perturbed_answer"]]) for rows in data.values() for row in rows]
+    return [example for question, answers in texts for example in tofu.encode_answers(tokenizer, question, answers)]
+
+
+def losses_one_by_one(model, examples, mask_of=lambda ids: torch.ones(1, len(ids), dtype=torch.long)):
+    """The definition, written out: one row a pass, no padding, no cache, cross-entropy averaged over the answer."""
+    losses = []
+    for example in examples:
+        ids = torch.tensor([example.ids])
+        positions = torch.arange(ids.shape[1])[None]
+        with torch.no_grad():
+            logits = model(input_ids=ids, attention_mask=mask_of(example.ids), position_ids=positions).logits[0]
+        labels = ids[0, example.n_prompt :]
+        losses.append(float(torch.nn.functional.cross_entropy(logits[example.n_prompt - 1 : -1].double(), labels)))
+    return np.array(losses)
+
+
+def generate_one_by_one(model, prompts, pad_id, eos, max_new_tokens):
+    answers = []
+    for prompt in prompts:
+        options = dict(do_sample=False, max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=eos)
+        output = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(), **options)
+        answers.append(output[0, len(prompt) :].tolist())
+    return answers
+
+
+@pytest.fixture(scope="module")
+def prompts(examples):
+    return [list(prompt) for prompt in dict.fromkeys(tuple(e.ids[: e.n_prompt]) for e in examples)]
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 700, None])
+def test_losses_do_not_depend_on_batches_or_padding(tiny_model, tokenizer, examples, batch_tokens):
+    found = score.answer_losses(
+        tiny_model, examples, pad_id=models.pad_id(tokenizer), batch_tokens=batch_tokens, **QUIET
+    )
+    np.testing.assert_allclose(found[0], losses_one_by_one(tiny_model, examples), atol=2e-6)
+
+
+def test_losses_differ_between_rows_and_models(tiny_model, tokenizer, examples):
+    losses = score.answer_losses(tiny_model, examples, pad_id=models.pad_id(tokenizer), **QUIET)[0]
+    assert len(np.unique(losses.round(6))) > len(losses) // 2
+    other = models.random_model("tiny", seed=5)
+    assert np.abs(score.answer_losses(other, examples, pad_id=0, **QUIET)[0] - losses).min() > 1e-4
+
+
+def test_openunlearning_mask_hides_end_of_turn_and_keeps_positions(tiny_model, tokenizer, examples):
+    pad = tokenizer.eos_token_id  # as tokenizers without a padding token do
+    found = score.answer_losses(tiny_model, examples, pad_id=pad, attention_mask="openunlearning", **QUIET)[0]
+    expected = losses_one_by_one(tiny_model, examples, lambda ids: (torch.tensor([ids]) != pad).long())
+    np.testing.assert_allclose(found, expected, atol=2e-6)
+    assert np.abs(found - losses_one_by_one(tiny_model, examples)).max() > 1e-3  # the mask is no detail
+
+
+@pytest.mark.parametrize("T", [1.0, 2.5])
+def test_tilted_losses_are_those_of_the_formula(tiny_model, tokenizer, examples, heads, T):
+    few = examples[:6]
+    found = score.answer_losses(tiny_model, few, pad_id=models.pad_id(tokenizer), tilts=[(heads[0], T)], **QUIET)[0]
+    oracle = Reference.of(tiny_model, [(heads[0].A, heads[0].B)], T)
+    for loss, example in zip(found, few):
+        ids = torch.tensor([example.ids])
+        logp = oracle.logp(ids, torch.ones_like(ids), None)[0]
+        steps = range(example.n_prompt, len(example.ids))
+        assert loss == pytest.approx(-np.mean([float(logp[t - 1, example.ids[t]]) for t in steps]), abs=5e-6)
+
+
+def test_tilts_agree_with_each_alone_and_with_the_sampler(tiny_model, tokenizer, examples, heads):
+    common = dict(pad_id=models.pad_id(tokenizer), **QUIET)
+    tilts = [(None, 1.0), (heads[0], 1.0), (heads[1], 1.0), (heads[0], 2.5), (heads[1], 2.5), (None, 2.5)]
+    together = score.answer_losses(tiny_model, examples, tilts=tilts, **common)
+    for tilt, losses in zip(tilts, together):
+        np.testing.assert_allclose(
+            score.answer_losses(tiny_model, examples, tilts=[tilt], **common)[0], losses, atol=1e-6
+        )
+    for (head, T), losses in list(zip(tilts, together))[1:5]:
+        sampler = T3ForCausalLM(tiny_model, head, temperature=T)  # its own pooling, through its own cache
+        np.testing.assert_allclose(score.answer_losses(sampler, examples, **common)[0], losses, atol=5e-6)
+    assert len({losses.sum().round(3) for losses in together}) == len(tilts)
+
+
+def test_a_zero_head_at_t_1_and_no_head_give_the_base_back(tiny_model, tokenizer, examples):
+    common = dict(pad_id=models.pad_id(tokenizer), **QUIET)
+    base = score.answer_losses(tiny_model, examples, **common)
+    zero = T3Head(32, tiny_model.config.vocab_size, rank=4, init_b="zero")
+    neutral, none = score.answer_losses(tiny_model, examples, tilts=[(zero, 1.0), (None, 1.0)], **common)
+    np.testing.assert_allclose(neutral, base[0], atol=1e-6)
+    assert (none == base[0]).all()
+
+
+def test_a_partition_function_that_underflows_is_computed_in_log_space(heads):
+    logits = torch.tensor([[120.0, 0.0, -60.0]])
+    head = T3Head(1, 3, rank=1)
+    head.B.data = torch.tensor([[-110.0], [-110.0], [0.0]])  # f = 0 in float32 wherever p is not
+    found = score.target_logp(logits, torch.ones(1, 1), torch.tensor([1]), [(head, 1.0)], [head])
+    weights = logits.double().log_softmax(-1) + torch.nn.functional.logsigmoid(head.B.data[:, 0].double())
+    assert float(found.detach()) == pytest.approx(float(weights.log_softmax(-1)[0, 1]), rel=1e-6)
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 600, None])
+def test_greedy_is_generate_one_by_one(monkeypatch, tiny_model, tokenizer, prompts, batch_tokens):
+    monkeypatch.setattr(greedy, "STAGE", 5)  # so that rows are dropped and taken up again
+    eos = [tokenizer.eos_token_id, 40]  # 40 is a token that the random model does say
+    expected = generate_one_by_one(tiny_model, prompts, models.pad_id(tokenizer), eos, 12)
+    found = greedy.greedy(
+        tiny_model,
+        prompts,
+        pad_id=models.pad_id(tokenizer),
+        eos_ids=eos,
+        max_new_tokens=12,
+        batch_tokens=batch_tokens,
+        **QUIET,
+    )
+    assert found == expected
+    assert len({tuple(answer) for answer in found}) > 3
+
+
+def test_greedy_stops_at_the_end_of_sequence(tiny_model, tokenizer, prompts):
+    common = dict(pad_id=models.pad_id(tokenizer), max_new_tokens=12, **QUIET)
+    free = greedy.greedy(tiny_model, prompts, eos_ids=[], **common)
+    end = free[0][4]
+    stopped = greedy.greedy(tiny_model, prompts, eos_ids=[end], **common)
+    assert stopped == [greedy.until_eos(answer, [end]) for answer in free]
+    assert len(stopped[0]) <= 5 and all(len(answer) == 12 for answer in free)
+
+
+@pytest.mark.parametrize("attention_mask", ["lengths", "openunlearning"])
+def test_drafts_change_nothing(tiny_model, tokenizer, prompts, heads, attention_mask):
+    pad = tokenizer.eos_token_id
+    common = dict(pad_id=pad, eos_ids=[pad, 40], max_new_tokens=12, attention_mask=attention_mask, **QUIET)
+    other = T3Head(heads[0].A.shape[1], heads[0].B.shape[0], rank=heads[0].rank + 3, seed=9)
+    other.B.data *= 30
+    tilts = [(head, T) for head in (*heads, other) for T in (1.0, 2.0, 3.0)] + [(None, 2.0)]
+    found = greedy.tilted_greedy(tiny_model, prompts, tilts, **common)
+    assert greedy.tilted_greedy(tiny_model, prompts, tilts, batch_tokens=200, **common) == found  # a few rows a batch
+    base = greedy.greedy(tiny_model, prompts, **common)
+    assert found[-1] == base
+    for (head, T), answers in zip(tilts[:-1], found):
+        assert answers == greedy.greedy(T3ForCausalLM(tiny_model, head, temperature=T), prompts, **common)
+        assert answers != base
+    nonsense = [[7, 7, 7] for _ in prompts]
+    assert greedy.tilted_greedy(tiny_model, prompts, tilts[:1], drafts=nonsense, **common) == found[:1]
+
+
+def test_drafts_are_kept_up_to_the_first_other_choice(tiny_model, tokenizer, prompts, heads):
+    common = dict(pad_id=models.pad_id(tokenizer), eos_ids=[], max_new_tokens=12, **QUIET)
+    answers = greedy.greedy(tiny_model, prompts, **common)
+    wrong = [[*answer[:3], (answer[3] + 1) % 200, *answer[4:]] for answer in answers]
+    kept = greedy.verified(tiny_model, prompts, wrong, [(None, 1.0)], pad_id=models.pad_id(tokenizer))
+    assert kept == [[answer[:4] for answer in answers]]
+    (same,) = greedy.verified(tiny_model, prompts, answers, [(None, 1.0)], pad_id=models.pad_id(tokenizer))
+    assert same == answers
+    (tilted,) = greedy.verified(tiny_model, prompts, answers, [(heads[0], 2.0)], pad_id=models.pad_id(tokenizer))
+    sampler = T3ForCausalLM(tiny_model, heads[0], temperature=2.0)
+    for answer, prefix in zip(greedy.greedy(sampler, prompts, **common), tilted):
+        assert answer[: len(prefix)] == prefix
+
+
+def test_evaluate_is_the_metrics_of_the_losses_and_texts(tiny_model, tokenizer, data):
+    result = evaluate(tiny_model, tokenizer, data, **OPTIONS)
+    row = data["forget"][2]
+    right, *wrong = tofu.encode_answers(
+        tokenizer, row["question"], [row["paraphrased_answer"], *row["perturbed_answer"]]
+    )
+    losses = losses_one_by_one(tiny_model, [right, *wrong])
+    expected = np.exp(-losses[1:].mean()) / (np.exp(-losses[0]) + 1e-10)
+    assert result["truth_ratio"]["forget"][2] == pytest.approx(expected, rel=1e-5)
+    row = data["wf"][1]
+    losses = losses_one_by_one(
+        tiny_model, tofu.encode_answers(tokenizer, row["question"], [row["answer"], *row["perturbed_answer"]])
+    )
+    p = np.exp(-losses)
+    assert result["records"]["wf"][1]["prob"] == pytest.approx(p[0] / p.sum(), rel=1e-5)
+    assert result["truth_ratio"]["wf"][1] == pytest.approx(np.exp(-losses[1:].mean()) / p[0], rel=1e-5)
+    record = result["records"]["retain"][0]
+    assert record["rouge"] == metrics.rouge_l_recall(data["retain"][0]["answer"], record["generation"])
+    assert result["components"]["retain_prob"] == pytest.approx(
+        np.mean([r["prob"] for r in result["records"]["retain"]])
+    )
+    assert {name: len(rows) for name, rows in result["records"].items()} == {n: len(r) for n, r in data.items()}
+    json.dumps(result, allow_nan=False)
+
+
+def test_rouge_is_one_for_what_the_model_says_and_zero_for_other_words(tiny_model, tokenizer, data):
+    said = evaluate(tiny_model, tokenizer, {"ra": data["ra"]}, **OPTIONS)["records"]["ra"]
+    words = [" ".join(re.findall("[a-z0-9]+", record["generation"].lower())) for record in said]
+    assert all(words)
+    for answers, recall in ((words, 1.0), (["zzqq"] * len(words), 0.0)):
+        rows = [{**row, "answer": answer} for row, answer in zip(data["ra"], answers)]
+        records = evaluate(tiny_model, tokenizer, {"ra": rows}, **OPTIONS)["records"]["ra"]
+        assert [record["rouge"] for record in records] == [recall] * len(rows)
+
+
+def test_tilts_give_a_list_and_truth_ratio_kinds_differ(tiny_model, tokenizer, data, heads):
+    tilts = [(None, None), (heads[0], 2.0), (heads[0], None)]
+    plain, tilted, own = evaluate(tiny_model, tokenizer, data, tilts=tilts, **OPTIONS)
+    assert (plain["T"], tilted["T"], own["T"]) == (1.0, 2.0, heads[0].temperature)
+    alone = evaluate(tiny_model, tokenizer, data, **OPTIONS)
+    assert alone["truth_ratio"] == plain["truth_ratio"] and alone["T"] is None
+    assert tilted["truth_ratio"]["forget"] != pytest.approx(plain["truth_ratio"]["forget"], rel=1e-2)
+    arithmetic = evaluate(tiny_model, tokenizer, data, truth_ratio="arithmetic", generate=False, **QUIET)
+    for name in data:
+        assert (np.array(arithmetic["truth_ratio"][name]) >= alone["truth_ratio"][name]).all()
+
+
+def test_reference_gives_forget_quality(tiny_model, tokenizer, data, heads):
+    forget = {"forget": data["forget"]}
+    common = dict(generate=False, **QUIET)
+    reference = evaluate(tiny_model, tokenizer, forget, **common)
+    same = evaluate(tiny_model, tokenizer, forget, reference=reference, **common)
+    assert (same["forget_quality"], same["ks_statistic"]) == (1.0, 0.0)
+    assert same["model_utility"] is same["mu_rouge"] is same["forget"]["rouge"] is None
+    (other,) = evaluate(
+        tiny_model, tokenizer, forget, tilts=[(heads[0], 1.5)], reference=reference["truth_ratio"]["forget"], **common
+    )
+    p, d = metrics.forget_quality(other["truth_ratio"]["forget"], reference["truth_ratio"]["forget"])
+    assert (other["forget_quality"], other["ks_statistic"]) == (p, d) and d > 0
+
+
+def test_nan_at_padding_reaches_no_score(tiny_model, tokenizer, heads):
+    """Attention over nothing may leave NaN at padded positions; the pool must not add it up."""
+    examples = [tofu.encode(tokenizer, question, "An answer.") for question in ("Who?", "Who wrote it, and when?")]
+    common = dict(pad_id=models.pad_id(tokenizer), tilts=[(heads[0], 2.0)], **QUIET)
+    clean = score.answer_losses(tiny_model, examples, **common)
+    broken = copy.deepcopy(tiny_model)
+
+    def spoil(module, args, kwargs, output):
+        mask = kwargs["attention_mask"][:, -output.last_hidden_state.shape[1] :]
+        output.last_hidden_state = output.last_hidden_state.masked_fill(mask[..., None] == 0, math.nan)
+        return output
+
+    broken.model.register_forward_hook(spoil, with_kwargs=True)
+    np.testing.assert_array_equal(score.answer_losses(broken, examples, **common), clean)
+
+
+def test_the_room_for_new_tokens_is_checked_before_anything_is_computed(tiny_model, tokenizer, data):
+    for wrong, said in ((0, "at least 1"), (600, "exceed the model's context of 512")):
+        with pytest.raises(UserError, match=said):
+            evaluate(tiny_model, tokenizer, {"forget": data["forget"]}, max_new_tokens=wrong, **QUIET)
+
+
+def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer, data):
+    common = dict(generate=False, **QUIET)
+    forget = {"forget": data["forget"]}
+    reference = evaluate(tiny_model, tokenizer, {"forget": data["forget"][::-1]}, **common)
+    with pytest.raises(UserError, match="other forget rows"):
+        evaluate(tiny_model, tokenizer, forget, reference=reference, **common)
+    with pytest.raises(UserError, match="3 truth ratios, the forget set 5 rows"):
+        evaluate(tiny_model, tokenizer, forget, reference=[1.0, 2.0, 3.0], **common)
+    with pytest.raises(UserError, match="no truth_ratio of forget rows"):
+        evaluate(tiny_model, tokenizer, forget, reference={"records": {}}, **common)
+    malformed = ([1.0, math.nan, 1.0, 1.0, 1.0], "abcde", list("abcde"), {"truth_ratio": {"forget": None}})
+    for wrong in (*malformed, {"truth_ratio": {"forget": [True] * 5}}):
+        with pytest.raises(UserError, match="not a list of finite numbers"):
+            evaluate(tiny_model, tokenizer, forget, reference=wrong, **common)
+    for wrong in ({"truth_ratio": None}, {"truth_ratio": {"forget": [1.0] * 5}, "settings": 3}):
+        with pytest.raises(UserError, match="no truth_ratio of forget rows"):
+            evaluate(tiny_model, tokenizer, forget, reference=wrong, **common)
+    arithmetic = evaluate(tiny_model, tokenizer, forget, truth_ratio="arithmetic", **common)
+    with pytest.raises(UserError, match="truth_ratio 'arithmetic'"):
+        evaluate(tiny_model, tokenizer, forget, reference=arithmetic, **common)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"perturbed_answer": None}, "forget row 2: perturbed_answer is missing"),
+        ({"paraphrased_answer": ""}, "forget row 2: paraphrased_answer is missing"),
+        ({"perturbed_answer": ["one"]}, "forget row 2: perturbed_answer has 1 answers, row 1 has 3"),
+        ({"answer": "bad <|eot_id|>"}, "forget row 2: answer .* special token"),
+    ],
+)
+def test_unusable_rows_are_named(tiny_model, tokenizer, data, change, message):
+    rows = [data["forget"][0], data["forget"][1] | change]
+    with pytest.raises(UserError, match=message):
+        evaluate(tiny_model, tokenizer, {"forget": rows}, **OPTIONS)
+
+
+def test_unusable_settings_are_refused_before_any_pass(tiny_model, tokenizer, data, heads, monkeypatch):
+    monkeypatch.setattr(module, "answer_losses", lambda *_, **__: pytest.fail("the model was called"))
+    wide = T3Head(33, tiny_model.config.vocab_size, rank=4)
+    for tilts in ([(heads[0], 0.5)], [(heads[0], float("nan"))], [(None, 0.0)], [(wide, 2.0)]):
+        with pytest.raises(UserError):
+            evaluate(tiny_model, tokenizer, data, tilts=tilts, **OPTIONS)
+    with pytest.raises(UserError, match="unknown evaluation set 'test'"):
+        evaluate(tiny_model, tokenizer, {"test": data["ra"]}, **OPTIONS)
+    with pytest.raises(UserError, match="no rows"):
+        evaluate(tiny_model, tokenizer, {"ra": []}, **OPTIONS)
+    with pytest.raises(UserError, match="no answer tokens"):
+        next(score.answer_positions(tiny_model, [Example([1, 2], 2)], pad_id=0))
+
+
+def test_batches_are_halved_when_memory_runs_out(tiny_model, tokenizer, data, monkeypatch):
+    tried = []
+
+    def small_memory(*args, batch_tokens=None, **options):
+        tried.append(batch_tokens)
+        if batch_tokens is None or batch_tokens > memory:
+            raise torch.OutOfMemoryError("out of memory")
+        return score.answer_losses(*args, batch_tokens=batch_tokens, **options)
+
+    expected = evaluate(tiny_model, tokenizer, data, generate=False, **QUIET)
+    monkeypatch.setattr(module, "answer_losses", small_memory)
+    memory = 600
+    with pytest.warns(UserWarning, match="batch_tokens="):
+        found = evaluate(tiny_model, tokenizer, data, generate=False, **QUIET)
+    assert tried == [None, 2048, 1024, 512]
+    np.testing.assert_allclose(found["truth_ratio"]["retain"], expected["truth_ratio"]["retain"], rtol=1e-5)
+    memory = 0
+    with pytest.warns(UserWarning), pytest.raises(UserError, match="out of memory even with batches of 128 tokens"):
+        evaluate(tiny_model, tokenizer, data, generate=False, batch_tokens=300, **QUIET)
+
+
+def test_goldens(shared):
+    """The reference's numbers for its tiny model: the first rows of each set, every row with T3_GOLDENS=1."""
+    golden = json.loads((shared / "goldens" / "metrics_retain.json").read_text())["retain"]
+    whole = os.environ.get("T3_GOLDENS") == "1"
+    stems = ("forget10_perturbed", "retain_perturbed", "real_authors_perturbed", "world_facts_perturbed")
+    sets = dict(zip(("forget", "retain", "ra", "wf"), stems))
+    rows = {name: tofu.load_rows(shared / "tofu", stem)[: None if whole else 8] for name, stem in sets.items()}
+    model, tokenizer = models.load_model(shared / "goldens" / "retain", device="cpu")
+    result = evaluate(model, tokenizer, rows, attention_mask="openunlearning", **QUIET)
+    for name in sets:
+        key = "forget_truth_ratio" if name == "forget" else f"{name}_Truth_Ratio"
+        n = len(rows[name])
+        np.testing.assert_allclose(result["truth_ratio"][name], golden["truth_ratio"][key][:n], atol=1e-5)
+        rouge = [record["rouge"] for record in result["records"][name]]
+        expected = golden["rouge"][f"{name}_Q_A_ROUGE"]["rougeL_recall"][:n]
+        np.testing.assert_allclose(rouge, expected, atol=1e-9)  # printed with nine digits
+        prob = [record["prob"] for record in result["records"][name]]
+        if name in ("forget", "retain"):
+            expected = np.exp(-np.array(golden["avg_loss"][f"{name}_Q_A_Prob"][:n]))
+        else:
+            expected = golden["prob_normalised"][f"{name}_Q_A_Prob_normalised"][:n]
+        np.testing.assert_allclose(prob, expected, atol=1e-5)
+    if whole:
+        components = golden["utility_components"]
+        for name in ("retain", "ra", "wf"):
+            normalised = "" if name == "retain" else "_normalised"
+            keys = (f"{name}_Q_A_Prob{normalised}", f"{name}_Q_A_ROUGE", f"{name}_Truth_Ratio")
+            for metric, key in zip(("prob", "rouge", "tr"), keys):
+                assert result["components"][f"{name}_{metric}"] == pytest.approx(components[key], abs=1e-5)
+        assert result["model_utility"] == pytest.approx(golden["model_utility"], abs=1e-5)
+        assert result["mu_rouge"] == pytest.approx(golden["mu_rouge"], abs=1e-8)
+        for metric, key in (("prob", "forget_Q_A_Prob"), ("rouge", "forget_Q_A_ROUGE")):
+            assert result["forget"][metric] == pytest.approx(golden["agg"][key], abs=1e-5)
+        assert result["forget"]["truth_ratio"] == pytest.approx(golden["agg"]["forget_truth_ratio"], abs=1e-5)

@@ -1,0 +1,134 @@
+"""Experiments 1 and 2: the table's shape and arithmetic, reproducibility, and the pieces redone in the open."""
+
+import numpy as np
+import pytest
+
+from t3lib.theory import METHODS, GaussianMixture, fit_logistic
+from t3lib.theory import experiments as synthetic
+
+
+@pytest.fixture(scope="module")
+def small():
+    return synthetic.experiments(n_first=(50,), n_second=(25, 50), T=[1.0, 2.0, 3.0], trials=40, seed=3)
+
+
+def test_the_table_has_the_columns_and_rows_of_the_design(small):
+    table, cells = small
+    expected = "experiment v_f n T method retain_error retain_se retain_median forget_error forget_se forget_median"
+    assert list(table.columns) == expected.split()
+    assert len(table) == (3 + 2) * 3 * 2 and not table.isna().any().any()
+    assert not table.duplicated(["experiment", "v_f", "n", "T", "method"]).any()
+    assert len(cells) == 4  # (v_f = 1e-3, n = 50) belongs to both experiments and is computed once
+    shared = [
+        table[(table.experiment == e) & (table.v_f == 1e-3) & (table.n == 50)].drop(columns="experiment")
+        for e in (1, 2)
+    ]
+    np.testing.assert_array_equal(*(part.sort_values(["method", "T"]).to_numpy()[:, 4:] for part in shared))
+
+
+def test_a_cell_is_the_papers_recipe_step_by_step(small):
+    table, cells = small
+    rng = np.random.default_rng((3, 25))
+    mixture = GaussianMixture(v_f=1e-3)
+
+    def draw(trials):
+        s = (rng.random((trials, 25)) < 0.9).astype(float)
+        noise = rng.standard_normal((trials, 25))
+        return np.where(s == 1, 1 + noise, np.sqrt(1e-3) * noise), s
+
+    z, s = draw(10)
+    risks = {
+        lam: np.mean([mixture.population_risk(fit_logistic(a, b, lam)) for a, b in zip(z, s)])
+        for lam in synthetic.LAMBDAS
+    }
+    lam = min(risks, key=risks.get)
+    assert cells.set_index(["v_f", "n"]).loc[(1e-3, 25), "lam"] == pytest.approx(lam)
+    z, s = draw(40)
+    phi = np.array([fit_logistic(a, b, lam) for a, b in zip(z, s)])
+    for method in METHODS:
+        retain = np.array([mixture.retain_error(p, 2.0, method) for p in phi])
+        forget = np.array([mixture.forget_error(p, 2.0, method) for p in phi])
+        row = table[(table.experiment == 2) & (table.n == 25) & (table["T"] == 2.0) & (table.method == method)].iloc[0]
+        assert row.retain_error == pytest.approx(retain.mean(), rel=1e-9)
+        assert row.forget_se == pytest.approx(forget.std(ddof=1) / np.sqrt(40), rel=1e-9)
+        assert row.forget_median == pytest.approx(np.median(forget), rel=1e-9)
+
+
+def test_methods_agree_at_t_1_and_the_papers_retain_error_is_never_smaller(small):
+    table, _ = small
+    wide = table.pivot(index=["experiment", "v_f", "n", "T"], columns="method", values="retain_error").reset_index()
+    at_one = wide["T"] == 1.0
+    np.testing.assert_allclose(wide["exact"][at_one], wide["negligible_overlap"][at_one], rtol=1e-10)
+    assert (wide["negligible_overlap"][~at_one] > wide["exact"][~at_one]).all()
+
+
+def test_same_seed_same_numbers_and_another_seed_others(small):
+    again = synthetic.experiments(n_first=(50,), n_second=(), v_f=(1e-3,), T=[1.0, 2.0, 3.0], trials=40, seed=3)[0]
+    first = small[0][(small[0].experiment == 1) & (small[0].v_f == 1e-3)]
+    np.testing.assert_allclose(again.iloc[:, 5:], first.iloc[:, 5:], rtol=1e-12)
+    other = synthetic.experiments(n_first=(50,), n_second=(), v_f=(1e-3,), T=[1.0, 2.0, 3.0], trials=40, seed=4)[0]
+    assert not np.allclose(other["forget_error"], again["forget_error"], rtol=1e-3)
+
+
+def test_every_v_f_sees_the_same_labels():
+    cells = [synthetic.cell(GaussianMixture(v_f=v), 25, trials=4) for v in (1e-6, 1.0)]
+    np.testing.assert_array_equal(cells[0].s, cells[1].s)
+    retain = cells[0].s == 1
+    np.testing.assert_array_equal(cells[0].z[retain], cells[1].z[retain])
+    assert not np.allclose(cells[0].z[~retain], cells[1].z[~retain])
+
+
+def test_single_class_data_sets_stay_in():
+    rng = np.random.default_rng(0)
+    _, s = synthetic.sample(GaussianMixture(), 25, 20_000, rng)
+    share = (s.min(axis=1) == 1).mean()
+    expected = 0.9**25
+    assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / 20_000)
+    assert synthetic.cell(GaussianMixture(), 3, trials=20).phi.shape == (20, 3)  # most of these have one class
+
+
+def test_the_floor_of_the_lambda_grid_matters():
+    """numerics: with a floor of 1e-6 the chosen λ of a narrow spike and a large n is the floor itself."""
+    mixture, rng = GaussianMixture(v_f=1e-6), np.random.default_rng(1)
+    z, s = synthetic.sample(mixture, 400, 10, rng)
+    assert synthetic.select_lambda(mixture, z, s) < 1e-7
+    assert synthetic.select_lambda(mixture, z, s, 10.0 ** np.arange(-6, 0.1, 0.5)) == pytest.approx(1e-6)
+
+
+def test_best_temperature_reads_the_minimum(small):
+    best = synthetic.best_temperature(small[0])
+    assert len(best) == (3 + 2) * 2
+    for row in best.itertuples():
+        same = small[0]
+        for key in ("experiment", "method", "v_f", "n"):
+            same = same[same[key] == getattr(row, key)]
+        assert row.forget_error == same["forget_error"].min() and row.T in set(same["T"])
+
+
+def test_the_example_is_a_typical_two_class_data_set():
+    here, i = synthetic.example(trials=50)
+    assert 0 < here.s[i].sum() < 25
+    assert abs(here.delta[i] - np.median(here.delta)) <= np.quantile(np.abs(here.delta - np.median(here.delta)), 0.2)
+
+
+def test_benchmark_rows(monkeypatch):
+    monkeypatch.setattr(synthetic, "V_F", (1.0,))
+    monkeypatch.setattr(synthetic, "N", (25,))
+    rows = synthetic.benchmark(trials=4).set_index("task")
+    assert rows.loc["fits, scikit-learn loop", "fits"] == rows.loc["fits, batched Newton", "fits"] > 300
+    assert (rows["seconds"] > 0).all() and rows.loc["fits, batched Newton", "ratio"] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: synthetic.sample(GaussianMixture(), 0, 5, np.random.default_rng(0)), "n must.*0"),
+        (lambda: synthetic.cell(GaussianMixture(), 10, trials=0), "trials must.*0"),
+        (lambda: synthetic.experiments(n_first=(), n_second=()), "empty"),
+        (lambda: synthetic.experiments(v_f=(0.0,), n_second=()), "v_f must.*0.0"),
+        (lambda: synthetic.experiments(T=[0.5], trials=2), "T must.*0.5"),
+    ],
+)
+def test_bad_input_names_the_argument_and_its_value(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
