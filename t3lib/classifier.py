@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
 from t3lib.errors import UserError
 from t3lib.features import Features
 from t3lib.fit_steps import Problem, run_graph, run_steps, untouched_rows
 from t3lib.head import T3Head
+from t3lib.progress import progress_bar
 
 __all__ = [
     "FitSettings",
@@ -107,7 +107,7 @@ def fit_heads(
         together.setdefault((own.seed, own.epochs, own.batch_size, own.epoch), []).append(index)
     heads: list[T3Head | None] = [None] * len(wanted)
     total = sum(wanted[group[0]].epochs for group in together.values())
-    with tqdm(total=total, unit="epoch", desc="heads", disable=None if progress else True) as bar:
+    with progress_bar(total=total, unit="epoch", desc="heads", show=progress) as bar:
         for group in together.values():
             for index, head in zip(group, _fit_together(features, [wanted[i] for i in group], vocab_size, place, bar)):
                 heads[index] = head

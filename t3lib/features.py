@@ -16,13 +16,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedModel
 
 from t3lib.errors import UserError
 from t3lib.feature_cache import FeatureFile, fingerprint
 from t3lib.files import content_key
 from t3lib.models import check_ids, context_length, decoder_of, pad_id
+from t3lib.progress import progress_bar
 from t3lib.tofu import Example, Row, check_disjoint, collate, encode_rows, length_sorted, shifted_labels
 
 log = logging.getLogger(__name__)
@@ -188,7 +188,7 @@ def _stream(
 ) -> None:
     """Read `todo` in length-sorted batches, longest first; out of memory halves the batches that are left."""
     batches = _batches(todo, lengths, batch_tokens)
-    bar = tqdm(total=sum(lengths[i] for i in todo), unit="tok", desc="features", disable=None if progress else True)
+    bar = progress_bar(total=sum(lengths[i] for i in todo), unit="tok", desc="features", show=progress)
     with bar:
         while batches:
             rows = batches.popleft()

@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from t3lib.likelihood import CHUNK, Tilt, answer_positions, heads_of
+from t3lib.progress import progress_bar
 from t3lib.sampler import T3ForCausalLM, tilt_logits
 from t3lib.tofu import Example, collate, length_sorted
 
@@ -44,7 +44,7 @@ def greedy(
         return len(answers[i]) < max_new_tokens and not (answers[i] and answers[i][-1] in eos_ids)
 
     pending = [i for i in range(len(prompts)) if unfinished(i)]
-    bar = tqdm(total=len(pending), desc="generating", disable=progress, leave=False)
+    bar = progress_bar(total=len(pending), desc="generating", show=not progress, leave=False)
     while pending:
         lengths = [len(prompts[i]) + len(answers[i]) for i in pending]
         for batch in length_sorted([length + STAGE for length in lengths], batch_tokens or 16384):

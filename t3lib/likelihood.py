@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from tqdm import tqdm
 
 from t3lib.errors import UserError
 from t3lib.head import T3Head
 from t3lib.models import decoder_of
+from t3lib.progress import progress_bar
 from t3lib.tofu import Example, collate, length_sorted
 
 Tilt = tuple[T3Head | None, float | None]  # head None: the base itself, tempered when T is neither None nor 1
@@ -66,7 +66,7 @@ def answer_losses(
     """
     total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
     heads = heads_of(tilts)
-    bar = tqdm(total=len(examples), desc="scoring", disable=progress, leave=False)
+    bar = progress_bar(total=len(examples), desc="scoring", show=not progress, leave=False)
     for batch in answer_positions(
         model, examples, pad_id=pad_id, heads=heads, attention_mask=attention_mask, batch_tokens=batch_tokens
     ):

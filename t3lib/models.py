@@ -14,8 +14,10 @@ from transformers import (
     LlamaConfig,
     PreTrainedModel,
 )
+from transformers.utils import logging
 
 from t3lib.errors import UserError
+from t3lib.progress import watched
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -79,6 +81,8 @@ def load_model(
     if load_in:
         options |= {"quantization_config": quantization(load_in, dtype), "device_map": {"": device}}
     name = str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else str(name)
+    if not watched():
+        logging.disable_progress_bar()  # of Transformers: "Loading weights"
     try:
         # Left to itself, Transformers asks on a terminal whether to run a checkpoint's code.
         tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)

@@ -166,5 +166,6 @@ def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
 
 
 def test_checking_needs_no_torch_and_no_dask():
-    code = "import sys, t3lib.grid.reproduce; assert not {'torch', 'distributed', 'papermill', 'pandas'} & set(sys.modules)"
+    heavy = "{'torch', 'distributed', 'papermill', 'pandas'}"
+    code = f"import sys, t3lib.grid.reproduce; assert not {heavy} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
-from tqdm import tqdm
 
 from t3lib.errors import UserError
 from t3lib.files import atomic_write
+from t3lib.progress import progress_bar
 
 Item = TypeVar("Item")
 SEEDS = 100_003  # seeds of consecutive runs are this far apart, so that no two epochs of any two seeds share a stream
@@ -107,7 +107,7 @@ def optimise(
     total, warmup = settings.epochs * per_epoch, round(settings.warmup_epochs * per_epoch)
     losses = _resume(checkpoint, key, parameters, optimizer)
     model.train()
-    bar = tqdm(total=total, initial=len(losses) * per_epoch, desc=progress, disable=None, leave=False)
+    bar = progress_bar(total=total, initial=len(losses) * per_epoch, desc=progress, leave=False)
     for epoch in range(len(losses), settings.epochs):
         step_losses: list[float] = []
         with torch.random.fork_rng():

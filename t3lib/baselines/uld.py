@@ -2,8 +2,8 @@
 
     p_hat(y | x)  proportional to  p(y | x) / f(y | x)^strength
 
-The assistant (`t3lib.baselines.assistant`, trained by ULD's reversed loss) is a causal LM of its own, with its own keys and
-values. They ride in the base's cache as further layers, so every decoding mode moves both together, as it does
+The assistant (`t3lib.baselines.assistant`, trained by ULD's reversed loss) is a causal LM of its own, with its own
+keys and values. They ride in the base's cache as further layers, so every decoding mode moves both together, as it does
 T3's pooled context.
 """
 

@@ -1,8 +1,8 @@
 """Processes that start in a moment: forked from one per worker that has imported torch, Transformers and t3lib.
 
-At laptop scale a kernel spends longer on imports than on its work. `python -m t3lib.grid.warm` reads requests, one JSON a
-line, from its standard input, imports what they ask for and forks a child, which goes on as `python -m MODULE` does: a
-notebook's kernel, or the training of a base. It answers with the child's process id. When its input closes, because the
+At laptop scale a kernel spends longer on imports than on its work. `python -m t3lib.grid.warm` reads requests, one JSON
+a line, from its standard input, imports what they ask for and forks a child, which goes on as `python -m MODULE` does:
+a notebook's kernel, or the training of a base. It answers with the child's process id. When its input closes, as the
 worker is gone, it ends, and its children with it. For Linux without GPUs: CUDA does not survive a fork.
 """
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from tqdm.auto import tqdm
 
 from t3lib import profiles
 from t3lib.baselines.train import Diverged
@@ -18,6 +17,7 @@ from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, cache_dir, content_key, lock, read_json, write_json
 from t3lib.grid import jobs
+from t3lib.progress import progress_bar
 from t3lib.source import library_key
 from t3lib.study.methods import Unlearned, t3_features, t3_settings, unlearn_with
 from t3lib.study.study import Study, open_study
@@ -70,7 +70,7 @@ def grid_of(profile: Mapping[str, Any], method: str, split: str) -> list[dict[st
 def trials(study: Study, method: str, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Each point's Forget Quality and KS statistic, a list over `SEEDS`; None for a seed that diverged."""
     made = []
-    for point in tqdm(points, desc=f"tune {method} {study.split}", disable=None, leave=False):
+    for point in progress_bar(points, desc=f"tune {method} {study.split}", leave=False):
         scores = [_trial(study, method, point, seed, generate=False) for seed in SEEDS]
         made.append(_gathered(method, point, scores))
     return made
