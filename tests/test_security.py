@@ -10,6 +10,7 @@ import torch
 from conftest import ROOT
 
 from t3lib import artefact, files, models, profiles, results, tofu
+from t3lib.bench.shapes import shape_of
 from t3lib.errors import UserError
 from t3lib.grid import jobs
 from t3lib.head import T3Head
@@ -227,7 +228,7 @@ def test_no_name_leads_out_of_its_folder(name, tmp_path):
     with pytest.raises(UserError, match="unknown notebook"):
         jobs._chosen([name], ROOT / "notebooks", set())
     with pytest.raises(UserError):
-        models.config_of_shape(name)
+        shape_of(name)
     assert not list(tmp_path.iterdir())
 
 

@@ -1,17 +1,14 @@
-"""What a computation must cost at least: floating-point operations, bytes, parameters, memory. Pure arithmetic.
+"""What a computation must cost at least: floating-point operations, bytes, parameters, memory. Arithmetic, no torch.
 
-Shape letters: n tokens, d width, h rank of the head, V vocabulary, L length. A multiply-add is 2 operations. Bytes are
+Letters: n tokens, d width, h rank of the head, V vocabulary, L length. A multiply-add is 2 operations. Bytes are
 those that have to cross the memory bus once; whatever fits a cache is not counted, so every bound is a true one.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from t3lib.baselines.assistant import make_assistant
-from t3lib.head import T3Head
-from t3lib.models import SHAPES, random_model
+from t3lib.bench.shapes import Shape, shape_of
 
-Sizes = Mapping[str, int]  # an entry of models.SHAPES
 ADAM_BYTES = 28  # a float32 parameter and step: read p, g, m, v; write p, m, v
 
 
@@ -60,38 +57,54 @@ def full_vocabulary_step(n: int, d: int, h: int, V: int, *, itemsize: int = 4) -
     return Work(rows.flops + 6 * n * h * V, rows.bytes + 16 * n * V)
 
 
-def linear_weights(sizes: Sizes) -> int:
-    """Weights of the linear maps of all decoder layers: q, k, v, o, gate, up, down."""
-    d, m = sizes["hidden_size"], sizes["intermediate_size"]
-    kv = d // sizes["num_attention_heads"] * sizes["num_key_value_heads"]
-    return sizes["num_hidden_layers"] * (2 * d * d + 2 * d * kv + 3 * d * m)
+def linear_maps(shape: Shape) -> tuple[tuple[int, int], ...]:
+    """(inputs, outputs) of the linear maps of one decoder layer: q, k, v, o, gate, up, down."""
+    d, m, kv = shape.hidden_size, shape.intermediate_size, shape.key_value_size
+    return (d, d), (d, kv), (d, kv), (d, d), (d, m), (d, m), (m, d)
 
 
-def forward(sizes: Sizes, lengths: Sequence[int], *, logits: int = 0, itemsize: int = 4) -> Work:
+def linear_weights(shape: Shape) -> int:
+    """Weights of the linear maps of all decoder layers."""
+    return shape.num_hidden_layers * sum(a * b for a, b in linear_maps(shape))
+
+
+def parameters(shape: Shape) -> int:
+    """All weights of a model: linear maps, embeddings, output layer, two norms a layer and the last one."""
+    d, V = shape.hidden_size, shape.vocab_size
+    return (
+        linear_weights(shape) + (1 if shape.tie_word_embeddings else 2) * V * d + (2 * shape.num_hidden_layers + 1) * d
+    )
+
+
+def parameter_counts(name: str, *, rank: int = 20, lora_rank: int = 32, lora_layers: int = 16) -> dict[str, int]:
+    """Trainable parameters of the paper's Table 2 at a named shape, as {method: number}.
+
+    ULD's assistant has LoRA on every linear map of the first `lora_layers` layers: rank × (inputs + outputs) each.
+    """
+    shape = shape_of(name)
+    return {
+        "Full Fine-Tuning": parameters(shape),
+        "ULD": min(lora_layers, shape.num_hidden_layers) * lora_rank * sum(a + b for a, b in linear_maps(shape)),
+        "T3": rank * (shape.hidden_size + shape.vocab_size),
+    }
+
+
+def forward(shape: Shape, lengths: Sequence[int], *, logits: int = 0, itemsize: int = 4) -> Work:
     """Σ_i 2 L_i P + 2 L_i (L_i + 1) d a layer (causal attention): one pass over unpadded rows, weights read once.
 
     P = `linear_weights`; logits: positions at which the output layer runs, 2 d V operations each.
     """
-    d, layers, V = sizes["hidden_size"], sizes["num_hidden_layers"], sizes["vocab_size"]
-    weights = linear_weights(sizes)
-    attention = sum(2 * length * (length + 1) * d for length in lengths) * layers
+    d, V = shape.hidden_size, shape.vocab_size
+    weights = linear_weights(shape)
+    attention = sum(2 * length * (length + 1) * d for length in lengths) * shape.num_hidden_layers
     flops = 2 * weights * sum(lengths) + attention + 2 * d * V * logits
     return Work(flops, itemsize * (weights + (d * V if logits else 0)))
 
 
-def training_step(sizes: Sizes, lengths: Sequence[int], answers: int, *, itemsize: int = 4) -> Work:
+def training_step(shape: Shape, lengths: Sequence[int], answers: int, *, itemsize: int = 4) -> Work:
     """Three passes' operations (forward, two products backward); weights, gradients and Adam's moments cross once."""
-    once = forward(sizes, lengths, logits=answers, itemsize=itemsize)
+    once = forward(shape, lengths, logits=answers, itemsize=itemsize)
     return Work(3 * once.flops, 7 * once.bytes)
-
-
-def decode_token(sizes: Sizes, *, batch: int = 1, context: int = 0, itemsize: int = 2, rank: int = 0) -> Work:
-    """One decoding step: all weights read once, keys and values of `context` tokens a row, and B and A of the head."""
-    d, V = sizes["hidden_size"], sizes["vocab_size"]
-    kv = 2 * sizes["num_hidden_layers"] * d // sizes["num_attention_heads"] * sizes["num_key_value_heads"]
-    weights = linear_weights(sizes) + d * V
-    head = rank * (d + V)
-    return Work(2 * batch * (weights + head), itemsize * (weights + batch * context * kv) + 4 * head)
 
 
 def feature_bytes(tokens: int, d: int, itemsize: int = 2) -> int:
@@ -105,7 +118,7 @@ def nf4_bytes(weights: int, block: int = 64, blocks: int = 256) -> float:
 
 
 def nf4_memory(
-    sizes: Sizes, *, batch_tokens: int = 8192, batch: int = 32, context: int = 512, answer_tokens: int = 16_000,
+    shape: Shape, *, batch_tokens: int = 8192, batch: int = 32, context: int = 512, answer_tokens: int = 16_000,
     rank: int = 20,
 ) -> dict[str, float]:  # fmt: skip
     """Bytes on the GPU of T3 on an NF4 base, part by part: weights, features, head training, generation.
@@ -114,14 +127,14 @@ def nf4_memory(
     memory: the residual stream and the widest MLP of a pass of `batch_tokens`, one layer's weights dequantised, float32
     pooled states; keys and values of `batch` rows of `context` tokens; float32 logits with their tilt.
     """
-    d, m, V = sizes["hidden_size"], sizes["intermediate_size"], sizes["vocab_size"]
-    layers, kv = sizes["num_hidden_layers"], d // sizes["num_attention_heads"] * sizes["num_key_value_heads"]
+    d, m, V, layers = shape.hidden_size, shape.intermediate_size, shape.vocab_size, shape.num_hidden_layers
     return {
-        "weights, NF4": nf4_bytes(linear_weights(sizes)),
-        "embeddings, output layer, norms, bf16": 2 * (2 * V * d + (2 * layers + 1) * d),
+        "weights, NF4": nf4_bytes(linear_weights(shape)),
+        "embeddings, output layer, norms, bf16": 2 * (parameters(shape) - linear_weights(shape)),
         "features: a pass of the base": batch_tokens * (2 * (4 * d + 3 * m) + 3 * 4 * d) + 2 * d * m,
         "head training: tokens, A, B, Adam": answer_tokens * 4 * d + 4 * 4 * rank * (d + V),
-        "generation: keys and values, logits": 2 * 2 * layers * kv * batch * context + 4 * 4 * batch * V,
+        "generation: keys and values, logits": 2 * 2 * layers * shape.key_value_size * batch * context
+        + 4 * 4 * batch * V,
     }
 
 
@@ -129,16 +142,3 @@ def peak_of(parts: Mapping[str, float]) -> float:
     """Most bytes held at once: the weights, and the largest of the stages, which follow each other."""
     weights = sum(value for name, value in parts.items() if name.startswith(("weights", "embeddings")))
     return weights + max(value for name, value in parts.items() if not name.startswith(("weights", "embeddings")))
-
-
-def parameter_counts(shape: str, *, rank: int = 20, lora_rank: int = 32, lora_layers: int = 16) -> dict[str, int]:
-    """Trainable parameters of the paper's Table 2, counted on the meta device, where weights have shapes only."""
-    base = random_model(shape, device="meta", dtype="bfloat16")
-    layers = min(lora_layers, SHAPES[shape]["num_hidden_layers"])
-    assistant = make_assistant(base, layers, rank=lora_rank)
-    head = T3Head(SHAPES[shape]["hidden_size"], SHAPES[shape]["vocab_size"], rank)
-    return {
-        "Full Fine-Tuning": sum(p.numel() for p in base.parameters()),
-        "ULD": sum(p.numel() for p in assistant.parameters() if p.requires_grad),
-        "T3": sum(p.numel() for p in head.parameters()),
-    }

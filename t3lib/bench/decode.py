@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
+from t3lib.bench.model import config_of_shape
 from t3lib.errors import UserError
 from t3lib.head import T3Head
-from t3lib.models import DTYPES, config_of_shape
+from t3lib.models import DTYPES
 from t3lib.sampler import T3ForCausalLM
 from t3lib.wrapped import vocabulary
 
@@ -37,7 +38,7 @@ def decode_overhead(
 ) -> list[dict[str, Any]]:
     """Time greedy decoding of the base and of T3 in turns; one row a batch size.
 
-    config_or_model: a model, or a configuration or a shape's name (`models.SHAPES`), built with random weights of
+    config_or_model: a model, or a configuration or a shape's name (`shapes.SHAPES`), built with random weights of
     `dtype` on `device` (default cuda if there is one). rank: the head's h. options: further arguments of `generate`,
     for instance {"cache_implementation": "static"}; code compiles in an untimed first turn.
     Row: batch_size, base_ms and t3_ms (medians over `repeats`, milliseconds a step, in which every row of the batch

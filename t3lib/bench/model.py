@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from t3lib.baselines.train import LOSSES, unlearn_baseline
 from t3lib.bench import cost
+from t3lib.bench.shapes import Shape, shape_of
 from t3lib.bench.timing import Timing, interleaved, row, timed, value_row
 from t3lib.evaluation import evaluate
 from t3lib.features import extract_features
@@ -22,7 +23,7 @@ from t3lib.files import read_json
 from t3lib.greedy import tilted_greedy
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt, answer_losses
-from t3lib.models import decoder_of, load_model
+from t3lib.models import DTYPES, decoder_of, load_model
 from t3lib.tofu import Row, collate, encode_answers, encode_rows, length_sorted, load_rows
 from t3lib.wrapped import vocabulary
 
@@ -30,6 +31,28 @@ Rows = list[dict[str, Any]]
 TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)  # the paper's Table 5
 SETS = {"forget": "forget10_perturbed", "retain": "retain_perturbed", "ra": "real_authors_perturbed"}
 SETS |= {"wf": "world_facts_perturbed"}
+
+
+def config_of_shape(name: str) -> LlamaConfig:
+    """Configuration of a Llama of a named shape (`shapes.SHAPES`); UserError for an unknown name."""
+    return LlamaConfig(
+        **shape_of(name)._asdict(),
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+    )
+
+
+def random_model(
+    name: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0, layers: int | None = None
+) -> PreTrainedModel:
+    """A Llama of a named shape with random weights, optionally only its first `layers`; device may be meta."""
+    config = config_of_shape(name)
+    if layers is not None:
+        config.num_hidden_layers = layers
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
 
 
 class Bytes:
@@ -62,7 +85,7 @@ def feature_rows(
     batch_tokens: int = 8192,
 ) -> Rows:  # fmt: skip
     """Tokens a second of feature extraction, with and without its cache on disk, against the decoder's pass alone."""
-    rows, sizes = letters(count), _sizes(model)
+    rows, sizes = letters(count), Shape.of(model.config)
     examples = encode_rows(Bytes(), rows)
     lengths = [len(example.ids) for example in examples]
     batches = [
@@ -127,7 +150,7 @@ def evaluation_rows(
 
     unique = [len(example.ids) - example.n_prompt for example in examples]
     lengths = [len(prompt) for prompt in prompts]  # each prompt once, all answers after it
-    work = cost.forward(_sizes(model), lengths + unique, logits=sum(unique), itemsize=model.dtype.itemsize)
+    work = cost.forward(Shape.of(model.config), lengths + unique, logits=sum(unique), itemsize=model.dtype.itemsize)
     made: Rows = []
     for kind, make, bound in (("scoring", score, work), ("generation", write, None)):
         found = interleaved({name: make(tilts) for name, tilts in plans.items()}, repeats=repeats)
@@ -160,7 +183,7 @@ def step_rows(
         )
         seconds = info["seconds"] / info["steps"]
         read = lengths if LOSSES[method].retain and LOSSES[method].alpha_r else lengths[:batch]
-        work = cost.training_step(_sizes(model), read, len(read), itemsize=model.dtype.itemsize)
+        work = cost.training_step(Shape.of(model.config), read, len(read), itemsize=model.dtype.itemsize)
         bound = None if method in ("ULD", "RMU") else work  # they run, or train, a part of the layers only
         note = f"{len(read)} rows; mean of {steps} steps, wall clock"
         if torch.cuda.is_available():
@@ -193,9 +216,3 @@ def golden_rows(folder: str | Path, data: str | Path, *, limit: int | None = Non
         assert max(abs(a - b) for a, b in ratios) < 1e-5, f"truth ratios of {name}"
     count = sum(map(len, rows.values()))
     return [row("evaluation of the golden model", f"{count} rows", timing, note="reference: 61-64 CPU-seconds")]
-
-
-def _sizes(model: PreTrainedModel) -> dict[str, int]:
-    config = model.config.get_text_config()
-    names = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
-    return {name: getattr(config, name) for name in (*names, "num_key_value_heads")}

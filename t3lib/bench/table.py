@@ -18,10 +18,11 @@ from t3lib.bench import head as bench_head
 from t3lib.bench import model as bench_model
 from t3lib.bench.decode import decode_overhead
 from t3lib.bench.head import HeadShape
+from t3lib.bench.model import random_model
+from t3lib.bench.shapes import shape_of
 from t3lib.bench.timing import COLUMNS, ceilings, value_row
 from t3lib.errors import UserError
 from t3lib.files import write_json
-from t3lib.models import SHAPES, config_of_shape, random_model
 from t3lib.report import render
 from t3lib.theory import experiments as synthetic
 
@@ -32,15 +33,14 @@ CAPTION = "Cost: median seconds on this machine, the processor's own (busy), the
 
 def head_shape(shape: str, **sizes: int) -> HeadShape:
     """The head of a named base at the paper's 5% split (`HeadShape`); for the tiny shape a run of a second."""
-    config_of_shape(shape)  # UserError for an unknown one
-    named = SHAPES[shape]
+    named = shape_of(shape)
     small = {"pairs": 16, "epochs": 10} if shape == "tiny" else {}
-    return HeadShape(**{"d": named["hidden_size"], "vocab": named["vocab_size"]} | small | sizes)
+    return HeadShape(**{"d": named.hidden_size, "vocab": named.vocab_size} | small | sizes)
 
 
 def base_of(shape: str, device: str) -> tuple[str, Callable[[], PreTrainedModel]]:
     """The name of the base that is run on this device, and a function that makes it: bfloat16 on a GPU."""
-    large = cost.linear_weights(SHAPES[shape]) > CPU_WEIGHTS
+    large = cost.linear_weights(shape_of(shape)) > CPU_WEIGHTS
     used = "58m" if device == "cpu" and large else shape
     dtype = "float32" if device == "cpu" else "bfloat16"
     return used, lambda: random_model(used, dtype=dtype, device=device)
@@ -127,7 +127,7 @@ def bench(
 
     UserError for an unknown shape, a device that is not there, or a folder that cannot be written.
     """
-    config_of_shape(shape)
+    shape_of(shape)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError(f"device {device} was asked for, but this machine has no CUDA GPU")

@@ -7,8 +7,8 @@ import torch
 from families import family
 from transformers import AutoModelForCausalLM, GPT2Config
 
-from t3lib import models
 from t3lib.baselines import assistant
+from t3lib.bench.model import random_model
 from t3lib.errors import UserError
 
 
@@ -18,7 +18,7 @@ def trainable(model):
 
 def test_the_papers_number_of_trainable_parameters():
     """Rank 32 on all seven linear layers of 16 layers of Llama-3.1-8B: 4.19e7 in Table 2, on the meta device here."""
-    base = models.random_model("llama-3.1-8b", dtype="bfloat16", device="meta")
+    base = random_model("llama-3.1-8b", dtype="bfloat16", device="meta")
     helper = assistant.make_assistant(base, 16, rank=32)
     assert trainable(helper) == 41_943_040
     d, kv, m = 4096, 1024, 14336
@@ -86,7 +86,7 @@ def test_other_families(name):
 
 
 def test_a_base_with_tied_embeddings():
-    base = models.random_model("llama-3.2-1b", device="meta")
+    base = random_model("llama-3.2-1b", device="meta")
     assert trainable(assistant.make_assistant(base, 8)) == 8 * 32 * (2 * 4096 + 2 * (2048 + 512) + 3 * (2048 + 8192))
 
 

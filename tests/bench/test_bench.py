@@ -14,13 +14,13 @@ from t3lib.bench import head as bench_head
 from t3lib.bench import model as bench_model
 from t3lib.bench import table as bench
 from t3lib.bench.head import HeadShape
+from t3lib.bench.model import random_model
 from t3lib.classifier import FitSettings, fit_head, prepare
 from t3lib.errors import UserError
 from t3lib.evaluation import evaluate
 from t3lib.files import read_json, write_json
 from t3lib.fit_steps import run_steps
 from t3lib.head import T3Head
-from t3lib.models import random_model
 from t3lib.report import plots_cost
 
 SMALL = HeadShape(d=64, vocab=4096, rank=20, pairs=8, tokens=12, epochs=4, batch_size=4)

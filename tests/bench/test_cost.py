@@ -5,10 +5,13 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from t3lib import fit_steps
+from t3lib.baselines.assistant import make_assistant
 from t3lib.bench import cost
 from t3lib.bench.head import full_vocabulary_loss, gathered_loss
+from t3lib.bench.model import random_model
+from t3lib.bench.shapes import SHAPES, Shape
+from t3lib.errors import UserError
 from t3lib.head import T3Head
-from t3lib.models import SHAPES, random_model
 
 TINY, LARGE = SHAPES["tiny"], SHAPES["llama-3.1-8b"]
 
@@ -25,11 +28,26 @@ def test_parameters_are_the_papers():
     assert [f"{count:.2e}" for count in counts.values()] == ["8.03e+09", "4.19e+07", "2.65e+06"]  # Table 2
 
 
-def test_linear_weights_are_the_modules():
-    for shape in ("tiny", "llama-3.2-1b"):
-        model = random_model(shape, device="meta")
-        linear = [m.weight.numel() for m in model.model.modules() if isinstance(m, torch.nn.Linear)]
-        assert cost.linear_weights(SHAPES[shape]) == sum(linear)
+@pytest.mark.parametrize("name", SHAPES)
+def test_counts_are_the_modules(name):
+    """On the meta device, where tensors have shapes and no memory; the 1B Llama ties its embeddings."""
+    shape = SHAPES[name]
+    model = random_model(name, device="meta")
+    assert Shape.of(model.config) == shape
+    linear = [m.weight.numel() for m in model.model.modules() if isinstance(m, torch.nn.Linear)]
+    assert cost.linear_weights(shape) == sum(linear)
+    assistant = make_assistant(model, min(16, shape.num_hidden_layers))
+    head = T3Head(shape.hidden_size, shape.vocab_size, 20)
+    assert cost.parameter_counts(name) == {
+        "Full Fine-Tuning": sum(p.numel() for p in model.parameters()),
+        "ULD": sum(p.numel() for p in assistant.parameters() if p.requires_grad),
+        "T3": head.num_parameters,
+    }
+
+
+def test_an_unknown_shape_is_refused():
+    with pytest.raises(UserError, match="unknown shape 'llama-9': choose one of llama-3.1-70b, "):
+        cost.parameter_counts("llama-9")
 
 
 def test_operations_of_a_pass():
@@ -37,13 +55,13 @@ def test_operations_of_a_pass():
     model, length = random_model("tiny"), 24
     model.set_attn_implementation("eager")
     ids = torch.zeros(1, length, dtype=torch.int64)
-    own = cost.forward(TINY, [length], logits=length)
-    d, layers = TINY["hidden_size"], TINY["num_hidden_layers"]
+    expected = cost.forward(TINY, [length], logits=length)
+    d, layers = TINY.hidden_size, TINY.num_hidden_layers
     pairs = 4 * layers * d * (length**2 - length * (length + 1) / 2)
     with torch.no_grad():
         found = counted(lambda: model(ids, use_cache=False))
-    assert found == own.flops + pairs
-    assert own.bytes == 4 * (cost.linear_weights(TINY) + d * TINY["vocab_size"])
+    assert found == expected.flops + pairs
+    assert expected.bytes == 4 * (cost.linear_weights(TINY) + d * TINY.vocab_size)
     assert cost.forward(TINY, [length, length]).flops == 2 * cost.forward(TINY, [length]).flops
 
 
@@ -75,13 +93,6 @@ def test_the_lower_bound_is_the_slower_of_the_two():
     assert cost.lower_bound(work, cost.Ceilings(1e9, 1e9)) == 6
     assert cost.lower_bound(work, cost.Ceilings(1e12, 1e8)) == 10
     assert work.times(2) == cost.Work(12e9, 2e9)
-
-
-def test_decoding_reads_all_weights_once():
-    base = cost.decode_token(LARGE)
-    assert base.bytes == pytest.approx(15.0e9, rel=0.01)  # 8.03e9 parameters without the input embeddings, 2 bytes each
-    assert cost.decode_token(LARGE, rank=20).bytes - base.bytes == 4 * 2_647_040
-    assert cost.decode_token(LARGE, batch=2, context=10).bytes - base.bytes == 2 * 2 * 10 * 65_536
 
 
 def test_nf4_fits_ten_gigabytes_and_retain_features_two():
