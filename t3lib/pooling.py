@@ -1,8 +1,10 @@
-"""The pooled context as one more layer of the key-value cache.
+"""MeanPool, the context that the classifier reads: of every prefix at once, and as a state in the key-value cache.
 
-The tilt needs mean_t(A H_t) over the visible tokens so far. Transformers moves, repeats, reorders and crops whatever
-stands in `cache.layers`, so a layer that holds the running sum follows every decoding mode without a line of ours.
-State kept anywhere else is not reordered in beam search, and the text comes out silently wrong.
+    x_t = (1/|{s <= t, m_s = 1}|) Σ_{s <= t} m_s H_s        (MeanPool of Section 2.3)
+
+While decoding, the tilt needs the same mean of z_t = A H_t over the visible tokens so far. Transformers moves, repeats,
+reorders and crops whatever stands in `cache.layers`, so a layer that holds the running sum follows every decoding mode
+without a line of ours. State kept anywhere else is not reordered in beam search, and the text is silently wrong.
 """
 
 from typing import Any
@@ -13,6 +15,30 @@ from transformers import Cache
 from transformers.cache_utils import DummyLayer
 
 from t3lib.errors import UserError
+
+
+def prefix_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """x_t = Σ_{s<=t} m_s H_s / Σ_{s<=t} m_s   (MeanPool of Section 2.3, for every prefix at once).
+
+    values (B, L, n) any float dtype, mask (B, L), None for all ones -> (B, L, n) float32. Masked positions may hold
+    anything, NaN included. Positions before the first visible one are 0.
+    """
+    return mean_of(prefix_sums(values, mask))
+
+
+def prefix_sums(values: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Running sums of values (B, L, n) over visible tokens, and their count as last column: (B, L, n + 1) float32.
+
+    Hidden tokens are replaced, not multiplied, by zero: attention over nothing may have left NaN at padding.
+    """
+    visible = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device) if mask is None else mask.bool()
+    seen = visible[..., None]
+    return torch.cat([values.float().masked_fill(~seen, 0), seen.float()], dim=-1).cumsum(dim=1)
+
+
+def mean_of(sums: Tensor) -> Tensor:
+    """The mean that `prefix_sums` stands for: (..., n + 1) -> (..., n); 0 where no token is visible yet."""
+    return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
 
 class PoolLayer(DummyLayer):
@@ -32,7 +58,7 @@ class PoolLayer(DummyLayer):
 
     def append(self, z: Tensor, visible: Tensor | None) -> Tensor:
         """Add the new tokens' z (B, L, h); return the mean over visible tokens up to each of them, (B, L, h)."""
-        sums = cumulative(z, visible)
+        sums = prefix_sums(z, visible)
         if self.sums is not None:
             sums = sums + self.sums[:, -1:]
         if not self.static:
@@ -46,7 +72,7 @@ class PoolLayer(DummyLayer):
         else:
             self.sums.copy_(sums[:, -1:])
             self.seen.add_(z.shape[1])
-        return mean(sums)
+        return mean_of(sums)
 
     def tokens(self) -> int:
         """How many tokens, visible or not, this layer has seen."""
@@ -78,22 +104,6 @@ class PoolLayer(DummyLayer):
     def batch_select_indices(self, indices: Tensor) -> None:
         if self.sums is not None:
             self.sums = self.sums[indices.to(self.sums.device)]
-
-
-def cumulative(z: Tensor, visible: Tensor | None) -> Tensor:
-    """Cumulative sums of z (B, L, h) over visible tokens, their count as last column: (B, L, h + 1).
-
-    Hidden tokens are replaced, not multiplied, by zero: attention over nothing may have left NaN at padding.
-    """
-    seen = torch.ones_like(z[..., :1]) if visible is None else visible[..., None].to(z.dtype)
-    if visible is not None:
-        z = torch.where(visible[..., None].bool(), z, torch.zeros_like(z))
-    return torch.cat([z, seen], dim=-1).cumsum(dim=1)
-
-
-def mean(sums: Tensor) -> Tensor:
-    """MeanPool from cumulative sums with counts (..., h + 1) -> (..., h); 0 where no token is visible yet."""
-    return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
 
 def pool_of(cache: Cache) -> PoolLayer | None:

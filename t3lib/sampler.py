@@ -161,7 +161,7 @@ class T3ForCausalLM(WrappedCausalLM):
         z = self._project(hidden.to(device))
         visible = None if visible is None else visible.to(device)
         if cache is None:
-            pooled = pool.mean(pool.cumulative(z, visible))
+            pooled = pool.prefix_mean(z, visible)
         else:
             pooled = pool.attach(cache, self._owner).append(z, visible)
         if not torch.compiler.is_compiling() and not torch.isfinite(pooled[:, -1]).all():
