@@ -1,5 +1,12 @@
-"""The vocabularies of every table and file name: methods and splits, spelled here and nowhere else. Imports nothing."""
+"""The vocabularies of every table and file name: methods, splits, verdicts, spelled here alone. Imports nothing."""
 
 BASELINES = ("GradAscent", "GradDiff", "WGA", "SatImp", "UnDIAL", "RMU", "ULD", "IdkDPO", "NPO", "SimNPO")
 METHODS = ("Original", "Retrained", *BASELINES, "T3")  # the order of the rows in every table
 SPLITS = ("forget05", "forget10")
+
+HOLDS = "holds"
+MEANS = "holds on the means only"
+RESTRICTED = "holds only under the paper's approximation or grid"
+FAILS = "does not hold"
+NOT_RUN = "not run at this scale"
+VERDICTS = (HOLDS, MEANS, RESTRICTED, FAILS, NOT_RUN)  # what the table of claims may say of a claim

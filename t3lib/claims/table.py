@@ -7,7 +7,6 @@ that model; the same comparison on other runs is a row of its own, with `@here` 
 
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -16,22 +15,12 @@ from t3lib.claims.checks import CHECKS, PAPER_MODEL, Check
 from t3lib.claims.findings import MISSING, Finding, Tables, printed_tables
 from t3lib.errors import UserError
 from t3lib.files import shipped
+from t3lib.names import FAILS, HOLDS, MEANS, NOT_RUN, RESTRICTED
 
-HOLDS = "holds"
-RESTRICTED = "holds only under the paper's approximation or grid"
-FAILS = "does not hold"
-NOT_RUN = "not run at this scale"
-MEANS = "holds on the means only"
-VERDICTS = (HOLDS, MEANS, RESTRICTED, FAILS, NOT_RUN)
 COLUMNS = ["id", "where", "claim", "printed", "verdict", "evidence", "numbers", "scale", "note"]
 CLOSE = (
     "The means are in the claimed order, but no further apart than the standard error of their difference over seeds."
 )
-TOLD = (  # the order in which the summary tells failures; it tells at most SHOWN of each kind
-    *("better-in-both", "fq-best-10", "generation-kept", "uld-costs-more", "seed-means", "e1-flat-sensitive"),
-    *("e2-n400", "e1-retain-rises", "e1-sharp-bias", "thm-3.8-entropy", "imbalance-iff", "tempering-proved-necessary"),
-)
-SHOWN = 5
 
 
 def claims_table(folder: str | Path) -> pd.DataFrame:
@@ -65,29 +54,6 @@ def listed_claims(path: str | Path | None = None) -> pd.DataFrame:
         if place.is_file():
             return pd.read_csv(place, dtype=str)
     raise UserError(f"cannot read {path or places[0]}: no such file")
-
-
-def summary(frame: pd.DataFrame) -> str:
-    """Markdown for "What we found": verdicts counted, then a handful of claims that fail or hold on the means only."""
-    main = frame[~frame["id"].str.endswith("@here")]
-    ours = frame[frame["id"].str.endswith("@here")]
-    counts = main["verdict"].value_counts()
-    lines = [f"{len(main)} claims of the paper, each decided by a function (`t3lib/claims/checks.py`):", ""]
-    lines += ["| verdict | claims |", "| --- | ---: |", *(f"| {v} | {counts.get(v, 0)} |" for v in VERDICTS), ""]
-    yes, means, no = (int((main["printed"] == text).sum()) for text in ("yes", "yes, on the means only", "no"))
-    lines += [f"In the paper's own printed tables {yes} claims hold, {means} on the means only, {no} do not.", ""]
-    if len(ours):
-        counted = ", ".join(f"{count} {verdict}" for verdict, count in ours["verdict"].value_counts().items())
-        lines += [f"The same comparisons on other models ({ours['scale'].iloc[0]}): {counted}.", ""]
-    groups = {
-        "In the paper's printed tables": main[main["printed"].isin(["no", "yes, on the means only"])],
-        "In theory and on the Gaussian experiments": main[main["verdict"].isin([FAILS, RESTRICTED])],
-        "On our runs": ours[ours["verdict"].isin([FAILS, MEANS])],
-    }
-    for title, rows in groups.items():
-        if len(rows):
-            lines += [f"**{title}**", "", *(_bullet(row, title) for row in _told(rows)), ""]
-    return "\n".join(lines).strip() + "\n"
 
 
 def _row(
@@ -133,14 +99,3 @@ def _models(folder: Path) -> set[str]:
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             continue
     return found
-
-
-def _told(rows: pd.DataFrame) -> Iterable[dict[str, str]]:
-    order = {name: place for place, name in enumerate(TOLD)}
-    ranked = sorted(rows.to_dict("records"), key=lambda row: order.get(row["id"].removesuffix("@here"), len(order)))
-    return ranked[:SHOWN]
-
-
-def _bullet(row: dict[str, str], title: str) -> str:
-    answer = row["printed"] if "printed" in title else row["verdict"]
-    return f"- {row['claim']} ({row['where']}) — **{answer}**. {row['note']} `{row['numbers']}`".replace("  ", " ")

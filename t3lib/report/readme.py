@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from t3lib.claims.table import summary
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, project_root, read_json
+from t3lib.report.verdicts import summary
 
 RESULTS = "results"
 SHOWN = ("Original", "Retrained", "T3")
@@ -117,6 +117,7 @@ def _cell(scores: pd.DataFrame, method: str | None, *, named: bool = False, T: b
 
 
 def main() -> int:
+    """Write the blocks into README.md of the checkout."""
     root = project_root()
     path = root / "README.md"
     text = render(path.read_text(encoding="utf-8"), blocks(root))

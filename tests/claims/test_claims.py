@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from fabricate import fabricate_all
 
-from t3lib import results
+from t3lib import names, results
 from t3lib.claims import table as claims
 from t3lib.claims.checks import CHECKS
 from t3lib.claims.findings import gap, printed_tables
 from t3lib.errors import UserError
-from t3lib.report import render, tables
+from t3lib.report import render, tables, verdicts
 from t3lib.theory import experiments as synthetic
 from t3lib.theory import table as bounds_table
 
@@ -75,20 +75,20 @@ def test_every_claim_has_its_function_and_every_function_its_claim():
 
 def test_no_verdict_is_typed():
     text = (results.project_root() / "results/paper/claims.csv").read_text()
-    assert not any(verdict in text for verdict in claims.VERDICTS)
+    assert not any(verdict in text for verdict in names.VERDICTS)
     for path in Path(claims.__file__).parent.glob("*.py"):
         code = path.read_text()
-        assert not any(f'"{verdict}"' in code for verdict in claims.VERDICTS), path.name
+        assert not any(f'"{verdict}"' in code for verdict in names.VERDICTS), path.name
 
 
 def test_columns_and_vocabulary(table):
     assert list(table.columns) == claims.COLUMNS and table["id"].is_unique
-    assert set(table["verdict"]) <= set(claims.VERDICTS) and len(set(table["verdict"])) >= 4
+    assert set(table["verdict"]) <= set(names.VERDICTS) and len(set(table["verdict"])) >= 4
     assert set(table["printed"]) == {"", "yes", "no", "yes, on the means only"}
     assert (table["evidence"] != "").all() and (table["scale"] != "").all()
-    decided = table["verdict"] != claims.NOT_RUN
+    decided = table["verdict"] != names.NOT_RUN
     assert (table.loc[decided, "numbers"].str.contains(r"\d")).all()
-    fails = table["verdict"].isin([claims.FAILS, claims.MEANS, claims.RESTRICTED])
+    fails = table["verdict"].isin([names.FAILS, names.MEANS, names.RESTRICTED])
     shown = (table["note"] != "") & ~fails & (table["printed"].isin(["", "yes"]))
     assert not shown.any(), "a reason is given only for a failure"
 
@@ -102,24 +102,24 @@ def test_evidence_exists():
 def test_a_claim_about_the_papers_model_is_not_run_until_it_is(made, table, tmp_path):
     rows = table.set_index("id")
     paper = rows[rows["scale"] == "Llama 3.1 8B"]
-    assert len(paper) > 25 and (paper["verdict"] == claims.NOT_RUN).all()
+    assert len(paper) > 25 and (paper["verdict"] == names.NOT_RUN).all()
     here = rows[rows.index.str.endswith("@here")]
-    assert len(here) > 20 and here["scale"].eq("here: tiny-llama").all() and (here["verdict"] != claims.NOT_RUN).all()
+    assert len(here) > 20 and here["scale"].eq("here: tiny-llama").all() and (here["verdict"] != names.NOT_RUN).all()
     assert (here["printed"] == "").all() and not here["numbers"].str.contains("paper:").any()
     (tmp_path / "tables").symlink_to(made / "tables")
     run = fabricate_all(seeds=(1,))[0]
     run["provenance"] = {"model": "open-unlearning/tofu_Llama-3.1-8B-Instruct_full"}
     results.write_run(tmp_path / "runs", run)
     big = claims.claims_table(tmp_path).set_index("id")
-    assert not big.index.str.endswith("@here").any() and big.loc["fq-best-5", "verdict"] != claims.NOT_RUN
+    assert not big.index.str.endswith("@here").any() and big.loc["fq-best-5", "verdict"] != names.NOT_RUN
 
 
 def test_an_empty_folder_gives_no_error_and_no_verdict_on_runs(tmp_path):
     rows = claims.claims_table(tmp_path).set_index("id")
     assert not rows.index.str.endswith("@here").any()
     for name in ("fq-best-5", "thm-3.3", "e1-sharp-monotone", "rate-n", "fastest", "t5-best", "sharpening-on-tofu"):
-        assert rows.loc[name, "verdict"] == claims.NOT_RUN, name
-    assert rows.loc["count-t3", "verdict"] == rows.loc["imbalance-identity", "verdict"] == claims.HOLDS
+        assert rows.loc[name, "verdict"] == names.NOT_RUN, name
+    assert rows.loc["count-t3", "verdict"] == rows.loc["imbalance-identity", "verdict"] == names.HOLDS
     assert rows.loc["fq-best-5", "printed"] == "yes"
 
 
@@ -178,10 +178,10 @@ def test_theory_claims_at_real_numbers(table):
         "prop-c.1",
         "max-entropy",
     ):
-        assert verdict[name] == claims.HOLDS, name
+        assert verdict[name] == names.HOLDS, name
     for name in ("imbalance-iff", "thm-3.8-entropy", "tempering-proved-necessary", "fq-formula", "overlap"):
-        assert verdict[name] == claims.FAILS, name
-    assert verdict["e1-flat-sensitive"] == claims.RESTRICTED
+        assert verdict[name] == names.FAILS, name
+    assert verdict["e1-flat-sensitive"] == names.RESTRICTED
 
 
 def test_planted_numbers_flip_the_verdicts_of_tables_1_and_4(planted, table):
@@ -189,9 +189,9 @@ def test_planted_numbers_flip_the_verdicts_of_tables_1_and_4(planted, table):
         frame.loc[(frame["method"] == "T3") & (frame["split"] == "forget05"), "fq"] = 0.01
 
     before, after = table.set_index("id")["verdict"], planted("tofu", worse)["verdict"]
-    assert before["fq-best-5@here"] == claims.HOLDS and after["fq-best-5@here"] == claims.FAILS
+    assert before["fq-best-5@here"] == names.HOLDS and after["fq-best-5@here"] == names.FAILS
     assert before["fq-best-10@here"] == after["fq-best-10@here"]
-    assert before["seed-means@here"] == claims.HOLDS and after["seed-means@here"] == claims.FAILS
+    assert before["seed-means@here"] == names.HOLDS and after["seed-means@here"] == names.FAILS
 
 
 def test_a_lead_within_the_seeds_spread_holds_on_the_means_only(planted):
@@ -201,7 +201,7 @@ def test_a_lead_within_the_seeds_spread_holds_on_the_means_only(planted):
             frame.loc[rows, "fq"] += np.resize([0.9, 0.0, -0.9], rows.sum())  # the means stay
 
     row = planted("tofu_per_seed", noisy).loc["fq-best-5@here"]
-    assert row["verdict"] == claims.MEANS and row["note"] == claims.CLOSE
+    assert row["verdict"] == names.MEANS and row["note"] == claims.CLOSE
 
 
 def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(planted):
@@ -214,7 +214,7 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(plan
         without(frame)
         frame.loc[frame["method"] == "NPO", "fq"] = 0.999
 
-    assert planted("tofu", refuted).loc["fq-best-5@here", "verdict"] == claims.FAILS
+    assert planted("tofu", refuted).loc["fq-best-5@here", "verdict"] == names.FAILS
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(plan
     ],
 )
 def test_a_planted_number_flips_its_verdict(planted, table, name, claim, edit):
-    assert table.set_index("id").loc[claim, "verdict"] == claims.HOLDS
-    assert planted(name, edit).loc[claim, "verdict"] == claims.FAILS
+    assert table.set_index("id").loc[claim, "verdict"] == names.HOLDS
+    assert planted(name, edit).loc[claim, "verdict"] == names.FAILS
 
 
 def test_what_holds_only_on_a_coarse_grid_or_with_the_papers_partition_says_so(planted):
@@ -251,7 +251,7 @@ def test_what_holds_only_on_a_coarse_grid_or_with_the_papers_partition_says_so(p
         frame.loc[rows, "forget_se"] = 1e-6
 
     row = planted("synthetic", between).loc["e2-n400"]
-    assert row["verdict"] == claims.RESTRICTED and "T in steps of 0.5" in row["numbers"] and row["note"]
+    assert row["verdict"] == names.RESTRICTED and "T in steps of 0.5" in row["numbers"] and row["note"]
 
     def papers(frame):
         rows = (frame["n"] == 400) & (frame["method"] == "exact")
@@ -260,15 +260,15 @@ def test_what_holds_only_on_a_coarse_grid_or_with_the_papers_partition_says_so(p
         frame.loc[rows, "forget_error"] = frame.loc[rows, "T"]
 
     row = planted("synthetic", papers).loc["e2-n400"]
-    assert row["verdict"] == claims.RESTRICTED and "the paper's partition function" in row["numbers"]
+    assert row["verdict"] == names.RESTRICTED and "the paper's partition function" in row["numbers"]
 
 
 def test_the_summary_counts_and_names_failures(table):
-    text = claims.summary(table)
+    text = verdicts.summary(table)
     main = table[~table["id"].str.endswith("@here")]
-    for verdict in claims.VERDICTS:
+    for verdict in names.VERDICTS:
         assert f"| {verdict} | {(main['verdict'] == verdict).sum()} |" in text
-    assert text.count("\n- ") <= 3 * claims.SHOWN and "Appendix D" in text and "on the means only" in text
+    assert text.count("\n- ") <= 3 * verdicts.SHOWN and "Appendix D" in text and "on the means only" in text
     assert "here: tiny-llama" in text
 
 
