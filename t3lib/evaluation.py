@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from t3lib import metrics
 from t3lib.errors import UserError
-from t3lib.files import content_key
+from t3lib.files import rows_key
 from t3lib.greedy import eos_ids, tilted_greedy
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt, answer_losses, default_batch_tokens
@@ -125,12 +125,6 @@ def _within_memory(run: Callable[..., Any], batch_tokens: int | None, model: Any
                     f"out of memory even with batches of 128 tokens: {str(error).splitlines()[0]}"
                 ) from None
             warnings.warn(f"out of memory: trying again with batch_tokens={batch_tokens}", stacklevel=3)
-
-
-def rows_key(rows: Sequence[Row]) -> str:
-    """A key of what is asked and scored: two evaluations are comparable when their keys are equal."""
-    fields = ("question", "answer", "paraphrased_answer", "perturbed_answer")
-    return content_key([[row.get(field) for field in fields] for row in rows])
 
 
 def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | None) -> list[list[Example]]:

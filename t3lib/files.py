@@ -1,29 +1,61 @@
-"""Files that are never half-written: temporary name then rename, checksums, content keys, one lock.
+"""Files that are never half-written, one lock, and identity: of content, of a model, of rows, of code.
 
 Every writer of the project goes through `atomic_write`, so a killed run leaves either the old file or the new one.
+Every cache, run file and head names what it depends on through the keys of this module.
 """
 
-import fcntl
+import ast
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import secrets
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, Any
 
+from filelock import FileLock, Timeout
+
 from t3lib.errors import UserError
+
+LIBRARY = Path(__file__).resolve().parent
+
+# What a model's folder says about the model; anything else in it (logs, model cards, base.json) does not count.
+MODEL_FILES = (
+    *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
+    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "spiece.model"),
+    *("chat_template*", "additional_chat_templates/*"),
+)
+ROW_FIELDS = ("question", "answer", "paraphrased_answer", "perturbed_answer")
+
+# The modules (a folder stands for all of its modules) whose code decides each kind of artefact. What is trained lives
+# as long as its own code does: nothing here depends on the command line, and no training on the metrics.
+TRAINING = ("baselines.train", "baselines.optim", "baselines.forward", "baselines.losses", "tofu")
+FEATURES = ("features", "feature_cache", "pooling", "models", "tofu")
+CODE: dict[str, tuple[str, ...]] = {
+    "base": ("world.bases", *TRAINING),
+    "features": FEATURES,
+    "head": ("classifier", "fit_steps", "head", *FEATURES),
+    "unlearned": ("baselines.assistant", "models", *TRAINING),
+    "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "watch", "baselines.uld", *FEATURES),
+    "numbers": ("metrics", "results", "study", "world.facts", "world.text", "world.words"),
+    "theory": ("theory",),
+    "cost": ("bench", "classifier", "fit_steps", "likelihood", "greedy", "sampler", "wrapped", "head", *FEATURES),
+    "figures": ("report.plots", "report.plots_cost", "report.plots_theory", "report.render"),
+    "tables": ("report", "claims", "results", "metrics", "names"),
+}
 
 
 def project_root() -> Path:
     """The checkout that holds t3lib, or the current folder when t3lib is installed from a wheel."""
-    checkout = Path(__file__).resolve().parent.parent
-    return checkout if (checkout / "pyproject.toml").is_file() else Path.cwd()
+    return LIBRARY.parent if (LIBRARY.parent / "pyproject.toml").is_file() else Path.cwd()
 
 
 def shipped(name: str) -> Path:
     """Folder of what comes with t3lib: "notebooks" (profiles in it) or "results/paper"; a wheel carries copies."""
-    packaged = Path(__file__).resolve().parent / Path(name).name
+    packaged = LIBRARY / Path(name).name
     return packaged if packaged.is_dir() else project_root() / name
 
 
@@ -37,17 +69,21 @@ def cache_dir(*parts: str) -> Path:
     return folder
 
 
+# writing and reading -------------------------------------------------------------------------------------------------
+
+
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a temporary file beside `path`; rename it to `path` only when the block ends without an error.
+    """Open a new file beside `path`; rename it to `path` only when the block ends without an error.
 
-    Raises UserError naming `path` when the disk is full or the folder is not writable; the temporary file is removed.
+    Its name is random and it must not exist, so two writers never share one and no planted link is followed. Raises
+    UserError naming `path` when the disk is full or the folder is not writable; the temporary file is removed.
     """
     path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, mode, encoding=None if "b" in mode else "utf-8") as handle:
+        with open(partial, mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
@@ -80,18 +116,6 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path}: not valid JSON ({error})") from None
 
 
-def content_key(value: Any) -> str:
-    """16 hex digits of SHA-256 over canonical JSON: equal content, equal key, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
-
-
-def sha256_file(path: str | Path) -> str:
-    """SHA-256 of a file's bytes, as 64 hex digits."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
 @contextmanager
 def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
     """Hold an exclusive lock on `path` (created when missing); the kernel frees it even after kill -9.
@@ -100,9 +124,86 @@ def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "a") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise UserError(f"{path.parent} is in use by another t3 process (lock {path.name})") from None
+    try:
+        held = FileLock(path).acquire(timeout=-1 if wait else 0)
+    except Timeout:
+        raise UserError(f"{path.parent} is in use by another t3 process (lock {path.name})") from None
+    with held:
         yield
+
+
+# identity ------------------------------------------------------------------------------------------------------------
+
+
+def content_key(value: Any) -> str:
+    """16 hex digits of SHA-256 over canonical JSON: equal content, equal key, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
+
+
+def sha256_file(path: str | Path) -> str:
+    """SHA-256 of all of a file's bytes, as 64 hex digits; read once in a process while the file stays as it is."""
+    facts = os.stat(path)
+    stamp = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_dev, facts.st_ino)
+    if time.time() - max(facts.st_mtime, facts.st_ctime) < 2:
+        return _sha256(path)  # a second change within one tick of the file system's clock would leave no trace
+    return _sha256_at_rest(str(path), stamp)
+
+
+def _sha256(path: str | Path) -> str:
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+@lru_cache(maxsize=4096)
+def _sha256_at_rest(path: str, stamp: tuple[int, ...]) -> str:
+    return _sha256(path)
+
+
+def model_identity(name: str | Path, commit: str | None = None) -> str:
+    """What a model is, whatever it is called: a folder's content, or the commit of a Hub id.
+
+    A folder counts with every byte of its weights, config, tokenizer, chat template and generation config (16 hex
+    digits). A Hub id names nothing that lasts: UserError without its commit.
+    """
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder_key(folder, MODEL_FILES)
+    if not commit:
+        raise UserError(f"model {name}: a Hub id without its commit does not say which model it is")
+    return commit
+
+
+def folder_key(folder: str | Path, patterns: Iterable[str] = ("**/*",)) -> str:
+    """16 hex digits over the names and all bytes of a folder's files that match a glob pattern, hidden ones aside."""
+    paths = {path for pattern in patterns for path in Path(folder).glob(pattern) if path.is_file()}
+    names = {str(path.relative_to(folder)): path for path in paths}
+    return content_key({name: sha256_file(path) for name, path in names.items() if not name.startswith(".")})
+
+
+def rows_key(rows: Iterable[Mapping[str, Any]]) -> str:
+    """A key of what is asked and scored: two lists of rows are the same data when their keys are equal."""
+    return content_key([[row.get(field) for field in ROW_FIELDS] for row in rows])
+
+
+def code_key(*kinds: str, library: Path = LIBRARY) -> str:
+    """A key of the code that decides these kinds of artefacts (`CODE`); docstrings, comments and layout do not count.
+
+    library: the folder of t3lib. KeyError for an unknown kind, FileNotFoundError for a module that is not there.
+    """
+    names = sorted({name for kind in kinds for name in CODE[kind]})
+    paths = [library.joinpath(*name.split(".")) for name in names]
+    modules = {path.with_suffix(".py") for path in paths if not path.is_dir()}
+    modules |= {path for folder in paths if folder.is_dir() for path in folder.rglob("*.py")}
+    return content_key({str(path.relative_to(library)): _code_of(sha256_file(path), path) for path in modules})
+
+
+@cache
+def _code_of(checksum: str, path: Path) -> str:
+    """Digest of a module's syntax tree without docstrings."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        match getattr(node, "body", None):
+            case [ast.Expr(value=ast.Constant()), *rest]:
+                node.body = rest  # type: ignore[attr-defined]
+    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()

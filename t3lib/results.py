@@ -22,7 +22,7 @@ from typing import Any
 import pandas as pd
 
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, content_key, project_root, read_json, sha256_file, shipped
+from t3lib.files import atomic_write, content_key, folder_key, model_identity, project_root, read_json, shipped
 from t3lib.names import BASELINES as BASELINES
 from t3lib.names import METHODS, SPLITS
 
@@ -117,11 +117,11 @@ def provenance(
     name = Path(model if config is None else config._name_or_path)
     revision = model_revision or getattr(config, "_commit_hash", None)
     if not revision and name.name and name.is_dir():
-        revision = _folder_key(name)
+        revision = model_identity(name)
     if isinstance(data, Mapping):
         source = f"rows@{content_key(data)}"
     else:
-        source = f"{Path(data).name}@{_folder_key(Path(data))}" if data and Path(data).is_dir() else str(data)
+        source = f"{Path(data).name}@{folder_key(data)}" if data and Path(data).is_dir() else str(data)
     return {
         "git_commit": commit,
         "dirty": dirty,
@@ -212,19 +212,6 @@ def _without_folders(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_folders(item) for item in value]
     return _ABSOLUTE.sub("", value) if isinstance(value, str) else value
-
-
-def _folder_key(folder: Path) -> str:
-    """16 hex digits over names, sizes and (below 64 MB) contents of the files in a folder.
-
-    Without base.json: it holds what training a base took, so equal bases of two machines would get two keys.
-    """
-    digest = hashlib.sha256()
-    files = sorted(path for path in folder.iterdir() if path.is_file() and path.name != "base.json")
-    for path in (path for path in files if not path.name.startswith(".")):
-        size = path.stat().st_size
-        digest.update(f"{path.name} {size} {sha256_file(path) if size < 2**26 else ''}\n".encode())
-    return digest.hexdigest()[:16]
 
 
 def _git_state() -> tuple[str | None, bool | None]:

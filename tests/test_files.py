@@ -1,9 +1,14 @@
 """Nothing is half-written; equal content has equal keys; a lock held elsewhere is said in one line."""
 
+import ast
 import errno
 import json
+import os
+import shutil
 import subprocess
 import sys
+import threading
+from pathlib import Path
 
 import pytest
 
@@ -46,6 +51,27 @@ def test_malformed_json_names_file_and_line(tmp_path):
             files.read_json(tmp_path / "a.json")
 
 
+def test_threads_that_write_one_file_never_tear_it(tmp_path):
+    path, values = tmp_path / "a.json", [{"value": str(n) * 20_000} for n in range(6)]
+    files.write_json(path, values[0])
+    writers = [threading.Thread(target=lambda v=v: [files.write_json(path, v) for _ in range(20)]) for v in values]
+    for writer in writers:
+        writer.start()
+    while any(writer.is_alive() for writer in writers):
+        assert files.read_json(path) in values
+    assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_a_planted_link_is_not_followed(tmp_path, monkeypatch):
+    (tmp_path / "victim").write_text("mine")
+    monkeypatch.setattr(files.secrets, "token_hex", lambda n: "known")
+    (tmp_path / ".known.partial").symlink_to(tmp_path / "victim")
+    (tmp_path / f".a.json.{os.getpid()}.partial").symlink_to(tmp_path / "victim")
+    with pytest.raises(UserError, match="cannot write"):
+        files.write_json(tmp_path / "a.json", {})
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
 def test_content_key_ignores_the_order_of_keys_but_not_values():
     assert files.content_key({"a": 1, "b": [1, 2]}) == files.content_key({"b": [1, 2], "a": 1})
     assert files.content_key({"a": 1}) != files.content_key({"a": 2})
@@ -75,3 +101,149 @@ def test_read_json_of_what_write_json_wrote(tmp_path):
     value = {"é": [1, 2.5, None], "nested": {"x": "𝔘"}}
     files.write_json(tmp_path / "b" / "a.json", value)
     assert files.read_json(tmp_path / "b" / "a.json") == value == json.loads((tmp_path / "b" / "a.json").read_text())
+
+
+# identity ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model of 32 MB as others see it: files of the right names."""
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "model.safetensors").write_bytes(bytes(32 * 2**20))
+    for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_text("{}")
+    (folder / "chat_template.jinja").write_text("")
+    return folder
+
+
+@pytest.mark.parametrize("rest", [False, True], ids=["just written", "at rest"])
+def test_a_model_is_its_content(folder, rest):
+    def settle():
+        """As if written a minute ago; the time of its last change alone cannot be set."""
+        if rest:
+            for path in folder.iterdir():
+                os.utime(path, (1e9, 1e9))
+
+    settle()
+    before = files.model_identity(folder)
+    (folder / "base.json").write_text('{"cpu_seconds": 3}')
+    (folder / "README.md").write_text("a card")
+    assert files.model_identity(folder) == before
+    moved = folder.rename(folder.parent / "renamed")
+    assert files.model_identity(moved) == before
+    moved.rename(folder)
+    for name in [path.name for path in folder.iterdir() if path.name not in ("base.json", "README.md")]:
+        path = folder / name
+        kept = path.read_bytes()
+        path.write_bytes(kept + b" ")
+        settle()
+        assert files.model_identity(folder) != before, name
+        path.write_bytes(kept)
+    settle()
+    assert files.model_identity(folder) == before
+
+
+def test_one_byte_in_the_middle_of_the_weights_changes_the_model(folder):
+    before = files.model_identity(folder)
+    facts = os.stat(folder / "model.safetensors")
+    with open(folder / "model.safetensors", "r+b") as handle:
+        handle.seek(5 * 2**20)
+        handle.write(b"x")
+    os.utime(folder / "model.safetensors", ns=(facts.st_atime_ns, facts.st_mtime_ns))  # its time kept
+    assert files.model_identity(folder) != before
+
+
+def test_a_file_at_rest_is_read_once(tmp_path, monkeypatch):
+    (tmp_path / "a").write_text("a")
+    monkeypatch.setattr(files.time, "time", lambda: os.stat(tmp_path / "a").st_ctime + 60)
+    read = []
+    monkeypatch.setattr(files.hashlib, "file_digest", lambda *_: read.append(1) or files.hashlib.sha256())
+    assert files.sha256_file(tmp_path / "a") == files.sha256_file(tmp_path / "a") and read == [1]
+
+
+def test_a_hub_id_needs_its_commit():
+    assert files.model_identity("somebody/model", "abc") == "abc"
+    with pytest.raises(UserError, match="somebody/model.*commit"):
+        files.model_identity("somebody/model")
+
+
+def test_rows_are_the_same_when_what_is_asked_and_scored_is():
+    row = {"question": "q", "answer": "a", "perturbed_answer": ["b"]}
+    assert files.rows_key([row]) == files.rows_key([row | {"further": 1}])
+    for change in ({"question": "p"}, {"answer": "b"}, {"paraphrased_answer": "a"}, {"perturbed_answer": []}):
+        assert files.rows_key([row | change]) != files.rows_key([row])
+
+
+KINDS = ("base", "features", "head", "unlearned", "scores")
+# What a module of a kind may import without belonging to it. files: paths and locks. settings: defaults, which the key
+# of whatever they decide holds as values. metrics: turns scores into numbers, and numbers are computed again.
+ASIDE = {
+    "base": {"models", "baselines.assistant", "world.facts"},  # for unlearning; rows are in the key by content
+    "head": {"artefact"},  # how a head is saved
+    "scores": {"artefact", "metrics"},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_module_that_decides_an_artefact_is_in_its_code(kind):
+    """What the modules of a kind import belongs to the kind, or stands in ASIDE with a reason."""
+    listed = set(files.CODE[kind])
+    for module in sorted(listed):
+        reached = imports_of(files.LIBRARY.joinpath(*module.split(".")).with_suffix(".py"))
+        assert reached <= listed | {"errors", "files", "names", "settings"} | ASIDE.get(kind, set()), module
+
+
+def imports_of(path):
+    """The modules of t3lib that a file imports, without their first name; those for type checkers alone too."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "t3lib":
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names if alias.name.startswith("t3lib")]
+        else:
+            continue
+        for name in names:
+            parts = name.split(".")[1:]
+            while parts and not files.LIBRARY.joinpath(*parts).with_suffix(".py").is_file():
+                parts.pop()
+            found |= {".".join(parts)} if parts else set()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("module", "changed"),
+    [
+        ("metrics", set()),
+        ("cli", set()),
+        ("baselines/losses", {"base", "unlearned"}),
+        ("baselines/assistant", {"unlearned"}),
+        ("world/bases", {"base"}),
+        ("baselines/train", {"base", "unlearned"}),
+        ("classifier", {"head"}),
+        ("likelihood", {"scores"}),
+        ("tofu", set(KINDS)),
+    ],
+)
+def test_a_changed_module_changes_the_keys_of_what_it_decides(tmp_path, module, changed):
+    library = Path(shutil.copytree(files.LIBRARY, tmp_path / "t3lib", ignore=shutil.ignore_patterns("__pycache__")))
+    before = {kind: files.code_key(kind, library=library) for kind in KINDS}
+    path = library / f"{module}.py"
+    path.write_text('"""Another docstring."""\n' + path.read_text() + "\n# a comment\n")
+    assert {kind for kind in KINDS if files.code_key(kind, library=library) != before[kind]} <= changed
+    path.write_text(path.read_text() + "changed = 1\n")
+    assert {kind for kind in KINDS if files.code_key(kind, library=library) != before[kind]} == changed
+
+
+def test_docstrings_and_comments_do_not_count(tmp_path):
+    def key(text):
+        for name in files.CODE["unlearned"]:
+            path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        return files.code_key("unlearned", library=tmp_path)
+
+    assert key("def f():\n    return 1\n") == key('"""Module."""\ndef f():\n    """Doc."""\n    return 1  # why\n')
+    assert key("def f():\n    return 1\n") != key("def f():\n    return 2\n")

@@ -1,25 +1,23 @@
 """The graph of one reproduction: profile -> jobs, each with a content key; the notebooks are inputs, never imported.
 
-A job's key covers what can change its result: its parameters, the code cells of its notebook, the source of every
-t3lib module that the notebook's imports reach (docstrings and comments aside), data and model files, package versions
-and the number of threads. Results folder and machine are not in it.
+A job's key covers what can change its result: its parameters, the code cells of its notebook, the code of the kinds of
+artefacts that the notebook uses (`files.CODE`), data and model files, package versions and the number of threads.
+Results folder and machine are not in it.
 """
 
 import ast
-import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import content_key, project_root, shipped
+from t3lib.files import code_key, content_key, folder_key, model_identity, project_root, shipped
 from t3lib.profiles import Profile, hyper_of
-from t3lib.source import library_key
 
 SYNTHETIC, UNLEARN, ABLATION = "01_synthetic_theory", "02_tofu_unlearning", "03_temperature_ablation"
 EFFICIENCY, TABLES = "04_efficiency", "05_paper_tables"
@@ -34,6 +32,15 @@ OUTPUTS = {
     ABLATION: ("runs/T3--{split}--*.json", "runs/ablations/*/T3--{split}--*.json", "figures/temperature-{split}.*"),
     EFFICIENCY: ("tables/benchmarks*", "figures/cost_*"),
     TABLES: ("tables/*", "figures/*", "*.html"),
+}
+# Whose code decides what each notebook writes: kinds of `files.CODE`.
+TRAINED = ("base", "features", "head", "unlearned", "scores", "numbers")
+KINDS = {
+    SYNTHETIC: ("theory", "figures"),
+    UNLEARN: TRAINED,
+    ABLATION: (*TRAINED, "figures"),
+    EFFICIENCY: ("cost", "figures"),
+    TABLES: ("tables",),
 }
 # 02's parameters are a contract: one that is missing there would be a setting nobody reads.
 UNLEARN_PARAMETERS = frozenset(
@@ -65,8 +72,8 @@ def build(profile: Profile, out: Path, *, only: Iterable[str] | None = None, fol
     """
     folder = folder or shipped("notebooks")
     chosen = _chosen(only, folder, set(profile["notebooks"]))
-    data = profile["data"] if profile["data"] in ("builtin", "hub") else _folder_hash(profile["data"])
-    models = {name: _folder_hash(model) for name, model in profile["models"].items()}
+    data = _identity(profile["data"], folder_key)
+    models = {name: _identity(model, model_identity) for name, model in profile["models"].items()}
     environment = [versions(), threads()]
     jobs: dict[str, Job] = {}
 
@@ -81,7 +88,7 @@ def build(profile: Profile, out: Path, *, only: Iterable[str] | None = None, fol
         parameters = {key: value for key, value in (parameters | extra).items() if key in declared}
         content = {key: value for key, value in parameters.items() if key != "out"}
         content |= {key: value for key, value in {"data": data, "models": models}.items() if key in parameters}
-        source = [content_key(code), library_key(code), *environment]
+        source = [content_key(code), code_key(*KINDS[notebook]), *environment]
         outputs = tuple(pattern.format(**parameters) for pattern in OUTPUTS[notebook])
         jobs[name] = Job(
             name,
@@ -98,8 +105,7 @@ def build(profile: Profile, out: Path, *, only: Iterable[str] | None = None, fol
         job = f"base--{name}--seed{seed}"
         if name not in profile["models"] and job not in jobs:
             stage = {**profile["stage"], "data": profile["data"]}
-            source = library_key("import t3lib.world.bases")
-            key = content_key(["base", name, seed, {**stage, "data": data}, source, *environment])
+            key = content_key(["base", name, seed, {**stage, "data": data}, code_key("base"), *environment])
             jobs[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 
@@ -214,14 +220,7 @@ def _chosen(only: Iterable[str] | None, folder: Path, configured: set[str]) -> s
     return chosen
 
 
-def _folder_hash(name: str) -> str:
-    """Hash of a folder's files: their bytes, or size and time above 64 MB (weights); a Hub id stands for itself."""
-    root = project_root() / name
-    if not root.is_dir():
-        return name
-    digest = hashlib.sha256()
-    for path in sorted(path for path in root.rglob("*") if path.is_file()):
-        facts = path.stat()
-        digest.update(f"{path.relative_to(root)} {facts.st_size}\n".encode())
-        digest.update(str(facts.st_mtime_ns).encode() if facts.st_size > 2**26 else path.read_bytes())
-    return "sha256:" + digest.hexdigest()
+def _identity(name: str, key: Callable[[Path], str]) -> str:
+    """The key of a folder's content; "builtin", "hub" or a Hub id, whose commit a run finds out, stands for itself."""
+    folder = project_root() / name
+    return key(folder) if folder.is_dir() else name

@@ -5,7 +5,6 @@ exists with its checksum. When a job starts, files of its earlier run move to `s
 reads them; what it had finished (seeds, features) comes back from t3lib's own content-keyed caches.
 """
 
-import ast
 import contextlib
 import json
 import logging
@@ -23,7 +22,6 @@ from t3lib.errors import UserError
 from t3lib.files import content_key, lock, read_json, sha256_file, write_json
 from t3lib.grid.jobs import Job, notebook_facts
 from t3lib.grid.trainer import train_apart
-from t3lib.source import imports_of
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
 KERNEL_TROUBLE = ("DeadKernelError", "Kernel didn't respond", "Kernel died", "Address already in use")
@@ -235,7 +233,7 @@ def _kernel(source: Path, place: Place) -> dict[str, Any]:
         return {}
     from t3lib.grid import warm
 
-    study = "study" in set(imports_of(ast.parse(notebook_facts(source)[1])))
+    study = "t3lib.study" in notebook_facts(source)[1]
     return {"kernel_manager_class": warm.StudyKernelManager if study else warm.WarmKernelManager}
 
 

@@ -21,8 +21,8 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
+from t3lib.files import LIBRARY
 from t3lib.grid.trainer import die_with, main
-from t3lib.source import LIBRARY
 
 LAUNCHER = "ipykernel_launcher"
 TRAINER = "t3lib.grid.trainer"  # its `main` trains one base

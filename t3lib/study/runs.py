@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from t3lib import results
-from t3lib.files import cache_dir, content_key
-from t3lib.source import library_key
+from t3lib.files import cache_dir, code_key, content_key
 from t3lib.study.study import Study
 
 Key = tuple[int, float | None]  # seed and, for T3, T
@@ -25,7 +24,7 @@ def missing(folder: Path, wanted: Sequence[Key]) -> list[Key]:
 
 def cache_folder(study: Study, method: str, hyper: Mapping[str, Any], generate: bool) -> Path:
     """Where finished seeds of exactly this work are kept: same rows, models, settings and code."""
-    code = library_key("import t3lib.study.methods")
+    code = code_key("base", "features", "head", "unlearned", "scores", "numbers")
     models = {name: Path(folder).name for name, folder in study.models.items()}
     given = [method, study.split, dict(hyper), generate, study.evaluation, study.load_options, study.data_key]
     return cache_dir("runs", content_key([*given, models, code]))

@@ -15,10 +15,9 @@ from t3lib import profiles
 from t3lib.baselines.train import Diverged
 from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, cache_dir, content_key, lock, read_json, write_json
+from t3lib.files import atomic_write, cache_dir, code_key, content_key, lock, read_json, write_json
 from t3lib.grid import jobs
 from t3lib.progress import progress_bar
-from t3lib.source import library_key
 from t3lib.study.methods import Unlearned, t3_features, t3_settings, unlearn_with
 from t3lib.study.study import Study, open_study
 
@@ -166,7 +165,7 @@ def _mean(values: Sequence[float | None]) -> float:
 
 
 def _key(study: Study, method: str, hyper: Mapping[str, Any], seed: int, generate: bool) -> str:
-    code = library_key("import t3lib.study.tune")
+    code = code_key("base", "features", "head", "unlearned", "scores", "numbers")
     models = {name: Path(folder).name for name, folder in study.models.items()}
     return content_key(
         [method, study.split, dict(hyper), seed, generate, study.evaluation, study.data_key, models, code]

@@ -4,7 +4,6 @@ One stage fixes the rows, the tokenizer and the training. Its bases `full`, `ret
 real-author and world-fact rows, which stand in for pretraining: heads and baselines never see those.
 """
 
-import inspect
 import platform
 import shutil
 import time
@@ -23,7 +22,7 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from t3lib import tofu
 from t3lib.baselines import train
 from t3lib.errors import UserError
-from t3lib.files import cache_dir, content_key, lock, read_json, sha256_file, write_json
+from t3lib.files import cache_dir, code_key, content_key, lock, read_json, sha256_file, write_json
 from t3lib.world.facts import world
 
 NAMES = ("full", "retain90", "retain95")
@@ -192,7 +191,7 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
     waits. seed: initial weights and batch order.
     """
     learned = training_rows(stage, name)
-    key = content_key([_settings(stage), name, seed, learned, _source()])
+    key = content_key([_settings(stage), name, seed, learned, code_key("base")])
     folder = cache_dir("bases") / f"{name}-seed{seed}-{key}"
     with lock(folder.with_suffix(".lock")):
         if not _intact(folder):
@@ -207,13 +206,6 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
 def _settings(stage: Stage) -> dict[str, Any]:
     """The stage without the place its rows came from: TOFU from the Hub and from a folder give one base."""
     return asdict(replace(stage, data="builtin" if stage.data == "builtin" else "tofu"))
-
-
-def _source() -> list[str]:
-    """Text of the code that decides a base's weights."""
-    loop = (train.finetune, train.bucketed, train.optimise, train.answer_logp)
-    code = (tokenizer_for, _tokenizer_text, llama_config, _train, *loop)
-    return [CHAT_TEMPLATE, WORDS, tofu.SYSTEM, *(inspect.getsource(function) for function in code)]
 
 
 def _intact(folder: Path) -> bool:

@@ -3,7 +3,6 @@
 What kernels, processes and kill -9 add is in test_faults.py.
 """
 
-import ast
 import errno
 import io
 import json
@@ -17,12 +16,12 @@ import noop
 import pytest
 from faults import injected
 
-from t3lib import files, profiles, source
+from t3lib import files, profiles
 from t3lib.errors import UserError
 from t3lib.grid import cluster, jobs, reproduce, runner
 from t3lib.grid.runner import Place
 
-UNLEARN, TABLES = "02_tofu_unlearning", "05_paper_tables"
+SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES = jobs.NOTEBOOKS
 
 
 class CellError(Exception):
@@ -208,55 +207,28 @@ def test_a_bad_number_of_threads_is_refused(box, monkeypatch):
 # keys ----------------------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def library(tmp_path, monkeypatch):
-    folder = tmp_path / "library"
-    folder.mkdir()
-    (folder / "far.py").write_text("def public():\n    return 1\n")
-    (folder / "near.py").write_text("from t3lib import far\n")
-    (folder / "other.py").write_text("x = 1\n")
-    monkeypatch.setattr(source, "LIBRARY", folder)
-
-    def key(code):
-        source.module_facts.cache_clear()
-        source._homes.cache_clear()
-        return jobs.library_key(code)
-
-    yield folder, key
-    source.module_facts.cache_clear()
-    source._homes.cache_clear()
-
-
 @pytest.mark.parametrize(
-    "code",
+    ("module", "bases", "notebooks"),
     [
-        "from t3lib import near",
-        "import t3lib.near",
-        "from t3lib.near import anything",
-        "import t3lib\nt3lib.public()",
-        "from t3lib import public",
-        "def late():\n    from t3lib import near",
+        ("cli", False, set()),
+        ("metrics", False, {UNLEARN, ABLATION, TABLES}),
+        ("baselines/losses", True, {UNLEARN, ABLATION}),
+        ("world/bases", True, {UNLEARN, ABLATION}),
+        ("theory/bounds", False, {SYNTHETIC}),
+        ("bench/cost", False, {EFFICIENCY}),
+        ("claims/llm", False, {TABLES}),
     ],
 )
-def test_source_that_matters_changes_the_key_and_nothing_else_does(library, code):
-    folder, key = library
-    before = key(code)
-    (folder / "other.py").write_text("x = 2\n")
-    (folder / "far.py").write_text('"""Doc."""\ndef public():\n    """More."""\n    return 1  # a comment\n')
-    assert key(code) == before
-    (folder / "far.py").write_text("def public():\n    return 2\n")
-    assert key(code) != before
-
-
-def test_the_real_notebooks_reach_what_they_use():
-    _, code = jobs.notebook_facts(files.project_root() / "notebooks" / f"{UNLEARN}.ipynb")
-    reached, waiting = set(), list(source.imports_of(ast.parse(code)))
-    while waiting:
-        if (module := waiting.pop()) not in reached:
-            reached.add(module)
-            waiting += source.module_facts(module)[1]
-    assert {"methods", "study", "classifier", "metrics", "tofu", "errors"} <= reached
-    assert not {"cli", "reproduce", "runner", "jobs", "cluster", "report"} & reached
+def test_a_changed_module_runs_what_it_decides_and_nothing_else(monkeypatch, tmp_path, module, bases, notebooks):
+    library = shutil.copytree(files.LIBRARY, tmp_path / "t3lib", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.setattr(jobs, "code_key", lambda *kinds: files.code_key(*kinds, library=library))
+    profile = profiles.load_profile("smoke")
+    before = {each.name: each for each in jobs.build(profile, tmp_path)}
+    with open(library / f"{module}.py", "a") as handle:
+        handle.write("changed = 1\n")
+    changed = [before[each.name] for each in jobs.build(profile, tmp_path) if each.key != before[each.name].key]
+    assert {each.kind == "base" for each in changed} >= ({True} if bases else set())
+    assert {each.notebook for each in changed if each.kind == "notebook"} == notebooks
 
 
 def test_data_models_threads_and_code_are_in_the_key(box, monkeypatch, tmp_path):
