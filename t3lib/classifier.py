@@ -21,6 +21,7 @@ from t3lib.features import Features
 from t3lib.fit_steps import Problem, run_graph, run_steps, untouched_rows
 from t3lib.head import T3Head
 from t3lib.progress import progress_bar
+from t3lib.settings import FitSettings
 
 __all__ = [
     "FitSettings",
@@ -31,50 +32,6 @@ __all__ = [
     "prepare",
     "steps_per_epoch",
 ]
-
-
-@dataclass(frozen=True)
-class FitSettings:
-    """Settings of one head; the defaults are the paper's choice for Llama-3.1-8B on TOFU.
-
-    rank: h. lr: peak learning rate η. epochs: N, passes over the forget rows, the first `warmup_epochs` of them with a
-    linearly rising rate. batch_size: forget–retain pairs a step. weight_decay: λ. decay: "adamw" decouples λ from the
-    gradient as the authors' code does; "l2" adds λ‖φ‖² to the loss as Eq. 3 does. init_b: "kaiming" or "zero" start of
-    B. prior, gamma, w: see `T3Head`; gamma by default from the rows. epoch: "redrawn" draws the retain partners anew
-    each epoch from all retain rows; "fixed" draws them once (the paper's "preprocessed"). seed: of the initial
-    weights, of the order and of the draws.
-    """
-
-    rank: int = 20
-    lr: float = 5e-4
-    epochs: int = 100
-    warmup_epochs: float = 25
-    batch_size: int = 32
-    weight_decay: float = 1e-3
-    decay: str = "adamw"
-    init_b: str = "kaiming"
-    prior: str = "balanced"
-    epoch: str = "redrawn"
-    gamma: float | None = None
-    w: float = 1.0
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for name, low in (("rank", 1), ("epochs", 1), ("batch_size", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < low:
-                raise UserError(f"{name} must be a whole number of at least {low}, not {value!r}")
-        if not 0 < self.lr <= 1:
-            raise UserError(f"lr must be a number above 0 and at most 1, not {self.lr!r}")
-        if self.seed >= 2**63:
-            raise UserError(f"seed must be below 2^63, not {self.seed!r}")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise UserError(f"weight_decay must be a number of at least 0, not {self.weight_decay!r}")
-        if not 0 <= self.warmup_epochs <= self.epochs:
-            raise UserError(f"warmup_epochs {self.warmup_epochs} must lie between 0 and epochs ({self.epochs})")
-        for name, allowed in (("decay", ("adamw", "l2")), ("epoch", ("redrawn", "fixed"))):
-            if getattr(self, name) not in allowed:
-                raise UserError(f"{name} must be one of {', '.join(allowed)}, not {getattr(self, name)!r}")
 
 
 def fit_head(

@@ -1,7 +1,6 @@
 """The thin command `t3`: arguments in, library call, one line out. A user's mistake is one line and exit code 2."""
 
 import argparse
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from t3lib._version import __version__
 from t3lib.arguments import Parser
 from t3lib.errors import UserError
+from t3lib.settings import CHOICES, TEMPERATURE, FitSettings, check_temperature
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -53,17 +53,26 @@ def parser() -> Parser:
     p.add_argument("--forget", type=Path, help="JSON lines with question and answer to forget")
     p.add_argument("--retain", type=Path, help="JSON lines with question and answer to keep")
     p.add_argument("--out", type=Path, required=True, help="folder for the head")
-    p.add_argument("--temperature", type=float, default=2.5, help="T >= 1 the head is used with (default 2.5)")
-    p.add_argument("--rank", type=int, default=20, help="rank h of the head (default 20)")
-    p.add_argument("--lr", type=float, default=5e-4, help="learning rate (default 5e-4)")
-    p.add_argument("--epochs", type=int, default=100, help="passes over the forget rows (default 100)")
-    p.add_argument("--warmup-epochs", type=int, default=25, help="epochs of linear warm-up (default 25)")
-    p.add_argument("--batch-size", type=int, default=32, help="forget-retain pairs a step (default 32)")
-    p.add_argument("--weight-decay", type=float, default=1e-3, help="lambda (default 1e-3)")
-    p.add_argument("--decay", choices=("adamw", "l2"), default="adamw", help="decoupled or in the loss")
-    p.add_argument("--init-b", choices=("kaiming", "zero"), default="kaiming", help="start of B")
-    p.add_argument("--prior", choices=("balanced", "population"), default="balanced", help="class-imbalance correction")
-    p.add_argument("--seed", type=int, default=0, help="seed of the head and of the retain draws (default 0)")
+    p.add_argument(
+        "--temperature", type=float, default=TEMPERATURE, help="T >= 1 the head is used with (default %(default)s)"
+    )
+    fit = FitSettings()
+    p.add_argument("--rank", type=int, default=fit.rank, help="rank h of the head (default %(default)s)")
+    p.add_argument("--lr", type=float, default=fit.lr, help="learning rate (default %(default)s)")
+    p.add_argument("--epochs", type=int, default=fit.epochs, help="passes over the forget rows (default %(default)s)")
+    p.add_argument(
+        "--warmup-epochs", type=int, default=fit.warmup_epochs, help="epochs of linear warm-up (default %(default)s)"
+    )
+    p.add_argument(
+        "--batch-size", type=int, default=fit.batch_size, help="forget-retain pairs a step (default %(default)s)"
+    )
+    p.add_argument("--weight-decay", type=float, default=fit.weight_decay, help="lambda (default %(default)s)")
+    p.add_argument("--decay", choices=CHOICES["decay"], default=fit.decay, help="decoupled or in the loss")
+    p.add_argument("--init-b", choices=CHOICES["init_b"], default=fit.init_b, help="start of B")
+    p.add_argument("--prior", choices=CHOICES["prior"], default=fit.prior, help="class-imbalance correction")
+    p.add_argument(
+        "--seed", type=int, default=fit.seed, help="seed of the head and of the retain draws (default %(default)s)"
+    )
     attention_option(p)
     p.set_defaults(run=run_unlearn)
 
@@ -76,7 +85,7 @@ def parser() -> Parser:
         "--reference", help="retrained model (id or folder) or the JSON of its evaluation, for Forget Quality"
     )
     p.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    p.add_argument("--truth-ratio", choices=("geometric", "arithmetic"), default="geometric")
+    p.add_argument("--truth-ratio", choices=CHOICES["truth_ratio"], default=CHOICES["truth_ratio"][0])
     p.add_argument("--max-new-tokens", type=int, default=200)
     attention_option(p)
     p.set_defaults(run=run_evaluate)
@@ -122,7 +131,7 @@ def data_options(p: argparse.ArgumentParser) -> None:
 
 
 def attention_option(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--attention-mask", choices=("lengths", "openunlearning"), default="lengths",
+    p.add_argument("--attention-mask", choices=CHOICES["attention_mask"], default=CHOICES["attention_mask"][0],
                    help="openunlearning hides end-of-turn tokens, as published numbers did")  # fmt: skip
 
 
@@ -150,15 +159,6 @@ def temperatures(text: str) -> list[float]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers like 1,1.5,2") from None
 
 
-def check_temperature(T: float, allow_sharpening: bool) -> float:
-    """T itself when it is usable: T >= 1, or 0 < T < 1 when sharpening is allowed."""
-    if not math.isfinite(T) or T <= 0:
-        raise UserError(f"--temperature {T}: T must be a number above 0")
-    if T < 1 and not allow_sharpening:
-        raise UserError(f"--temperature {T}: T < 1 sharpens instead of tempering; --allow-sharpening permits it")
-    return T
-
-
 def run_reproduce(args: argparse.Namespace) -> int:
     from t3lib.grid.reproduce import reproduce
 
@@ -169,7 +169,7 @@ def run_reproduce(args: argparse.Namespace) -> int:
 def run_unlearn(args: argparse.Namespace) -> None:
     from t3lib import commands
 
-    check_temperature(args.temperature, args.allow_sharpening)
+    check_temperature(args.temperature, allow_sharpening=args.allow_sharpening)
     commands.unlearn(args)
 
 
@@ -179,7 +179,7 @@ def run_evaluate(args: argparse.Namespace) -> None:
     if args.temperature and not args.head:
         raise UserError("--temperature needs --head: without a head the base is evaluated as it is")
     for T in args.temperature or []:
-        check_temperature(T, args.allow_sharpening)
+        check_temperature(T, allow_sharpening=args.allow_sharpening)
     commands.evaluate(args)
 
 
@@ -187,7 +187,7 @@ def run_generate(args: argparse.Namespace) -> None:
     from t3lib import commands
 
     if args.temperature is not None:
-        check_temperature(args.temperature, args.allow_sharpening)
+        check_temperature(args.temperature, allow_sharpening=args.allow_sharpening)
     commands.generate(args)
 
 

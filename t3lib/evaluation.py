@@ -19,7 +19,8 @@ from t3lib.greedy import eos_ids, tilted_greedy
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt, answer_losses, default_batch_tokens
 from t3lib.models import check_ids, context_length, pad_id
-from t3lib.sampler import T3ForCausalLM, check_temperature
+from t3lib.sampler import T3ForCausalLM
+from t3lib.settings import check_temperature
 from t3lib.tofu import Example, Row, encode_answers
 
 SETS = {  # set -> (rows carry a paraphrased answer, probability is normalised by the wrong options)

@@ -16,9 +16,7 @@ from torch import Tensor, nn
 
 from t3lib import artefact
 from t3lib.errors import UserError
-
-PRIORS = ("balanced", "population")
-INITS = ("kaiming", "zero")
+from t3lib.settings import TEMPERATURE, FitSettings, check
 
 
 class T3Head(nn.Module, PyTorchModelHubMixin):
@@ -34,21 +32,21 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     when none is given; `info` is free JSON that travels with the head: base_model, base_revision, tokenizer_hash,
     split, seed, hyperparameters, metrics.
 
-    Raises UserError for sizes below 1, an unknown prior or init_b, gamma or mu outside (0, 1), w <= 0.
+    UserError for a size or setting that `settings.check` refuses, and for the prior "population" without gamma.
     """
 
     def __init__(
         self,
         hidden_size: int,
         vocab_size: int,
-        rank: int = 20,
+        rank: int = FitSettings.rank,
         *,
-        init_b: str = "kaiming",
-        prior: str = "balanced",
+        init_b: str = FitSettings.init_b,
+        prior: str = FitSettings.prior,
         gamma: float | None = None,
         mu: float = 0.5,
-        w: float = 1.0,
-        temperature: float = 2.5,
+        w: float = FitSettings.w,
+        temperature: float = TEMPERATURE,
         seed: int = 0,
         info: Mapping[str, Any] | None = None,
     ) -> None:
@@ -57,31 +55,17 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         self.init_b, self.prior, self.gamma, self.mu, self.w = init_b, prior, gamma, mu, w
         self.temperature = temperature
         self.info: dict[str, Any] = dict(info or {})
-        self._check()
+        for name in ("hidden_size", "vocab_size", "rank", "init_b", "prior", "mu", "w", "temperature"):
+            check(name, getattr(self, name), where="head ")
+        check("seed", seed, where="head ")
+        if gamma is not None:
+            check("gamma", gamma, where="head ")
+        elif prior == "population":
+            raise UserError("head prior 'population' needs gamma, the forget proportion of the population")
         generator = torch.Generator().manual_seed(seed)
         self.A = nn.Parameter(_linear_default(rank, hidden_size, generator))
         B = _linear_default(vocab_size, rank, generator)
         self.B = nn.Parameter(torch.zeros_like(B) if init_b == "zero" else B)
-
-    def _check(self) -> None:
-        for name in ("hidden_size", "vocab_size", "rank"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise UserError(f"head {name} must be a whole number of at least 1, not {value!r}")
-        if self.prior not in PRIORS:
-            raise UserError(f"head prior must be one of {', '.join(PRIORS)}, not {self.prior!r}")
-        if self.init_b not in INITS:
-            raise UserError(f"head init_b must be one of {', '.join(INITS)}, not {self.init_b!r}")
-        if self.prior == "population" and self.gamma is None:
-            raise UserError("head prior 'population' needs gamma, the forget proportion of the population")
-        for name in ("gamma", "mu"):
-            value = getattr(self, name)
-            if value is not None and not (_is_number(value) and 0 < value < 1):
-                raise UserError(f"head {name} must lie strictly between 0 and 1, not {value!r}")
-        for name in ("w", "temperature"):
-            value = getattr(self, name)
-            if not (_is_number(value) and value > 0):
-                raise UserError(f"head {name} must be a finite number above 0, not {value!r}")
 
     @property
     def config(self) -> dict[str, Any]:
@@ -206,7 +190,3 @@ def _linear_default(rows: int, columns: int, generator: torch.Generator) -> Tens
     weight = torch.empty(rows, columns)
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
     return weight
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -16,10 +16,11 @@ import yaml
 from t3lib.errors import UserError
 from t3lib.files import shipped
 from t3lib.names import METHODS, SPLITS
+from t3lib.settings import DEFAULTS, settings_of
+from t3lib.settings import check as check_setting
 
 BASES = ("full", "retain90", "retain95")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a profile's name is a folder's name under results/
-CHOICES = {"attention_mask": ("lengths", "openunlearning"), "truth_ratio": ("geometric", "arithmetic")}
 
 
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
@@ -52,7 +53,7 @@ def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = 
         if not isinstance(entry, Mapping) or not isinstance(entry.get("chosen"), Mapping):
             raise UserError(f"{tuned_file}: {key} needs a mapping 'chosen'")
         merged["hyper"] = {**merged["hyper"], key: {**merged["hyper"].get(key, {}), **entry["chosen"]}}
-    _check_hyper(merged, defaults, str(path))
+    _check_hyper(merged, str(path))
     return check({"name": path.stem} | merged, str(path))
 
 
@@ -116,8 +117,8 @@ def check(profile: Profile, where: str) -> Profile:
         values = profile[name]
         if not values or len(set(values)) < len(values):
             raise UserError(f"{where}: {name} is {'repeated' if values else 'empty'}")
-    for name, allowed in CHOICES.items():
-        _known(name, (profile["evaluation"][name],), allowed, where)
+    for name in ("attention_mask", "truth_ratio"):
+        check_setting(name, profile["evaluation"][name], where=f"{where}: ")
     if not isinstance(profile["data"], str) or not profile["data"]:
         raise UserError(f"{where}: data is 'builtin', 'hub' or a folder, not {profile['data']!r}")
     if profile["data"] not in ("builtin", "hub") and not Path(profile["data"]).is_dir():
@@ -131,16 +132,15 @@ def _known(what: str, values: Sequence[Any], allowed: Sequence[str], where: str)
             raise UserError(f"{where}: unknown {what} {value!r}: choose one of {', '.join(allowed)}")
 
 
-def _check_hyper(merged: dict[str, Any], defaults: dict[str, Any], where: str) -> None:
-    """Keys are METHOD, METHOD/SPLIT or METHOD/SPLIT/T; a setting must exist in the defaults of its method."""
+def _check_hyper(merged: dict[str, Any], where: str) -> None:
+    """Keys are METHOD, METHOD/SPLIT or METHOD/SPLIT/T; settings are those of their method in `settings.DEFAULTS`."""
     for table in ("hyper", "grids"):
         for key, entries in merged[table].items():
             method, *rest = str(key).split("/")
-            _known(f"method in {table}", (method,), METHODS, where)
+            _known(f"method in {table}", (method,), tuple(DEFAULTS), where)
             _known(f"split in {table}", rest[:1], SPLITS, where)
             if len(rest) > 2 or (len(rest) == 2 and not re.fullmatch(r"\d+(\.\d+)?", rest[1])):
                 raise UserError(f"{where}: {table} key {key!r} is not METHOD, METHOD/SPLIT or METHOD/SPLIT/T")
-            known = (defaults.get("hyper") or {}).get(method) or {}
             points = entries if table == "grids" else [entries]
             if not isinstance(points, list) or not all(isinstance(point, Mapping) for point in points):
                 kind = "a list of mappings" if table == "grids" else "a mapping"
@@ -148,11 +148,7 @@ def _check_hyper(merged: dict[str, Any], defaults: dict[str, Any], where: str) -
             if table == "grids" and len(points) > 8:
                 raise UserError(f"{where}: grids.{key} has {len(points)} points, at most 8 are tried")
             for point in points:
-                for name, value in point.items():
-                    if known and name not in known:
-                        raise UserError(f"{where}: {table}.{key} has no setting {name!r}: {', '.join(known)}")
-                    if known:
-                        _typed(known[name], value, f"{where}: {table}.{key}.{name}")
+                settings_of(method, point, f"{where}: {table}.{key}")
 
 
 def _merge(defaults: dict[str, Any], changes: dict[str, Any], where: str) -> dict[str, Any]:

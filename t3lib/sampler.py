@@ -7,7 +7,6 @@ T is the paper's temperature. Hugging Face's `temperature` is another thing, app
 
 import functools
 import hashlib
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from t3lib import pooling as pool
 from t3lib.errors import UserError
 from t3lib.head import T3Head
 from t3lib.models import decoder_of, load_model
+from t3lib.settings import check_temperature
 from t3lib.watch import Watch
 from t3lib.wrapped import (
     WrappedCausalLM,
@@ -46,17 +46,6 @@ def tilt_logits(logits: Tensor, logf: Tensor, temperature: float) -> Tensor:
     if torch.is_grad_enabled():
         return logp / temperature + logf
     return logp.div_(temperature).add_(logf)  # while decoding, memory traffic over |V| is most of what T3 costs
-
-
-def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> float:
-    """T as a float; UserError unless it is a finite number of at least 1 (above 0 with allow_sharpening)."""
-    if isinstance(temperature, bool) or not isinstance(temperature, int | float) or not math.isfinite(temperature):
-        raise UserError(f"temperature must be a finite number, not {temperature!r}")
-    if temperature <= 0:
-        raise UserError(f"temperature must be above 0, not {temperature}")
-    if temperature < 1 and not allow_sharpening:
-        raise UserError(f"temperature {temperature} is below 1 and would sharpen the base: allow_sharpening permits it")
-    return float(temperature)
 
 
 class T3ForCausalLM(WrappedCausalLM):

@@ -9,7 +9,8 @@ from transformers import PreTrainedModel
 from t3lib import artefact
 from t3lib.classifier import fit_head
 from t3lib.features import extract_features
-from t3lib.sampler import T3ForCausalLM, check_temperature
+from t3lib.sampler import T3ForCausalLM
+from t3lib.settings import TEMPERATURE, check_temperature
 from t3lib.tofu import Row
 from t3lib.wrapped import plain_base, vocabulary
 
@@ -20,7 +21,7 @@ def unlearn(
     forget: Sequence[Row],
     retain: Sequence[Row],
     *,
-    temperature: float = 2.5,
+    temperature: float = TEMPERATURE,
     attention_mask: str = "lengths",
     split: str | None = None,
     allow_sharpening: bool = False,
@@ -34,7 +35,7 @@ def unlearn(
     """Temper-Then-Tilt: fit a classifier head on features of the frozen base and tilt the tempered base with it.
 
     forget, retain: rows with question and answer. temperature: T (Eq. 5). Further settings (rank, lr, epochs,
-    weight_decay, decay, init_b, prior, epoch, seed, …) are those of `classifier.FitSettings`. attention_mask,
+    weight_decay, decay, init_b, prior, epoch, seed, …) are those of `settings.FitSettings`. attention_mask,
     batch_tokens, dtype, cache: see `features.extract_features`. device: where the head is fitted, by default where the
     base is. split: a name recorded in the head. The base's weights are never changed.
 

@@ -45,8 +45,14 @@ def own_rows(place, out, *more):
         (["generate", "--model", "x", "--head", "nowhere", ""], "empty question"),
         (["reproduce", "--seeds", "1,two"], "list of whole numbers"),
         (["reproduce", "--workers", "2", "--scheduler", "tcp://x:1"], "not allowed with"),
-        (["unlearn", "--model", "x", "--out", "h", "--temperature", "nan", "--split", "forget10"], "T must be"),
-        (["unlearn", "--model", "x", "--out", "h", "--temperature", "-1", "--split", "forget10"], "T must be"),
+        (
+            ["unlearn", "--model", "x", "--out", "h", "--temperature", "nan", "--split", "forget10"],
+            "temperature must be",
+        ),
+        (
+            ["unlearn", "--model", "x", "--out", "h", "--temperature", "-1", "--split", "forget10"],
+            "temperature must be",
+        ),
         (
             ["unlearn", "--model", "x", "--out", "h", "--temperature", "0.5", "--split", "forget10"],
             "--allow-sharpening",

@@ -30,7 +30,8 @@ from transformers import (
 
 from t3lib.errors import UserError
 from t3lib.head import T3Head
-from t3lib.sampler import T3ForCausalLM, check_temperature, tilt, tilt_logits
+from t3lib.sampler import T3ForCausalLM, tilt, tilt_logits
+from t3lib.settings import check_temperature
 
 
 def model(name: str = "llama", **settings: Any) -> T3ForCausalLM:

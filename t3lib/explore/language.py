@@ -17,7 +17,8 @@ from t3lib.greedy import eos_ids, greedy, until_eos
 from t3lib.head import T3Head
 from t3lib.likelihood import answer_positions
 from t3lib.models import pad_id
-from t3lib.sampler import T3ForCausalLM, check_temperature, tilt_logits
+from t3lib.sampler import T3ForCausalLM, tilt_logits
+from t3lib.settings import check_temperature
 from t3lib.tofu import Row, encode
 
 TEMPERATURES = tuple(round(1 + step / 10, 1) for step in range(31))  # 1.0 … 4.0

@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence
 from itertools import chain, groupby
 from typing import Any
 
-from t3lib.study.methods import run_t3, t3_settings
+from t3lib.settings import settings_of
+from t3lib.study.methods import run_t3
 from t3lib.study.study import Study
 
 # setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T itself.
@@ -48,6 +49,6 @@ def run_temperatures(
 
 def run_ablations(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting is about T."""
-    changed = [(t3_settings(dict(hyper) | change), ()) for change in ABLATIONS.values()]
+    changed = [(settings_of("T3", dict(hyper) | change), ()) for change in ABLATIONS.values()]
     made = run_t3(study, changed, seeds=seeds, text_seed=-1)
     return [run | {"setting": setting} for setting, runs in zip(ABLATIONS, made) for run in runs]

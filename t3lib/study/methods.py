@@ -18,6 +18,7 @@ from t3lib.files import cache_dir, content_key
 from t3lib.head import T3Head
 from t3lib.models import load_model
 from t3lib.results import METHODS
+from t3lib.settings import settings_of
 from t3lib.study.runs import Key, cache_folder, finished, missing, record_of
 from t3lib.study.study import Study
 from t3lib.tofu import retain_of
@@ -26,36 +27,12 @@ from t3lib.world import bases
 RETRAIN_SEED = 1  # the second retain model; seed 0 is the reference every method is compared with
 TOGETHER = 25  # (head, T) that share one base pass; what a killed run has to do again
 
-# T3's settings as the paper chose them (appendix "Hyperparameter Search"); `temperature` is T.
-T3_DEFAULTS: dict[str, Any] = {
-    "lr": 5e-4,
-    "rank": 20,
-    "weight_decay": 1e-3,
-    "epochs": 100,
-    "warmup_epochs": 25,
-    "batch_size": 32,
-    "decay": "adamw",
-    "init_b": "kaiming",
-    "prior": "balanced",
-    "epoch": "redrawn",
-    "w": 1.0,
-    "temperature": 2.5,
-}
-
 
 def check_method(method: str, split: str) -> None:
     """UserError for a method or a split that the paper does not have."""
     retain_of(split)
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
-
-
-def t3_settings(hyper: Mapping[str, Any]) -> dict[str, Any]:
-    """T3's defaults with `hyper` laid over them; UserError for a name that T3 does not have."""
-    unknown = set(hyper) - set(T3_DEFAULTS)
-    if unknown:
-        raise UserError(f"T3 has no hyperparameter {sorted(unknown)[0]!r}: choose among {', '.join(T3_DEFAULTS)}")
-    return T3_DEFAULTS | dict(hyper)
 
 
 def run_method(
@@ -113,7 +90,7 @@ def run_t3(
     plans: list[tuple[Path, list[Key]]] = []
     work: list[tuple[Path, T3Job]] = []
     for hyper, temperatures in settings:
-        own = t3_settings(hyper)
+        own = settings_of("T3", hyper)
         fitting = {name: value for name, value in own.items() if name != "temperature"}  # T is in the record's name
         folder = cache_folder(study, "T3", fitting, generate)
         wanted = list(temperatures) or [own["temperature"]]
@@ -156,7 +133,7 @@ class Unlearned(NamedTuple):
 def unlearn_with(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> Unlearned:
     """Train one method with one seed; the study's base is never changed. Raises Diverged and UserError."""
     if method == "T3":
-        fitting = T3Job(t3_settings(hyper), seed).fitting
+        fitting = T3Job(settings_of("T3", hyper), seed).fitting
         vocab = study.base.get_output_embeddings().weight.shape[0]
         head = fit_heads(t3_features(study), [fitting], vocab_size=vocab)[0]
         return Unlearned(study.base, head, {"trainable": head.num_parameters, "epochs": fitting["epochs"]})
@@ -203,7 +180,7 @@ def t3_features(study: Study) -> Features:
 
 
 class T3Job(NamedTuple):
-    """One head and its temperature: `hyper` holds all of `T3_DEFAULTS`."""
+    """One head and its temperature: `hyper` holds all of `settings.T3`."""
 
     hyper: dict[str, Any]
     seed: int

@@ -18,7 +18,8 @@ from t3lib.errors import UserError
 from t3lib.files import atomic_write, cache_dir, code_key, content_key, lock, read_json, write_json
 from t3lib.grid import jobs
 from t3lib.progress import progress_bar
-from t3lib.study.methods import Unlearned, t3_features, t3_settings, unlearn_with
+from t3lib.settings import settings_of
+from t3lib.study.methods import Unlearned, t3_features, unlearn_with
 from t3lib.study.study import Study, open_study
 
 SEEDS = (1, 2)
@@ -77,7 +78,7 @@ def trials(study: Study, method: str, points: Sequence[Mapping[str, Any]]) -> li
 
 def tune_t3(study: Study, points: Sequence[Mapping[str, Any]], temperatures: Iterable[float]) -> dict[str, Any]:
     """Entries "T3/SPLIT" (best of the points, T among them) and "T3/SPLIT/T" (best settings at each T, Table 5)."""
-    points = [{"temperature": t3_settings(point)["temperature"], **point} for point in points]
+    points = [{"temperature": settings_of("T3", point)["temperature"], **point} for point in points]
     every = sorted({float(T) for T in (*temperatures, *(point["temperature"] for point in points))})
     fits = [{name: value for name, value in point.items() if name != "temperature"} for point in points]
     fits = list({content_key(fit): fit for fit in fits}.values())
@@ -133,7 +134,7 @@ def _trial(study: Study, method: str, hyper: Mapping[str, Any], seed: int, *, ge
 def _t3_scores(study: Study, fits: Sequence[Mapping[str, Any]], temperatures: Sequence[float]) -> dict[Any, list[Any]]:
     """Scores of every (settings, T), a list over `SEEDS`: all heads in one fit, all tilts in one pass of the base."""
     work = [(fit, seed) for fit in fits for seed in SEEDS]
-    full = [{name: value for name, value in t3_settings(fit).items() if name != "temperature"} for fit, _ in work]
+    full = [{name: value for name, value in settings_of("T3", fit).items() if name != "temperature"} for fit, _ in work]
     settings = [own | {"seed": seed} for own, (_, seed) in zip(full, work)]
     heads = fit_heads(t3_features(study), settings, vocab_size=study.base.get_output_embeddings().weight.shape[0])
     scores = _scores(study, study.base, [(head, T) for head in heads for T in temperatures], generate=False)

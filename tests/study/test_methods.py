@@ -9,6 +9,7 @@ from scipy.stats import hmean, ks_2samp
 
 from t3lib import results
 from t3lib.errors import UserError
+from t3lib.settings import settings_of
 from t3lib.study import ablations, methods, study
 from t3lib.world import bases
 
@@ -62,7 +63,7 @@ def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monke
     together = ablations.run_ablations(stand, seeds=[1, 2], hyper=hyper)
     assert passes == [2 * len(ablations.ABLATIONS)]
     for setting, change in ablations.ABLATIONS.items():
-        settings = methods.t3_settings(hyper | change)
+        settings = settings_of("T3", hyper | change)
         made = methods._t3(stand, [methods.T3Job(settings, seed) for seed in (1, 2)], True)
         alone = [run["evaluation"]["truth_ratio"]["forget"] for run in made]
         shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]

@@ -1,0 +1,169 @@
+"""The default settings of T3 and of every baseline, said here and nowhere else, and what each setting may be.
+
+T3's are the paper's choice for Llama-3.1-8B on TOFU, the baselines' what the published code uses there (appendix
+"Hyperparameter Search"). A profile's `hyper`, the command line and `fit_head` lay their values over these. No torch.
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from t3lib.errors import UserError, printable
+
+TEMPERATURE = 2.5  # T
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "prior": ("balanced", "population"),
+    "init_b": ("kaiming", "zero"),
+    "decay": ("adamw", "l2"),
+    "epoch": ("redrawn", "fixed"),
+    "attention_mask": ("lengths", "openunlearning"),
+    "truth_ratio": ("geometric", "arithmetic"),
+    "variant": ("reference", "paper"),
+    "retain_loss": ("nll", "kl"),
+    "optimizer": ("adamw", "paged_adamw_8bit"),
+}
+
+# Lowest and highest. Whole bounds are of whole numbers. The highest are far beyond use: they turn a slip or a hostile
+# file into one line instead of an overflow or hours of allocation.
+BOUNDS: dict[str, tuple[float, float]] = {
+    "rank": (1, 4096),
+    "hidden_size": (1, 2**20),
+    "vocab_size": (1, 2**24),
+    "epochs": (1, 100_000),
+    "batch_size": (1, 2**20),
+    "accumulation": (1, 2**20),
+    "seed": (0, 2**63 - 1),
+    "k": (1, 10_000),
+    "lr": (1e-12, 1.0),
+    "warmup_epochs": (0.0, 1e5),
+    "weight_decay": (0.0, 1e6),
+    "max_grad_norm": (1e-12, 1e12),
+    "temperature": (1e-6, 1e6),
+    "w": (1e-6, 1e6),
+    "gamma": (1e-9, 1 - 1e-9),
+    "mu": (1e-9, 1 - 1e-9),
+}
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """Settings of one head of T3; UserError for a value that `check` refuses.
+
+    rank: h. lr: peak learning rate η. epochs: N, passes over the forget rows, the first `warmup_epochs` of them with a
+    linearly rising rate. batch_size: forget–retain pairs a step. weight_decay: λ. decay: "adamw" decouples λ from the
+    gradient as the published code does; "l2" adds λ‖φ‖² to the loss as Eq. 3 does. init_b: "kaiming" or "zero" start of
+    B. prior, gamma, w: see `T3Head`; gamma by default from the rows. epoch: "redrawn" draws the retain partners anew
+    each epoch from all retain rows; "fixed" draws them once (the paper's "preprocessed"). seed: of the initial
+    weights, of the order and of the draws.
+    """
+
+    rank: int = 20
+    lr: float = 5e-4
+    epochs: int = 100
+    warmup_epochs: float = 25
+    batch_size: int = 32
+    weight_decay: float = 1e-3
+    decay: str = "adamw"
+    init_b: str = "kaiming"
+    prior: str = "balanced"
+    epoch: str = "redrawn"
+    gamma: float | None = None
+    w: float = 1.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if not (name == "gamma" and value is None):
+                check(name, value)
+        if self.warmup_epochs > self.epochs:
+            raise UserError(f"warmup_epochs {self.warmup_epochs} must lie between 0 and epochs ({self.epochs})")
+
+
+# T3's settings as a profile may change them: a seed is a run's, and gamma is counted in the rows.
+T3: dict[str, Any] = {f.name: f.default for f in fields(FitSettings) if f.name not in ("seed", "gamma")}
+T3["temperature"] = TEMPERATURE
+
+# What all baselines share: the loop of `baselines.optim` and the variant of the formula.
+LOOP: dict[str, Any] = {
+    "lr": 1e-5,
+    "epochs": 10,
+    "warmup_epochs": 1.0,
+    "weight_decay": 0.01,
+    "batch_size": 32,
+    "accumulation": 1,
+    "max_grad_norm": 1.0,
+    "optimizer": "adamw",
+    "bf16": False,
+    "variant": "reference",
+}
+
+# A loss is alpha_f · forget term + alpha_r · retain term; k counts layers from the first; ULD's T is its strength.
+BASELINES: dict[str, dict[str, Any]] = {
+    "GradAscent": {"alpha_f": 1.0},
+    "GradDiff": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll"},
+    "WGA": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 1.0},
+    "SatImp": {"alpha_f": 0.1, "alpha_r": 1.0, "retain_loss": "nll", "beta1": 5.0, "beta2": 1.0},
+    "UnDIAL": {"alpha_f": 1.0, "alpha_r": 0.0, "retain_loss": "nll", "beta": 10.0},
+    "RMU": {"alpha_f": 1.0, "alpha_r": 1.0, "c": 2.0, "k": 8},
+    "ULD": {
+        "alpha_f": 1.0,
+        "alpha_r": 5.0,
+        "lr": 1e-3,
+        "epochs": 20,
+        "weight_decay": 1e-4,
+        "k": 16,
+        "rank": 32,
+        "T": 1.0,
+    },
+    "IdkDPO": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 0.1},
+    "NPO": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 0.1},
+    "SimNPO": {"alpha_f": 0.125, "alpha_r": 1.0, "retain_loss": "nll", "beta": 4.5, "delta": 0.0},
+}
+
+DEFAULTS: dict[str, dict[str, Any]] = {name: LOOP | own for name, own in BASELINES.items()} | {"T3": T3}
+
+
+def settings_of(method: str, changes: Mapping[str, Any], where: str | None = None) -> dict[str, Any]:
+    """All settings of a method of `DEFAULTS`: `changes` laid over the defaults.
+
+    UserError, which begins with `where` or else with the method, for an unknown name or a value that `check` refuses.
+    """
+    if method not in DEFAULTS:
+        raise UserError(f"unknown method {printable(method)!r}: choose one of {', '.join(DEFAULTS)}")
+    defaults = DEFAULTS[method]
+    for name, value in changes.items():
+        if name not in defaults:
+            known = ", ".join(sorted(defaults))
+            raise UserError(f"{where or method} has no setting {printable(name)!r}: choose among {known}")
+        check(name, value, like=defaults[name], where=f"{where or method}: ")
+    return defaults | dict(changes)
+
+
+def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> None:
+    """UserError (beginning with `where`) unless setting `name` may be `value`: by `CHOICES`, else by `BOUNDS`.
+
+    A name of neither has the type of `like`, its default. True is no number; a whole number may stand for a real one.
+    """
+    if name in CHOICES:
+        fits, wanted = value in CHOICES[name], f"one of {', '.join(CHOICES[name])}"
+    elif isinstance(like, bool):
+        fits, wanted = isinstance(value, bool), "true or false"
+    else:
+        low, high = BOUNDS.get(name, (-1e12, 1e12))
+        kind: Any = int if isinstance(low, int) else int | float
+        fits = isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high
+        wanted = f"a whole number from {low} to {high}" if kind is int else f"a number from {low:g} to {high:g}"
+    if not fits:
+        raise UserError(f"{where}{name} must be {wanted}, not {printable(repr(value), 80)}")
+
+
+def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> float:
+    """T as a float; UserError unless `BOUNDS` allows it and it is at least 1, or allow_sharpening is true."""
+    check("temperature", temperature)
+    if temperature < 1 and not allow_sharpening:
+        raise UserError(
+            f"temperature {temperature} is below 1 and would sharpen the base: allow_sharpening (--allow-sharpening) "
+            "permits it"
+        )
+    return float(temperature)
