@@ -2,8 +2,26 @@
 
     p_hat(y|x)  ∝  p(y|x)^(1/T) · f(x, y),      f(x, y) = [σ(B A mean_t H_t(x))]_y,      base frozen
 
-Shape letters used throughout: B batch, L length, V vocabulary, d hidden size, h rank of the head, N answer tokens.
-Names tell the scale: logp_ log-probabilities, p_ probabilities, logit_ logits, logf_ log of the classifier's tilt.
+Letters: B batch, L length, V vocabulary, d hidden size, h rank of the head, N answer tokens; T the tempering
+temperature; γ the forget proportion of the population, μ of the training sample. In names, logp_ are log-probabilities,
+p_ probabilities, logit_ logits and logf_ the log of the classifier's tilt.
+
+Reading order:  tofu (rows, prompts), models (loading) → head, pooling, features, classifier (f and how it is fitted)
+→ wrapped, sampler, artefact (generating; saving) → unlearning (all of it in one call)
+→ likelihood, greedy, metrics, evaluation (scores, texts, Forget Quality) → results (run files).
+
+Equations of the paper:
+    Eq. 1 population mixture        theory.GaussianMixture
+    Eq. 2 the best f                theory.GaussianMixture.phi_star (f itself: head.T3Head.logf)
+    Eq. 3 the loss of f             classifier.fit_head, theory.fit_logistic
+    Eq. 5 p_hat                     sampler.tilt_logits (sampling), likelihood.target_logp (scoring)
+    Eq. 6 Retain Error              theory.GaussianMixture.retain_error
+    Eq. 7 Forget Error              theory.GaussianMixture.forget_error
+    Eq. 8 p_hat and its partition   theory.GaussianMixture.density, theory.GaussianMixture.partition
+    Truth Ratio (Section 4.1)       metrics.truth_ratio
+    Forget Quality (Section 4.1)    metrics.forget_quality
+    Model Utility (Section 4.1)     metrics.model_utility, metrics.mu_rouge
+    other priors (Appendix D)       head.log_tilt, theory.density_ratio_under_imbalance
 
 Importing `t3lib` imports neither torch nor transformers; public names load their module when first used.
 """
@@ -15,6 +33,7 @@ from t3lib._version import __version__
 from t3lib.errors import UserError
 
 if TYPE_CHECKING:
+    from t3lib import theory
     from t3lib.baselines.losses import LOSSES
     from t3lib.classifier import fit_head
     from t3lib.evaluation import evaluate
@@ -22,19 +41,21 @@ if TYPE_CHECKING:
     from t3lib.head import T3Head
     from t3lib.models import load_model
     from t3lib.sampler import T3ForCausalLM, tilt
+    from t3lib.tofu import prompt
     from t3lib.unlearning import unlearn
 
-_HOME = {
+_HOME = {  # no name of these may be a module of t3lib: importing the module would replace the function
     "T3Head": "t3lib.head",
     "T3ForCausalLM": "t3lib.sampler",
     "tilt": "t3lib.sampler",
     "Features": "t3lib.features",
     "extract_features": "t3lib.features",
     "fit_head": "t3lib.classifier",
-    "unlearn": "t3lib.unlearn",
+    "unlearn": "t3lib.unlearning",
     "LOSSES": "t3lib.baselines.losses",
-    "evaluate": "t3lib.evaluate",
+    "evaluate": "t3lib.evaluation",
     "load_model": "t3lib.models",
+    "prompt": "t3lib.tofu",
 }
 
 __all__ = [
@@ -48,12 +69,21 @@ __all__ = [
     "extract_features",
     "fit_head",
     "load_model",
+    "prompt",
+    "theory",
     "tilt",
     "unlearn",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "theory":
+        return import_module("t3lib.theory")
     if name in _HOME:
         return getattr(import_module(_HOME[name]), name)
     raise AttributeError(f"module 't3lib' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """The public names too, whether or not they have been used: completion on Tab shows them."""
+    return sorted({*globals(), *__all__})

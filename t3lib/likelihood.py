@@ -61,7 +61,7 @@ def answer_losses(
 ) -> NDArray[np.float64]:
     """Mean over answer tokens of -ln p_hat(token | prefix): (n_tilts, n_examples), computed in float32.
 
-    p_hat ∝ p^(1/T) f (equation (3)) for a tilt (head, T); the model's own p for head None. The average is over the
+    p_hat ∝ p^(1/T) f (Eq. 5) for a tilt (head, T); the model's own p for head None. The average is over the
     labels `ids[n_prompt:]`, end of turn included (Appendix F.2's |a|). UserError for an example without an answer.
     """
     total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
@@ -90,7 +90,7 @@ def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
 def target_logp(
     logits: Tensor, z: Tensor | None, target: Tensor, tilts: Sequence[Tilt], heads: Sequence[T3Head]
 ) -> Tensor:
-    """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (equation (3)) for every tilt: (n_tilts, N).
+    """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt: (n_tilts, N).
 
     logits (N, V) float32, z (N, sum of ranks) pooled projections of `heads` side by side, target (N,). exp(log p / T)
     is shared by the heads and f by the temperatures, so one more (head, T) costs one product over V.

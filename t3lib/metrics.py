@@ -2,25 +2,59 @@
 
 Pure numpy, scipy and rouge_score; never torch. A `loss` is the mean over an answer's tokens (its end-of-turn token
 included) of -ln p(token | prefix), so exp(-loss) = p(a | q)^(1/|a|). Definitions: Section 4.1 and Appendix F.2
-("TOFU Metrics") of arXiv:2602.10217, unnumbered there; where the reference implementation of the published numbers
-computes something else, the default here is what it computes and the docstring says so.
+("TOFU Metrics") of arXiv:2602.10217, unnumbered there; where the published code computes something else, the default
+here is what it computes and the docstring says so.
+
+A metric is its function, its place in `summarize` and its line in `METRICS`: run files, tables, figures and pages read
+the rest there.
 """
 
 import math
 import warnings
 from collections.abc import Mapping, Sequence
-from functools import cache
-from typing import Any
+from functools import cache, reduce
+from operator import getitem
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from rouge_score import tokenize
-from scipy.stats import ks_2samp
 
 from t3lib.errors import UserError
 
-EPSILON = 1e-10  # Appendix F.2's epsilon; the reference adds it to the truth ratio's denominator too
-COMPONENTS = tuple(f"{name}_{metric}" for name in ("retain", "wf", "ra") for metric in ("prob", "rouge", "tr"))
+EPSILON = 1e-10  # Appendix F.2's epsilon; the published code adds it to the truth ratio's denominator too
+
+
+class Metric(NamedTuple):
+    """How tables and figures name one number, which way is better, and where `summarize` puts it."""
+
+    label: str  # head of its column
+    title: str  # in sentences and on axes
+    larger_is_better: bool
+    place: tuple[str, ...]  # keys that lead to it in the JSON of `t3 evaluate`
+    group: str = ""  # head above its column and its neighbours'
+
+
+# By the name of the column in run files and tables, in the order of the tables.
+METRICS = {
+    "fq": Metric("FQ", "Forget Quality", True, ("forget_quality",)),
+    "ks_statistic": Metric("KS D", "KS statistic D", False, ("ks_statistic",)),
+    "mu_rouge": Metric("MU-ROUGE", "MU-ROUGE", True, ("mu_rouge",)),
+    "mu": Metric("MU", "Model Utility", True, ("model_utility",)),
+    "retain_prob": Metric("Prob.", "Retain probability", True, ("components", "retain_prob"), "Retain"),
+    "retain_rouge": Metric("ROUGE", "Retain ROUGE", True, ("components", "retain_rouge"), "Retain"),
+    "retain_tr": Metric("TR+", "Retain TR+", True, ("components", "retain_tr"), "Retain"),
+    "wf_prob": Metric("Prob.", "World facts probability", True, ("components", "wf_prob"), "World facts"),
+    "wf_rouge": Metric("ROUGE", "World facts ROUGE", True, ("components", "wf_rouge"), "World facts"),
+    "wf_tr": Metric("TR+", "World facts TR+", True, ("components", "wf_tr"), "World facts"),
+    "ra_prob": Metric("Prob.", "Real authors probability", True, ("components", "ra_prob"), "Real authors"),
+    "ra_rouge": Metric("ROUGE", "Real authors ROUGE", True, ("components", "ra_rouge"), "Real authors"),
+    "ra_tr": Metric("TR+", "Real authors TR+", True, ("components", "ra_tr"), "Real authors"),
+    "forget_prob": Metric("Prob.", "Forget probability", False, ("forget", "prob"), "Forget"),
+    "forget_rouge": Metric("ROUGE", "Forget ROUGE", False, ("forget", "rouge"), "Forget"),
+    "forget_truth_ratio": Metric("Truth ratio", "Forget truth ratio", True, ("forget", "truth_ratio"), "Forget"),
+}
+UTILITY = tuple(name for name, metric in METRICS.items() if metric.place[0] == "components")  # what MU is the mean of
 
 
 def probability(loss: ArrayLike) -> NDArray[np.float64]:
@@ -41,7 +75,7 @@ def truth_ratio(loss: ArrayLike, loss_wrong: ArrayLike, kind: str = "geometric")
     """R = mean_j p_j^(1/|a_j|) / p^(1/|a|)   (Section 4.1, Truth Ratio; Appendix F.2): 0 is best, above 1 is wrong.
 
     loss (N,) of the paraphrased answers, loss_wrong (N, k) of the perturbed ones -> (N,).
-    kind="arithmetic" is this formula. kind="geometric", the default, is what the reference computes and what the
+    kind="arithmetic" is this formula. kind="geometric", the default, is what the published code computes and what the
     published tables hold: the geometric mean over j, and 1e-10 added to the denominator. By AM >= GM it is smaller.
     """
     right, wrong = np.asarray(loss, dtype=float), np.asarray(loss_wrong, dtype=float)
@@ -55,14 +89,14 @@ def truth_ratio(loss: ArrayLike, loss_wrong: ArrayLike, kind: str = "geometric")
 def forget_truth_ratio(ratio: ArrayLike) -> float:
     """mean_i min(R_i, 1/(R_i + 1e-10)): 1 when right and wrong answers are equally likely.
 
-    Not in the paper; the reference reports it for the forget set. ratio (N,).
+    Not in the paper; the published code reports it for the forget set. ratio (N,).
     """
     ratio = np.asarray(ratio, dtype=float)
     return float(np.minimum(ratio, 1 / (ratio + EPSILON)).mean())
 
 
 def tr_plus(ratio: ArrayLike) -> NDArray[np.float64]:
-    """TR+ = max(0, 1 - R)   (Section 4.1; Appendix F.2). On RA and WF the reference puts the plain answer for a†."""
+    """TR+ = max(0, 1 - R)   (Section 4.1; Appendix F.2). On RA and WF the published code has a† = a."""
     return np.maximum(0.0, 1 - np.asarray(ratio, dtype=float))
 
 
@@ -111,7 +145,7 @@ def harmonic_mean(values: Sequence[float]) -> float:
 
 def model_utility(components: Mapping[str, float]) -> float:
     """MU: harmonic mean of probability, ROUGE and TR+ on retain, RA and WF   (Section 4.1; Appendix F.2)."""
-    return harmonic_mean([components[name] for name in COMPONENTS])
+    return harmonic_mean([components[name] for name in UTILITY])
 
 
 def mu_rouge(components: Mapping[str, float]) -> float:
@@ -123,12 +157,15 @@ def forget_quality(ratio: ArrayLike, reference: ArrayLike) -> tuple[float, float
     """(p, D) of the two-sided two-sample Kolmogorov–Smirnov test, D = sup_t |F(t) - F*(t)|   (Appendix F.2).
 
     `ratio` and `reference` (N,) are the truth ratios on the forget rows of the unlearned and of the retrained model.
-    p is exact, as in the reference and the paper's tables; the paper's text approximates it by 2 exp(-N D²). Where the
-    exact count underflows (p far below 1e-100) scipy's asymptotic value is returned. UserError for other lengths.
+    p is exact, as in the published code and the paper's tables; the paper's text approximates it by 2 exp(-N D²).
+    Where the exact count underflows (p far below 1e-100) scipy's asymptotic value is returned. UserError for other
+    lengths.
     """
     ratio, reference = np.asarray(ratio, dtype=float), np.asarray(reference, dtype=float)
     if ratio.shape != reference.shape or ratio.ndim != 1:
         raise UserError(f"the reference has {reference.size} truth ratios and the model {ratio.size}: other rows")
+    from scipy.stats import ks_2samp  # takes half a second to import; reading METRICS should not
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "ks_2samp: Exact calculation unsuccessful", RuntimeWarning)
         test = ks_2samp(ratio, reference)
@@ -155,7 +192,7 @@ def split_scores(
     """Per-row probability and truth ratio of one set from its losses.
 
     losses: answer (N,), perturbed (N, k) and, where the rows have one, paraphrased (N,); without it a† is the answer
-    itself, as the reference does on RA and WF. options: normalise the probability by the wrong answers' (RA and WF).
+    itself, as in the published code on RA and WF. options: normalise the probability by the wrong answers' (RA and WF).
     """
     answer, wrong = losses["answer"], losses["perturbed"]
     return {
@@ -184,7 +221,7 @@ def summarize(scores: Mapping[str, Mapping[str, Any]], reference: ArrayLike | No
     return {
         "forget_quality": p,
         "ks_statistic": d,
-        "model_utility": model_utility(known) if len(known) == len(COMPONENTS) else None,
+        "model_utility": model_utility(known) if len(known) == len(UTILITY) else None,
         "mu_rouge": mu_rouge(known) if has_rouge else None,
         "components": components,
         "forget": {
@@ -193,6 +230,11 @@ def summarize(scores: Mapping[str, Mapping[str, Any]], reference: ArrayLike | No
             "truth_ratio": None if ratio is None else forget_truth_ratio(ratio),
         },
     }
+
+
+def by_column(summary: Mapping[str, Any]) -> dict[str, float | None]:
+    """The value of every metric of `METRICS` in a result of `summarize`, under its column's name."""
+    return {name: reduce(getitem, metric.place, summary) for name, metric in METRICS.items()}  # type: ignore[misc]
 
 
 def _mean(values: ArrayLike | None) -> float | None:

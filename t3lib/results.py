@@ -1,7 +1,8 @@
 """Run files: written once, checked when read, gathered into one tidy frame.
 
 A run is one JSON per (method, split, T, seed): `runs/METHOD--SPLIT--T{T|none}--seed{n}.json`. An ablation's run has the
-same name in `runs/ablations/SETTING/`, so that the main tables never see it. Schema: see `RUN_KEYS` and `METRICS`.
+same name in `runs/ablations/SETTING/`, so that the main tables never see it. Schema: see `RUN_KEYS` and
+`metrics.METRICS`.
 """
 
 import hashlib
@@ -23,11 +24,9 @@ import pandas as pd
 
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, content_key, folder_key, model_identity, project_root, read_json, shipped
-from t3lib.names import BASELINES as BASELINES
+from t3lib.metrics import METRICS
 from t3lib.names import METHODS, SPLITS
 
-UTILITY = tuple(f"{data}_{part}" for data in ("retain", "wf", "ra") for part in ("prob", "rouge", "tr"))
-METRICS = ("fq", "ks_statistic", "mu_rouge", "mu", *UTILITY, "forget_prob", "forget_rouge", "forget_truth_ratio")
 SECONDS = ("load", "features", "train", "evaluate")
 RUN_KEYS = (
     *("method", "split", "T", "seed", "status", "error", "hyper", "trainable", "epochs", "seconds"),
@@ -49,6 +48,8 @@ def write_run(folder: str | Path, run: Mapping[str, Any]) -> Path:
     outside the vocabulary; a failed run (`status: "failed"`) may have empty metrics, truth ratios and records.
     """
     _check(run, "run")
+    if run["status"] == "ok" and (missing := [name for name in METRICS if name not in (run["metrics"] or {})]):
+        raise UserError(f"run: metrics has no {', '.join(missing)}")
     body = {key: _rounded(run[key]) for key in run if key != "sha256"}
     body |= {key: _without_folders(body[key]) for key in ("error", "hyper", "parameters", "provenance")}
     path = Path(folder) / f"{run_name(run['method'], run['split'], run['T'], run['seed'])}.json"
@@ -185,8 +186,6 @@ def _check(run: Mapping[str, Any], where: str) -> None:
             raise UserError(f"{where}: {key} {run[key]!r} is not one of {', '.join(allowed)}")
     if not isinstance(run["seed"], int) or not isinstance(run["T"], int | float | None):
         raise UserError(f"{where}: seed must be a whole number and T a number or null")
-    if run["status"] == "ok" and (missing := [name for name in METRICS if name not in (run["metrics"] or {})]):
-        raise UserError(f"{where}: metrics has no {', '.join(missing)}")
 
 
 def _seal(run: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ Source of the format: TOFU (Maini et al., 2024), Hub data set `locuslab/TOFU`.
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -162,11 +163,23 @@ class Example:
     n_prompt: int
 
 
-def encode_prompt(tokenizer: Any, question: str) -> list[int]:
-    """Token ids of the question up to where the answer begins; UserError for text that no row may hold either."""
+def prompt(tokenizer: Any, question: str, system: str | None = SYSTEM) -> str:
+    """All that a model reads before it answers: the system text and the question in the tokenizer's chat template.
+
+    Training, evaluation and generation ask in this form, and a head works where its questions come in it. Without a
+    template it is "Question: … Answer:". system=None leaves the system turn out. Special tokens are in the text
+    already: tokenise it with `add_special_tokens=False`. UserError for text that no row may hold either.
+    """
     _check_text(question, f"question {question[:40]!r}")
     _refuse_special(tokenizer, question, "question")
-    return _ids(tokenizer, _prompt_text(tokenizer, question))
+    if tokenizer.chat_template is None:
+        return f"{tokenizer.bos_token or ''}Question: {question.strip()}\nAnswer:"
+    return _render(tokenizer, system, [{"role": "user", "content": question}], add_generation_prompt=True)
+
+
+def encode_prompt(tokenizer: Any, question: str) -> list[int]:
+    """Token ids of `prompt`."""
+    return _ids(tokenizer, prompt(tokenizer, question))
 
 
 def encode(tokenizer: Any, question: str, answer: str) -> Example:
@@ -182,9 +195,8 @@ def encode_answers(tokenizer: Any, question: str, answers: Sequence[str]) -> lis
     without a template gets "Question: … Answer: …". Special tokens inside the user's text are refused, for they would
     change the conversation's structure; so is an answer that tokenises to nothing.
     """
-    _refuse_special(tokenizer, question, "question")
-    prompt_text = _prompt_text(tokenizer, question)
-    prompt = _ids(tokenizer, prompt_text)
+    before = prompt(tokenizer, question)
+    before_ids = _ids(tokenizer, before)
     examples = []
     for answer in answers:
         _refuse_special(tokenizer, answer, "answer")
@@ -192,11 +204,11 @@ def encode_answers(tokenizer: Any, question: str, answers: Sequence[str]) -> lis
             raise UserError(f"the answer {answer[:40]!r} to {question[:60]!r} tokenises to nothing")
         text = _chat_text(tokenizer, question, answer)
         ids = _ids(tokenizer, text)
-        if ids[: len(prompt)] != prompt:
-            if not text.startswith(prompt_text):
+        if ids[: len(before_ids)] != before_ids:
+            if not text.startswith(before):
                 raise UserError("the tokenizer's chat template does not put the answer after the generation prompt")
-            ids = prompt + _ids(tokenizer, text[len(prompt_text) :])
-        examples.append(Example(ids, len(prompt)))
+            ids = before_ids + _ids(tokenizer, text[len(before) :])
+        examples.append(Example(ids, len(before_ids)))
     return examples
 
 
@@ -221,25 +233,19 @@ def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
             raise UserError(f"{field} {text[:40]!r} holds the special token {token}: it would end or fake a turn")
 
 
-def _prompt_text(tokenizer: Any, question: str) -> str:
-    if tokenizer.chat_template is None:
-        return f"{tokenizer.bos_token or ''}Question: {question.strip()}\nAnswer:"
-    return _render(tokenizer, [{"role": "user", "content": question}], add_generation_prompt=True)
-
-
 def _chat_text(tokenizer: Any, question: str, answer: str) -> str:
     if tokenizer.chat_template is None:
-        return f"{_prompt_text(tokenizer, question)} {answer.strip()}{tokenizer.eos_token or ''}"
+        return f"{prompt(tokenizer, question)} {answer.strip()}{tokenizer.eos_token or ''}"
     chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    return _render(tokenizer, chat, add_generation_prompt=False)
+    return _render(tokenizer, SYSTEM, chat, add_generation_prompt=False)
 
 
-def _render(tokenizer: Any, chat: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
+def _render(tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
     options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, "date_string": DATE}
-    try:
-        return tokenizer.apply_chat_template([{"role": "system", "content": SYSTEM}, *chat], **options)
-    except TemplateError:  # Gemma's template, among others, has no system role
-        return tokenizer.apply_chat_template(chat, **options)
+    if system is not None:
+        with suppress(TemplateError):  # Gemma's template, among others, has no system role
+            return tokenizer.apply_chat_template([{"role": "system", "content": system}, *chat], **options)
+    return tokenizer.apply_chat_template(chat, **options)
 
 
 def collate(

@@ -2,19 +2,19 @@
 
 import numpy as np
 
-from t3lib import results
-from t3lib.metrics import forget_quality, model_utility, mu_rouge
+from t3lib.metrics import UTILITY, forget_quality, model_utility, mu_rouge
+from t3lib.names import METHODS, SPLITS
 
 ROWS = {"forget05": 40, "forget10": 80, "retain": 20, "ra": 12, "wf": 12}
 TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)
-SHIFT = dict(zip(results.METHODS, (1.6, 0.05, 1.5, 1.0, 0.7, 0.6, 0.9, 0.5, 0.7, 0.45, 0.3, 0.25, 0.1)))
+SHIFT = dict(zip(METHODS, (1.6, 0.05, 1.5, 1.0, 0.7, 0.6, 0.9, 0.5, 0.7, 0.45, 0.3, 0.25, 0.1)))
 SHIFT_AT = dict(zip(TEMPERATURES, (1.3, 0.8, 0.3, 0.1, 0.5)))
 MARKUP = "<script>alert('x')</script> & <b>bold</b>"
 
 
 def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bool = False) -> dict:
     """One complete run; its Forget Quality and means are really those of its invented rows."""
-    rng = np.random.default_rng([results.METHODS.index(method), results.SPLITS.index(split), int((T or 0) * 10), seed])
+    rng = np.random.default_rng([METHODS.index(method), SPLITS.index(split), int((T or 0) * 10), seed])
     n = ROWS[split]
     reference = np.exp(np.random.default_rng(n).normal(0, 0.4, n))
     shift = SHIFT[method] if T is None else SHIFT_AT[T]
@@ -29,7 +29,7 @@ def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bo
         text = {"generation": MARKUP if name == "forget" else f"{method} says so."} if seed <= 1 else {}
         records[name] = [{"prob": p, "rouge": r, **text} for p, r in zip(prob, rouge)]
         scores |= {f"{name}_prob": prob.mean(), f"{name}_rouge": rouge.mean(), f"{name}_tr": rng.uniform(0.4, 0.7)}
-    components = {name: float(scores[name]) for name in results.UTILITY}
+    components = {name: float(scores[name]) for name in UTILITY}
     fq, ks_statistic = forget_quality(ratios, reference)
     metrics = components | {"fq": fq, "ks_statistic": ks_statistic, "mu_rouge": mu_rouge(components)}
     metrics |= {"mu": model_utility(components), "forget_prob": scores["forget_prob"]}
@@ -53,10 +53,10 @@ def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bo
     return run
 
 
-def fabricate_all(seeds=(1, 2, 3), methods=results.METHODS) -> list[dict]:
+def fabricate_all(seeds=(1, 2, 3), methods=METHODS) -> list[dict]:
     """Every method x split x seed, T3 at five temperatures; Original and Retrained once, as they have no seeds."""
     runs = []
-    for split in results.SPLITS:
+    for split in SPLITS:
         for method in methods:
             own = {"Original": (0,), "Retrained": (1,)}.get(method, seeds)
             for T in TEMPERATURES if method == "T3" else (None,):

@@ -110,7 +110,7 @@ def test_rouge_equals_rouge_score(answer, generation):
 
 @given(st.lists(st.floats(1e-3, 1), min_size=9, max_size=9))
 def test_utility_is_the_harmonic_mean(values):
-    components = dict(zip(metrics.COMPONENTS, values))
+    components = dict(zip(metrics.UTILITY, values))
     assert metrics.model_utility(components) == pytest.approx(hmean(values))
     assert metrics.model_utility(components | {"wf_tr": 0.0}) == 0.0
     rouges = [components[name] for name in ("retain_rouge", "ra_rouge", "wf_rouge")]
@@ -118,7 +118,7 @@ def test_utility_is_the_harmonic_mean(values):
 
 
 def test_every_component_counts_in_the_utility():
-    components = dict.fromkeys(metrics.COMPONENTS, 0.5)
+    components = dict.fromkeys(metrics.UTILITY, 0.5)
     assert len(components) == 9
     for name in components:
         assert metrics.model_utility(components | {name: 0.9}) > 0.5
@@ -171,6 +171,28 @@ def test_summary_of_every_set_by_hand():
     assert summary["forget_quality"] == 1.0 and summary["ks_statistic"] == 0.0
 
 
+def test_every_number_of_a_summary_is_in_the_table_of_metrics_and_the_other_way_round():
+    rows = {"prob": np.array([0.2, 0.6]), "rouge": np.array([0.0, 1.0]), "truth_ratio": np.array([0.5, 4.0])}
+    summary = metrics.summarize(dict.fromkeys(("forget", "retain", "ra", "wf"), rows), reference=[0.5, 4.0])
+    nested = [key for key, part in summary.items() if isinstance(part, dict)]
+    leaves = [(key,) for key in summary if key not in nested] + [(key, name) for key in nested for name in summary[key]]
+    assert sorted(leaves) == sorted(metric.place for metric in metrics.METRICS.values())
+    values = metrics.by_column(summary)
+    assert values["mu"] == summary["model_utility"] and values["wf_tr"] == summary["components"]["wf_tr"]
+    assert values["forget_rouge"] == summary["forget"]["rouge"] == 0.5
+
+
+def test_the_tables_words_are_literal_and_name_each_metric_once():
+    assert len({metric.title for metric in metrics.METRICS.values()}) == len(metrics.METRICS) == 16
+    assert len({(metric.group, metric.label) for metric in metrics.METRICS.values()}) == 16
+    assert [name for name, metric in metrics.METRICS.items() if not metric.larger_is_better] == [
+        "ks_statistic",
+        "forget_prob",
+        "forget_rouge",
+    ]
+
+
 def test_import_is_light():
-    code = "import sys, t3lib.metrics; sys.exit(any(name in sys.modules for name in ('torch', 'transformers', 'nltk')))"
+    heavy = ("torch", "transformers", "nltk", "scipy")
+    code = f"import sys, t3lib.metrics; sys.exit(any(name in sys.modules for name in {heavy}))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

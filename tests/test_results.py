@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from t3lib import results
 from t3lib.errors import UserError
+from t3lib.metrics import METRICS
 from t3lib.report import render, tables
 
 
@@ -87,6 +88,12 @@ def test_outside_the_vocabulary(tmp_path, run, change, word):
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_from_before_a_metric_was_added_has_an_empty_cell(tmp_path, run, monkeypatch):
+    results.write_run(tmp_path, run)
+    monkeypatch.setitem(METRICS, "new", METRICS["fq"])
+    assert results.tidy(results.read_runs(tmp_path))["new"].isna().all()
+
+
 def test_a_missing_key_is_named(tmp_path, run):
     del run["truth_ratio"]
     with pytest.raises(UserError, match="truth_ratio"):
@@ -109,7 +116,7 @@ def test_a_failed_run_keeps_its_row_with_empty_cells(tmp_path):
     results.write_run(tmp_path, fabricate("NPO", "forget05", None, 2, failed=True))
     frame = results.tidy(results.read_runs(tmp_path))
     assert frame.loc[0, ["method", "status", "seed"]].tolist() == ["NPO", "failed", 2]
-    assert frame.loc[0, list(results.METRICS)].isna().all()
+    assert frame.loc[0, list(METRICS)].isna().all()
 
 
 def test_order_and_a_missing_folder(tmp_path):

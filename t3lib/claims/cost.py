@@ -6,7 +6,7 @@ import pandas as pd
 
 from t3lib.claims.findings import MISSING, Finding, Tables, printed_tables
 from t3lib.claims.llm import FULL, PERCENT, joined
-from t3lib.results import BASELINES, SPLITS
+from t3lib.names import BASELINES, SPLITS
 
 FRACTION = 0.1  # "a small fraction"
 # Llama 3.1 8B: vocabulary, width, layers, key-value width, width of the MLP; embeddings and output are not tied

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from t3lib.claims.findings import MISSING, Finding, Gap, Tables, gap, listed, score, seed_sd
-from t3lib.results import BASELINES, SPLITS
+from t3lib.names import BASELINES, SPLITS
 
 FULL = tuple(name for name in BASELINES if name != "ULD")  # fine-tune every weight
 PERCENT = {"forget05": "5%", "forget10": "10%"}

@@ -17,10 +17,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
+from t3lib.names import BASELINES, METHODS, SPLITS
 from t3lib.report.render import cell
 from t3lib.report.tables import chosen_temperature
 from t3lib.report.tables import runtime as runtime_table
-from t3lib.results import BASELINES, METHODS, SPLITS
 
 PALETTE = sns.color_palette("colorblind")
 SPLIT_NAMES = {"forget05": "5% split", "forget10": "10% split"}

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from t3lib.metrics import forget_quality_lattice
-from t3lib.results import METHODS, SPLITS, UTILITY
+from t3lib.metrics import UTILITY, forget_quality_lattice
+from t3lib.names import METHODS, SPLITS
 
 SUMMARY = ("fq", "mu_rouge", "mu")
 UNLEARNING = METHODS[2:]

@@ -17,7 +17,7 @@ from t3lib.features import Features, extract_features
 from t3lib.files import cache_dir, content_key
 from t3lib.head import T3Head
 from t3lib.models import load_model
-from t3lib.results import METHODS
+from t3lib.names import METHODS
 from t3lib.settings import settings_of
 from t3lib.study.runs import Key, cache_folder, finished, missing, record_of
 from t3lib.study.study import Study

@@ -6,6 +6,7 @@ from typing import Any
 
 from t3lib import results
 from t3lib.files import cache_dir, code_key, content_key
+from t3lib.metrics import by_column
 from t3lib.study.study import Study
 
 Key = tuple[int, float | None]  # seed and, for T3, T
@@ -54,14 +55,7 @@ def record_of(
         "provenance": {},
     }
     if report:
-        forget = {f"forget_{name}": value for name, value in report["forget"].items()}
-        headline = {
-            "fq": "forget_quality",
-            "mu": "model_utility",
-            "ks_statistic": "ks_statistic",
-            "mu_rouge": "mu_rouge",
-        }
-        record["metrics"] = {ours: report[theirs] for ours, theirs in headline.items()} | report["components"] | forget
+        record["metrics"] = by_column(report)
         record["truth_ratio"] = report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]}
         kept = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
         record["records"] = {

@@ -15,6 +15,7 @@ from t3lib.claims import table as claims
 from t3lib.claims.checks import CHECKS
 from t3lib.claims.findings import gap, printed_tables
 from t3lib.errors import UserError
+from t3lib.names import SPLITS
 from t3lib.report import render, tables, verdicts
 from t3lib.theory import experiments as synthetic
 from t3lib.theory import table as bounds_table
@@ -37,7 +38,7 @@ def made(tmp_path_factory):
     every |= {"synthetic": errors, "synthetic_cells": cells}
     every["bounds"] = bounds_table.bounds_table(gammas=(0.02, 0.1), T=(1.0, 2.0), classifiers=3)
     settings = [("tuned", 0.8), ("T=1,w=1", 0.0), ("T=1,w=2", 0.1), ("T=1,w=20", 0.3)]
-    rows = [(split, name, 1.0, fq, 0.9) for split in results.SPLITS for name, fq in settings]
+    rows = [(split, name, 1.0, fq, 0.9) for split in SPLITS for name, fq in settings]
     every["ablations"] = pd.DataFrame(rows, columns=["split", "setting", "T", "fq", "mu_rouge"])
     for name, table in every.items():
         render.write_table(folder / "tables", name, table)

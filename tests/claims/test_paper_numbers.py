@@ -8,10 +8,11 @@ import pytest
 from conftest import ROOT
 from scipy.stats import hmean
 
-from t3lib.metrics import forget_quality_lattice
+from t3lib.metrics import UTILITY, forget_quality_lattice
+from t3lib.names import METHODS, SPLITS
 from t3lib.report import tables
 from t3lib.report.tables import SUMMARY
-from t3lib.results import METHODS, SPLITS, UTILITY, paper_table
+from t3lib.results import paper_table
 
 PRINTED_METHODS = [method for method in METHODS if method != "Retrained"]
 

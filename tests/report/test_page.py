@@ -10,6 +10,7 @@ import pytest
 from fabricate import MARKUP, ROWS, fabricate, fabricate_all, fabricate_data
 
 from t3lib import results
+from t3lib.names import METHODS
 from t3lib.report import page, plots, render, tables
 
 
@@ -74,7 +75,7 @@ def test_answers_are_complete(html):
     assert list(data) == ["forget05", "forget10"]
     part = data["forget10"]["forget"]
     assert len(part["q"]) == ROWS["forget10"] and part["q"][0] == f"Who is {MARKUP}?"
-    assert list(part["by"]) == [*results.METHODS[:-1], "T3, T = 2.5"]
+    assert list(part["by"]) == [*METHODS[:-1], "T3, T = 2.5"]
     truth = fabricate("NPO", "forget10", None, 1)["records"]["forget"]
     assert part["by"]["NPO"]["g"] == [row["generation"] for row in truth]
     assert part["by"]["NPO"]["r"] == pytest.approx([row["rouge"] for row in truth], abs=5.1e-4)

@@ -8,6 +8,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from t3lib import results
+from t3lib.names import BASELINES, METHODS, SPLITS
 from t3lib.report import plots, render, tables
 
 PAPER = {"temperature": 5, "tradeoff": 4, "per_seed": 4, "runtime": 3}
@@ -39,7 +40,7 @@ def test_temperature_draws_the_means(frame):
     axis = plots.temperature(frame, results.paper_table(5)).axes[0]
     table = tables.temperature(frame)
     lines = [line.get_ydata().tolist() for line in axis.lines]
-    for split in results.SPLITS:
+    for split in SPLITS:
         assert any(np.allclose(line, table[table.split == split]["fq"]) for line in lines if len(line) == 5)
         printed = results.paper_table(5)[lambda t, split=split: t.split == split]["fq"].tolist()
         assert printed in lines
@@ -68,16 +69,16 @@ def test_failed_runs_have_no_panel():
 def test_tradeoff_places_every_method_at_its_means(frame):
     figure = plots.tradeoff(frame)
     table = tables.tofu(frame)
-    for axis, split in zip(figure.axes, results.SPLITS):
+    for axis, split in zip(figure.axes, SPLITS):
         means = table[table.split == split][["mu_rouge", "fq"]].to_numpy()
         drawn = np.array([dots.get_offsets()[0] for dots in axis.collections if dots.get_sizes()[0] > 40])
         assert np.allclose(np.array(sorted(map(tuple, drawn))), np.array(sorted(map(tuple, means))))
 
 
 def test_a_method_is_told_by_its_marker_even_in_grey():
-    assert len(set(plots.MARKERS.values())) == len(results.METHODS)
-    looks = {(to_hex(plots.COLOURS[name]), plots.MARKERS[name]) for name in results.METHODS}
-    assert len(looks) == 13 and plots.COLOURS["T3"] not in [plots.COLOURS[name] for name in results.BASELINES]
+    assert len(set(plots.MARKERS.values())) == len(METHODS)
+    looks = {(to_hex(plots.COLOURS[name]), plots.MARKERS[name]) for name in METHODS}
+    assert len(looks) == 13 and plots.COLOURS["T3"] not in [plots.COLOURS[name] for name in BASELINES]
 
 
 def test_runtime_labels_what_it_draws(frame):

@@ -6,8 +6,8 @@ import pytest
 from fabricate import TEMPERATURES, fabricate, fabricate_all
 
 from t3lib import results
+from t3lib.names import METHODS, SPLITS
 from t3lib.report import tables
-from t3lib.results import METHODS, SPLITS
 
 
 @pytest.fixture(scope="module")

@@ -9,6 +9,7 @@ from scipy.stats import hmean, ks_2samp
 
 from t3lib import results
 from t3lib.errors import UserError
+from t3lib.names import METHODS
 from t3lib.settings import settings_of
 from t3lib.study import ablations, methods, study
 from t3lib.world import bases
@@ -24,7 +25,7 @@ def stand(tmp_path_factory):
         yield study.open_study("forget10", stage=STAGE, evaluation={"max_new_tokens": 6})
 
 
-@pytest.mark.parametrize("method", results.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_gives_a_complete_run(method, stand, tmp_path):
     hyper = {} if method in ("Original", "Retrained") else dict(FAST)
     before = {name: value.clone() for name, value in stand.base.state_dict().items()}

@@ -1,0 +1,72 @@
+"""`from t3lib import …` seen from outside, in fresh processes: the same objects in any order, all of them on Tab."""
+
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib import import_module
+from operator import attrgetter
+
+import pytest
+from conftest import ROOT
+
+import t3lib
+
+CHECK = """
+import inspect, types
+from t3lib import unlearn, evaluate, prompt, tilt, fit_head, load_model, extract_features
+assert all(inspect.isfunction(f) for f in (unlearn, evaluate, prompt, tilt, fit_head, load_model, extract_features))
+import t3lib
+for name in t3lib.__all__:
+    value = getattr(t3lib, name)
+    assert isinstance(value, types.ModuleType) == (name == "theory"), name
+    assert value is getattr(t3lib, name), name
+"""
+EVERY_MODULE = """
+import importlib, pkgutil, t3lib
+for module in pkgutil.walk_packages(t3lib.__path__, "t3lib."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+"""
+STAR = """
+from t3lib import *
+from t3lib import *
+assert callable(unlearn) and callable(evaluate) and theory.GaussianMixture
+"""
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        "",
+        STAR,
+        "import t3lib.unlearning, t3lib.evaluation",
+        "import t3lib\nt3lib.evaluate, t3lib.unlearn",
+        EVERY_MODULE,
+        EVERY_MODULE + STAR,
+    ],
+    ids=["at once", "star twice", "modules first", "attributes first", "every module", "every module and star"],
+)
+def test_public_names_are_what_they_say_in_any_order(before):
+    code = "\n".join([before, CHECK, CHECK, STAR, CHECK])
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-800:]
+
+
+def test_tab_shows_every_public_name_before_any_was_used():
+    code = "import sys, t3lib; assert set(t3lib.__all__) <= set(dir(t3lib)); assert 'torch' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_no_public_function_has_the_name_of_a_module():
+    modules = {module.name for module in pkgutil.iter_modules(t3lib.__path__)}
+    assert modules & set(t3lib.__all__) == {"theory"}
+
+
+def test_the_equation_list_names_what_exists():
+    listed = t3lib.__doc__.split("Equations of the paper:")[1].split("\n\n")[0]
+    names = re.findall(r"\b[a-z_]+(?:\.[A-Za-z]\w*)+", listed)
+    assert len(names) > 12
+    for name in names:
+        module, *parts = name.split(".")
+        assert attrgetter(".".join(parts))(import_module(f"t3lib.{module}")), name
