@@ -26,6 +26,7 @@ from t3lib.claims.curves import (
 )
 from t3lib.claims.findings import MISSING, Finding, Tables
 from t3lib.theory import experiments as synthetic
+from t3lib.theory.logistic import probability
 from t3lib.theory.mixture import METHODS, GaussianMixture
 
 SUBSTANTIAL = 0.5  # "substantially reduce": at least halved
@@ -201,8 +202,8 @@ def labels_of_the_spike_are_right(tables: Tables) -> Finding:
     """In most two-class data sets of 25 samples f̂ < ½ at every forget sample."""
     cell, shown = _example()
     two = np.flatnonzero(cell.s.min(axis=1) < cell.s.max(axis=1))
-    right = [bool((_probability(cell.phi[i], cell.z[i][cell.s[i] == 0]) < 0.5).all()) for i in two]
-    here = _probability(cell.phi[shown], cell.z[shown][cell.s[shown] == 0]).max()
+    right = [bool((probability(cell.phi[i], cell.z[i][cell.s[i] == 0]) < 0.5).all()) for i in two]
+    here = probability(cell.phi[shown], cell.z[shown][cell.s[shown] == 0]).max()
     told = f"{np.mean(right):.0%} of {len(two)} two-class data sets; in the one of notebook 01 f̂ reaches {here:.2f}"
     return Finding(bool(np.mean(right) > 0.5), told)
 
@@ -210,7 +211,7 @@ def labels_of_the_spike_are_right(tables: Tables) -> Finding:
 def dip_is_too_wide(tables: Tables) -> Finding:
     cell, shown = _example()
     x = np.linspace(-2, 4, 6001)
-    fitted, best = (float((_probability(phi, x) < 0.9).mean() * 6) for phi in (cell.phi[shown], cell.mixture.phi_star))
+    fitted, best = (float((probability(phi, x) < 0.9).mean() * 6) for phi in (cell.phi[shown], cell.mixture.phi_star))
     return Finding(fitted > best, f"width of the region below 0.9: f̂ {fitted:.2f}, f* {best:.2f}")
 
 
@@ -259,7 +260,3 @@ def _example() -> tuple[synthetic.Cell, int]:
 def _density(T: float, z: float | np.ndarray) -> np.ndarray:
     cell, shown = _example()
     return cell.mixture.density(np.atleast_1d(z), cell.phi[shown], T)
-
-
-def _probability(phi: np.ndarray, z: np.ndarray) -> np.ndarray:
-    return np.exp(-np.logaddexp(0, -(phi[0] + z * (phi[1] + z * phi[2]))))

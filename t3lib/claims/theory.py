@@ -3,13 +3,14 @@
 Whatever is computed on the spot needs no results folder, costs milliseconds, and is the same everywhere.
 """
 
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
 from t3lib import theory
 from t3lib.claims.findings import MISSING, Finding, Tables
 from t3lib.errors import UserError
+from t3lib.theory.logistic import probability
 from t3lib.theory.mixture import Classifier, GaussianMixture
 from t3lib.theory.table import LOWER, ROUNDING
 
@@ -66,8 +67,7 @@ def bayes_is_logistic(tables: Tables) -> Finding:
     for m in _mixtures():
         z, _ = m.mesh()
         share = np.exp(np.log1p(-m.gamma) + m.logp_r(z) - m.logp(z))
-        margin = m.phi_star[0] + z * (m.phi_star[1] + z * m.phi_star[2])
-        worst = max(worst, np.abs(share - np.exp(-np.logaddexp(0, -margin))).max())
+        worst = max(worst, np.abs(share - probability(m.phi_star, z)).max())
     return Finding(worst < 1e-9, f"largest difference {worst:.1g}")
 
 
@@ -105,9 +105,7 @@ def tempering_is_necessary(tables: Tables) -> Finding:
     m, delta = GaussianMixture(v_f=1e-6), 1e-2
     low, high = -np.expm1(-delta / (1 - m.gamma)), -np.expm1(-delta / m.gamma)
 
-    def best(z: np.ndarray) -> np.ndarray:
-        return np.exp(-np.logaddexp(0, -(m.phi_star[0] + z * (m.phi_star[1] + z * m.phi_star[2]))))
-
+    best = partial(probability, m.phi_star)
     harmless = _leak(m, lambda z: (1 - low) * best(z))
     leaky = _leak(m, lambda z: best(z) + high * (1 - best(z)))
     told = (

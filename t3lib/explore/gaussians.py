@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from t3lib.theory.experiments import sample
-from t3lib.theory.logistic import fit_logistic
+from t3lib.theory.logistic import fit_logistic, probability
 from t3lib.theory.mixture import METHODS, GaussianMixture
 from t3lib.theory.quadrature import Array
 
@@ -52,8 +52,8 @@ def state(T: float, v_f: float, gamma: float, n: int, lam: float, seed: int) -> 
         p=np.exp(mixture.logp(z)),
         p_r=np.exp(mixture.logp_r(z)),
         p_f=np.exp(mixture.logp_f(z)),
-        f_hat=_sigmoid(phi, z),
-        f_star=_sigmoid(mixture.phi_star, z),
+        f_hat=probability(phi, z),
+        f_star=probability(mixture.phi_star, z),
         p_hat=mixture.density(z, phi, T),
         samples=samples[0],
         labels=labels[0],
@@ -146,8 +146,3 @@ def _words(now: State) -> str:
         counts,
     )
     return " &nbsp; ".join(parts)
-
-
-def _sigmoid(phi: Array, z: Array) -> Array:
-    margin = phi[0] + z * (phi[1] + z * phi[2])
-    return np.exp(np.minimum(margin, 0.0)) / (1.0 + np.exp(-np.abs(margin)))

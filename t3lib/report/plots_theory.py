@@ -18,6 +18,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from t3lib import theory
 from t3lib.report.plots import STYLE
 from t3lib.theory.experiments import Cell
+from t3lib.theory.logistic import probability
 from t3lib.theory.quadrature import Array
 from t3lib.theory.table import LOWER
 
@@ -103,8 +104,8 @@ def classifier(cell: Cell, trial: int) -> Figure:
     right.grid(False)
     right.spines["right"].set_visible(True)
     x = _fine(cell, -2, 4)
-    right.plot(x, _probability(cell.phi[trial], x), color="black", lw=1.1, label=r"$\hat f(z)$")
-    right.plot(x, _probability(cell.mixture.phi_star, x), color="0.55", lw=0.9, ls=":", label="$f^*(z)$")
+    right.plot(x, probability(cell.phi[trial], x), color="black", lw=1.1, label=r"$\hat f(z)$")
+    right.plot(x, probability(cell.mixture.phi_star, x), color="0.55", lw=0.9, ls=":", label="$f^*(z)$")
     right.set(ylabel="probability of retain", ylim=(0, 1.05))
     handles = [*axis.get_legend_handles_labels()[0], *right.lines]
     figure.legend(handles, ["forget", "retain", r"$\hat f(z)$", "$f^*(z)$"], loc="outside upper center", ncols=4)
@@ -212,10 +213,6 @@ def _colours(vary: str, values: Sequence[float]) -> Mapping[float, str]:
         return dict(zip(values, (PURPLE, BLUE, YELLOW), strict=False))
     dark = [colormaps["viridis"](x) for x in np.linspace(0.0, 0.7, len(values) - 1)]
     return dict(zip(values, [*dark, YELLOW], strict=True))
-
-
-def _probability(phi: Array, z: Array) -> Array:
-    return 1 / (1 + np.exp(-np.clip(phi[0] + z * (phi[1] + z * phi[2]), -700, 700)))
 
 
 def _fine(cell: Cell, low: float, high: float) -> Array:

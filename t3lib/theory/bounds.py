@@ -4,21 +4,19 @@
 `mixture` is a t3lib.theory.mixture.GaussianMixture. Scalars may be arrays wherever numpy broadcasts.
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import brentq
+from scipy.optimize.elementwise import find_root
 
 from t3lib.errors import UserError
 from t3lib.theory import quadrature
-from t3lib.theory.checks import at_least, inside, positive
-from t3lib.theory.quadrature import Array
-
-if TYPE_CHECKING:
-    from t3lib.theory.mixture import Classifier, GaussianMixture
+from t3lib.theory.checks import check
+from t3lib.theory.logistic import probability
+from t3lib.theory.mixture import Classifier, GaussianMixture
+from t3lib.theory.quadrature import Array, Rows
 
 
 # ---- the untempered estimator ----------------------------------------------------------------------------------------
@@ -31,14 +29,14 @@ def bound_retain_untempered(delta: ArrayLike, gamma: float) -> Array:
 def bound_forget_untempered(delta: ArrayLike, gamma: float, peak: ArrayLike) -> Array:
     """Forget Error(p̂_1) ≤ ‖p_f‖_∞ √(2δ / (1 − γ))   (Theorem 3.4)."""
     _check(delta, gamma)
-    at_least("peak", peak, 0.0)
+    check("peak", peak, 0)
     return np.asarray(peak) * np.sqrt(2 * np.asarray(delta) / (1 - gamma))
 
 
 def forget_lower_bound(delta: ArrayLike, gamma: float, peak: ArrayLike) -> Array:
     """Some f̂ with excess risk δ has Forget Error(p̂_1) ≥ ‖p_f‖_∞ γ(1 − e^(−δ/γ)) / (1 − γ e^(−δ/γ))   (Theorem 3.5)."""
     _check(delta, gamma)
-    at_least("peak", peak, 0.0)
+    check("peak", peak, 0)
     epsilon = -np.expm1(-np.asarray(delta) / gamma)
     return np.asarray(peak) * gamma * epsilon / ((1 - gamma) + gamma * epsilon)
 
@@ -59,8 +57,8 @@ def witness(delta: ArrayLike, gamma: float, peak: ArrayLike, T: float = 1.0, sha
     (1−γ)^(1/T) / N, on Z_f it is (γ peak)^(1/T) ε^w / N. T = w = 1 gives Eq. 10. `excess_risk` is that of f̂ itself.
     """
     _check(delta, gamma, T)
-    positive("sharpen", sharpen)
-    at_least("peak", peak, 0.0)
+    check("sharpen", sharpen, 0, open_=True)
+    check("peak", peak, 0)
     peak = np.asarray(peak, dtype=float)
     epsilon = -np.expm1(-np.asarray(delta, dtype=float) / gamma)
     on_retain = (1 - gamma) ** (1 / T)
@@ -73,26 +71,18 @@ def witness(delta: ArrayLike, gamma: float, peak: ArrayLike, T: float = 1.0, sha
 # ---- lemmas ----------------------------------------------------------------------------------------------------------
 def bound_classifier_l1(delta: ArrayLike) -> Array:
     """E_p |f* − f̂| ≤ √(δ / 2)   (Lemma A.1)."""
-    at_least("delta", delta, 0.0)
+    check("delta", delta, 0)
     return np.sqrt(np.asarray(delta) / 2)
 
 
 def classifier_l1(mixture: GaussianMixture, phi: Array) -> Array:
     """E_p |f* − f̂|, the left side of Lemma A.1, split where the classifiers cross; phi (N, 3) -> (N,)."""
     edges = mixture.classifier_edges(phi)
-    z, w = quadrature.nodes(edges)
-    p, f, best = np.exp(mixture.logp(z)), _sigmoid(phi, z), _sigmoid(mixture.phi_star[None], z)
-    panels = (w * p * (best - f)).reshape(len(z), -1, len(quadrature.NODE)).sum(axis=2)
-
-    def crossing(m: Array, i: Array, x: Array) -> Array:
-        gap = mixture.phi_star - phi[i]
-        return gap[:, 0] + x * (gap[:, 1] + x * gap[:, 2])
-
-    def gap(m: Array, i: Array, x: Array) -> Array:
-        return np.exp(mixture.logp(x)) * (_sigmoid(mixture.phi_star[None], x) - _sigmoid(phi[i], x))
-
-    near = np.ones_like(z, dtype=bool)
-    return quadrature.integral_of_absolute(edges, z, panels[None], (best > f)[None], near, crossing, gap)[0]  # type: ignore[arg-type]
+    crossings, _ = quadrature.where_logit_is(0.0, phi - mixture.phi_star)
+    crossings = np.clip(crossings, edges[:, :1], edges[:, -1:])
+    z, w = quadrature.nodes(np.sort(np.concatenate([edges, crossings], axis=1), axis=1))
+    gap = probability(mixture.phi_star, z) - probability(phi[:, None], z)
+    return (w * np.exp(mixture.logp(z)) * np.abs(gap)).sum(axis=1)
 
 
 def bound_partition(delta: ArrayLike, gamma: float, T: ArrayLike, entropy: float) -> Array:
@@ -154,12 +144,12 @@ def bound_retain_tempered(mixture: GaussianMixture, delta: ArrayLike, T: float, 
 
 def absolute_log_functional(mixture: GaussianMixture, tau: ArrayLike) -> Array:
     """∫ p^(1/τ) |ln p|, the mixture functional of Theorem 3.8 and Appendix E; the shape of tau."""
-    at_least("tau", tau, 1.0)
+    check("tau", tau, 1)
     taus = np.asarray(tau, dtype=float)
     z, _ = mixture.mesh(float(taus.max()))
     logp = mixture.logp(z)
     j = np.flatnonzero((logp[1:] > 0) != (logp[:-1] > 0))  # |ln p| has a kink where p = 1
-    kinks = quadrature.roots_in_brackets(mixture.logp, z[j], z[j + 1], steps=40)
+    kinks = find_root(mixture.logp, (z[j], z[j + 1])).x
     z, w = mixture.mesh(float(taus.max()), breaks=kinks)
     logp = mixture.logp(z)
     values = [(w * np.exp(logp / t) * np.abs(logp)).sum() for t in taus.ravel()]
@@ -171,31 +161,28 @@ def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Arra
 
     ψ is convex, so τ is unique; shape of the batch. T = 1 gives 1.
     """
-    at_least("T", T, 1.0)
+    check("T", T, 1)
     if callable(phi):
         raise UserError("phi must be an array (3,) or (N, 3) here, got a callable")
     batch = np.atleast_2d(np.asarray(phi, dtype=float))
-    if T == 1.0:
-        stars = np.ones(len(batch))
-    else:
+    stars = np.ones(len(batch))
+    if T > 1.0:
         z, w = quadrature.nodes(mixture.classifier_edges(batch, T))
-        logp, tilt = mixture.logp(z), w * _sigmoid(batch, z)
-        slope = (np.log((tilt * np.exp(logp)).sum(axis=1)) - np.log((tilt * np.exp(logp / T)).sum(axis=1))) / (
-            1 - 1 / T
-        )
+        logp, tilt = mixture.logp(z), w * probability(batch[:, None], z)
+        ends = (np.log((tilt * np.exp(alpha * logp)).sum(axis=1)) for alpha in (1.0, 1 / T))
+        slope = np.subtract(*ends) / (1 - 1 / T)
 
-        def excess(alpha: Array) -> Array:
-            mass = tilt * np.exp(alpha[:, None] * logp)
-            return (mass * logp).sum(axis=1) / mass.sum(axis=1) - slope
+        def excess(alpha: Array, i: Rows) -> Array:
+            mass = tilt[i] * np.exp(alpha[:, None] * logp[i])
+            return (mass * logp[i]).sum(axis=1) / mass.sum(axis=1) - slope[i]
 
-        ends = np.full(len(batch), 1 / T), np.ones(len(batch))
-        stars = 1 / quadrature.roots_in_brackets(excess, *ends, steps=30)
+        stars = 1 / find_root(excess, (np.full(len(batch), 1 / T), stars), args=(np.arange(len(batch)),)).x
     return stars if np.ndim(phi) == 2 else float(stars[0])
 
 
 def tau_star_forget(mixture: GaussianMixture, T: float) -> float:
     """τ with ∫_{1/T}^1 M dα = (1 − 1/T) M(1/τ),  M(α) = ∫ p_f |∂q_α/∂α|   (proof of Theorem 3.7; q_α ∝ p_r p^(α−1))."""
-    at_least("T", T, 1.0)
+    check("T", T, 1)
     if T == 1.0:
         return 1.0
     z, w = mixture.mesh(T)
@@ -216,8 +203,8 @@ def tau_star_forget(mixture: GaussianMixture, T: float) -> float:
 
 def gaussian_power_log_integral(v: ArrayLike, tau: ArrayLike) -> Array:
     """∫ p_v^(1/τ) |ln p_v| = √τ (2πv)^((τ−1)/2τ) (τ/2 + ½ ln 2πv),  p_v = N(0, v), v ≥ 1/2π   (Appendix E)."""
-    at_least("v", v, 1 / (2 * np.pi))
-    at_least("tau", tau, 1.0)
+    check("v", v, 1 / (2 * np.pi))
+    check("tau", tau, 1)
     v, tau = np.asarray(v, dtype=float), np.asarray(tau, dtype=float)
     return np.sqrt(tau) * (2 * np.pi * v) ** ((tau - 1) / (2 * tau)) * (tau / 2 + 0.5 * np.log(2 * np.pi * v))
 
@@ -225,8 +212,8 @@ def gaussian_power_log_integral(v: ArrayLike, tau: ArrayLike) -> Array:
 # ---- logistic regression -----------------------------------------------------------------------------------------
 def logistic_lambda(phi_norm: float, second_moment: float, n: ArrayLike) -> Array:
     """λ = √(2 E‖z‖² / n) / ‖φ*‖, the λ that minimises Proposition C.1."""
-    at_least("n", n, 1)
-    positive("phi_norm", phi_norm)
+    check("n", n, 1)
+    check("phi_norm", phi_norm, 0, open_=True)
     return np.sqrt(2 * second_moment / np.asarray(n, dtype=float)) / phi_norm
 
 
@@ -238,28 +225,18 @@ def bound_logistic_excess_risk(
     Here z stands for the features; for Appendix E that is mixture.second_moment() and the norm of mixture.phi_star.
     """
     lam = logistic_lambda(phi_norm, second_moment, n) if lam is None else np.asarray(lam, dtype=float)
-    at_least("n", n, 1)
-    if not np.all(np.asarray(lam) > 0):
-        raise UserError(f"lam must be positive in Proposition C.1, got {float(np.min(lam))!r}")
+    check("n", n, 1)
+    check("lam", lam, 0, open_=True)
     return lam * phi_norm**2 + 2 * second_moment / (np.asarray(n, dtype=float) * lam)
 
 
-def _sigmoid(phi: Array, z: Array) -> Array:
-    """σ(φ·[1, z, z²]) for phi (N, 3) and z (N,) or (N, J)."""
-    c0, c1, c2 = (phi[:, k].reshape(-1, *[1] * (z.ndim - 1)) for k in range(3))
-    margin = c0 + z * (c1 + z * c2)
-    return np.exp(np.minimum(margin, 0.0)) / (1.0 + np.exp(-np.abs(margin)))
-
-
 def _check(delta: ArrayLike, gamma: float, T: ArrayLike = 1.0) -> None:
-    at_least("delta", delta, 0.0)
-    inside("gamma", gamma, 0.0, 1.0)
-    at_least("T", T, 1.0)
+    check("delta", delta, 0)
+    check("gamma", gamma, 0, 1, open_=True)
+    check("T", T, 1)
 
 
 def _check_tau(tau: ArrayLike, T: float) -> None:
     """1 ≤ τ ≤ T, up to the rounding of a root."""
-    at_least("T", T, 1.0)
-    at_least("tau", tau, 1.0)
-    if not np.all(np.asarray(tau) <= T * (1 + 1e-9)):
-        raise UserError(f"tau must be at most T = {T!r}, got {float(np.max(tau))!r}")
+    check("T", T, 1)
+    check("tau", tau, 1, T * (1 + 1e-9))

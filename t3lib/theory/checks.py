@@ -1,4 +1,4 @@
-"""Checks of arguments; each raises a UserError (a ValueError) that names the argument and the value it had."""
+"""The one check of arguments in the theory."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -6,32 +6,13 @@ from numpy.typing import ArrayLike
 from t3lib.errors import UserError
 
 
-def inside(name: str, value: float, low: float, high: float) -> None:
-    """low < value < high."""
-    if not low < value < high:
-        raise UserError(f"{name} must lie strictly between {low:g} and {high:g}, got {value!r}")
-
-
-def positive(name: str, value: float) -> None:
-    """0 < value < inf."""
-    if not 0.0 < value < float("inf"):
-        raise UserError(f"{name} must be a positive finite number, got {value!r}")
-
-
-def finite(name: str, value: ArrayLike) -> None:
-    """Every element a finite number."""
+def check(name: str, value: ArrayLike, low: float = -np.inf, high: float = np.inf, *, open_: bool = False) -> None:
+    """Every element is finite and in [low, high], or with open_ in (low, high); else a UserError that names both."""
     values = np.asarray(value, dtype=float)
-    if not (good := np.isfinite(values)).all():
-        raise UserError(f"{name} must be finite, got {_first_bad(values, good)}")
-
-
-def at_least(name: str, value: ArrayLike, low: float) -> None:
-    """Every element finite and ≥ low."""
-    values = np.asarray(value, dtype=float)
-    good = np.isfinite(values) & (values >= low)
-    if values.size == 0 or not good.all():
-        raise UserError(f"{name} must be finite and at least {low:g}, got {_first_bad(values, good)}")
-
-
-def _first_bad(values: np.ndarray, good: np.ndarray) -> str:
-    return "nothing" if values.size == 0 else f"{float(values[~good].flat[0])!r}"
+    within = (low < values) & (values < high) if open_ else (low <= values) & (values <= high)
+    good = within & np.isfinite(values)
+    if values.size and good.all():
+        return
+    bad = repr(float(values[~good].flat[0])) if values.size else "nothing"
+    left, right = "(" if open_ or np.isinf(low) else "[", ")" if open_ or np.isinf(high) else "]"
+    raise UserError(f"{name} must lie in {left}{low:g}, {high:g}{right}, got {bad}")

@@ -8,39 +8,22 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 
 from t3lib.errors import UserError
-from t3lib.theory.checks import at_least, inside
+from t3lib.theory.checks import check
 from t3lib.theory.quadrature import Array
 
 
 def density_ratio_under_imbalance(f: ArrayLike, mu: float, gamma: float) -> Array:
     """p_r / p = μ f_μ / ((μ − γ) f_μ + γ(1 − μ))   (Appendix D); f_μ trained at forget share μ, population share γ."""
-    inside("mu", mu, 0.0, 1.0)
-    inside("gamma", gamma, 0.0, 1.0)
+    check("mu", mu, 0, 1, open_=True)
+    check("gamma", gamma, 0, 1, open_=True)
     f = np.asarray(f, dtype=float)
-    good = (f >= -1e-12) & (f <= 1 + 1e-12)  # a computed probability may miss 1 by its rounding
-    if not good.all():
-        raise UserError(f"f must lie in [0, 1], got {float(f[~good].flat[0])!r}")
+    check("f", f, -1e-12, 1 + 1e-12)  # a computed probability may miss 1 by its rounding
     return mu * f / ((mu - gamma) * f + gamma * (1 - mu))
-
-
-def correct_prior(f: ArrayLike, mu: float, gamma: float) -> Array:
-    """f_γ = (1 − γ) μ f_μ / ((μ − γ) f_μ + γ(1 − μ)), so that Appendix D's p̄_r ∝ p f_γ; values in [0, 1].
-
-    Equal to σ(logit f_μ + prior_shift(mu, gamma)): under imbalance only the intercept is wrong.
-    """
-    return (1 - gamma) * density_ratio_under_imbalance(f, mu, gamma)
-
-
-def prior_shift(mu: float, gamma: float) -> float:
-    """ln[(1 − γ) μ / (γ (1 − μ))]: what correct_prior adds to the logit (and so to the intercept of φ)."""
-    inside("mu", mu, 0.0, 1.0)
-    inside("gamma", gamma, 0.0, 1.0)
-    return float(np.log((1 - gamma) * mu / (gamma * (1 - mu))))
 
 
 def kl_of_temperature(logp: Array, T: float, weights: ArrayLike = 1.0) -> float:
     """KL(p^(T) ‖ p) for p^(T) ∝ p^(1/T): the radius C of the KL ball that T fills   (Eq. 24). logp at nodes (J,)."""
-    at_least("T", T, 1.0)
+    check("T", T, 1)
     mass = np.asarray(weights) * np.exp((logp - logp.max()) / T)
     q = mass / mass.sum()
     # ln q − ln p on a node is (1/T − 1) ln p − ln Z, and the weight cancels
@@ -53,7 +36,7 @@ def temperature_of_kl(logp: Array, radius: float, weights: ArrayLike = 1.0) -> f
 
     logp (J,): log probabilities, or log densities with quadrature weights. inf when even the uniform law fits the ball.
     """
-    at_least("radius", radius, 0.0)
+    check("radius", radius, 0)
     if radius == 0.0:
         return 1.0
     if kl_of_temperature(logp, 1e12, weights) <= radius:
@@ -63,7 +46,7 @@ def temperature_of_kl(logp: Array, radius: float, weights: ArrayLike = 1.0) -> f
 
 def tempered_mass(logp: Callable[[float], float], T: float) -> float:
     """∫ p^(1/T) over the line for any log density   (Remark 3.2); a power tail |z|^(−α) needs α > T."""
-    at_least("T", T, 1.0)
+    check("T", T, 1)
     for side in (-1.0, 1.0):
         tail = (logp(side * 1e9) - logp(side * 1e6)) / np.log(1e3)  # d ln p / d ln |z| far out
         if tail / T >= -1.0 - 1e-6:

@@ -1,4 +1,4 @@
-"""Regularised logistic regression on [1, z, z²], a whole batch of data sets at once, to machine precision.
+"""The classifiers σ(φ·[1, z, z²]) of Appendix E, and their regularised fit for a whole batch of data sets at once.
 
     L_n(φ) = (1/n) Σ ℓ(σ(φ·[1, z_i, z_i²]), s_i) + λ ‖φ‖²                                        (Eq. 3, Appendix E)
 
@@ -10,16 +10,27 @@ Letters: M problems, n samples each.
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy.optimize import linprog
+from scipy.special import expit, log_expit
 
 from t3lib.errors import UserError
-from t3lib.theory.checks import at_least, finite
-from t3lib.theory.quadrature import Array, softplus
+from t3lib.theory.checks import check
+from t3lib.theory.quadrature import Array
+
+
+def logit(phi: Array, z: ArrayLike) -> Array:
+    """φ·[1, z, z²]; phi (..., 3) broadcasts against z: (3,) with any z, (M, 1, 3) with z (M, J)."""
+    z = np.asarray(z, dtype=float)
+    return phi[..., 0] + z * (phi[..., 1] + z * phi[..., 2])
+
+
+def probability(phi: Array, z: ArrayLike) -> Array:
+    """f(z) = σ(φ·[1, z, z²]), the probability of retain   (Appendix E); shapes as in `logit`."""
+    return expit(logit(phi, z))
 
 
 def objective(phi: Array, z: Array, s: Array, lam: ArrayLike) -> Array:
-    """(1/n) Σ softplus(−(2 s_i − 1) φ·[1, z_i, z_i²]) + λ ‖φ‖²   (Eq. 3); phi (M, 3), z and s (M, n) -> (M,)."""
-    margin = (2.0 * s - 1.0) * (phi[:, :1] + z * (phi[:, 1:2] + z * phi[:, 2:]))
-    return softplus(-margin).mean(axis=1) + np.asarray(lam) * (phi**2).sum(axis=1)
+    """(1/n) Σ −ln σ((2 s_i − 1) φ·[1, z_i, z_i²]) + λ ‖φ‖²   (Eq. 3); phi (M, 3), z and s (M, n) -> (M,)."""
+    return -log_expit((2.0 * s - 1.0) * logit(phi[:, None], z)).mean(axis=1) + np.asarray(lam) * (phi**2).sum(axis=1)
 
 
 def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 200) -> Array:
@@ -31,10 +42,10 @@ def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 20
     z2, s2 = np.atleast_2d(np.asarray(z, dtype=float)), np.atleast_2d(np.asarray(s, dtype=float))
     if z2.shape != s2.shape or z2.shape[1] == 0:
         raise UserError(f"z and s must have one shape with n ≥ 1 samples, got {z2.shape} and {s2.shape}")
-    finite("z", z2)
+    check("z", z2)
     if not np.isin(s2, (0.0, 1.0)).all():
         raise UserError(f"s must hold 0 (forget) and 1 (retain), got {s2[~np.isin(s2, (0.0, 1.0))].flat[0]!r}")
-    at_least("lam", lam, 0.0)
+    check("lam", lam, 0)
     lams = np.broadcast_to(np.asarray(lam, dtype=float), len(z2)).copy()
     for row in np.flatnonzero(lams == 0):
         _refuse_without_minimiser(z2[row], s2[row], int(row))
@@ -52,8 +63,7 @@ def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
     open_ = np.arange(len(z))
     for _ in range(max_steps):
         signs, basis, penalty, current = sign[open_], powers[open_], lam[open_], phi[open_]
-        margin = signs * (basis[:, :, :3] @ current[:, :, None])[:, :, 0]
-        miss = np.exp(-np.maximum(margin, 0.0)) / (1.0 + np.exp(-np.abs(margin)))  # σ(−margin)
+        miss = expit(-signs * (basis[:, :, :3] @ current[:, :, None])[:, :, 0])
         gradient = -((signs * miss)[:, None, :] @ basis[:, :, :3])[:, 0] / n + 2 * penalty[:, None] * current
         moments = ((miss * (1.0 - miss))[:, None, :] @ basis)[:, 0] / n
         hessian = moments[:, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]] + 2 * penalty[:, None, None] * np.eye(3)

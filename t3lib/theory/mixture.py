@@ -7,19 +7,23 @@
 Numbers are those of arXiv:2602.10217. Everything is float64; quadrature.py explains where the accuracy comes from.
 A classifier `phi` is an array (3,), a batch of them (N, 3), or a callable f(z) with values in [0, 1]; T a number or an
 array (K,). Results have the shape of the batch followed by the shape of T; a single classifier and T give a float.
-"""
 
-from __future__ import annotations
+`method` says what stands for p^(1/T) in the partition function N_T = ∫ p^(1/T) f̂. "negligible_overlap" puts
+(1−γ)^(1/T) p_r^(1/T) + γ^(1/T) p_f^(1/T), as the paper does (Appendix E): exact at T = 1, an over-estimate above it
+because x ↦ x^(1/T) is subadditive. `sharpen` = w puts f̂^w in f̂'s place (Remark 3.6).
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
+from scipy.special import log_expit
 
 from t3lib.errors import UserError
 from t3lib.theory import quadrature
-from t3lib.theory.checks import at_least, finite, inside, positive
+from t3lib.theory.checks import check
+from t3lib.theory.logistic import logit
 from t3lib.theory.quadrature import Array, Rows
 
 Classifier = ArrayLike | Callable[[Array], Array]
@@ -40,11 +44,11 @@ class GaussianMixture:
     v_f: float = 1e-3
 
     def __post_init__(self) -> None:
-        inside("gamma", self.gamma, 0.0, 1.0)
-        finite("mu_r", self.mu_r)
-        finite("mu_f", self.mu_f)
-        positive("v_r", self.v_r)
-        positive("v_f", self.v_f)
+        check("gamma", self.gamma, 0, 1, open_=True)
+        check("mu_r", self.mu_r)
+        check("mu_f", self.mu_f)
+        check("v_r", self.v_r, 0, open_=True)
+        check("v_f", self.v_f, 0, open_=True)
 
     # ---- densities -------------------------------------------------------------------------------------------------
     def logp_r(self, z: Array) -> Array:
@@ -55,10 +59,13 @@ class GaussianMixture:
         """ln p_f(z)."""
         return -0.5 * ((z - self.mu_f) ** 2 / self.v_f + np.log(2 * np.pi * self.v_f))
 
+    def log_parts(self, z: Array) -> tuple[Array, Array]:
+        """ln[(1 − γ) p_r(z)] and ln[γ p_f(z)], the two terms of Eq. 1."""
+        return np.log1p(-self.gamma) + self.logp_r(z), np.log(self.gamma) + self.logp_f(z)
+
     def logp(self, z: Array) -> Array:
         """ln p(z) = ln[(1 − γ) p_r + γ p_f]   (Eq. 1)."""
-        a, b = np.log1p(-self.gamma) + self.logp_r(z), np.log(self.gamma) + self.logp_f(z)
-        return np.maximum(a, b) + np.log1p(np.exp(-np.abs(a - b)))
+        return np.logaddexp(*self.log_parts(z))
 
     def entropy_retain(self) -> float:
         """H(p_r) = ½ ln(2πe v_r), in nats."""
@@ -87,8 +94,7 @@ class GaussianMixture:
         spans = [(m, reach * np.sqrt(T * v), np.sqrt(v)) for m, v in ((self.mu_r, self.v_r), (self.mu_f, self.v_f))]
         lo, hi = min(m - r for m, r, _ in spans), max(m + r for m, r, _ in spans)
         panels = [np.linspace(m - r, m + r, 1 + int(np.ceil(r / s))) for m, r, s in spans]  # two sd a panel
-        crossing = quadrature.pole_edges(*quadrature.sigmoid_poles(self.phi_star[None]), lo, hi)[0]
-        return np.unique(np.concatenate([*panels, crossing]))
+        return np.unique(np.concatenate([*panels, quadrature.pole_edges(self.phi_star[None], lo, hi)[0]]))
 
     def mesh(self, T: float = 1.0, breaks: ArrayLike = ()) -> tuple[Array, Array]:
         """Nodes and weights (J,), (J,) for smooth integrands of z; `breaks` are extra edges, e.g. at kinks."""
@@ -106,50 +112,31 @@ class GaussianMixture:
                 return np.concatenate([tilt, weights * np.maximum([logf, log1mf], -745.0)])
 
             return quadrature.refine(fixed, integrands)[None]
-        own = quadrature.pole_edges(*quadrature.sigmoid_poles(phi), fixed[0], fixed[-1])
-        return np.sort(np.concatenate([np.broadcast_to(fixed, (len(phi), len(fixed))), own], axis=1), axis=1)
+        poles = quadrature.pole_edges(phi, fixed[0], fixed[-1])
+        return np.sort(np.concatenate([np.broadcast_to(fixed, (len(phi), len(fixed))), poles], axis=1), axis=1)
 
     # ---- what the theory is about ----------------------------------------------------------------------------------
-    def population_risk(self, phi: Classifier) -> Array | float:
-        """L(f) = (1 − γ) E_{p_r}[−ln f] + γ E_{p_f}[−ln(1 − f)], in nats   (Section 3.2)."""
-
-        def pass_(part: Batch) -> Array:
-            z, w = quadrature.nodes(self.classifier_edges(part))
-            logf, log1mf = log_probabilities(part, z)
-            return (w * self._risk_density(z, -logf, -log1mf)).sum(axis=1)[:, None]
-
-        return _shaped(phi, 1.0, _chunked(phi, pass_))
-
     def excess_risk(self, phi: Classifier) -> Array | float:
-        """δ = L(f) − L(f*) = E_p KL(Ber(f*) ‖ Ber(f)) ≥ 0, in nats   (Section 3.2)."""
+        """δ = L(f) − L(f*) = (1 − γ) E_{p_r} ln(f*/f) + γ E_{p_f} ln((1 − f*)/(1 − f)) ≥ 0, in nats   (Section 3.2)."""
 
-        def pass_(part: Batch) -> Array:
+        def risks(part: Batch) -> Array:
             z, w = quadrature.nodes(self.classifier_edges(part))
             (logf, log1mf), (best, best1m) = log_probabilities(part, z), log_probabilities(self.phi_star[None], z)
-            return (w * self._risk_density(z, best - logf, best1m - log1mf)).sum(axis=1)[:, None]
+            shares = (1 - self.gamma) * np.exp(self.logp_r(z)), self.gamma * np.exp(self.logp_f(z))
+            return (w * (_times(shares[0], best - logf) + _times(shares[1], best1m - log1mf))).sum(axis=1)[:, None]
 
-        return _shaped(phi, 1.0, _chunked(phi, pass_))
-
-    def _risk_density(self, z: Array, retain_loss: Array, forget_loss: Array) -> Array:
-        p_r, p_f = np.exp(self.logp_r(z)), np.exp(self.logp_f(z))
-        return (1 - self.gamma) * _times(p_r, retain_loss) + self.gamma * _times(p_f, forget_loss)
+        return _shaped(phi, 1.0, _chunked(phi, risks))
 
     def partition(self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0) -> Array | float:
-        """N_T = ∫ p^(1/T) f̂   (Eq. 8).
-
-        method="negligible_overlap" puts (1−γ)^(1/T) p_r^(1/T) + γ^(1/T) p_f^(1/T) for p^(1/T), as the paper does
-        (Appendix E): exact at T = 1, an over-estimate above it because x ↦ x^(1/T) is subadditive.
-        `sharpen` = w puts f̂^w in f̂'s place (Remark 3.6).
-        """
+        """N_T = ∫ p^(1/T) f̂   (Eq. 8)."""
         temps = _temperatures(T)
 
-        def pass_(part: Batch) -> Array:
+        def masses(part: Batch) -> Array:
             z, w = quadrature.nodes(self.classifier_edges(part, temps.max(), sharpen))
-            logf = sharpen * log_probabilities(part, z)[0]
-            tempered = self._tempered(z, method)
-            return np.stack([(w * np.exp(logf) * tempered(t)).sum(axis=1) for t in temps], axis=1)
+            f, tempered = np.exp(sharpen * log_probabilities(part, z)[0]), self._tempered(z, method)
+            return np.stack([(w * f * tempered(t)).sum(axis=1) for t in temps], axis=1)
 
-        return _shaped(phi, T, _chunked(phi, pass_))
+        return _shaped(phi, T, _chunked(phi, masses))
 
     def _tempered(self, z: Array, method: str) -> Callable[[float], Array]:
         """T ↦ what stands for p(z)^(1/T) inside the partition function."""
@@ -158,7 +145,7 @@ class GaussianMixture:
         if method == "exact":
             logp = self.logp(z)
             return lambda t: np.exp(logp / t)
-        a, b = np.log1p(-self.gamma) + self.logp_r(z), np.log(self.gamma) + self.logp_f(z)
+        a, b = self.log_parts(z)
         return lambda t: np.exp(a / t) + np.exp(b / t)
 
     def retain_error(self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0) -> Array | float:
@@ -179,57 +166,55 @@ class GaussianMixture:
         self, phi: Classifier, T: ArrayLike, methods: tuple[str, ...] = METHODS, sharpen: float = 1.0
     ) -> dict[str, tuple[Array | float, Array | float]]:
         """{method: (Retain Error, Forget Error)}: both partition functions for little more than the price of one."""
-        temps, unknown = _temperatures(T), [name for name in methods if name not in METHODS]
-        if unknown:
-            raise UserError(f"method must be one of {METHODS}, got {unknown[0]!r}")
-        positive("sharpen", sharpen)
-        columns = _chunked(phi, lambda part: self._errors_pass(part, temps, methods, sharpen))
+        temps = _temperatures(T)
+        check("sharpen", sharpen, 0, open_=True)
+        columns = _chunked(phi, lambda part: self._errors(part, temps, methods, sharpen))
         sides = columns.reshape(-1, 2, len(temps), len(methods))
         return {
             m: (_shaped(phi, T, sides[:, 0, :, k]), _shaped(phi, T, sides[:, 1, :, k])) for k, m in enumerate(methods)
         }
 
-    def _errors_pass(self, phi: Batch, temps: Array, methods: tuple[str, ...], sharpen: float) -> Array:
+    def _errors(self, phi: Batch, temps: Array, methods: tuple[str, ...], sharpen: float) -> Array:
         """(N, 2 · K · methods) errors of one chunk. With N_T known the two methods differ by a constant factor of p̂."""
         edges = self.classifier_edges(phi, temps.max(), sharpen)
         z, w = quadrature.nodes(edges)
-        logp_r, logp, logf = self.logp_r(z), self.logp(z), sharpen * log_probabilities(phi, z)[0]
-        p_r, f, weight = np.exp(logp_r), np.exp(logf), w * np.exp(self.logp_f(z))
+        logp_r, logp_f, logp = self.logp_r(z), self.logp_f(z), self.logp(z)
+        logf = sharpen * log_probabilities(phi, z)[0]
+        p_r, f, weight = np.exp(logp_r), np.exp(logf), w * np.exp(logp_f)
         base, slope = (_times(w * p_r, part).sum(axis=1) for part in (logp_r - logf, logp))
-        near = self.logp_f(z) > np.log(self.peak_forget()) - 50.0  # elsewhere p_f / its peak is below 2e-22
-        inside_n = {method: self._tempered(z, method) for method in methods}
+        near = logp_f > np.log(self.peak_forget()) - 50.0  # elsewhere p_f / its peak is below 2e-22
+        tempered = {method: self._tempered(z, method) for method in methods}
         log_n, panels, above = [], [], []
         for t in temps:
             power = np.exp(logp / t) * f
             for method in methods:
-                mass = np.einsum("nj,nj->n", w, power if method == "exact" else inside_n[method](t) * f)
+                mass = np.einsum("nj,nj->n", w, power if method == "exact" else tempered[method](t) * f)
                 gap = p_r - power / mass[:, None]
                 log_n.append(np.log(mass))
-                panels.append((weight * gap).reshape(len(z), -1, len(quadrature.NODE)) @ np.ones(len(quadrature.NODE)))
+                panels.append(quadrature.panel_sums(weight * gap))
                 above.append(gap > 0)
-        steps, log_n_all = np.repeat(temps, len(methods)), np.stack(log_n)
+        steps, log_ns = np.repeat(temps, len(methods)), np.stack(log_n)
 
-        def logp_hat(m: Rows, i: Rows, x: Array) -> Array:
-            lift = (slice(None), *[None] * (x.ndim - 1))
+        def logp_hat(x: Array, m: Rows, i: Rows) -> Array:
             logf = log_probabilities(phi if callable(phi) else phi[i], x)[0]
-            return self.logp(x) / steps[m][lift] + sharpen * logf - log_n_all[m, i][lift]
+            return self.logp(x) / steps[m] + sharpen * logf - log_ns[m, i]
 
-        def log_ratio(m: Rows, i: Rows, x: Array) -> Array:
-            return self.logp_r(x) - logp_hat(m, i, x)
+        def log_ratio(x: Array, m: Rows, i: Rows) -> Array:
+            return self.logp_r(x) - logp_hat(x, m, i)
 
-        def integrand(m: Rows, i: Rows, x: Array) -> Array:
-            return np.exp(self.logp_f(x)) * (np.exp(self.logp_r(x)) - np.exp(logp_hat(m, i, x)))
+        def integrand(x: Array, m: Rows, i: Rows) -> Array:
+            return np.exp(self.logp_f(x)) * (np.exp(self.logp_r(x)) - np.exp(logp_hat(x, m, i)))
 
         sums, signs = np.stack(panels), np.stack(above)
         forget = quadrature.integral_of_absolute(edges, z, sums, signs, near, log_ratio, integrand)
-        retain = base - slope / steps[:, None] + log_n_all
+        retain = base - slope / steps[:, None] + log_ns
         return np.concatenate([retain, forget]).T
 
     def density(self, z: Array, phi: Classifier, T: float, method: str = "exact", sharpen: float = 1.0) -> Array:
         """p̂_T(z) = p(z)^(1/T) f̂(z)^w / N_T   (Eq. 8), for one classifier; z and the result (J,)."""
-        (temp,), n_t = _temperatures(T), self.partition(phi, T, method, sharpen)
-        logf = log_probabilities(batch_of(phi), np.asarray(z, dtype=float)[None])[0][0]
-        return np.exp(self.logp(np.asarray(z, dtype=float)) / temp + sharpen * logf) / n_t
+        z, (temp,), n_t = np.asarray(z, dtype=float), _temperatures(T), self.partition(phi, T, method, sharpen)
+        logf = log_probabilities(batch_of(phi), z[None])[0][0]
+        return np.exp(self.logp(z) / temp + sharpen * logf) / n_t
 
 
 # ---- shapes: batches of classifiers, chunks, scalars ----------------------------------------------------------------
@@ -243,11 +228,22 @@ def batch_of(phi: Classifier) -> Batch:
     return np.atleast_2d(array)
 
 
-def _chunked(phi: Classifier, pass_: Callable[[Batch], Array]) -> Array:
+def log_probabilities(phi: Batch, z: Array) -> tuple[Array, Array]:
+    """ln f(z) and ln(1 − f(z)), exact at logits of ±1e4 too; phi (N, 3) goes with z (N, ...)."""
+    if callable(phi):
+        f = np.asarray(phi(z), dtype=float)
+        check("phi(z)", f, 0, 1)
+        with np.errstate(divide="ignore"):
+            return np.log(f), np.log(np.maximum(1.0 - f, ROUNDED))
+    margin = logit(phi.reshape(len(phi), *[1] * (z.ndim - 1), 3), z)
+    return log_expit(margin), log_expit(-margin)
+
+
+def _chunked(phi: Classifier, work: Callable[[Batch], Array]) -> Array:
     batch = batch_of(phi)
     if callable(batch):
-        return pass_(batch)
-    return np.concatenate([pass_(batch[i : i + CHUNK]) for i in range(0, len(batch), CHUNK)])
+        return work(batch)
+    return np.concatenate([work(batch[i : i + CHUNK]) for i in range(0, len(batch), CHUNK)])
 
 
 def _shaped(phi: Classifier, T: ArrayLike, values: Array) -> Array | float:
@@ -258,22 +254,8 @@ def _shaped(phi: Classifier, T: ArrayLike, values: Array) -> Array | float:
 
 
 def _temperatures(T: ArrayLike) -> Array:
-    at_least("T", T, 1.0)
+    check("T", T, 1)
     return np.atleast_1d(np.asarray(T, dtype=float)).ravel()
-
-
-def log_probabilities(phi: Batch, z: Array) -> tuple[Array, Array]:
-    """ln f(z) and ln(1 − f(z)); phi (N, 3) goes with z (N, ...)."""
-    if callable(phi):
-        f = np.asarray(phi(z), dtype=float)
-        if not ((f >= 0) & (f <= 1)).all():
-            raise UserError(f"phi(z) must lie in [0, 1], got {float(f[~((f >= 0) & (f <= 1))].flat[0])!r}")
-        with np.errstate(divide="ignore"):
-            return np.log(f), np.log(np.maximum(1.0 - f, ROUNDED))
-    c0, c1, c2 = (phi[:, k].reshape(-1, *[1] * (z.ndim - 1)) for k in range(3))
-    margin = c0 + z * (c1 + z * c2)
-    small = np.log1p(np.exp(-np.abs(margin)))  # both logarithms keep full precision at |margin| ~ 1e4
-    return np.minimum(margin, 0.0) - small, np.minimum(-margin, 0.0) - small
 
 
 def _times(density: Array, value: Array) -> Array:

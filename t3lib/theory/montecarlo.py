@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from t3lib.errors import UserError
-from t3lib.theory.checks import at_least
+from t3lib.theory.checks import check
 from t3lib.theory.mixture import METHODS, Classifier, GaussianMixture, batch_of, log_probabilities
 
 
@@ -33,8 +33,8 @@ def monte_carlo_errors(
     p^(1/T) of a Gaussian is √T (2πv)^((T−1)/2T) N(μ, T v), so both tempered parts are sampled exactly and
     N̂_T = c · mean f̂(z). method="exact" reweights the same draws by p^(1/T) / (the two parts' sum).
     """
-    at_least("T", T, 1.0)
-    at_least("samples", samples, 2)
+    check("T", T, 1)
+    check("samples", samples, 2)
     if method not in METHODS:
         raise UserError(f"method must be one of {METHODS}, got {method!r}")
     classifier = batch_of(phi)
@@ -49,8 +49,7 @@ def monte_carlo_errors(
     z = means[is_forget.astype(int)] + scales[is_forget.astype(int)] * rng.standard_normal(samples)
     values = mass.sum() * np.exp(logf(z))
     if method == "exact":
-        logs = [np.log(g) + lp for (g, _, _), lp in zip(parts, (mixture.logp_r(z), mixture.logp_f(z)), strict=True)]
-        values *= np.exp(mixture.logp(z) / T) / (np.exp(logs[0] / T) + np.exp(logs[1] / T))
+        values *= np.exp(mixture.logp(z) / T) / sum(np.exp(part / T) for part in mixture.log_parts(z))
     partition, partition_se = values.mean(), values.std(ddof=1) / np.sqrt(samples)
     relative = partition_se / partition
 

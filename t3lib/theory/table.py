@@ -5,10 +5,10 @@ bound holds when error ≤ value, a lower one (Theorem 3.5, Lemma A.2) when erro
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import ArrayLike
 
 from t3lib import theory
 from t3lib.theory.experiments import sample, select_lambda
@@ -52,13 +52,12 @@ def bounds_table(
 def _mixture_rows(mixture: GaussianMixture, phi: Array, temperatures: Sequence[float]) -> pd.DataFrame:
     gamma, peak, delta = mixture.gamma, mixture.peak_forget(), np.asarray(mixture.excess_risk(phi))
     retain, forget = mixture.errors(phi, 1.0)
-    made = theory.witness(delta, gamma, peak)
-    l1 = theory.classifier_l1(mixture, phi)
+    lower, leak = theory.forget_lower_bound(delta, gamma, peak), theory.witness(delta, gamma, peak).forget_error
     rows = [
         _rows("Theorem 3.3", delta, theory.bound_retain_untempered(delta, gamma), retain, T=1.0),
         _rows("Theorem 3.4", delta, theory.bound_forget_untempered(delta, gamma, peak), forget, T=1.0),
-        _rows("Theorem 3.5", delta, theory.forget_lower_bound(delta, gamma, peak), made.forget_error, T=1.0),
-        _rows("Lemma A.1", delta, theory.bound_classifier_l1(delta), l1),
+        _rows("Theorem 3.5", delta, lower, leak, T=1.0),
+        _rows("Lemma A.1", delta, theory.bound_classifier_l1(delta), theory.classifier_l1(mixture, phi)),
     ]
     for T in temperatures:
         retain, forget = mixture.errors(phi, T)
@@ -77,16 +76,12 @@ def _mean_row(mixture: GaussianMixture, n: int, rng: np.random.Generator) -> pd.
     norm, moment = float(np.linalg.norm(mixture.phi_star)), mixture.second_moment()
     lam = float(theory.logistic_lambda(norm, moment, n))
     mean = np.mean(mixture.excess_risk(theory.fit_logistic(*sample(mixture, n, 200, rng), lam)))
-    return _rows(f"Proposition C.1, n = {n}", mean, theory.bound_logistic_excess_risk(norm, moment, n), mean)
+    return _rows(f"Proposition C.1, n = {n}", [mean], theory.bound_logistic_excess_risk(norm, moment, n), mean)
 
 
-def _rows(bound: str, delta: object, value: object, error: object, **settings: object) -> pd.DataFrame:
-    blank = {"T": np.nan, "k": np.nan, "tau": np.nan}
-    columns = {"delta": delta, "value": value, "error": error, **blank, **settings}
-    return pd.DataFrame({name: np.atleast_1d(column) for name, column in _even(columns).items()}).assign(bound=bound)
-
-
-def _even(columns: dict[str, Any]) -> dict[str, np.ndarray]:
-    """Scalars repeated to the longest column."""
-    length = max(np.size(column) for column in columns.values())
-    return {name: np.broadcast_to(np.asarray(column, dtype=float), length) for name, column in columns.items()}
+def _rows(
+    bound: str, delta: ArrayLike, value: ArrayLike, error: ArrayLike, T: float = np.nan, k: float = np.nan,
+    tau: ArrayLike = np.nan,
+) -> pd.DataFrame:  # fmt: skip
+    """One row an element of delta; scalars are repeated."""
+    return pd.DataFrame(dict(zip(COLUMNS[3:-1], (T, k, tau, delta, value, error), strict=True))).assign(bound=bound)

@@ -38,8 +38,7 @@ def test_a_cell_is_the_papers_recipe_step_by_step(small):
 
     z, s = draw(10)
     risks = {
-        lam: np.mean([mixture.population_risk(fit_logistic(a, b, lam)) for a, b in zip(z, s)])
-        for lam in synthetic.LAMBDAS
+        lam: np.mean([mixture.excess_risk(fit_logistic(a, b, lam)) for a, b in zip(z, s)]) for lam in synthetic.LAMBDAS
     }
     lam = min(risks, key=risks.get)
     assert cells.set_index(["v_f", "n"]).loc[(1e-3, 25), "lam"] == pytest.approx(lam)
@@ -115,7 +114,7 @@ def test_benchmark_rows(monkeypatch):
     monkeypatch.setattr(synthetic, "V_F", (1.0,))
     monkeypatch.setattr(synthetic, "N", (25,))
     rows = synthetic.benchmark(trials=4).set_index("task")
-    assert rows.loc["fits, scikit-learn loop", "fits"] == rows.loc["fits, batched Newton", "fits"] > 300
+    assert rows.loc["fits, scikit-learn loop", "fits"] == rows.loc["fits, batched Newton", "fits"] > 4
     assert (rows["seconds"] > 0).all() and rows.loc["fits, batched Newton", "ratio"] == 1.0
 
 

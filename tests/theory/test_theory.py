@@ -11,6 +11,7 @@ from scipy.optimize import minimize
 
 from t3lib import theory
 from t3lib.theory import GaussianMixture
+from t3lib.theory.logistic import probability
 
 EASY = settings(max_examples=25, deadline=None, derandomize=True)
 GAMMAS = st.floats(0.02, 0.6)
@@ -190,20 +191,20 @@ def test_density_ratio_under_imbalance_is_exact(mu, gamma, v_f):
 @EASY
 @given(SHARES, SHARES, st.floats(-8, 8))
 def test_the_correction_moves_only_the_intercept(mu, gamma, logit):
-    f = 1 / (1 + np.exp(-logit))
-    moved = 1 / (1 + np.exp(-logit - theory.prior_shift(mu, gamma)))
-    assert theory.correct_prior(f, mu, gamma) == pytest.approx(moved, rel=1e-10)
-    assert 0 <= theory.correct_prior(f, mu, gamma) <= 1 + 1e-12
-    assert theory.correct_prior(f, mu, mu) == pytest.approx(f, rel=1e-12)
+    """Appendix D's ratio times 1 − γ is again a probability: that of logit + ln[(1 − γ) μ / (γ (1 − μ))]."""
+    shift = np.log((1 - gamma) * mu / (gamma * (1 - mu)))
+    f, moved = (1 / (1 + np.exp(-x)) for x in (logit, logit + shift))
+    assert (1 - gamma) * theory.density_ratio_under_imbalance(f, mu, gamma) == pytest.approx(moved, rel=1e-10)
+    assert (1 - mu) * theory.density_ratio_under_imbalance(f, mu, mu) == pytest.approx(f, rel=1e-12)
 
 
 def test_the_corrected_estimator_is_consistent_and_the_uncorrected_is_not():
     mixture, training = GaussianMixture(gamma=0.05), GaussianMixture(gamma=0.5)
-    shift = np.array([theory.prior_shift(0.5, 0.05), 0, 0])
-    assert abs(mixture.retain_error(training.phi_star + shift, 1.0)) < 1e-12
     assert mixture.retain_error(training.phi_star, 1.0) > 1e-3
-    f_mu = lambda z: 0.5 * np.exp(training.logp_r(z) - training.logp(z))  # noqa: E731
-    corrected = lambda z: theory.correct_prior(f_mu(z), 0.5, 0.05)  # noqa: E731
+
+    def corrected(z):
+        return 0.95 * theory.density_ratio_under_imbalance(probability(training.phi_star, z), 0.5, 0.05)
+
     assert abs(mixture.retain_error(corrected, 1.0)) < 1e-10
 
 
