@@ -1,7 +1,8 @@
 """Model -> per-row records and TOFU's metrics: the only place that calls a model to score or to generate.
 
-Teacher-forced scores of every head and temperature come from one pass of the base (`score.py`); texts are greedy
-(`greedy.py`). The result is the JSON of `t3 evaluate`; the caller adds provenance.
+`score` asks the model: teacher-forced losses of every head and temperature come from one pass of the base
+(`likelihood`), texts are greedy (`greedy`). `numbers` turns what it said into metrics, so that a metric that changes
+asks no model again. `evaluate` does both; its result is the JSON of `t3 evaluate`; the caller adds provenance.
 """
 
 import warnings
@@ -39,13 +40,8 @@ def evaluate(
     *,
     tilts: Sequence[Tilt] | None = None,
     reference: Reference | None = None,
-    attention_mask: str = "lengths",
     truth_ratio: str = "geometric",
-    generate: bool = True,
-    max_new_tokens: int = 200,
-    batch_tokens: int | None = None,
-    allow_sharpening: bool = False,
-    progress: bool | None = None,
+    **options: Any,
 ) -> Any:
     """Every metric of the paper's Section 4.1 for one model, or for several tilts of one base.
 
@@ -53,58 +49,101 @@ def evaluate(
     forget, retain, ra, wf; a set left out leaves its metrics None. tilts: (head, T) pairs over `model` as the base,
     head None for the base itself and T None for the head's own; the result is then a list, one dict a tilt.
     reference: the retrained model's evaluation on the same rows (such a dict) or its truth ratios; without one Forget
-    Quality is None. generate=False skips texts, ROUGE and what needs them. batch_tokens: padded tokens a batch, halved
-    with a warning when memory runs out. progress: tqdm's `disable` (None: bars on a terminal only).
+    Quality is None. Further options are those of `score`.
 
     A dict has forget_quality, ks_statistic, model_utility, mu_rouge, components, forget, truth_ratio (per row),
     records (per row: prob, rouge, generation), T, rows (a key of each set's rows) and settings.
     Raises UserError for rows that cannot be scored, for a reference of other rows or settings, for a head that does
     not fit the base and for T below 1 without allow_sharpening.
     """
-    settings = {"attention_mask": attention_mask, "truth_ratio": truth_ratio, "max_new_tokens": max_new_tokens}
-    keys = {name: rows_key(rows) for name, rows in data.items()}
-    count = len(data.get("forget", ()))
-    reference_ratios = None if reference is None else _reference_ratios(reference, keys, settings, count)
+    if reference is not None:  # before an hour's work: the reference is of these rows
+        asked = {"attention_mask": options.get("attention_mask", "lengths"), "truth_ratio": truth_ratio}
+        keys = {name: rows_key(rows) for name, rows in data.items()}
+        _reference_ratios(reference, keys, asked, len(data.get("forget", ())))
+    scored = score(model, tokenizer, data, tilts=tilts, **options)
+    results = [numbers(each, reference=reference, truth_ratio=truth_ratio) for each in scored]
+    return results[0] if tilts is None else results
+
+
+def score(
+    model: Any,
+    tokenizer: Any,
+    data: Mapping[str, Sequence[Row]],
+    *,
+    tilts: Sequence[Tilt] | None = None,
+    attention_mask: str = "lengths",
+    generate: bool = True,
+    max_new_tokens: int = 200,
+    batch_tokens: int | None = None,
+    allow_sharpening: bool = False,
+    progress: bool | None = None,
+) -> list[dict[str, Any]]:
+    """What the model says of every row, one dict a tilt (one in all without tilts), plain JSON; `numbers` goes on.
+
+    {"sets": {set: {"losses", "answers", "texts"}}, "T", "rows", "settings"}: losses (rows, answers), the mean −ln p̂
+    over the tokens of the answer, of the paraphrased one where the set has it, and of each wrong one; answers, the true
+    answers as the tokenizer gives them back; texts, what the model writes, greedily, or None.
+    generate=False skips texts, ROUGE and what needs them. batch_tokens: padded tokens a batch, halved with a warning
+    when memory runs out. progress: tqdm's `disable` (None: bars on a terminal only). data, tilts, errors: `evaluate`.
+    """
     chosen = [(None, None)] if tilts is None else [_checked(model, *tilt, allow_sharpening) for tilt in tilts]
     limit = context_length(model)
-    sets = {name: _encode_set(tokenizer, name, rows, limit) for name, rows in data.items()}
-    flat = [example for rows in sets.values() for row in rows for example in row]
+    encoded = {name: _encode_set(tokenizer, name, rows, limit) for name, rows in data.items()}
+    flat = [example for rows in encoded.values() for row in rows for example in row]
     check_ids(model, (example.ids for example in flat), pad_id(tokenizer))
+    first = [row[0] for rows in encoded.values() for row in rows]
     if generate:
         check_room(limit, max(example.n_prompt for example in flat), max_new_tokens)
     common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
-    losses = _within_memory(answer_losses, batch_tokens, model, flat, tilts=chosen, **common)
+    common["tilts"] = chosen
+    losses = _within_memory(answer_losses, batch_tokens, model, flat, **common)
     texts: list[list[str]] = []
-    answers: list[str] = []
     if generate:
-        first = [row[0] for rows in sets.values() for row in rows]
+        common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": max_new_tokens}
         prompts = [example.ids[: example.n_prompt] for example in first]
-        answers = [_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
-        common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": max_new_tokens, "tilts": chosen}
         outputs = _within_memory(tilted_greedy, batch_tokens, model, prompts, **common)
         texts = [[_text(tokenizer, ids) for ids in output] for output in outputs]
-    results = []
+    answers = [_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
+    settings = {"attention_mask": attention_mask, "max_new_tokens": max_new_tokens}
+    keys = {name: rows_key(rows) for name, rows in data.items()}
+    scored = []
     for t, (_, T) in enumerate(chosen):
-        scores = {}
-        records: dict[str, list[dict[str, Any]]] = {}
+        sets: dict[str, dict[str, Any]] = {}
         example, row = 0, 0
-        for name, rows in sets.items():
+        for name, rows in encoded.items():
             size, each = len(rows), len(rows[0])
-            table = losses[t, example : example + size * each].reshape(size, each)
-            scores[name] = _scores(name, table, truth_ratio)
-            records[name] = [{"prob": float(p)} for p in scores[name]["prob"]]
-            if generate:
-                pairs = list(zip(answers[row : row + size], texts[t][row : row + size]))
-                scores[name]["rouge"] = np.array([metrics.rouge_l_recall(*pair) for pair in pairs])
-                for record, rouge, (_, text) in zip(records[name], scores[name]["rouge"], pairs):
-                    record |= {"rouge": float(rouge), "generation": text}
+            sets[name] = {
+                "losses": losses[t, example : example + size * each].reshape(size, each).tolist(),
+                "answers": answers[row : row + size],
+                "texts": texts[t][row : row + size] if generate else None,
+            }
             example, row = example + size * each, row + size
-        results.append(
-            metrics.summarize(scores, reference_ratios)
-            | {"T": T, "truth_ratio": {name: score["truth_ratio"].tolist() for name, score in scores.items()}}
-            | {"records": records, "rows": keys, "settings": settings}
-        )
-    return results[0] if tilts is None else results
+        scored.append({"sets": sets, "T": T, "rows": keys, "settings": settings})
+    return scored
+
+
+def numbers(
+    scored: Mapping[str, Any], *, reference: Reference | None = None, truth_ratio: str = "geometric"
+) -> dict[str, Any]:
+    """Every metric of one dict of `score`, as `evaluate` gives them; no model, no tokenizer."""
+    settings = {**scored["settings"], "truth_ratio": truth_ratio}
+    scores = {}
+    records: dict[str, list[dict[str, Any]]] = {}
+    for name, part in scored["sets"].items():
+        scores[name] = _scores(name, np.array(part["losses"]), truth_ratio)
+        records[name] = [{"prob": float(p)} for p in scores[name]["prob"]]
+        if part["texts"] is not None:
+            pairs = list(zip(part["answers"], part["texts"]))
+            scores[name]["rouge"] = np.array([metrics.rouge_l_recall(*pair) for pair in pairs])
+            for record, rouge, (_, text) in zip(records[name], scores[name]["rouge"], pairs):
+                record |= {"rouge": float(rouge), "generation": text}
+    count = len(records.get("forget", ()))
+    ratios = None if reference is None else _reference_ratios(reference, scored["rows"], settings, count)
+    return (
+        metrics.summarize(scores, ratios)
+        | {"T": scored["T"], "truth_ratio": {name: each["truth_ratio"].tolist() for name, each in scores.items()}}
+        | {"records": records, "rows": scored["rows"], "settings": settings}
+    )
 
 
 def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening: bool) -> Tilt:
