@@ -1,4 +1,4 @@
-"""Fitting the classifier head on cached features: T3's whole training (Section 2.3, appendix "TOFU Experiments").
+"""Fitting the classifier head on cached features: T3's whole training (Section 2.3, Appendix F.3).
 
     L(A, B) = (1/n) Σ_i ℓ(σ(B[y_i] · A x_i), s_i),   ℓ(f, s) = −s ln f − (1 − s) ln(1 − f)        (Eq. 3)
 

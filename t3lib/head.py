@@ -20,7 +20,7 @@ from t3lib.settings import TEMPERATURE, FitSettings, check
 
 
 class T3Head(nn.Module, PyTorchModelHubMixin):
-    """f(x, y) = [sigmoid(B A MeanPool(H))]_y   (Section 2.3, unnumbered; the estimator of equation (2)).
+    """f(x, y) = [sigmoid(B A MeanPool(H))]_y   (Section 2.3, unnumbered; the estimator of Eq. 2).
 
     A is (rank, hidden_size), B is (vocab_size, rank); both start as `nn.Linear`'s default (uniform within
     1/sqrt(fan-in)) from a generator seeded with `seed`. init_b="zero" starts B at 0, so that tokens never trained

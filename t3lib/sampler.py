@@ -1,6 +1,6 @@
 """Sampling from the unlearned distribution: T3ForCausalLM, and `tilt`, which does the same to a model in place.
 
-    p_hat(y | x)  =  softmax_y( log p(y | x) / T  +  log f(x, y) )          (Section 2.3; equation (5))
+    p_hat(y | x)  =  softmax_y( log p(y | x) / T  +  log f(x, y) )          (Section 2.3; Eq. 5)
 
 T is the paper's temperature. Hugging Face's `temperature` is another thing, applied afterwards when sampling.
 """
@@ -38,7 +38,7 @@ from t3lib.wrapped import (
 
 
 def tilt_logits(logits: Tensor, logf: Tensor, temperature: float) -> Tensor:
-    """log p(y | x) / T + log f(x, y), not normalised (Section 2.3, unnumbered; equation (5) in logs).
+    """log p(y | x) / T + log f(x, y), not normalised (Section 2.3, unnumbered; Eq. 5 in logs).
 
     logits (..., V) of the base in any float dtype, logf (..., V) of the head -> (..., V) float32.
     """
@@ -49,7 +49,7 @@ def tilt_logits(logits: Tensor, logf: Tensor, temperature: float) -> Tensor:
 
 
 class T3ForCausalLM(WrappedCausalLM):
-    """p_hat(y | x) proportional to p(y | x)^(1/T) f(x, y) with p frozen (equation (5)), as a Transformers model.
+    """p_hat(y | x) proportional to p(y | x)^(1/T) f(x, y) with p frozen (Eq. 5), as a Transformers model.
 
     base: any decoder-only causal LM (quantised, with LoRA, offloaded ...); heads: one T3Head or several for the same
     base, whose log f add up; temperature: the paper's T, default the (first) head's own. Logits are float32 and not

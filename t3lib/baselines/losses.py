@@ -1,6 +1,6 @@
 """The ten baselines' losses as pure functions, and LOSSES: the paper's row name -> its forget and retain terms.
 
-Formulas: arXiv:2602.10217, appendix "Baseline Methods" (unnumbered). Every function returns one loss per example, (B,);
+Formulas: arXiv:2602.10217, Appendix F.1 (unnumbered). Every function returns one loss per example, (B,);
 a batch's loss is their mean. Shapes: B batch, S positions that predict a token, L tokens, V vocabulary, d hidden.
 
     logp (B, S)      ln p of the next token at each position         answer (B, S) bool: is that token in the answer?

@@ -29,7 +29,7 @@ class Diverged(UserError):
 
 @dataclass(frozen=True)
 class Settings:
-    """How to optimise; defaults as in the paper's appendix "Hyperparameter Search" where it says.
+    """How to optimise; defaults as in the paper's Appendix F.3.1 where it says.
 
     lr: peak learning rate, reached after `warmup_epochs`, then decayed linearly. batch_size: examples of one forward
     pass; batch_size × accumulation make a step, however many processes share it. optimizer: adamw | paged_adamw_8bit

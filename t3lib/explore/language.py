@@ -61,7 +61,7 @@ class View:
 
 
 def view(scene: Scene, T: float, position: int, top: int = 10) -> View:
-    """p^(1/T) / Σ p^(1/T), then p̂ ∝ p^(1/T) f (equation (5)), for the tokens that p or p̂ puts on top, and the true one.
+    """p^(1/T) / Σ p^(1/T), then p̂ ∝ p^(1/T) f (Eq. 5), for the tokens that p or p̂ puts on top, and the true one.
 
     position counts the answer's tokens from 0; beyond the last it means the last.
     """

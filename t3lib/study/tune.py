@@ -1,4 +1,4 @@
-"""The paper's search (appendix "Hyperparameter Search"): a grid a method, seeds 1 and 2, best mean Forget Quality.
+"""The paper's search (Appendix F.3.1): a grid a method, seeds 1 and 2, best mean Forget Quality.
 
 At most 8 points a (method, split), the same for every method. Forget Quality is teacher-forced, so texts are generated
 only to break ties, by MU-ROUGE. T3's points include T; Table 5 also wants each T's own best, for which the other

@@ -43,7 +43,7 @@ class Cell:
 
 
 def sample(mixture: GaussianMixture, n: int, trials: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """`trials` data sets of n pairs: s ~ Bernoulli(1 − γ), z ~ p_r if s = 1 else p_f; (trials, n) each   (App. E)."""
+    """`trials` data sets of n pairs: s ~ Bernoulli(1 − γ), z ~ p_r or p_f (Appendix E); z and s (trials, n)."""
     check("n", n, 1)
     check("trials", trials, 1)
     s = (rng.random((trials, n)) < 1 - mixture.gamma).astype(float)
