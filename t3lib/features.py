@@ -1,33 +1,42 @@
 """Prefix-mean features of every answer token, from one forward pass per example, and their cache on disk.
 
-    x_t = (1/|{s <= t, m_s = 1}|) Σ_{s <= t} m_s H_s      the paper's MeanPool over the context (Section 2.3)
+    x_t = MeanPool(H_1 … H_t)      (Section 2.3; `pooling.prefix_mean`)
 
-H are the base's last hidden states (after its final norm, before the output layer, which never runs) and m the
-attention mask. The feature x_{t-1} belongs to the target y_t: it averages everything the base has read when it
-predicts y_t, the prompt and the beginning-of-sequence token included, and never y_t itself.
+H are the base's last hidden states (after its final norm, before the output layer, which never runs). The feature
+x_{t-1} belongs to the target y_t: it averages everything the base has read when it predicts y_t, the prompt and the
+beginning-of-sequence token included, and never y_t itself.
+
+The cache holds one folder a (model, rows, tokens, mask, dtype, code). While features are extracted it fills with
+shards, one safetensors file a batch, renamed into place: a killed run misses whole shards and the next one extracts
+only those. The whole is then x.bin, the bare numbers in the order of the rows, read through memory mapping: memory
+holds one batch of features, whatever the number of rows (beside the token ids, of which a row has a few dozen).
 """
 
+import hashlib
 import logging
-from collections import deque
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import safetensors.torch
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from t3lib.errors import UserError
-from t3lib.feature_cache import FeatureFile, fingerprint
-from t3lib.files import content_key
-from t3lib.models import check_ids, context_length, decoder_of, pad_id
+from t3lib.files import atomic_write, code_key, content_key, lock, read_json, rows_key, sha256_file, write_json
+from t3lib.models import check_ids, context_length, decoder_of, pad_id, weights_key, within_memory
+from t3lib.pooling import prefix_mean
 from t3lib.progress import progress_bar
 from t3lib.tofu import Example, Row, check_disjoint, collate, encode_rows, length_sorted, shifted_labels
 
 log = logging.getLogger(__name__)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+Keep = Callable[[list[int], Tensor], object]  # rows, and their features one row after the other
 
 
 @dataclass(frozen=True)
@@ -56,15 +65,12 @@ class Features:
         return float((self.s == 0).double().mean())
 
 
-def prefix_mean(hidden: Tensor, mask: Tensor) -> Tensor:
-    """x_t = Σ_{s<=t} m_s H_s / Σ_{s<=t} m_s   (MeanPool of Section 2.3, for every prefix at once).
-
-    hidden (B, L, d) any float dtype, mask (B, L) 0/1 -> (B, L, d) float32. Masked positions may hold anything, NaN
-    included. Positions before the first visible one are 0.
-    """
-    visible = mask.bool()
-    total = hidden.float().masked_fill(~visible.unsqueeze(-1), 0.0).cumsum(1)
-    return total / visible.cumsum(1).clamp(min=1).unsqueeze(-1)
+def tokens_of(rows: Sequence[int] | np.ndarray, starts: Tensor) -> Tensor:
+    """Numbers of all tokens of some rows, in the order of the rows."""
+    index = torch.as_tensor(rows)
+    first, count = starts[index], starts[index + 1] - starts[index]
+    shift = first - count.cumsum(0) + count
+    return torch.arange(int(count.sum())) + shift.repeat_interleave(count)
 
 
 def extract_features(
@@ -82,9 +88,9 @@ def extract_features(
     """Features of every answer token of all rows (forget first), each example read once by the decoder alone.
 
     attention_mask: "lengths" or "openunlearning" (see `tofu.collate`). batch_tokens: most padded tokens of a forward
-    pass; halved with a message when memory runs out. dtype: float32 or bfloat16 of the stored x, by default float32
+    pass; halved with a warning when memory runs out. dtype: float32 or bfloat16 of the stored x, by default float32
     for a float32 base and bfloat16 otherwise. cache: a folder for memory-mapped files named by content; a run that was
-    killed resumes there, and rows whose bytes do not match their checksum are extracted again, with a message.
+    killed resumes there, and files whose bytes do not match their checksum are extracted again, with a message.
     Without a cache x is in memory.
 
     UserError names the row for an answer that tokenises to nothing, a row in both lists, a row longer than the base's
@@ -98,8 +104,10 @@ def extract_features(
     if batch_tokens < 1:
         raise UserError(f"batch_tokens must be at least 1, not {batch_tokens}")
     check_disjoint(forget_rows, retain_rows)
-    examples = _encode(tokenizer, forget_rows, "forget") + _encode(tokenizer, retain_rows, "retain")
-    _check_context(model, examples, len(forget_rows))
+    examples = [
+        *_encode(model, tokenizer, forget_rows, "forget"),
+        *_encode(model, tokenizer, retain_rows, "retain"),
+    ]
     pad = pad_id(tokenizer)
     check_ids(model, (example.ids for example in examples), pad)
     stored = DTYPES[dtype] if dtype else torch.float32 if model.dtype == torch.float32 else torch.bfloat16
@@ -107,123 +115,186 @@ def extract_features(
     counts = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     shape = (int(starts[-1]), model.config.get_text_config().hidden_size)
-    y = torch.tensor([token for example in examples for token in example.ids[example.n_prompt :]])
-    row = torch.arange(len(examples)).repeat_interleave(counts)
-    s = torch.cat([torch.zeros(len(forget_rows)), torch.ones(len(retain_rows))]).long()
 
-    lengths = [len(example.ids) for example in examples]
-    read = _reader(model, examples, pad, attention_mask, stored)
+    def extract(rows: Sequence[int], keep: Keep) -> None:
+        read = _reader(model, examples, pad, attention_mask, stored)
+        _stream(read, [len(example.ids) for example in examples], rows, batch_tokens, keep, progress)
+
     if cache is None:
         x = torch.empty(shape, dtype=stored)
-        _stream(read, lengths, range(len(examples)), batch_tokens, _into(x, starts), progress)
+        extract(range(len(examples)), lambda rows, values: x.index_copy_(0, tokens_of(rows, starts), values))
     else:
         parts = {
-            "model": fingerprint(model),
-            "rows": content_key([list(forget_rows), list(retain_rows)]),
+            "model": weights_key(model),
+            "rows": [rows_key(forget_rows), rows_key(retain_rows)],
             "template or tokenizer": content_key([(example.ids, example.n_prompt) for example in examples]),
             "attention mask": [attention_mask, pad],
             "dtype": str(stored),
+            "version of t3lib": code_key("features"),
         }
-        with FeatureFile(Path(cache), parts, shape[1], stored, starts.tolist()) as file:
-            _stream(read, lengths, file.missing, batch_tokens, file.write, progress)
-            x = file.map()
-    return Features(x, y, row, s, device=str(model.device))
+        x = _cached(Path(cache), parts, counts, shape, stored, extract)
+    return Features(
+        x,
+        y=torch.tensor([token for example in examples for token in example.ids[example.n_prompt :]]),
+        row=torch.arange(len(examples)).repeat_interleave(counts),
+        s=torch.cat([torch.zeros(len(forget_rows)), torch.ones(len(retain_rows))]).long(),
+        device=str(model.device),
+    )
 
 
-Keep = Callable[[Sequence[int], Sequence[Tensor]], None]
-
-
-def _into(x: Tensor, starts: Tensor) -> Keep:
-    def keep(rows: Sequence[int], values: Sequence[Tensor]) -> None:
-        for index, value in zip(rows, values):
-            x[starts[index] : starts[index + 1]] = value
-
-    return keep
-
-
-def _encode(tokenizer: Any, rows: Sequence[Row], name: str) -> list[Example]:
+def _encode(model: PreTrainedModel, tokenizer: Any, rows: Sequence[Row], name: str) -> list[Example]:
     try:
-        return encode_rows(tokenizer, rows)
+        examples = encode_rows(tokenizer, rows)
     except UserError as error:
         raise UserError(f"{name} {error}") from None
-
-
-def _check_context(model: PreTrainedModel, examples: Sequence[Example], n_forget: int) -> None:
     limit = context_length(model)
     for number, example in enumerate(examples, 1):
         if limit is not None and len(example.ids) > limit:
-            name = f"forget row {number}" if number <= n_forget else f"retain row {number - n_forget}"
-            raise UserError(f"{name} has {len(example.ids)} tokens, more than the model's context of {limit}")
-
-
-Reader = Callable[[list[int]], list[Tensor]]
+            size = f"{len(example.ids)} tokens, more than the model's context of {limit}"
+            raise UserError(f"{name} row {number} has {size}")
+    return examples
 
 
 def _reader(
     model: PreTrainedModel, examples: Sequence[Example], pad: int, attention_mask: str, dtype: torch.dtype
-) -> Reader:
-    """A function from row numbers to their features, one (answer tokens, d) tensor a row, in memory of the CPU."""
+) -> Callable[[list[int]], Tensor]:
+    """A function from row numbers to their features, one row after the other: (tokens, d), in memory of the CPU."""
     decoder = decoder_of(model)
     device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[assignment]
 
     @torch.inference_mode()
-    def read(rows: list[int]) -> list[Tensor]:
+    def read(rows: list[int]) -> Tensor:
         batch = collate([examples[index] for index in rows], pad, attention_mask)
         ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
         hidden = decoder(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
         pooled = prefix_mean(hidden, mask.to(hidden.device))[:, :-1]
         _, answer = shifted_labels(batch["labels"])
-        return list(pooled[answer.to(pooled.device)].to("cpu", dtype).split(answer.sum(1).tolist()))
+        return pooled[answer.to(pooled.device)].to("cpu", dtype)
 
     return read
 
 
 def _stream(
-    read: Reader,
+    read: Callable[[list[int]], Tensor],
     lengths: Sequence[int],
-    todo: Sequence[int],
+    rows: Sequence[int],
     batch_tokens: int,
     keep: Keep,
     progress: bool,
 ) -> None:
-    """Read `todo` in length-sorted batches, longest first; out of memory halves the batches that are left."""
-    batches = _batches(todo, lengths, batch_tokens)
-    bar = progress_bar(total=sum(lengths[i] for i in todo), unit="tok", desc="features", show=progress)
+    """Read rows in length-sorted batches, longest first, handing each batch's features to `keep`."""
+    left = dict.fromkeys(rows)
+    bar = progress_bar(total=sum(lengths[row] for row in rows), unit="tok", desc="features", show=progress)
+
+    def read_what_is_left(batch_tokens: int) -> None:
+        waiting = list(left)
+        for places in length_sorted([lengths[row] for row in waiting], batch_tokens):
+            batch = [waiting[place] for place in places]
+            keep(batch, read(batch))
+            for row in batch:
+                del left[row]
+            bar.update(sum(lengths[row] for row in batch))
+
     with bar:
-        while batches:
-            rows = batches.popleft()
-            try:
-                values = read(rows)
-            except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-                if not _out_of_memory(error):
-                    raise
-                values = None
-            if values is None:  # outside `except`, so that the failed pass's tensors are free before the next one
-                left = [*rows, *(index for batch in batches for index in batch)]
-                batch_tokens = _halved(rows, lengths)
-                batches = _batches(left, lengths, batch_tokens)
-                continue
-            keep(rows, values)
-            bar.update(sum(lengths[index] for index in rows))
+        within_memory(read_what_is_left, batch_tokens, least=max((lengths[row] for row in rows), default=1))
 
 
-def _batches(rows: Sequence[int], lengths: Sequence[int], batch_tokens: int) -> deque[list[int]]:
-    return deque([rows[i] for i in part] for part in length_sorted([lengths[i] for i in rows], batch_tokens))
+# cache ---------------------------------------------------------------------------------------------------------------
 
 
-def _out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return "allocate memory" in str(error) or "out of memory" in str(error).lower()
+def _cached(
+    cache: Path,
+    parts: dict[str, Any],
+    counts: Tensor,
+    shape: tuple[int, int],
+    dtype: torch.dtype,
+    extract: Callable[[Sequence[int], Keep], None],
+) -> Tensor:
+    """x (N, d) of the folder that `parts` names, memory-mapped; `extract` is asked for the rows that are missing.
+
+    counts (n_rows,): tokens of each row. key.json, written last, holds the parts and the checksum of x.bin.
+    """
+    folder = cache / content_key(parts)
+    whole, key = folder / "x.bin", folder / "key.json"
+    gigabytes = shape[0] * shape[1] * dtype.itemsize / 1e9
+    try:
+        if not folder.is_dir():
+            _explain_miss(cache, parts)
+        with lock(folder / "lock"):
+            if not _is_whole(whole, key):
+                _need(2 * gigabytes, folder)  # the shards, then the whole beside them
+                _fill(folder, counts, extract)
+                write_json(key, {**parts, "sha256": sha256_file(whole)})
+            for shard in folder.glob("shard-*.safetensors"):
+                shard.unlink()
+    except OSError as error:
+        reason = error.strerror or error
+        raise UserError(f"cannot keep {gigabytes:.3g} GB of features in {folder}: {reason}; set T3_CACHE") from error
+    return torch.from_file(str(whole), shared=False, size=shape[0] * shape[1], dtype=dtype).view(shape)
 
 
-def _halved(rows: Sequence[int], lengths: Sequence[int]) -> int:
-    if len(rows) == 1:
-        raise UserError(
-            f"out of memory on one row of {lengths[rows[0]]} tokens: load the base smaller (--load-in 8bit or 4bit)"
-        )
-    used = len(rows) * max(lengths[index] for index in rows)
-    log.warning("features: out of memory with %d tokens a batch; going on with %d", used, used // 2)
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
-    return used // 2
+def _fill(folder: Path, counts: Tensor, extract: Callable[[Sequence[int], Keep], None]) -> None:
+    """Extract the rows that no shard in the folder holds, then lay all of them out in x.bin in their order."""
+    for path in folder.glob("shard-*.safetensors"):
+        if path.name != _shard_name(path.read_bytes()):
+            log.warning("features: %s is damaged; extracting its rows again", path)
+            path.unlink()
+    found = _shards(folder, counts)
+    missing = [row for row in range(len(counts)) if row not in found]
+    if found and missing:
+        log.warning("features: %d of %d rows are left to extract in %s", len(missing), len(counts), folder)
+
+    def keep(rows: list[int], values: Tensor) -> None:
+        content = safetensors.torch.save({"rows": torch.tensor(rows), "x": values})
+        with atomic_write(folder / _shard_name(content), "wb") as handle:
+            handle.write(content)
+
+    extract(missing, keep)
+    found = _shards(folder, counts)
+    with atomic_write(folder / "x.bin", "wb") as handle:
+        for row in range(len(counts)):
+            handle.write(found[row].reshape(-1).view(torch.uint8).numpy().data)
+
+
+def _shard_name(content: bytes) -> str:
+    return f"shard-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+
+
+def _shards(folder: Path, counts: Tensor) -> dict[int, Tensor]:
+    """The features of every row that a shard holds, (its tokens, d), memory-mapped."""
+    found: dict[int, Tensor] = {}
+    for path in folder.glob("shard-*.safetensors"):
+        shard = safetensors.torch.load_file(path)
+        found |= zip(shard["rows"].tolist(), shard["x"].split(counts[shard["rows"]].tolist()))
+    return found
+
+
+def _is_whole(whole: Path, key: Path) -> bool:
+    """Whether x.bin is there with the checksum that key.json names."""
+    try:
+        if read_json(key)["sha256"] == sha256_file(whole):
+            return True
+    except (UserError, OSError, KeyError, TypeError):
+        pass
+    if key.exists():
+        log.warning("features: %s is damaged; extracting it again", whole)
+    return False
+
+
+def _need(gigabytes: float, folder: Path) -> None:
+    free = shutil.disk_usage(folder).free / 1e9
+    if free < gigabytes:
+        raise OSError(f"the disk has {free:.3g} GB left, {gigabytes:.3g} are needed")
+
+
+def _explain_miss(cache: Path, parts: dict[str, Any]) -> None:
+    """Say which part of the key is new when the same rows have features here already."""
+    for file in sorted(cache.glob("*/key.json")):
+        try:
+            other = read_json(file)
+            changed = [name for name in parts if other.get(name) != parts[name]]
+        except (UserError, AttributeError):
+            continue
+        if "rows" not in changed:
+            log.warning("features: those in %s are of another %s; extracting", file.parent, ", ".join(changed))
+            return

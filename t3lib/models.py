@@ -1,8 +1,10 @@
 """Loading causal language models: a Hub id, a folder, or random weights of a named shape; dtype, device, 4/8-bit."""
 
-from collections.abc import Iterable, Sequence
+import re
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
@@ -17,8 +19,10 @@ from transformers import (
 from transformers.utils import logging
 
 from t3lib.errors import UserError
+from t3lib.files import content_key
 from t3lib.progress import watched
 
+Result = TypeVar("Result")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 # Sizes only: cost does not depend on the values of the weights.
@@ -190,3 +194,52 @@ def revision_of(model: PreTrainedModel) -> str | None:
 def config_from_folder(name: str | Path) -> Any:
     """Only the configuration of a model, without its weights."""
     return AutoConfig.from_pretrained(str(name), trust_remote_code=False)
+
+
+COLUMNS = 509  # prime, so that exchanged rows of a weight matrix fall into other columns
+
+
+def weights_key(model: PreTrainedModel) -> str:
+    """16 hex digits of a loaded model, whatever changed it since: its configuration and weights, wherever they are.
+
+    Every tensor is viewed as 64-bit words in rows of 509, whose column sums modulo 2^64 are hashed: one pass over the
+    memory, and no single changed weight escapes. Weights that are not in memory (offloaded) count by name and revision.
+    """
+    config = model.config.to_dict()
+    source = [config.pop("_name_or_path", None), getattr(model.config, "_commit_hash", None)]
+    for name in ("transformers_version", "_attn_implementation_autoset"):
+        config.pop(name, None)
+    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
+    sums = {name: _column_sums(tensor) for name, tensor in state.items() if not tensor.is_meta}
+    return content_key([config, sums, source if len(sums) < len(state) else None])
+
+
+def _column_sums(tensor: torch.Tensor) -> list[Any]:
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    if raw.storage_offset() % 8:
+        raw = raw.clone()
+    whole = raw.numel() // (8 * COLUMNS) * 8 * COLUMNS
+    words = raw[:whole].view(torch.int64).reshape(-1, COLUMNS).sum(0)
+    return [list(tensor.shape), str(tensor.dtype), words.tolist(), raw[whole:].tolist()]
+
+
+def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: int = 128) -> Result:
+    """work(batch_tokens), tried again with half as many tokens a batch, and a warning, whenever memory runs out.
+
+    UserError when less than `least` tokens would be left.
+    """
+    while True:
+        try:
+            return work(batch_tokens)
+        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+            memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
+            if not memory and not re.search("allocate memory|out of memory", str(error), re.IGNORECASE):
+                raise
+        # Outside `except`, so that the failed pass's tensors are free before the next one.
+        if batch_tokens // 2 < least:
+            advice = "load the base smaller (--load-in 8bit or 4bit)"
+            raise UserError(f"out of memory even with batches of {max(batch_tokens, least)} tokens: {advice}")
+        batch_tokens //= 2
+        warnings.warn(f"out of memory: going on with batches of {batch_tokens} tokens", stacklevel=2)
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()

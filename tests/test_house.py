@@ -73,7 +73,7 @@ OPEN: dict[str, set[str]] = {
     "torch": {"grid."},
     "sizes": {"all", "claims", "command line", "method", "report"},
     "ideas": {
-        *("arguments", "baselines.optim", "bench.decode", "claims.", "feature_cache", "study.runs", "watch"),
+        *("arguments", "baselines.optim", "bench.decode", "claims.", "study.runs", "watch"),
         *("world.text", "world.words"),
     },
     "docstrings": {
@@ -81,7 +81,7 @@ OPEN: dict[str, set[str]] = {
         *("wrapped.", "commands."),
     },
     "private": {
-        *("test_bench_decode", "test_reproduce", "test_warm", "test_methods", "test_features", "test_security"),
+        *("test_bench_decode", "test_reproduce", "test_warm", "test_methods", "test_security"),
         *("test_bases", "test_slurm"),
     },
 }
