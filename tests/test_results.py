@@ -184,10 +184,8 @@ def test_latex_compiles_as_is(tmp_path):
 def test_html_is_escaped_grouped_and_marks_the_best():
     frame = pd.DataFrame({"method": ["Original", "NPO", "T3", "<b>&"], "fq": [0.99, 0.2, 0.9, None]})
     frame["retain_prob"] = [0.5, 0.1, 0.4, 0.2]
-    html = render.styled(frame).to_html()
-    assert (
-        "<b>&" not in html and "&lt;b&gt;&amp;" in html and "Retain" in html and html == render.styled(frame).to_html()
-    )
+    html = render.html(frame)
+    assert "<b>&" not in html and "&lt;b&gt;&amp;" in html and "Retain" in html and html == render.html(frame)
     best = render.best_cells(frame)
     assert best["fq"].tolist() == [False, False, True, False], "the original is no unlearning method"
     assert best["retain_prob"].tolist() == [False, False, True, False]

@@ -17,22 +17,6 @@ from t3lib import results
 from t3lib.files import atomic_write, read_json
 from t3lib.report import render, tables
 
-TABLES = {
-    "claims": "Claims of the paper: does each hold in its own tables, and here?",
-    "tofu": "Table 1. Means over seeds; T3 at its tuned temperature.",
-    "tofu_vs_paper": "Ours beside the paper's Table 1 (there Llama 3.1 8B). = within one spread of the seeds, "
-    "≈ within two, ≠ beyond.",
-    "parameters": "Table 2. Trainable parameters.",
-    "runtime": "Table 3. Cost of unlearning on this machine; T3's seeds share one evaluation, each is charged a part.",
-    "tofu_per_seed": "Table 4. Every seed.",
-    "tofu_by_seeds": "All seeds beside those on which nothing was tuned (not 1 and 2).",
-    "forget_quality": "The test behind each Forget Quality: D, rows, exact p.",
-    "temperature": "Table 5. T3 at every temperature.",
-    "temperature_vs_paper": "Ours beside the paper's Table 5.",
-    "ablations": "T3's other choices, one at a time.",
-    "synthetic": "Gaussian experiments: retain and forget error.",
-    "bounds": "The theorems' bounds, evaluated.",
-}
 LONG = ("tofu_per_seed", "forget_quality", "tofu_by_seeds", "synthetic", "bounds")  # folded until asked for
 FIGURES = {
     "architecture": "Figure 1. The base stays frozen; A and B are all that is trained.",
@@ -132,7 +116,7 @@ def write_page(folder: str | Path, *, title: str = "T3 companion") -> Path:
     corrupt: list[str] = []
     runs = results.read_runs(folder / "runs", corrupt=corrupt)
     texts = read_json(folder / "data.json") if (folder / "data.json").is_file() else {}
-    shown = {name: _table(folder / "tables" / f"{name}.csv", caption) for name, caption in TABLES.items()}
+    shown = {name: _table(folder / "tables" / f"{name}.csv", caption) for name, caption in tables.CAPTIONS.items()}
     claims, rest = shown.pop("claims"), "\n".join(shown.values())
     figures = "\n".join(_figure(path) for path in _figures(folder / "figures"))
     parts = {
@@ -168,7 +152,7 @@ def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict
     frame = results.tidy(runs)
     found: dict[str, Any] = {}
     for run in runs:
-        T = tables.chosen_temperature(frame, run["split"])
+        T = tables.tuned_temperature(frame, run["split"])
         if run["status"] != "ok" or (run["method"] == "T3" and run["T"] != T):
             continue
         label = run["method"] if run["T"] is None else f"{run['method']}, T = {run['T']:g}"
@@ -190,8 +174,7 @@ def _table(path: Path, caption: str) -> str:
     frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
     if frame.empty:
         return ""
-    styler = render.styled(frame, caption=caption).set_uuid(f"t3-{path.stem}")
-    html = f'<div class="scroll">{styler.to_html()}</div>'
+    html = f'<div class="scroll">{render.html(frame, caption=caption)}</div>'
     return f"<details><summary>{escape(caption)}</summary>{html}</details>" if path.stem in LONG else html
 
 

@@ -18,9 +18,8 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from t3lib.names import BASELINES, METHODS, SPLITS
+from t3lib.report import tables
 from t3lib.report.render import cell
-from t3lib.report.tables import chosen_temperature
-from t3lib.report.tables import runtime as runtime_table
 
 PALETTE = sns.color_palette("colorblind")
 SPLIT_NAMES = {"forget05": "5% split", "forget10": "10% split"}
@@ -120,7 +119,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
 
     With the paper's Table 4 as `printed` its seeds and means fill a second row of panels. Top right is best.
     """
-    ours = _chosen(frame)
+    ours = tables.at_tuned_temperature(frame)
     sources = [("ours", ours)] + ([("paper", printed)] if printed is not None else [])
     figure, axes = _figure(len(sources), 2, (6.8, 0.5 + 2.5 * len(sources)), sharex=True, sharey=True)
     for row, (source, data) in zip(axes, sources):
@@ -150,7 +149,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
 @rc_context(STYLE)
 def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     """Table 4 as a figure: Forget Quality of every seed; filled ours with the mean as a bar, hollow the paper's."""
-    ours = _chosen(frame)
+    ours = tables.at_tuned_temperature(frame)
     figure, axes = _figure(1, 2, (6.8, 3.1), sharex=True, sharey=True)
     for axis, split in zip(axes.flat, SPLITS):
         for y, method in enumerate(METHODS):
@@ -178,7 +177,7 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
 @rc_context(STYLE)
 def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     """Table 3 as a figure: seconds to unlearn (features and training), ours left, the paper's GPU right; log scale."""
-    sources = [("ours", runtime_table(frame))] + ([("paper, Llama 3.1 8B", printed)] if printed is not None else [])
+    sources = [("ours", tables.runtime(frame))] + ([("paper, Llama 3.1 8B", printed)] if printed is not None else [])
     figure, axes = _figure(1, len(sources), (3.4 * len(sources), 3.0), sharey=True)
     names = list(dict.fromkeys(sources[0][1]["method"]))
     for axis, (source, table) in zip(axes.flat, sources):
@@ -243,12 +242,6 @@ def _figure(
     figure = Figure(figsize=size, layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False, sharex=sharex, sharey=sharey)
     return figure, axes
-
-
-def _chosen(frame: pd.DataFrame) -> pd.DataFrame:
-    """The main runs, of T3 only those at its tuned T."""
-    T = frame["split"].map({split: chosen_temperature(frame, split) for split in SPLITS}).astype(float)
-    return frame[frame["setting"].isna() & ((frame["method"] != "T3") | (frame["T"] == T))]
 
 
 def _ks_gap(values: np.ndarray, reference: np.ndarray) -> tuple[float, float, float]:

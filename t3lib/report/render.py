@@ -1,47 +1,66 @@
-"""Tables and figures as people read them: CSV, Markdown, LaTeX (booktabs only), styled HTML, SVG and PNG.
+"""Tables and figures as people read them: CSV, Markdown, LaTeX (booktabs only), HTML, SVG and PNG.
 
 The frames hold unrounded numbers under short names; this module alone decides how they look, under the paper's labels.
+The three forms of a table are Jinja templates over one list of its rows (`printed`). pandas' Styler is not used: its
+LaTeX has no rule under a group of columns nor between splits, its HTML a style rule for each cell.
 """
 
 import io
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
 from t3lib.files import atomic_write
+from t3lib.metrics import METRICS
+from t3lib.report.tables import CAPTIONS
 
-if TYPE_CHECKING:  # importing Styler needs jinja2, which only the HTML form uses
-    from pandas.io.formats.style import Styler
-
-GROUPS = {"retain": "Retain", "wf": "World facts", "ra": "Real authors", "forget": "Forget"}
-PARTS = {"prob": "Prob.", "rouge": "ROUGE", "tr": "TR+", "truth_ratio": "Truth ratio"}
 COMPARED = {"ours": "ours", "sd": "sd", "paper": "paper", "difference": "diff.", "mark": ""}
 LABELS = {
     **{"split": "Split", "method": "Method", "n_seeds": "Seeds", "seed": "Seed", "seeds": "Of seeds", "n": "n"},
-    **{"fq": "FQ", "mu_rouge": "MU-ROUGE", "mu": "MU", "ks_statistic": "KS D", "trainable": "# Parameters"},
-    **{"epochs": "Epochs", "load_s": "Load (s)", "features_s": "Features (s)", "train_s": "Train (s)"},
-    **{"evaluate_s": "Evaluate (s)", "peak_memory_bytes": "Peak memory", "setting": "Setting", "metric": "Metric"},
-    **{"verdict": "Verdict", "claim": "Claim", "numbers": "Numbers", "evidence": "Evidence", "printed": "Printed"},
+    **{"trainable": "# Parameters", "epochs": "Epochs", "load_s": "Load (s)", "features_s": "Features (s)"},
+    **{"train_s": "Train (s)", "evaluate_s": "Evaluate (s)", "peak_memory_bytes": "Peak memory", "setting": "Setting"},
+    **{"metric": "Metric", "verdict": "Verdict", "claim": "Claim", "numbers": "Numbers", "evidence": "Evidence"},
+    **{"printed": "Printed"},
 }
 VALUES = {"forget05": "5%", "forget10": "10%"}
 WHOLE = frozenset(["trainable", "epochs", "seed", "n_seeds", "n"])
-UTILITY = tuple(f"{group}_{part}" for group in ("retain", "wf", "ra") for part in ("prob", "rouge", "tr"))
-SCORES = frozenset(["fq", "mu_rouge", "mu", "ks_statistic", *UTILITY])
-BEST = frozenset(["fq", "mu_rouge", "mu", *UTILITY])  # larger is better: the best of a split is bold
-NOT_UNLEARNED = ("Original", "Retrained")  # before unlearning, and the ceiling: never the best row
-SHADE = "#e8f0fa"
+NOT_UNLEARNED = ("Original", "Retrained")  # before unlearning, and the reference's own kind: never the best row
+LONG = 20  # characters of a text that may wrap
+# LaTeX's special characters, and symbols of our texts that its fonts lack outside mathematics.
+TEX = str.maketrans(
+    {character: f"\\{character}" for character in "&%$#_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\ldots{}"}
+    | {character: f"${character}$" for character in "<>|"}
+    | {"≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$", "≠": r"$\neq$", "×": r"$\times$", "±": r"$\pm$"}
+    | {"γ": r"$\gamma$", "λ": r"$\lambda$", "−": "$-$", "→": r"$\to$"}
+)
+
+TEMPLATES = Environment(
+    loader=PackageLoader("t3lib.report"),
+    autoescape=select_autoescape(),  # .html; the other templates escape with the filters below
+    undefined=StrictUndefined,
+    keep_trailing_newline=True,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+TEX_TEMPLATES = TEMPLATES.overlay(  # braces and percent signs are LaTeX's
+    block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
+    comment_start_string="<#", comment_end_string="#>",
+)  # fmt: skip
+TEMPLATES.filters["tex"] = lambda text: text.translate(TEX)
+TEMPLATES.filters["markdown"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
 
 
 def header(column: str) -> tuple[str, str]:
     """(group, label) of a column: ("Retain", "Prob.") for retain_prob, ("FQ", "sd") for fq_sd, ("", "FQ") for fq."""
-    group, _, part = column.partition("_")
-    if group in GROUPS and part in PARTS:
-        return GROUPS[group], PARTS[part]
+    if column in METRICS:
+        return METRICS[column].group, METRICS[column].label
     metric, _, part = column.rpartition("_")
-    if metric in LABELS and part in COMPARED:
-        return LABELS[metric], COMPARED[part]
+    if metric in METRICS and part in COMPARED:
+        return METRICS[metric].label, COMPARED[part]
     return "", LABELS.get(column, column.replace("_", " "))
 
 
@@ -59,36 +78,58 @@ def cell(value: Any, column: str) -> str:
         return f"{value:,.0f}"
     if column.endswith("_difference"):
         return f"{value:+.3f}"
-    if column in SCORES or column.endswith(("_ours", "_sd", "_paper")):
+    if column in METRICS or column.endswith(("_ours", "_sd", "_paper")):
         return f"{value:.3f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if column.endswith("_s") else f"{value:.4g}"
 
 
 def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Frame of booleans: the largest value (as printed) of each score per split among the unlearning methods."""
+    """Frame of booleans: the best value (as printed) of each score per split among the unlearning methods."""
     mask = pd.DataFrame(False, index=frame.index, columns=frame.columns)
-    if "method" not in frame or frame.duplicated(["split", "method"] if "split" in frame else ["method"]).any():
+    keys = [name for name in ("split", "method") if name in frame]
+    if "method" not in keys or frame.duplicated(keys).any():
         return mask
     rivals = frame[~frame["method"].isin(NOT_UNLEARNED)]
-    groups = rivals.groupby("split", sort=False) if "split" in frame else [("", rivals)]
-    for _, group in groups:
-        for column in BEST.intersection(frame.columns):
-            printed = group[column].astype(float).round(3)
-            if printed.notna().sum() > 1:
-                mask.loc[printed.index[printed == printed.max()], column] = True
+    for column in METRICS.keys() & set(frame):
+        sign = 1 if METRICS[column].larger_is_better else -1
+        scores = sign * rivals[column].astype(float).round(3)
+        by_split = scores.groupby(rivals["split"] if "split" in keys else np.zeros(len(rivals)))
+        mask.loc[rivals.index, column] = (scores == by_split.transform("max")) & (by_split.transform("count") > 1)
     return mask
+
+
+def printed(frame: pd.DataFrame, *, caption: str = "", label: str = "") -> dict[str, Any]:
+    """What the templates know of a table: columns, groups [(name, first, last)] counted from 1, and rows of texts."""
+    best = best_cells(frame.reset_index(drop=True)).to_numpy()
+    texts = [[cell(value, column) for value, column in zip(row, frame)] for row in frame.itertuples(index=False)]
+    longest = [max(map(len, column)) for column in zip(*texts)] or [0] * frame.shape[1]
+    columns = [
+        {"group": header(name)[0], "label": header(name)[1], "number": _is_numeric(frame[name]), "long": width > LONG}
+        for name, width in zip(frame, longest)
+    ]
+    groups: list[list[Any]] = []
+    for place, column in enumerate(columns, start=1):
+        if groups and column["group"] == groups[-1][0]:
+            groups[-1][2] = place
+        else:
+            groups.append([column["group"], place, place])
+    splits = frame["split"] if "split" in frame else pd.Series("", index=frame.index)
+    rows = [
+        {"texts": text, "best": marks, "ours": ours, "new": new}
+        for text, marks, ours, new in zip(
+            texts,
+            best,
+            frame["method"].str.startswith("T3") if "method" in frame else [False] * len(frame),
+            splits.ne(splits.shift()) & (np.arange(len(frame)) > 0),
+        )
+    ]
+    named = list(frame).index("method") if "method" in frame else 0  # the column whose cells head their rows
+    return {"columns": columns, "groups": groups, "rows": rows, "named": named, "caption": caption, "label": label}
 
 
 def markdown(frame: pd.DataFrame) -> str:
     """A Markdown table: numbers flush right, a group's name spelt out in its columns' heads, the best in bold."""
-    best = best_cells(frame)
-    heads = [" ".join(filter(None, header(column))) for column in frame]
-    rule = ["---:" if _is_numeric(frame[column]) else "---" for column in frame]
-    lines = [heads, rule]
-    for row, bold in zip(frame.itertuples(index=False), best.itertuples(index=False)):
-        texts = [cell(value, column).replace("|", "\\|").replace("\n", " ") for value, column in zip(row, frame)]
-        lines.append([f"**{text}**" if mark else text for text, mark in zip(texts, bold)])
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
+    return TEMPLATES.get_template("table.md").render(printed(frame))
 
 
 def latex(frame: pd.DataFrame, *, caption: str = "", label: str = "") -> str:
@@ -97,38 +138,31 @@ def latex(frame: pd.DataFrame, *, caption: str = "", label: str = "") -> str:
     >>> "toprule" in latex(pd.DataFrame({"method": ["T3"], "fq": [0.5]}))
     True
     """
-    heads = [header(column) for column in frame]
-    numeric = [_is_numeric(frame[column]) for column in frame]
-    best = best_cells(frame)
-    lines = [
-        "% \\usepackage{booktabs,graphicx}; for the shaded row also \\usepackage[table]{xcolor}",
-        "\\providecommand{\\rowcolor}[2][]{}",
-        "\\begin{table}[htbp]\n\\centering\\small",
-        *([f"\\caption{{{_tex(caption)}}}"] if caption else []),
-        *([f"\\label{{tab:{label}}}"] if label and caption else []),
-        *(["\\resizebox{\\linewidth}{!}{%"] if len(heads) > 9 else []),
-        f"\\begin{{tabular}}{{{''.join('r' if flag else 'l' for flag in numeric)}}}",
-        "\\toprule",
-        *_group_heads([group for group, _ in heads]),
-        " & ".join(_tex(text) for _, text in heads) + " \\\\",
-        "\\midrule",
-    ]
-    previous = None
-    for row, bold in zip(frame.itertuples(index=False), best.itertuples(index=False)):
-        record = dict(zip(frame, row))
-        if previous is not None and record.get("split") != previous.get("split"):
-            lines.append("\\midrule")
-        texts = [_tex(cell(value, column)) for column, value in record.items()]
-        shade = "\\rowcolor{black!8} " if _is_ours(record) else ""
-        lines.append(shade + " & ".join(f"\\textbf{{{t}}}" if b else t for t, b in zip(texts, bold)) + " \\\\")
-        previous = record
-    lines += ["\\bottomrule", "\\end{tabular}" + ("}" if len(heads) > 9 else ""), "\\end{table}"]
-    return "\n".join(lines) + "\n"
+    return TEX_TEMPLATES.get_template("table.tex").render(printed(frame, caption=caption, label=label))
 
 
-def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: str = "") -> Path:
-    """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns the .csv's path."""
+class Html(str):
+    """HTML that a notebook shows as what it is."""
+
+    def _repr_html_(self) -> str:
+        return str(self)
+
+    def __repr__(self) -> str:
+        return f"HTML of {len(self)} characters"
+
+
+def html(frame: pd.DataFrame, *, caption: str = "") -> Html:
+    """The table as HTML, escaped: groups above their columns, best in bold, T3's rows shaded."""
+    return Html(TEMPLATES.get_template("table.html").render(printed(frame, caption=caption)))
+
+
+def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: str | None = None) -> Path:
+    """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns the .csv's path.
+
+    Without a caption the table has the one that `CAPTIONS` holds under its name, if any.
+    """
     path = Path(folder) / f"{name}.csv"
+    caption = CAPTIONS.get(name, "") if caption is None else caption
     texts = {
         ".csv": frame.to_csv(index=False),
         ".md": markdown(frame),
@@ -142,7 +176,7 @@ def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: 
 
 def save_figure(folder: str | Path, name: str, figure: Any) -> Path:
     """`folder`/`name`.svg and .png, atomically and byte for byte the same from run to run; returns the .svg's path."""
-    import matplotlib
+    import matplotlib  # half a second that tables do not need
 
     path = Path(folder) / f"{name}.svg"
     with matplotlib.rc_context({"svg.hashsalt": "t3lib", "savefig.dpi": 200}):
@@ -154,84 +188,5 @@ def save_figure(folder: str | Path, name: str, figure: Any) -> Path:
     return path
 
 
-def styled(frame: pd.DataFrame, *, caption: str = "") -> "Styler":
-    """The table as a pandas Styler (HTML, escaped): groups above their columns, best in bold, T3's rows shaded."""
-    shown = pd.DataFrame(
-        {column: [cell(value, column) for value in frame[column]] for column in frame}, index=range(len(frame))
-    )
-    best = best_cells(frame.reset_index(drop=True))
-    splits = frame["split"] if "split" in frame else pd.Series("", index=frame.index)
-    looks = [
-        (f"background:{SHADE};" if _is_ours(record) else "") + ("border-top:1.5px solid #888;" if new else "")
-        for record, new in zip(frame.to_dict("records"), splits != splits.shift(fill_value=next(iter(splits), "")))
-    ]
-    css = pd.DataFrame(
-        [[("font-weight:bold;" if b else "") + look for b in row]
-         for row, look in zip(best.itertuples(index=False), looks)],
-        index=shown.index, columns=shown.columns,
-    )  # fmt: skip
-    longest = [max(map(len, shown[column]), default=0) for column in shown]  # a table without rows has no strings
-    wrapped = [
-        {
-            "selector": f"td.col{i}",
-            "props": f"white-space:normal;overflow-wrap:anywhere;min-width:{12 if n > 50 else 7}em",
-        }
-        for i, n in enumerate(longest)
-        if n > 20
-    ]
-    heads = [header(column) for column in frame]
-    flat = not any(group for group, _ in heads)
-    shown.columns = pd.Index([text for _, text in heads]) if flat else pd.MultiIndex.from_tuples(heads)
-    css.columns = shown.columns
-    right = [
-        {"selector": f".col{i}", "props": "text-align:right;font-variant-numeric:tabular-nums"}
-        for i, column in enumerate(frame)
-        if _is_numeric(frame[column])
-    ]
-    base = [
-        {"selector": "th,td", "props": "padding:.2em .6em;text-align:left;white-space:nowrap"},
-        {"selector": "th.col_heading.level0", "props": "text-align:center" if not flat else ""},
-        {"selector": "thead", "props": "border-bottom:1px solid #888"},
-        {"selector": "caption", "props": "text-align:left;padding:.4em 0"},
-    ]
-    uuid = f"t3-{abs(hash_text(caption + '|'.join(frame.columns))):x}"
-    styler = shown.style.hide(axis="index").format(escape="html").format_index(escape="html", axis=1)
-    styler = styler.apply(lambda _: css, axis=None).set_table_styles(base + right + wrapped).set_uuid(uuid)
-    return styler.set_caption(caption) if caption else styler
-
-
-def hash_text(text: str) -> int:
-    """A small number that depends on nothing but the text (Python's own hash changes from process to process)."""
-    return sum((i + 1) * byte for i, byte in enumerate(text.encode())) % 2**32
-
-
 def _is_numeric(column: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(column) and not pd.api.types.is_bool_dtype(column)
-
-
-def _is_ours(record: dict[str, Any]) -> bool:
-    return str(record.get("method", "")).startswith("T3")
-
-
-def _group_heads(groups: list[str]) -> list[str]:
-    """The row of column-group names with its partial rules; nothing when no column has a group."""
-    if not any(groups):
-        return []
-    spans: list[list[Any]] = []
-    for index, group in enumerate(groups, start=1):
-        if spans and spans[-1][0] == group:
-            spans[-1][2] = index
-        else:
-            spans.append([group, index, index])
-    cells = [f"\\multicolumn{{{b - a + 1}}}{{c}}{{{_tex(group)}}}" for group, a, b in spans]
-    rules = " ".join(f"\\cmidrule(lr){{{a}-{b}}}" for group, a, b in spans if group)
-    return [" & ".join(cells) + " \\\\", rules]
-
-
-def _tex(text: str) -> str:
-    special = {"\\": "\\textbackslash{}", "~": "\\textasciitilde{}", "^": "\\textasciicircum{}"}
-    symbols = {"≤": "$\\leq$", "≥": "$\\geq$", "≈": "$\\approx$", "≠": "$\\neq$", "×": "$\\times$", "±": "$\\pm$",
-               "γ": "$\\gamma$", "λ": "$\\lambda$", "−": "$-$", "→": "$\\to$", "…": "\\ldots{}",
-               "<": "$<$", ">": "$>$", "|": "$|$"}  # fmt: skip
-    plain = {character: "\\" + character for character in "&%$#_{}"}
-    return "".join((special | symbols | plain).get(character, character) for character in text)

@@ -4,77 +4,84 @@ Every method of the paper has its row whether it ran or not; what did not run, o
 `setting` (ablations) enter only `ablations` and, for the setting "naive", `runtime`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-import numpy as np
 import pandas as pd
 
-from t3lib.metrics import UTILITY, forget_quality_lattice
+from t3lib.metrics import UTILITY
 from t3lib.names import METHODS, SPLITS
 
 SUMMARY = ("fq", "mu_rouge", "mu")
 UNLEARNING = METHODS[2:]
 TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
+PAPER_TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)
 ROUNDING = 5e-4  # half a unit of the paper's last printed digit
 COUNTS = ("n_seeds", "seed", "trainable", "epochs", "n")
 
+# What each table shows, by the name of its file; the page has the tables in this order.
+CAPTIONS = {
+    "claims": "Claims of the paper: does each hold in its own tables, and here?",
+    "tofu": "Table 1. Means over seeds; T3 at its tuned temperature.",
+    "tofu_vs_paper": "Ours beside the paper's Table 1 (there Llama 3.1 8B). = within one spread of the seeds, "
+    "≈ within two, ≠ beyond.",
+    "parameters": "Table 2. Trainable parameters.",
+    "runtime": "Table 3. Cost of unlearning on this machine; T3's seeds share one evaluation, each is charged a part.",
+    "tofu_per_seed": "Table 4. Every seed.",
+    "tofu_by_seeds": "All seeds beside those on which nothing was tuned (not 1 and 2).",
+    "forget_quality": "The test behind each Forget Quality: D, rows, exact p.",
+    "temperature": "Table 5. T3 at every temperature.",
+    "temperature_vs_paper": "Ours beside the paper's Table 5.",
+    "ablations": "T3's other choices, one at a time.",
+    "synthetic": "Gaussian experiments: retain and forget error.",
+    "bounds": "The theorems' bounds, evaluated.",
+}
 
-def tofu(frame: pd.DataFrame, *, chosen: Mapping[str, float] | None = None) -> pd.DataFrame:
-    """Table 1: mean over seeds of Forget Quality, MU-ROUGE, MU and the nine components; T3 at its tuned T.
 
-    `chosen` maps a split to its T; a split it does not name takes `chosen_temperature`.
-    """
-    shown = _at_chosen(frame, chosen)
-    means = shown.groupby(["split", "method"])[[*SUMMARY, *UTILITY]].mean().reset_index()
-    counts = shown.groupby(["split", "method"]).agg(T=("T", "first"), n_seeds=("fq", "count")).reset_index()
-    table = _all_rows(METHODS).merge(counts, how="left").merge(means, how="left")
-    table.loc[table["n_seeds"] == 0, "n_seeds"] = None
-    return _columns(table, ["split", "method", "T", "n_seeds", *SUMMARY, *UTILITY])
+def tofu(frame: pd.DataFrame) -> pd.DataFrame:
+    """Table 1: mean over seeds of Forget Quality, MU-ROUGE, MU and the nine components; T3 at its tuned T."""
+    runs = at_tuned_temperature(frame).groupby(["split", "method"])
+    means = runs[[*SUMMARY, *UTILITY]].mean().assign(T=runs["T"].first(), n_seeds=runs["fq"].count())
+    return _table(means.reset_index(), ["split", "method", "T", "n_seeds", *SUMMARY, *UTILITY], _rows(METHODS))
 
 
 def parameters(frame: pd.DataFrame) -> pd.DataFrame:
     """Table 2: trainable parameters per unlearning method (the same in every split, seed and temperature)."""
-    counts = _main(frame).groupby("method")["trainable"].max().reset_index()
-    return _columns(pd.DataFrame({"method": UNLEARNING}).merge(counts, how="left"), ["method", "trainable"])
+    counts = main_runs(frame).groupby("method")["trainable"].max().reset_index()
+    return _table(counts, ["method", "trainable"], pd.DataFrame({"method": UNLEARNING}))
 
 
-def runtime(frame: pd.DataFrame, *, chosen: Mapping[str, float] | None = None) -> pd.DataFrame:
+def runtime(frame: pd.DataFrame) -> pd.DataFrame:
     """Table 3: epochs, mean seconds per stage and the largest memory; T3 both naive and preprocessed.
 
     Features are computed by the first run that needs them and cached, so their time is the longest of the split's
     runs. `T3 (preprocessed)` is T3 as it always runs here; `T3 (naive)` comes from runs of the setting "naive".
     """
-    shown = _at_chosen(frame, chosen).replace({"method": {"T3": "T3 (preprocessed)"}})
+    preprocessed = at_tuned_temperature(frame).replace({"method": {"T3": "T3 (preprocessed)"}})
     naive = frame[frame["setting"] == "naive"].assign(method="T3 (naive)")
-    measured = pd.concat([part for part in (shown, naive) if len(part)] or [shown])
+    measured = pd.concat([part for part in (preprocessed, naive) if len(part)] or [preprocessed])
     costs = measured[measured["status"] == "ok"].groupby(["split", "method"])
     table = costs[["load_s", "train_s", "evaluate_s"]].mean()
     table = table.join(costs[["epochs", "features_s", "peak_memory_bytes"]].max()).reset_index()
-    longest = _main(frame)[lambda runs: runs["method"] == "T3"].groupby("split")["features_s"].max()
+    longest = t3_runs(frame).groupby("split")["features_s"].max()
     cached = table["method"] == "T3 (preprocessed)"
     table.loc[cached, "features_s"] = table.loc[cached, "split"].map(longest)
-    names = (*UNLEARNING[:-1], "T3 (naive)", "T3 (preprocessed)")
     columns = ["split", "method", "epochs", "load_s", "features_s", "train_s", "evaluate_s", "peak_memory_bytes"]
-    return _columns(_all_rows(names).merge(table, how="left"), columns)
+    return _table(table, columns, _rows((*UNLEARNING[:-1], "T3 (naive)", "T3 (preprocessed)")))
 
 
-def tofu_per_seed(frame: pd.DataFrame, *, chosen: Mapping[str, float] | None = None) -> pd.DataFrame:
+def tofu_per_seed(frame: pd.DataFrame) -> pd.DataFrame:
     """Table 4: Forget Quality, MU-ROUGE and MU of every seed; a method without a run keeps one empty row."""
-    table = _all_rows(METHODS).merge(_at_chosen(frame, chosen), how="left")
-    return _columns(table, ["split", "method", "T", "seed", *SUMMARY])
+    return _table(at_tuned_temperature(frame), ["split", "method", "T", "seed", *SUMMARY], _rows(METHODS))
 
 
 def temperature(frame: pd.DataFrame) -> pd.DataFrame:
     """Table 5: T3 at every T that ran (and the paper's five), means over seeds."""
-    runs = _main(frame)[lambda rows: rows["method"] == "T3"]
-    means = runs.groupby(["split", "T"]).agg(
-        n_seeds=("fq", "count"), **{name: (name, "mean") for name in SUMMARY}
-    )  # fmt: skip
-    values = sorted({1.0, 1.5, 2.0, 2.5, 3.0, *runs["T"].dropna()})
-    keys = pd.DataFrame([(split, T) for split in SPLITS for T in values], columns=["split", "T"])
-    table = keys.merge(means.reset_index(), how="left")
-    table.loc[table["n_seeds"] == 0, "n_seeds"] = None
-    return _columns(table, ["split", "T", "n_seeds", *SUMMARY])
+    runs = t3_runs(frame)
+    by = runs.groupby(["split", "T"])
+    means = by[[*SUMMARY]].mean().assign(n_seeds=by["fq"].count()).reset_index()
+    values = sorted({*PAPER_TEMPERATURES, *runs["T"].dropna()})
+    rows = pd.DataFrame([(split, T) for split in SPLITS for T in values], columns=["split", "T"])
+    return _table(means, ["split", "T", "n_seeds", *SUMMARY], rows)
 
 
 def ablations(frame: pd.DataFrame) -> pd.DataFrame:
@@ -82,62 +89,48 @@ def ablations(frame: pd.DataFrame) -> pd.DataFrame:
     varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
     table = varied.groupby(["split", "setting", "T"], dropna=False)[["fq", "mu_rouge"]].mean().reset_index()
     table = table.assign(varies=table["setting"] != "tuned").sort_values(["split", "varies", "setting", "T"])
-    return _columns(table, ["split", "setting", "T", "fq", "mu_rouge"])
+    return _table(table, ["split", "setting", "T", "fq", "mu_rouge"])
 
 
-def forget_quality(frame: pd.DataFrame, *, chosen: Mapping[str, float] | None = None) -> pd.DataFrame:
+def forget_quality(frame: pd.DataFrame) -> pd.DataFrame:
     """The test behind each Forget Quality: KS statistic D, rows n and exact two-sided p, per method and seed."""
-    runs = _at_chosen(frame, chosen).rename(columns={"n_forget": "n"})
-    table = _all_rows(METHODS).merge(runs, how="left")
-    return _columns(table, ["split", "method", "T", "seed", "n", "ks_statistic", "fq"])
+    runs = at_tuned_temperature(frame).rename(columns={"n_forget": "n"})
+    return _table(runs, ["split", "method", "T", "seed", "n", "ks_statistic", "fq"], _rows(METHODS))
 
 
-def by_seeds(frame: pd.DataFrame, *, chosen: Mapping[str, float] | None = None) -> pd.DataFrame:
+def by_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     """All seeds beside those that chose nothing: seeds 1 and 2 tuned the hyperparameters, the others are fresh."""
-    shown = _at_chosen(frame, chosen)
-    tuned_on = shown["seed"].isin(TUNING_SEEDS) & shown["method"].isin(UNLEARNING)
-    parts = [("all", shown), ("fresh", shown[~tuned_on])]
-    rows = [_spread(part, ["split", "method"]).assign(seeds=name) for name, part in parts]
-    keys = _all_rows(METHODS).merge(pd.DataFrame({"seeds": ["all", "fresh"]}), how="cross")
-    table = keys.merge(pd.concat(rows), how="left")
-    columns = [
-        "split",
-        "method",
-        "seeds",
-        "n_seeds",
-        *(f"{name}_{part}" for name in SUMMARY for part in ("ours", "sd")),
-    ]
-    return _columns(table, columns)
+    runs = at_tuned_temperature(frame)
+    tuned_on = runs["seed"].isin(TUNING_SEEDS) & runs["method"].isin(UNLEARNING)
+    parts = {"all": runs, "fresh": runs[~tuned_on]}
+    spreads = [_spread(part, ["split", "method"]).assign(seeds=name) for name, part in parts.items()]
+    rows = _rows(METHODS).merge(pd.DataFrame({"seeds": [*parts]}), how="cross")
+    scores = [f"{name}_{part}" for name in SUMMARY for part in ("ours", "sd")]
+    return _table(pd.concat(spreads), ["split", "method", "seeds", "n_seeds", *scores], rows)
 
 
-def compare(
-    frame: pd.DataFrame,
-    printed: pd.DataFrame,
-    *,
-    printed_seeds: pd.DataFrame | None = None,
-    chosen: Mapping[str, float] | None = None,
-) -> pd.DataFrame:
+def compare(frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.DataFrame | None = None) -> pd.DataFrame:
     """Ours beside printed (Table 1, or Table 5 by T): our mean, sd and seeds, the printed mean, difference and mark.
 
-    The spread is sqrt(sd_ours^2 + sd_paper^2), the paper's from its per-seed table where given. Marks: "=" within one
-    spread (and the paper's rounding), "≈" within two, "≠" beyond; empty where a number or our spread is missing.
+    The spread is sqrt(sd_ours^2 + sd_paper^2), the paper's from its per-seed table if there is one. Marks: "=" within
+    one spread (and the paper's rounding), "≈" within two, "≠" beyond; empty where a number or our spread is missing.
     """
-    keys = ["split", "method"] if "method" in printed else ["split", "T"]
     if "method" in printed:
-        table = _all_rows(METHODS).merge(_spread(_at_chosen(frame, chosen), keys), how="left")
+        keys = ["split", "method"]
+        table = _rows(METHODS).merge(_spread(at_tuned_temperature(frame), keys), how="left")
     else:
-        table = printed[keys].merge(_spread(_main(frame)[lambda runs: runs["method"] == "T3"], keys), how="outer")
+        keys = ["split", "T"]
+        table = printed[keys].merge(_spread(t3_runs(frame), keys), how="outer")
     table = table.merge(printed[[*keys, *SUMMARY]], how="left", on=keys)
-    theirs = _spread(printed_seeds, keys).set_index(keys) if printed_seeds is not None else None
-    index = pd.MultiIndex.from_frame(table[keys])
+    theirs = None if printed_seeds is None else table[keys].merge(_spread(printed_seeds, keys), how="left")
     for name in SUMMARY:
+        sd_paper = 0.0 if theirs is None else theirs[f"{name}_sd"].fillna(0)
+        spread = (table[f"{name}_sd"] ** 2 + sd_paper**2) ** 0.5
         table[f"{name}_paper"] = table[name]
         table[f"{name}_difference"] = table[f"{name}_ours"] - table[name]
-        other = theirs[f"{name}_sd"].reindex(index).to_numpy() if theirs is not None else 0.0
-        spread = (table[f"{name}_sd"] ** 2 + pd.Series(other, index=table.index).fillna(0) ** 2) ** 0.5
         table[f"{name}_mark"] = [_mark(d, s) for d, s in zip(table[f"{name}_difference"], spread)]
     parts = ("ours", "sd", "paper", "difference", "mark")
-    return _columns(table, [*keys, "n_seeds", *(f"{name}_{part}" for name in SUMMARY for part in parts)])
+    return _table(table, [*keys, "n_seeds", *(f"{name}_{part}" for name in SUMMARY for part in parts)])
 
 
 def paper_disagreements(table1: pd.DataFrame, table4: pd.DataFrame, *, tolerance: float = 0.001) -> pd.DataFrame:
@@ -153,46 +146,47 @@ def paper_disagreements(table1: pd.DataFrame, table4: pd.DataFrame, *, tolerance
     return pd.DataFrame(rows, columns=["split", "method", "metric", "table1", "table4"])
 
 
-def chosen_temperature(frame: pd.DataFrame, split: str) -> float | None:
+def main_runs(frame: pd.DataFrame) -> pd.DataFrame:
+    """The runs that are no ablation."""
+    return frame[frame["setting"].isna()]
+
+
+def t3_runs(frame: pd.DataFrame) -> pd.DataFrame:
+    """T3's main runs, at every temperature."""
+    return main_runs(frame)[lambda runs: runs["method"] == "T3"]
+
+
+def at_tuned_temperature(frame: pd.DataFrame) -> pd.DataFrame:
+    """The main runs, of T3 only those at the split's tuned T."""
+    runs = main_runs(frame)
+    tuned = runs["split"].map({split: tuned_temperature(frame, split) for split in SPLITS}).astype(float)
+    return runs[(runs["method"] != "T3") | (runs["T"] == tuned)]
+
+
+def tuned_temperature(frame: pd.DataFrame, split: str) -> float | None:
     """T3's tuned T: best mean Forget Quality over seeds 1 and 2, ties by MU-ROUGE; without them, over all seeds."""
-    runs = _main(frame)[lambda rows: (rows["method"] == "T3") & (rows["split"] == split) & rows["fq"].notna()]
+    runs = t3_runs(frame)[lambda runs: (runs["split"] == split) & runs["fq"].notna()]
     tuning = runs[runs["seed"].isin(TUNING_SEEDS)]
     means = (tuning if len(tuning) else runs).groupby("T")[["fq", "mu_rouge"]].mean()
     return float(means.sort_values(["fq", "mu_rouge"]).index[-1]) if len(means) else None
 
 
-def printed_ks_statistic(fq: float, n: int) -> float | None:
-    """The D that a Forget Quality printed with 3 decimals stands for; None when several would print the same."""
-    matches = np.flatnonzero(abs(forget_quality_lattice(n) - fq) <= 5.01e-4) + 1
-    return float(matches[0] / n) if len(matches) == 1 else None
-
-
-def _main(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame[frame["setting"].isna()]
-
-
-def _at_chosen(frame: pd.DataFrame, chosen: Mapping[str, float] | None) -> pd.DataFrame:
-    """The main runs, of T3 only those at the split's tuned T."""
-    T = {split: (chosen or {}).get(split) or chosen_temperature(frame, split) for split in SPLITS}
-    runs = _main(frame)
-    return runs[(runs["method"] != "T3") | (runs["T"] == runs["split"].map(T).astype(float))]
-
-
-def _all_rows(methods: Sequence[str]) -> pd.DataFrame:
+def _rows(methods: Sequence[str]) -> pd.DataFrame:
+    """A row for every split and method, in the paper's order."""
     return pd.DataFrame([(split, method) for split in SPLITS for method in methods], columns=["split", "method"])
 
 
-def _columns(table: pd.DataFrame, names: Sequence[str]) -> pd.DataFrame:
-    """The named columns, in this order, counts as whole numbers that may be empty."""
-    return table[list(names)].astype({name: "Int64" for name in COUNTS if name in names}).reset_index(drop=True)
+def _table(table: pd.DataFrame, columns: Sequence[str], rows: pd.DataFrame | None = None) -> pd.DataFrame:
+    """The columns of a table in order, for all `rows` if there are any; counts are whole, no seed at all is empty."""
+    table = table if rows is None else rows.merge(table, how="left")
+    table = table[list(columns)].astype({name: "Int64" for name in COUNTS if name in columns}).reset_index(drop=True)
+    return table.replace({"n_seeds": {0: pd.NA}})
 
 
 def _spread(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Mean (`_ours`), standard deviation over seeds (`_sd`, n-1) and number of seeds per group."""
     named = {f"{name}_{part}": (name, how) for name in SUMMARY for part, how in (("ours", "mean"), ("sd", "std"))}
-    table = frame.groupby(keys).agg(n_seeds=("fq", "count"), **named).reset_index()
-    table["n_seeds"] = table["n_seeds"].astype("Int64").replace(0, pd.NA)
-    return table
+    return frame.groupby(keys).agg(n_seeds=("fq", "count"), **named).reset_index()
 
 
 def _mark(difference: float, spread: float) -> str:

@@ -104,9 +104,6 @@ def test_every_printed_forget_quality_is_an_exact_ks_p_value():
         values = paper_table(4)[lambda t, split=split: t.split == split].fq
         assert len(values) == 55
         assert max(abs(lattice - value).min() for value in values) <= 5.01e-4
-    assert tables.printed_ks_statistic(0.924, 200) == 0.055
-    assert tables.printed_ks_statistic(0.758, 400) == 0.0475
-    assert tables.printed_ks_statistic(0.000, 400) is None
 
 
 def numbers(cells: list[str]) -> list[float]:
