@@ -1,0 +1,88 @@
+"""Greedy answers and likelihoods of a model's own rows, before and after, scored against every truth."""
+
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from t3lib.greedy import eos_ids, greedy, tilted_greedy
+from t3lib.likelihood import UNTILTED, Tilt, answer_losses
+from t3lib.metrics import rouge_l_recall
+from t3lib.models import context_length, pad_id
+from t3lib.tofu import Row, encode_rows
+
+MOST_ROWS = 100  # rows of a set that are answered and scored: enough to judge, few enough to wait for
+OTHERS = 20  # truths of other rows that an answer is compared with
+
+Sets = Mapping[str, Sequence[Row]]
+
+
+def drawn(rows: Sequence[Row], most: int = MOST_ROWS, seed: int = 0) -> list[Row]:
+    """At most `most` of the rows, drawn without replacement, in their own order."""
+    if len(rows) <= most:
+        return list(rows)
+    return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), most))]
+
+
+def closeness(rows: Sequence[Row], texts: Sequence[Sequence[str]], seed: int = 0) -> dict[str, float]:
+    """{own, nearest_other}: ROUGE-L recall of each row's own answer by its best text, and of the nearest other answer.
+
+    texts: one or several per row, of which the best counts for each truth. Means over rows; other truths are up to
+    `OTHERS` drawn ones of the same set. An answer that is no closer to its own truth than to the nearest other one
+    does not give its truth away.
+    """
+    own, other = [], []
+    for number, (row, candidates) in enumerate(zip(rows, texts)):
+        rest = [index for index in range(len(rows)) if index != number]
+        picked = random.Random(seed * 1_000_003 + number).sample(rest, min(OTHERS, len(rest)))
+
+        def best(truth: str, candidates: Sequence[str] = candidates) -> float:
+            return max(rouge_l_recall(truth, text) for text in candidates)
+
+        own.append(best(row["answer"]))
+        other.append(max((best(rows[index]["answer"]) for index in picked), default=0.0))
+    return {"own": float(np.mean(own)), "nearest_other": float(np.mean(other))}
+
+
+def longest_answer(tokenizer: Any, sets: Sets) -> int:
+    """Twice the tokens of the longest answer of the sets, at least 16: the limit for new tokens."""
+    lengths = [len(e.ids) - e.n_prompt for rows in sets.values() for e in encode_rows(tokenizer, rows)]
+    return max(16, 2 * max(lengths))
+
+
+def measure(
+    model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *,
+    attention_mask: str = "lengths", progress: bool | None = None,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """For every tilt {set: {rouge, prob, n, texts}}, and for forget sets {own, nearest_other} (see `closeness`).
+
+    rouge: mean ROUGE-L recall of the greedy answer; prob: mean p(answer)^(1/|answer|), |answer| in tokens. One base
+    pass serves all tilts. model: any causal LM, or the base of the tilts.
+    """
+    flat = [(name, row) for name, rows in sets.items() for row in rows]
+    examples = encode_rows(tokenizer, [row for _, row in flat])
+    common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
+    losses = answer_losses(model, examples, tilts=tilts, **common)
+    prompts = [example.ids[: example.n_prompt] for example in examples]
+    room = (context_length(model) or 10**9) - max(map(len, prompts))
+    common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": min(longest_answer(tokenizer, sets), room)}
+    if all(head is None for head, _ in tilts):
+        outputs = [greedy(model, prompts, **common)] * len(tilts)
+    else:
+        outputs = tilted_greedy(model, prompts, tilts, **common)
+    results = []
+    for loss, output in zip(losses, outputs):
+        texts = [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in output]
+        entry: dict[str, Any] = {}
+        start = 0
+        for name, rows in sets.items():
+            part = slice(start, start + len(rows))
+            start += len(rows)
+            rouge = [rouge_l_recall(row["answer"], text) for row, text in zip(rows, texts[part])]
+            entry[name] = {"rouge": float(np.mean(rouge)), "prob": float(np.exp(-loss[part]).mean()), "n": len(rows)}
+            entry[name]["texts"] = texts[part]
+            if name.endswith("forget"):
+                entry[name] |= closeness(rows, [[text] for text in texts[part]])
+        results.append(entry)
+    return results

@@ -1,0 +1,99 @@
+"""T and w chosen from evidence, without a retrained model. Pure functions on the measured tables.
+
+p^(1/T) f^w = (p f^(w·T))^(1/T): greedy text depends on the product w·T alone, so it can fix the product and nothing
+else. Likelihoods see T itself: they divide the product where rows of the same kind that the model never saw are there.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+# Least share of ROUGE-L that each set must keep: rows the head was fitted on, and rows it never saw.
+KEEP = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.8}
+PRODUCTS = (1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
+
+
+def forgets(scores: Mapping[str, Any]) -> bool:
+    """Whether answers to forget questions are no closer to their own truth than to the nearest other one (ROUGE-L)."""
+    return scores["own"] <= scores["nearest_other"]
+
+
+def keeps(scores: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
+    """Whether every set of `KEEP` that was measured keeps its share of the ROUGE-L that it had before."""
+    return all(scores[name]["rouge"] >= share * before[name]["rouge"] for name, share in KEEP.items() if name in scores)
+
+
+def choose_product(curve: Sequence[Mapping[str, Any]], before: Mapping[str, Any]) -> tuple[float, str]:
+    """The smallest w·T of the curve that forgets and keeps, and the reason in one sentence.
+
+    curve: one entry a product, ascending, with `product` and the scores of each set. Without such a product: the
+    largest that still keeps; without that, the smallest.
+    """
+    tried = ", ".join(f"{entry['product']:g}" for entry in curve)
+    keeping = [entry for entry in curve if keeps(entry, before)]
+    good = [entry for entry in keeping if forgets(entry["forget"])]
+    if good:
+        reason = "answers to forget questions are no closer to their own truth than to the nearest other one"
+        return good[0]["product"], f"the smallest w·T of {tried} at which {reason} and the other rows keep theirs"
+    if keeping:
+        return keeping[-1]["product"], f"the largest w·T of {tried} at which other rows keep theirs; none forgets"
+    return curve[0]["product"], f"no w·T of {tried} leaves the other rows as they must be, so the smallest"
+
+
+def choose_temperature(distances: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """The entry {T, w, D, …} with the least distance D between forget rows and unseen rows; ties go to w nearest 1."""
+    return min(distances, key=lambda entry: (entry["D"], abs(entry["w"] - 1)))
+
+
+def choose_rate(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The learning rate whose `separation` is largest, the smallest one among equals.
+
+    separation: the most that some w·T reaches of (share of held-out retain tokens that greedy decoding still chooses)
+    − (share of fitted forget tokens that it still chooses).
+    """
+    return max(trials, key=lambda trial: (trial["separation"], -trial["lr"]))
+
+
+def verdict(
+    final: Mapping[str, Any],
+    before: Mapping[str, Any],
+    trial: Mapping[str, Any] | None = None,
+    trial_before: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """{forgotten, kept, known, leaks, sentence, advice} from the saved head's own numbers.
+
+    final, before: scores of the sets forget and retain (and other) with the head on all rows, and of the base; final
+    also has `samples`. trial, trial_before: the same with the head that did not see the held-out rows, and they count.
+    """
+    known = not forgets(before["forget"])
+    forgotten = forgets(final["forget"])
+    kept = keeps(final, before)
+    if trial is not None and trial_before is not None:
+        kept = kept and keeps(trial, trial_before)
+    samples = final.get("samples")
+    leaks = bool(samples) and not forgets(samples)
+    rouge = f"ROUGE-L {before['forget']['rouge']:.2f} before, {final['forget']['rouge']:.2f} after"
+    advice = []
+    if not known:
+        sentence = f"The model did not know the forget rows in the first place ({rouge}): there was nothing to forget."
+        advice.append("check that the questions are asked in the form that the model was trained with (--system)")
+    elif forgotten and kept and not leaks:
+        sentence = f"Forgotten and kept: the forget rows' answers are gone ({rouge}) and the rest is as it was."
+    elif not forgotten:
+        sentence = f"NOT forgotten: answers to forget questions still show their own truth ({rouge})."
+        advice += ["more --steps", "a higher --temperature", "a higher --rank"]
+    elif not kept:
+        sentence = f"Forgotten ({rouge}), but NOT kept: rows that must stay changed."
+        advice += ["more retain rows, above all of the kind that changed", "a lower --temperature"]
+    else:
+        shown = f"the best of {samples['k']} sampled answers still shows the truth"
+        sentence = f"Forgotten in greedy answers ({rouge}), but {shown}."
+        advice += ["a higher --temperature", "more --steps", "top-p sampling where the model is served"]
+    return {
+        "known": known,
+        "forgotten": forgotten,
+        "kept": kept,
+        "leaks": leaks,
+        "success": known and forgotten and kept and not leaks,
+        "sentence": sentence,
+        "advice": advice,
+    }
