@@ -126,7 +126,8 @@ def unlearn(
     report["choice"] = {name: evidence[name] for name in ("T", "w", "reason", "division")}
     report["search"] = {"trials": trials, "lr": best["lr"], "steps": epochs * steps_per_epoch(len(forget), batch_size)}
     report["separation"] = {"fitted": separation(head, features), "held_out": held and separation(trial, held)}
-    report["trial"] = {"before": numbers(evidence["before"]), "curve": [numbers(entry) for entry in evidence["curve"]]}
+    report["trial"] = {name: numbers(evidence[name]) for name in ("before", "at")}
+    report["trial"]["curve"] = [numbers(entry) for entry in evidence["curve"]]
     report["rows"] |= {name: len(some) for name, some in rows.held_sets().items()} | {"unseen": len(unseen)}
     report["verdict"] = choice.verdict(report["after"], report["before"], evidence["at"], evidence["before"])
     report["head"] = {"parameters": head.num_parameters, "bytes": 4 * head.num_parameters, "rank": head.rank}
@@ -206,7 +207,7 @@ def choose(
     tilts: list[Any] = [(None, None), *((trial, product / trial.w) for product in products)]
     options: dict[str, Any] = {"attention_mask": attention_mask, "progress": None if progress else True}
     before, *curve = measure(base, tokenizer, sets, tilts, **options)
-    curve = [entry | {"product": product} for product, entry in zip(products, curve)]
+    curve = [entry | {"product": product, "T": product / trial.w} for product, entry in zip(products, curve)]
     T, w, reason, division = wanted or 1.0, trial.w, "given", []
     if wanted is None:
         product, reason = choice.choose_product(curve, before)

@@ -1,0 +1,105 @@
+"""The report on a person's own model: one page that loads nothing, and a table of ten lines for the terminal."""
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from matplotlib.figure import Figure
+
+from t3lib.files import atomic_write, write_json
+
+NAMES = {
+    "forget": "rows to forget",
+    "retain": "rows to keep",
+    "held_out_forget": "rows to forget, held out",
+    "held_out_retain": "rows to keep, held out",
+    "other": "other rows",
+}
+COLOURS = {
+    "forget": "#c1272d",
+    "retain": "#0072b2",
+    "held_out_forget": "#c1272d",
+    "held_out_retain": "#0072b2",
+    "other": "#009e73",
+}
+
+
+def write(report: Mapping[str, Any], folder: str | Path) -> Path:
+    """Write report.json and report.html into a folder; returns the page's path."""
+    folder = Path(folder)
+    write_json(folder / "report.json", report)
+    with atomic_write(folder / "report.html") as handle:
+        handle.write(page(report))
+    return folder / "report.html"
+
+
+def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One entry a set of rows: its name, how many, ROUGE-L and answer probability before and after, and whose head.
+
+    Held-out rows are judged with the trial head, which never saw them, at the w·T that was chosen.
+    """
+    entries = []
+    trial = report.get("trial")
+    for name, label in NAMES.items():
+        before, after, head = report["before"].get(name), report["after"].get(name), "the head that is kept"
+        if before is None and trial is not None:
+            before, after, head = trial["before"].get(name), trial["at"].get(name), "trial head"
+        if before is not None and after is not None:
+            entry = {"name": label, "n": before["n"], "head": head}
+            for measure in ("rouge", "prob"):
+                entry |= {f"{measure}_before": before[measure], f"{measure}_after": after[measure]}
+            entries.append(entry)
+    return entries
+
+
+def table(report: Mapping[str, Any]) -> str:
+    """At most ten lines: sets of rows before and after, sampled answers, and the verdict."""
+    lines = [f"{'':<26}{'rows':>6}{'ROUGE-L before':>17}{'after':>8}{'probability before':>21}{'after':>8}"]
+    for entry in rows(report):
+        lines.append(
+            f"{entry['name']:<26}{entry['n']:>6}{entry['rouge_before']:>17.3f}{entry['rouge_after']:>8.3f}"
+            f"{entry['prob_before']:>21.3f}{entry['prob_after']:>8.3f}"
+        )
+    samples = report["samples"]
+    before = f"{samples['before']['own']:>17.3f}" if "before" in samples else f"{'':>17}"
+    best = f"forget, best of {samples['after']['k']} sampled"
+    lines.append(f"{best:<32}{before}{samples['after']['own']:>8.3f}")
+    if "choice" in report:
+        lines.append(f"T = {report['choice']['T']:g}, w = {report['choice']['w']:g}: {report['choice']['reason']}")
+    lines.append(report["verdict"]["sentence"])
+    if report["verdict"]["advice"]:
+        lines.append("Try: " + "; ".join(report["verdict"]["advice"]) + ".")
+    return "\n".join(lines)
+
+
+def figure(report: Mapping[str, Any]) -> str:
+    """ROUGE-L against T as SVG text: the kept head's sets in full lines, held-out rows (trial head) dashed."""
+    drawing = Figure(figsize=(7.2, 3.4), layout="constrained")
+    axes = drawing.subplots()
+    curves = [(report["curve"], "T", "-", ("forget", "retain", "other"))]
+    if "trial" in report:
+        curves.append((report["trial"]["curve"], "T", "--", ("held_out_forget", "held_out_retain")))
+    for curve, x, line, names in curves:
+        for name in names:
+            points = [(entry[x], entry[name]["rouge"]) for entry in curve if name in entry]
+            if points:
+                axes.plot(*zip(*points), line, marker="o", markersize=3, color=COLOURS[name], label=NAMES[name])
+    if "choice" in report:
+        axes.axvline(report["choice"]["T"], color="#777777", linewidth=1, label=f"chosen T = {report['choice']['T']:g}")
+    axes.set(xlabel="temperature T", ylabel="ROUGE-L of the greedy answer", ylim=(-0.03, 1.03))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(fontsize=8, frameon=False)
+    text = io.StringIO()
+    drawing.savefig(text, format="svg", metadata={"Date": None})
+    return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
+
+
+def page(report: Mapping[str, Any]) -> str:
+    """The report as one HTML file without scripts, links to elsewhere or fonts of its own."""
+    environment = Environment(
+        loader=PackageLoader("t3lib.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    drawing = figure(report) if report["curve"] else ""
+    return environment.get_template("own.html.j2").render(report=report, rows=rows(report), figure=drawing)
