@@ -27,16 +27,13 @@ from t3lib.features import Features, extract_features
 from t3lib.head import T3Head
 from t3lib.likelihood import answer_losses
 from t3lib.models import pad_id
-from t3lib.sampler import T3ForCausalLM, check_temperature
+from t3lib.sampler import T3ForCausalLM
+from t3lib.settings import OWN_RATES, OWN_ROWS, OWN_STEPS, OWN_WARMUP, check_temperature
 from t3lib.tofu import Row, check_disjoint, encode_rows
 from t3lib.wrapped import plain_base, vocabulary
 
-STEPS = 1000  # optimiser steps: the paper's 100 epochs are 700 and 1300 on TOFU's splits
-WARMUP = 0.1  # share of the steps in which the rate rises
-RATES = (5e-4, 1e-3, 2e-3, 5e-3, 1e-2)
 HOLD_OUT = 0.2
 FEWEST = 5  # rows of a set below which none is held out
-TEMPERATURES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0)
 SAMPLES = 16
 
 
@@ -61,9 +58,7 @@ def unlearn(
     *,
     temperature: float | str = "auto",
     lr: float | None = None,
-    steps: int = STEPS,
-    rank: int = 20,
-    batch_size: int = 32,
+    steps: int = OWN_STEPS,
     seed: int = 0,
     holdout_forget: Sequence[Row] = (),
     holdout_retain: Sequence[Row] = (),
@@ -78,7 +73,7 @@ def unlearn(
     """Fit a head that makes `model` forget some rows and keep the others; the result's `report` says how well.
 
     forget, retain: rows with question and answer. temperature: T, or "auto" to choose T and w from evidence (see
-    `choice`). lr: default the best of `RATES`. steps: optimiser steps. holdout_forget, holdout_retain: rows to judge
+    `choice`). lr: default the best of `settings.OWN_RATES`. steps: optimiser steps. holdout_forget, holdout_retain: rows to judge
     with, instead of a fifth of the given ones. other: rows that must not change. unseen: rows like the forgotten ones
     that the model never saw; with them T is where forgotten rows are as likely as unseen ones. Further settings are
     those of `classifier.FitSettings`. The base's weights are never changed.
@@ -100,10 +95,10 @@ def unlearn(
         held = subset(features, rows.held) if rows.held else None
     clock("features")
 
-    epochs = -(-steps // steps_per_epoch(len(forget), batch_size))
-    own = {"rank": rank, "batch_size": batch_size, "epochs": epochs, "warmup_epochs": WARMUP * epochs, "seed": seed}
-    own |= settings
-    rates = RATES if lr is None else (lr,)
+    own = OWN_ROWS | settings | {"seed": seed}
+    epochs = -(-steps // steps_per_epoch(len(forget), own["batch_size"]))
+    own |= {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs}
+    rates = OWN_RATES if lr is None else (lr,)
     sets = rows.sets() | ({"other": drawn(other)} if other else {})
     trials, heads = search(base, tokenizer, fitted, sets, own, rates, **common)
     best = choice.choose_rate(trials)
@@ -124,7 +119,11 @@ def unlearn(
     report = assess(unlearned, tokenizer, forget, retain, other=other, seed=seed, **common)
     clock("report")
     report["choice"] = {name: evidence[name] for name in ("T", "w", "reason", "division")}
-    report["search"] = {"trials": trials, "lr": best["lr"], "steps": epochs * steps_per_epoch(len(forget), batch_size)}
+    report["search"] = {
+        "trials": trials,
+        "lr": best["lr"],
+        "steps": epochs * steps_per_epoch(len(forget), own["batch_size"]),
+    }
     report["separation"] = {"fitted": separation(head, features), "held_out": held and separation(trial, held)}
     report["trial"] = {name: numbers(evidence[name]) for name in ("before", "at")}
     report["trial"]["curve"] = [numbers(entry) for entry in evidence["curve"]]
@@ -162,7 +161,7 @@ def assess(
     curve = []
     if tilted:
         T = model.temperature
-        for value in sorted({*TEMPERATURES, T}):
+        for value in sorted({*choice.PRODUCTS, T}):
             model.temperature = value
             curve += [entry | {"T": value} for entry in measure(model, tokenizer, sets, **options)]
         model.temperature = T
@@ -229,7 +228,7 @@ def divide(
     common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": True}
     [fresh] = answer_losses(base, encode_rows(tokenizer, unseen), **common)
     tilts = []
-    for T in TEMPERATURES:
+    for T in choice.PRODUCTS:
         weighted = copy.copy(head)
         weighted.w = product / T
         tilts.append((weighted, T))
