@@ -37,6 +37,11 @@ def retain_of(split: str) -> str:
 
 def read_rows(path: str | Path) -> list[Row]:
     """Read a JSON array or JSON lines and check every row; UserError names the file, the row and the field."""
+    return [check_row(row, f"{path} row {number}") for number, row in enumerate(parse_rows(path), 1)]
+
+
+def parse_rows(path: str | Path) -> list[Any]:
+    """The entries of a JSON array or of JSON lines, at least one; UserError names the file and the line."""
     path = Path(path)
     try:
         text = path.read_bytes().decode("utf-8-sig")
@@ -47,7 +52,7 @@ def read_rows(path: str | Path) -> list[Row]:
     rows = _parse_array(path, text) if text.lstrip().startswith("[") else _parse_lines(path, text)
     if not rows:
         raise UserError(f"{path} holds no rows")
-    return [check_row(row, f"{path} row {number}") for number, row in enumerate(rows, 1)]
+    return rows
 
 
 def _parse_array(path: Path, text: str) -> list[Any]:
@@ -148,11 +153,11 @@ def _idk_text(line: Any) -> str:
 
 def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
     """UserError when a (question, answer) pair, spaces around it aside, is asked to be both forgotten and retained."""
-    kept = {(row["question"].strip(), row["answer"].strip()): number for number, row in enumerate(retain, 1)}
+    kept = {(str(row["question"]).strip(), row["answer"].strip()): number for number, row in enumerate(retain, 1)}
     for number, row in enumerate(forget, 1):
-        other = kept.get((row["question"].strip(), row["answer"].strip()))
+        other = kept.get((str(row["question"]).strip(), row["answer"].strip()))
         if other is not None:
-            raise UserError(f"forget row {number} is also retain row {other}: {row['question'][:60]!r}")
+            raise UserError(f"forget row {number} is also retain row {other}: {str(row['question'])[:60]!r}")
 
 
 @dataclass(frozen=True)
@@ -163,23 +168,28 @@ class Example:
     n_prompt: int
 
 
-def prompt(tokenizer: Any, question: str, system: str | None = SYSTEM) -> str:
+Question = str | Sequence[Mapping[str, str]]  # one question, or the turns before the answer as {role, content}
+
+
+def prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> str:
     """All that a model reads before it answers: the system text and the question in the tokenizer's chat template.
 
     Training, evaluation and generation ask in this form, and a head works where its questions come in it. Without a
-    template it is "Question: … Answer:". system=None leaves the system turn out. Special tokens are in the text
-    already: tokenise it with `add_special_tokens=False`. UserError for text that no row may hold either.
+    template it is "Question: … Answer:". system=None leaves the system turn out, and turns that begin with one of
+    their own keep it. Special tokens are in the text already: tokenise it with `add_special_tokens=False`. UserError
+    for text that no row may hold either.
     """
-    _check_text(question, f"question {question[:40]!r}")
-    _refuse_special(tokenizer, question, "question")
+    turns = _turns(tokenizer, question)
     if tokenizer.chat_template is None:
-        return f"{tokenizer.bos_token or ''}Question: {question.strip()}\nAnswer:"
-    return _render(tokenizer, system, [{"role": "user", "content": question}], add_generation_prompt=True)
+        if len(turns) != 1:
+            raise UserError("a conversation of several turns needs a tokenizer with a chat template")
+        return f"{tokenizer.bos_token or ''}Question: {turns[0]['content'].strip()}\nAnswer:"
+    return _render(tokenizer, system, turns, add_generation_prompt=True)
 
 
-def encode_prompt(tokenizer: Any, question: str) -> list[int]:
+def encode_prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> list[int]:
     """Token ids of `prompt`."""
-    return _ids(tokenizer, prompt(tokenizer, question))
+    return _ids(tokenizer, prompt(tokenizer, question, system))
 
 
 def encode(tokenizer: Any, question: str, answer: str) -> Example:
@@ -187,22 +197,29 @@ def encode(tokenizer: Any, question: str, answer: str) -> Example:
     return encode_answers(tokenizer, question, [answer])[0]
 
 
-def encode_answers(tokenizer: Any, question: str, answers: Sequence[str]) -> list[Example]:
+def encode_answers(
+    tokenizer: Any, question: Question, answers: Sequence[str], system: str | None = SYSTEM
+) -> list[Example]:
     """Tokenise several answers to one question with the tokenizer's chat template.
 
-    As the reference does, the answer begins where the tokenised prompt ends. Where the prompt's ids are no prefix of
-    the chat's (a pre-tokeniser that merges across the seam), the answer's text is tokenised by itself. A tokenizer
+    As the published code does, the answer begins where the tokenised prompt ends. Where the prompt's ids are no prefix
+    of the chat's (a pre-tokeniser that merges across the seam), the answer's text is tokenised by itself. A tokenizer
     without a template gets "Question: … Answer: …". Special tokens inside the user's text are refused, for they would
     change the conversation's structure; so is an answer that tokenises to nothing.
     """
-    before = prompt(tokenizer, question)
+    before = prompt(tokenizer, question, system)
     before_ids = _ids(tokenizer, before)
+    turns = _turns(tokenizer, question)
     examples = []
     for answer in answers:
         _refuse_special(tokenizer, answer, "answer")
         if not _ids(tokenizer, answer.strip()):
-            raise UserError(f"the answer {answer[:40]!r} to {question[:60]!r} tokenises to nothing")
-        text = _chat_text(tokenizer, question, answer)
+            raise UserError(f"the answer {answer[:40]!r} to {str(question)[:60]!r} tokenises to nothing")
+        if tokenizer.chat_template is None:
+            text = f"{before} {answer.strip()}{tokenizer.eos_token or ''}"
+        else:
+            chat = [*turns, {"role": "assistant", "content": answer}]
+            text = _render(tokenizer, system, chat, add_generation_prompt=False)
         ids = _ids(tokenizer, text)
         if ids[: len(before_ids)] != before_ids:
             if not text.startswith(before):
@@ -212,15 +229,46 @@ def encode_answers(tokenizer: Any, question: str, answers: Sequence[str]) -> lis
     return examples
 
 
+def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
+    """Tokenise plain text whose part `rest` is the answer: no template; a beginning of sequence before, an end after.
+
+    With neither `start` nor a beginning-of-sequence token the text's own first token stands for the prompt.
+    """
+    for text in (start, rest):
+        _refuse_special(tokenizer, text, "text")
+    begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    before, whole = begin + _ids(tokenizer, start), begin + _ids(tokenizer, start + rest)
+    ids = whole if whole[: len(before)] == before else before + _ids(tokenizer, rest)
+    ids += [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    if len(ids) < max(len(before), 1) + 1:
+        raise UserError(f"the text {rest[:40]!r} tokenises to nothing")
+    return Example(ids, max(len(before), 1))
+
+
 def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> list[Example]:
-    """One example a row, from its question and `field`; UserError names the row."""
+    """One example a row, from its question and `field`; UserError names the row.
+
+    A row may bring `system`, its own system text, or `raw`: its question and answer are then plain text.
+    """
     examples = []
     for number, row in enumerate(rows, 1):
         try:
-            examples.append(encode(tokenizer, row["question"], row[field]))
+            if row.get("raw"):
+                examples.append(encode_text(tokenizer, row["question"], row[field]))
+            else:
+                examples += encode_answers(tokenizer, row["question"], [row[field]], row.get("system", SYSTEM))
         except UserError as error:
             raise UserError(f"row {number}: {error}") from None
     return examples
+
+
+def _turns(tokenizer: Any, question: Question) -> list[dict[str, str]]:
+    """The question as the turns of a conversation, its texts checked."""
+    turns = [{"role": "user", "content": question}] if isinstance(question, str) else [dict(turn) for turn in question]
+    for turn in turns:
+        _check_text(turn["content"], f"question {turn['content'][:40]!r}")
+        _refuse_special(tokenizer, turn["content"], "question")
+    return turns
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
@@ -233,16 +281,9 @@ def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
             raise UserError(f"{field} {text[:40]!r} holds the special token {token}: it would end or fake a turn")
 
 
-def _chat_text(tokenizer: Any, question: str, answer: str) -> str:
-    if tokenizer.chat_template is None:
-        return f"{prompt(tokenizer, question)} {answer.strip()}{tokenizer.eos_token or ''}"
-    chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-    return _render(tokenizer, SYSTEM, chat, add_generation_prompt=False)
-
-
 def _render(tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
     options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, "date_string": DATE}
-    if system is not None:
+    if system is not None and chat[0]["role"] != "system":
         with suppress(TemplateError):  # Gemma's template, among others, has no system role
             return tokenizer.apply_chat_template([{"role": "system", "content": system}, *chat], **options)
     return tokenizer.apply_chat_template(chat, **options)

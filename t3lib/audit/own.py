@@ -73,10 +73,10 @@ def unlearn(
     """Fit a head that makes `model` forget some rows and keep the others; the result's `report` says how well.
 
     forget, retain: rows with question and answer. temperature: T, or "auto" to choose T and w from evidence (see
-    `choice`). lr: default the best of `settings.OWN_RATES`. steps: optimiser steps. holdout_forget, holdout_retain: rows to judge
-    with, instead of a fifth of the given ones. other: rows that must not change. unseen: rows like the forgotten ones
-    that the model never saw; with them T is where forgotten rows are as likely as unseen ones. Further settings are
-    those of `classifier.FitSettings`. The base's weights are never changed.
+    `choice`). lr: default the best of `settings.OWN_RATES`. steps: optimiser steps. holdout_forget, holdout_retain:
+    rows to judge with, instead of a fifth of the given ones. other: rows that must not change. unseen: rows like the
+    forgotten ones that the model never saw; with them T is where forgotten rows are as likely as unseen ones. Further
+    settings are those of `settings.FitSettings`. The base's weights are never changed.
 
     UserError for an empty set, a row or a question in both sets, a setting out of range.
     """
@@ -158,14 +158,8 @@ def assess(
     options: dict[str, Any] = {"attention_mask": attention_mask, "progress": None if progress else True}
     tilted = isinstance(model, T3ForCausalLM)
     [before] = measure(model.base if tilted else model, tokenizer, sets, **options)
-    curve = []
-    if tilted:
-        T = model.temperature
-        for value in sorted({*choice.PRODUCTS, T}):
-            model.temperature = value
-            curve += [entry | {"T": value} for entry in measure(model, tokenizer, sets, **options)]
-        model.temperature = T
-    after = next((entry for entry in curve if entry["T"] == model.temperature), before) if tilted else before
+    curve = curve_of(model, tokenizer, sets, **options) if tilted else []
+    after = next(entry for entry in curve if entry["T"] == model.temperature) if tilted else before
     limit = longest_answer(tokenizer, sets)
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, sets["forget"])]
 
@@ -175,7 +169,7 @@ def assess(
 
     sampled = {"after": best_of(model)} | ({"before": best_of(model.base)} if tilted else {})
     examples = [
-        {"set": name, "question": row["question"], "truth": row["answer"], "before": was, "after": now}
+        {"set": name, "question": asked(row), "truth": row["answer"], "before": was, "after": now}
         for name, rows in sets.items()
         for row, was, now in list(zip(rows, before[name]["texts"], after[name]["texts"]))[
             : 5 if name == "forget" else 3
@@ -195,6 +189,20 @@ def assess(
         },
         "verdict": choice.verdict(numbers(after) | {"samples": sampled["after"]}, numbers(before), None, None),
     }
+
+
+def curve_of(model: T3ForCausalLM, tokenizer: Any, sets: Mapping[str, Sequence[Row]], **options: Any) -> list[Any]:
+    """`measure` at the model's own T and at every one of `choice.PRODUCTS`: entries with T, ascending."""
+    values = sorted({*choice.PRODUCTS, model.temperature})
+    if len(model.heads) == 1:  # one base pass for all
+        entries = measure(model.base, tokenizer, sets, [(model.heads[0], T) for T in values], **options)
+        return [entry | {"T": T} for T, entry in zip(values, entries)]
+    heads = list(model.heads)
+    entries = []
+    for T in values:
+        composed = T3ForCausalLM(model.base, heads, T, allow_sharpening=True)
+        entries += [entry | {"T": T} for entry in measure(composed, tokenizer, sets, **options)]
+    return entries
 
 
 def choose(
@@ -305,12 +313,18 @@ class Split:
 def check_questions(forget: Sequence[Row], retain: Sequence[Row]) -> None:
     """UserError when a row, or a question with another answer, is asked to be both forgotten and kept."""
     check_disjoint(forget, retain)
-    kept = {str(row["question"]).strip(): number for number, row in enumerate(retain, 1) if row["question"]}
+    kept = {str(row["question"]).strip(): number for number, row in enumerate(retain, 1)} | {"": None}
     for number, row in enumerate(forget, 1):
         if (other := kept.get(str(row["question"]).strip())) is not None:
             raise UserError(
-                f"forget row {number} asks what retain row {other} answers otherwise: {row['question'][:60]!r}"
+                f"forget row {number} asks what retain row {other} answers otherwise: {str(row['question'])[:60]!r}"
             )
+
+
+def asked(row: Row) -> str:
+    """The question of a row as one text; of a conversation the last turn before the answer."""
+    question = row["question"]
+    return question if isinstance(question, str) else question[-1]["content"]
 
 
 def numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
