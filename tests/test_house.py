@@ -14,7 +14,7 @@ import pytest
 from conftest import ROOT
 
 PACKAGE = ROOT / "t3lib"
-ROOMS = ("theory", "baselines", "world", "study", "bench", "explore", "report", "claims", "grid")
+ROOMS = ("theory", "baselines", "world", "study", "bench", "explore", "audit", "report", "claims", "grid")
 VOCABULARY = ("names", "errors", "files", "_version")
 COMMAND_LINE = ("cli", "commands", "profiles", "__main__")
 
@@ -31,6 +31,7 @@ ARROWS: dict[str, set[str]] = {
     "study": LEFT | {"baselines", "world"},
     "bench": LEFT | {"baselines", "world", "study"},
     "explore": LEFT | {"baselines", "world", "study", "theory"},
+    "audit": LEFT,
     "report": LIGHT | {"theory"},
     "claims": LIGHT | {"theory", "report", "bench.shapes", "bench.cost"},
     "grid": {"vocabulary", "profiles"},
@@ -59,7 +60,17 @@ IDEAS = {
     "bench.table": "the cost table",
     "explore.gaussians": "sliders over two Gaussians",
     "explore.language": "sliders over next-token distributions",
+    "audit.answers": "greedy answers scored against every truth",
+    "audit.choice": "T and w from evidence, and the verdict",
+    "audit.leakage": "leak@k",
+    "audit.own": "unlearning a person's own model, with a report",
+    "audit.recognition": "whether a forgotten answer is recognised",
+    "audit.samples": "sampled answers",
+    "audit.separation": "how well f tells the rows apart",
+    "audit.tokens": "scores of every answer token",
+    "report.own": "the report on a person's own model",
     "report.page": "the page of results",
+    "rows": "rows as people have them",
     "report.plots_cost": "figures of cost",
     "report.plots_theory": "figures of the theory",
     "grid.reproduce": "t3 reproduce",

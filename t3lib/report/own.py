@@ -5,10 +5,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from matplotlib.figure import Figure
 
 from t3lib.files import atomic_write, write_json
+from t3lib.report.render import TEMPLATES
 
 NAMES = {
     "forget": "rows to forget",
@@ -98,8 +98,5 @@ def figure(report: Mapping[str, Any]) -> str:
 
 def page(report: Mapping[str, Any]) -> str:
     """The report as one HTML file without scripts, links to elsewhere or fonts of its own."""
-    environment = Environment(
-        loader=PackageLoader("t3lib.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
     drawing = figure(report) if report["curve"] else ""
-    return environment.get_template("own.html.j2").render(report=report, rows=rows(report), figure=drawing)
+    return TEMPLATES.get_template("own.html").render(report=report, rows=rows(report), figure=drawing)
