@@ -37,12 +37,12 @@ FEATURES = ("features", "pooling", "models", "tofu")
 CODE: dict[str, tuple[str, ...]] = {
     "base": ("world.bases", *TRAINING),
     "features": FEATURES,
-    "head": ("classifier", "fit_steps", "head", *FEATURES),
+    "head": ("classifier", "head", "settings", *FEATURES),
     "unlearned": ("baselines.assistant", "models", *TRAINING),
     "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "watch", "baselines.uld", *FEATURES),
     "numbers": ("metrics", "results", "study", "world.facts", "world.text", "world.words"),
     "theory": ("theory",),
-    "cost": ("bench", "classifier", "fit_steps", "likelihood", "greedy", "sampler", "wrapped", "head", *FEATURES),
+    "cost": ("bench", "classifier", "likelihood", "greedy", "sampler", "wrapped", "head", *FEATURES),
     "figures": ("report.plots", "report.plots_cost", "report.plots_theory", "report.render"),
     "tables": ("report", "claims", "results", "metrics", "names"),
 }

@@ -9,12 +9,19 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from t3lib import fit_steps
-from t3lib.classifier import FitSettings, fit_head, fit_heads, learning_rates, plan_steps, steps_per_epoch, tokens_of
+from t3lib.classifier import (
+    fit_head,
+    fit_heads,
+    learning_rates,
+    plan_steps,
+    steps_per_epoch,
+    token_gradients,
+    untouched_rows,
+)
 from t3lib.errors import UserError
-from t3lib.features import Features
-from t3lib.fit_steps import Problem, padded_step, run_steps, undo, untouched_rows
+from t3lib.features import Features, tokens_of
 from t3lib.head import T3Head
+from t3lib.settings import FitSettings
 
 V = 304
 SHORT = {"epochs": 12, "warmup_epochs": 3, "lr": 5e-3, "batch_size": 5, "rank": 3, "weight_decay": 1e-2, "seed": 3}
@@ -119,7 +126,7 @@ def test_full_vocabulary_logits_give_the_same_gradient():
     dA, dB = torch.empty_like(A), torch.empty_like(B)
     weight = torch.full((len(y),), 1 / len(y), dtype=torch.float64)
     with torch.no_grad():
-        fit_steps.token_gradients(x, y, s, weight, A, [B], dA, [dB])
+        token_gradients(x, y, s, weight, A, [B], dA, [dB])
     torch.testing.assert_close(dA, A.grad)
     torch.testing.assert_close(dB, B.grad)
 
@@ -217,55 +224,8 @@ def test_tokens_of_rows_keep_the_rows_order():
     assert tokens_of(np.array([2, 0, 1, 0]), starts).tolist() == [5, 0, 1, 2, 3, 4, 0, 1]
 
 
-# the CUDA graph's step, on a CPU --------------------------------------------------------------------------------------
-
-
-def test_the_recorded_step_is_the_plain_one_and_can_be_undone():
-    """What a GPU records and replays: same heads as run_steps, short steps padded, and a clean state after warm-up."""
-    features, made = problem(dtype=torch.bfloat16), []
-    steps = plan_of(features, FitSettings(**SHORT))
-    indices = [tokens_of(rows, features.starts) for rows in steps]
-    assert len({len(index) for index in indices}) > 1
-    rates = [learning_rates(5e-3, 6, len(steps)), learning_rates(1e-3, 0, len(steps))]
-    for graph in (False, True):
-        heads = [T3Head(32, V, rank, seed=rank) for rank in (2, 5)]
-        own = Problem.of(
-            features.x,
-            features.y,
-            features.s[features.row].float(),
-            [head.A.detach() for head in heads],
-            [head.B.detach() for head in heads],
-            [("adamw", 1e-2), ("l2", 1e-3)],
-        )
-        if graph:
-            kept = [tensor.clone() for tensor in (own.A, *own.B)]
-            step, number = padded_step(own, indices, rates)
-            for _ in range(3):
-                step()
-            assert int(number) == 3 and not torch.equal(own.A, kept[0])
-            undo(own, kept, number)
-            for _ in indices:
-                step()
-        else:
-            run_steps(own, indices, rates, lambda: None)
-        made.append([own.A, *own.B])
-    for plain, recorded in zip(*made):
-        torch.testing.assert_close(plain, recorded, atol=2e-6, rtol=0)
-
-
-def test_the_padding_of_a_short_step_is_a_token_that_is_seen():
-    """Token 0 may be in no step; then it has no row of B to gather, not even at weight 0."""
-    x, y, s, head = torch.randn(48, 8), torch.arange(48), torch.ones(48), T3Head(8, 48, 2, seed=1)
-    y[0] = 48  # what `searchsorted` gives a target beyond all that are seen; 48 rows need no row of zeros after them
-    own = Problem.of(x, y, s, [head.A.detach()], [head.B.detach()], [("adamw", 0.0)])
-    assert len(own.B[0]) == 48
-    step, _ = padded_step(own, [torch.arange(1, 9), torch.arange(9, 12)], [[1e-3, 1e-3]])
-    step()
-    step()
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
-def test_cuda_graph_is_the_cpu_fit():
+def test_a_gpu_gives_the_heads_of_a_cpu():
     features = problem()
     ours = [fit_head(features, vocab_size=V, progress=False, device=name, **SHORT) for name in ("cpu", "cuda")]
     torch.testing.assert_close(ours[0].A, ours[1].A, atol=2e-4, rtol=0)

@@ -14,12 +14,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from t3lib import classifier
 from t3lib.bench import cost
 from t3lib.bench.timing import interleaved, row, timed, value_row
-from t3lib.classifier import FitSettings, fit_heads, learning_rates, plan_steps, prepare, tokens_of
-from t3lib.features import Features
-from t3lib.fit_steps import run_steps
+from t3lib.classifier import fit_heads, learning_rates, plan_steps
+from t3lib.features import Features, tokens_of
 from t3lib.head import T3Head
+from t3lib.settings import FitSettings
 
 Rows = list[dict[str, Any]]
 
@@ -173,9 +174,9 @@ def targets(features: Features, shape: HeadShape) -> Tensor:
 
 def own_step(features: Features, shape: HeadShape) -> Callable[[], None]:
     """The next step of ours on a CPU, exactly as `fit_heads` runs it."""
-    made = prepare(features, [FitSettings(**shape.settings)], shape.vocab, features.x.device)
-    indices = cycle(made.indices)
-    return lambda: run_steps(made.problem, [next(indices)], [[1e-6]], lambda: None)
+    problem = classifier.lay_out(features, [FitSettings(**shape.settings)], shape.vocab, features.x.device)
+    steps = cycle(problem.steps)
+    return lambda: classifier.step(problem, next(steps), [1e-6])
 
 
 def grid_rows(

@@ -8,20 +8,20 @@ import pandas as pd
 import pytest
 import torch
 
-from t3lib import cli
+from t3lib import classifier, cli
 from t3lib.bench import cost, timing
 from t3lib.bench import head as bench_head
 from t3lib.bench import model as bench_model
 from t3lib.bench import table as bench
 from t3lib.bench.head import HeadShape
 from t3lib.bench.model import random_model
-from t3lib.classifier import FitSettings, fit_head, prepare
+from t3lib.classifier import fit_head
 from t3lib.errors import UserError
 from t3lib.evaluation import evaluate
 from t3lib.files import read_json, write_json
-from t3lib.fit_steps import run_steps
 from t3lib.head import T3Head
 from t3lib.report import plots_cost
+from t3lib.settings import FitSettings
 
 SMALL = HeadShape(d=64, vocab=4096, rank=20, pairs=8, tokens=12, epochs=4, batch_size=4)
 MACHINE = cost.Ceilings(1e15, 1e15)  # nothing is below its bounds
@@ -106,14 +106,14 @@ def test_head_rows_and_the_worth_of_not_forming_logits():
 def test_steps_one_at_a_time_are_the_fit_and_the_textbook():
     """What is on the clock step by step is what `fit_heads` does, and what dense AdamW gives."""
     features, own = bench_head.problem(SMALL), FitSettings(**SMALL.settings)
-    made = prepare(features, [own], SMALL.vocab, torch.device("cpu"))
-    for index, rate in zip(made.indices, made.rates[0]):
-        run_steps(made.problem, [index], [[rate]], lambda: None)
+    problem = classifier.lay_out(features, [own], SMALL.vocab, torch.device("cpu"))
+    for tokens, rate in zip(problem.steps, problem.rates[0]):
+        classifier.step(problem, tokens, [rate])
     whole = fit_head(features, vocab_size=SMALL.vocab, progress=False, **SMALL.settings)
     plain = bench_head.textbook(features, SMALL)
     seen = bench_head.targets(features, SMALL)
-    assert torch.equal(made.problem.A, whole.A) and torch.equal(whole.A, plain.A)
-    assert torch.equal(made.problem.B[0][: len(seen)], plain.B[seen])
+    assert torch.equal(problem.A, whole.A) and torch.equal(whole.A, plain.A)
+    assert torch.equal(problem.B[0][: len(seen)], plain.B[seen])
     assert len(seen) < SMALL.vocab / 2 and (whole.B - plain.B).abs().max() <= 1e-5
 
 

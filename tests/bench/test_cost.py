@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from t3lib import fit_steps
+from t3lib import classifier
 from t3lib.baselines.assistant import make_assistant
 from t3lib.bench import cost
 from t3lib.bench.head import full_vocabulary_loss, gathered_loss
@@ -71,7 +71,7 @@ def test_operations_of_head_steps():
     head = T3Head(d, V, h)
     dA, dB = torch.empty(h, d), torch.empty(V, h)
     A, B = head.A.detach(), head.B.detach()
-    ours = counted(lambda: fit_steps.token_gradients(x, y, s, torch.ones(n), A, [B], dA, [dB]))
+    ours = counted(lambda: classifier.token_gradients(x, y, s, torch.ones(n), A, [B], dA, [dB]))
     assert ours == cost.head_step(n, d, h).flops
     adam = 12 * h * (d + V)
     assert counted(lambda: gathered_loss(x, y, s, head).backward()) + adam == cost.dense_step(n, d, h, V).flops
