@@ -1,65 +1,27 @@
-"""Loading causal language models: a Hub id, a folder, or random weights of a named shape; dtype, device, 4/8-bit."""
+"""Loading causal language models from a folder or the Hub, in any dtype, on any device, in 4 or 8 bits."""
 
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from torch import nn
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    BitsAndBytesConfig,
-    LlamaConfig,
-    PreTrainedModel,
-)
-from transformers.utils import logging
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
+from transformers.utils import cached_file, logging
 
 from t3lib.errors import UserError
-from t3lib.files import content_key
+from t3lib.files import content_key, read_json
 from t3lib.progress import watched
+from t3lib.tofu import check_template
 
 Result = TypeVar("Result")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
-# Sizes only: cost does not depend on the values of the weights.
-SHAPES: dict[str, dict[str, int]] = {
-    "llama-3.1-8b": {
-        "vocab_size": 128256,
-        "hidden_size": 4096,
-        "intermediate_size": 14336,
-        "num_hidden_layers": 32,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-    },
-    "llama-3.2-1b": {
-        "vocab_size": 128256,
-        "hidden_size": 2048,
-        "intermediate_size": 8192,
-        "num_hidden_layers": 16,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-    },
-    "58m": {  # what one CPU core runs in seconds, and large enough that the base's own work dominates
-        "vocab_size": 32000,
-        "hidden_size": 512,
-        "intermediate_size": 1408,
-        "num_hidden_layers": 8,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 8,
-    },
-    "tiny": {
-        "vocab_size": 512,
-        "hidden_size": 64,
-        "intermediate_size": 128,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    },
-}
+HUB_SECONDS = 5  # to wait for the Hub's first answer before its local cache has to do
 
 
 def load_model(
@@ -70,37 +32,112 @@ def load_model(
     load_in: str | None = None,
     revision: str | None = None,
 ) -> tuple[PreTrainedModel, Any]:
-    """Load a causal LM in evaluation mode and its tokenizer from the Hub or a folder.
+    """Load a causal LM in evaluation mode and its tokenizer, from the Hub or a folder; LoRA adapters on their base.
 
     dtype: float32 | bfloat16 | float16, default the checkpoint's own. device: default cuda if there is one, else cpu.
-    load_in: "8bit" or "4bit" (NF4) through bitsandbytes. Never runs code that a checkpoint brings and
-    never reads pickles. UserError when the name, the dtype or the device cannot be had.
+    load_in: "8bit" or "4bit" (NF4) through bitsandbytes. Never runs code that a checkpoint brings and never reads
+    pickles. UserError when the name, the dtype or the device cannot be had, and for a checkpoint that is damaged or
+    does not hold exactly the weights of its model.
     """
     if dtype not in (None, *DTYPES):
         raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
-    if str(name).startswith(("/", ".", "~")) and not Path(name).expanduser().is_dir():
-        raise UserError(f"model folder {name} does not exist")
     device = checked_device(device)
-    options: dict[str, Any] = {"dtype": DTYPES[dtype] if dtype else "auto", "revision": revision or "main"}
+    settings: dict[str, Any] = {"dtype": DTYPES[dtype] if dtype else "auto"}
     if load_in:
-        options |= {"quantization_config": quantization(load_in, dtype), "device_map": {"": device}}
-    name = str(Path(name).expanduser()) if Path(name).expanduser().is_dir() else str(name)
+        settings |= {"quantization_config": quantization(load_in, dtype), "device_map": {"": device}}
     if not watched():
         logging.disable_progress_bar()  # of Transformers: "Loading weights"
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()  # what is wrong with a checkpoint is raised here, not logged
     try:
+        place, source = _located(str(name), revision)
         # Left to itself, Transformers asks on a terminal whether to run a checkpoint's code.
-        tokenizer = AutoTokenizer.from_pretrained(name, revision=revision or "main", trust_remote_code=False)
-        model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, trust_remote_code=False, **options)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: weights of other sizes than the config's
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"cannot load model {name}: {reason}") from None
-    except Exception as error:  # safetensors raises its own type for a truncated file
-        if type(error).__name__ != "SafetensorError":
-            raise
-        raise UserError(f"cannot load model {name}: damaged safetensors file ({error})") from None
+        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **source)
+        check_template(tokenizer)
+        model = _load_weights(place, source, settings)
+    except Exception as error:  # of any kind: a stranger's files go through Transformers and the libraries below it
+        reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
+        raise UserError(f"cannot load model {name}: {reason}") from error
+    finally:
+        logging.set_verbosity(verbosity)
     if not load_in:
         model.to(device)  # type: ignore[arg-type]
     return model.eval(), tokenizer
+
+
+def _located(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
+    """A model's folder or Hub id, and which of the Hub's files count: those of a commit, or those downloaded before."""
+    if Path(name).expanduser().is_dir():
+        return str(Path(name).expanduser()), {}
+    if name.startswith(("/", ".", "~")):
+        raise UserError(f"folder {name} does not exist")
+    try:
+        return name, {"revision": HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS).sha}
+    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError):
+        raise UserError(f"there is no folder {name}, and the Hub has no such model or revision") from None
+    except Exception:  # whatever its HTTP library raises: without the Hub, what it gave before has to do
+        source = {"revision": revision or "main", "local_files_only": True}
+        if not any(_file(name, config, source) for config in ("config.json", "adapter_config.json")):
+            raise UserError(f"there is no folder {name}, and the Hub cannot be reached") from None
+        return name, source
+
+
+def _file(place: str, name: str, source: Mapping[str, Any]) -> str | None:
+    """Path of one file of a model, downloaded when the Hub has it; None when the model does not."""
+    optional = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    return cached_file(place, name, **optional, **source)
+
+
+def _load_weights(place: str, source: Mapping[str, Any], settings: Mapping[str, Any]) -> PreTrainedModel:
+    """The model of a folder or Hub id; of an adapter, its base with the adapter in it."""
+    adapter = _file(place, "adapter_config.json", source)
+    if adapter is None:
+        return _load_base(place, source, settings)
+    if _file(place, "adapter_model.safetensors", source) is None:
+        raise UserError("the adapter's weights are not in adapter_model.safetensors")
+    facts = read_json(adapter)
+    model = _load_base(*_located(str(facts["base_model_name_or_path"]), facts.get("revision")), settings)
+    report = model.load_adapter(place, ignore_mismatched_sizes=True, **source)
+    _check_weights(report.to_dict())
+    return model
+
+
+def _load_base(place: str, source: Mapping[str, Any], settings: Mapping[str, Any]) -> PreTrainedModel:
+    if _file(place, "adapter_config.json", source) is not None:
+        raise UserError(f"{place} holds an adapter beside its base: give each a folder of its own")
+    _check_file_names(place, source)
+    if generation := _file(place, "generation_config.json", source):
+        read_json(generation)  # Transformers would pass over a broken one, and with it the token that ends an answer
+    checks: dict[str, Any] = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    checks["adapter_kwargs"] = dict(source)  # else it asks the Hub again for an adapter
+    loaded: Any = AutoModelForCausalLM.from_pretrained(place, trust_remote_code=False, **checks, **settings, **source)
+    model, report = loaded
+    _check_weights(report)
+    return model
+
+
+def _check_file_names(place: str, source: Mapping[str, Any]) -> None:
+    """UserError unless all weights lie in safetensors files of the model: others may be pickles, or anyone's files."""
+    config = _file(place, "config.json", source)
+    index = (read_json(config) if config else {}).get("transformers_weights") or "model.safetensors.index.json"
+    path = _file(place, index, source) if index.endswith(".index.json") else None
+    names = {index} if path is None else {index, *read_json(path)["weight_map"].values()}
+    for name in sorted(names):
+        if not re.fullmatch(r"[\w-][\w.-]*\.safetensors(\.index\.json)?", name):
+            raise UserError(f"its weights are said to be in {name!r}: only safetensors files of its own are read")
+
+
+def _check_weights(report: Mapping[str, Any]) -> None:
+    """UserError naming what a checkpoint lacks, has besides or has in another size; Transformers would go on."""
+    sets = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
+    sets["of another size"] = {name for name, *_ in report["mismatched_keys"]}
+    problems = [
+        f"{len(names)} weights {what}: {', '.join(sorted(names)[:3])}{', …' if len(names) > 3 else ''}"
+        for what, names in sets.items()
+        if names
+    ]
+    if problems:
+        raise UserError("; ".join(problems))
 
 
 def checked_device(device: str | None) -> str:
@@ -130,32 +167,6 @@ def quantization(load_in: str, dtype: str | None = None) -> BitsAndBytesConfig:
             bnb_4bit_compute_dtype=compute,
         )
     raise UserError(f"unknown load_in {load_in!r}: choose 8bit or 4bit")
-
-
-def config_of_shape(shape: str) -> LlamaConfig:
-    """Configuration of a Llama of a named shape (`SHAPES`)."""
-    if shape not in SHAPES:
-        raise UserError(f"unknown shape {shape!r}: choose one of {', '.join(SHAPES)}")
-    sizes: dict[str, Any] = dict(SHAPES[shape])
-    return LlamaConfig(
-        **sizes,
-        max_position_embeddings=8192,
-        rms_norm_eps=1e-5,
-        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
-        tie_word_embeddings=shape == "llama-3.2-1b",
-    )
-
-
-def random_model(
-    shape: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0, layers: int | None = None
-) -> PreTrainedModel:
-    """A Llama of the named shape with random weights, optionally only its first `layers`; device may be meta."""
-    config = config_of_shape(shape)
-    if layers is not None:
-        config.num_hidden_layers = layers
-    with torch.random.fork_rng(devices=[]), torch.device(device):
-        torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
 
 
 def pad_id(tokenizer: Any) -> int:
@@ -189,11 +200,6 @@ def context_length(model: PreTrainedModel) -> int | None:
 def revision_of(model: PreTrainedModel) -> str | None:
     """The Hub commit the weights came from; None for folders and random weights."""
     return getattr(model.config, "_commit_hash", None)
-
-
-def config_from_folder(name: str | Path) -> Any:
-    """Only the configuration of a model, without its weights."""
-    return AutoConfig.from_pretrained(str(name), trust_remote_code=False)
 
 
 COLUMNS = 509  # prime, so that exchanged rows of a weight matrix fall into other columns

@@ -6,6 +6,8 @@ Source of the format: TOFU (Maini et al., 2024), Hub data set `locuslab/TOFU`.
 """
 
 import json
+import os
+import resource
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -283,10 +285,33 @@ def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
 
 def _render(tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
     options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, "date_string": DATE}
-    if system is not None and chat[0]["role"] != "system":
-        with suppress(TemplateError):  # Gemma's template, among others, has no system role
-            return tokenizer.apply_chat_template([{"role": "system", "content": system}, *chat], **options)
-    return tokenizer.apply_chat_template(chat, **options)
+    try:
+        if system is not None and chat[0]["role"] != "system":
+            with suppress(TemplateError):  # Gemma's template, among others, has no system role
+                return tokenizer.apply_chat_template([{"role": "system", "content": system}, *chat], **options)
+        return tokenizer.apply_chat_template(chat, **options)
+    except Exception as error:  # a template is a program: it fails in any way it likes
+        raise UserError(f"the tokenizer's chat template fails: {error or type(error).__name__}") from error
+
+
+def check_template(tokenizer: Any, seconds: int = 5) -> None:
+    """UserError for a chat template that fails on a short chat, or is not done with it after `seconds` of computing.
+
+    Its sandbox keeps a stranger's template from the machine, not from looping. So it first runs in a forked process,
+    which the kernel ends in time.
+    """
+    child = os.fork()
+    if child == 0:
+        try:
+            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+            prompt(tokenizer, "Who?")
+            encode(tokenizer, "Who?", "Me.")
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        raise UserError("the tokenizer's chat template does not come to an end")
+    prompt(tokenizer, "Who?")
 
 
 def collate(

@@ -1,11 +1,21 @@
-"""Loading from a folder, shapes on the meta device, and one-line errors."""
+"""Loading from a folder, an adapter or the Hub: exactly its own weights, or one line that says what is wrong."""
 
+import http.server
 import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
 
 import pytest
 import torch
+from conftest import ROOT
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import LlamaForCausalLM
 
-from t3lib import models
+from t3lib import cli, models
 from t3lib.errors import UserError
 
 
@@ -44,22 +54,205 @@ def test_bad_options_are_one_line(folder, options, said):
     assert "\n" not in str(error.value)
 
 
-def test_missing_and_damaged_folders_are_named(folder, tmp_path):
-    with pytest.raises(UserError, match="nowhere does not exist"):
-        models.load_model(tmp_path / "nowhere")
-    damaged = tmp_path / "damaged"
-    damaged.mkdir()
-    for file in folder.iterdir():
-        (damaged / file.name).write_bytes(file.read_bytes())
-    config = json.loads((folder / "config.json").read_text())
-    (damaged / "config.json").write_text(json.dumps(config | {"hidden_size": 64}))
-    with pytest.raises(UserError, match="cannot load model"):
-        models.load_model(damaged)
-    (damaged / "config.json").write_text(json.dumps(config))
-    weights = damaged / "model.safetensors"
+def refused(folder, capfd):
+    """The one line in which a folder is refused; nothing else is printed or logged."""
+    with pytest.raises(UserError, match="cannot load model") as error:
+        models.load_model(folder)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 500
+    output = capfd.readouterr()
+    assert not output.out and not output.err
+    return str(error.value)
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    """A copy of the model's folder, to be damaged."""
+    return shutil.copytree(folder, tmp_path / "copy")
+
+
+def change_weights(folder, change, name="model.safetensors"):
+    weights = load_file(folder / name)
+    change(weights)
+    save_file(weights, folder / name, metadata={"format": "pt"})
+
+
+def change_json(path, **changes):
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def test_missing_and_damaged_folders_are_named(copy, tmp_path, capfd):
+    assert "nowhere does not exist" in refused(tmp_path / "nowhere", capfd)
+    weights = copy / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(UserError, match="damaged"):
-        models.load_model(damaged)
+    assert str(copy) in refused(copy, capfd)
+
+
+def remove_ten(weights):
+    for name in sorted(weights)[:10]:
+        del weights[name]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (remove_ten, "10 weights missing: lm_head.weight, model.embed_tokens.weight, model.layers.0"),
+        (lambda weights: weights.update(extra=torch.zeros(3)), "1 weights unexpected: extra"),
+        (lambda weights: weights.update({"lm_head.weight": torch.zeros(7, 32)}), "1 weights of another size: lm_head"),
+    ],
+)
+def test_weights_that_are_not_the_models_are_named(copy, change, said, capfd):
+    change_weights(copy, change)
+    assert said in refused(copy, capfd)
+
+
+def test_a_base_with_missing_weights_ends_every_verb_with_2(copy, tmp_path, capfd):
+    change_weights(copy, remove_ten)
+    arguments = ["--model", str(copy), "--data", str(tmp_path), "--split", "forget10", "--out", str(tmp_path / "o")]
+    (tmp_path / "f.json").write_text('{"question": "q", "answer": "a"}')
+    rows = ["--forget", str(tmp_path / "f.json"), "--retain", str(tmp_path / "r.json")]
+    (tmp_path / "r.json").write_text('{"question": "q2", "answer": "a"}')
+    assert cli.main(["unlearn", *arguments[:2], *rows, *arguments[-2:]]) == 2
+    assert "10 weights missing" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["weights.bin", "../outside.safetensors", "/etc/x.safetensors", "a/b.safetensors"])
+def test_an_index_may_name_only_safetensors_of_its_own(copy, name, capfd):
+    weights = load_file(copy / "model.safetensors")
+    (copy / "model.safetensors").rename(copy / "shard-a.safetensors")
+    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(weights, "shard-a.safetensors")}
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    models.load_model(copy)
+    torch.save(weights, copy / "weights.bin")
+    save_file(weights, copy.parent / "outside.safetensors")
+    index["weight_map"]["lm_head.weight"] = name
+    (copy / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert f"weights are said to be in '{name}'" in refused(copy, capfd)
+
+
+def test_a_config_may_name_only_safetensors(copy, tiny_model, capfd):
+    torch.save(tiny_model.state_dict(), copy / "adapter_model.bin")
+    change_json(copy / "config.json", transformers_weights="adapter_model.bin")
+    assert "'adapter_model.bin'" in refused(copy, capfd)
+
+
+@pytest.fixture
+def adapter(folder, tokenizer, tmp_path):
+    """A folder with a LoRA adapter of the tiny model."""
+    base = LlamaForCausalLM.from_pretrained(folder)
+    lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
+    adapted = get_peft_model(base, lora).eval()
+    adapted.save_pretrained(tmp_path / "adapter")
+    tokenizer.save_pretrained(tmp_path / "adapter")
+    return tmp_path / "adapter", adapted
+
+
+def test_an_adapter_is_loaded_on_its_base(adapter, tiny_model):
+    path, adapted = adapter
+    model, _ = models.load_model(path)
+    ids = torch.arange(20)[None]
+    assert torch.equal(model(ids).logits, adapted(ids).logits)
+    assert not torch.allclose(model(ids).logits, tiny_model(ids).logits, atol=1e-3)
+
+
+def test_adapters_are_checked_as_their_bases_are(adapter, copy, capfd):
+    path, _ = adapter
+    change_json(path / "adapter_config.json", base_model_name_or_path=str(copy))
+    models.load_model(path)
+    capfd.readouterr()
+    change_weights(path, lambda weights: weights.pop(sorted(weights)[0]), "adapter_model.safetensors")
+    assert "1 weights missing: model.layers.0.self_attn.q_proj.lora_A.default.weight" in refused(path, capfd)
+    (path / "adapter_model.safetensors").rename(path / "adapter_model.bin")
+    assert "not in adapter_model.safetensors" in refused(path, capfd)
+    (path / "adapter_model.bin").rename(path / "adapter_model.safetensors")
+    change_weights(copy, remove_ten)
+    assert "10 weights missing" in refused(path, capfd)
+    change_json(path / "adapter_config.json", base_model_name_or_path=str(path))
+    assert "holds an adapter beside its base" in refused(path, capfd)
+
+
+LOOP = "".join(["{% for a in range(99999) %}"] * 3 + ["{% endfor %}"] * 3)
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "said"),
+    [
+        ("tokenizer.json", "{", ""),
+        ("tokenizer.json", '{"model": {"type": "None"}}', ""),
+        ("tokenizer.json", "\xff", ""),
+        ("tokenizer_config.json", "[]", ""),
+        ("config.json", "{", ""),
+        ("config.json", "[]", ""),
+        ("config.json", "{}", ""),
+        ("config.json", {"hidden_size": "many"}, "hidden_size"),
+        ("config.json", {"hidden_size": 31}, ""),
+        ("config.json", {"num_hidden_layers": -3}, ""),
+        ("config.json", {"model_type": "nonesuch"}, "nonesuch"),
+        ("config.json", {"quantization_config": {"quant_method": "gptq", "bits": 4}}, ""),
+        ("config.json", {"quantization_config": {"quant_method": "awq"}}, ""),
+        ("config.json", {"quantization_config": {"quant_method": "hqq"}}, ""),
+        ("config.json", {"quantization_config": "yes"}, ""),
+        ("config.json", {"rope_parameters": {"rope_type": "nonesuch", "rope_theta": 1.0}}, ""),
+        ("generation_config.json", "{", ""),
+        ("chat_template.jinja", "{% for %}", "chat template fails"),
+        ("chat_template.jinja", "{{ nothing.here.at_all }}", "chat template fails"),
+        ("chat_template.jinja", "{{ raise_exception('no') }}", "chat template fails: no"),
+        ("chat_template.jinja", "{{ 1 / 0 }}", "chat template fails"),
+        ("chat_template.jinja", LOOP, "does not come to an end"),
+        ("chat_template.jinja", "{% if true %}" + LOOP + "{% endif %}x", "does not come to an end"),
+    ],
+)
+def test_files_of_strangers_are_refused_in_one_line(copy, file, content, said, capfd):
+    if isinstance(content, dict):
+        change_json(copy / file, **content)
+    else:
+        (copy / file).write_text(content, encoding="latin-1")
+    assert said in refused(copy, capfd)
+
+
+HUB = """
+import sys
+from t3lib.errors import UserError
+from t3lib.models import load_model
+for name in sys.argv[1:]:
+    try:
+        print(name, sum(p.numel() for p in load_model(name)[0].parameters()))
+    except UserError as error:
+        print(error)
+"""
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_and_its_cache_serves(folder, tmp_path):
+    asked = []
+
+    class Busy(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.send_error(503)
+
+        do_HEAD = do_GET
+
+        def log_message(self, *args):
+            pass
+
+    downloaded = tmp_path / "hub" / "models--somebody--model"
+    shutil.copytree(folder, downloaded / "snapshots" / ("0" * 40))
+    (downloaded / "refs").mkdir()
+    (downloaded / "refs" / "main").write_text("0" * 40)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_port}"
+        settings = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        command = [sys.executable, "-c", HUB, "somebody/else", "nomodel", "somebody/model"]
+        done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True)
+        server.shutdown()
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [
+        f"cannot load model {name}: there is no folder {name}, and the Hub cannot be reached"
+        for name in ("somebody/else", "nomodel")
+    ], done.stderr
+    assert lines[2].startswith("somebody/model 3")
+    names = [path for path in asked if "agent" not in path]  # the client's own first question of a process
+    assert names == [f"/api/models/{name}" for name in ("somebody/else", "nomodel", "somebody/model")]
 
 
 @pytest.mark.parametrize("device", ["foo", "meta", "cpu:cpu"])
