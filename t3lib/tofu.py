@@ -300,18 +300,25 @@ def check_template(tokenizer: Any, seconds: int = 5) -> None:
     Its sandbox keeps a stranger's template from the machine, not from looping. So it first runs in a forked process,
     which the kernel ends in time.
     """
+    if tokenizer.chat_template is None:
+        return
+    chat = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me."}]
+
+    def render() -> None:
+        _render(tokenizer, SYSTEM, chat[:1], add_generation_prompt=True)
+        _render(tokenizer, SYSTEM, chat, add_generation_prompt=False)
+
     child = os.fork()
     if child == 0:
         try:
             resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-            prompt(tokenizer, "Who?")
-            encode(tokenizer, "Who?", "Me.")
+            render()
         finally:
             os._exit(0)
     _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         raise UserError("the tokenizer's chat template does not come to an end")
-    prompt(tokenizer, "Who?")
+    render()
 
 
 def collate(
