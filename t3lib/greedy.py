@@ -108,27 +108,25 @@ class _RowTilts(T3ForCausalLM):
     tilt_of: for every row that will ever be decoded the place of its tilt in `tilts`; `take` says which rows are next.
     """
 
-    _heads_add_up = False
-
     def __init__(self, base: Any, tilts: Sequence[Tilt], tilt_of: Sequence[int]) -> None:
         super().__init__(base, heads_of(tilts), 1.0, allow_sharpening=True)
         place = {id(head): number for number, head in enumerate(heads_of(tilts))}
         self._head_of = torch.tensor([place[id(tilts[t][0])] for t in tilt_of])
-        self._temperature_of = torch.tensor([tilts[t][1] or 1.0 for t in tilt_of])
+        self._temperature_of = [tilts[t][1] or 1.0 for t in tilt_of]
 
     def take(self, rows: list[int]) -> None:
         device = self.heads[0].A.device
         of = self._head_of[rows]
         self._members = [(head, (of == number).nonzero()[:, 0].to(device)) for number, head in enumerate(self.heads)]
-        self._temperature = self._temperature_of[rows].to(device)[:, None, None]  # type: ignore[assignment]
+        self.temperature = [self._temperature_of[row] for row in rows]
 
-    def _project(self, hidden: Tensor) -> Tensor:
+    def project(self, hidden: Tensor) -> Tensor:
         z = hidden.new_empty(*hidden.shape[:2], self.heads[0].rank, dtype=torch.float32)
         for head, rows in self._members:
             z[rows] = head.project(hidden[rows])
         return z
 
-    def _combine(self, pooled: Tensor) -> Tensor:
+    def logf(self, pooled: Tensor) -> Tensor:
         logf = pooled.new_empty(*pooled.shape[:2], self.heads[0].B.shape[0])
         for head, rows in self._members:
             logf[rows] = head.logf(pooled[rows])

@@ -7,6 +7,8 @@ reorders and crops whatever stands in `cache.layers`, so a layer that holds the 
 without a line of ours. State kept anywhere else is not reordered in beam search, and the text is silently wrong.
 """
 
+import copy
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -17,23 +19,29 @@ from transformers.cache_utils import DummyLayer
 from t3lib.errors import UserError
 
 
-def prefix_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
+def prefix_mean(values: Tensor, mask: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
     """x_t = Σ_{s<=t} m_s H_s / Σ_{s<=t} m_s   (MeanPool of Section 2.3, for every prefix at once).
 
-    values (B, L, n) any float dtype, mask (B, L), None for all ones -> (B, L, n) float32. Masked positions may hold
-    anything, NaN included. Positions before the first visible one are 0.
+    values (B, L, n) any float dtype, mask (B, L) and starts (B, L) as in `prefix_sums` -> (B, L, n) float32. Masked
+    positions may hold anything, NaN included. Positions before the first visible one are 0.
     """
-    return mean_of(prefix_sums(values, mask))
+    return mean_of(prefix_sums(values, mask, starts))
 
 
-def prefix_sums(values: Tensor, mask: Tensor | None = None) -> Tensor:
+def prefix_sums(values: Tensor, mask: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
     """Running sums of values (B, L, n) over visible tokens, and their count as last column: (B, L, n + 1) float32.
 
-    Hidden tokens are replaced, not multiplied, by zero: attention over nothing may have left NaN at padding.
+    mask (B, L): not 0 where a token is visible, None for all. starts (B, L): True where another sequence begins within
+    its row, and the sums with it. Hidden tokens are replaced, not multiplied, by zero: attention over nothing may have
+    left NaN at padding.
     """
     visible = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device) if mask is None else mask.bool()
     seen = visible[..., None]
-    return torch.cat([values.float().masked_fill(~seen, 0), seen.float()], dim=-1).cumsum(dim=1)
+    counted = torch.cat([values.float().masked_fill(~seen, 0), seen.float()], dim=-1)
+    if starts is None:
+        return counted.cumsum(dim=1)
+    rows = [row.tensor_split(first.nonzero()[:, 0].tolist()) for row, first in zip(counted, starts)]
+    return torch.stack([torch.cat([sequence.cumsum(dim=0) for sequence in row]) for row in rows])
 
 
 def mean_of(sums: Tensor) -> Tensor:
@@ -44,14 +52,15 @@ def mean_of(sums: Tensor) -> Tensor:
 class PoolLayer(DummyLayer):
     """Running sums of z_t = A H_t over visible tokens, and their count: (B, tokens so far, h + 1) float32.
 
-    A subclass of DummyLayer, because the cache then never asks it for keys, sizes or offloading. A growing cache keeps
-    every token's cumulative row (h + 1 floats), so that cropping is a slice; a static one keeps the last row at a fixed
-    address, as compiled decoding needs. `owner` names the heads' A: another head cannot read this state.
+    A subclass of DummyLayer, because the cache then never asks it for keys, sizes or offloading; `len(cache)` counts
+    it, and iterating over a cache yields (None, None, None) for it. A growing cache keeps every token's row (h + 1
+    floats), so that cropping is a slice; a static one keeps the last row at a fixed address, as compiled decoding
+    needs. `A` is a copy of the heads' projection: under another one these sums mean nothing.
     """
 
-    def __init__(self, owner: str, *, static: bool) -> None:
+    def __init__(self, A: Tensor, *, static: bool) -> None:
         super().__init__()
-        self.owner, self.static = owner, static
+        self.A, self.static = A.detach().clone(), static
         self.is_croppable = not static
         self.sums: Tensor | None = None
         self.seen: Tensor | None = None  # static only: tokens so far, a tensor because compiled code updates it
@@ -79,6 +88,12 @@ class PoolLayer(DummyLayer):
         if self.sums is None:
             return 0
         return int(self.seen) if self.seen is not None else self.sums.shape[1]
+
+    def __deepcopy__(self, memo: Any) -> "PoolLayer":
+        copied = copy.copy(self)  # detached: torch refuses to copy sums that a loss may still be traced back through
+        copied.sums = None if self.sums is None else self.sums.detach().clone()
+        copied.seen = None if self.seen is None else self.seen.clone()
+        return copied
 
     def reset(self) -> None:
         if self.seen is None:
@@ -112,27 +127,30 @@ def pool_of(cache: Cache) -> PoolLayer | None:
     return last if isinstance(last, PoolLayer) else None
 
 
-def check_cache(cache: Any, owner: str) -> None:
-    """UserError unless the cache's pooled context is known to be that of its tokens, for these heads."""
+def projection_of(heads: Iterable[Any]) -> Tensor:
+    """The heads' A one above the other, (sum of ranks, d)."""
+    return torch.cat([head.A.detach() for head in heads])
+
+
+def attach(cache: Cache, heads: Iterable[Any]) -> PoolLayer:
+    """The cache's pool layer, appended now if it has none; all of the base's own layers must already be there."""
+    layer = pool_of(cache)
+    if layer is None:
+        layer = PoolLayer(projection_of(heads), static=cache.is_compileable)
+        cache.layers.append(layer)
+    return layer
+
+
+def check_cache(cache: Any, heads: Iterable[Any]) -> None:
+    """UserError unless the cache's pooled context is known to be that of its tokens, for these heads as they are."""
     if not isinstance(cache, Cache) or hasattr(cache, "self_attention_cache"):
         raise UserError(f"past_key_values must be a decoder's transformers.Cache, not {type(cache).__name__}")
-    layer = pool_of(cache)
-    if layer is not None and layer.owner != owner:
-        raise UserError("this cache was filled under another head: its pooled context is that head's, start a new one")
-    if torch.compiler.is_compiling():  # prefill ran, and was checked, in eager mode
-        return
-    cached, pooled = int(cache.get_seq_length()), layer.tokens() if layer is not None else 0
+    layer, A = pool_of(cache), projection_of(heads)
+    if layer is not None and not (layer.A.shape == A.shape and torch.equal(layer.A, A.to(layer.A))):
+        raise UserError("this cache was filled under another head, or before this one's A changed: start a new one")
+    cached, pooled = int(cache.get_seq_length()), 0 if layer is None else layer.tokens()
     if cached != pooled:
         raise UserError(
             f"this cache holds {cached} tokens, of which {pooled} were seen with the tilt on: the pooled context of "
             "the others is unknown, so fill the cache with the tilted model from its first token"
         )
-
-
-def attach(cache: Cache, owner: str) -> PoolLayer:
-    """The cache's pool layer, appended now if it has none; all of the base's own layers must already be there."""
-    layer = pool_of(cache)
-    if layer is None:
-        layer = PoolLayer(owner, static=cache.is_compileable)
-        cache.layers.append(layer)
-    return layer

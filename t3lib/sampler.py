@@ -2,11 +2,12 @@
 
     p_hat(y | x)  =  softmax_y( log p(y | x) / T  +  log f(x, y) )          (Section 2.3; Eq. 5)
 
-T is the paper's temperature. Hugging Face's `temperature` is another thing, applied afterwards when sampling.
+p is the frozen base (`wrapped`), f the classifier (`head`) of the pooled context (`pooling`), T the paper's
+temperature. Hugging Face's `temperature` is another thing, applied afterwards when sampling.
 """
 
+import copy
 import functools
-import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,30 +18,28 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from t3lib import artefact
-from t3lib import pooling as pool
+from t3lib import artefact, pooling
 from t3lib.errors import UserError
 from t3lib.head import T3Head
-from t3lib.models import decoder_of, load_model
-from t3lib.settings import check_temperature
-from t3lib.watch import Watch
+from t3lib.models import load_model
+from t3lib.settings import check, check_temperature
 from t3lib.wrapped import (
     WrappedCausalLM,
-    check_input,
-    check_request,
+    check_call,
+    check_finite,
     input_length,
     last_tokens,
     plain_base,
-    untruncated,
     visible_tokens,
     vocabulary,
 )
 
 
-def tilt_logits(logits: Tensor, logf: Tensor, temperature: float) -> Tensor:
-    """log p(y | x) / T + log f(x, y), not normalised (Section 2.3, unnumbered; Eq. 5 in logs).
+def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Tensor:
+    """log p(y | x) / T + log f(x, y), not normalised (Eq. 5 in logs).
 
-    logits (..., V) of the base in any float dtype, logf (..., V) of the head -> (..., V) float32.
+    logits (..., V) of the base in any float dtype, logf (..., V) of the head, T a number or (..., 1) -> (..., V)
+    float32.
     """
     logp, logf = logits.float().log_softmax(-1), logf.to(logits.device)
     if torch.is_grad_enabled():
@@ -52,19 +51,20 @@ class T3ForCausalLM(WrappedCausalLM):
     """p_hat(y | x) proportional to p(y | x)^(1/T) f(x, y) with p frozen (Eq. 5), as a Transformers model.
 
     base: any decoder-only causal LM (quantised, with LoRA, offloaded ...); heads: one T3Head or several for the same
-    base, whose log f add up; temperature: the paper's T, default the (first) head's own. Logits are float32 and not
-    normalised; `labels` are scored under p_hat. Without position_ids, `forward` numbers tokens as the base does and
-    `generate` as generate does. Raises UserError for a head of other sizes, on another device or of another base.
+    base, whose log f add up; temperature: the paper's T, default the (first) head's own, or a list with one T for each
+    row of the batch. Logits are float32 and not normalised; `labels` are scored under p_hat. Without position_ids,
+    `forward` numbers tokens as the base does and `generate` as generate does. A cache that this model has filled has
+    one layer more than the base's, the pooled context. Raises UserError for a head of other sizes, on another device
+    or of another base.
     """
 
     heads: Any
-    _heads_add_up = True  # False in a subclass whose heads are alternatives
 
     def __init__(
         self,
         base: PreTrainedModel,
         heads: T3Head | Sequence[T3Head],
-        temperature: float | None = None,
+        temperature: float | Sequence[float] | None = None,
         *,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
@@ -75,6 +75,7 @@ class T3ForCausalLM(WrappedCausalLM):
         base = plain_base(base)
         identity = artefact.base_identity(base)
         for head in heads:
+            check("w", head.w, where="head ")
             artefact.check_sizes(head, base.config.get_text_config().hidden_size, vocabulary(base))
             artefact.check_base(head, identity)
             if tokenizer is not None:
@@ -83,25 +84,30 @@ class T3ForCausalLM(WrappedCausalLM):
                 raise UserError(
                     f"the head is on {head.A.device}, the base on {base.device}: use head.to({base.device.type!r})"
                 )
-        if self._heads_add_up:
-            artefact.check_same_base(heads)
+        artefact.check_same_base(heads)
         super().__init__(base)
         self.heads = nn.ModuleList(heads)
         self.allow_sharpening = allow_sharpening
         self.temperature = heads[0].temperature if temperature is None else temperature
-        self._owner = hashlib.sha256(
-            b"".join(head.A.detach().float().cpu().numpy().tobytes() for head in heads)
-        ).hexdigest()
-        self._traced = Watch()
 
     @property
-    def temperature(self) -> float:
-        """The paper's T; assign to change it."""
+    def temperature(self) -> float | list[float]:
+        """The paper's T, or a list with one for each row; assign to change it."""
         return self._temperature
 
     @temperature.setter
-    def temperature(self, value: float) -> None:
-        self._temperature = check_temperature(value, allow_sharpening=self.allow_sharpening)
+    def temperature(self, value: float | Sequence[float]) -> None:
+        checked = functools.partial(check_temperature, allow_sharpening=self.allow_sharpening)
+        self._temperature = [checked(T) for T in value] if isinstance(value, list | tuple) else checked(value)
+
+    def project(self, hidden: Tensor) -> Tensor:
+        """z = A H of every head, side by side: what is pooled. hidden (B, L, d) -> (B, L, sum of ranks)."""
+        return torch.cat([head.project(hidden) for head in self.heads], dim=-1)
+
+    def logf(self, pooled: Tensor) -> Tensor:
+        """log f of the pooled context, summed over heads: (B, L, sum of ranks) -> (B, L, V)."""
+        parts = pooled.split([head.rank for head in self.heads], dim=-1)
+        return functools.reduce(torch.add, [head.logf(part) for head, part in zip(self.heads, parts)])
 
     def forward(
         self,
@@ -120,51 +126,55 @@ class T3ForCausalLM(WrappedCausalLM):
         """The base's output with tilted logits (B, L or logits_to_keep, V) float32 and, given labels, their loss.
 
         attention_mask is 2-D over cached and new tokens; tokens it hides are neither attended to nor pooled, wherever
-        they stand. `visible` (B, L), the mask of the new tokens only, is what `generate` fills in.
+        they stand. Without a mask and a cache, position_ids that begin anew within a row separate packed sequences.
+        `visible` (B, L), the mask of the new tokens only, is what `generate` fills in.
         """
-        tokens = input_length(input_ids, inputs_embeds)
-        if visible is None:
-            check_input(self, tokens, attention_mask)
+        checked, starts = visible is not None, None  # `generate` has checked its prompt and cache, and will its logits
+        if not checked:
+            tokens = input_length(input_ids, inputs_embeds)
+            starts = check_call(self, tokens, attention_mask, position_ids, past_key_values, use_cache)
+            use_cache = use_cache if starts is None else False
             visible = visible_tokens(attention_mask, tokens)
-        if past_key_values is not None:
-            pool.check_cache(past_key_values, self._owner)
         inputs = dict(attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values)
         inputs |= dict(input_ids=input_ids, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs)
         given = {name: value for name, value in inputs.items() if value is not None}
-        outputs, hidden = self._watched(given | dict(logits_to_keep=logits_to_keep))
-        cache = past_key_values if past_key_values is not None else getattr(outputs, "past_key_values", None)
+        outputs, hidden = self.base_forward(**given, logits_to_keep=logits_to_keep)
         artefact.check_sizes(self.heads[0], hidden.shape[-1], outputs.logits.shape[-1])
-        logf = self._logf(hidden, visible, cache, logits_to_keep)
-        outputs.logits = tilt_logits(outputs.logits, logf, self.temperature)
+        cache = past_key_values if past_key_values is not None else getattr(outputs, "past_key_values", None)
+        pooled = self._pooled(hidden, visible, starts, cache)
+        logf = self.logf(last_tokens(pooled, logits_to_keep))
+        outputs.logits = tilt_logits(outputs.logits, logf, self._temperatures_of(outputs.logits))
+        if not checked and not torch.compiler.is_compiling():
+            check_finite(self, outputs.logits)
         if labels is not None:
             size = outputs.logits.shape[-1]
             outputs.loss = self.loss_function(logits=outputs.logits, labels=labels, vocab_size=size, **kwargs)
         return outputs if return_dict is not False else outputs.to_tuple()
 
-    def _logf(self, hidden: Tensor, visible: Tensor | None, cache: Any, logits_to_keep: int | Tensor) -> Tensor:
+    def _pooled(self, hidden: Tensor, visible: Tensor | None, starts: Tensor | None, cache: Any) -> Tensor:
+        """mean_t(A H_t) of the context up to each new token, (B, L, sum of ranks), where the heads are."""
         device = self.heads[0].A.device
         if hidden.device != device and not hasattr(self.base, "hf_device_map"):
-            raise UserError(
-                f"the head is on {device}, the base's hidden states on {hidden.device}: move the whole model"
-            )
-        z = self._project(hidden.to(device))
+            offloaded = hasattr(self.heads[0], "_hf_hook")
+            advice = "offload the base alone, cpu_offload(model.base)" if offloaded else "move the whole model"
+            raise UserError(f"the head is on {device}, the base's hidden states on {hidden.device}: {advice}")
+        z = self.project(hidden.to(device))
         visible = None if visible is None else visible.to(device)
         if cache is None:
-            pooled = pool.prefix_mean(z, visible)
-        else:
-            pooled = pool.attach(cache, self._owner).append(z, visible)
-        if not torch.compiler.is_compiling() and not torch.isfinite(pooled[:, -1]).all():
-            raise UserError("the base's hidden states hold NaN or infinity (a damaged base, or float16 overflow)")
-        return self._combine(last_tokens(pooled, logits_to_keep))
+            return pooling.prefix_mean(z, visible, starts)
+        return pooling.attach(cache, self.heads).append(z, visible)
 
-    def _project(self, hidden: Tensor) -> Tensor:
-        """What is pooled: A H of every head, side by side, (B, L, sum of ranks)."""
-        return torch.cat([head.project(hidden) for head in self.heads], dim=-1)
+    def check_cache(self, cache: Any) -> None:
+        """UserError unless every token in the cache was pooled, with these heads."""
+        pooling.check_cache(cache, self.heads)
 
-    def _combine(self, pooled: Tensor) -> Tensor:
-        """log f from the pooled A H: the heads' add up, (B, L, V)."""
-        parts = pooled.split([head.rank for head in self.heads], dim=-1)
-        return functools.reduce(torch.add, [head.logf(part) for head, part in zip(self.heads, parts)])
+    def _temperatures_of(self, logits: Tensor) -> float | Tensor:
+        """T as it divides logits (B, L, V): a number, or (B, 1, 1) where each row has its own."""
+        if isinstance(self.temperature, float):
+            return self.temperature
+        if len(self.temperature) != len(logits):
+            raise UserError(f"{len(self.temperature)} temperatures for a batch of {len(logits)} rows")
+        return torch.tensor(self.temperature, device=logits.device)[:, None, None]
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, *args: Any, attention_mask: Any = None, inputs_embeds: Any = None, **kwargs: Any
@@ -174,43 +184,30 @@ class T3ForCausalLM(WrappedCausalLM):
         The mask is taken here, 2-D: a static cache has it turned into a 4-D one next, from which it cannot be read.
         Transformers looks these parameters' names up, that of `kwargs` too, to decide what `generate` may be given.
         """
-        prepare = self.prepare_base or self.base.prepare_inputs_for_generation
         inputs = {**kwargs, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
-        prepared = prepare(input_ids, *args, **inputs)
+        prepared = self.of_base("prepare_inputs_for_generation")(input_ids, *args, **inputs)
         new = next(prepared[name] for name in ("input_ids", "inputs_embeds") if prepared.get(name) is not None)
         visible = visible_tokens(attention_mask, new.shape[1])
-        prepared["visible"] = visible if visible is not None else torch.ones(new.shape[:2], device=new.device)
+        prepared["visible"] = visible if visible is not None else new.new_ones(new.shape[:2], dtype=torch.bool)
         cache = prepared.get("past_key_values")
         if cache is not None and cache.is_compileable:
-            pool.attach(cache, self._owner)  # before compiled code sees the cache
+            pooling.attach(cache, self.heads)  # before compiled code sees the cache
         return prepared
 
-    @torch.no_grad()
-    def generate(  # type: ignore[override]
-        self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
-    ) -> Any:
-        """`GenerationMixin.generate`, exact in every mode it accepts; UserError, with the reason, in the others."""
-        with self._traced.on(decoder_of(self.base)):
-            return super().generate(inputs, generation_config=generation_config, **kwargs)
-
-    def _watched(self, inputs: dict[str, Any]) -> tuple[Any, Tensor]:
-        """The base's output and its final hidden states (B, L, d)."""
-        if torch.compiler.is_compiling():
-            return self.base_forward(**inputs), self._traced.take()
-        with Watch.of_this_thread().on(decoder_of(self.base)) as watch:
-            return self.base_forward(**inputs), watch.take()
-
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:  # type: ignore[override]
-        """Save the head (never the base); with several heads save each to a folder of its own."""
-        if len(self.heads) != 1:
-            raise UserError("several heads: save each with head.save_pretrained to a folder of its own")
-        self.heads[0].save_pretrained(save_directory, **kwargs)
+        """Save the head with the T in use (never the base); with several heads save each to a folder of its own."""
+        self._shared_head().save_pretrained(save_directory, **kwargs)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
-        """Push the head (never the base) to the Hub; with several heads push each."""
-        if len(self.heads) != 1:
-            raise UserError("several heads: push each with head.push_to_hub to a repository of its own")
-        return self.heads[0].push_to_hub(repo_id, **kwargs)
+        """Push the head with the T in use (never the base) to the Hub; with several heads push each."""
+        return self._shared_head().push_to_hub(repo_id, **kwargs)
+
+    def _shared_head(self) -> T3Head:
+        if len(self.heads) != 1 or not isinstance(self.temperature, float):
+            raise UserError("several heads or temperatures: save or push each head by itself (head.save_pretrained)")
+        head = copy.copy(self.heads[0])  # the same weights; the T is the copy's alone
+        head.temperature = self.temperature
+        return head
 
     @classmethod
     def from_pretrained(  # type: ignore[override]
@@ -228,41 +225,36 @@ class T3ForCausalLM(WrappedCausalLM):
         With a name the base's tokenizer is loaded and checked too. `load` goes to `load_model`: dtype, device, load_in.
         """
         if not isinstance(base, nn.Module):
-            base, own = load_model(base, **load)
-            tokenizer = own if tokenizer is None else tokenizer
+            base, loaded_tokenizer = load_model(base, **load)
+            tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
         names = [heads] if isinstance(heads, str | Path) else list(heads)
         loaded = [T3Head.from_pretrained(name).to(_devices(base)[0]) for name in names]
         return cls(base, loaded, temperature, allow_sharpening=allow_sharpening, tokenizer=tokenizer)
 
 
+REPLACED = ("forward", "generate", "prepare_inputs_for_generation", "_update_model_kwargs_for_generation")
+ADDED = ("generation_config", "generate_batch", "init_continuous_batching", "continuous_batching_context_manager")
+
+
 @contextmanager
 def tilt(
-    model: PreTrainedModel,
-    heads: T3Head | Sequence[T3Head],
-    temperature: float | None = None,
-    *,
-    allow_sharpening: bool = False,
-    tokenizer: Any = None,
+    model: PreTrainedModel, heads: T3Head | Sequence[T3Head], temperature: float | None = None, **settings: Any
 ) -> Iterator[PreTrainedModel]:
     """`with tilt(model, head, temperature=2.5): model.generate(...)`: T3 on an unmodified model, switched on in place.
 
-    Inside the block the model's forward and generate are those of T3ForCausalLM, with its sampling defaults; leaving it
-    puts every attribute back. The weights are never touched. Raises UserError as T3ForCausalLM does, and when nested.
+    Inside the block the model's forward and generate are those of T3ForCausalLM, with its sampling defaults, for every
+    thread that uses this model; leaving it puts every attribute back. The weights are never touched. `settings` are
+    T3ForCausalLM's. Raises UserError as it does, when nested, and for copying, pickling or saving the model inside.
     """
-    tilted = T3ForCausalLM(model, heads, temperature, allow_sharpening=allow_sharpening, tokenizer=tokenizer)
+    tilted = T3ForCausalLM(model, heads, temperature, **settings)
     base = tilted.base
-    tilted.call_base, tilted.prepare_base = base.forward, base.prepare_inputs_for_generation
-    generate = base.generate
+    tilted.replaced = {name: getattr(base, name) for name in REPLACED}
 
-    def tilted_generate(inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any) -> Any:
-        check_request(tilted, inputs, generation_config, kwargs)
-        generation_config, kwargs = untruncated(tilted, generation_config, kwargs)
-        with tilted._traced.on(decoder_of(base)):
-            return generate(inputs, generation_config=generation_config, **kwargs)
+    def refuse(*args: Any, **kwargs: Any) -> Any:
+        raise UserError("inside tilt(...) the model cannot be copied, pickled or saved: do it outside the block")
 
-    inside: dict[str, Any] = {"forward": tilted.forward, "generate": tilted_generate, "_tilted_by": tilted.temperature}
-    names = ("prepare_inputs_for_generation", "generation_config", "generate_batch", "init_continuous_batching")
-    inside |= {name: getattr(tilted, name) for name in (*names, "continuous_batching_context_manager")}
+    inside: dict[str, Any] = {name: getattr(tilted, name) for name in (*REPLACED, *ADDED, "resize_token_embeddings")}
+    inside |= dict.fromkeys(("__getstate__", "save_pretrained", "push_to_hub"), refuse) | {"_tilted_by": tilted}
     before = {name: base.__dict__[name] for name in (*inside, "_compiled_call") if name in base.__dict__}
     base.__dict__.pop("_compiled_call", None)
     base.__dict__.update(inside)

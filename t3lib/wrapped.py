@@ -6,39 +6,77 @@ inherited from the base's generation settings.
 """
 
 import copy
+import functools
 import inspect
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from t3lib.errors import UserError
-from t3lib.models import context_length
+from t3lib.models import context_length, decoder_of
 
-ELSEWHERE = ("penalty_alpha", "dola_layers", "num_beam_groups", "constraints", "force_words_ids")
-OWN_DRAFTS = ("assistant_early_exit", "speculation_type", "use_mtp")
+ELSEWHERE = "starts a decoding mode that Transformers no longer has itself: exactness unknown"
+OWN_DRAFTS = "drafts with parts of the base, which would leave the pooled context out of step"
+REFUSED_OPTIONS = {
+    **dict.fromkeys(("penalty_alpha", "dola_layers", "num_beam_groups", "constraints", "force_words_ids"), ELSEWHERE),
+    **dict.fromkeys(("assistant_early_exit", "speculation_type", "use_mtp"), OWN_DRAFTS),
+}
+ASKED_OF_BASE = """hf_device_map hf_quantizer is_backend_compatible supports_gradient_checkpointing _no_split_modules
+    _skip_keys_device_placement _can_compile_fullgraph _supports_attention_backend _supports_flash_attn
+    _supports_flex_attn _supports_sdpa""".split()  # by Transformers and accelerate: what the base alone can answer
+
+
+class HiddenStates:
+    """A forward hook that keeps the decoder's last hidden states (B, L, d) of one call.
+
+    Each forward in eager mode has its own and ignores other threads. Compiled code cannot add hooks: there one per
+    model (thread None) is put on by `generate` beforehand, and its value never outlives the traced graph.
+    """
+
+    def __init__(self, thread: int | None = None) -> None:
+        self.thread = thread
+        self.last: Any = None
+
+    def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
+        if torch.compiler.is_compiling() if self.thread is None else threading.get_ident() == self.thread:
+            self.last = output[0]
+
+    def take(self) -> Tensor:
+        """The states, once."""
+        last, self.last = self.last, None
+        if last is None:
+            raise UserError("compile through generate(..., cache_implementation='static'), not the model itself")
+        return last
 
 
 class WrappedCausalLM(PreTrainedModel, GenerationMixin):
-    """PreTrainedModel + GenerationMixin whose `forward` a subclass writes; `self.base` is the frozen base."""
+    """PreTrainedModel + GenerationMixin whose `forward` and `check_cache` a subclass writes; `base` is frozen."""
 
     base_model_prefix = "base"
     main_input_name = "input_ids"
     base: Any
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Lists the class among the causal models, else `pipeline` prints every one that Transformers has."""
+        super().__init_subclass__(**kwargs)
+        MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[cls.__name__] = cls.__name__
 
     def __init__(self, base: nn.Module) -> None:
         base = plain_base(base)
         super().__init__(base.config)
         self.base = base
         self.training = base.training
-        # Set by `tilt`, where the base's own attributes are those of this wrapper and would call themselves.
-        self.call_base: Callable[..., Any] | None = None
-        self.prepare_base: Callable[..., Any] | None = None
+        # The base's own methods where `tilt` has put this wrapper's in their place, which would call themselves.
+        self.replaced: dict[str, Callable[..., Any]] = {}
+        self.compiled_hidden = HiddenStates()
         self.generation_config = exact_generation_config(base)
         self.base_arguments = frozenset(inspect.signature(base.forward).parameters)
-        for name in ("hf_device_map", "hf_quantizer"):
+        for name in ASKED_OF_BASE:
             if hasattr(base, name):
                 setattr(self, name, getattr(base, name))
 
@@ -49,45 +87,53 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     def _check_and_adjust_experts_implementation(self, experts_implementation: Any) -> Any:
         return experts_implementation
 
-    @property
-    def device(self) -> torch.device:
-        return self.base.device
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.base.dtype
-
-    def get_input_embeddings(self) -> nn.Module:
-        return self.base.get_input_embeddings()
-
     def get_output_embeddings(self) -> nn.Module:
         return self.base.get_output_embeddings()
 
-    def get_decoder(self) -> nn.Module:
-        return self.base.get_decoder()
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
+        """Refused: the classifier and the base share a vocabulary."""
+        raise UserError("the base's vocabulary cannot be resized under a head: resize the base, then train another")
 
-    def can_generate(self) -> bool:  # type: ignore[override]
-        return True
+    def of_base(self, name: str) -> Callable[..., Any]:
+        """The base's own method of this name, also inside `tilt`."""
+        return self.replaced.get(name) or getattr(self.base, name)
 
-    def base_forward(self, **inputs: Any) -> Any:
-        """The base's own output (ModelOutput) for those of `inputs` its forward takes."""
+    def base_forward(self, **inputs: Any) -> tuple[Any, Tensor]:
+        """The base's own output (ModelOutput) for those of `inputs` its forward takes, and its last hidden states."""
         open_ended = "kwargs" in self.base_arguments
         taken = {name: value for name, value in inputs.items() if name in self.base_arguments or open_ended}
-        if "logits_to_keep" in inputs and "logits_to_keep" not in self.base_arguments:
+        if "logits_to_keep" not in self.base_arguments:
             taken.pop("logits_to_keep", None)
-        outputs = (self.call_base or self.base)(**taken, return_dict=True)
+        call = self.replaced.get("forward", self.base)
+        if torch.compiler.is_compiling():
+            outputs, hidden = call(**taken, return_dict=True), self.compiled_hidden.take()
+        else:
+            hook = HiddenStates(threading.get_ident())
+            with decoder_of(self.base).register_forward_hook(hook):
+                outputs, hidden = call(**taken, return_dict=True), hook.take()
         if "logits_to_keep" not in taken:
             outputs.logits = last_tokens(outputs.logits, inputs.get("logits_to_keep", 0))
-        return outputs
+        return outputs, hidden
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
         self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
     ) -> Any:
-        """`GenerationMixin.generate` in the modes that are exact; UserError, with the reason, in those that are not."""
+        """`GenerationMixin.generate`, exact in every mode it accepts; UserError, with the reason, in the others."""
         check_request(self, inputs, generation_config, kwargs)
         generation_config, kwargs = untruncated(self, generation_config, kwargs)
-        return super().generate(inputs, generation_config=generation_config, **kwargs)  # type: ignore[misc]
+        generate = self.replaced.get("generate", super().generate)  # type: ignore[misc]
+        with decoder_of(self.base).register_forward_hook(self.compiled_hidden):
+            return generate(inputs, generation_config=generation_config, **kwargs)
+
+    def _update_model_kwargs_for_generation(self, outputs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        """What `generate` calls after every step, outside compiled code: the one place to look at all logits."""
+        check_finite(self, outputs.logits)
+        return self.of_base("_update_model_kwargs_for_generation")(outputs, *args, **kwargs)
+
+    def check_cache(self, cache: Any) -> None:
+        """UserError for a cache that this model cannot go on from."""
+        raise NotImplementedError
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: continuous batching packs several sequences into one row, so no per-sequence state can follow."""
@@ -99,25 +145,16 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     init_continuous_batching = continuous_batching_context_manager = generate_batch
 
 
-def plain_base(base: Any) -> PreTrainedModel:
-    """The decoder-only causal LM inside `base` (a LoRA wrapper is opened); UserError for anything else."""
-    if hasattr(base, "get_base_model") and hasattr(base, "peft_config"):
-        if any(config.is_prompt_learning for config in base.peft_config.values()):
-            raise UserError("the base carries prompt-learning tokens (PEFT), which its own forward does not see")
-        base = base.get_base_model()  # LoRA layers live inside it and stay active
-    if isinstance(base, WrappedCausalLM) or "_tilted_by" in vars(base):
-        raise UserError("the base is already unlearned: pass its own base, and all heads in one list")
-    if not isinstance(base, PreTrainedModel) or not base.can_generate():
-        raise UserError(f"the base must be a Transformers causal language model, not {type(base).__name__}")
-    if base.config.is_encoder_decoder or "past_key_values" not in inspect.signature(base.forward).parameters:
-        raise UserError(f"{type(base).__name__} is not a decoder-only model with a key-value cache")
-    return base
-
-
 def exact_generation_config(base: PreTrainedModel) -> GenerationConfig:
     """Greedy by default; with do_sample=True the model's own distribution, untruncated. Token ids are the base's."""
     ids = {name: getattr(base.generation_config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
     return GenerationConfig(do_sample=False, temperature=1.0, top_p=1.0, **ids)
+
+
+def requested(name: str, model: Any, config: Any, options: dict[str, Any]) -> Any:
+    """What `generate` will use under this name: a keyword of the call, else its generation config, else the model's."""
+    sources = (options, {} if config is None else vars(config), vars(model.generation_config))
+    return next((source[name] for source in sources if source.get(name) is not None), None)
 
 
 def untruncated(model: Any, config: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
@@ -125,9 +162,7 @@ def untruncated(model: Any, config: Any, options: dict[str, Any]) -> tuple[Any, 
 
     Transformers would fill in 50. It cannot be a default of `exact_generation_config`: greedy decoding warns about it.
     """
-    sources = [options, vars(config) if config is not None else {}, vars(model.generation_config)]
-    given = {name: [s[name] for s in sources if s.get(name) is not None] for name in ("top_k", "do_sample")}
-    if given["top_k"] or not given["do_sample"] or not given["do_sample"][0]:
+    if not requested("do_sample", model, config, options) or requested("top_k", model, config, options) is not None:
         return config, options
     if config is None:
         return None, {**options, "top_k": 0}
@@ -157,14 +192,64 @@ def last_tokens(values: Tensor, keep: int | Tensor) -> Tensor:
 
 
 def visible_tokens(attention_mask: Any, tokens: int) -> Tensor | None:
-    """The last `tokens` columns of a 2-D mask as (B, L), None when every token is visible; UserError otherwise."""
+    """Which of the last `tokens` columns of a 2-D mask are not 0, (B, L); None when every token is visible.
+
+    UserError for a mask of other dimensions. The result has strides of its own: as a view into a mask that grows
+    with every step, it would make compiled decoding compile every step.
+    """
     if attention_mask is None:
         return None
     if not isinstance(attention_mask, Tensor) or attention_mask.ndim != 2:
         raise UserError("attention_mask must be 2-D (B, L): which tokens to pool cannot be read from another mask")
     if attention_mask.shape[1] < tokens:
         raise UserError(f"attention_mask covers {attention_mask.shape[1]} tokens, the input has {tokens}")
-    return attention_mask[:, -tokens:]
+    return attention_mask[:, -tokens:] != 0
+
+
+def packed_starts(position_ids: Any, attention_mask: Any, *, cached: bool) -> Tensor | None:
+    """Where sequences packed into one row begin: (B, L) True, or None when no row holds more than one.
+
+    As Transformers reads it: positions that do not count on, and no mask. UserError with a cache, because then the base
+    does not keep the sequences apart.
+    """
+    if attention_mask is not None or not isinstance(position_ids, Tensor) or position_ids.ndim != 2:
+        return None
+    starts = nn.functional.pad(position_ids.diff(dim=1) != 1, (1, 0))
+    if not starts.any():
+        return None
+    if cached:
+        raise UserError(
+            "position_ids begin anew within a row (packed sequences): without a mask the base keeps them apart only "
+            "when nothing is cached, so pass use_cache=False and no past_key_values"
+        )
+    return starts
+
+
+def plain_base(base: Any) -> PreTrainedModel:
+    """The decoder-only causal LM inside `base` (a LoRA wrapper is opened); UserError for anything else."""
+    if hasattr(base, "get_base_model") and hasattr(base, "peft_config"):
+        if any(config.is_prompt_learning for config in base.peft_config.values()):
+            raise UserError("the base carries prompt-learning tokens (PEFT), which its own forward does not see")
+        base = base.get_base_model()  # LoRA layers live inside it and stay active
+    if isinstance(base, WrappedCausalLM) or "_tilted_by" in vars(base):
+        raise UserError("the base is already unlearned: pass its own base, and all heads in one list")
+    if not isinstance(base, PreTrainedModel) or not base.can_generate():
+        raise UserError(f"the base must be a Transformers causal language model, not {type(base).__name__}")
+    if base.config.is_encoder_decoder or "past_key_values" not in inspect.signature(base.forward).parameters:
+        raise UserError(f"{type(base).__name__} is not a decoder-only model with a key-value cache")
+    if base.config.return_dict is False:
+        raise UserError("base.config.return_dict is False, with which Transformers' own models fail: set it to True")
+    return base
+
+
+def check_finite(model: nn.Module, logits: Tensor) -> None:
+    """UserError when logits (B, L, V) hold NaN or infinity at the last position, naming the weight that does too."""
+    if torch.isfinite(logits[:, -1]).all():
+        return
+    loaded = ((name, weight) for name, weight in model.named_parameters() if weight.device.type != "meta")
+    damaged = next((name for name, weight in loaded if not torch.isfinite(weight).all()), None)
+    cause = f"so does {damaged}" if damaged else "no weight does, so float16 has overflowed or a head's w is too large"
+    raise UserError(f"the logits hold NaN or infinity ({cause}): no token can be chosen")
 
 
 def check_input(model: WrappedCausalLM, tokens: int, attention_mask: Any) -> None:
@@ -180,35 +265,31 @@ def check_input(model: WrappedCausalLM, tokens: int, attention_mask: Any) -> Non
             raise UserError(f"row {empty[0]} of the batch is all padding")
 
 
+def check_call(
+    model: WrappedCausalLM, tokens: int, mask: Any, position_ids: Any, cache: Any, use_cache: bool | None
+) -> Tensor | None:
+    """What a `forward` that was not called by `generate` checks first; returns the starts of packed sequences."""
+    check_input(model, tokens, mask)
+    if cache is not None and not torch.compiler.is_compiling():
+        model.check_cache(cache)
+    return packed_starts(position_ids, mask, cached=bool(use_cache) or cache is not None)
+
+
 def check_request(model: WrappedCausalLM, inputs: Any, config: Any, options: dict[str, Any]) -> None:
-    """UserError for a prompt or a decoding mode that cannot give the model's own distribution."""
-    config = config if config is not None else model.generation_config
-
-    def option(name: str) -> Any:
-        return options[name] if options.get(name) is not None else getattr(config, name, None)
-
+    """UserError for a prompt, a cache or a decoding mode that cannot give the model's own distribution."""
+    option = functools.partial(requested, model=model, config=config, options=options)
     if option("cache_implementation") == "paged":
         model.generate_batch()
     if options.get("custom_generate") is not None:
         raise UserError("custom_generate brings its own decoding loop, which may keep or drop the context unseen")
-    for name in ELSEWHERE:
-        if option(name) not in (None, False, 0) and not (name == "num_beam_groups" and option(name) == 1):
-            raise UserError(f"{name} starts a decoding mode that Transformers no longer has itself: exactness unknown")
-    for name in OWN_DRAFTS:
-        if option(name) not in (None, False):
-            raise UserError(f"{name} drafts with parts of the base, which would leave the pooled context out of step")
-    mask = options.get("attention_mask")
+    for name, reason in REFUSED_OPTIONS.items():
+        if option(name) not in (None, False, 0) and (name, option(name)) != ("num_beam_groups", 1):
+            raise UserError(f"{name} {reason}")
+    if options.get("past_key_values") is not None:
+        model.check_cache(options["past_key_values"])
+    mask, pad, ends = options.get("attention_mask"), option("pad_token_id"), option("eos_token_id")
     for prompt in (inputs, options.get("input_ids"), options.get("inputs_embeds")):
-        if not isinstance(prompt, Tensor) or prompt.ndim < 2:
-            continue
-        if (
-            mask is None
-            and prompt.ndim == 2
-            and option("pad_token_id") not in (None, *_several(option("eos_token_id")))
-        ):
-            mask = prompt != option("pad_token_id")  # as generate itself infers it
-        check_input(model, prompt.shape[1], mask)
-
-
-def _several(ids: Any) -> list[Any]:
-    return ids if isinstance(ids, list) else [ids]
+        if isinstance(prompt, Tensor) and prompt.ndim >= 2:
+            if mask is None and prompt.ndim == 2 and pad not in (None, *(ends if isinstance(ends, list) else [ends])):
+                mask = prompt != pad  # as generate itself infers it
+            check_input(model, prompt.shape[1], mask)

@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import pickle
 import threading
 from typing import Any
 
@@ -73,6 +74,21 @@ def test_sharpening_is_allowed_only_when_asked_for():
         tilted.temperature = 0.9
     tilted.temperature = 3
     assert tilted.temperature == 3.0
+
+
+def test_every_row_may_have_its_own_temperature():
+    temperatures = [1.0, T, 4.0]
+    tilted = T3ForCausalLM(family("llama"), head(), temperatures)
+    ids, mask = prompt("left")
+    found = tilted.generate(ids, attention_mask=mask, max_new_tokens=NEW)
+    for row, temperature in enumerate(temperatures):
+        alone = T3ForCausalLM(family("llama"), head(), temperature)
+        want = alone.generate(ids[row : row + 1], attention_mask=mask[row : row + 1], max_new_tokens=NEW)
+        assert torch.equal(found[row], want[0])
+    with pytest.raises(UserError, match="3 temperatures for a batch of 6 rows"):
+        tilted.generate(ids, num_beams=2, max_new_tokens=1)
+    with pytest.raises(UserError, match="below 1"):
+        tilted.temperature = [2, 0.5]
 
 
 # --- sampling defaults -------------------------------------------------------------------------------------------
@@ -433,6 +449,20 @@ def test_compiled_decoding_with_a_static_cache(front):
 
 
 @pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("padding", ["none", "left"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_compiled_decoding_is_compiled_once(padding, rows):
+    """Padding too: the mask of the new token must not be a view into the mask that grows."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    settings = CompileConfig(backend="eager", mode=None, fullgraph=True, dynamic=False)
+    settings._compile_all_devices = True
+    ids, mask = prompt(padding, rows)
+    model().generate(ids, attention_mask=mask, max_new_tokens=8, cache_implementation="static", compile_config=settings)
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_compiling_the_model_itself_is_right_too():
     torch._dynamo.reset()
     tilted = model()
@@ -506,13 +536,16 @@ def test_saving_and_loading_a_model_is_saving_and_loading_its_head(tmp_path, sav
     tilted.save_pretrained(tmp_path / "a")
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["README.md", "config.json", "model.safetensors"]
     again = T3ForCausalLM.from_pretrained(tmp_path / "a", base=base)
-    assert again.temperature == wide_head().temperature and again.base is base
-    check_against_own_base(T3ForCausalLM.from_pretrained(tmp_path / "a", base=base, temperature=T), base)
+    assert again.temperature == T != wide_head().temperature and again.base is base, "the T in use is saved"
+    assert tilted.heads[0].temperature == wide_head().temperature
+    check_against_own_base(again, base)
     both = T3ForCausalLM.from_pretrained([tmp_path / "a", tmp_path / "a"], base=base, temperature=T)
     with pytest.raises(UserError, match="several heads"):
         both.save_pretrained(tmp_path / "b")
     with pytest.raises(UserError, match="several heads"):
         both.push_to_hub("me/both")
+    with pytest.raises(UserError, match="several heads or temperatures"):
+        T3ForCausalLM(base, wide_head(), [1, 2]).save_pretrained(tmp_path / "b")
 
 
 def test_a_base_named_by_its_folder_brings_its_tokenizer(tmp_path, tiny_model, tokenizer):
@@ -561,6 +594,28 @@ def test_tilt_is_not_nested_and_keeps_the_refusals():
             tilted.generate(ids[:, :0], max_new_tokens=1)
     with pytest.raises(UserError, match="temperature"), tilt(base, head(), "2"):
         pass
+
+
+def test_no_copy_of_a_model_is_made_inside_tilt(tmp_path):
+    """It would stay tilted after the block, and `generate` from the original's weights."""
+    base = family("llama")
+    with tilt(base, head(), T) as tilted:
+        for make in (copy.copy, copy.deepcopy, pickle.dumps, lambda m: torch.save(m, tmp_path / "model.pt")):
+            with pytest.raises(UserError, match="copied, pickled or saved"):
+                make(tilted)
+        for save in (tilted.save_pretrained, tilted.push_to_hub):
+            with pytest.raises(UserError, match="copied, pickled or saved"):
+                save(tmp_path / "base")
+        with pytest.raises(UserError, match="cannot be resized"):
+            tilted.resize_token_embeddings(VOCAB + 3)
+    copied = pickle.loads(pickle.dumps(copy.deepcopy(base)))
+    ids, _ = prompt("none")
+    assert torch.equal(copied.generate(ids, max_new_tokens=NEW), base.generate(ids, max_new_tokens=NEW))
+    tilted = copy.deepcopy(T3ForCausalLM(base, head(), T))
+    with torch.no_grad():
+        for weight in base.parameters():
+            weight.zero_()
+    assert torch.equal(tilted.generate(ids, max_new_tokens=NEW)[:, LENGTH:], expected(t3("llama"), "none", "greedy")[0])
 
 
 # --- what must be refused ----------------------------------------------------------------------------------------

@@ -17,7 +17,14 @@ from transformers.cache_utils import DummyLayer
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from t3lib.errors import UserError
-from t3lib.wrapped import WrappedCausalLM, check_input, input_length, plain_base, vocabulary
+from t3lib.wrapped import (
+    WrappedCausalLM,
+    check_call,
+    check_finite,
+    input_length,
+    plain_base,
+    vocabulary,
+)
 
 NO_EMBEDS = "inputs_embeds are the base's own and mean nothing to the assistant: give input_ids"
 
@@ -78,21 +85,23 @@ class ULDForCausalLM(WrappedCausalLM):
         """
         if inputs_embeds is not None:
             raise UserError(NO_EMBEDS)
-        tokens = input_length(input_ids, None)
         masked = {} if attention_mask is None else {"attention_mask": attention_mask}
+        checked = assistant_inputs is not None  # `generate` has checked its prompt and cache, and will its logits
         if assistant_inputs is None:
-            check_input(self, tokens, attention_mask)
+            tokens = input_length(input_ids, None)
+            if check_call(self, tokens, attention_mask, position_ids, past_key_values, use_cache) is not None:
+                use_cache = False  # packed sequences, which the base and the assistant keep apart without a cache
             assistant_inputs = masked
-        if past_key_values is not None:
-            self._check_cache(past_key_values)
         inputs = dict(input_ids=input_ids, position_ids=position_ids, use_cache=use_cache, **kwargs)
         given = {name: value for name, value in inputs.items() if value is not None}
         given["logits_to_keep"] = logits_to_keep
-        outputs = self.base_forward(**given, **masked, past_key_values=past_key_values)
+        outputs, _ = self.base_forward(**given, **masked, past_key_values=past_key_values)
         cache = past_key_values if past_key_values is not None else getattr(outputs, "past_key_values", None)
         own = None if cache is None else self._attach(cache)
         helped = self.assistant(**given, **assistant_inputs, past_key_values=own)
         outputs.logits = subtract_logits(outputs.logits, helped.logits, self.strength)
+        if not checked and not torch.compiler.is_compiling():
+            check_finite(self, outputs.logits)
         if labels is not None:
             size = outputs.logits.shape[-1]
             outputs.loss = self.loss_function(logits=outputs.logits, labels=labels, vocab_size=size, **kwargs)
@@ -143,11 +152,10 @@ class ULDForCausalLM(WrappedCausalLM):
             cache.layers.extend([AssistantMark(id(self.assistant)), *own.layers])
         return Cache(layers=cache.layers[start:])
 
-    def _check_cache(self, cache: Any) -> None:
+    def check_cache(self, cache: Any) -> None:
+        """UserError unless this assistant saw every token in the cache."""
         if not isinstance(cache, Cache) or hasattr(cache, "self_attention_cache"):
             raise UserError(f"past_key_values must be a decoder's transformers.Cache, not {type(cache).__name__}")
-        if torch.compiler.is_compiling():
-            return
         start = _after_mark(cache)
         mark = None if start is None else cache.layers[start - 1]
         if isinstance(mark, AssistantMark) and mark.owner != id(self.assistant):

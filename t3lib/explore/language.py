@@ -18,7 +18,6 @@ from t3lib.head import T3Head
 from t3lib.likelihood import answer_positions
 from t3lib.models import pad_id
 from t3lib.sampler import T3ForCausalLM, tilt_logits
-from t3lib.settings import check_temperature
 from t3lib.tofu import Row, encode
 
 TEMPERATURES = tuple(round(1 + step / 10, 1) for step in range(31))  # 1.0 … 4.0
@@ -104,7 +103,7 @@ def scene(
     prompt, ends = example.ids[: example.n_prompt], eos_ids(base, tokenizer)
     common |= {"eos_ids": ends, "max_new_tokens": max_new_tokens}
     [own] = greedy(base, [prompt], progress=True, **common)
-    tempered = _TemperatureOfEachRow(base, head, temperatures)  # type: ignore[arg-type]
+    tempered = T3ForCausalLM(base, head, list(temperatures))
     ids = torch.tensor([prompt] * len(temperatures), device=base.device)
     options = {"max_new_tokens": max_new_tokens, "eos_token_id": ends, "pad_token_id": common["pad_id"]}
     new = tempered.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, len(prompt) :].tolist()
@@ -118,21 +117,6 @@ def scene(
         base_answer=texts[0],
         answers=dict(zip(temperatures, texts[1:])),
     )
-
-
-class _TemperatureOfEachRow(T3ForCausalLM):
-    """T3 whose batch rows each have a T of their own: one question at many T is one batch."""
-
-    _temperature: Any
-
-    @property
-    def temperature(self) -> Any:
-        """(B, 1, 1), to divide logits (B, L, V)."""
-        return self._temperature
-
-    @temperature.setter
-    def temperature(self, values: Any) -> None:
-        self._temperature = torch.tensor([check_temperature(T) for T in values], device=self.device)[:, None, None]
 
 
 def language(
