@@ -32,13 +32,13 @@ ROW_FIELDS = ("question", "answer", "paraphrased_answer", "perturbed_answer")
 
 # The modules (a folder stands for all of its modules) whose code decides each kind of artefact. What is trained lives
 # as long as its own code does: nothing here depends on the command line, and no training on the metrics.
-TRAINING = ("baselines.train", "baselines.optim", "baselines.forward", "baselines.losses", "tofu")
+TRAINING = ("baselines.train", "baselines.forward", "baselines.losses", "tofu")
 FEATURES = ("features", "pooling", "models", "tofu")
 CODE: dict[str, tuple[str, ...]] = {
     "base": ("world.bases", *TRAINING),
     "features": FEATURES,
     "head": ("classifier", "head", "settings", *FEATURES),
-    "unlearned": ("baselines.assistant", "models", *TRAINING),
+    "unlearned": ("baselines.unlearn", "baselines.assistant", "models", *TRAINING),
     "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "watch", "baselines.uld", *FEATURES),
     "numbers": ("metrics", "results", "study", "world.facts", "world.text", "world.words"),
     "theory": ("theory",),

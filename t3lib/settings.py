@@ -43,6 +43,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "w": (1e-6, 1e6),
     "gamma": (1e-9, 1 - 1e-9),
     "mu": (1e-9, 1 - 1e-9),
+    "alpha_f": (0.0, 1e6),
+    "alpha_r": (0.0, 1e6),
+    "beta": (1e-6, 1e6),
+    "T": (0.0, 1e6),
 }
 
 
@@ -84,7 +88,7 @@ class FitSettings:
 T3: dict[str, Any] = {f.name: f.default for f in fields(FitSettings) if f.name not in ("seed", "gamma")}
 T3["temperature"] = TEMPERATURE
 
-# What all baselines share: the loop of `baselines.optim` and the variant of the formula.
+# What all baselines share: the loop of `baselines.train` and the variant of the formula.
 LOOP: dict[str, Any] = {
     "lr": 1e-5,
     "epochs": 10,

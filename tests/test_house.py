@@ -51,6 +51,7 @@ IDEAS = {
     "theory.identities": "the lemmas' identities",
     "theory.montecarlo": "Monte Carlo errors, the check of the quadrature",
     "baselines.forward": "one pass of a batch: log-probabilities and hidden states",
+    "baselines.assistant": "the small model that ULD trains",
     "baselines.uld": "ULD: an assistant's logits, subtracted",
     "world.facts": "what is true in the built-in world",
     "study.tune": "the paper's tuning protocol",
@@ -84,7 +85,7 @@ OPEN: dict[str, set[str]] = {
     "torch": {"grid."},
     "sizes": {"all", "claims", "command line", "method", "report"},
     "ideas": {
-        *("arguments", "baselines.optim", "bench.decode", "claims.", "study.runs", "watch"),
+        *("arguments", "bench.decode", "claims.", "study.runs", "watch"),
         *("world.text", "world.words"),
     },
     "docstrings": {

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from t3lib import cli, profiles, settings
-from t3lib.baselines import losses, optim, train
+from t3lib.baselines.losses import LOSSES
 from t3lib.classifier import fit_head
 from t3lib.errors import UserError, printable
 from t3lib.features import Features, extract_features
@@ -63,14 +63,14 @@ def test_defaults_yaml_and_signatures_take_the_first_choice():
         assert inspect.signature(function).parameters["attention_mask"].default == settings.CHOICES["attention_mask"][0]
 
 
-@pytest.mark.parametrize("method", BASELINES)
-def test_every_baseline_is_in_the_table_as_its_loss_and_its_loop_want_it(method, tiny_model):
-    assert train.settings_of(method, {}, tiny_model) == settings_of(method, {}) | (
-        {"k": 2} if "k" in settings.DEFAULTS[method] else {}
-    )
-    loop = {field.name for field in dataclasses.fields(optim.Settings)} - {"seed"}
-    assert loop <= set(settings.DEFAULTS[method])
-    assert ("alpha_r" in settings.DEFAULTS[method]) == (losses.LOSSES[method].retain is not None)
+def test_every_baseline_is_in_the_table_as_its_loss_wants_it():
+    assert tuple(settings.BASELINES) == BASELINES
+    for method, terms in LOSSES.items():
+        own = settings.BASELINES[method]
+        assert ("alpha_r" in own) == (terms.retain is not None)
+        for name, parameter in inspect.signature(terms.forget).parameters.items():
+            if name not in ("tokens", "inverse_tokens", "variant") and parameter.kind is parameter.KEYWORD_ONLY:
+                assert parameter.default == own[name], (method, name)
 
 
 def test_changes_are_laid_over_and_mistakes_are_named():

@@ -13,40 +13,31 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from t3lib.errors import UserError
 from t3lib.models import decoder_of
+from t3lib.settings import check
 
 DROPOUT = 0.05  # the paper: "without bias vectors, setting the dropout to 0.05 and alpha equal to the rank r"
 
 
-def layers_of(model: Any) -> nn.ModuleList:
-    """The decoder's blocks. UserError when the architecture does not call them `layers`."""
+def layers_of(model: Any, k: int | None = None) -> nn.ModuleList:
+    """The decoder's first k blocks, or all. UserError when there are fewer, or when they are not called `layers`."""
     layers = getattr(decoder_of(model), "layers", None)
     if not isinstance(layers, nn.ModuleList):
         raise UserError(f"{type(model).__name__} has no list of decoder layers: RMU and ULD cannot pick one")
-    return layers
-
-
-def check_layers(model: nn.Module, k: int) -> int:
-    """Return k if the model has a k-th layer (counted from 1), else raise UserError."""
-    n = len(layers_of(model))
-    if not (isinstance(k, int) and 1 <= k <= n):
-        raise UserError(f"k = {k}: the model has layers 1 to {n}")
-    return k
+    if k is not None and not (isinstance(k, int) and 1 <= k <= len(layers)):
+        raise UserError(f"k = {k}: the model has layers 1 to {len(layers)}")
+    return layers[:k]
 
 
 def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int = 0) -> Any:
     """A PEFT model of the base's first k layers whose LoRA weights (alpha = rank) are trainable and start at no change.
 
     Frozen weights share the base's memory; the base's modules are not touched. Works on the meta device. Trainable:
-    rank × Σ (inputs + outputs) over the linear layers. Raises UserError for k or rank out of range and for a quantised
-    base, whose layers cannot be shared.
+    rank × Σ (inputs + outputs) over the linear layers, in float32. UserError for k or rank out of range.
     """
     from peft import LoraConfig, get_peft_model
 
-    check_layers(base, k)
-    if not (isinstance(rank, int) and rank >= 1):
-        raise UserError(f"rank = {rank}: LoRA needs a rank of at least 1")
-    if getattr(base, "is_quantized", False):
-        raise UserError("ULD's assistant shares the base's layers, which a quantised base does not allow: omit load_in")
+    layers_of(base, k)
+    check("rank", rank)
     config = copy.deepcopy(base.config)
     text = config.get_text_config()
     text.num_hidden_layers = k

@@ -1,9 +1,8 @@
-"""What a loss needs of a model: batches, log-probabilities, logits, one layer's states; the original's ln p, cached.
+"""What a loss needs of a model: batches, log-probabilities, logits, one layer's states; the original's ln p.
 
 The model is called here and nowhere else in training. Names of the results are the parameters' names in `losses`.
 """
 
-import hashlib
 import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
@@ -15,11 +14,10 @@ from transformers import LlamaForCausalLM
 
 from t3lib.baselines.assistant import layers_of
 from t3lib.baselines.losses import log_likelihood
-from t3lib.files import cache_dir, content_key, read_json, write_json
 from t3lib.tofu import IGNORE, Example, collate, length_sorted, shifted_labels
 
 Batch = dict[str, Tensor]
-REFERENCE_TOKENS = 8192  # padded tokens of one batch when the original's ln p are computed
+BATCH_TOKENS = 8192  # padded tokens of one batch when the original's ln p are computed
 
 
 def batch_of(model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str, width: int = 0) -> Batch:
@@ -35,6 +33,69 @@ def batch_of(model: nn.Module, examples: Sequence[Example], pad_id: int, attenti
         del batch["attention_mask"]
     device = next(model.parameters()).device
     return {name: tensor.to(device) for name, tensor in batch.items()}
+
+
+def answer_counts(examples: Sequence[Example]) -> dict[str, float]:
+    """Means of |a| and of 1/|a| over the examples of a step: `tokens` and `inverse_tokens` of the losses."""
+    lengths = [len(example.ids) - example.n_prompt for example in examples]
+    return {
+        "tokens": sum(lengths) / len(lengths),
+        "inverse_tokens": sum(1 / length for length in lengths) / len(lengths),
+    }
+
+
+def parameters_of(function: Callable[..., Tensor] | None) -> set[str]:
+    """Names of a loss function's parameters: what it needs. Empty for a method without that term."""
+    return set(inspect.signature(function).parameters) if function else set()
+
+
+def counts_padding(needs: Collection[str]) -> bool:
+    """Whether a loss is a mean over all positions, so that a step's parts must be padded to the step's width."""
+    return bool({"logit", "logit_all"} & set(needs))
+
+
+def needs_teacher(needs: Collection[str]) -> bool:
+    """Whether a loss needs the original model itself, not only its ln p of whole answers."""
+    return bool({"logit_ref", "logit_all_ref", "hidden_ref"} & set(needs))
+
+
+def apply_loss(
+    function: Callable[..., Tensor],
+    known: dict[str, Any],
+    model: nn.Module,
+    batch: Batch,
+    teacher: nn.Module | None,
+    k: int | None,
+) -> Tensor:
+    """Losses (B,) of `function` on a batch; what it needs is in `known` or is what model and teacher say of the batch.
+
+    teacher: the original model. k: the layer whose states are compared, counted from 1.
+    """
+    needs = parameters_of(function)
+    known = known | measure(model, batch, needs, k)
+    if teacher is not None and needs_teacher(needs):
+        with torch.no_grad():
+            known |= {f"{name}_ref": value for name, value in measure(teacher, batch, needs, k).items()}
+    return function(**{name: known[name] for name in needs if name in known})
+
+
+def measure(model: nn.Module, batch: Batch, needs: Collection[str], k: int | None = None) -> dict[str, Tensor]:
+    """The quantities among `needs` that one model gives on a batch, with their masks; k counts layers from 1.
+
+    logp, answer (B, S) · logit, targets, answer (B, L−1) · logit_all (B, L, V), answer_all · hidden (B, L, d),
+    in_answer, in_question (B, L).
+    """
+    if "logp" in needs:
+        logp, answer = answer_logp(model, batch)
+        return {"logp": logp, "answer": answer}
+    if "hidden" in needs:
+        in_answer = batch["labels"] != IGNORE
+        in_question = in_answer.cumsum(-1) == 0  # everything before the answer; padding comes after it
+        return {"hidden": layer_states(model, batch, k), "in_answer": in_answer, "in_question": in_question}
+    logit_all = model(**_inputs(batch)).logits.float()
+    targets, answer = shifted_labels(batch["labels"])
+    of_positions = {"logit": logit_all[:, :-1], "targets": targets, "answer": answer}
+    return of_positions | {"logit_all": logit_all, "answer_all": F.pad(answer, (0, 1))}
 
 
 def answer_logp(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -55,79 +116,10 @@ def answer_logp(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     return -F.cross_entropy(logit.transpose(1, 2), targets, reduction="none"), answer
 
 
-def measure(model: nn.Module, batch: Batch, wants: Collection[str], k: int | None = None) -> dict[str, Tensor]:
-    """The quantities among `wants` that one model gives on a batch, with their masks; k counts layers from 1.
-
-    logp, answer (B, S) · logit, targets, answer (B, L−1) · logit_all (B, L, V), answer_all · hidden (B, L, d),
-    in_answer, in_question (B, L).
-    """
-    in_answer = batch["labels"] != IGNORE
-    if "logp" in wants:
-        logp, answer = answer_logp(model, batch)
-        return {"logp": logp, "answer": answer}
-    if "hidden" in wants:
-        return {
-            "hidden": layer_states(model, batch, k),
-            "in_answer": in_answer,
-            "in_question": in_answer.cumsum(-1) == 0,  # everything before the answer; padding comes after it
-        }
-    logit_all = model(**_inputs(batch)).logits.float()
-    targets, answer = shifted_labels(batch["labels"])
-    answer_all = F.pad(answer, (0, 1))
-    return {
-        "logit_all": logit_all,
-        "answer_all": answer_all,
-        "logit": logit_all[:, :-1],
-        "targets": targets,
-        "answer": answer,
-    }
-
-
-def parameters_of(function: Callable[..., Tensor]) -> set[str]:
-    """Names of a loss function's parameters: what it needs."""
-    return set(inspect.signature(function).parameters)
-
-
-def counts_padding(wants: Collection[str]) -> bool:
-    """Whether a loss is a mean over all positions, so that a step's parts must be padded to the step's width."""
-    return bool({"logit", "logit_all"} & set(wants))
-
-
-def needs_teacher(wants: Collection[str]) -> bool:
-    """Whether a loss needs the original model itself, not only its ln p of whole answers."""
-    return bool({"logit_ref", "logit_all_ref", "hidden_ref"} & set(wants))
-
-
-def apply_loss(
-    function: Callable[..., Tensor],
-    given: dict[str, Any],
-    model: nn.Module,
-    batch: Batch,
-    teacher: nn.Module | None,
-    k: int | None,
-) -> Tensor:
-    """Losses (B,) of `function` on a batch; what it needs is in `given` or is what the models say of the batch."""
-    needed = parameters_of(function)
-    given = given | measure(model, batch, needed, k)
-    if teacher is not None and needs_teacher(needed):
-        with torch.no_grad():
-            given |= {f"{name}_ref": value for name, value in measure(teacher, batch, needed, k).items()}
-    return function(**{name: given[name] for name in needed if name in given})
-
-
-def answer_counts(examples: Sequence[Example]) -> dict[str, float]:
-    """Means of |a| and of 1/|a| over the examples of a step: `tokens` and `inverse_tokens` of the losses."""
-    lengths = [len(example.ids) - example.n_prompt for example in examples]
-    return {
-        "tokens": sum(lengths) / len(lengths),
-        "inverse_tokens": sum(1 / length for length in lengths) / len(lengths),
-    }
-
-
 def layer_states(model: nn.Module, batch: Batch, k: int | None) -> Tensor:
     """Output of the k-th decoder block (from 1), before any final norm: (B, L, d) float32."""
     states: list[Tensor] = []
-    layer = layers_of(model)[(k or 1) - 1]
+    layer = layers_of(model, k)[-1]
     hook = layer.register_forward_hook(lambda _, __, out: states.append(out[0] if isinstance(out, tuple) else out))
     try:
         model(**_inputs(batch), logits_to_keep=1)
@@ -140,28 +132,11 @@ def _inputs(batch: Batch) -> dict[str, Any]:
     return {name: tensor for name, tensor in batch.items() if name != "labels"} | {"use_cache": False}
 
 
-def fingerprint(model: nn.Module) -> str:
-    """16 hex digits that change with any weight: names, shapes and two float64 sums of every tensor."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        values = tensor.detach().flatten()
-        sums = [values.sum(dtype=torch.float64).item(), values.double().square().sum().item()]
-        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype} {sums}\n".encode())
-    return digest.hexdigest()[:16]
-
-
 @torch.no_grad()
-def reference_logp(model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str) -> Tensor:
-    """ln p(a|q) of every example under a frozen model, (N,) float32; kept in `.t3cache/reference` by content."""
-    rows = [(example.n_prompt, example.ids) for example in examples]
-    key = content_key([fingerprint(model), rows, attention_mask, pad_id])
-    path = cache_dir("reference") / f"{key}.json"
-    if path.is_file():
-        return torch.tensor(read_json(path))
-    model.eval()
+def original_logp(model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str) -> Tensor:
+    """ln p(a|q) of every example under the original model, (N,) float32 on the CPU."""
     values = torch.zeros(len(examples))
-    for indices in length_sorted([len(example.ids) for example in examples], REFERENCE_TOKENS):
+    for indices in length_sorted([len(example.ids) for example in examples], BATCH_TOKENS):
         batch = batch_of(model, [examples[i] for i in indices], pad_id, attention_mask)
         values[indices] = log_likelihood(*answer_logp(model, batch)).cpu()
-    write_json(path, values.tolist())
     return values

@@ -8,8 +8,8 @@ a batch's loss is their mean. Shapes: B batch, S positions that predict a token,
     logit (B, S, V)  logits everywhere, prompt and padding too       targets (B, S) next tokens, 0 outside answers
     hidden (B, L, d) states of one layer                             in_answer, in_question (B, L) bool of tokens
 
-Two variants where they differ: "reference" (default) is what locuslab/open-unlearning computes, so that published
-numbers are comparable; "paper" is the formula as printed, with ln p(a|q) the sum over the answer's tokens.
+Two variants where they differ: "reference" (default) is what locuslab/open-unlearning computes, so that its numbers are
+comparable; "paper" is the formula as printed, with ln p(a|q) the sum over the answer's tokens.
 `tokens` defaults to the batch's own mean; a loop that accumulates gradients passes the whole step's.
 """
 
@@ -21,20 +21,21 @@ import torch
 from torch import Tensor
 from torch.nn.functional import kl_div, logsigmoid
 
-from t3lib.errors import UserError
+from t3lib.settings import BASELINES as DEFAULTS
+from t3lib.settings import CHOICES, check
 
 Variant = Literal["reference", "paper"]
-VARIANTS = ("reference", "paper")
-
-
-def log_likelihood(logp: Tensor, answer: Tensor) -> Tensor:
-    """ln p(a|q) = Σ_t ln p(a_t | q, a_<t), the sum over answer positions: (B, S) -> (B,)."""
-    return masked_sum(logp, answer)
+VARIANTS = CHOICES["variant"]
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
     """Σ_s of the values where the mask is true, (B, S) -> (B,); what hides elsewhere (NaN, −inf) does not matter."""
     return values.masked_fill(~mask, 0.0).sum(-1)
+
+
+def log_likelihood(logp: Tensor, answer: Tensor) -> Tensor:
+    """ln p(a|q) = Σ_t ln p(a_t | q, a_<t), the sum over answer positions: (B, S) -> (B,)."""
+    return masked_sum(logp, answer)
 
 
 def nll(logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference") -> Tensor:
@@ -43,34 +44,35 @@ def nll(logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: V
     reference: divided by the mean number of answer tokens, so that the batch's mean is a mean over its tokens and long
     answers weigh more. paper: the sum over the sequence.
     """
-    return -log_likelihood(logp, answer) / _token_mean(answer, tokens, variant)
+    return -grad_ascent(logp, answer, tokens=tokens, variant=variant)
 
 
 def grad_ascent(logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference") -> Tensor:
     """L = ln p(a_f|q_f): GradAscent, and GradDiff's forget term. reference: token mean; paper: sum (see nll)."""
-    return log_likelihood(logp, answer) / _token_mean(answer, tokens, variant)
+    return _weighted(lambda _: 1.0, logp, answer, tokens, variant)
 
 
 def wga(
-    logp: Tensor, answer: Tensor, *, beta: float = 1.0, tokens: float | None = None, variant: Variant = "reference"
+    logp: Tensor,
+    answer: Tensor,
+    *,
+    beta: float = DEFAULTS["WGA"]["beta"],
+    tokens: float | None = None,
+    variant: Variant = "reference",
 ) -> Tensor:
     """L = sg[p(a_f|q_f)^β] ln p(a_f|q_f), sg = stop-gradient.
 
     reference: a weight per token, sg[p_t^β] ln p_t, token mean. paper: one weight per sequence.
     """
-    if _is_paper(variant):
-        logp_sequence = log_likelihood(logp, answer)
-        return (beta * logp_sequence.detach()).exp() * logp_sequence
-    weight = (beta * logp.detach()).exp()
-    return masked_sum(weight * logp, answer) / _token_mean(answer, tokens, variant)
+    return _weighted(lambda logp: (beta * logp).exp(), logp, answer, tokens, variant)
 
 
 def sat_imp(
     logp: Tensor,
     answer: Tensor,
     *,
-    beta1: float = 5.0,
-    beta2: float = 1.0,
+    beta1: float = DEFAULTS["SatImp"]["beta1"],
+    beta2: float = DEFAULTS["SatImp"]["beta2"],
     tokens: float | None = None,
     variant: Variant = "reference",
 ) -> Tensor:
@@ -78,11 +80,18 @@ def sat_imp(
 
     reference: a weight per token, token mean. paper: one weight per sequence.
     """
-    paper = _is_paper(variant)
-    logp = log_likelihood(logp, answer) if paper else logp
-    p = logp.detach().exp()
-    weighted = p**beta1 * (1 - p) ** beta2 * logp
-    return weighted if paper else masked_sum(weighted, answer) / _token_mean(answer, tokens, variant)
+    return _weighted(lambda logp: logp.exp() ** beta1 * (1 - logp.exp()) ** beta2, logp, answer, tokens, variant)
+
+
+def _weighted(
+    weight_of: Callable[[Tensor], Tensor | float], logp: Tensor, answer: Tensor, tokens: float | None, variant: Variant
+) -> Tensor:
+    """sg[w(ln p)] ln p: of the sequence (paper); of each token, summed and divided by `tokens` (reference)."""
+    if _is_paper(variant):
+        logp = log_likelihood(logp, answer)
+        return weight_of(logp.detach()) * logp
+    of_step = answer.sum() / len(answer) if tokens is None else tokens
+    return masked_sum(weight_of(logp.detach()) * logp, answer) / of_step
 
 
 def undial(
@@ -91,7 +100,7 @@ def undial(
     targets: Tensor,
     answer: Tensor,
     *,
-    beta: float = 10.0,
+    beta: float = DEFAULTS["UnDIAL"]["beta"],
     variant: Variant = "reference",
 ) -> Tensor:
     """L = CE(p̃, p), ln p̃(y|x) = ln p*(y|x) − β·1[y = y_f] + C, p* the original model.
@@ -113,7 +122,7 @@ def rmu_forget(
     in_answer: Tensor,
     in_question: Tensor,
     *,
-    c: float = 2.0,
+    c: float = DEFAULTS["RMU"]["c"],
     inverse_tokens: float | None = None,
     variant: Variant = "reference",
 ) -> Tensor:
@@ -123,7 +132,8 @@ def rmu_forget(
     divided by (B, 1), so each example is divided by everyone's length; `inverse_tokens` gives that mean for a whole
     step). paper: the question's states, summed over tokens and d.
     """
-    return _distance(hidden, c * control / control.norm(), in_answer, in_question, inverse_tokens, variant)
+    goal = c * control / control.norm()
+    return rmu_retain(hidden, goal, in_answer, in_question, inverse_tokens=inverse_tokens, variant=variant)
 
 
 def rmu_retain(
@@ -136,7 +146,11 @@ def rmu_retain(
     variant: Variant = "reference",
 ) -> Tensor:
     """L = ‖M^k(q_r) − M*^k(q_r)‖_F², M* the original model's states. Variants as in rmu_forget."""
-    return _distance(hidden, hidden_ref, in_answer, in_question, inverse_tokens, variant)
+    squares = (hidden - hidden_ref) ** 2  # (B, L, d)
+    if _is_paper(variant):
+        return masked_sum(squares.sum(-1), in_question)
+    per_token = (1 / in_answer.sum(-1)).mean() if inverse_tokens is None else inverse_tokens
+    return masked_sum(squares.mean(-1), in_answer) * per_token
 
 
 def uniform_kl(logit_all: Tensor, answer_all: Tensor, *, variant: Variant = "reference") -> Tensor:
@@ -157,7 +171,7 @@ def idk_dpo(
     answer_idk: Tensor,
     logp_idk_ref: Tensor,
     *,
-    beta: float = 0.1,
+    beta: float = DEFAULTS["IdkDPO"]["beta"],
 ) -> Tensor:
     """L = −(2/β) ln σ(β (ln p/p*(ã_f|q_f) − ln p/p*(a_f|q_f))), ã_f an "I don't know", p* the original model."""
     ratio = log_likelihood(logp, answer) - logp_ref
@@ -165,13 +179,18 @@ def idk_dpo(
     return -2 / beta * logsigmoid(beta * (ratio_idk - ratio))
 
 
-def npo(logp: Tensor, answer: Tensor, logp_ref: Tensor, *, beta: float = 0.1) -> Tensor:
+def npo(logp: Tensor, answer: Tensor, logp_ref: Tensor, *, beta: float = DEFAULTS["NPO"]["beta"]) -> Tensor:
     """L = −(2/β) ln σ(−β ln p/p*(a_f|q_f)), p* the original model."""
     return -2 / beta * logsigmoid(-beta * (log_likelihood(logp, answer) - logp_ref))
 
 
 def sim_npo(
-    logp: Tensor, answer: Tensor, *, beta: float = 4.5, delta: float = 0.0, variant: Variant = "reference"
+    logp: Tensor,
+    answer: Tensor,
+    *,
+    beta: float = DEFAULTS["SimNPO"]["beta"],
+    delta: float = DEFAULTS["SimNPO"]["delta"],
+    variant: Variant = "reference",
 ) -> Tensor:
     """L = −(2/β) ln σ(−(β/|a_f|) ln p(a_f|q_f) − Δ).
 
@@ -181,54 +200,33 @@ def sim_npo(
     return -2 / beta * logsigmoid(-beta * log_likelihood(logp, answer) / answer.sum(-1) - margin)
 
 
-def kl_to_reference(logit_all: Tensor, logit_all_ref: Tensor) -> Tensor:
-    """KL(p* ‖ p), mean over all L positions, prompt and padding too: the reference code's other retain term, "kl"."""
+def kl_to_original(logit_all: Tensor, logit_all_ref: Tensor) -> Tensor:
+    """KL(p* ‖ p), mean over all L positions, prompt and padding too: OpenUnlearning's other retain term, "kl"."""
     kl = kl_div(logit_all.log_softmax(-1), logit_all_ref.log_softmax(-1), reduction="none", log_target=True)
     return kl.sum(-1).mean(-1)
 
 
-def _distance(
-    hidden: Tensor, goal: Tensor, in_answer: Tensor, in_question: Tensor, inverse_tokens: float | None, variant: Variant
-) -> Tensor:
-    """Σ_t ‖h_t − goal_t‖² over the question (paper); mean(1/|a|)·Σ_t ‖h_t − goal_t‖²/d over the answer (reference)."""
-    squares = (hidden - goal) ** 2  # (B, L, d)
-    if _is_paper(variant):
-        return masked_sum(squares.sum(-1), in_question)
-    per_token = (1 / in_answer.sum(-1)).mean() if inverse_tokens is None else inverse_tokens
-    return masked_sum(squares.mean(-1), in_answer) * per_token
-
-
-def _token_mean(answer: Tensor, tokens: float | None, variant: Variant) -> float | Tensor:
-    """What a sequence's sum is divided by: 1 in the paper, the mean number of answer tokens in the reference."""
-    if _is_paper(variant):
-        return 1.0
-    return answer.sum() / len(answer) if tokens is None else tokens
-
-
 def _is_paper(variant: str) -> bool:
-    if variant not in VARIANTS:
-        raise UserError(f"unknown variant {variant!r}: choose one of {', '.join(VARIANTS)}")
+    check("variant", variant)
     return variant == "paper"
 
 
 class Terms(NamedTuple):
-    """A method's loss α_f·mean(forget) + α_r·mean(retain), with the reference code's default weights."""
+    """A method's loss is alpha_f · mean(forget) + alpha_r · mean(retain); the weights are settings."""
 
     forget: Callable[..., Tensor]
     retain: Callable[..., Tensor] | None
-    alpha_f: float = 1.0
-    alpha_r: float = 1.0
 
 
 LOSSES: dict[str, Terms] = {
     "GradAscent": Terms(grad_ascent, None),
     "GradDiff": Terms(grad_ascent, nll),
     "WGA": Terms(wga, nll),
-    "SatImp": Terms(sat_imp, nll, alpha_f=0.1),
-    "UnDIAL": Terms(undial, nll, alpha_r=0.0),
+    "SatImp": Terms(sat_imp, nll),
+    "UnDIAL": Terms(undial, nll),
     "RMU": Terms(rmu_forget, rmu_retain),
-    "ULD": Terms(nll, uniform_kl, alpha_r=5.0),
+    "ULD": Terms(nll, uniform_kl),
     "IdkDPO": Terms(idk_dpo, nll),
     "NPO": Terms(npo, nll),
-    "SimNPO": Terms(sim_npo, nll, alpha_f=0.125),
+    "SimNPO": Terms(sim_npo, nll),
 }

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from t3lib.baselines.train import LOSSES, unlearn_baseline
+from t3lib.baselines.losses import LOSSES
+from t3lib.baselines.unlearn import unlearn_baseline
 from t3lib.bench import cost
 from t3lib.bench.shapes import Shape, shape_of
 from t3lib.bench.timing import Timing, interleaved, row, timed, value_row
@@ -24,6 +25,7 @@ from t3lib.greedy import tilted_greedy
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt, answer_losses
 from t3lib.models import DTYPES, decoder_of, load_model
+from t3lib.settings import BASELINES
 from t3lib.tofu import Row, collate, encode_answers, encode_rows, length_sorted, load_rows
 from t3lib.wrapped import vocabulary
 
@@ -182,7 +184,7 @@ def step_rows(
             method, model, Bytes(), rows[:batch], rows[batch:], hyper=hyper, seed=0, idk=["I do not know."]
         )
         seconds = info["seconds"] / info["steps"]
-        read = lengths if LOSSES[method].retain and LOSSES[method].alpha_r else lengths[:batch]
+        read = lengths if LOSSES[method].retain and BASELINES[method]["alpha_r"] else lengths[:batch]
         work = cost.training_step(Shape.of(model.config), read, len(read), itemsize=model.dtype.itemsize)
         bound = None if method in ("ULD", "RMU") else work  # they run, or train, a part of the layers only
         note = f"{len(read)} rows; mean of {steps} steps, wall clock"

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from transformers import PreTrainedModel
 
 from t3lib import results
-from t3lib.baselines.train import Diverged, unlearn_baseline
+from t3lib.baselines.train import Diverged
 from t3lib.baselines.uld import ULDForCausalLM
+from t3lib.baselines.unlearn import unlearn_baseline
 from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
 from t3lib.features import Features, extract_features
@@ -146,6 +147,7 @@ def unlearn_with(study: Study, method: str, hyper: Mapping[str, Any], seed: int)
         hyper=hyper,
         seed=seed,
         idk=study.idk,
+        original=study.base,
         attention_mask=study.evaluation["attention_mask"],
     )
     if method == "ULD":  # what was trained is the assistant; the method's model is p / f^T

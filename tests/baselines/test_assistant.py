@@ -96,8 +96,8 @@ def test_a_base_with_tied_embeddings():
         (0, 2, "k = 0: the model has layers 1 to 2"),
         (3, 2, "k = 3: the model has layers 1 to 2"),
         (1.0, 2, "k = 1.0: the model has layers 1 to 2"),
-        (1, 0, "rank = 0: LoRA needs a rank of at least 1"),
-        (1, 2.5, "rank = 2.5"),
+        (1, 0, "rank must be a whole number from 1"),
+        (1, 2.5, "rank must be a whole number .*, not 2.5"),
     ],
 )
 def test_mistakes_are_one_line(k, rank, said, tiny_model):
@@ -105,11 +105,7 @@ def test_mistakes_are_one_line(k, rank, said, tiny_model):
         assistant.make_assistant(tiny_model, k, rank=rank)
 
 
-def test_bases_that_cannot_lend_their_layers(tiny_model):
+def test_bases_that_cannot_lend_their_layers():
     small = AutoModelForCausalLM.from_config(GPT2Config(vocab_size=61, n_embd=16, n_layer=1, n_head=2))
     with pytest.raises(UserError, match="GPT2LMHeadModel has no list of decoder layers"):
         assistant.make_assistant(small, 1)
-    quantised = copy.deepcopy(tiny_model)
-    quantised.is_quantized = True
-    with pytest.raises(UserError, match="a quantised base does not allow: omit load_in"):
-        assistant.make_assistant(quantised, 1)

@@ -113,7 +113,7 @@ def test_a_diverging_baseline_is_a_failed_run_with_empty_cells(stand, monkeypatc
 
 @pytest.mark.parametrize(
     ("method", "hyper", "said"),
-    [("T4", {}, "unknown method 'T4'"), ("T3", {"lrr": 1}, "no hyperparameter 'lrr'"), ("NPO", {"lrr": 1}, "lrr")],
+    [("T4", {}, "unknown method 'T4'"), ("T3", {"lrr": 1}, "no setting 'lrr'"), ("NPO", {"lrr": 1}, "lrr")],
 )
 def test_unknown_names_are_refused(stand, method, hyper, said):
     with pytest.raises(UserError, match=said):

@@ -1,0 +1,376 @@
+"""One training loop for ten methods: a step, that it is the same for all of them, how a run ends."""
+
+import copy
+import math
+
+import pytest
+import torch
+
+from t3lib import models, tofu
+from t3lib.baselines import assistant, forward, losses, train
+from t3lib.baselines import unlearn as module
+from t3lib.baselines.unlearn import pairs, unlearn_baseline
+from t3lib.errors import UserError
+from t3lib.settings import BASELINES
+
+FORGET = [{"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."} for i in range(9)]
+RETAIN = [{"question": f"Song {i}?", "answer": "Ansel sang" + " it all" * (i % 3) + f" {i}."} for i in range(13)]
+IDK = ["I do not know.", "Nobody told me that."]
+METHODS = tuple(losses.LOSSES)
+FAST = {"lr": 1e-3, "epochs": 2, "batch_size": 4, "warmup_epochs": 0}
+
+
+@pytest.fixture
+def unlearn(tiny_model, tokenizer):
+    """unlearn(method, seed=…, **hyper) on a copy of the tiny model -> (model or assistant, info)."""
+
+    def call(method, *, seed=1, forget=FORGET, retain=RETAIN, idk=IDK, original=None, **hyper):
+        options = {"seed": seed, "idk": idk, "original": original}
+        hyper = FAST | ({"rank": 2} if method == "ULD" else {}) | hyper
+        model = copy.deepcopy(tiny_model)
+        torch.seed()  # what the caller drew before must not matter
+        return unlearn_baseline(method, model, tokenizer, forget, retain, hyper=hyper, **options)
+
+    return call
+
+
+def weights(model):
+    return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
+
+
+# a step --------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def gradients(unlearn, monkeypatch):
+    """gradients(method, …): loss and gradient of every step of the first epoch, at the untrained weights."""
+
+    def call(method, **options):
+        found = []
+
+        def spy(model, plan, loss_of, settings, **_):
+            model.eval()  # dropout draws per forward pass: the one thing that depends on how a step is cut
+            for step in plan(0):
+                model.zero_grad()
+                loss = train.backward(loss_of, step, settings, torch.device("cpu"))
+                grads = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
+                found.append((len(step), loss, torch.cat(grads)))
+            return {}
+
+        monkeypatch.setattr(module, "optimise", spy)
+        unlearn(method, **options)
+        return found
+
+    return call
+
+
+CASES = [(method, variant) for method in METHODS for variant in losses.VARIANTS]
+
+
+@pytest.mark.parametrize(("method", "variant"), CASES)
+def test_a_batch_of_8_is_8_accumulated_batches_of_1(method, variant, gradients):
+    """For all ten: every loss is a mean over the step's examples, its token counts and padding being the step's.
+
+    The last step has one row. Only ULD's dropout (off here) draws differently when a step is cut differently.
+    """
+    whole = gradients(method, variant=variant, batch_size=8)
+    parts = gradients(method, variant=variant, batch_size=1, accumulation=8)
+    assert [size for size, *_ in whole] == [size for size, *_ in parts] == [8, 1]
+    for (_, loss, grad), (_, loss_of_parts, grad_of_parts) in zip(whole, parts):
+        assert loss == pytest.approx(loss_of_parts, rel=1e-5, abs=5e-6)  # GradDiff's: 5.5 − 5.5
+        assert (grad - grad_of_parts).norm() <= 1e-5 * grad.norm() and grad.norm() > 0
+
+
+def test_the_other_retain_loss_too(gradients, tiny_model):
+    """KL to an original of other weights; its mean over positions needs the step's width in every part."""
+    other = copy.deepcopy(tiny_model)
+    with torch.no_grad():
+        other.lm_head.weight.mul_(3)
+    common = {"retain_loss": "kl", "alpha_f": 0, "original": other}
+    [(_, loss, grad), _] = gradients("NPO", batch_size=8, **common)
+    [(_, loss_of_parts, parts), _] = gradients("NPO", batch_size=1, accumulation=8, **common)
+    assert loss == pytest.approx(loss_of_parts, rel=1e-5) and loss > 1e-3
+    assert (grad - parts).norm() <= 1e-5 * grad.norm()
+    [(_, loss, _), _] = gradients("NPO", retain_loss="kl", batch_size=8)
+    assert loss == pytest.approx(20 * math.log(2), rel=1e-5)  # (2/β) ln 2 + KL 0: the model is still the original
+
+
+def test_cutting_a_step_by_each_parts_own_tokens_would_show(gradients, monkeypatch):
+    """The control of the test above: means over parts' own tokens are another loss when answers differ in length."""
+    [(_, whole, _), _] = gradients("GradDiff", batch_size=8)
+    monkeypatch.setattr(module, "answer_counts", lambda examples: {})
+    [(_, parts, _), _] = gradients("GradDiff", batch_size=2, accumulation=4)
+    assert abs(whole - parts) > 1e-4 * abs(whole)
+
+
+def test_a_whole_run_hardly_depends_on_how_steps_are_cut(unlearn):
+    runs = [unlearn("GradDiff", batch_size=b, accumulation=8 // b, epochs=3)[1] for b in (8, 2)]
+    assert runs[0]["steps"] == runs[1]["steps"] == 6 and runs[0]["batches"] == runs[1]["batches"]
+    assert runs[0]["loss"] == pytest.approx(runs[1]["loss"], rel=1e-4)
+
+
+def test_steps_epochs_and_the_schedule_are_counted_exactly(unlearn, monkeypatch):
+    rates = []
+    real = train.schedule
+    monkeypatch.setattr(train, "schedule", lambda *args: rates.append((args, real(*args))) or real(*args))
+    _, info = unlearn("GradAscent", epochs=3, warmup_epochs=1, batch_size=2, accumulation=2)
+    assert info["steps"] == 9 == len(rates) and info["epochs"] == 3 == len(info["loss"])  # 9 rows: 4 + 4 + 1
+    assert [args for args, _ in rates] == [(step, 3, 9) for step in range(9)]
+    factors = [1 / 3, 2 / 3, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
+    assert [factor for _, factor in rates] == pytest.approx(factors)
+
+
+# fairness ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def seen(unlearn, tokenizer, monkeypatch):
+    """seen(method, …): the rows that really went through the model while training, in order, and info."""
+    names = {}
+    for kind, rows in (("forget", FORGET), ("retain", RETAIN)):
+        names |= {tuple(example.ids): (kind, i) for i, example in enumerate(tofu.encode_rows(tokenizer, rows))}
+
+    def call(method, **options):
+        rows = {"forget": [], "retain": [], "other": []}
+
+        def spy(model, examples, *args):
+            for example in examples:
+                kind, index = names.get(tuple(example.ids), ("other", None))
+                rows[kind].append(index)
+            return forward.batch_of(model, examples, *args)
+
+        monkeypatch.setattr(module, "batch_of", spy)
+        return rows, unlearn(method, **options)[1]
+
+    return call
+
+
+def test_every_method_sees_the_same_rows_for_the_same_seed_epoch_by_epoch(seen):
+    epochs = dict(zip(METHODS, (2, 3, 1, 2, 2, 3, 1, 2, 3, 2)))
+    found = {method: seen(method, epochs=epochs[method]) for method in METHODS}
+    longest, info = found["GradDiff"]
+    for method, (rows, told) in found.items():
+        assert rows["forget"] == longest["forget"][: 9 * epochs[method]], method
+        both = BASELINES[method].get("alpha_r")
+        assert rows["retain"] == (longest["retain"][: 9 * epochs[method]] if both else []), method
+        assert told["batches"] == info["batches"][: epochs[method]], method
+        assert bool(rows["other"]) == (method == "IdkDPO")  # its "I don't know" come from a stream of their own
+    for epoch in range(3):  # every forget row once an epoch, each with one drawn retain row
+        assert sorted(longest["forget"][9 * epoch : 9 * epoch + 9]) == list(range(9))
+    assert len(set(info["batches"])) == 3
+
+
+def test_another_seed_draws_other_rows_and_another_step_size_the_same(seen):
+    rows, info = seen("GradDiff")
+    assert seen("GradDiff", seed=2)[1]["batches"] != info["batches"]
+    cut, _ = seen("GradDiff", batch_size=1, accumulation=8)
+    assert (cut["forget"], cut["retain"]) == (rows["forget"], rows["retain"])
+
+
+def test_retain_rows_are_drawn_uniformly():
+    drawn = [pair.retain for epoch in range(400) for step in pairs(10, 5, 0, 4, 0, epoch) for pair in step]
+    counts = torch.bincount(torch.tensor(drawn), minlength=5)
+    assert len(drawn) == 4000 and (counts - 800).abs().max() < 4 * math.sqrt(4000 * 0.2 * 0.8)
+
+
+# diverging -----------------------------------------------------------------------------------------------------------
+
+
+def spoil_at(number, monkeypatch, *, gradient=False):
+    """The `number`-th measured loss from now is NaN, or has a gradient that is."""
+    calls = []
+
+    def spoiled(*args):
+        calls.append(1)
+        loss = forward.apply_loss(*args)
+        if len(calls) == number:
+            return loss + (0 * loss).clamp(min=0).sqrt() if gradient else loss * torch.nan
+        return loss
+
+    monkeypatch.setattr(module, "apply_loss", spoiled)
+
+
+@pytest.mark.parametrize("gradient", [False, True])
+def test_a_loss_or_gradient_that_is_not_finite_stops_the_run(gradient, unlearn, monkeypatch):
+    spoil_at(5, monkeypatch, gradient=gradient)  # 3 steps an epoch: the second of the second epoch
+    with pytest.raises(train.Diverged, match="at step 5 of 9$") as stop:
+        unlearn("GradAscent", epochs=3)
+    assert "\n" not in str(stop.value) and isinstance(stop.value, UserError)
+
+
+def test_what_diverges_in_the_first_step_leaves_the_weights_alone(tiny_model, tokenizer, monkeypatch):
+    model = copy.deepcopy(tiny_model)
+    spoil_at(1, monkeypatch)
+    with pytest.raises(train.Diverged, match="loss nan, gradient norm nan at step 1 of 6$"):
+        unlearn_baseline("NPO", model, tokenizer, FORGET, RETAIN, hyper=FAST, seed=0)
+    assert torch.equal(weights(model), weights(tiny_model)) and not model.training
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_real_divergence_is_noticed(unlearn):
+    with pytest.raises(train.Diverged, match="at step"):
+        unlearn("GradAscent", lr=1.0, weight_decay=1e6, epochs=4)
+
+
+# what a batch is made of ---------------------------------------------------------------------------------------------
+
+OF_POSITIONS = {losses.undial, losses.uniform_kl}  # documented: means over all positions, padding's too
+
+
+@pytest.mark.parametrize("mask", ["lengths", "openunlearning"])
+@pytest.mark.parametrize("method", METHODS)
+def test_padding_and_company_change_no_examples_loss(method, mask, tiny_model, tokenizer):
+    examples = tofu.encode_rows(tokenizer, FORGET[:4])
+    teacher = copy.deepcopy(tiny_model)
+    for parameter in teacher.parameters():
+        torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(1))
+    pad = models.pad_id(tokenizer)
+
+    def values(function, some, width=0):
+        batch = forward.batch_of(tiny_model, some, pad, mask, width)
+        given = {"control": torch.ones(32), "logp_ref": torch.full((len(some),), -3.0)} | forward.answer_counts(
+            examples
+        )
+        given |= {"logp_idk": torch.full((len(some), 1), -2.0), "answer_idk": torch.ones(len(some), 1) > 0}
+        given["logp_idk_ref"] = given["logp_ref"]
+        with torch.no_grad():
+            return forward.apply_loss(function, given, tiny_model, batch, teacher, 1)
+
+    for function in filter(None, losses.LOSSES[method][:2]):
+        together = values(function, examples)
+        padded = values(function, examples, max(len(example.ids) for example in examples) + 9)
+        alone = torch.cat([values(function, [example]) for example in examples])
+        for other in (padded, alone):
+            assert torch.allclose(together, other, rtol=1e-5) is not (function in OF_POSITIONS), function
+
+
+def test_the_originals_logp_is_of_every_row_in_its_place(tiny_model, tokenizer, monkeypatch):
+    examples, pad = tofu.encode_rows(tokenizer, FORGET), models.pad_id(tokenizer)
+    monkeypatch.setattr(forward, "BATCH_TOKENS", 100)  # several batches, which sort rows by length
+    found = forward.original_logp(tiny_model, examples, pad, "lengths")
+    for example, logp in zip(examples, found, strict=True):
+        batch = forward.batch_of(tiny_model, [example], pad, "lengths")
+        expected = losses.log_likelihood(*forward.answer_logp(tiny_model, batch))
+        torch.testing.assert_close(logp[None], expected.detach())
+
+
+def test_the_model_itself_is_the_original_unless_one_is_given(unlearn, tiny_model):
+    """NPO starts at (2/β) ln 2 only when the original is the model itself."""
+    start = {"alpha_r": 0.0, "lr": 1e-12, "epochs": 1}
+    assert unlearn("NPO", **start)[1]["loss"][0] == pytest.approx(20 * math.log(2), rel=1e-5)
+    other = copy.deepcopy(tiny_model)
+    with torch.no_grad():
+        other.lm_head.weight.mul_(3)
+    assert unlearn("NPO", **start, original=other)[1]["loss"][0] != pytest.approx(20 * math.log(2), rel=1e-3)
+
+
+# bad input -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "said"),
+    [
+        ("Gradient", {}, "unknown method 'Gradient': choose one of GradAscent, GradDiff, WGA"),
+        ("T3", {}, "unknown method 'T3'"),
+        ("NPO", {"variant": "papper"}, "NPO: variant must be one of reference, paper, not 'papper'"),
+        ("NPO", {"betta": 1.0}, "NPO has no setting 'betta': choose among .*beta"),
+        ("GradAscent", {"alpha_r": 1.0}, "GradAscent has no setting 'alpha_r'"),
+        ("NPO", {"beta": "0.1"}, "NPO: beta must be a number"),
+        ("NPO", {"beta": 0}, "NPO: beta must be a number from 1e-06"),  # the loss is divided by it
+        ("NPO", {"alpha_f": -1.0}, "NPO: alpha_f must be a number from 0"),
+        ("ULD", {"T": -1.0}, "ULD: T must be a number from 0"),
+        ("NPO", {"bf16": 1}, "NPO: bf16 must be true or false, not 1"),
+        ("NPO", {"lr": float("nan")}, "NPO: lr must be a number from 1e-12 to 1, not nan"),
+        ("NPO", {"lr": 1e38}, "NPO: lr must be a number from 1e-12 to 1, not 1e"),
+        ("NPO", {"lr": -1e-5}, "NPO: lr must be a number"),
+        ("NPO", {"lr": 10**400}, "NPO: lr must be a number"),
+        ("NPO", {"retain_loss": "mse"}, "NPO: retain_loss must be one of nll, kl"),
+        ("NPO", {"alpha_f": 0, "alpha_r": 0}, "alpha_f and alpha_r are both 0"),
+        ("NPO", {"epochs": 0}, "NPO: epochs must be a whole number from 1 to 100000, not 0"),
+        ("NPO", {"epochs": 1.5}, "NPO: epochs must be a whole number from 1 to 100000, not 1.5"),
+        ("NPO", {"batch_size": -1}, "batch_size must be"),
+        ("NPO", {"accumulation": 0}, "accumulation must be"),
+        ("NPO", {"warmup_epochs": 3}, r"warmup_epochs 3 must lie between 0 and epochs \(2\)"),
+        ("NPO", {"weight_decay": -0.1}, "weight_decay must be"),
+        ("NPO", {"max_grad_norm": 0}, "max_grad_norm must be"),
+        ("NPO", {"optimizer": "paged_adamw_8bit"}, "needs a CUDA GPU; without one use optimizer: adamw"),
+        ("NPO", {"optimizer": "lion"}, "optimizer must be one of adamw, paged_adamw_8bit"),
+        ("RMU", {"k": 3}, "k = 3: the model has layers 1 to 2"),
+        ("RMU", {"k": 0}, "RMU: k must be a whole number from 1"),
+        ("ULD", {"k": 33}, "k = 33: the model has layers 1 to 2"),
+        ("ULD", {"rank": 0}, "ULD: rank must be a whole number from 1"),
+        ("ULD", {"rank": 10**11}, "ULD: rank must be"),
+        ("IdkDPO", {"idk": None}, "IdkDPO needs .*answers: the data has no idontknow file"),
+        ("NPO", {"forget": RETAIN, "retain": FORGET}, "the forget set has 13 rows, more than the 9 of the retain set"),
+        ("NPO", {"forget": []}, "the forget set has no rows"),
+        ("NPO", {"forget": [{"question": "Who?", "answer": "Me.<|eot_id|>"}]}, "row 1: .*special token"),
+    ],
+)
+def test_mistakes_are_one_line(method, options, said, unlearn):
+    with pytest.raises(UserError, match=said) as stop:
+        unlearn(method, **options)
+    assert "\n" not in str(stop.value) and not isinstance(stop.value, train.Diverged)
+
+
+def test_an_original_of_another_vocabulary_is_refused(unlearn, tiny_model):
+    config = copy.deepcopy(tiny_model.config)
+    config.vocab_size += 1
+    with pytest.raises(UserError, match="the original model's vocabulary has 262 tokens, the model's 261") as stop:
+        unlearn("NPO", original=type(tiny_model)(config))
+    assert "\n" not in str(stop.value)
+
+
+@pytest.mark.parametrize("method", ["NPO", "ULD"])
+def test_a_quantised_base_is_refused(method, tiny_model, tokenizer):
+    quantised = copy.deepcopy(tiny_model)
+    quantised.is_quantized = True
+    with pytest.raises(UserError, match="the base is quantised: omit load_in"):
+        unlearn_baseline(method, quantised, tokenizer, FORGET, RETAIN, hyper=FAST, seed=0)
+
+
+@pytest.mark.parametrize("method", ["RMU", "ULD"])
+def test_a_default_k_is_cut_to_the_models_layers(method, unlearn):
+    assert unlearn(method, epochs=1)[1]["hyper"]["k"] == 2
+
+
+# precision -----------------------------------------------------------------------------------------------------------
+
+
+def test_bf16_keeps_float32_weights(unlearn):
+    model, info = unlearn("NPO", bf16=True)
+    plain = unlearn("NPO")[1]
+    assert {p.dtype for p in model.parameters()} == {torch.float32}
+    assert info["loss"] != plain["loss"] and info["loss"] == pytest.approx(plain["loss"], rel=0.02)
+
+
+@pytest.mark.parametrize("method", ["GradDiff", "NPO", "RMU"])
+def test_a_model_loaded_in_bfloat16_moves_as_far_as_in_float32(method, tiny_model, tokenizer):
+    """At lr 1e-6 bfloat16 weights would round nearly every step away."""
+    loaded = copy.deepcopy(tiny_model).bfloat16()
+    start = torch.cat([p.detach().float().flatten() for p in loaded.parameters()])
+    hyper = FAST | {"lr": 1e-6, "epochs": 10}
+    moves = []
+    for model in (copy.deepcopy(loaded).float(), loaded):
+        trained, info = unlearn_baseline(method, model, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0)
+        moves.append(weights(trained) - start)
+        assert info["hyper"]["bf16"] is (model is loaded)
+    assert moves[1].norm().item() == pytest.approx(moves[0].norm().item(), rel=0.1)
+    assert torch.cosine_similarity(*moves, dim=0) > 0.9
+    assert {p.dtype for p in loaded.parameters()} == {torch.float32}
+
+
+def test_ulds_lora_is_float32_on_a_bfloat16_base_too(tiny_model, tokenizer):
+    base = copy.deepcopy(tiny_model).bfloat16()
+    hyper = FAST | {"rank": 2}
+    helper, _ = unlearn_baseline("ULD", base, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0)
+    assert {p.dtype for p in helper.parameters() if p.requires_grad} == {torch.float32}
+    assert {p.dtype for p in base.parameters()} == {torch.bfloat16}
+
+
+def test_uld_leaves_the_base_alone_and_trains_the_assistant(unlearn, tiny_model, tokenizer):
+    base = copy.deepcopy(tiny_model)
+    hyper = FAST | {"rank": 2, "k": 1, "lr": 0.02, "epochs": 4}
+    helper, info = unlearn_baseline("ULD", base, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0)
+    assert torch.equal(weights(base), weights(tiny_model)) and all(p.requires_grad for p in base.parameters())
+    assert info["trainable"] == weights(helper).numel() < weights(base).numel()
+    assert len(assistant.layers_of(helper.get_base_model())) == 1 and info["loss"][-1] < info["loss"][0] - 0.1
