@@ -39,7 +39,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "features": FEATURES,
     "head": ("classifier", "head", "settings", *FEATURES),
     "unlearned": ("baselines.unlearn", "baselines.assistant", "models", *TRAINING),
-    "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "watch", "baselines.uld", *FEATURES),
+    "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
     "numbers": ("metrics", "results", "study", "world.facts", "world.text", "world.words"),
     "theory": ("theory",),
     "cost": ("bench", "classifier", "likelihood", "greedy", "sampler", "wrapped", "head", *FEATURES),

@@ -96,6 +96,7 @@ class PoolLayer(DummyLayer):
         return copied
 
     def reset(self) -> None:
+        """Forget every token; a static layer keeps its address."""
         if self.seen is None:
             self.sums = None
         elif self.sums is not None:
@@ -103,20 +104,24 @@ class PoolLayer(DummyLayer):
             self.seen.zero_()
 
     def crop(self, tokens_to_remove: int) -> None:
+        """Take the last tokens back; UserError in a static layer, which no longer has their sums."""
         if tokens_to_remove != 0 and self.sums is not None:
             if self.static:
                 raise UserError("a static cache keeps only the last pooled context and cannot be cropped")
             self.sums = self.sums[:, : -abs(tokens_to_remove)]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Rows become those that beam search goes on with."""
         if self.sums is not None:
             self.sums = self.sums.index_select(0, beam_idx.to(self.sums.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
+        """Each row so many times, one after the other."""
         if self.sums is not None:
             self.sums = self.sums.repeat_interleave(repeats, dim=0)
 
     def batch_select_indices(self, indices: Tensor) -> None:
+        """Keep these rows."""
         if self.sums is not None:
             self.sums = self.sums[indices.to(self.sums.device)]
 

@@ -97,6 +97,7 @@ class T3ForCausalLM(WrappedCausalLM):
 
     @temperature.setter
     def temperature(self, value: float | Sequence[float]) -> None:
+        """UserError for a T that `settings.check_temperature` refuses."""
         checked = functools.partial(check_temperature, allow_sharpening=self.allow_sharpening)
         self._temperature = [checked(T) for T in value] if isinstance(value, list | tuple) else checked(value)
 

@@ -88,6 +88,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         return experts_implementation
 
     def get_output_embeddings(self) -> nn.Module:
+        """The base's output layer; Transformers finds the input's by itself."""
         return self.base.get_output_embeddings()
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:

@@ -85,12 +85,12 @@ OPEN: dict[str, set[str]] = {
     "torch": {"grid."},
     "sizes": {"all", "claims", "command line", "method", "report"},
     "ideas": {
-        *("arguments", "bench.decode", "claims.", "study.runs", "watch"),
+        *("arguments", "bench.decode", "claims.", "study.runs"),
         *("world.text", "world.words"),
     },
     "docstrings": {
-        *("arguments.", "claims.", "cli.", "grid.", "head.", "pooling.", "report.", "sampler.", "watch."),
-        *("wrapped.", "commands."),
+        *("arguments.", "claims.", "cli.", "grid.", "head.", "report."),
+        "commands.",
     },
     "private": {
         *("test_bench_decode", "test_reproduce", "test_warm", "test_methods", "test_security"),
