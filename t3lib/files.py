@@ -116,6 +116,20 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path}: not valid JSON ({error})") from None
 
 
+def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
+    """Write a JSON object with a checksum of itself."""
+    write_json(path, {**value, "sha256": content_key(value)})
+
+
+def read_sealed(path: str | Path) -> dict[str, Any] | None:
+    """What `write_sealed` wrote, or None when it is missing, truncated or altered."""
+    try:
+        value = read_json(path)
+        return value if value.pop("sha256") == content_key(value) else None
+    except (UserError, AttributeError, KeyError, TypeError):
+        return None
+
+
 @contextmanager
 def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
     """Hold an exclusive lock on `path` (created when missing); the kernel frees it even after kill -9.
@@ -164,11 +178,13 @@ def model_identity(name: str | Path, commit: str | None = None) -> str:
     """What a model is, whatever it is called: a folder's content, or the commit of a Hub id.
 
     A folder counts with every byte of its weights, config, tokenizer, chat template and generation config (16 hex
-    digits). A Hub id names nothing that lasts: UserError without its commit.
+    digits), an adapter with those of its base. A Hub id names nothing that lasts: UserError without its commit.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
-        return folder_key(folder, MODEL_FILES)
+        key, adapter = folder_key(folder, MODEL_FILES), folder / "adapter_config.json"
+        base = read_json(adapter).get("base_model_name_or_path") if adapter.is_file() else None
+        return content_key([key, model_identity(base)]) if base and Path(base).is_dir() else key
     if not commit:
         raise UserError(f"model {name}: a Hub id without its commit does not say which model it is")
     return commit

@@ -202,6 +202,14 @@ def revision_of(model: PreTrainedModel) -> str | None:
     return getattr(model.config, "_commit_hash", None)
 
 
+def commit_of(name: str | Path) -> str | None:
+    """The Hub commit that a model id stands for now; None for a folder. UserError when there is no such model."""
+    place, source = _located(str(name), None)
+    configs = (_file(place, config, source) for config in ("config.json", "adapter_config.json"))
+    # The Hub's cache keeps a file in a folder named by its commit.
+    return Path(next(filter(None, configs))).parent.name if source else None
+
+
 COLUMNS = 509  # prime, so that exchanged rows of a weight matrix fall into other columns
 
 

@@ -1,8 +1,8 @@
 """Run files: written once, checked when read, gathered into one tidy frame.
 
-A run is one JSON per (method, split, T, seed): `runs/METHOD--SPLIT--T{T|none}--seed{n}.json`. An ablation's run has the
-same name in `runs/ablations/SETTING/`, so that the main tables never see it. Schema: see `RUN_KEYS` and
-`metrics.METRICS`.
+A run is one JSON per (method, split, T, w, seed): `runs/METHOD--SPLIT--T{T|none}--seed{n}.json`; where T3's classifier
+is sharpened, f^w with w other than 1, `--w{w}` stands before the seed. An ablation's run has the same name in
+`runs/ablations/SETTING/`, so that the main tables never see it. Schema: see `RUN_KEYS` and `metrics.METRICS`.
 """
 
 import hashlib
@@ -29,16 +29,24 @@ from t3lib.names import METHODS, SPLITS
 
 SECONDS = ("load", "features", "train", "evaluate")
 RUN_KEYS = (
-    *("method", "split", "T", "seed", "status", "error", "hyper", "trainable", "epochs", "seconds"),
+    *("method", "split", "T", "w", "seed", "status", "error", "hyper", "trainable", "epochs", "seconds"),
     *("peak_memory_bytes", "metrics", "truth_ratio", "records", "parameters", "provenance"),
 )
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # every folder of an absolute path, up to its last name
 _PACKAGES = ("t3lib", "torch", "transformers", "peft", "accelerate", "numpy", "scipy", "pandas", "rouge-score")
 
 
-def run_name(method: str, split: str, T: float | None, seed: int) -> str:
-    """`NPO--forget10--Tnone--seed1`, `T3--forget10--T2.5--seed1`: the file name of a run, without its ending."""
-    return f"{method}--{split}--T{'none' if T is None else format(float(T), 'g')}--seed{int(seed)}"
+def run_name(method: str, split: str, T: float | None, seed: int, w: float | None = None) -> str:
+    """The file name of a run, without its ending: `NPO--forget10--Tnone--seed1`, `T3--forget10--T2.5--seed1`,
+    `T3--forget10--T4--w0.8--seed1`. w is named where it is not 1.
+    """
+    dials = "Tnone" if T is None else f"T{float(T):g}"
+    return "--".join([method, split, dials, *([] if w in (None, 1) else [f"w{float(w):g}"]), f"seed{int(seed)}"])
+
+
+def name_of(run: Mapping[str, Any]) -> str:
+    """`run_name` of a run record."""
+    return run_name(run["method"], run["split"], run["T"], run["seed"], run["w"])
 
 
 def write_run(folder: str | Path, run: Mapping[str, Any]) -> Path:
@@ -52,7 +60,7 @@ def write_run(folder: str | Path, run: Mapping[str, Any]) -> Path:
         raise UserError(f"run: metrics has no {', '.join(missing)}")
     body = {key: _rounded(run[key]) for key in run if key != "sha256"}
     body |= {key: _without_folders(body[key]) for key in ("error", "hyper", "parameters", "provenance")}
-    path = Path(folder) / f"{run_name(run['method'], run['split'], run['T'], run['seed'])}.json"
+    path = Path(folder) / f"{name_of(run)}.json"
     body["sha256"] = _seal(body)
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in body.items())
     with atomic_write(path) as handle:
@@ -61,7 +69,7 @@ def write_run(folder: str | Path, run: Mapping[str, Any]) -> Path:
 
 
 def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
-    """All runs of a folder (not of its subfolders), in the order method, split, T, seed; a missing folder is empty.
+    """All runs of a folder (not of its subfolders), in the order method, split, T, w, seed; a missing folder is empty.
 
     A truncated or altered file raises UserError naming it; given a list `corrupt`, its message is appended there and
     the run is left out instead.
@@ -74,7 +82,10 @@ def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[d
             if corrupt is None:
                 raise
             corrupt.append(str(error))
-    return sorted(runs, key=lambda run: (METHODS.index(run["method"]), run["split"], run["T"] or 0.0, run["seed"]))
+    return sorted(
+        runs,
+        key=lambda run: (METHODS.index(run["method"]), run["split"], run["T"] or 0.0, run["w"] or 1.0, run["seed"]),
+    )
 
 
 def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
@@ -85,18 +96,18 @@ def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> l
 
 def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One row per run: names, status, cost, and every metric; a failed run keeps its row with empty metrics."""
-    columns = ["method", "split", "T", "seed", "status", "setting", "trainable", "epochs"]
+    columns = ["method", "split", "T", "w", "seed", "status", "setting", "trainable", "epochs"]
     columns += [f"{part}_s" for part in SECONDS] + ["peak_memory_bytes", *METRICS, "n_forget"]
     rows = []
     for run in runs:
-        row = {key: run.get(key) for key in columns[:8]} | {"peak_memory_bytes": run["peak_memory_bytes"]}
+        row = {key: run.get(key) for key in columns[:9]} | {"peak_memory_bytes": run["peak_memory_bytes"]}
         row |= {f"{part}_s": (run["seconds"] or {}).get(part) for part in SECONDS}
         scores = run["metrics"] if run["status"] == "ok" else {}
         row |= {name: scores.get(name) for name in METRICS}
         row["n_forget"] = len((run["truth_ratio"] or {}).get("forget", [])) or None
         rows.append(row)
     frame = pd.DataFrame(rows, columns=columns)
-    for name in ("T", *columns[6:]):
+    for name in ("T", "w", *columns[7:]):
         frame[name] = frame[name].astype(float)
     return frame
 
@@ -170,10 +181,11 @@ def _read_run(path: Path) -> dict[str, Any]:
     run = read_json(path)
     if not isinstance(run, dict):
         raise UserError(f"{path}: a run is a JSON object, this is a {type(run).__name__}")
+    sealed, run = run, run | {"w": run.get("w")}  # runs were written before w was a field
     _check(run, str(path))
-    if run.get("sha256") != _seal(run):
+    if run.get("sha256") != _seal(sealed):
         raise UserError(f"{path}: altered or damaged (its checksum does not match its content); delete it to rerun")
-    if path.stem != (name := run_name(run["method"], run["split"], run["T"], run["seed"])):
+    if path.stem != (name := name_of(run)):
         raise UserError(f"{path}: holds the run {name}, not the one its name says")
     return run
 
@@ -184,8 +196,9 @@ def _check(run: Mapping[str, Any], where: str) -> None:
     for key, allowed in (("method", METHODS), ("split", SPLITS), ("status", ("ok", "failed"))):
         if run[key] not in allowed:
             raise UserError(f"{where}: {key} {run[key]!r} is not one of {', '.join(allowed)}")
-    if not isinstance(run["seed"], int) or not isinstance(run["T"], int | float | None):
-        raise UserError(f"{where}: seed must be a whole number and T a number or null")
+    dials = all(isinstance(run[name], int | float | None) for name in ("T", "w"))
+    if not isinstance(run["seed"], int) or not dials:
+        raise UserError(f"{where}: seed must be a whole number, T and w numbers or null")
 
 
 def _seal(run: Mapping[str, Any]) -> str:

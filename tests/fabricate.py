@@ -38,6 +38,7 @@ def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bo
         "method": method,
         "split": split,
         "T": T,
+        "w": 1.0 if method == "T3" else None,
         "seed": seed,
         "status": "ok",
         "error": None,

@@ -163,6 +163,14 @@ def test_a_file_at_rest_is_read_once(tmp_path, monkeypatch):
     assert files.sha256_file(tmp_path / "a") == files.sha256_file(tmp_path / "a") and read == [1]
 
 
+def test_an_adapter_is_its_base_too(folder, tmp_path):
+    adapter = tmp_path / "adapter"
+    files.write_json(adapter / "adapter_config.json", {"base_model_name_or_path": str(folder)})
+    before = files.model_identity(adapter)
+    (folder / "config.json").write_text('{"a": 1}')
+    assert files.model_identity(adapter) != before
+
+
 def test_a_hub_id_needs_its_commit():
     assert files.model_identity("somebody/model", "abc") == "abc"
     with pytest.raises(UserError, match="somebody/model.*commit"):

@@ -93,7 +93,7 @@ OPEN: dict[str, set[str]] = {
         "commands.",
     },
     "private": {
-        *("test_bench_decode", "test_reproduce", "test_warm", "test_methods", "test_security"),
+        *("test_bench_decode", "test_reproduce", "test_warm", "test_security"),
         *("test_bases", "test_slurm"),
     },
 }

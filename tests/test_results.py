@@ -1,5 +1,6 @@
 """Run files: named, checked, rounded, sealed, read back; tables and figures on disk."""
 
+import hashlib
 import json
 import re
 import shutil
@@ -79,6 +80,7 @@ def test_a_damaged_file_is_named(tmp_path, run, damage):
         ({"status": "done"}, "done"),
         ({"seed": "1"}, "seed"),
         ({"T": "2.5"}, "T "),
+        ({"w": "1"}, "w numbers"),
         ({"metrics": {"fq": 1.0}}, "mu_rouge"),
     ],
 )
@@ -92,6 +94,19 @@ def test_a_run_from_before_a_metric_was_added_has_an_empty_cell(tmp_path, run, m
     results.write_run(tmp_path, run)
     monkeypatch.setitem(METRICS, "new", METRICS["fq"])
     assert results.tidy(results.read_runs(tmp_path))["new"].isna().all()
+
+
+def test_a_run_from_before_w_was_a_field_is_read(tmp_path, run):
+    path = results.write_run(tmp_path, run)
+    older = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("w", "sha256")}
+    text = json.dumps(older, sort_keys=True, ensure_ascii=False)
+    path.write_text(json.dumps(older | {"sha256": hashlib.sha256(text.encode()).hexdigest()}))
+    assert results.read_runs(tmp_path)[0]["w"] is None
+
+
+def test_w_is_named_where_it_is_not_1():
+    assert results.run_name("T3", "forget10", 4, 1, 0.8) == "T3--forget10--T4--w0.8--seed1"
+    assert results.run_name("T3", "forget10", 4, 1, 1.0) == results.run_name("T3", "forget10", 4, 1)
 
 
 def test_a_missing_key_is_named(tmp_path, run):

@@ -199,7 +199,9 @@ LEAVING = ["../x", "..", "a/../../x", "/etc/passwd", "x/y", "..\\x", "x\0y"]
 
 @pytest.mark.parametrize("name", LEAVING)
 def test_no_name_leads_out_of_its_folder(name, tmp_path):
-    run = {"method": "NPO", "split": "forget10", "T": None, "seed": 1} | dict.fromkeys(results.RUN_KEYS[4:], {})
+    run = {"method": "NPO", "split": "forget10", "T": None, "w": None, "seed": 1} | dict.fromkeys(
+        results.RUN_KEYS[5:], {}
+    )
     for key in ("method", "split"):
         with pytest.raises(UserError, match=f"{key} .* is not one of"):
             results.write_run(tmp_path / "runs", run | {"status": "ok", key: name})

@@ -129,8 +129,8 @@ def _execute(job: Job, key: str, before: Sequence[Outcome], place: Place) -> Out
 
 
 def forget_finished(place: Place) -> None:
-    """For --fresh: finished runs, features and reference ln p leave t3lib's caches, so that all is computed again."""
-    for name in ("runs", "features", "reference"):
+    """For --fresh: trained models, scores, features and ln p leave t3lib's caches, so that all is computed again."""
+    for name in ("unlearned", "scores", "features", "reference"):
         shutil.rmtree(Path(place.cache) / name, ignore_errors=True)
 
 

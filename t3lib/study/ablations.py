@@ -1,12 +1,19 @@
 """T3 over temperatures (Table 5) and over its other choices: every setting one head training, one shared base pass."""
 
+import time
 from collections.abc import Mapping, Sequence
-from itertools import chain, groupby
+from itertools import chain
 from typing import Any
 
+import torch
+
+from t3lib.classifier import plan_steps
+from t3lib.models import decoder_of, pad_id
+from t3lib.pooling import prefix_mean
 from t3lib.settings import settings_of
 from t3lib.study.methods import run_t3
 from t3lib.study.study import Study
+from t3lib.tofu import Example, collate, encode_rows
 
 # setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T itself.
 ABLATIONS: dict[str, dict[str, Any]] = {
@@ -21,6 +28,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "T=1,w=5": {"temperature": 1.0, "w": 5.0},
     "T=1,w=20": {"temperature": 1.0, "w": 20.0},
 }
+TIMED_STEPS = 20  # of a naive training, whose steps cost alike: the rest of its minutes would tell nothing more
 
 
 def run_temperatures(
@@ -35,20 +43,49 @@ def run_temperatures(
 
     Temperatures with equal hyperparameters share heads, and all of them the base pass.
     """
-    settings = {T: dict(hyper) | dict((hyper_by_t or {}).get(format(float(T), "g"), {})) for T in temperatures}
-    for own in settings.values():
-        own.pop("temperature", None)
-
-    def text(T: float) -> str:
-        return repr(sorted(settings[T].items()))
-
-    groups = [sorted(alike) for _, alike in groupby(sorted(temperatures, key=text), key=text)]
-    runs = run_t3(study, [(settings[alike[0]], alike) for alike in groups], seeds=seeds)
+    groups: dict[str, tuple[dict[str, Any], list[float]]] = {}
+    for T in sorted(temperatures):
+        changes = dict(hyper) | dict((hyper_by_t or {}).get(format(float(T), "g"), {}))
+        changes.pop("temperature", None)
+        groups.setdefault(repr(sorted(changes.items())), (changes, []))[1].append(T)
+    runs = run_t3(study, [groups[text] for text in sorted(groups)], seeds=seeds)
     return sorted(chain.from_iterable(runs), key=lambda run: (run["T"], run["seed"]))
 
 
 def run_ablations(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting is about T."""
     changed = [(settings_of("T3", dict(hyper) | change), ()) for change in ABLATIONS.values()]
-    made = run_t3(study, changed, seeds=seeds, text_seed=-1)
-    return [run | {"setting": setting} for setting, runs in zip(ABLATIONS, made) for run in runs]
+    parts = run_t3(study, changed, seeds=seeds, text_seed=-1)
+    return [run | {"setting": setting} for setting, runs in zip(ABLATIONS, parts) for run in runs]
+
+
+def run_naive(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """T3 trained naively, as the published code does: the base reads the rows of every step anew (setting "naive").
+
+    The head is the preprocessed one, for the features are the same; only the seconds differ. The base's passes of the
+    first TIMED_STEPS steps are timed and scaled up to all; `timed_steps` says [timed, all].
+    """
+    settings = settings_of("T3", hyper)
+    examples = encode_rows(study.tokenizer, [*study.forget, *study.retain])
+    kinds = torch.tensor([0] * len(study.forget) + [1] * len(study.retain))
+    plan = {name: settings[name] for name in ("epochs", "batch_size", "epoch")}
+    naive = []
+    for run in run_t3(study, [(settings, ())], seeds=seeds, text_seed=-1)[0]:
+        steps = plan_steps(kinds, **plan, seed=run["seed"])
+        timed = steps[:TIMED_STEPS]
+        began = time.perf_counter()
+        for rows in timed:
+            pooled(study, [examples[row] for row in rows])[0, 0, 0].item()  # so that a GPU has finished
+        passes = (time.perf_counter() - began) / len(timed) * len(steps)
+        seconds = run["seconds"] | {"features": None, "train": run["seconds"]["train"] + passes}
+        naive.append(run | {"setting": "naive", "seconds": seconds, "timed_steps": [len(timed), len(steps)]})
+    return naive
+
+
+@torch.inference_mode()
+def pooled(study: Study, examples: Sequence[Example]) -> torch.Tensor:
+    """The features of one step's rows, every prefix of each: (rows, L, d)."""
+    batch = collate(examples, pad_id(study.tokenizer), study.evaluation["attention_mask"])
+    ids, mask = (batch[name].to(study.base.device) for name in ("input_ids", "attention_mask"))
+    hidden = decoder_of(study.base)(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+    return prefix_mean(hidden, mask)

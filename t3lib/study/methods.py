@@ -1,39 +1,23 @@
 """Run one method on one split: the model it makes, its evaluation, and the run record that the tables read."""
 
 import copy
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from transformers import PreTrainedModel
-
-from t3lib import results
 from t3lib.baselines.train import Diverged
-from t3lib.baselines.uld import ULDForCausalLM
-from t3lib.baselines.unlearn import unlearn_baseline
-from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
-from t3lib.features import Features, extract_features
-from t3lib.files import cache_dir, content_key
+from t3lib.files import content_key, model_identity
 from t3lib.head import T3Head
+from t3lib.metrics import by_column
 from t3lib.models import load_model
 from t3lib.names import METHODS
 from t3lib.settings import settings_of
-from t3lib.study.runs import Key, cache_folder, finished, missing, record_of
-from t3lib.study.study import Study
+from t3lib.study.study import Asked, Study
+from t3lib.study.unlearned import fitted, training_of, unlearned, unlearned_key
 from t3lib.tofu import retain_of
 from t3lib.world import bases
 
 RETRAIN_SEED = 1  # the second retain model; seed 0 is the reference every method is compared with
-TOGETHER = 25  # (head, T) that share one base pass; what a killed run has to do again
-
-
-def check_method(method: str, split: str) -> None:
-    """UserError for a method or a split that the paper does not have."""
-    retain_of(split)
-    if method not in METHODS:
-        raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
 
 
 def run_method(
@@ -48,36 +32,78 @@ def run_method(
 ) -> Iterator[dict[str, Any]]:
     """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default its tuned one).
 
-    Original and Retrained do not depend on the seeds and give one record. A seed that finished before, with the same
-    rows, settings and code, comes from `.t3cache/` unchanged. Generated text is kept for `text_seed` alone, by
+    Original and Retrained do not depend on the seeds and give one record. What was trained or scored before with the
+    same models, rows, settings and code comes from `.t3cache/`. Generated text is kept for `text_seed` alone, by
     default the first seed.
     """
-    check_method(method, study.split)
-    if method == "T3":
-        options: dict[str, Any] = {"seeds": seeds, "generate": generate, "text_seed": text_seed}
-        [runs] = run_t3(study, [(hyper, temperatures)], **options)
-        yield from runs
-        return
+    retain_of(study.split)  # UserError for a split that the paper does not have
+    if method not in METHODS:
+        raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
     keep = next(iter(seeds), None) if text_seed is None else text_seed
-    if method == "Original":
-        jobs: list[Key] = [(0, None)]
-        work = _original
-    elif method == "Retrained":
-        jobs, work = [(RETRAIN_SEED, None)], _retrained
+    if method == "T3":
+        [runs] = run_t3(study, [(hyper, temperatures)], seeds=seeds, generate=generate, text_seed=keep)
+        yield from runs
+    elif method in ("Original", "Retrained"):
+        yield _untrained(study, method, generate)
     else:
-        jobs, work = [(seed, None) for seed in seeds], _baseline
-    folder = cache_folder(study, method, hyper, generate)
-    for seed, T, made in work(study, method, missing(folder, jobs), dict(hyper), generate):
-        shared = method in ("Original", "Retrained")
-        results.write_run(folder, record_of(study, method, seed, T, made, keep_text=shared or seed == keep))
-    done = finished(folder)
-    for job in jobs:
-        yield done[job]
+        for seed in seeds:
+            yield _baseline(study, method, hyper, seed, generate=generate, keep_text=seed == keep)
+
+
+def _untrained(study: Study, method: str, generate: bool) -> dict[str, Any]:
+    """The run of a base as it is: the original, or the retrain base of another seed than the reference's."""
+    if method == "Original":
+        key, seed, trainable = study.identity["full"], 0, 0
+        asked = Asked(study.base, study.tokenizer)
+    elif study.stage is None:
+        raise UserError("Retrained needs a stage that trains its own bases; it cannot be made for given models")
+    else:
+        folder, seed = bases.ensure_base(study.stage, retain_of(study.split), seed=RETRAIN_SEED), RETRAIN_SEED
+        key = content_key([model_identity(folder), study.load_options])
+        model, _ = load_model(folder, **study.load_options)
+        trainable = sum(weight.numel() for weight in model.parameters())
+        asked = Asked(model, study.tokenizer)
+    [report] = study.evaluate([key], lambda _: asked, generate=generate)
+    training = {"hyper": {}, "trainable": trainable, "epochs": None, "seconds": {}, "error": None}
+    return record_of(study, method, seed, training, report)
+
+
+def _baseline(
+    study: Study, method: str, hyper: Mapping[str, Any], seed: int, *, generate: bool, keep_text: bool
+) -> dict[str, Any]:
+    """One training and its evaluation; one that diverged is a failed run."""
+
+    def ask(_: list[int]) -> Asked:
+        return Asked(unlearned(study, method, hyper, seed), study.tokenizer)
+
+    try:
+        [report] = study.evaluate([unlearned_key(study, method, hyper, seed)], ask, generate=generate)
+    except Diverged:
+        report = None
+    return record_of(study, method, seed, training_of(study, method, hyper, seed), report, keep_text=keep_text)
+
+
+class Tilted(NamedTuple):
+    """One head and its dials: `settings` are all of `settings.T3`, temperature and w among them."""
+
+    settings: dict[str, Any]
+    seed: int
+
+    @classmethod
+    def of(cls, hyper: Mapping[str, Any], seed: int, T: float | None = None) -> "Tilted":
+        """All of T3's settings with `hyper` laid over them, at its own temperature unless T is given."""
+        settings = settings_of("T3", hyper)
+        return cls(settings | {"temperature": float(settings["temperature"] if T is None else T)}, seed)
+
+    def key(self, study: Study) -> str:
+        """Content key of the tilted model."""
+        head = unlearned_key(study, "T3", self.settings, self.seed)
+        return content_key([head, float(self.settings["temperature"]), float(self.settings["w"])])
 
 
 def run_t3(
     study: Study,
-    settings: Sequence[tuple[Mapping[str, Any], Sequence[float]]],
+    settings: Sequence[tuple[Mapping[str, Any], Sequence[float | None]]],
     *,
     seeds: Sequence[int],
     generate: bool = True,
@@ -85,142 +111,85 @@ def run_t3(
 ) -> list[list[dict[str, Any]]]:
     """The run records of T3 with several (hyper, temperatures), a list each, as `run_method` yields them for one.
 
-    Whatever has not finished before shares the features and, `TOGETHER` at a time, one base pass of the evaluation.
+    Whatever has not been scored before shares the features and base passes of the evaluation.
     """
-    keep = next(iter(seeds), None) if text_seed is None else text_seed
-    plans: list[tuple[Path, list[Key]]] = []
-    work: list[tuple[Path, T3Job]] = []
-    for hyper, temperatures in settings:
-        own = settings_of("T3", hyper)
-        fitting = {name: value for name, value in own.items() if name != "temperature"}  # T is in the record's name
-        folder = cache_folder(study, "T3", fitting, generate)
-        wanted = list(temperatures) or [own["temperature"]]
-        plans.append((folder, [(seed, float(T)) for seed in seeds for T in wanted]))
-        work += [(folder, T3Job(own | {"temperature": T}, seed)) for seed, T in missing(*plans[-1])]
-    for start in range(0, len(work), TOGETHER):
-        part = work[start : start + TOGETHER]
-        for (folder, job), run in zip(part, _t3(study, [job for _, job in part], generate)):
-            T, seed = job.hyper["temperature"], job.seed
-            results.write_run(folder, record_of(study, "T3", seed, T, run, keep_text=seed == keep))
-    return [[done[key] for key in keys] for folder, keys in plans for done in [finished(folder)]]
+    text_seed = next(iter(seeds), None) if text_seed is None else text_seed
+    jobs = [
+        [Tilted.of(hyper, seed, T) for seed in seeds for T in temperatures or (None,)]
+        for hyper, temperatures in settings
+    ]
+    flat = [job for part in jobs for job in part]
+
+    def ask(numbers: list[int]) -> Asked:
+        heads = fitted(study, [flat[n] for n in numbers])
+        dials = [flat[n].settings for n in numbers]
+        tilts = [(sharpened(head, own["w"]), own["temperature"]) for head, own in zip(heads, dials)]
+        return Asked(study.base, study.tokenizer, tilts)
+
+    reports = iter(study.evaluate([job.key(study) for job in flat], ask, generate=generate))
+    return [[_t3_record(study, job, next(reports), job.seed == text_seed) for job in part] for part in jobs]
 
 
-Result = tuple[int, float | None, dict[str, Any]]
+def _t3_record(study: Study, job: Tilted, report: dict[str, Any], keep_text: bool) -> dict[str, Any]:
+    training = training_of(study, "T3", job.settings, job.seed) | {"hyper": job.settings}
+    T, w = (float(job.settings[name]) for name in ("temperature", "w"))
+    return record_of(study, "T3", job.seed, training, report, T=T, w=w, keep_text=keep_text)
 
 
-def _original(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: bool) -> Iterator[Result]:
-    for seed, T in jobs:
-        yield seed, T, _timed_evaluation(study, study.base, generate) | {"trainable": 0, "epochs": None}
+def sharpened(head: T3Head, w: float) -> T3Head:
+    """The head with f^w (Remark 3.6): itself at w = 1, else a copy that shares its weights."""
+    if w == head.w:
+        return head
+    other = copy.copy(head)
+    other.w = float(w)
+    return other
 
 
-def _retrained(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: bool) -> Iterator[Result]:
-    for seed, T in jobs:
-        if study.stage is None:
-            raise UserError("Retrained needs a stage that trains its own bases; it cannot be made for given models")
-        folder = bases.ensure_base(study.stage, retain_of(study.split), seed=seed)
-        model, _ = load_model(folder, **study.load_options)
-        trainable = sum(p.numel() for p in model.parameters())
-        yield seed, T, _timed_evaluation(study, model, generate) | {"trainable": trainable, "epochs": None}
+def record_of(
+    study: Study,
+    method: str,
+    seed: int,
+    training: Mapping[str, Any],
+    report: Mapping[str, Any] | None,
+    *,
+    T: float | None = None,
+    w: float | None = None,
+    keep_text: bool = True,
+) -> dict[str, Any]:
+    """The run record of the contract; parameters and provenance are the notebook's to add.
 
-
-class Unlearned(NamedTuple):
-    """What a method made: the model to evaluate and, for T3, the head to tilt it with; `info` as `unlearn_baseline`."""
-
-    model: PreTrainedModel
-    head: T3Head | None
-    info: dict[str, Any]
-
-
-def unlearn_with(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> Unlearned:
-    """Train one method with one seed; the study's base is never changed. Raises Diverged and UserError."""
-    if method == "T3":
-        fitting = T3Job(settings_of("T3", hyper), seed).fitting
-        vocab = study.base.get_output_embeddings().weight.shape[0]
-        head = fit_heads(t3_features(study), [fitting], vocab_size=vocab)[0]
-        return Unlearned(study.base, head, {"trainable": head.num_parameters, "epochs": fitting["epochs"]})
-    model, info = unlearn_baseline(
-        method,
-        study.base if method == "ULD" else copy.deepcopy(study.base),
-        study.tokenizer,
-        study.forget,
-        study.retain,
-        hyper=hyper,
-        seed=seed,
-        idk=study.idk,
-        original=study.base,
-        attention_mask=study.evaluation["attention_mask"],
-    )
-    if method == "ULD":  # what was trained is the assistant; the method's model is p / f^T
-        model = ULDForCausalLM(study.base, model, strength=info["hyper"]["T"])
-    return Unlearned(model, None, info)
-
-
-def _baseline(study: Study, method: str, jobs: Any, hyper: dict[str, Any], generate: bool) -> Iterator[Result]:
-    for seed, T in jobs:
-        start = time.perf_counter()
-        try:
-            model, _, info = unlearn_with(study, method, hyper, seed)
-        except Diverged as error:
-            yield seed, T, {"error": str(error), "hyper": hyper, "seconds": {"train": time.perf_counter() - start}}
-            continue
-        train = time.perf_counter() - start
-        run = _timed_evaluation(study, model, generate)
-        run["seconds"]["train"] = train
-        yield seed, T, run | {"trainable": info["trainable"], "epochs": info["epochs"], "hyper": info["hyper"]}
-
-
-def t3_features(study: Study) -> Features:
-    """Prefix-mean features of all forget and retain rows of a study, cached on disk."""
-    return extract_features(
-        study.base,
-        study.tokenizer,
-        study.forget,
-        study.retain,
-        attention_mask=study.evaluation["attention_mask"],
-        cache=cache_dir("features"),
-    )
-
-
-class T3Job(NamedTuple):
-    """One head and its temperature: `hyper` holds all of `settings.T3`."""
-
-    hyper: dict[str, Any]
-    seed: int
-
-    @property
-    def fitting(self) -> dict[str, Any]:
-        """What the head's training depends on, as `fit_heads` takes it."""
-        return {name: value for name, value in self.hyper.items() if name != "temperature"} | {"seed": self.seed}
-
-
-def _t3(study: Study, jobs: Sequence[T3Job], generate: bool) -> list[dict[str, Any]]:
-    """One fit a head, each timed alone like a baseline's; all (head, T) share one base pass of the evaluation."""
-    clock = [time.perf_counter()]
-    features = t3_features(study)
-    clock.append(time.perf_counter())
-    vocab = study.base.get_output_embeddings().weight.shape[0]
-    heads, train = {}, {}
-    for job in jobs:
-        key = content_key(job.fitting)
-        if key not in heads:
-            start = time.perf_counter()
-            [heads[key]] = fit_heads(features, [job.fitting], vocab_size=vocab)
-            train[key] = time.perf_counter() - start
-    clock.append(time.perf_counter())
-    tilts = [(heads[content_key(job.fitting)], job.hyper["temperature"]) for job in jobs]
-    evaluations = study.evaluate(study.base, tilts=tilts, generate=generate)
-    clock.append(time.perf_counter())
-    extract, _, evaluation = (b - a for a, b in zip(clock, clock[1:]))
-    made = []
-    for job, (head, _), metrics in zip(jobs, tilts, evaluations):
-        # Heads and temperatures are evaluated together: each run is charged its share.
-        seconds = {"features": extract, "train": train[content_key(job.fitting)], "evaluate": evaluation / len(jobs)}
-        run = {"evaluation": metrics, "seconds": seconds, "trainable": head.num_parameters}
-        made.append(run | {"epochs": job.hyper["epochs"], "hyper": job.hyper})
-    return made
-
-
-def _timed_evaluation(study: Study, model: Any, generate: bool) -> dict[str, Any]:
-    start = time.perf_counter()
-    metrics = study.evaluate(model, generate=generate)
-    return {"evaluation": metrics, "seconds": {"evaluate": time.perf_counter() - start}, "hyper": {}}
+    training: see `training_of`. report: the evaluation, None for a training that diverged.
+    """
+    seconds = {"load": study.load_seconds, "features": None, "train": None} | training["seconds"]
+    record: dict[str, Any] = {
+        "method": method,
+        "split": study.split,
+        "T": T,
+        "w": w,
+        "seed": seed,
+        "status": "ok" if report else "failed",
+        "error": training["error"],
+        "hyper": training["hyper"],
+        "trainable": training["trainable"],
+        "epochs": training["epochs"],
+        "seconds": seconds,
+        "peak_memory_bytes": training.get("peak_memory_bytes", 0),
+        "metrics": {},
+        "truth_ratio": {},
+        "records": {},
+        "parameters": {},
+        "provenance": {},
+    }
+    if report:
+        kept = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
+        return record | {
+            "seconds": seconds | {"evaluate": report["seconds"]},
+            "peak_memory_bytes": max(record["peak_memory_bytes"], report["peak_memory_bytes"]),
+            "metrics": by_column(report),
+            "truth_ratio": report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]},
+            "records": {
+                name: [{key: row[key] for key in kept if key in row} for row in rows]
+                for name, rows in report["records"].items()
+            },
+        }
+    return record

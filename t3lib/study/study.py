@@ -1,28 +1,46 @@
-"""One forget split as every method sees it: the base, the rows, the evaluation sets and the retrained reference."""
+"""One forget split as every method sees it: the base, the rows, the evaluation sets, the retrained reference, scores.
+
+What a model said of the evaluation rows is kept in `.t3cache/scores` by content, apart from the training before and the
+metrics after it: whoever asks for it again gets it back, and a changed metric needs neither training nor a model.
+"""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
 from t3lib import tofu
 from t3lib.errors import UserError
-from t3lib.evaluation import evaluate
-from t3lib.files import cache_dir, content_key, lock, read_json, write_json
-from t3lib.models import load_model, revision_of
+from t3lib.evaluation import numbers, score
+from t3lib.files import cache_dir, code_key, content_key, lock, model_identity, read_sealed, rows_key, write_sealed
+from t3lib.likelihood import Tilt
+from t3lib.models import commit_of, load_model
+from t3lib.names import SPLITS
+from t3lib.results import peak_memory_bytes
 from t3lib.world import bases
 
 EVALUATION = {"attention_mask": "lengths", "truth_ratio": "geometric", "max_new_tokens": 200}
+TOGETHER = 25  # tilts that share one pass of generation; what a killed run has to do again
+
+
+class Asked(NamedTuple):
+    """A model to score with its tokenizer; for T3 the base, and the tilts of it that are scored in one pass."""
+
+    model: Any
+    tokenizer: Any
+    tilts: Sequence[Tilt] | None = None
 
 
 @dataclass(frozen=True)
 class Study:
-    """What the notebooks hand to a method. `models` maps full and retainNN to folders or Hub ids.
+    """What the notebooks hand to a method.
 
-    `stage` is None when the models were given from outside, so that no further base of it can be trained.
+    models: full and retainNN -> folders or Hub ids; identity: the same models by content, with how they are loaded.
+    stage: None when models came from outside, so that no further base of it can be trained. reference: the retrained
+    model's evaluation on the forget rows.
     """
 
     split: str
@@ -37,14 +55,61 @@ class Study:
     evaluation: dict[str, Any]
     stage: bases.Stage | None
     models: dict[str, str]
+    identity: dict[str, str]
     load_options: dict[str, Any]
     load_seconds: float
-    data_key: str
 
-    def evaluate(self, model: PreTrainedModel, *, rows: dict[str, list[tofu.Row]] | None = None, **options: Any) -> Any:
-        """`evaluate` with this study's rows (or some of its sets), reference and settings."""
-        settings = self.evaluation | options
-        return evaluate(model, self.tokenizer, rows or self.evaluation_rows, reference=self.reference, **settings)
+    def evaluate(
+        self,
+        keys: Sequence[str],
+        ask: Callable[[list[int]], Asked],
+        *,
+        sets: Sequence[str] | None = None,
+        generate: bool = True,
+    ) -> list[dict[str, Any]]:
+        """The evaluation (`evaluation.evaluate`) of each model, and the `seconds` and `peak_memory_bytes` it took.
+
+        keys, ask: see `scored`. sets: names of evaluation sets, default all four.
+        """
+        rows = {name: self.evaluation_rows[name] for name in sets or self.evaluation_rows}
+        settings = {"reference": self.reference, "truth_ratio": self.evaluation["truth_ratio"]}
+        costs = ("seconds", "peak_memory_bytes")
+        return [
+            numbers(each["scores"], **settings) | {name: each[name] for name in costs}
+            for each in scored(keys, ask, rows, self.evaluation, generate=generate)
+        ]
+
+
+def scored(
+    keys: Sequence[str],
+    ask: Callable[[list[int]], Asked],
+    rows: Mapping[str, list[tofu.Row]],
+    evaluation: Mapping[str, Any],
+    *,
+    generate: bool,
+) -> list[dict[str, Any]]:
+    """{"scores" (see `evaluation.score`), "seconds", "peak_memory_bytes"} of each model; cached.
+
+    keys: content keys of the models. ask: from the places in `keys` of what is missing to what is to be scored; it is
+    called once for every `TOGETHER` of them (for all where no text is asked), which share the seconds in equal parts.
+    """
+    options = {"attention_mask": evaluation["attention_mask"], "generate": generate}
+    options |= {"max_new_tokens": evaluation["max_new_tokens"]} if generate else {}
+    question = [{name: rows_key(part) for name, part in rows.items()}, options, code_key("scores")]
+    paths = [cache_dir("scores") / f"{content_key([key, question])}.json" for key in keys]
+    kept: dict[Path, Any] = {path: read_sealed(path) for path in paths}
+    missing = [n for n, path in enumerate(paths) if kept[path] is None and path not in paths[:n]]
+    size = TOGETHER if generate else max(len(missing), 1)
+    for start in range(0, len(missing), size):
+        part = missing[start : start + size]
+        model, tokenizer, tilts = ask(part)
+        began = time.perf_counter()
+        scores = score(model, tokenizer, rows, tilts=tilts, **options)
+        cost = {"seconds": (time.perf_counter() - began) / len(part), "peak_memory_bytes": peak_memory_bytes()}
+        for n, each in zip(part, scores):
+            kept[paths[n]] = {"scores": each, **cost}
+            write_sealed(paths[n], kept[paths[n]])
+    return [kept[path] for path in paths]
 
 
 def evaluation_rows(source: tofu.Source, split: str) -> dict[str, list[tofu.Row]]:
@@ -65,7 +130,7 @@ def question_rows(study: Study) -> dict[str, list[tofu.Row]]:
 
     The same whichever split the study is of, so that jobs running side by side write the same file.
     """
-    forget = {split: tofu.load_rows(study.source, f"{split}_perturbed") for split in ("forget05", "forget10")}
+    forget = {split: tofu.load_rows(study.source, f"{split}_perturbed") for split in SPLITS}
     return forget | {name: study.evaluation_rows[name] for name in ("retain", "ra", "wf")}
 
 
@@ -76,12 +141,6 @@ def stage_of(data: str, stage: Mapping[str, Any]) -> bases.Stage:
         raise UserError(f"stage: unknown setting {sorted(unknown)[0]!r}")
     place = data if data in ("builtin", "hub") else str(Path(data).expanduser().resolve())
     return bases.Stage(**(dict(stage) | {"data": place}))
-
-
-def resolve_models(split: str, stage: bases.Stage, given: Mapping[str, str]) -> dict[str, str]:
-    """Folders or Hub ids of full and retainNN; whatever is not given is the stage's own base, trained when missing."""
-    names = ("full", tofu.retain_of(split))
-    return {name: str(given.get(name) or bases.ensure_base(stage, name)) for name in names}
 
 
 def open_study(
@@ -95,23 +154,32 @@ def open_study(
 ) -> Study:
     """Load everything a method needs for one forget split; trains the stage's bases when they are not cached.
 
-    With `models` given (the real benchmark) the rows come whole from `data`; otherwise the stage chooses its authors.
-    load: options of `load_model` (dtype, device, load_in).
+    models: folders or Hub ids of full and retainNN; what is missing is the stage's own base. With any of them (the real
+    benchmark) the rows come whole from `data`; otherwise the stage chooses its authors. load: options of `load_model`
+    (dtype, device, load_in).
     """
     unknown = set(evaluation or {}) - set(EVALUATION)
     if unknown:
         raise UserError(f"unknown evaluation setting {sorted(unknown)[0]!r}: choose among {', '.join(EVALUATION)}")
-    settings = EVALUATION | dict(evaluation or {})
-    used = stage_of(data, stage or {})
+    load = dict(load or {})
+    settings: dict[str, Any] = EVALUATION | dict(evaluation or {})
+    used, retrained = stage_of(data, stage or {}), tofu.retain_of(split)
     source: tofu.Source = data if models else bases.rows(used)
-    folders = resolve_models(split, used, models or {})
+    places = {name: str((models or {}).get(name) or bases.ensure_base(used, name)) for name in ("full", retrained)}
+    commits = {name: commit_of(place) for name, place in places.items()}
     start = time.perf_counter()
-    base, tokenizer = load_model(folders["full"], **(load or {}))
+    base, tokenizer = load_model(places["full"], revision=commits["full"], **load)
     seconds = time.perf_counter() - start
-    forget, retain = tofu.load_rows(source, split), tofu.load_rows(source, tofu.retain_of(split))
+    forget, retain = tofu.load_rows(source, split), tofu.load_rows(source, retrained)
     tofu.check_disjoint(forget, retain)
     rows = evaluation_rows(source, split)
-    reference = reference_of(folders[tofu.retain_of(split)], rows, settings, load or {})
+    identity = {name: content_key([model_identity(place, commits[name]), load]) for name, place in places.items()}
+
+    def reference(_: list[int]) -> Asked:
+        return Asked(*load_model(places[retrained], revision=commits[retrained], **load))
+
+    with lock(cache_dir("scores") / f"{identity[retrained]}.lock"):  # every job of a split asks for it first
+        [entry] = scored([identity[retrained]], reference, {"forget": rows["forget"]}, settings, generate=False)
     return Study(
         split=split,
         source=source,
@@ -121,27 +189,11 @@ def open_study(
         retain=retain,
         evaluation_rows=rows,
         idk=tofu.load_idk(source),
-        reference=reference,
+        reference=numbers(entry["scores"], truth_ratio=settings["truth_ratio"]),
         evaluation=settings,
         stage=None if models else used,
-        models=folders,
-        load_options=dict(load or {}),
+        models=places,
+        identity=identity,
+        load_options=load,
         load_seconds=seconds,
-        data_key=content_key([forget, retain, rows]),
     )
-
-
-def reference_of(
-    name: str, rows: dict[str, list[tofu.Row]], settings: Mapping[str, Any], load: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Teacher-forced evaluation of the retrained model on the forget rows, computed once and cached."""
-    key = content_key([name, rows["forget"], dict(settings), dict(load)])
-    path = cache_dir("references") / f"{key}.json"
-    with lock(path.with_suffix(".lock")):
-        if path.is_file():
-            return read_json(path)
-        model, tokenizer = load_model(name, **load)
-        key = revision_of(model) or Path(name).name
-        record = evaluate(model, tokenizer, {"forget": rows["forget"]}, generate=False, **settings)
-        write_json(path, record | {"reference_model": key})
-        return read_json(path)

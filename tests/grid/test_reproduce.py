@@ -412,7 +412,7 @@ def test_a_failed_job_leaves_no_stale_numbers_in_the_tables(box):
 
 def test_fresh_runs_everything_again(box):
     assert box() == 0
-    kept = {name: box.folder / "cache" / name / "some-key" for name in ("runs", "features", "reference", "bases")}
+    kept = {name: box.folder / "cache" / name / "some-key" for name in ("unlearned", "scores", "features", "bases")}
     for path in kept.values():
         path.mkdir(parents=True)
     assert box() == 0 and not box.ran and all(path.exists() for path in kept.values())

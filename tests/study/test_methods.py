@@ -2,27 +2,32 @@
 
 import json
 import math
+import shutil
 
 import numpy as np
 import pytest
+import torch
 from scipy.stats import hmean, ks_2samp
 
-from t3lib import results
+from t3lib import files, results
 from t3lib.errors import UserError
+from t3lib.evaluation import evaluate
 from t3lib.names import METHODS
 from t3lib.settings import settings_of
-from t3lib.study import ablations, methods, study
+from t3lib.study import ablations, methods, study, unlearned
+from t3lib.tofu import encode_rows
 from t3lib.world import bases
 
 STAGE = {"authors": 20, "questions": 4, "hidden": 32, "layers": 2, "heads": 2, "epochs": 3, "vocab": 600}
 FAST = {"epochs": 1, "warmup_epochs": 0}
+SHORT = {"max_new_tokens": 6}
 
 
 @pytest.fixture(scope="module")
 def stand(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("T3_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield study.open_study("forget10", stage=STAGE, evaluation={"max_new_tokens": 6})
+        yield study.open_study("forget10", stage=STAGE, evaluation=SHORT)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -50,7 +55,7 @@ def test_a_finished_seed_is_read_back_not_run_again(stand, monkeypatch):
     def never(*_, **__):
         raise AssertionError("fitted again")
 
-    monkeypatch.setattr(methods, "fit_heads", never)
+    monkeypatch.setattr(unlearned, "fit_heads", never)
     assert list(methods.run_method(stand, "T3", seeds=[1], hyper=FAST)) == first
     with pytest.raises(AssertionError, match="fitted again"):
         list(methods.run_method(stand, "T3", seeds=[1], hyper=FAST | {"lr": 1e-3}))
@@ -58,24 +63,61 @@ def test_a_finished_seed_is_read_back_not_run_again(stand, monkeypatch):
 
 def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monkeypatch):
     passes = []
-    real = study.evaluate
-    monkeypatch.setattr(study, "evaluate", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k))
+    real = study.score
+    monkeypatch.setattr(study, "score", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k))
     hyper = FAST | {"rank": 7}  # settings that no other test has left in the cache
     together = ablations.run_ablations(stand, seeds=[1, 2], hyper=hyper)
     assert passes == [2 * len(ablations.ABLATIONS)]
     for setting, change in ablations.ABLATIONS.items():
-        settings = settings_of("T3", hyper | change)
-        made = methods._t3(stand, [methods.T3Job(settings, seed) for seed in (1, 2)], True)
-        alone = [run["evaluation"]["truth_ratio"]["forget"] for run in made]
+        own = settings_of("T3", hyper | change)
         shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
-        np.testing.assert_allclose(shared, alone, rtol=1e-8)  # records are stored with 9 significant digits
+        heads = unlearned.fitted(stand, [(own, 1), (own, 2)])
+        tilts = [(methods.sharpened(head, own["w"]), own["temperature"]) for head in heads]
+        alone = evaluate(stand.base, stand.tokenizer, stand.evaluation_rows, tilts=tilts, generate=False)
+        np.testing.assert_allclose(shared, [report["truth_ratio"]["forget"] for report in alone], rtol=1e-8)
 
 
 def test_a_temperature_that_02_has_run_is_not_run_again_in_03(stand, monkeypatch):
     hyper = FAST | {"rank": 6, "temperature": 2.0}
     first = list(methods.run_method(stand, "T3", seeds=[1], temperatures=[1.0, 2.0], hyper=hyper))
-    monkeypatch.setattr(methods, "fit_heads", lambda *_, **__: pytest.fail("fitted again"))
+    monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
     assert ablations.run_temperatures(stand, seeds=[1], temperatures=[2.0, 1.0], hyper=hyper) == first
+
+
+def test_w_is_a_dial_like_T(stand, monkeypatch, tmp_path):
+    """It is in the run, in its file's name and in the key of its scores; the head is the same, fitted once."""
+    fits = []
+    real = unlearned.fit_heads
+    monkeypatch.setattr(unlearned, "fit_heads", lambda *a, **k: fits.append(1) or real(*a, **k))
+    hyper = FAST | {"rank": 4, "temperature": 4.0}
+    [plain], [sharp] = methods.run_t3(stand, [(hyper, ()), (hyper | {"w": 0.8}, ())], seeds=[1])
+    assert fits == [1] and (plain["w"], sharp["w"]) == (1.0, 0.8)
+    assert plain["truth_ratio"]["forget"] != sharp["truth_ratio"]["forget"]
+    names = [results.write_run(tmp_path, run).name for run in (plain, sharp)]
+    assert names == ["T3--forget10--T4--seed1.json", "T3--forget10--T4--w0.8--seed1.json"]
+    assert [run["w"] for run in results.read_runs(tmp_path)] == [0.8, 1.0]
+    assert results.tidy(results.read_runs(tmp_path)).w.tolist() == [0.8, 1.0]
+
+
+def test_naive_t3_passes_the_base_once_a_step(stand, monkeypatch):
+    passes = []
+    real = ablations.pooled
+    monkeypatch.setattr(ablations, "pooled", lambda *a: passes.append(len(a[1])) or real(*a))
+    [run] = ablations.run_naive(stand, seeds=[1], hyper=FAST | {"epochs": 30, "batch_size": 5})
+    assert run["setting"] == "naive" and run["timed_steps"] == [len(passes), 60] and len(passes) == 20
+    assert passes == [10, 6] * 10  # 5 pairs a step, of 8 forget rows
+    [preprocessed] = methods.run_method(stand, "T3", seeds=[1], hyper=FAST | {"epochs": 30, "batch_size": 5})
+    assert run["metrics"] == preprocessed["metrics"]
+    assert run["seconds"]["train"] > preprocessed["seconds"]["train"] and run["seconds"]["features"] is None
+
+
+def test_the_features_of_a_naive_step_are_those_of_the_cache(stand):
+    rows = [stand.forget[3], stand.retain[5]]
+    examples = encode_rows(stand.tokenizer, rows)
+    features = unlearned.t3_features(stand)
+    for number, example, each in zip((3, len(stand.forget) + 5), examples, ablations.pooled(stand, examples)):
+        kept = features.x[features.row == number]
+        torch.testing.assert_close(each[example.n_prompt - 1 : len(example.ids) - 1], kept, rtol=1e-4, atol=1e-5)
 
 
 def test_temperatures_share_heads_and_differ(stand):
@@ -103,12 +145,14 @@ def test_every_ablation_differs_from_the_tuned_setting(stand):
 
 def test_a_diverging_baseline_is_a_failed_run_with_empty_cells(stand, monkeypatch):
     def diverge(*_, **__):
-        raise methods.Diverged("the loss is nan at step 3 of 9 (epoch 1): stopped")
+        raise unlearned.Diverged("the loss is nan at step 3 of 9 (epoch 1): stopped")
 
-    monkeypatch.setattr(methods, "unlearn_baseline", diverge)
+    monkeypatch.setattr(unlearned, "unlearn_baseline", diverge)
     [run] = methods.run_method(stand, "NPO", seeds=[7], hyper=FAST)
     assert run["status"] == "failed" and "step 3" in run["error"] and run["metrics"] == {}
     assert math.isnan(results.tidy([run]).fq[0])
+    monkeypatch.setattr(unlearned, "unlearn_baseline", lambda *_, **__: pytest.fail("tried again"))
+    assert list(methods.run_method(stand, "NPO", seeds=[7], hyper=FAST)) == [run]
 
 
 @pytest.mark.parametrize(
@@ -134,3 +178,83 @@ def test_data_of_the_page_is_the_same_from_either_split(stand):
     assert set(rows) == {"forget05", "forget10", "retain", "ra", "wf"}
     assert rows["forget10"] == bases.rows(stand.stage)["forget10_perturbed"]
     json.dumps(rows)
+
+
+# What is kept, and by which content ----------------------------------------------------------------------------------
+
+
+def test_an_unlearned_model_is_loaded_again_instead_of_trained(stand, monkeypatch):
+    for method in ("NPO", "ULD"):
+        hyper = FAST | {"lr": 3e-3} | ({"k": 1, "rank": 3} if method == "ULD" else {})
+        trained = unlearned.unlearned(stand, method, hyper, 5)
+        ids = torch.tensor([stand.tokenizer("Where was she born?")["input_ids"]])
+        with torch.no_grad():
+            logits, before = trained(ids).logits, stand.base(ids).logits
+            assert not torch.allclose(logits.log_softmax(-1), before.log_softmax(-1), atol=1e-3), "it learned nothing"
+            with monkeypatch.context() as patch:
+                patch.setattr(unlearned, "unlearn_baseline", lambda *_, **__: pytest.fail("trained again"))
+                again = unlearned.unlearned(stand, method, hyper, 5)
+            assert torch.equal(again(ids).logits, logits) and not again.training
+        folder = files.cache_dir("unlearned", unlearned.unlearned_key(stand, method, hyper, 5))
+        weights = folder / "weights.safetensors"
+        weights.write_bytes(weights.read_bytes()[:-1])
+        anew = unlearned.unlearned(stand, method, hyper, 5)
+        with torch.no_grad():
+            assert torch.equal(anew(ids).logits, logits)
+    assert weights.stat().st_size < 100_000, "of ULD the assistant's LoRA alone"
+
+
+def test_a_trial_keeps_no_weights(stand):
+    hyper = FAST | {"lr": 2e-3}
+    unlearned.unlearned(stand, "NPO", hyper, 5, keep=False)
+    assert not any(files.cache_dir("unlearned", unlearned.unlearned_key(stand, "NPO", hyper, 5)).iterdir())
+
+
+def test_a_damaged_score_is_asked_again(stand):
+    [run] = methods.run_method(stand, "Original", seeds=[1], hyper={})
+    for path in files.cache_dir("scores").glob("*.json"):
+        path.write_text(path.read_text().replace("0.", "1.", 1))
+    [again] = methods.run_method(stand, "Original", seeds=[1], hyper={})
+    assert again["metrics"] == run["metrics"]
+
+
+def test_a_changed_metric_asks_no_model(stand, monkeypatch):
+    """Editing `metrics` computes numbers again from what was said, and trains and scores nothing."""
+    hyper = dict(FAST)
+    [run] = methods.run_method(stand, "NPO", seeds=[1], hyper=hyper)
+    for name in ("unlearn_baseline", "fit_heads"):
+        monkeypatch.setattr(unlearned, name, lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
+    monkeypatch.setattr("t3lib.metrics.rouge_l_recall", lambda *_: 0.25)
+    [changed] = methods.run_method(stand, "NPO", seeds=[1], hyper=hyper)
+    assert changed["metrics"]["mu_rouge"] == pytest.approx(0.25) and changed["metrics"]["fq"] == run["metrics"]["fq"]
+
+
+def two_folders(stand, tmp_path):
+    """a/full and b/full: folders of one name, the second holding the retrained model."""
+    for place, name in (("a", "full"), ("b", "retain90")):
+        shutil.copytree(stand.models[name], tmp_path / place / "full")
+    return [{"full": str(tmp_path / place / "full"), "retain90": stand.models["retain90"]} for place in ("a", "b")]
+
+
+def test_two_models_in_folders_of_one_name_are_two_models(stand, tmp_path):
+    """A cached run once took a model for another because their folders had the same name."""
+    quality = []
+    for models in two_folders(stand, tmp_path):
+        opened = study.open_study("forget10", data=data_folder(stand, tmp_path), models=models, evaluation=SHORT)
+        [run] = methods.run_method(opened, "Original", seeds=[1], hyper={})
+        quality.append(run["metrics"]["fq"])
+        [head] = unlearned.fitted(opened, [(FAST, 1)])
+        quality.append(head.A.sum().item())
+    assert quality[2] == 1, "the retrained model itself has Forget Quality 1"
+    assert quality[0] < 1 and quality[1] != quality[3]
+
+
+def data_folder(stand, tmp_path):
+    """The stage's rows as a folder of TOFU's files."""
+    folder = tmp_path / "data"
+    for name, rows in bases.rows(stand.stage).items():
+        files.write_json(folder / f"{name}.json", rows)
+    (folder / "idontknow.json").unlink()
+    (folder / "idontknow.jsonl").write_text("\n".join(stand.idk))
+    return str(folder)

@@ -22,12 +22,12 @@ TINY = {
 
 
 def trial(name, *fq):
-    return {"method": "NPO", "hyper": {"name": name}, "fq": list(fq), "ks": [0.5] * len(fq)}
+    return {"hyper": {"name": name}, "fq": list(fq), "ks": [0.5] * len(fq)}
 
 
 def test_the_best_mean_wins_and_a_diverged_point_comes_last():
     made = [trial("one lucky seed", 0.9, 0.0), trial("both", 0.5, 0.5), trial("diverged", 1.0, None)]
-    entry = tune.choose(None, made)
+    entry = tune.choose(None, "NPO", made)
     assert entry["chosen"] == {"name": "both"} and entry["seeds"] == [1, 2]
     assert [row["fq"] for row in entry["trials"]] == [[0.9, 0.0], [0.5, 0.5], [1.0, None]]
     assert all("mu_rouge" not in row for row in entry["trials"]), "no tie, so nothing is generated"
@@ -36,12 +36,11 @@ def test_the_best_mean_wins_and_a_diverged_point_comes_last():
 def test_ties_go_to_mu_rouge(monkeypatch):
     scores = {"low": 0.3, "high": 0.8}
 
-    def scored(study, method, hyper, seed, *, generate):
-        assert generate
-        return {"fq": 0.5, "ks": 0.1, "mu_rouge": scores[hyper["name"]]}
+    def runs(study, method, *, seeds, hyper):
+        return [{"metrics": {"mu_rouge": scores[hyper["name"]]}} for _ in seeds]
 
-    monkeypatch.setattr(tune, "_trial", scored)
-    entry = tune.choose(None, [trial("low", 0.4, 0.6), trial("high", 0.6, 0.4), trial("worse", 0.4, 0.4)])
+    monkeypatch.setattr(tune, "run_method", runs)
+    entry = tune.choose(None, "NPO", [trial("low", 0.4, 0.6), trial("high", 0.6, 0.4), trial("worse", 0.4, 0.4)])
     assert entry["chosen"] == {"name": "high"}
     assert [row.get("mu_rouge") for row in entry["trials"]] == [[0.3, 0.3], [0.8, 0.8], None]
 
@@ -67,7 +66,7 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
     assert profiles.hyper_of(loaded, "T3", "forget05", 1.0)["lr"] == entries["T3/forget05/1"]["chosen"]["lr"]
     assert "lr" not in profiles.hyper_of(profiles.load_profile(path, tuned=False), "NPO", "forget05")
 
-    monkeypatch.setattr(tune, "unlearn_with", lambda *_: pytest.fail("a trial that was made is read back"))
+    monkeypatch.setattr(tune, "unlearned", lambda *_, **__: pytest.fail("a trial that was made is read back"))
     assert tune.tune_profile(path, methods=["NPO"]) == written
     assert yaml.safe_load(written.read_text()) == entries, "other methods' entries stay"
 
