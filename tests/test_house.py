@@ -85,7 +85,7 @@ OPEN: dict[str, set[str]] = {
     "torch": {"grid."},
     "sizes": {"all", "claims", "command line", "method", "report"},
     "ideas": {
-        *("arguments", "bench.decode", "claims.", "study.runs"),
+        *("arguments", "bench.decode", "claims."),
         *("world.text", "world.words"),
     },
     "docstrings": {
