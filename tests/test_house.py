@@ -72,6 +72,7 @@ IDEAS = {
     "report.own": "the report on a person's own model",
     "report.page": "the page of results",
     "rows": "rows as people have them",
+    "report.architecture": "Figure 1",
     "report.plots_cost": "figures of cost",
     "report.plots_theory": "figures of the theory",
     "grid.reproduce": "t3 reproduce",

@@ -1,56 +1,101 @@
-"""Figures of cost: the tables of `bench` and `bench_head.scaling` in, matplotlib Figure out."""
+"""Figures of cost: the tables of `t3 bench`, `bench.head.scaling` and Table 3 in, matplotlib Figure out."""
 
+import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from t3lib.report.plots import GREY, PALETTE, STYLE, T3_COLOUR
+from t3lib.names import SPLITS
+from t3lib.report import tables
+from t3lib.report.look import (
+    GREY,
+    PALETTE,
+    PAPER,
+    SPLIT_LOOKS,
+    SPLIT_NAMES,
+    STYLE,
+    T3_COLOUR,
+    Look,
+    key,
+    log_axis,
+    panels,
+)
+from t3lib.report.render import cell
 
 AXES = {"pairs": "forget rows", "vocab": "vocabulary $|V|$", "d": "hidden size $d$", "rank": "rank $h$"}
 
 
-def labels(rows: pd.DataFrame) -> list[str]:
-    """What was measured, and at which size: the rows of head training, else the shape of the base."""
-    sizes = rows["shape"].str.extract(r"(\d+ \+ \d+ rows)", expand=False).fillna(rows["shape"])
-    return [f"{what}  [{size}]" for what, size in zip(rows["what"], sizes)]
+@rc_context(STYLE)
+def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
+    """Table 3 as a figure: seconds to unlearn, features included, ours left and the paper's GPU right; log scale."""
+    sources = [("ours", tables.runtime(frame))] + ([(PAPER, printed)] if printed is not None else [])
+    seconds = [
+        table.set_index(["split", "method"])[["features_s", "train_s"]].astype(float).sum(axis=1, min_count=1)
+        for _, table in sources
+    ]
+    ran = pd.concat(seconds, axis=1).dropna(how="all").index.get_level_values("method")
+    names = [name for name in dict.fromkeys(sources[0][1]["method"]) if name in ran]
+    figure, axes = panels(1, len(sources), (3.4 * len(sources), 0.7 + 0.19 * max(3, len(names))), sharey=True)
+    for axis, (source, _), spent in zip(axes.flat, sources, seconds):
+        for offset, split in zip((-0.19, 0.19), SPLITS):
+            lengths = spent.reindex([(split, name) for name in names])
+            places = np.arange(len(names)) + offset
+            axis.barh(places, lengths, height=0.36, color=SPLIT_LOOKS[split]["color"])
+            for y, value in zip(places, lengths):
+                if np.isfinite(value):
+                    axis.text(value, y, " " + cell(value, "train_s"), va="center", fontsize=5.5)
+        log_axis(axis)
+        axis.set(title=source, xlabel="seconds", ylim=(len(names) - 0.4, -0.6))
+        if spent.notna().any():
+            axis.set_xlim(spent.min() / 3, spent.max() * 4)
+        axis.set_yticks(range(len(names)), names)
+        axis.grid(axis="y", visible=False)
+    key(figure, [(SPLIT_NAMES[s], {"color": SPLIT_LOOKS[s]["color"], "lw": 5}) for s in SPLITS])
+    figure.set_label(
+        "Seconds to unlearn, without evaluation. T3 (preprocessed): features of the frozen base once, then the head; "
+        "T3 (naive): the base passes at every step. The scale is logarithmic; bars start at a third of the shortest."
+    )
+    return figure
 
 
 @rc_context(STYLE)
 def bounds(rows: pd.DataFrame) -> Figure:
-    """Each measured time over its lower bound, on a logarithmic axis from 1: how much is left to gain at most."""
+    """Each measured time over its lower bound, on a logarithmic axis: how much is left to gain at most."""
     shown = rows.dropna(subset=["over_bound"])[::-1]
-    figure = Figure(figsize=(6.8, 0.6 + 0.2 * len(shown)), layout="constrained")
-    axis = figure.subplots()
-    colours = [T3_COLOUR if "ours" in what or "one problem" in what else PALETTE[0] for what in shown["what"]]
-    axis.barh(range(len(shown)), shown["over_bound"] - 1, left=1, color=colours, height=0.7)
+    figure, [[axis]] = panels(1, 1, (6.8, 0.6 + 0.2 * len(shown)))
+    ours = shown["what"].str.contains("ours|one problem")
+    axis.hlines(range(len(shown)), 1, shown["over_bound"], color="0.8", lw=1)
+    axis.scatter(shown["over_bound"], range(len(shown)), c=[T3_COLOUR if flag else PALETTE[0] for flag in ours], s=18)
     for y, value in enumerate(shown["over_bound"]):
-        axis.text(value * 1.04, y, f"{value:.1f}", va="center", fontsize=6, color=GREY)
-    axis.set(yticks=range(len(shown)), xscale="log", xlabel="busy time / lower bound")
-    axis.set_yticklabels(labels(shown))
+        axis.text(value * 1.06, y, f"{value:.1f}", va="center", fontsize=6, color=GREY)
+    log_axis(axis)
+    axis.set(yticks=range(len(shown)), yticklabels=labels(shown), xlabel="busy time / lower bound")
     axis.axvline(1, color="black", lw=0.8)
     axis.grid(axis="y", visible=False)
+    figure.set_label("Time over its lower bound. 1 is the bound; red: training T3's head as this library does.")
     return figure
 
 
 @rc_context(STYLE)
 def scaling(frame: pd.DataFrame) -> Figure:
-    """Seconds of a whole fit against one size at a time (`bench_head.scaling`), with least and most of the repeats.
+    """Seconds of a whole fit against one size at a time (`bench.head.scaling`), with least and most of the repeats.
 
     The dotted line through the last point is proportional growth.
     """
     names = list(dict.fromkeys(frame["axis"]))
-    figure = Figure(figsize=(6.8, 1.9), layout="constrained")
-    axes = figure.subplots(1, len(names), squeeze=False, sharey=True)[0]
+    figure, [axes] = panels(1, len(names), (6.8, 1.9), sharey=True)
     for axis, name in zip(axes, names):
         part = frame[frame["axis"] == name].sort_values("value")
         x, y = part["value"].to_numpy(), part["seconds"].to_numpy()
-        spread = [y - part["low"], part["high"] - y]
-        axis.errorbar(x, y, spread, color=T3_COLOUR, marker="o", ms=3, capsize=2)
+        axis.errorbar(x, y, [y - part["low"], part["high"] - y], color=T3_COLOUR, marker="o", ms=3, capsize=2)
         axis.plot(x, y[-1] * x / x[-1], ls=":", color=GREY, lw=0.9)
         axis.set(xlabel=AXES.get(name, name), xscale="log", yscale="log", xticks=x)
         axis.set_xticklabels([f"{value:g}" for value in x])
         axis.minorticks_off()
     axes[0].set_ylabel("head training (s)")
+    figure.set_label(
+        "Seconds to train a head with one size varied; bars: least and most of the repeats; dotted: in proportion."
+    )
     return figure
 
 
@@ -58,14 +103,27 @@ def scaling(frame: pd.DataFrame) -> Figure:
 def seconds(rows: pd.DataFrame) -> Figure:
     """Measured seconds, their extremes, and the lower bound as a tick, for every row that has seconds."""
     shown = rows[rows["unit"] == "s"][::-1]
-    figure = Figure(figsize=(6.8, 0.6 + 0.2 * len(shown)), layout="constrained")
-    axis = figure.subplots()
+    figure, [[axis]] = panels(1, 1, (6.8, 0.6 + 0.2 * len(shown)))
     height = range(len(shown))
     spread = [shown["median"] - shown["low"], shown["high"] - shown["median"]]
-    axis.errorbar(shown["median"], height, xerr=spread, ls="", marker="o", ms=3, color=GREY, capsize=2, label="wall")
-    axis.plot(shown["busy"], height, ls="", marker="s", ms=3, color=T3_COLOUR, label="busy")
-    axis.plot(shown["lower_bound"].astype(float), height, ls="", marker="|", ms=8, color="black", label="lower bound")
-    axis.set(yticks=height, xscale="log", xlabel="seconds (bars: all repeats)")
-    axis.set_yticklabels(labels(shown))
-    figure.legend(loc="outside upper center", ncols=3)
+    axis.errorbar(shown["median"], height, xerr=spread, ls="", marker="o", ms=3, color=GREY, capsize=2)
+    axis.plot(shown["busy"], height, ls="", marker="s", ms=3, color=T3_COLOUR)
+    axis.plot(shown["lower_bound"].astype(float), height, ls="", marker="|", ms=8, color="black")
+    log_axis(axis)
+    axis.set(yticks=height, yticklabels=labels(shown), xlabel="seconds")
+    entries: list[tuple[str, Look]] = [("wall clock, median and extremes", {"marker": "o", "color": GREY})]
+    entries += [
+        ("busy", {"marker": "s", "color": T3_COLOUR}),
+        ("lower bound", {"marker": "|", "ms": 8, "color": "black"}),
+    ]
+    key(figure, [(label, {"ls": ""} | look) for label, look in entries], "upper center")
+    figure.set_label(
+        "What each part costs on this machine: wall clock, the processor's own time (busy) and the lower bound."
+    )
     return figure
+
+
+def labels(rows: pd.DataFrame) -> list[str]:
+    """What was measured, and at which size: the rows of head training, else the shape of the base."""
+    sizes = rows["shape"].str.extract(r"(\d+ \+ \d+ rows)", expand=False).fillna(rows["shape"])
+    return [f"{what}  [{size}]" for what, size in zip(rows["what"], sizes)]

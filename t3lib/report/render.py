@@ -1,4 +1,4 @@
-"""Tables and figures as people read them: CSV, Markdown, LaTeX (booktabs only), HTML, SVG and PNG.
+"""Tables and figures as people read them: CSV, Markdown, LaTeX (booktabs only), HTML and SVG.
 
 The frames hold unrounded numbers under short names; this module alone decides how they look, under the paper's labels.
 The three forms of a table are Jinja templates over one list of its rows (`printed`). pandas' Styler is not used: its
@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
+from matplotlib import rc_context
+from matplotlib.figure import Figure
 
 from t3lib.files import atomic_write
 from t3lib.metrics import METRICS
@@ -28,6 +30,7 @@ LABELS = {
 VALUES = {"forget05": "5%", "forget10": "10%"}
 WHOLE = frozenset(["trainable", "epochs", "seed", "n_seeds", "n"])
 NOT_UNLEARNED = ("Original", "Retrained")  # before unlearning, and the reference's own kind: never the best row
+DPI = 110  # of a figure in a notebook
 LONG = 20  # characters of a text that may wrap
 # LaTeX's special characters, and symbols of our texts that its fonts lack outside mathematics.
 TEX = str.maketrans(
@@ -174,18 +177,30 @@ def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: 
     return path
 
 
-def save_figure(folder: str | Path, name: str, figure: Any) -> Path:
-    """`folder`/`name`.svg and .png, atomically and byte for byte the same from run to run; returns the .svg's path."""
-    import matplotlib  # half a second that tables do not need
+def save_figure(path: str | Path, figure: Figure, caption: str = "") -> Path:
+    """Write a figure as `path` (.svg), atomically and byte for byte the same from run to run; returns the path.
 
-    path = Path(folder) / f"{name}.svg"
-    with matplotlib.rc_context({"svg.hashsalt": "t3lib", "savefig.dpi": 200}):
-        for ending, stamp in ((".svg", {"Date": None, "Creator": None}), (".png", {"Software": None})):
-            buffer = io.BytesIO()
-            figure.savefig(buffer, format=ending[1:], metadata=stamp, bbox_inches="tight")
-            with atomic_write(path.with_suffix(ending), "wb") as handle:
-                handle.write(buffer.getvalue())
+    The caption, by default the figure's label, is kept in the file as its title: the page shows it below the figure.
+    """
+    stamp = {"Title": caption or figure.get_label(), "Date": None, "Creator": None}
+    path = Path(path).with_suffix(".svg")
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": "t3lib"}):
+        figure.savefig(buffer, format="svg", metadata=stamp, bbox_inches="tight")
+    with atomic_write(path, "wb") as handle:
+        handle.write(buffer.getvalue())
     return path
+
+
+def show(figure: Figure, path: str | Path, caption: str = "") -> None:
+    """Save a figure as `path` (.svg); show it in the notebook, with its caption, as a PNG, which every viewer draws."""
+    from IPython.display import Image, Markdown, display  # what only a notebook needs
+
+    caption = caption or str(figure.get_label())
+    save_figure(path, figure, caption)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None}, bbox_inches="tight")
+    display(Image(buffer.getvalue(), alt=caption), Markdown(f"*{caption}*"))
 
 
 def _is_numeric(column: pd.Series) -> bool:

@@ -10,6 +10,7 @@ import pandas as pd
 
 from t3lib.metrics import UTILITY
 from t3lib.names import METHODS, SPLITS
+from t3lib.results import paper_table
 
 SUMMARY = ("fq", "mu_rouge", "mu")
 UNLEARNING = METHODS[2:]
@@ -132,6 +133,13 @@ def compare(frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.Dat
         table[f"{name}_mark"] = [_mark(d, s) for d, s in zip(table[f"{name}_difference"], spread)]
     parts = ("ours", "sd", "paper", "difference", "mark")
     return _table(table, [*keys, "n_seeds", *(f"{name}_{part}" for name in SUMMARY for part in parts)])
+
+
+def printed(number: int) -> pd.DataFrame:
+    """The paper's Table 4 or 5 for a figure: every row says its method, and Original's rows of Table 1 come with it."""
+    table = paper_table(number)
+    original = paper_table(1).query("method == 'Original'")
+    return pd.concat([original, table if "method" in table else table.assign(method="T3")])
 
 
 def paper_disagreements(table1: pd.DataFrame, table4: pd.DataFrame, *, tolerance: float = 0.001) -> pd.DataFrame:

@@ -11,7 +11,8 @@ from fabricate import MARKUP, ROWS, fabricate, fabricate_all, fabricate_data
 
 from t3lib import results
 from t3lib.names import METHODS
-from t3lib.report import page, plots, render, tables
+from t3lib.report import page, render, tables
+from t3lib.report.architecture import architecture
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def folder(tmp_path_factory):
     data["forget10"][0]["question"] = f"Who is {MARKUP}?"
     results.write_data(folder, data)
     render.write_table(folder / "tables", "tofu", tables.tofu(results.tidy(runs)))
-    render.save_figure(folder / "figures", "architecture", plots.architecture())
+    render.save_figure(folder / "figures" / "architecture.svg", architecture())
     (folder / "tables" / "claims.csv").write_text(f'id,claim,printed,verdict\nC1,"{MARKUP}",True,holds\n')
     return folder
 

@@ -9,9 +9,15 @@ from matplotlib.figure import Figure
 
 from t3lib import results
 from t3lib.names import BASELINES, METHODS, SPLITS
-from t3lib.report import plots, render, tables
+from t3lib.report import look, plots, plots_cost, render, tables
+from t3lib.report.architecture import architecture
 
-PAPER = {"temperature": 5, "tradeoff": 4, "per_seed": 4, "runtime": 3}
+FIGURES = {  # name -> the figure, and what the paper prints beside it
+    "temperature": (plots.temperature, tables.printed(5)),
+    "tradeoff": (plots.tradeoff, tables.printed(4)),
+    "per_seed": (plots.per_seed, tables.printed(4)),
+    "runtime": (plots_cost.runtime, results.paper_table(3)),
+}
 
 
 @pytest.fixture(scope="module")
@@ -19,12 +25,13 @@ def frame():
     return results.tidy(fabricate_all())
 
 
-@pytest.mark.parametrize("name", PAPER)
-@pytest.mark.parametrize("printed", [False, True])
-def test_draws_with_and_without_runs_and_leaves_pyplot_alone(frame, name, printed):
+@pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.parametrize("with_paper", [False, True])
+def test_draws_with_and_without_runs_and_leaves_pyplot_alone(frame, name, with_paper):
+    draw, printed = FIGURES[name]
     for runs in (frame, results.tidy([])):
-        figure = getattr(plots, name)(runs, results.paper_table(PAPER[name]) if printed else None)
-        assert isinstance(figure, Figure)
+        figure = draw(runs, printed if with_paper else None)
+        assert isinstance(figure, Figure) and figure.get_label(), "its caption"
         figure.canvas.draw()
     assert not plt.get_fignums()
 
@@ -32,12 +39,12 @@ def test_draws_with_and_without_runs_and_leaves_pyplot_alone(frame, name, printe
 def test_frames_are_left_as_they_were(frame):
     before = frame.copy()
     plots.tradeoff(frame)
-    plots.runtime(frame)
+    plots_cost.runtime(frame)
     assert frame.equals(before)
 
 
 def test_temperature_draws_the_means(frame):
-    axis = plots.temperature(frame, results.paper_table(5)).axes[0]
+    axis = plots.temperature(frame, tables.printed(5)).axes[0]
     table = tables.temperature(frame)
     lines = [line.get_ydata().tolist() for line in axis.lines]
     for split in SPLITS:
@@ -76,19 +83,19 @@ def test_tradeoff_places_every_method_at_its_means(frame):
 
 
 def test_a_method_is_told_by_its_marker_even_in_grey():
-    assert len(set(plots.MARKERS.values())) == len(METHODS)
-    looks = {(to_hex(plots.COLOURS[name]), plots.MARKERS[name]) for name in METHODS}
-    assert len(looks) == 13 and plots.COLOURS["T3"] not in [plots.COLOURS[name] for name in BASELINES]
+    assert len(set(look.MARKERS.values())) == len(METHODS)
+    looks = {(to_hex(look.COLOURS[name]), look.MARKERS[name]) for name in METHODS}
+    assert len(looks) == 13 and look.COLOURS["T3"] not in [look.COLOURS[name] for name in BASELINES]
 
 
 def test_runtime_labels_what_it_draws(frame):
-    axis = plots.runtime(frame).axes[0]
+    axis = plots_cost.runtime(frame).axes[0]
     assert {text.get_text().strip() for text in axis.texts} == {"7"}, "2 s of features and 5 s of training"
     assert [label.get_text() for label in axis.get_yticklabels()][-1] == "T3 (preprocessed)"
 
 
 def test_architecture_names_its_parts():
-    axis = plots.architecture().axes[0]
+    axis = architecture().axes[0]
     words = " ".join(text.get_text() for text in axis.texts)
     assert all(part in words for part in ("frozen", "$A$", "$B$", "temper", "softmax", "[g_\\phi(x)]_y"))
     assert len(axis.patches) == 9 + 10
@@ -96,5 +103,70 @@ def test_architecture_names_its_parts():
 
 def test_saved_figures_are_reproducible(tmp_path, frame):
     for name in ("a", "b"):
-        render.save_figure(tmp_path / name, "per_seed", plots.per_seed(frame))
+        render.save_figure(tmp_path / name / "per_seed.svg", plots.per_seed(frame))
     assert (tmp_path / "a/per_seed.svg").read_bytes() == (tmp_path / "b/per_seed.svg").read_bytes()
+
+
+def test_every_method_has_a_colour_of_its_own():
+    colours = [to_hex(look.COLOURS[name]) for name in (*BASELINES, "T3")]
+    assert len(set(colours)) == len(colours)
+
+
+def test_the_papers_original_is_drawn_where_ours_is(frame):
+    original = tables.printed(4).query("method == 'Original'")
+    assert len(original) == 2 and len(tables.printed(5).query("method == 'Original'")) == 2
+    for axis, split in zip(plots.tradeoff(frame, tables.printed(4)).axes[2:], SPLITS):
+        points = [tuple(dots.get_offsets()[0]) for dots in axis.collections]
+        row = original[original["split"] == split].iloc[0]
+        assert (row["mu_rouge"], row["fq"]) in points
+    utility = plots.temperature(frame, tables.printed(5)).axes[1]
+    heights = {line.get_ydata()[0] for line in utility.lines if len(set(line.get_ydata())) == 1}
+    assert set(original["mu_rouge"]) <= heights
+
+
+def test_d_is_drawn_where_no_forget_quality_is_above_what_is_caught(frame):
+    assert plots.tradeoff(frame).axes[0].get_ylabel() == "Forget Quality"
+    caught = frame.assign(fq=1e-12)
+    figure = plots.tradeoff(caught, tables.printed(4))
+    assert [figure.axes[0].get_ylabel(), figure.axes[2].get_ylabel()] == ["KS statistic D", "Forget Quality"]
+    assert figure.axes[0].get_ylim()[0] > figure.axes[0].get_ylim()[1], "the best, D = 0, is at the top"
+    strips = plots.per_seed(caught, tables.printed(4)).axes[0]
+    drawn = np.concatenate([dots.get_offsets()[:, 0] for dots in strips.collections])
+    ours = tables.at_tuned_temperature(caught)[lambda runs: runs["split"] == SPLITS[0]]["ks_statistic"]
+    assert sorted(drawn) == sorted(ours), "every seed, and nothing of the paper, which prints no D"
+
+
+def test_one_far_method_does_not_squeeze_the_other_panels():
+    runs = [fabricate(method, "forget10", None, 1) for method in ("NPO", "RMU", "SimNPO", "UnDIAL", "SatImp")]
+    low, high = plots.truth_ratio_cdfs(runs, columns=5).axes[0].get_xlim()
+    far = fabricate("GradDiff", "forget10", None, 1)
+    far["truth_ratio"]["forget"] = far["truth_ratio"]["forget"] * 1e-9
+    axis = plots.truth_ratio_cdfs([*runs, far], columns=5).axes[0]
+    assert axis.get_xlim()[0] > low / 3 and axis.get_xlim()[1] < high * 3
+    assert len([tick for tick in axis.get_xticks() if low <= tick <= high]) <= 4
+
+
+def test_captions_say_n(frame):
+    assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." in plots.temperature(frame).get_label()
+    assert "n = 80 forget rows" in plots.truth_ratio_cdfs([fabricate("NPO", "forget10", None, 1)]).get_label()
+
+
+def test_rows_that_did_not_run_have_no_bar_and_no_tick(frame):
+    few = frame[frame["method"].isin(["T3", "NPO"])]
+    assert [label.get_text() for label in plots_cost.runtime(few).axes[0].get_yticklabels()] == [
+        "NPO",
+        "T3 (preprocessed)",
+    ]
+    assert [label.get_text() for label in plots.per_seed(few).axes[0].get_yticklabels()] == ["NPO", "T3"]
+
+
+def test_show_saves_and_shows_an_image_with_its_caption(frame, tmp_path, monkeypatch):
+    import IPython.display
+
+    shown = []
+    monkeypatch.setattr(IPython.display, "display", lambda *parts: shown.extend(parts))
+    figure = plots.per_seed(frame)
+    render.show(figure, tmp_path / "figures" / "per_seed.svg")
+    image, words = shown
+    assert image.data.startswith(b"\x89PNG") and image.alt == figure.get_label() and figure.get_label() in words.data
+    assert (tmp_path / "figures" / "per_seed.svg").is_file()

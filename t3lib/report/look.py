@@ -1,0 +1,66 @@
+"""The look that all figures share: colours, markers, sizes, panels and keys.
+
+Colours are seaborn's colour-blind palette; a method has a marker of its own too, so that the figures survive a black
+and white printer. Sizes are inches of a printed page (3.3 = one column, 6.8 = the page), letters 8 points.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import seaborn as sns
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from t3lib.names import BASELINES, METHODS
+
+Look = dict[str, Any]  # what matplotlib draws a line with
+
+PALETTE = sns.color_palette("colorblind")
+GREY, DARK = "0.45", "0.25"
+T3_COLOUR = PALETTE[3]
+INDIGO, OCHRE = "#332288", "#b8a800"  # the palette has nine other colours for ten baselines, and its yellow is too pale
+BASELINE_COLOURS = (*(PALETTE[i] for i in (0, 1, 2, 4, 5, 6, 7)), OCHRE, PALETTE[9], INDIGO)
+COLOURS: Look = {
+    "Original": DARK,
+    "Retrained": DARK,
+    **dict(zip(BASELINES, BASELINE_COLOURS)),
+    "T3": T3_COLOUR,
+}
+MARKERS = dict(zip(METHODS, "XPos^vD<>phd*"))
+SPLIT_NAMES = {"forget05": "5% split", "forget10": "10% split"}
+SPLIT_LOOKS: dict[str, Look] = {
+    "forget05": {"color": PALETTE[0], "marker": "o"},
+    "forget10": {"color": PALETTE[1], "marker": "s"},
+}
+PAPER = "paper, Llama 3.1 8B"
+STYLE: Any = {  # Any: the stubs want a literal type of every setting's name
+    **{"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7},
+    **{"ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6},
+    **{"axes.grid": True, "grid.color": "0.9", "grid.linewidth": 0.5, "axes.axisbelow": True, "lines.linewidth": 1.3},
+    **{"axes.titlelocation": "left", "legend.frameon": False, "figure.dpi": 120, "savefig.facecolor": "white"},
+}
+PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.1, 1, 10 on a logarithmic axis
+
+
+def panels(rows: int, columns: int, size: tuple[float, float], **share: Any) -> tuple[Figure, np.ndarray]:
+    """A Figure without pyplot, which would keep it alive, and its axes (rows, columns)."""
+    figure = Figure(figsize=size, layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **share)
+
+
+def key(figure: Figure, entries: Iterable[tuple[str, Look]], place: str = "lower center", **more: Any) -> None:
+    """The figure's legend, outside its panels: a label and the look of its line for each entry."""
+    usual: Look = {"ms": 4}
+    handles = [Line2D([], [], label=label, **(usual | look)) for label, look in entries]
+    settings: Look = {"loc": f"outside {place}", "ncols": len(handles)} | more
+    figure.legend(handles=handles, **settings)
+
+
+def log_axis(axis: Any, which: str = "x") -> None:
+    """A logarithmic axis whose ticks are plain numbers."""
+    axis.set(**{f"{which}scale": "log"})
+    ticks = axis.xaxis if which == "x" else axis.yaxis
+    ticks.set_major_formatter(PLAIN)
+    ticks.set_minor_formatter(NullFormatter())
