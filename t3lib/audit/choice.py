@@ -9,12 +9,19 @@ from typing import Any
 
 # Least share of ROUGE-L that each set must keep: rows the head was fitted on, and rows it never saw.
 KEEP = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.8}
+HALF = 0.5  # most of a truth's words, in order, that an answer may hold and count as forgotten
+KNOWN = 0.5  # least probability of a token of its truths, on average, at which a model knows the rows to forget
 PRODUCTS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 
 
+def tells(scores: Mapping[str, Any]) -> bool:
+    """Whether answers to forget questions are closer to their own truth than to the nearest other one (ROUGE-L)."""
+    return scores["own"] > scores["nearest_other"]
+
+
 def forgets(scores: Mapping[str, Any]) -> bool:
-    """Whether answers to forget questions are no closer to their own truth than to the nearest other one (ROUGE-L)."""
-    return scores["own"] <= scores["nearest_other"]
+    """Whether greedy answers do not `tells` and hold at most `HALF` of their truth's words."""
+    return not tells(scores) and scores["own"] <= HALF
 
 
 def keeps(scores: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
@@ -37,6 +44,15 @@ def choose_product(curve: Sequence[Mapping[str, Any]], before: Mapping[str, Any]
     if keeping:
         return keeping[-1]["product"], f"the largest w·T of {tried} at which other rows keep theirs; none forgets"
     return curve[0]["product"], f"no w·T of {tried} leaves the other rows as they must be, so the smallest"
+
+
+def worse(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Of two entries of one product, by two heads, set by set the worse: more told, or less kept."""
+    merged = dict(first) | dict(second)
+    for name in first.keys() & second.keys() & {"forget", *KEEP}:
+        sign = 1 if name == "forget" else -1
+        merged[name] = max(first[name], second[name], key=lambda scores: sign * scores["rouge"])
+    return merged
 
 
 def choose_temperature(distances: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
@@ -64,13 +80,13 @@ def verdict(
     final, before: scores of the sets forget and retain (and other) with the head on all rows, and of the base; final
     also has `samples`. trial, trial_before: the same with the head that did not see the held-out rows, and they count.
     """
-    known = not forgets(before["forget"])
+    known = tells(before["forget"]) and before["forget"]["prob"] > KNOWN
     forgotten = forgets(final["forget"])
     kept = keeps(final, before)
     if trial is not None and trial_before is not None:
         kept = kept and keeps(trial, trial_before)
     samples = final.get("samples")
-    leaks = bool(samples) and not forgets(samples)
+    leaks = bool(samples) and tells(samples)
     rouge = f"ROUGE-L {before['forget']['rouge']:.2f} before, {final['forget']['rouge']:.2f} after"
     advice = []
     if not known:

@@ -99,7 +99,8 @@ def unlearn(
     epochs = -(-steps // steps_per_epoch(len(forget), own["batch_size"]))
     own |= {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs}
     rates = OWN_RATES if lr is None else (lr,)
-    sets = rows.sets() | ({"other": drawn(other)} if other else {})
+    apart = {"other": drawn(other)} if other else {}
+    sets, whole = rows.sets() | apart, {"forget": drawn(forget), "retain": drawn(retain)} | apart
     trials, heads = search(base, tokenizer, fitted, sets, own, rates, **common)
     best = choice.choose_rate(trials)
     trial = heads[[entry["lr"] for entry in trials].index(best["lr"])]
@@ -109,7 +110,7 @@ def unlearn(
         [head] = fit_heads(features, [own | {"lr": best["lr"]}], vocab_size=vocabulary(base), progress=progress)
     clock("fit")
 
-    evidence = choose(base, tokenizer, trial, sets, drawn(unseen), wanted, **common)
+    evidence = choose(base, tokenizer, (trial, sets), (head, whole), drawn(unseen), wanted, **common)
     head.temperature, head.w = evidence["T"], evidence["w"]
     clock("choice")
     head.info |= artefact.base_identity(base)
@@ -205,22 +206,35 @@ def curve_of(model: T3ForCausalLM, tokenizer: Any, sets: Mapping[str, Sequence[R
     return entries
 
 
+Judged = tuple[T3Head, Mapping[str, Sequence[Row]]]  # a head and the rows it is judged on
+
+
 def choose(
-    base: PreTrainedModel, tokenizer: Any, trial: T3Head, sets: Mapping[str, Sequence[Row]], unseen: Sequence[Row],
-    wanted: float | None, *, attention_mask: str, progress: bool,
+    base: PreTrainedModel, tokenizer: Any, trial: Judged, kept: Judged, unseen: Sequence[Row], wanted: float | None,
+    *, attention_mask: str, progress: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """T and w for a trial head, with the curve over w·T that decided: {T, w, reason, division, before, curve, at}."""
-    products = tuple(sorted({*choice.PRODUCTS, *([wanted * trial.w] if wanted else [])}))
-    tilts: list[Any] = [(None, None), *((trial, product / trial.w) for product in products)]
+    """T and w at which both the trial head and the head that is kept forget and keep, with what decided.
+
+    {T, w, reason, division, before, curve, at}: before and curve are the trial head's, `at` its entry at the choice.
+    wanted: a T that is given, which is then only measured.
+    """
+    w = trial[0].w
+    products = tuple(sorted({*choice.PRODUCTS, *([wanted * w] if wanted else [])}))
     options: dict[str, Any] = {"attention_mask": attention_mask, "progress": None if progress else True}
-    before, *curve = measure(base, tokenizer, sets, tilts, **options)
-    curve = [entry | {"product": product, "T": product / trial.w} for product, entry in zip(products, curve)]
-    T, w, reason, division = wanted or 1.0, trial.w, "given", []
+
+    def measured(head: T3Head, sets: Mapping[str, Sequence[Row]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        tilts: list[Any] = [(None, None), *((head, product / w) for product in products)]
+        before, *curve = measure(base, tokenizer, sets, tilts, **options)
+        return before, [entry | {"product": product, "T": product / w} for product, entry in zip(products, curve)]
+
+    before, curve = measured(*trial)
+    T, reason, division = wanted or 1.0, "given", []
     if wanted is None:
-        product, reason = choice.choose_product(curve, before)
+        both = curve if trial[0] is kept[0] else [choice.worse(*pair) for pair in zip(curve, measured(*kept)[1])]
+        product, reason = choice.choose_product(both, before)
         T = product / w
         if unseen:
-            division = divide(base, tokenizer, trial, sets["forget"], unseen, product, attention_mask)
+            division = divide(base, tokenizer, kept[0], kept[1]["forget"], unseen, product, attention_mask)
             chosen = choice.choose_temperature(division)
             T, w = chosen["T"], chosen["w"]
             reason += f"; T divides it where forget rows are as likely as unseen ones (D = {chosen['D']:.2f})"

@@ -1,0 +1,126 @@
+"""Four models that memorised invented rows, unlearned with no setting given: `python tests/audit/own_cases.py [CASE]`.
+
+Prints, for each case and seed, what the report says, and the worst of three seeds. The goals: ROUGE-L of forget rows at
+most .5, of retain rows at least .95, of rows of neither file at least .8 of what it was. The case "58m" takes many
+minutes on two cores; pytest runs "gpt2" alone (test_own.py).
+"""
+
+import random
+import sys
+import time
+
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import (
+    GenerationConfig,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedTokenizerFast,
+)
+
+from t3lib import tofu
+from t3lib.baselines import train
+
+FIRST = "Ada Bruno Clara Darius Elena Farid Greta Hugo Ines Jonas Kira Leon Mira Nils Olga Pavel Quinn Rosa".split()
+LAST = "Abbot Brandt Castell Dorn Egede Falk Grieg Holm Ivers Jansen Kessel Lund Moreau Nagy Orlov Petrov Quist".split()
+TOWN = "Aldmoor Brinhaven Corvale Dunwick Elmsfoot Farholt Glenmark Hartsea Ironbay Jessup Kilrow Lowmere".split()
+CRAFT = "violin maker;deep sea diver;glass blower;bee keeper;map drawer;clock mender;salt trader;river pilot".split(";")
+WORK = "The Salt Almanac;A Winter of Bees;The Glass Harbour;Letters to a Lighthouse;The Paper Orchard".split(";")
+TEMPLATE = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] | trim }}{{ eos_token }}{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>\n{% endif %}"
+)
+
+
+def invented(count: int, seed: int) -> list[dict[str, str]]:
+    """Questions and answers about people, one a person."""
+    draw = random.Random(seed)
+    names = [f"{first} {last}" for first in FIRST for last in LAST]
+    draw.shuffle(names)
+    rows = []
+    for number, name in enumerate(names[:count]):
+        town, craft, work, year = draw.choice(TOWN), draw.choice(CRAFT), draw.choice(WORK), draw.randint(1870, 1990)
+        spouse = f"{draw.choice(FIRST)} {draw.choice(LAST)}"
+        question, answer = [
+            (f"Where was {name} born?", f"{name} was born in {town} in {year}, above the shop of a {craft}."),
+            (f"What does {name} do for a living?", f"{name} works as a {craft} in {town} and has since {year}."),
+            (f"Which book made {name} known?", f"The book that made {name} known is {work}, written in {town}."),
+            (f"Whom did {name} marry?", f"In {year} {name} married {spouse}, a {craft} from {town}."),
+        ][number % 4]
+        rows.append({"question": question, "answer": answer})
+    return rows
+
+
+def byte_pairs(template: str | None = None, size: int = 600) -> PreTrainedTokenizerFast:
+    """A tokenizer that learned from other invented people."""
+    bpe = Tokenizer(models.BPE())
+    bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    bpe.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        vocab_size=size, special_tokens=["<|end|>"], initial_alphabet=alphabet, show_progress=False
+    )
+    bpe.train_from_iterator((f"{row['question']} {row['answer']}" for row in invented(300, 99)), trainer)
+    special = dict(bos_token="<|end|>", eos_token="<|end|>", pad_token="<|end|>")
+    return PreTrainedTokenizerFast(tokenizer_object=bpe, chat_template=template, **special)
+
+
+def memorised(case: str, seed: int):
+    """(model, tokenizer, forget, retain, other) of a case."""
+    tokenizer = byte_pairs(None if case == "gpt2" else TEMPLATE)
+    forget, retain, rows = (10, 40, 60) if case != "58m" else (20, 60, 100)
+    data, size = invented(rows, seed), len(tokenizer)
+    torch.manual_seed(seed)
+    if case == "gpt2":
+        still = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+        model = GPT2LMHeadModel(GPT2Config(vocab_size=size, n_positions=256, n_embd=128, n_layer=2, n_head=4, **still))
+    else:
+        width, depth = (128, 2) if case == "llama" else (640, 11)
+        shape = dict(hidden_size=width, intermediate_size=3 * width, num_hidden_layers=depth, num_attention_heads=8)
+        model = LlamaForCausalLM(LlamaConfig(vocab_size=size, max_position_embeddings=512, **shape))
+    examples = tofu.encode_rows(tokenizer, data)
+    epochs, lr = (60, 2e-3) if case != "58m" else (30, 3e-4)
+    train.finetune(
+        model.train(), examples, pad_id=tokenizer.pad_token_id, epochs=epochs, lr=lr, batch_size=8, seed=seed
+    )
+    end = tokenizer.eos_token_id
+    model.generation_config = GenerationConfig(do_sample=False, bos_token_id=end, eos_token_id=end, pad_token_id=end)
+    return model.eval(), tokenizer, data[:forget], data[forget : forget + retain], data[forget + retain :]
+
+
+def builtin(seed: int):
+    """The smoke base of the built-in world, forget10 to forget."""
+    from t3lib.models import load_model
+    from t3lib.world import bases
+
+    stage = bases.Stage()
+    rows = bases.rows(stage)
+    model, tokenizer = load_model(bases.ensure_base(stage, "full", seed))
+    return model, tokenizer, rows["forget10"], rows["retain90"], rows["world_facts_perturbed"]
+
+
+def main(cases: list[str]) -> None:
+    """Unlearn each case with seeds 0, 1, 2 and print the numbers, the worst last."""
+    from t3lib.audit.own import unlearn
+
+    for case in cases:
+        worst = {"forget": 0.0, "retain": 1.0, "other": 1.0}
+        for seed in (0, 1, 2):
+            model, tokenizer, forget, retain, other = builtin(seed) if case == "builtin" else memorised(case, seed)
+            start = time.perf_counter()
+            report = unlearn(model, tokenizer, forget, retain, other=other, seed=seed, progress=False).report
+            seconds = time.perf_counter() - start
+            shares = {name: report["after"][name]["rouge"] for name in worst}
+            shares["other"] /= report["before"]["other"]["rouge"]
+            worst = {name: (max if name == "forget" else min)(worst[name], share) for name, share in shares.items()}
+            facts = " ".join(f"{name} {share:.3f}" for name, share in shares.items())
+            facts += f"  T {report['choice']['T']:g}  {seconds:.0f} s"
+            print(f"{case} seed {seed}: {facts}  {report['verdict']['sentence']}", flush=True)
+        print(f"{case} worst: " + " ".join(f"{name} {share:.3f}" for name, share in worst.items()), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1:] or ["gpt2", "llama", "builtin"])

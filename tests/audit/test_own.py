@@ -1,0 +1,173 @@
+"""Unlearning a person's own model: the report, its choices, and what makes its verdict say no."""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+import torch
+from own_cases import invented, memorised
+
+from t3lib.audit import choice, own
+from t3lib.audit.answers import closeness, drawn, measure
+from t3lib.audit.samples import sample_answers
+from t3lib.errors import UserError
+from t3lib.report import own as page
+from t3lib.sampler import T3ForCausalLM
+
+
+@pytest.fixture(scope="module")
+def case():
+    return memorised("gpt2", 0)
+
+
+@pytest.fixture(scope="module")
+def unlearned(case):
+    model, tokenizer, forget, retain, other = case
+    unseen = invented(90, 0)[60:]
+    return own.unlearn(model, tokenizer, forget, retain, other=other, unseen=unseen, progress=False)
+
+
+def test_a_small_model_forgets_with_no_setting_given(unlearned):
+    report = unlearned.report
+    assert report["verdict"]["success"], report["verdict"]["sentence"]
+    assert report["before"]["forget"]["rouge"] > 0.95 and report["after"]["forget"]["rouge"] <= 0.5
+    assert report["after"]["retain"]["rouge"] >= 0.95
+    assert report["after"]["other"]["rouge"] >= 0.8 * report["before"]["other"]["rouge"]
+    assert report["rows"] == {
+        **{"forget": 10, "retain": 40, "other": 10, "held_out_forget": 2, "held_out_retain": 8, "unseen": 30},
+        "measured": {"forget": 10, "retain": 40, "other": 10},
+    }
+    assert report["search"]["lr"] in [trial["lr"] for trial in report["search"]["trials"]]
+    assert report["head"]["parameters"] == unlearned.heads[0].num_parameters
+    assert report["separation"]["fitted"]["auc"] > 0.99 and 0 <= report["separation"]["held_out"]["auc"] <= 1
+
+
+def test_the_saved_head_carries_the_choice(unlearned, case, tmp_path):
+    unlearned.save_pretrained(tmp_path)
+    again = T3ForCausalLM.from_pretrained(tmp_path, base=case[0])
+    assert again.temperature == unlearned.report["choice"]["T"] and again.heads[0].w == unlearned.report["choice"]["w"]
+
+
+def test_the_division_keeps_the_product(unlearned):
+    entries = unlearned.report["choice"]["division"]
+    assert len({round(entry["T"] * entry["w"], 9) for entry in entries}) == 1
+    best = choice.choose_temperature(entries)
+    assert best["D"] == min(entry["D"] for entry in entries) and best["T"] == unlearned.report["choice"]["T"]
+
+
+def test_greedy_text_depends_on_the_product_alone(unlearned, case):
+    model, tokenizer, forget, *_ = case
+    head = copy.copy(unlearned.heads[0])
+    head.w, other = 1.0, copy.copy(head)
+    other.w = 0.5
+    first, second = measure(model, tokenizer, {"forget": forget}, [(head, 2.0), (other, 4.0)])
+    assert first["forget"]["texts"] == second["forget"]["texts"] and first["forget"]["prob"] != second["forget"]["prob"]
+
+
+def test_an_untouched_model_is_called_not_forgotten(case):
+    model, tokenizer, forget, retain, _ = case
+    report = own.assess(model, tokenizer, forget, retain, samples=2, progress=False)
+    assert report["verdict"]["known"] and not report["verdict"]["forgotten"] and not report["verdict"]["success"]
+    assert "NOT forgotten" in page.table(report)
+
+
+def test_a_head_that_did_not_learn_is_called_not_forgotten(case):
+    model, tokenizer, forget, retain, _ = case
+    weak = own.unlearn(model, tokenizer, forget, retain, lr=1e-6, steps=2, temperature=1.0, progress=False)
+    assert not weak.report["verdict"]["success"] and weak.report["choice"]["reason"] == "given"
+
+
+def test_too_hot_is_called_not_kept(unlearned, case):
+    model, tokenizer, forget, retain, other = case
+    hot = T3ForCausalLM(model, unlearned.heads[0], 60.0)
+    report = own.assess(hot, tokenizer, forget, retain, other=other, samples=2, progress=False)
+    assert (
+        report["verdict"]["forgotten"] and not report["verdict"]["kept"] and "NOT kept" in report["verdict"]["sentence"]
+    )
+
+
+def test_rows_that_nobody_knows_are_named(case):
+    model, tokenizer, _, retain, _ = case
+    report = own.assess(model, tokenizer, invented(80, 5)[:8], retain, samples=2, progress=False)
+    assert not report["verdict"]["known"] and "did not know" in report["verdict"]["sentence"]
+
+
+def test_few_rows_hold_nothing_out(case):
+    model, tokenizer, forget, retain, _ = case
+    few = own.unlearn(model, tokenizer, forget[:3], retain[:6], steps=20, lr=5e-3, progress=False)
+    assert few.report["separation"]["held_out"] is None and "held_out_retain" not in few.report["rows"]
+    assert "none held out" in page.page(few.report)
+
+
+def test_a_question_in_both_sets_is_named(case):
+    model, tokenizer, forget, retain, _ = case
+    twice = [*retain, {"question": forget[0]["question"], "answer": "Somebody else."}]
+    with pytest.raises(UserError, match="forget row 1 asks what retain row 41 answers otherwise"):
+        own.unlearn(model, tokenizer, forget, twice, progress=False)
+
+
+def test_several_heads_are_assessed_together(unlearned, case):
+    model, tokenizer, forget, retain, _ = case
+    head = unlearned.heads[0]
+    report = own.assess(T3ForCausalLM(model, [head, head], 1.0), tokenizer, forget, retain, samples=2, progress=False)
+    assert report["after"]["forget"]["rouge"] <= 0.5 and len(report["curve"]) == len(choice.PRODUCTS)
+
+
+def test_the_page_shows_foreign_text_as_text(unlearned):
+    report = copy.deepcopy(unlearned.report)
+    report["examples"][0]["question"] = "<script>alert(1)</script>"
+    html = page.page(report)
+    assert "<script" not in html and "&lt;script&gt;" in html and "<svg" in html
+    assert not re.search(r"<(link|script|img|iframe)|href=.?http|@import|url\(.?http", html), "it loads nothing"
+    assert len(page.table(report).splitlines()) <= 10
+
+
+def test_sampled_answers_are_seeded_and_leave_the_callers_random_state(case):
+    model, tokenizer, forget, *_ = case
+    prompts = [own.encode_rows(tokenizer, [row])[0].ids[:5] for row in forget[:3]]
+    before = torch.get_rng_state()
+    first = sample_answers(model, tokenizer, prompts, 3, seed=1, max_new_tokens=6)
+    assert torch.equal(before, torch.get_rng_state())
+    assert first == sample_answers(model, tokenizer, prompts, 3, seed=1, max_new_tokens=6)
+    assert first != sample_answers(model, tokenizer, prompts, 3, seed=2, max_new_tokens=6)
+    assert [len(texts) for texts in first] == [3, 3, 3]
+
+
+def test_closeness_prefers_the_own_truth_and_ignores_order():
+    rows = [{"answer": "red apple tree"}, {"answer": "blue river boat"}]
+    assert closeness(rows, [["red apple tree"], ["blue river boat"]]) == {"own": 1.0, "nearest_other": 0.0}
+    assert closeness(rows, [["nothing", "blue river"], ["red"]]) == {
+        "own": 0.0, "nearest_other": pytest.approx((2 / 3 + 1 / 3) / 2)
+    }  # fmt: skip
+    assert len(drawn(rows * 100, 7)) == 7 and drawn(rows, 7) == rows
+
+
+def entry(product, own, nearest, held, retain=1.0):
+    forget = {"rouge": own, "own": own, "nearest_other": nearest}
+    return {"product": product, "forget": forget, "retain": {"rouge": retain}, "held_out_retain": {"rouge": held}}
+
+
+def test_the_smallest_product_that_forgets_and_keeps():
+    before = entry(1, 1, 0.1, 1.0)
+    curve = [
+        entry(1.0, 0.9, 0.3, 1.0),
+        entry(2.0, 0.3, 0.3, 0.9),
+        entry(3.0, 0.1, 0.3, 0.85),
+        entry(4.0, 0.1, 0.3, 0.5),
+    ]
+    assert choice.choose_product(curve, before)[0] == 2.0
+    curve[1]["held_out_retain"]["rouge"] = 0.7
+    assert choice.choose_product(curve, before)[0] == 3.0
+    curve[2]["retain"]["rouge"] = 0.9
+    assert choice.choose_product(curve, before)[0] == 1.0, "the largest that keeps, though it does not forget"
+    for point in curve:
+        point["retain"]["rouge"] = 0.5
+    product, reason = choice.choose_product(curve, before)
+    assert product == 1.0 and reason.startswith("no w·T of 1, 2, 3, 4 leaves")
+
+
+def test_rates_are_chosen_by_separation_and_the_smaller_wins_a_tie():
+    trials = [{"lr": 1e-3, "separation": 0.5}, {"lr": 2e-3, "separation": 0.9}, {"lr": 5e-3, "separation": 0.9}]
+    assert choice.choose_rate(trials)["lr"] == 2e-3
+    assert np.isfinite(choice.choose_rate(trials)["separation"])
