@@ -34,6 +34,7 @@ from t3lib.errors import UserError
 
 if TYPE_CHECKING:
     from t3lib import theory
+    from t3lib.audit.own import assess, unlearn
     from t3lib.baselines.losses import LOSSES
     from t3lib.classifier import fit_head
     from t3lib.evaluation import evaluate
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from t3lib.models import load_model
     from t3lib.sampler import T3ForCausalLM, tilt
     from t3lib.tofu import prompt
-    from t3lib.unlearning import unlearn
 
 _HOME = {  # no name of these may be a module of t3lib: importing the module would replace the function
     "T3Head": "t3lib.head",
@@ -51,7 +51,8 @@ _HOME = {  # no name of these may be a module of t3lib: importing the module wou
     "Features": "t3lib.features",
     "extract_features": "t3lib.features",
     "fit_head": "t3lib.classifier",
-    "unlearn": "t3lib.unlearning",
+    "assess": "t3lib.audit.own",
+    "unlearn": "t3lib.audit.own",
     "LOSSES": "t3lib.baselines.losses",
     "evaluate": "t3lib.evaluation",
     "load_model": "t3lib.models",
@@ -65,6 +66,7 @@ __all__ = [
     "T3Head",
     "UserError",
     "__version__",
+    "assess",
     "evaluate",
     "extract_features",
     "fit_head",

@@ -17,10 +17,11 @@ EXPECTED = [
     "03_temperature_ablation",
     "04_efficiency",
     "05_paper_tables",
+    "07_your_own_model",
 ]
 
 
-def test_the_six_notebooks_are_there():
+def test_the_notebooks_are_there():
     assert [path.stem for path in NOTEBOOKS] == EXPECTED
 
 

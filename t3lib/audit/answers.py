@@ -45,6 +45,12 @@ def closeness(rows: Sequence[Row], texts: Sequence[Sequence[str]], seed: int = 0
     return {"own": float(np.mean(own)), "nearest_other": float(np.mean(other))}
 
 
+def asked(row: Row) -> str:
+    """The question of a row as one text; of a conversation the last turn before the answer."""
+    question = row["question"]
+    return question if isinstance(question, str) else question[-1]["content"]
+
+
 def longest_answer(tokenizer: Any, sets: Sets) -> int:
     """Twice the tokens of the longest answer of the sets, at least 16: the limit for new tokens."""
     lengths = [len(e.ids) - e.n_prompt for rows in sets.values() for e in encode_rows(tokenizer, rows)]

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from t3lib import artefact
 from t3lib.audit import choice
-from t3lib.audit.answers import closeness, drawn, longest_answer, measure
+from t3lib.audit.answers import asked, closeness, drawn, longest_answer, measure
 from t3lib.audit.membership import distance
 from t3lib.audit.samples import sample_answers
 from t3lib.audit.separation import separation, subset
@@ -96,8 +96,8 @@ def unlearn(
     clock("features")
 
     own = OWN_ROWS | settings | {"seed": seed}
-    epochs = -(-steps // steps_per_epoch(len(forget), own["batch_size"]))
-    own |= {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs}
+    epochs = settings.get("epochs", -(-steps // steps_per_epoch(len(forget), own["batch_size"])))
+    own = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | own
     rates = OWN_RATES if lr is None else (lr,)
     apart = {"other": drawn(other)} if other else {}
     sets, whole = rows.sets() | apart, {"forget": drawn(forget), "retain": drawn(retain)} | apart
@@ -333,12 +333,6 @@ def check_questions(forget: Sequence[Row], retain: Sequence[Row]) -> None:
             raise UserError(
                 f"forget row {number} asks what retain row {other} answers otherwise: {str(row['question'])[:60]!r}"
             )
-
-
-def asked(row: Row) -> str:
-    """The question of a row as one text; of a conversation the last turn before the answer."""
-    question = row["question"]
-    return question if isinstance(question, str) else question[-1]["content"]
 
 
 def numbers(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tqdm.auto import tqdm
 
 from t3lib.greedy import eos_ids, until_eos
 from t3lib.models import pad_id
+from t3lib.progress import progress_bar
 from t3lib.tofu import Example, collate, length_sorted
 
 
@@ -35,7 +35,7 @@ def sample_answers(
     answers: list[list[str]] = [[] for _ in prompts]
     lengths = [len(prompt) + max_new_tokens for prompt in prompts]
     devices = [device] if device.type == "cuda" else []
-    bar = tqdm(total=len(prompts) * count, desc="sampling", disable=progress, leave=False)
+    bar = progress_bar(total=len(prompts) * count, desc="sampling", show=not progress, leave=False)
     with bar, torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         for rows in length_sorted([length * count for length in lengths], batch_tokens):
