@@ -1,13 +1,18 @@
 """What a saved head consists of, who it belongs to, and what is refused when it is read back.
 
 A head's folder holds model.safetensors (A and B), config.json (sizes, temperature, prior, provenance, checksum of the
-weights) and README.md, a model card. Nothing is pickled, so reading a stranger's head runs none of their code.
+weights) and README.md, a model card. Nothing is pickled, so reading a stranger's head runs none of their code; and what
+it says is shown as `errors.printable` shows it.
 """
 
+import fcntl
 import hashlib
 import json
+import os
+import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,14 +20,18 @@ import safetensors
 import safetensors.torch
 from huggingface_hub import hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from jinja2 import Environment, PackageLoader
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from t3lib.errors import UserError
-from t3lib.files import atomic_write, content_key, read_json, sha256_file, write_json
+from t3lib.errors import UserError, printable
+from t3lib.files import atomic_write, content_key, model_identity, read_json, sha256_file, write_json
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
+SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
+DTYPES = ("F32", "BF16", "F16", "F64")  # as safetensors calls them
+BASE_KEYS = ("base_identity", "base_revision", "base_model")  # the first that two sides record says whether they agree
 
 
 class Head(Protocol):
@@ -33,55 +42,106 @@ class Head(Protocol):
     info: dict[str, Any]
 
 
-def save(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor]) -> None:
-    """Write the three files, config.json last: it names the checksum of the weights it belongs to."""
+# on disk --------------------------------------------------------------------------------------------------------------
+
+
+def save(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor], *, overwrite: bool = True) -> None:
+    """Write the three files, config.json last: it names the checksum of the weights it belongs to.
+
+    One save at a time: of several at once the last is kept, whole. With overwrite=False a folder that holds anything by
+    then is a UserError, as are settings that are not plain JSON.
+    """
     content = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     checksum = hashlib.sha256(content).hexdigest()
     config = {**settings, "model_type": "t3-head", "format": FORMAT, "sha256": checksum}
     try:
-        json.dumps(config, allow_nan=False)
-    except (TypeError, ValueError) as error:
+        json.dumps(config, allow_nan=False, ensure_ascii=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"head info must be plain JSON with finite numbers ({error})") from None
-    with atomic_write(folder / WEIGHTS, "wb") as handle:
-        handle.write(content)
-    with atomic_write(folder / CARD) as handle:
-        handle.write(model_card(settings))
-    write_json(folder / CONFIG, config)
+    card = model_card(settings)
+    with _held(folder, fcntl.LOCK_EX):
+        if not overwrite and any(folder.iterdir()):
+            raise UserError(f"{folder} exists already and is not an empty folder: the head was not saved")
+        with atomic_write(folder / WEIGHTS, "wb") as handle:
+            handle.write(content)
+        with atomic_write(folder / CARD) as handle:
+            handle.write(card)
+        write_json(folder / CONFIG, config)
 
 
-def load(name: str | Path, *, local_files_only: bool, **download: Any) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+def load(name: str | Path, **download: Any) -> tuple[dict[str, Any], dict[str, Tensor], str]:
     """Read a head's config (constructor arguments only) and weights from a folder or the Hub, verified.
 
-    Returns (settings, weights, where they came from). Raises UserError for anything missing, altered or foreign.
+    Returns (settings, {"A", "B"} of the sizes that the settings name, where they came from). Raises UserError for
+    anything missing, altered or foreign.
     """
-    paths = {file: _find(name, file, local_files_only=local_files_only, **download) for file in (CONFIG, WEIGHTS)}
-    settings = read_json(paths[CONFIG])
-    if not isinstance(settings, dict) or settings.pop("model_type", None) != "t3-head":
-        raise UserError(f"{paths[CONFIG]}: not the config of a T3 head (model_type is not 't3-head')")
-    if settings.pop("format", None) != FORMAT:
-        raise UserError(f"{paths[CONFIG]}: written by another version of t3lib (format is not {FORMAT})")
-    if not isinstance(settings.get("info"), dict):
-        raise UserError(f"{paths[CONFIG]}: 'info' must be a JSON object")
-    if settings.pop("sha256", None) != sha256_file(paths[WEIGHTS]):
-        raise UserError(f"{paths[WEIGHTS]}: truncated, altered or of another save (its checksum is not config.json's)")
-    try:
-        weights = safetensors.torch.load_file(paths[WEIGHTS])
-    except safetensors.SafetensorError as error:
-        raise UserError(f"{paths[WEIGHTS]}: not a readable safetensors file ({error})") from None
-    return settings, weights, str(paths[CONFIG].parent)
-
-
-def _find(name: str | Path, file: str, **download: Any) -> Path:
-    if Path(name).is_dir():
-        path = Path(name) / file
-        if not path.is_file():
+    if not Path(name).is_dir():
+        return _read(*(_download(name, file, **download) for file in (CONFIG, WEIGHTS)))
+    for file in (CONFIG, WEIGHTS):
+        if not (Path(name) / file).is_file():
             raise UserError(f"{name}: no {file}; a head's folder holds {WEIGHTS}, {CONFIG} and {CARD}")
-        return path
+    with _held(Path(name), fcntl.LOCK_SH):  # not between two files of a save
+        return _read(Path(name) / CONFIG, Path(name) / WEIGHTS)
+
+
+@contextmanager
+def _held(folder: Path, how: int) -> Iterator[None]:
+    """Hold a lock on the folder itself: no further file lies in a head, and the kernel frees it even after kill -9."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise UserError(f"cannot use {folder} as a head's folder: {error.strerror or error}") from None
+    try:
+        with suppress(OSError):  # a file system without locks: the checksum still tells a torn head
+            fcntl.flock(handle, how)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _download(name: str | Path, file: str, **download: Any) -> Path:
     try:
         return Path(hf_hub_download(str(name), file, **download))
     except (HfHubHTTPError, HFValidationError, EntryNotFoundError, LocalEntryNotFoundError, OSError) as error:
         reason = str(error).strip().splitlines() or [type(error).__name__]
         raise UserError(f"no head at {name}: not a folder here, and not on the Hub ({reason[0]})") from None
+
+
+def _read(config: Path, weights: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+    settings, where = read_json(config), str(config.parent)
+    if not isinstance(settings, dict) or settings.pop("model_type", None) != "t3-head":
+        raise UserError(f"{config}: not the config of a T3 head (model_type is not 't3-head')")
+    if settings.pop("format", None) != FORMAT:
+        raise UserError(f"{config}: written by another version of t3lib (format is not {FORMAT})")
+    if not isinstance(settings.get("info"), dict):
+        raise UserError(f"{config}: 'info' must be a JSON object")
+    try:
+        if settings.pop("sha256", None) != sha256_file(weights):
+            reason = "truncated, altered or of another save (its checksum is not config.json's)"
+            raise UserError(f"{weights}: {reason}")
+        with safetensors.safe_open(weights, framework="pt") as file:
+            return settings, {name: _tensor(file, name, settings, where) for name in SHAPES}, where
+    except (safetensors.SafetensorError, OSError) as error:
+        raise UserError(f"{weights}: not a readable safetensors file ({error})") from None
+
+
+def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Tensor:
+    """A or B of an open file, once its size, kind of number and values are known to be good."""
+    shape = [settings.get(size) for size in SHAPES[name]]
+    found = file.get_slice(name) if name in set(file.keys()) else None
+    if found is None or found.get_shape() != shape:  # before anything of these sizes is allocated
+        reason = f"{name} should be {shape} by its config, found {found and found.get_shape()}"
+        raise UserError(f"{where}: {reason}")
+    if found.get_dtype() not in DTYPES:
+        raise UserError(f"{where}: {name} holds {found.get_dtype()}, not one of {', '.join(DTYPES)}")
+    tensor: Tensor = file.get_tensor(name)
+    if not tensor.isfinite().all():
+        raise UserError(f"{where}: {name} holds NaN or infinity")
+    return tensor
+
+
+# whose it is ----------------------------------------------------------------------------------------------------------
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -90,27 +150,15 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def base_identity(model: nn.Module) -> dict[str, str | None]:
-    """{base_model, base_revision} of a loaded base: the Hub id and commit, or a folder and a hash of its weights.
+    """{base_model, base_revision, base_identity} of a loaded base: its name, its Hub commit, and `model_identity`.
 
-    A folder's hash covers size, start, middle and end of each safetensors file (3 MB each): any retraining changes it.
+    The identity is a folder's content or the Hub commit; None for a model that was made in memory.
     """
     config: Any = model.config
     name = getattr(config, "name_or_path", "") or None
-    revision = getattr(config, "_commit_hash", None)
-    if name and Path(name).is_dir():
-        revision = content_key([_sample(path) for path in sorted(Path(name).glob("*.safetensors"))])
-        name = str(Path(name))
-    return {"base_model": name, "base_revision": revision}
-
-
-def _sample(path: Path, block: int = 2**20) -> list[Any]:
-    size = path.stat().st_size
-    with open(path, "rb") as handle:
-        parts = []
-        for start in (0, size // 2, max(0, size - block)):
-            handle.seek(start)
-            parts.append(handle.read(block).hex())
-    return [size, content_key(parts)]
+    commit = getattr(config, "_commit_hash", None)
+    identity = model_identity(name, commit) if name and (commit or Path(name).is_dir()) else None
+    return {"base_model": name, "base_revision": commit, "base_identity": identity}
 
 
 def check_sizes(head: Head, hidden_size: int, vocab_size: int) -> None:
@@ -127,45 +175,58 @@ def check_sizes(head: Head, hidden_size: int, vocab_size: int) -> None:
 def check_tokenizer(head: Head, tokenizer: PreTrainedTokenizerBase) -> None:
     """UserError when the head records another tokenizer's hash."""
     recorded = head.info.get("tokenizer_hash")
-    if recorded is not None and recorded != (found := tokenizer_hash(tokenizer)):
-        raise UserError(f"the head was trained with another tokenizer (hash {recorded}, this one {found})")
+    if recorded is not None and recorded != (present := tokenizer_hash(tokenizer)):
+        raise UserError(
+            f"the head was trained with another tokenizer (hash {printable(recorded, 40)}, this one {present})"
+        )
 
 
-def check_base(head: Head, identity: Mapping[str, str | None]) -> None:
-    """Warn when the head records another base, or another revision of it, than the one loaded."""
-    name, revision = head.info.get("base_model"), head.info.get("base_revision")
-    if revision is not None and identity["base_revision"] is not None:
-        if revision != identity["base_revision"]:
-            warnings.warn(
-                f"the head was trained on {name} at revision {revision}, the base is {identity['base_model']} at "
-                f"{identity['base_revision']}: unlearning may fail silently",
-                stacklevel=3,
-            )
-    elif name is not None and identity["base_model"] is not None and name != identity["base_model"]:
-        warnings.warn(f"the head was trained on {name}, the base is {identity['base_model']}", stacklevel=3)
+def check_base(head: Head, model: nn.Module) -> None:
+    """Warn when the head records another base, or another state of it, than the one loaded.
+
+    Reads every byte of the base's folder (once in a process), but only for a head that records a base.
+    """
+    if not any(head.info.get(key) for key in BASE_KEYS):
+        return
+    present = base_identity(model)
+    key = _differing(head.info, present)
+    if key:
+        trained, loaded = (
+            f"{printable(info.get('base_model'))} ({key} {printable(info[key])})" for info in (head.info, present)
+        )
+        warnings.warn(
+            f"the head was trained on {trained}, the base is {loaded}: unlearning may fail silently", stacklevel=3
+        )
 
 
 def check_same_base(heads: Iterable[Head]) -> None:
     """UserError when two heads record different bases: their log f must not be added."""
-    seen: dict[str, str] = {}
-    for head in heads:
-        for key in ("base_revision", "base_model", "tokenizer_hash"):
-            value = head.info.get(key)
-            if value is not None and seen.setdefault(key, value) != value:
-                raise UserError(f"these heads were trained for different bases ({key} {seen[key]} and {value})")
-            if key == "base_revision" and value is not None:
-                break
+    first, *others = (head.info for head in heads)
+    for other in others:
+        key = _differing(first, other) or _differing(first, other, ["tokenizer_hash"])
+        if key:
+            values = f"{printable(first[key], 60)} and {printable(other[key], 60)}"
+            raise UserError(f"these heads were trained for different bases ({key} {values})")
+
+
+def _differing(one: Mapping[str, Any], other: Mapping[str, Any], keys: Iterable[str] = BASE_KEYS) -> str | None:
+    """The first of `keys` that both record, if they record different things there."""
+    for key in keys:
+        if one.get(key) is not None and other.get(key) is not None:
+            return key if one[key] != other[key] else None
+    return None
+
+
+# the model card -------------------------------------------------------------------------------------------------------
 
 
 def model_card(settings: Mapping[str, Any]) -> str:
     """The README.md of a head: whose it is, how it was made, what it scores, how to load it."""
     info = settings["info"]
-    front = ["---", "library_name: t3lib", "tags: [unlearning, t3]"]
-    if info.get("base_model") and not Path(str(info["base_model"])).is_absolute():
-        front.append(f"base_model: {json.dumps(info['base_model'])}")
+    name = info.get("base_model")
     facts = {
-        "Base model": info.get("base_model"),
-        "Base revision": info.get("base_revision"),
+        "Base model": name,
+        "Base revision": info.get("base_revision") or info.get("base_identity"),
         "Tokenizer (hash of its vocabulary)": info.get("tokenizer_hash"),
         "Split": info.get("split"),
         "Seed": info.get("seed"),
@@ -175,36 +236,17 @@ def model_card(settings: Mapping[str, Any]) -> str:
         "Prior": settings["prior"]
         + (f" (gamma {settings['gamma']}, mu {settings['mu']})" if settings["gamma"] else ""),
     }
-    rows = [f"| {name} | {'not recorded' if value is None else value} |" for name, value in facts.items()]
-    tables = []
-    for title, key in (("Hyperparameters", "hyperparameters"), ("Metrics", "metrics")):
-        values = info.get(key) or {}
-        tables += [f"## {title}", ""]
-        rows_of = [f"| {name} | {value} |" for name, value in values.items()]
-        tables += ["| name | value |", "|---|---|", *rows_of, ""] if values else ["Not recorded.", ""]
-    return "\n".join(
-        [
-            *front,
-            "---",
-            "# A T3 unlearning head",
-            "",
-            "Temper-Then-Tilt unlearning (arXiv 2602.10217): the frozen base's next-token distribution is tempered by",
-            "T, then tilted by this low-rank classifier. The base is not part of these files and is never changed.",
-            "",
-            "| | |",
-            "|---|---|",
-            *rows,
-            "",
-            *tables,
-            "## Use",
-            "",
-            "```python",
-            "from transformers import AutoModelForCausalLM",
-            "from t3lib import T3ForCausalLM",
-            "",
-            f"base = AutoModelForCausalLM.from_pretrained({json.dumps(info.get('base_model') or 'BASE')})",
-            'model = T3ForCausalLM.from_pretrained("THIS_HEAD", base=base)  # then model.generate(...) as usual',
-            "```",
-            "",
-        ]
+    tables = {title: info.get(title.lower()) or {} for title in ("Hyperparameters", "Metrics")}
+    tables = {title: value if isinstance(value, Mapping) else {"": value} for title, value in tables.items()}
+    pages = Environment(
+        loader=PackageLoader("t3lib"), autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
+    pages.filters["cell"] = _cell
+    plain = isinstance(name, str) and re.fullmatch(r"[\w./~-]{1,200}", name)  # else it stands in the table alone
+    page = pages.get_template("head_card.md.j2")
+    return page.render(facts=facts, tables=tables, base=name if plain else "", on_hub=plain and name[0] not in "/.~")
+
+
+def _cell(value: Any) -> str:
+    """A value in a cell of a Markdown table: printable, and nothing in it is markup (the template escapes HTML's)."""
+    return "not recorded" if value is None else re.sub(r"([\\`|\[\]])", r"\\\1", printable(value))

@@ -87,7 +87,7 @@ def unlearn(args: argparse.Namespace) -> None:
         split=args.split,
     )
     head = unlearned.heads[0]
-    head.save_pretrained(args.out)
+    head.save_pretrained(args.out, overwrite=False)
     print(f"head with {head.num_parameters:,} parameters trained on {len(forget)} forget and {len(retain)} retain rows "
           f"in {time.perf_counter() - start:.1f} s, saved to {args.out}")  # fmt: skip
     print(shlex.join(["t3", "generate", "--model", args.model, "--head", str(args.out), forget[0]["question"]]))
@@ -129,7 +129,7 @@ def check_head(head: Any, model: Any, tokenizer: Any) -> None:
     embeddings = model.get_output_embeddings().weight
     artefact.check_sizes(head, model.config.get_text_config().hidden_size, embeddings.shape[0])
     artefact.check_tokenizer(head, tokenizer)
-    artefact.check_base(head, artefact.base_identity(model))
+    artefact.check_base(head, model)
 
 
 def summary(report: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     prior="balanced" uses f itself, the posterior under the training sample's proportions. prior="population" turns it
     into the density ratio under the population's forget proportion `gamma`, with `mu` that of the training sample
     (Appendix D). `w` sharpens the classifier, f^w (Remark 3.6). `temperature` is the T the head was tuned for, used
-    when none is given; `info` is free JSON that travels with the head: base_model, base_revision, tokenizer_hash,
+    when none is given; `info` is free JSON that travels with the head: base_model, base_revision, base_identity,
     split, seed, hyperparameters, metrics.
 
     UserError for a size or setting that `settings.check` refuses, and for the prior "population" without gamma.
@@ -109,16 +109,18 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         repo_id: str | None = None,
         push_to_hub: bool = False,
         model_card_kwargs: Mapping[str, Any] | None = None,
+        overwrite: bool = True,
         **push_to_hub_kwargs: Any,
     ) -> str | None:
         """Write model.safetensors, README.md and, last, config.json with their checksum; never the base.
 
-        `config` updates `info` for this one save. Every file is renamed into place whole, and the checksum ties the
-        three together: a save that was killed half-way is refused by `from_pretrained`, never misread.
+        `config` updates `info` for this one save. overwrite=False: UserError if the folder holds anything by then.
+        Every file is renamed into place whole, and the checksum ties the three together: a save that was killed
+        half-way is refused by `from_pretrained`, never misread.
         """
         settings = {**self.config, "info": {**self.info, **(config or {})}}
         weights = {name: getattr(self, name).detach().cpu().contiguous() for name in ("A", "B")}
-        artefact.save(Path(save_directory), settings, weights)
+        artefact.save(Path(save_directory), settings, weights, overwrite=overwrite)
         if not push_to_hub:
             return None
         config = dict(config) if config else None
@@ -145,21 +147,14 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
             pretrained_model_name_or_path, local_files_only=local_files_only, **download
         )
         try:
-            sizes = [(settings["rank"], settings["hidden_size"]), (settings["vocab_size"], settings["rank"])]
-            for name, want in zip(("A", "B"), sizes):  # before anything of these sizes is allocated
-                if name not in weights or tuple(weights[name].shape) != want:
-                    found = tuple(weights[name].shape) if name in weights else "nothing"
-                    raise UserError(f"{source}: {name} should be {want} by its config, found {found}")
             head = cls(**{**settings, **overrides})
         except (KeyError, TypeError) as error:
             raise UserError(f"{source}: not a T3 head's config ({error})") from None
-        for name in ("A", "B"):
+        for name, weight in weights.items():
             want = getattr(head, name)
-            if weights[name].shape != want.shape:  # overridden
-                raise UserError(f"{source}: {name} is {tuple(weights[name].shape)}, not {tuple(want.shape)}")
-            if not torch.isfinite(weights[name]).all():
-                raise UserError(f"{source}: {name} holds NaN or infinity")
-            want.data = weights[name]
+            if weight.shape != want.shape:  # overridden
+                raise UserError(f"{source}: {name} is {tuple(weight.shape)}, not {tuple(want.shape)}")
+            want.data = weight
         return head.eval()
 
     def extra_repr(self) -> str:

@@ -73,11 +73,10 @@ class T3ForCausalLM(WrappedCausalLM):
         if not heads or not all(isinstance(head, T3Head) for head in heads):
             raise UserError("heads must be a T3Head or a list of them")
         base = plain_base(base)
-        identity = artefact.base_identity(base)
         for head in heads:
             check("w", head.w, where="head ")
             artefact.check_sizes(head, base.config.get_text_config().hidden_size, vocabulary(base))
-            artefact.check_base(head, identity)
+            artefact.check_base(head, base)
             if tokenizer is not None:
                 artefact.check_tokenizer(head, tokenizer)
             if head.A.device not in _devices(base) or head.B.device != head.A.device:
