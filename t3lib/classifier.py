@@ -11,7 +11,7 @@ Departure from the published code: parameters and moments are float32 whatever t
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from t3lib.errors import UserError
 from t3lib.features import Features, tokens_of
 from t3lib.head import T3Head
 from t3lib.progress import progress_bar
-from t3lib.settings import FitSettings
+from t3lib.settings import FitSettings, fit_settings
 
 LANES = 16  # float32 numbers of a cache line: fused Adam treats what is left over otherwise, with other rounding
 WIDE = 16  # rows from which on x Aᵀ and (A xᵀ)ᵀ are the same bits (measured); below, MKL has kernels of its own
@@ -53,7 +53,7 @@ def fit_heads(
 
     On a CPU, memory-mapped features stay on disk, but for the one epoch of epoch="fixed"; a GPU holds all of them.
     """
-    wanted = [_settings(values) for values in settings_list]
+    wanted = [fit_settings(values) for values in settings_list]
     _check(features, vocab_size)
     place = torch.device(device or features.device)
     together: dict[tuple[Any, ...], list[int]] = {}
@@ -70,13 +70,6 @@ def fit_heads(
                 bar.update(1 / problem.per_epoch)
             heads |= zip(group, finished(problem))
     return [heads[index] for index in range(len(wanted))]
-
-
-def _settings(values: Mapping[str, Any]) -> FitSettings:
-    unknown = set(values) - {field.name for field in fields(FitSettings)}
-    if unknown:
-        raise UserError(f"fit_head has no setting {sorted(unknown)[0]!r}")
-    return FitSettings(**values)
 
 
 def _check(features: Features, vocab_size: int) -> None:

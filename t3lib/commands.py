@@ -11,6 +11,7 @@ from t3lib import profiles, results, tofu
 from t3lib.errors import UserError
 from t3lib.files import read_json, write_json
 from t3lib.models import load_model
+from t3lib.settings import fit_settings
 from t3lib.study import study
 from t3lib.world import bases
 
@@ -57,6 +58,8 @@ def unlearn(args: argparse.Namespace) -> None:
         raise UserError("--forget and --retain belong together")
     if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
         raise UserError(f"--out {args.out} exists already and is not an empty folder")
+    settings = {name: getattr(args, name) for name in vars(fit_settings({})) if hasattr(args, name)}
+    fit_settings(settings)  # before anything is loaded
     if own:
         forget, retain = tofu.read_rows(args.forget), tofu.read_rows(args.retain)
     else:
@@ -72,19 +75,10 @@ def unlearn(args: argparse.Namespace) -> None:
         forget,
         retain,
         temperature=args.temperature,
-        rank=args.rank,
-        lr=args.lr,
-        epochs=args.epochs,
-        warmup_epochs=args.warmup_epochs,
-        batch_size=args.batch_size,
-        weight_decay=args.weight_decay,
-        decay=args.decay,
-        init_b=args.init_b,
-        prior=args.prior,
-        seed=args.seed,
         attention_mask=args.attention_mask,
         allow_sharpening=args.allow_sharpening,
         split=args.split,
+        **settings,
     )
     head = unlearned.heads[0]
     head.save_pretrained(args.out, overwrite=False)

@@ -84,6 +84,14 @@ class FitSettings:
             raise UserError(f"warmup_epochs {self.warmup_epochs} must lie between 0 and epochs ({self.epochs})")
 
 
+def fit_settings(values: Mapping[str, Any]) -> FitSettings:
+    """`FitSettings` of some names; UserError for a name that it does not have."""
+    unknown = set(values) - {field.name for field in fields(FitSettings)}
+    if unknown:
+        raise UserError(f"fit_head has no setting {printable(sorted(unknown)[0])!r}")
+    return FitSettings(**values)
+
+
 # T3's settings as a profile may change them: a seed is a run's, and gamma is counted in the rows.
 T3: dict[str, Any] = {f.name: f.default for f in fields(FitSettings) if f.name not in ("seed", "gamma")}
 T3["temperature"] = TEMPERATURE

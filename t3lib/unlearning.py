@@ -10,7 +10,7 @@ from t3lib import artefact
 from t3lib.classifier import fit_head
 from t3lib.features import extract_features
 from t3lib.sampler import T3ForCausalLM
-from t3lib.settings import TEMPERATURE, check_temperature
+from t3lib.settings import TEMPERATURE, check_temperature, fit_settings
 from t3lib.tofu import Row
 from t3lib.wrapped import plain_base, vocabulary
 
@@ -43,6 +43,7 @@ def unlearn(
     range. The head's `info` records base, revision, tokenizer, split, seed, hyperparameters and the numbers of rows.
     """
     temperature = check_temperature(temperature, allow_sharpening=allow_sharpening)
+    fit_settings(settings)  # before the features, which may take long
     base = plain_base(model)
     features = extract_features(
         base,

@@ -6,7 +6,8 @@ import sys
 
 import pytest
 
-from t3lib import cli
+from t3lib import cli, unlearning
+from t3lib.head import T3Head
 
 VERBS = ["reproduce", "unlearn", "evaluate", "generate", "tune", "bench"]
 
@@ -85,6 +86,24 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
     assert any(line.startswith("T3 T=2.5") for line in lines)
+
+
+def test_of_two_unlearnings_with_one_out_the_second_says_that_it_came_second(place, tmp_path, capsys, monkeypatch):
+    """Another process saves its head while this one trains."""
+    first, out = T3Head(32, 50, 4), tmp_path / "head"
+    train = unlearning.unlearn
+    monkeypatch.setattr(unlearning, "unlearn", lambda *a, **k: (first.save_pretrained(out), train(*a, **k))[1])
+    assert cli.main(own_rows(place, out, "--epochs", "1", "--warmup-epochs", "0")) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert T3Head.from_pretrained(out).vocab_size == 50
+
+
+def test_settings_beyond_reason_are_refused_at_once(place, tmp_path, capsys):
+    for option in ("--rank", "--epochs", "--batch-size"):
+        assert cli.main(own_rows(place, tmp_path / "head", option, "100000000000")) == 2
+        err = capsys.readouterr().err
+        assert f"{option[2:].replace('-', '_')} must be a whole number from 1 to" in err and err.count("\n") == 1
+    assert not (tmp_path / "head").exists()
 
 
 @pytest.mark.parametrize(
