@@ -145,7 +145,7 @@ class T3ForCausalLM(WrappedCausalLM):
         logf = self.logf(last_tokens(pooled, logits_to_keep))
         outputs.logits = tilt_logits(outputs.logits, logf, self._temperatures_of(outputs.logits))
         if not checked and not torch.compiler.is_compiling():
-            check_finite(self, outputs.logits)
+            check_finite(self, outputs.logits[:, -1])
         if labels is not None:
             size = outputs.logits.shape[-1]
             outputs.loss = self.loss_function(logits=outputs.logits, labels=labels, vocab_size=size, **kwargs)

@@ -26,9 +26,12 @@ REFUSED_OPTIONS = {
     **dict.fromkeys(("penalty_alpha", "dola_layers", "num_beam_groups", "constraints", "force_words_ids"), ELSEWHERE),
     **dict.fromkeys(("assistant_early_exit", "speculation_type", "use_mtp"), OWN_DRAFTS),
 }
-ASKED_OF_BASE = """hf_device_map hf_quantizer is_backend_compatible supports_gradient_checkpointing _no_split_modules
-    _skip_keys_device_placement _can_compile_fullgraph _supports_attention_backend _supports_flash_attn
-    _supports_flex_attn _supports_sdpa""".split()  # by Transformers and accelerate: what the base alone can answer
+ASKED_OF_BASE = (  # by Transformers and accelerate: what the base alone can answer
+    *("hf_device_map", "hf_quantizer", "is_backend_compatible", "supports_gradient_checkpointing"),
+    *("_can_compile_fullgraph", "_no_split_modules", "_skip_keys_device_placement", "_supports_attention_backend"),
+    *("_supports_flash_attn", "_supports_flex_attn", "_supports_sdpa", "get_output_embeddings"),
+    "set_attn_implementation",
+)
 
 
 class HiddenStates:
@@ -87,10 +90,6 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     def _check_and_adjust_experts_implementation(self, experts_implementation: Any) -> Any:
         return experts_implementation
 
-    def get_output_embeddings(self) -> nn.Module:
-        """The base's output layer; Transformers finds the input's by itself."""
-        return self.base.get_output_embeddings()
-
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: the classifier and the base share a vocabulary."""
         raise UserError("the base's vocabulary cannot be resized under a head: resize the base, then train another")
@@ -129,7 +128,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
 
     def _update_model_kwargs_for_generation(self, outputs: Any, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """What `generate` calls after every step, outside compiled code: the one place to look at all logits."""
-        check_finite(self, outputs.logits)
+        check_finite(self, outputs.logits[:, -1])
         return self.of_base("_update_model_kwargs_for_generation")(outputs, *args, **kwargs)
 
     def check_cache(self, cache: Any) -> None:
@@ -244,8 +243,9 @@ def plain_base(base: Any) -> PreTrainedModel:
 
 
 def check_finite(model: nn.Module, logits: Tensor) -> None:
-    """UserError when logits (B, L, V) hold NaN or infinity at the last position, naming the weight that does too."""
-    if torch.isfinite(logits[:, -1]).all():
+    """UserError when logits (of the last position: that is enough, and cheap) hold NaN or infinity, and why."""
+    low, high = logits.detach().aminmax()  # both are NaN where one entry is
+    if torch.isfinite(high - low):
         return
     loaded = ((name, weight) for name, weight in model.named_parameters() if weight.device.type != "meta")
     damaged = next((name for name, weight in loaded if not torch.isfinite(weight).all()), None)

@@ -40,6 +40,8 @@ def test_attention_and_gradient_checkpointing_set_on_it_reach_the_base(wrapped):
     tilted = wrapped()
     tilted.set_attn_implementation("eager")
     assert tilted.base.config._attn_implementation == "eager"
+    with pytest.raises(ValueError, match="nonsense"):
+        tilted.set_attn_implementation("nonsense")
     tilted.activation_checkpointing_enable()
     assert tilted.base.is_gradient_checkpointing
 

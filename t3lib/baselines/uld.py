@@ -101,7 +101,7 @@ class ULDForCausalLM(WrappedCausalLM):
         helped = self.assistant(**given, **assistant_inputs, past_key_values=own)
         outputs.logits = subtract_logits(outputs.logits, helped.logits, self.strength)
         if not checked and not torch.compiler.is_compiling():
-            check_finite(self, outputs.logits)
+            check_finite(self, outputs.logits[:, -1])
         if labels is not None:
             size = outputs.logits.shape[-1]
             outputs.loss = self.loss_function(logits=outputs.logits, labels=labels, vocab_size=size, **kwargs)
