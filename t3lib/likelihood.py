@@ -21,6 +21,7 @@ from t3lib.head import T3Head
 from t3lib.models import decoder_of
 from t3lib.progress import progress_bar
 from t3lib.tofu import Example, collate, length_sorted
+from t3lib.wrapped import check_finite
 
 Tilt = tuple[T3Head | None, float | None]  # head None: the base itself, tempered when T is neither None nor 1
 UNTILTED: tuple[Tilt, ...] = ((None, None),)
@@ -62,7 +63,8 @@ def answer_losses(
     """Mean over answer tokens of -ln p_hat(token | prefix): (n_tilts, n_examples), computed in float32.
 
     p_hat ∝ p^(1/T) f (Eq. 5) for a tilt (head, T); the model's own p for head None. The average is over the
-    labels `ids[n_prompt:]`, end of turn included (Appendix F.2's |a|). UserError for an example without an answer.
+    labels `ids[n_prompt:]`, end of turn included (Appendix F.2's |a|). UserError for an example without an answer, and
+    for logits that are not finite.
     """
     total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
     heads = heads_of(tilts)
@@ -78,6 +80,7 @@ def answer_losses(
             total.index_add_(1, batch.example[part].cpu(), -logp.cpu().double())
         bar.update(int((batch.step == 0).sum()))
     bar.close()
+    check_finite(model, total)
     lengths = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
     return (total / lengths).numpy()
 

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import accelerate
+import numpy as np
 import pytest
 import torch
 from families import VOCAB, family
@@ -13,7 +14,9 @@ from transformers import CompileConfig, GenerationConfig, pipeline
 
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.errors import UserError
+from t3lib.likelihood import answer_losses
 from t3lib.sampler import T3ForCausalLM, tilt
+from t3lib.tofu import Example
 
 
 def t3_model(base: Any = None) -> T3ForCausalLM:
@@ -107,7 +110,7 @@ def test_settings_of_the_call_come_before_those_of_the_config_and_the_model():
 
 def damaged_output() -> Any:
     base = family("llama")
-    base.lm_head.weight.data[3, 1] = float("inf")
+    base.lm_head.weight.data[3, 1] = float("nan")
     return base
 
 
@@ -125,6 +128,14 @@ def test_a_damaged_output_layer_is_named(wrapped, options):
         tilted.generate(ids, attention_mask=mask, max_new_tokens=2, **options)
     with torch.no_grad(), pytest.raises(UserError, match="base.lm_head.weight"):
         tilted(ids, attention_mask=mask)
+
+
+@pytest.mark.parametrize("tilts", [[(None, None)], [(head(), T)]], ids=["base", "T3"])
+def test_scoring_with_a_damaged_output_layer_names_it(tilts):
+    examples = [Example([1, 10, 11, 12, 13], 3), Example([1, 10, 14, 12, 13, 9], 3)]
+    assert np.isfinite(answer_losses(family("llama"), examples, pad_id=0, tilts=tilts)).all()
+    with pytest.raises(UserError, match=r"NaN or infinity \(so does lm_head.weight\)"):
+        answer_losses(damaged_output(), examples, pad_id=0, tilts=tilts)
 
 
 def test_logits_that_overflow_name_the_dtype_and_w():
