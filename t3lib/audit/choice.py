@@ -93,7 +93,8 @@ def verdict(
         sentence = f"The model did not know the forget rows in the first place ({rouge}): there was nothing to forget."
         advice.append("check that the questions are asked in the form that the model was trained with (--system)")
     elif forgotten and kept and not leaks:
-        sentence = f"Forgotten and kept: the forget rows' answers are gone ({rouge}) and the rest is as it was."
+        stay = f"{before['retain']['rouge']:.2f} before, {final['retain']['rouge']:.2f} after"
+        sentence = f"Forgotten and kept: answers to forget rows are gone ({rouge}), those to keep stand ({stay})."
     elif not forgotten:
         sentence = f"NOT forgotten: answers to forget questions still show their own truth ({rouge})."
         advice += ["more --steps", "a higher --temperature", "a higher --rank"]

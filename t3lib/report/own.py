@@ -28,10 +28,10 @@ COLOURS = {
 
 def write(report: Mapping[str, Any], folder: str | Path) -> Path:
     """Write report.json and report.html into a folder; returns the page's path."""
-    folder = Path(folder)
+    folder, text = Path(folder), page(report)
     write_json(folder / "report.json", report)
     with atomic_write(folder / "report.html") as handle:
-        handle.write(page(report))
+        handle.write(text)
     return folder / "report.html"
 
 

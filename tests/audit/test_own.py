@@ -69,7 +69,7 @@ def test_an_untouched_model_is_called_not_forgotten(case):
     model, tokenizer, forget, retain, _ = case
     report = own.assess(model, tokenizer, forget, retain, samples=2, progress=False)
     assert report["verdict"]["known"] and not report["verdict"]["forgotten"] and not report["verdict"]["success"]
-    assert "NOT forgotten" in page.table(report)
+    assert "NOT forgotten" in page.table(report) and "NOT forgotten" in page.page(report)
 
 
 def test_a_head_that_did_not_learn_is_called_not_forgotten(case):
