@@ -110,8 +110,6 @@ def parser() -> Parser:
     p.add_argument("--weights", choices=("random",), default="random", help="cost does not depend on their values")
     p.add_argument("--out", type=Path, help="folder for bench.json and the table")
     p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
-    p.add_argument("--golden", type=Path, help="folder of the reference's tiny model: time its whole evaluation too")
-    p.add_argument("--data", type=Path, help="folder with TOFU's files, for --golden")
     p.set_defaults(run=run_bench)
     return top
 
@@ -200,9 +198,7 @@ def run_tune(args: argparse.Namespace) -> None:
 def run_bench(args: argparse.Namespace) -> None:
     from t3lib.bench.table import bench
 
-    if bool(args.golden) != bool(args.data):
-        raise UserError("--golden and --data go together: a model and the rows it is evaluated on")
-    bench(args.shape, out=args.out, device=args.device, golden=args.golden, data=args.data)
+    bench(args.shape, out=args.out, device=args.device)
 
 
 def arguments_of(args: argparse.Namespace) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from t3lib import profiles, results, tofu
-from t3lib.errors import UserError
+from t3lib.errors import UserError, printable
 from t3lib.files import read_json, write_json
 from t3lib.models import load_model
 from t3lib.settings import fit_settings
 from t3lib.study import study
 from t3lib.world import bases
+
+ANSWER = 10_000  # characters of one line of `t3 generate`
 
 
 def stage_for(args: argparse.Namespace) -> bases.Stage:
@@ -84,7 +86,9 @@ def unlearn(args: argparse.Namespace) -> None:
     head.save_pretrained(args.out, overwrite=False)
     print(f"head with {head.num_parameters:,} parameters trained on {len(forget)} forget and {len(retain)} retain rows "
           f"in {time.perf_counter() - start:.1f} s, saved to {args.out}")  # fmt: skip
-    print(shlex.join(["t3", "generate", "--model", args.model, "--head", str(args.out), forget[0]["question"]]))
+    print(
+        shlex.join(["t3", "generate", "--model", args.model, "--head", str(args.out), printable(forget[0]["question"])])
+    )
 
 
 def evaluate(args: argparse.Namespace) -> None:
@@ -174,9 +178,10 @@ def generate(args: argparse.Namespace) -> None:
     check_ids(base, prompts, pad_id(tokenizer))
     check_room(context_length(base), max(map(len, prompts)), args.max_new_tokens)
     for question in args.question:
-        print(f"Q          {question}")
+        print(f"Q          {printable(question, ANSWER)}")
         for name, model in (("base", base), (f"T3 T={T:g}", unlearned)):
-            print(f"{name:<10} {answer(model, tokenizer, question, args.max_new_tokens)}")
+            text = answer(model, tokenizer, question, args.max_new_tokens)
+            print(f"{name:<10} {printable(text, ANSWER)}")
 
 
 def answer(model: Any, tokenizer: Any, question: str, max_new_tokens: int) -> str:

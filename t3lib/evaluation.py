@@ -5,21 +5,19 @@
 asks no model again. `evaluate` does both; its result is the JSON of `t3 evaluate`; the caller adds provenance.
 """
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from t3lib import metrics
 from t3lib.errors import UserError
 from t3lib.files import rows_key
-from t3lib.greedy import eos_ids, tilted_greedy
+from t3lib.greedy import BATCH_TOKENS, eos_ids, tilted_greedy
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt, answer_losses, default_batch_tokens
-from t3lib.models import check_ids, context_length, pad_id
+from t3lib.models import check_ids, context_length, pad_id, within_memory
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import check_temperature
 from t3lib.tofu import Example, Row, encode_answers
@@ -96,12 +94,14 @@ def score(
         check_room(limit, max(example.n_prompt for example in flat), max_new_tokens)
     common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
     common["tilts"] = chosen
-    losses = _within_memory(answer_losses, batch_tokens, model, flat, **common)
+    budget = batch_tokens or default_batch_tokens(model.config.get_text_config().vocab_size)
+    losses = within_memory(lambda tokens: answer_losses(model, flat, batch_tokens=tokens, **common), budget)
     texts: list[list[str]] = []
     if generate:
         common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": max_new_tokens}
         prompts = [example.ids[: example.n_prompt] for example in first]
-        outputs = _within_memory(tilted_greedy, batch_tokens, model, prompts, **common)
+        budget = batch_tokens or BATCH_TOKENS
+        outputs = within_memory(lambda tokens: tilted_greedy(model, prompts, batch_tokens=tokens, **common), budget)
         texts = [[_text(tokenizer, ids) for ids in output] for output in outputs]
     answers = [_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
     settings = {"attention_mask": attention_mask, "max_new_tokens": max_new_tokens}
@@ -151,20 +151,6 @@ def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening:
     if head is None:
         return None, check_temperature(1.0 if T is None else T, allow_sharpening=allow_sharpening)
     return head, T3ForCausalLM(model, head, T, allow_sharpening=allow_sharpening).temperature
-
-
-def _within_memory(run: Callable[..., Any], batch_tokens: int | None, model: Any, *args: Any, **options: Any) -> Any:
-    """`run` with batches halved until they fit the GPU's memory; UserError when even 128 tokens do not fit."""
-    while True:
-        try:
-            return run(model, *args, batch_tokens=batch_tokens, **options)
-        except torch.OutOfMemoryError as error:
-            batch_tokens = (batch_tokens or default_batch_tokens(model.config.get_text_config().vocab_size)) // 2
-            if batch_tokens < 128:
-                raise UserError(
-                    f"out of memory even with batches of 128 tokens: {str(error).splitlines()[0]}"
-                ) from None
-            warnings.warn(f"out of memory: trying again with batch_tokens={batch_tokens}", stacklevel=3)
 
 
 def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | None) -> list[list[Example]]:

@@ -17,6 +17,7 @@ from t3lib.progress import progress_bar
 from t3lib.sampler import T3ForCausalLM, tilt_logits
 from t3lib.tofu import Example, collate, length_sorted
 
+BATCH_TOKENS = 16384  # padded tokens a batch
 STAGE = 64  # new tokens after which finished rows leave the batch
 
 
@@ -47,7 +48,7 @@ def greedy(
     bar = progress_bar(total=len(pending), desc="generating", show=not progress, leave=False)
     while pending:
         lengths = [len(prompts[i]) + len(answers[i]) for i in pending]
-        for batch in length_sorted([length + STAGE for length in lengths], batch_tokens or 16384):
+        for batch in length_sorted([length + STAGE for length in lengths], batch_tokens or BATCH_TOKENS):
             rows = [pending[i] for i in batch]
             if before_batch is not None:
                 before_batch(rows)

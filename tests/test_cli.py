@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from t3lib import cli, unlearning
+from t3lib import cli, commands, unlearning
 from t3lib.head import T3Head
 
 VERBS = ["reproduce", "unlearn", "evaluate", "generate", "tune", "bench"]
@@ -96,6 +96,21 @@ def test_of_two_unlearnings_with_one_out_the_second_says_that_it_came_second(pla
     assert cli.main(own_rows(place, out, "--epochs", "1", "--warmup-epochs", "0")) == 2
     assert "exists already" in capsys.readouterr().err
     assert T3Head.from_pretrained(out).vocab_size == 50
+
+
+def test_text_of_others_cannot_command_the_terminal(place, tmp_path, capsys, monkeypatch):
+    """A base's answer with escape sequences, and a stranger's row with a mark that turns the line round."""
+    T3Head(32, json.loads((place / "model" / "config.json").read_text())["vocab_size"], 4).save_pretrained(tmp_path)
+    monkeypatch.setattr(commands, "answer", lambda *_: "\x1b[2Jgone\x07 \u202edesrever" + "x" * 10**6)
+    assert cli.main(["generate", "--model", str(place / "model"), "--head", str(tmp_path), "Who\u202e?"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and all(line.isprintable() and len(line) < 11_000 for line in lines)
+    assert "\\x1b[2Jgone\\x07 \\u202edesrever" in lines[1]
+    row = {"question": "Who \u202ewas it?", "answer": "Nobody."}
+    (tmp_path / "forget.jsonl").write_text(json.dumps(row))
+    argv = own_rows(place, tmp_path / "head", "--epochs", "1", "--warmup-epochs", "0", "--forget")
+    assert cli.main([*argv, str(tmp_path / "forget.jsonl")]) == 0
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
 
 
 def test_settings_beyond_reason_are_refused_at_once(place, tmp_path, capsys):

@@ -359,19 +359,19 @@ def test_batches_are_halved_when_memory_runs_out(tiny_model, tokenizer, data, mo
 
     def small_memory(*args, batch_tokens=None, **options):
         tried.append(batch_tokens)
-        if batch_tokens is None or batch_tokens > memory:
+        if batch_tokens > memory:
             raise torch.OutOfMemoryError("out of memory")
         return score.answer_losses(*args, batch_tokens=batch_tokens, **options)
 
     expected = evaluate(tiny_model, tokenizer, data, generate=False, **QUIET)
     monkeypatch.setattr(module, "answer_losses", small_memory)
     memory = 600
-    with pytest.warns(UserWarning, match="batch_tokens="):
+    with pytest.warns(UserWarning, match="going on with batches of"):
         found = evaluate(tiny_model, tokenizer, data, generate=False, **QUIET)
-    assert tried == [None, 2048, 1024, 512]
+    assert tried == [4096, 2048, 1024, 512]
     np.testing.assert_allclose(found["truth_ratio"]["retain"], expected["truth_ratio"]["retain"], rtol=1e-5)
     memory = 0
-    with pytest.warns(UserWarning), pytest.raises(UserError, match="out of memory even with batches of 128 tokens"):
+    with pytest.warns(UserWarning), pytest.raises(UserError, match="out of memory even with batches of 150 tokens"):
         evaluate(tiny_model, tokenizer, data, generate=False, batch_tokens=300, **QUIET)
 
 

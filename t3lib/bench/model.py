@@ -1,4 +1,4 @@
-"""What runs the base on the clock: features, evaluation, one optimisation step of the baselines, the golden model.
+"""What runs the base on the clock: features, evaluation, one optimisation step of the baselines.
 
 Weights are random: cost does not depend on their values. Rows are random letters, one byte a token, with the lengths of
 TOFU's rows, so that nothing has to be downloaded.
@@ -7,7 +7,6 @@ TOFU's rows, so that nothing has to be downloaded.
 import random
 import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,16 +16,14 @@ from t3lib.baselines.losses import LOSSES
 from t3lib.baselines.unlearn import unlearn_baseline
 from t3lib.bench import cost
 from t3lib.bench.shapes import Shape, shape_of
-from t3lib.bench.timing import Timing, interleaved, row, timed, value_row
-from t3lib.evaluation import evaluate
+from t3lib.bench.timing import Timing, interleaved, row, value_row
 from t3lib.features import extract_features
-from t3lib.files import read_json
 from t3lib.greedy import tilted_greedy
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt, answer_losses
-from t3lib.models import DTYPES, decoder_of, load_model
+from t3lib.models import DTYPES, decoder_of
 from t3lib.settings import BASELINES
-from t3lib.tofu import Row, collate, encode_answers, encode_rows, length_sorted, load_rows
+from t3lib.tofu import Row, collate, encode_answers, encode_rows, length_sorted
 from t3lib.wrapped import vocabulary
 
 Rows = list[dict[str, Any]]
@@ -193,28 +190,3 @@ def step_rows(
         timing = Timing((seconds,), (seconds,))
         made.append(row(f"one step of {method}", shape, timing, work=bound, machine=machine, note=note))
     return made
-
-
-def golden_rows(folder: str | Path, data: str | Path, *, limit: int | None = None) -> Rows:
-    """The reference's tiny model evaluated whole on one thread, as `folder` (retain/, metrics_retain.json) holds it.
-
-    limit: rows of each set. The numbers must be the reference's, or the seconds mean nothing: an AssertionError says
-    which is not.
-    """
-    golden = read_json(Path(folder) / "metrics_retain.json")["retain"]
-    rows = {name: load_rows(data, stem)[:limit] for name, stem in SETS.items()}
-    model, tokenizer = load_model(Path(folder) / "retain", device="cpu")
-    found: list[Any] = []
-    timing = timed(
-        lambda: found.append(evaluate(model, tokenizer, rows, attention_mask="openunlearning", progress=True)),
-        repeats=1, warmup=0,
-    )  # fmt: skip
-    for name in SETS:
-        expected = golden["rouge"][f"{name}_Q_A_ROUGE"]["rougeL_recall"][: len(rows[name])]
-        got = [record["rouge"] for record in found[0]["records"][name]]
-        assert max(abs(a - b) for a, b in zip(got, expected, strict=True)) < 1e-9, f"ROUGE of {name}"
-        key = "forget_truth_ratio" if name == "forget" else f"{name}_Truth_Ratio"
-        ratios = zip(found[0]["truth_ratio"][name], golden["truth_ratio"][key])
-        assert max(abs(a - b) for a, b in ratios) < 1e-5, f"truth ratios of {name}"
-    count = sum(map(len, rows.values()))
-    return [row("evaluation of the golden model", f"{count} rows", timing, note="reference: 61-64 CPU-seconds")]

@@ -46,13 +46,8 @@ def base_of(shape: str, device: str) -> tuple[str, Callable[[], PreTrainedModel]
     return used, lambda: random_model(used, dtype=dtype, device=device)
 
 
-def sections(
-    shape: str, *, device: str = "cpu", repeats: int = 3, golden: Path | None = None, data: Path | None = None
-) -> Iterator[Rows]:
-    """The rows of the table, one group of measurements after the other.
-
-    golden, data: folders of the reference's tiny model and of TOFU, for the evaluation of the golden model.
-    """
+def sections(shape: str, *, device: str = "cpu", repeats: int = 3) -> Iterator[Rows]:
+    """The rows of the table, one group of measurements after the other."""
     head, tiny = head_shape(shape), shape == "tiny"
     machine = ceilings(device)
     yield [
@@ -82,8 +77,6 @@ def sections(
         optimizer="adamw" if device == "cpu" else "paged_adamw_8bit",
     )  # fmt: skip
     yield synthetic_rows(20 if tiny else 200)
-    if golden and data:
-        yield bench_model.golden_rows(golden, data)
     yield [value_row("peak memory of the whole process", device, results.peak_memory_bytes() / 1e9, "GB")]
 
 
@@ -119,10 +112,7 @@ def frame_of(rows: Rows) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
-def bench(
-    shape: str = "tiny", *, out: str | Path | None = None, device: str | None = None, golden: Path | None = None,
-    data: Path | None = None,
-) -> Rows:  # fmt: skip
+def bench(shape: str = "tiny", *, out: str | Path | None = None, device: str | None = None) -> Rows:
     """Measure, print line by line, and with `out` write `out`/bench.json and the table `out`/benchmarks.*.
 
     UserError for an unknown shape, a device that is not there, or a folder that cannot be written.
@@ -132,7 +122,7 @@ def bench(
     if device != "cpu" and not torch.cuda.is_available():
         raise UserError(f"device {device} was asked for, but this machine has no CUDA GPU")
     rows: Rows = []
-    for part in sections(shape, device=device, golden=golden, data=data):
+    for part in sections(shape, device=device):
         rows += part
         for entry in part:
             print(line(entry), flush=True)

@@ -1,6 +1,5 @@
 """The cost table: honest clocks, variants that compute the same, bounds that are below, files that are whole."""
 
-import json
 import time
 
 import numpy as np
@@ -17,8 +16,7 @@ from t3lib.bench.head import HeadShape
 from t3lib.bench.model import random_model
 from t3lib.classifier import fit_head
 from t3lib.errors import UserError
-from t3lib.evaluation import evaluate
-from t3lib.files import read_json, write_json
+from t3lib.files import read_json
 from t3lib.head import T3Head
 from t3lib.report import plots_cost
 from t3lib.settings import FitSettings
@@ -178,49 +176,6 @@ def test_one_step_of_each_baseline():
     assert bounds["one step of ULD"]["lower_bound"] is None, "its layers are fewer"
 
 
-@pytest.fixture(scope="module")
-def golden(tmp_path_factory, tiny_model, tokenizer):
-    """A stand-in of the reference's folder: a tiny model, rows, and what it scores, under the reference's names."""
-    folder = tmp_path_factory.mktemp("golden")
-    tiny_model.save_pretrained(folder / "retain")
-    tokenizer.save_pretrained(folder / "retain")
-    rows = {}
-    for key, stem in bench_model.SETS.items():
-        rows[key] = [
-            {
-                "question": f"{key} {i}?",
-                "answer": f"yes {i}",
-                "paraphrased_answer": "so",
-                "perturbed_answer": ["no", "n"],
-            }
-            for i in range(2)
-        ]
-        (folder / f"{stem}.json").write_text(json.dumps(rows[key]))
-    found = evaluate(tiny_model, tokenizer, rows, attention_mask="openunlearning", progress=True)
-    ratios, rouge = {}, {}
-    for key in rows:
-        ratios["forget_truth_ratio" if key == "forget" else f"{key}_Truth_Ratio"] = found["truth_ratio"][key]
-        rouge[f"{key}_Q_A_ROUGE"] = {"rougeL_recall": [record["rouge"] for record in found["records"][key]]}
-    write_json(folder / "metrics_retain.json", {"retain": {"truth_ratio": ratios, "rouge": rouge}})
-    return folder
-
-
-def test_golden_rows_time_an_evaluation_that_is_right(golden, tmp_path):
-    [entry] = bench_model.golden_rows(golden, golden)
-    assert entry["median"] > 0 and entry["shape"] == "8 rows"
-    wrong = read_json(golden / "metrics_retain.json")
-    wrong["retain"]["truth_ratio"]["wf_Truth_Ratio"][1] += 1e-3
-    (tmp_path / "retain").symlink_to(golden / "retain")
-    write_json(tmp_path / "metrics_retain.json", wrong)
-    with pytest.raises(AssertionError, match="truth ratios of wf"):
-        bench_model.golden_rows(tmp_path, golden)
-
-
-def test_golden_rows_of_the_reference(shared):
-    [entry] = bench_model.golden_rows(shared / "goldens", shared / "tofu", limit=1)
-    assert entry["shape"] == "4 rows"
-
-
 # the command ----------------------------------------------------------------------------------------------------------
 
 
@@ -252,15 +207,14 @@ def test_sections_cover_the_issue_at_the_tiny_shape(monkeypatch):
         for name in names:
             monkeypatch.setattr(module, name, lambda *args, _name=name, **kwargs: called.append((_name, args)) or [])
     monkeypatch.setattr(bench_model, "step_rows", lambda *args, **kwargs: called.append(("step_rows", args)) or [])
-    monkeypatch.setattr(bench_model, "golden_rows", lambda *args, **kwargs: called.append(("golden_rows", args)) or [])
     monkeypatch.setattr(bench, "decode_rows", lambda *args: called.append(("decode_rows", args)) or [])
     monkeypatch.setattr(bench, "ceilings", lambda *args: MACHINE)
     monkeypatch.setattr(bench, "synthetic_rows", lambda trials: called.append(("synthetic_rows", trials)) or [])
-    list(bench.sections("tiny", golden="g", data="d"))
+    list(bench.sections("tiny"))
     names = [name for name, _ in called]
     assert names == [
         *("head_rows", "grid_rows", "feature_rows", "evaluation_rows", "decode_rows", "step_rows"),
-        *("synthetic_rows", "golden_rows"),
+        "synthetic_rows",
     ]
     del called[:]
     list(bench.sections("llama-3.1-8b"))
@@ -289,7 +243,6 @@ def test_synthetic_rows_have_the_ratio_to_scikit_learn():
 
 def test_mistakes_are_one_line(tmp_path, capsys, monkeypatch):
     assert cli.main(["bench", "--shape", "huge"]) == 2
-    assert cli.main(["bench", "--golden", "x"]) == 2
     with pytest.raises(UserError, match="no CUDA GPU"):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
         bench.bench("tiny", device="cuda")
