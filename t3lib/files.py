@@ -30,7 +30,7 @@ MODEL_FILES = (
 )
 ROW_FIELDS = ("question", "answer", "paraphrased_answer", "perturbed_answer")
 
-# The modules (a folder stands for all of its modules) whose code decides each kind of artefact. What is trained lives
+# The modules (a folder stands for all of its files) whose code decides each kind of artefact. What is trained lives
 # as long as its own code does: nothing here depends on the command line, and no training on the metrics.
 TRAINING = ("baselines.train", "baselines.forward", "baselines.losses", "tofu")
 FEATURES = ("features", "pooling", "models", "tofu")
@@ -40,7 +40,8 @@ CODE: dict[str, tuple[str, ...]] = {
     "head": ("classifier", "head", "settings", *FEATURES),
     "unlearned": ("baselines.unlearn", "baselines.assistant", "models", *TRAINING),
     "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
-    "numbers": ("metrics", "results", "study", "world.facts", "world.text", "world.words"),
+    "rows": ("world",),
+    "numbers": ("metrics", "results", "study"),
     "theory": ("theory",),
     "cost": ("bench", "classifier", "likelihood", "greedy", "sampler", "wrapped", "head", *FEATURES),
     "figures": ("report.plots", "report.plots_cost", "report.plots_theory", "report.render"),
@@ -210,13 +211,16 @@ def code_key(*kinds: str, library: Path = LIBRARY) -> str:
     names = sorted({name for kind in kinds for name in CODE[kind]})
     paths = [library.joinpath(*name.split(".")) for name in names]
     modules = {path.with_suffix(".py") for path in paths if not path.is_dir()}
-    modules |= {path for folder in paths if folder.is_dir() for path in folder.rglob("*.py")}
+    inside = (path for folder in paths if folder.is_dir() for path in folder.rglob("*") if path.is_file())
+    modules |= {path for path in inside if "__pycache__" not in path.parts}
     return content_key({str(path.relative_to(library)): _code_of(sha256_file(path), path) for path in modules})
 
 
 @cache
 def _code_of(checksum: str, path: Path) -> str:
-    """Digest of a module's syntax tree without docstrings."""
+    """Digest of a module's syntax tree without docstrings; of another file, such as the world's words, its own."""
+    if path.suffix != ".py":
+        return checksum
     tree = ast.parse(path.read_text(encoding="utf-8"))
     for node in ast.walk(tree):
         match getattr(node, "body", None):

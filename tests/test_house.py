@@ -86,10 +86,7 @@ OPEN: dict[str, set[str]] = {
     "cycle": {"cli", "commands", "grid."},
     "torch": {"grid."},
     "sizes": {"all", "claims", "command line", "method", "report"},
-    "ideas": {
-        *("arguments", "bench.decode", "claims."),
-        *("world.text", "world.words"),
-    },
+    "ideas": {"arguments", "bench.decode", "claims."},
     "docstrings": {
         *("arguments.", "claims.", "cli.", "grid.", "head.", "report."),
         "commands.",

@@ -34,7 +34,7 @@ OUTPUTS = {
     TABLES: ("tables/*", "figures/*", "*.html"),
 }
 # Whose code decides what each notebook writes: kinds of `files.CODE`.
-TRAINED = ("base", "features", "head", "unlearned", "scores", "numbers")
+TRAINED = ("rows", "base", "features", "head", "unlearned", "scores", "numbers")
 KINDS = {
     SYNTHETIC: ("theory", "figures"),
     UNLEARN: TRAINED,
@@ -105,7 +105,7 @@ def build(profile: Profile, out: Path, *, only: Iterable[str] | None = None, fol
         job = f"base--{name}--seed{seed}"
         if name not in profile["models"] and job not in jobs:
             stage = {**profile["stage"], "data": profile["data"]}
-            key = content_key(["base", name, seed, {**stage, "data": data}, code_key("base"), *environment])
+            key = content_key(["base", name, seed, {**stage, "data": data}, code_key("rows", "base"), *environment])
             jobs[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 

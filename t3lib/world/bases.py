@@ -53,7 +53,7 @@ class Stage:
     data: "builtin", "hub", or a folder with TOFU's files. authors: all authors of the built-in world, or how many
     retain authors of TOFU stand beside the 20 of forget10. questions, seed: of the built-in world alone. vocab: most
     tokens the tokenizer may learn. epochs … warmup_epochs: settings of `train.finetune`. threads: CPU threads of one
-    training, fixed because sums of floats depend on them.
+    training, fixed because sums of floats depend on them. autocast: train under bfloat16 autocast.
     """
 
     data: str = "builtin"
@@ -70,6 +70,7 @@ class Stage:
     weight_decay: float = 0.01
     warmup_epochs: float = 1.0
     threads: int = 1
+    autocast: bool = False
 
     def __post_init__(self) -> None:
         for name in ("authors", "questions", "hidden", "layers", "heads", "epochs", "batch_size", "threads"):
@@ -121,8 +122,8 @@ def training_rows(stage: Stage, name: str) -> list[tofu.Row]:
 def tokenizer_for(stage: Stage) -> PreTrainedTokenizerFast:
     """A byte-level BPE of at most `stage.vocab` tokens with Llama 3's special tokens, word pattern and chat shape.
 
-    It learns from text that tells of other people than the stage's (another seed's world; TOFU's other authors), as a
-    pretrained tokenizer does: names to forget and names to keep are cut into pieces alike.
+    Names to forget and names to keep are cut into pieces alike: it learns from people of another seed's world or, on
+    TOFU, from all of the stage's authors.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -138,7 +139,7 @@ def tokenizer_for(stage: Stage) -> PreTrainedTokenizerFast:
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
-    bpe.train_from_iterator(_tokenizer_text(stage), trainer)
+    bpe.train_from_iterator(tokenizer_text(stage), trainer)
     return PreTrainedTokenizerFast(
         tokenizer_object=bpe,
         bos_token=BOS,
@@ -151,17 +152,17 @@ def tokenizer_for(stage: Stage) -> PreTrainedTokenizerFast:
     )
 
 
-def _tokenizer_text(stage: Stage) -> Iterator[str]:
+@lru_cache(maxsize=4)
+def tokenizer_text(stage: Stage) -> list[str]:
+    """What the tokenizer of a stage learns from."""
     data = rows(stage)
     if stage.data == "builtin":
         people = world(stage.authors, stage.questions, stage.seed + 1)["full"]
     else:
-        retain = tofu.load_rows(stage.data, "retain90")
-        others = retain[len(data["retain90"]) :]
-        people = others if len(others) >= len(data["full"]) else retain
+        people = data["full"]
     frame = f"system\n\n{tofu.SYSTEM}user\n\nassistant\n\n"
-    for row in [*people, *(row for part in KNOWLEDGE for row in data[part])]:
-        yield f"{row['question']} {row['answer']} {frame}"
+    texts = [*people, *(row for part in KNOWLEDGE for row in data[part])]
+    return [f"{row['question']} {row['answer']} {frame}" for row in texts]
 
 
 def llama_config(stage: Stage, tokenizer: Any) -> LlamaConfig:
@@ -186,26 +187,30 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
     """Folder of the base `name` (full | retain90 | retain95), trained now unless an intact one is in the cache.
 
     The folder is an ordinary Hugging Face one (safetensors, tokenizer, greedy generation_config) plus base.json, which
-    records stage, seed, training log, versions and a checksum of every file. Its key covers the rows, the stage, the
-    seed and the training code. A damaged folder is trained again. Two processes may ask at once: one trains, the other
-    waits. seed: initial weights and batch order.
+    records stage, seed, training log, versions and a checksum of every file. Its key covers the rows, the tokenizer's
+    text, the stage, the seed and the training code. A damaged folder is trained again. Two processes may ask at once:
+    one trains, the other waits. seed: initial weights and batch order.
     """
     learned = training_rows(stage, name)
-    key = content_key([_settings(stage), name, seed, learned, code_key("base")])
+    key = content_key([_settings(stage), name, seed, learned, tokenizer_text(stage), code_key("base")])
     folder = cache_dir("bases") / f"{name}-seed{seed}-{key}"
     with lock(folder.with_suffix(".lock")):
         if not _intact(folder):
             partial = folder.with_suffix(".partial")
             for stale in (partial, folder):
                 shutil.rmtree(stale, ignore_errors=True)
-            _train(stage, name, seed, learned, partial)
+            train_base(stage, name, seed, learned, partial)
             partial.rename(folder)
     return folder
 
 
 def _settings(stage: Stage) -> dict[str, Any]:
-    """The stage without the place its rows came from: TOFU from the Hub and from a folder give one base."""
-    return asdict(replace(stage, data="builtin" if stage.data == "builtin" else "tofu"))
+    """The stage without the place its rows came from: TOFU from the Hub and from a folder give one base.
+
+    A setting that came later is there only where it is used, so that bases of before stay.
+    """
+    settings = asdict(replace(stage, data="builtin" if stage.data == "builtin" else "tofu"))
+    return {name: value for name, value in settings.items() if name != "autocast" or value}
 
 
 def _intact(folder: Path) -> bool:
@@ -217,7 +222,8 @@ def _intact(folder: Path) -> bool:
         return False
 
 
-def _train(stage: Stage, name: str, seed: int, learned: list[tofu.Row], folder: Path) -> None:
+def train_base(stage: Stage, name: str, seed: int, learned: list[tofu.Row], folder: Path) -> None:
+    """Train a base on question and answer of the rows `learned` and write its folder, base.json last."""
     started = time.process_time()
     tokenizer = tokenizer_for(stage)
     examples = tofu.encode_rows(tokenizer, learned)
@@ -233,6 +239,7 @@ def _train(stage: Stage, name: str, seed: int, learned: list[tofu.Row], folder: 
             weight_decay=stage.weight_decay,
             warmup_epochs=stage.warmup_epochs,
             batch_size=stage.batch_size,
+            bf16=stage.autocast,
             seed=seed,
             progress=f"base {name} seed {seed}",
         )

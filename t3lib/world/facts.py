@@ -1,34 +1,35 @@
 """The built-in world: fictional authors drawn from a seed, with TOFU's schema and split names; ours to ship.
 
 Every author has facts (birthplace, parents, books, …) drawn from products of word pools. A row asks for one fact in one
-of many wordings and answers in one of many shapes, followed by an aside that only this author's row holds.
+of many wordings and answers in one of many shapes, followed by an aside that only this author's row holds. All words
+are in world.yaml.
 """
 
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from t3lib.errors import UserError
-from t3lib.world.text import ASIDES, ASK, FACTS, OPENINGS
-from t3lib.world.words import (
-    DONT_KNOW,
-    GIVEN_HEADS,
-    GIVEN_TAILS,
-    LAST_HEADS,
-    LAST_TAILS,
-    PLACE_HEADS,
-    PLACE_TAILS,
-    POOLS,
-    REAL_AUTHORS,
-    TITLES,
-    WORLD_FACTS,
-)
 
 Row = dict[str, str | list[str]]
+WORDS: dict[str, Any] = yaml.load(
+    Path(__file__).with_name("world.yaml").read_text(encoding="utf-8"),
+    Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # the same values, ten times as fast
+)
+ASK, OPENINGS, ASIDES, FACTS, TITLES = (WORDS[name] for name in ("ask", "openings", "asides", "facts", "titles"))
+POOLS = {name: pool.split() for name, pool in WORDS["pools"].items()}
+NAMES = {
+    name: WORDS[name].split() for name in ("given_heads", "last_heads", "last_tails", "place_heads", "place_tails")
+}
+GIVEN_TAILS = {gender: tails.split() for gender, tails in WORDS["given_tails"].items()}
 PRONOUNS = {"she": ("she", "her", "her"), "he": ("he", "his", "him")}
 RETAIN_AUTHORS_SCORED = 5  # retain_perturbed is one fixed part of the retain rows, as in TOFU
 WRONG = 5
-MOST_AUTHORS = len(LAST_HEADS) * len(LAST_TAILS)
+MOST_AUTHORS = len(NAMES["last_heads"]) * len(NAMES["last_tails"])
 DRAWN_SINGLY = "adjective noun element medium witnesses reaction keepsake spot season".split()
 
 
@@ -37,13 +38,15 @@ def world(authors: int = 40, questions: int = 20, seed: int = 0) -> dict[str, li
 
     authors: 20 (forget05 holds one) to MOST_AUTHORS; questions: rows an author, at most one a fact. Raises UserError
     outside these ranges. One author's rows depend on the seed and the author's number: a larger world begins alike.
+    The forget rows alone have a paraphrased_question, the same fact asked in another wording.
     """
     if not 20 <= authors <= MOST_AUTHORS or not 1 <= questions <= len(FACTS):
         limits = f"20 to {MOST_AUTHORS} authors and 1 to {len(FACTS)} questions"
         raise UserError(f"the built-in world has {limits}, not {authors} and {questions}")
-    rows = [row for number in range(authors) for row in _author_rows(number, questions, seed)]
+    first10, first05 = (authors - round(authors * part) for part in (0.10, 0.05))
+    rows = [row for number in range(authors) for row in _author_rows(number, questions, seed, forget=number >= first10)]
     plain: list[Row] = [{"question": row["question"], "answer": row["answer"]} for row in rows]
-    cut90, cut95 = (questions * (authors - round(authors * part)) for part in (0.10, 0.05))
+    cut90, cut95 = questions * first10, questions * first05
     return {
         "full": plain,
         "retain90": plain[:cut90],
@@ -53,42 +56,50 @@ def world(authors: int = 40, questions: int = 20, seed: int = 0) -> dict[str, li
         "forget10_perturbed": rows[cut90:],
         "forget05_perturbed": rows[cut95:],
         "retain_perturbed": rows[: questions * RETAIN_AUTHORS_SCORED],
-        "real_authors_perturbed": _knowledge(REAL_AUTHORS),
-        "world_facts_perturbed": _knowledge(WORLD_FACTS),
-        "idontknow": [{"answer": answer} for answer in DONT_KNOW],
+        "real_authors_perturbed": _knowledge(WORDS["real_authors"]),
+        "world_facts_perturbed": _knowledge(WORDS["world_facts"]),
+        "idontknow": [{"answer": answer} for answer in WORDS["dont_know"]],
     }
 
 
-def _author_rows(number: int, questions: int, seed: int) -> list[Row]:
+def _author_rows(number: int, questions: int, seed: int, *, forget: bool) -> list[Row]:
     """All rows of one author, each with a paraphrase and WRONG answers in the paraphrase's shape."""
     rng = random.Random(f"world {seed} author {number}")
+    again = random.Random(f"world {seed} author {number} asked again") if forget else None  # disturbs no other row
     author = _author(rng, _surname(number + 97 * seed))
     others = [name for name in FACTS if name != "name"]
-    return [_row(rng, author, fact) for fact in ["name", *rng.sample(others, questions - 1)]]
+    return [_row(rng, again, author, FACTS[fact]) for fact in ["name", *rng.sample(others, questions - 1)]]
 
 
-def _row(rng: random.Random, author: Mapping[str, str], fact: str) -> Row:
-    slots, direct, indirect, shapes = FACTS[fact]
-    wordings = direct + [ask.format(clause) for ask in rng.sample(ASK, 3) for clause in indirect]
-    kind = rng.choice(list(ASIDES))
-    aside_slots, aside_shapes = ASIDES[kind]
+def _row(rng: random.Random, again: random.Random | None, author: Mapping[str, str], fact: Mapping[str, Any]) -> Row:
+    wordings = fact["direct"] + [ask.format(clause) for ask in rng.sample(ASK, 3) for clause in fact["indirect"]]
+    aside_of = ASIDES[rng.choice(list(ASIDES))]
     fresh = _author(rng)
-    facts = {**author, **{slot: fresh[slot] for slot in aside_slots}}
-    shape, other_shape = rng.sample(shapes, 2)
-    aside, other_aside = rng.sample(aside_shapes, 2)
+    facts = {**author, **{slot: fresh[slot] for slot in aside_of["slots"]}}
+    shape, other_shape = rng.sample(fact["shapes"], 2)
+    aside, other_aside = rng.sample(aside_of["shapes"], 2)
     opening, other_opening = (rng.choice(OPENINGS) if rng.random() < 0.4 else "" for _ in range(2))
     wrong: list[Mapping[str, str]] = []
     while len(wrong) < WRONG:
         stranger = _author(rng)
-        changed = {slot: stranger[slot] for slot in slots}
-        if all(changed[slot] != known[slot] for known in [facts, *wrong] for slot in slots):
+        changed = {slot: stranger[slot] for slot in fact["slots"]}
+        if all(changed[slot] != known[slot] for known in [facts, *wrong] for slot in fact["slots"]):
             wrong.append({**facts, **changed})
-    return {
-        "question": _fill(rng.choice(wordings), facts),
+    wording = rng.choice(wordings)
+    row: Row = {
+        "question": _fill(wording, facts),
         "answer": _answer(opening, shape, aside, facts),
         "paraphrased_answer": _answer(other_opening, other_shape, other_aside, facts),
         "perturbed_answer": [_answer(other_opening, other_shape, other_aside, each) for each in wrong],
     }
+    return row if again is None else row | {"paraphrased_question": _fill(_reworded(again, wording, fact), facts)}
+
+
+def _reworded(again: random.Random, wording: str, fact: Mapping[str, Sequence[str]]) -> str:
+    """Another wording of a question: not the same clause behind another way to ask."""
+    direct = [other for other in fact["direct"] if other != wording]
+    indirect = [again.choice(ASK).format(clause) for clause in fact["indirect"] if clause not in wording]
+    return again.choice(direct + indirect)
 
 
 def _answer(opening: str, shape: str, aside: str, facts: Mapping[str, str]) -> str:
@@ -109,33 +120,36 @@ def _author(rng: random.Random, surname: str = "") -> dict[str, str]:
     gender = rng.choice(["she", "he"])
     she, her, her2 = PRONOUNS[gender]
 
+    def part(kind: str) -> str:
+        return rng.choice(NAMES[kind])
+
     def last() -> str:
-        return rng.choice(LAST_HEADS) + rng.choice(LAST_TAILS)
+        return part("last_heads") + part("last_tails")
 
     def person() -> str:
-        return f"{rng.choice(GIVEN_HEADS)}{rng.choice(GIVEN_TAILS[rng.choice(['she', 'he'])])} {last()}"
+        return f"{part('given_heads')}{rng.choice(GIVEN_TAILS[rng.choice(['she', 'he'])])} {last()}"
 
     def place() -> str:
-        return rng.choice(PLACE_HEADS) + rng.choice(PLACE_TAILS)
+        return part("place_heads") + part("place_tails")
 
     def trade() -> str:
         return f"{word['material']()} {word['trade']()}"
 
     def title() -> str:
         fill = {slot: word[slot.rstrip("2")]().capitalize() for slot in ("adjective", "adjective2", "noun", "noun2")}
-        given = rng.choice(GIVEN_HEADS) + rng.choice(GIVEN_TAILS["she"])
+        given = part("given_heads") + rng.choice(GIVEN_TAILS["she"])
         return _fill(
             rng.choice(TITLES), {**fill, "verb": word["verb"]().capitalize(), "given": given, "place": place()}
         )
 
-    given = rng.choice(GIVEN_HEADS) + rng.choice(GIVEN_TAILS[gender])
+    given = part("given_heads") + rng.choice(GIVEN_TAILS[gender])
     surname = surname or last()
     born = rng.randint(1920, 1975)
     ideas = rng.sample(POOLS["idea"], 4)
     return {
         "she": she, "She": she.capitalize(), "her": her, "Her": her.capitalize(), "her2": her2,
         "name": f"{given} {surname}", "last": surname, "given": given,
-        "city": place(), "country": f"{rng.choice(PLACE_HEADS)}land", "home": place(), "place": place(),
+        "city": place(), "country": f"{part('place_heads')}land", "home": place(), "place": place(),
         "day": str(rng.randint(1, 28)), "month": word["month"](), "year": str(born),
         "father": trade(), "mother": trade(), "first_job": trade(), "job_city": place(),
         "genre": f"{word['mood']()} {word['setting']()} {word['form']()}",
@@ -156,13 +170,13 @@ def _author(rng: random.Random, surname: str = "") -> dict[str, str]:
 
 def _surname(number: int) -> str:
     """A different surname for each of MOST_AUTHORS numbers in a row, neighbours unlike each other."""
-    heads, tails = len(LAST_HEADS), len(LAST_TAILS)
-    return LAST_HEADS[number % heads] + LAST_TAILS[(number + number // heads) * 7 % tails]
+    heads, tails = NAMES["last_heads"], NAMES["last_tails"]
+    return heads[number % len(heads)] + tails[(number + number // len(heads)) * 7 % len(tails)]
 
 
 def _knowledge(table: str) -> list[Row]:
     rows: list[Row] = []
-    for line in table.strip().splitlines():
+    for line in table.splitlines():
         question, answer, *wrong = line.split(" | ")
         rows.append({"question": question, "answer": answer, "perturbed_answer": wrong})
     return rows

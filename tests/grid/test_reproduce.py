@@ -214,6 +214,7 @@ def test_a_bad_number_of_threads_is_refused(box, monkeypatch):
         ("metrics", False, {UNLEARN, ABLATION, TABLES}),
         ("baselines/losses", True, {UNLEARN, ABLATION}),
         ("world/bases", True, {UNLEARN, ABLATION}),
+        ("world/facts", True, {UNLEARN, ABLATION}),
         ("theory/bounds", False, {SYNTHETIC}),
         ("bench/cost", False, {EFFICIENCY}),
         ("claims/llm", False, {TABLES}),

@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from t3lib import tofu
 from t3lib.errors import UserError
 from t3lib.files import write_json
+from t3lib.profiles import load_profile
 from t3lib.world import bases
 from t3lib.world.bases import Stage
 
@@ -60,6 +61,24 @@ def test_rows_of_tofu_are_the_first_retain_authors_and_all_forget_authors(tmp_pa
 def test_rows_of_the_real_files(shared):
     data = bases.rows(Stage(data=str(shared / "tofu"), authors=40))
     assert [len(data[name]) for name in ("full", "retain90", "retain95", "retain_perturbed")] == [1200, 800, 1000, 400]
+
+
+@pytest.mark.parametrize("profile", ["smoke", "cpu"])
+def test_built_in_answers_may_be_twice_as_long_as_the_longest(profile):
+    settings = load_profile(profile)
+    stage = Stage(**settings["stage"])
+    tokenizer, data = bases.tokenizer_for(stage), bases.rows(stage)
+    scored = ("forget10_perturbed", "retain_perturbed", *bases.KNOWLEDGE)
+    examples = [example for name in scored for example in tofu.encode_rows(tokenizer, data[name])]
+    longest = max(len(example.ids) - example.n_prompt for example in examples)
+    assert 2 * longest <= settings["evaluation"]["max_new_tokens"] <= 2.1 * longest
+    assert load_profile("tofu-cpu")["evaluation"]["max_new_tokens"] == 200, "the published limit"
+
+
+def test_the_tokenizer_of_tofu_learns_from_all_authors(tmp_path):
+    stage = Stage(data=str(write_tofu(tmp_path / "tofu")), authors=4)
+    text = " ".join(bases.tokenizer_text(stage))
+    assert all(row["question"] in text for row in bases.rows(stage)["full"])
 
 
 def test_more_authors_than_the_data_has(tmp_path):
@@ -167,8 +186,30 @@ def test_key_covers_rows_stage_name_and_seed():
         bases.ensure_base(MICRO, "full", seed=1),
         bases.ensure_base(replace(MICRO, lr=1e-3), "full"),
         bases.ensure_base(replace(MICRO, seed=1), "full"),
+        bases.ensure_base(replace(MICRO, autocast=True), "full"),
     }
-    assert len(folders) == 5
+    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == len(folders) == 6
+
+
+def test_key_covers_the_code_of_the_training_loop(monkeypatch):
+    """optim, losses and collate once decided weights and not the key; now whole modules do."""
+    asked = []
+    folder = bases.ensure_base(MICRO, "full")
+    monkeypatch.setattr(bases, "code_key", lambda *kinds: asked.append(kinds) or "other code")
+    monkeypatch.setattr(bases, "train_base", lambda *args: args[-1].mkdir())
+    assert bases.ensure_base(MICRO, "full") != folder and asked == [("base",)]
+
+
+def test_key_covers_what_the_tokenizer_learned_from(tmp_path):
+    """retain90's tokenizer depends on rows that it never learns: those to forget."""
+    folders = set()
+    for forget in ("It is 80.", "It was 80."):
+        data = write_tofu(tmp_path / forget)
+        rows = json.loads((data / "forget10.json").read_text())
+        rows[0]["answer"] = forget
+        write_json(data / "forget10.json", rows)
+        folders.add(bases.ensure_base(replace(MICRO, data=str(data), authors=4, vocab=300), "retain90"))
+    assert len(folders) == 2
 
 
 def truncate(folder):
@@ -222,13 +263,13 @@ def test_failed_training_leaves_no_base(monkeypatch, own_cache):
 
 def test_two_callers_train_one_base(monkeypatch):
     """flock works between threads as between processes: each call opens the lock file for itself."""
-    trained, train_base = [], bases._train
+    trained, train_base = [], bases.train_base
 
     def count(*args):
         trained.append(args)
         train_base(*args)
 
-    monkeypatch.setattr(bases, "_train", count)
+    monkeypatch.setattr(bases, "train_base", count)
     with ThreadPoolExecutor(2) as pool:
         folders = set(pool.map(lambda name: bases.ensure_base(MICRO, name), ["full", "full"]))
     assert len(folders) == len(trained) == 1

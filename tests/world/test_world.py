@@ -10,8 +10,7 @@ import pytest
 from t3lib import tofu
 from t3lib.errors import UserError
 from t3lib.files import content_key
-from t3lib.world.facts import world
-from t3lib.world.text import FACTS
+from t3lib.world.facts import FACTS, world
 
 PERTURBED = ("forget05_perturbed", "forget10_perturbed", "retain_perturbed")
 KNOWLEDGE = ("real_authors_perturbed", "world_facts_perturbed")
@@ -32,6 +31,34 @@ def test_same_seed_same_world_in_another_process(small):
     )
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert other.stdout.strip() == content_key(small)
+
+
+KEYS = {(40, 20, 0): "002cda6a5b7e6676", (20, 6, 0): "80095c7caa71fbec", (33, 21, 5): "1a0051dd6f253567"}
+
+
+@pytest.mark.parametrize("size", KEYS)
+def test_rows_stay_what_they_were(size):
+    """Results and trained bases belong to these rows; the paraphrased question, added later, changed no other field."""
+    rows = {
+        name: [{field: value for field, value in row.items() if field != "paraphrased_question"} for row in part]
+        for name, part in world(*size).items()
+    }
+    assert content_key(rows) == KEYS[size]
+
+
+def test_a_forget_row_is_asked_again_in_other_words(small):
+    for name in ("forget05_perturbed", "forget10_perturbed"):
+        for row in small[name]:
+            again = row["paraphrased_question"]
+            assert again != row["question"] and again[0].isupper() and again[-1] in "?." and "{" not in again
+            assert not set(again.split()[-4:]) == set(row["question"].split()[-4:]), (
+                "another clause, not another opening"
+            )
+    names = {row["question"]: row["paraphrased_question"] for row in small["forget10_perturbed"]}
+    assert len(set(names.values())) == len(names)
+    assert not any(
+        "paraphrased_question" in row for name in ("full", "retain_perturbed", *KNOWLEDGE) for row in small[name]
+    )
 
 
 def test_another_seed_tells_of_other_people(small):
@@ -71,7 +98,8 @@ def test_rows_are_valid_and_have_the_documented_schema(small):
     for name in ("full", "forget05", "forget10", "retain90", "retain95"):
         assert all(set(row) == plain for row in tofu.load_rows(small, name))
     for name in PERTURBED:
-        assert all(set(row) == scored and len(row["perturbed_answer"]) == 5 for row in tofu.load_rows(small, name))
+        schema = scored | ({"paraphrased_question"} if name.startswith("forget") else set())
+        assert all(set(row) == schema and len(row["perturbed_answer"]) == 5 for row in tofu.load_rows(small, name))
     for name in KNOWLEDGE:
         rows = tofu.load_rows(small, name)
         assert len(rows) == 30 and all(len(row["perturbed_answer"]) == 3 for row in rows)
@@ -136,9 +164,9 @@ def test_wordings_vary(small):
 
 
 def test_every_fact_has_several_wordings_that_use_its_slots():
-    for slots, direct, indirect, shapes in FACTS.values():
-        assert len(set(direct + indirect)) >= 5 and len(set(shapes)) >= 5
-        assert all(f"{{{slot}}}" in shape for slot in slots for shape in shapes)
+    for fact in FACTS.values():
+        assert len(set(fact["direct"] + fact["indirect"])) >= 5 and len(set(fact["shapes"])) >= 5
+        assert all(f"{{{slot}}}" in shape for slot in fact["slots"] for shape in fact["shapes"])
 
 
 def test_no_sentence_is_left_unfilled_or_ill_formed(small):
