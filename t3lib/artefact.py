@@ -129,12 +129,12 @@ def _read(config: Path, weights: Path) -> tuple[dict[str, Any], dict[str, Tensor
 def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Tensor:
     """A or B of an open file, once its size, kind of number and values are known to be good."""
     shape = [settings.get(size) for size in SHAPES[name]]
-    found = file.get_slice(name) if name in set(file.keys()) else None
-    if found is None or found.get_shape() != shape:  # before anything of these sizes is allocated
-        reason = f"{name} should be {shape} by its config, found {found and found.get_shape()}"
+    saved = file.get_slice(name) if name in set(file.keys()) else None
+    if saved is None or saved.get_shape() != shape:  # before anything of these sizes is allocated
+        reason = f"{name} should be {shape} by its config, found {saved and saved.get_shape()}"
         raise UserError(f"{where}: {reason}")
-    if found.get_dtype() not in DTYPES:
-        raise UserError(f"{where}: {name} holds {found.get_dtype()}, not one of {', '.join(DTYPES)}")
+    if saved.get_dtype() not in DTYPES:
+        raise UserError(f"{where}: {name} holds {saved.get_dtype()}, not one of {', '.join(DTYPES)}")
     tensor: Tensor = file.get_tensor(name)
     if not tensor.isfinite().all():
         raise UserError(f"{where}: {name} holds NaN or infinity")

@@ -3,13 +3,14 @@
 import argparse
 import shlex
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from t3lib import profiles, results, tofu
 from t3lib.errors import UserError, printable
-from t3lib.files import read_json, write_json
+from t3lib.files import cache_dir, read_json, write_json
 from t3lib.models import load_model
 from t3lib.settings import fit_settings
 from t3lib.study import study
@@ -71,17 +72,20 @@ def unlearn(args: argparse.Namespace) -> None:
     tofu.check_disjoint(forget, retain)
     model, tokenizer = model_of(args, args.model)
     start = time.perf_counter()
-    unlearned = train_head(
-        model,
-        tokenizer,
-        forget,
-        retain,
-        temperature=args.temperature,
-        attention_mask=args.attention_mask,
-        allow_sharpening=args.allow_sharpening,
-        split=args.split,
-        **settings,
-    )
+    # On disk while the head is trained, for in memory they would grow with the rows; then gone.
+    with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as features:
+        unlearned = train_head(
+            model,
+            tokenizer,
+            forget,
+            retain,
+            temperature=args.temperature,
+            attention_mask=args.attention_mask,
+            allow_sharpening=args.allow_sharpening,
+            split=args.split,
+            cache=features,
+            **settings,
+        )
     head = unlearned.heads[0]
     head.save_pretrained(args.out, overwrite=False)
     print(f"head with {head.num_parameters:,} parameters trained on {len(forget)} forget and {len(retain)} retain rows "

@@ -239,9 +239,9 @@ def _fill(folder: Path, counts: Tensor, extract: Callable[[Sequence[int], Keep],
         if path.name != _shard_name(path.read_bytes()):
             log.warning("features: %s is damaged; extracting its rows again", path)
             path.unlink()
-    found = _shards(folder, counts)
-    missing = [row for row in range(len(counts)) if row not in found]
-    if found and missing:
+    kept = _shards(folder, counts)
+    missing = [row for row in range(len(counts)) if row not in kept]
+    if kept and missing:
         log.warning("features: %d of %d rows are left to extract in %s", len(missing), len(counts), folder)
 
     def keep(rows: list[int], values: Tensor) -> None:
@@ -250,10 +250,10 @@ def _fill(folder: Path, counts: Tensor, extract: Callable[[Sequence[int], Keep],
             handle.write(content)
 
     extract(missing, keep)
-    found = _shards(folder, counts)
+    kept = _shards(folder, counts)
     with atomic_write(folder / "x.bin", "wb") as handle:
         for row in range(len(counts)):
-            handle.write(found[row].reshape(-1).view(torch.uint8).numpy().data)
+            handle.write(kept[row].reshape(-1).view(torch.uint8).numpy().data)
 
 
 def _shard_name(content: bytes) -> str:
@@ -262,11 +262,11 @@ def _shard_name(content: bytes) -> str:
 
 def _shards(folder: Path, counts: Tensor) -> dict[int, Tensor]:
     """The features of every row that a shard holds, (its tokens, d), memory-mapped."""
-    found: dict[int, Tensor] = {}
+    kept: dict[int, Tensor] = {}
     for path in folder.glob("shard-*.safetensors"):
         shard = safetensors.torch.load_file(path)
-        found |= zip(shard["rows"].tolist(), shard["x"].split(counts[shard["rows"]].tolist()))
-    return found
+        kept |= zip(shard["rows"].tolist(), shard["x"].split(counts[shard["rows"]].tolist()))
+    return kept
 
 
 def _is_whole(whole: Path, key: Path) -> bool:

@@ -37,7 +37,7 @@ FEATURES = ("features", "pooling", "models", "tofu")
 CODE: dict[str, tuple[str, ...]] = {
     "base": ("world.bases", *TRAINING),
     "features": FEATURES,
-    "head": ("classifier", "head", "settings", *FEATURES),
+    "head": ("classifier", "head", *FEATURES),
     "unlearned": ("baselines.unlearn", "baselines.assistant", "models", *TRAINING),
     "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
     "rows": ("world",),

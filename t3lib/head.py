@@ -158,6 +158,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         return head.eval()
 
     def extra_repr(self) -> str:
+        """What `repr` says of this head."""
         return f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, rank={self.rank}, prior={self.prior!r}"
 
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -96,6 +97,20 @@ def test_of_two_unlearnings_with_one_out_the_second_says_that_it_came_second(pla
     assert cli.main(own_rows(place, out, "--epochs", "1", "--warmup-epochs", "0")) == 2
     assert "exists already" in capsys.readouterr().err
     assert T3Head.from_pretrained(out).vocab_size == 50
+
+
+def test_features_lie_on_disk_while_t3_unlearn_trains_and_are_gone_afterwards(place, tmp_path, monkeypatch):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    extract, mapped = unlearning.extract_features, []
+
+    def watched(*args, **kwargs):
+        features = extract(*args, **kwargs)
+        mapped.append(str(tmp_path / "cache" / "features") in Path("/proc/self/maps").read_text())
+        return features
+
+    monkeypatch.setattr(unlearning, "extract_features", watched)
+    assert cli.main(own_rows(place, tmp_path / "head", "--epochs", "1", "--warmup-epochs", "0")) == 0
+    assert mapped == [True] and not list((tmp_path / "cache" / "features").iterdir())
 
 
 def test_text_of_others_cannot_command_the_terminal(place, tmp_path, capsys, monkeypatch):

@@ -88,7 +88,7 @@ OPEN: dict[str, set[str]] = {
     "sizes": {"all", "claims", "command line", "method", "report"},
     "ideas": {"arguments", "bench.decode", "claims."},
     "docstrings": {
-        *("arguments.", "claims.", "cli.", "grid.", "head.", "report."),
+        *("arguments.", "claims.", "cli.", "grid.", "report."),
         "commands.",
     },
     "private": {
