@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -258,3 +259,51 @@ def data_folder(stand, tmp_path):
     (folder / "idontknow.json").unlink()
     (folder / "idontknow.jsonl").write_text("\n".join(stand.idk))
     return str(folder)
+
+
+CHANGES = {
+    "model": {"identity": {"full": "another model", "retain90": "the reference"}},
+    "forget rows": {"forget": [{"question": "Who?", "answer": "Nobody."}]},
+    "retain rows": {"retain": [{"question": "Who?", "answer": "Nobody."}]},
+    "idk answers": {"idk": ["I forgot."]},
+    "attention mask": {"evaluation": study.EVALUATION | {"attention_mask": "openunlearning"}},
+}
+
+
+@pytest.mark.parametrize("method", ["NPO", "ULD", "T3"])
+def test_the_key_of_an_unlearned_model_covers_all_that_decides_it(stand, method, monkeypatch):
+    known = unlearned.unlearned_key(stand, method, FAST, 1)
+    others = [unlearned.unlearned_key(replace(stand, **change), method, FAST, 1) for change in CHANGES.values()]
+    others += [unlearned.unlearned_key(stand, method, FAST, 2), unlearned.unlearned_key(stand, method, {}, 1)]
+    with monkeypatch.context() as patch:
+        patch.setattr(unlearned, "code_key", lambda *kinds: f"other code of {kinds}")
+        others.append(unlearned.unlearned_key(stand, method, FAST, 1))
+    assert len({known, *others}) == 1 + len(others)
+    assert unlearned.unlearned_key(stand, method, dict(FAST), 1) == known
+
+
+def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
+    """Asked again for: another model, rows, attention mask, length of text, code; not for the kind of truth ratio."""
+    asked = []
+
+    def score(model, tokenizer, rows, **options):
+        asked.append(options)
+        return [{"sets": {}, "T": None, "rows": {}, "settings": {}}]
+
+    monkeypatch.setattr(study, "score", score)
+    rows = {"forget": stand.evaluation_rows["forget"]}
+
+    def ask(key="a model", rows=rows, generate=True, **change):
+        before = len(asked)
+        options = {"evaluation": study.EVALUATION | change, "generate": generate}
+        study.scored([key], lambda _: study.Asked(None, None), rows, **options)
+        return len(asked) > before
+
+    assert ask() and not ask() and not ask(truth_ratio="arithmetic")
+    assert (
+        ask(key="another model") and ask(rows={"forget": rows["forget"][1:]}) and ask(rows={"retain": rows["forget"]})
+    )
+    assert ask(attention_mask="openunlearning") and ask(max_new_tokens=7) and ask(generate=False)
+    assert not ask(generate=False, max_new_tokens=8), "without text its length does not matter"
+    monkeypatch.setattr(study, "code_key", lambda *kinds: f"other code of {kinds}")
+    assert ask()
