@@ -19,7 +19,7 @@ import pytest
 import websocket
 from conftest import ROOT
 
-from t3lib.report.page import write_page
+from t3lib.report import page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(
@@ -184,7 +184,7 @@ def test_the_page_of_results(tmp_path):
         (tmp_path / part).symlink_to(profile / part)
     browser = Browser(tmp_path / "chromium")
     try:
-        browser.ask("Page.navigate", url=write_page(tmp_path).as_uri())
+        browser.ask("Page.navigate", url=page.write(tmp_path).as_uri())
         wait_for(lambda: browser.value("document.querySelectorAll('.card').length"), 60, "answers side by side")
         for section in ("claims", "tables", "figures", "answers-of-all", "provenance"):
             browser.value(f"document.getElementById('{section}').scrollIntoView() ?? true")

@@ -1,146 +1,82 @@
-"""`results/<profile>/index.html`: one file with tables, figures, claims, provenance and every answer side by side.
+"""`results/<profile>/index.html`: one page that says what was run and what came out, from the files of a folder alone.
 
-It opens without a server and loads nothing: styles, script, figures and data are inside. All text that a model or a
-data set wrote goes through `escape` or, in the browser of answers, through textContent; neither can become markup.
+It opens without a server and loads nothing: styles, script, figures and answers are inside; links lead to the CSV
+files, runs and executed notebooks beside it. Every text that a model or a data set wrote is escaped by the template
+or, in the browser of answers, set as text; it cannot become markup.
 """
 
 import base64
-import json
+import re
 from collections.abc import Mapping, Sequence
-from html import escape
+from html import unescape
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
+from markupsafe import Markup
 
 from t3lib import results
 from t3lib.files import atomic_write, read_json
+from t3lib.names import SPLITS, VERDICTS
 from t3lib.report import render, tables
 
-LONG = ("tofu_per_seed", "forget_quality", "tofu_by_seeds", "synthetic", "bounds")  # folded until asked for
-FIGURES = {
-    "architecture": "Figure 1. The base stays frozen; A and B are all that is trained.",
-    "temperature": "Forget Quality and MU-ROUGE against the temperature, ours and the paper's.",
-    "tradeoff": "Forgetting against keeping: every method, every seed. Top right is best.",
-    "per_seed": "Forget Quality seed by seed.",
-    "runtime": "Seconds to unlearn.",
-}
-SETS = ("forget", "retain", "ra", "wf")
-
-STYLE = """
-:root{color-scheme:light;--ink:#222;--mute:#666;--line:#ddd;--ours:#e8f0fa}
-body{font:15px/1.5 system-ui,sans-serif;color:var(--ink);max-width:72rem;margin:0 auto;padding:0 1rem 4rem}
-h1{margin:1.5rem 0 .2rem}h2{margin:2.5rem 0 .5rem;border-bottom:1px solid var(--line)}
-nav a{margin-right:1rem}.mute{color:var(--mute)}.scroll{overflow-x:auto;margin:1rem 0}
-table{border-collapse:collapse;font-size:13px}td{border-top:1px solid #eee}caption{caption-side:top;color:var(--mute)}
-td{vertical-align:top}
-figure{margin:1.5rem 0}figure img{max-width:100%;height:auto}figcaption{color:var(--mute)}
-summary{cursor:pointer;color:var(--mute)}
-.filters{position:sticky;top:0;background:#fff;padding:.6rem 0;border-bottom:1px solid var(--line);display:flex;
-flex-wrap:wrap;gap:.8rem;z-index:1}.filters label{font-size:13px;color:var(--mute)}
-.filters select,.filters input{display:block;font:inherit}
-.card{border:1px solid var(--line);border-radius:6px;padding:.7rem .9rem;margin:.8rem 0}
-.card dl{display:grid;grid-template-columns:8rem 3.2rem 1fr;gap:.15rem .6rem;margin:0;font-size:14px}
-.card dt{color:var(--mute)}.card dd{margin:0;overflow-wrap:anywhere}.card .q{font-weight:600;margin-bottom:.4rem}
-.T3{background:var(--ours)}.right{color:#00664b}.wrong{color:#9a3412;font-weight:700}
-button{font:inherit;padding:.3rem .8rem}
-"""
-
-SCRIPT = """
-const data = JSON.parse(document.getElementById('answers').textContent);
-const $ = id => document.getElementById(id);
-const make = (tag, text, kind) => { const e = document.createElement(tag); e.textContent = text;
-  if (kind) e.className = kind; return e; };
-const option = ([value, text]) => { const e = make('option', text); e.value = value; return e; };
-const fill = (id, pairs) => $(id).replaceChildren(...pairs.map(option));
-const setNames = {forget: 'forget rows', retain: 'retain rows', ra: 'real authors', wf: 'world facts'};
-let shown = 20;
-function methods() { return Object.keys((data[$('split').value] || {forget: {by: {}}}).forget.by); }
-function draw() {
-  const part = (data[$('split').value] || {})[$('set').value];
-  const list = $('list'); list.replaceChildren();
-  if (!part) { $('count').textContent = 'no generated answers are stored for this choice'; return; }
-  const limit = Number($('limit').value), method = $('method').value, want = $('want').value;
-  const words = $('find').value.toLowerCase();
-  const hits = part.q.map((q, i) => i).filter(i => {
-    const by = part.by[method]; if (!by) return false;
-    if (want === 'right' && !(by.r[i] >= limit)) return false;
-    if (want === 'wrong' && !(by.r[i] < limit)) return false;
-    return !words || (part.q[i] + ' ' + part.a[i] + ' ' + by.g[i]).toLowerCase().includes(words);
-  });
-  $('count').textContent = hits.length + ' of ' + part.q.length + ' rows';
-  for (const i of hits.slice(0, shown)) {
-    const card = make('div', '', 'card'), lines = document.createElement('dl');
-    card.append(make('div', part.q[i], 'q'), lines);
-    lines.append(make('dt', 'Truth'), make('dd', ''), make('dd', part.a[i]));
-    for (const [name, by] of Object.entries(part.by)) {
-      const kind = by.r[i] >= limit ? 'right' : 'wrong', ours = name.startsWith('T3') ? 'T3' : '';
-      const score = make('dd', by.r[i].toFixed(2), kind + ' ' + ours);
-      lines.append(make('dt', name, ours), score, make('dd', by.g[i], ours));
-    }
-    list.append(card);
-  }
-  $('more').hidden = hits.length <= shown;
-}
-function restart() { shown = 20; draw(); }
-function newSplit() {
-  fill('method', methods().map(m => [m, m]));
-  $('method').value = methods().at(-1) || '';
-  restart();
-}
-fill('split', Object.keys(data).map(s => [s, s]));
-fill('set', Object.entries(setNames));
-$('split').onchange = newSplit;
-for (const id of ['set', 'method', 'want']) $(id).onchange = restart;
-for (const id of ['find', 'limit']) $(id).oninput = restart;
-$('more').onclick = () => { shown += 50; draw(); };
-newSplit();
-"""
-
-FILTERS = """<div class="filters">
-<label>split<select id="split"></select></label><label>rows<select id="set"></select></label>
-<label>method<select id="method"></select></label>
-<label>its answer is<select id="want"><option value="all">right or wrong</option><option value="right">right</option>
-<option value="wrong">wrong</option></select></label>
-<label>right from ROUGE-L<input id="limit" type="number" min="0" max="1" step="0.05" value="0.75"></label>
-<label>containing<input id="find" type="search"></label><span id="count" class="mute" role="status"></span></div>
-<div id="list"></div><button id="more" hidden>Show more</button>"""
+SETS = {"forget": "rows to forget", "retain": "rows to keep", "ra": "real authors", "wf": "world facts"}
 
 
-def write_page(folder: str | Path, *, title: str = "T3 companion") -> Path:
+class Part(NamedTuple):
+    """A part of the page: figures by glob, tables that are open, tables that are folded."""
+
+    key: str
+    title: str
+    figures: tuple[str, ...] = ()
+    tables: tuple[str, ...] = ()
+    folded: tuple[str, ...] = ()
+
+
+STORY = (  # the answers come after the first part, the claims after the last
+    Part("temper", "Why temper", ("temperature", "tradeoff"), ("temperature",), ("temperature_vs_paper",)),
+    Part(
+        "table-1", "Every method", ("per_seed", "truth_ratios--*", "truth_ratios_by_T--*"), ("tofu",),
+        ("tofu_vs_paper", "tofu_by_seeds", "tofu_per_seed", "forget_quality"),
+    ),
+    Part("audit", "The audit", ("audit*", "leak*"), ("audit", "leak")),
+    Part("costs", "What it costs", ("runtime", "cost_*"), ("runtime", "parameters"), ("benchmarks*",)),
+    Part("choices", "T3's other choices", (), ("ablations",)),
+    Part("theory", "The theory, computed",
+        ("architecture", "figure*", "bounds", "slopes"), (), ("synthetic*", "bounds"),
+    ),
+)  # fmt: skip
+
+
+def write(folder: str | Path, *, title: str = "") -> Path:
     """Build `folder`/index.html from its runs/, tables/*.csv, figures/*.svg and data.json; what is missing is left out.
 
-    A damaged run file is named on the page rather than shown.
+    A damaged run file is named on the page rather than shown. Without a title the folder's name is the profile's.
     """
     folder = Path(folder)
     corrupt: list[str] = []
     runs = results.read_runs(folder / "runs", corrupt=corrupt)
     texts = read_json(folder / "data.json") if (folder / "data.json").is_file() else {}
-    shown = {name: _table(folder / "tables" / f"{name}.csv", caption) for name, caption in tables.CAPTIONS.items()}
-    claims, rest = shown.pop("claims"), "\n".join(shown.values())
-    figures = "\n".join(_figure(path) for path in _figures(folder / "figures"))
-    parts = {
-        "claims": ("Claims", claims),
-        "tables": ("Tables", rest),
-        "figures": ("Figures", figures),
-        "answers-of-all": ("Answers side by side", FILTERS if runs and texts else ""),
-        "provenance": ("Provenance", _provenance(runs, corrupt)),
-    }
-    present = {key: part for key, part in parts.items() if part[1].strip()}
-    links = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, (name, _) in present.items())
-    sections = "".join(f'<h2 id="{key}">{escape(name)}</h2>\n{body}\n' for key, (name, body) in present.items())
-    policy = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
-    script = f'<script type="application/json" id="answers">{_embedded(answers(runs, texts))}</script>\n'
-    script += f"<script>{SCRIPT}</script>\n" if "answers-of-all" in present else ""
+    manifest = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
+    frame = results.tidy(runs)
+    page = render.TEMPLATES.get_template("page.html").render(
+        title=title or f"T3 companion: results of profile {folder.resolve().name}",
+        run=_what_was_run(frame, runs, manifest),
+        headline=[_headline(frame, split) for split in SPLITS if (frame["split"] == split).any()],
+        parts=[part for entry in STORY if any((part := _part(folder, entry))[name] for name in ("figures", "tables"))],
+        first=STORY[0].key,
+        answers=answers(runs, texts),
+        sets=SETS,
+        claims=_claims(folder / "tables" / "claims.csv"),
+        verdicts=VERDICTS,
+        provenance=_provenance(runs),
+        failed=[f"{results.name_of(run)}: {run['error']}" for run in runs if run["status"] == "failed"],
+        corrupt=[Path(line.partition(": ")[0]).name for line in corrupt],
+        notebooks=sorted(path.name for path in (folder / "notebooks").glob("*.ipynb")),
+        linked=[place for place in ("tables", "runs", "figures", "notebooks") if (folder / place).is_dir()],
+    )
     with atomic_write(folder / "index.html") as handle:
-        handle.write(
-            f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{escape(title)}</title>\n'
-            f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
-            f'<meta name="viewport" content="width=device-width,initial-scale=1">\n'
-            f"<style>{STYLE}</style></head><body>\n"
-            f'<h1>{escape(title)}</h1>\n<p class="mute">Temper-Then-Tilt unlearning, arXiv 2602.10217: '
-            f"{len(runs)} runs.</p>\n<nav>{links}</nav>\n{sections}{script}</body></html>\n"
-        )
+        handle.write(page)
     return folder / "index.html"
 
 
@@ -150,48 +86,91 @@ def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict
     T3 appears at the split's tuned T; a run whose rows are not those of `texts` is left out.
     """
     frame = results.tidy(runs)
+    tuned = {split: tables.tuned_temperature(frame, split) for split in SPLITS}
     found: dict[str, Any] = {}
     for run in runs:
-        T = tables.tuned_temperature(frame, run["split"])
-        if run["status"] != "ok" or (run["method"] == "T3" and run["T"] != T):
+        other_dial = run["method"] == "T3" and (run["T"] != tuned[run["split"]] or run["w"] not in (None, 1))
+        if run["status"] != "ok" or other_dial:
             continue
         label = run["method"] if run["T"] is None else f"{run['method']}, T = {run['T']:g}"
-        for name in SETS:
-            rows, records = texts.get(run["split"] if name == "forget" else name, []), run["records"].get(name, [])
+        for part in SETS:
+            rows, records = texts.get(run["split"] if part == "forget" else part, []), run["records"].get(part, [])
             if not rows or len(rows) != len(records) or "generation" not in records[0]:
                 continue
             entry = found.setdefault(run["split"], {}).setdefault(
-                name, {"q": [row["question"] for row in rows], "a": [row["answer"] for row in rows], "by": {}}
+                part, {"q": [row["question"] for row in rows], "a": [row["answer"] for row in rows], "by": {}}
             )
-            said = {"g": [row["generation"] for row in records], "r": [round(row["rouge"], 3) for row in records]}
-            entry["by"].setdefault(label, said)
+            generated = [record["generation"] for record in records]
+            entry["by"].setdefault(label, {"g": generated, "r": [round(record["rouge"], 3) for record in records]})
     return found
 
 
-def _table(path: Path, caption: str) -> str:
+def _what_was_run(
+    frame: pd.DataFrame, runs: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The first lines of the page."""
+    first = runs[0]["parameters"].get("data", "") if runs else ""
+    data = {"builtin": "the built-in world of invented authors", "hub": "TOFU"}.get(first, "TOFU's text")
+    cold = manifest.get("cold") or {}
+    return {
+        "runs": len(runs),
+        "failed": int((frame["status"] == "failed").sum()),
+        "methods": frame["method"].nunique(),
+        "seeds": frame[frame["method"].isin(tables.UNLEARNING)]["seed"].nunique(),
+        "data": data,
+        "minutes": cold["seconds"] / 60 if cold else None,
+    }
+
+
+def _headline(frame: pd.DataFrame, split: str) -> dict[str, Any]:
+    """Original, the three best baselines, T3 and Retrained of a split, with the test behind Forget Quality."""
+    runs = tables.at_tuned_temperature(frame)[lambda runs: (runs["split"] == split) & runs["fq"].notna()]
+    by = runs.groupby("method")
+    means = by[["fq", "ks_statistic", "mu_rouge", "mu"]].mean().assign(T=by["T"].first())
+    rows = {row["method"]: row for row in tables.leaders(means, 3).reset_index().to_dict("records")}
+    baselines = [method for method in rows if method not in tables.FRAME]
+    return {
+        "split": render.VALUES[split],
+        "seeds": int(by["seed"].nunique().max()) if len(runs) else 0,
+        "n": int(runs["n_forget"].max()) if len(runs) else 0,
+        "rows": rows.values(),
+        "best": rows[baselines[0]] if baselines else None,
+        **{method.lower(): rows.get(method) for method in tables.FRAME},
+    }
+
+
+def _part(folder: Path, part: Part) -> dict[str, Any]:
+    """The figures and tables of a part that the folder holds."""
+    figures = [path for pattern in part.figures for path in sorted((folder / "figures").glob(f"{pattern}.svg"))]
+    shown: list[dict[str, Any]] = []
+    for names, folded in ((part.tables, False), (part.folded, True)):
+        for path in (path for pattern in names for path in sorted((folder / "tables").glob(f"{pattern}.csv"))):
+            frame = tables.ran(pd.read_csv(path, keep_default_na=False, na_values=[""]))
+            caption = tables.CAPTIONS.get(path.stem, path.stem.replace("_", " "))
+            if len(frame):
+                html = Markup(render.html(frame, caption=caption))
+                shown.append({"name": path.stem, "caption": caption, "html": html, "folded": folded})
+    return part._asdict() | {"figures": [_figure(path) for path in figures], "tables": shown}
+
+
+def _figure(path: Path) -> dict[str, str]:
+    """A figure's data URI and its caption, which `save_figure` left in the file as its title."""
+    text = path.read_text(encoding="utf-8")
+    title = re.search(r"<dc:title>(.*?)</dc:title>", text, re.S)
+    caption = unescape(title[1]) if title else path.stem.replace("_", " ").replace("--", ", ")
+    return {"caption": caption, "name": path.stem, "source": base64.b64encode(text.encode()).decode("ascii")}
+
+
+def _claims(path: Path) -> list[dict[str, str]]:
+    """The rows of the table of claims; those about other models than the paper's stand behind their claim."""
     if not path.is_file():
-        return ""
-    frame = pd.read_csv(path, keep_default_na=False, na_values=[""])
-    if frame.empty:
-        return ""
-    html = f'<div class="scroll">{render.html(frame, caption=caption)}</div>'
-    return f"<details><summary>{escape(caption)}</summary>{html}</details>" if path.stem in LONG else html
+        return []
+    columns = dict.fromkeys(("id", "where", "claim", "printed", "verdict", "numbers", "scale", "note"), "")
+    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    return [columns | row for row in frame.to_dict("records")]
 
 
-def _figures(folder: Path) -> list[Path]:
-    order = list(FIGURES)
-    known = sorted(folder.glob("*.svg"))
-    return sorted(known, key=lambda path: (order.index(path.stem) if path.stem in order else len(order), path.stem))
-
-
-def _figure(path: Path) -> str:
-    source = base64.b64encode(path.read_bytes()).decode("ascii")
-    caption = escape(FIGURES.get(path.stem, path.stem.replace("_", " ").replace("--", " ")))
-    image = f'<img alt="{caption}" src="data:image/svg+xml;base64,{source}">'
-    return f"<figure>{image}<figcaption>{caption}</figcaption></figure>"
-
-
-def _provenance(runs: Sequence[Mapping[str, Any]], corrupt: Sequence[str]) -> str:
+def _provenance(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     """What the runs share and where they differ: each fact with the values that occur."""
     facts: dict[str, set[str]] = {}
     for run in runs:
@@ -199,21 +178,6 @@ def _provenance(runs: Sequence[Mapping[str, Any]], corrupt: Sequence[str]) -> st
         for key in ("git_commit", "dirty", "device", "threads", "model", "model_revision", "data"):
             facts.setdefault(key, set()).add(str(origin.get(key)))
         facts.setdefault("date", set()).add(str(origin.get("date"))[:10])
-        for name, version in (origin.get("versions") or {}).items():
-            facts.setdefault(name, set()).add(str(version))
-    values = {key: escape(", ".join(sorted(found))) for key, found in facts.items()}
-    rows = "".join(f"<tr><th>{escape(key)}</th><td>{text}</td></tr>" for key, text in values.items())
-    failed = [
-        f"{results.run_name(run['method'], run['split'], run['T'], run['seed'])}: {run['error']}"
-        for run in runs
-        if run["status"] == "failed"
-    ]
-    lost = "".join(f"<li>{escape(line)}</li>" for line in (*failed, *(Path(c).name for c in corrupt)))
-    table = f'<div class="scroll"><table>{rows}</table></div>' if rows else ""
-    return table + (f"<p>Runs without numbers:</p><ul>{lost}</ul>" if lost else "")
-
-
-def _embedded(value: Any) -> str:
-    """JSON that cannot end the script element it stands in, whatever its strings hold."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+        for package, version in (origin.get("versions") or {}).items():
+            facts.setdefault(package, set()).add(str(version))
+    return {key.replace("_", " "): ", ".join(sorted(values)) for key, values in facts.items()}

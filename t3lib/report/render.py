@@ -53,6 +53,7 @@ TEX_TEMPLATES = TEMPLATES.overlay(  # braces and percent signs are LaTeX's
     block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
     comment_start_string="<#", comment_end_string="#>",
 )  # fmt: skip
+TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}  # keys keep their order
 TEMPLATES.filters["tex"] = lambda text: text.translate(TEX)
 TEMPLATES.filters["markdown"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
 

@@ -14,6 +14,7 @@ from t3lib.results import paper_table
 
 SUMMARY = ("fq", "mu_rouge", "mu")
 UNLEARNING = METHODS[2:]
+FRAME = ("Original", "T3", "Retrained")  # what every comparison begins and ends with
 TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
 PAPER_TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)
 ROUNDING = 5e-4  # half a unit of the paper's last printed digit
@@ -153,6 +154,22 @@ def paper_disagreements(table1: pd.DataFrame, table4: pd.DataFrame, *, tolerance
         if abs(row[name] - row[f"{name}_seeds"]) > tolerance + 1e-9
     ]
     return pd.DataFrame(rows, columns=["split", "method", "metric", "table1", "table4"])
+
+
+def leaders(means: pd.DataFrame, count: int) -> pd.DataFrame:
+    """Of a table of means by method what a reader wants first: Original, the best baselines, T3, Retrained.
+
+    The `count` baselines are those of the highest Forget Quality; what did not run is left out.
+    """
+    ran = means.dropna(subset=["fq"])
+    best = ran.drop(index=[*FRAME], errors="ignore").sort_values("fq", ascending=False).index[:count]
+    return ran.reindex([name for name in ("Original", *best, "T3", "Retrained") if name in ran.index])
+
+
+def ran(table: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a table that hold a number: those of methods that did not run are left out."""
+    numbers = table.drop(columns=["split", "method", "seeds", "setting"], errors="ignore")
+    return table[(numbers.notna() & (numbers != "")).any(axis=1)] if "method" in table else table
 
 
 def main_runs(frame: pd.DataFrame) -> pd.DataFrame:

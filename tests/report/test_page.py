@@ -33,7 +33,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def html(folder):
-    return page.write_page(folder, title="A & <B>").read_text(encoding="utf-8")
+    return page.write(folder, title="A & <B>").read_text(encoding="utf-8")
 
 
 class Reader(HTMLParser):
@@ -49,20 +49,31 @@ class Reader(HTMLParser):
 def test_self_contained(html):
     reader = Reader()
     reader.feed(html)
-    assert reader.links and all(link.startswith(("data:", "#")) for link in reader.links)
+    loaded = [value for _, attributes in reader.tags for key, value in attributes.items() if key in ("src", "data")]
+    assert loaded and all(link.startswith("data:") for link in loaded), "nothing is fetched"
+    assert not [link for link in reader.links if ":" in link and not link.startswith("data:")], (
+        "no link leaves the folder"
+    )
     assert {tag for tag, _ in reader.tags}.isdisjoint({"link", "iframe", "object", "embed", "b"})
     assert "@import" not in html and "fetch(" not in html and "innerHTML" not in html
     assert "default-src 'none'" in html
 
 
 def test_nothing_written_by_a_model_becomes_markup(html):
-    assert html.count("<script") == 2 and "alert('x')</script>" not in html
+    assert html.count("<script") == 3 and "alert('x')</script>" not in html
     assert "<title>A &amp; &lt;B&gt;</title>" in html
     assert html.count("&lt;script&gt;alert") == 2, "the claim and the failed run's error"
 
 
 def test_sections(html):
-    for word in ("Claims", "Tables", "Figures", "Answers side by side", "Provenance", "data:image/svg+xml;base64"):
+    for word in (
+        "What came out",
+        "Every method",
+        "Claims",
+        "Answers side by side",
+        "Provenance",
+        "image/svg+xml;base64",
+    ):
         assert word in html
     assert "NPO--forget10--Tnone--seed3: oh" in html and "World facts" in html
 
@@ -91,13 +102,46 @@ def test_rows_of_another_data_set_are_left_out():
 
 
 def test_an_empty_folder_makes_a_page(tmp_path):
-    text = page.write_page(tmp_path).read_text()
+    text = page.write(tmp_path).read_text()
     assert "0 runs" in text and "Answers side by side" not in text and "<h2" not in text
 
 
 def test_a_damaged_run_is_named(tmp_path):
     results.write_run(tmp_path / "runs", fabricate("NPO", "forget10", None, 1)).write_text("{")
-    assert "NPO--forget10--Tnone--seed1.json" in page.write_page(tmp_path).read_text()
+    assert "NPO--forget10--Tnone--seed1.json" in page.write(tmp_path).read_text()
+
+
+def test_the_story_is_in_its_order_and_has_its_landmarks(html):
+    reader = Reader()
+    reader.feed(html)
+    ids = [attributes["id"] for tag, attributes in reader.tags if tag == "h2"]
+    assert ids == ["headline", "answers-side-by-side", "table-1", "theory", "claims", "provenance"]
+    assert [tag for tag, _ in reader.tags].count("main") == 1 and 'class="skip" href="#main"' in html
+    heads = [attributes for tag, attributes in reader.tags if tag == "th"]
+    assert heads and all(attributes.get("scope") in ("row", "col", "colgroup") for attributes in heads)
+    assert all(attributes.get("alt") for tag, attributes in reader.tags if tag == "img")
+    assert "prefers-color-scheme: dark" in html and "max-width: 40rem" in html
+
+
+def test_the_headline_says_what_t3_costs(html, folder):
+    frame = tables.at_tuned_temperature(results.tidy(results.read_runs(folder / "runs")))
+    means = frame[frame["split"] == "forget10"].groupby("method")[["fq", "ks_statistic", "mu"]].mean()
+    words = " ".join(html.split())
+    assert f"D = {means.ks_statistic['T3']:.2f}" in words and "n = 80 questions" in words
+    assert f"falls from {means.mu['Original']:.2f} to {means.mu['T3']:.2f}" in words
+
+
+def test_links_lead_to_files_that_exist(html, folder):
+    reader = Reader()
+    reader.feed(html)
+    files = [link for link in reader.links if not link.startswith(("data:", "#"))]
+    assert "tables/tofu.csv" in files
+    assert [link for link in files if not (folder / link).exists()] == []
+
+
+def test_the_caption_of_a_figure_is_the_one_in_its_file(html):
+    caption = architecture().get_label()
+    assert f"<figcaption>{caption}</figcaption>" in html and f'alt="{caption}"' in html
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium here")
@@ -107,4 +151,7 @@ def test_in_a_browser(folder, html, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.count('class="card"') == 20 and "40 of 40 rows" in done.stdout
     assert "T3, T = 2.5" in done.stdout and "answer 3" in done.stdout
+    rows = fabricate("T3", "forget05", 2.5, 1)["records"]["forget"][0]
+    word = 'bad">leaked' if round(rows["rouge"], 3) >= 0.75 else 'good">forgotten'
+    assert f"chip {word} {rows['rouge']:.2f}" in done.stdout, "on rows to forget a true answer is a leak"
     assert "&lt;script&gt;alert('x')&lt;/script&gt; &amp; &lt;b&gt;bold&lt;/b&gt;" in done.stdout
