@@ -1,33 +1,28 @@
 """Model -> per-row records and TOFU's metrics: the only place that calls a model to score or to generate.
 
-`score` asks the model: teacher-forced losses of every head and temperature come from one pass of the base
-(`likelihood`), texts are greedy (`greedy`). `numbers` turns what it said into metrics, so that a metric that changes
-asks no model again. `evaluate` does both; its result is the JSON of `t3 evaluate`; the caller adds provenance.
+`score` asks the model: rows become prompts and answers (`tofu`), the losses of every head and temperature come from one
+pass of the base (`likelihood`), texts are greedy (`greedy`). `numbers` turns that into truth ratios, Forget Quality and
+all else (`metrics`), so that a metric that changes asks no model again. `evaluate` does both; its result is the JSON of
+`t3 evaluate`; the caller adds provenance.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from t3lib import metrics
 from t3lib.errors import UserError
 from t3lib.files import rows_key
 from t3lib.greedy import BATCH_TOKENS, eos_ids, tilted_greedy
 from t3lib.head import T3Head
-from t3lib.likelihood import Tilt, answer_losses, default_batch_tokens
+from t3lib.likelihood import UNTILTED, Tilt, answer_losses, default_batch_tokens
+from t3lib.metrics import SETS
 from t3lib.models import check_ids, context_length, pad_id, within_memory
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import check_temperature
 from t3lib.tofu import Example, Row, encode_answers
 
-SETS = {  # set -> (rows carry a paraphrased answer, probability is normalised by the wrong options)
-    "forget": (True, False),
-    "retain": (True, False),
-    "ra": (False, True),
-    "wf": (False, True),
-}
 Reference = Mapping[str, Any] | Sequence[float]
 
 
@@ -36,7 +31,7 @@ def evaluate(
     tokenizer: Any,
     data: Mapping[str, Sequence[Row]],
     *,
-    tilts: Sequence[Tilt] | None = None,
+    tilts: Sequence[tuple[T3Head | None, float | None]] | None = None,
     reference: Reference | None = None,
     truth_ratio: str = "geometric",
     **options: Any,
@@ -68,23 +63,23 @@ def score(
     tokenizer: Any,
     data: Mapping[str, Sequence[Row]],
     *,
-    tilts: Sequence[Tilt] | None = None,
+    tilts: Sequence[tuple[T3Head | None, float | None]] | None = None,
     attention_mask: str = "lengths",
     generate: bool = True,
     max_new_tokens: int = 200,
     batch_tokens: int | None = None,
     allow_sharpening: bool = False,
-    progress: bool | None = None,
+    progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """What the model says of every row, one dict a tilt (one in all without tilts), plain JSON; `numbers` goes on.
+    """Losses and texts of every row, one dict a tilt (one in all without tilts), plain JSON; `numbers` goes on.
 
     {"sets": {set: {"losses", "answers", "texts"}}, "T", "rows", "settings"}: losses (rows, answers), the mean −ln p̂
     over the tokens of the answer, of the paraphrased one where the set has it, and of each wrong one; answers, the true
     answers as the tokenizer gives them back; texts, what the model writes, greedily, or None.
     generate=False skips texts, ROUGE and what needs them. batch_tokens: padded tokens a batch, halved with a warning
-    when memory runs out. progress: tqdm's `disable` (None: bars on a terminal only). data, tilts, errors: `evaluate`.
+    when memory runs out. data, tilts, errors: as of `evaluate`.
     """
-    chosen = [(None, None)] if tilts is None else [_checked(model, *tilt, allow_sharpening) for tilt in tilts]
+    chosen = UNTILTED if tilts is None else [_checked(model, *tilt, allow_sharpening) for tilt in tilts]
     limit = context_length(model)
     encoded = {name: _encode_set(tokenizer, name, rows, limit) for name, rows in data.items()}
     flat = [example for rows in encoded.values() for row in rows for example in row]
@@ -95,19 +90,19 @@ def score(
     common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
     common["tilts"] = chosen
     budget = batch_tokens or default_batch_tokens(model.config.get_text_config().vocab_size)
-    losses = within_memory(lambda tokens: answer_losses(model, flat, batch_tokens=tokens, **common), budget)
+    losses = within_memory(lambda size: answer_losses(model, flat, batch_tokens=size, **common), budget)
     texts: list[list[str]] = []
     if generate:
         common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": max_new_tokens}
         prompts = [example.ids[: example.n_prompt] for example in first]
         budget = batch_tokens or BATCH_TOKENS
-        outputs = within_memory(lambda tokens: tilted_greedy(model, prompts, batch_tokens=tokens, **common), budget)
+        outputs = within_memory(lambda size: tilted_greedy(model, prompts, batch_tokens=size, **common), budget)
         texts = [[_text(tokenizer, ids) for ids in output] for output in outputs]
     answers = [_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
     settings = {"attention_mask": attention_mask, "max_new_tokens": max_new_tokens}
     keys = {name: rows_key(rows) for name, rows in data.items()}
     scored = []
-    for t, (_, T) in enumerate(chosen):
+    for t, T in enumerate([None] if tilts is None else [T for _, T in chosen]):
         sets: dict[str, dict[str, Any]] = {}
         example, row = 0, 0
         for name, rows in encoded.items():
@@ -130,7 +125,7 @@ def numbers(
     scores = {}
     records: dict[str, list[dict[str, Any]]] = {}
     for name, part in scored["sets"].items():
-        scores[name] = _scores(name, np.array(part["losses"]), truth_ratio)
+        scores[name] = metrics.row_scores(name, np.array(part["losses"]), truth_ratio)
         records[name] = [{"prob": float(p)} for p in scores[name]["prob"]]
         if part["texts"] is not None:
             pairs = list(zip(part["answers"], part["texts"]))
@@ -162,7 +157,7 @@ def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | Non
         raise UserError(f"unknown evaluation set {name!r}: choose among {', '.join(SETS)}")
     if not rows:
         raise UserError(f"evaluation set {name} holds no rows")
-    fields = ("answer", "paraphrased_answer") if SETS[name][0] else ("answer",)
+    fields = ("answer", "paraphrased_answer") if SETS[name].paraphrased else ("answer",)
     encoded = []
     for number, row in enumerate(rows, 1):
         for field in (*fields, "perturbed_answer"):
@@ -180,14 +175,6 @@ def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | Non
         except UserError as error:
             raise UserError(f"{name} row {number}: {error}") from None
     return encoded
-
-
-def _scores(name: str, losses: NDArray[np.float64], truth_ratio: str) -> dict[str, NDArray[np.float64]]:
-    paraphrased, options = SETS[name]
-    columns = {"answer": losses[:, 0], "perturbed": losses[:, 1 + paraphrased :]}
-    if paraphrased:
-        columns["paraphrased"] = losses[:, 1]
-    return metrics.split_scores(columns, options=options, truth_ratio_kind=truth_ratio)
 
 
 def _text(tokenizer: Any, ids: Sequence[int]) -> str:

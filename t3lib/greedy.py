@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from t3lib.likelihood import CHUNK, Tilt, answer_positions, heads_of
+from t3lib.likelihood import Tilt, answer_positions, choices, default_batch_tokens, heads_of
 from t3lib.progress import progress_bar
-from t3lib.sampler import T3ForCausalLM, tilt_logits
+from t3lib.sampler import T3ForCausalLM
 from t3lib.tofu import Example, collate, length_sorted
 
-BATCH_TOKENS = 16384  # padded tokens a batch
 STAGE = 64  # new tokens after which finished rows leave the batch
+BATCH_TOKENS = 2**14  # padded tokens a batch: a step has one row of logits a sequence, where scoring has one a token
 
 
 def greedy(
@@ -30,25 +30,25 @@ def greedy(
     max_new_tokens: int = 200,
     attention_mask: str = "lengths",
     begun: Sequence[Sequence[int]] | None = None,
-    batch_tokens: int | None = None,
-    progress: bool | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    progress: bool = True,
     before_batch: Callable[[list[int]], None] | None = None,
 ) -> list[list[int]]:
     """The greedy answer of any causal LM to every prompt, its end-of-sequence token included when it was reached.
 
-    begun: answers to continue, their tokens counted among max_new_tokens (default: all empty). before_batch is told
-    which prompts are in the next batch, in order.
+    begun: answers to continue, their tokens counted among max_new_tokens (default: all empty). before_batch is called
+    with the numbers of the prompts in the next batch, in order.
     """
-    answers = [list(answer) for answer in begun] if begun is not None else [[] for _ in prompts]
+    answers = [list(answer) for answer in begun or [[]] * len(prompts)]
 
     def unfinished(i: int) -> bool:
         return len(answers[i]) < max_new_tokens and not (answers[i] and answers[i][-1] in eos_ids)
 
     pending = [i for i in range(len(prompts)) if unfinished(i)]
-    bar = progress_bar(total=len(pending), desc="generating", show=not progress, leave=False)
+    bar = progress_bar(total=len(pending), desc="generating", show=progress, leave=False)
     while pending:
         lengths = [len(prompts[i]) + len(answers[i]) for i in pending]
-        for batch in length_sorted([length + STAGE for length in lengths], batch_tokens or BATCH_TOKENS):
+        for batch in length_sorted([length + STAGE for length in lengths], batch_tokens):
             rows = [pending[i] for i in batch]
             if before_batch is not None:
                 before_batch(rows)
@@ -79,47 +79,50 @@ def tilted_greedy(
     prompts: Sequence[Sequence[int]],
     tilts: Sequence[Tilt],
     *,
+    pad_id: int,
     drafts: Sequence[Sequence[int]] | None = None,
+    attention_mask: str = "lengths",
+    batch_tokens: int = BATCH_TOKENS,
     **options: Any,
 ) -> list[list[list[int]]]:
     """`greedy` of p^(1/T) f for every tilt (head, T) of the base `model`: n_tilts lists, each as `greedy` returns.
 
-    options are those of `greedy`; drafts are the base's own answers, made here when not given. Exact whatever the
-    drafts are; good ones make it fast.
+    options are those of `greedy`; drafts are by default the base's answers. Exact whatever the drafts are; good ones
+    make it fast.
     """
+    common: dict[str, Any] = {"pad_id": pad_id, "attention_mask": attention_mask}
+    options |= common | {"batch_tokens": batch_tokens}
     drafts = greedy(model, prompts, **options) if drafts is None else drafts
     if not heads_of(tilts):  # a tempered base has the base's own greedy answer
         return [[list(draft) for draft in drafts] for _ in tilts]
-    kept = verified(model, prompts, drafts, tilts, **{k: v for k, v in options.items() if k not in _GENERATION})
+    scored = min(batch_tokens, default_batch_tokens(model.config.get_text_config().vocab_size))
+    kept = verified(model, prompts, drafts, tilts, batch_tokens=scored, **common)
     results = [[list(draft) for draft in drafts] if head is None else begun for (head, _), begun in zip(tilts, kept)]
     for rank in sorted({head.rank for head in heads_of(tilts)}):  # heads of equal rank can be in one batch
         alike = [t for t, (head, _) in enumerate(tilts) if head is not None and head.rank == rank]
-        rows = [(t, i) for t in alike for i in range(len(prompts))]
-        sampler = _RowTilts(model, [tilts[t] for t in alike], [alike.index(t) for t, _ in rows])
-        begun = [results[t][i] for t, i in rows]
-        answers = greedy(sampler, [prompts[i] for _, i in rows], begun=begun, before_batch=sampler.take, **options)
-        for (t, i), answer in zip(rows, answers):
+        work = [(t, i) for t in alike for i in range(len(prompts))]
+        sampler = _RowTilts(model, heads_of([tilts[t] for t in alike]), 1.0, allow_sharpening=True)
+
+        def take(rows: list[int], work: Any = work, sampler: Any = sampler) -> None:
+            sampler.take([tilts[work[row][0]] for row in rows])
+
+        begun = [results[t][i] for t, i in work]
+        answers = greedy(sampler, [prompts[i] for _, i in work], begun=begun, before_batch=take, **options)
+        for (t, i), answer in zip(work, answers):
             results[t][i] = answer
     return results
 
 
 class _RowTilts(T3ForCausalLM):
-    """p^(1/T) f where every row of a batch has its own (head, T); all heads have the same rank.
+    """p^(1/T) f where every row of a batch has a (head, T) to itself; all heads have the same rank."""
 
-    tilt_of: for every row that will ever be decoded the place of its tilt in `tilts`; `take` says which rows are next.
-    """
-
-    def __init__(self, base: Any, tilts: Sequence[Tilt], tilt_of: Sequence[int]) -> None:
-        super().__init__(base, heads_of(tilts), 1.0, allow_sharpening=True)
-        place = {id(head): number for number, head in enumerate(heads_of(tilts))}
-        self._head_of = torch.tensor([place[id(tilts[t][0])] for t in tilt_of])
-        self._temperature_of = [tilts[t][1] or 1.0 for t in tilt_of]
-
-    def take(self, rows: list[int]) -> None:
-        device = self.heads[0].A.device
-        of = self._head_of[rows]
-        self._members = [(head, (of == number).nonzero()[:, 0].to(device)) for number, head in enumerate(self.heads)]
-        self.temperature = [self._temperature_of[row] for row in rows]
+    def take(self, tilts: Sequence[Tilt]) -> None:
+        """The next batch has these tilts, one a row."""
+        self.temperature = [T for _, T in tilts]
+        rows = ([row for row, (its_head, _) in enumerate(tilts) if its_head is head] for head in self.heads)
+        self._members = [
+            (head, torch.tensor(part, device=head.A.device)) for head, part in zip(self.heads, rows) if part
+        ]
 
     def project(self, hidden: Tensor) -> Tensor:
         z = hidden.new_empty(*hidden.shape[:2], self.heads[0].rank, dtype=torch.float32)
@@ -134,59 +137,26 @@ class _RowTilts(T3ForCausalLM):
         return logf
 
 
-_GENERATION = ("eos_ids", "max_new_tokens", "progress")
-
-
 @torch.no_grad()
 def verified(
-    model: Any,
-    prompts: Sequence[Sequence[int]],
-    drafts: Sequence[Sequence[int]],
-    tilts: Sequence[Tilt],
-    *,
-    pad_id: int,
-    attention_mask: str = "lengths",
-    batch_tokens: int | None = None,
+    model: Any, prompts: Sequence[Sequence[int]], drafts: Sequence[Sequence[int]], tilts: Sequence[Tilt], **options: Any
 ) -> list[list[list[int]]]:
-    """Each draft up to each tilt's first other choice, that choice included; the whole draft when there is none."""
-    heads = heads_of(tilts)
+    """Each draft up to each tilt's first other choice, that choice included; the whole draft when there is none.
+
+    options: those of `likelihood.answer_positions`.
+    """
     examples = [Example([*prompt, *draft], len(prompt)) for prompt, draft in zip(prompts, drafts)]
-    choice = torch.zeros(len(tilts), len(drafts), max(map(len, drafts)), dtype=torch.int32)
-    for batch in answer_positions(
-        model,
-        examples,
-        pad_id=pad_id,
-        heads=heads,
-        attention_mask=attention_mask,
-        as_decoded=True,
-        batch_tokens=batch_tokens,
-    ):
-        rows = max(1, CHUNK // batch.logits.shape[-1])
-        for start in range(0, len(batch.target), rows):
-            part = slice(start, start + rows)
-            z = None if batch.z is None else batch.z[part]
-            best = _choices(batch.logits[part], z, tilts, heads).to("cpu", torch.int32)
-            choice[:, batch.example[part].cpu(), batch.step[part].cpu()] = best
+    chosen = torch.zeros(len(tilts), len(drafts), max(map(len, drafts)), dtype=torch.int32)
+    for at in answer_positions(model, examples, heads=heads_of(tilts), as_decoded=True, **options):
+        chosen[:, at.example.cpu(), at.step.cpu()] = choices(at, tilts).to("cpu", torch.int32)
     kept = []
-    for chosen in choice.tolist():
+    for of_tilt in chosen.tolist():
         answers = []
-        for draft, tokens in zip(drafts, chosen):
+        for draft, tokens in zip(drafts, of_tilt):
             k = next((k for k, token in enumerate(draft) if tokens[k] != token), None)
             answers.append(list(draft) if k is None else [*draft[:k], tokens[k]])
         kept.append(answers)
     return kept
-
-
-def _choices(logits: Tensor, z: Tensor | None, tilts: Sequence[Tilt], heads: Sequence[Any]) -> Tensor:
-    """argmax_y log p(y)/T + log f(y) for every tilt: (n_tilts, N)."""
-    parts = () if z is None else z.split([head.rank for head in heads], -1)
-    logf = {id(head): head.logf(part.contiguous()) for head, part in zip(heads, parts)}  # as in `score`
-    return torch.stack(
-        [
-            logits.argmax(-1) if head is None else tilt_logits(logits, logf[id(head)], T or 1.0).argmax(-1)
-            for head, T in tilts
-        ]
-    )
 
 
 def _left_padded(

@@ -20,21 +20,22 @@ from t3lib.errors import UserError
 from t3lib.head import T3Head
 from t3lib.models import decoder_of
 from t3lib.progress import progress_bar
+from t3lib.sampler import tilt_logits
 from t3lib.tofu import Example, collate, length_sorted
 from t3lib.wrapped import check_finite
 
-Tilt = tuple[T3Head | None, float | None]  # head None: the base itself, tempered when T is neither None nor 1
-UNTILTED: tuple[Tilt, ...] = ((None, None),)
+Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
+UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
 CHUNK = 2**18  # entries of a (rows, V) block of logits worked on at once: it should stay in the processor's cache
 TINY = 1e-30  # below this a float32 partition function has lost digits and is computed again in log space
 
 
 @dataclass(frozen=True)
 class Positions:
-    """Answer positions of one batch: what predicts them, and which token it should be.
+    """Answer positions: what predicts them, and which token it should be.
 
-    example (N,) index of the example, step (N,) index of the answer token, target (N,) its id; logits (N, V) in the
-    model's dtype; z (N, sum of ranks) the pooled projections of all heads side by side, float32 (None without heads).
+    example (N,) index of the example, step (N,) index of the answer token, target (N,) its id; logits (N, V) float32;
+    z (N, sum of ranks) the pooled projections of all heads side by side, float32 (None without heads).
     """
 
     example: Tensor
@@ -43,13 +44,21 @@ class Positions:
     logits: Tensor
     z: Tensor | None
 
+    def chunks(self) -> Iterator["Positions"]:
+        """The same positions, so few at a time that the processor's cache holds their logits, which become float32."""
+        rows = max(1, CHUNK // self.logits.shape[-1])
+        for start in range(0, len(self.target), rows):
+            part = slice(start, start + rows)
+            z = None if self.z is None else self.z[part]
+            logits = self.logits[part].float()
+            yield Positions(self.example[part], self.step[part], self.target[part], logits, z)
+
 
 def default_batch_tokens(vocab_size: int) -> int:
     """Padded tokens a batch: 4096 for small vocabularies (measured best on a CPU), 2093 for Llama-3's 128,256."""
     return min(max(2**28 // vocab_size, 512), 4096)
 
 
-@torch.no_grad()
 def answer_losses(
     model: Any,
     examples: Sequence[Example],
@@ -58,28 +67,20 @@ def answer_losses(
     tilts: Sequence[Tilt] = UNTILTED,
     attention_mask: str = "lengths",
     batch_tokens: int | None = None,
-    progress: bool | None = None,
+    progress: bool = True,
 ) -> NDArray[np.float64]:
     """Mean over answer tokens of -ln p_hat(token | prefix): (n_tilts, n_examples), computed in float32.
 
-    p_hat ∝ p^(1/T) f (Eq. 5) for a tilt (head, T); the model's own p for head None. The average is over the
-    labels `ids[n_prompt:]`, end of turn included (Appendix F.2's |a|). UserError for an example without an answer, and
-    for logits that are not finite.
+    p_hat ∝ p^(1/T) f (Eq. 5) for a tilt (head, T); the model's p, tempered, for head None. The average is over the
+    labels `ids[n_prompt:]`, end of turn included (Appendix F.3's |a|). UserError for an example without an answer and
+    for a model whose probabilities are not finite.
     """
     total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
-    heads = heads_of(tilts)
-    bar = progress_bar(total=len(examples), desc="scoring", show=not progress, leave=False)
-    for batch in answer_positions(
-        model, examples, pad_id=pad_id, heads=heads, attention_mask=attention_mask, batch_tokens=batch_tokens
-    ):
-        rows = max(1, CHUNK // batch.logits.shape[-1])
-        for start in range(0, len(batch.target), rows):
-            part = slice(start, start + rows)
-            z = None if batch.z is None else batch.z[part]
-            logp = target_logp(batch.logits[part].float(), z, batch.target[part], tilts, heads)
-            total.index_add_(1, batch.example[part].cpu(), -logp.cpu().double())
-        bar.update(int((batch.step == 0).sum()))
-    bar.close()
+    options: dict[str, Any] = {"attention_mask": attention_mask, "batch_tokens": batch_tokens}
+    with progress_bar(total=len(examples), desc="scoring", show=progress, leave=False) as bar:
+        for at in answer_positions(model, examples, pad_id=pad_id, heads=heads_of(tilts), **options):
+            total.index_add_(1, at.example.cpu(), -target_logp(at, tilts).cpu().double())
+            bar.update(int((at.step == 0).sum()))
     check_finite(model, total)
     lengths = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
     return (total / lengths).numpy()
@@ -90,43 +91,59 @@ def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
     return list({id(head): head for head, _ in tilts if head is not None}.values())
 
 
-def target_logp(
-    logits: Tensor, z: Tensor | None, target: Tensor, tilts: Sequence[Tilt], heads: Sequence[T3Head]
-) -> Tensor:
+@torch.no_grad()
+def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt: (n_tilts, N).
 
-    logits (N, V) float32, z (N, sum of ranks) pooled projections of `heads` side by side, target (N,). exp(log p / T)
-    is shared by the heads and f by the temperatures, so one more (head, T) costs one product over V.
+    exp(log p / T) is shared by the heads and f by the temperatures, so one more (head, T) costs one product over V.
     """
-    logp = torch.log_softmax(logits, dim=-1)
-    temperatures = list(dict.fromkeys(_tempering(T) for _, T in tilts))
-    tempered = {T: logp if T == 1 else logp / T for T in temperatures}
-    powers = {T: tempered[T].exp() for T in temperatures}
-    logf = dict(zip(map(id, heads), _logf(heads, z)))
-    result = []
-    for head, temperature in tilts:
-        T = _tempering(temperature)
-        at_target = tempered[T].gather(-1, target[:, None])[:, 0]
-        if head is None:
-            result.append(at_target if T == 1 else at_target - powers[T].sum(-1).log())
-            continue
-        log_tilt, f = logf[id(head)]
-        partition = torch.linalg.vecdot(powers[T], f)
-        log_partition = partition.log()
-        if (lost := partition < TINY).any():
-            log_partition[lost] = torch.logsumexp(tempered[T][lost] + log_tilt[lost], -1)
-        result.append(at_target + log_tilt.gather(-1, target[:, None])[:, 0] - log_partition)
-    return torch.stack(result)
+    logp = at.logits.log_softmax(-1)
+    logf = _logf(at.z, tilts)
+    f = {head: values.exp() for head, values in logf.items()}
+    result = torch.empty(len(tilts), len(at.target), device=logp.device)
+    for T in dict.fromkeys(T for _, T in tilts):
+        rows = [(row, head) for row, (head, its_T) in enumerate(tilts) if its_T == T]
+        tempered = logp if T == 1 else logp / T
+        result[[row for row, _ in rows]] = _at(tempered, at.target)
+        if T == 1 and all(head is None for _, head in rows):
+            continue  # p itself: it needs no normaliser
+        power = tempered.exp()
+        for row, head in rows:
+            if head is not None:
+                normaliser = _log_partition(tempered, power, logf[head], f[head])
+                result[row] = result[row] + _at(logf[head], at.target) - normaliser
+            elif T != 1:
+                result[row] -= power.sum(-1).log()
+    return result
 
 
-def _tempering(T: float | None) -> float:
-    return 1.0 if T is None else T
+@torch.no_grad()
+def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
+    """argmax_y log p(y)/T + log f(y), the token greedy decoding writes, for every tilt: (n_tilts, N)."""
+    logf = _logf(at.z, tilts)
+    scores = (at.logits if head is None else tilt_logits(at.logits, logf[head], T) for head, T in tilts)
+    return torch.stack([values.argmax(-1) for values in scores])
 
 
-def _logf(heads: Sequence[T3Head], z: Tensor | None) -> Iterator[tuple[Tensor, Tensor]]:
-    for head, part in zip(heads, () if z is None else z.split([head.rank for head in heads], -1)):
-        log_tilt = head.logf(part.contiguous())  # else its last digits would depend on how many heads are beside it
-        yield log_tilt, log_tilt.exp()
+def _at(values: Tensor, target: Tensor) -> Tensor:
+    return values.gather(-1, target[:, None])[:, 0]
+
+
+def _log_partition(tempered: Tensor, power: Tensor, logf: Tensor, f: Tensor) -> Tensor:
+    """log sum_y p(y)^(1/T) f(y)   (Eq. 5's normaliser): (N,), from log p / T, its exponential, log f and f, (N, V)."""
+    partition = torch.linalg.vecdot(power, f)
+    result = partition.log()
+    if (lost := partition < TINY).any():
+        result[lost] = torch.logsumexp(tempered[lost] + logf[lost], -1)
+    return result
+
+
+def _logf(z: Tensor | None, tilts: Sequence[Tilt]) -> dict[T3Head, Tensor]:
+    """log f (N, V) of every head of the tilts."""
+    heads = heads_of(tilts)
+    parts = () if z is None else z.split([head.rank for head in heads], -1)
+    # Contiguous, else the last digits of one head's would depend on how many are beside it.
+    return {head: head.logf(part.contiguous()) for head, part in zip(heads, parts)}
 
 
 @torch.no_grad()
@@ -140,7 +157,7 @@ def answer_positions(
     as_decoded: bool = False,
     batch_tokens: int | None = None,
 ) -> Iterator[Positions]:
-    """Every answer position of every example, in batches, in no particular order.
+    """Every answer position of every example, in chunks, in no particular order.
 
     Each prompt goes through the model once, left-padded; then its answers, right-padded, on copies of its cache.
     Positions count every real token, as teacher forcing does in the reference. With as_decoded they count the tokens
@@ -160,11 +177,12 @@ def answer_positions(
             prefix = runner.prefill([prompts[i] for i in chosen])
             rows, indices = zip(*((row, index) for row, i in enumerate(chosen) for index in members[prompts[i]]))
             answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
-            yield prefix.first_positions(rows, indices, answers)
+            yield from prefix.first_positions(rows, indices, answers).chunks()
             longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
             for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
                 group = [longer[i] for i in batch]
-                yield runner.extend(prefix, *([values[i] for i in group] for values in (rows, indices, answers)))
+                inputs = ([values[i] for i in group] for values in (rows, indices, answers))
+                yield from runner.extend(prefix, *inputs).chunks()
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,21 @@ METRICS = {
     "forget_rouge": Metric("ROUGE", "Forget ROUGE", False, ("forget", "rouge"), "Forget"),
     "forget_truth_ratio": Metric("Truth ratio", "Forget truth ratio", True, ("forget", "truth_ratio"), "Forget"),
 }
+
+
+class EvaluationSet(NamedTuple):
+    """How the rows of a set are scored."""
+
+    paraphrased: bool  # they carry a paraphrased answer
+    options: bool  # probability is normalised by the wrong answers'
+
+
+SETS = {
+    "forget": EvaluationSet(True, False),
+    "retain": EvaluationSet(True, False),
+    "ra": EvaluationSet(False, True),  # real authors
+    "wf": EvaluationSet(False, True),  # world facts
+}
 UTILITY = tuple(name for name, metric in METRICS.items() if metric.place[0] == "components")  # what MU is the mean of
 
 
@@ -140,7 +155,7 @@ def rouge_l_recall(answer: str, generation: str) -> float:
 
 def harmonic_mean(values: Sequence[float]) -> float:
     """n / sum_i 1/x_i of values >= 0, which is 0 when any of them is."""
-    return 0.0 if min(values) <= 0 else len(values) / math.fsum(1 / value for value in values)
+    return 0.0 if any(value <= 0 for value in values) else len(values) / math.fsum(1 / value for value in values)
 
 
 def model_utility(components: Mapping[str, float]) -> float:
@@ -186,18 +201,16 @@ def forget_quality_approximation(n: int, d: ArrayLike) -> NDArray[np.float64]:
     return 2 * np.exp(-n * np.asarray(d, dtype=float) ** 2)
 
 
-def split_scores(
-    losses: Mapping[str, NDArray[np.float64]], *, options: bool, truth_ratio_kind: str = "geometric"
-) -> dict[str, NDArray[np.float64]]:
-    """Per-row probability and truth ratio of one set from its losses.
+def row_scores(name: str, losses: NDArray[np.float64], kind: str = "geometric") -> dict[str, NDArray[np.float64]]:
+    """`prob` (N,) and `truth_ratio` (N,) of the rows of a set, from the losses of their answers.
 
-    losses: answer (N,), perturbed (N, k) and, where the rows have one, paraphrased (N,); without it a† is the answer
-    itself, as in the published code on RA and WF. options: normalise the probability by the wrong answers' (RA and WF).
+    losses (N, answers): of the answer, of the paraphrased one where the set has it, and of each wrong one. Without a
+    paraphrased answer the truth ratio takes the answer itself, as the published code does on RA and WF.
     """
-    answer, wrong = losses["answer"], losses["perturbed"]
+    answer, wrong = losses[:, 0], losses[:, 1 + SETS[name].paraphrased :]
     return {
-        "prob": probability_with_options(answer, wrong) if options else probability(answer),
-        "truth_ratio": truth_ratio(losses.get("paraphrased", answer), wrong, truth_ratio_kind),
+        "prob": probability_with_options(answer, wrong) if SETS[name].options else probability(answer),
+        "truth_ratio": truth_ratio(losses[:, 1] if SETS[name].paraphrased else answer, wrong, kind),
     }
 
 

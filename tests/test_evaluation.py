@@ -21,7 +21,7 @@ from t3lib.head import T3Head
 from t3lib.sampler import T3ForCausalLM
 from t3lib.tofu import Example
 
-QUIET = {"progress": True}  # tqdm's disable
+QUIET = {"progress": False}
 OPTIONS = {"max_new_tokens": 12, **QUIET}
 
 
@@ -156,12 +156,13 @@ def test_a_partition_function_that_underflows_is_computed_in_log_space(heads):
     logits = torch.tensor([[120.0, 0.0, -60.0]])
     head = T3Head(1, 3, rank=1)
     head.B.data = torch.tensor([[-110.0], [-110.0], [0.0]])  # f = 0 in float32 wherever p is not
-    found = score.target_logp(logits, torch.ones(1, 1), torch.tensor([1]), [(head, 1.0)], [head])
+    at = score.Positions(torch.zeros(1), torch.zeros(1), torch.tensor([1]), logits, torch.ones(1, 1))
+    found = score.target_logp(at, [(head, 1.0)])
     weights = logits.double().log_softmax(-1) + torch.nn.functional.logsigmoid(head.B.data[:, 0].double())
-    assert float(found.detach()) == pytest.approx(float(weights.log_softmax(-1)[0, 1]), rel=1e-6)
+    assert float(found) == pytest.approx(float(weights.log_softmax(-1)[0, 1]), rel=1e-6)
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 600, None])
+@pytest.mark.parametrize("batch_tokens", [1, 600, greedy.BATCH_TOKENS])
 def test_greedy_is_generate_one_by_one(monkeypatch, tiny_model, tokenizer, prompts, batch_tokens):
     monkeypatch.setattr(greedy, "STAGE", 5)  # so that rows are dropped and taken up again
     eos = [tokenizer.eos_token_id, 40]  # 40 is a token that the random model does say
@@ -357,7 +358,7 @@ def test_unusable_settings_are_refused_before_any_pass(tiny_model, tokenizer, da
 def test_batches_are_halved_when_memory_runs_out(tiny_model, tokenizer, data, monkeypatch):
     tried = []
 
-    def small_memory(*args, batch_tokens=None, **options):
+    def small_memory(*args, batch_tokens, **options):
         tried.append(batch_tokens)
         if batch_tokens > memory:
             raise torch.OutOfMemoryError("out of memory")
@@ -366,13 +367,26 @@ def test_batches_are_halved_when_memory_runs_out(tiny_model, tokenizer, data, mo
     expected = evaluate(tiny_model, tokenizer, data, generate=False, **QUIET)
     monkeypatch.setattr(module, "answer_losses", small_memory)
     memory = 600
-    with pytest.warns(UserWarning, match="going on with batches of"):
+    with pytest.warns(UserWarning, match="batches of 512 tokens"):
         found = evaluate(tiny_model, tokenizer, data, generate=False, **QUIET)
     assert tried == [4096, 2048, 1024, 512]
     np.testing.assert_allclose(found["truth_ratio"]["retain"], expected["truth_ratio"]["retain"], rtol=1e-5)
     memory = 0
     with pytest.warns(UserWarning), pytest.raises(UserError, match="out of memory even with batches of 150 tokens"):
         evaluate(tiny_model, tokenizer, data, generate=False, batch_tokens=300, **QUIET)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", ["one row of the output layer", "a hidden layer", "the head"])
+def test_probabilities_that_are_not_finite_are_one_clear_line(tiny_model, tokenizer, data, heads, place, value):
+    broken, head = copy.deepcopy(tiny_model), copy.deepcopy(heads[0])
+    weight = {"one row of the output layer": broken.lm_head.weight, "the head": head.B}.get(place)
+    weight = broken.model.layers[0].mlp.up_proj.weight if weight is None else weight
+    weight.data[7] = value
+    for tilts in [[(head, 2.0)]] if place == "the head" else [None, [(head, 2.0)], [(None, 1.0), (None, 2.0)]]:
+        with pytest.raises(UserError, match="probabilities are not finite.*damaged.*float16") as error:
+            evaluate(broken, tokenizer, data, tilts=tilts, generate=False, **QUIET)
+        assert "\n" not in str(error.value)
 
 
 def test_goldens(shared):

@@ -130,7 +130,7 @@ def test_a_damaged_output_layer_is_named(wrapped, options):
         tilted(ids, attention_mask=mask)
 
 
-@pytest.mark.parametrize("tilts", [[(None, None)], [(head(), T)]], ids=["base", "T3"])
+@pytest.mark.parametrize("tilts", [[(None, 1.0)], [(head(), T)]], ids=["base", "T3"])
 def test_scoring_with_a_damaged_output_layer_names_it(tilts):
     examples = [Example([1, 10, 11, 12, 13], 3), Example([1, 10, 14, 12, 13, 9], 3)]
     assert np.isfinite(answer_losses(family("llama"), examples, pad_id=0, tilts=tilts)).all()

@@ -59,7 +59,7 @@ def longest_answer(tokenizer: Any, sets: Sets) -> int:
 
 def measure(
     model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *,
-    attention_mask: str = "lengths", progress: bool | None = None,
+    attention_mask: str = "lengths", progress: bool = True,
 ) -> list[dict[str, Any]]:  # fmt: skip
     """For every tilt {set: {rouge, prob, n, texts}}, and for forget sets {own, nearest_other} (see `closeness`).
 

@@ -25,7 +25,7 @@ from t3lib.classifier import fit_heads, steps_per_epoch
 from t3lib.errors import UserError
 from t3lib.features import Features, extract_features
 from t3lib.head import T3Head
-from t3lib.likelihood import answer_losses
+from t3lib.likelihood import UNTILTED, answer_losses
 from t3lib.models import pad_id
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import OWN_RATES, OWN_ROWS, OWN_STEPS, OWN_WARMUP, check_temperature
@@ -156,7 +156,7 @@ def assess(
     """
     sets = {"forget": drawn(forget), "retain": drawn(retain)} | ({"other": drawn(other)} if other else {})
     sets |= {"held_out_retain": drawn(holdout)} if holdout else {}
-    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": None if progress else True}
+    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
     tilted = isinstance(model, T3ForCausalLM)
     [before] = measure(model.base if tilted else model, tokenizer, sets, **options)
     curve = curve_of(model, tokenizer, sets, **options) if tilted else []
@@ -220,10 +220,10 @@ def choose(
     """
     w = trial[0].w
     products = tuple(sorted({*choice.PRODUCTS, *([wanted * w] if wanted else [])}))
-    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": None if progress else True}
+    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
 
     def measured(head: T3Head, sets: Mapping[str, Sequence[Row]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-        tilts: list[Any] = [(None, None), *((head, product / w) for product in products)]
+        tilts: list[Any] = [UNTILTED[0], *((head, product / w) for product in products)]
         before, *curve = measure(base, tokenizer, sets, tilts, **options)
         return before, [entry | {"product": product, "T": product / w} for product, entry in zip(products, curve)]
 
@@ -247,7 +247,7 @@ def divide(
     attention_mask: str,
 ) -> list[dict[str, float]]:  # fmt: skip
     """Two-sample KS distance D of forget rows' losses under p^(1/T) f^(product/T) to unseen rows' under the base."""
-    common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": True}
+    common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": False}
     [fresh] = answer_losses(base, encode_rows(tokenizer, unseen), **common)
     tilts = []
     for T in choice.PRODUCTS:

@@ -23,7 +23,7 @@ def sample_answers(
     top_p: float = 1.0,
     attention_mask: str = "lengths",
     batch_tokens: int = 16384,
-    progress: bool | None = None,
+    progress: bool = True,
 ) -> list[list[str]]:
     """`count` answers to each prompt (token ids), drawn at sampling temperature 1: (prompts, count) texts.
 
@@ -35,7 +35,7 @@ def sample_answers(
     answers: list[list[str]] = [[] for _ in prompts]
     lengths = [len(prompt) + max_new_tokens for prompt in prompts]
     devices = [device] if device.type == "cuda" else []
-    bar = progress_bar(total=len(prompts) * count, desc="sampling", show=not progress, leave=False)
+    bar = progress_bar(total=len(prompts) * count, desc="sampling", show=progress, leave=False)
     with bar, torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)
         for rows in length_sorted([length * count for length in lengths], batch_tokens):

@@ -7,8 +7,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from t3lib.likelihood import CHUNK, UNTILTED, Tilt, answer_positions, heads_of, target_logp
-from t3lib.sampler import tilt_logits
+from t3lib.likelihood import UNTILTED, Tilt, answer_positions, choices, heads_of, target_logp
 from t3lib.tofu import Example
 
 
@@ -27,22 +26,13 @@ def token_scores(
     losses: −ln p_hat(token | prefix); hits: whether the token is the most likely one, so that greedy decoding would
     have written it after this prefix. The last token is the end of turn where the template has one.
     """
-    heads = heads_of(tilts)
     lengths = [len(example.ids) - example.n_prompt for example in examples]
     scores = [(np.zeros((len(tilts), n)), np.zeros((len(tilts), n), bool)) for n in lengths]
     options: dict[str, Any] = {"pad_id": pad_id, "attention_mask": attention_mask, "batch_tokens": batch_tokens}
-    for batch in answer_positions(model, examples, heads=heads, **options):
-        rows = max(1, CHUNK // batch.logits.shape[-1])
-        for start in range(0, len(batch.target), rows):
-            part = slice(start, start + rows)
-            logits, target = batch.logits[part].float(), batch.target[part]
-            z = None if batch.z is None else batch.z[part]
-            losses = -target_logp(logits, z, target, tilts, heads).cpu().double().numpy()
-            parts = () if z is None else z.split([head.rank for head in heads], -1)
-            logf = {id(head): head.logf(some.contiguous()) for head, some in zip(heads, parts)}
-            chosen = [logits if head is None else tilt_logits(logits, logf[id(head)], T or 1.0) for head, T in tilts]
-            hits = torch.stack([scored.argmax(-1) == target for scored in chosen]).cpu().numpy()
-            for column, (example, step) in enumerate(zip(batch.example[part].tolist(), batch.step[part].tolist())):
-                scores[example][0][:, step] = losses[:, column]
-                scores[example][1][:, step] = hits[:, column]
+    for at in answer_positions(model, examples, heads=heads_of(tilts), **options):
+        losses = -target_logp(at, tilts).cpu().double().numpy()
+        hits = (choices(at, tilts) == at.target).cpu().numpy()
+        for column, (example, step) in enumerate(zip(at.example.tolist(), at.step.tolist())):
+            scores[example][0][:, step] = losses[:, column]
+            scores[example][1][:, step] = hits[:, column]
     return scores

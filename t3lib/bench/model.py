@@ -142,10 +142,10 @@ def evaluation_rows(
     generation: dict[str, Any] = {"eos_ids": [0], "max_new_tokens": new_tokens}
 
     def score(tilts: list[Tilt]) -> Any:
-        return lambda: answer_losses(model, examples, pad_id=0, tilts=tilts, progress=True)
+        return lambda: answer_losses(model, examples, pad_id=0, tilts=tilts, progress=False)
 
     def write(tilts: list[Tilt]) -> Any:
-        return lambda: tilted_greedy(model, prompts, tilts, pad_id=0, progress=True, **generation)
+        return lambda: tilted_greedy(model, prompts, tilts, pad_id=0, progress=False, **generation)
 
     unique = [len(example.ids) - example.n_prompt for example in examples]
     lengths = [len(prompt) for prompt in prompts]  # each prompt once, all answers after it

@@ -155,7 +155,7 @@ def test_evaluation_scores_and_texts_are_those_of_the_quotient(tiny_model, token
     assistant = trained_assistant(tiny_model)
     uld = ULDForCausalLM(tiny_model, assistant, STRENGTH)
     reference = Quotient.of(tiny_model, assistant.get_base_model(), STRENGTH)
-    data, options = rows(3), dict(max_new_tokens=6, progress=True, attention_mask=attention_mask)
+    data, options = rows(3), dict(max_new_tokens=6, progress=False, attention_mask=attention_mask)
     report = evaluate(uld, tokenizer, {"forget": data}, **options)
     for row, record in zip(data, report["records"]["forget"]):
         example = encode(tokenizer, row["question"], row["answer"])
