@@ -7,6 +7,7 @@ alone would have written, token for token.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -102,12 +103,9 @@ def tilted_greedy(
         alike = [t for t, (head, _) in enumerate(tilts) if head is not None and head.rank == rank]
         work = [(t, i) for t in alike for i in range(len(prompts))]
         sampler = _RowTilts(model, heads_of([tilts[t] for t in alike]), 1.0, allow_sharpening=True)
-
-        def take(rows: list[int], work: Any = work, sampler: Any = sampler) -> None:
-            sampler.take([tilts[work[row][0]] for row in rows])
-
+        options["before_batch"] = partial(sampler.take, [tilts[t] for t, _ in work])
         begun = [results[t][i] for t, i in work]
-        answers = greedy(sampler, [prompts[i] for _, i in work], begun=begun, before_batch=take, **options)
+        answers = greedy(sampler, [prompts[i] for _, i in work], begun=begun, **options)
         for (t, i), answer in zip(work, answers):
             results[t][i] = answer
     return results
@@ -116,21 +114,21 @@ def tilted_greedy(
 class _RowTilts(T3ForCausalLM):
     """p^(1/T) f where every row of a batch has a (head, T) to itself; all heads have the same rank."""
 
-    def take(self, tilts: Sequence[Tilt]) -> None:
-        """The next batch has these tilts, one a row."""
-        self.temperature = [T for _, T in tilts]
-        rows = ([row for row, (its_head, _) in enumerate(tilts) if its_head is head] for head in self.heads)
-        self._members = [
-            (head, torch.tensor(part, device=head.A.device)) for head, part in zip(self.heads, rows) if part
-        ]
+    def take(self, tilts: Sequence[Tilt], rows: Sequence[int]) -> None:
+        """The next batch has the tilts at `rows`, one a row."""
+        self.temperature = [tilts[row][1] for row in rows]
+        places = [[place for place, row in enumerate(rows) if tilts[row][0] is head] for head in self.heads]
+        self._members = [(head, torch.tensor(p, device=head.A.device)) for head, p in zip(self.heads, places) if p]
 
     def project(self, hidden: Tensor) -> Tensor:
+        """z = A H with each row's head: (B, L, d) -> (B, L, rank)."""
         z = hidden.new_empty(*hidden.shape[:2], self.heads[0].rank, dtype=torch.float32)
         for head, rows in self._members:
             z[rows] = head.project(hidden[rows])
         return z
 
     def logf(self, pooled: Tensor) -> Tensor:
+        """log f with each row's head: (B, L, rank) -> (B, L, V)."""
         logf = pooled.new_empty(*pooled.shape[:2], self.heads[0].B.shape[0])
         for head, rows in self._members:
             logf[rows] = head.logf(pooled[rows])
