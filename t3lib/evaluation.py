@@ -142,10 +142,12 @@ def numbers(
 
 
 def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening: bool) -> Tilt:
-    """The tilt with its temperature, once the head is known to fit the model."""
-    if head is None:
-        return None, check_temperature(1.0 if T is None else T, allow_sharpening=allow_sharpening)
-    return head, T3ForCausalLM(model, head, T, allow_sharpening=allow_sharpening).temperature
+    """The tilt with its temperature, by default the head's, once the head is known to fit the model."""
+    if T is None:
+        T = 1.0 if head is None else head.temperature
+    if head is not None:
+        T3ForCausalLM(model, head, T, allow_sharpening=allow_sharpening)
+    return head, check_temperature(T, allow_sharpening=allow_sharpening)
 
 
 def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | None) -> list[list[Example]]:
