@@ -45,16 +45,20 @@ def read_rows(path: str | Path) -> list[Row]:
 def parse_rows(path: str | Path) -> list[Any]:
     """The entries of a JSON array or of JSON lines, at least one; UserError names the file and the line."""
     path = Path(path)
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    text = _read_text(path)
     rows = _parse_array(path, text) if text.lstrip().startswith("[") else _parse_lines(path, text)
     if not rows:
         raise UserError(f"{path} holds no rows")
     return rows
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
 
 
 def _parse_array(path: Path, text: str) -> list[Any]:
@@ -131,26 +135,34 @@ def find_file(folder: str | Path, name: str) -> Path:
 
 def load_idk(source: Source) -> list[str]:
     """The "I don't know" answers: one a line (plain text, or JSON lines with a text, an `idk` or an `answer`)."""
+    where = "idontknow"
     if isinstance(source, Mapping):
-        lines: Iterable[Any] = source["idontknow"]
+        lines: Iterable[Any] = source.get(where, ())
     elif str(source) == "hub":
         from datasets import load_dataset
 
         lines = load_dataset("open-unlearning/idk", split="train")
     else:
-        lines = find_file(source, "idontknow").read_text(encoding="utf-8").splitlines()
-    answers = [_idk_text(line) for line in lines]
+        path = find_file(source, where)
+        lines, where = _read_text(path).split("\n"), str(path)  # splitlines() would cut at U+2028
+    answers = [_idk_text(line, f"{where} line {number}") for number, line in enumerate(lines, 1)]
     if not any(answers):
-        raise UserError("idontknow holds no answers")
+        raise UserError(f"{where} holds no answers")
     return [answer for answer in answers if answer]
 
 
-def _idk_text(line: Any) -> str:
+def _idk_text(line: Any, where: str) -> str:
+    """The answer in one line, "" for an empty one."""
     if isinstance(line, str) and line.lstrip().startswith("{"):
-        line = json.loads(line)
+        try:
+            line = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{where}: malformed JSON ({error})") from None
     if isinstance(line, Mapping):
         line = next((line[key] for key in ("idk", "answer", "text") if key in line), "")
-    return str(line).strip()
+    if line != "" and not (isinstance(line, str) and not line.strip()):
+        _check_text(line, where)
+    return line.strip()
 
 
 def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:

@@ -60,6 +60,33 @@ def test_missing_files_and_folders_are_named(tmp_path):
         tofu.read_rows(write(tmp_path / "retain90.json", [""]))
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"I cannot say.\n{oops\n", "line 2: malformed JSON"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b'{"idk": 5}\n', "line 1 must be text"),
+        (b'{"idk": null}\n', "line 1 is missing"),
+        (b"I\x1b[31m cannot say.\n", "line 1 holds a control character"),
+        (b"\n \n", "holds no answers"),
+        (b'{"other": "x"}', "holds no answers"),
+    ],
+)
+def test_a_malformed_idontknow_file_is_one_line(tmp_path, content, said):
+    (tmp_path / "idontknow.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match=said) as error:
+        tofu.load_idk(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_idontknow_lines_end_at_line_ends_only(tmp_path):
+    text = 'No\u2028idea.\r\n\n{"idk": "I cannot say."}\n{"answer": " Who knows. "}\n'
+    (tmp_path / "idontknow.jsonl").write_text(text, encoding="utf-8", newline="")
+    assert tofu.load_idk(tmp_path) == ["No\u2028idea.", "I cannot say.", "Who knows."]
+    with pytest.raises(UserError, match="idontknow holds no answers"):
+        tofu.load_idk({"full": []})
+
+
 def test_shared_rows_are_named():
     with pytest.raises(UserError, match="forget row 1 is also retain row 2"):
         tofu.check_disjoint([GOOD], [{**GOOD, "answer": "Other."}, GOOD])
