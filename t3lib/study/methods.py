@@ -161,34 +161,20 @@ def record_of(
     training: see `training_of`. report: the evaluation, None for a training that diverged.
     """
     seconds = {"load": study.load_seconds, "features": None, "train": None} | training["seconds"]
-    record: dict[str, Any] = {
-        "method": method,
-        "split": study.split,
-        "T": T,
-        "w": w,
-        "seed": seed,
-        "status": "ok" if report else "failed",
-        "error": training["error"],
-        "hyper": training["hyper"],
-        "trainable": training["trainable"],
-        "epochs": training["epochs"],
-        "seconds": seconds,
-        "peak_memory_bytes": training.get("peak_memory_bytes", 0),
-        "metrics": {},
-        "truth_ratio": {},
-        "records": {},
-        "parameters": {},
-        "provenance": {},
-    }
+    record: dict[str, Any] = {"method": method, "split": study.split, "T": T, "w": w, "seed": seed}
+    record |= {"status": "ok" if report else "failed"}
+    record |= {name: training[name] for name in ("error", "hyper", "trainable", "epochs")}
+    record |= {"seconds": seconds, "peak_memory_bytes": training.get("peak_memory_bytes", 0)}
+    record |= {name: {} for name in ("metrics", "truth_ratio", "records", "parameters", "provenance")}
     if report:
-        kept = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
-        return record | {
+        fields = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
+        record |= {
             "seconds": seconds | {"evaluate": report["seconds"]},
             "peak_memory_bytes": max(record["peak_memory_bytes"], report["peak_memory_bytes"]),
             "metrics": by_column(report),
             "truth_ratio": report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]},
             "records": {
-                name: [{key: row[key] for key in kept if key in row} for row in rows]
+                name: [{field: row[field] for field in fields if field in row} for row in rows]
                 for name, rows in report["records"].items()
             },
         }

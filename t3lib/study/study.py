@@ -7,6 +7,7 @@ metrics after it: whoever asks for it again gets it back, and a changed metric n
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -58,6 +59,12 @@ class Study:
     identity: dict[str, str]
     load_options: dict[str, Any]
     load_seconds: float
+
+    @cached_property
+    def lesson_key(self) -> str:
+        """Content key of what every method starts from and learns from: base, rows, idk answers, attention mask."""
+        rows = [rows_key(self.forget), rows_key(self.retain), self.idk]
+        return content_key([self.identity["full"], rows, self.evaluation["attention_mask"]])
 
     def evaluate(
         self,

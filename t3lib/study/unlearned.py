@@ -24,7 +24,7 @@ from t3lib.baselines.unlearn import unlearn_baseline
 from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
 from t3lib.features import Features, extract_features
-from t3lib.files import atomic_write, cache_dir, code_key, content_key, read_sealed, rows_key, sha256_file, write_sealed
+from t3lib.files import atomic_write, cache_dir, code_key, content_key, read_sealed, sha256_file, write_sealed
 from t3lib.head import T3Head
 from t3lib.results import peak_memory_bytes
 from t3lib.settings import settings_of
@@ -38,10 +38,8 @@ DIALS = ("temperature", "w")  # T3's settings that no training depends on
 def unlearned_key(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> str:
     """A key of all that decides the trained weights: base, rows, settings, seed and code."""
     settings = {name: value for name, value in settings_of(method, hyper).items() if name not in DIALS}
-    rows = [rows_key(study.forget), rows_key(study.retain), study.idk]
     code = code_key("features", "head") if method == "T3" else code_key("unlearned")
-    data = [study.identity["full"], rows, study.evaluation["attention_mask"]]
-    return content_key([method, settings, seed, *data, code])
+    return content_key([method, settings, seed, study.lesson_key, code])
 
 
 def training_of(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -67,46 +65,29 @@ def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int, *,
     info = read_sealed(folder / INFO) or {}
     if info.get("error"):
         raise Diverged(info["error"])
-    if trained := _kept(study, method, folder, info, seed):
-        return _meant(study, method, trained, info["hyper"])
-    began = time.perf_counter()
-    try:
-        trained, log = unlearn_baseline(
-            method,
-            study.base if method == "ULD" else copy.deepcopy(study.base),
-            study.tokenizer,
-            study.forget,
-            study.retain,
-            hyper=hyper,
-            seed=seed,
-            idk=study.idk,
-            original=study.base,
-            attention_mask=study.evaluation["attention_mask"],
-        )
-    except Diverged as error:
-        _note(
-            folder,
-            {"hyper": dict(hyper), "trainable": 0, "epochs": None},
-            {"train": time.perf_counter() - began},
-            str(error),
-        )
-        raise
-    if keep:
-        _keep(folder, trained)
-        _note(folder, log, {"train": time.perf_counter() - began})
-    return _meant(study, method, trained, log["hyper"])
+    trained, log = _kept(study, method, folder, info, seed), info
+    if trained is None:
+        began = time.perf_counter()
+        model = study.base if method == "ULD" else copy.deepcopy(study.base)
+        options = {"idk": study.idk, "original": study.base, "attention_mask": study.evaluation["attention_mask"]}
+        rows = (study.forget, study.retain)
+        try:
+            trained, log = unlearn_baseline(method, model, study.tokenizer, *rows, hyper=hyper, seed=seed, **options)
+        except Diverged as error:
+            log = {"hyper": dict(hyper), "trainable": 0, "epochs": None, "error": str(error)}
+            _note(folder, log, {"train": time.perf_counter() - began})
+            raise
+        if keep:
+            _keep(folder, trained)
+            _note(folder, log, {"train": time.perf_counter() - began})
+    # ULD trains an assistant f; the method's model is p / f^strength.
+    return ULDForCausalLM(study.base, trained, strength=log["hyper"]["T"]) if method == "ULD" else trained
 
 
 def t3_features(study: Study) -> Features:
     """Prefix-mean features of all forget and retain rows of a study, cached on disk."""
-    return extract_features(
-        study.base,
-        study.tokenizer,
-        study.forget,
-        study.retain,
-        attention_mask=study.evaluation["attention_mask"],
-        cache=cache_dir("features"),
-    )
+    options = {"attention_mask": study.evaluation["attention_mask"], "cache": cache_dir("features")}
+    return extract_features(study.base, study.tokenizer, study.forget, study.retain, **options)
 
 
 def fit_settings(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -148,16 +129,11 @@ def _fit(study: Study, settings: dict[str, Any], folder: Path, features: Feature
     return head
 
 
-def _note(folder: Path, log: Mapping[str, Any], seconds: dict[str, float], error: str | None = None) -> None:
+def _note(folder: Path, log: Mapping[str, Any], seconds: dict[str, float]) -> None:
     """Write info.json, last of a folder's files: it says that the others are whole."""
-    info = {name: log[name] for name in ("hyper", "trainable", "epochs")} | {"seconds": seconds, "error": error}
+    info = {name: log.get(name) for name in ("hyper", "trainable", "epochs", "error")} | {"seconds": seconds}
     weights = sha256_file(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else None
     write_sealed(folder / INFO, info | {"peak_memory_bytes": peak_memory_bytes(), "weights": weights})
-
-
-def _meant(study: Study, method: str, trained: Any, settings: Mapping[str, Any]) -> Any:
-    """The model that a method means: what was trained, but for ULD p / f^strength with the trained assistant f."""
-    return ULDForCausalLM(study.base, trained, strength=settings["T"]) if method == "ULD" else trained
 
 
 def _trained_weights(model: nn.Module) -> dict[str, Tensor]:
