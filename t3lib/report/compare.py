@@ -1,0 +1,60 @@
+"""Two folders of results, cell by cell: what a person's own run gives beside the committed one."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from t3lib.errors import UserError
+
+KEYS = ("split", "method", "T", "w", "seed", "seeds", "setting", "id", "bound", "experiment", "what", "axis", "value")
+CLOCKS = ("load_s", "features_s", "train_s", "evaluate_s", "peak_memory_bytes")  # differ from run to run
+COLUMNS = ["table", "row", "column", "a", "b", "difference"]
+
+
+def compare(a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bool = False) -> pd.DataFrame:
+    """The cells in which the tables of two results folders differ by more than `tolerance`: COLUMNS, one row a cell.
+
+    `a` and `b` are folders with tables/*.csv. A table that only one has is one row, its `column` empty. Seconds and
+    memory are left out unless `clocks` is true, and so are the benchmarks. UserError for a folder without tables.
+    """
+    folders = [_tables(Path(folder)) for folder in (a, b)]
+    rows: list[tuple] = []
+    for name in sorted({*folders[0], *folders[1]}):
+        if name.startswith("benchmarks") and not clocks:
+            continue
+        if name not in folders[0] or name not in folders[1]:
+            there = ["there" if name in folder else "" for folder in folders]
+            rows.append((name, "", "", *there, float("nan")))
+            continue
+        one, two = (pd.read_csv(folder[name], dtype=object) for folder in folders)
+        rows += _cells(name, one, two, tolerance, clocks)
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def _tables(folder: Path) -> dict[str, Path]:
+    found = {path.stem: path for path in sorted((folder / "tables").glob("*.csv"))}
+    if not found:
+        raise UserError(f"{folder} has no tables/*.csv: is it a results folder?")
+    return found
+
+
+def _cells(name: str, ours: pd.DataFrame, theirs: pd.DataFrame, tolerance: float, clocks: bool) -> list[tuple]:
+    """Rows are matched by their keys, and those with equal keys by their order."""
+    keys = [key for key in KEYS if key in ours and key in theirs]
+    frames = []
+    for frame in (ours, theirs):
+        texts = [", ".join(map(str, row)) for row in frame[keys].fillna("").itertuples(index=False)]
+        named = pd.Series(texts, index=frame.index, dtype=str)
+        frames.append(frame.assign(row=named, place=named.groupby(named).cumcount()).set_index(["row", "place"]))
+    ignored = {*keys, *(() if clocks else CLOCKS)}
+    columns = [column for column in dict.fromkeys([*ours, *theirs]) if column not in ignored]
+    index = frames[0].index.union(frames[1].index, sort=False)
+    left, right = (frame.reindex(index=index, columns=columns).fillna("") for frame in frames)
+    rows = []
+    for column in columns:
+        for place in index[(left[column] != right[column]).to_numpy()]:
+            one, two = str(left.at[place, column]), str(right.at[place, column])
+            gap = pd.to_numeric(pd.Series([one, two]), errors="coerce").diff().iloc[-1]
+            if not abs(gap) <= tolerance:  # text has no difference: NaN is not within it
+                rows.append((name, place[0], column, one, two, gap))
+    return rows

@@ -1,0 +1,56 @@
+"""Two results folders, cell by cell."""
+
+import pandas as pd
+import pytest
+
+from t3lib.errors import UserError
+from t3lib.report.compare import compare
+
+TABLE = pd.DataFrame(
+    {"split": ["forget05", "forget10"], "method": "T3", "fq": [0.5, None], "mark": ["=", ""], "train_s": [1.0, 2.0]}
+)
+
+
+def write(folder, **tables):
+    (folder / "tables").mkdir(parents=True)
+    for name, table in tables.items():
+        table.to_csv(folder / "tables" / f"{name}.csv", index=False)
+    return folder
+
+
+def test_equal_folders_have_no_difference_and_clocks_do_not_count(tmp_path):
+    a = write(tmp_path / "a", tofu=TABLE)
+    b = write(tmp_path / "b", tofu=TABLE.assign(train_s=9.0)[::-1])
+    assert compare(a, b).empty, "rows are matched by their keys, not by their place"
+    assert compare(a, b, clocks=True)["column"].tolist() == ["train_s", "train_s"]
+
+
+def test_every_cell_that_differs_is_named(tmp_path):
+    other = TABLE.assign(fq=[0.75, 0.1], mark=["≠", ""])
+    found = compare(write(tmp_path / "a", tofu=TABLE), write(tmp_path / "b", tofu=other))
+    assert found[["row", "column", "a", "b"]].values.tolist() == [
+        ["forget05, T3", "fq", "0.5", "0.75"],
+        ["forget10, T3", "fq", "", "0.1"],
+        ["forget05, T3", "mark", "=", "≠"],
+    ]
+    assert found["difference"][0] == 0.25 and found["difference"][1:].isna().all()
+
+
+def test_within_the_tolerance_is_equal(tmp_path):
+    near = TABLE.assign(fq=[0.5 + 1e-12, None])
+    assert compare(write(tmp_path / "a", tofu=TABLE), write(tmp_path / "b", tofu=near)).empty
+
+
+def test_a_table_without_rows(tmp_path):
+    a, b = write(tmp_path / "a", ablations=TABLE[:0]), write(tmp_path / "b", ablations=TABLE[:0])
+    assert compare(a, b).empty
+    assert len(compare(a, write(tmp_path / "c", ablations=TABLE[:1]))) == 2
+
+
+def test_rows_and_tables_that_one_lacks(tmp_path):
+    a, b = write(tmp_path / "a", tofu=TABLE, bounds=TABLE), write(tmp_path / "b", tofu=TABLE[:1])
+    found = compare(a, b)
+    assert found.iloc[0][["table", "a", "b"]].tolist() == ["bounds", "there", ""]
+    assert ("tofu", "forget10, T3") not in set(zip(found["table"], found["row"])), "a row of empty cells says nothing"
+    with pytest.raises(UserError, match="no tables"):
+        compare(a, tmp_path / "nothing")
