@@ -45,7 +45,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "theory": ("theory",),
     "cost": ("bench", "classifier", "likelihood", "greedy", "sampler", "wrapped", "head", *FEATURES),
     "figures": ("report.plots", "report.plots_cost", "report.plots_theory", "report.render"),
-    "tables": ("report", "claims", "results", "metrics", "names"),
+    "tables": ("report", "claims", "results", "metrics", "names", "theory", "bench.cost", "bench.shapes"),
 }
 
 

@@ -1,106 +1,123 @@
-"""What a check of a claim reads and returns: tables by name, and a Finding; no verdict is formed here."""
+"""What a check of a claim reads and returns: tables by name, and a Finding. And when one method leads another.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+A lead counts when Welch's one-sided t-test over seeds rejects, at the level 5%, that there is none. Where the spread
+over seeds is not known (a column that Table 4 does not hold, one seed) the means are compared as they are.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from t3lib import results
 
 PRINTED = {"tofu": 1, "parameters": 2, "runtime": 3, "tofu_per_seed": 4, "temperature": 5}
+LEVEL = 0.05
+
+
+class Missing(Exception):
+    """A table, or rows of it, that a claim needs are not there: the claim stays undecided."""
 
 
 class Finding(NamedTuple):
     """`holds` is None where a number is missing; `under` names the restriction under which alone the claim is true.
 
-    `close`: the means are in the claimed order but no further apart than the standard error of their difference.
+    `close`: the means are in the claimed order but their difference is no lead. `plain`: the finding in one sentence
+    for the README, where it is among the most telling.
     """
 
     holds: bool | None
     numbers: str = ""
     under: str = ""
     close: bool = False
+    plain: str = ""
 
 
-MISSING = Finding(None)
+class Tables(dict[str, pd.DataFrame]):
+    """Tables of one results folder by name, read when first asked for; Missing where there is none or an empty one."""
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__()
+        self.folder = Path(folder)
+        self.parts: dict[str, dict[Any, pd.DataFrame]] = {}  # name -> (split, method) -> its rows
+
+    def __missing__(self, name: str) -> pd.DataFrame:
+        path = self.folder / f"{name}.csv"
+        if not path.is_file() or (table := pd.read_csv(path)).empty:
+            raise Missing(name)
+        self[name] = table
+        return table
+
+    def numbers(self, name: str, split: str, method: str, column: str) -> np.ndarray:
+        """The numbers of a column for a method on a split, row by row; what is not there gives none."""
+        if name not in self.parts:
+            self.parts[name] = dict(iter(self[name].groupby(["split", "method"])))
+        part = self.parts[name].get((split, method), pd.DataFrame())
+        return part[column].dropna().to_numpy(dtype=float) if column in part else np.array([])
 
 
-@dataclass(frozen=True)
-class Tables:
-    """Tables of one results folder by name, None where a table is missing or empty; read once."""
-
-    folder: Path
-    _read: dict[str, pd.DataFrame | None] = field(default_factory=dict)
-    _values: dict[tuple[str, str], dict[tuple[str, str], list[float]]] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> pd.DataFrame | None:
-        if name not in self._read:
-            path = self.folder / f"{name}.csv"
-            self._read[name] = pd.read_csv(path) if path.is_file() else None
-        table = self._read[name]
-        return None if table is None or table.empty else table
-
-    def values(self, name: str, column: str) -> dict[tuple[str, str], list[float]]:
-        """(split, method) -> the numbers of a column, row by row; a missing table or column gives none."""
-        if (name, column) not in self._values:
-            found: dict[tuple[str, str], list[float]] = {}
-            table = self[name]
-            if table is not None and column in table:
-                for split, method, value in zip(table["split"], table["method"], table[column], strict=True):
-                    found.setdefault((split, method), []).extend([] if pd.isna(value) else [float(value)])
-            self._values[name, column] = found
-        return self._values[name, column]
-
-
-def printed_tables(folder: str | Path | None = None) -> Tables:
+def printed_tables() -> Tables:
     """The paper's Tables 1 to 5 under the names of ours."""
-    return Tables(Path("paper"), {name: results.paper_table(number, folder) for name, number in PRINTED.items()})
+    tables = Tables("")
+    tables.update({name: results.paper_table(number) for name, number in PRINTED.items()})
+    return tables
 
 
 class Gap(NamedTuple):
-    """mean(a) − mean(b) with the standard error of that difference over seeds; se None where neither has two seeds."""
+    """mean(a) − mean(b), its standard error over seeds (None where not known), and how many of these make a lead."""
 
     value: float
-    se: float | None
+    se: float | None = None
+    needed: float = 0.0
 
     @property
     def sign(self) -> int:
-        """+1 or −1 where the difference exceeds its standard error (with one seed: where it is not 0), else 0."""
-        return int(np.sign(self.value)) if abs(self.value) > (self.se or 0.0) else 0
+        """+1 or −1 where a lead counts, else 0."""
+        return int(np.sign(self.value)) if abs(self.value) > self.needed * (self.se or 0.0) else 0
 
     def __str__(self) -> str:
-        spread = "spread not known" if self.se is None else f"s.e. {self.se:.3f} over seeds"
-        return f"{self.value:+.3f} ({spread})"
+        least = (
+            "spread not known" if self.se is None else f"s.e. {self.se:.3f}, a lead from {self.needed * self.se:.3f}"
+        )
+        return f"{self.value:+.3f} ({least})"
 
 
 def score(tables: Tables, split: str, method: str, column: str) -> float:
     """The mean in Table 1, nan where there is none."""
-    return next(iter(tables.values("tofu", column).get((split, method), [])), float("nan"))
+    return next(iter(tables.numbers("tofu", split, method, column)), float("nan"))
 
 
 def gap(tables: Tables, split: str, a: str, b: str, column: str) -> Gap:
-    """How far method a is above method b in a column of Table 1, against the seeds' spread in Table 4."""
-    pieces = [_squared_error(tables, split, method, column) for method in (a, b)]
-    known = [piece for piece in pieces if piece is not None]
+    """How far method a is above method b in a column of Table 1, by Welch's test on the seeds of Table 4."""
     value = score(tables, split, a, column) - score(tables, split, b, column)
-    return Gap(value, float(np.sqrt(sum(known))) if known else None)
+    seeds = [tables.numbers("tofu_per_seed", split, method, column) for method in (a, b)]
+    parts = [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) for x in seeds if len(x) > 1]
+    if not parts:
+        return Gap(value)
+    variance = sum(v for v, _ in parts)
+    freedom = variance**2 / sum(v**2 / df for v, df in parts) if variance else 1.0
+    return Gap(value, float(np.sqrt(variance)), float(student.isf(LEVEL, freedom)))
 
 
 def seed_sd(tables: Tables, split: str, method: str, column: str) -> float:
     """Standard deviation over seeds in Table 4 (n − 1); nan with fewer than two."""
-    seeds = tables.values("tofu_per_seed", column).get((split, method), [])
+    seeds = tables.numbers("tofu_per_seed", split, method, column)
     return float(np.std(seeds, ddof=1)) if len(seeds) > 1 else float("nan")
 
 
-def _squared_error(tables: Tables, split: str, method: str, column: str) -> float | None:
-    """Squared standard error of a mean; None with one seed, or for a column Table 4 does not hold."""
-    seeds = tables.values("tofu_per_seed", column).get((split, method), [])
-    return float(np.var(seeds, ddof=1) / len(seeds)) if len(seeds) > 1 else None
+def joined(parts: Sequence[Finding]) -> Finding:
+    """Every part holds; one refuted part refutes, else one missing part leaves the claim open."""
+    refuted = [part for part in parts if part.holds is False]
+    told = "; ".join(part.numbers for part in (refuted or parts))
+    if not refuted:
+        return Finding(True if all(part.holds for part in parts) else None, told)
+    close = all(part.holds is not None for part in parts) and all(part.close for part in refuted)
+    return Finding(False, told, close=close, plain=next((part.plain for part in refuted if part.plain), ""))
 
 
-def listed(values: Mapping[str, float], digits: int = 3) -> str:
+def listed(values: Mapping[str, float] | Mapping[float, float], form: str = "{} {:.3f}") -> str:
     """`NPO 0.793, SimNPO 0.745`."""
-    return ", ".join(f"{name} {value:.{digits}f}" for name, value in values.items())
+    return ", ".join(form.format(name, value) for name, value in values.items())

@@ -7,7 +7,7 @@ mixture     GaussianMixture: exact errors, excess risk, partition function, both
 montecarlo  the paper's Monte Carlo
 bounds      Theorems 3.3, 3.4, 3.5 (with its witness), 3.7, 3.8 (with their τ*), Lemmas A.1, A.2, Proposition C.1, the
             Gaussian integral of Appendix E
-identities  class imbalance (Appendix D), tempering as maximum entropy (Appendix B), when ∫ p^(1/T) exists (Remark 3.2)
+identities  tempering and sharpening, class imbalance (Appendix D), maximum entropy (Appendix B), tails (Remark 3.2)
 logistic    the regularised logistic regression of Eq. 3 for a batch of data sets
 """
 
@@ -36,6 +36,7 @@ from t3lib.theory.identities import (
     kl_of_temperature,
     temperature_of_kl,
     tempered_mass,
+    tilted,
 )
 from t3lib.theory.logistic import fit_logistic, objective
 from t3lib.theory.mixture import METHODS, GaussianMixture

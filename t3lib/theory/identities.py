@@ -1,4 +1,4 @@
-"""Identities of arXiv:2602.10217: class imbalance (Appendix D), tempering as maximum entropy (B), Remark 3.2."""
+"""Identities: tempering and sharpening, class imbalance (Appendix D), maximum entropy (B), tails (Remark 3.2)."""
 
 from collections.abc import Callable
 
@@ -6,10 +6,22 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.integrate import quad
 from scipy.optimize import brentq
+from scipy.special import log_softmax
 
 from t3lib.errors import UserError
 from t3lib.theory.checks import check
 from t3lib.theory.quadrature import Array
+
+
+def tilted(logp: ArrayLike, logf: ArrayLike, T: float = 1.0, sharpen: float = 1.0) -> Array:
+    """ln p̂, p̂ ∝ p^(1/T) f^w, w = `sharpen`, over the last axis   (Eq. 5; Remark 3.6).
+
+    p^(1/T) f^w = (p f^(wT))^(1/T): tempering is sharpening the classifier to wT and then tempering the result. A power
+    keeps the order of its base, so the likeliest token, and with it greedy text, depends on the product wT alone.
+    """
+    check("T", T, 0, open_=True)
+    check("sharpen", sharpen, 0, open_=True)
+    return log_softmax(np.asarray(logp, dtype=float) / T + sharpen * np.asarray(logf, dtype=float), axis=-1)
 
 
 def density_ratio_under_imbalance(f: ArrayLike, mu: float, gamma: float) -> Array:

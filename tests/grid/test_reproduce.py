@@ -215,8 +215,8 @@ def test_a_bad_number_of_threads_is_refused(box, monkeypatch):
         ("baselines/losses", True, {UNLEARN, ABLATION}),
         ("world/bases", True, {UNLEARN, ABLATION}),
         ("world/facts", True, {UNLEARN, ABLATION}),
-        ("theory/bounds", False, {SYNTHETIC}),
-        ("bench/cost", False, {EFFICIENCY}),
+        ("theory/bounds", False, {SYNTHETIC, TABLES}),
+        ("bench/cost", False, {EFFICIENCY, TABLES}),
         ("claims/llm", False, {TABLES}),
     ],
 )

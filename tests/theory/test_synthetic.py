@@ -69,6 +69,35 @@ def test_same_seed_same_numbers_and_another_seed_others(small):
     assert not np.allclose(other["forget_error"], again["forget_error"], rtol=1e-3)
 
 
+def test_alternatives_are_what_they_say(small):
+    """The λ of least risk and its errors are the experiment's; every other row is one control away from them."""
+    table = synthetic.alternatives((25, 50), (1e-3,), T=(1.0, 2.0), w=(3.0,), trials=40, seed=3)
+    for n, part in table.groupby("n"):
+        least = part[part["least_risk"]]
+        first = small[0][(small[0].experiment == 2) & (small[0].n == n) & (small[0].method == "exact")].set_index("T")
+        plain = least[least["w"] == 1].set_index("T")
+        np.testing.assert_allclose(plain["forget_error"], first["forget_error"][[1.0, 2.0]], rtol=1e-9)
+        np.testing.assert_allclose(plain["forget_se"], first["forget_se"][[1.0, 2.0]], rtol=1e-9)
+        mixture, rng = GaussianMixture(v_f=1e-3), np.random.default_rng((3, n))
+        lam = synthetic.select_lambda(mixture, *synthetic.sample(mixture, n, 10, rng))
+        data = synthetic.sample(mixture, n, 40, rng)
+        assert set(least["lam"]) == {lam}
+        sharp = mixture.forget_error(fit_logistic(*data, lam), 1.0, sharpen=3.0).mean()
+        assert least[least["w"] == 3]["forget_error"].item() == pytest.approx(sharp, rel=1e-9)
+        row = part[(part["lam"] == 1e-2) & (part["T"] == 2.0)].iloc[0]
+        phi = fit_logistic(*data, 1e-2)
+        assert row["forget_error"] == pytest.approx(mixture.forget_error(phi, 2.0).mean(), rel=1e-9)
+        assert row["delta"] == pytest.approx(mixture.excess_risk(phi).mean(), rel=1e-9)
+
+
+def test_more_regularisation_and_more_tempering_than_the_risk_asks_for_forgets_better():
+    """v_f = 1e-3, n = 100: least risk with its best T against ten thousand times its λ with T = 3."""
+    table = synthetic.alternatives((100,), (1e-3,), T=(1.0, 1.5, 2.0, 3.0), trials=60)
+    least = table[table["least_risk"] & (table["w"] == 1)]
+    other = table[(table["lam"] == 1e-1) & (table["T"] == 3)].iloc[0]
+    assert other["delta"] > 5 * least["delta"].iloc[0] and other["forget_error"] < 0.5 * least["forget_error"].min()
+
+
 def test_every_v_f_sees_the_same_labels():
     cells = [synthetic.cell(GaussianMixture(v_f=v), 25, trials=4) for v in (1e-6, 1.0)]
     np.testing.assert_array_equal(cells[0].s, cells[1].s)

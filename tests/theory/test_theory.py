@@ -178,6 +178,19 @@ def test_second_moment_and_entropy_by_quadrature():
 
 # ---- identities ------------------------------------------------------------------------------------------------------
 @EASY
+@given(st.floats(0.2, 6), st.floats(0.1, 8), st.integers(0, 99))
+def test_tempering_is_sharpening_for_greedy_text(T, w, seed):
+    """p^(1/T) f^w = (p f^(wT))^(1/T): one order of tokens for one product wT, and two different distributions."""
+    rng = np.random.default_rng(seed)
+    logp, logf = np.log(rng.dirichlet(np.ones(40), 3)), np.log(rng.uniform(1e-3, 1, (3, 40)))
+    tempered, sharpened = theory.tilted(logp, logf, T, w), theory.tilted(logp, logf, 1.0, w * T)
+    np.testing.assert_allclose(theory.tilted(sharpened, np.zeros_like(logf), T), tempered, atol=1e-12)
+    np.testing.assert_allclose(np.exp(tempered).sum(axis=-1), 1.0, rtol=1e-12)
+    assert (np.argsort(tempered) == np.argsort(sharpened)).all()
+    assert abs(T - 1) < 0.05 or not np.allclose(tempered, sharpened, atol=1e-3)
+
+
+@EASY
 @given(SHARES, SHARES, st.sampled_from([1e-3, 0.5, 1.0]))
 def test_density_ratio_under_imbalance_is_exact(mu, gamma, v_f):
     """Appendix D: from the Bayes classifier at share μ to p_r / p at share γ."""
@@ -271,6 +284,8 @@ def test_remark_on_tails():
         (lambda: GaussianMixture(v_r=0.0), "v_r", "0.0"),
         (lambda: theory.density_ratio_under_imbalance(2.0, 0.5, 0.1), "f must", "2.0"),
         (lambda: theory.tempered_mass(lambda z: -abs(z), 0.5), "T", "0.5"),
+        (lambda: theory.tilted([-1.0, -2.0], [-1.0, -2.0], 0.0), "T", "0.0"),
+        (lambda: theory.tilted([-1.0, -2.0], [-1.0, -2.0], 1.0, -1.0), "sharpen", "-1.0"),
         (lambda: theory.monte_carlo_errors(GaussianMixture(), [1, 2, 3], 0.5, 10, None), "T", "0.5"),
         (lambda: GaussianMixture(v_f=-1e-3), "v_f", "-0.001"),
         (lambda: GaussianMixture().retain_error([1, 2, 3], 0.9), "T", "0.9"),
