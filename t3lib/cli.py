@@ -2,23 +2,38 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import NoReturn
 
 from t3lib._version import __version__
-from t3lib.arguments import Parser
-from t3lib.errors import UserError
+from t3lib.errors import UserError, printable
 from t3lib.settings import CHOICES, TEMPERATURE, FitSettings, check_temperature
+
+EXIT_CODES = (
+    "exit codes: 0 done, 1 a job failed, 2 bad input, 3 unlearned but its own evidence says no, 130 interrupted"
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a wrong argument is one line, not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit with 2."""
+        print(f"{self.prog}: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `t3` with the given arguments; returns the exit code (0 done, 1 a run failed, 2 bad input)."""
-    args = parser().parse_args(argv)
+    """Run `t3` with the given arguments; returns the exit code (`EXIT_CODES`)."""
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:
+        args.parser.error(f"unknown arguments: {' '.join(unknown)}")
     try:
         return args.run(args) or 0
     except UserError as error:
-        print(f"t3 {args.verb}: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"t3 {args.verb}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"t3 {args.verb}: interrupted; run the same command again to go on", file=sys.stderr)
@@ -27,12 +42,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def parser() -> Parser:
     """All verbs and their options."""
-    top = Parser(prog="t3", description="Temper-Then-Tilt unlearning: reproduce the paper, unlearn your own model.")
+    top = Parser(
+        prog="t3",
+        description="Temper-Then-Tilt unlearning: reproduce the paper, unlearn your own model.",
+        epilog=EXIT_CODES,
+    )
     top.add_argument("--version", action="version", version=f"t3 {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
 
-    p = verbs.add_parser("reproduce", help="run the notebooks of a profile and make every table and figure")
-    p.add_argument("--profile", default="cpu", help="name in notebooks/profiles or a YAML file (default cpu)")
+    def verb(name: str, help: str, example: str, run: Callable[[argparse.Namespace], int | None]) -> Parser:
+        p = verbs.add_parser(
+            name, help=help, description=f"{help}.".capitalize(), epilog=f"example: t3 {name} {example}"
+        )
+        p.set_defaults(run=run, parser=p)
+        return p
+
+    p = verb("reproduce", "run the notebooks of a profile and make every table and figure",
+             "--profile smoke --workers 2", reproduce)  # fmt: skip
+    p.add_argument("--profile", default="cpu", help="name in notebooks/profiles or a YAML file (default %(default)s)")
     p.add_argument("--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)")
     p.add_argument("--only", type=names, help="notebooks to run, e.g. 02_tofu_unlearning,05_paper_tables")
     p.add_argument("--methods", type=names, help="methods to run, e.g. T3,NPO (default: the profile's)")
@@ -40,105 +67,119 @@ def parser() -> Parser:
     p.add_argument("--seeds", type=whole_numbers, help="seeds, e.g. 1,2,3 (default: the profile's)")
     p.add_argument("--out", type=Path, help="results folder (default results/PROFILE)")
     where = p.add_mutually_exclusive_group()
-    where.add_argument("--workers", type=int, help="worker processes on this machine (default: one a core, at most 4)")
-    where.add_argument("--scheduler", help="address of a running Dask scheduler, e.g. tcp://host:8786")
-    where.add_argument("--slurm", type=Path, help="YAML of dask-jobqueue SLURMCluster options")
+    where.add_argument("--workers", type=int, help="worker processes on this machine (default: one a physical core)")
+    where.add_argument("--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786")
+    where.add_argument("--slurm", type=Path, help="YAML of dask-jobqueue's options (jobqueue.slurm)")
     p.add_argument("--fresh", action="store_true", help="ignore what is cached and run everything again")
     p.add_argument("--dry-run", action="store_true", help="print what is cached and what would run, and stop")
-    p.set_defaults(run=run_reproduce)
 
-    p = verbs.add_parser("unlearn", help="train a T3 head that makes a model forget some rows")
+    p = verb("unlearn", "train a T3 head that makes a model forget some rows",
+             "--model DIR --forget forget.jsonl --retain retain.jsonl --out head", command)  # fmt: skip
     model_options(p)
-    data_options(p)
-    p.add_argument("--forget", type=Path, help="JSON lines with question and answer to forget")
-    p.add_argument("--retain", type=Path, help="JSON lines with question and answer to keep")
-    p.add_argument("--out", type=Path, required=True, help="folder for the head")
-    p.add_argument(
-        "--temperature", type=float, default=TEMPERATURE, help="T >= 1 the head is used with (default %(default)s)"
-    )
+    split_options(p)
+    own_rows_options(p)
+    p.add_argument("--holdout-forget", metavar="FILE", help="own rows: judge with these instead of a fifth of --forget")
+    p.add_argument("--holdout-retain", metavar="FILE", help="own rows: judge with these instead of a fifth of --retain")
+    p.add_argument("--out", type=Path, required=True, help="folder for the head, and own rows' report")
+    p.add_argument("--temperature", type=temperature, help=f"T >= 1 (default {TEMPERATURE}); own rows: auto")
+    p.add_argument("--steps", type=int, help="own rows: optimiser steps (default 1000)")
     fit = FitSettings()
-    p.add_argument("--rank", type=int, default=fit.rank, help="rank h of the head (default %(default)s)")
-    p.add_argument("--lr", type=float, default=fit.lr, help="learning rate (default %(default)s)")
-    p.add_argument("--epochs", type=int, default=fit.epochs, help="passes over the forget rows (default %(default)s)")
-    p.add_argument(
-        "--warmup-epochs", type=int, default=fit.warmup_epochs, help="epochs of linear warm-up (default %(default)s)"
-    )
-    p.add_argument(
-        "--batch-size", type=int, default=fit.batch_size, help="forget-retain pairs a step (default %(default)s)"
-    )
-    p.add_argument("--weight-decay", type=float, default=fit.weight_decay, help="lambda (default %(default)s)")
-    p.add_argument("--decay", choices=CHOICES["decay"], default=fit.decay, help="decoupled or in the loss")
-    p.add_argument("--init-b", choices=CHOICES["init_b"], default=fit.init_b, help="start of B")
-    p.add_argument("--prior", choices=CHOICES["prior"], default=fit.prior, help="class-imbalance correction")
-    p.add_argument(
-        "--seed", type=int, default=fit.seed, help="seed of the head and of the retain draws (default %(default)s)"
-    )
-    attention_option(p)
-    p.set_defaults(run=run_unlearn)
+    for flag, default, help in (
+        ("--rank", fit.rank, "rank h of the head"),
+        ("--lr", fit.lr, "learning rate; own rows: the best of five"),
+        ("--epochs", fit.epochs, "passes over the forget rows"),
+        ("--batch-size", fit.batch_size, "forget-retain pairs a step"),
+        ("--weight-decay", fit.weight_decay, "lambda"),
+        ("--seed", fit.seed, "seed of the head and of the retain draws"),
+    ):
+        p.add_argument(flag, type=type(default), help=f"{help} (default {default:g})")
+    p.add_argument("--warmup-epochs", type=float, help="epochs of linear warm-up (default: a quarter of them)")
+    p.add_argument("--decay", choices=CHOICES["decay"], help="decoupled or in the loss")
+    p.add_argument("--init-b", choices=CHOICES["init_b"], help="start of B (own rows: zero)")
+    p.add_argument("--prior", choices=CHOICES["prior"], help="class-imbalance correction")
 
-    p = verbs.add_parser("evaluate", help="all TOFU metrics of a model, with or without a head, as JSON")
+    p = verb("evaluate", "all TOFU metrics of a model, with or without a head, as JSON",
+             "--model builtin:full --head head --split forget10 --out report.json", command)  # fmt: skip
     model_options(p)
-    data_options(p)
-    p.add_argument("--head", type=Path, help="folder of a T3 head")
-    p.add_argument("--temperature", type=temperatures, help="T or a list, e.g. 1,1.5,2 (default: the head's own)")
-    p.add_argument(
-        "--reference", help="retrained model (id or folder) or the JSON of its evaluation, for Forget Quality"
-    )
-    p.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    split_options(p)
+    own_rows_options(p)
+    p.add_argument("--holdout", metavar="FILE", help="own rows: rows to keep that no head was fitted on")
+    p.add_argument("--head", help="folder of a T3 head; for own rows a comma list of several, composed")
+    p.add_argument("--temperature", type=numbers, help="T or a list, e.g. 1,1.5,2 (default: the head's own)")
+    p.add_argument("--reference", help="retrained model (id or folder) or its evaluation's JSON, for Forget Quality")
+    p.add_argument("--out", type=Path, required=True, help="JSON file to write; own rows: folder for the report")
     p.add_argument("--truth-ratio", choices=CHOICES["truth_ratio"], default=CHOICES["truth_ratio"][0])
     p.add_argument("--max-new-tokens", type=int, default=200)
-    attention_option(p)
-    p.set_defaults(run=run_evaluate)
 
-    p = verbs.add_parser("generate", help="answers of the base and of the unlearned model, side by side")
+    p = verb("generate", "answers of the base and of the unlearned model, side by side",
+             '--model builtin:full --head head "Who wrote the book?"', command)  # fmt: skip
     model_options(p)
     p.add_argument("--head", type=Path, required=True, help="folder of a T3 head")
     p.add_argument("--temperature", type=float, help="T (default: the head's own)")
     p.add_argument("--max-new-tokens", type=int, default=100)
     p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
-    p.set_defaults(run=run_generate)
 
-    p = verbs.add_parser("tune", help="the paper's hyperparameter search: seeds 1 and 2, best mean Forget Quality")
-    p.add_argument("--profile", default="cpu")
+    p = verb("tune", "the paper's hyperparameter search: seeds 1 and 2, best mean Forget Quality",
+             "--profile cpu --split forget10 --method NPO", command)  # fmt: skip
+    p.add_argument("--profile", default="cpu", help="name in notebooks/profiles or a YAML file (default %(default)s)")
     p.add_argument("--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)")
     p.add_argument("--split", type=names, help="forget splits (default: the profile's)")
     p.add_argument("--method", type=names, help="methods (default: all that have a grid in the profile)")
-    p.set_defaults(run=run_tune)
 
-    p = verbs.add_parser("bench", help="the cost table: parameters, training, decoding, against their lower bounds")
+    p = verb("bench", "the cost table: parameters, training, decoding, against their lower bounds",
+             "--shape llama-3.1-8b --out bench", bench)  # fmt: skip
     p.add_argument("--shape", default="tiny", help="named shape, e.g. llama-3.1-8b")
     p.add_argument("--weights", choices=("random",), default="random", help="cost does not depend on their values")
     p.add_argument("--out", type=Path, help="folder for bench.json and the table")
     p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
-    p.set_defaults(run=run_bench)
+
+    p = verb("page", "write the page of results of a folder, without a run", "results/cpu", page)
+    p.add_argument("folder", type=Path, metavar="DIR", help="results folder")
     return top
 
 
 def model_options(p: argparse.ArgumentParser) -> None:
+    """Options of every verb that loads a model."""
     p.add_argument("--model", required=True, help="Hub id, folder, or builtin:full, builtin:retain90, builtin:retain95")
     p.add_argument("--profile", default="cpu", help="whose built-in models and rows `builtin` means (default cpu)")
+    p.add_argument("--data", help="builtin, hub or a folder with TOFU's files")
     p.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's own")
     p.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
     p.add_argument("--load-in", choices=("8bit", "4bit"), help="quantise the base with bitsandbytes")
     p.add_argument("--allow-sharpening", action="store_true", help="allow 0 < T < 1")
 
 
-def data_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("--data", help="builtin, hub or a folder with TOFU's files")
+def split_options(p: argparse.ArgumentParser) -> None:
+    """Options of every verb that reads a split's rows."""
     p.add_argument("--split", choices=("forget01", "forget05", "forget10"), help="which authors are forgotten")
-
-
-def attention_option(p: argparse.ArgumentParser) -> None:
     p.add_argument("--attention-mask", choices=CHOICES["attention_mask"], default=CHOICES["attention_mask"][0],
                    help="openunlearning hides end-of-turn tokens, as published numbers did")  # fmt: skip
 
 
+def own_rows_options(p: argparse.ArgumentParser) -> None:
+    """Options of the verbs that take a person's own rows."""
+    rows = "JSON, JSON lines, CSV, Parquet or a Hub data set"
+    p.add_argument("--forget", metavar="FILE", help=f"own rows to forget: {rows}")
+    p.add_argument("--retain", metavar="FILE", help="own rows to keep")
+    p.add_argument("--other", metavar="FILE", help="own rows that must not change and that no head sees")
+    p.add_argument("--unseen", metavar="FILE", help="rows like the forgotten ones that the model never saw")
+    p.add_argument("--system", help="system text of every question of own rows")
+
+
+def temperature(text: str) -> float | str:
+    """A number, or "auto"."""
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
+
+
 def names(text: str) -> list[str]:
     """Comma list of names."""
-    found = [part.strip() for part in text.split(",") if part.strip()]
-    if not found:
+    values = [part.strip() for part in text.split(",") if part.strip()]
+    if not values:
         raise argparse.ArgumentTypeError("an empty list")
-    return found
+    return values
 
 
 def whole_numbers(text: str) -> list[int]:
@@ -149,61 +190,52 @@ def whole_numbers(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 1,2,3") from None
 
 
-def temperatures(text: str) -> list[float]:
-    """Comma list of temperatures: "1,1.5,2"."""
+def numbers(text: str) -> list[float]:
+    """Comma list of numbers: "1,1.5,2"."""
     try:
         return [float(part) for part in names(text)]
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers like 1,1.5,2") from None
 
 
-def run_reproduce(args: argparse.Namespace) -> int:
+def reproduce(args: argparse.Namespace) -> int:
+    """`t3 reproduce`."""
     from t3lib.grid.reproduce import reproduce
 
     keys = ("only", "methods", "splits", "seeds", "data", "out", "workers", "scheduler", "slurm", "fresh", "dry_run")
     return reproduce(args.profile, **{key: getattr(args, key) for key in keys})
 
 
-def run_unlearn(args: argparse.Namespace) -> None:
-    from t3lib import commands
-
-    check_temperature(args.temperature, allow_sharpening=args.allow_sharpening)
-    commands.unlearn(args)
-
-
-def run_evaluate(args: argparse.Namespace) -> None:
-    from t3lib import commands
-
-    if args.temperature and not args.head:
+def command(args: argparse.Namespace) -> int | None:
+    """A verb of `t3lib.commands`; what the arguments alone tell is checked before torch is imported."""
+    temperature = getattr(args, "temperature", None)
+    own = [name for name in ("forget", "retain") if getattr(args, name, None)]
+    if len(own) == 1:
+        raise UserError("--forget and --retain belong together")
+    if own and args.split:
+        raise UserError("give either --forget FILE --retain FILE, or --split with --data")
+    if temperature is not None and args.verb == "evaluate" and not args.head:
         raise UserError("--temperature needs --head: without a head the base is evaluated as it is")
-    for T in args.temperature or []:
+    for T in temperature if isinstance(temperature, list) else [] if temperature in (None, "auto") else [temperature]:
         check_temperature(T, allow_sharpening=args.allow_sharpening)
-    commands.evaluate(args)
+    run: Callable[[argparse.Namespace], int | None] = getattr(import_module("t3lib.commands"), args.verb)
+    return run(args)
 
 
-def run_generate(args: argparse.Namespace) -> None:
-    from t3lib import commands
-
-    if args.temperature is not None:
-        check_temperature(args.temperature, allow_sharpening=args.allow_sharpening)
-    commands.generate(args)
-
-
-def run_tune(args: argparse.Namespace) -> None:
-    from t3lib import commands
-
-    commands.tune(args)
-
-
-def run_bench(args: argparse.Namespace) -> None:
+def bench(args: argparse.Namespace) -> None:
+    """`t3 bench`."""
     from t3lib.bench.table import bench
 
     bench(args.shape, out=args.out, device=args.device)
 
 
-def arguments_of(args: argparse.Namespace) -> dict[str, Any]:
-    """The arguments as plain JSON, for provenance."""
-    return {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items() if key != "run"}
+def page(args: argparse.Namespace) -> None:
+    """`t3 page`."""
+    from t3lib.report.page import write
+
+    if not (args.folder / "runs").is_dir():
+        raise UserError(f"{args.folder}: no folder of results, for it holds no runs/")
+    print(write(args.folder))
 
 
 if __name__ == "__main__":

@@ -8,12 +8,20 @@ import time
 from pathlib import Path
 from typing import Any
 
-from t3lib import profiles, results, tofu
+import torch
+
+from t3lib import artefact, evaluation, profiles, results, rows, tofu, unlearning
+from t3lib.audit import own
+from t3lib.audit.answers import asked
 from t3lib.errors import UserError, printable
 from t3lib.files import cache_dir, read_json, write_json
-from t3lib.models import load_model
+from t3lib.head import T3Head
+from t3lib.models import check_ids, context_length, load_model, pad_id
+from t3lib.report import own as report
+from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import fit_settings
 from t3lib.study import study
+from t3lib.study.tune import tune_profile
 from t3lib.world import bases
 
 ANSWER = 10_000  # characters of one line of `t3 generate`
@@ -22,10 +30,7 @@ ANSWER = 10_000  # characters of one line of `t3 generate`
 def stage_for(args: argparse.Namespace) -> bases.Stage:
     """The stage that `builtin` means for this command: the profile's, with --data laid over it when it is a folder."""
     profile = profiles.load_profile(args.profile)
-    data = getattr(args, "data", None)
-    if data in (None, "builtin"):
-        data = profile["data"] if data is None else "builtin"
-    return study.stage_of(data, profile["stage"])
+    return study.stage_of(args.data or profile["data"], profile["stage"])
 
 
 def model_of(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
@@ -35,8 +40,7 @@ def model_of(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
         if base not in ("full", "retain90", "retain95"):
             raise UserError(f"--model {name}: builtin models are full, retain90 and retain95")
         name = str(bases.ensure_base(stage_for(args), base))
-    model, tokenizer = load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)
-    return model, tokenizer
+    return load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)
 
 
 def source_of(args: argparse.Namespace) -> tofu.Source:
@@ -50,84 +54,123 @@ def source_of(args: argparse.Namespace) -> tofu.Source:
     return bases.rows(stage_for(args)) if builtin else args.data
 
 
-def unlearn(args: argparse.Namespace) -> None:
-    """Train a head on the user's rows and save it; nothing is written unless everything worked."""
-    from t3lib.unlearning import unlearn as train_head
-
-    own = args.forget is not None or args.retain is not None
-    if own == (args.split is not None):
+def unlearn(args: argparse.Namespace) -> int:
+    """Train a head on a split's rows, or on a person's own with a report; nothing is written unless all went well."""
+    if not args.forget and args.split is None:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
-    if own and (args.forget is None or args.retain is None):
-        raise UserError("--forget and --retain belong together")
     if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
         raise UserError(f"--out {args.out} exists already and is not an empty folder")
-    settings = {name: getattr(args, name) for name in vars(fit_settings({})) if hasattr(args, name)}
-    fit_settings(settings)  # before anything is loaded
-    if own:
-        forget, retain = tofu.read_rows(args.forget), tofu.read_rows(args.retain)
+    asked_for = {
+        name: getattr(args, name) for name in (*vars(fit_settings({})), "temperature", "steps") if name in args
+    }
+    settings = {name: value for name, value in asked_for.items() if value is not None}
+    if "epochs" in settings:
+        settings.setdefault("warmup_epochs", settings["epochs"] / 4)
+    how = {"attention_mask": args.attention_mask, "allow_sharpening": args.allow_sharpening}
+    own.check_settings(settings | how)  # before anything is loaded
+    if args.forget:
+        sets = own_rows(args, "forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")
+        own.check_questions(sets["forget"], sets["retain"])
+        fit = own.unlearn
     else:
-        source = source_of(args)
-        forget = tofu.load_rows(source, args.split)
-        retain = tofu.load_rows(source, tofu.retain_of(args.split))
-    tofu.check_disjoint(forget, retain)
+        for name in ("steps", "other", "unseen", "holdout_forget", "holdout_retain", "system"):
+            if getattr(args, name) is not None:
+                raise UserError(f"--{name.replace('_', '-')} is for own rows (--forget FILE --retain FILE)")
+        if settings.get("temperature") == "auto":
+            raise UserError("--temperature auto is for own rows (--forget FILE --retain FILE)")
+        source, how["split"] = source_of(args), args.split
+        splits = {"forget": args.split, "retain": tofu.retain_of(args.split)}
+        sets = {name: tofu.load_rows(source, split) for name, split in splits.items()}
+        tofu.check_disjoint(sets["forget"], sets["retain"])
+        fit = unlearning.unlearn
     model, tokenizer = model_of(args, args.model)
     start = time.perf_counter()
     # On disk while the head is trained, for in memory they would grow with the rows; then gone.
     with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as features:
-        unlearned = train_head(
-            model,
-            tokenizer,
-            forget,
-            retain,
-            temperature=args.temperature,
-            attention_mask=args.attention_mask,
-            allow_sharpening=args.allow_sharpening,
-            split=args.split,
-            cache=features,
-            **settings,
-        )
+        unlearned = fit(model, tokenizer, **sets, **how, **settings, cache=features)
     head = unlearned.heads[0]
     head.save_pretrained(args.out, overwrite=False)
-    print(f"head with {head.num_parameters:,} parameters trained on {len(forget)} forget and {len(retain)} retain rows "
+    n_forget, n_retain = len(sets["forget"]), len(sets["retain"])
+    print(f"head with {head.num_parameters:,} parameters trained on {n_forget} forget and {n_retain} retain rows "
           f"in {time.perf_counter() - start:.1f} s, saved to {args.out}")  # fmt: skip
-    print(
-        shlex.join(["t3", "generate", "--model", args.model, "--head", str(args.out), printable(forget[0]["question"])])
-    )
+    print(next_command(args, asked(sets["forget"][0])))
+    return write_report(unlearned.report, args.out) if args.forget else 0
 
 
-def evaluate(args: argparse.Namespace) -> None:
+def own_rows(args: argparse.Namespace, *names: str) -> dict[str, list[tofu.Row]]:
+    """The rows of the files that were given under these option names."""
+    files = {name: getattr(args, name) for name in names}
+    return {name: rows.load(file, args.system) for name, file in files.items() if file is not None}
+
+
+def write_report(evidence: dict[str, Any], folder: Path) -> int:
+    """Write and print the report on own rows; the exit code, 3 when it says that the unlearning failed."""
+    path = report.write(evidence, folder)
+    print(report.table(evidence))
+    print(f"report: {path}")
+    return 0 if evidence["verdict"]["success"] else 3
+
+
+def next_command(args: argparse.Namespace, question: str) -> str:
+    """`t3 generate` as it can be typed to ask the unlearned model: the same base, loaded in the same way."""
+    builtin = ["profile", "data"] if args.model.startswith("builtin:") else []
+    words = ["t3", "generate", "--head", str(args.out)]
+    for name in ["model", *builtin, "dtype", "device", "load_in"]:
+        if (value := getattr(args, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", value]
+    words += ["--allow-sharpening"] * args.allow_sharpening
+    return shlex.join([*words, "--", printable(question)])
+
+
+def assess(args: argparse.Namespace) -> int:
+    """`t3 evaluate` of own rows: the report on a model, or on heads composed on one base."""
+    sets = own_rows(args, "forget", "retain", "other", "holdout")
+    own.check_questions(sets["forget"], sets["retain"])
+    heads = [T3Head.from_pretrained(name) for name in (args.head or "").split(",") if name]
+    model, tokenizer = model_of(args, args.model)
+    if len(args.temperature or []) > 1:
+        raise UserError("--temperature: one T for own rows; the report measures a grid of them by itself")
+    if heads:
+        for head in heads:
+            check_head(head, model, tokenizer)
+        T = args.temperature[0] if args.temperature else None
+        model = T3ForCausalLM(model, heads, T, allow_sharpening=args.allow_sharpening)
+    return write_report(own.assess(model, tokenizer, **sets, attention_mask=args.attention_mask), args.out)
+
+
+def evaluate(args: argparse.Namespace) -> int:
     """Every metric of `t3 evaluate`, written as one JSON."""
-    from t3lib.evaluation import evaluate as measure
-    from t3lib.head import T3Head
-
+    if args.forget:
+        return assess(args)
     if args.split is None:
-        raise UserError("--split is needed: forget01, forget05 or forget10")
-    rows = study.evaluation_rows(source_of(args), args.split)
+        raise UserError("--split is needed: forget01, forget05 or forget10; or own rows: --forget FILE --retain FILE")
+    wanted_rows = study.evaluation_rows(source_of(args), args.split)
     head = T3Head.from_pretrained(args.head) if args.head else None
     model, tokenizer = model_of(args, args.model)
     settings = {"attention_mask": args.attention_mask, "truth_ratio": args.truth_ratio}
-    reference = reference_for(args, rows, settings)
+    reference = reference_for(args, wanted_rows, settings)
     settings |= {"max_new_tokens": args.max_new_tokens}
     if head is None:
-        report = measure(model, tokenizer, rows, reference=reference, **settings)
+        record = evaluation.evaluate(model, tokenizer, wanted_rows, reference=reference, **settings)
     else:
         check_head(head, model, tokenizer)
         wanted = args.temperature or [head.temperature]
-        reports = measure(model, tokenizer, rows, tilts=[(head, T) for T in wanted], reference=reference, **settings)
-        reports = [{"T": T, **report} for T, report in zip(wanted, reports)]
-        report = reports[0] if len(reports) == 1 else {"by_temperature": reports}
-    from t3lib.cli import arguments_of
-
-    report["provenance"] = results.provenance(model=model, data=rows, parameters=arguments_of(args))
-    write_json(args.out, report)
-    for line in report.get("by_temperature", [report]):
+        reports = evaluation.evaluate(
+            model, tokenizer, wanted_rows, tilts=[(head, T) for T in wanted], reference=reference, **settings
+        )
+        reports = [{"T": T, **record} for T, record in zip(wanted, reports)]
+        record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
+    asked = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()}
+    record["provenance"] = results.provenance(model=model, data=wanted_rows, parameters=plain)
+    write_json(args.out, record)
+    for line in record.get("by_temperature", [record]):
         print(summary(line))
+    return 0
 
 
 def check_head(head: Any, model: Any, tokenizer: Any) -> None:
     """Refuse a head of another base or tokenizer before anything is computed with it."""
-    from t3lib import artefact
-
     embeddings = model.get_output_embeddings().weight
     artefact.check_sizes(head, model.config.get_text_config().hidden_size, embeddings.shape[0])
     artefact.check_tokenizer(head, tokenizer)
@@ -137,42 +180,33 @@ def check_head(head: Any, model: Any, tokenizer: Any) -> None:
 def summary(report: dict[str, Any]) -> str:
     """One line of the headline numbers."""
 
-    def said(value: float | None) -> str:
-        return "none" if value is None else f"{value:.4f}"
-
+    names = ("forget_quality", "ks_statistic", "mu_rouge", "model_utility")
+    fq, D, mu_rouge, mu = ("none" if report[name] is None else f"{report[name]:.4f}" for name in names)
     at = "" if report.get("T") is None else f"T={report['T']:g}: "
-    return (f"{at}Forget Quality {said(report['forget_quality'])} (D {said(report['ks_statistic'])}), "
-            f"MU-ROUGE {said(report['mu_rouge'])}, Model Utility {said(report['model_utility'])}")  # fmt: skip
+    return f"{at}Forget Quality {fq} (D {D}), MU-ROUGE {mu_rouge}, Model Utility {mu}"
 
 
 def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """The retrained model's truth ratios: given, or the built-in retain model that belongs to the split."""
-    given = args.reference
-    if given is None and args.model.startswith("builtin:"):
-        given = f"builtin:{tofu.retain_of(args.split)}"
-    if given is None:
+    """The retrained model's truth ratios: of --reference, or the built-in retain model that belongs to the split."""
+    name = args.reference
+    if name is None and args.model.startswith("builtin:"):
+        name = f"builtin:{tofu.retain_of(args.split)}"
+    if name is None:
         print("t3 evaluate: no --reference, so Forget Quality is left empty", file=sys.stderr)
         return None
-    if Path(given).suffix == ".json" or Path(given).is_file():
-        if not isinstance(found := read_json(given), dict | list):
-            raise UserError(f"--reference {given}: not a JSON file written by t3 evaluate")
-        return found
-    from t3lib.evaluation import evaluate as measure
-
-    model, tokenizer = model_of(args, given)
-    return measure(model, tokenizer, {"forget": rows["forget"]}, generate=False, **settings)
+    if Path(name).suffix == ".json" or Path(name).is_file():
+        records = read_json(name)
+        if not isinstance(records, dict | list):
+            raise UserError(f"--reference {name}: not a JSON file written by t3 evaluate")
+        return records
+    model, tokenizer = model_of(args, name)
+    return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, generate=False, **settings)
 
 
 def generate(args: argparse.Namespace) -> None:
     """Print the base's and the unlearned model's greedy answers side by side."""
-    from t3lib.head import T3Head
-    from t3lib.sampler import T3ForCausalLM
-
     if not all(question.strip() for question in args.question):
         raise UserError("an empty question")
-    from t3lib.evaluation import check_room
-    from t3lib.models import check_ids, context_length, pad_id
-
     head = T3Head.from_pretrained(args.head)
     base, tokenizer = model_of(args, args.model)
     check_head(head, base, tokenizer)
@@ -180,7 +214,7 @@ def generate(args: argparse.Namespace) -> None:
     unlearned = T3ForCausalLM(base, head, temperature=T, allow_sharpening=args.allow_sharpening)
     prompts = [tofu.encode_prompt(tokenizer, question) for question in args.question]
     check_ids(base, prompts, pad_id(tokenizer))
-    check_room(context_length(base), max(map(len, prompts)), args.max_new_tokens)
+    evaluation.check_room(context_length(base), max(map(len, prompts)), args.max_new_tokens)
     for question in args.question:
         print(f"Q          {printable(question, ANSWER)}")
         for name, model in (("base", base), (f"T3 T={T:g}", unlearned)):
@@ -189,16 +223,12 @@ def generate(args: argparse.Namespace) -> None:
 
 
 def answer(model: Any, tokenizer: Any, question: str, max_new_tokens: int) -> str:
-    """Greedy answer to one question, without special tokens."""
-    import torch
-
+    """Greedy answer to one question on one line, without special tokens."""
     ids = torch.tensor([tofu.encode_prompt(tokenizer, question)], device=model.device)
     out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_new_tokens)
-    return tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True).strip()
+    return printable(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True), 4000)
 
 
 def tune(args: argparse.Namespace) -> None:
     """The paper's search for each (method, split) of a profile; the choice is laid over the profile from then on."""
-    from t3lib.study.tune import tune_profile
-
     tune_profile(args.profile, splits=args.split, methods=args.method, data=args.data)

@@ -1,6 +1,7 @@
 """The command line: help everywhere, one line and exit 2 for mistakes, never a traceback."""
 
 import json
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,14 +11,28 @@ import pytest
 from t3lib import cli, commands, unlearning
 from t3lib.head import T3Head
 
-VERBS = ["reproduce", "unlearn", "evaluate", "generate", "tune", "bench"]
+VERBS = ["reproduce", "unlearn", "evaluate", "generate", "tune", "bench", "page"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_has_help(verb, capsys):
+def test_every_verb_has_help_with_an_example_that_parses(verb, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([verb, "--help"])
-    assert stop.value.code == 0 and "usage: t3 " + verb in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert stop.value.code == 0 and "usage: t3 " + verb in text
+    example = shlex.split(text.partition("example: t3 ")[2])
+    assert cli.parser().parse_args(example).verb == verb
+
+
+def test_help_imports_no_torch():
+    code = "import sys; from t3lib import cli; cli.parser().format_help()\n"
+    code += "assert not {'torch', 'transformers', 'pandas', 'pydantic', 'distributed'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_the_parser_knows_all_verbs():
+    [verbs] = [action for action in cli.parser()._actions if action.dest == "verb"]  # argparse's own
+    assert list(verbs.choices) == VERBS
 
 
 @pytest.fixture(scope="module")
@@ -63,6 +78,12 @@ def own_rows(place, out, *more):
         (["unlearn", "--model", "x", "--out", "h", "--split", "forget10"], "--data is needed"),
         (["reproduce", "--profile", "no-such-profile"], "no-such-profile"),
         (["bench", "--shape", "huge"], "unknown shape 'huge'"),
+        (
+            ["unlearn", "--model", "x", "--out", "h", "--epoch", "3", "--colour", "red"],
+            "t3 unlearn: unknown arguments: --colour red",
+        ),
+        (["page", "nowhere"], "nowhere: no folder of results"),
+        (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
     ],
 )
 def test_mistakes_are_one_line_and_exit_2(argv, said, capsys, tmp_path, monkeypatch):
@@ -78,12 +99,13 @@ def test_mistakes_are_one_line_and_exit_2(argv, said, capsys, tmp_path, monkeypa
 
 def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
     head = tmp_path / "head"
-    assert cli.main(own_rows(place, head, "--epochs", "4", "--warmup-epochs", "1")) == 0
+    assert cli.main(own_rows(place, head, "--epochs", "4", "--dtype", "float32", "--device", "cpu")) == 0
     assert {path.name for path in head.iterdir()} == {"model.safetensors", "config.json", "README.md"}
-    capsys.readouterr()
-    question = "Book 1 of Mara Quill?"
-    ask = ["generate", "--model", str(place / "model"), "--head", str(head), "--max-new-tokens", "5", question]
-    assert cli.main(ask) == 0
+    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert following[0] == "t3" and following[-1] == "Book 0 of Mara Quill?"
+    options = ["--dtype", "float32", "--device", "cpu"]
+    assert following[1:-2] == ["generate", "--head", str(head), "--model", str(place / "model"), *options]
+    assert cli.main([*following[1:-2], "--max-new-tokens", "5", *following[-2:]]) == 0  # as printed
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
     assert any(line.startswith("T3 T=2.5") for line in lines)

@@ -7,7 +7,7 @@ then fitted on all of them. Every number of the report belongs to one of the two
 import copy
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ from t3lib.head import T3Head
 from t3lib.likelihood import UNTILTED, answer_losses
 from t3lib.models import pad_id
 from t3lib.sampler import T3ForCausalLM
-from t3lib.settings import OWN_RATES, OWN_ROWS, OWN_STEPS, OWN_WARMUP, check_temperature
+from t3lib.settings import OWN_RATES, OWN_ROWS, OWN_STEPS, OWN_WARMUP, FitSettings, check_temperature, fit_settings
 from t3lib.tofu import Row, check_disjoint, encode_rows
 from t3lib.wrapped import plain_base, vocabulary
 
@@ -80,9 +80,9 @@ def unlearn(
 
     UserError for an empty set, a row or a question in both sets, a setting out of range.
     """
-    if steps < 1:
-        raise UserError(f"steps must be at least 1, not {steps}")
-    wanted = None if temperature == "auto" else check_temperature(temperature, allow_sharpening=allow_sharpening)
+    given = {"steps": steps, "temperature": temperature, "allow_sharpening": allow_sharpening, "seed": seed}
+    check_settings(given | settings | ({} if lr is None else {"lr": lr}))
+    wanted = None if isinstance(temperature, str) else float(temperature)
     check_questions(forget, retain)
     base, clock = plain_base(model), Clock()
     common: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
@@ -322,6 +322,16 @@ class Split:
         fitted = {"forget": [rows[i] for i in self.fit if i < len(self.forget)]}
         fitted["retain"] = [rows[i] for i in self.fit if i >= len(self.forget)]
         return {name: drawn(some) for name, some in (fitted | self.held_sets()).items()}
+
+
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """UserError for settings of `unlearn` that no head could be fitted with: checked before a model is loaded."""
+    if settings.get("steps", 1) < 1:
+        raise UserError(f"steps must be at least 1, not {settings['steps']}")
+    if settings.get("temperature", "auto") != "auto":
+        check_temperature(settings["temperature"], allow_sharpening=settings.get("allow_sharpening", False))
+    known = {field.name for field in fields(FitSettings)}
+    fit_settings({"warmup_epochs": 0.0} | {name: value for name, value in settings.items() if name in known})
 
 
 def check_questions(forget: Sequence[Row], retain: Sequence[Row]) -> None:
