@@ -3,6 +3,7 @@
 import ast
 import json
 import pickle
+import re
 import shutil
 
 import pytest
@@ -42,7 +43,9 @@ def found_in(text, where):
             elif name.endswith(("torch.load", "torch.jit.load")) and given.get("weights_only") is not True:
                 bad = f"{name} without weights_only=True"
             elif name.startswith("yaml.") and name not in ("yaml.safe_load", "yaml.safe_dump"):
-                bad = name
+                loader = " ".join(ast.unparse(word.value) for word in node.keywords if word.arg == "Loader")
+                named = re.findall(r"\w*Loader\b", loader)
+                bad = "" if name == "yaml.load" and named and set(named) <= {"SafeLoader", "CSafeLoader"} else name
             elif name.endswith("read_pickle") or given.get("allow_pickle") or given.get("shell"):
                 bad = f"{name}({given})"
             elif given.get("use_safetensors") is False or given.get("trust_remote_code"):
@@ -82,6 +85,7 @@ def test_no_source_reads_pickles_or_runs_what_it_reads():
         "exec(text, {})",
         "yaml.load(text, Loader=yaml.Loader)",
         "yaml.unsafe_load(text)",
+        "yaml.load(text, Loader=getattr(yaml, 'CSafeLoader', yaml.FullLoader))",
         "AutoModel.from_pretrained(name, trust_remote_code=True)",
         "options = {'trust_remote_code': True}",
         "options = dict(trust_remote_code=flag)",
@@ -98,6 +102,7 @@ def test_the_search_finds_what_it_looks_for(bad):
 
 def test_the_search_lets_good_sources_pass():
     good = ["from pickle import UnpicklingError", "torch.load(path, weights_only=True)", "yaml.safe_load(text)"]
+    good += ["yaml.load(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader))"]
     good += [
         "AutoModel.from_pretrained(name, trust_remote_code=False)",
         "model.eval()",
