@@ -45,10 +45,10 @@ REFUSED = {
     "cut utf-8": (b'{"question": "q", "answer": "\xf0\x9f\x98"}', "not UTF-8"),
     "random bytes": (bytes(range(128, 256)), "not UTF-8"),
     "gzip": (b"\x1f\x8b\x08\x00\x00\x00\x00\x00", "not UTF-8"),
-    "no question": (lines({"answer": "a"}), "row 1: question is missing"),
+    "no question": (lines({"answer": "a"}), "row 1: found answer; a row has question and answer"),
     "no answer": (lines({"question": "q"}), "row 1: answer is missing"),
-    "other names": (lines({"q": "q", "a": "a"}), "row 1: question is missing"),
-    "capital names": (lines({"Question": "q", "Answer": "a"}), "question is missing"),
+    "other names": (lines({"q": "q", "a": "a"}), "row 1: found q, a; a row has question and answer"),
+    "capital names": (lines({"Question": "q", "Answer": "a"}), "found Question, Answer; a row has question and answer"),
     "question null": (row(question=None), "row 4: question is missing"),
     "answer null": (row(answer=None), "row 4: answer is missing"),
     "question empty": (row(question=""), "row 4: question is empty"),
@@ -139,7 +139,7 @@ def test_refused_in_one_line(name, model_folder, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("name", HANDLED)
 def test_handled(name, model_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
-    assert unlearn(model_folder, tmp_path, HANDLED[name]) == 0
+    assert unlearn(model_folder, tmp_path, HANDLED[name]) == 3, "done; its report says that a random model knew nothing"
     assert (tmp_path / "head" / "config.json").is_file()
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from t3lib import cli, commands, unlearning
+from t3lib import cli, commands
+from t3lib.audit import own
 from t3lib.head import T3Head
 
 VERBS = ["reproduce", "unlearn", "evaluate", "generate", "tune", "bench", "page"]
@@ -99,23 +100,24 @@ def test_mistakes_are_one_line_and_exit_2(argv, said, capsys, tmp_path, monkeypa
 
 def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
     head = tmp_path / "head"
-    assert cli.main(own_rows(place, head, "--epochs", "4", "--dtype", "float32", "--device", "cpu")) == 0
-    assert {path.name for path in head.iterdir()} == {"model.safetensors", "config.json", "README.md"}
-    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert cli.main(own_rows(place, head, "--epochs", "4", "--dtype", "float32", "--device", "cpu")) == 3
+    written = {"model.safetensors", "config.json", "README.md", "report.html", "report.json"}
+    assert {path.name for path in head.iterdir()} == written
+    following = shlex.split(capsys.readouterr().out.splitlines()[1])
     assert following[0] == "t3" and following[-1] == "Book 0 of Mara Quill?"
     options = ["--dtype", "float32", "--device", "cpu"]
     assert following[1:-2] == ["generate", "--head", str(head), "--model", str(place / "model"), *options]
     assert cli.main([*following[1:-2], "--max-new-tokens", "5", *following[-2:]]) == 0  # as printed
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
-    assert any(line.startswith("T3 T=2.5") for line in lines)
+    assert any(line.startswith("T3 T=") for line in lines)
 
 
 def test_of_two_unlearnings_with_one_out_the_second_says_that_it_came_second(place, tmp_path, capsys, monkeypatch):
     """Another process saves its head while this one trains."""
     first, out = T3Head(32, 50, 4), tmp_path / "head"
-    train = unlearning.unlearn
-    monkeypatch.setattr(unlearning, "unlearn", lambda *a, **k: (first.save_pretrained(out), train(*a, **k))[1])
+    train = own.unlearn
+    monkeypatch.setattr(own, "unlearn", lambda *a, **k: (first.save_pretrained(out), train(*a, **k))[1])
     assert cli.main(own_rows(place, out, "--epochs", "1", "--warmup-epochs", "0")) == 2
     assert "exists already" in capsys.readouterr().err
     assert T3Head.from_pretrained(out).vocab_size == 50
@@ -123,15 +125,15 @@ def test_of_two_unlearnings_with_one_out_the_second_says_that_it_came_second(pla
 
 def test_features_lie_on_disk_while_t3_unlearn_trains_and_are_gone_afterwards(place, tmp_path, monkeypatch):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
-    extract, mapped = unlearning.extract_features, []
+    extract, mapped = own.extract_features, []
 
     def watched(*args, **kwargs):
         features = extract(*args, **kwargs)
         mapped.append(str(tmp_path / "cache" / "features") in Path("/proc/self/maps").read_text())
         return features
 
-    monkeypatch.setattr(unlearning, "extract_features", watched)
-    assert cli.main(own_rows(place, tmp_path / "head", "--epochs", "1", "--warmup-epochs", "0")) == 0
+    monkeypatch.setattr(own, "extract_features", watched)
+    assert cli.main(own_rows(place, tmp_path / "head", "--epochs", "1", "--warmup-epochs", "0")) == 3
     assert mapped == [True] and not list((tmp_path / "cache" / "features").iterdir())
 
 
@@ -146,7 +148,7 @@ def test_text_of_others_cannot_command_the_terminal(place, tmp_path, capsys, mon
     row = {"question": "Who \u202ewas it?", "answer": "Nobody."}
     (tmp_path / "forget.jsonl").write_text(json.dumps(row))
     argv = own_rows(place, tmp_path / "head", "--epochs", "1", "--warmup-epochs", "0", "--forget")
-    assert cli.main([*argv, str(tmp_path / "forget.jsonl")]) == 0
+    assert cli.main([*argv, str(tmp_path / "forget.jsonl")]) == 3
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
 
 

@@ -81,7 +81,7 @@ def test_the_nursery_holds_no_thread_and_no_pyplot():
 
 
 def test_a_notebook_with_a_study_gets_its_imports_ready(place):
-    opens = "from t3lib import study"
+    opens = "from t3lib.study import study"
     noop.write_notebook(Path(place.notebooks) / "s.ipynb", 'out: str = ""', opens)
     noop.write_notebook(Path(place.notebooks) / "n.ipynb", 'out: str = ""', "from t3lib import files")
     [chosen, light] = (
@@ -156,7 +156,7 @@ def test_a_killed_training_runs_once_more(place, monkeypatch):
 
 def test_kernels_end_with_the_nursery_and_the_nursery_with_its_worker():
     """The worker is a process that starts one kernel-less child and is killed: nothing of it stays."""
-    code = "from t3lib import warm; import os, time\n"
+    code = "from t3lib.grid import warm; import os, time\n"
     code += "child = warm.forked(warm.LAUNCHER, lambda parent: ['--version'])\n"
     code += "print(warm.nursery().process.pid, flush=True); time.sleep(100)"
     worker = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
