@@ -90,14 +90,8 @@ OPEN: dict[str, set[str]] = {
     "torch": {"grid."},
     "sizes": {"all", "command line", "method", "report"},
     "ideas": {"arguments", "bench.decode"},
-    "docstrings": {
-        *("arguments.", "cli.", "grid.", "report."),
-        "commands.",
-    },
-    "private": {
-        *("test_bench_decode", "test_reproduce", "test_warm", "test_security"),
-        *("test_bases", "test_slurm"),
-    },
+    "docstrings": {"arguments.", "cli.", "grid."},
+    "private": {"test_bench_decode", "test_reproduce", "test_warm", "test_security"},
 }
 
 
