@@ -186,7 +186,7 @@ def test_the_page_of_results(tmp_path):
     try:
         browser.ask("Page.navigate", url=page.write(tmp_path).as_uri())
         wait_for(lambda: browser.value("document.querySelectorAll('.card').length"), 60, "answers side by side")
-        for section in ("claims", "tables", "figures", "answers-of-all", "provenance"):
+        for section in ("headline", "temper", "answers-side-by-side", "table-1", "costs", "claims", "provenance"):
             browser.value(f"document.getElementById('{section}').scrollIntoView() ?? true")
             browser.screenshot(folder / f"page_{section}.png")
         assert browser.value("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
@@ -195,12 +195,18 @@ def test_the_page_of_results(tmp_path):
         shown = [choose(browser, "want", kind) or int(browser.value(count).split()[0]) for kind in ("right", "wrong")]
         assert sum(shown) == int(every.split()[0]) == int(every.split()[2]), (every, shown)
         # Words to find: every card that stays holds them.
-        word = browser.value("document.querySelector('.card .q').textContent.split(' ').at(-2)")
+        word = browser.value("document.querySelector('.card h3').textContent.split(' ').at(-2)")
         browser.value(f"document.getElementById('find').value = {json.dumps(word)}")
         browser.value("document.getElementById('find').dispatchEvent(new Event('input'))")
         cards = browser.value("[...document.querySelectorAll('.card')].map(e => e.innerText)")
         assert cards and all(word.lower() in card.lower() for card in cards), word
         browser.screenshot(folder / "page_found.png")
+        labels = browser.value("[...document.querySelectorAll('#list .chip')].map(e => e.textContent.split(' ')[0])")
+        assert labels and set(labels) <= {"leaked", "forgotten"}, "on rows to forget a true answer is a leak"
+        everything = "document.getElementById('claim-count').textContent"
+        rows = browser.value(everything)
+        browser.value("document.querySelector('[data-verdict=\"does not hold\"]').click()")
+        assert browser.value(everything) != rows and browser.value("document.getElementById('claim-list').open")
         before = browser.value(count), browser.value("document.querySelector('.card')?.innerText")
         choose(browser, "split", "forget05")
         browser.value("document.getElementById('find').value = ''")
