@@ -231,4 +231,6 @@ def answer(model: Any, tokenizer: Any, question: str, max_new_tokens: int) -> st
 
 def tune(args: argparse.Namespace) -> None:
     """The paper's search for each (method, split) of a profile; the choice is laid over the profile from then on."""
-    tune_profile(args.profile, splits=args.split, methods=args.method, data=args.data)
+    profile = profiles.load_profile(args.profile, tuned=False)
+    profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
+    tune_profile(profile, profiles.tuned_path(args.profile), methods=args.method)

@@ -11,7 +11,6 @@ from typing import Any
 
 import yaml
 
-from t3lib import profiles
 from t3lib.baselines.train import Diverged
 from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
@@ -27,34 +26,26 @@ SEEDS = (1, 2)
 UNTUNED = ("Original", "Retrained")
 
 
-def tune_profile(
-    profile: str | Path,
-    *,
-    splits: Sequence[str] | None = None,
-    methods: Sequence[str] | None = None,
-    data: str | None = None,
-) -> Path:
-    """Search every (method, split) of a profile and write choice and evidence to `tuned/PROFILE.yaml` beside it.
+def tune_profile(profile: Mapping[str, Any], path: Path, *, methods: Sequence[str] | None = None) -> Path:
+    """Search every (method, split) of a profile and write choice and evidence to `path`, its file of tuned values.
 
     methods: default all that have a grid. Entries of other methods and splits stay. Trials of before come from
     `.t3cache/scores`. UserError for a method that was asked for and has no grid.
     """
-    chosen = profiles.override(profiles.load_profile(profile, tuned=False), data=data, methods=methods)
-    wanted = [method for method in chosen["methods"] if method not in UNTUNED]
-    if methods is None:
-        wanted = [method for method in wanted if any(key.split("/")[0] == method for key in chosen["grids"])]
-    for split in splits or chosen["splits"]:
-        grids = {method: grid_of(chosen, method, split) for method in wanted}
-        options = {name: chosen[name] for name in ("data", "stage", "models", "evaluation")}
-        study = open_study(split, load=chosen["notebooks"].get(UNLEARN, {}).get("load"), **options)
+    gridded = {key.split("/")[0] for key in profile["grids"]}
+    wanted = [name for name in methods or profile["methods"] if name not in UNTUNED and (methods or name in gridded)]
+    for split in profile["splits"]:
+        grids = {method: grid_of(profile, method, split) for method in wanted}
+        options = {name: profile[name] for name in ("data", "stage", "models", "evaluation")}
+        study = open_study(split, load=profile["notebooks"].get(UNLEARN, {}).get("load"), **options)
         for method, grid in grids.items():
-            hyper = profiles.hyper_of(chosen, method, split)
+            hyper = {**profile["hyper"].get(method, {}), **profile["hyper"].get(f"{method}/{split}", {})}
             points = [hyper | point for point in grid]
             if method == "T3":
-                entries = tune_t3(study, points, chosen["temperatures"])
+                entries = tune_t3(study, points, profile["temperatures"])
             else:
                 entries = {f"{method}/{split}": choose(study, method, trials(study, method, points))}
-            path = write_choice(profiles.tuned_path(profile), entries)
+            write_choice(path, entries)
             print(f"{method} {split}: {entries[f'{method}/{split}']['chosen']}", flush=True)
     return path
 
@@ -150,7 +141,7 @@ def mean(values: Sequence[float | None]) -> float:
 def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
     """Lay entries over those of the file, which several searches may write at once."""
     with lock(cache_dir("tuned") / f"{content_key(str(path.resolve()))}.lock"):
-        known = profiles.read_yaml(path) if path.is_file() else {}
+        known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         with atomic_write(path) as handle:
             handle.write("# Written by `t3 tune`: the chosen settings and every trial behind them.\n")
             yaml.safe_dump({**known, **entries}, handle, sort_keys=True, default_flow_style=None, width=110)

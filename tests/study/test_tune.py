@@ -49,7 +49,12 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(TINY))
-    written = tune.tune_profile(path)
+
+    def search(**options):
+        untuned = profiles.load_profile(path, tuned=False)
+        return tune.tune_profile(untuned, profiles.tuned_path(path), **options)
+
+    written = search()
     assert written == tmp_path / "tuned" / "tiny.yaml"
     entries = yaml.safe_load(written.read_text())
     assert set(entries) == {"NPO/forget05", "T3/forget05", "T3/forget05/1", "T3/forget05/2"}
@@ -67,7 +72,7 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
     assert "lr" not in profiles.hyper_of(profiles.load_profile(path, tuned=False), "NPO", "forget05")
 
     monkeypatch.setattr(tune, "unlearned", lambda *_, **__: pytest.fail("a trial that was made is read back"))
-    assert tune.tune_profile(path, methods=["NPO"]) == written
+    assert search(methods=["NPO"]) == written
     assert yaml.safe_load(written.read_text()) == entries, "other methods' entries stay"
 
 
