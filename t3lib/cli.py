@@ -127,7 +127,7 @@ def parser() -> Parser:
     p.add_argument("--method", type=names, help="methods (default: all that have a grid in the profile)")
 
     p = verb("bench", "the cost table: parameters, training, decoding, against their lower bounds",
-             "--shape llama-3.1-8b --out bench", bench)  # fmt: skip
+             "--shape llama-3.1-8b --out bench", command)  # fmt: skip
     p.add_argument("--shape", default="tiny", help="named shape, e.g. llama-3.1-8b")
     p.add_argument("--weights", choices=("random",), default="random", help="cost does not depend on their values")
     p.add_argument("--out", type=Path, help="folder for bench.json and the table")
@@ -220,13 +220,6 @@ def command(args: argparse.Namespace) -> int | None:
         check_temperature(T, allow_sharpening=args.allow_sharpening)
     run: Callable[[argparse.Namespace], int | None] = getattr(import_module("t3lib.commands"), args.verb)
     return run(args)
-
-
-def bench(args: argparse.Namespace) -> None:
-    """`t3 bench`."""
-    from t3lib.bench.table import bench
-
-    bench(args.shape, out=args.out, device=args.device)
 
 
 def page(args: argparse.Namespace) -> None:

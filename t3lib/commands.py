@@ -1,4 +1,4 @@
-"""What the verbs unlearn, evaluate, generate and tune do: load, call the library, say what was made."""
+"""What the verbs unlearn, evaluate, generate, tune and bench do: load, call the library, say what was made."""
 
 import argparse
 import shlex
@@ -13,11 +13,13 @@ import torch
 from t3lib import artefact, evaluation, profiles, results, rows, tofu, unlearning
 from t3lib.audit import own
 from t3lib.audit.answers import asked
+from t3lib.bench import table
 from t3lib.errors import UserError, printable
 from t3lib.files import cache_dir, read_json, write_json
 from t3lib.head import T3Head
 from t3lib.models import check_ids, context_length, load_model, pad_id
 from t3lib.report import own as report
+from t3lib.report import render
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import fit_settings
 from t3lib.study import study
@@ -234,3 +236,12 @@ def tune(args: argparse.Namespace) -> None:
     profile = profiles.load_profile(args.profile, tuned=False)
     profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
     tune_profile(profile, profiles.tuned_path(args.profile), methods=args.method)
+
+
+def bench(args: argparse.Namespace) -> None:
+    """Measure and print the cost table and, with --out, write it with its provenance."""
+    measured = table.bench(args.shape, device=args.device)
+    if args.out is not None:
+        origin = results.provenance(model=f"random weights, {args.shape}", data="random")
+        write_json(args.out / "bench.json", {"rows": measured, "provenance": origin})
+        render.write_table(args.out, "benchmarks", table.frame_of(measured), caption=table.CAPTION)

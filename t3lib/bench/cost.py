@@ -4,7 +4,7 @@ Letters: n tokens, d width, h rank of the head, V vocabulary, L length. A multip
 those that have to cross the memory bus once; whatever fits a cache is not counted, so every bound is a true one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from t3lib.bench.shapes import Shape, shape_of
@@ -28,6 +28,12 @@ class Ceilings(NamedTuple):
 
     flops: float
     bytes: float
+
+
+def total(works: Iterable[Work]) -> Work:
+    """Computations one after the other."""
+    flops, moved = zip(*works)
+    return Work(sum(flops), sum(moved))
 
 
 def lower_bound(work: Work, machine: Ceilings) -> float:
@@ -105,6 +111,20 @@ def training_step(shape: Shape, lengths: Sequence[int], answers: int, *, itemsiz
     """Three passes' operations (forward, two products backward); weights, gradients and Adam's moments cross once."""
     once = forward(shape, lengths, logits=answers, itemsize=itemsize)
     return Work(3 * once.flops, 7 * once.bytes)
+
+
+def decode_step(
+    shape: Shape, *, batch: int = 1, context: int = 0, itemsize: int = 2, heads: int = 0, rank: int = 20
+) -> Work:
+    """One decoding step: all weights read once, keys and values of `context` tokens a row, and A and B of every head.
+
+    The base in numbers of `itemsize` bytes, the heads in float32. Of a tilt only its weights count: at batch 1 the rest
+    fits a cache.
+    """
+    weights = linear_weights(shape) + shape.hidden_size * shape.vocab_size
+    tilt = heads * rank * (shape.hidden_size + shape.vocab_size)
+    cached = batch * context * 2 * shape.num_hidden_layers * shape.key_value_size
+    return Work(2 * batch * (weights + tilt), itemsize * (weights + cached) + 4 * tilt)
 
 
 def feature_bytes(tokens: int, d: int, itemsize: int = 2) -> int:

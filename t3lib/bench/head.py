@@ -4,9 +4,9 @@ Features are random, for cost does not depend on their values; what matters is h
 tokens of the vocabulary are ever a target. Every variant trains the same problem on the same plan of steps.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import cycle
+from itertools import cycle, islice
 from typing import Any
 
 import pandas as pd
@@ -16,13 +16,11 @@ from torch import Tensor
 
 from t3lib import classifier
 from t3lib.bench import cost
-from t3lib.bench.timing import interleaved, row, timed, value_row
+from t3lib.bench.timing import Rows, interleaved, row, timed, value_row
 from t3lib.classifier import fit_heads, learning_rates, plan_steps
 from t3lib.features import Features, tokens_of
 from t3lib.head import T3Head
 from t3lib.settings import FitSettings
-
-Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -54,10 +52,8 @@ class HeadShape:
     @property
     def settings(self) -> dict[str, Any]:
         """Keyword settings of `fit_head`: the paper's, on one fixed epoch ("preprocessed")."""
-        warmup = self.epochs / 4
-        return {"rank": self.rank, "epochs": self.epochs, "warmup_epochs": warmup, "batch_size": self.batch_size} | {
-            "epoch": "fixed"
-        }
+        sizes = {"rank": self.rank, "epochs": self.epochs, "batch_size": self.batch_size}
+        return sizes | {"warmup_epochs": self.epochs / 4, "epoch": "fixed"}
 
 
 def problem(shape: HeadShape, *, device: str = "cpu", seed: int = 0) -> Features:
@@ -68,19 +64,72 @@ def problem(shape: HeadShape, *, device: str = "cpu", seed: int = 0) -> Features
     total = int(counts.sum())
     y = (shape.vocab ** torch.rand(total, generator=draw, dtype=torch.float64)).long() - 1
     s = (torch.arange(n) >= shape.pairs).long()
-    x = torch.randn(total, shape.d, generator=draw)
+    x = torch.randn(total, shape.d, generator=draw).to(device)
     return Features(x, y.clamp(0, shape.vocab - 1), torch.arange(n).repeat_interleave(counts), s, device=device)
+
+
+def epoch_of(features: Features, shape: HeadShape) -> list[Tensor]:
+    """Numbers of the tokens of each step of the one epoch that a run repeats."""
+    settings = FitSettings(**shape.settings)
+    rows = plan_steps(features.s, epochs=1, batch_size=settings.batch_size, epoch="fixed", seed=settings.seed)
+    return [tokens_of(step, features.starts) for step in rows]
 
 
 def step_works(features: Features, shape: HeadShape) -> tuple[cost.Work, cost.Work, cost.Work]:
     """`cost.head_step`, `dense_step` and `full_vocabulary_step` summed over all steps of the run."""
-    sizes = [len(index) for index in _indices(features, shape)]
-    d, h, V = shape.d, shape.rank, shape.vocab
+    counts, d, h, V = [len(tokens) for tokens in epoch_of(features, shape)], shape.d, shape.rank, shape.vocab
     return (
-        _total(cost.head_step(n, d, h) for n in sizes).times(shape.epochs),
-        _total(cost.dense_step(n, d, h, V) for n in sizes).times(shape.epochs),
-        _total(cost.full_vocabulary_step(n, d, h, V) for n in sizes).times(shape.epochs),
+        cost.total(cost.head_step(n, d, h) for n in counts).times(shape.epochs),
+        cost.total(cost.dense_step(n, d, h, V) for n in counts).times(shape.epochs),
+        cost.total(cost.full_vocabulary_step(n, d, h, V) for n in counts).times(shape.epochs),
     )
+
+
+def gathered_loss(x: Tensor, y: Tensor, s: Tensor, head: T3Head) -> Tensor:
+    """Eq. 3 with the targets' rows of B alone, by autograd; the optimiser still steps through all of B."""
+    logit = (F.linear(x, head.A) * F.embedding(y, head.B)).sum(1)
+    return (F.binary_cross_entropy_with_logits(logit, s, reduction="none") * (1 / len(s))).sum()
+
+
+def full_vocabulary_loss(x: Tensor, y: Tensor, s: Tensor, head: T3Head) -> Tensor:
+    """Eq. 3 as it is written: B A x for the whole vocabulary, then the target's entry."""
+    logit = F.linear(F.linear(x, head.A), head.B)
+    return F.binary_cross_entropy_with_logits(logit.gather(1, y[:, None])[:, 0], s)
+
+
+def dense_training(features: Features, shape: HeadShape, loss_of: Callable[..., Tensor]) -> Iterator[T3Head]:
+    """The textbook's loop, fused AdamW over all of A and B: the head after each step, over and over."""
+    device, settings = features.x.device, FitSettings(**shape.settings)
+    head = T3Head(shape.d, shape.vocab, shape.rank, seed=settings.seed).to(device)
+    optimiser = torch.optim.AdamW(head.parameters(), lr=0.0, weight_decay=settings.weight_decay, fused=True)
+    label = features.s[features.row].float()
+    epoch = [[part[i].to(device) for part in (features.x, features.y, label)] for i in epoch_of(features, shape)]
+    steps = shape.epochs * shape.per_epoch
+    rates = learning_rates(settings.lr, round(settings.warmup_epochs * shape.per_epoch), steps)
+    for (x, y, s), rate in zip(cycle(epoch), cycle(rates)):
+        optimiser.param_groups[0]["lr"] = rate
+        optimiser.zero_grad()
+        loss_of(x, y, s, head).backward()
+        optimiser.step()
+        yield head
+
+
+def textbook(features: Features, shape: HeadShape) -> T3Head:
+    """The head that the textbook's loop over gathered rows gives after the whole run: what ours must equal."""
+    *_, head = islice(dense_training(features, shape, gathered_loss), shape.epochs * shape.per_epoch)
+    return head.eval()
+
+
+def targets(features: Features, shape: HeadShape) -> Tensor:
+    """The tokens of the vocabulary that are a target in some step of the run."""
+    return features.y[torch.cat(epoch_of(features, shape))].unique()
+
+
+def our_steps(features: Features, shape: HeadShape) -> Callable[[], None]:
+    """A function that takes the next of our steps, exactly as `fit_heads` does."""
+    laid_out = classifier.lay_out(features, [FitSettings(**shape.settings)], shape.vocab, features.x.device)
+    steps = cycle(laid_out.steps)
+    return lambda: classifier.step(laid_out, next(steps), [1e-6])
 
 
 def head_rows(
@@ -94,104 +143,42 @@ def head_rows(
 ) -> Rows:
     """Ours for all epochs; gathered rows for `dense_steps` steps (0: as many); full vocabulary for `full_steps`.
 
-    The slower ones are timed step by step and scaled up to the run. Ratios are of median steps; on a CPU those of
-    gathered rows and of ours are timed in turn. `repeats` is of the whole fit.
+    The slower ones are timed step by step and scaled up to the run. Ratios are of median steps, those of gathered rows
+    and of ours timed in turn. `repeats` is of the whole fit.
     """
-    features = _on(problem(shape, device=device), device)
-    ours_work, dense_work, full_work = step_works(features, shape)
+    features = problem(shape, device=device)
+    our_work, dense_work, full_work = step_works(features, shape)
     steps = shape.epochs * shape.per_epoch
-    ours = timed(_fit(features, shape, [shape.settings]), repeats=repeats, warmup=int(steps < 100))
+    ours = timed(fit(features, [shape.settings], shape), repeats=repeats, warmup=int(steps < 100))
     count = min(dense_steps or steps, steps)
-    pair = {"dense": plain_step(features, shape, gathered_loss), "ours": own_step(features, shape)}
-    found = interleaved(pair if device == "cpu" else {"dense": pair["dense"]}, repeats=count)
-    dense, step = found["dense"], found.get("ours", ours.scaled(1 / steps)).cost
-    told = "" if count == steps else f"extrapolated from {count} steps"
+    dense = dense_training(features, shape, gathered_loss)
+    both = interleaved({"dense": lambda: next(dense), "ours": our_steps(features, shape)}, repeats=count)
+    timing = both["dense"]
     rows = [
-        row("head training, compact (ours)", shape.name, ours, work=ours_work, machine=machine),
-        row("head training, gathered rows, dense fused AdamW", shape.name, dense.scaled(steps), work=dense_work,
-            machine=machine, note=told),
-        value_row("  gathered rows / ours", shape.name, dense.cost / step, note=f"medians of {count} steps in turn"),
+        row("head training, compact (ours)", shape.name, ours, work=our_work, machine=machine),
+        row("head training, gathered rows, dense fused AdamW", shape.name, timing.scaled(steps), work=dense_work,
+            machine=machine, note="" if count == steps else f"extrapolated from {count} steps"),
+        value_row("  gathered rows / ours", shape.name, timing.cost / both["ours"].cost,
+                  note=f"medians of {count} steps in turn"),
     ]  # fmt: skip
     if full_steps:
-        full = timed(plain_step(features, shape, full_vocabulary_loss), repeats=full_steps)
+        whole = dense_training(features, shape, full_vocabulary_loss)
+        full = timed(lambda: next(whole), repeats=full_steps)
         rows += [
             row("head training, full-vocabulary loss, fused AdamW", shape.name, full.scaled(steps), work=full_work,
                 machine=machine, note=f"extrapolated from {full_steps} steps"),
-            value_row("  full vocabulary / ours", shape.name, full.cost / step),
+            value_row("  full vocabulary / ours", shape.name, full.cost / both["ours"].cost),
         ]  # fmt: skip
     return rows
-
-
-def gathered_loss(x: Tensor, y: Tensor, s: Tensor, head: T3Head) -> Tensor:
-    """Eq. 3 with the targets' rows of B alone, by autograd; the optimiser still steps through all of B."""
-    return F.binary_cross_entropy_with_logits((F.linear(x, head.A) * F.embedding(y, head.B)).sum(1), s)
-
-
-def full_vocabulary_loss(x: Tensor, y: Tensor, s: Tensor, head: T3Head) -> Tensor:
-    """Eq. 3 as it is written: B A x for the whole vocabulary, then the target's entry."""
-    logit = F.linear(F.linear(x, head.A), head.B)
-    return F.binary_cross_entropy_with_logits(logit.gather(1, y[:, None])[:, 0], s)
-
-
-def plain_step(features: Features, shape: HeadShape, loss_of: Callable[..., Tensor]) -> Callable[[], None]:
-    """The next step of a plain training loop, batch after batch, with fused AdamW over all of A and B."""
-    device = features.x.device
-    head = T3Head(shape.d, shape.vocab, shape.rank).to(device)
-    optimiser = torch.optim.AdamW(head.parameters(), lr=1e-6, weight_decay=1e-3, fused=True)
-    label = features.s[features.row].float()
-    batches = cycle(
-        [(features.x[i.to(device)], features.y[i].to(device), label[i].to(device)) for i in _indices(features, shape)]
-    )
-
-    def step() -> None:
-        x, y, s = next(batches)
-        optimiser.zero_grad()
-        loss_of(x, y, s, head).backward()
-        optimiser.step()
-
-    return step
-
-
-def textbook(features: Features, shape: HeadShape) -> T3Head:
-    """The head that a plain loop over gathered rows with dense fused AdamW gives: what ours must equal."""
-    own = FitSettings(**shape.settings)
-    head, label = T3Head(shape.d, shape.vocab, shape.rank, seed=own.seed), features.s[features.row].float()
-    optimiser = torch.optim.AdamW(head.parameters(), lr=0.0, weight_decay=own.weight_decay, fused=True)
-    steps = _indices(features, shape) * own.epochs
-    for i, rate in zip(steps, learning_rates(own.lr, round(own.warmup_epochs * shape.per_epoch), len(steps))):
-        optimiser.zero_grad()
-        logit = (F.linear(features.x[i], head.A) * F.embedding(features.y[i], head.B)).sum(1)
-        (F.binary_cross_entropy_with_logits(logit, label[i], reduction="none") * (1 / len(i))).sum().backward()
-        optimiser.param_groups[0]["lr"] = rate
-        optimiser.step()
-    return head.eval()
-
-
-def targets(features: Features, shape: HeadShape) -> Tensor:
-    """The tokens of the vocabulary that are a target in some step of the run."""
-    return features.y[torch.cat(_indices(features, shape))].unique()
-
-
-def own_step(features: Features, shape: HeadShape) -> Callable[[], None]:
-    """The next step of ours on a CPU, exactly as `fit_heads` runs it."""
-    problem = classifier.lay_out(features, [FitSettings(**shape.settings)], shape.vocab, features.x.device)
-    steps = cycle(problem.steps)
-    return lambda: classifier.step(problem, next(steps), [1e-6])
 
 
 def grid_rows(
     shape: HeadShape, machine: cost.Ceilings, *, heads: int = 5, device: str = "cpu", repeats: int = 3
 ) -> Rows:
     """`heads` learning rates on one plan of steps as one batched problem, against one after the other."""
-    features = _on(problem(shape, device=device), device)
+    features = problem(shape, device=device)
     grid = [shape.settings | {"lr": 5e-4 * 2**k} for k in range(heads)]
-    both = interleaved(
-        {
-            "one": _fit(features, shape, grid[:1]),
-            "all": _fit(features, shape, grid),
-        },
-        repeats=repeats,
-    )
+    both = interleaved({"one": fit(features, grid[:1], shape), "all": fit(features, grid, shape)}, repeats=repeats)
     work = step_works(features, replace(shape, rank=heads * shape.rank))[0]
     return [
         row(f"{heads} heads as one problem", shape.name, both["all"], work=work, machine=machine),
@@ -200,38 +187,23 @@ def grid_rows(
 
 
 def scaling(shape: HeadShape, axes: dict[str, Sequence[int]], *, device: str = "cpu", repeats: int = 3) -> pd.DataFrame:
-    """Seconds a step and bytes of parameters with one size varied at a time: columns axis, value, step_s, low, high.
+    """Seconds of a whole fit with one size varied at a time: axis, value, seconds, low, high, the sizes, parameters.
 
     axes: names of `HeadShape` (pairs, vocab, d, rank) -> values. Setting up (B's start, |V| rows) is in it, as a user
-    pays it: step_s is the whole fit over its steps, epoch_s over its epochs.
+    pays it.
     """
-    found = []
+    rows = []
     for axis, values in axes.items():
         for value in values:
-            own = replace(shape, **{axis: value})
-            features = _on(problem(own, device=device), device)
-            fit = timed(_fit(features, own, [own.settings]), repeats=repeats)
+            varied = replace(shape, **{axis: value})
+            timing = timed(fit(problem(varied, device=device), [varied.settings], varied), repeats=repeats)
             # The cost may be the wall clock's, which now and then shows less than any reading of the process clock.
-            low, high = min(fit.cost, *fit.busy), max(fit.busy)
-            entry = {"axis": axis, "value": value, "seconds": fit.cost, "low": low, "high": high}
-            found.append(entry | asdict(own) | {"parameters": own.rank * (own.d + own.vocab)})
-    return pd.DataFrame(found)
+            low, high = min(timing.cost, *timing.busy), max(timing.busy)
+            entry = {"axis": axis, "value": value, "seconds": timing.cost, "low": low, "high": high}
+            rows.append(entry | asdict(varied) | {"parameters": varied.rank * (varied.d + varied.vocab)})
+    return pd.DataFrame(rows)
 
 
-def _fit(features: Features, shape: HeadShape, settings: Sequence[dict[str, Any]]) -> Callable[[], object]:
+def fit(features: Features, settings: Sequence[dict[str, Any]], shape: HeadShape) -> Callable[[], object]:
+    """The whole training of heads, to be timed."""
     return lambda: fit_heads(features, settings, vocab_size=shape.vocab, progress=False)
-
-
-def _indices(features: Features, shape: HeadShape) -> list[Tensor]:
-    own = FitSettings(**shape.settings)
-    steps = plan_steps(features.s, epochs=1, batch_size=own.batch_size, epoch="fixed", seed=own.seed)
-    return [tokens_of(rows, features.starts) for rows in steps]
-
-
-def _on(features: Features, device: str) -> Features:
-    return replace(features, x=features.x.to(device))
-
-
-def _total(works: Iterable[cost.Work]) -> cost.Work:
-    flops, moved = zip(*works)
-    return cost.Work(sum(flops), sum(moved))

@@ -1,12 +1,13 @@
-"""What runs the base on the clock: features, evaluation, one optimisation step of the baselines.
+"""What runs the base on the clock: features, evaluation, decoding, one optimisation step of the baselines.
 
 Weights are random: cost does not depend on their values. Rows are random letters, one byte a token, with the lengths of
 TOFU's rows, so that nothing has to be downloaded.
 """
 
 import random
+import statistics
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,20 +17,19 @@ from t3lib.baselines.losses import LOSSES
 from t3lib.baselines.unlearn import unlearn_baseline
 from t3lib.bench import cost
 from t3lib.bench.shapes import Shape, shape_of
-from t3lib.bench.timing import Timing, interleaved, row, value_row
+from t3lib.bench.timing import Rows, Timing, clock, interleaved, row, value_row
+from t3lib.errors import UserError
 from t3lib.features import extract_features
 from t3lib.greedy import tilted_greedy
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt, answer_losses
 from t3lib.models import DTYPES, decoder_of
-from t3lib.settings import BASELINES
+from t3lib.sampler import T3ForCausalLM
+from t3lib.settings import BASELINES, TEMPERATURE
 from t3lib.tofu import Row, collate, encode_answers, encode_rows, length_sorted
-from t3lib.wrapped import vocabulary
 
-Rows = list[dict[str, Any]]
 TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)  # the paper's Table 5
-SETS = {"forget": "forget10_perturbed", "retain": "retain_perturbed", "ra": "real_authors_perturbed"}
-SETS |= {"wf": "world_facts_perturbed"}
+PROMPT = 8  # tokens before what is decoded: short, so that reading them hardly counts
 
 
 def config_of_shape(name: str) -> LlamaConfig:
@@ -52,6 +52,12 @@ def random_model(
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
+
+
+def random_head(model: PreTrainedModel, seed: int = 0) -> T3Head:
+    """An untrained head for a model, where the model is."""
+    shape = Shape.of(model.config)
+    return T3Head(shape.hidden_size, shape.vocab_size, seed=seed).to(model.device).eval()
 
 
 class Bytes:
@@ -84,43 +90,37 @@ def feature_rows(
     batch_tokens: int = 8192,
 ) -> Rows:  # fmt: skip
     """Tokens a second of feature extraction, with and without its cache on disk, against the decoder's pass alone."""
-    rows, sizes = letters(count), Shape.of(model.config)
+    rows = letters(count)
     examples = encode_rows(Bytes(), rows)
     lengths = [len(example.ids) for example in examples]
     batches = [
         {name: tensor.to(model.device) for name, tensor in collate([examples[i] for i in part], 0).items()}
         for part in length_sorted(lengths, batch_tokens)
     ]
-    options: dict[str, Any] = {"batch_tokens": batch_tokens, "progress": False}
 
     @torch.inference_mode()
     def alone() -> None:
         for batch in batches:
             decoder_of(model)(batch["input_ids"], attention_mask=batch["attention_mask"], use_cache=False)
 
+    def features(cache: str | None = None) -> None:
+        options: dict[str, Any] = {"batch_tokens": batch_tokens, "progress": False, "cache": cache}
+        extract_features(model, Bytes(), rows[::2], rows[1::2], **options)
+
     def cached() -> None:
         with tempfile.TemporaryDirectory() as folder:
-            extract_features(model, Bytes(), rows[::2], rows[1::2], cache=folder, **options)
+            features(folder)
 
-    both = interleaved(
-        {
-            "alone": alone,
-            "features": lambda: extract_features(model, Bytes(), rows[::2], rows[1::2], **options),
-            "cached": cached,
-        },
-        repeats=repeats,
-    )
-    work = cost.forward(sizes, lengths, itemsize=model.dtype.itemsize)
-    made = [
-        row("decoder alone", shape, both["alone"], work=work, machine=machine),
-        row("features", shape, both["features"], work=work, machine=machine),
-        row("features, to an empty cache", shape, both["cached"], work=work, machine=machine),
-    ]
-    tokens, first = sum(lengths), both["alone"].cost
-    return made + [
-        value_row("  throughput of features", shape, tokens / both["features"].cost, "tokens/s"),
-        value_row("  features / decoder alone, throughput", shape, first / both["features"].cost),
-        value_row("  cached / decoder alone, throughput", shape, first / both["cached"].cost),
+    found = interleaved({"alone": alone, "features": features, "cached": cached}, repeats=repeats)
+    first, streamed, kept = (found[name] for name in ("alone", "features", "cached"))
+    work = cost.forward(Shape.of(model.config), lengths, itemsize=model.dtype.itemsize)
+    return [
+        row("decoder alone", shape, first, work=work, machine=machine),
+        row("features", shape, streamed, work=work, machine=machine),
+        row("features, to an empty cache", shape, kept, work=work, machine=machine),
+        value_row("  throughput of features", shape, sum(lengths) / streamed.cost, "tokens/s"),
+        value_row("  features / decoder alone, throughput", shape, first.cost / streamed.cost),
+        value_row("  cached / decoder alone, throughput", shape, first.cost / kept.cost),
     ]
 
 
@@ -129,64 +129,103 @@ def evaluation_rows(
     new_tokens: int = 40,
 ) -> Rows:  # fmt: skip
     """All temperatures of one head, and of `seeds` heads, against one (T, seed): teacher-forced, then generation."""
-    rows = letters(count)
-    examples = [e for r in rows for e in encode_answers(Bytes(), r["question"], [r["answer"], *r["others"]])]
-    width, V = model.config.get_text_config().hidden_size, vocabulary(model)
-    heads = [T3Head(width, V, seed=seed).to(model.device).eval() for seed in range(seeds)]
+    examples = [e for r in letters(count) for e in encode_answers(Bytes(), r["question"], [r["answer"], *r["others"]])]
+    prompts = [example.ids[: example.n_prompt] for example in examples[::7]]
+    heads = [random_head(model, seed) for seed in range(seeds)]
     plans: dict[str, list[Tilt]] = {
-        "1 T": [(heads[0], 2.5)],
+        "1 T": [(heads[0], TEMPERATURE)],
         f"{len(TEMPERATURES)} T": [(heads[0], T) for T in TEMPERATURES],
         f"{len(TEMPERATURES)} T x {seeds} seeds": [(head, T) for head in heads for T in TEMPERATURES],
     }
-    prompts = [examples[7 * i].ids[: examples[7 * i].n_prompt] for i in range(count)]
-    generation: dict[str, Any] = {"eos_ids": [0], "max_new_tokens": new_tokens}
 
-    def score(tilts: list[Tilt]) -> Any:
-        return lambda: answer_losses(model, examples, pad_id=0, tilts=tilts, progress=False)
+    quiet: dict[str, Any] = {"pad_id": 0, "progress": False}
 
-    def write(tilts: list[Tilt]) -> Any:
-        return lambda: tilted_greedy(model, prompts, tilts, pad_id=0, progress=False, **generation)
+    def score(tilts: list[Tilt]) -> Callable[[], object]:
+        return lambda: answer_losses(model, examples, tilts=tilts, **quiet)
 
-    unique = [len(example.ids) - example.n_prompt for example in examples]
-    lengths = [len(prompt) for prompt in prompts]  # each prompt once, all answers after it
-    work = cost.forward(Shape.of(model.config), lengths + unique, logits=sum(unique), itemsize=model.dtype.itemsize)
-    made: Rows = []
+    def write(tilts: list[Tilt]) -> Callable[[], object]:
+        return lambda: tilted_greedy(model, prompts, tilts, eos_ids=[0], max_new_tokens=new_tokens, **quiet)
+
+    answers = [len(example.ids) - example.n_prompt for example in examples]
+    lengths = [len(prompt) for prompt in prompts] + answers  # each prompt once, all answers after it
+    work = cost.forward(Shape.of(model.config), lengths, logits=sum(answers), itemsize=model.dtype.itemsize)
+    rows: Rows = []
     for kind, make, bound in (("scoring", score, work), ("generation", write, None)):
         found = interleaved({name: make(tilts) for name, tilts in plans.items()}, repeats=repeats)
-        first = found["1 T"].cost
         for name, timing in found.items():
-            made.append(row(f"{kind}, {name}", shape, timing, work=bound, machine=machine))
+            rows.append(row(f"{kind}, {name}", shape, timing, work=bound, machine=machine))
             if name != "1 T":
-                made.append(value_row(f"  {name} / 1 T", shape, timing.cost / first))
-    return made
+                rows.append(value_row(f"  {name} / 1 T", shape, timing.cost / found["1 T"].cost))
+    return rows
+
+
+def decode_rows(
+    base: PreTrainedModel, shape: str, repeats: int, *, batch_sizes: Sequence[int] = (1, 8), new_tokens: int = 32
+) -> Rows:
+    """Milliseconds a step of greedy decoding, where each row of a batch gets one token: of the base, and under T3."""
+    where = f"{shape} ({sum(weight.numel() for weight in base.parameters()) / 1e6:.0f}M parameters)"
+    rows: Rows = []
+    for batch_size in batch_sizes:
+        found = decode_timings(base, batch_size=batch_size, new_tokens=new_tokens, repeats=repeats)
+        for name, timing in (("base", found[0]), ("T3", found[1])):
+            step = 1000 * statistics.median(timing.busy) / new_tokens
+            note = f"{clock()} clock"
+            rows.append(value_row(f"decoding, batch of {batch_size}: {name}", where, step, "ms/token", note))
+        low, middle, high = (100 * (ratio - 1) for ratio in found[1].over(found[0]))
+        rows.append(value_row("  overhead", where, middle, "%", f"quartiles {low:+.1f} to {high:+.1f}%"))
+    return rows
+
+
+def decode_timings(
+    base: PreTrainedModel, *, heads: Sequence[int] = (1,), batch_size: int = 1, new_tokens: int = 32, repeats: int = 9
+) -> dict[int, Timing]:
+    """Greedy decoding of `new_tokens` tokens under so many heads, in turns with the base alone, which is number 0.
+
+    UserError for a number below 1.
+    """
+    if min(repeats, new_tokens, batch_size, *heads) < 1:
+        raise UserError("repeats, heads, batch size and new tokens must be at least 1")
+    added = [random_head(base, seed) for seed in range(max(heads))]
+    models: dict[int, Any] = {0: base} | {n: T3ForCausalLM(base, added[:n], TEMPERATURE) for n in heads}
+    ids = (torch.arange(batch_size * PROMPT) % 256).view(batch_size, PROMPT).to(base.device)
+    return interleaved({n: decoding(model, ids, new_tokens) for n, model in models.items()}, repeats=repeats)
+
+
+def decoding(model: Any, ids: torch.Tensor, new_tokens: int) -> Callable[[], None]:
+    """A greedy `generate` of exactly `new_tokens` tokens after ids (B, L), to be timed."""
+    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "max_new_tokens": new_tokens}
+
+    def work() -> None:
+        written = model.generate(ids, attention_mask=torch.ones_like(ids), **options).shape[1] - ids.shape[1]
+        assert written == new_tokens, f"{written} tokens, not {new_tokens}: the time means nothing"
+
+    return work
 
 
 def step_rows(
-    model_of: Any, shape: str, machine: cost.Ceilings, *, methods: Sequence[str] = tuple(LOSSES), batch: int = 4,
-    steps: int = 2, bf16: bool = False, optimizer: str = "adamw",
+    model_of: Callable[[], PreTrainedModel], shape: str, machine: cost.Ceilings, *,
+    methods: Sequence[str] = tuple(LOSSES), batch: int = 4, steps: int = 2, optimizer: str = "adamw",
 ) -> Rows:  # fmt: skip
-    """Seconds of one optimisation step of each baseline, and the most memory held: model_of() gives a fresh base.
+    """Seconds of one optimisation step of each baseline, and the most GPU memory held: model_of() gives a fresh base.
 
     On a GPU use `optimizer="paged_adamw_8bit"` and a bfloat16 base for Llama-3.1-8B's shape on one card.
     """
-    made: Rows = []
-    rows = letters(2 * batch)
-    lengths = [len(example.ids) for example in encode_rows(Bytes(), rows)]
-    hyper = {"epochs": steps, "warmup_epochs": 0, "batch_size": batch, "lr": 1e-6, "bf16": bf16, "optimizer": optimizer}
+    rows: Rows = []
+    data = letters(2 * batch)
+    lengths = [len(example.ids) for example in encode_rows(Bytes(), data)]
+    settings = {"epochs": steps, "warmup_epochs": 0, "batch_size": batch, "lr": 1e-6, "optimizer": optimizer}
     for method in methods:
-        model = model_of()
-        if torch.cuda.is_available():
+        model, cuda = model_of(), torch.cuda.is_available()
+        if cuda:
             torch.cuda.reset_peak_memory_stats()
         _, info = unlearn_baseline(
-            method, model, Bytes(), rows[:batch], rows[batch:], hyper=hyper, seed=0, idk=["I do not know."]
+            method, model, Bytes(), data[:batch], data[batch:], hyper=settings, seed=0, idk=["I do not know."]
         )
-        seconds = info["seconds"] / info["steps"]
-        read = lengths if LOSSES[method].retain and BASELINES[method]["alpha_r"] else lengths[:batch]
-        work = cost.training_step(Shape.of(model.config), read, len(read), itemsize=model.dtype.itemsize)
-        bound = None if method in ("ULD", "RMU") else work  # they run, or train, a part of the layers only
+        timing = Timing((info["seconds"] / steps,), (info["seconds"] / steps,))
+        read = lengths if BASELINES[method].get("alpha_r") else lengths[:batch]
+        work = cost.training_step(Shape.of(model.config), read, len(read))
         note = f"{len(read)} rows; mean of {steps} steps, wall clock"
-        if torch.cuda.is_available():
-            note += f"; peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB"
-        timing = Timing((seconds,), (seconds,))
-        made.append(row(f"one step of {method}", shape, timing, work=bound, machine=machine, note=note))
-    return made
+        note += f"; peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB" if cuda else ""
+        bound = None if method in ("ULD", "RMU") else work  # they run, or train, a part of the layers only
+        rows.append(row(f"one step of {method}", shape, timing, work=bound, machine=machine, note=note))
+    return rows

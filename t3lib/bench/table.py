@@ -4,31 +4,74 @@ Weights are random, so nothing gated is needed. On a GPU everything runs at the 
 and what needs the base falls back to the shape "58m" when the named one is too large (a baseline's step, to "tiny").
 """
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from transformers import PreTrainedModel
 
-from t3lib import results
 from t3lib.bench import cost
 from t3lib.bench import head as bench_head
 from t3lib.bench import model as bench_model
-from t3lib.bench.decode import decode_overhead
 from t3lib.bench.head import HeadShape
-from t3lib.bench.model import random_model
 from t3lib.bench.shapes import shape_of
-from t3lib.bench.timing import COLUMNS, ceilings, value_row
-from t3lib.errors import UserError
-from t3lib.files import write_json
-from t3lib.report import render
+from t3lib.bench.timing import COLUMNS, Rows, ceilings, interleaved, row, timed, value_row
+from t3lib.models import checked_device
+from t3lib.results import peak_memory_bytes
 from t3lib.theory import experiments as synthetic
+from t3lib.theory.logistic import fit_logistic
+from t3lib.theory.mixture import GaussianMixture
 
-Rows = list[dict[str, Any]]
 CPU_WEIGHTS = 2e8  # the largest base that a CPU is asked to run
+HEADS = (1, 4, 16, 64)
+MANY = 1000  # forget requests on one base, by arithmetic alone
 CAPTION = "Cost: median seconds on this machine, the processor's own (busy), the lower bound, and busy over it."
+
+
+def bench(shape: str = "tiny", *, device: str | None = None) -> Rows:
+    """The rows, each printed once measured; UserError for an unknown shape or a device that is not there."""
+    shape_of(shape)
+    device = checked_device(device)
+    rows: Rows = []
+    for part in sections(shape, device=device):
+        rows += part
+        for entry in part:
+            print(line(entry), flush=True)
+    if device == "cpu":
+        print("No GPU here: its cells are empty. Run the same command where there is one.")
+    return rows
+
+
+def sections(shape: str, *, device: str = "cpu", repeats: int = 3) -> Iterator[Rows]:
+    """The rows of the table, one group of measurements after the other."""
+    tiny, cpu = shape == "tiny", device == "cpu"
+    head, machine = head_shape(shape), ceilings(device)
+    yield [
+        value_row("ceiling: matrix product", device, machine.flops / 1e9, "GFLOP/s"),
+        value_row("ceiling: memory", device, machine.bytes / 1e9, "GB/s"),
+        value_row("threads", device, torch.get_num_threads(), "threads"),
+    ]
+    steps = 0 if tiny else 2 * head.per_epoch
+    yield bench_head.head_rows(head, machine, device=device, repeats=repeats, dense_steps=steps)
+    if not tiny:
+        more = head_shape(shape, pairs=400)
+        yield bench_head.head_rows(more, machine, device=device, repeats=1, dense_steps=steps, full_steps=0)
+    yield bench_head.grid_rows(head_shape(shape, epochs=4), machine, device=device, repeats=repeats)
+    used, base = base_of(shape, device)
+    machine = ceilings(device, torch.float32 if cpu else torch.bfloat16)
+    model = base()
+    count = 32 if not cpu else 8 if used == "tiny" else 2
+    yield bench_model.feature_rows(model, used, machine, repeats=repeats, count=8 * count)
+    yield bench_model.evaluation_rows(model, used, machine, repeats=repeats, count=count)
+    yield bench_model.decode_rows(model, used, repeats)
+    del model
+    used, base = base_of("tiny" if cpu else shape, device)
+    yield bench_model.step_rows(base, used, machine, optimizer="adamw" if cpu else "paged_adamw_8bit")
+    yield synthetic_rows(20 if tiny else 200)
+    yield [value_row("peak memory of the whole process", device, peak_memory_bytes() / 1e9, "GB")]
 
 
 def head_shape(shape: str, **sizes: int) -> HeadShape:
@@ -43,96 +86,64 @@ def base_of(shape: str, device: str) -> tuple[str, Callable[[], PreTrainedModel]
     large = cost.linear_weights(shape_of(shape)) > CPU_WEIGHTS
     used = "58m" if device == "cpu" and large else shape
     dtype = "float32" if device == "cpu" else "bfloat16"
-    return used, lambda: random_model(used, dtype=dtype, device=device)
+    return used, lambda: bench_model.random_model(used, dtype=dtype, device=device)
 
 
-def sections(shape: str, *, device: str = "cpu", repeats: int = 3) -> Iterator[Rows]:
-    """The rows of the table, one group of measurements after the other."""
-    head, tiny = head_shape(shape), shape == "tiny"
-    machine = ceilings(device)
-    yield [
-        value_row("ceiling: matrix product", device, machine.flops / 1e9, "GFLOP/s"),
-        value_row("ceiling: memory", device, machine.bytes / 1e9, "GB/s"),
-        value_row("threads", device, torch.get_num_threads(), "threads"),
-    ]
-    steps = 0 if tiny else 2 * head.per_epoch
-    yield bench_head.head_rows(head, machine, device=device, repeats=repeats, dense_steps=steps)
-    if not tiny:
-        more = head_shape(shape, pairs=400)
-        yield bench_head.head_rows(more, machine, device=device, repeats=1, dense_steps=steps, full_steps=0)
-    few = head_shape(shape, epochs=4)
-    yield bench_head.grid_rows(few, machine, device=device, repeats=repeats)
-    used, base = base_of(shape, device)
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    machine = ceilings(device, dtype)
-    model = base()
-    count = 32 if device != "cpu" else 8 if used == "tiny" else 2
-    yield bench_model.feature_rows(model, used, machine, repeats=repeats, count=8 * count)
-    yield bench_model.evaluation_rows(model, used, machine, repeats=repeats, count=count)
-    yield decode_rows(model, used, repeats)
-    del model
-    stepped = "tiny" if device == "cpu" else used
-    yield bench_model.step_rows(
-        (lambda: random_model(stepped)) if device == "cpu" else lambda: _checkpointed(base()), stepped, machine,
-        optimizer="adamw" if device == "cpu" else "paged_adamw_8bit",
-    )  # fmt: skip
-    yield synthetic_rows(20 if tiny else 200)
-    yield [value_row("peak memory of the whole process", device, results.peak_memory_bytes() / 1e9, "GB")]
+def synthetic_rows(trials: int, seed: int = 0) -> Rows:
+    """Experiments 1 and 2 of the paper, and their cells' fits beside a scikit-learn loop over the same data and λ.
+
+    Both solvers fit the two-class data sets down to gradients of 1e-8 (ours further); lbfgs is scikit-learn's fastest
+    solver here. Without scikit-learn its rows are left out.
+    """
+    where, problems = f"{trials} trials", []
+    whole = timed(lambda: synthetic.experiments(trials=trials, seed=seed), repeats=1, warmup=0)
+    for v_f, n in sorted({(v, 50) for v in synthetic.V_F} | {(1e-3, n) for n in synthetic.N}):
+        cell = synthetic.cell(GaussianMixture(v_f=v_f), n, trials, seed)
+        both = cell.s.min(axis=1) != cell.s.max(axis=1)
+        problems.append((cell.z[both], cell.s[both], cell.lam))
+    works: dict[str, Callable[[], object]] = {"batched Newton": lambda: [fit_logistic(*each) for each in problems]}
+
+    def one_by_one() -> None:
+        for z, s, lam in problems:
+            model = LogisticRegression(C=1 / (2 * z.shape[1] * lam), fit_intercept=False, tol=1e-8, max_iter=10_000)
+            for z_i, s_i in zip(z, s, strict=True):
+                model.fit(np.stack([np.ones_like(z_i), z_i, z_i**2], axis=1), s_i)
+
+    with suppress(ImportError):
+        from sklearn.linear_model import LogisticRegression
+
+        works["scikit-learn loop"] = one_by_one
+    fits = interleaved(works, repeats=1, warmup=0)
+    rows = [row("synthetic: experiments 1 and 2", where, whole)]
+    rows += [row(f"synthetic: fits, {name}", where, timing) for name, timing in fits.items()]
+    if len(fits) > 1:
+        ratio = fits["scikit-learn loop"].cost / fits["batched Newton"].cost
+        rows.append(value_row("  scikit-learn / ours", where, ratio))
+    return rows
 
 
-def decode_rows(base: Any, shape: str, repeats: int, new_tokens: int = 32) -> Rows:
-    """Milliseconds a token of the base (a model or a configuration) and of T3, and the overhead."""
-    made = []
-    for entry in decode_overhead(base, batch_sizes=(1, 8), new_tokens=new_tokens, repeats=repeats):
-        name = f"decoding, batch of {entry['batch_size']}"
-        where = f"{shape} ({entry['parameters'] / 1e6:.0f}M parameters)"
-        quartiles = f"quartiles {100 * entry['overhead_low']:+.1f} to {100 * entry['overhead_high']:+.1f}%"
-        made += [
-            value_row(f"{name}: base", where, entry["base_ms"], "ms/token", f"{entry['clock']} clock"),
-            value_row(f"{name}: T3", where, entry["t3_ms"], "ms/token", f"{entry['clock']} clock"),
-            value_row("  overhead", where, 100 * entry["overhead"], "%", quartiles),
-        ]
-    return made
+def scale(base: PreTrainedModel, name: str, repeats: int, *, heads: Sequence[int] = HEADS) -> pd.DataFrame:
+    """What many heads cost in decoding one row, as columns shape, heads, overhead, low, high (per cent), how.
 
-
-def synthetic_rows(trials: int) -> Rows:
-    """Experiments 1 and 2 of the paper, and their fits beside a scikit-learn loop: CPU seconds."""
-    made = []
-    for entry in synthetic.benchmark(trials=trials).to_dict("records"):
-        seconds = {"median": entry["seconds"], "low": entry["seconds"], "high": entry["seconds"], "repeats": 1}
-        what = value_row(f"synthetic: {entry['task']}", f"{trials} trials", 0.0, "s")
-        made.append(what | seconds | {"busy": entry["cpu_seconds"]})
-        if entry["ratio"] > 1:
-            made.append(value_row("  scikit-learn / ours", f"{trials} trials", entry["ratio"]))
-    return made
+    Measured on `base`, in turns with the base alone (median and quartiles); by arithmetic at its shape and at those of
+    8B and 70B: bytes of weights that a step reads, the base's in bfloat16 there. A head is one forget request.
+    """
+    measured = bench_model.decode_timings(base, heads=heads, repeats=repeats)
+    rows: list[tuple[Any, ...]] = []
+    for n in heads:
+        low, middle, high = (100 * (ratio - 1) for ratio in measured[n].over(measured[0]))
+        rows.append((name, n, middle, low, high, "measured"))
+    for shape, itemsize in ((name, base.dtype.itemsize), ("llama-3.1-8b", 2), ("llama-3.1-70b", 2)):
+        alone = cost.decode_step(shape_of(shape), itemsize=itemsize).bytes
+        for n in (*heads, MANY):
+            added = cost.decode_step(shape_of(shape), itemsize=itemsize, heads=n).bytes / alone - 1
+            rows.append((shape, n, 100 * added, None, None, "bytes of weights"))
+    return pd.DataFrame(rows, columns=["shape", "heads", "overhead", "low", "high", "how"])
 
 
 def frame_of(rows: Rows) -> pd.DataFrame:
     """The rows as the table `benchmarks`."""
     return pd.DataFrame(rows, columns=COLUMNS)
-
-
-def bench(shape: str = "tiny", *, out: str | Path | None = None, device: str | None = None) -> Rows:
-    """Measure, print line by line, and with `out` write `out`/bench.json and the table `out`/benchmarks.*.
-
-    UserError for an unknown shape, a device that is not there, or a folder that cannot be written.
-    """
-    shape_of(shape)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device != "cpu" and not torch.cuda.is_available():
-        raise UserError(f"device {device} was asked for, but this machine has no CUDA GPU")
-    rows: Rows = []
-    for part in sections(shape, device=device):
-        rows += part
-        for entry in part:
-            print(line(entry), flush=True)
-    if device == "cpu":
-        print("No GPU here: its cells are empty. Run the same command where there is one.")
-    if out is not None:
-        origin = results.provenance(model=f"random weights, {shape}", data="random")
-        write_json(Path(out) / "bench.json", {"rows": rows, "provenance": origin})
-        render.write_table(Path(out), "benchmarks", frame_of(rows), caption=CAPTION)
-    return rows
 
 
 def line(entry: dict[str, Any]) -> str:
@@ -143,8 +154,3 @@ def line(entry: dict[str, Any]) -> str:
     if entry["over_bound"]:
         parts += f", {entry['over_bound']:.1f} x the bound"
     return f"{parts}  {entry['note']}".rstrip()
-
-
-def _checkpointed(model: PreTrainedModel) -> PreTrainedModel:
-    model.gradient_checkpointing_enable()
-    return model

@@ -1,14 +1,14 @@
-"""Clocks: repeated, synchronised, warmed up; rows of the cost table; ceilings of the machine, measured.
+"""The one place with clocks: repeated, in turns, synchronised; rows of the cost table; the machine's ceilings.
 
 Two clocks: the wall, and the process's own ("busy"), which other programs lengthen little. They are used for ratios
-where both mean the same on an idle machine: one thread on a CPU. Elsewhere busy is the wall's time too.
+where both mean the same on an idle machine: one thread on a CPU. Elsewhere busy is the wall's time, too.
 """
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -17,6 +17,8 @@ from t3lib.bench.cost import Ceilings, Work, lower_bound
 COLUMNS = [
     *("what", "shape", "unit", "median", "low", "high", "repeats", "busy", "lower_bound", "over_bound", "note"),
 ]
+Name = TypeVar("Name", bound=Hashable)
+Rows = list[dict[str, Any]]  # of the cost table: dicts with these columns
 
 
 @dataclass(frozen=True)
@@ -35,31 +37,46 @@ class Timing:
         """The timing of `factor` as many equal computations (or of one of many: factor < 1)."""
         return Timing(tuple(factor * t for t in self.wall), tuple(factor * t for t in self.busy))
 
+    def over(self, other: "Timing") -> list[float]:
+        """Quartiles of the ratios to another timing of the same turns: a machine that slows down slows both."""
+        ratios = [mine / its for mine, its in zip(self.busy, other.busy, strict=True)]
+        return statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+
+
+def clock() -> str:
+    """Which clock `busy` is here: "process" or "wall"."""
+    return "wall" if torch.cuda.is_available() or torch.get_num_threads() > 1 else "process"
+
 
 def timed(work: Callable[[], object], *, repeats: int = 3, warmup: int = 1) -> Timing:
     """`work` called `warmup` times unseen, then `repeats` times on the clocks."""
     return interleaved({"": work}, repeats=repeats, warmup=warmup)[""]
 
 
-def interleaved(works: Mapping[str, Callable[[], object]], *, repeats: int = 3, warmup: int = 1) -> dict[str, Timing]:
-    """Several computations in turn, so that a machine that slows down slows all of them."""
-    cuda = torch.cuda.is_available()
-    own = not cuda and torch.get_num_threads() == 1
-    for _ in range(warmup):
-        for work in works.values():
-            work()
-    seen: dict[str, list[tuple[float, float]]] = {name: [] for name in works}
-    for _ in range(repeats):
-        for name, work in works.items():
-            if cuda:
-                torch.cuda.synchronize()
-            wall, busy = time.perf_counter(), time.process_time()
-            work()
-            if cuda:
-                torch.cuda.synchronize()
-            wall, busy = time.perf_counter() - wall, time.process_time() - busy
-            seen[name].append((wall, busy if own else wall))
+def interleaved(works: Mapping[Name, Callable[[], object]], *, repeats: int = 3, warmup: int = 1) -> dict[Name, Timing]:
+    """Several computations in turns, every other turn backwards: what slows the machine down slows all of them."""
+    seen: dict[Name, list[tuple[float, float]]] = {name: [] for name in works}
+    for turn in range(warmup + repeats):
+        for name, work in list(works.items())[:: -1 if turn % 2 else 1]:
+            both = _seconds(work)
+            if turn >= warmup:
+                seen[name].append(both)
     return {name: Timing(*map(tuple, zip(*pairs))) for name, pairs in seen.items()}
+
+
+def _seconds(work: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of one call by the wall and by the clock of `busy`."""
+    _finish()
+    wall, busy = time.perf_counter(), time.process_time()
+    work()
+    _finish()
+    wall, busy = time.perf_counter() - wall, time.process_time() - busy
+    return wall, busy if clock() == "process" else wall
+
+
+def _finish() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def row(

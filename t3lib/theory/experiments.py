@@ -6,9 +6,7 @@ paper's ("negligible_overlap"). Experiment 1 varies v_f at a fixed n, which the 
 n at v_f = 1e-3. Every v_f sees the same labels and standard normal draws, so curves differ by v_f alone.
 """
 
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 
@@ -155,40 +153,3 @@ def example(n: int = 25, v_f: float = 1e-3, trials: int = 200, seed: int = 0) ->
     here = cell(GaussianMixture(v_f=v_f), n, trials, seed)
     distance = np.where(here.s.min(axis=1) < here.s.max(axis=1), np.abs(here.delta - np.median(here.delta)), np.inf)
     return here, int(np.argmin(distance))
-
-
-def benchmark(seed: int = 0, trials: int = 200) -> pd.DataFrame:
-    """Seconds of Experiments 1 and 2, and of their cells' fits beside a scikit-learn loop over the same data and λ.
-
-    One row a task: task, seconds (wall), cpu_seconds, fits, ratio of CPU time to the batched row's. Both solvers fit
-    the two-class data sets down to gradients of 1e-8 (ours further); lbfgs is scikit-learn's fastest solver here.
-    Without scikit-learn its row is left out.
-    """
-    rows = [("experiments 1 and 2", *_timed(lambda: experiments(trials=trials, seed=seed)), 0, np.nan)]
-    problems = []
-    for v_f, n in sorted({(v, 50) for v in V_F} | {(1e-3, n) for n in N}):
-        here = cell(GaussianMixture(v_f=v_f), n, trials, seed)
-        both = here.s.min(axis=1) != here.s.max(axis=1)
-        problems.append((here.z[both], here.s[both], here.lam))
-    count = sum(len(z) for z, _, _ in problems)
-    batched = _timed(lambda: [fit_logistic(*problem) for problem in problems])
-    rows.append(("fits, batched Newton", *batched, count, 1.0))
-
-    def one_by_one() -> None:
-        for z, s, lam in problems:
-            model = LogisticRegression(C=1 / (2 * z.shape[1] * lam), fit_intercept=False, tol=1e-8, max_iter=10_000)
-            for z_i, s_i in zip(z, s, strict=True):
-                model.fit(np.stack([np.ones_like(z_i), z_i, z_i**2], axis=1), s_i)
-
-    with suppress(ImportError):
-        from sklearn.linear_model import LogisticRegression
-
-        loop = _timed(one_by_one)
-        rows.append(("fits, scikit-learn loop", *loop, count, loop[1] / batched[1]))
-    return pd.DataFrame(rows, columns=["task", "seconds", "cpu_seconds", "fits", "ratio"])
-
-
-def _timed(work: Callable[[], object]) -> tuple[float, float]:
-    wall, cpu = time.perf_counter(), time.process_time()
-    work()
-    return time.perf_counter() - wall, time.process_time() - cpu

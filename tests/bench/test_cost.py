@@ -95,6 +95,13 @@ def test_the_lower_bound_is_the_slower_of_the_two():
     assert work.times(2) == cost.Work(12e9, 2e9)
 
 
+def test_decoding_reads_all_weights_once():
+    base = cost.decode_step(LARGE)
+    assert base.bytes == pytest.approx(15.0e9, rel=0.01)  # 8.03e9 parameters without the input embeddings, 2 bytes each
+    assert cost.decode_step(LARGE, heads=1).bytes - base.bytes == 4 * 2_647_040
+    assert cost.decode_step(LARGE, batch=2, context=10).bytes - base.bytes == 2 * 2 * 10 * 65_536
+
+
 def test_nf4_fits_ten_gigabytes_and_retain_features_two():
     assert cost.nf4_bytes(64 * 256) == 64 * 256 / 2 + 256 + 4
     parts = cost.nf4_memory(LARGE)

@@ -1,8 +1,31 @@
-"""Random Llamas of named shapes."""
+"""What runs the base on the clock: random Llamas, features, evaluation, decoding, a step of each baseline."""
 
+from types import SimpleNamespace
+
+import pytest
 import torch
 
+from t3lib.baselines.losses import LOSSES
+from t3lib.bench import cost, timing
+from t3lib.bench import model as bench_model
 from t3lib.bench.model import config_of_shape, random_model
+from t3lib.errors import UserError
+from t3lib.head import T3Head
+
+MACHINE = cost.Ceilings(1e15, 1e15)  # nothing is below its bounds
+
+
+@pytest.fixture(scope="module")
+def model():
+    return random_model("tiny")
+
+
+def by_what(rows):
+    return {entry["what"].strip(): entry for entry in rows}
+
+
+def cost_of(entry):
+    return min(entry["median"], entry["busy"])
 
 
 def test_parameter_count_of_the_paper_on_the_meta_device():
@@ -20,3 +43,99 @@ def test_random_model_is_reproducible_and_leaves_the_global_generator_alone():
     assert torch.equal(torch.rand(1), expected)
     assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters()))
     assert not torch.equal(a.lm_head.weight, random_model("tiny", seed=4).lm_head.weight)
+
+
+def test_the_small_model_has_the_size_the_target_speaks_of():
+    assert sum(weight.numel() for weight in random_model("58m", device="meta").parameters()) >= 50e6
+
+
+def test_an_unknown_shape_is_refused():
+    with pytest.raises(UserError, match="unknown shape 'llama-9'"):
+        random_model("llama-9")
+
+
+def test_feature_rows(model):
+    rows = by_what(bench_model.feature_rows(model, "tiny", MACHINE, count=8, repeats=2))
+    assert rows["features, to an empty cache"]["over_bound"] > 1
+    ratio = rows["features / decoder alone, throughput"]["median"]
+    assert ratio == pytest.approx(cost_of(rows["decoder alone"]) / cost_of(rows["features"]), rel=1e-6)
+
+
+def test_evaluation_shares_the_base_pass(model):
+    """Five temperatures, and as many of another head, are scored with the calls of the base that one needs."""
+    calls = []
+    hook = model.model.register_forward_hook(lambda *_: calls.append(1))
+    passes = {}
+
+    def counted(works, repeats):
+        for name, work in works.items():
+            del calls[:]
+            work()
+            passes.setdefault(name, len(calls))  # scoring comes first
+        return {name: timing.Timing((1.0,), (1.0,)) for name in works}
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench_model, "interleaved", counted)
+        rows = bench_model.evaluation_rows(model, "tiny", MACHINE, count=3, seeds=2, repeats=2, new_tokens=4)
+    hook.remove()
+    assert len(set(passes.values())) == 1 and passes["1 T"] > 0, passes
+    assert [entry["what"].strip() for entry in rows] == [
+        *("scoring, 1 T", "scoring, 5 T", "5 T / 1 T", "scoring, 5 T x 2 seeds", "5 T x 2 seeds / 1 T"),
+        *("generation, 1 T", "generation, 5 T", "5 T / 1 T", "generation, 5 T x 2 seeds", "5 T x 2 seeds / 1 T"),
+    ]
+
+
+def test_one_step_of_each_baseline():
+    rows = bench_model.step_rows(lambda: random_model("tiny"), "tiny", MACHINE, batch=2, steps=1)
+    assert [entry["what"] for entry in rows] == [f"one step of {name}" for name in LOSSES]
+    assert all(entry["median"] > 0 for entry in rows)
+    bounds = by_what(rows)
+    assert bounds["one step of GradAscent"]["lower_bound"] < bounds["one step of GradDiff"]["lower_bound"]
+    assert bounds["one step of ULD"]["lower_bound"] is None, "its layers are fewer"
+
+
+# decoding -------------------------------------------------------------------------------------------------------------
+
+
+def test_decode_rows_have_both_and_the_overhead(model):
+    rows = bench_model.decode_rows(model, "tiny", 3, new_tokens=2)
+    assert [entry["what"].strip() for entry in rows] == [
+        *("decoding, batch of 1: base", "decoding, batch of 1: T3", "overhead"),
+        *("decoding, batch of 8: base", "decoding, batch of 8: T3", "overhead"),
+    ]
+    assert [entry["unit"] for entry in rows] == ["ms/token", "ms/token", "%"] * 2
+    assert all(entry["median"] > 0 and "clock" in entry["note"] for entry in rows if entry["unit"] == "ms/token")
+    assert rows[2]["note"].startswith("quartiles")
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_slower_t3_is_seen(heads, model, monkeypatch):
+    """On a clock that passes 10 ms in a pass of the base and 5 in a head, whatever the machine is doing."""
+    now = [0.0]
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0]))
+    logf, forward = T3Head.logf, type(model.model).forward
+
+    def passing(seconds, function):
+        def slow(*args, **kwargs):
+            now[0] += seconds
+            return function(*args, **kwargs)
+
+        return slow
+
+    monkeypatch.setattr(T3Head, "logf", passing(0.005, logf))
+    monkeypatch.setattr(type(model.model), "forward", passing(0.010, forward))
+    found = bench_model.decode_timings(model, heads=(heads,), new_tokens=4, repeats=3)
+    assert found[0].busy == pytest.approx([0.04] * 3)
+    assert found[heads].over(found[0]) == pytest.approx([1 + 0.5 * heads] * 3)
+
+
+def test_too_few_tokens_mean_nothing(model):
+    short = SimpleNamespace(generate=lambda ids, **_: ids)
+    with pytest.raises(AssertionError, match="0 tokens, not 3"):
+        bench_model.decoding(short, torch.zeros(1, 2), 3)()
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 0}, {"heads": (0,)}, {"new_tokens": 0}, {"repeats": 0}])
+def test_bad_settings_are_refused(options, model):
+    with pytest.raises(UserError, match="must be at least 1"):
+        bench_model.decode_timings(model, **options)

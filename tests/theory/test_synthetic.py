@@ -139,14 +139,6 @@ def test_the_example_is_a_typical_two_class_data_set():
     assert abs(here.delta[i] - np.median(here.delta)) <= np.quantile(np.abs(here.delta - np.median(here.delta)), 0.2)
 
 
-def test_benchmark_rows(monkeypatch):
-    monkeypatch.setattr(synthetic, "V_F", (1.0,))
-    monkeypatch.setattr(synthetic, "N", (25,))
-    rows = synthetic.benchmark(trials=4).set_index("task")
-    assert rows.loc["fits, scikit-learn loop", "fits"] == rows.loc["fits, batched Newton", "fits"] > 4
-    assert (rows["seconds"] > 0).all() and rows.loc["fits, batched Newton", "ratio"] == 1.0
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
