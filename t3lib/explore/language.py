@@ -102,12 +102,12 @@ def scene(
     logits, z = (torch.cat([getattr(part, name) for part in parts])[order] for name in ("logits", "z"))
     prompt, ends = example.ids[: example.n_prompt], eos_ids(base, tokenizer)
     common |= {"eos_ids": ends, "max_new_tokens": max_new_tokens}
-    [own] = greedy(base, [prompt], progress=False, **common)
+    [written] = greedy(base, [prompt], progress=False, **common)
     tempered = T3ForCausalLM(base, head, list(temperatures))
     ids = torch.tensor([prompt] * len(temperatures), device=base.device)
     options = {"max_new_tokens": max_new_tokens, "eos_token_id": ends, "pad_token_id": common["pad_id"]}
     new = tempered.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, len(prompt) :].tolist()
-    texts = [tokenizer.decode(until_eos(tokens, ends), skip_special_tokens=True) for tokens in [own, *new]]
+    texts = [tokenizer.decode(until_eos(tokens, ends), skip_special_tokens=True) for tokens in [written, *new]]
     return Scene(
         question=row["question"],
         truth=row["answer"],

@@ -1,7 +1,6 @@
-"""Notebook 00's sliders: what they show is what theory and model say, and moving one is fast."""
+"""Notebook 00's sliders: what they show is what theory and model say, and moving one does no more than it must."""
 
 import itertools
-import time
 
 import numpy as np
 import pytest
@@ -17,16 +16,6 @@ from t3lib.theory.logistic import objective
 from t3lib.tofu import encode
 
 ROWS = [{"question": f"Who wrote {what}?", "answer": f"{who} did."} for what, who in (("this", "Ann"), ("it", "Bo"))]
-
-
-def seconds(moves):
-    """Median CPU seconds of some calls."""
-    spent = []
-    for move in moves:
-        began = time.process_time()
-        move()
-        spent.append(time.process_time() - began)
-    return float(np.median(spent))
 
 
 # --- the synthetic half ------------------------------------------------------------------------------------------
@@ -83,7 +72,10 @@ def test_every_corner_of_the_sliders_can_be_reached():
         assert np.isfinite(now.p_hat).all() and np.isfinite([*now.errors["exact"], now.delta]).all(), corner
 
 
-def test_moving_a_synthetic_slider_redraws_and_is_fast():
+def test_moving_a_synthetic_slider_redraws_the_lines_alone(monkeypatch):
+    """Axes, ticks and legends are most of a picture's cost: they are drawn once."""
+    whole, draw = [], explore.FigureCanvasAgg.draw
+    monkeypatch.setattr(explore.FigureCanvasAgg, "draw", lambda canvas: whole.append(1) or draw(canvas))
     controls, panel = explore.synthetic(T=1.5)
     sliders, words, image = panel.children
     assert {name: control.value for name, control in controls.items()} == pytest.approx({**explore.DEFAULTS, "T": 1.5})
@@ -94,11 +86,7 @@ def test_moving_a_synthetic_slider_redraws_and_is_fast():
     shown = explore.state(**{name: control.value for name, control in controls.items()}).errors["exact"]
     assert f"Retain Error {shown[0]:.4f}" in words.value and f"Forget Error {shown[1]:.4f}" in words.value
     assert bytes(image.value).startswith(b"\x89PNG")
-
-    def move(seed):
-        controls["seed"].value = seed
-
-    assert seconds([lambda seed=seed: move(seed) for seed in range(20, 31)]) < 0.1  # 15 ms on an idle core
+    assert len(whole) == 1
 
 
 # --- the language half -------------------------------------------------------------------------------------------
@@ -106,7 +94,7 @@ def test_moving_a_synthetic_slider_redraws_and_is_fast():
 
 @pytest.fixture(scope="module")
 def base(tokenizer):
-    """A random Llama large enough that reading a question costs visibly more than re-tilting it."""
+    """A random Llama whose answers depend on T under this head."""
     torch.manual_seed(0)
     sizes = dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=12, num_attention_heads=4)
     ids = dict(bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
@@ -181,24 +169,13 @@ def test_moves_retilt_and_never_call_the_model(base, head, tokenizer):
     read = len(calls)
     assert read > 0
 
-    def moves():
-        for T, position in itertools.product(GRID, range(3)):
-            yield lambda T=T: setattr(controls["T"], "value", T)
-            yield lambda position=position: setattr(controls["position"], "value", position)
-
     shown = set()
-
-    def watched(move):
-        move()
+    for T, position in itertools.product(GRID, range(3)):
+        controls["T"].value = T
+        controls["position"].value = position
         shown.add(boxes[0].value)
-
-    retilt = seconds([lambda move=move: watched(move) for move in moves()])
     assert len(calls) == read, "a move called the model"
     assert len(shown) == len(GRID) * 3
-    ids = torch.tensor([encode(tokenizer, ROWS[0]["question"], ROWS[0]["answer"]).ids])
-    with torch.no_grad():
-        forward = seconds([lambda: base(ids)] * 5)
-    assert retilt < forward / 2, f"a move takes {retilt * 1e3:.1f} ms, one forward pass {forward * 1e3:.1f} ms"
     controls["forget"].value = 1
     assert len(calls) > read, "another question is read"
     assert ROWS[1]["question"] in boxes[0].value and ROWS[1]["answer"] in boxes[0].value
