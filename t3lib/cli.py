@@ -128,9 +128,12 @@ def parser() -> Parser:
 
     p = verb("bench", "the cost table: parameters, training, decoding, against their lower bounds",
              "--shape llama-3.1-8b --out bench", command)  # fmt: skip
-    p.add_argument("--shape", default="tiny", help="named shape, e.g. llama-3.1-8b")
+    p.add_argument("--shape", help="named shape (default tiny; with --gpu llama-3.1-8b)")
     p.add_argument("--weights", choices=("random",), default="random", help="cost does not depend on their values")
-    p.add_argument("--out", type=Path, help="folder for bench.json and the table")
+    p.add_argument("--gpu", action="store_true", help="the sheet of what needs a GPU, a table a question: ten minutes")
+    p.add_argument("--profile", default="cpu", help="--gpu: whose T3 is run on both devices (default %(default)s)")
+    p.add_argument("--data", help="--gpu: builtin, hub or a folder with TOFU's files (default: the profile's)")
+    p.add_argument("--out", type=Path, help="folder for bench.json and the table (default with --gpu: results/gpu)")
     p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
 
     p = verb("page", "write the page of results of a folder, without a run", "results/cpu", page)

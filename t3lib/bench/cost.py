@@ -82,6 +82,13 @@ def parameters(shape: Shape) -> int:
     )
 
 
+def layers_within(shape: Shape, weights: float) -> int:
+    """How many of a shape's layers a model of at most so many weights has; at least 1."""
+    outside = parameters(shape._replace(num_hidden_layers=0))
+    layer = parameters(shape._replace(num_hidden_layers=1)) - outside
+    return max(1, min(shape.num_hidden_layers, int((weights - outside) // layer)))
+
+
 def parameter_counts(name: str, *, rank: int = 20, lora_rank: int = 32, lora_layers: int = 16) -> dict[str, int]:
     """Trainable parameters of the paper's Table 2 at a named shape, as {method: number}.
 

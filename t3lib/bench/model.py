@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from t3lib.baselines.losses import LOSSES
@@ -52,6 +53,23 @@ def random_model(
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
+
+
+def quantise(model: PreTrainedModel) -> None:
+    """The linear maps of all layers to NF4 with double quantisation, in place, as `load_model` has them in 4 bits.
+
+    ImportError without bitsandbytes.
+    """
+    from bitsandbytes.nn import Linear4bit, Params4bit
+
+    for parent in list(decoder_of(model).modules()):
+        for name, layer in list(parent.named_children()):
+            if type(layer) is nn.Linear:
+                sizes, dtype = (layer.in_features, layer.out_features), layer.weight.dtype
+                small = Linear4bit(*sizes, bias=False, compute_dtype=dtype, quant_type="nf4", device="meta")
+                weight: Any = Params4bit(layer.weight.data, requires_grad=False, quant_type="nf4", module=small)
+                small.weight = weight.to(layer.weight.device)
+                setattr(parent, name, small)
 
 
 def random_head(model: PreTrainedModel, seed: int = 0) -> T3Head:
@@ -163,16 +181,15 @@ def decode_rows(
     base: PreTrainedModel, shape: str, repeats: int, *, batch_sizes: Sequence[int] = (1, 8), new_tokens: int = 32
 ) -> Rows:
     """Milliseconds a step of greedy decoding, where each row of a batch gets one token: of the base, and under T3."""
-    where = f"{shape} ({sum(weight.numel() for weight in base.parameters()) / 1e6:.0f}M parameters)"
     rows: Rows = []
     for batch_size in batch_sizes:
         found = decode_timings(base, batch_size=batch_size, new_tokens=new_tokens, repeats=repeats)
         for name, timing in (("base", found[0]), ("T3", found[1])):
             step = 1000 * statistics.median(timing.busy) / new_tokens
             note = f"{clock()} clock"
-            rows.append(value_row(f"decoding, batch of {batch_size}: {name}", where, step, "ms/token", note))
+            rows.append(value_row(f"decoding, batch of {batch_size}: {name}", shape, step, "ms/token", note))
         low, middle, high = (100 * (ratio - 1) for ratio in found[1].over(found[0]))
-        rows.append(value_row("  overhead", where, middle, "%", f"quartiles {low:+.1f} to {high:+.1f}%"))
+        rows.append(value_row("  overhead", shape, middle, "%", f"quartiles {low:+.1f} to {high:+.1f}%"))
     return rows
 
 
@@ -204,28 +221,31 @@ def decoding(model: Any, ids: torch.Tensor, new_tokens: int) -> Callable[[], Non
 
 def step_rows(
     model_of: Callable[[], PreTrainedModel], shape: str, machine: cost.Ceilings, *,
-    methods: Sequence[str] = tuple(LOSSES), batch: int = 4, steps: int = 2, optimizer: str = "adamw",
+    methods: Sequence[str] = tuple(LOSSES), batch: int = 4, steps: int = 2, optimizer: str = "adamw", warmup: int = 0,
 ) -> Rows:  # fmt: skip
-    """Seconds of one optimisation step of each baseline, and the most GPU memory held: model_of() gives a fresh base.
+    """Seconds of one optimisation step of each baseline: model_of() gives a fresh base.
 
-    On a GPU use `optimizer="paged_adamw_8bit"` and a bfloat16 base for Llama-3.1-8B's shape on one card.
+    The mean of `steps` steps, after `warmup` trainings of as many that are not counted. On a GPU use
+    `optimizer="paged_adamw_8bit"` and a bfloat16 base for Llama-3.1-8B's shape on one card.
     """
-    rows: Rows = []
     data = letters(2 * batch)
     lengths = [len(example.ids) for example in encode_rows(Bytes(), data)]
     settings = {"epochs": steps, "warmup_epochs": 0, "batch_size": batch, "lr": 1e-6, "optimizer": optimizer}
+
+    def train(method: str) -> tuple[float, Shape]:
+        """Nothing of a training outlives it: two bases may be more than a GPU holds."""
+        options: dict[str, Any] = {"hyper": settings, "seed": 0, "idk": ["I do not know."]}
+        model = model_of()
+        _, info = unlearn_baseline(method, model, Bytes(), data[:batch], data[batch:], **options)
+        return info["seconds"] / steps, Shape.of(model.config)
+
+    rows: Rows = []
     for method in methods:
-        model, cuda = model_of(), torch.cuda.is_available()
-        if cuda:
-            torch.cuda.reset_peak_memory_stats()
-        _, info = unlearn_baseline(
-            method, model, Bytes(), data[:batch], data[batch:], hyper=settings, seed=0, idk=["I do not know."]
-        )
-        timing = Timing((info["seconds"] / steps,), (info["seconds"] / steps,))
+        mean, sizes = [train(method) for _ in range(warmup + 1)][-1]
         read = lengths if BASELINES[method].get("alpha_r") else lengths[:batch]
-        work = cost.training_step(Shape.of(model.config), read, len(read))
-        note = f"{len(read)} rows; mean of {steps} steps, wall clock"
-        note += f"; peak {torch.cuda.max_memory_allocated() / 1e9:.1f} GB" if cuda else ""
+        work = cost.training_step(sizes, read, len(read))
         bound = None if method in ("ULD", "RMU") else work  # they run, or train, a part of the layers only
+        note = f"{len(read)} rows; mean of {steps} steps, wall clock"
+        timing = Timing((mean,), (mean,))
         rows.append(row(f"one step of {method}", shape, timing, work=bound, machine=machine, note=note))
     return rows

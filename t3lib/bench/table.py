@@ -148,7 +148,8 @@ def frame_of(rows: Rows) -> pd.DataFrame:
 
 def line(entry: dict[str, Any]) -> str:
     """A row as one line of text."""
-    parts = f"{entry['what']:<52} {entry['median']:>10.4g} {entry['unit']:<8}"
+    value = "" if entry["median"] is None else f"{entry['median']:.4g}"
+    parts = f"{entry['what']:<52} {value:>10} {entry['unit']:<8}"
     if entry["busy"] is not None:
         parts += f" {entry['low']:.4g}…{entry['high']:.4g} ({entry['repeats']}), busy {entry['busy']:.4g}"
     if entry["over_bound"]:

@@ -105,7 +105,7 @@ def row(
     }
 
 
-def value_row(what: str, shape: str, value: float, unit: str = "×", note: str = "") -> dict[str, Any]:
+def value_row(what: str, shape: str, value: float | None, unit: str = "×", note: str = "") -> dict[str, Any]:
     """A row that holds a ratio, a size or a rate derived from measurements."""
     return dict.fromkeys(COLUMNS) | {"what": what, "shape": shape, "unit": unit, "median": value, "note": note}
 

@@ -1,5 +1,7 @@
 """What runs the base on the clock: random Llamas, features, evaluation, decoding, a step of each baseline."""
 
+import gc
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -92,6 +94,25 @@ def test_one_step_of_each_baseline():
     bounds = by_what(rows)
     assert bounds["one step of GradAscent"]["lower_bound"] < bounds["one step of GradDiff"]["lower_bound"]
     assert bounds["one step of ULD"]["lower_bound"] is None, "its layers are fewer"
+
+
+@pytest.mark.parametrize("method", LOSSES)
+def test_a_base_is_gone_before_the_next_is_made(method):
+    """On one GPU there is no room for two; nothing waits for the collector of cycles."""
+    before = []
+
+    def base():
+        assert not any(reference() for reference in before)
+        model = random_model("tiny", layers=1)
+        before.append(weakref.ref(model))
+        return model
+
+    gc.disable()
+    try:
+        bench_model.step_rows(base, "tiny", MACHINE, methods=[method], batch=2, steps=1, warmup=1)
+    finally:
+        gc.enable()
+    assert len(before) == 2
 
 
 # decoding -------------------------------------------------------------------------------------------------------------
