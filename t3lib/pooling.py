@@ -146,10 +146,8 @@ def attach(cache: Cache, heads: Iterable[Any]) -> PoolLayer:
     return layer
 
 
-def check_cache(cache: Any, heads: Iterable[Any]) -> None:
+def check_cache(cache: Cache, heads: Iterable[Any]) -> None:
     """UserError unless the cache's pooled context is known to be that of its tokens, for these heads as they are."""
-    if not isinstance(cache, Cache) or hasattr(cache, "self_attention_cache"):
-        raise UserError(f"past_key_values must be a decoder's transformers.Cache, not {type(cache).__name__}")
     layer, A = pool_of(cache), projection_of(heads)
     if layer is not None and not (layer.A.shape == A.shape and torch.equal(layer.A, A.to(layer.A))):
         raise UserError("this cache was filled under another head, or before this one's A changed: start a new one")

@@ -16,23 +16,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from t3lib import artefact, pooling
 from t3lib.errors import UserError
 from t3lib.head import T3Head
 from t3lib.models import load_model
 from t3lib.settings import check, check_temperature
-from t3lib.wrapped import (
-    WrappedCausalLM,
-    check_call,
-    check_finite,
-    input_length,
-    last_tokens,
-    plain_base,
-    visible_tokens,
-    vocabulary,
-)
+from t3lib.wrapped import WrappedCausalLM, last_tokens, plain_base, visible_tokens, vocabulary
 
 
 def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Tensor:
@@ -109,47 +99,18 @@ class T3ForCausalLM(WrappedCausalLM):
         parts = pooled.split([head.rank for head in self.heads], dim=-1)
         return functools.reduce(torch.add, [head.logf(part) for head, part in zip(self.heads, parts)])
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        visible: Tensor | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """The base's output with tilted logits (B, L or logits_to_keep, V) float32 and, given labels, their loss.
+    def step_inputs(self, attention_mask: Any, tokens: int) -> Tensor | None:
+        """Which of the new tokens are visible, and so are pooled."""
+        return visible_tokens(attention_mask, tokens)
 
-        attention_mask is 2-D over cached and new tokens; tokens it hides are neither attended to nor pooled, wherever
-        they stand. Without a mask and a cache, position_ids that begin anew within a row separate packed sequences.
-        `visible` (B, L), the mask of the new tokens only, is what `generate` fills in.
-        """
-        checked, starts = visible is not None, None  # `generate` has checked its prompt and cache, and will its logits
-        if not checked:
-            tokens = input_length(input_ids, inputs_embeds)
-            starts = check_call(self, tokens, attention_mask, position_ids, past_key_values, use_cache)
-            use_cache = use_cache if starts is None else False
-            visible = visible_tokens(attention_mask, tokens)
-        inputs = dict(attention_mask=attention_mask, position_ids=position_ids, past_key_values=past_key_values)
-        inputs |= dict(input_ids=input_ids, inputs_embeds=inputs_embeds, use_cache=use_cache, **kwargs)
-        given = {name: value for name, value in inputs.items() if value is not None}
-        outputs, hidden = self.base_forward(**given, logits_to_keep=logits_to_keep)
-        artefact.check_sizes(self.heads[0], hidden.shape[-1], outputs.logits.shape[-1])
-        cache = past_key_values if past_key_values is not None else getattr(outputs, "past_key_values", None)
-        pooled = self._pooled(hidden, visible, starts, cache)
-        logf = self.logf(last_tokens(pooled, logits_to_keep))
-        outputs.logits = tilt_logits(outputs.logits, logf, self._temperatures_of(outputs.logits))
-        if not checked and not torch.compiler.is_compiling():
-            check_finite(self, outputs.logits[:, -1])
-        if labels is not None:
-            size = outputs.logits.shape[-1]
-            outputs.loss = self.loss_function(logits=outputs.logits, labels=labels, vocab_size=size, **kwargs)
-        return outputs if return_dict is not False else outputs.to_tuple()
+    def unlearned_logits(
+        self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, starts: Tensor | None, inputs: dict[str, Any]
+    ) -> Tensor:
+        """`tilt_logits` of the new tokens by log f of their pooled context, which `cache` then holds too."""
+        artefact.check_sizes(self.heads[0], hidden.shape[-1], logits.shape[-1])
+        pooled = self._pooled(hidden, prepared, starts, cache)
+        logf = self.logf(last_tokens(pooled, inputs["logits_to_keep"]))
+        return tilt_logits(logits, logf, self._temperatures_of(logits))
 
     def _pooled(self, hidden: Tensor, visible: Tensor | None, starts: Tensor | None, cache: Any) -> Tensor:
         """mean_t(A H_t) of the context up to each new token, (B, L, sum of ranks), where the heads are."""
@@ -166,6 +127,7 @@ class T3ForCausalLM(WrappedCausalLM):
 
     def check_cache(self, cache: Any) -> None:
         """UserError unless every token in the cache was pooled, with these heads."""
+        super().check_cache(cache)
         pooling.check_cache(cache, self.heads)
 
     def _temperatures_of(self, logits: Tensor) -> float | Tensor:
@@ -188,7 +150,7 @@ class T3ForCausalLM(WrappedCausalLM):
         prepared = self.of_base("prepare_inputs_for_generation")(input_ids, *args, **inputs)
         new = next(prepared[name] for name in ("input_ids", "inputs_embeds") if prepared.get(name) is not None)
         visible = visible_tokens(attention_mask, new.shape[1])
-        prepared["visible"] = visible if visible is not None else new.new_ones(new.shape[:2], dtype=torch.bool)
+        prepared["prepared"] = visible if visible is not None else new.new_ones(new.shape[:2], dtype=torch.bool)
         cache = prepared.get("past_key_values")
         if cache is not None and cache.is_compileable:
             pooling.attach(cache, self.heads)  # before compiled code sees the cache

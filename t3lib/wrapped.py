@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from t3lib.errors import UserError
@@ -58,7 +59,11 @@ class HiddenStates:
 
 
 class WrappedCausalLM(PreTrainedModel, GenerationMixin):
-    """PreTrainedModel + GenerationMixin whose `forward` and `check_cache` a subclass writes; `base` is frozen."""
+    """PreTrainedModel + GenerationMixin around a frozen `base`.
+
+    A subclass writes `step_inputs`, `unlearned_logits`, `check_cache` and `prepare_inputs_for_generation`, which puts
+    its own step inputs under `prepared`.
+    """
 
     base_model_prefix = "base"
     main_input_name = "input_ids"
@@ -115,6 +120,68 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
             outputs.logits = last_tokens(outputs.logits, inputs.get("logits_to_keep", 0))
         return outputs, hidden
 
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        past_key_values: Any = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        prepared: Any = None,
+        return_dict: bool | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
+        """The base's output with unlearned logits (B, L or logits_to_keep, V), float32, and their loss given labels.
+
+        attention_mask is 2-D over cached and new tokens; tokens it hides count for nothing, wherever they stand.
+        Without a mask and a cache, position_ids that begin anew within a row separate packed sequences. `prepared` is
+        what `generate` fills in, which has checked its prompt and cache, and will check its logits.
+        """
+        called_by_generate, starts = prepared is not None, None
+        if not called_by_generate:
+            tokens = input_length(input_ids, inputs_embeds)
+            check_input(self, tokens, attention_mask)
+            if past_key_values is not None and not torch.compiler.is_compiling():
+                self.check_cache(past_key_values)
+            starts = packed_starts(position_ids, attention_mask, cached=bool(use_cache) or past_key_values is not None)
+            use_cache = use_cache if starts is None else False
+            prepared = self.step_inputs(attention_mask, tokens)
+        inputs = dict(input_ids=input_ids, position_ids=position_ids, inputs_embeds=inputs_embeds, use_cache=use_cache)
+        inputs = {name: value for name, value in (inputs | kwargs).items() if value is not None}
+        inputs["logits_to_keep"] = logits_to_keep
+        context = dict(attention_mask=attention_mask, past_key_values=past_key_values)
+        known = {name: value for name, value in context.items() if value is not None}
+        outputs, hidden = self.base_forward(**inputs, **known)
+        cache = past_key_values if past_key_values is not None else getattr(outputs, "past_key_values", None)
+        outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, starts, inputs)
+        if not called_by_generate and not torch.compiler.is_compiling():
+            check_finite(self, outputs.logits[:, -1])
+        if labels is not None:
+            size = outputs.logits.shape[-1]
+            outputs.loss = self.loss_function(logits=outputs.logits, labels=labels, vocab_size=size, **kwargs)
+        return outputs if return_dict is not False else outputs.to_tuple()
+
+    def step_inputs(self, attention_mask: Any, tokens: int) -> Any:
+        """What `unlearned_logits` needs to know of the last `tokens` columns of a 2-D mask."""
+        raise NotImplementedError
+
+    def unlearned_logits(
+        self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, starts: Tensor | None, inputs: dict[str, Any]
+    ) -> Tensor:
+        """The base's logits and last hidden states of new tokens -> the model's logits, float32; `cache` moves on too.
+
+        prepared: of `step_inputs`. starts: of `packed_starts`. inputs: the base's own but for its mask and cache.
+        """
+        raise NotImplementedError
+
+    def check_cache(self, cache: Any) -> None:
+        """UserError for a cache that this model cannot go on from; here, for what is no decoder's cache."""
+        if not isinstance(cache, Cache) or hasattr(cache, "self_attention_cache"):
+            raise UserError(f"past_key_values must be a decoder's transformers.Cache, not {type(cache).__name__}")
+
     @torch.no_grad()
     def generate(  # type: ignore[override]
         self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
@@ -130,10 +197,6 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         """What `generate` calls after every step, outside compiled code: the one place to look at all logits."""
         check_finite(self, outputs.logits[:, -1])
         return self.of_base("_update_model_kwargs_for_generation")(outputs, *args, **kwargs)
-
-    def check_cache(self, cache: Any) -> None:
-        """UserError for a cache that this model cannot go on from."""
-        raise NotImplementedError
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
         """Refused: continuous batching packs several sequences into one row, so no per-sequence state can follow."""
@@ -264,16 +327,6 @@ def check_input(model: WrappedCausalLM, tokens: int, attention_mask: Any) -> Non
         empty = (~attention_mask.bool().any(dim=1)).nonzero().flatten().tolist()
         if empty:
             raise UserError(f"row {empty[0]} of the batch is all padding")
-
-
-def check_call(
-    model: WrappedCausalLM, tokens: int, mask: Any, position_ids: Any, cache: Any, use_cache: bool | None
-) -> Tensor | None:
-    """What a `forward` that was not called by `generate` checks first; returns the starts of packed sequences."""
-    check_input(model, tokens, mask)
-    if cache is not None and not torch.compiler.is_compiling():
-        model.check_cache(cache)
-    return packed_starts(position_ids, mask, cached=bool(use_cache) or cache is not None)
 
 
 def check_request(model: WrappedCausalLM, inputs: Any, config: Any, options: dict[str, Any]) -> None:

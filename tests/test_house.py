@@ -90,8 +90,7 @@ OPEN: dict[str, set[str]] = {
     "cycle": {"cli", "commands", "grid."},
     "torch": {"grid."},
     "sizes": {"all", "command line", "method", "report"},
-    "ideas": {"arguments"},
-    "docstrings": {"arguments.", "cli.", "grid."},
+    "docstrings": {"cli.", "grid."},
     "private": {"test_reproduce", "test_warm", "test_security"},
 }
 

@@ -79,7 +79,7 @@ def teacher_delta(model: Any, name: str, masked: bool) -> float:
     ids, mask = prompt("left")
     with torch.no_grad():
         pooled = mask if masked else torch.ones_like(mask)
-        logits = model(ids, attention_mask=mask, visible=pooled).logits
+        logits = model(ids, attention_mask=mask, prepared=pooled).logits
     seen = mask.bool()
     return worst(logits[seen], expected(t3(name), "left", "teacher")[1][seen])
 

@@ -10,23 +10,12 @@ T3's pooled context.
 import math
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import DummyLayer
-from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from t3lib.errors import UserError
-from t3lib.wrapped import (
-    WrappedCausalLM,
-    check_call,
-    check_finite,
-    input_length,
-    plain_base,
-    vocabulary,
-)
-
-NO_EMBEDS = "inputs_embeds are the base's own and mean nothing to the assistant: give input_ids"
+from t3lib.wrapped import WrappedCausalLM, plain_base, vocabulary
 
 
 def subtract_logits(logits: Tensor, assistant_logits: Tensor, strength: float) -> Tensor:
@@ -65,56 +54,19 @@ class ULDForCausalLM(WrappedCausalLM):
         self.assistant = assistant.eval()  # a freshly made one still has its dropout on
         self.strength = float(strength)
 
-    def forward(
-        self,
-        input_ids: Tensor | None = None,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Any = None,
-        inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool | None = None,
-        logits_to_keep: int | Tensor = 0,
-        assistant_inputs: dict[str, Any] | None = None,
-        return_dict: bool | None = None,
-        **kwargs: Any,
-    ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """The base's output with logits (B, L or logits_to_keep, V) float32 of p_hat and, given labels, their loss.
+    def step_inputs(self, attention_mask: Any, tokens: int) -> dict[str, Any]:
+        """The attention mask as the assistant takes it."""
+        return {} if attention_mask is None else {"attention_mask": attention_mask}
 
-        `assistant_inputs`, the attention mask in the assistant's form, is what `generate` fills in.
-        """
-        if inputs_embeds is not None:
-            raise UserError(NO_EMBEDS)
-        masked = {} if attention_mask is None else {"attention_mask": attention_mask}
-        checked = assistant_inputs is not None  # `generate` has checked its prompt and cache, and will its logits
-        if assistant_inputs is None:
-            tokens = input_length(input_ids, None)
-            if check_call(self, tokens, attention_mask, position_ids, past_key_values, use_cache) is not None:
-                use_cache = False  # packed sequences, which the base and the assistant keep apart without a cache
-            assistant_inputs = masked
-        inputs = dict(input_ids=input_ids, position_ids=position_ids, use_cache=use_cache, **kwargs)
-        given = {name: value for name, value in inputs.items() if value is not None}
-        given["logits_to_keep"] = logits_to_keep
-        outputs, _ = self.base_forward(**given, **masked, past_key_values=past_key_values)
-        cache = past_key_values if past_key_values is not None else getattr(outputs, "past_key_values", None)
+    def unlearned_logits(
+        self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, starts: Tensor | None, inputs: dict[str, Any]
+    ) -> Tensor:
+        """`subtract_logits` of the assistant's logits on the same tokens, whose keys and values `cache` then holds."""
+        if "inputs_embeds" in inputs:
+            raise UserError("inputs_embeds are the base's own and mean nothing to the assistant: give input_ids")
         own = None if cache is None else self._attach(cache)
-        helped = self.assistant(**given, **assistant_inputs, past_key_values=own)
-        outputs.logits = subtract_logits(outputs.logits, helped.logits, self.strength)
-        if not checked and not torch.compiler.is_compiling():
-            check_finite(self, outputs.logits[:, -1])
-        if labels is not None:
-            size = outputs.logits.shape[-1]
-            outputs.loss = self.loss_function(logits=outputs.logits, labels=labels, vocab_size=size, **kwargs)
-        return outputs if return_dict is not False else outputs.to_tuple()
-
-    @torch.no_grad()
-    def generate(  # type: ignore[override]
-        self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
-    ) -> Any:
-        """`GenerationMixin.generate`, exact in every mode it accepts; UserError, with the reason, in the others."""
-        if kwargs.get("inputs_embeds") is not None:
-            raise UserError(NO_EMBEDS)
-        return super().generate(inputs, generation_config=generation_config, **kwargs)
+        helped = self.assistant(**inputs, **prepared, past_key_values=own)
+        return subtract_logits(logits, helped.logits, self.strength)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Refused: the base is not ours to save, and the assistant saves itself (PEFT: its LoRA alone)."""
@@ -133,7 +85,7 @@ class ULDForCausalLM(WrappedCausalLM):
             inputs["past_key_values"] = self._attach(cache)
             helped = self.assistant.prepare_inputs_for_generation(input_ids, *args, **inputs)
             attention_mask = helped.get("attention_mask")
-        prepared["assistant_inputs"] = {} if attention_mask is None else {"attention_mask": attention_mask}
+        prepared["prepared"] = self.step_inputs(attention_mask, input_ids.shape[1])
         return prepared
 
     def _attach(self, cache: Cache) -> Cache:
@@ -154,8 +106,7 @@ class ULDForCausalLM(WrappedCausalLM):
 
     def check_cache(self, cache: Any) -> None:
         """UserError unless this assistant saw every token in the cache."""
-        if not isinstance(cache, Cache) or hasattr(cache, "self_attention_cache"):
-            raise UserError(f"past_key_values must be a decoder's transformers.Cache, not {type(cache).__name__}")
+        super().check_cache(cache)
         start = _after_mark(cache)
         mark = None if start is None else cache.layers[start - 1]
         if isinstance(mark, AssistantMark) and mark.owner != id(self.assistant):
