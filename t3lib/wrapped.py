@@ -68,6 +68,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     base_model_prefix = "base"
     main_input_name = "input_ids"
     base: Any
+    no_embeds = ""  # why inputs_embeds mean nothing to the model, if they do not
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Lists the class among the causal models, else `pipeline` prints every one that Transformers has."""
@@ -142,6 +143,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         """
         called_by_generate, starts = prepared is not None, None
         if not called_by_generate:
+            check_embeds(self, inputs_embeds)
             tokens = input_length(input_ids, inputs_embeds)
             check_input(self, tokens, attention_mask)
             if past_key_values is not None and not torch.compiler.is_compiling():
@@ -316,6 +318,12 @@ def check_finite(model: nn.Module, logits: Tensor) -> None:
     raise UserError(f"the logits hold NaN or infinity ({cause}): no token can be chosen")
 
 
+def check_embeds(model: WrappedCausalLM, inputs_embeds: Any) -> None:
+    """UserError for inputs_embeds where they mean nothing to the model."""
+    if inputs_embeds is not None and model.no_embeds:
+        raise UserError(f"inputs_embeds {model.no_embeds}: give input_ids")
+
+
 def check_input(model: WrappedCausalLM, tokens: int, attention_mask: Any) -> None:
     """UserError for an empty input, one beyond the model's context, or a row that is all padding."""
     context = context_length(model.base)
@@ -339,6 +347,7 @@ def check_request(model: WrappedCausalLM, inputs: Any, config: Any, options: dic
     for name, reason in REFUSED_OPTIONS.items():
         if option(name) not in (None, False, 0) and (name, option(name)) != ("num_beam_groups", 1):
             raise UserError(f"{name} {reason}")
+    check_embeds(model, options.get("inputs_embeds"))
     if options.get("past_key_values") is not None:
         model.check_cache(options["past_key_values"])
     mask, pad, ends = options.get("attention_mask"), option("pad_token_id"), option("eos_token_id")

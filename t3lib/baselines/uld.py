@@ -39,6 +39,7 @@ class ULDForCausalLM(WrappedCausalLM):
     """
 
     assistant: Any
+    no_embeds = "are the base's own and mean nothing to the assistant"
 
     def __init__(self, base: PreTrainedModel, assistant: PreTrainedModel, strength: float = 1.0) -> None:
         if isinstance(strength, bool) or not isinstance(strength, int | float) or not 0 <= strength < math.inf:
@@ -62,8 +63,6 @@ class ULDForCausalLM(WrappedCausalLM):
         self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, starts: Tensor | None, inputs: dict[str, Any]
     ) -> Tensor:
         """`subtract_logits` of the assistant's logits on the same tokens, whose keys and values `cache` then holds."""
-        if "inputs_embeds" in inputs:
-            raise UserError("inputs_embeds are the base's own and mean nothing to the assistant: give input_ids")
         own = None if cache is None else self._attach(cache)
         helped = self.assistant(**inputs, **prepared, past_key_values=own)
         return subtract_logits(logits, helped.logits, self.strength)
