@@ -72,18 +72,19 @@ def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
 
     start = {**DEFAULTS, **settings}
     common: dict[str, Any] = {"continuous_update": True, "layout": widgets.Layout(width="330px")}
+    powers = common | {"readout_format": ".0e"}  # 1e-6
     controls: dict[str, Any] = {
         "T": widgets.FloatSlider(start["T"], min=1.0, max=3.0, step=0.05, description="T", **common),
-        "v_f": widgets.FloatLogSlider(start["v_f"], min=-6, max=0, step=0.25, description="v_f", **common),
-        "gamma": widgets.FloatSlider(start["gamma"], min=0.02, max=0.6, step=0.02, description="gamma", **common),
+        "v_f": widgets.FloatLogSlider(start["v_f"], min=-6, max=0, step=0.5, description="v_f", **powers),
+        "gamma": widgets.FloatSlider(start["gamma"], min=0.02, max=0.6, step=0.02, description="γ", **common),
         "n": widgets.IntSlider(int(start["n"]), min=5, max=400, step=5, description="n", **common),
-        "lam": widgets.FloatLogSlider(start["lam"], min=-10, max=0, step=0.5, description="lambda", **common),
+        "lam": widgets.FloatLogSlider(start["lam"], min=-10, max=0, step=0.5, description="λ", **powers),
         "seed": widgets.IntSlider(int(start["seed"]), min=0, max=50, description="seed", **common),
     }
     image, words = widgets.Image(format="png", width=644), widgets.HTML()
-    canvas, lines, ticks = _canvas()
-    canvas.draw()  # without the lines, which are `animated`
-    axes_alone = canvas.copy_from_bbox(canvas.figure.bbox)
+    picture, lines, ticks = canvas()
+    picture.draw()  # without the lines, which are `animated`
+    axes_alone = picture.copy_from_bbox(picture.figure.bbox)
 
     def redraw(_: object = None) -> None:
         now = state(**{name: control.value for name, control in controls.items()})
@@ -92,10 +93,10 @@ def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
         for label, mark in ticks.items():
             chosen = now.samples[now.labels == label]
             mark.set_data(chosen, np.full(len(chosen), 1.04))
-        canvas.restore_region(axes_alone)
+        picture.restore_region(axes_alone)
         for line in (*lines.values(), *ticks.values()):
             line.axes.draw_artist(line)
-        image.value = _png(canvas)
+        image.value = _png(picture)
         words.value = _words(now)
 
     for control in controls.values():
@@ -106,9 +107,10 @@ def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
     return controls, widgets.VBox([sliders, words, image])
 
 
-def _canvas() -> tuple[FigureCanvasAgg, dict[str, Any], dict[float, Any]]:
+def canvas() -> tuple[FigureCanvasAgg, dict[str, Any], dict[float, Any]]:
+    """(the picture's canvas, its lines by the names of `State`, the samples' ticks by label), still without data."""
     figure = Figure(figsize=(7.0, 4.4), dpi=92)
-    canvas = FigureCanvasAgg(figure)
+    picture = FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
     figure.subplots_adjust(left=0.085, right=0.98, top=0.97, bottom=0.09, hspace=0.08)
     looks = {
@@ -123,16 +125,20 @@ def _canvas() -> tuple[FigureCanvasAgg, dict[str, Any], dict[float, Any]]:
     shades = {1.0: (BLUE, "retain samples"), 0.0: (YELLOW, "forget samples")}
     look = {"marker": "|", "ls": "", "ms": 7, "animated": True}
     ticks = {s: bottom.plot([], [], color=c, label=name, **look)[0] for s, (c, name) in shades.items()}
-    top.set(xlim=(-2.5, 4.5), ylim=(0, 1.2), ylabel="density")
+    # The spike is up to 400 high, everything else below 1: the axis is linear up to 1 and logarithmic above.
+    top.set_yscale("symlog", linthresh=1, linscale=3, base=10)
+    top.set(xlim=(-2.5, 4.5), ylim=(0, 600), ylabel="density (above 1: logarithmic)")
+    top.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1, 10, 100], ["0", "0.2", "0.4", "0.6", "0.8", "1", "10", "100"])
+    top.axhline(1, color="0.85", lw=0.8)
     bottom.set(ylim=(-0.03, 1.12), ylabel="P(retain)", xlabel="$z$")
     top.legend(loc="upper right", frameon=False)
     bottom.legend(loc="lower right", frameon=False, ncols=2)
-    return canvas, lines, ticks
+    return picture, lines, ticks
 
 
-def _png(canvas: FigureCanvasAgg) -> bytes:
+def _png(picture: FigureCanvasAgg) -> bytes:
     buffer = io.BytesIO()
-    Image.fromarray(np.asarray(canvas.buffer_rgba())).save(buffer, "PNG", compress_level=1)
+    Image.fromarray(np.asarray(picture.buffer_rgba())).save(buffer, "PNG", compress_level=1)
     return buffer.getvalue()
 
 

@@ -21,6 +21,7 @@ from t3lib.sampler import T3ForCausalLM, tilt_logits
 from t3lib.tofu import Row, encode
 
 TEMPERATURES = tuple(round(1 + step / 10, 1) for step in range(31))  # 1.0 … 4.0
+VISIBLE = 0.005  # below this a probability's bar is empty: such tokens are counted with all others
 BLUE, YELLOW, GREY = "#2f7fc1", "#dda200", "#9a9a9a"
 
 
@@ -47,7 +48,7 @@ class View:
     """One position at one T, for the `shown` tokens (k,): p, what tempering makes of it, the tilt f, and p̂.
 
     target: id of the true answer's token there. answer_p: the true answer's probability per token (its geometric
-    mean) under the base and under T3.
+    mean) under the base and under T3. leads: the share of the answer's tokens that are the most probable, under both.
     """
 
     shown: Tensor
@@ -57,21 +58,26 @@ class View:
     p_hat: Tensor
     target: int
     answer_p: tuple[float, float]
+    leads: tuple[float, float]
 
 
 def view(scene: Scene, T: float, position: int, top: int = 10) -> View:
     """p^(1/T) / Σ p^(1/T), then p̂ ∝ p^(1/T) f (Eq. 5), for the tokens that p or p̂ puts on top, and the true one.
 
+    At most `top` tokens are shown, and only those with a probability that a bar can show (`VISIBLE`).
     position counts the answer's tokens from 0; beyond the last it means the last.
     """
     at = min(position, len(scene.tokens) - 1)
     target = int(scene.tokens[at])
     logp_hat = tilt_logits(scene.logp, scene.logf, T).log_softmax(-1)  # (L, V): all positions, for answer_p
     p, p_hat = scene.logp[at].exp(), logp_hat[at].exp()
-    shown = torch.maximum(p, p_hat).topk(min(top, len(p))).indices
+    highest = torch.maximum(p, p_hat).topk(min(top, len(p)))
+    shown = highest.indices[highest.values >= VISIBLE]
     if target not in shown:
-        shown[-1] = target
-    of_answer = [logp.gather(-1, scene.tokens[:, None]).mean().exp().item() for logp in (scene.logp, logp_hat)]
+        shown = torch.cat([shown[: top - 1], torch.tensor([target])])
+    both = (scene.logp, logp_hat)
+    of_answer = [logp.gather(-1, scene.tokens[:, None]).mean().exp().item() for logp in both]
+    leads = [(logp.argmax(-1) == scene.tokens).float().mean().item() for logp in both]
     return View(
         shown=shown,
         p=p[shown],
@@ -80,6 +86,7 @@ def view(scene: Scene, T: float, position: int, top: int = 10) -> View:
         p_hat=p_hat[shown],
         target=target,
         answer_p=(of_answer[0], of_answer[1]),
+        leads=(leads[0], leads[1]),
     )
 
 

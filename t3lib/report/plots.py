@@ -3,6 +3,7 @@
 A figure's label is its caption, with n: `render.show` prints it and `render.save_figure` keeps it in the file.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -81,7 +82,8 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
     """
     shown = [run for run in runs if run["status"] == "ok" and len(run["truth_ratio"].get("reference", []))]
     rows = max(1, -(-len(shown) // columns))
-    figure, axes = panels(rows, min(columns, max(1, len(shown))), (6.8, 0.4 + 1.45 * rows), sharex=True, sharey=True)
+    columns = max(1, -(-len(shown) // rows))  # six panels are two rows of three, not five and one
+    figure, axes = panels(rows, columns, (6.8, 0.4 + 1.45 * rows), sharex=True, sharey=True)
     for axis in axes.flat[len(shown) :]:
         axis.set_axis_off()
     if not shown:
@@ -98,9 +100,7 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
         axis.set_title(f"{run['method']}{T}\nFQ {_short(run['metrics']['fq'])}, D {high - low:.3f}", pad=3)
         log_axis(axis)
         axis.set(ylim=(0, 1.02), yticks=(0, 0.5, 1))
-    if (
-        shown
-    ):  # the panels share their axis: one far method must not squeeze the others, so the middle of the ends counts
+    if shown:  # the panels share their axis: one far method must not squeeze the others, so the ends' middle counts
         low, high = np.quantile(np.array(ends), 0.2, axis=0)[0], np.quantile(np.array(ends), 0.8, axis=0)[1]
         axes[0, 0].set_xlim(low / 2, high * 2)
         axes[0, 0].xaxis.set_major_locator(LogLocator(subs=(1, 3) if high / low < 100 else (1,), numticks=5))
@@ -192,6 +192,38 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     return figure
 
 
+@rc_context(STYLE)
+def ablations(frame: pd.DataFrame) -> Figure:
+    """T3's other choices, one a row: Forget Quality and MU-ROUGE of every seed (small) and their mean (large).
+
+    `frame` holds runs with a `setting` (`results.read_ablations`); the first row is T3 as tuned, dotted through.
+    """
+    varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
+    names = varied["setting"].unique()
+    settings = sorted(names, key=lambda name: (name != "tuned", [part.zfill(3) for part in re.split(r"(\d+)", name)]))
+    splits = [split for split in SPLITS if (varied["split"] == split).any()]
+    figure, axes = panels(1, 2, (6.8, 0.8 + 0.2 * max(4, len(settings))), sharey=True)
+    for axis, metric in zip(axes.flat, ("fq", "mu_rouge")):
+        for split, offset in zip(splits, (0.0,) if len(splits) == 1 else (-0.15, 0.15)):
+            look = {"color": SPLIT_LOOKS[split]["color"], "marker": SPLIT_LOOKS[split]["marker"], "lw": 0}
+            for y, setting in enumerate(settings):
+                values = varied[(varied["split"] == split) & (varied["setting"] == setting)][metric].dropna()
+                axis.scatter(values, np.full(len(values), y + offset), s=6, alpha=0.5, **look)
+                axis.scatter([values.mean()], [y + offset], s=26, **look)
+                if setting == "tuned":
+                    axis.axvline(values.mean(), color=look["color"], lw=0.8, ls=":")
+        axis.set(xlabel=METRICS[metric].title, xlim=(-0.03, 1.03), ylim=(len(settings) - 0.5, -0.5))
+        axis.set_yticks(range(len(settings)), settings)
+    entries = [(SPLIT_NAMES[split], SPLIT_LOOKS[split] | {"ls": ""}) for split in splits]
+    key(figure, [*entries, ("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})])
+    seeds = varied["seed"].nunique()
+    figure.set_label(
+        "T3's other choices, one at a time. Large: means over seeds; small: every seed; dotted: T3 as tuned. "
+        f"n = {_rows_counted(varied)} forget rows, {seeds} seed{'s' * (seeds != 1)}."
+    )
+    return figure
+
+
 def _before(source: pd.DataFrame | None, split: str, metric: str) -> pd.Series:
     """What the original model scores."""
     if source is None or "method" not in source:
@@ -212,12 +244,15 @@ def _ends(metric: str) -> tuple[float, float]:
 
 def _counted(frame: pd.DataFrame) -> str:
     """ "n = 40 (5%) and 80 (10%) forget rows, 5 seeds." of the runs that a figure draws."""
-    runs = tables.main_runs(frame).dropna(subset=["n_forget"])
-    rows = [
-        f"{n:.0f} ({SPLIT_NAMES[split].split()[0]})" for split, n in runs.groupby("split")["n_forget"].max().items()
-    ]
+    runs = tables.main_runs(frame)
     seeds = runs[runs["method"].isin(tables.UNLEARNING)]["seed"].nunique()
-    return f"n = {' and '.join(rows) or 0} forget rows, {seeds} seed{'s' * (seeds != 1)}."
+    return f"n = {_rows_counted(runs)} forget rows, {seeds} seed{'s' * (seeds != 1)}."
+
+
+def _rows_counted(runs: pd.DataFrame) -> str:
+    """ "40 (5%) and 80 (10%)": forget rows of each split."""
+    most = runs.dropna(subset=["n_forget"]).groupby("split")["n_forget"].max()
+    return " and ".join(f"{n:.0f} ({SPLIT_NAMES[split].split()[0]})" for split, n in most.items()) or "0"
 
 
 def _ks_gap(values: np.ndarray, reference: np.ndarray) -> tuple[float, float, float]:

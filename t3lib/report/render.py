@@ -193,12 +193,13 @@ def save_figure(path: str | Path, figure: Figure, caption: str = "") -> Path:
     return path
 
 
-def show(figure: Figure, path: str | Path, caption: str = "") -> None:
-    """Save a figure as `path` (.svg); show it in the notebook, with its caption, as a PNG, which every viewer draws."""
+def show(figure: Figure, path: str | Path | None = None, caption: str = "") -> None:
+    """Show a figure in the notebook, with its caption, as a PNG, which every viewer draws; save it as `path` (.svg)."""
     from IPython.display import Image, Markdown, display  # what only a notebook needs
 
     caption = caption or str(figure.get_label())
-    save_figure(path, figure, caption)
+    if path is not None:
+        save_figure(path, figure, caption)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None}, bbox_inches="tight")
     display(Image(buffer.getvalue(), alt=caption), Markdown(f"*{caption}*"))

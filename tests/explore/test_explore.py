@@ -61,6 +61,27 @@ def test_the_papers_partition_function_is_shown_beside_the_exact_one():
     assert warmer["negligible_overlap"][0] > warmer["exact"][0]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_on_a_sharp_spike_tempering_lowers_the_forget_error_whatever_the_data_set(seed):
+    cold, warm = (explore.state(T, 1e-6, 0.1, 50, 1e-6, seed).errors["exact"][1] for T in (1.0, 1.5))
+    assert warm < cold
+
+
+def test_labels_are_the_letters_of_the_text_and_powers_of_ten_read_so():
+    controls, _ = explore.synthetic()
+    assert [control.description for control in controls.values()] == ["T", "v_f", "γ", "n", "λ", "seed"]
+    assert {name for name, control in controls.items() if control.readout_format == ".0e"} == {"v_f", "lam"}
+
+
+@pytest.mark.parametrize("v_f", [1e-6, 1e-3, 1.0])
+def test_the_whole_spike_is_on_the_axis(v_f):
+    figure = explore.canvas()[0].figure
+    low, high = figure.axes[0].get_ylim()
+    now = explore.state(**explore.DEFAULTS | {"v_f": v_f})
+    assert low <= 0 and max(now.p.max(), now.p_f.max()) < high
+    assert figure.axes[0].get_yscale() == "symlog"
+
+
 def test_every_corner_of_the_sliders_can_be_reached():
     controls, _ = explore.synthetic()
     ends = {}
@@ -144,6 +165,9 @@ def test_the_language_view_is_the_model(base, head, tokenizer, scene, T):
         assert {int(logp[position].argmax()), int(logp_hat[position].argmax())} <= set(now.shown.tolist())
         of_answer = (values.gather(-1, ids[0, n:, None]).mean().exp().item() for values in (logp, logp_hat))
         assert now.answer_p == pytest.approx(tuple(of_answer), rel=1e-4)
+        leads = (values.argmax(-1).eq(ids[0, n:]).float().mean().item() for values in (logp, logp_hat))
+        assert now.leads == pytest.approx(tuple(leads))
+        assert torch.maximum(now.p, now.p_hat)[now.shown != now.target].ge(el.VISIBLE).all(), "no empty bars"
     beyond = el.view(scene, T, 10**6)
     assert beyond.target == example.ids[-1]
 
