@@ -3,16 +3,20 @@
 The forms are those that TRL's documentation names beside TOFU's own. `raw` marks text without a chat template.
 """
 
+import csv
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+
 from t3lib.errors import UserError, printable
+from t3lib.models import HUB_SECONDS
 from t3lib.tofu import Row, check_row, parse_rows
 
 FORMS = "question and answer; prompt and completion; messages; or text"
-TABLES = (".csv", ".parquet")
-LINES = (".json", ".jsonl")
 
 
 def load(source: str | Path, system: str | None = None) -> list[Row]:
@@ -20,13 +24,15 @@ def load(source: str | Path, system: str | None = None) -> list[Row]:
 
     system: the system text to put before every question that brings none. UserError names the file and the row.
     """
+    if not isinstance(source, str | Path):
+        raise UserError(f"rows come from a file or a Hub data set's name, not from a {type(source).__name__}")
+    if system:
+        _check_text(system, "the system text")
     path = Path(source).expanduser()
-    if path.suffix in LINES or (path.is_file() and path.suffix not in TABLES):
-        entries: Sequence[Any] = parse_rows(path)
-    elif path.suffix in TABLES:
-        entries = _table(path)
-    else:
-        entries = _hub(str(source))
+    if "\0" in str(path):
+        raise UserError(f"{path}: no file's name holds a NUL")
+    readers = {".csv": _csv, ".parquet": _parquet, ".json": parse_rows, ".jsonl": parse_rows}
+    entries = readers.get(path.suffix.lower(), parse_rows if _is_file(path) else _hub)(path)
     return [normal(entry, f"{source} row {number}", system) for number, entry in enumerate(entries, 1)]
 
 
@@ -38,69 +44,126 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     """
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: expected an object with {FORMS}, found {type(entry).__name__}")
-    own = {} if system is None else {"system": system}
+    before = {} if system is None else {"system": system}
     if "question" in entry:
-        return check_row(entry, where) | own
+        row = before | check_row(entry, where)
+        if row.get("system"):
+            _check_text(row["system"], f"{where}: system")
+        if not isinstance(row.get("raw", False), bool):
+            raise UserError(f"{where}: raw must be true or false")
+        return row
     if "messages" in entry:
-        *turns, last = _turns(entry["messages"], where, "messages")
-        if last["role"] != "assistant" or not turns:
-            raise UserError(f"{where}: messages must end with an answer of the assistant, after at least one turn")
-        return _checked({"question": turns, "answer": last["content"]}, where) | own
+        return _conversation(_turns(entry["messages"], where, "messages"), where, "messages") | before
     if "prompt" in entry and "completion" in entry:
-        if isinstance(entry["prompt"], str):
-            row = {"question": entry["prompt"], "answer": entry["completion"], "raw": True}
-            return row if not entry["prompt"] else _checked(row, where)
-        [answer] = _turns(entry["completion"], where, "completion")[-1:]
-        return (
-            _checked({"question": _turns(entry["prompt"], where, "prompt"), "answer": answer["content"]}, where) | own
-        )
+        if not isinstance(entry["prompt"], str):
+            turns = [_turns(entry[field], where, field) for field in ("prompt", "completion")]
+            return _conversation(sum(turns, []), where, "completion") | before
+        start = entry["prompt"] if entry["prompt"].strip() else "-"  # text may begin with nothing
+        check_row({"question": start, "answer": entry["completion"]}, where)
+        return {"question": entry["prompt"], "answer": entry["completion"], "raw": True}
     if "text" in entry:
-        return _checked({"question": "", "answer": entry["text"], "raw": True}, where)
+        check_row({"question": "-", "answer": entry["text"]}, where)
+        return {"question": "", "answer": entry["text"], "raw": True}
     found = ", ".join(printable(key, 30) for key in list(entry)[:6]) or "nothing"
     raise UserError(f"{where}: found {found}; a row has {FORMS}")
 
 
-def _checked(row: Row, where: str) -> Row:
-    """The row, its answer checked; a question that is turns was checked with them, an empty one has no text."""
-    check_row({"question": "-", **{k: v for k, v in row.items() if k == "answer"}}, where)
-    return row
+def _conversation(turns: list[dict[str, str]], where: str, field: str) -> Row:
+    *question, last = turns
+    if last["role"] != "assistant" or not question:
+        raise UserError(f"{where}: {field} must end with an answer of the assistant, after at least one turn")
+    return {"question": question, "answer": last["content"]}
 
 
 def _turns(value: Any, where: str, field: str) -> list[dict[str, str]]:
     if not isinstance(value, Sequence) or isinstance(value, str) or not len(value):
         raise UserError(f"{where}: {field} must be a list of turns, each with role and content")
-    for turn in value:
+    for number, turn in enumerate(value, 1):
         if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
             raise UserError(f"{where}: {field}: a turn has a role and a content, both text")
+        if not re.fullmatch(r"[\w-]{1,40}", turn["role"]):  # a template puts it between its special tokens
+            raise UserError(f"{where}: {field}: {printable(turn['role'], 40)!r} is no role: user, assistant, system, …")
+        _check_text(turn["content"], f"{where}: {field} turn {number}")
     return [{"role": turn["role"], "content": turn["content"]} for turn in value]
 
 
-def _table(path: Path) -> list[dict[str, Any]]:
-    import pandas as pd
-
+def _check_text(value: Any, where: str) -> None:
+    """UserError unless the value is text as a question may be."""
     try:
-        if path.suffix == ".csv":
-            frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-        else:
-            frame = pd.read_parquet(path)
+        check_row({"question": value, "answer": "-"}, where)
+    except UserError as error:
+        raise UserError(str(error).replace(f"{where}: question", where, 1)) from None
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # a name that is too long for the file system
+        return False
+
+
+def _csv(path: Path) -> list[dict[str, Any]]:
+    lines: list[tuple[int, list[str]]] = []
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as handle:
+            reader = csv.reader(handle, strict=True)
+            lines += ((reader.line_num, fields) for fields in reader if fields)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
+    except csv.Error as error:
+        raise UserError(f"{path} line {reader.line_num}: malformed CSV ({error})") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, ImportError) as error:  # pandas' own errors of parsing are ValueErrors
-        raise UserError(f"{path}: {printable(error)}") from None
-    entries = [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+    if len(lines) < 2:
+        raise UserError(f"{path} holds no rows")
+    (_, names), *rows = lines
+    if len(set(names)) < len(names):
+        raise UserError(f"{path}: two columns have one name")
+    for number, fields in rows:
+        if len(fields) > len(names):  # a row with a comma too many must not shift its answer
+            advice = "text that holds a comma stands in double quotes"
+            raise UserError(f"{path} line {number}: {len(fields)} values for {len(names)} columns: {advice}")
+    return [dict(zip(names, fields)) for _, fields in rows]
+
+
+def _parquet(path: Path) -> list[dict[str, Any]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import read_table
+    except ImportError:
+        raise UserError(f"{path}: Parquet needs the package pyarrow (pip install pyarrow)") from None
+    try:
+        entries = read_table(path).to_pylist()
+    except (OSError, ValueError, ArrowException) as error:
+        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or printable(error)}") from None
     if not entries:
         raise UserError(f"{path} holds no rows")
-    return [{key: list(v) if hasattr(v, "tolist") else v for key, v in entry.items()} for entry in entries]
+    return [_without_empty(entry) for entry in entries]
 
 
-def _hub(name: str) -> list[Any]:
-    if name.count("/") != 1 or name.startswith(("/", ".", "~")):
+def _without_empty(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A table gives every row all columns: those of other rows' forms are empty."""
+    return {name: value for name, value in entry.items() if value is not None}
+
+
+def _hub(path: Path) -> list[dict[str, Any]]:
+    name = str(path)
+    if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or path.exists():
         raise UserError(f"{name}: neither a file here (.json, .jsonl, .csv, .parquet) nor a Hub data set's owner/name")
     try:
         from datasets import load_dataset
-
-        return list(load_dataset(name, split="train"))
     except ImportError:
         raise UserError(f"{name}: a Hub data set needs the package datasets (pip install datasets)") from None
+    try:  # once and shortly: datasets would ask a Hub that is away for half a minute
+        HfApi().dataset_info(name, timeout=HUB_SECONDS)
+    except OfflineModeIsEnabled:
+        pass  # asked for by the user: datasets serves what it downloaded before
+    except (HFValidationError, RepositoryNotFoundError):
+        raise UserError(f"{name}: not a file here, and the Hub has no such data set") from None
+    except Exception:  # whatever its HTTP library raises
+        advice = "HF_HUB_OFFLINE=1 takes what was downloaded before"
+        raise UserError(f"{name}: not a file here, and the Hub cannot be reached ({advice})") from None
+    try:
+        return [_without_empty(row) for row in load_dataset(name, split="train")]
     except Exception as error:  # datasets raises whatever its server or its parser raised
         raise UserError(f"{name}: not a file here, and not to be had from the Hub ({printable(error)})") from None
