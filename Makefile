@@ -2,12 +2,11 @@
 # make test             pytest, then nbval on the notebooks (smoke parameters)   make faults         kill -9 and friends
 PYTHON ?= python3
 PROFILE ?= cpu
-WORKERS ?= 2
 BIN = .venv/bin
 
 .PHONY: results test faults browser-test lint clean
 results: .venv/ready
-	$(BIN)/t3 reproduce --profile $(PROFILE) --workers $(WORKERS)
+	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS))
 
 # uv is only a faster installer; it does not read pip's own settings, hence the hand-over of the wheel folder.
 .venv/ready: requirements.lock pyproject.toml
@@ -27,7 +26,7 @@ test: .venv/ready
 	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks
 
 faults: .venv/ready
-	$(BIN)/pytest tests/faults_smoke.py
+	$(BIN)/pytest tests/grid/faults_smoke.py
 
 browser-test: .venv/ready
 	$(BIN)/pytest tests/browser.py

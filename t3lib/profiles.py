@@ -1,29 +1,82 @@
-"""Profiles: one YAML of differences from `notebooks/profiles/defaults.yaml`, which is also the schema.
+"""Profiles: one YAML of differences from `notebooks/profiles/defaults.yaml`, checked whole before anything runs.
 
-A key that the defaults do not have is a mistake, a value has the type of its default, and names that become file
-names (profile, method, split) come from fixed vocabularies, so that none can leave its folder. Tuned values of
-`tuned/NAME.yaml` (beside the profile) lie over `hyper`. Nothing here imports torch.
+A key that the defaults do not have is a mistake, and names that become file names (profile, method, split) come from
+fixed vocabularies, so that none can leave its folder. Tuned values of `tuned/NAME.yaml` (beside the profile) lie over
+`hyper`. Nothing here imports torch.
 """
 
-import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
-from t3lib.errors import UserError
+from t3lib.errors import UserError, printable
 from t3lib.files import shipped
 from t3lib.names import METHODS, SPLITS
-from t3lib.settings import DEFAULTS, settings_of
-from t3lib.settings import check as check_setting
+from t3lib.settings import BOUNDS, CHOICES, DEFAULTS, settings_of
 
-BASES = ("full", "retain90", "retain95")
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a profile's name is a folder's name under results/
-
+SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
+LARGEST = 2**18  # bytes of a YAML file; the shipped ones have 30 kB at most
 
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
+
+
+def _once_each(values: list[Any]) -> list[Any]:
+    if not values or len(set(values)) < len(values):
+        raise ValueError("should hold at least one and each once")
+    return values
+
+
+def _folder(name: str) -> str:
+    if not name or name not in ("builtin", "hub") and not Path(name).is_dir():
+        raise ValueError("should be builtin, hub or a folder that is there")
+    return name
+
+
+def _scope(key: str) -> str:
+    if not SCOPE.fullmatch(key):
+        raise ValueError("should be METHOD, METHOD/SPLIT or METHOD/SPLIT/T")
+    return key
+
+
+Once = AfterValidator(_once_each)
+Scope = Annotated[str, AfterValidator(_scope)]
+Settings = dict[str, Any]
+
+
+class Strict(BaseModel):
+    """No unknown keys, and no text for a number or true for 1."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Evaluation(Strict):
+    """How answers are scored and how long they may be."""
+
+    attention_mask: Literal[CHOICES["attention_mask"]]  # type: ignore[valid-type]
+    truth_ratio: Literal[CHOICES["truth_ratio"]]  # type: ignore[valid-type]
+    max_new_tokens: int = Field(ge=1, le=2**20)
+
+
+class Schema(Strict):
+    """What a profile holds; which settings `stage` has is the defaults' to say."""
+
+    name: str
+    data: Annotated[str, AfterValidator(_folder)]
+    methods: Annotated[list[Literal[METHODS]], Once]  # type: ignore[valid-type]
+    splits: Annotated[list[Literal[SPLITS]], Once]  # type: ignore[valid-type]
+    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
+    temperatures: Annotated[list[Annotated[float, Field(ge=1, le=BOUNDS["temperature"][1])]], Once]
+    stage: Settings
+    models: dict[Literal["full", "retain90", "retain95"], Annotated[str, Field(min_length=1)]]
+    evaluation: Evaluation
+    hyper: dict[Scope, Settings]
+    grids: dict[Scope, Annotated[list[Settings], Field(max_length=8)]]
+    notebooks: dict[str, Settings]
 
 
 def profiles_dir() -> Path:
@@ -35,26 +88,26 @@ def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = 
     """Read profile NAME of `folder` (default `notebooks/profiles`) or a YAML FILE of anywhere over the defaults.
 
     The result has the keys of defaults.yaml and `name`; `hyper` maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to
-    settings. Raises UserError (one line: file and key) for an unknown profile, key, method or split, or a wrong type.
+    settings. Raises UserError (one line: file, key and value) for an unknown profile, key, method or split, or a wrong
+    type.
     """
     folder = folder or profiles_dir()
-    given_file = str(name).endswith((".yaml", ".yml"))
-    path = Path(name) if given_file else folder / f"{name}.yaml"
-    if not NAME.fullmatch(path.stem if given_file else str(name)) or path == folder / "defaults.yaml":
+    path = Path(name) if str(name).endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
+    if not NAME.fullmatch(path.stem if path == Path(name) else str(name)) or path == folder / "defaults.yaml":
         raise UserError(f"profile {str(name)!r}: a name is letters, digits and _ . - (or give a .yaml file)")
     if not path.is_file():
         known = sorted(p.stem for p in folder.glob("*.yaml") if p.stem != "defaults")
         raise UserError(f"unknown profile {str(name)!r}: choose one of {', '.join(known)} or give a .yaml file")
     defaults = read_yaml(folder / "defaults.yaml")
-    merged = _merge(defaults, read_yaml(path), str(path))
-    tuned_file = tuned_path(path)
-    entries = read_yaml(tuned_file) if tuned and tuned_file.is_file() else {}
-    for key, entry in entries.items():
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("chosen"), Mapping):
-            raise UserError(f"{tuned_file}: {key} needs a mapping 'chosen'")
-        merged["hyper"] = {**merged["hyper"], key: {**merged["hyper"].get(key, {}), **entry["chosen"]}}
-    _check_hyper(merged, str(path))
-    return check({"name": path.stem} | merged, str(path))
+    merged = _over(defaults, read_yaml(path))
+    if tuned and tuned_path(path).is_file():
+        for key, entry in read_yaml(tuned_path(path)).items():
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("chosen"), Mapping):
+                raise UserError(f"{tuned_path(path)}: {key} needs a mapping 'chosen'")
+            merged = _over(merged, {"hyper": {key: entry["chosen"]}})
+    sizes: Any = {setting: (type(value), ...) for setting, value in defaults["stage"].items()}
+    stage = create_model("Stage", __base__=Strict, **sizes)
+    return check(merged | {"name": path.stem}, str(path), create_model("Profile", __base__=Schema, stage=(stage, ...)))
 
 
 def tuned_path(profile: str | Path) -> Path:
@@ -72,9 +125,31 @@ def override(
     seeds: Sequence[int] | None = None,
 ) -> Profile:
     """The profile with the command line's data, methods, splits and seeds, checked like the file's own."""
-    given = {"data": data, "methods": methods, "splits": splits, "seeds": seeds}
-    changes = {key: value for key, value in given.items() if value is not None}
-    return check(profile | changes, "command line")
+    wanted = {"data": data, "methods": methods, "splits": splits, "seeds": seeds}
+    return check(profile | {key: value for key, value in wanted.items() if value is not None}, "command line")
+
+
+def check(profile: Mapping[str, Any], where: str, schema: type[BaseModel] = Schema) -> Profile:
+    """The profile when every value is known and sensible; UserError names the place, the key and the value."""
+    try:
+        checked = schema.model_validate(profile).model_dump()
+    except ValidationError as error:
+        raise UserError(f"{where}: {one_line(error)}") from None
+    for table in ("hyper", "grids"):
+        for key, points in checked[table].items():
+            for point in points if table == "grids" else [points]:
+                settings_of(key.split("/")[0], point, f"{where}: {table}.{key}")
+    return checked
+
+
+def one_line(error: ValidationError) -> str:
+    """The first thing that pydantic found wrong: its key, what it should be, and what it is."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {printable(key)}"
+    wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{printable(key)}: {wanted}, not {printable(repr(first['input']), 80)}"
 
 
 def hyper_of(profile: Profile, method: str, split: str, T: float | None = None) -> dict[str, Any]:
@@ -83,114 +158,52 @@ def hyper_of(profile: Profile, method: str, split: str, T: float | None = None) 
     return {name: value for key in keys for name, value in profile["hyper"].get(key, {}).items()}
 
 
+class Loader(yaml.SafeLoader):
+    """Plain data, without aliases: a few lines of them stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Read the next value."""
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError(f"line {self.peek_event().start_mark.line + 1}: aliases are not read")
+        return super().compose_node(parent, index)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one mapping with `yaml.safe_load`; 5e-4 is a number here, as people mean it (YAML 1.1 says text)."""
+    """Read one mapping of plain data; 5e-4 is a number here, as people mean it (YAML 1.1 says text)."""
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if len(text) > LARGEST:
+            raise ValueError(f"larger than {LARGEST} bytes")
+        value = _plain(Loader(text).get_single_data() or {})
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}" if mark else ""
-        problem = " ".join(str(getattr(error, "problem", None) or error).split())
-        raise UserError(f"{path}{place}: not valid YAML ({problem})") from None
-    if not isinstance(value or {}, Mapping):
+        raise UserError(f"{path}{place}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+    if not isinstance(value, dict):
         raise UserError(f"{path}: must hold a mapping of settings")
-    return _numbers(value or {})
+    return value
 
 
-def check(profile: Profile, where: str) -> Profile:
-    """Return the profile when every value is known and sensible; UserError names the place and the value."""
-    _known("method", profile["methods"], METHODS, where)
-    _known("split", profile["splits"], SPLITS, where)
-    _known("model", list(profile["models"]), BASES, where)
-    for name, model in profile["models"].items():
-        if not isinstance(model, str) or not model:
-            raise UserError(f"{where}: models.{name} is a hub id or a folder, not {model!r}")
-    for seed in profile["seeds"]:
-        if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**31:
-            raise UserError(f"{where}: seed {seed!r} is not a whole number from 0")
-    for T in profile["temperatures"]:
-        if isinstance(T, bool) or not isinstance(T, int | float) or not 1 <= T < math.inf:
-            raise UserError(f"{where}: temperature {T!r} is not a number from 1")
-    for name in ("methods", "splits", "seeds", "temperatures"):
-        values = profile[name]
-        if not values or len(set(values)) < len(values):
-            raise UserError(f"{where}: {name} is {'repeated' if values else 'empty'}")
-    for name in ("attention_mask", "truth_ratio"):
-        check_setting(name, profile["evaluation"][name], where=f"{where}: ")
-    if not isinstance(profile["data"], str) or not profile["data"]:
-        raise UserError(f"{where}: data is 'builtin', 'hub' or a folder, not {profile['data']!r}")
-    if profile["data"] not in ("builtin", "hub") and not Path(profile["data"]).is_dir():
-        raise UserError(f"{where}: data folder {profile['data']} is not there (or say builtin or hub)")
-    return profile
-
-
-def _known(what: str, values: Sequence[Any], allowed: Sequence[str], where: str) -> None:
-    for value in values:
-        if value not in allowed:
-            raise UserError(f"{where}: unknown {what} {value!r}: choose one of {', '.join(allowed)}")
-
-
-def _check_hyper(merged: dict[str, Any], where: str) -> None:
-    """Keys are METHOD, METHOD/SPLIT or METHOD/SPLIT/T; settings are those of their method in `settings.DEFAULTS`."""
-    for table in ("hyper", "grids"):
-        for key, entries in merged[table].items():
-            method, *rest = str(key).split("/")
-            _known(f"method in {table}", (method,), tuple(DEFAULTS), where)
-            _known(f"split in {table}", rest[:1], SPLITS, where)
-            if len(rest) > 2 or (len(rest) == 2 and not re.fullmatch(r"\d+(\.\d+)?", rest[1])):
-                raise UserError(f"{where}: {table} key {key!r} is not METHOD, METHOD/SPLIT or METHOD/SPLIT/T")
-            points = entries if table == "grids" else [entries]
-            if not isinstance(points, list) or not all(isinstance(point, Mapping) for point in points):
-                kind = "a list of mappings" if table == "grids" else "a mapping"
-                raise UserError(f"{where}: {table}.{key} must be {kind}")
-            if table == "grids" and len(points) > 8:
-                raise UserError(f"{where}: grids.{key} has {len(points)} points, at most 8 are tried")
-            for point in points:
-                settings_of(method, point, f"{where}: {table}.{key}")
-
-
-def _merge(defaults: dict[str, Any], changes: dict[str, Any], where: str) -> dict[str, Any]:
-    """Lay `changes` over `defaults`: lists replace, mappings merge; the defaults' keys and types are the schema."""
-    merged = dict(defaults)
-    for key, value in changes.items():
-        if key not in defaults:
-            raise UserError(f"{where}: unknown key {key!r}: choose one of {', '.join(defaults)}")
-        _typed(defaults[key], value, f"{where}: {key}")
-        if isinstance(defaults[key], Mapping):
-            value = value or {}
-            if key in ("stage", "evaluation"):  # their keys are fixed; the other mappings are keyed by names
-                for name, setting in value.items():
-                    if name not in defaults[key]:
-                        known = ", ".join(defaults[key])
-                        raise UserError(f"{where}: unknown key {key}.{name}: choose one of {known}")
-                    _typed(defaults[key][name], setting, f"{where}: {key}.{name}")
-            nested = key in ("hyper", "notebooks")
-            merged[key] = dict(defaults[key])
-            for name, entry in value.items():
-                if nested and not isinstance(entry, Mapping):
-                    raise UserError(f"{where}: {key}.{name} must be a mapping")
-                merged[key][name] = {**merged[key].get(name, {}), **entry} if nested else entry
-        else:
-            merged[key] = value
-    return merged
-
-
-def _typed(default: Any, value: Any, where: str) -> None:
-    """A value has its default's type; null allows anything, a whole number may stand for a real one."""
-    if default is None or value is None and isinstance(default, Mapping):
-        return
-    kind: Any = (int, float) if isinstance(default, float) else type(default)
-    if not isinstance(value, kind) or (isinstance(value, bool) and not isinstance(default, bool)):
-        raise UserError(f"{where} is {value!r}, not a {type(default).__name__} like {default!r}")
-
-
-def _numbers(value: Any) -> Any:
+def _plain(value: Any) -> Any:
+    """The value with text keys and with numbers like 5e-4 as numbers; ValueError for what JSON and float64 lack."""
     if isinstance(value, Mapping):
-        return {str(key) if not isinstance(key, str) else key: _numbers(entry) for key, entry in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_numbers(entry) for entry in value]
+        return [_plain(entry) for entry in value]
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
         return float(value)
+    if not isinstance(value, str | bool | float | None) and not (isinstance(value, int) and abs(value) < 2**63):
+        raise ValueError(f"{printable(repr(value), 40)} is no text, truth value or number of usual size")
     return value
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Lay `above` over `below`: mappings merge, and all else replaces."""
+    both = {
+        key: _over(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+    }
+    return below | above | both

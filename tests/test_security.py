@@ -62,7 +62,7 @@ def sources():
     for path in sorted((ROOT / "t3lib").rglob("*.py")):
         yield path.name, path.read_text()
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        yield path.name, jobs.notebook_facts(path)[1]
+        yield path.name, jobs.read_notebook(path).code
 
 
 def test_no_source_reads_pickles_or_runs_what_it_reads():
@@ -214,15 +214,12 @@ def test_no_name_leads_out_of_its_folder(name, tmp_path):
         profiles.load_profile(name)
     with pytest.raises(UserError, match="unknown split"):
         tofu.retain_of(name)
-    profile = {"methods": [name], "splits": ["forget10"], "models": {}, "seeds": [1], "temperatures": [1.0]}
-    with pytest.raises(UserError, match="unknown method"):
-        profiles.check(profile, "here")
-    with pytest.raises(UserError, match="unknown split"):
-        profiles.check(profile | {"methods": ["NPO"], "splits": [name]}, "here")
-    with pytest.raises(UserError, match="unknown model"):
-        profiles.check(profile | {"methods": ["NPO"], "models": {name: "x"}}, "here")
+    profile = profiles.load_profile("smoke")
+    for key, value in {"methods": [name], "splits": [name], "models": {name: "x"}}.items():
+        with pytest.raises(UserError, match=f"here: {key}.*should be"):
+            profiles.check(profile | {key: value}, "here")
     with pytest.raises(UserError, match="unknown notebook"):
-        jobs._chosen([name], ROOT / "notebooks", set())
+        jobs.build(profile, tmp_path / "out", only=[name])
     with pytest.raises(UserError):
         shape_of(name)
     assert not list(tmp_path.iterdir())

@@ -1,6 +1,7 @@
 """Where jobs run: processes of this machine, a running Dask scheduler, or SLURM through dask-jobqueue.
 
-Every job asks for one abstract `slot`, a worker offers one, so that a worker (and its GPU) does one job at a time.
+Every job asks for one abstract `slot`, a worker offers one, so that a worker (and its GPU) does one job at a time. What
+is started here speaks TLS with credentials of its own: a scheduler runs whatever reaches it.
 """
 
 import logging
@@ -8,11 +9,12 @@ import os
 import re
 import shutil
 import threading
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from t3lib.errors import UserError
 from t3lib.files import cache_dir
@@ -25,12 +27,7 @@ SLOT = {"slot": 1}
 CONNECT_SECONDS = 15
 NO_DASHBOARD = "127.0.0.1:0"  # None would mean port 8787 on every interface, and a warning where that is taken
 CHECK_SECONDS = 5.0  # between two looks whether the local workers are there
-# Options of dask_jobqueue.SLURMCluster that a --slurm file may set, and ours: `jobs`, how many jobs to submit.
-SLURM_OPTIONS = frozenset(
-    "jobs queue account walltime job_cpu job_mem cores memory interface protocol death_timeout local_directory "
-    "log_directory worker_extra_args job_extra_directives job_directives_skip job_script_prologue shebang python "
-    "job_name shared_temp_directory scheduler_options".split()
-)
+WORKER_MEMORY = 2 * 2**30  # bytes: a worker, its fork server and a kernel with a tiny Llama
 
 
 def gpu_count() -> int:
@@ -42,88 +39,87 @@ def gpu_count() -> int:
     return len(list(folder.iterdir())) if folder.is_dir() else 0
 
 
-def default_workers() -> int:
-    """One worker a GPU; without GPUs one a core, at most four, because each needs its own memory."""
-    return gpu_count() or min(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1, 4)
+def worker_count(wanted: int | None, threads: int) -> int:
+    """Workers on this machine: those wanted, by default one a GPU, else one a physical core with memory for it.
+
+    Threads times workers never exceed the cores; UserError for less than one worker.
+    """
+    if wanted is not None and wanted < 1:
+        raise UserError(f"--workers {wanted}: give a number from 1")
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
+    physical = min(cores, psutil.cpu_count(logical=False) or cores)
+    default = gpu_count() or min(physical // threads, psutil.virtual_memory().available // WORKER_MEMORY)
+    return max(1, min(wanted or default, max(gpu_count(), cores // threads)))
 
 
 @contextmanager
-def client_for(workers: int | None, scheduler: str | None, slurm: str | Path | None) -> Iterator["Client"]:
+def client_for(workers: int, scheduler: str | None, slurm: str | Path | None) -> Iterator["Client"]:
     """A connected Dask client; whatever was started for it (workers, SLURM jobs) is stopped at the end.
 
-    UserError: a bad number of workers, no scheduler at the address, no worker with a slot, a bad SLURM file.
+    UserError: no scheduler at the address, no worker with a slot, a bad SLURM file, a refused job.
     """
-    if sum(option is not None for option in (workers, scheduler, slurm)) > 1:
-        raise UserError("choose one of --workers, --scheduler and --slurm")
     for name in ("client", "core", "worker", "scheduler", "nanny"):
         logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)  # the status lines tell what matters
-    if scheduler is not None:
-        with _remote(scheduler) as client:
-            yield client
-    else:
-        cluster = _slurm(Path(slurm)) if slurm is not None else _local(workers)
-        from distributed import Client
+    import dask
+    from distributed import Client
 
-        try:
-            with (
-                Client(cluster, set_as_default=False) as client,
-                nullcontext() if slurm is not None else _kept(cluster),
-            ):
-                yield client
-        finally:
-            cluster.close()
+    # Dask's workers may not start processes of their own unless they are told that they may: the fork server is one.
+    with dask.config.set({"distributed.worker.daemon": False}), ExitStack() as stack:
+        if scheduler is not None:
+            yield stack.enter_context(_remote(scheduler))
+            return
+        cluster = _slurm(Path(slurm), stack) if slurm is not None else stack.enter_context(_local(workers))
+        yield stack.enter_context(Client(cluster, set_as_default=False))
 
 
 @contextmanager
-def _kept(cluster: Any) -> Iterator[None]:
-    """Replace workers that Dask itself gives up, as when one dies while it starts: their jobs would wait for ever."""
-    wanted, ended = len(cluster.workers), threading.Event()
+def _local(workers: int) -> Iterator[Any]:
+    """A cluster on this machine; workers that Dask itself gives up, as when one dies at its start, are replaced."""
+    from distributed import LocalCluster
+    from distributed.security import Security
+
+    ended = threading.Event()
 
     def check() -> None:
         for name, worker in list(cluster.workers.items()):
             if worker.status.name in ("closed", "failed"):
                 del cluster.workers[name]
-        cluster.scale(wanted)
+        cluster.scale(workers)
 
     def keep() -> None:
         while not ended.wait(CHECK_SECONDS):
             cluster.loop.add_callback(check)
 
     thread = threading.Thread(target=keep, daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-
-
-def _local(workers: int | None) -> Any:
-    if workers is not None and not 1 <= workers <= 1024:
-        raise UserError(f"--workers {workers}: give a number from 1")
-    from distributed import LocalCluster
-
-    return LocalCluster(
-        n_workers=workers or default_workers(),
+    with LocalCluster(
+        n_workers=workers,
         threads_per_worker=1,
         processes=True,
         resources=SLOT,
+        security=Security.temporary(),
         memory_limit=0,  # a kernel's memory is not the worker's: Dask must not judge it
         dashboard_address=NO_DASHBOARD,
         local_directory=str(cache_dir("dask")),
         silence_logs=logging.CRITICAL,
-    )
+    ) as cluster:
+        thread.start()
+        try:
+            yield cluster
+        finally:
+            ended.set()
+            thread.join()
 
 
 @contextmanager
 def _remote(address: str) -> Iterator["Client"]:
+    """A client of a running scheduler; credentials come from Dask's own configuration (`distributed.comm.tls`)."""
     from distributed import Client
 
     if not re.fullmatch(r"(tcp|tls|ws|wss|ucx)://\S+:\d+", address):
         raise UserError(f"--scheduler {address}: an address looks like tcp://host:8786")
     try:
         client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, TimeoutError, ValueError) as error:
+    except (OSError, TimeoutError, ValueError, TypeError) as error:  # TypeError: tls:// without credentials
         raise UserError(f"--scheduler {address}: nothing answers there ({type(error).__name__})") from None
     with client:
         offered = client.scheduler_info(n_workers=-1)["workers"].values()
@@ -134,58 +130,39 @@ def _remote(address: str) -> Iterator["Client"]:
         yield client
 
 
-def slurm_options(path: Path) -> dict[str, Any]:
-    """Options of a --slurm file, checked; `jobs` defaults to 1, a job to one process with one slot."""
-    options = read_yaml(path)
-    if unknown := set(options) - SLURM_OPTIONS:
-        known = ", ".join(sorted(SLURM_OPTIONS))
-        raise UserError(f"{path}: unknown option {sorted(unknown)[0]!r}: choose among {known}")
-    jobs = options.get("jobs", 1)
+def _slurm(path: Path, stack: ExitStack) -> Any:
+    """A cluster of SLURM jobs, one process with one slot each. The file lies over Dask's own `jobqueue.slurm`.
+
+    `jobs`, how many to submit, is ours and defaults to 1. UserError in sbatch's words when it refuses one.
+    """
+    import dask
+    from dask_jobqueue import SLURMCluster
+
+    options = {key.replace("_", "-"): value for key, value in read_yaml(path).items()}
+    jobs = options.pop("jobs", 1)
+    known = dask.config.get("jobqueue.slurm")
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise UserError(f"{path}: jobs is {jobs!r}, not a number from 1")
-    for name in ("worker_extra_args", "job_extra_directives", "job_directives_skip", "job_script_prologue"):
-        if not isinstance(options.get(name, []), list):
-            raise UserError(f"{path}: {name} must be a list")
-    return {"jobs": jobs, "cores": 1, "memory": "16GB"} | options
-
-
-def _slurm(path: Path) -> Any:
-    options = slurm_options(path)
+    for name, value in options.items():
+        if name not in known:
+            raise UserError(f"{path}: unknown option {name!r}: choose among {', '.join(sorted(known))}")
+        if isinstance(known[name], list | dict) and type(value) is not type(known[name]):
+            raise UserError(f"{path}: {name} must be a {'list' if isinstance(known[name], list) else 'mapping'}")
     for command in ("sbatch", "scancel"):
         if not shutil.which(command):
             raise UserError(f"--slurm {path}: there is no {command} on this machine")
-    jobs = options.pop("jobs")
-    options["worker_extra_args"] = [*options.get("worker_extra_args", []), "--resources", "slot=1"]
-    options.setdefault("scheduler_options", {"dashboard_address": NO_DASHBOARD})
-    refused: list[str] = []
-    cluster = _watched_slurm(refused)(processes=1, **options)
-    # scale, not adapt: adapt drops workers between stages (dask-jobqueue#701)
-    cluster.scale(jobs=jobs)
-    while len(cluster.workers) < jobs:  # until sbatch has answered for each
-        time.sleep(0.05)
-    if len(refused) == jobs:
-        cluster.close()
-        raise UserError(f"--slurm {path}: sbatch refused the job: {refused[0]}")
-    if refused:
-        print(f"sbatch refused {len(refused)} of {jobs} jobs: {refused[0]}", flush=True)
-    return cluster
-
-
-def _watched_slurm(refused: list[str]) -> Any:
-    """A SLURMCluster that notes in `refused` what sbatch says against a job; Dask alone would wait for it for ever."""
-    from dask_jobqueue.slurm import SLURMCluster, SLURMJob
-    from distributed.deploy.spec import ProcessInterface
-
-    class Job(SLURMJob):
-        async def start(self) -> None:
-            try:
-                await super().start()
-            except (OSError, RuntimeError, ValueError) as error:
-                lines = str(error).partition("stderr:")[2].split("\n") + str(error).splitlines()
-                refused.append(next(filter(None, map(str.strip, lines)), type(error).__name__))
-                await ProcessInterface.start(self)  # a job without an id: nothing to wait for, nothing to cancel
-
-    class Cluster(SLURMCluster):
-        job_cls = Job
-
-    return Cluster
+    ours = {"cores": 1, "memory": "16GB", "processes": 1, "shared-temp-directory": str(cache_dir("dask"))}
+    settings = known | {name: value for name, value in ours.items() if known[name] is None} | options
+    settings["worker-extra-args"] = [*settings["worker-extra-args"], "--resources", "slot=1"]
+    settings["scheduler-options"] = {"dashboard_address": NO_DASHBOARD} | settings["scheduler-options"]
+    stack.enter_context(dask.config.set({"jobqueue.slurm": settings}))
+    try:
+        cluster = SLURMCluster(security=True)
+        for _ in range(jobs):  # not adapt, which drops workers between stages (dask-jobqueue#701)
+            cluster.worker_spec.update(cluster.new_worker_spec())
+        return stack.enter_context(cluster)  # submits, and raises what sbatch says
+    except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
+        first = error.__context__ or error  # Dask stumbles over a job that was never accepted while it cleans up
+        lines = str(first).partition("stderr:")[2].split("\n") + str(first).splitlines()
+        reason = next(filter(None, map(str.strip, lines)), type(first).__name__)
+        raise UserError(f"--slurm {path}: {reason}") from None

@@ -1,8 +1,9 @@
 """The graph of one reproduction: profile -> jobs, each with a content key; the notebooks are inputs, never imported.
 
-A job's key covers what can change its result: its parameters, the code cells of its notebook, the code of the kinds of
-artefacts that the notebook uses (`files.CODE`), data and model files, package versions and the number of threads.
-Results folder and machine are not in it.
+Each notebook says in its own metadata (`Role`) for what it runs, what it reads and what it writes: a new notebook is a
+new file. A job's key covers what can change its result: its parameters, the code cells of its notebook, t3lib's code
+for the kinds of artefacts it makes, data and model files, package versions and the number of threads. Results folder
+and machine are not in it.
 """
 
 import ast
@@ -11,42 +12,49 @@ import os
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from t3lib.errors import UserError
 from t3lib.files import code_key, content_key, folder_key, model_identity, project_root, shipped
-from t3lib.profiles import Profile, hyper_of
+from t3lib.profiles import Profile, hyper_of, one_line
 
-SYNTHETIC, UNLEARN, ABLATION = "01_synthetic_theory", "02_tofu_unlearning", "03_temperature_ablation"
-EFFICIENCY, TABLES = "04_efficiency", "05_paper_tables"
-NOTEBOOKS = (SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES)
-# What each notebook writes below the results folder, as patterns; a marker counts only with these files unharmed.
-OUTPUTS = {
-    SYNTHETIC: (
-        *("tables/synthetic*", "tables/bounds.*"),
-        *("figures/figure[2-5]_*", "figures/bounds.*", "figures/slopes.*"),
-    ),
-    UNLEARN: ("runs/{method}--{split}--*.json",),
-    ABLATION: ("runs/T3--{split}--*.json", "runs/ablations/*/T3--{split}--*.json", "figures/temperature-{split}.*"),
-    EFFICIENCY: ("tables/benchmarks*", "figures/cost_*"),
-    TABLES: ("tables/*", "figures/*", "*.html"),
-}
-# Whose code decides what each notebook writes: kinds of `files.CODE`.
-TRAINED = ("rows", "base", "features", "head", "unlearned", "scores", "numbers")
-KINDS = {
-    SYNTHETIC: ("theory", "figures"),
-    UNLEARN: TRAINED,
-    ABLATION: (*TRAINED, "figures"),
-    EFFICIENCY: ("cost", "figures"),
-    TABLES: ("tables",),
-}
-# 02's parameters are a contract: one that is missing there would be a setting nobody reads.
-UNLEARN_PARAMETERS = frozenset(
-    "method split seeds temperatures data stage models hyper evaluation out".split(),
-)
+RETAIN = {"forget05": "retain95", "forget10": "retain90"}  # tofu.RETAIN_OF, whose module imports torch
+Scope = dict[str, str | None]  # a job's method and split; None where it is for all of them
 SECOND_SEED = 1  # *Retrained* is the retain base trained from this seed; every other base has seed 0
+
+
+class Role(BaseModel):
+    """`metadata.t3` of a notebook; a notebook without it is no part of a reproduction.
+
+    each: it runs once for each of these. method: it runs only where the profile has this method, with its settings.
+    reads: "bases", names of notebooks, or "*" for all others; a job reads those that share its method and split.
+    writes: patterns below the results folder, with {method} and {split}. code: kinds of `files.CODE` that decide them.
+    partial: it runs with what there is even when a job before it failed.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    each: tuple[Literal["method", "split"], ...] = ()
+    method: str | None = None
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...]
+    code: tuple[str, ...]
+    partial: bool = False
+
+
+@dataclass(frozen=True)
+class Notebook:
+    """What the graph needs to know of a notebook; `code` is its code cells without IPython's lines."""
+
+    name: str
+    role: Role | None
+    parameters: frozenset[str]
+    code: str
 
 
 @dataclass(frozen=True)
@@ -60,116 +68,131 @@ class Job:
     after: tuple[str, ...]
     key: str  # of everything that can change the result
     outputs: tuple[str, ...] = ()  # patterns below the results folder
-    partial: bool = False  # runs with what there is even when a job before it failed (the tables)
+    partial: bool = False
 
 
 def build(profile: Profile, out: Path, *, only: Iterable[str] | None = None, folder: Path | None = None) -> list[Job]:
-    """Jobs of a profile in an order in which they can run: bases, then 01-04, then 05 after all of them.
+    """Jobs of a profile in an order in which they can run: bases, then each notebook after those it reads.
 
     out: the results folder as the notebooks are to see it; only: notebook names (or their numbers) to run, with the
     bases they need; folder: where the notebooks are. Folders in the profile are seen from the project's root. UserError
     names an unknown notebook or parameter.
     """
-    folder = folder or shipped("notebooks")
-    chosen = _chosen(only, folder, set(profile["notebooks"]))
-    data = _identity(profile["data"], folder_key)
-    models = {name: _identity(model, model_identity) for name, model in profile["models"].items()}
+    content = {"data": _identity(profile["data"], folder_key)}
+    content["models"] = {name: _identity(model, model_identity) for name, model in profile["models"].items()}
     environment = [versions(), threads()]
+    bases: dict[str, Job] = {}
     jobs: dict[str, Job] = {}
-
-    def add(name: str, notebook: str, parameters: dict[str, Any], after: Iterable[str]) -> None:
-        path = folder / f"{notebook}.ipynb"
-        declared, code = notebook_facts(path)
-        extra = profile["notebooks"].get(notebook, {})
-        if notebook == UNLEARN and (missing := UNLEARN_PARAMETERS - declared):
-            raise UserError(f"{path.name}: its parameters cell lacks {', '.join(sorted(missing))}")
-        if unknown := set(extra) - declared:
-            raise UserError(f"profile {profile['name']}: {notebook} has no parameter {', '.join(sorted(unknown))}")
-        parameters = {key: value for key, value in (parameters | extra).items() if key in declared}
-        content = {key: value for key, value in parameters.items() if key != "out"}
-        content |= {key: value for key, value in {"data": data, "models": models}.items() if key in parameters}
-        source = [content_key(code), code_key(*KINDS[notebook]), *environment]
-        outputs = tuple(pattern.format(**parameters) for pattern in OUTPUTS[notebook])
-        jobs[name] = Job(
-            name,
-            "notebook",
-            notebook,
-            parameters,
-            tuple(job for job in after if job in jobs),
-            content_key([notebook, content, *source]),
-            outputs,
-            partial=notebook == TABLES,
-        )
+    scopes: dict[str, Scope] = {}
 
     def base(name: str, seed: int) -> str:
-        job = f"base--{name}--seed{seed}"
-        if name not in profile["models"] and job not in jobs:
-            stage = {**profile["stage"], "data": profile["data"]}
-            key = content_key(["base", name, seed, {**stage, "data": data}, code_key("rows", "base"), *environment])
-            jobs[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
+        stage, job = {**profile["stage"], "data": profile["data"]}, f"base--{name}--seed{seed}"
+        key = content_key(
+            ["base", name, seed, stage | {"data": content["data"]}, code_key("rows", "base"), *environment]
+        )
+        bases[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 
-    shared = {
-        "profile": profile["name"],
-        "data": profile["data"],
-        "stage": profile["stage"],
-        "models": profile["models"],
-        "evaluation": profile["evaluation"],
-        "seeds": list(profile["seeds"]),
-        "temperatures": list(profile["temperatures"]),
-        "methods": list(profile["methods"]),
-        "splits": list(profile["splits"]),
-        "out": str(out),
-    }
-    bases = {split: [base("full", 0), base(_retain(split), 0)] for split in profile["splits"]} if _model(chosen) else {}
-    for split in profile["splits"]:
-        by_t = {f"{T:g}": hyper_of(profile, "T3", split, T) for T in profile["temperatures"]}
-        for method in profile["methods"] if UNLEARN in chosen else ():
-            needs = bases[split] + ([base(_retain(split), SECOND_SEED)] if method == "Retrained" else [])
-            own = {"method": method, "split": split, "hyper": hyper_of(profile, method, split)}
-            if method in ("Original", "Retrained"):
-                own["seeds"] = []  # nothing is drawn: one run whatever the profile's seeds
-            add(f"{UNLEARN}--{method}--{split}", UNLEARN, shared | own | {"temperatures": _own(own, by_t)}, needs)
-        if ABLATION in chosen and "T3" in profile["methods"]:
-            own = {"split": split, "hyper": hyper_of(profile, "T3", split), "hyper_by_t": by_t}
-            add(f"{ABLATION}--{split}", ABLATION, shared | own, [*bases[split], f"{UNLEARN}--T3--{split}"])
-    for notebook in (SYNTHETIC, EFFICIENCY):
-        if notebook in chosen:
-            add(notebook, notebook, shared, [])
-    if TABLES in chosen:
-        add(TABLES, TABLES, shared, [job for job in jobs if jobs[job].kind == "notebook"])
-    return list(jobs.values())
+    for notebook in _chosen(profile, only, folder or shipped("notebooks")):
+        for scope in _scopes(notebook.role, profile):
+            name = "--".join([notebook.name, *(str(scope[each]) for each in notebook.role.each)])
+            after = [base(*which) for which in _bases(profile, scope)] if "bases" in notebook.role.reads else []
+            after += [other for other in jobs if _reads(notebook, scope, jobs[other].notebook, scopes[other])]
+            parameters = _parameters(profile, notebook, scope, out)
+            inputs = {key: content.get(key, value) for key, value in parameters.items() if key != "out"}
+            code = [content_key(notebook.code), code_key(*notebook.role.code)]
+            key = content_key([notebook.name, inputs, *code, *environment])
+            writes = tuple(pattern.format(**scope) for pattern in notebook.role.writes)
+            kind, partial = "notebook", notebook.role.partial
+            jobs[name] = Job(name, kind, notebook.name, parameters, tuple(after), key, writes, partial)
+            scopes[name] = scope
+    return [*bases.values(), *jobs.values()]
 
 
-def notebook_facts(path: Path) -> tuple[frozenset[str], str]:
-    """Names assigned in the one cell tagged `parameters`, and the text of all code cells with IPython lines removed.
+def _scopes(role: Role, profile: Profile) -> list[Scope]:
+    """The (method, split) of each of a notebook's jobs; None where it runs for all of them at once."""
+    splits = profile["splits"] if "split" in role.each else [None]
+    methods = profile["methods"] if "method" in role.each else [role.method]
+    wanted = [method for method in methods if role.method in (None, method) and method in (None, *profile["methods"])]
+    return [{"method": method, "split": split} for split in splits for method in wanted]
+
+
+def _bases(profile: Profile, scope: Scope) -> list[tuple[str, int]]:
+    """(name, seed) of the bases that are to be trained for a job; none whose model the profile names."""
+    retain = [RETAIN[split] for split in ([scope["split"]] if scope["split"] else profile["splits"])]
+    seconds = [(name, SECOND_SEED) for name in retain if scope["method"] == "Retrained"]
+    wanted = [("full", 0), *((name, 0) for name in retain), *seconds]
+    return [which for which in wanted if which[0] not in profile["models"]]
+
+
+def _reads(notebook: Notebook, scope: Scope, other: str, other_scope: Scope) -> bool:
+    """True when a job reads what a job of the notebook `other` writes: it says so, and method and split agree."""
+    named = other in notebook.role.reads or ("*" in notebook.role.reads and other != notebook.name)
+    return named and all(None in (scope[key], other_scope[key]) or scope[key] == other_scope[key] for key in scope)
+
+
+def _parameters(profile: Profile, notebook: Notebook, scope: Scope, out: Path) -> dict[str, Any]:
+    """What the notebook is handed: of the run's settings those that it declares, and the profile's for it alone."""
+    names = ("data", "stage", "models", "evaluation", "seeds", "temperatures", "methods", "splits")
+    settings = {name: profile[name] for name in names} | {"profile": profile["name"], "out": str(out)}
+    method, split = scope["method"], scope["split"]
+    if split:
+        settings["split"] = split
+    if method:
+        settings |= {"method": method, "hyper": hyper_of(profile, method, split or "")}
+        temperatures = profile["temperatures"] if method == "T3" else []
+        by_t = {f"{T:g}": hyper_of(profile, method, split or "", T) for T in temperatures}
+        settings["hyper_by_t"] = by_t
+        if "hyper_by_t" not in notebook.parameters:  # then a T with settings of its own is not for this notebook
+            tuned = [float(settings["hyper"]["temperature"])] if "temperature" in settings["hyper"] and by_t else []
+            alike = {float(T) for T, hyper in by_t.items() if hyper == settings["hyper"]}
+            settings["temperatures"] = sorted({*alike, *tuned})
+    if method in ("Original", "Retrained"):
+        settings["seeds"] = []  # nothing is drawn: one run whatever the profile's seeds
+    needed = {*notebook.role.each, "out", *({"hyper"} if method else set())}  # else a profile's words would be lost
+    if missing := needed - notebook.parameters:
+        raise UserError(f"{notebook.name}.ipynb: its parameters cell lacks {', '.join(sorted(missing))}")
+    extra = profile["notebooks"].get(notebook.name, {})
+    for name in extra:
+        if name in {*settings, "method", "split", "hyper", "hyper_by_t"}:
+            raise UserError(
+                f"profile {profile['name']}: notebooks.{notebook.name} cannot set {name}, which is the run's"
+            )
+        if name not in notebook.parameters:
+            raise UserError(f"profile {profile['name']}: {notebook.name} has no parameter {name}")
+    return {name: value for name, value in (settings | extra).items() if name in notebook.parameters}
+
+
+def read_notebook(path: Path) -> Notebook:
+    """A notebook's role, if it has one, with the names in its cell tagged `parameters`; and its code.
 
     Read as JSON, without nbformat, because the check of a finished profile must be quick.
     """
     try:
-        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-        code = [cell for cell in cells if cell["cell_type"] == "code"]
+        content = json.loads(path.read_text(encoding="utf-8"))
+        code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
         texts = ["".join(cell["source"]) for cell in code]
         tagged = [text for cell, text in zip(code, texts) if "parameters" in cell["metadata"].get("tags", [])]
+        role = content["metadata"].get("t3")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is not a Jupyter notebook") from None
+    plain = [re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M) for text in texts]
+    if role is None:
+        return Notebook(path.stem, None, frozenset(), "\n".join(plain))
     if len(tagged) != 1:
         raise UserError(f"{path.name}: {len(tagged)} cells are tagged 'parameters', one must be")
-    plain = [re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M) for text in texts]
     try:
-        declared = {
-            target.id
-            for node in ast.parse(tagged[0]).body
-            if isinstance(node, ast.Assign | ast.AnnAssign)
-            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
-            if isinstance(target, ast.Name)
-        }
         ast.parse("\n".join(plain))
+        assigned = [node for node in ast.parse(tagged[0]).body if isinstance(node, ast.Assign | ast.AnnAssign)]
+        targets = [target for node in assigned for target in getattr(node, "targets", [getattr(node, "target", None)])]
+        declared = frozenset(target.id for target in targets if isinstance(target, ast.Name))
+        return Notebook(path.stem, Role.model_validate(role), declared, "\n".join(plain))
     except SyntaxError as error:
         raise UserError(f"{path.name}: a code cell is not Python ({error.msg}: {(error.text or '').strip()})") from None
-    return frozenset(declared), "\n".join(plain)
+    except ValidationError as error:
+        raise UserError(f"{path.name}: metadata.t3: {one_line(error)}") from None
 
 
 def threads() -> str:
@@ -185,39 +208,28 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in ("torch", "transformers", "tokenizers", "numpy", "scipy")}
 
 
-def _own(job: dict[str, Any], by_t: dict[str, dict[str, Any]]) -> list[float]:
-    """T of a job of 02: none but for T3, whose tuned T joins those that have no hyperparameters of their own (03's)."""
-    if job["method"] != "T3":
-        return []
-    tuned = job["hyper"].get("temperature")
-    return sorted(
-        {float(T) for T, hyper in by_t.items() if hyper == job["hyper"]} | ({float(tuned)} if tuned else set())
-    )
-
-
-def _retain(split: str) -> str:
-    return {"forget05": "retain95", "forget10": "retain90"}[split]  # tofu.RETAIN_OF, whose module imports torch
-
-
-def _model(chosen: set[str]) -> bool:
-    return bool(chosen & {UNLEARN, ABLATION})
-
-
-def _chosen(only: Iterable[str] | None, folder: Path, configured: set[str]) -> set[str]:
-    present = {name for name in NOTEBOOKS if (folder / f"{name}.ipynb").is_file()}
+def _chosen(profile: Profile, only: Iterable[str] | None, folder: Path) -> list[Notebook]:
+    """The notebooks to run, by name, each after those it reads."""
+    known = map(read_notebook, sorted(folder.glob("*.ipynb")))
+    present = {notebook.name: notebook for notebook in known if notebook.role}
     if not present:
         raise UserError(f"no notebooks in {folder}: run t3 from the checkout")
-    if unknown := configured - set(NOTEBOOKS):
-        raise UserError(f"profile: unknown notebook {', '.join(sorted(unknown))}: one of {', '.join(NOTEBOOKS)}")
-    if only is None:
-        return present
-    chosen = set()
-    for name in only:
-        matches = [known for known in NOTEBOOKS if name in (known, known[:2], f"{known}.ipynb")]
-        if not matches or matches[0] not in present:
-            raise UserError(f"--only: unknown notebook {name!r}: choose one of {', '.join(sorted(present))}")
-        chosen.add(matches[0])
-    return chosen
+    if unknown := set(profile["notebooks"]) - set(present):
+        raise UserError(f"profile: unknown notebook {min(unknown)}: one of {', '.join(present)}")
+    wanted = set(present) if only is None else set()
+    for name in only or ():
+        matches = [notebook for notebook in present if name in (notebook, notebook.split("_")[0], f"{notebook}.ipynb")]
+        if not matches:
+            raise UserError(f"--only: unknown notebook {name!r}: choose one of {', '.join(present)}")
+        wanted.update(matches)
+    order: TopologicalSorter[str] = TopologicalSorter()
+    for name, notebook in present.items():
+        others = [other for other in present if other != name and "*" not in present[other].role.reads]
+        order.add(name, *(other for other in others if {other, "*"} & set(notebook.role.reads)))
+    try:
+        return [present[name] for name in order.static_order() if name in wanted]
+    except CycleError as error:
+        raise UserError(f"notebooks read each other in a circle: {' <- '.join(error.args[1])}") from None
 
 
 def _identity(name: str, key: Callable[[Path], str]) -> str:

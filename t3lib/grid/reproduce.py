@@ -5,6 +5,8 @@ before Dask is even imported, so that a second call only reads and hashes files.
 """
 
 import os
+import shutil
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -14,11 +16,11 @@ from uuid import uuid4
 
 from t3lib import profiles
 from t3lib.errors import UserError
-from t3lib.files import cache_dir, lock, project_root, shipped
-from t3lib.grid import cluster, jobs, runner
-from t3lib.grid import status as report
+from t3lib.files import cache_dir, content_key, lock, project_root, shipped
+from t3lib.grid import cluster, jobs, runner, status
 from t3lib.grid.jobs import Job
-from t3lib.grid.runner import Outcome, Place
+from t3lib.grid.runner import KERNEL, STUDY, Outcome, Place
+from t3lib.grid.status import Schedule
 
 LOST = "the scheduler went away; run the same command again to go on"
 
@@ -45,42 +47,62 @@ def reproduce(
     fresh: run everything again; notebooks: their folder, default the checkout's.
     """
     start = time.monotonic()
-    root = project_root()
+    if sum(option is not None for option in (workers, scheduler, slurm)) > 1:
+        raise UserError("choose one of --workers, --scheduler and --slurm")
     chosen = profiles.override(profiles.load_profile(profile), data=data, methods=methods, splits=splits, seeds=seeds)
-    folder = Path(out) if out is not None else root / "results" / chosen["name"]
+    root, cache = project_root(), cache_dir().resolve()
+    folder, sources = Path(out or root / "results" / chosen["name"]), notebooks or shipped("notebooks")
+    _check_apart(folder, cache, sources.resolve())
+    # The notebooks start in the root and record their parameters: relative paths keep this machine's folders out.
+    inside = folder.resolve().is_relative_to(root)
+    shown = os.path.relpath(folder, root) if inside else str(folder.resolve())
+    graph = jobs.build(from_root(chosen, root), Path(shown), only=only, folder=sources)
+    # --fresh gives the results a new cache of their own, which later runs into them keep; what others read stays.
+    name = f"{folder.resolve().name}-{content_key(str(folder.resolve()))}"
+    private = cache / "fresh" / name
+    renew = fresh and any("models" in job.parameters for job in graph)
+    local = scheduler is None and slurm is None
+    gpus = cluster.gpu_count() if local else 0
+    # Without a base to train, the few notebooks that need torch do not pay for having it imported everywhere.
+    fork = (*KERNEL, *STUDY) if any(job.kind == "base" for job in graph) else KERNEL
+    place = Place(
+        out=shown,
+        notebooks=os.path.relpath(sources, root),
+        cache=str(private if renew or private.is_dir() else cache),
+        marks=cache / "done" / name,
+        root=str(root),
+        threads=jobs.threads(),
+        gpus=gpus,
+        fork=fork if local and not gpus and sys.platform == "linux" else (),
+    )
+    count = cluster.worker_count(workers, int(place.threads))
+    if dry_run:
+        print(Schedule(graph, {} if fresh else cached(graph, place), place, count, chosen["name"]).plan())
+        return 0
+    with lock(folder / ".lock", wait=False):  # beside the results, which runs with two caches may share
+        if renew:
+            shutil.rmtree(private, ignore_errors=True)
+        for job in graph if fresh else ():
+            (place.marks / f"{job.name}.json").unlink(missing_ok=True)
+        outcomes = cached(graph, place)
+        schedule = Schedule(graph, outcomes, place, count, chosen["name"])
+        print(schedule, flush=True)
+        if todo := schedule.left:
+            place.marks.mkdir(parents=True, exist_ok=True)
+            with cluster.client_for(count, scheduler, slurm) as client:
+                outcomes |= run(todo, outcomes, place, client, schedule.say)
+        whole = (only, methods, splits) == (None, None, None)
+        return status.finish(graph, outcomes, place, chosen["name"], time.monotonic() - start, whole=whole)
+
+
+def _check_apart(folder: Path, *others: Path) -> None:
+    """UserError when the results folder is a file, or overlaps with a folder that the run reads or clears."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder}: a file is in the way")
-    # The notebooks start in the root and record their parameters: relative paths keep this machine's folders out.
-    shown = Path(os.path.relpath(folder, root) if folder.resolve().is_relative_to(root) else folder.resolve())
-    place = Place(
-        str(shown),
-        str(os.path.relpath(notebooks or shipped("notebooks"), root)),
-        str(cache_dir().resolve()),
-        str(root),
-        jobs.threads(),
-        fresh,
-        cluster.gpu_count() if scheduler is None and slurm is None else 0,
-        warm=scheduler is None,
-    )
-    graph = jobs.build(_from_root(chosen, root), shown, only=only, folder=notebooks)
-    known = {} if fresh else cached(graph, place)
-    if dry_run:
-        print(report.plan(graph, known, place, workers or cluster.default_workers()))
-        return 0
-    place.marks.mkdir(parents=True, exist_ok=True)
-    try:
-        with lock(place.marks / "lock", wait=False):
-            known = {} if fresh else cached(graph, place)  # another run may just have finished
-            outcomes = _all(graph, known, place, workers, scheduler, slurm)
-            seconds = time.monotonic() - start
-            whole = (only, methods, splits) == (None, None, None)
-            return report.finish(graph, outcomes, place, chosen["name"], seconds, whole=whole)
-    except UserError as error:
-        if "in use by another" in str(error):
-            raise UserError(
-                f"{folder} is in use by another t3 reproduce: wait for it, or choose another --out"
-            ) from None
-        raise
+    results = folder.resolve()
+    for other in others:
+        if results.is_relative_to(other) or other.is_relative_to(results):
+            raise UserError(f"--out {folder}: results must lie apart from {other}, neither inside it nor around it")
 
 
 def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
@@ -94,92 +116,58 @@ def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
     return known
 
 
-def _all(
-    graph: Sequence[Job],
-    known: dict[str, Outcome],
-    place: Place,
-    workers: int | None,
-    scheduler: str | None,
-    slurm: str | Path | None,
-) -> dict[str, Outcome]:
-    say = report.Lines(len(graph))
-    for outcome in known.values():
-        say(outcome)
-    todo = [job for job in graph if job.name not in known]
-    if not todo:
-        return known
-    if place.fresh:
-        runner.forget_finished(place)
-    with cluster.client_for(workers, scheduler, slurm) as client:
-        return known | run(todo, known, place, client, say)
-
-
 def run(
     todo: Sequence[Job], known: dict[str, Outcome], place: Place, client: Any, say: Any, work: Any = runner.execute
 ) -> dict[str, Outcome]:
     """Submit jobs to a Dask client and gather how each ended, in any order; `work` does one job (tests replace it).
 
-    A job that runs with what there is (`partial`) is submitted when all before it have ended: Dask would pass it the
-    error of a job whose workers died.
+    Jobs that run with what there is (`partial`) follow, one by one, when all others have ended: Dask would pass them
+    the error of a job whose workers died.
     """
     from distributed import as_completed
 
     run_id = uuid4().hex[:8]  # keys of another run on the same scheduler must not be ours
     futures: dict[str, Any] = {}
-    names: dict[str, str] = {}
+    jobs_of: dict[str, Job] = {}  # Dask's key -> job
     outcomes = dict(known)
-    waiting = [job for job in todo if job.partial]
 
     def submit(job: Job) -> Any:
-        before = [futures.get(name, outcomes.get(name)) for name in job.after]
-        if job.partial:
-            before = [outcomes[name] for name in job.after]
+        before = [outcomes.get(name, futures.get(name)) for name in job.after]
         key = f"{job.name}-{run_id}"
-        names[key] = job.name
+        jobs_of[key] = job
         # a lost worker is Dask's to survive (three times); what a job itself does wrong comes back as an Outcome
         options = {"key": key, "resources": cluster.SLOT, "priority": -len(futures), "pure": False}
         futures[job.name] = client.submit(work, job, before, place, **options)
         return futures[job.name]
 
-    try:
-        ended = as_completed([submit(job) for job in todo if not job.partial], loop=client.loop)
-        for job in [job for job in waiting if set(job.after) <= set(outcomes)]:
-            waiting.remove(job)
-            ended.add(submit(job))
-        for future in ended:
-            name = names[future.key]
-            outcomes[name] = _settle(name, future, outcomes, todo)
-            if outcomes[name].error != LOST:
-                say(outcomes[name])
-            for job in [job for job in waiting if set(job.after) <= set(outcomes)]:
-                waiting.remove(job)
-                ended.add(submit(job))
-    except (OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
-        pass
+    rounds = [[job for job in todo if not job.partial], *([job] for job in todo if job.partial)]
+    with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
+        for together in rounds:
+            for future in as_completed([submit(job) for job in together], loop=client.loop):
+                job = jobs_of[future.key]
+                outcomes[job.name] = _settle(job, future, outcomes)
+                if outcomes[job.name].error != LOST:
+                    say(outcomes[job.name])
     unfinished = [job.name for job in todo if job.name not in outcomes or outcomes[job.name].error == LOST]
     if unfinished:
         print(f"{LOST} ({len(unfinished)} jobs unfinished)", flush=True)
     return {job.name: outcomes.get(job.name, Outcome(job.name, "failed", error=LOST)) for job in todo}
 
 
-def _settle(name: str, future: Any, outcomes: dict[str, Outcome], todo: Sequence[Job]) -> Outcome:
+def _settle(job: Job, future: Any, outcomes: dict[str, Outcome]) -> Outcome:
     """The Outcome of an ended future; a job whose workers died or whose scheduler left has failed."""
     if future.status == "finished":
         with suppress(OSError, TimeoutError):
             return future.result(timeout=60)
     if future.status in ("cancelled", "lost", "finished"):
-        return Outcome(name, "failed", error=LOST)
-    after = next(job.after for job in todo if job.name == name)
-    causes = [
-        outcomes[other] for other in after if other in outcomes and outcomes[other].state in ("failed", "skipped")
-    ]
-    if causes:
-        return Outcome(name, "skipped", error=causes[0].name if causes[0].state == "failed" else causes[0].error)
+        return Outcome(job.name, "failed", error=LOST)
+    if causes := runner.causes([outcomes[name] for name in job.after if name in outcomes]):
+        return Outcome(job.name, "skipped", error=causes[0])
     error = future.exception()
-    return Outcome(name, "failed", error=f"{type(error).__name__}: {error}".splitlines()[0])
+    return Outcome(job.name, "failed", error=f"{type(error).__name__}: {error}".splitlines()[0])
 
 
-def _from_root(profile: dict[str, Any], root: Path) -> dict[str, Any]:
+def from_root(profile: dict[str, Any], root: Path) -> dict[str, Any]:
     """The profile with relative folders (as the caller sees them) turned into relative ones as the root sees them."""
 
     def seen(name: str) -> str:

@@ -8,10 +8,10 @@ reads them; what it had finished (seeds, features) comes back from t3lib's own c
 import contextlib
 import json
 import logging
+import multiprocessing
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,10 +20,16 @@ from typing import Any
 
 from t3lib.errors import UserError
 from t3lib.files import content_key, lock, read_json, sha256_file, write_json
-from t3lib.grid.jobs import Job, notebook_facts
-from t3lib.grid.trainer import train_apart
+from t3lib.grid.jobs import Job
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
+TRAIN = """from t3lib.world import bases
+folder = bases.ensure_base(bases.Stage(**stage), name, seed)
+_ = open(answer, "w", encoding="utf-8").write(str(folder))"""
+# What the fork server imports first. None of it may start a thread, which no fork inherits, or import pyplot, whose
+# backend a kernel sets at its start.
+KERNEL = ("ipykernel.kernelapp",)
+STUDY = ("pandas", "rouge_score.rouge_scorer", "t3lib.world.bases", "t3lib.study.ablations")  # with torch
 KERNEL_TROUBLE = ("DeadKernelError", "Kernel didn't respond", "Kernel died", "Address already in use")
 
 
@@ -33,18 +39,12 @@ class Place:
 
     out: str  # results folder
     notebooks: str  # folder of the source notebooks
-    cache: str  # $T3_CACHE
+    cache: str  # $T3_CACHE of the kernels
+    marks: Path  # folder of the done-markers of this results folder
     root: str  # folder every kernel starts in
     threads: str = "1"
-    fresh: bool = False
     gpus: int = 0  # of this machine; worker n of a local cluster gets GPU n
-    warm: bool = False  # fork kernels and trainings (`warm.py`): only for workers that end with the run
-
-    @property
-    def marks(self) -> Path:
-        """Folder of the done-markers of this results folder."""
-        out = (Path(self.root) / self.out).resolve()
-        return Path(self.cache) / "done" / f"{out.name}-{content_key(str(out))}"
+    fork: tuple[str, ...] = ()  # modules that kernels and trainings are forked with (`fork.py`); none: no forks
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,11 @@ def finished(job: Job, key: str, place: Place) -> Outcome | None:
     mark = read_mark(place.marks / f"{job.name}.json")
     if not mark or mark.get("key") != key:
         return None
-    root = _root(job, place)
+    root = _root(job, place).resolve()
     for name, checksum in mark["outputs"].items():
-        path = _inside(name, root)
+        path = root / name
+        if not path.resolve().is_relative_to(root):
+            raise UserError(f"{name!r} leads out of {root}")
         if not path.is_file() or sha256_file(path) != checksum:
             return None
     return Outcome(job.name, "cached", key, mark["seconds"], mark["outputs"], mark["digest"])
@@ -99,47 +101,32 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
 
     before: outcomes of the jobs in `job.after`. A job whose marker holds (for these inputs) is only checked.
     """
-    causes = [o.name if o.state == "failed" else o.error for o in before if o.state in ("failed", "skipped")]
-    if causes and not (job.partial and len(causes) < len(before)):
-        return Outcome(job.name, "skipped", error=causes[0])
+    missing = causes(before)
+    if missing and not (job.partial and len(missing) < len(before)):
+        return Outcome(job.name, "skipped", error=missing[0])
     _prepare(place)
     # Another worker may still be at this job for a runner that was killed: then wait, and find it done.
     with lock(place.marks / f"{job.name}.lock"):
-        return _execute(job, run_key(job, before), before, place)
+        key = run_key(job, before)
+        if outcome := finished(job, key, place):
+            return outcome  # the jobs before it ran, but made what they had made
+        start = time.monotonic()
+        try:
+            outputs = _run(job, before, place)
+            digest = content_key({name: checksum for name, checksum in outputs.items() if not name.endswith(".ipynb")})
+            seconds = round(time.monotonic() - start, 3)
+            facts = {"name": job.name, "key": key, "seconds": seconds, "outputs": outputs, "digest": digest}
+            write_mark(place.marks / f"{job.name}.json", facts | {"threads": place.threads})
+            _share(outputs, before, place)
+            return Outcome(job.name, "done", key, seconds, outputs, digest)
+        except Exception as error:
+            cell, line = where_it_failed(error, job, place)
+            return Outcome(job.name, "failed", key, round(time.monotonic() - start, 3), error=line, cell=cell)
 
 
-def _execute(job: Job, key: str, before: Sequence[Outcome], place: Place) -> Outcome:
-    if not place.fresh and (outcome := finished(job, key, place)):
-        return outcome  # the jobs before it ran, but made what they had made
-    start = time.monotonic()
-    try:
-        _clear(job, before, place)
-        (_train if job.kind == "base" else _run_notebook)(job, place)
-        outputs = _outputs(job, place)
-        digest = content_key({name: checksum for name, checksum in outputs.items() if not name.endswith(".ipynb")})
-        seconds = round(time.monotonic() - start, 3)
-        facts = {"name": job.name, "key": key, "seconds": seconds, "outputs": outputs, "digest": digest}
-        write_mark(place.marks / f"{job.name}.json", facts | {"threads": place.threads})
-        _share(outputs, before, place)
-        return Outcome(job.name, "done", key, seconds, outputs, digest)
-    except Exception as error:
-        seconds = round(time.monotonic() - start, 3)
-        cell, line = _blame(error, job, place)
-        return Outcome(job.name, "failed", key, seconds, error=line, cell=cell)
-
-
-def forget_finished(place: Place) -> None:
-    """For --fresh: trained models, scores, features and ln p leave t3lib's caches, so that all is computed again."""
-    for name in ("unlearned", "scores", "features", "reference"):
-        shutil.rmtree(Path(place.cache) / name, ignore_errors=True)
-
-
-def _inside(name: str, root: Path) -> Path:
-    """`root`/`name`; UserError when the name leads out of the folder."""
-    path = root / name
-    if not path.resolve().is_relative_to(root.resolve()):
-        raise UserError(f"{name!r} leads out of {root}")
-    return path
+def causes(before: Sequence[Outcome]) -> list[str]:
+    """The failed jobs for which a job that reads these outcomes cannot run."""
+    return [o.name if o.state == "failed" else o.error for o in before if o.state in ("failed", "skipped")]
 
 
 def _prepare(place: Place) -> None:
@@ -147,6 +134,7 @@ def _prepare(place: Place) -> None:
     os.chdir(place.root)
     one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "T3_THREADS"), place.threads)
     os.environ.update(one, T3_CACHE=place.cache, TOKENIZERS_PARALLELISM="false", PYTHONHASHSEED="0")
+    multiprocessing.set_forkserver_preload(list(place.fork))
     if place.gpus > 1:
         from distributed import get_worker
 
@@ -158,20 +146,43 @@ def _root(job: Job, place: Place) -> Path:
     return Path(place.cache) if job.kind == "base" else Path(place.root) / place.out
 
 
-def _clear(job: Job, before: Sequence[Outcome], place: Place) -> None:
+def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
+    """Run the job; its output files, as names below their folder, with their checksums."""
+    root = _root(job, place)
+    if job.kind == "base":
+        paths = train_base(job, place)
+    else:
+        _move_stale(job, before, place)
+        copy = root / "notebooks" / f"{job.name}.ipynb"
+        run_notebook(Path(place.notebooks) / f"{job.notebook}.ipynb", copy, job.parameters, fork=bool(place.fork))
+        paths = [*_matches(job, root), copy]
+    return {str(path.relative_to(root)): sha256_file(path) for path in paths}
+
+
+def train_base(job: Job, place: Place) -> list[Path]:
+    """Train the base of a job (stage, name, seed) unless it is cached, in a kernel like everything else; its files."""
+    source, answer = (place.marks / f"{job.name}.{end}" for end in ("source.ipynb", "folder"))
+    cell = {"id": "train", "cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": TRAIN}
+    metadata = {"language_info": {"name": "python"}}
+    write_json(source, {"cells": [cell], "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+    run_notebook(source, place.marks / f"{job.name}.ipynb", job.parameters | {"answer": str(answer)}, bool(place.fork))
+    return sorted(path for path in Path(answer.read_text(encoding="utf-8")).rglob("*") if path.is_file())
+
+
+def _matches(job: Job, root: Path) -> list[Path]:
+    return sorted({path for pattern in job.outputs for path in root.glob(pattern) if path.is_file()})
+
+
+def _move_stale(job: Job, before: Sequence[Outcome], place: Place) -> None:
     """Move the job's earlier files out of the tables' sight; files that the jobs before it own stay."""
     owned = {name for outcome in before for name in outcome.outputs}
     root, stale = _root(job, place), Path(place.cache) / "stale" / place.marks.name
-    for path in [] if job.partial else _matches(job, place):
+    for path in [] if job.partial else _matches(job, root):
         name = str(path.relative_to(root))
         if name not in owned:
             (stale / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.move(path, stale / name)
-    if job.kind == "notebook":
-        (root / "notebooks" / f"{job.name}.ipynb").unlink(missing_ok=True)
-    elif place.fresh:
-        for name in (read_mark(place.marks / f"{job.name}.json") or {"outputs": {}})["outputs"]:
-            _inside(name, root).unlink(missing_ok=True)
+    (root / "notebooks" / f"{job.name}.ipynb").unlink(missing_ok=True)
 
 
 def _share(outputs: dict[str, str], before: Sequence[Outcome], place: Place) -> None:
@@ -183,86 +194,46 @@ def _share(outputs: dict[str, str], before: Sequence[Outcome], place: Place) -> 
             write_mark(path, mark | {"outputs": mark["outputs"] | both})
 
 
-def _matches(job: Job, place: Place) -> list[Path]:
-    root = _root(job, place)
-    return sorted({path for pattern in job.outputs for path in root.glob(pattern) if path.is_file()})
-
-
-def _outputs(job: Job, place: Place) -> dict[str, str]:
-    root = _root(job, place)
-    if job.kind == "base":
-        paths = [Path(line) for line in (place.marks / f"{job.name}.files").read_text(encoding="utf-8").splitlines()]
-    else:
-        paths = [*_matches(job, place), root / "notebooks" / f"{job.name}.ipynb"]
-    return {str(path.relative_to(root)): sha256_file(path) for path in paths}
-
-
-def _run_notebook(job: Job, place: Place) -> None:
-    """Papermill into X.partial.ipynb, renamed when every cell ran; a kernel that dies is started again."""
-    # jsonschema's check of IRIs, which no notebook has, is two fifths of the seconds that importing papermill takes.
-    sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: bool) -> None:
+    """Papermill into X.partial.ipynb, renamed to `copy` when every cell ran; a kernel that dies is started again."""
     import papermill
 
+    from t3lib.grid.fork import ForkKernelManager
+
     logging.getLogger("papermill").setLevel(logging.ERROR)
-    source = Path(place.notebooks) / f"{job.notebook}.ipynb"
-    partial = Path(place.out) / "notebooks" / f"{job.name}.partial.ipynb"
+    partial = copy.with_suffix(".partial.ipynb")
     partial.parent.mkdir(parents=True, exist_ok=True)
     for attempt in range(1, ATTEMPTS + 1):
         try:
             papermill.execute_notebook(
                 *(str(path).replace("{", "{{").replace("}", "}}") for path in (source, partial)),
-                parameters=job.parameters,
+                parameters=parameters,
                 kernel_name="python3",
                 progress_bar=False,
                 start_timeout=120,
                 # Silences the kernel's notes on TCP without encryption and on the interrupt that precedes its shutdown.
                 extra_arguments=["--IPKernelApp.log_level=50"],
-                **_kernel(source, place),
+                **({"kernel_manager_class": ForkKernelManager} if fork else {}),
             )
             break
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
             if attempt == ATTEMPTS or not any(sign in text for sign in KERNEL_TROUBLE) or hasattr(error, "ename"):
                 raise
-    os.replace(partial, partial.with_name(f"{job.name}.ipynb"))
+    os.replace(partial, copy)
 
 
-def _kernel(source: Path, place: Place) -> dict[str, Any]:
-    """Options of nbclient: who starts the kernel."""
-    if not _forks(place):
-        return {}
-    from t3lib.grid import warm
-
-    study = "t3lib.study" in notebook_facts(source)[1]
-    return {"kernel_manager_class": warm.StudyKernelManager if study else warm.WarmKernelManager}
-
-
-def _forks(place: Place) -> bool:
-    """True where a forked process can be watched and may use every device: Linux, not too old, no GPU."""
-    from t3lib.grid import cluster
-
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return place.warm and not cluster.gpu_count()
-
-
-def _train(job: Job, place: Place) -> None:
-    place.marks.mkdir(parents=True, exist_ok=True)
-    log, listing = place.marks / f"{job.name}.log", place.marks / f"{job.name}.files"
-    train_apart(job.parameters, listing, log, fork=_forks(place))
-
-
-def _blame(error: Exception, job: Job, place: Place) -> tuple[str, str]:
+def where_it_failed(error: Exception, job: Job, place: Place) -> tuple[str, str]:
     """("cell 4: failing line", "ValueError: boom") of a failed run; cells are counted in the source notebook from 1."""
-    if not hasattr(error, "ename"):  # not a cell: kernel, disk, the training of a base
+    if not hasattr(error, "ename"):  # not a cell: kernel, disk
         return "", f"{type(error).__name__}: {error}".splitlines()[0]
+    message = f"{error.ename}: {getattr(error, 'evalue', '')}".splitlines()[0]
+    if job.kind == "base":
+        return "", message
     cells = read_json(Path(place.notebooks) / f"{job.notebook}.ipynb")["cells"]
     texts = ["".join(cell["source"]) for cell in cells]
     source = getattr(error, "source", None)
     number = texts.index(source) + 1 if source in texts else "of the parameters"
     trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(getattr(error, "traceback", [])))
     arrow = re.search(r"^-+> *\d+ (.*)$", trace, re.M)
-    message = f"{error.ename}: {getattr(error, 'evalue', '')}".splitlines()[0]
     return f"cell {number}: {arrow[1].strip()}" if arrow else f"cell {number}", message

@@ -5,55 +5,69 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, read_json, write_json
+from t3lib.files import atomic_write, project_root, read_json, write_json
 from t3lib.grid.jobs import Job
 from t3lib.grid.runner import Outcome, Place, read_mark
 
+STATES = ("done", "cached", "failed", "skipped")
 
-class Lines:
-    """Prints one line per ended job, counting them."""
 
-    def __init__(self, total: int) -> None:
-        self.total, self.ended = total, 0
+class Schedule:
+    """What a run has to do and how long that may take, by what each job took when it last ran here or was committed."""
 
-    def __call__(self, outcome: Outcome) -> None:
-        self.ended += 1
-        print(f"[{self.ended:>{len(str(self.total))}}/{self.total}] {line(outcome)}", flush=True)
+    def __init__(
+        self, graph: Sequence[Job], known: Mapping[str, Outcome], place: Place, workers: int, profile: str
+    ) -> None:
+        self.graph, self.workers, self.profile = graph, workers, profile
+        self.left = [job for job in graph if job.name not in known]
+        self.seconds: dict[str, float] = {}
+        for folder in (project_root() / "results" / profile, Path(place.root) / place.out):
+            entries = earlier_manifest(folder / "manifest.json").get("jobs", {})
+            self.seconds |= {name: entry["seconds"] for name, entry in entries.items() if entry.get("state") == "done"}
+        for job in graph:
+            if mark := read_mark(place.marks / f"{job.name}.json"):
+                self.seconds[job.name] = mark["seconds"]
+
+    def remaining(self) -> float:
+        """Seconds for what is left: the total shared by all workers or the longest chain, whichever is more."""
+        cost = {job.name: self.seconds.get(job.name, 0.0) for job in self.left}
+        ends: dict[str, float] = {}
+        for job in self.left:
+            ends[job.name] = cost[job.name] + max((ends.get(name, 0.0) for name in job.after), default=0.0)
+        return max([sum(cost.values()) / self.workers, *ends.values()])
+
+    def __str__(self) -> str:
+        count = len(self.left)
+        unknown = sum(job.name not in self.seconds for job in self.left)
+        note = f" (and {unknown} jobs that never ran here)" if unknown else ""
+        return (
+            f"profile {self.profile}, {len(self.graph)} jobs: {len(self.graph) - count} cached, {count} to run\n"
+            f"estimate: {_clock(self.remaining())} on {self.workers} worker{'s' * (self.workers > 1)}{note}"
+        )
+
+    def plan(self) -> str:
+        """The graph: what is cached, what will run, after what, and how long it took when it last ran."""
+        left = {job.name for job in self.left}
+        lines = []
+        for job in self.graph:
+            took = f"{self.seconds[job.name]:.0f} s" if job.name in self.seconds else "?"
+            after = f"  after {', '.join(job.after)}" if len(job.after) <= 4 else f"  after {len(job.after)} jobs"
+            state = "run" if job.name in left else "cached"
+            lines.append(f"{state:<6} {job.name:<44} {took:>7}{after if job.after else ''}")
+        return "\n".join([*lines, str(self)])
+
+    def say(self, outcome: Outcome) -> None:
+        """Print the line of a job that ended, and how long the others may take."""
+        self.left = [job for job in self.left if job.name != outcome.name]
+        ended = len(self.graph) - len(self.left)
+        known = self.left and all(job.name in self.seconds for job in self.left)
+        left = f"  {_clock(self.remaining())} left" if known else ""
+        print(f"[{ended:>{len(str(len(self.graph)))}}/{len(self.graph)}] {line(outcome)}{left}", flush=True)
 
 
 def line(outcome: Outcome) -> str:
     """`failed  02_tofu_unlearning--NPO--forget10  3.2 s  cell 7: loss = 1 / 0: ZeroDivisionError: …`"""
-    why = f"because of {outcome.error}" if outcome.state == "skipped" else ": ".join(filter(None, _why(outcome)))
-    return f"{outcome.state:<7} {outcome.name}  {outcome.seconds:.1f} s  {why}".rstrip()
-
-
-def _why(outcome: Outcome) -> tuple[str, str]:
-    return outcome.cell, outcome.error
-
-
-def plan(graph: Sequence[Job], known: Mapping[str, Outcome], place: Place, workers: int) -> str:
-    """The graph: what is cached, what will run, after what, and how long it took when it last ran."""
-    lines, seconds = [], 0.0
-    ends: dict[str, float] = {}
-    unknown = 0
-    for job in graph:
-        mark = read_mark(place.marks / f"{job.name}.json")
-        last = mark["seconds"] if mark else None
-        state = "cached" if job.name in known else "run"
-        cost = 0.0 if state == "cached" else last or 0.0
-        unknown += state == "run" and last is None
-        seconds += cost
-        ends[job.name] = cost + max((ends[name] for name in job.after), default=0.0)
-        took = f"{last:.0f} s" if last is not None else "?"
-        after = f"  after {', '.join(job.after)}" if 0 < len(job.after) <= 4 else f"  after {len(job.after)} jobs"
-        lines.append(f"{state:<6} {job.name:<44} {took:>7}{after if job.after else ''}")
-    # No schedule beats the total shared by all workers, nor the longest chain.
-    estimate = max([seconds / workers, *ends.values()])
-    note = f" (and {unknown} jobs that never ran here)" if unknown else ""
-    count = sum(job.name not in known for job in graph)
-    lines.append(f"{len(graph)} jobs: {len(graph) - count} cached, {count} to run")
-    lines.append(f"estimate: {estimate:.0f} s on {workers} worker{'s' * (workers > 1)}{note}")
-    return "\n".join(lines)
+    return f"{outcome.state:<7} {outcome.name}  {outcome.seconds:.1f} s  {_reason(outcome)}".rstrip()
 
 
 def finish(
@@ -70,22 +84,39 @@ def finish(
     whole: the graph is all of the profile's, so that its seconds, with no job cached, are those of a run from nothing.
     """
     out = Path(place.root) / place.out
-    counts = {
-        state: sum(o.state == state for o in outcomes.values()) for state in ("done", "cached", "failed", "skipped")
-    }
-    earlier = _earlier(out / "manifest.json")
+    counts = {state: sum(o.state == state for o in outcomes.values()) for state in STATES}
+    summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
+    earlier = earlier_manifest(out / "manifest.json")
     entries = earlier.get("jobs", {}) | {job.name: _entry(job, outcomes[job.name]) for job in graph}
     # What a run from nothing costs is known only where no job was cached (a base itself may still have been).
-    from_nothing = whole and counts["done"] == len(graph)
-    cold = _cold(graph, entries, seconds) if from_nothing else earlier.get("cold")
+    cold = _cold(graph, entries, seconds) if whole and counts["done"] == len(graph) else earlier.get("cold")
     manifest = {"profile": profile, "threads": int(place.threads), "cold": cold, "jobs": entries}
-    if not _same(out / "manifest.json", manifest):  # a mere check leaves the files, and git, alone
+    if manifest != earlier:  # a mere check leaves the files, and git, alone
         write_json(out / "manifest.json", manifest)
         with atomic_write(out / "report.md") as handle:
-            handle.write(_markdown(graph, outcomes, profile, counts))
-    said = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    print(f"{said} in {seconds:.0f} s: {place.out}/report.md", flush=True)
+            handle.write(_markdown(graph, outcomes, f"{profile}: {summary}"))
+    page = next((name for name in ("index.html", "report.md") if (out / name).is_file()), "report.md")
+    print(f"{summary} in {_clock(seconds)}: {place.out}/{page}", flush=True)
     return 1 if counts["failed"] or counts["skipped"] else 0
+
+
+def earlier_manifest(path: Path) -> dict[str, Any]:
+    """An earlier manifest, {} when there is none: a run of some notebooks (`--only`) leaves what the others left."""
+    try:
+        manifest = read_json(path) if path.is_file() else {}
+        return manifest if isinstance(manifest.get("jobs", {}), dict) else {}
+    except (UserError, AttributeError):
+        return {}
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
+
+
+def _reason(outcome: Outcome) -> str:
+    if outcome.state == "skipped":
+        return f"because of {outcome.error}"
+    return ": ".join(filter(None, (outcome.cell, outcome.error)))
 
 
 def _entry(job: Job, outcome: Outcome) -> dict[str, Any]:
@@ -106,36 +137,13 @@ def _cold(graph: Sequence[Job], entries: Mapping[str, Any], seconds: float) -> d
     return {"jobs": len(graph), "seeds": seeds, "seconds": round(seconds, 1), "worker_seconds": busy}
 
 
-def _earlier(path: Path) -> dict[str, Any]:
-    """An earlier manifest: a run of some notebooks (`--only`) leaves what the others left."""
-    try:
-        found = read_json(path) if path.is_file() else {}
-        return {"jobs": dict(found["jobs"]), "cold": found.get("cold")} if found else {}
-    except (UserError, AttributeError, KeyError, TypeError, ValueError):
-        return {}
-
-
-def _same(path: Path, manifest: dict[str, Any]) -> bool:
-    try:
-        return path.is_file() and read_json(path) == manifest
-    except UserError:
-        return False
-
-
-def _markdown(graph: Sequence[Job], outcomes: Mapping[str, Outcome], profile: str, counts: Mapping[str, int]) -> str:
+def _markdown(graph: Sequence[Job], outcomes: Mapping[str, Outcome], title: str) -> str:
     """The report: counts, then every job with its notebook linked, failures with their cell and line."""
-    head = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
-    rows = [f"# {profile}: {head}", "", "| job | state | seconds | what happened |", "|---|---|---:|---|"]
+    rows = [f"# {title}", "", "| job | state | seconds | what happened |", "|---|---|---:|---|"]
     for job in graph:
         outcome = outcomes[job.name]
-        name, note = job.name, ""
-        if job.kind == "notebook" and outcome.state in ("done", "cached"):
-            name = f"[{job.name}](notebooks/{job.name}.ipynb)"
-        if outcome.state == "failed":
-            note = ": ".join(filter(None, _why(outcome)))
-            if job.kind == "notebook":
-                name = f"[{job.name}](notebooks/{job.name}.partial.ipynb)"
-        if outcome.state == "skipped":
-            note = f"because {outcome.error} failed"
-        rows.append(f"| {name} | {outcome.state} | {outcome.seconds:.1f} | {note.replace('|', chr(92) + '|')} |")
+        copy = {"done": ".ipynb", "cached": ".ipynb", "failed": ".partial.ipynb"}.get(outcome.state)
+        name = f"[{job.name}](notebooks/{job.name}{copy})" if copy and job.kind == "notebook" else job.name
+        note = _reason(outcome).replace("|", r"\|")
+        rows.append(f"| {name} | {outcome.state} | {outcome.seconds:.1f} | {note} |")
     return "\n".join(rows) + "\n"

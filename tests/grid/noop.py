@@ -4,6 +4,9 @@ from pathlib import Path
 
 import nbformat
 
+from t3lib.files import read_json, shipped
+
+SHIPPED = shipped("notebooks")
 PARAMETERS = """method: str = "T3"
 split: str = "forget10"
 seeds: list = [1]
@@ -50,9 +53,13 @@ with atomic_write(Path(out) / "tables" / "tofu.csv") as handle:
     handle.write("\\n".join(lines) + "\\n")"""
 
 
-def write_notebook(path: Path, parameters: str, *cells: str) -> None:
-    """A notebook with a parameters cell and the given code cells."""
+ROLES = {path.stem: read_json(path)["metadata"]["t3"] for path in sorted(SHIPPED.glob("0[1-5]*.ipynb"))}
+
+
+def write_notebook(path: Path, parameters: str, *cells: str, role: dict | None = None) -> None:
+    """A notebook with a parameters cell and code cells; its role is by default that of the shipped one of its name."""
     notebook = nbformat.v4.new_notebook()
+    notebook.metadata.t3 = role or ROLES.get(path.stem, {"writes": [], "code": []})
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
     notebook.cells = [nbformat.v4.new_markdown_cell("# no-op"), first, *map(nbformat.v4.new_code_cell, cells)]

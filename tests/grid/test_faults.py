@@ -12,6 +12,8 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
 
 import faults
 import psutil
@@ -20,7 +22,7 @@ from fleet import Fleet, wait, worker_of
 
 from t3lib import files
 from t3lib.errors import UserError
-from t3lib.grid import cluster, reproduce, runner, trainer
+from t3lib.grid import cluster, reproduce, runner
 from t3lib.grid.jobs import Job
 from t3lib.grid.runner import Outcome, Place
 
@@ -81,7 +83,7 @@ def test_a_killed_worker_costs_nothing(tmp_path, reference):
     faults.injected("kill -9 of a worker", reference, fleet.results())
 
 
-def test_a_killed_nursery_takes_its_kernel_along_and_the_job_runs_again(tmp_path, reference):
+def test_a_killed_fork_server_takes_its_kernel_along_and_the_job_runs_again(tmp_path, reference):
     fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
     started = fleet.start("workers", 1)
     fleet.wait_for_kernel(1)
@@ -165,7 +167,7 @@ def test_a_scheduler_that_goes_away(tmp_path, reference, remote, monkeypatch, ca
 
 @pytest.mark.parametrize("address", ["here", "tcp://127.0.0.1", "http://127.0.0.1:1", ""])
 def test_an_address_that_is_none(address):
-    with pytest.raises(UserError, match="an address looks like"), cluster.client_for(None, address, None):
+    with pytest.raises(UserError, match="an address looks like"), cluster.client_for(1, address, None):
         pass
 
 
@@ -177,17 +179,80 @@ def test_a_scheduler_whose_workers_have_no_slot():
             n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=cluster.NO_DASHBOARD
         ) as local,
         pytest.raises(UserError, match="no worker has a slot"),
-        cluster.client_for(None, local.scheduler_address, None),
+        cluster.client_for(1, local.scheduler_address, None),
     ):
         pass
 
 
-def test_workers_must_be_a_number_from_one():
+def test_workers_never_exceed_the_cores(monkeypatch):
+    monkeypatch.setattr(cluster, "gpu_count", lambda: 0)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(16)))
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 16 if logical else 8)
+    for memory, threads, wanted, workers in [
+        (64, 1, None, 8),  # physical cores
+        (64, 2, None, 4),
+        (6, 1, None, 3),  # memory for three
+        (1, 1, None, 1),
+        (64, 1, 12, 12),  # hyperthreads, for those who want them
+        (64, 1, 1000, 16),
+        (64, 4, 1000, 4),
+        (64, 32, 2, 1),
+    ]:
+        available = SimpleNamespace(available=memory * 2**30)
+        monkeypatch.setattr(psutil, "virtual_memory", lambda available=available: available)
+        assert cluster.worker_count(wanted, threads) == workers
+    monkeypatch.setattr(cluster, "gpu_count", lambda: 8)
+    assert cluster.worker_count(None, 1) == 8
     for bad in (0, -1):
-        with pytest.raises(UserError, match="--workers"), cluster.client_for(bad, None, None):
+        with pytest.raises(UserError, match="--workers"):
+            cluster.worker_count(bad, 1)
+    with pytest.raises(UserError, match="choose one"):
+        reproduce.reproduce("smoke", workers=1, scheduler="tcp://a:1")
+
+
+# who may use a scheduler --------------------------------------------------------------------------------------------
+
+
+def test_a_local_scheduler_obeys_nobody_else():
+    """Another user of this machine reaches the port, and gets no further."""
+    from distributed import Client
+    from distributed.security import Security
+
+    with cluster.client_for(1, None, None) as client:
+        address = client.scheduler.address
+        assert address.startswith("tls://127.0.0.1:")
+        for stranger in (None, Security.temporary()):
+            for scheme in ("tls://", "tcp://"):
+                with pytest.raises((OSError, TimeoutError, TypeError, RuntimeError)):
+                    Client(scheme + address[6:], security=stranger, timeout=3, set_as_default=False)
+        addresses = [worker["nanny"] for worker in client.scheduler_info()["workers"].values()]
+        assert all(name.startswith("tls://") for name in [*client.scheduler_info()["workers"], *addresses])
+
+
+def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_path):
+    import dask
+    from distributed import LocalCluster
+    from distributed.security import Security
+
+    security = Security.temporary()
+    options = {"threads_per_worker": 1, "processes": False, "dashboard_address": cluster.NO_DASHBOARD}
+    with LocalCluster(n_workers=1, protocol="tls", security=security, resources=cluster.SLOT, **options) as local:
+        with (
+            pytest.raises(UserError, match="nothing answers there"),
+            cluster.client_for(1, local.scheduler_address, None),
+        ):
             pass
-    with pytest.raises(UserError, match="choose one"), cluster.client_for(1, "tcp://a:1", None):
-        pass
+        paths = {}
+        for name, text in security.get_tls_config_for_role("client").items():
+            if name != "ciphers":
+                paths[name] = tmp_path / name
+                paths[name].write_text(text)
+        tls = {"ca-file": paths["ca_file"], "client": {"cert": paths["cert"], "key": paths["key"]}}
+        with (
+            dask.config.set({"distributed.comm.tls": tls, "distributed.comm.require-encryption": True}),
+            cluster.client_for(1, local.scheduler_address, None) as client,
+        ):
+            assert client.submit(max, 1, 2, resources=cluster.SLOT).result(timeout=60) == 2
 
 
 # jobs that die ------------------------------------------------------------------------------------------------------
@@ -205,7 +270,9 @@ def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
     jobs.append(Job("child", "notebook", "03", {"deadly": False}, ("job1",), ""))
     jobs.append(Job("tables", "notebook", "05", {"deadly": False}, tuple(j.name for j in jobs), "", partial=True))
     with cluster.client_for(2, None, None) as client:
-        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", "."), client, lambda outcome: None, work)
+        outcomes = reproduce.run(
+            jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, lambda outcome: None, work
+        )
     assert [outcomes[name].state for name in ("job0", "job2", "tables")] == ["done"] * 3
     assert outcomes["job1"].state == "failed" and "KilledWorker" in outcomes["job1"].error
     assert (outcomes["child"].state, outcomes["child"].error) == ("skipped", "job1")
@@ -221,23 +288,16 @@ def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
         assert client.submit(os.getpid, resources=cluster.SLOT).result(timeout=60) != os.getpid()
 
 
-def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch, capsys):
-    """What the training process prints last, here bases.Stage's own refusal, becomes the job's error."""
+@pytest.mark.parametrize("fork", [(), runner.KERNEL] if sys.platform == "linux" else [()])
+def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch, fork):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.chdir(tmp_path)
     parameters = {"stage": {"data": "builtin", "authors": 0}, "name": "full", "seed": 0}
-    monkeypatch.setattr(sys, "argv", ["runner", json.dumps([parameters, str(tmp_path / "files"), os.getppid()])])
-    monkeypatch.setattr(trainer, "die_with", lambda parent: None)
-    assert trainer.main() == 1
-    printed = capsys.readouterr().out
-    assert printed == "UserError: stage: authors must be at least 1, not 0\n"
-    python = tmp_path / "python"  # stands for the training process, whose imports take seconds
-    python.write_text(f"#!/bin/sh\necho 'Loading weights: 10%'\necho '{printed.strip()}'\nexit 1\n")
-    python.chmod(0o755)
-    monkeypatch.setattr(sys, "executable", str(python))
     job = Job("base--full--seed0", "base", "", parameters, (), "key")
-    outcome = runner.execute(job, [], Place("out", "nb", str(tmp_path), str(tmp_path)))
-    assert (outcome.state, outcome.error) == ("failed", f"RuntimeError: {printed.strip()}")
+    place = Place("out", "nb", str(tmp_path), tmp_path, str(files.project_root()), fork=fork)
+    outcome = runner.execute(job, [], place)
+    assert outcome.state == "failed"
+    assert outcome.error == "UserError: stage: authors must be at least 1, not 0"
 
 
 # scale --------------------------------------------------------------------------------------------------------------
@@ -259,7 +319,7 @@ def test_a_thousand_jobs_through_the_scheduler():
     process = psutil.Process()
     with cluster.client_for(2, None, None) as client:
         before, start = process.memory_info().rss, time.monotonic()
-        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", "."), client, seen.append, work)
+        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, seen.append, work)
         seconds, grown = time.monotonic() - start, process.memory_info().rss - before
     assert len(outcomes) == len(seen) == 1000 and {outcome.state for outcome in outcomes.values()} == {"done"}
     assert grown < 200 * 2**20, f"the runner grew by {grown / 2**20:.0f} MB"

@@ -21,7 +21,7 @@ from t3lib.errors import UserError
 from t3lib.grid import cluster, jobs, reproduce, runner
 from t3lib.grid.runner import Place
 
-SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES = jobs.NOTEBOOKS
+SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES = noop.ROLES
 
 
 class CellError(Exception):
@@ -33,9 +33,8 @@ class CellError(Exception):
         self.traceback = [f"----> 1 {source.splitlines()[-1]}"]
 
 
-def run_here(job, place):
+def run_here(source, copy, parameters, fork):
     """The notebook's cells in this process, then its executed copy."""
-    source = Path(place.notebooks) / f"{job.notebook}.ipynb"
     cells = [cell for cell in json.loads(source.read_text())["cells"] if cell["cell_type"] == "code"]
     scope: dict = {}
     for number, cell in enumerate(cells):
@@ -47,10 +46,9 @@ def run_here(job, place):
         except Exception as error:
             raise CellError(error, text) from None
         if number == 0:
-            scope.update(job.parameters)
-    target = Path(place.out) / "notebooks" / f"{job.name}.ipynb"
-    target.parent.mkdir(parents=True, exist_ok=True)
-    shutil.copy(source, target)
+            scope.update(parameters)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, copy)
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +79,10 @@ class Sandbox:
     def __call__(self, **options):
         """Run; returns the exit code, what was printed, and the jobs that really ran."""
         del self.ran[:]
+        cache = os.environ["T3_CACHE"]
         with redirect_stdout(io.StringIO()) as printed:
             code = reproduce.reproduce(self.file, out=self.out, notebooks=self.notebooks, **options)
+        os.environ["T3_CACHE"] = cache  # the worker, which is this process here, set its own
         self.printed = printed.getvalue()
         return code
 
@@ -104,15 +104,15 @@ def box(tmp_path, monkeypatch, client):
     monkeypatch.chdir(files.project_root())
     sandbox = Sandbox(tmp_path)
 
-    def counted(job, place):
-        sandbox.ran.append(job.name)
-        run_here(job, place)
+    def counted(source, copy, parameters, fork):
+        sandbox.ran.append(copy.stem)
+        run_here(source, copy, parameters, fork)
 
     @contextmanager
     def here(workers, scheduler, slurm):
         yield client
 
-    monkeypatch.setattr(runner, "_run_notebook", counted)
+    monkeypatch.setattr(runner, "run_notebook", counted)
     monkeypatch.setattr(cluster, "client_for", here)
     return sandbox
 
@@ -165,6 +165,26 @@ def test_t3_runs_its_tuned_temperature_and_leaves_those_with_their_own_settings_
     assert graph[job("T3")].parameters["temperatures"] == [1.0, 2.0, 2.2]
     by_t = graph["03_temperature_ablation--forget10"].parameters["hyper_by_t"]
     assert by_t["3"] == {"temperature": 2.2, "lr": 0.1} and by_t["2"] == {"temperature": 2.2}
+
+
+def test_a_new_notebook_is_a_new_file(box):
+    """Its metadata says for what it runs, after what, and what it writes; nothing else in the project names it."""
+    role = {"each": ["split"], "reads": [UNLEARN], "writes": ["tables/{split}*"], "code": ["tables"]}
+    box.profile(splits="forget05, forget10", more="notebooks: {08_made_up: {colour: blue}}")
+    cell = "from pathlib import Path\nfrom t3lib.files import write_json\n"
+    cell += 'write_json(Path(out) / "tables" / f"{split}.json", [colour])'
+    parameters = 'split: str = ""\ncolour: str = "red"\nout: str = ""'
+    noop.write_notebook(box.notebooks / "08_made_up.ipynb", parameters, cell, role=role)
+    graph = box.graph()
+    assert graph["08_made_up--forget05"].after == (job("Original", "forget05"), job("NPO", "forget05"))
+    assert graph[TABLES].after[-2:] == ("08_made_up--forget05", "08_made_up--forget10")
+    assert box(only=["08"]) == 0 and box.ran == ["08_made_up--forget05", "08_made_up--forget10"]
+    assert files.read_json(box.out / "tables" / "forget10.json") == ["blue"]
+    assert [*box.manifest()["08_made_up--forget10"]["outputs"]][0] == "tables/forget10.json"
+    for wrong in ({"each": ["author"]}, {"writes": [], "code": [], "colour": "red"}, {"code": []}):
+        noop.write_notebook(box.notebooks / "08_made_up.ipynb", parameters, cell, role=wrong)
+        with pytest.raises(UserError, match="08_made_up.ipynb: metadata.t3: "):
+            box.graph()
 
 
 def test_only_takes_names_and_numbers_and_keeps_the_bases(box):
@@ -270,7 +290,7 @@ def test_everything_runs_once_and_a_second_call_only_checks(box, monkeypatch):
 
 
 def test_the_paths_of_this_machine_stay_out_of_the_parameters(box):
-    profile = reproduce._from_root(profiles.load_profile(box.file) | {"data": "tests"}, files.project_root())
+    profile = reproduce.from_root(profiles.load_profile(box.file) | {"data": "tests"}, files.project_root())
     assert profile["data"] == "tests"
     box()
     assert "manifest.json" in os.listdir(box.out) and str(box.folder) not in (box.out / "manifest.json").read_text()
@@ -357,6 +377,7 @@ def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
     assert box() == 0 and box.ran == [job("NPO")] and cold() == first
     assert box(only=["05_paper_tables"], fresh=True) == 0 and cold() == first, "a part of the run is not a run"
     assert box(methods=["Original"], fresh=True) == 0 and cold() == first
+    assert box() == 0
     os.remove(box.out / "manifest.json")
     damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
     assert box() == 0 and cold() is None, "most of it came from the cache"
@@ -381,9 +402,9 @@ def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
     def no_base(job, place):
         if job.parameters["name"] == "retain90":
             raise RuntimeError("no memory")
-        (place.marks / f"{job.name}.files").write_text("")
+        return []
 
-    monkeypatch.setattr(runner, "_train", no_base)
+    monkeypatch.setattr(runner, "train_base", no_base)
     box.file.write_text(box.file.read_text().replace("models:", "methods: [NPO]\nsplits: [forget05, forget10] #"))
     assert box() == 1
     entries = box.manifest()
@@ -411,15 +432,41 @@ def test_a_failed_job_leaves_no_stale_numbers_in_the_tables(box):
     (box.notebooks / f"{UNLEARN}.ipynb").write_text(text)
 
 
-def test_fresh_runs_everything_again(box):
-    assert box() == 0
-    kept = {name: box.folder / "cache" / name / "some-key" for name in ("unlearned", "scores", "features", "bases")}
-    for path in kept.values():
-        path.mkdir(parents=True)
-    assert box() == 0 and not box.ran and all(path.exists() for path in kept.values())
+def test_fresh_reads_nothing_and_deletes_nothing(box):
+    """Another run may be reading the cache; the results get one of their own, which later runs into them keep."""
+    cache = box.folder / "cache"
+
+    def caches():
+        return [line.split()[-1] for line in (cache / "seen").read_text().splitlines()]
+
+    noop.write_notebooks(
+        box.notebooks, noop.WORK + f"\nopen({str(cache / 'seen')!r}, 'a').write(os.environ['T3_CACHE'] + '\\n')"
+    )
+    assert box() == 0 and set(caches()) == {str(cache)}
+    others = {path: path.stat() for path in cache.rglob("*") if "done" not in path.parts}
+    (cache / "seen").write_text("")
     assert box(fresh=True) == 0 and len(box.ran) == 3
-    assert [name for name, path in kept.items() if path.exists()] == ["bases"]  # each base job drops its own alone
+    [private] = set(caches())
+    assert Path(private).is_relative_to(cache / "fresh") and all(path.exists() for path in others)
     assert box() == 0 and not box.ran
+    box.profile(seeds="1, 2, 3")
+    assert box() == 0 and set(caches()) == {private}
+    (Path(private) / "runs").mkdir()
+    assert box(fresh=True) == 0 and len(box.ran) == 3 and not (Path(private) / "runs").exists()
+
+
+def test_results_lie_apart_from_what_a_run_reads(box, monkeypatch):
+    for out in (box.folder / "cache", box.folder / "cache" / "out", box.folder, box.notebooks):
+        with pytest.raises(UserError, match="results must lie apart from"):
+            reproduce.reproduce(box.file, out=out, notebooks=box.notebooks)
+    assert not box.ran and not (box.folder / "runs").exists()
+
+
+@pytest.mark.parametrize("key", ["out", "method", "split", "seeds", "data", "models", "hyper", "temperatures", "stage"])
+def test_a_profile_cannot_set_for_a_notebook_what_is_the_runs(box, key):
+    box.profile(more=f"notebooks: {{02_tofu_unlearning: {{{key}: {box.folder / 'elsewhere'}}}}}")
+    with pytest.raises(UserError, match=f"cannot set {key}"):
+        box()
 
 
 def test_two_jobs_that_write_the_same_file_agree_on_it(box):
@@ -445,21 +492,26 @@ def test_dry_run_prints_the_graph_and_writes_nothing(box):
     assert box(dry_run=True, workers=2) == 0
     lines = box.printed.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["cached", "run", "run"]
-    assert f"after {job('Original')}, {job('NPO')}" in lines[2] and lines[3] == "3 jobs: 1 cached, 2 to run"
+    assert (
+        f"after {job('Original')}, {job('NPO')}" in lines[2] and lines[3] == "profile mine, 3 jobs: 1 cached, 2 to run"
+    )
     assert "estimate:" in lines[4] and "never ran" not in lines[4] and not box.ran
 
 
-def test_a_second_run_on_the_same_results_is_turned_away(box):
+def test_a_second_run_on_the_same_results_is_turned_away_whatever_its_cache(box, monkeypatch):
     assert box() == 0
-    [marks] = (box.folder / "cache" / "done").iterdir()
-    with files.lock(marks / "lock"), pytest.raises(UserError, match="in use by another t3 reproduce"):
-        box()
+    with files.lock(box.out / ".lock"):
+        for cache in ("cache", "another cache"):
+            monkeypatch.setenv("T3_CACHE", str(box.folder / cache))
+            with pytest.raises(UserError, match="out is in use by another t3 process"):
+                box()
     assert box() == 0
 
 
 def test_a_job_that_a_worker_of_a_killed_runner_is_still_at_is_waited_for(box):
     assert box() == 0
-    place = Place(str(box.out), str(box.notebooks), os.environ["T3_CACHE"], str(files.project_root()))
+    [marks] = (box.folder / "cache" / "done").iterdir()
+    place = Place(str(box.out), str(box.notebooks), os.environ["T3_CACHE"], marks, str(files.project_root()))
     del box.ran[:]
     ended = []
     waiting = threading.Thread(target=lambda: ended.append(runner.execute(box.graph()[job("NPO")], [], place)))

@@ -4,6 +4,7 @@ import functools
 import os
 import re
 import time
+from pathlib import Path
 
 import noop
 import psutil
@@ -12,7 +13,7 @@ import yaml
 from faults import injected
 
 from t3lib import cli, files
-from t3lib.grid import cluster, reproduce
+from t3lib.grid import reproduce
 
 # Like a site that gives whole nodes away: --mem is rejected. The job's script is gone after sbatch, so it is copied.
 SBATCH = """#!/bin/sh
@@ -140,7 +141,7 @@ def test_what_the_site_rejects_is_said_in_one_line(site, t3, tmp_path, capsys):
         ({"cuda": 1}, "unknown option 'cuda': choose among account"),
         ({"jobs": 0}, "jobs is 0, not a number from 1"),
         ({"jobs": "two"}, "jobs is 'two', not a number from 1"),
-        ({"job_directives_skip": "--mem"}, "job_directives_skip must be a list"),
+        ({"job_directives_skip": "--mem"}, "job-directives-skip must be a list"),
     ],
 )
 def test_a_bad_file_is_one_line(options, said, site, t3, capsys):
@@ -155,13 +156,24 @@ def test_without_slurm_there_is_one_line(t3, capsys, monkeypatch, tmp_path):
     assert "there is no sbatch on this machine" in capsys.readouterr().err
 
 
-def test_defaults_and_a_missing_file(tmp_path):
-    (tmp_path / "slurm.yaml").write_text("queue: gh\n")
-    assert cluster.slurm_options(tmp_path / "slurm.yaml") == {
-        "jobs": 1,
-        "cores": 1,
-        "memory": "16GB",
-        "queue": "gh",
-    }
-    with pytest.raises(cluster.UserError, match="cannot read .*none.yaml"):
-        cluster.slurm_options(tmp_path / "none.yaml")
+def test_dasks_own_configuration_lies_below_the_file(site, t3, capsys):
+    import dask
+
+    with dask.config.set({"jobqueue.slurm": {"queue": "of the site", "memory": "8GB", "job-cpu": 3}}):
+        assert t3(queue="of the file", interface="lo") == 0, capsys.readouterr().out
+    [script] = site.scripts()
+    assert {"-p of the file", "--mem=8G", "--cpus-per-task=3"} <= set(re.findall(r"^#SBATCH (.*)$", script, re.M))
+
+
+def test_its_scheduler_asks_for_credentials(site, t3, capsys):
+    """They go to the jobs in files that only this user can read, and that are gone with the cluster."""
+    assert t3(**OPTIONS) == 0, capsys.readouterr().out
+    script = site.scripts()[0]
+    assert "tls://" in script and "tcp://" not in script
+    for option in ("ca-file", "cert", "key"):
+        assert not Path(re.search(rf"--tls-{option} (\S+)", script)[1]).exists()
+
+
+def test_a_missing_file(t3, tmp_path, capsys):
+    assert cli.main(["reproduce", "--profile", "smoke", "--out", str(tmp_path / "out"), "--slurm", "none.yaml"]) == 2
+    assert "cannot read none.yaml" in capsys.readouterr().err
