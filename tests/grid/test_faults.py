@@ -247,9 +247,10 @@ def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_pat
             if name != "ciphers":
                 paths[name] = tmp_path / name
                 paths[name].write_text(text)
-        tls = {"ca-file": paths["ca_file"], "client": {"cert": paths["cert"], "key": paths["key"]}}
+        tls = {"ca-file": paths["ca_file"], "client.cert": paths["cert"], "client.key": paths["key"]}
+        settings = {f"distributed.comm.tls.{name}": str(path) for name, path in tls.items()}
         with (
-            dask.config.set({"distributed.comm.tls": tls, "distributed.comm.require-encryption": True}),
+            dask.config.set(settings | {"distributed.comm.require-encryption": True}),
             cluster.client_for(1, local.scheduler_address, None) as client,
         ):
             assert client.submit(max, 1, 2, resources=cluster.SLOT).result(timeout=60) == 2
