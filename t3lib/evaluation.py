@@ -89,7 +89,7 @@ def score(
         check_room(limit, max(example.n_prompt for example in flat), max_new_tokens)
     common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
     common["tilts"] = chosen
-    budget = batch_tokens or default_batch_tokens(model.config.get_text_config().vocab_size)
+    budget = batch_tokens or default_batch_tokens(model)
     losses = within_memory(lambda size: answer_losses(model, flat, batch_tokens=size, **common), budget)
     texts: list[list[str]] = []
     if generate:
@@ -166,8 +166,8 @@ def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | Non
             if not row.get(field):
                 raise UserError(f"{name} row {number}: {field} is missing")
         if len(row["perturbed_answer"]) != len(rows[0]["perturbed_answer"]):
-            found, expected = len(row["perturbed_answer"]), len(rows[0]["perturbed_answer"])
-            raise UserError(f"{name} row {number}: perturbed_answer has {found} answers, row 1 has {expected}")
+            here, first = len(row["perturbed_answer"]), len(rows[0]["perturbed_answer"])
+            raise UserError(f"{name} row {number}: perturbed_answer has {here} answers, row 1 has {first}")
         try:
             answers = [*(row[field] for field in fields), *row["perturbed_answer"]]
             encoded.append(encode_answers(tokenizer, row["question"], answers))
@@ -198,7 +198,7 @@ def _reference_ratios(
     reference: Reference, keys: Mapping[str, str], settings: Mapping[str, Any], count: int
 ) -> list[float]:
     """Truth ratios of a reference after checking that it was evaluated on the same forget rows in the same way."""
-    found: Any = reference
+    values: Any = reference
     if isinstance(reference, Mapping):
         parts = {name: reference.get(name) or {} for name in ("truth_ratio", "rows", "settings")}
         if not all(isinstance(part, Mapping) for part in parts.values()) or "forget" not in parts["truth_ratio"]:
@@ -210,12 +210,12 @@ def _reference_ratios(
         for name in ("attention_mask", "truth_ratio"):
             if (theirs := parts["settings"].get(name, settings[name])) != settings[name]:
                 raise UserError(f"the reference was evaluated with {name} {theirs!r}, this run uses {settings[name]!r}")
-        found = parts["truth_ratio"]["forget"]
+        values = parts["truth_ratio"]["forget"]
     try:
-        ratios = [float(ratio) for ratio in found if not isinstance(ratio, str | bool)]
+        ratios = [float(ratio) for ratio in values if not isinstance(ratio, str | bool)]
     except (TypeError, ValueError):
         ratios = []
-    if not ratios or len(ratios) != len(found) or not np.isfinite(ratios).all():
+    if not ratios or len(ratios) != len(values) or not np.isfinite(ratios).all():
         raise UserError("the reference's truth ratios are not a list of finite numbers")
     if len(ratios) != count:
         raise UserError(f"the reference has {len(ratios)} truth ratios, the forget set {count} rows")

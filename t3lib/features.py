@@ -27,7 +27,17 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, code_key, content_key, lock, read_json, rows_key, sha256_file, write_json
+from t3lib.files import (
+    atomic_write,
+    code_key,
+    content_key,
+    lock,
+    read_json,
+    read_sealed,
+    rows_key,
+    sha256_file,
+    write_sealed,
+)
 from t3lib.models import check_ids, context_length, decoder_of, pad_id, weights_key, within_memory
 from t3lib.pooling import prefix_mean
 from t3lib.progress import progress_bar
@@ -222,9 +232,11 @@ def _cached(
             _explain_miss(cache, parts)
         with lock(folder / "lock"):
             if not _is_whole(whole, key):
-                _need(2 * gigabytes, folder)  # the shards, then the whole beside them
+                free = shutil.disk_usage(folder).free / 1e9
+                if free < 2 * gigabytes:  # the shards, then the whole beside them
+                    raise OSError(f"the disk has {free:.3g} GB left, {2 * gigabytes:.3g} are needed")
                 _fill(folder, counts, extract)
-                write_json(key, {**parts, "sha256": sha256_file(whole)})
+                write_sealed(key, {**parts, "x.bin": sha256_file(whole)})
             for shard in folder.glob("shard-*.safetensors"):
                 shard.unlink()
     except OSError as error:
@@ -271,20 +283,12 @@ def _shards(folder: Path, counts: Tensor) -> dict[int, Tensor]:
 
 def _is_whole(whole: Path, key: Path) -> bool:
     """Whether x.bin is there with the checksum that key.json names."""
-    try:
-        if read_json(key)["sha256"] == sha256_file(whole):
-            return True
-    except (UserError, OSError, KeyError, TypeError):
-        pass
+    facts = read_sealed(key)
+    if facts and whole.is_file() and facts["x.bin"] == sha256_file(whole):
+        return True
     if key.exists():
         log.warning("features: %s is damaged; extracting it again", whole)
     return False
-
-
-def _need(gigabytes: float, folder: Path) -> None:
-    free = shutil.disk_usage(folder).free / 1e9
-    if free < gigabytes:
-        raise OSError(f"the disk has {free:.3g} GB left, {gigabytes:.3g} are needed")
 
 
 def _explain_miss(cache: Path, parts: dict[str, Any]) -> None:

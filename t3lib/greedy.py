@@ -96,7 +96,7 @@ def tilted_greedy(
     drafts = greedy(model, prompts, **options) if drafts is None else drafts
     if not heads_of(tilts):  # a tempered base has the base's own greedy answer
         return [[list(draft) for draft in drafts] for _ in tilts]
-    scored = min(batch_tokens, default_batch_tokens(model.config.get_text_config().vocab_size))
+    scored = min(batch_tokens, default_batch_tokens(model))
     kept = verified(model, prompts, drafts, tilts, batch_tokens=scored, **common)
     results = [[list(draft) for draft in drafts] if head is None else begun for (head, _), begun in zip(tilts, kept)]
     for rank in sorted({head.rank for head in heads_of(tilts)}):  # heads of equal rank can be in one batch

@@ -7,6 +7,7 @@ the pooled state is the running mean of z = A h, and the partition function one 
 
 import copy
 import inspect
+import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,10 +20,11 @@ from torch import Tensor
 from t3lib.errors import UserError
 from t3lib.head import T3Head
 from t3lib.models import decoder_of
+from t3lib.pooling import mean_of, prefix_sums
 from t3lib.progress import progress_bar
 from t3lib.sampler import tilt_logits
 from t3lib.tofu import Example, collate, length_sorted
-from t3lib.wrapped import check_finite
+from t3lib.wrapped import HiddenStates, check_finite
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
 UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
@@ -54,9 +56,9 @@ class Positions:
             yield Positions(self.example[part], self.step[part], self.target[part], logits, z)
 
 
-def default_batch_tokens(vocab_size: int) -> int:
+def default_batch_tokens(model: Any) -> int:
     """Padded tokens a batch: 4096 for small vocabularies (measured best on a CPU), 2093 for Llama-3's 128,256."""
-    return min(max(2**28 // vocab_size, 512), 4096)
+    return min(max(2**28 // model.config.get_text_config().vocab_size, 512), 4096)
 
 
 def answer_losses(
@@ -165,24 +167,24 @@ def answer_positions(
     the "openunlearning" mask has holes. Any Hugging Face causal LM with a cache will do; heads need one whose
     `decoder_of` gives the final hidden state. UserError for an example without answer tokens.
     """
-    budget = batch_tokens or default_batch_tokens(model.config.get_text_config().vocab_size)
+    budget = batch_tokens or default_batch_tokens(model)
     members: dict[tuple[int, ...], list[int]] = {}
     for index, example in enumerate(examples):
         if len(example.ids) <= example.n_prompt:
             raise UserError(f"example {index + 1} has no answer tokens")
         members.setdefault(tuple(example.ids[: example.n_prompt]), []).append(index)
     prompts = list(members)
-    with _Runner(model, pad_id, heads, attention_mask, as_decoded) as runner:
-        for chosen in length_sorted([len(prompt) for prompt in prompts], budget):
-            prefix = runner.prefill([prompts[i] for i in chosen])
-            rows, indices = zip(*((row, index) for row, i in enumerate(chosen) for index in members[prompts[i]]))
-            answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
-            yield from prefix.first_positions(rows, indices, answers).chunks()
-            longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
-            for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
-                group = [longer[i] for i in batch]
-                inputs = ([values[i] for i in group] for values in (rows, indices, answers))
-                yield from runner.extend(prefix, *inputs).chunks()
+    runner = _Runner(model, pad_id, heads, attention_mask, as_decoded)
+    for chosen in length_sorted([len(prompt) for prompt in prompts], budget):
+        prefix = runner.prefill([prompts[i] for i in chosen])
+        rows, indices = zip(*((row, index) for row, i in enumerate(chosen) for index in members[prompts[i]]))
+        answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
+        yield from prefix.first_positions(rows, indices, answers).chunks()
+        longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
+        for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
+            group = [longer[i] for i in batch]
+            inputs = ([values[i] for i in group] for values in (rows, indices, answers))
+            yield from runner.extend(prefix, *inputs).chunks()
 
 
 @dataclass(frozen=True)
@@ -194,62 +196,52 @@ class _Prefix:
     mask: Tensor  # (P, width)
     position: Tensor  # (P,) of the first answer token
     logits: Tensor  # (P, V) that predict the first answer token
-    z_sum: Tensor | None  # (P, R) sum of the pooled projections over the shown tokens
-    shown: Tensor  # (P,) number of shown tokens
+    sums: Tensor | None  # (P, R + 1) `prefix_sums` of all heads' projections over the whole prompt
 
     def first_positions(self, rows: Sequence[int], indices: Sequence[int], answers: Sequence[list[int]]) -> Positions:
+        """Position 0 of answers (indices: of their examples), each to the prompt at its row."""
         device = self.logits.device
         row, example = torch.tensor(rows, device=device), torch.tensor(indices, device=device)
         target = torch.tensor([answer[0] for answer in answers], device=device)
-        z = None if self.z_sum is None else (self.z_sum / self.shown.clamp(min=1)[:, None])[row]
+        z = None if self.sums is None else mean_of(self.sums)[row]
         return Positions(example, torch.zeros_like(example), target, self.logits[row], z)
 
 
 class _Runner:
-    """The model with what its calls need; as a context it also listens to the final hidden states for the heads."""
+    """The model with what its calls need: padding, mask, and the heads that read its final hidden states."""
 
     def __init__(self, model: Any, pad_id: int, heads: Sequence[T3Head], attention_mask: str, as_decoded: bool) -> None:
         self.model, self.pad_id, self.heads = model, pad_id, heads
         self.attention_mask, self.as_decoded = attention_mask, as_decoded
         self.options = inspect.signature(model.forward).parameters
-        self.hidden: list[Tensor] = []
-
-    def __enter__(self) -> "_Runner":
-        listen = lambda _module, _inputs, output: self.hidden.append(output[0])  # noqa: E731
-        self.hook = decoder_of(self.model).register_forward_hook(listen) if self.heads else None
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.hook is not None:
-            self.hook.remove()
 
     def forward(self, ids: Tensor, position_ids: Tensor, **kwargs: Any) -> tuple[Any, Tensor | None]:
         """One call of the model: its output, and z (B, L, R) of all heads when there are any."""
         if "position_ids" in self.options:
             kwargs["position_ids"] = position_ids
-        output = self.model(input_ids=ids, use_cache=True, **kwargs)
         if not self.heads:
-            return output, None
-        hidden = self.hidden.pop()
+            return self.model(input_ids=ids, use_cache=True, **kwargs), None
+        states = HiddenStates(threading.get_ident())
+        with decoder_of(self.model).register_forward_hook(states):
+            output = self.model(input_ids=ids, use_cache=True, **kwargs)
+        hidden = states.take()
         return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
 
     def prefill(self, prompts: Sequence[Sequence[int]]) -> _Prefix:
+        """Read the prompts, left-padded into one batch."""
         examples = [Example(list(prompt), len(prompt)) for prompt in prompts]
         batch = collate(examples, self.pad_id, self.attention_mask, side="left")
         ids, mask = (batch[name].to(self.model.device) for name in ("input_ids", "attention_mask"))
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
-        shown = mask.sum(-1)
         if self.as_decoded:
-            position_ids = (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
+            start, position_ids = mask.sum(-1), (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
         else:
-            position_ids = (torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - lengths)[:, None]).clamp(0)
+            start, width = lengths, ids.shape[1]
+            position_ids = (torch.arange(width, device=ids.device) - (width - lengths)[:, None]).clamp(0)
         keep = {"logits_to_keep": 1} if "logits_to_keep" in self.options else {}
         output, z = self.forward(ids, position_ids, attention_mask=mask, **keep)
-        # Padding is replaced, not multiplied by 0: attention over nothing may leave NaN there.
-        # cumsum adds in order; sum's order, and so its last digits, would depend on how many heads are side by side.
-        z_sum = None if z is None else z.masked_fill(mask[..., None] == 0, 0).cumsum(1)[:, -1]
-        start = shown if self.as_decoded else lengths
-        return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], z_sum, shown)
+        sums = None if z is None else prefix_sums(z, mask)[:, -1]
+        return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], sums)
 
     def extend(
         self, prefix: _Prefix, rows: Sequence[int], indices: Sequence[int], answers: Sequence[list[int]]
@@ -268,9 +260,8 @@ class _Runner:
             attention_mask=torch.cat([prefix.mask[row], mask], dim=1),
             past_key_values=_select(prefix.cache, row),
         )
-        if z is not None and prefix.z_sum is not None:
-            z_sum = prefix.z_sum[row, None] + z.masked_fill(mask[..., None] == 0, 0).cumsum(1)
-            z = (z_sum / (prefix.shown[row, None] + mask.cumsum(1)).clamp(min=1)[..., None])[real]
+        if z is not None and prefix.sums is not None:
+            z = mean_of(prefix.sums[row, None] + prefix_sums(z, mask))[real]
         steps = (step + 1).expand_as(ids)[real]
         return Positions(example[:, None].expand_as(ids)[real], steps, target[real], output.logits[real], z)
 

@@ -115,22 +115,20 @@ def tr_plus(ratio: ArrayLike) -> NDArray[np.float64]:
     return np.maximum(0.0, 1 - np.asarray(ratio, dtype=float))
 
 
-@cache
-def _stem(word: str) -> str:
-    return _porter().stem(word)
-
-
-@cache
-def _porter() -> Any:
-    from nltk.stem.porter import PorterStemmer  # takes seconds to import, and only ROUGE needs it
-
-    return PorterStemmer()
-
-
-class _CachedStemmer:
+class _Stemmer:
     """Porter's stemmer as rouge_score calls it, each distinct word stemmed once."""
 
-    stem = staticmethod(_stem)
+    @staticmethod
+    @cache
+    def porter() -> Any:
+        from nltk.stem.porter import PorterStemmer  # takes seconds to import, and only ROUGE needs it
+
+        return PorterStemmer()
+
+    @staticmethod
+    @cache
+    def stem(word: str) -> str:
+        return _Stemmer.porter().stem(word)
 
 
 def rouge_l_recall(answer: str, generation: str) -> float:
@@ -139,7 +137,7 @@ def rouge_l_recall(answer: str, generation: str) -> float:
     Equal to rouge_score's RougeScorer(["rougeL"], use_stemmer=True) with its own tokenisation; the longest common
     subsequence is counted in the bits of one integer (Hyyrö, 2004) instead of a table, which is what makes it fast.
     """
-    target, words = (tokenize.tokenize(text, _CachedStemmer) for text in (answer, generation))
+    target, words = (tokenize.tokenize(text, _Stemmer) for text in (answer, generation))
     if not target or not words:
         return 0.0
     places: dict[str, int] = {}
