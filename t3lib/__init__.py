@@ -6,9 +6,10 @@ Letters: B batch, L length, V vocabulary, d hidden size, h rank of the head, N a
 temperature; γ the forget proportion of the population, μ of the training sample. In names, logp_ are log-probabilities,
 p_ probabilities, logit_ logits and logf_ the log of the classifier's tilt.
 
-Reading order:  tofu (rows, prompts), models (loading) → head, pooling, features, classifier (f and how it is fitted)
-→ wrapped, sampler, artefact (generating; saving) → unlearning (all of it in one call)
-→ likelihood, greedy, metrics, evaluation (scores, texts, Forget Quality) → results (run files).
+Reading order:  names, errors, files, settings (what all use) → tofu (rows, prompts), models (loading)
+→ head, pooling, features, classifier (f and how it is fitted) → wrapped, sampler, artefact (generating; saving)
+→ unlearning (all of it in one call) → likelihood, greedy, metrics, evaluation (scores, texts, Forget Quality)
+→ results (run files). The rooms beside them (baselines, theory, …) use the method; the method uses no room.
 
 Equations of the paper:
     Eq. 1 population mixture        theory.GaussianMixture

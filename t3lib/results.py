@@ -33,6 +33,7 @@ RUN_KEYS = (
     *("peak_memory_bytes", "metrics", "truth_ratio", "records", "parameters", "provenance"),
 )
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # every folder of an absolute path, up to its last name
+_WITHOUT_FOLDERS = ("error", "hyper", "parameters", "provenance")
 _PACKAGES = ("t3lib", "torch", "transformers", "peft", "accelerate", "numpy", "scipy", "pandas", "rouge-score")
 
 
@@ -58,8 +59,7 @@ def write_run(folder: str | Path, run: Mapping[str, Any]) -> Path:
     _check(run, "run")
     if run["status"] == "ok" and (missing := [name for name in METRICS if name not in (run["metrics"] or {})]):
         raise UserError(f"run: metrics has no {', '.join(missing)}")
-    body = {key: _rounded(run[key]) for key in run if key != "sha256"}
-    body |= {key: _without_folders(body[key]) for key in ("error", "hyper", "parameters", "provenance")}
+    body = {key: _plain(run[key], folders=key not in _WITHOUT_FOLDERS) for key in run if key != "sha256"}
     path = Path(folder) / f"{name_of(run)}.json"
     body["sha256"] = _seal(body)
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in body.items())
@@ -112,9 +112,7 @@ def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     return frame
 
 
-def provenance(
-    *, model: Any = "", data: Any = "", parameters: Mapping[str, Any] | None = None, model_revision: str | None = None
-) -> dict[str, Any]:
+def provenance(*, model: Any = "", data: Any = "", parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Where numbers come from: git commit, versions, device, threads, date, model and data by name and content.
 
     `model` is a Hub id, a folder or a loaded model; `data` is "builtin", "hub", a folder or rows. A folder is recorded
@@ -127,7 +125,7 @@ def provenance(
     cpu = f"cpu {platform.machine()}, {os.cpu_count()} cores"
     config = getattr(model, "config", None)
     name = Path(model if config is None else config._name_or_path)
-    revision = model_revision or getattr(config, "_commit_hash", None)
+    revision = getattr(config, "_commit_hash", None)
     if not revision and name.name and name.is_dir():
         revision = model_identity(name)
     if isinstance(data, Mapping):
@@ -144,7 +142,7 @@ def provenance(
         "data": source,
         "threads": torch.get_num_threads() if torch is not None else 1,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        **({"parameters": _without_folders(_rounded(parameters))} if parameters else {}),
+        **({"parameters": _plain(parameters, folders=False)} if parameters else {}),
     }
 
 
@@ -206,24 +204,18 @@ def _seal(run: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
-def _rounded(value: Any) -> Any:
+def _plain(value: Any, *, folders: bool = True) -> Any:
+    """JSON of any value: 9 significant digits, null for what is not finite; folders=False cuts absolute paths short."""
     if isinstance(value, Mapping):
-        return {str(key): _rounded(item) for key, item in value.items()}
+        return {str(key): _plain(item, folders=folders) for key, item in value.items()}
     if hasattr(value, "tolist"):  # numpy arrays and scalars
-        return _rounded(value.tolist())
+        return _plain(value.tolist(), folders=folders)
     if isinstance(value, list | tuple):
-        return [_rounded(item) for item in value]
+        return [_plain(item, folders=folders) for item in value]
     if isinstance(value, float):
         return float(f"{value:.9g}") if math.isfinite(value) else None
-    return str(value) if isinstance(value, Path) else value
-
-
-def _without_folders(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _without_folders(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_without_folders(item) for item in value]
-    return _ABSOLUTE.sub("", value) if isinstance(value, str) else value
+    value = str(value) if isinstance(value, Path) else value
+    return _ABSOLUTE.sub("", value) if isinstance(value, str) and not folders else value
 
 
 def _git_state() -> tuple[str | None, bool | None]:

@@ -140,7 +140,7 @@ OWN_STEPS = 1000  # the paper's 100 epochs are 700 and 1300 steps on TOFU's spli
 OWN_WARMUP = 0.1  # share of the steps in which the learning rate rises
 OWN_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 
-DEFAULTS: dict[str, dict[str, Any]] = {name: LOOP | own for name, own in BASELINES.items()} | {"T3": T3}
+DEFAULTS: dict[str, dict[str, Any]] = {name: LOOP | special for name, special in BASELINES.items()} | {"T3": T3}
 
 
 def settings_of(method: str, changes: Mapping[str, Any], where: str | None = None) -> dict[str, Any]:

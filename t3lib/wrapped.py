@@ -151,12 +151,10 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
             starts = packed_starts(position_ids, attention_mask, cached=bool(use_cache) or past_key_values is not None)
             use_cache = use_cache if starts is None else False
             prepared = self.step_inputs(attention_mask, tokens)
-        inputs = dict(input_ids=input_ids, position_ids=position_ids, inputs_embeds=inputs_embeds, use_cache=use_cache)
-        inputs = {name: value for name, value in (inputs | kwargs).items() if value is not None}
-        inputs["logits_to_keep"] = logits_to_keep
-        context = dict(attention_mask=attention_mask, past_key_values=past_key_values)
-        known = {name: value for name, value in context.items() if value is not None}
-        outputs, hidden = self.base_forward(**inputs, **known)
+        inputs = present(input_ids=input_ids, position_ids=position_ids, inputs_embeds=inputs_embeds)
+        inputs |= present(use_cache=use_cache, logits_to_keep=logits_to_keep, **kwargs)
+        context = present(attention_mask=attention_mask, past_key_values=past_key_values)
+        outputs, hidden = self.base_forward(**inputs, **context)
         cache = past_key_values if past_key_values is not None else getattr(outputs, "past_key_values", None)
         outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, starts, inputs)
         if not called_by_generate and not torch.compiler.is_compiling():
@@ -210,6 +208,11 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     init_continuous_batching = continuous_batching_context_manager = generate_batch
 
 
+def present(**values: Any) -> dict[str, Any]:
+    """The values that are not None."""
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def exact_generation_config(base: PreTrainedModel) -> GenerationConfig:
     """Greedy by default; with do_sample=True the model's own distribution, untruncated. Token ids are the base's."""
     ids = {name: getattr(base.generation_config, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
@@ -245,10 +248,10 @@ def vocabulary(base: PreTrainedModel) -> int:
 
 def input_length(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> int:
     """L of input_ids (B, L) or inputs_embeds (B, L, d); UserError when neither is given."""
-    given = input_ids if input_ids is not None else inputs_embeds
-    if given is None or given.ndim < 2:
+    inputs = input_ids if input_ids is not None else inputs_embeds
+    if inputs is None or inputs.ndim < 2:
         raise UserError("give input_ids (B, L) or inputs_embeds (B, L, d)")
-    return given.shape[1]
+    return inputs.shape[1]
 
 
 def last_tokens(values: Tensor, keep: int | Tensor) -> Tensor:

@@ -63,9 +63,9 @@ class ULDForCausalLM(WrappedCausalLM):
         self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, starts: Tensor | None, inputs: dict[str, Any]
     ) -> Tensor:
         """`subtract_logits` of the assistant's logits on the same tokens, whose keys and values `cache` then holds."""
-        own = None if cache is None else self._attach(cache)
-        helped = self.assistant(**inputs, **prepared, past_key_values=own)
-        return subtract_logits(logits, helped.logits, self.strength)
+        assistants_cache = None if cache is None else self._attach(cache)
+        outputs = self.assistant(**inputs, **prepared, past_key_values=assistants_cache)
+        return subtract_logits(logits, outputs.logits, self.strength)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Refused: the base is not ours to save, and the assistant saves itself (PEFT: its LoRA alone)."""
@@ -82,8 +82,8 @@ class ULDForCausalLM(WrappedCausalLM):
         cache = prepared.get("past_key_values")
         if cache is not None and cache.is_compileable:  # before compiled code sees the cache, and before it makes masks
             inputs["past_key_values"] = self._attach(cache)
-            helped = self.assistant.prepare_inputs_for_generation(input_ids, *args, **inputs)
-            attention_mask = helped.get("attention_mask")
+            of_assistant = self.assistant.prepare_inputs_for_generation(input_ids, *args, **inputs)
+            attention_mask = of_assistant.get("attention_mask")
         prepared["prepared"] = self.step_inputs(attention_mask, input_ids.shape[1])
         return prepared
 
@@ -94,13 +94,13 @@ class ULDForCausalLM(WrappedCausalLM):
             config = self.assistant.config.get_text_config(decoder=True)
             if cache.is_compileable:
                 longest = max(getattr(layer, "max_cache_len", 0) for layer in cache.layers)
-                own: Cache = StaticCache(config=config, max_cache_len=longest)
+                layers: Cache = StaticCache(config=config, max_cache_len=longest)
             else:
-                own = DynamicCache(config=config)
+                layers = DynamicCache(config=config)
                 if any(getattr(layer, "record_past", False) for layer in cache.layers):
-                    own.activate_past_recording()  # sliding windows must be able to give drafted tokens back
+                    layers.activate_past_recording()  # sliding windows must be able to give drafted tokens back
             start = len(cache.layers) + 1
-            cache.layers.extend([AssistantMark(id(self.assistant)), *own.layers])
+            cache.layers.extend([AssistantMark(id(self.assistant)), *layers.layers])
         return Cache(layers=cache.layers[start:])
 
     def check_cache(self, cache: Any) -> None:

@@ -84,7 +84,13 @@ def unlearn_baseline(
     if settings.get("retain_loss") == "kl":
         retain_loss = kl_to_original
     needs = parameters_of(forget_loss) | parameters_of(retain_loss)
-    _check(method, settings, model, original, len(forget), len(retain), idk if "logp_idk" in needs else [""])
+    _check(method, settings, model, original)
+    if not forget:
+        raise UserError("the forget set has no rows")
+    if len(forget) > len(retain):
+        raise UserError(f"the forget set has {len(forget)} rows, more than the {len(retain)} of the retain set")
+    if "logp_idk" in needs and not idk:
+        raise UserError(f'{method} needs "I don\'t know" answers: the data has no idontknow file')
     k, pad = settings.get("k"), pad_id(tokenizer)
     rows = {"forget": tofu.encode_rows(tokenizer, forget), "retain": tofu.encode_rows(tokenizer, retain)}
 
@@ -143,21 +149,7 @@ def unlearn_baseline(
     return trained, log | {"trainable": trainable, "hyper": settings, "batches": seen}
 
 
-def _check(
-    method: str,
-    settings: Mapping[str, Any],
-    model: Any,
-    original: Any,
-    n_forget: int,
-    n_retain: int,
-    idk: Sequence[str] | None,
-) -> None:
-    if n_forget > n_retain:
-        raise UserError(f"the forget set has {n_forget} rows, more than the {n_retain} of the retain set")
-    if n_forget == 0:
-        raise UserError("the forget set has no rows")
-    if not idk:
-        raise UserError(f'{method} needs "I don\'t know" answers: the data has no idontknow file')
+def _check(method: str, settings: Mapping[str, Any], model: Any, original: Any) -> None:
     if not (settings["alpha_f"] or settings.get("alpha_r")):
         raise UserError(f"{method}: alpha_f and alpha_r are both 0, so there is nothing to learn")
     if getattr(model, "is_quantized", False):

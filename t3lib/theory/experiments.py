@@ -24,6 +24,7 @@ from t3lib.theory.quadrature import Array
 LAMBDAS = 10.0 ** np.arange(-10, 0.25, 0.5)  # half-decades; a floor of 1e-6 binds when v_f is small and n large
 V_F = (1e-6, 1e-3, 1.0)
 N = (25, 50, 100, 200, 400)
+SEARCH_TRIALS = 10  # data sets on which λ is chosen
 TEMPERATURES = np.linspace(1.0, 3.0, 9)  # the paper's range in steps of 0.25
 COLUMNS = ["experiment", "v_f", "n", "T", "method"] + [
     f"{side}_{what}" for side in ("retain", "forget") for what in ("error", "se", "median")
@@ -60,10 +61,10 @@ def select_lambda(mixture: GaussianMixture, z: Array, s: Array, lambdas: ArrayLi
     return float(grid[np.argmin(risk)])
 
 
-def cell(mixture: GaussianMixture, n: int, trials: int = 200, seed: int = 0, search_trials: int = 10) -> Cell:
-    """λ search on `search_trials` data sets, then `trials` fresh ones; the draws depend on (seed, n) alone."""
+def cell(mixture: GaussianMixture, n: int, trials: int = 200, seed: int = 0) -> Cell:
+    """λ chosen on `SEARCH_TRIALS` data sets, then `trials` fresh ones; the draws depend on (seed, n) alone."""
     rng = np.random.default_rng((seed, n))
-    lam = select_lambda(mixture, *sample(mixture, n, search_trials, rng))
+    lam = select_lambda(mixture, *sample(mixture, n, SEARCH_TRIALS, rng))
     z, s = sample(mixture, n, trials, rng)
     phi = fit_logistic(z, s, lam)
     return Cell(mixture, lam, z, s, phi, np.asarray(mixture.excess_risk(phi)))
@@ -85,22 +86,20 @@ def experiments(
     T: ArrayLike = TEMPERATURES,
     trials: int = 200,
     seed: int = 0,
-    gamma: float = 0.1,
-    second_v_f: float = 1e-3,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Experiment 1 at every n of n_first, Experiment 2 at every n of n_second: (errors, cells).
 
     errors has the columns of the table `synthetic`; cells one row a (v_f, n): lam, delta_mean, delta_median,
     single_class (share of data sets with one class only). A cell both experiments need is computed once.
     """
-    wanted = [(1, v, n) for n in n_first for v in v_f] + [(2, second_v_f, n) for n in n_second]
+    wanted = [(1, v, n) for n in n_first for v in v_f] + [(2, GaussianMixture.v_f, n) for n in n_second]
     if not wanted:
         raise UserError("n_first and n_second are both empty: nothing to run")
     done: dict[tuple[float, int], pd.DataFrame] = {}
     cells, tables = [], []
     for experiment, v, n in wanted:
         if (v, n) not in done:
-            here = cell(GaussianMixture(gamma=gamma, v_f=v), n, trials, seed)
+            here = cell(GaussianMixture(v_f=v), n, trials, seed)
             errors = here.mixture.errors_by_method(here.phi, T, METHODS)
             arrays = {way: (np.asarray(retain), np.asarray(forget)) for way, (retain, forget) in errors.items()}
             done[v, n] = summarise(arrays, T)
@@ -148,8 +147,8 @@ def best_temperature(table: pd.DataFrame) -> pd.DataFrame:
     return rows[[*keys, "T", "forget_error", "retain_error"]].reset_index(drop=True)
 
 
-def example(n: int = 25, v_f: float = 1e-3, trials: int = 200, seed: int = 0) -> tuple[Cell, int]:
-    """The cell of Figures 4 and 5 and the trial to show: two classes, excess risk nearest to the cell's median."""
-    here = cell(GaussianMixture(v_f=v_f), n, trials, seed)
+def example(trials: int = 200, seed: int = 0) -> tuple[Cell, int]:
+    """The cell of Figures 4 and 5 (n = 25, v_f = 1e-3), and the trial to show: two classes, δ nearest to the median."""
+    here = cell(GaussianMixture(), 25, trials, seed)
     distance = np.where(here.s.min(axis=1) < here.s.max(axis=1), np.abs(here.delta - np.median(here.delta)), np.inf)
     return here, int(np.argmin(distance))

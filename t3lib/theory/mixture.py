@@ -89,9 +89,9 @@ class GaussianMixture:
         return 1.0 + sum(g * (m**2 + v + m**4 + 6 * m**2 * v + 3 * v**2) for g, m, v in parts)
 
     # ---- quadrature ------------------------------------------------------------------------------------------------
-    def edges(self, T: float = 1.0, reach: float = 10.0) -> Array:
-        """Panel edges for integrals of p^(1/T), p_r, p_f and f*: `reach` tempered standard deviations either side."""
-        spans = [(m, reach * np.sqrt(T * v), np.sqrt(v)) for m, v in ((self.mu_r, self.v_r), (self.mu_f, self.v_f))]
+    def edges(self, T: float = 1.0) -> Array:
+        """Panel edges for integrals of p^(1/T), p_r, p_f and f*: ten tempered standard deviations either side."""
+        spans = [(m, 10 * np.sqrt(T * v), np.sqrt(v)) for m, v in ((self.mu_r, self.v_r), (self.mu_f, self.v_f))]
         lo, hi = min(m - r for m, r, _ in spans), max(m + r for m, r, _ in spans)
         panels = [np.linspace(m - r, m + r, 1 + int(np.ceil(r / s))) for m, r, s in spans]  # two sd a panel
         return np.unique(np.concatenate([*panels, quadrature.pole_edges(self.phi_star[None], lo, hi)[0]]))

@@ -5,18 +5,20 @@ bound holds when error ≤ value, a lower one (Theorem 3.5, Lemma A.2) when erro
 """
 
 from collections.abc import Iterator, Sequence
+from itertools import product
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
 from t3lib import theory
-from t3lib.theory.experiments import V_F, sample, select_lambda
+from t3lib.theory.experiments import SEARCH_TRIALS, V_F, sample, select_lambda
 from t3lib.theory.mixture import GaussianMixture
 from t3lib.theory.quadrature import Array
 
 LOWER = ("Theorem 3.5", "Lemma A.2")
 GAMMAS = (0.02, 0.1, 0.3)
+N = 50  # samples of a data set
 COLUMNS = ["bound", "gamma", "v_f", "T", "k", "tau", "delta", "value", "error", "holds"]
 ROUNDING = 1e-9  # relative: equality cases (the witness) differ by rounding alone
 
@@ -25,18 +27,17 @@ def bounds_table(
     gammas: Sequence[float] = GAMMAS,
     v_f: Sequence[float] = V_F,
     T: Sequence[float] = (1.0, 1.5, 2.0, 3.0),
-    n: int = 50,
     classifiers: int = 5,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One row a bound, mixture, temperature and classifier, each fitted to n samples with a λ tuned as in Appendix E.
+    """One row a bound, mixture, temperature and classifier, each fitted to `N` samples with a λ tuned as in Appendix E.
 
     Theorems 3.7 and 3.8 are taken at the τ that solves their mean-value equality, 3.7 with k = T + 1; the witness of
     Theorem 3.5 lives on uniform densities with the mixture's peak and the fitted classifiers' δ. Proposition C.1 bounds
     a mean, so it has one row a mixture: the mean excess risk of 200 fits at its own λ.
     """
     frames = []
-    for mixture, phi, rng in _fitted(gammas, v_f, n, classifiers, seed):
+    for mixture, phi, rng in _fitted(gammas, v_f, classifiers, seed):
         gamma, peak, delta = mixture.gamma, mixture.peak_forget(), np.asarray(mixture.excess_risk(phi))
         retain, forget = mixture.errors(phi, 1.0)
         lower, leak = theory.forget_lower_bound(delta, gamma, peak), theory.witness(delta, gamma, peak).forget_error
@@ -52,10 +53,10 @@ def bounds_table(
             stars = theory.tau_star_forget(mixture, t), theory.tau_star_retain(mixture, phi, t)
             rows += _tempered(mixture, phi, delta, t, *stars)
         norm, moment = float(np.linalg.norm(mixture.phi_star)), mixture.second_moment()
-        lam = float(theory.logistic_lambda(norm, moment, n))
-        mean = np.mean(mixture.excess_risk(theory.fit_logistic(*sample(mixture, n, 200, rng), lam)))
-        value = theory.bound_logistic_excess_risk(norm, moment, n)
-        rows.append(_rows(f"Proposition C.1, n = {n}", [mean], value, mean))
+        lam = float(theory.logistic_lambda(norm, moment, N))
+        mean = np.mean(mixture.excess_risk(theory.fit_logistic(*sample(mixture, N, 200, rng), lam)))
+        value = theory.bound_logistic_excess_risk(norm, moment, N)
+        rows.append(_rows(f"Proposition C.1, n = {N}", [mean], value, mean))
         frames.append(pd.concat(rows).assign(gamma=gamma, v_f=mixture.v_f))
     return _judged(frames)
 
@@ -64,7 +65,6 @@ def fixed_tau_table(
     gammas: Sequence[float] = GAMMAS,
     v_f: Sequence[float] = V_F,
     T: Sequence[float] = (1.5, 2.0, 3.0),
-    n: int = 50,
     classifiers: int = 5,
     seed: int = 0,
 ) -> pd.DataFrame:
@@ -73,7 +73,7 @@ def fixed_tau_table(
     The theorems promise their bounds "for some τ" alone, so a row may say that its bound does not hold.
     """
     frames = []
-    for mixture, phi, _ in _fitted(gammas, v_f, n, classifiers, seed):
+    for mixture, phi, _ in _fitted(gammas, v_f, classifiers, seed):
         delta = np.asarray(mixture.excess_risk(phi))
         rows = [row for t in T for tau in (1.0, t) for row in _tempered(mixture, phi, delta, t, tau, tau)]
         frames.append(pd.concat(rows).assign(gamma=mixture.gamma, v_f=mixture.v_f))
@@ -81,14 +81,13 @@ def fixed_tau_table(
 
 
 def _fitted(
-    gammas: Sequence[float], v_f: Sequence[float], n: int, classifiers: int, seed: int
+    gammas: Sequence[float], v_f: Sequence[float], classifiers: int, seed: int
 ) -> Iterator[tuple[GaussianMixture, Array, np.random.Generator]]:
     """Each mixture with classifiers fitted to it, and the generator that drew their data."""
-    for gamma in gammas:
-        for v in v_f:
-            mixture, rng = GaussianMixture(gamma=gamma, v_f=v), np.random.default_rng((seed, n))
-            lam = select_lambda(mixture, *sample(mixture, n, 10, rng))
-            yield mixture, theory.fit_logistic(*sample(mixture, n, classifiers, rng), lam), rng
+    for gamma, v in product(gammas, v_f):
+        mixture, rng = GaussianMixture(gamma=gamma, v_f=v), np.random.default_rng((seed, N))
+        lam = select_lambda(mixture, *sample(mixture, N, SEARCH_TRIALS, rng))
+        yield mixture, theory.fit_logistic(*sample(mixture, N, classifiers, rng), lam), rng
 
 
 def _tempered(
