@@ -79,15 +79,14 @@ class Gap(NamedTuple):
         return int(np.sign(self.value)) if abs(self.value) > self.needed * (self.se or 0.0) else 0
 
     def __str__(self) -> str:
-        least = (
-            "spread not known" if self.se is None else f"s.e. {self.se:.3f}, a lead from {self.needed * self.se:.3f}"
-        )
-        return f"{self.value:+.3f} ({least})"
+        if self.se is None:
+            return f"{self.value:+.3f} (spread not known)"
+        return f"{self.value:+.3f} (s.e. {self.se:.3f}, a lead from {self.needed * self.se:.3f})"
 
 
-def score(tables: Tables, split: str, method: str, column: str) -> float:
-    """The mean in Table 1, nan where there is none."""
-    return next(iter(tables.numbers("tofu", split, method, column)), float("nan"))
+def score(tables: Tables, split: str, method: str, column: str, table: str = "tofu") -> float:
+    """The mean in Table 1 or another, nan where there is none."""
+    return next(iter(tables.numbers(table, split, method, column)), float("nan"))
 
 
 def gap(tables: Tables, split: str, a: str, b: str, column: str) -> Gap:
@@ -100,12 +99,6 @@ def gap(tables: Tables, split: str, a: str, b: str, column: str) -> Gap:
     variance = sum(v for v, _ in parts)
     freedom = variance**2 / sum(v**2 / df for v, df in parts) if variance else 1.0
     return Gap(value, float(np.sqrt(variance)), float(student.isf(LEVEL, freedom)))
-
-
-def seed_sd(tables: Tables, split: str, method: str, column: str) -> float:
-    """Standard deviation over seeds in Table 4 (n − 1); nan with fewer than two."""
-    seeds = tables.numbers("tofu_per_seed", split, method, column)
-    return float(np.std(seeds, ddof=1)) if len(seeds) > 1 else float("nan")
 
 
 def joined(parts: Sequence[Finding]) -> Finding:

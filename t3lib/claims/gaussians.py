@@ -53,8 +53,7 @@ def _four_ways(tables: Tables, experiment: int | None, check: Check) -> Finding:
 
 
 def _headline(rows: pd.DataFrame) -> int:
-    sizes = set(rows["n"])
-    return HEADLINE if HEADLINE in sizes else int(min(sizes))
+    return HEADLINE if HEADLINE in set(rows["n"]) else int(rows["n"].min())
 
 
 def in_experiment_1(check: Check) -> Callable[[Tables], Finding]:

@@ -342,6 +342,20 @@ def test_what_fails_here_holds_where_the_numbers_say_so(planted, table):
     assert "sharpening-on-tofu@here" not in planted("ablations", coarse).index  # three values of w are no fine grid
 
 
+def test_costs_are_compared_in_the_same_loop(planted, table):
+    """The paper's own Table 3 has ULD below T3 in the loop that it calls a fair comparison."""
+    rows = table.set_index("id")
+    assert rows.loc["fraction-of-cost", "printed"] == "no" and "ULD 63.7 s" in rows.loc["fraction-of-cost", "numbers"]
+    assert rows.loc["small-fraction-of-time", "printed"] == "yes"
+    assert "fraction-of-cost@here" not in rows.index, "naive T3 did not run"
+    for seconds, verdict in ((1.0, names.HOLDS), (100.0, names.FAILS)):
+
+        def naive(frame, seconds=seconds):
+            frame.loc[frame["method"] == "T3 (naive)", "train_s"] = seconds
+
+        assert planted("runtime", naive).loc["fraction-of-cost@here", "verdict"] == verdict
+
+
 def test_the_summary_counts_and_tells_five_sentences(table):
     text = verdicts.summary(table)
     main = table[~table["id"].str.endswith("@here")]
