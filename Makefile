@@ -1,10 +1,11 @@
 # make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  a first look, a few minutes
 # make test             pytest, then nbval on the notebooks (smoke parameters)   make faults         kill -9 and friends
+# make site             all results pages and executed notebooks as static files in build/site
 PYTHON ?= python3
 PROFILE ?= cpu
 BIN = .venv/bin
 
-.PHONY: results test faults browser-test lint clean
+.PHONY: results test faults browser-test site lint clean
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS))
 
@@ -30,6 +31,9 @@ faults: .venv/ready
 
 browser-test: .venv/ready
 	$(BIN)/pytest tests/browser.py
+
+site: .venv/ready
+	$(BIN)/python -m t3lib.report.site build/site
 
 lint: .venv/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy t3lib

@@ -5,9 +5,13 @@ import json
 import re
 
 import nbformat
+import papermill
 import pytest
 import yaml
 from conftest import ROOT
+from fabricate import fabricate_all, fabricate_data
+
+from t3lib import results
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXPECTED = [
@@ -119,3 +123,78 @@ def test_a_planted_wrong_number_fails_the_check_cell(tmp_path):
         wrong["metrics"][metric] += 0.01
         with pytest.raises(AssertionError):
             exec(check, scope | {"runs": [wrong]})
+
+
+# The pictures of executed copies -------------------------------------------------------------------------------------
+
+
+def source_of(cell):
+    return "".join(cell["source"]).strip()
+
+
+def code_below_parameters(notebook):
+    """Texts of the code cells, without the parameters and what papermill injects below them."""
+    cells = code_cells(notebook)
+    return [
+        source_of(cell)
+        for cell in cells
+        if not {"parameters", "injected-parameters"} & {*cell.metadata.get("tags", [])}
+    ]
+
+
+def without_picture(executed):
+    """The cells that call `render.show` at their top level and have no picture among their outputs."""
+    found = []
+    for cell in code_cells(executed):
+        shows = [node for node in ast.parse(source_of(cell)).body if "render.show(" in ast.unparse(node)]
+        sure = any(isinstance(node, ast.Expr | ast.For) for node in shows)
+        if sure and not any(key.startswith("image/") for output in cell.outputs for key in output.get("data", {})):
+            found.append(source_of(cell))
+    return found
+
+
+EXECUTED = sorted((ROOT / "results").glob("*/notebooks/*.ipynb"))
+
+
+@pytest.mark.parametrize("path", EXECUTED, ids=lambda path: f"{path.parents[1].name}/{path.stem}")
+def test_committed_copies_show_their_figures(path):
+    executed = nbformat.read(path, 4)
+    today = nbformat.read(ROOT / "notebooks" / f"{path.stem.split('--')[0]}.ipynb", 4)
+    if code_below_parameters(executed) != code_below_parameters(today):
+        pytest.skip("an older copy: made before the notebook's code changed")
+    assert not without_picture(executed)
+
+
+def test_notebooks_without_a_model_show_their_figures_when_executed(tmp_path):
+    """01 and 05 live, small; the notebooks that train show theirs through the same `render.show`."""
+
+    for run in fabricate_all(seeds=(1, 2)):
+        results.write_run(tmp_path / "runs", run)
+    results.write_data(tmp_path, fabricate_data())
+    small = {"n_behind": [25], "n_second": [25, 50], "v_f": [1e-6, 1.0], "trials": 4, "t_step": 0.5}
+    for name, parameters in (("01_synthetic_theory", small), ("05_paper_tables", {"profile": "fabricated"})):
+        executed = papermill.execute_notebook(
+            ROOT / "notebooks" / f"{name}.ipynb",
+            tmp_path / f"{name}.ipynb",
+            parameters | {"out": str(tmp_path)},
+            cwd=ROOT,
+            progress_bar=False,
+        )
+        assert "render.show(" in "".join(code_below_parameters(executed))
+        assert not without_picture(executed), name
+        for cell in code_cells(executed):
+            for output in cell.outputs:
+                assert "<Figure size" not in str(output.get("data", {}).get("text/plain", ""))
+
+
+def test_a_text_in_place_of_a_picture_is_found():
+    """What the notebooks once printed: a figure's text, or the path that it was saved to."""
+    show = "render.show(plots.per_seed(frame), figures / 'per_seed.svg')"
+    picture = nbformat.v4.new_output(
+        "display_data", {"image/png": "aGk=", "text/plain": "<IPython.core.display.Image>"}
+    )
+    text = nbformat.v4.new_output("execute_result", {"text/plain": "<Figure size 680x240 with 3 Axes>"})
+    stream = nbformat.v4.new_output("stream", text="results/cpu/figures/per_seed.svg")
+    for outputs, good in (([picture], True), ([text], False), ([stream], False), ([], False)):
+        cell = nbformat.v4.new_code_cell(show, outputs=outputs)
+        assert (without_picture(nbformat.v4.new_notebook(cells=[cell])) == []) is good

@@ -41,19 +41,21 @@ STORY = (  # the answers come after the first part, the claims after the last
     ),
     Part("audit", "The audit", ("audit*", "leak*"), ("audit", "leak")),
     Part("costs", "What it costs", ("runtime", "cost_*"), ("runtime", "parameters"), ("benchmarks*",)),
-    Part("choices", "T3's other choices", (), ("ablations",)),
+    Part("choices", "T3's other choices", ("ablations",), ("ablations",)),
     Part("theory", "The theory, computed",
         ("architecture", "figure*", "bounds", "slopes"), (), ("synthetic*", "bounds"),
     ),
 )  # fmt: skip
 
 
-def write(folder: str | Path, *, title: str = "") -> Path:
-    """Build `folder`/index.html from its runs/, tables/*.csv, figures/*.svg and data.json; what is missing is left out.
+def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Path:
+    """Build index.html from a folder's runs/, tables/*.csv, figures/*.svg and data.json; what is missing is left out.
 
     A damaged run file is named on the page rather than shown. Without a title the folder's name is the profile's.
+    to: where the page goes, with copies of the files that it may link to; by default the folder itself.
     """
     folder = Path(folder)
+    to = to or folder
     corrupt: list[str] = []
     runs = results.read_runs(folder / "runs", corrupt=corrupt)
     texts = read_json(folder / "data.json") if (folder / "data.json").is_file() else {}
@@ -62,7 +64,7 @@ def write(folder: str | Path, *, title: str = "") -> Path:
     page = render.TEMPLATES.get_template("page.html").render(
         title=title or f"T3 companion: results of profile {folder.resolve().name}",
         run=_what_was_run(frame, runs, manifest),
-        headline=[_headline(frame, split) for split in SPLITS if (frame["split"] == split).any()],
+        headline=headlines(frame),
         parts=[part for entry in STORY if any((part := _part(folder, entry))[name] for name in ("figures", "tables"))],
         first=STORY[0].key,
         answers=answers(runs, texts),
@@ -72,12 +74,14 @@ def write(folder: str | Path, *, title: str = "") -> Path:
         provenance=_provenance(runs),
         failed=[f"{results.name_of(run)}: {run['error']}" for run in runs if run["status"] == "failed"],
         corrupt=[Path(line.partition(": ")[0]).name for line in corrupt],
-        notebooks=sorted(path.name for path in (folder / "notebooks").glob("*.ipynb")),
-        linked=[place for place in ("tables", "runs", "figures", "notebooks") if (folder / place).is_dir()],
+        notebooks=sorted(path.name for path in (to / "notebooks").glob("*.*") if path.suffix in (".ipynb", ".html")),
+        linked=[
+            place for place in ("tables", "runs", "figures", "notebooks") if to == folder and (to / place).is_dir()
+        ],
     )
-    with atomic_write(folder / "index.html") as handle:
+    with atomic_write(to / "index.html") as handle:
         handle.write(page)
-    return folder / "index.html"
+    return to / "index.html"
 
 
 def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,6 +126,11 @@ def _what_was_run(
     }
 
 
+def headlines(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """What came out, an entry a split that ran: see `_headline`."""
+    return [_headline(frame, split) for split in SPLITS if (frame["split"] == split).any()]
+
+
 def _headline(frame: pd.DataFrame, split: str) -> dict[str, Any]:
     """Original, the three best baselines, T3 and Retrained of a split, with the test behind Forget Quality."""
     runs = tables.at_tuned_temperature(frame)[lambda runs: (runs["split"] == split) & runs["fq"].notna()]
@@ -150,10 +159,10 @@ def _part(folder: Path, part: Part) -> dict[str, Any]:
             if len(frame):
                 html = Markup(render.html(frame, caption=caption))
                 shown.append({"name": path.stem, "caption": caption, "html": html, "folded": folded})
-    return part._asdict() | {"figures": [_figure(path) for path in figures], "tables": shown}
+    return part._asdict() | {"figures": [figure(path) for path in figures], "tables": shown}
 
 
-def _figure(path: Path) -> dict[str, str]:
+def figure(path: Path) -> dict[str, str]:
     """A figure's data URI and its caption, which `save_figure` left in the file as its title."""
     text = path.read_text(encoding="utf-8")
     title = re.search(r"<dc:title>(.*?)</dc:title>", text, re.S)

@@ -212,7 +212,7 @@ def ablations(frame: pd.DataFrame) -> Figure:
                 axis.scatter([values.mean()], [y + offset], s=26, **look)
                 if setting == "tuned":
                     axis.axvline(values.mean(), color=look["color"], lw=0.8, ls=":")
-        axis.set(xlabel=METRICS[metric].title, xlim=(-0.03, 1.03), ylim=(len(settings) - 0.5, -0.5))
+        axis.set(xlabel=METRICS[metric].title, xlim=(-0.03, 1.03), ylim=(max(1, len(settings)) - 0.5, -0.5))
         axis.set_yticks(range(len(settings)), settings)
     entries = [(SPLIT_NAMES[split], SPLIT_LOOKS[split] | {"ls": ""}) for split in splits]
     key(figure, [*entries, ("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})])
