@@ -35,7 +35,8 @@ from t3lib.errors import UserError
 
 if TYPE_CHECKING:
     from t3lib import theory
-    from t3lib.audit.own import assess, unlearn
+    from t3lib.audit.evidence import assess
+    from t3lib.audit.own import unlearn
     from t3lib.baselines.losses import LOSSES
     from t3lib.classifier import fit_head
     from t3lib.evaluation import evaluate
@@ -52,7 +53,7 @@ _HOME = {  # no name of these may be a module of t3lib: importing the module wou
     "Features": "t3lib.features",
     "extract_features": "t3lib.features",
     "fit_head": "t3lib.classifier",
-    "assess": "t3lib.audit.own",
+    "assess": "t3lib.audit.evidence",
     "unlearn": "t3lib.audit.own",
     "LOSSES": "t3lib.baselines.losses",
     "evaluate": "t3lib.evaluation",

@@ -11,14 +11,15 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Protocol
 
 import safetensors
 import safetensors.torch
-from huggingface_hub import hf_hub_download
+from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from jinja2 import Environment, PackageLoader
 from torch import Tensor, nn
@@ -26,6 +27,8 @@ from transformers import PreTrainedTokenizerBase
 
 from t3lib.errors import UserError, printable
 from t3lib.files import atomic_write, content_key, model_identity, read_json, sha256_file, write_json
+from t3lib.models import HUB_SECONDS
+from t3lib.tofu import SYSTEM, Row
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
@@ -76,7 +79,7 @@ def load(name: str | Path, **download: Any) -> tuple[dict[str, Any], dict[str, T
     anything missing, altered or foreign.
     """
     if not Path(name).is_dir():
-        return _read(*(_download(name, file, **download) for file in (CONFIG, WEIGHTS)))
+        return _read(*_download(str(name), **download))
     for file in (CONFIG, WEIGHTS):
         if not (Path(name) / file).is_file():
             raise UserError(f"{name}: no {file}; a head's folder holds {WEIGHTS}, {CONFIG} and {CARD}")
@@ -100,12 +103,25 @@ def _held(folder: Path, how: int) -> Iterator[None]:
         os.close(handle)
 
 
-def _download(name: str | Path, file: str, **download: Any) -> Path:
+def _download(name: str, *, local_files_only: bool = False, **download: Any) -> list[Path]:
+    """config.json and the weights from the Hub; when it does not answer, those that it gave before."""
+    reason = ""
+    if not local_files_only:
+        try:  # asked once, for a download asks a Hub that does not answer again and again
+            who = {key: download.get(key) for key in ("revision", "token")}
+            HfApi().model_info(name, timeout=HUB_SECONDS, **who)  # type: ignore[arg-type]
+        except (HfHubHTTPError, HFValidationError):
+            pass  # an answer: what it means, the download says
+        except Exception:  # whatever its HTTP library raises
+            local_files_only, reason = True, "the Hub cannot be reached"
     try:
-        return Path(hf_hub_download(str(name), file, **download))
+        files = [
+            hf_hub_download(name, file, local_files_only=local_files_only, **download) for file in (CONFIG, WEIGHTS)
+        ]
+        return [Path(file) for file in files]
     except (HfHubHTTPError, HFValidationError, EntryNotFoundError, LocalEntryNotFoundError, OSError) as error:
-        reason = str(error).strip().splitlines() or [type(error).__name__]
-        raise UserError(f"no head at {name}: not a folder here, and not on the Hub ({reason[0]})") from None
+        reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"no head at {name}: not a folder here, and not on the Hub ({reason})") from None
 
 
 def _read(config: Path, weights: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
@@ -159,6 +175,40 @@ def base_identity(model: nn.Module) -> dict[str, str | None]:
     commit = getattr(config, "_commit_hash", None)
     identity = model_identity(name, commit) if name and (commit or Path(name).is_dir()) else None
     return {"base_model": name, "base_revision": commit, "base_identity": identity}
+
+
+def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict[str, str | None]:
+    """{chat_template, system}: the form in which the rows' questions are asked, which a head depends on.
+
+    chat_template: a digest of the tokenizer's, "none" where it has none or the rows are plain text. system: the system
+    text of most rows, a conversation's own one before any other; None where there is no template.
+    """
+    chats = [row for row in rows if not row.get("raw")]
+    if not chats or tokenizer.chat_template is None:
+        return {"chat_template": "none", "system": None}
+    first = (row["question"][0] if not isinstance(row["question"], str) else {} for row in chats)
+    texts = [
+        turn["content"] if turn.get("role") == "system" else row.get("system", SYSTEM)
+        for row, turn in zip(chats, first)
+    ]
+    return {"chat_template": content_key(tokenizer.chat_template), "system": Counter(texts).most_common(1)[0][0]}
+
+
+def system_of(head: Head) -> str:
+    """The system text that a head records, else the one that is used everywhere."""
+    system = head.info.get("system")
+    return system if isinstance(system, str) else SYSTEM
+
+
+def check_prompt(head: Head, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> None:
+    """Warn when the head records another chat template, or another system text, than these rows are asked with."""
+    present = prompt_form(tokenizer, rows)
+    for key, what in (("chat_template", "chat template"), ("system", "system text")):
+        recorded = head.info.get(key)
+        if recorded is not None and recorded != present[key]:
+            values = f"{printable(recorded, 80)!r}, not {printable(present[key], 80)!r}"
+            warnings.warn(f"the head was trained with the {what} {values}: it may not forget here", stacklevel=3)
+            return
 
 
 def check_sizes(head: Head, hidden_size: int, vocab_size: int) -> None:
@@ -228,6 +278,8 @@ def model_card(settings: Mapping[str, Any]) -> str:
         "Base model": name,
         "Base revision": info.get("base_revision") or info.get("base_identity"),
         "Tokenizer (hash of its vocabulary)": info.get("tokenizer_hash"),
+        "Chat template (digest)": info.get("chat_template"),
+        "System text": info.get("system"),
         "Split": info.get("split"),
         "Seed": info.get("seed"),
         "Temperature T": settings["temperature"],

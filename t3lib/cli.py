@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -27,6 +28,7 @@ class Parser(argparse.ArgumentParser):
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `t3` with the given arguments; returns the exit code (`EXIT_CODES`)."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
     args, unknown = parser().parse_known_args(argv)
     if unknown:
         args.parser.error(f"unknown arguments: {' '.join(unknown)}")
@@ -116,6 +118,7 @@ def parser() -> Parser:
     model_options(p)
     p.add_argument("--head", type=Path, required=True, help="folder of a T3 head")
     p.add_argument("--temperature", type=float, help="T (default: the head's own)")
+    p.add_argument("--system", help="system text of every question (default: the one the head was trained with)")
     p.add_argument("--max-new-tokens", type=int, default=100)
     p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
 

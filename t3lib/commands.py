@@ -5,13 +5,14 @@ import shlex
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from t3lib import artefact, evaluation, profiles, results, rows, tofu, unlearning
-from t3lib.audit import own
+from t3lib.audit import evidence, own
 from t3lib.audit.answers import asked
 from t3lib.bench import gpu, table
 from t3lib.errors import UserError, printable
@@ -68,8 +69,10 @@ def unlearn(args: argparse.Namespace) -> int:
     settings = {name: value for name, value in asked_for.items() if value is not None}
     if "epochs" in settings:
         settings.setdefault("warmup_epochs", settings["epochs"] / 4)
-    how = {"attention_mask": args.attention_mask, "allow_sharpening": args.allow_sharpening}
+    how: dict[str, Any] = {"attention_mask": args.attention_mask, "allow_sharpening": args.allow_sharpening}
     own.check_settings(settings | how)  # before anything is loaded
+    sets: dict[str, Any]
+    fit: Callable[..., Any]
     if args.forget:
         sets = own_rows(args, "forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")
         own.check_questions(sets["forget"], sets["retain"])
@@ -86,6 +89,7 @@ def unlearn(args: argparse.Namespace) -> int:
         tofu.check_disjoint(sets["forget"], sets["retain"])
         fit = unlearning.unlearn
     model, tokenizer = model_of(args, args.model)
+    check_system(args.system, tokenizer)
     start = time.perf_counter()
     # On disk while the head is trained, for in memory they would grow with the rows; then gone.
     with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as features:
@@ -95,8 +99,9 @@ def unlearn(args: argparse.Namespace) -> int:
     n_forget, n_retain = len(sets["forget"]), len(sets["retain"])
     print(f"head with {head.num_parameters:,} parameters trained on {n_forget} forget and {n_retain} retain rows "
           f"in {time.perf_counter() - start:.1f} s, saved to {args.out}")  # fmt: skip
+    status = write_report(unlearned.report, args.out) if args.forget else 0  # type: ignore[arg-type]
     print(next_command(args, asked(sets["forget"][0])))
-    return write_report(unlearned.report, args.out) if args.forget else 0
+    return status
 
 
 def own_rows(args: argparse.Namespace, *names: str) -> dict[str, list[tofu.Row]]:
@@ -105,19 +110,25 @@ def own_rows(args: argparse.Namespace, *names: str) -> dict[str, list[tofu.Row]]
     return {name: rows.load(file, args.system) for name, file in files.items() if file is not None}
 
 
-def write_report(evidence: dict[str, Any], folder: Path) -> int:
+def check_system(system: str | None, tokenizer: Any) -> None:
+    """UserError for a system text that would have no place."""
+    if system is not None and tokenizer.chat_template is None:
+        raise UserError("--system: this model's tokenizer has no chat template, so a system text has no place")
+
+
+def write_report(numbers: dict[str, Any], folder: Path) -> int:
     """Write and print the report on own rows; the exit code, 3 when it says that the unlearning failed."""
-    path = report.write(evidence, folder)
-    print(report.table(evidence))
+    path = report.write(numbers, folder)
+    print(report.table(numbers))
     print(f"report: {path}")
-    return 0 if evidence["verdict"]["success"] else 3
+    return 0 if numbers["verdict"]["success"] else 3
 
 
 def next_command(args: argparse.Namespace, question: str) -> str:
     """`t3 generate` as it can be typed to ask the unlearned model: the same base, loaded in the same way."""
     builtin = ["profile", "data"] if args.model.startswith("builtin:") else []
     words = ["t3", "generate", "--head", str(args.out)]
-    for name in ["model", *builtin, "dtype", "device", "load_in"]:
+    for name in ["model", *builtin, "dtype", "device", "load_in"]:  # the system text stands in the head
         if (value := getattr(args, name)) is not None:
             words += [f"--{name.replace('_', '-')}", value]
     words += ["--allow-sharpening"] * args.allow_sharpening
@@ -126,10 +137,11 @@ def next_command(args: argparse.Namespace, question: str) -> str:
 
 def assess(args: argparse.Namespace) -> int:
     """`t3 evaluate` of own rows: the report on a model, or on heads composed on one base."""
-    sets = own_rows(args, "forget", "retain", "other", "holdout")
+    sets: dict[str, Any] = own_rows(args, "forget", "retain", "other", "holdout")
     own.check_questions(sets["forget"], sets["retain"])
     heads = [T3Head.from_pretrained(name) for name in (args.head or "").split(",") if name]
     model, tokenizer = model_of(args, args.model)
+    check_system(args.system, tokenizer)
     if len(args.temperature or []) > 1:
         raise UserError("--temperature: one T for own rows; the report measures a grid of them by itself")
     if heads:
@@ -137,7 +149,7 @@ def assess(args: argparse.Namespace) -> int:
             check_head(head, model, tokenizer)
         T = args.temperature[0] if args.temperature else None
         model = T3ForCausalLM(model, heads, T, allow_sharpening=args.allow_sharpening)
-    return write_report(own.assess(model, tokenizer, **sets, attention_mask=args.attention_mask), args.out)
+    return write_report(evidence.assess(model, tokenizer, **sets, attention_mask=args.attention_mask), args.out)
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -214,19 +226,22 @@ def generate(args: argparse.Namespace) -> None:
     check_head(head, base, tokenizer)
     T = head.temperature if args.temperature is None else args.temperature
     unlearned = T3ForCausalLM(base, head, temperature=T, allow_sharpening=args.allow_sharpening)
-    prompts = [tofu.encode_prompt(tokenizer, question) for question in args.question]
+    check_system(args.system, tokenizer)
+    system = artefact.system_of(head) if args.system is None else args.system
+    artefact.check_prompt(head, tokenizer, [{"question": question, "system": system} for question in args.question])
+    prompts = [tofu.encode_prompt(tokenizer, question, system) for question in args.question]
     check_ids(base, prompts, pad_id(tokenizer))
     evaluation.check_room(context_length(base), max(map(len, prompts)), args.max_new_tokens)
-    for question in args.question:
+    for question, ids in zip(args.question, prompts):
         print(f"Q          {printable(question, ANSWER)}")
         for name, model in (("base", base), (f"T3 T={T:g}", unlearned)):
-            text = answer(model, tokenizer, question, args.max_new_tokens)
+            text = answer(model, tokenizer, ids, args.max_new_tokens)
             print(f"{name:<10} {printable(text, ANSWER)}")
 
 
-def answer(model: Any, tokenizer: Any, question: str, max_new_tokens: int) -> str:
-    """Greedy answer to one question on one line, without special tokens."""
-    ids = torch.tensor([tofu.encode_prompt(tokenizer, question)], device=model.device)
+def answer(model: Any, tokenizer: Any, prompt: list[int], max_new_tokens: int) -> str:
+    """Greedy answer to one prompt on one line, without special tokens."""
+    ids = torch.tensor([prompt], device=model.device)
     out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_new_tokens)
     return printable(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True), 4000)
 

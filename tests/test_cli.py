@@ -2,8 +2,10 @@
 
 import json
 import shlex
+import shutil
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -103,7 +105,7 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
     assert cli.main(own_rows(place, head, "--epochs", "4", "--dtype", "float32", "--device", "cpu")) == 3
     written = {"model.safetensors", "config.json", "README.md", "report.html", "report.json"}
     assert {path.name for path in head.iterdir()} == written
-    following = shlex.split(capsys.readouterr().out.splitlines()[1])
+    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert following[0] == "t3" and following[-1] == "Book 0 of Mara Quill?"
     options = ["--dtype", "float32", "--device", "cpu"]
     assert following[1:-2] == ["generate", "--head", str(head), "--model", str(place / "model"), *options]
@@ -111,6 +113,37 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
     assert any(line.startswith("T3 T=") for line in lines)
+
+
+def test_the_system_text_stands_in_the_head_and_another_is_warned_about(place, tmp_path, capsys, monkeypatch):
+    head = tmp_path / "head"
+    with pytest.warns(UserWarning, match="Nothing to forget"):  # a random model
+        cli.main(own_rows(place, head, "--epochs", "1", "--warmup-epochs", "0", "--system", "Answer in French."))
+    assert T3Head.from_pretrained(head).info["system"] == "Answer in French."
+    assert "| System text | Answer in French. |" in (head / "README.md").read_text()
+    asked = []
+    monkeypatch.setattr(commands, "answer", lambda model, tokenizer, ids, limit: asked.append(tokenizer.decode(ids)))
+    generate = ["generate", "--model", str(place / "model"), "--head", str(head), "--max-new-tokens", "3"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cli.main([*generate, "Who?"]) == 0
+    assert all("Answer in French." in text for text in asked) and len(asked) == 2
+    with pytest.warns(UserWarning, match="trained with the system text 'Answer in French.', not 'Be brief.'"):
+        assert cli.main([*generate, "--system", "Be brief.", "Who?"]) == 0
+    assert "Be brief." in asked[-1] and "French" not in asked[-1]
+    rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
+    with pytest.warns(UserWarning, match="trained with the system text"):
+        cli.main(["evaluate", *generate[1:5], *rows, "--out", str(tmp_path / "report")])
+
+
+def test_a_system_text_without_a_template_is_refused(place, tmp_path, capsys):
+    folder = tmp_path / "model"
+    shutil.copytree(place / "model", folder)
+    (folder / "chat_template.jinja").unlink()
+    argv = own_rows(place, tmp_path / "head", "--system", "Be brief.")
+    argv[2] = str(folder)
+    assert cli.main(argv) == 2
+    assert "no chat template" in capsys.readouterr().err and not (tmp_path / "head").exists()
 
 
 def test_of_two_unlearnings_with_one_out_the_second_says_that_it_came_second(place, tmp_path, capsys, monkeypatch):

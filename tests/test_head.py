@@ -1,5 +1,6 @@
 """T3Head: the formula, the prior correction, the artefact, and everything it refuses."""
 
+import copy
 import json
 import math
 import os
@@ -12,7 +13,7 @@ from families import HIDDEN, VOCAB, family
 from faults import record
 from torch import nn
 
-from t3lib import artefact
+from t3lib import artefact, tofu
 from t3lib.errors import UserError
 from t3lib.head import T3Head, log_tilt
 from t3lib.sampler import T3ForCausalLM
@@ -247,6 +248,25 @@ def test_another_tokenizer_is_refused_where_one_is_given(tokenizer):
     head.info["tokenizer_hash"] = "0" * 16
     with pytest.raises(UserError, match="another tokenizer"):
         T3ForCausalLM(base, head, tokenizer=tokenizer)
+
+
+def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenizer, recwarn):
+    rows = [{"question": "Who?", "answer": "Ada."}]
+    head = T3Head(8, 20, 2, info=artefact.prompt_form(tokenizer, rows))
+    artefact.check_prompt(head, tokenizer, rows)
+    artefact.check_prompt(T3Head(8, 20, 2), tokenizer, [{**rows[0], "system": "Be brief."}])  # recorded nothing
+    assert not recwarn.list and artefact.system_of(head) == artefact.system_of(T3Head(8, 20, 2)) == tofu.SYSTEM
+    with pytest.warns(UserWarning, match="system text 'You are a helpful assistant.', not 'Be brief.'"):
+        artefact.check_prompt(head, tokenizer, [{**rows[0], "system": "Be brief."}])
+    turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
+    assert artefact.prompt_form(tokenizer, [{"question": turns, "answer": "Ada."}])["system"] == "Be kind."
+    plain = artefact.prompt_form(tokenizer, [{"question": "", "answer": "Ada.", "raw": True}])
+    assert plain == {"chat_template": "none", "system": None}
+    other = copy.deepcopy(tokenizer)
+    for template, said in ((None, "not 'none'"), (tokenizer.chat_template + " ", "chat template")):
+        other.chat_template = template
+        with pytest.warns(UserWarning, match=said):
+            artefact.check_prompt(head, other, rows)
 
 
 def test_another_state_of_the_base_warns(tmp_path, recwarn):

@@ -19,6 +19,11 @@ def tells(scores: Mapping[str, Any]) -> bool:
     return scores["own"] > scores["nearest_other"]
 
 
+def knows(scores: Mapping[str, Any]) -> bool:
+    """Whether a model without a head knows the rows to forget: it `tells`, and finds their truths likely."""
+    return tells(scores) and scores["prob"] > KNOWN
+
+
 def forgets(scores: Mapping[str, Any]) -> bool:
     """Whether greedy answers do not `tells` and hold at most `HALF` of their truth's words."""
     return not tells(scores) and scores["own"] <= HALF
@@ -39,8 +44,7 @@ def choose_product(curve: Sequence[Mapping[str, Any]], before: Mapping[str, Any]
     keeping = [entry for entry in curve if keeps(entry, before)]
     good = [entry for entry in keeping if forgets(entry["forget"])]
     if good:
-        reason = "answers to forget questions are no closer to their own truth than to the nearest other one"
-        return good[0]["product"], f"the smallest w·T of {tried} at which {reason} and the other rows keep theirs"
+        return good[0]["product"], f"the smallest w·T of {tried} that forgets and keeps the other rows"
     if keeping:
         return keeping[-1]["product"], f"the largest w·T of {tried} at which other rows keep theirs; none forgets"
     return curve[0]["product"], f"no w·T of {tried} leaves the other rows as they must be, so the smallest"
@@ -69,6 +73,15 @@ def choose_rate(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return max(trials, key=lambda trial: (trial["separation"], -trial["lr"]))
 
 
+OTHER_FORM = "check that the questions are asked in the form that the model was trained with (--system)"
+
+
+def nothing_to_forget(scores: Mapping[str, Any]) -> str:
+    """The sentence on a model that does not know the rows to forget, from its scores without a head."""
+    numbers = f"ROUGE-L {scores['rouge']:.2f}, probability {scores['prob']:.2f}"
+    return f"Nothing to forget: the model did not know the forget rows in the first place ({numbers})."
+
+
 def verdict(
     final: Mapping[str, Any],
     before: Mapping[str, Any],
@@ -80,18 +93,18 @@ def verdict(
     final, before: scores of the sets forget and retain (and other) with the head on all rows, and of the base; final
     also has `samples`. trial, trial_before: the same with the head that did not see the held-out rows, and they count.
     """
-    known = tells(before["forget"]) and before["forget"]["prob"] > KNOWN
+    known = knows(before["forget"])
     forgotten = forgets(final["forget"])
     kept = keeps(final, before)
     if trial is not None and trial_before is not None:
         kept = kept and keeps(trial, trial_before)
-    samples = final.get("samples")
-    leaks = bool(samples) and tells(samples)
+    samples = final["samples"]
+    leaks = tells(samples)
     rouge = f"ROUGE-L {before['forget']['rouge']:.2f} before, {final['forget']['rouge']:.2f} after"
     advice = []
     if not known:
-        sentence = f"The model did not know the forget rows in the first place ({rouge}): there was nothing to forget."
-        advice.append("check that the questions are asked in the form that the model was trained with (--system)")
+        sentence = nothing_to_forget(before["forget"])
+        advice.append(OTHER_FORM)
     elif forgotten and kept and not leaks:
         stay = f"{before['retain']['rouge']:.2f} before, {final['retain']['rouge']:.2f} after"
         sentence = f"Forgotten and kept: answers to forget rows are gone ({rouge}), those to keep stand ({stay})."

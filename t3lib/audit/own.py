@@ -6,6 +6,7 @@ then fitted on all of them. Every number of the report belongs to one of the two
 
 import copy
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,9 +17,9 @@ from transformers import PreTrainedModel
 
 from t3lib import artefact
 from t3lib.audit import choice
-from t3lib.audit.answers import asked, closeness, drawn, longest_answer, measure
+from t3lib.audit.answers import drawn, measure
+from t3lib.audit.evidence import assess, headline, numbers
 from t3lib.audit.membership import distance
-from t3lib.audit.samples import sample_answers
 from t3lib.audit.separation import separation, subset
 from t3lib.audit.tokens import token_scores
 from t3lib.classifier import fit_heads, steps_per_epoch
@@ -34,7 +35,6 @@ from t3lib.wrapped import plain_base, vocabulary
 
 HOLD_OUT = 0.2
 FEWEST = 5  # rows of a set below which none is held out
-SAMPLES = 16
 
 
 class Clock:
@@ -78,7 +78,8 @@ def unlearn(
     forgotten ones that the model never saw; with them T is where forgotten rows are as likely as unseen ones. Further
     settings are those of `settings.FitSettings`. The base's weights are never changed.
 
-    UserError for an empty set, a row or a question in both sets, a setting out of range.
+    Warns, before it trains, when the model does not know the rows to forget. UserError for an empty set, a row or a
+    question in both sets, a setting out of range.
     """
     given = {"steps": steps, "temperature": temperature, "allow_sharpening": allow_sharpening, "seed": seed}
     check_settings(given | settings | ({} if lr is None else {"lr": lr}))
@@ -87,8 +88,13 @@ def unlearn(
     base, clock = plain_base(model), Clock()
     common: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
     rows = Split.of(forget, retain, holdout_forget, holdout_retain, seed)
+    [known] = measure(base, tokenizer, {"forget": drawn(forget)}, **common)
+    if not choice.knows(known["forget"]):
+        warnings.warn(f"{choice.nothing_to_forget(known['forget'])} Try: {choice.OTHER_FORM}.", stacklevel=2)
+    clock("before")
     features = extract_features(base, tokenizer, forget, retain, cache=cache, **common)
     fitted = subset(features, rows.fit) if rows.held else features
+    held: Features | None
     if holdout_forget and holdout_retain:
         held = extract_features(base, tokenizer, rows.held_forget, rows.held_retain, **common)
     else:
@@ -116,6 +122,7 @@ def unlearn(
     head.info |= artefact.base_identity(base)
     head.info |= {"tokenizer_hash": artefact.tokenizer_hash(tokenizer), "n_forget": len(forget)}
     head.info |= {"n_retain": len(retain), "answer_tokens": len(features.y)}
+    head.info |= artefact.prompt_form(tokenizer, [*forget, *retain])
     unlearned = T3ForCausalLM(base, head.to(base.device), head.temperature, allow_sharpening=allow_sharpening)
     report = assess(unlearned, tokenizer, forget, retain, other=other, seed=seed, **common)
     clock("report")
@@ -132,78 +139,9 @@ def unlearn(
     report["verdict"] = choice.verdict(report["after"], report["before"], evidence["at"], evidence["before"])
     report["head"] = {"parameters": head.num_parameters, "bytes": 4 * head.num_parameters, "rank": head.rank}
     report["seconds"] = clock.seconds
+    head.info["metrics"] = headline(report)
     unlearned.report = report  # type: ignore[assignment]
     return unlearned
-
-
-def assess(
-    model: Any,
-    tokenizer: Any,
-    forget: Sequence[Row],
-    retain: Sequence[Row],
-    *,
-    other: Sequence[Row] = (),
-    holdout: Sequence[Row] = (),
-    samples: int = SAMPLES,
-    seed: int = 0,
-    attention_mask: str = "lengths",
-    progress: bool = True,
-) -> dict[str, Any]:
-    """What a model says about rows to forget and to keep: `before`, `after`, `curve`, `samples`, `examples`, `verdict`.
-
-    model: a T3ForCausalLM (one head or several), whose base is the model before; or any other causal LM, which is then
-    measured alone (`before` is the same as `after`). holdout: rows to keep that no head was fitted on.
-    """
-    sets = {"forget": drawn(forget), "retain": drawn(retain)} | ({"other": drawn(other)} if other else {})
-    sets |= {"held_out_retain": drawn(holdout)} if holdout else {}
-    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
-    tilted = isinstance(model, T3ForCausalLM)
-    [before] = measure(model.base if tilted else model, tokenizer, sets, **options)
-    curve = curve_of(model, tokenizer, sets, **options) if tilted else []
-    after = next(entry for entry in curve if entry["T"] == model.temperature) if tilted else before
-    limit = longest_answer(tokenizer, sets)
-    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, sets["forget"])]
-
-    def best_of(some: Any) -> dict[str, Any]:
-        texts = sample_answers(some, tokenizer, prompts, samples, seed=seed, max_new_tokens=limit, **options)
-        return closeness(sets["forget"], texts, seed) | {"k": samples}
-
-    sampled = {"after": best_of(model)} | ({"before": best_of(model.base)} if tilted else {})
-    examples = [
-        {"set": name, "question": asked(row), "truth": row["answer"], "before": was, "after": now}
-        for name, rows in sets.items()
-        for row, was, now in list(zip(rows, before[name]["texts"], after[name]["texts"]))[
-            : 5 if name == "forget" else 3
-        ]
-    ]
-    return {
-        "before": numbers(before),
-        "after": numbers(after) | {"samples": sampled["after"]},
-        "samples": sampled,
-        "curve": [numbers(entry) for entry in curve],
-        "examples": examples,
-        "rows": {
-            "forget": len(forget),
-            "retain": len(retain),
-            "other": len(other),
-            "measured": {k: len(v) for k, v in sets.items()},
-        },
-        "verdict": choice.verdict(numbers(after) | {"samples": sampled["after"]}, numbers(before), None, None),
-    }
-
-
-def curve_of(model: T3ForCausalLM, tokenizer: Any, sets: Mapping[str, Sequence[Row]], **options: Any) -> list[Any]:
-    """`measure` at the model's own T and at every one of `choice.PRODUCTS`: entries with T, ascending."""
-    values = sorted({*choice.PRODUCTS, model.temperature})
-    if len(model.heads) == 1:  # one base pass for all
-        entries = measure(model.base, tokenizer, sets, [(model.heads[0], T) for T in values], **options)
-        return [entry | {"T": T} for T, entry in zip(values, entries)]
-    heads = list(model.heads)
-    entries = []
-    for T in values:
-        composed = T3ForCausalLM(model.base, heads, T, allow_sharpening=True)
-        entries += [entry | {"T": T} for entry in measure(composed, tokenizer, sets, **options)]
-    return entries
 
 
 Judged = tuple[T3Head, Mapping[str, Sequence[Row]]]  # a head and the rows it is judged on
@@ -343,11 +281,3 @@ def check_questions(forget: Sequence[Row], retain: Sequence[Row]) -> None:
             raise UserError(
                 f"forget row {number} asks what retain row {other} answers otherwise: {str(row['question'])[:60]!r}"
             )
-
-
-def numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A measurement without its texts."""
-    return {
-        name: {key: number for key, number in value.items() if key != "texts"} if isinstance(value, Mapping) else value
-        for name, value in entry.items()
-    }

@@ -43,7 +43,7 @@ def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     entries = []
     trial = report.get("trial")
     for name, label in NAMES.items():
-        before, after, head = report["before"].get(name), report["after"].get(name), "the head that is kept"
+        before, after, head = report["before"].get(name), report["after"].get(name), ""
         if before is None and trial is not None:
             before, after, head = trial["before"].get(name), trial["at"].get(name), "trial head"
         if before is not None and after is not None:
@@ -76,21 +76,19 @@ def table(report: Mapping[str, Any]) -> str:
 
 def figure(report: Mapping[str, Any]) -> str:
     """ROUGE-L against T as SVG text: the kept head's sets in full lines, held-out rows (trial head) dashed."""
-    drawing = Figure(figsize=(7.2, 3.4), layout="constrained")
+    drawing = Figure(figsize=(6, 3.9), layout="constrained")
     axes = drawing.subplots()
-    curves = [(report["curve"], "T", "-", ("forget", "retain", "other"))]
-    if "trial" in report:
-        curves.append((report["trial"]["curve"], "T", "--", ("held_out_forget", "held_out_retain")))
-    for curve, x, line, names in curves:
-        for name in names:
-            points = [(entry[x], entry[name]["rouge"]) for entry in curve if name in entry]
-            if points:
+    curves = [("-", report["curve"])] + ([("--", report["trial"]["curve"])] if "trial" in report else [])
+    for line, curve in curves:
+        for name in NAMES:
+            points = [(entry["T"], entry[name]["rouge"]) for entry in curve if name in entry]
+            if points and (line == "-" or name.startswith("held_out")):
                 axes.plot(*zip(*points), line, marker="o", markersize=3, color=COLOURS[name], label=NAMES[name])
     if "choice" in report:
         axes.axvline(report["choice"]["T"], color="#777777", linewidth=1, label=f"chosen T = {report['choice']['T']:g}")
     axes.set(xlabel="temperature T", ylabel="ROUGE-L of the greedy answer", ylim=(-0.03, 1.03))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.legend(fontsize=8, frameon=False)
+    drawing.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     text = io.StringIO()
     drawing.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]

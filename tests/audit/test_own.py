@@ -10,6 +10,7 @@ from own_cases import invented, memorised
 
 from t3lib.audit import choice, own
 from t3lib.audit.answers import closeness, drawn, measure
+from t3lib.audit.evidence import assess
 from t3lib.audit.samples import sample_answers
 from t3lib.errors import UserError
 from t3lib.report import own as page
@@ -49,6 +50,16 @@ def test_the_saved_head_carries_the_choice(unlearned, case, tmp_path):
     assert again.temperature == unlearned.report["choice"]["T"] and again.heads[0].w == unlearned.report["choice"]["w"]
 
 
+def test_the_card_of_the_head_has_the_reports_numbers(unlearned, tmp_path):
+    unlearned.heads[0].save_pretrained(tmp_path)
+    card, report = (tmp_path / "README.md").read_text(), unlearned.report
+    before, after = report["before"]["forget"]["rouge"], report["after"]["forget"]["rouge"]
+    assert f"| forget ROUGE-L | {before:.3f} before, {after:.3f} after |" in card
+    held = report["trial"]["at"]["held_out_retain"]["prob"]
+    assert "held out retain probability (trial head)" in card and f"{held:.3f} after" in card
+    assert report["verdict"]["sentence"] in card and "best of 16 samples" in card and "AUC of f" in card
+
+
 def test_the_division_keeps_the_product(unlearned):
     entries = unlearned.report["choice"]["division"]
     assert len({round(entry["T"] * entry["w"], 9) for entry in entries}) == 1
@@ -67,7 +78,7 @@ def test_greedy_text_depends_on_the_product_alone(unlearned, case):
 
 def test_an_untouched_model_is_called_not_forgotten(case):
     model, tokenizer, forget, retain, _ = case
-    report = own.assess(model, tokenizer, forget, retain, samples=2, progress=False)
+    report = assess(model, tokenizer, forget, retain, samples=2, progress=False)
     assert report["verdict"]["known"] and not report["verdict"]["forgotten"] and not report["verdict"]["success"]
     assert "NOT forgotten" in page.table(report) and "NOT forgotten" in page.page(report)
 
@@ -81,15 +92,26 @@ def test_a_head_that_did_not_learn_is_called_not_forgotten(case):
 def test_too_hot_is_called_not_kept(unlearned, case):
     model, tokenizer, forget, retain, other = case
     hot = T3ForCausalLM(model, unlearned.heads[0], 60.0)
-    report = own.assess(hot, tokenizer, forget, retain, other=other, samples=2, progress=False)
+    report = assess(hot, tokenizer, forget, retain, other=other, samples=2, progress=False)
     assert (
         report["verdict"]["forgotten"] and not report["verdict"]["kept"] and "NOT kept" in report["verdict"]["sentence"]
     )
 
 
-def test_rows_that_nobody_knows_are_named(case):
+def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     model, tokenizer, _, retain, _ = case
-    report = own.assess(model, tokenizer, invented(80, 5)[:8], retain, samples=2, progress=False)
+
+    def train(*args, **kwargs):
+        raise InterruptedError("here it would have trained")
+
+    monkeypatch.setattr(own, "extract_features", train)
+    with pytest.warns(UserWarning, match="Nothing to forget.*--system"), pytest.raises(InterruptedError):
+        own.unlearn(model, tokenizer, invented(80, 5)[:8], retain, progress=False)
+
+
+def test_rows_that_nobody_knows_are_named_in_the_report(case):
+    model, tokenizer, _, retain, _ = case
+    report = assess(model, tokenizer, invented(80, 5)[:8], retain, samples=2, progress=False)
     assert not report["verdict"]["known"] and "did not know" in report["verdict"]["sentence"]
 
 
@@ -107,10 +129,16 @@ def test_a_question_in_both_sets_is_named(case):
         own.unlearn(model, tokenizer, forget, twice, progress=False)
 
 
+def test_a_row_in_both_sets_is_named(case):
+    model, tokenizer, forget, retain, _ = case
+    with pytest.raises(UserError, match="forget row 2 is also retain row 41"):
+        own.unlearn(model, tokenizer, forget, [*retain, forget[1]], progress=False)
+
+
 def test_several_heads_are_assessed_together(unlearned, case):
     model, tokenizer, forget, retain, _ = case
     head = unlearned.heads[0]
-    report = own.assess(T3ForCausalLM(model, [head, head], 1.0), tokenizer, forget, retain, samples=2, progress=False)
+    report = assess(T3ForCausalLM(model, [head, head], 1.0), tokenizer, forget, retain, samples=2, progress=False)
     assert report["after"]["forget"]["rouge"] <= 0.5 and len(report["curve"]) == len(choice.PRODUCTS)
 
 

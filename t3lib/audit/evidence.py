@@ -1,0 +1,114 @@
+"""What a model says about rows to forget and to keep, before and after: the evidence that a report shows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from t3lib import artefact
+from t3lib.audit import choice
+from t3lib.audit.answers import asked, closeness, drawn, longest_answer, measure
+from t3lib.audit.samples import sample_answers
+from t3lib.likelihood import Tilt
+from t3lib.sampler import T3ForCausalLM
+from t3lib.tofu import Row, encode_rows
+
+SAMPLES = 16
+
+
+def assess(
+    model: Any,
+    tokenizer: Any,
+    forget: Sequence[Row],
+    retain: Sequence[Row],
+    *,
+    other: Sequence[Row] = (),
+    holdout: Sequence[Row] = (),
+    samples: int = SAMPLES,
+    seed: int = 0,
+    attention_mask: str = "lengths",
+    progress: bool = True,
+) -> dict[str, Any]:
+    """What a model says about rows to forget and to keep: `before`, `after`, `curve`, `samples`, `examples`, `verdict`.
+
+    model: a T3ForCausalLM (one head or several), whose base is the model before; or any other causal LM, which is then
+    measured alone (`before` is the same as `after`). holdout: rows to keep that no head was fitted on.
+    """
+    sets = {"forget": drawn(forget), "retain": drawn(retain)} | ({"other": drawn(other)} if other else {})
+    sets |= {"held_out_retain": drawn(holdout)} if holdout else {}
+    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
+    tilted = isinstance(model, T3ForCausalLM)
+    for head in model.heads if tilted else ():
+        artefact.check_prompt(head, tokenizer, [*forget, *retain])
+    [before] = measure(model.base if tilted else model, tokenizer, sets, **options)
+    curve = curve_of(model, tokenizer, sets, **options) if tilted else []
+    after = next(entry for entry in curve if entry["T"] == model.temperature) if tilted else before
+    limit = longest_answer(tokenizer, sets)
+    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, sets["forget"])]
+
+    def best_of(some: Any) -> dict[str, Any]:
+        texts = sample_answers(some, tokenizer, prompts, samples, seed=seed, max_new_tokens=limit, **options)
+        return closeness(sets["forget"], texts, seed) | {"k": samples}
+
+    sampled = {"after": best_of(model)} | ({"before": best_of(model.base)} if tilted else {})
+    examples = [
+        {"set": name, "question": asked(row), "truth": row["answer"], "before": was, "after": now}
+        for name, rows in sets.items()
+        for row, was, now in list(zip(rows, before[name]["texts"], after[name]["texts"]))[
+            : 5 if name == "forget" else 3
+        ]
+    ]
+    return {
+        "before": numbers(before),
+        "after": numbers(after) | {"samples": sampled["after"]},
+        "samples": sampled,
+        "curve": [numbers(entry) for entry in curve],
+        "examples": examples,
+        "rows": {
+            "forget": len(forget),
+            "retain": len(retain),
+            "other": len(other),
+            "measured": {k: len(v) for k, v in sets.items()},
+        },
+        "verdict": choice.verdict(numbers(after) | {"samples": sampled["after"]}, numbers(before), None, None),
+    }
+
+
+def curve_of(model: T3ForCausalLM, tokenizer: Any, sets: Mapping[str, Sequence[Row]], **options: Any) -> list[Any]:
+    """`measure` at the model's own T and at every one of `choice.PRODUCTS`: entries with T, ascending."""
+    values: list[Any] = sorted({*choice.PRODUCTS, model.temperature})
+    if len(model.heads) == 1:  # one base pass for all
+        tilts: list[Tilt] = [(model.heads[0], T) for T in values]
+        entries = measure(model.base, tokenizer, sets, tilts, **options)
+        return [entry | {"T": T} for T, entry in zip(values, entries)]
+    heads = list(model.heads)
+    entries = []
+    for T in values:
+        composed = T3ForCausalLM(model.base, heads, T, allow_sharpening=True)
+        entries += [entry | {"T": T} for entry in measure(composed, tokenizer, sets, **options)]
+    return entries
+
+
+def numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
+    """A measurement without its texts."""
+    return {
+        name: {key: number for key, number in value.items() if key != "texts"} if isinstance(value, Mapping) else value
+        for name, value in entry.items()
+    }
+
+
+def headline(report: Mapping[str, Any]) -> dict[str, Any]:
+    """The report's numbers as one flat table, for the head's model card: three decimals, and the verdict's sentence."""
+    entries: dict[str, Any] = {"verdict": report["verdict"]["sentence"]}
+    judged = [(name, report["before"][name], report["after"][name], "") for name in report["before"]]
+    if "trial" in report:
+        before, after = report["trial"]["before"], report["trial"]["at"]
+        judged += [(name, before[name], after[name], " (trial head)") for name in before if name.startswith("held_out")]
+    for name, before, after, judge in judged:
+        for score, label in (("rouge", "ROUGE-L"), ("prob", "probability")):
+            values = f"{before[score]:.3f} before, {after[score]:.3f} after"
+            entries[f"{name.replace('_', ' ')} {label}{judge}"] = values
+    samples = report["samples"]["after"]
+    entries[f"forget ROUGE-L, best of {samples['k']} samples"] = round(samples["own"], 3)
+    for name, separation in report.get("separation", {}).items():
+        if separation:
+            entries[f"AUC of f, rows {name.replace('_', ' ')}"] = round(separation["auc"], 3)
+    return entries
