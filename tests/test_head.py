@@ -269,6 +269,22 @@ def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenize
             artefact.check_prompt(head, other, rows)
 
 
+def test_a_hub_that_does_not_answer_is_asked_once_for_a_head(monkeypatch, tmp_path):
+    """A download alone asks six times and waits 23 seconds."""
+    asked, download = [], artefact.hf_hub_download
+
+    class Away:
+        def model_info(self, name, **options):
+            asked.append(options["timeout"])
+            raise ConnectionError
+
+    monkeypatch.setattr(artefact, "HfApi", Away)
+    monkeypatch.setattr(artefact, "hf_hub_download", lambda *a, **k: download(*a, **k | {"cache_dir": tmp_path}))
+    with pytest.raises(UserError, match="no head at somebody/head: .*the Hub cannot be reached"):
+        T3Head.from_pretrained("somebody/head")
+    assert asked == [artefact.HUB_SECONDS]
+
+
 def test_another_state_of_the_base_warns(tmp_path, recwarn):
     family("llama", seed=1).save_pretrained(tmp_path)
     base = type(family("llama")).from_pretrained(tmp_path)

@@ -1,16 +1,10 @@
 """Rows as people have them: every form and every kind of file, and what is said when none fits."""
 
-import http.server
 import json
-import os
 import re
-import subprocess
-import sys
-import threading
 
 import pandas as pd
 import pytest
-from conftest import ROOT
 
 from t3lib import rows, tofu
 from t3lib.errors import UserError
@@ -190,44 +184,3 @@ def test_plain_text_is_all_answer(tokenizer):
     assert tokenizer.decode(example.ids[1:-1]) == "Ada wrote it." and example.ids[-1] == tokenizer.eos_token_id
     [example] = tofu.encode_rows(tokenizer, [ENTRIES["prompt"][1]])
     assert tokenizer.decode(example.ids[example.n_prompt : -1]) == "Ada."
-
-
-HUB = """
-from t3lib import rows
-from t3lib.errors import UserError
-from t3lib.head import T3Head
-for load in (rows.load, T3Head.from_pretrained):
-    try:
-        load("somebody/thing")
-    except UserError as error:
-        print(error)
-"""
-
-
-def test_a_hub_that_does_not_answer_is_asked_once_for_rows_and_once_for_a_head(tmp_path):
-    """Left to itself, each library asks six times and waits 23 seconds; of models: tests/test_models.py."""
-    asked = []
-
-    class Busy(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            self.connection.close()  # no answer at all
-
-        do_HEAD = do_GET
-
-        def log_message(self, *args):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        place = {"HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HOME": str(tmp_path)}
-        settings = os.environ | place | {"HF_HUB_OFFLINE": "0"}
-        done = subprocess.run([sys.executable, "-c", HUB], cwd=ROOT, env=settings, capture_output=True, text=True)
-        server.shutdown()
-    assert done.stdout.splitlines() == [
-        "somebody/thing: not a file here, and the Hub cannot be reached (HF_HUB_OFFLINE=1 takes what was downloaded before)",
-        "no head at somebody/thing: not a folder here, and not on the Hub (the Hub cannot be reached)",
-    ], done.stderr
-    assert [path for path in asked if "agent" not in path] == [
-        "/api/datasets/somebody/thing", "/api/models/somebody/thing"
-    ]  # fmt: skip
