@@ -25,7 +25,7 @@ from t3lib.profiles import Profile, hyper_of, one_line
 
 RETAIN = {"forget05": "retain95", "forget10": "retain90"}  # tofu.RETAIN_OF, whose module imports torch
 Scope = dict[str, str | None]  # a job's method and split; None where it is for all of them
-SECOND_SEED = 1  # *Retrained* is the retain base trained from this seed; every other base has seed 0
+RETRAINED = 3  # at most so many retrain bases, of seeds 1, 2, …, beside the reference's; every other base has seed 0
 
 
 class Role(BaseModel):
@@ -120,9 +120,14 @@ def _scopes(role: Role, profile: Profile) -> list[Scope]:
 def _bases(profile: Profile, scope: Scope) -> list[tuple[str, int]]:
     """(name, seed) of the bases that are to be trained for a job; none whose model the profile names."""
     retain = [RETAIN[split] for split in ([scope["split"]] if scope["split"] else profile["splits"])]
-    seconds = [(name, SECOND_SEED) for name in retain if scope["method"] == "Retrained"]
-    wanted = [("full", 0), *((name, 0) for name in retain), *seconds]
+    seeds = _retrained_seeds(profile) if scope["method"] == "Retrained" else []
+    wanted = [("full", 0), *((name, seed) for seed in (0, *seeds) for name in retain)]
     return [which for which in wanted if which[0] not in profile["models"]]
+
+
+def _retrained_seeds(profile: Profile) -> list[int]:
+    """Seeds of the retrained models that stand beside the reference: as many as the profile has, up to RETRAINED."""
+    return list(range(1, 1 + min(len(profile["seeds"]), RETRAINED)))
 
 
 def _reads(notebook: Notebook, scope: Scope, other: str, other_scope: Scope) -> bool:
@@ -147,8 +152,10 @@ def _parameters(profile: Profile, notebook: Notebook, scope: Scope, out: Path) -
             tuned = [float(settings["hyper"]["temperature"])] if "temperature" in settings["hyper"] and by_t else []
             alike = {float(T) for T, hyper in by_t.items() if hyper == settings["hyper"]}
             settings["temperatures"] = sorted({*alike, *tuned})
-    if method in ("Original", "Retrained"):
+    if method == "Original":
         settings["seeds"] = []  # nothing is drawn: one run whatever the profile's seeds
+    if method == "Retrained":
+        settings["seeds"] = _retrained_seeds(profile)
     needed = {*notebook.role.each, "out", *({"hyper"} if method else set())}  # else a profile's words would be lost
     if missing := needed - notebook.parameters:
         raise UserError(f"{notebook.name}.ipynb: its parameters cell lacks {', '.join(sorted(missing))}")

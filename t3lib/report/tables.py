@@ -4,13 +4,17 @@ Every method of the paper has its row whether it ran or not; what did not run, o
 `setting` (ablations) enter only `ablations` and, for the setting "naive", `runtime`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
+from t3lib import metrics
 from t3lib.metrics import UTILITY
 from t3lib.names import METHODS, SPLITS
-from t3lib.results import paper_table
+from t3lib.results import paper_table, tidy
 
 SUMMARY = ("fq", "mu_rouge", "mu")
 UNLEARNING = METHODS[2:]
@@ -18,6 +22,7 @@ FRAME = ("Original", "T3", "Retrained")  # what every comparison begins and ends
 TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
 PAPER_TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)
 ROUNDING = 5e-4  # half a unit of the paper's last printed digit
+TINY = np.finfo(float).tiny  # a truth ratio that underflowed to 0 has a logarithm still
 COUNTS = ("n_seeds", "seed", "trainable", "epochs", "n")
 
 # What each table shows, by the name of its file; the page has the tables in this order.
@@ -31,7 +36,8 @@ CAPTIONS = {
     "T3 (naive): a few steps with the base's passes timed, scaled up to all.",
     "tofu_per_seed": "Table 4. Every seed.",
     "tofu_by_seeds": "All seeds beside those on which nothing was tuned (not 1 and 2).",
-    "forget_quality": "The test behind each Forget Quality: D, rows, exact p.",
+    "forget_quality": "Why each Forget Quality is what it is: D and the rows n that make it, mean and spread of "
+    "ln R, D once means are equal, and what pairs of retrained models score.",
     "temperature": "Table 5. T3 at every temperature.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "ablations": "T3's other choices, one at a time.",
@@ -95,10 +101,47 @@ def ablations(frame: pd.DataFrame) -> pd.DataFrame:
     return _table(table, ["split", "setting", "T", "fq", "mu_rouge"])
 
 
-def forget_quality(frame: pd.DataFrame) -> pd.DataFrame:
-    """The test behind each Forget Quality: KS statistic D, rows n and exact two-sided p, per method and seed."""
-    runs = at_tuned_temperature(frame).rename(columns={"n_forget": "n"})
-    return _table(runs, ["split", "method", "T", "seed", "n", "ks_statistic", "fq"], _rows(METHODS))
+def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Why each Forget Quality is what it is: the test, what moved it, and how far apart retrained models are.
+
+    Forget Quality is the p-value of D over n rows, and falls with n at equal D. mean and sd: of ln R, the truth ratios'
+    logarithms. D_matched: D once the mean of ln R is the reference's, what spread and shape alone leave. retrained_…:
+    lowest and highest D and Forget Quality over all pairs of the split's retrained models, the reference among them:
+    what models that never met the forget rows score against each other. T3 stands at its tuned T, and as `T3 (T, w)` at
+    its best f^w. `runs` are run files (`results.read_runs`), for the truth ratios are not in their tidy frame.
+    """
+    frame = tidy(runs).rename(columns={"n_forget": "n", "ks_statistic": "D"})
+    shape = pd.DataFrame([_log_ratios(run) for run in runs], index=frame.index, columns=["mean", "sd", "D_matched"])
+    frame = frame.join(shape)
+    chosen = pd.concat([at_tuned_temperature(frame), _at_tuned_strength(frame)])
+    pairs = pd.DataFrame([{"split": split} | _retrained_pairs(runs, split) for split in SPLITS])
+    columns = ["split", "method", "T", "w", "seed", "n", "D", "fq", "mean", "sd", "D_matched", *list(pairs)[1:]]
+    rows = pd.concat([_rows(METHODS), _at_tuned_strength(frame)[["split", "method"]].drop_duplicates()])
+    order = rows["split"].map(SPLITS.index)
+    rows = rows.sort_values("split", key=lambda _: order, kind="stable")
+    return _table(chosen.merge(pairs, on="split"), columns, rows)
+
+
+def _log_ratios(run: Mapping[str, Any]) -> dict[str, float]:
+    """Mean and sd of ln R of a run's forget rows, and D with its mean moved to the reference's."""
+    ratios = run["truth_ratio"] or {}
+    if not len(ratios.get("forget", ())) or not len(ratios.get("reference", ())):
+        return {}
+    ours, theirs = (np.log(np.maximum(np.asarray(ratios[name], float), TINY)) for name in ("forget", "reference"))
+    matched = metrics.forget_quality(np.exp(ours - ours.mean() + theirs.mean()), np.exp(theirs))[1]
+    return {"mean": ours.mean(), "sd": ours.std(ddof=1), "D_matched": matched}
+
+
+def _retrained_pairs(runs: Sequence[Mapping[str, Any]], split: str) -> dict[str, float]:
+    """Lowest and highest D and Forget Quality over the pairs of a split's retrained models."""
+    ran = [run for run in runs if run["split"] == split and run["status"] == "ok"]
+    models = [run["truth_ratio"]["reference"] for run in ran[:1]]
+    models += [run["truth_ratio"]["forget"] for run in ran if run["method"] == "Retrained"]
+    tests = [metrics.forget_quality(*pair) for pair in combinations(map(np.asarray, models), 2)]
+    ends: dict[str, float] = {}
+    for name, values in (("D", [d for _, d in tests]), ("fq", [p for p, _ in tests])):
+        ends |= {f"retrained_{name}_{end.__name__}": end(values, default=np.nan) for end in (min, max)}
+    return ends
 
 
 def by_seeds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -187,6 +230,17 @@ def at_tuned_temperature(frame: pd.DataFrame) -> pd.DataFrame:
     runs = main_runs(frame)
     tuned = runs["split"].map({split: tuned_temperature(frame, split) for split in SPLITS}).astype(float)
     return runs[(runs["method"] != "T3") | (runs["T"] == tuned)]
+
+
+def _at_tuned_strength(frame: pd.DataFrame) -> pd.DataFrame:
+    """T3's runs with a sharpened classifier, f^w with w other than 1, at each split's best (T, w), as `T3 (T, w)`."""
+    sharpened = frame[frame["setting"].isna() & (frame["w"].fillna(1) != 1) & frame["fq"].notna()]
+    parts = [sharpened[:0]]
+    for _, runs in sharpened.groupby("split"):
+        tuning = runs[runs["seed"].isin(TUNING_SEEDS)]
+        T, w = (tuning if len(tuning) else runs).groupby(["T", "w"])["fq"].mean().idxmax()
+        parts.append(runs[(runs["T"] == T) & (runs["w"] == w)])
+    return pd.concat(parts).assign(method="T3 (T, w)")
 
 
 def tuned_temperature(frame: pd.DataFrame, split: str) -> float | None:

@@ -17,8 +17,6 @@ from t3lib.study.unlearned import fitted, training_of, unlearned, unlearned_key
 from t3lib.tofu import retain_of
 from t3lib.world import bases
 
-RETRAIN_SEED = 1  # the second retain model; seed 0 is the reference every method is compared with
-
 
 def run_method(
     study: Study,
@@ -32,7 +30,8 @@ def run_method(
 ) -> Iterator[dict[str, Any]]:
     """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default its tuned one).
 
-    Original and Retrained do not depend on the seeds and give one record. What was trained or scored before with the
+    Original does not depend on the seeds and gives one record. Retrained's seeds, from 1, are those of retrain bases: 0
+    is the reference that every method is compared with. What was trained or scored before with the
     same models, rows, settings and code comes from `.t3cache/`. Generated text is kept for `text_seed` alone, by
     default the first seed.
     """
@@ -43,29 +42,34 @@ def run_method(
     if method == "T3":
         [runs] = run_t3(study, [(hyper, temperatures)], seeds=seeds, generate=generate, text_seed=keep)
         yield from runs
-    elif method in ("Original", "Retrained"):
-        yield _untrained(study, method, generate)
+    elif method == "Original":
+        yield _untrained(study, method, 0, generate=generate, keep_text=True)
+    elif method == "Retrained":
+        for seed in seeds:
+            yield _untrained(study, method, seed, generate=generate, keep_text=seed == keep)
     else:
         for seed in seeds:
             yield _baseline(study, method, hyper, seed, generate=generate, keep_text=seed == keep)
 
 
-def _untrained(study: Study, method: str, generate: bool) -> dict[str, Any]:
-    """The run of a base as it is: the original, or the retrain base of another seed than the reference's."""
+def _untrained(study: Study, method: str, seed: int, *, generate: bool, keep_text: bool) -> dict[str, Any]:
+    """The run of a base as it is: the original, or the retrain base of a seed that is not the reference's."""
     if method == "Original":
-        key, seed, trainable = study.identity["full"], 0, 0
+        key, trainable = study.identity["full"], 0
         asked = Asked(study.base, study.tokenizer)
     elif study.stage is None:
         raise UserError("Retrained needs a stage that trains its own bases; it cannot be made for given models")
+    elif seed < 1:
+        raise UserError(f"Retrained: seed {seed} is the reference's: give seeds from 1")
     else:
-        folder, seed = bases.ensure_base(study.stage, retain_of(study.split), seed=RETRAIN_SEED), RETRAIN_SEED
+        folder = bases.ensure_base(study.stage, retain_of(study.split), seed=seed)
         key = content_key([model_identity(folder), study.load_options])
         model, _ = load_model(folder, **study.load_options)
         trainable = sum(weight.numel() for weight in model.parameters())
         asked = Asked(model, study.tokenizer)
     [report] = study.evaluate([key], lambda _: asked, generate=generate)
     training = {"hyper": {}, "trainable": trainable, "epochs": None, "seconds": {}, "error": None}
-    return record_of(study, method, seed, training, report)
+    return record_of(study, method, seed, training, report, keep_text=keep_text)
 
 
 def _baseline(

@@ -136,16 +136,17 @@ def all_notebooks(folder):
 def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
     all_notebooks(box.notebooks)
     profile = profiles.load_profile(box.file) | {"models": {}, "methods": ["Original", "Retrained", "T3"]}
-    profile |= {"splits": ["forget05", "forget10"]}
+    profile |= {"splits": ["forget05", "forget10"], "seeds": [1, 2, 3, 4, 5]}
     graph = {job.name: job for job in jobs.build(profile, box.out, folder=box.notebooks)}
     bases = ["base--full--seed0", "base--retain90--seed0", "base--retain95--seed0"]
     assert {name for name in graph if name.startswith("base")} == {
         *bases,
-        "base--retain90--seed1",
-        "base--retain95--seed1",
+        *(f"base--{name}--seed{seed}" for name in ("retain90", "retain95") for seed in (1, 2, 3)),
     }
     assert graph[job("Original")].after == ("base--full--seed0", "base--retain90--seed0")
-    assert graph[job("Retrained", "forget05")].after[-1] == "base--retain95--seed1"
+    retrained = graph[job("Retrained", "forget05")]
+    assert retrained.after[-3:] == tuple(f"base--retain95--seed{seed}" for seed in (1, 2, 3))
+    assert retrained.parameters["seeds"] == [1, 2, 3], "three beside the reference make six pairs"
     assert graph["03_temperature_ablation--forget10"].after[-1] == job("T3")
     assert graph["01_synthetic_theory"].after == () == graph["04_efficiency"].after
     tables = graph[TABLES]
@@ -153,7 +154,7 @@ def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
     order = list(graph)
     assert all(order.index(name) < order.index(j.name) for j in graph.values() for name in j.after)
     assert graph[job("T3")].parameters["temperatures"] and not graph[job("Original")].parameters["temperatures"]
-    assert graph[job("Original")].parameters["seeds"] == [] and graph[job("T3")].parameters["seeds"] == [1, 2]
+    assert graph[job("Original")].parameters["seeds"] == [] and graph[job("T3")].parameters["seeds"] == [1, 2, 3, 4, 5]
 
 
 def test_t3_runs_its_tuned_temperature_and_leaves_those_with_their_own_settings_to_the_ablation(box):

@@ -1,9 +1,12 @@
 """Tables from run files: the paper's rows and columns, means over what ran, empty where nothing did."""
 
+from itertools import combinations
+
 import numpy as np
 import pandas as pd
 import pytest
 from fabricate import TEMPERATURES, fabricate, fabricate_all
+from scipy.stats import ks_2samp
 
 from t3lib import results
 from t3lib.names import METHODS, SPLITS
@@ -100,11 +103,45 @@ def test_ablations_stay_out_of_the_main_tables(frame):
     assert table["fq"][1] == pytest.approx(np.mean([run["metrics"]["fq"] for run in varied[:2]]))
 
 
-def test_forget_quality_shows_its_test(frame):
-    table = tables.forget_quality(frame)
+def test_forget_quality_shows_its_test_and_why():
+    runs = fabricate_all()
+    table = tables.forget_quality(runs)
     row = table[(table.method == "NPO") & (table.split == "forget05") & (table.seed == 2)].iloc[0]
-    metrics = fabricate("NPO", "forget05", None, 2)["metrics"]
-    assert (row["n"], row["ks_statistic"], row["fq"]) == (40, metrics["ks_statistic"], metrics["fq"])
+    run = fabricate("NPO", "forget05", None, 2)
+    ours, theirs = (np.log(run["truth_ratio"][name]) for name in ("forget", "reference"))
+    assert (row["n"], row["D"], row["fq"]) == (40, run["metrics"]["ks_statistic"], run["metrics"]["fq"])
+    assert (row["mean"], row["sd"]) == pytest.approx((ours.mean(), ours.std(ddof=1)))
+    matched = ks_2samp(ours - ours.mean(), theirs - theirs.mean()).statistic
+    assert row["D_matched"] == pytest.approx(matched) and matched < row["D"], "NPO's fault is the mean alone"
+
+
+def test_forget_quality_stands_beside_pairs_of_retrained_models():
+    others = [fabricate("Retrained", "forget10", None, seed) for seed in (1, 2, 3)]
+    models = [others[0]["truth_ratio"]["reference"], *(run["truth_ratio"]["forget"] for run in others)]
+    tests = [ks_2samp(*pair) for pair in combinations(models, 2)]
+    table = tables.forget_quality([*others, fabricate("T3", "forget10", 2.5, 1)]).query("split == 'forget10'")
+    for name, values in (("D", [t.statistic for t in tests]), ("fq", [t.pvalue for t in tests])):
+        assert len(values) == 6
+        for end in (min, max):
+            shown = table[f"retrained_{name}_{end.__name__}"].dropna()
+            assert len(shown) == 4 and shown.tolist() == pytest.approx([end(values)] * 4), "on every row that ran"
+
+
+def test_a_sharpened_t3_has_its_own_row_of_forget_quality_and_no_other():
+    sharp = [fabricate("T3", "forget10", T, seed) | {"w": w} for T, w in ((2.5, 0.8), (1.0, 0.8)) for seed in (1, 2, 3)]
+    table = tables.forget_quality([*fabricate_all(), *sharp])
+    rows = table[table.method == "T3 (T, w)"]
+    assert rows[["split", "T", "w", "seed"]].values.tolist() == [["forget10", 2.5, 0.8, seed] for seed in (1, 2, 3)]
+    assert table[table.method == "T3"]["w"].eq(1).all()
+    assert table["split"].tolist() == sorted(table["split"]), "below its split's T3"
+    both = results.tidy([*fabricate_all(), *sharp])
+    pd.testing.assert_frame_equal(tables.tofu(both), tables.tofu(results.tidy(fabricate_all())))
+
+
+def test_forget_quality_of_failed_or_missing_runs_is_empty():
+    table = tables.forget_quality([fabricate("NPO", "forget05", None, 1, failed=True)])
+    assert table[["D", "fq", "mean", "D_matched"]].isna().all(axis=None) and len(table) == 2 * len(METHODS)
+    assert len(tables.forget_quality([])) == 2 * len(METHODS)
 
 
 def test_fresh_seeds_leave_out_those_that_tuned(frame):
