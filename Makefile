@@ -1,4 +1,5 @@
 # make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  a first look, a few minutes
+#                       in out/cpu, which git ignores                            make OUT=results/cpu  in the committed folder
 # make test             pytest, then nbval on the notebooks (smoke parameters)   make faults         kill -9 and friends
 # make site             all results pages and executed notebooks as static files in build/site
 PYTHON ?= python3
@@ -7,7 +8,7 @@ BIN = .venv/bin
 
 .PHONY: results test faults browser-test site lint clean
 results: .venv/ready
-	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS))
+	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
 # uv is only a faster installer; it does not read pip's own settings, hence the hand-over of the wheel folder.
 .venv/ready: requirements.lock pyproject.toml

@@ -13,7 +13,8 @@ from t3lib.errors import UserError, printable
 from t3lib.settings import CHOICES, TEMPERATURE, FitSettings, check_temperature
 
 EXIT_CODES = (
-    "exit codes: 0 done, 1 a job failed, 2 bad input, 3 unlearned but its own evidence says no, 130 interrupted"
+    "exit codes: 0 done, 1 a job failed or results differ, 2 bad input, "
+    "3 unlearned but its own evidence says no, 130 interrupted"
 )
 
 
@@ -34,8 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.parser.error(f"unknown arguments: {' '.join(unknown)}")
     try:
         return args.run(args) or 0
-    except UserError as error:
-        print(f"t3 {args.verb}: {error}", file=sys.stderr)
+    except (UserError, ConnectionError) as error:
+        print(f"t3 {args.verb}: {printable(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"t3 {args.verb}: interrupted; run the same command again to go on", file=sys.stderr)
@@ -67,7 +68,7 @@ def parser() -> Parser:
     p.add_argument("--methods", type=names, help="methods to run, e.g. T3,NPO (default: the profile's)")
     p.add_argument("--splits", type=names, help="forget splits, e.g. forget10 (default: the profile's)")
     p.add_argument("--seeds", type=whole_numbers, help="seeds, e.g. 1,2,3 (default: the profile's)")
-    p.add_argument("--out", type=Path, help="results folder (default results/PROFILE)")
+    p.add_argument("--out", type=Path, help="results folder (default out/PROFILE, which git ignores)")
     where = p.add_mutually_exclusive_group()
     where.add_argument("--workers", type=int, help="worker processes on this machine (default: one a physical core)")
     where.add_argument("--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786")
@@ -138,6 +139,13 @@ def parser() -> Parser:
     p.add_argument("--data", help="--gpu: builtin, hub or a folder with TOFU's files (default: the profile's)")
     p.add_argument("--out", type=Path, help="folder for bench.json and the table (default with --gpu: results/gpu)")
     p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
+
+    p = verb("compare", "set two folders of results side by side: every cell of their tables that differs",
+             "out/cpu results/cpu", compare)  # fmt: skip
+    p.add_argument("a", type=Path, metavar="A", help="results folder")
+    p.add_argument("b", type=Path, metavar="B", nargs="?", help="another (default: the committed one of A's profile)")
+    p.add_argument("--tolerance", type=float, default=1e-9, help="numbers this near are equal (default %(default)g)")
+    p.add_argument("--clocks", action="store_true", help="compare seconds and memory, too")
 
     p = verb("page", "write the page of results of a folder, without a run", "results/cpu", page)
     p.add_argument("folder", type=Path, metavar="DIR", help="results folder")
@@ -226,6 +234,24 @@ def command(args: argparse.Namespace) -> int | None:
         check_temperature(T, allow_sharpening=args.allow_sharpening)
     run: Callable[[argparse.Namespace], int | None] = getattr(import_module("t3lib.commands"), args.verb)
     return run(args)
+
+
+def compare(args: argparse.Namespace) -> int:
+    """`t3 compare`: 1 when a cell differs."""
+    from t3lib.files import project_root, read_json
+    from t3lib.report.compare import compare
+
+    other = args.b
+    if other is None:
+        manifest = args.a / "manifest.json"
+        if not manifest.is_file():
+            raise UserError(f"{args.a} holds no manifest.json that names its profile: give two folders")
+        other = project_root() / "results" / str(read_json(manifest)["profile"])
+    cells = compare(args.a, other, tolerance=args.tolerance, clocks=args.clocks)
+    if not cells.empty:
+        print(cells.map(lambda value: printable(str(value), 40)).to_string(index=False))
+    print(f"cells that differ between {args.a} (a) and {other} (b): {len(cells)}")
+    return 1 if len(cells) else 0
 
 
 def page(args: argparse.Namespace) -> None:

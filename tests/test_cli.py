@@ -14,7 +14,7 @@ from t3lib import cli, commands
 from t3lib.audit import own
 from t3lib.head import T3Head
 
-VERBS = ["reproduce", "unlearn", "evaluate", "generate", "tune", "bench", "page"]
+VERBS = ["reproduce", "unlearn", "evaluate", "generate", "tune", "bench", "compare", "page"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -242,3 +242,21 @@ def test_a_head_of_another_size_is_refused(place, tmp_path, capsys):
 def test_python_dash_m_is_the_same_command():
     done = subprocess.run([sys.executable, "-m", "t3lib", "--version"], capture_output=True, text=True)
     assert done.returncode == 0 and done.stdout.startswith("t3 ")
+
+
+def test_compare_sets_a_folder_beside_the_committed_results_of_its_profile(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("t3lib.files.project_root", lambda: tmp_path)
+    for folder, score in (("out/tiny", 0.25), ("results/tiny", 0.5)):
+        (tmp_path / folder / "tables").mkdir(parents=True)
+        (tmp_path / folder / "tables" / "tofu.csv").write_text(f"method,fq,train_s\nT3,{score},{score}\nNPO\x1b,1,2\n")
+        (tmp_path / folder / "manifest.json").write_text('{"profile": "tiny"}')
+    ours, theirs = tmp_path / "out" / "tiny", tmp_path / "results" / "tiny"
+    assert cli.main(["compare", str(ours)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["tofu", "T3", "fq", "0.25", "0.5", "0.25"]
+    assert lines[2:] == [f"cells that differ between {ours} (a) and {theirs} (b): 1"]
+    assert cli.main(["compare", str(ours), str(theirs), "--tolerance", "0.3"]) == 0
+    assert cli.main(["compare", str(ours), str(theirs), "--clocks"]) == 1
+    (ours / "manifest.json").unlink()
+    assert cli.main(["compare", str(ours)]) == 2
+    assert "give two folders" in capsys.readouterr().err

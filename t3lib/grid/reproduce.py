@@ -43,7 +43,7 @@ def reproduce(
 ) -> int:
     """Run what is not finished of a profile; 0 when all of it is, 1 when something failed. UserError: bad input.
 
-    only: notebooks; out: results folder, default results/PROFILE; workers, scheduler, slurm: where (see `cluster`);
+    only: notebooks; out: results folder, default out/PROFILE; workers, scheduler, slurm: where (see `cluster`);
     fresh: run everything again; notebooks: their folder, default the checkout's.
     """
     start = time.monotonic()
@@ -51,7 +51,7 @@ def reproduce(
         raise UserError("choose one of --workers, --scheduler and --slurm")
     chosen = profiles.override(profiles.load_profile(profile), data=data, methods=methods, splits=splits, seeds=seeds)
     root, cache = project_root(), cache_dir().resolve()
-    folder, sources = Path(out or root / "results" / chosen["name"]), notebooks or shipped("notebooks")
+    folder, sources = Path(out or root / "out" / chosen["name"]), notebooks or shipped("notebooks")
     _check_apart(folder, cache, sources.resolve())
     # The notebooks start in the root and record their parameters: relative paths keep this machine's folders out.
     inside = folder.resolve().is_relative_to(root)
@@ -90,7 +90,7 @@ def reproduce(
         if todo := schedule.left:
             place.marks.mkdir(parents=True, exist_ok=True)
             with cluster.client_for(count, scheduler, slurm) as client:
-                outcomes |= run(todo, outcomes, place, client, schedule.say)
+                outcomes |= run(todo, outcomes, place, client, schedule)
         whole = (only, methods, splits) == (None, None, None)
         return status.finish(graph, outcomes, place, chosen["name"], time.monotonic() - start, whole=whole)
 
@@ -117,9 +117,11 @@ def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
 
 
 def run(
-    todo: Sequence[Job], known: dict[str, Outcome], place: Place, client: Any, say: Any, work: Any = runner.execute
+    todo: Sequence[Job], known: dict[str, Outcome], place: Place, client: Any, show: Any, work: Any = runner.execute
 ) -> dict[str, Outcome]:
-    """Submit jobs to a Dask client and gather how each ended, in any order; `work` does one job (tests replace it).
+    """Submit jobs to a Dask client and gather how each ended, in any order.
+
+    show: has `started(name)` and `ended(outcome)`, as `Schedule`; work: does one job (tests replace it).
 
     Jobs that run with what there is (`partial`) follow, one by one, when all others have ended: Dask would pass them
     the error of a job whose workers died.
@@ -142,12 +144,13 @@ def run(
 
     rounds = [[job for job in todo if not job.partial], *([job] for job in todo if job.partial)]
     with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
+        client.subscribe_topic(place.marks.name, lambda event: show.started(event[1]))
         for together in rounds:
             for future in as_completed([submit(job) for job in together], loop=client.loop):
                 job = jobs_of[future.key]
                 outcomes[job.name] = _settle(job, future, outcomes)
                 if outcomes[job.name].error != LOST:
-                    say(outcomes[job.name])
+                    show.ended(outcomes[job.name])
     unfinished = [job.name for job in todo if job.name not in outcomes or outcomes[job.name].error == LOST]
     if unfinished:
         print(f"{LOST} ({len(unfinished)} jobs unfinished)", flush=True)

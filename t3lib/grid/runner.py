@@ -110,6 +110,7 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
         key = run_key(job, before)
         if outcome := finished(job, key, place):
             return outcome  # the jobs before it ran, but made what they had made
+        _announce(job, place)
         start = time.monotonic()
         try:
             outputs = _run(job, before, place)
@@ -140,6 +141,14 @@ def _prepare(place: Place) -> None:
 
         with contextlib.suppress(ValueError):  # no worker (a test), or one without a number (another cluster)
             os.environ["CUDA_VISIBLE_DEVICES"] = str(int(get_worker().name) % place.gpus)
+
+
+def _announce(job: Job, place: Place) -> None:
+    """Tell the runner, which listens under the name of the results, that this job begins."""
+    from distributed import get_worker
+
+    with contextlib.suppress(ValueError):  # no worker (a test)
+        get_worker().log_event(place.marks.name, job.name)
 
 
 def _root(job: Job, place: Place) -> Path:

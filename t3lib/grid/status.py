@@ -1,5 +1,7 @@
 """What `t3 reproduce` says: the plan, a line per job, report.md and manifest.json in the results folder."""
 
+import shutil
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,7 @@ from t3lib.files import atomic_write, project_root, read_json, write_json
 from t3lib.grid.jobs import Job
 from t3lib.grid.runner import Outcome, Place, read_mark
 
+CLEAR = "\r\x1b[K"  # the terminal's line, to be written anew
 STATES = ("done", "cached", "failed", "skipped")
 
 
@@ -18,10 +21,11 @@ class Schedule:
     def __init__(
         self, graph: Sequence[Job], known: Mapping[str, Outcome], place: Place, workers: int, profile: str
     ) -> None:
-        self.graph, self.workers, self.profile = graph, workers, profile
+        self.graph, self.workers, self.profile, self.out = graph, workers, profile, place.out
         self.left = [job for job in graph if job.name not in known]
+        self.now: list[str] = []  # names of the jobs that run
         self.seconds: dict[str, float] = {}
-        for folder in (project_root() / "results" / profile, Path(place.root) / place.out):
+        for folder in (committed(profile), Path(place.root) / place.out):
             entries = earlier_manifest(folder / "manifest.json").get("jobs", {})
             self.seconds |= {name: entry["seconds"] for name, entry in entries.items() if entry.get("state") == "done"}
         for job in graph:
@@ -30,7 +34,12 @@ class Schedule:
 
     def remaining(self) -> float:
         """Seconds for what is left: the total shared by all workers or the longest chain, whichever is more."""
-        cost = {job.name: self.seconds.get(job.name, 0.0) for job in self.left}
+        alike: dict[str, list[float]] = {}  # a job that never ran counts like the mean of its notebook's others
+        for job in self.graph:
+            if job.name in self.seconds:
+                alike.setdefault(job.notebook, []).append(self.seconds[job.name])
+        means = {notebook: sum(seconds) / len(seconds) for notebook, seconds in alike.items()}
+        cost = {job.name: self.seconds.get(job.name, means.get(job.notebook, 0.0)) for job in self.left}
         ends: dict[str, float] = {}
         for job in self.left:
             ends[job.name] = cost[job.name] + max((ends.get(name, 0.0) for name in job.after), default=0.0)
@@ -39,10 +48,12 @@ class Schedule:
     def __str__(self) -> str:
         count = len(self.left)
         unknown = sum(job.name not in self.seconds for job in self.left)
-        note = f" (and {unknown} jobs that never ran here)" if unknown else ""
+        time = "none yet" if unknown == count > 0 else _clock(self.remaining())
+        note = f", {unknown} of the jobs never ran here" if unknown else ""
         return (
-            f"profile {self.profile}, {len(self.graph)} jobs: {len(self.graph) - count} cached, {count} to run\n"
-            f"estimate: {_clock(self.remaining())} on {self.workers} worker{'s' * (self.workers > 1)}{note}"
+            f"profile {self.profile}, {len(self.graph)} jobs: {len(self.graph) - count} cached, {count} to run, "
+            f"into {self.out}\n"
+            f"estimate: {time} ({self.workers} worker{'s' * (self.workers > 1)}{note})"
         )
 
     def plan(self) -> str:
@@ -56,13 +67,30 @@ class Schedule:
             lines.append(f"{state:<6} {job.name:<44} {took:>7}{after if job.after else ''}")
         return "\n".join([*lines, str(self)])
 
-    def say(self, outcome: Outcome) -> None:
+    def started(self, name: str) -> None:
+        """Say that a job runs: on a terminal in a line that the next one replaces, else in a line of its own."""
+        self.now.append(name)
+        if sys.stdout.isatty():
+            text = f"now {', '.join(self.now)}"
+            print(CLEAR + text[: shutil.get_terminal_size().columns - 1], end="", flush=True)
+        else:
+            print(f"started {name}", flush=True)
+
+    def ended(self, outcome: Outcome) -> None:
         """Print the line of a job that ended, and how long the others may take."""
         self.left = [job for job in self.left if job.name != outcome.name]
-        ended = len(self.graph) - len(self.left)
-        known = self.left and all(job.name in self.seconds for job in self.left)
-        left = f"  {_clock(self.remaining())} left" if known else ""
-        print(f"[{ended:>{len(str(len(self.graph)))}}/{len(self.graph)}] {line(outcome)}{left}", flush=True)
+        self.now = [name for name in self.now if name != outcome.name]
+        if outcome.state == "done":
+            self.seconds[outcome.name] = outcome.seconds
+        count = len(self.graph)
+        left = f"  {_clock(self.remaining())} left" if self.left and self.remaining() else ""
+        clear = CLEAR if sys.stdout.isatty() else ""
+        print(f"{clear}[{count - len(self.left):>{len(str(count))}}/{count}] {line(outcome)}{left}", flush=True)
+
+
+def committed(profile: str) -> Path:
+    """Folder of the results that come with the project; not every profile has one."""
+    return project_root() / "results" / profile
 
 
 def line(outcome: Outcome) -> str:
@@ -97,6 +125,8 @@ def finish(
             handle.write(_markdown(graph, outcomes, f"{profile}: {summary}"))
     page = next((name for name in ("index.html", "report.md") if (out / name).is_file()), "report.md")
     print(f"{summary} in {_clock(seconds)}: {place.out}/{page}", flush=True)
+    if (committed(profile) / "tables").is_dir() and out.resolve() != committed(profile).resolve():
+        print(f"beside the committed results: t3 compare {place.out}", flush=True)
     return 1 if counts["failed"] or counts["skipped"] else 0
 
 

@@ -256,6 +256,11 @@ def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_pat
             assert client.submit(max, 1, 2, resources=cluster.SLOT).result(timeout=60) == 2
 
 
+def watcher(seen):
+    """What a run tells, without printing: outcomes are gathered in `seen`."""
+    return SimpleNamespace(started=lambda name: None, ended=seen.append)
+
+
 # jobs that die ------------------------------------------------------------------------------------------------------
 
 
@@ -271,9 +276,7 @@ def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
     jobs.append(Job("child", "notebook", "03", {"deadly": False}, ("job1",), ""))
     jobs.append(Job("tables", "notebook", "05", {"deadly": False}, tuple(j.name for j in jobs), "", partial=True))
     with cluster.client_for(2, None, None) as client:
-        outcomes = reproduce.run(
-            jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, lambda outcome: None, work
-        )
+        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, watcher([]), work)
     assert [outcomes[name].state for name in ("job0", "job2", "tables")] == ["done"] * 3
     assert outcomes["job1"].state == "failed" and "KilledWorker" in outcomes["job1"].error
     assert (outcomes["child"].state, outcomes["child"].error) == ("skipped", "job1")
@@ -320,7 +323,7 @@ def test_a_thousand_jobs_through_the_scheduler():
     process = psutil.Process()
     with cluster.client_for(2, None, None) as client:
         before, start = process.memory_info().rss, time.monotonic()
-        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, seen.append, work)
+        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, watcher(seen), work)
         seconds, grown = time.monotonic() - start, process.memory_info().rss - before
     assert len(outcomes) == len(seen) == 1000 and {outcome.state for outcome in outcomes.values()} == {"done"}
     assert grown < 200 * 2**20, f"the runner grew by {grown / 2**20:.0f} MB"

@@ -8,6 +8,7 @@ import io
 import json
 import os
 import shutil
+import sys
 import threading
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -18,8 +19,8 @@ from faults import injected
 
 from t3lib import files, profiles
 from t3lib.errors import UserError
-from t3lib.grid import cluster, jobs, reproduce, runner
-from t3lib.grid.runner import Place
+from t3lib.grid import cluster, jobs, reproduce, runner, status
+from t3lib.grid.runner import Outcome, Place
 
 SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES = noop.ROLES
 
@@ -487,16 +488,59 @@ def test_two_jobs_that_write_the_same_file_agree_on_it(box):
 
 def test_dry_run_prints_the_graph_and_writes_nothing(box):
     assert box(dry_run=True) == 0
-    assert "3 to run" in box.printed and "3 jobs that never ran here" in box.printed and not box.out.exists()
+    assert "3 to run" in box.printed and "3 of the jobs never ran here" in box.printed and not box.out.exists()
+    assert "estimate: none yet" in box.printed
     assert box() == 0
     box.profile(more="hyper: {NPO: {lr: 1.0}}")
     assert box(dry_run=True, workers=2) == 0
     lines = box.printed.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["cached", "run", "run"]
     assert (
-        f"after {job('Original')}, {job('NPO')}" in lines[2] and lines[3] == "profile mine, 3 jobs: 1 cached, 2 to run"
+        f"after {job('Original')}, {job('NPO')}" in lines[2]
+        and lines[3] == f"profile mine, 3 jobs: 1 cached, 2 to run, into {box.out}"
     )
     assert "estimate:" in lines[4] and "never ran" not in lines[4] and not box.ran
+
+
+def test_results_go_to_a_folder_that_git_ignores_unless_asked(box):
+    with redirect_stdout(io.StringIO()) as printed:
+        assert reproduce.reproduce(box.file, notebooks=box.notebooks, dry_run=True) == 0
+    assert f"into out{os.sep}mine\n" in printed.getvalue()
+    assert "/out/" in (files.project_root() / ".gitignore").read_text().splitlines()
+
+
+def test_the_estimate_comes_from_the_committed_manifest_when_nothing_else_is_known(box, monkeypatch, tmp_path):
+    """And a job that is not in it counts like the mean of its notebook's others."""
+    entries = {job("Original"): {"state": "done", "seconds": 40.0}, TABLES: {"state": "done", "seconds": 5.0}}
+    files.write_json(tmp_path / "committed" / "manifest.json", {"jobs": entries})
+    monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
+    assert box(dry_run=True, workers=1) == 0
+    assert "estimate: 85 s (1 worker, 1 of the jobs never ran here)" in box.printed
+
+
+def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(box, monkeypatch, tmp_path):
+    (tmp_path / "committed" / "tables").mkdir(parents=True)
+    monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
+    assert box() == 0
+    lines = box.printed.splitlines()
+    assert {f"started {job('Original')}", f"started {job('NPO')}", f"started {TABLES}"} < set(lines)
+    assert lines[-2].startswith("3 done in ") and lines[-2].endswith(f"{box.out}/report.md")
+    assert lines[-1] == f"beside the committed results: t3 compare {box.out}"
+
+
+def test_on_a_terminal_what_runs_is_one_line_that_is_written_anew(box, monkeypatch, capsys):
+    place = Place(str(box.out), str(box.notebooks), "cache", box.folder / "marks", str(files.project_root()))
+    schedule = status.Schedule([*box.graph().values()], {}, place, 2, "mine")
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    schedule.started(job("NPO"))
+    schedule.started(job("Original"))
+    schedule.ended(Outcome(job("NPO"), "done", seconds=30.0))
+    clear, text = "\r\x1b[K", capsys.readouterr().out
+    assert text == (
+        f"{clear}now {job('NPO')}{clear}now {job('NPO')}, {job('Original')}"
+        f"{clear}[1/3] done    {job('NPO')}  30.0 s  30 s left\n"
+    )
 
 
 def test_a_second_run_on_the_same_results_is_turned_away_whatever_its_cache(box, monkeypatch):
