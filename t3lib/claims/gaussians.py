@@ -259,9 +259,9 @@ _example = cache(experiments.example)
 
 def f4_labels(tables: Tables) -> Finding:
     """In the example f̂ < ½ at every forget sample; the numbers tell in how many such data sets it is so."""
-    cell, shown = _example()
-    two = np.flatnonzero(cell.s.min(axis=1) < cell.s.max(axis=1))
-    highest = {int(i): float(probability(cell.phi[i], cell.z[i][cell.s[i] == 0]).max()) for i in two}
+    fits, shown = _example()
+    two = np.flatnonzero(fits.s.min(axis=1) < fits.s.max(axis=1))
+    highest = {int(i): float(probability(fits.phi[i], fits.z[i][fits.s[i] == 0]).max()) for i in two}
     share = np.mean([value < 0.5 for value in highest.values()])
     told = (
         f"f̂ reaches {highest[shown]:.2f} at its forget samples; it stays below ½ in {share:.0%} of {len(two)} data sets"
@@ -271,9 +271,9 @@ def f4_labels(tables: Tables) -> Finding:
 
 def f5_dip(tables: Tables) -> Finding:
     """f̂ is below 0.9 over a wider region than f*, and p̂ below p_r somewhere on 0.1 < z < 0.4 at every T of Figure 5."""
-    (cell, shown), x, z = _example(), np.linspace(-2, 4, 6001), np.linspace(0.1, 0.4, 301)
-    fitted, best = (float((probability(phi, x) < 0.9).mean() * 6) for phi in (cell.phi[shown], cell.mixture.phi_star))
-    p_hat = {T: cell.mixture.density(z, cell.phi[shown], T) for T in (1.0, 1.5, 2.0)}
-    depth = {T: float((density - np.exp(cell.mixture.logp_r(z))).min()) for T, density in p_hat.items()}
+    (fits, shown), x, z = _example(), np.linspace(-2, 4, 6001), np.linspace(0.1, 0.4, 301)
+    fitted, best = (float((probability(phi, x) < 0.9).mean() * 6) for phi in (fits.phi[shown], fits.mixture.phi_star))
+    p_hat = {T: fits.mixture.density(z, fits.phi[shown], T) for T in (1.0, 1.5, 2.0)}
+    depth = {T: float((density - np.exp(fits.mixture.logp_r(z))).min()) for T, density in p_hat.items()}
     told = f"width of the region below 0.9: f̂ {fitted:.2f}, f* {best:.2f}; least p̂ − p_r beside the spike"
     return Finding(fitted > best and max(depth.values()) < 0, f"{told}, {listed(depth, 'T = {:g}: {:+.3f}')}")

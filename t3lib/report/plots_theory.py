@@ -16,7 +16,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from t3lib import theory
 from t3lib.report.look import STYLE, key, panels
-from t3lib.theory.experiments import Cell
+from t3lib.theory.experiments import Fits
 from t3lib.theory.logistic import probability
 from t3lib.theory.quadrature import Array
 from t3lib.theory.table import LOWER
@@ -81,19 +81,19 @@ def errors_by_n(table: pd.DataFrame, method: str = "exact") -> Figure:
 
 
 @rc_context(STYLE)
-def classifier(cell: Cell, trial: int) -> Figure:
+def classifier(fits: Fits, trial: int) -> Figure:
     """Figure 4: the samples of one trial (counts, left axis) and the classifier it gives (probability, right axis)."""
     figure, [[axis]] = panels(1, 1, (4.4, 2.6))
-    z, s = cell.z[trial], cell.s[trial]
+    z, s = fits.z[trial], fits.s[trial]
     axis.hist([z[s == 0], z[s == 1]], bins=[*np.linspace(-2, 4, 49)], stacked=True, color=[YELLOW, BLUE])
     axis.set(xlabel="$z$", ylabel="samples", xlim=(-2, 4))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     right = axis.twinx()
     right.grid(False)
     right.spines["right"].set_visible(True)
-    x = _fine(cell, -2, 4)
+    x = _fine(fits, -2, 4)
     lines = {r"$\hat f(z)$": {"color": "black", "lw": 1.1}, "$f^*(z)$": {"color": "0.3", "lw": 1.1, "ls": "--"}}
-    for look, phi in zip(lines.values(), (cell.phi[trial], cell.mixture.phi_star)):
+    for look, phi in zip(lines.values(), (fits.phi[trial], fits.mixture.phi_star)):
         right.plot(x, probability(phi, x), **look)
     right.set(ylabel="probability of retain", ylim=(0, 1.05))
     bars = {"forget": {"color": YELLOW, "lw": 5}, "retain": {"color": BLUE, "lw": 5}}
@@ -106,10 +106,10 @@ def classifier(cell: Cell, trial: int) -> Figure:
 
 
 @rc_context(STYLE)
-def densities(cell: Cell, trial: int, temperatures: Sequence[float] = (1.0, 1.5, 2.0)) -> Figure:
+def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5, 2.0)) -> Figure:
     """Figure 5: p̂_T of that classifier (black) over p_r (blue) at each T, and with the paper's partition (dashed)."""
     figure, [axes] = panels(1, len(temperatures), (6.8, 2.3), sharey=True)
-    x, mixture, phi = _fine(cell, -2, 4), cell.mixture, cell.phi[trial]
+    x, mixture, phi = _fine(fits, -2, 4), fits.mixture, fits.phi[trial]
     looks: dict[str, dict[str, Any]] = {
         "$p$": {"color": YELLOW, "lw": 0.9},
         r"$\hat p_r^{(T)}$, exact": {"color": "black", "lw": 1.1},
@@ -127,7 +127,7 @@ def densities(cell: Cell, trial: int, temperatures: Sequence[float] = (1.0, 1.5,
         axis.set(xlabel="$z$", xlim=(-2, 4), ylim=(0, 1.1))
     axes[0].set_ylabel("density")
     key(figure, [("$p_r$", {"color": BLUE, "alpha": 0.3, "lw": 5}), *looks.items()], "upper center")
-    figure.set_label(f"Figure 5: the tilted, tempered density of that classifier (n = {cell.z.shape[1]}) over p_r.")
+    figure.set_label(f"Figure 5: the tilted, tempered density of that classifier (n = {fits.z.shape[1]}) over p_r.")
     return figure
 
 
@@ -225,8 +225,8 @@ def _entries(vary: str, looks: Mapping[float, dict[str, Any]]) -> list[tuple[str
     ]
 
 
-def _fine(cell: Cell, low: float, high: float) -> Array:
+def _fine(fits: Fits, low: float, high: float) -> Array:
     """A grid that resolves the spike as well as the page."""
-    mixture = cell.mixture
+    mixture = fits.mixture
     spike = mixture.mu_f + np.sqrt(mixture.v_f) * np.linspace(-8, 8, 401)
     return np.unique(np.concatenate([np.linspace(low, high, 1201), spike[(spike > low) & (spike < high)]]))

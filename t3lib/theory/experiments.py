@@ -1,6 +1,6 @@
 """Experiments 1 and 2 of the paper (Appendix E), exactly and the paper's way, as one tidy table.
 
-A cell is one (n, v_f): λ chosen on 10 trials by mean population risk, then 200 fresh data sets, their classifiers, and
+For every (n, v_f): λ chosen on 10 trials by mean population risk, then 200 fresh data sets, their classifiers, and
 Retain and Forget Errors at every temperature by quadrature, with the true partition function ("exact") and with the
 paper's ("negligible_overlap"). Experiment 1 varies v_f at a fixed n, which the paper does not give; Experiment 2 varies
 n at v_f = 1e-3. Every v_f sees the same labels and standard normal draws, so curves differ by v_f alone.
@@ -32,8 +32,8 @@ COLUMNS = ["experiment", "v_f", "n", "T", "method"] + [
 
 
 @dataclass(frozen=True)
-class Cell:
-    """One (n, v_f): the chosen λ, the data, the classifiers φ (trials, 3) and their excess risks (trials,)."""
+class Fits:
+    """All trials at one (n, v_f): the λ chosen, the data, the classifiers φ (trials, 3), their excess risks (trials,)."""
 
     mixture: GaussianMixture
     lam: float
@@ -61,13 +61,13 @@ def select_lambda(mixture: GaussianMixture, z: Array, s: Array, lambdas: ArrayLi
     return float(grid[np.argmin(risk)])
 
 
-def cell(mixture: GaussianMixture, n: int, trials: int = 200, seed: int = 0) -> Cell:
+def fit_trials(mixture: GaussianMixture, n: int, trials: int = 200, seed: int = 0) -> Fits:
     """λ chosen on `SEARCH_TRIALS` data sets, then `trials` fresh ones; the draws depend on (seed, n) alone."""
     rng = np.random.default_rng((seed, n))
     lam = select_lambda(mixture, *sample(mixture, n, SEARCH_TRIALS, rng))
     z, s = sample(mixture, n, trials, rng)
     phi = fit_logistic(z, s, lam)
-    return Cell(mixture, lam, z, s, phi, np.asarray(mixture.excess_risk(phi)))
+    return Fits(mixture, lam, z, s, phi, np.asarray(mixture.excess_risk(phi)))
 
 
 def summarise(errors: dict[str, tuple[Array, Array]], T: ArrayLike) -> pd.DataFrame:
@@ -89,8 +89,8 @@ def experiments(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Experiment 1 at every n of n_first, Experiment 2 at every n of n_second: (errors, cells).
 
-    errors has the columns of the table `synthetic`; cells one row a (v_f, n): lam, delta_mean, delta_median,
-    single_class (share of data sets with one class only). A cell both experiments need is computed once.
+    They are the tables `synthetic` and `synthetic_cells`; the latter has one row a (v_f, n): lam, delta_mean,
+    delta_median, single_class (share of data sets with one class only). What both need is computed once.
     """
     wanted = [(1, v, n) for n in n_first for v in v_f] + [(2, GaussianMixture.v_f, n) for n in n_second]
     if not wanted:
@@ -99,7 +99,7 @@ def experiments(
     cells, tables = [], []
     for experiment, v, n in wanted:
         if (v, n) not in done:
-            here = cell(GaussianMixture(v_f=v), n, trials, seed)
+            here = fit_trials(GaussianMixture(v_f=v), n, trials, seed)
             errors = here.mixture.errors_by_method(here.phi, T, METHODS)
             arrays = {way: (np.asarray(retain), np.asarray(forget)) for way, (retain, forget) in errors.items()}
             done[v, n] = summarise(arrays, T)
@@ -126,7 +126,7 @@ def alternatives(
     """
     rows = []
     for v, size in product(v_f, n):
-        here = cell(GaussianMixture(v_f=v), size, trials, seed)
+        here = fit_trials(GaussianMixture(v_f=v), size, trials, seed)
         for lam in sorted({*LAMBDAS[::2], here.lam}):
             phi = here.phi if lam == here.lam else fit_logistic(here.z, here.s, lam)
             delta, least = float(np.mean(here.mixture.excess_risk(phi))), lam == here.lam
@@ -147,8 +147,8 @@ def best_temperature(table: pd.DataFrame) -> pd.DataFrame:
     return rows[[*keys, "T", "forget_error", "retain_error"]].reset_index(drop=True)
 
 
-def example(trials: int = 200, seed: int = 0) -> tuple[Cell, int]:
-    """The cell of Figures 4 and 5 (n = 25, v_f = 1e-3), and the trial to show: two classes, δ nearest to the median."""
-    here = cell(GaussianMixture(), 25, trials, seed)
+def example(trials: int = 200, seed: int = 0) -> tuple[Fits, int]:
+    """The fits of Figures 4 and 5 (n = 25, v_f = 1e-3), and the trial to show: two classes, δ nearest to the median."""
+    here = fit_trials(GaussianMixture(), 25, trials, seed)
     distance = np.where(here.s.min(axis=1) < here.s.max(axis=1), np.abs(here.delta - np.median(here.delta)), np.inf)
     return here, int(np.argmin(distance))

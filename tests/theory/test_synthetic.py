@@ -99,7 +99,7 @@ def test_more_regularisation_and_more_tempering_than_the_risk_asks_for_forgets_b
 
 
 def test_every_v_f_sees_the_same_labels():
-    cells = [synthetic.cell(GaussianMixture(v_f=v), 25, trials=4) for v in (1e-6, 1.0)]
+    cells = [synthetic.fit_trials(GaussianMixture(v_f=v), 25, trials=4) for v in (1e-6, 1.0)]
     np.testing.assert_array_equal(cells[0].s, cells[1].s)
     retain = cells[0].s == 1
     np.testing.assert_array_equal(cells[0].z[retain], cells[1].z[retain])
@@ -112,7 +112,7 @@ def test_single_class_data_sets_stay_in():
     share = (s.min(axis=1) == 1).mean()
     expected = 0.9**25
     assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / 20_000)
-    assert synthetic.cell(GaussianMixture(), 3, trials=20).phi.shape == (20, 3)  # most of these have one class
+    assert synthetic.fit_trials(GaussianMixture(), 3, trials=20).phi.shape == (20, 3)  # most of these have one class
 
 
 def test_the_floor_of_the_lambda_grid_matters():
@@ -143,7 +143,7 @@ def test_the_example_is_a_typical_two_class_data_set():
     ("call", "message"),
     [
         (lambda: synthetic.sample(GaussianMixture(), 0, 5, np.random.default_rng(0)), "n must.*0"),
-        (lambda: synthetic.cell(GaussianMixture(), 10, trials=0), "trials must.*0"),
+        (lambda: synthetic.fit_trials(GaussianMixture(), 10, trials=0), "trials must.*0"),
         (lambda: synthetic.experiments(n_first=(), n_second=()), "empty"),
         (lambda: synthetic.experiments(v_f=(0.0,), n_second=()), "v_f must.*0.0"),
         (lambda: synthetic.experiments(T=[0.5], trials=2), "T must.*0.5"),
