@@ -7,6 +7,7 @@ all else (`metrics`), so that a metric that changes asks no model again. `evalua
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -103,16 +104,15 @@ def score(
     keys = {name: rows_key(rows) for name, rows in data.items()}
     scored = []
     for t, T in enumerate([None] if tilts is None else [T for _, T in chosen]):
-        sets: dict[str, dict[str, Any]] = {}
-        example, row = 0, 0
-        for name, rows in encoded.items():
-            size, each = len(rows), len(rows[0])
-            sets[name] = {
-                "losses": losses[t, example : example + size * each].reshape(size, each).tolist(),
-                "answers": answers[row : row + size],
-                "texts": texts[t][row : row + size] if generate else None,
+        loss, answer, text = iter(losses[t].tolist()), iter(answers), iter(texts[t] if generate else ())
+        sets = {
+            name: {
+                "losses": [list(islice(loss, len(row))) for row in rows],
+                "answers": list(islice(answer, len(rows))),
+                "texts": list(islice(text, len(rows))) if generate else None,
             }
-            example, row = example + size * each, row + size
+            for name, rows in encoded.items()
+        }
         scored.append({"sets": sets, "T": T, "rows": keys, "settings": settings})
     return scored
 

@@ -89,7 +89,6 @@ IDEAS = {
 # What is still open, by the beginnings of the lines that a test would print; it only shrinks.
 OPEN: dict[str, set[str]] = {
     "sizes": {"all", "command line", "method", "report"},
-    "private": {"test_security"},
 }
 
 

@@ -98,9 +98,9 @@ def synthetic_rows(trials: int, seed: int = 0) -> Rows:
     where, problems = f"{trials} trials", []
     whole = timed(lambda: synthetic.experiments(trials=trials, seed=seed), repeats=1, warmup=0)
     for v_f, n in sorted({(v, 50) for v in synthetic.V_F} | {(1e-3, n) for n in synthetic.N}):
-        fits = synthetic.fit_trials(GaussianMixture(v_f=v_f), n, trials, seed)
-        both = fits.s.min(axis=1) != fits.s.max(axis=1)
-        problems.append((fits.z[both], fits.s[both], fits.lam))
+        one = synthetic.fit_trials(GaussianMixture(v_f=v_f), n, trials, seed)
+        both = one.s.min(axis=1) != one.s.max(axis=1)
+        problems.append((one.z[both], one.s[both], one.lam))
     works: dict[str, Callable[[], object]] = {"batched Newton": lambda: [fit_logistic(*each) for each in problems]}
 
     def one_by_one() -> None:

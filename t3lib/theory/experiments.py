@@ -33,7 +33,7 @@ COLUMNS = ["experiment", "v_f", "n", "T", "method"] + [
 
 @dataclass(frozen=True)
 class Fits:
-    """All trials at one (n, v_f): the λ chosen, the data, the classifiers φ (trials, 3), their excess risks (trials,)."""
+    """All trials at one (n, v_f): the λ chosen, the data, the classifiers φ (trials, 3), their excess risks."""
 
     mixture: GaussianMixture
     lam: float
