@@ -57,8 +57,8 @@ class Strict(BaseModel):
 class Evaluation(Strict):
     """How answers are scored and how long they may be."""
 
-    attention_mask: Literal[CHOICES["attention_mask"]]  # type: ignore[valid-type]
-    truth_ratio: Literal[CHOICES["truth_ratio"]]  # type: ignore[valid-type]
+    attention_mask: Literal[CHOICES["attention_mask"]]  # type: ignore[valid-type, name-defined]
+    truth_ratio: Literal[CHOICES["truth_ratio"]]  # type: ignore[valid-type, name-defined]
     max_new_tokens: int = Field(ge=1, le=2**20)
 
 

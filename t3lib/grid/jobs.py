@@ -47,12 +47,15 @@ class Role(BaseModel):
     partial: bool = False
 
 
+NO_ROLE = Role(writes=(), code=())
+
+
 @dataclass(frozen=True)
 class Notebook:
     """What the graph needs to know of a notebook; `code` is its code cells without IPython's lines."""
 
     name: str
-    role: Role | None
+    role: Role
     parameters: frozenset[str]
     code: str
 
@@ -78,7 +81,7 @@ def build(profile: Profile, out: Path, *, only: Iterable[str] | None = None, fol
     bases they need; folder: where the notebooks are. Folders in the profile are seen from the project's root. UserError
     names an unknown notebook or parameter.
     """
-    content = {"data": _identity(profile["data"], folder_key)}
+    content: dict[str, Any] = {"data": _identity(profile["data"], folder_key)}
     content["models"] = {name: _identity(model, model_identity) for name, model in profile["models"].items()}
     environment = [versions(), threads()]
     bases: dict[str, Job] = {}
@@ -171,7 +174,7 @@ def _parameters(profile: Profile, notebook: Notebook, scope: Scope, out: Path) -
 
 
 def read_notebook(path: Path) -> Notebook:
-    """A notebook's role, if it has one, with the names in its cell tagged `parameters`; and its code.
+    """A notebook's role, or NO_ROLE, with the names in its cell tagged `parameters`; and its code.
 
     Read as JSON, without nbformat, because the check of a finished profile must be quick.
     """
@@ -187,7 +190,7 @@ def read_notebook(path: Path) -> Notebook:
         raise UserError(f"{path} is not a Jupyter notebook") from None
     plain = [re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M) for text in texts]
     if role is None:
-        return Notebook(path.stem, None, frozenset(), "\n".join(plain))
+        return Notebook(path.stem, NO_ROLE, frozenset(), "\n".join(plain))
     if len(tagged) != 1:
         raise UserError(f"{path.name}: {len(tagged)} cells are tagged 'parameters', one must be")
     try:
@@ -218,7 +221,7 @@ def versions() -> dict[str, str]:
 def _chosen(profile: Profile, only: Iterable[str] | None, folder: Path) -> list[Notebook]:
     """The notebooks to run, by name, each after those it reads."""
     known = map(read_notebook, sorted(folder.glob("*.ipynb")))
-    present = {notebook.name: notebook for notebook in known if notebook.role}
+    present = {notebook.name: notebook for notebook in known if notebook.role is not NO_ROLE}
     if not present:
         raise UserError(f"no notebooks in {folder}: run t3 from the checkout")
     if unknown := set(profile["notebooks"]) - set(present):

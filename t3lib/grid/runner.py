@@ -171,7 +171,8 @@ def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
 def train_base(job: Job, place: Place) -> list[Path]:
     """Train the base of a job (stage, name, seed) unless it is cached, in a kernel like everything else; its files."""
     source, answer = (place.marks / f"{job.name}.{end}" for end in ("source.ipynb", "folder"))
-    cell = {"id": "train", "cell_type": "code", "metadata": {}, "outputs": [], "execution_count": None, "source": TRAIN}
+    cell: dict[str, Any] = {"id": "train", "cell_type": "code", "metadata": {}, "outputs": [], "source": TRAIN}
+    cell["execution_count"] = None
     metadata = {"language_info": {"name": "python"}}
     write_json(source, {"cells": [cell], "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
     run_notebook(source, place.marks / f"{job.name}.ipynb", job.parameters | {"answer": str(answer)}, bool(place.fork))
