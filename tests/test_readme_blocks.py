@@ -1,0 +1,88 @@
+"""README's code blocks run as they stand: shell lines one by one, Python as it is, on a small model that forgets."""
+
+import json
+import re
+import shlex
+import subprocess
+
+import pytest
+from conftest import ROOT
+from own_cases import memorised
+
+from t3lib import cli
+from t3lib.audit import own
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+SKIPPED = {
+    "pip": "fetches packages from the network; tests/test_wheel.py builds what it installs",
+    "source": "changes the shell that types it",
+    "conda": "fetches packages from the network",
+}
+PARSED = {  # t3 verbs whose lines are only parsed
+    "reproduce": "minutes to hours; tests/grid runs it",
+    "tune": "minutes; tests/study runs it",
+    "bench": "minutes; tests/bench runs it",
+}
+
+
+def blocks(text):
+    """(language, code) of every code block: fenced ones, and indented ones, which are the shell's."""
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.M | re.S)
+    rest = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    indented = re.findall(r"(?:^    \S.*\n?)+", rest, flags=re.M)
+    return fenced + [("sh", re.sub("^    ", "", code, flags=re.M)) for code in indented]
+
+
+LINES = [line for language, code in blocks(README) if language in ("sh", "bash", "") for line in code.splitlines()]
+COMMANDS = [words for line in LINES if (words := shlex.split(line, comments=True))]
+PYTHON = [code for language, code in blocks(README) if language == "python"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with what the blocks name: a model in MODEL, forget.jsonl, retain.jsonl."""
+    folder = tmp_path_factory.mktemp("reader")
+    model, tokenizer, forget, retain, _ = memorised("gpt2", 0)
+    model.save_pretrained(folder / "MODEL")
+    tokenizer.save_pretrained(folder / "MODEL")
+    for name, rows in (("forget", forget), ("retain", retain)):
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+def test_there_are_blocks_of_every_kind_and_each_is_known():
+    assert {language for language, _ in blocks(README)} == {"sh", "python"}
+    assert {words[0] for words in COMMANDS} <= {"make", "t3", *SKIPPED}
+    assert {words[1] for words in COMMANDS if words[0] == "t3"} >= {"unlearn", "generate", "evaluate"}
+
+
+@pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] == "make"], ids=shlex.join)
+def test_make_knows_the_target(words):
+    assert subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True).returncode == 0
+
+
+def test_the_command_line_runs_as_typed_and_forgets(place, monkeypatch, capsys):
+    monkeypatch.chdir(place)
+    for words in COMMANDS:
+        if words[0] == "t3" and words[1] in PARSED:
+            cli.parser().parse_args(words[1:])
+        elif words[0] == "t3":
+            assert cli.main(words[1:]) == 0, (words, capsys.readouterr())
+    assert "Forgotten and kept" in capsys.readouterr().out
+    assert (place / "my-head" / "report.html").is_file() and (place / "my-report" / "report.json").is_file()
+
+
+def test_the_python_runs_as_typed(place, monkeypatch, tmp_path, capsys):
+    for name in ("MODEL", "forget.jsonl", "retain.jsonl"):
+        (tmp_path / name).symlink_to(place / name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(own, "OWN_RATES", (2e-2,))  # one trial instead of five
+    for code in PYTHON:
+        exec(compile(code, "README.md", "exec"), {})
+    assert "Forgotten and kept" in capsys.readouterr().out
+    assert (tmp_path / "my-head" / "model.safetensors").is_file()
+
+
+@pytest.mark.parametrize(("test", "file"), re.findall(r"\[`(test_\w+)`\]\((tests/[\w/]+\.py)\)", README))
+def test_the_tests_that_readme_names_are_there(test, file):
+    assert (ROOT / file).stem == test or f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")
