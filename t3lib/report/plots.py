@@ -42,7 +42,7 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
     `printed` is the paper's Table 5 (`tables.printed`). Dotted lines: the model before unlearning.
     """
     runs, main = tables.t3_runs(frame), tables.main_runs(frame)
-    splits = [split for split in SPLITS if (runs["split"] == split).any()] or list(SPLITS)
+    splits = _splits(runs)
     figure, axes = panels(1, 3, (6.8, 2.4))
     for axis, metric in zip(axes.flat, tables.SUMMARY):
         for split in splits:
@@ -128,10 +128,11 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     """
     ours = tables.at_tuned_temperature(frame)
     sources = [("ours", ours)] + ([("paper", printed)] if printed is not None else [])
-    figure, axes = panels(len(sources), 2, (6.8, 0.5 + 2.5 * len(sources)), sharex=True, sharey="row")
+    splits = _splits(ours)
+    figure, axes = panels(len(sources), len(splits), (6.8, 0.5 + 2.5 * len(sources)), sharex=True, sharey="row")
     for row, (source, data) in zip(axes, sources):
         metric = _forgetting(data)
-        for axis, split in zip(row, SPLITS):
+        for axis, split in zip(row, splits):
             for method in METHODS:
                 points = data[(data["split"] == split) & (data["method"] == method)].dropna(subset=["mu_rouge", metric])
                 if points.empty:
@@ -171,8 +172,9 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     theirs = printed if metric == "fq" else None
     sources = [ours] if theirs is None else [ours, theirs]
     methods = [method for method in METHODS if any((data["method"] == method).any() for data in sources)]
-    figure, axes = panels(1, 2, (6.8, 0.6 + 0.2 * max(4, len(methods))), sharex=True, sharey=True)
-    for axis, split in zip(axes.flat, SPLITS):
+    splits = _splits(ours)
+    figure, axes = panels(1, len(splits), (6.8, 0.6 + 0.2 * max(4, len(methods))), sharex=True, sharey=True)
+    for axis, split in zip(axes.flat, splits):
         for y, method in enumerate(methods):
             values = ours[(ours["split"] == split) & (ours["method"] == method)][metric].dropna()
             axis.scatter(values, np.full(len(values), y - 0.16), s=13, color=COLOURS[method], alpha=0.8, lw=0)
@@ -201,7 +203,7 @@ def ablations(frame: pd.DataFrame) -> Figure:
     varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
     names = varied["setting"].unique()
     settings = sorted(names, key=lambda name: (name != "tuned", [part.zfill(3) for part in re.split(r"(\d+)", name)]))
-    splits = [split for split in SPLITS if (varied["split"] == split).any()]
+    splits = _splits(varied)
     figure, axes = panels(1, 2, (6.8, 0.8 + 0.2 * max(4, len(settings))), sharey=True)
     for axis, metric in zip(axes.flat, ("fq", "mu_rouge")):
         for split, offset in zip(splits, (0.0,) if len(splits) == 1 else (-0.15, 0.15)):
@@ -222,6 +224,11 @@ def ablations(frame: pd.DataFrame) -> Figure:
         f"n = {_rows_counted(varied)} forget rows, {seeds} seed{'s' * (seeds != 1)}."
     )
     return figure
+
+
+def _splits(runs: pd.DataFrame) -> list[str]:
+    """The splits that ran, all of them where none did."""
+    return [split for split in SPLITS if (runs["split"] == split).any()] or list(SPLITS)
 
 
 def _before(source: pd.DataFrame | None, split: str, metric: str) -> pd.Series:

@@ -210,7 +210,9 @@ def leaders(means: pd.DataFrame, count: int) -> pd.DataFrame:
 
 
 def ran(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a table that hold a number: those of methods that did not run are left out."""
+    """The rows of a table that hold a number of ours: what did not run, a method or a temperature, is left out."""
+    if "n_seeds" in table:
+        return table[table["n_seeds"].notna()]
     numbers = table.drop(columns=["split", "method", "seeds", "setting"], errors="ignore")
     return table[(numbers.notna() & (numbers != "")).any(axis=1)] if "method" in table else table
 

@@ -2,6 +2,7 @@
 
 import matplotlib.pyplot as plt
 import numpy as np
+import pandas as pd
 import pytest
 from fabricate import fabricate, fabricate_all
 from matplotlib.colors import to_hex
@@ -170,3 +171,24 @@ def test_show_saves_and_shows_an_image_with_its_caption(frame, tmp_path, monkeyp
     image, words = shown
     assert image.data.startswith(b"\x89PNG") and image.alt == figure.get_label() and figure.get_label() in words.data
     assert (tmp_path / "figures" / "per_seed.svg").is_file()
+
+
+def test_a_split_that_did_not_run_has_no_panel(frame):
+    """Profile smoke runs one split; an empty panel beside it would look like a failure."""
+    one = frame[frame["split"] == "forget10"]
+    for figure, panels in ((plots.tradeoff(one, tables.printed(4)), 2), (plots.per_seed(one, tables.printed(4)), 1)):
+        assert len(figure.axes) == panels
+        assert all("10% split" in axis.get_title(loc="left") for axis in figure.axes)
+
+
+def test_ablations_draw_every_seed_and_the_mean_with_the_tuned_one_first(frame):
+    settings = {"tuned": 0.5, "T=1,w=20": 0.1, "T=1,w=5": 0.2, "naive": 0.9}
+    t3 = frame[(frame["method"] == "T3") & (frame["T"] == 2.5)]
+    varied = [t3.assign(setting=name, fq=value) for name, value in settings.items()]
+    figure = plots.ablations(pd.concat(varied))
+    axis = figure.axes[0]
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["tuned", "T=1,w=5", "T=1,w=20"]
+    means = {round(dots.get_offsets()[0][0], 3) for dots in axis.collections if dots.get_sizes()[0] > 20}
+    assert means == {0.5, 0.2, 0.1}, "naive is no other choice: its head is the same"
+    assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds" in figure.get_label()
+    assert plots.ablations(frame).get_label(), "no ablation ran: an empty figure, no error"

@@ -172,3 +172,14 @@ def test_compare_by_temperature(frame):
     assert table["fq_paper"].tolist() == results.paper_table(5)["fq"].tolist()
     empty = tables.compare(results.tidy([]), results.paper_table(5))
     assert empty["fq_ours"].isna().all() and (empty["fq_mark"] == "").all()
+
+
+def test_rows_of_what_did_not_run_are_not_shown():
+    """In the files every method has its row; a person sees those that ran, also where the paper printed a number."""
+    few = results.tidy(
+        [run for run in fabricate_all(seeds=(1,)) if (run["method"], run["split"]) == ("T3", "forget10")]
+    )
+    for table in (tables.tofu(few), tables.temperature(few), tables.compare(few, results.paper_table(1))):
+        shown = tables.ran(table)
+        assert len(shown) < len(table) and set(shown["split"]) == {"forget10"}
+    assert set(tables.ran(tables.runtime(few))["method"]) == {"T3 (preprocessed)"}
