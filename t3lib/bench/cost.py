@@ -134,6 +134,12 @@ def decode_step(
     return Work(2 * batch * (weights + tilt), itemsize * (weights + cached) + 4 * tilt)
 
 
+def heads_within(shape: Shape, share: float, *, rank: int = 20, itemsize: int = 2) -> int:
+    """How many heads add at most `share` to the bytes that a decoding step of one row reads."""
+    alone, one = (decode_step(shape, itemsize=itemsize, heads=heads, rank=rank).bytes for heads in (0, 1))
+    return int(share * alone / (one - alone))
+
+
 def feature_bytes(tokens: int, d: int, itemsize: int = 2) -> int:
     """Bytes of the cached features of `tokens` answer tokens."""
     return tokens * d * itemsize

@@ -31,6 +31,16 @@ PAPER_MAP = (
     ("Cost against size and against its lower bound", (COSTS,), ("tables/benchmarks.csv",)),
     ("Every checkable claim", (TABLES,), ("tables/claims.csv",)),
 )
+# What `t3 bench --gpu` says: in words, what is wanted, and the table, row and place among equal rows that say it.
+GPU = (
+    ("a head trained at Llama-3.1-8B's shape", "≤ 0.3 s", "head", "head training, compact (ours)", 0),
+    ("features", "", "base", "throughput of features", 0),
+    ("scoring five temperatures, in times of one", "≤ 1.2", "base", "5 T / 1 T", 0),
+    ("T3 beside the base in a decoding step, one row", "≤ 2%", "decoding", "overhead", 0),
+    ("the same, 32 rows", "≤ 2%", "decoding", "overhead", 1),
+    ("one row, NF4 base", "", "decoding", "overhead", 2),
+    ("one step of NPO, float32 weights", "", "baselines", "one step of NPO", 0),
+)
 
 
 def blocks(root: Path) -> dict[str, str]:
@@ -40,6 +50,7 @@ def blocks(root: Path) -> dict[str, str]:
         "headline": headline(results),
         "map": paper_map(results / "cpu" / "manifest.json"),
         "minutes": minutes(results),
+        "gpu": gpu(results / "gpu"),
         "claims": findings(pd.read_csv(results / "cpu" / "tables" / "claims.csv", keep_default_na=False)),
     }
 
@@ -131,6 +142,21 @@ def paper_map(manifest: Path) -> str:
         cost = f"{max(whole, 1):.0f}" if spent else ""
         rows.append(f"| {artefact} | {links} | {names} | `t3 reproduce --only {','.join(notebooks)}` | {cost} |")
     return "\n".join(rows)
+
+
+def gpu(folder: Path) -> str:
+    """What needs a GPU, and the most memory held meanwhile; a cell that no GPU has filled yet is empty."""
+    rows, devices = ["| on one GPU | wanted | measured | memory |", "|---|---|---:|---:|"], set()
+    for words, wanted, name, what, place in GPU:
+        cells = ["", ""]
+        if (folder / f"{name}.csv").is_file():
+            table = pd.read_csv(folder / f"{name}.csv")
+            for row in table[table["what"].str.strip() == what].iloc[place : place + 1].to_dict("records"):
+                cells = [f"{row['median']:.3g} {row['unit']}", f"{row['peak_memory_bytes'] / 1e9:.0f} GB"]
+                devices.add(row["device"])
+        rows.append(f"| {words} | {wanted} | {' | '.join(cells)} |")
+    measured = f"Measured on {', '.join(sorted(devices))}." if devices else "Not measured yet: no GPU has run it."
+    return "\n".join([*rows, "", measured])
 
 
 def render(text: str, made: dict[str, str]) -> str:

@@ -102,6 +102,14 @@ def test_decoding_reads_all_weights_once():
     assert cost.decode_step(LARGE, batch=2, context=10).bytes - base.bytes == 2 * 2 * 10 * 65_536
 
 
+def test_heads_stop_being_free_where_their_bytes_are_the_bases():
+    for shape in (LARGE, SHAPES["llama-3.1-70b"]):
+        heads = cost.heads_within(shape, 0.05)
+        added = [cost.decode_step(shape, heads=n).bytes / cost.decode_step(shape).bytes - 1 for n in (heads, heads + 1)]
+        assert added[0] <= 0.05 < added[1]
+    assert 60 < cost.heads_within(LARGE, 0.05) < 80 and 1400 < cost.heads_within(LARGE, 1) < 1450
+
+
 def test_nf4_fits_ten_gigabytes_and_retain_features_two():
     assert cost.nf4_bytes(64 * 256) == 64 * 256 / 2 + 256 + 4
     parts = cost.nf4_memory(LARGE)

@@ -91,7 +91,7 @@ def test_a_method_is_told_by_its_marker_even_in_grey():
 
 def test_runtime_labels_what_it_draws(frame):
     axis = plots_cost.runtime(frame).axes[0]
-    assert {text.get_text().strip() for text in axis.texts} == {"7"}, "2 s of features and 5 s of training"
+    assert {text.get_text().strip() for text in axis.texts} == {"5 + features 2"}, "5 s of training"
     assert [label.get_text() for label in axis.get_yticklabels()][-1] == "T3 (preprocessed)"
 
 
