@@ -7,7 +7,9 @@ import errno
 import io
 import json
 import os
+import platform
 import shutil
+import subprocess
 import sys
 import threading
 from contextlib import contextmanager, redirect_stdout
@@ -613,3 +615,17 @@ def test_any_order_gives_the_same_bytes(box):
     box.profile(methods="T3, SimNPO, NPO, Original")
     assert box() == 0 and len(box.ran) == 5
     assert noop.results_of(box.out) == good
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
+def test_memory_that_is_freed_stays_with_a_kernel():
+    """Counted in pages that the system had to clear, where 64 MB are freed and taken again twenty times."""
+    lines = ("import resource", "for _ in range(20):", "    x = [b'x' * 2**23 for _ in range(8)]", "    del x")
+    code = "\n".join([*lines, "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"])
+
+    def faults(settings):
+        plain = {name: value for name, value in os.environ.items() if name not in runner.MEMORY}
+        done = subprocess.run([sys.executable, "-c", code], env=plain | settings, capture_output=True, check=True)
+        return int(done.stdout)
+
+    assert faults({name: str(size) for name, size in runner.MEMORY.items()}) < faults({}) / 5
