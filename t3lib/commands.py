@@ -14,7 +14,7 @@ import torch
 from t3lib import artefact, evaluation, profiles, results, rows, tofu, unlearning
 from t3lib.audit import evidence, own
 from t3lib.audit.answers import asked
-from t3lib.bench import gpu, table
+from t3lib.bench import sheet, table
 from t3lib.errors import UserError, printable
 from t3lib.files import cache_dir, project_root, read_json, write_json
 from t3lib.head import T3Head
@@ -255,15 +255,15 @@ def tune(args: argparse.Namespace) -> None:
 
 def bench(args: argparse.Namespace) -> None:
     """Measure and print the cost table and, with --out, write it with its provenance; with --gpu the GPU sheet."""
+    shape = args.shape or ("llama-3.1-8b" if args.gpu else "tiny")
     if args.gpu:
         profile = profiles.override(profiles.load_profile(args.profile), data=args.data)
         real = {name: profile[name] for name in ("data", "stage", "models", "evaluation", "seeds")}
-        real |= {"split": profile["splits"][-1]}
-        real |= {"hyper": profiles.hyper_of(profile, "T3", real["split"])}
-        sheet = gpu.Sheet(args.shape or "llama-3.1-8b", args.device or "cuda", real)
-        return gpu.write_sheet(sheet, args.out or project_root() / "results" / "gpu")
-    shape = args.shape or "tiny"
-    measured = table.bench(shape, device=args.device)
+        real["split"] = profile["splits"][-1]
+        real["hyper"] = profiles.hyper_of(profile, "T3", real["split"])
+        asked = sheet.sheet_of(shape, args.device or "cuda", real=real)
+        return sheet.write_sheet(asked, args.out or project_root() / "results" / "gpu")
+    measured = sheet.bench(sheet.sheet_of(shape, args.device))
     if args.out is not None:
         origin = results.provenance(model=f"random weights, {shape}", data="random")
         write_json(args.out / "bench.json", {"rows": measured, "provenance": origin})

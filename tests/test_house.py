@@ -59,7 +59,7 @@ IDEAS = {
     "bench.head": "cost of training a head",
     "bench.model": "cost of a base model's passes",
     "bench.table": "the cost table",
-    "bench.gpu": "the GPU sheet",
+    "bench.sheet": "what t3 bench asks, and the GPU sheet",
     "explore.gaussians": "sliders over two Gaussians",
     "explore.own": "the slider over T on a person's own model",
     "explore.language": "sliders over next-token distributions",

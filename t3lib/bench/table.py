@@ -1,92 +1,24 @@
-"""`t3 bench`: the cost table. Every measurement beside its lower bound, with ceilings measured on the same machine.
+"""The cost tables: rows as a table or lines, the Gaussian experiments beside scikit-learn, many heads on one base."""
 
-Weights are random, so nothing gated is needed. On a GPU everything runs at the named shape; on a CPU the head does,
-and what needs the base falls back to the shape "58m" when the named one is too large (a baseline's step, to "tiny").
-"""
-
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from transformers import PreTrainedModel
 
 from t3lib.bench import cost
-from t3lib.bench import head as bench_head
 from t3lib.bench import model as bench_model
-from t3lib.bench.head import HeadShape
 from t3lib.bench.shapes import shape_of
-from t3lib.bench.timing import COLUMNS, Rows, ceilings, interleaved, row, timed, value_row
-from t3lib.models import checked_device
-from t3lib.results import peak_memory_bytes
+from t3lib.bench.timing import COLUMNS, Rows, interleaved, row, timed, value_row
 from t3lib.theory import experiments as synthetic
 from t3lib.theory.logistic import fit_logistic
 from t3lib.theory.mixture import GaussianMixture
 
-CPU_WEIGHTS = 2e8  # the largest base that a CPU is asked to run
 HEADS = (1, 4, 16, 64)
 MANY = 1000  # forget requests on one base, by arithmetic alone
 CAPTION = "Cost: median seconds on this machine, the processor's own (busy), the lower bound, and busy over it."
-
-
-def bench(shape: str = "tiny", *, device: str | None = None) -> Rows:
-    """The rows, each printed once measured; UserError for an unknown shape or a device that is not there."""
-    shape_of(shape)
-    device = checked_device(device)
-    rows: Rows = []
-    for part in sections(shape, device=device):
-        rows += part
-        for entry in part:
-            print(line(entry), flush=True)
-    if device == "cpu":
-        print("No GPU here: its cells are empty. Run the same command where there is one.")
-    return rows
-
-
-def sections(shape: str, *, device: str = "cpu", repeats: int = 3) -> Iterator[Rows]:
-    """The rows of the table, one group of measurements after the other."""
-    tiny, cpu = shape == "tiny", device == "cpu"
-    head, machine = head_shape(shape), ceilings(device)
-    yield [
-        value_row("ceiling: matrix product", device, machine.flops / 1e9, "GFLOP/s"),
-        value_row("ceiling: memory", device, machine.bytes / 1e9, "GB/s"),
-        value_row("threads", device, torch.get_num_threads(), "threads"),
-    ]
-    steps = 0 if tiny else 2 * head.per_epoch
-    yield bench_head.head_rows(head, machine, device=device, repeats=repeats, dense_steps=steps)
-    if not tiny:
-        more = head_shape(shape, pairs=400)
-        yield bench_head.head_rows(more, machine, device=device, repeats=1, dense_steps=steps, full_steps=0)
-    yield bench_head.grid_rows(head_shape(shape, epochs=4), machine, device=device, repeats=repeats)
-    used, base = base_of(shape, device)
-    machine = ceilings(device, torch.float32 if cpu else torch.bfloat16)
-    model = base()
-    count = 32 if not cpu else 8 if used == "tiny" else 2
-    yield bench_model.feature_rows(model, used, machine, repeats=repeats, count=8 * count)
-    yield bench_model.evaluation_rows(model, used, machine, repeats=repeats, count=count)
-    yield bench_model.decode_rows(model, used, repeats)
-    del model
-    used, base = base_of("tiny" if cpu else shape, device)
-    yield bench_model.step_rows(base, used, machine, optimizer="adamw" if cpu else "paged_adamw_8bit")
-    yield synthetic_rows(20 if tiny else 200)
-    yield [value_row("peak memory of the whole process", device, peak_memory_bytes() / 1e9, "GB")]
-
-
-def head_shape(shape: str, **sizes: int) -> HeadShape:
-    """The head of a named base at the paper's 5% split (`HeadShape`); for the tiny shape a run of a second."""
-    named = shape_of(shape)
-    small = {"pairs": 16, "epochs": 10} if shape == "tiny" else {}
-    return HeadShape(**{"d": named.hidden_size, "vocab": named.vocab_size} | small | sizes)
-
-
-def base_of(shape: str, device: str) -> tuple[str, Callable[[], PreTrainedModel]]:
-    """The name of the base that is run on this device, and a function that makes it: bfloat16 on a GPU."""
-    large = cost.linear_weights(shape_of(shape)) > CPU_WEIGHTS
-    used = "58m" if device == "cpu" and large else shape
-    dtype = "float32" if device == "cpu" else "bfloat16"
-    return used, lambda: bench_model.random_model(used, dtype=dtype, device=device)
 
 
 def synthetic_rows(trials: int, seed: int = 0) -> Rows:

@@ -1,0 +1,229 @@
+"""`t3 bench` and `t3 bench --gpu`: questions about cost, each answered by rows of measurements beside their bounds.
+
+Weights are random, so nothing has to be downloaded. Without a GPU the rows are one table, and what needs the base runs
+at a shape that a CPU can do. With --gpu each question has a table of its own, written anew with every row it gains, so
+a run that is killed keeps what it has; a small real run then shows that the GPU and the CPU reach the same Forget
+Quality. A question that a machine cannot answer leaves its reason, and the others go on.
+"""
+
+import gc
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from transformers import PreTrainedModel
+
+from t3lib.baselines.losses import LOSSES
+from t3lib.bench import cost
+from t3lib.bench import head as bench_head
+from t3lib.bench import model as bench_model
+from t3lib.bench.head import HeadShape
+from t3lib.bench.shapes import shape_of
+from t3lib.bench.table import line, synthetic_rows
+from t3lib.bench.timing import Rows, ceilings, value_row
+from t3lib.classifier import fit_heads
+from t3lib.errors import UserError, printable
+from t3lib.evaluation import numbers, score
+from t3lib.features import extract_features
+from t3lib.files import atomic_write, write_json
+from t3lib.models import checked_device
+from t3lib.results import peak_memory_bytes, provenance
+from t3lib.settings import settings_of
+from t3lib.study.study import Study, open_study
+from t3lib.study.unlearned import fit_settings
+
+# Bytes a weight of a baseline's training: weights and gradients in float32, autocast's copies and the original in
+# bfloat16, and two moments, of 8 bits each where bitsandbytes is there, else in float32.
+TRAINED = {"paged_adamw_8bit": 4 + 4 + 2 + 2 + 2, "adamw": 4 + 4 + 2 + 2 + 8}
+ROOM = 0.9  # share of the GPU's memory that weights may fill; the rest is for activations
+CPU_WEIGHTS = 2e8  # the largest base that a CPU is asked to run
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """What is measured where, how often and on how much.
+
+    shape: whose head is trained. base, trained: shapes of the base that is run and of the one that baselines train.
+    rows: whose features are extracted; an eighth of them is evaluated. batches, new_tokens: of decoding. nf4: whether
+    on an NF4 base, too. real: of the small real run, keywords of `study.open_study` and T3's `hyper` and `seeds`.
+    """
+
+    shape: str
+    device: str
+    base: str
+    trained: str
+    repeats: int = 3
+    rows: int = 64
+    batches: tuple[int, ...] = (1, 8)
+    new_tokens: int = 32
+    nf4: bool = False
+    real: Mapping[str, Any] | None = None
+
+    @property
+    def on_gpu(self) -> bool:
+        """False on a CPU, where weights are float32 and no baseline is quantised or shortened."""
+        return self.device != "cpu"
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of the base."""
+        return torch.bfloat16 if self.on_gpu else torch.float32
+
+    def model(self, name: str, layers: int | None = None) -> PreTrainedModel:
+        """A shape with random weights, optionally only its first layers."""
+        return bench_model.random_model(name, dtype=str(self.dtype)[6:], device=self.device, layers=layers)
+
+
+def sheet_of(shape: str, device: str | None = None, *, real: Mapping[str, Any] | None = None) -> Sheet:
+    """What suits a device, by default a GPU if there is one. On a CPU a large base is replaced by "58m".
+
+    UserError for an unknown shape and for a device that is not there.
+    """
+    large = cost.linear_weights(shape_of(shape)) > CPU_WEIGHTS
+    device = checked_device(device)
+    if device != "cpu":
+        return Sheet(shape, device, shape, shape, rows=256, batches=(1, 32), nf4=True, real=real)
+    return Sheet(shape, device, "58m" if large else shape, "tiny", rows=64 if shape == "tiny" else 16, real=real)
+
+
+def head_shape(shape: str, **sizes: int) -> HeadShape:
+    """The head of a named base at the paper's 5% split (`HeadShape`); for the tiny shape a run of a second."""
+    named = shape_of(shape)
+    small = {"pairs": 16, "epochs": 10} if shape == "tiny" else {}
+    return HeadShape(**{"d": named.hidden_size, "vocab": named.vocab_size} | small | sizes)
+
+
+def head(sheet: Sheet) -> Iterator[Rows]:
+    """Training a head: ours, AdamW over all of B, the whole vocabulary; at the 10% split; a grid at once."""
+    shape, machine = head_shape(sheet.shape), ceilings(sheet.device)
+    yield [
+        value_row("ceiling: matrix product", sheet.device, machine.flops / 1e9, "GFLOP/s"),
+        value_row("ceiling: memory", sheet.device, machine.bytes / 1e9, "GB/s"),
+        value_row("threads", sheet.device, torch.get_num_threads(), "threads"),
+    ]
+    where: dict[str, Any] = {"device": sheet.device}
+    steps = 0 if sheet.shape == "tiny" else 2 * shape.per_epoch
+    yield bench_head.head_rows(shape, machine, repeats=sheet.repeats, dense_steps=steps, **where)
+    if sheet.shape != "tiny":
+        more = head_shape(sheet.shape, pairs=400)
+        yield bench_head.head_rows(more, machine, repeats=1, dense_steps=steps, full_steps=0, **where)
+    yield bench_head.grid_rows(head_shape(sheet.shape, epochs=4), machine, repeats=sheet.repeats, **where)
+
+
+def base(sheet: Sheet) -> Iterator[Rows]:
+    """Features a second, and the evaluation of all temperatures and of five seeds against one."""
+    model, machine = sheet.model(sheet.base), ceilings(sheet.device, sheet.dtype)
+    yield bench_model.feature_rows(model, sheet.base, machine, repeats=sheet.repeats, count=sheet.rows)
+    yield bench_model.evaluation_rows(model, sheet.base, machine, repeats=sheet.repeats, count=sheet.rows // 8)
+
+
+def decoding(sheet: Sheet) -> Iterator[Rows]:
+    """What the tilt adds to a decoding step, for one row and for many; then the same on an NF4 base."""
+    model = sheet.model(sheet.base)
+    settings: dict[str, Any] = {"batch_sizes": sheet.batches, "new_tokens": sheet.new_tokens}
+    yield bench_model.decode_rows(model, sheet.base, 3 * sheet.repeats, **settings)
+    if sheet.nf4:
+        bench_model.quantise(model)
+        yield bench_model.decode_rows(model, f"{sheet.base}, NF4", 3 * sheet.repeats, **settings)
+
+
+def baselines(sheet: Sheet) -> Iterator[Rows]:
+    """One step of each baseline: float32 weights, bfloat16 autocast; fewer layers where not all of them fit."""
+    optimizer = "paged_adamw_8bit" if sheet.on_gpu and find_spec("bitsandbytes") else "adamw"
+    shape = shape_of(sheet.trained)
+    layers, name = shape.num_hidden_layers, f"{sheet.trained}, {optimizer}"
+    if sheet.on_gpu:
+        room = ROOM * torch.cuda.get_device_properties(sheet.device).total_memory
+        fitting = cost.layers_within(shape, room / TRAINED[optimizer])
+        name += f", {fitting} of {layers} layers" if fitting < layers else ""
+        layers = fitting
+    machine, warmup = ceilings(sheet.device, sheet.dtype), int(sheet.on_gpu)
+    for method in LOSSES:
+        settings: dict[str, Any] = {"methods": [method], "optimizer": optimizer, "warmup": warmup}
+        yield bench_model.step_rows(lambda: sheet.model(sheet.trained, layers), name, machine, **settings)
+
+
+def synthetic(sheet: Sheet) -> Iterator[Rows]:
+    """The paper's two Gaussian experiments."""
+    yield synthetic_rows(20 if sheet.shape == "tiny" else 200)
+
+
+def agreement(sheet: Sheet) -> Iterator[Rows]:
+    """T3's Forget Quality of a small real run, each seed on the CPU and on the device, from the same base."""
+    real = sheet.real or {}
+    options = {name: value for name, value in real.items() if name not in ("hyper", "seeds")}
+    T = settings_of("T3", real["hyper"])["temperature"]
+    for device in dict.fromkeys(("cpu", sheet.device)):
+        study = open_study(load={"device": device}, **options)
+        where = f"{study.split}, T = {T:g}, {len(study.evaluation_rows['forget'])} rows, on {device}"
+        for seed, report in zip(real["seeds"], forget_reports(study, real)):
+            note = f"D = {report['ks_statistic']:.4f}"
+            yield [value_row(f"Forget Quality, seed {seed}", where, report["forget_quality"], "", note)]
+
+
+def forget_reports(study: Study, real: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The teacher-forced evaluation of the forget rows for each seed; nothing comes from a cache."""
+    T, seeds = settings_of("T3", real["hyper"])["temperature"], real["seeds"]
+    quiet: dict[str, Any] = {"attention_mask": study.evaluation["attention_mask"], "progress": False}
+    features = extract_features(study.base, study.tokenizer, study.forget, study.retain, **quiet)
+    settings, vocabulary = [fit_settings(real["hyper"], seed) for seed in seeds], study.base.config.vocab_size
+    tilts = [(head, T) for head in fit_heads(features, settings, vocab_size=vocabulary, progress=False)]
+    rows = {"forget": study.evaluation_rows["forget"]}
+    scores = score(study.base, study.tokenizer, rows, tilts=tilts, generate=False, **quiet)
+    kind = study.evaluation["truth_ratio"]
+    return [numbers(each, reference=study.reference, truth_ratio=kind) for each in scores]
+
+
+Question = Callable[[Sheet], Iterator[Rows]]
+COSTS: tuple[Question, ...] = (head, base, decoding, baselines)
+
+
+def bench(sheet: Sheet) -> Rows:
+    """The rows of the cost table, each printed once measured."""
+    rows: Rows = []
+    for question in (*COSTS, synthetic):
+        for entry in measured(question(sheet), on_gpu=sheet.on_gpu):
+            print(line(entry), flush=True)
+            rows.append(entry)
+    rows.append(value_row("peak memory of the whole process", sheet.device, peak_memory_bytes() / 1e9, "GB"))
+    if not sheet.on_gpu:
+        print("No GPU here: its cells are empty. Run `t3 bench --gpu` where there is one.")
+    return rows
+
+
+def write_sheet(sheet: Sheet, folder: Path) -> None:
+    """Ask what needs a GPU: a question's rows go to `folder`/NAME.csv, where they come from to NAME.json.
+
+    Beside the columns of the cost table each row has the most GPU memory held while it was measured, and the device's
+    name.
+    """
+    for question in (*COSTS, agreement):
+        origin = provenance(model=f"random weights, {sheet.shape}", data="random letters")
+        write_json(folder / f"{question.__name__}.json", origin)
+        rows = []
+        for entry in measured(question(sheet), on_gpu=sheet.on_gpu):
+            print(line(entry), flush=True)
+            rows.append(entry | {"device": origin["device"]})
+            with atomic_write(folder / f"{question.__name__}.csv") as handle:
+                handle.write(pd.DataFrame(rows).to_csv(index=False))
+
+
+def measured(parts: Iterator[Rows], *, on_gpu: bool) -> Iterator[dict[str, Any]]:
+    """The rows of a question with the GPU memory held for them at most; what ends it early becomes its last row."""
+    try:
+        while True:
+            if on_gpu:
+                gc.collect()
+                torch.cuda.empty_cache()
+                torch.cuda.reset_peak_memory_stats()
+            if (part := next(parts, None)) is None:
+                return
+            peak = torch.cuda.max_memory_allocated() if on_gpu else None
+            yield from (entry | {"peak_memory_bytes": peak} for entry in part)
+    except (RuntimeError, ImportError, UserError) as error:  # too little memory, no bitsandbytes, no data
+        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+        yield value_row("not measured", "", None, "", printable(reason)) | {"peak_memory_bytes": None}
