@@ -167,8 +167,8 @@ def test_the_sliders_of_notebook_00(lab, browser, tmp_path):
     browser.screenshot(folder / "explore_synthetic.png")
     table = "[...document.querySelectorAll('.widget-html-content')].map(e => e.innerText).join()"
     before, after, second = move(browser, "T", 1, table)
-    assert (float(before), float(after)) == (2.0, 2.1)
-    assert "p^(1/2.1)" in browser.value(table) and "T = 2.1" in browser.value(table)
+    assert (float(before), float(after)) == (3.0, 3.1)
+    assert "p^(1/3.1)" in browser.value(table) and "T = 3.1" in browser.value(table)
     before, after, third = move(browser, "position", 0, table)
     assert (int(before), int(after)) == (0, 1)
     browser.screenshot(folder / "explore_language.png")

@@ -12,6 +12,7 @@ import pandas as pd
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, project_root, read_json
 from t3lib.names import VERDICTS
+from t3lib.report.verdicts import telling
 
 RESULTS = "results"
 SHOWN = ("Original", "Retrained", "T3")
@@ -94,24 +95,29 @@ def _column(scores: pd.DataFrame) -> list[str]:
 
 
 def findings(claims: pd.DataFrame) -> str:
-    """At most three sentences a group of claims: the verdicts counted, then two that tell most; `claims` as written."""
+    """At most three sentences a group of claims: the verdicts counted, then two that tell most (`verdicts.telling`).
+
+    claims: the table of that name, empty cells as "". A claim about language models is counted as our runs decide it.
+    """
     about_models = claims["where"].str.match(r"Section 4|Table|Appendix F")
     here = claims["id"].str.endswith("@here")
     groups = {
-        "The theory and the Gaussian experiments": claims[~about_models & ~here],
-        "Language models, asked of our own runs": claims[about_models & here],
+        "The theory and the Gaussian experiments": (~about_models & ~here, ~about_models),
+        "Language models, asked of our own runs": (about_models & here, about_models),
     }
     lines = []
-    for title, part in groups.items():
-        counts = part["verdict"].value_counts()
-        counted = ", ".join(f"{counts[verdict]} {_plural(verdict)}" for verdict in VERDICTS if verdict in counts)
-        sentences = list(part.get("plain", pd.Series(dtype=str)).loc[lambda texts: texts != ""])[:2]
-        lines.append(f"**{title}.** Of {len(part)} claims {counted}. {' '.join(sentences)}".strip())
+    for title, (counted, told) in groups.items():
+        counts = claims[counted]["verdict"].value_counts()
+        verdicts = ", ".join(_count(counts[verdict], verdict) for verdict in VERDICTS if verdict in counts)
+        sentences = [f"Of {counted.sum()} claims {verdicts}.", *telling(claims[told])[:2]]
+        lines.append(f"**{title}.** {' '.join(sentences)}")
     return "\n\n".join(lines)
 
 
-def _plural(verdict: str) -> str:
-    return verdict.replace("holds", "hold").replace("does not", "do not").replace("not run", "could not be run")
+def _count(number: int, verdict: str) -> str:
+    """ "1 holds", "3 hold", "2 do not hold", "4 not run at this scale"."""
+    plural = verdict.replace("holds", "hold", 1).replace("does not", "do not")
+    return f"{number} {verdict if number == 1 else plural}"
 
 
 def minutes(results: Path) -> str:

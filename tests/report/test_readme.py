@@ -68,3 +68,19 @@ def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"\bmake ([a-z-]+)\b(?!=)", TEXT):
         assert re.search(rf"^{target}:", makefile, re.M), target
+
+
+def test_findings_are_at_most_three_sentences_a_group():
+    rows = [
+        ("bound", "Theorem 3.4", "holds", ""),
+        ("gain", "Section 3.4", "does not hold", "The guarantee shows no gain."),
+        ("greedy", "Section 4.1", "does not hold", "Greedy text cannot tell."),
+        ("best", "Table 1", "not run at this scale", "The lead is within chance."),
+        ("best@here", "Table 1", "holds", "The lead is within chance."),
+        ("cost", "Table 3", "not run at this scale", "It is cheap."),
+    ]
+    text = readme.findings(pd.DataFrame(rows, columns=["id", "where", "verdict", "plain"]))
+    theory, models = text.split("\n\n")
+    assert "Of 2 claims 1 holds, 1 does not hold. The guarantee shows no gain. (Section 3.4)" in theory
+    assert "Of 1 claims 1 holds. Greedy text cannot tell. (Section 4.1) The lead is within chance. (Table 1)" in models
+    assert "cheap" not in models
