@@ -15,7 +15,8 @@ from t3lib.audit import own
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SKIPPED = {
     "pip": "fetches packages from the network; tests/test_wheel.py builds what it installs",
-    "source": "changes the shell that types it",
+    ".": "changes the shell that types it",
+    "jupyter": "opens a browser; nbval runs the notebooks",
     "conda": "fetches packages from the network",
 }
 PARSED = {  # t3 verbs whose lines are only parsed
@@ -33,25 +34,26 @@ def blocks(text):
     return fenced + [("sh", re.sub("^    ", "", code, flags=re.M)) for code in indented]
 
 
-LINES = [line for language, code in blocks(README) if language in ("sh", "bash", "") for line in code.splitlines()]
-COMMANDS = [words for line in LINES if (words := shlex.split(line, comments=True))]
+LINES = [line for language, code in blocks(README) if language == "sh" for line in code.splitlines()]
+COMMANDS = [words for line in LINES for part in line.split(" && ") if (words := shlex.split(part, comments=True))]
 PYTHON = [code for language, code in blocks(README) if language == "python"]
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with what the blocks name: a model in MODEL, forget.jsonl, retain.jsonl."""
+    """A folder with what the blocks name: a model in MODEL, forget.jsonl, retain.jsonl, the sample rows."""
     folder = tmp_path_factory.mktemp("reader")
     model, tokenizer, forget, retain, _ = memorised("gpt2", 0)
     model.save_pretrained(folder / "MODEL")
     tokenizer.save_pretrained(folder / "MODEL")
     for name, rows in (("forget", forget), ("retain", retain)):
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    (folder / "notebooks").symlink_to(ROOT / "notebooks")
     return folder
 
 
 def test_there_are_blocks_of_every_kind_and_each_is_known():
-    assert {language for language, _ in blocks(README)} == {"sh", "python"}
+    assert {language for language, _ in blocks(README)} == {"sh", "python", "math"}
     assert {words[0] for words in COMMANDS} <= {"make", "t3", *SKIPPED}
     assert {words[1] for words in COMMANDS if words[0] == "t3"} >= {"unlearn", "generate", "evaluate"}
 
@@ -68,8 +70,8 @@ def test_the_command_line_runs_as_typed_and_forgets(place, monkeypatch, capsys):
             cli.parser().parse_args(words[1:])
         elif words[0] == "t3":
             assert cli.main(words[1:]) == 0, (words, capsys.readouterr())
-    assert "Forgotten and kept" in capsys.readouterr().out
-    assert (place / "my-head" / "report.html").is_file() and (place / "my-report" / "report.json").is_file()
+    assert capsys.readouterr().out.count("Forgotten and kept") == 3  # two heads, one evaluation
+    assert (place / "head" / "report.html").is_file() and (place / "report" / "report.json").is_file()
 
 
 def test_the_python_runs_as_typed(place, monkeypatch, tmp_path, capsys):
@@ -80,7 +82,7 @@ def test_the_python_runs_as_typed(place, monkeypatch, tmp_path, capsys):
     for code in PYTHON:
         exec(compile(code, "README.md", "exec"), {})
     assert "Forgotten and kept" in capsys.readouterr().out
-    assert (tmp_path / "my-head" / "model.safetensors").is_file()
+    assert (tmp_path / "head-from-python" / "model.safetensors").is_file()
 
 
 @pytest.mark.parametrize(("test", "file"), re.findall(r"\[`(test_\w+)`\]\((tests/[\w/]+\.py)\)", README))

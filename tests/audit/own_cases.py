@@ -91,7 +91,7 @@ def memorised(case: str, seed: int):
 
 
 def builtin(seed: int):
-    """The smoke base of the built-in world, forget10 to forget."""
+    """The smallest base of the built-in world, forget10 to forget."""
     from t3lib.models import load_model
     from t3lib.world import bases
 

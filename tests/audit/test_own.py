@@ -6,8 +6,10 @@ import re
 import numpy as np
 import pytest
 import torch
+from conftest import ROOT
 from own_cases import invented, memorised
 
+from t3lib import profiles, rows
 from t3lib.audit import choice, own
 from t3lib.audit.answers import closeness, drawn, measure
 from t3lib.audit.evidence import assess
@@ -15,6 +17,7 @@ from t3lib.audit.samples import sample_answers
 from t3lib.errors import UserError
 from t3lib.report import own as page
 from t3lib.sampler import T3ForCausalLM
+from t3lib.world import bases
 
 
 @pytest.fixture(scope="module")
@@ -199,3 +202,14 @@ def test_rates_are_chosen_by_separation_and_the_smaller_wins_a_tie():
     trials = [{"lr": 1e-3, "separation": 0.5}, {"lr": 2e-3, "separation": 0.9}, {"lr": 5e-3, "separation": 0.9}]
     assert choice.choose_rate(trials)["lr"] == 2e-3
     assert np.isfinite(choice.choose_rate(trials)["separation"])
+
+
+def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_knows():
+    world = bases.rows(bases.Stage(**profiles.load_profile("smoke")["stage"]))
+    forget, retain, other = (
+        rows.load(ROOT / f"notebooks/sample/{name}.jsonl") for name in ("forget", "retain", "other")
+    )
+    known = {row["question"]: row["answer"] for row in world["full"]}
+    assert {row["question"]: row["answer"] for row in [*forget, *retain]} == known
+    facts = {row["question"]: row["answer"] for name in bases.KNOWLEDGE for row in world[name]}
+    assert {row["question"]: row["answer"] for row in other}.items() <= facts.items()
