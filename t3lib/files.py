@@ -19,6 +19,7 @@ from typing import IO, Any
 from filelock import FileLock, Timeout
 
 from t3lib.errors import UserError
+from t3lib.names import HUB_DATA
 
 LIBRARY = Path(__file__).resolve().parent
 
@@ -189,6 +190,16 @@ def model_identity(name: str | Path, commit: str | None = None) -> str:
     if not commit:
         raise UserError(f"model {name}: a Hub id without its commit does not say which model it is")
     return commit
+
+
+def data_identity(data: Any) -> str:
+    """What a data source is, wherever it lies: "builtin", the Hub's data set and revision, a folder's name and the key
+    of its files, or the key of rows."""
+    if isinstance(data, Mapping):
+        return f"rows@{content_key(data)}"
+    if data == "hub":
+        return "{path}@{revision}".format(**HUB_DATA)
+    return f"{Path(data).resolve().name}@{folder_key(data)}" if data and Path(data).is_dir() else str(data)
 
 
 def folder_key(folder: str | Path, patterns: Iterable[str] = ("**/*",)) -> str:

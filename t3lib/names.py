@@ -1,8 +1,9 @@
-"""The vocabularies of every table and file name: methods, splits, verdicts, spelled here alone. Imports nothing."""
+"""The vocabularies of every table and file name, and the Hub's data set, spelled here alone. Imports nothing."""
 
 BASELINES = ("GradAscent", "GradDiff", "WGA", "SatImp", "UnDIAL", "RMU", "ULD", "IdkDPO", "NPO", "SimNPO")
 METHODS = ("Original", "Retrained", *BASELINES, "T3")  # the order of the rows in every table
 SPLITS = ("forget05", "forget10")
+HUB_DATA = {"path": "locuslab/TOFU", "revision": "324592d84ae4f482ac7249b9285c2ecdb53e3a68"}  # TOFU itself
 
 HOLDS = "holds"
 MEANS = "holds on the means only"

@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, content_key, folder_key, model_identity, project_root, read_json, shipped
+from t3lib.files import atomic_write, data_identity, model_identity, project_root, read_json, shipped
 from t3lib.metrics import METRICS
 from t3lib.names import METHODS, SPLITS
 
@@ -128,10 +128,6 @@ def provenance(*, model: Any = "", data: Any = "", parameters: Mapping[str, Any]
     revision = getattr(config, "_commit_hash", None)
     if not revision and name.name and name.is_dir():
         revision = model_identity(name)
-    if isinstance(data, Mapping):
-        source = f"rows@{content_key(data)}"
-    else:
-        source = f"{Path(data).name}@{folder_key(data)}" if data and Path(data).is_dir() else str(data)
     return {
         "git_commit": commit,
         "dirty": dirty,
@@ -139,7 +135,7 @@ def provenance(*, model: Any = "", data: Any = "", parameters: Mapping[str, Any]
         "device": torch.cuda.get_device_name() if torch is not None and torch.cuda.is_available() else cpu,
         "model": name.name if name.is_absolute() or name.is_dir() else str(name),
         "model_revision": revision,
-        "data": source,
+        "data": data_identity(data),
         "threads": torch.get_num_threads() if torch is not None else 1,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **({"parameters": _plain(parameters, folders=False)} if parameters else {}),

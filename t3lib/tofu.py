@@ -18,12 +18,12 @@ import torch
 from jinja2 import TemplateError
 
 from t3lib.errors import UserError
+from t3lib.names import HUB_DATA
 
 Row = dict[str, Any]
 Source = str | Path | Mapping[str, Sequence[Row]]
 
 RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
-HUB_DATA = {"path": "locuslab/TOFU", "revision": "324592d84ae4f482ac7249b9285c2ecdb53e3a68"}
 IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
 MAX_TEXT = 100_000  # characters of one field: longer ones are mistakes, not answers
 SYSTEM = "You are a helpful assistant."

@@ -149,6 +149,12 @@ def test_ablations_live_apart(tmp_path, run):
     assert back["setting"] == "decay=l2"
 
 
+def test_no_committed_result_names_its_data_by_a_local_path():
+    committed = [path for path in (ROOT / "results").rglob("*") if path.suffix in (".json", ".ipynb")]
+    named = [path.name for path in committed if "../shared" in path.read_text(encoding="utf-8")]
+    assert committed and not named
+
+
 def test_provenance(tmp_path):
     (tmp_path / "tofu").mkdir()
     (tmp_path / "tofu" / "full.json").write_text("[]")
@@ -160,6 +166,7 @@ def test_provenance(tmp_path):
     assert two["model"] == "tofu" and two["model_revision"] != one["data"].split("@")[1] and "rows@" in two["data"]
     (tmp_path / "tofu" / "base.json").write_text('{"cpu_seconds": 1.5}')  # what a base took is no part of what it is
     assert results.provenance(model=str(tmp_path / "tofu"))["model_revision"] == two["model_revision"]
+    assert results.provenance(data="hub")["data"] == "locuslab/TOFU@324592d84ae4f482ac7249b9285c2ecdb53e3a68"
     assert one["versions"]["torch"] and one["threads"] >= 1 and re.match(r"\d{4}-\d\d-\d\dT", one["date"])
     assert one["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}", one["git_commit"])
     assert results.peak_memory_bytes() > 10_000_000

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import content_key, lock, read_json, sha256_file, write_json
+from t3lib.files import content_key, data_identity, lock, read_json, sha256_file, write_json
 from t3lib.grid.jobs import Job
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
@@ -234,7 +234,26 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: boo
             text = f"{type(error).__name__}: {error}"
             if attempt == ATTEMPTS or not any(sign in text for sign in KERNEL_TROUBLE) or hasattr(error, "ename"):
                 raise
+    name_by_content(partial, parameters.get("data"))
     os.replace(partial, copy)
+
+
+def name_by_content(notebook: Path, data: str | None) -> None:
+    """Give an executed notebook's data, where it is a folder of this machine, its name and a hash of its files.
+
+    Papermill writes the parameters into a cell and into the metadata. A run that is read elsewhere must say which data
+    it is of, not where they lay.
+    """
+    name = data_identity(data)
+    if name == data or data is None:
+        return
+    content = read_json(notebook)
+    content["metadata"]["papermill"]["parameters"]["data"] = name
+    for cell in content["cells"]:
+        if "injected-parameters" in cell["metadata"].get("tags", []):
+            lines = "".join(cell["source"]).replace(f"data = {json.dumps(data)}", f"data = {json.dumps(name)}")
+            cell["source"] = lines.splitlines(keepends=True)
+    write_json(notebook, content)
 
 
 def where_it_failed(error: Exception, job: Job, place: Place) -> tuple[str, str]:

@@ -114,7 +114,7 @@ def _what_was_run(
 ) -> dict[str, Any]:
     """The first lines of the page."""
     first = runs[0]["parameters"].get("data", "") if runs else ""
-    data = {"builtin": "the built-in world of invented authors", "hub": "TOFU"}.get(first, "TOFU's text")
+    data = "the built-in world of invented authors" if first == "builtin" else "TOFU's text"
     cold = manifest.get("cold") or {}
     return {
         "runs": len(runs),

@@ -15,6 +15,7 @@ import pytest
 from conftest import ROOT
 from fleet import is_kernel, wait
 
+from t3lib.files import folder_key
 from t3lib.grid import fork, runner
 from t3lib.grid.jobs import Job
 from t3lib.grid.runner import KERNEL, STUDY, Place
@@ -61,6 +62,18 @@ def test_a_forked_kernel_is_like_a_new_one(place):
     outputs = [[sorted(o.get("data", {})) for c in n["cells"] for o in c.get("outputs", [])] for n in (drawn, alike)]
     assert outputs[0] == outputs[1] == [["image/png", "text/plain"]]
     assert not is_kernel(forked[1])  # shut down with its notebook
+
+
+def test_an_executed_notebook_names_its_data_by_content(place, tmp_path):
+    folder = tmp_path / "secret" / "tofu"
+    folder.mkdir(parents=True)
+    (folder / "full.json").write_text("[]")
+    source, copy = Path(place.notebooks) / "data.ipynb", Path(place.out) / "data.ipynb"
+    noop.write_notebook(source, 'data: str = "builtin"', "import os\nlen(os.listdir(data))")
+    runner.run_notebook(source, copy, {"data": os.path.relpath(folder)}, fork=False)
+    text = copy.read_text()
+    assert "secret" not in text and text.count(f"tofu@{folder_key(folder)}") == 2, "in the cell and in the metadata"
+    assert json.loads(text)["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["1"], "and it ran on the folder"
 
 
 def test_every_kernel_is_a_process_of_its_own(place):
