@@ -114,6 +114,16 @@ def parser() -> Parser:
     p.add_argument("--truth-ratio", choices=CHOICES["truth_ratio"], default=CHOICES["truth_ratio"][0])
     p.add_argument("--max-new-tokens", type=int, default=200)
 
+    p = verb("audit", "what a model still knows of forgotten rows, beside rows it never saw",
+             "--model DIR --head head --forget forget.jsonl --unseen unseen.jsonl --out audit", command)  # fmt: skip
+    model_options(p)
+    own_rows_options(p)
+    p.add_argument("--head", type=Path, help="folder of a T3 head; without one the model is audited as it is")
+    p.add_argument("--temperature", type=float, help="T (default: the head's own)")
+    p.add_argument("--samples", type=int, default=64, help="answers drawn to each question (default %(default)s)")
+    p.add_argument("--k", type=whole_numbers, help="k of leak@k, at most the samples (default: powers of two)")
+    p.add_argument("--out", type=Path, required=True, help="folder for audit.json and audit.md")
+
     p = verb("generate", "answers of the base and of the unlearned model, side by side",
              '--model builtin:full --head head "Who wrote the book?"', command)  # fmt: skip
     model_options(p)
@@ -224,9 +234,16 @@ def command(args: argparse.Namespace) -> int | None:
     """A verb of `t3lib.commands`; what the arguments alone tell is checked before torch is imported."""
     temperature = getattr(args, "temperature", None)
     own = [name for name in ("forget", "retain") if getattr(args, name, None)]
-    if len(own) == 1:
+    if args.verb == "audit":
+        if missing := [name for name in ("forget", "unseen") if getattr(args, name) is None]:
+            raise UserError(f"--{missing[0]} FILE is needed: an audit sets forgotten rows beside rows never seen")
+        if bad := [k for k in args.k or [] if not 1 <= k <= args.samples]:
+            raise UserError(f"--k {bad[0]}: leak@k needs k between 1 and the {args.samples} samples")
+        if temperature is not None and not args.head:
+            raise UserError("--temperature needs --head: without a head the model is audited as it is")
+    elif len(own) == 1:
         raise UserError("--forget and --retain belong together")
-    if own and args.split:
+    elif own and args.split:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
     if temperature is not None and args.verb == "evaluate" and not args.head:
         raise UserError("--temperature needs --head: without a head the base is evaluated as it is")

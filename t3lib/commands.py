@@ -12,13 +12,15 @@ from typing import Any
 import torch
 
 from t3lib import artefact, evaluation, profiles, results, rows, tofu, unlearning
-from t3lib.audit import evidence, own
+from t3lib.audit import evidence, own, run
 from t3lib.audit.answers import asked
 from t3lib.bench import sheet, table
 from t3lib.errors import UserError, printable
-from t3lib.files import cache_dir, project_root, read_json, write_json
+from t3lib.files import atomic_write, cache_dir, project_root, read_json, write_json
 from t3lib.head import T3Head
+from t3lib.likelihood import Tilt
 from t3lib.models import check_ids, context_length, load_model, pad_id
+from t3lib.report import audit as audit_tables
 from t3lib.report import own as report
 from t3lib.report import render
 from t3lib.sampler import T3ForCausalLM
@@ -215,6 +217,30 @@ def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict
         return records
     model, tokenizer = model_of(args, name)
     return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, generate=False, **settings)
+
+
+def audit(args: argparse.Namespace) -> None:
+    """What a model knows of forgotten rows, without and with its head, beside rows it never saw."""
+    run.check_samples(args.samples)
+    sets = own_rows(args, "forget", "unseen", "retain", "other")
+    own.check_questions(sets["forget"], [*sets["unseen"], *sets.get("retain", ())])
+    head = T3Head.from_pretrained(args.head) if args.head else None
+    model, tokenizer = model_of(args, args.model)
+    tilts: list[Tilt] = [(None, 1.0)]
+    if head is not None:
+        check_head(head, model, tokenizer)
+        tilts.append((head, head.temperature if args.temperature is None else args.temperature))
+    found = run.audit_rows(model, tokenizer, sets, tilts, samples=args.samples, ks=args.k or ())
+    named = dict(zip(["before", "after"] if head else [""], found))
+    asked_with = {"samples": args.samples, "temperature": tilts[-1][1] if head else None}
+    origin = results.provenance(model=model, data=sets, parameters=asked_with)
+    write_json(args.out / "audit.json", {"audit": named, "provenance": origin})
+    table = audit_tables.of_rows(named)
+    with atomic_write(args.out / "audit.md") as handle:
+        handle.write(render.markdown(table))
+    print(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
+    for name, why in sorted({each for sets in named.values() for each in sets["forget"]["empty"].items()}):
+        print(f"empty: {name}: {why}")
 
 
 def generate(args: argparse.Namespace) -> None:

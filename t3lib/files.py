@@ -41,6 +41,10 @@ CODE: dict[str, tuple[str, ...]] = {
     "head": ("classifier", "head", *FEATURES),
     "unlearned": ("baselines.unlearn", "baselines.assistant", "models", *TRAINING),
     "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
+    "audit": (
+        *("audit.run", "audit.samples", "audit.tokens", "audit.recognition", "evaluation", "metrics"),
+        *("likelihood", "greedy", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
+    ),
     "rows": ("world",),
     "numbers": ("metrics", "results", "study"),
     "theory": ("theory",),

@@ -30,8 +30,8 @@ class Metric(NamedTuple):
 
     label: str  # head of its column
     title: str  # in sentences and on axes
-    larger_is_better: bool
-    place: tuple[str, ...]  # keys that lead to it in the JSON of `t3 evaluate`
+    larger_is_better: bool | None  # None: neither, the best is what retrained models have
+    place: tuple[str, ...]  # keys that lead to it in the JSON of `t3 evaluate`, or in an audit's run
     group: str = ""  # head above its column and its neighbours'
 
 
@@ -53,6 +53,28 @@ METRICS = {
     "forget_prob": Metric("Prob.", "Forget probability", False, ("forget", "prob"), "Forget"),
     "forget_rouge": Metric("ROUGE", "Forget ROUGE", False, ("forget", "rouge"), "Forget"),
     "forget_truth_ratio": Metric("Truth ratio", "Forget truth ratio", True, ("forget", "truth_ratio"), "Forget"),
+}
+
+# The measures of the audit (t3lib/audit), by the name of the column; retrained models are the yardstick of each.
+AUDIT = {
+    name: Metric(label, title, None, ("metrics", name), group)
+    for name, group, label, title in (
+        ("recognized_verbatim", "Recognized", "answer", "Recognized, as learned"),
+        ("recognized_paraphrased", "Recognized", "paraphrase", "Recognized, answer paraphrased"),
+        ("recognized_verbatim_rephrased", "Recognized", "answer, asked anew", "Recognized, question rephrased"),
+        ("recognized_paraphrased_rephrased", "Recognized", "both", "Recognized, both reworded"),
+        ("auc", "Membership", "AUC", "Membership AUC"),
+        ("auc_min_k", "Membership", "min-k", "Membership AUC, min-k"),
+        ("exact_memorization", "Memorized", "exact", "Exact memorization"),
+        ("extraction_strength", "Memorized", "strength", "Extraction strength"),
+        ("greedy", "Written", "greedy", "ROUGE-L of the greedy answer"),
+        ("sampled", "Written", "one sample", "ROUGE-L of one sample"),
+        ("leak", "Written", "best sample", "ROUGE-L of the best sample"),
+        ("forced_1", "Forced start", "1", "ROUGE-L after one given token"),
+        ("forced_2", "Forced start", "2", "ROUGE-L after two given tokens"),
+        ("forced_4", "Forced start", "4", "ROUGE-L after four given tokens"),
+        ("forced_8", "Forced start", "8", "ROUGE-L after eight given tokens"),
+    )
 }
 
 

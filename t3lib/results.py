@@ -24,7 +24,7 @@ import pandas as pd
 
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, data_identity, model_identity, project_root, read_json, shipped
-from t3lib.metrics import METRICS
+from t3lib.metrics import AUDIT, METRICS
 from t3lib.names import METHODS, SPLITS
 
 SECONDS = ("load", "features", "train", "evaluate")
@@ -50,14 +50,15 @@ def name_of(run: Mapping[str, Any]) -> str:
     return run_name(run["method"], run["split"], run["T"], run["seed"], run["w"])
 
 
-def write_run(folder: str | Path, run: Mapping[str, Any]) -> Path:
+def write_run(folder: str | Path, run: Mapping[str, Any], metrics: Iterable[str] = tuple(METRICS)) -> Path:
     """Check, round (9 significant digits), seal with a SHA-256 and write one run atomically; return its path.
 
     Non-finite numbers become null, absolute paths lose their folders. UserError names a key that is missing or a value
     outside the vocabulary; a failed run (`status: "failed"`) may have empty metrics, truth ratios and records.
+    metrics: the names that the others must have.
     """
     _check(run, "run")
-    if run["status"] == "ok" and (missing := [name for name in METRICS if name not in (run["metrics"] or {})]):
+    if run["status"] == "ok" and (missing := [name for name in metrics if name not in (run["metrics"] or {})]):
         raise UserError(f"run: metrics has no {', '.join(missing)}")
     body = {key: _plain(run[key], folders=key not in _WITHOUT_FOLDERS) for key in run if key != "sha256"}
     path = Path(folder) / f"{name_of(run)}.json"
@@ -66,6 +67,18 @@ def write_run(folder: str | Path, run: Mapping[str, Any]) -> Path:
     with atomic_write(path) as handle:
         handle.write("{" + ",\n ".join(lines) + "}\n")
     return path
+
+
+def write_audit(folder: str | Path, run: Mapping[str, Any]) -> Path:
+    """Write a record of `study.audit` as a run in `folder`/audit/, without the texts that a model wrote."""
+    named = {name for name in AUDIT if name not in run.get("empty", {})}
+    kept = {name: value for name, value in run.items() if name != "closest"}
+    return write_run(Path(folder) / "audit", kept, named)
+
+
+def read_audits(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
+    """The audit runs of `folder`/audit/, as `read_runs` reads runs."""
+    return read_runs(Path(folder) / "audit", corrupt=corrupt)
 
 
 def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from t3lib import cli, commands
 from t3lib.audit import own
 from t3lib.head import T3Head
 
-VERBS = ["reproduce", "unlearn", "evaluate", "generate", "tune", "bench", "compare", "page"]
+VERBS = ["reproduce", "unlearn", "evaluate", "audit", "generate", "tune", "bench", "compare", "page"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -84,6 +84,16 @@ def own_rows(place, out, *more):
         (
             ["unlearn", "--model", "x", "--out", "h", "--epoch", "3", "--colour", "red"],
             "t3 unlearn: unknown arguments: --colour red",
+        ),
+        (["audit", "--model", "x", "--forget", "f", "--out", "o"], "--unseen FILE is needed"),
+        (["audit", "--model", "x", "--unseen", "u", "--out", "o"], "--forget FILE is needed"),
+        (
+            ["audit", "--model", "x", "--forget", "f", "--unseen", "u", "--out", "o", "--samples", "8", "--k", "1,9"],
+            "--k 9: leak@k needs k between 1 and the 8 samples",
+        ),
+        (
+            ["audit", "--model", "x", "--forget", "f", "--unseen", "u", "--out", "o", "--temperature", "2"],
+            "--temperature needs --head",
         ),
         (["page", "nowhere"], "nowhere: no folder of results"),
         (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
@@ -183,6 +193,16 @@ def test_text_of_others_cannot_command_the_terminal(place, tmp_path, capsys, mon
     argv = own_rows(place, tmp_path / "head", "--epochs", "1", "--warmup-epochs", "0", "--forget")
     assert cli.main([*argv, str(tmp_path / "forget.jsonl")]) == 3
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+
+
+def test_audit_sets_forgotten_rows_beside_unseen_ones_and_says_what_is_empty(place, tmp_path, capsys):
+    argv = ["audit", "--model", str(place / "model"), "--samples", "2", "--out", str(tmp_path)]
+    argv += ["--forget", str(place / "forget.jsonl"), "--unseen", str(place / "retain.jsonl")]
+    assert cli.main(argv) == 0
+    said = capsys.readouterr().out
+    assert "leak@2" in said and "empty: recognized_verbatim: row 1 has no perturbed_answer" in said
+    report = json.loads((tmp_path / "audit.json").read_text())
+    assert set(report["audit"][""]) == {"forget", "unseen"} and "Membership AUC" in (tmp_path / "audit.md").read_text()
 
 
 def test_settings_beyond_reason_are_refused_at_once(place, tmp_path, capsys):

@@ -21,6 +21,7 @@ EXPECTED = [
     "03_temperature_ablation",
     "04_efficiency",
     "05_paper_tables",
+    "06_audit",
     "07_your_own_model",
 ]
 

@@ -13,6 +13,7 @@ import pandas as pd
 from t3lib.bench.cost import parameter_counts
 from t3lib.claims.findings import Finding, Missing, Tables, gap, joined, listed, printed_tables, score
 from t3lib.claims.theory import sharpened_by
+from t3lib.metrics import AUDIT
 from t3lib.names import BASELINES, SPLITS
 
 FULL = tuple(name for name in BASELINES if name != "ULD")  # fine-tune every weight
@@ -23,6 +24,8 @@ REJECTED = 0.05  # a Forget Quality below this is a test that rejects: what "zer
 FRACTION = 0.1  # "a small fraction"
 FINE = 5  # a grid of w is fine with so many values of w > 1
 SUMMARY = ("fq", "mu_rouge", "mu")
+AUDITED = ("sampled", "leak", "auc")
+SPREADS = 2.0  # of the retrained models: what is so near is not told from them
 
 
 # ---- Tables 1 and 4 --------------------------------------------------------------------------------------------------
@@ -211,6 +214,23 @@ def imbalance_on_tofu(tables: Tables, split: str) -> Finding:
         raise Missing("ablations")
     told = f"FQ corrected {fq['prior=population']:.3f}, not corrected {fq['tuned']:.3f}"
     return Finding(bool(fq["prior=population"] >= fq["tuned"]), told)
+
+
+# ---- The audit -------------------------------------------------------------------------------------------------------
+@on_both_splits
+def samples_retain(tables: Tables, split: str) -> Finding:
+    """At the tuned T, T3's sampled answers, the best of them and its membership AUC lie with the retrained models'.
+
+    Within SPREADS spreads of theirs (table `audit`); the paper has no such table.
+    """
+    T = score(tables, split, "T3", "T")
+    rows = tables["audit"].query("split == @split and method == 'T3' and T == @T and w == 1")
+    if rows.empty or rows[[f"{name}_distance" for name in AUDITED]].isna().any(axis=None):
+        raise Missing("audit")
+    [row] = rows.to_dict("records")
+    apart = {name: row[f"{name}_distance"] for name in AUDITED}
+    told = ", ".join(f"{AUDIT[name].title} {row[name]:.3f} ({apart[name]:+.1f} spreads)" for name in AUDITED)
+    return Finding(all(abs(distance) <= SPREADS for distance in apart.values()), f"T = {T:g}: {told}")
 
 
 # ---- Tables 2 and 3 --------------------------------------------------------------------------------------------------

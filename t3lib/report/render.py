@@ -16,10 +16,11 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from t3lib.files import atomic_write
-from t3lib.metrics import METRICS
+from t3lib.metrics import AUDIT, METRICS
 from t3lib.report.tables import CAPTIONS
 
-COMPARED = {"ours": "ours", "sd": "sd", "paper": "paper", "difference": "diff.", "mark": ""}
+SCORES = METRICS | AUDIT
+COMPARED = {"distance": "spreads away", "ours": "ours", "sd": "sd", "paper": "paper", "difference": "diff.", "mark": ""}
 LABELS = {
     **{"split": "Split", "method": "Method", "n_seeds": "Seeds", "seed": "Seed", "seeds": "Of seeds", "n": "n"},
     **{"trainable": "# Parameters", "epochs": "Epochs", "load_s": "Load (s)", "features_s": "Features (s)"},
@@ -60,11 +61,11 @@ TEMPLATES.filters["markdown"] = lambda text: text.replace("|", "\\|").replace("\
 
 def header(column: str) -> tuple[str, str]:
     """(group, label) of a column: ("Retain", "Prob.") for retain_prob, ("FQ", "sd") for fq_sd, ("", "FQ") for fq."""
-    if column in METRICS:
-        return METRICS[column].group, METRICS[column].label
+    if column in SCORES:
+        return SCORES[column].group, SCORES[column].label
     metric, _, part = column.rpartition("_")
-    if metric in METRICS and part in COMPARED:
-        return METRICS[metric].label, COMPARED[part]
+    if metric in SCORES and part in COMPARED:
+        return SCORES[metric].label, COMPARED[part]
     return "", LABELS.get(column, column.replace("_", " "))
 
 
@@ -82,7 +83,9 @@ def cell(value: Any, column: str) -> str:
         return f"{value:,.0f}"
     if column.endswith("_difference"):
         return f"{value:+.3f}"
-    if column in METRICS or column.endswith(("_ours", "_sd", "_paper")):
+    if column.endswith("_distance"):
+        return f"{value:+.1f}"
+    if column in SCORES or column.endswith(("_ours", "_sd", "_paper")):
         return f"{value:.3f}"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if column.endswith("_s") else f"{value:.4g}"
 

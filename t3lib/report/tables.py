@@ -41,6 +41,9 @@ CAPTIONS = {
     "temperature": "Table 5. T3 at every temperature.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "ablations": "T3's other choices, one at a time.",
+    "audit": "What the models still know of the rows to forget, means over seeds, and how many spreads of the "
+    "retrained models that is away from them. A method that forgot is 0 away; more and less are both traces.",
+    "leak": "leak@k: the expected ROUGE-L recall of the best of k sampled answers to a forgotten question.",
     "synthetic": "Gaussian experiments: retain and forget error.",
     "bounds": "The theorems' bounds, evaluated.",
 }

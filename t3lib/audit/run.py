@@ -1,0 +1,224 @@
+"""The audit's questions put to a model: with the sampler, the one module of the audit that calls models.
+
+`likelihoods` shows the model answers, `writings` lets it write. Both give plain JSON, per row, that can be cached;
+`measures` turns it into numbers. `audit_rows` does all of it for a person's own model.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from t3lib.audit.measures import measures
+from t3lib.audit.recognition import CELLS
+from t3lib.audit.samples import BATCH_TOKENS, sample_answers
+from t3lib.audit.tokens import token_scores
+from t3lib.errors import UserError
+from t3lib.evaluation import check_room
+from t3lib.greedy import BATCH_TOKENS as GREEDY_TOKENS
+from t3lib.greedy import eos_ids, tilted_greedy
+from t3lib.likelihood import UNTILTED, Tilt, answer_losses, default_batch_tokens
+from t3lib.metrics import rouge_l_recall
+from t3lib.models import check_ids, context_length, pad_id, within_memory
+from t3lib.sampler import T3ForCausalLM
+from t3lib.tofu import Example, Row, encode_rows
+
+FORCED = (1, 2, 4, 8)  # how many first tokens of the true answer are given
+GREEDY = "greedy"
+Sets = Mapping[str, Sequence[Row]]
+
+
+def likelihoods(
+    model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *,
+    attention_mask: str = "lengths", progress: bool = True,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """For every tilt {set: {"cells", "empty", "losses", "hits"}}, from shared passes of the base `model`.
+
+    cells: {cell of `CELLS`: (n, 1 + k)}, mean −ln p̂ of each row's true answer and of its k wrong ones; a cell whose
+    fields some row lacks is left out, and `empty` says why. losses, hits: of every token of every row's answer, the
+    end of turn left out, −ln p̂ and whether it is the most likely token.
+    """
+    empty = {name: {cell: why for cell in CELLS if (why := lacking(rows, cell))} for name, rows in sets.items()}
+    shown: dict[tuple[str, str], int] = {}  # question and answer -> place among the examples
+    asked: list[Row] = []
+
+    def place(row: Row, question: Any, answer: str) -> int:
+        if (str(question), answer) not in shown:
+            asked.append(row | {"question": question, "answer": answer})
+        return shown.setdefault((str(question), answer), len(asked) - 1)
+
+    places = {
+        (name, cell): [
+            [place(row, row[question], text) for text in (row[answer], *row["perturbed_answer"])] for row in rows
+        ]
+        for name, rows in sets.items()
+        for cell, (answer, question) in CELLS.items()
+        if cell not in empty[name]
+    }
+    options: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask}
+    budget = default_batch_tokens(model)
+    answers = {name: encode_rows(tokenizer, rows) for name, rows in sets.items()}
+    true = [example for part in answers.values() for example in part]
+    _check(model, tokenizer, true)
+    tokens = iter(within_memory(lambda size: token_scores(model, true, tilts, batch_tokens=size, **options), budget))
+    scores = {name: [(example, next(tokens)) for example in part] for name, part in answers.items()}
+    losses = np.zeros((len(tilts), 0))
+    if asked:
+        examples = encode_rows(tokenizer, asked)
+        _check(model, tokenizer, examples)
+        options |= {"tilts": tilts, "progress": progress}
+        losses = within_memory(lambda size: answer_losses(model, examples, batch_tokens=size, **options), budget)
+    ends = eos_ids(model, tokenizer)
+    return [
+        {
+            name: {
+                "cells": {cell: losses[t][places[name, cell]].tolist() for cell in CELLS if (name, cell) in places},
+                "empty": empty[name],
+                "losses": [loss[t, : words(example, ends)].tolist() for example, (loss, _) in scores[name]],
+                "hits": [hit[t, : words(example, ends)].tolist() for example, (_, hit) in scores[name]],
+            }
+            for name in sets
+        }
+        for t in range(len(tilts))
+    ]
+
+
+def lacking(rows: Sequence[Row], cell: str) -> str:
+    """Why a cell of `CELLS` cannot be filled from these rows, or ""."""
+    for field in ("perturbed_answer", *CELLS[cell]):
+        for number, row in enumerate(rows, 1):
+            if not row.get(field):
+                return f"row {number} has no {field}"
+    if len({len(row["perturbed_answer"]) for row in rows}) > 1:
+        return "the rows have different numbers of perturbed answers"
+    return ""
+
+
+def words(example: Example, ends: Sequence[int]) -> int:
+    """Number of answer tokens without the end of turn; an answer that is nothing else keeps it."""
+    length = len(example.ids) - example.n_prompt
+    return length - (length > 1 and example.ids[-1] in ends)
+
+
+def writings(
+    model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED, *, samples: int,
+    top_p: float = 1.0, templates: Sequence[str] = (), seed: int = 0, attention_mask: str = "lengths",
+    progress: bool = True,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """For every tilt {"greedy", "forced", "templates", "samples", "closest"}, ROUGE-L recalls row by row.
+
+    greedy (n,): of the greedy answer. forced {m: (n,)}: of the rest when the first m tokens of the true answer are
+    given, None where there is no rest. templates {template: (n,)}: of the greedy answer to the question put into it at
+    "{question}". samples (n, samples): of answers drawn at sampling temperature 1; closest (n,): the text of the best.
+    No answer gets more tokens than the longest true one. The greedy answers of all tilts share the base's drafts.
+    """
+    check_samples(samples, top_p, templates)
+    ends, examples = eos_ids(model, tokenizer), encode_rows(tokenizer, rows)
+    longest = max(len(example.ids) - example.n_prompt for example in examples)
+    tasks = _tasks(tokenizer, rows, examples, templates, ends)
+    _check(model, tokenizer, examples)
+    check_room(context_length(model), max(len(task.prompt) for task in tasks), longest)
+
+    def text(ids: Sequence[int]) -> str:
+        return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
+
+    options: dict[str, Any] = {"attention_mask": attention_mask, "max_new_tokens": longest, "progress": progress}
+    draw = options | {"seed": seed, "top_p": top_p}
+    options |= {"pad_id": pad_id(tokenizer), "eos_ids": ends}
+    prompts = [example.ids[: example.n_prompt] for example in examples]
+    truths = [text(example.ids[example.n_prompt :]) for example in examples]
+    outputs = within_memory(
+        lambda size: tilted_greedy(model, [task.prompt for task in tasks], tilts, batch_tokens=size, **options),
+        GREEDY_TOKENS,
+    )
+
+    def sampled(tilted: Any) -> list[list[str]]:
+        asked = (tilted, tokenizer, prompts, samples)
+        return within_memory(lambda size: sample_answers(*asked, batch_tokens=size, **draw), BATCH_TOKENS)
+
+    results = []
+    for (head, T), output in zip(tilts, outputs):
+        recalls: dict[str, list[float | None]] = {}
+        for task, ids in zip(tasks, output):
+            rest = text(task.rest)
+            column = recalls.setdefault(task.what, [None] * len(rows))
+            column[task.row] = rouge_l_recall(rest, text(ids)) if rest else None
+        drawn = sampled(model if head is None else T3ForCausalLM(model, head, T, allow_sharpening=True))
+        scores = [[rouge_l_recall(truth, answer) for answer in answers] for truth, answers in zip(truths, drawn)]
+        result: dict[str, Any] = {"greedy": recalls.pop(GREEDY), "samples": scores}
+        result |= {"forced": {str(m): recalls.pop(str(m), [None] * len(rows)) for m in FORCED}, "templates": recalls}
+        result |= {"closest": [answers[int(np.argmax(of))] for answers, of in zip(drawn, scores)]}
+        results.append(result)
+    return results
+
+
+class _Task(NamedTuple):
+    """A prompt, for which row and measure it is (a template, m of a forced start, GREEDY), and what should follow."""
+
+    what: str
+    row: int
+    prompt: list[int]
+    rest: list[int]
+
+
+def _tasks(
+    tokenizer: Any, rows: Sequence[Row], examples: Sequence[Example], templates: Sequence[str], ends: Sequence[int]
+) -> list[_Task]:
+    """Everything that is answered greedily."""
+    tasks = []
+    for row, example in enumerate(examples):
+        starts = {GREEDY: 0} | {str(m): m for m in FORCED if m < words(example, ends)}
+        for what, given in starts.items():
+            cut = example.n_prompt + given
+            tasks.append(_Task(what, row, example.ids[:cut], example.ids[cut:]))
+    for template in templates:
+        changed = [row | {"question": template.replace("{question}", str(row["question"]))} for row in rows]
+        for row, example in enumerate(encode_rows(tokenizer, changed)):
+            tasks.append(_Task(template, row, example.ids[: example.n_prompt], example.ids[example.n_prompt :]))
+    return tasks
+
+
+def audit_rows(
+    model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *, samples: int, ks: Sequence[int] = (),
+    attention_mask: str = "lengths", progress: bool = True,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """For every tilt {set: `measures` of its rows}; the set "unseen", rows the model never saw, is the yardstick.
+
+    A model that forgot answers about the forgotten rows as it answers about unseen ones. ks: of leak@k, default powers
+    of two. UserError without unseen rows, and for a k larger than the samples.
+    """
+    check_samples(samples)
+    if not sets.get("unseen"):
+        raise UserError("an audit needs unseen rows: like the forgotten ones, and never seen by the model")
+    if bad := [k for k in ks if not 1 <= k <= samples]:
+        raise UserError(f"leak@k needs k between 1 and the {samples} samples, not {bad[0]}")
+    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
+    known = likelihoods(model, tokenizer, sets, tilts, **options)
+    written = {name: writings(model, tokenizer, rows, tilts, samples=samples, **options) for name, rows in sets.items()}
+    own = "these are the unseen rows"
+    return [
+        {
+            name: measures(shown[name], own if name == "unseen" else shown["unseen"], written[name][t], ks)
+            for name in sets
+        }
+        for t, shown in enumerate(known)
+    ]
+
+
+def check_samples(samples: int, top_p: float = 1.0, templates: Sequence[str] = ()) -> None:
+    """UserError for fewer than one sample, a share that is none, and a template without a place for the question."""
+    if samples < 1:
+        raise UserError(f"samples must be at least 1, not {samples}")
+    if not 0 < top_p <= 1:
+        raise UserError(f"top_p must be above 0 and at most 1, not {top_p:g}")
+    for template in templates:
+        if "{question}" not in template:
+            raise UserError(f"template {template!r} has no {{question}} in it")
+
+
+def _check(model: Any, tokenizer: Any, examples: Sequence[Example]) -> None:
+    """UserError for tokens that the model does not have and for more of them than its context holds."""
+    check_ids(model, (example.ids for example in examples), pad_id(tokenizer))
+    limit, longest = context_length(model), max(len(example.ids) for example in examples)
+    if limit is not None and longest > limit:
+        raise UserError(f"a row has {longest} tokens, more than the model's context of {limit}")
