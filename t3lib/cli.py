@@ -6,12 +6,13 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from t3lib._version import __version__
 from t3lib.errors import UserError, printable
 from t3lib.settings import CHOICES, TEMPERATURE, FitSettings, check_temperature
 
+Value = TypeVar("Value", str, int, float)
 EXIT_CODES = (
     "exit codes: 0 done, 1 a job failed or results differ, 2 bad input, "
     "3 unlearned but its own evidence says no, 130 interrupted"
@@ -198,28 +199,23 @@ def temperature(text: str) -> float | str:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
 
 
-def names(text: str) -> list[str]:
-    """Comma list of names."""
-    values = [part.strip() for part in text.split(",") if part.strip()]
-    if not values:
-        raise argparse.ArgumentTypeError("an empty list")
-    return values
+def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
+    """Reader of a comma list, not an empty one, of text or numbers."""
+
+    def read(text: str) -> list[Value]:
+        try:
+            if values := [kind(part.strip()) for part in text.split(",") if part.strip()]:
+                return values
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {example}")
+
+    return read
 
 
-def whole_numbers(text: str) -> list[int]:
-    """Comma list of whole numbers: "1,2,3"."""
-    try:
-        return [int(part) for part in names(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of whole numbers like 1,2,3") from None
-
-
-def numbers(text: str) -> list[float]:
-    """Comma list of numbers: "1,1.5,2"."""
-    try:
-        return [float(part) for part in names(text)]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of numbers like 1,1.5,2") from None
+names = comma(str, "names like T3,NPO")
+whole_numbers = comma(int, "whole numbers like 1,2,3")
+numbers = comma(float, "numbers like 1,1.5,2")
 
 
 def reproduce(args: argparse.Namespace) -> int:

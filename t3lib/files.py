@@ -8,6 +8,7 @@ import ast
 import hashlib
 import json
 import os
+import re
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,12 +17,14 @@ from functools import cache, lru_cache
 from pathlib import Path
 from typing import IO, Any
 
+import yaml
 from filelock import FileLock, Timeout
 
-from t3lib.errors import UserError
+from t3lib.errors import UserError, printable
 from t3lib.names import HUB_DATA
 
 LIBRARY = Path(__file__).resolve().parent
+LARGEST_YAML = 2**18  # bytes; the shipped profiles have 30 kB at most
 
 # What a model's folder says about the model; anything else in it (logs, model cards, base.json) does not count.
 MODEL_FILES = (
@@ -120,6 +123,47 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path} line {error.lineno}: not valid JSON ({error.msg})") from None
     except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets without end
         raise UserError(f"{path}: not valid JSON ({error})") from None
+
+
+class PlainLoader(yaml.SafeLoader):
+    """Plain data, without aliases: a few lines of them stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """Read the next value."""
+        if self.check_event(yaml.AliasEvent):
+            raise ValueError(f"line {self.peek_event().start_mark.line + 1}: aliases are not read")
+        return super().compose_node(parent, index)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Read one mapping of plain data; 5e-4 is a number here, as people mean it (YAML 1.1 says text)."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if len(text) > LARGEST_YAML:
+            raise ValueError(f"larger than {LARGEST_YAML} bytes")
+        value = _plain(PlainLoader(text).get_single_data() or {})
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" line {mark.line + 1}" if mark else ""
+        raise UserError(f"{path}{place}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: must hold a mapping of settings")
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """The value with text keys and with numbers like 5e-4 as numbers; ValueError for what JSON and float64 lack."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
+        return float(value)
+    if not isinstance(value, str | bool | float | None) and not (isinstance(value, int) and abs(value) < 2**63):
+        raise ValueError(f"{printable(repr(value), 40)} is no text, truth value or number of usual size")
+    return value
 
 
 def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:

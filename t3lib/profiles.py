@@ -10,17 +10,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
 from t3lib.errors import UserError, printable
-from t3lib.files import shipped
+from t3lib.files import read_yaml, shipped
 from t3lib.names import METHODS, SPLITS
 from t3lib.settings import BOUNDS, CHOICES, DEFAULTS, settings_of
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a profile's name is a folder's name under results/
 SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
-LARGEST = 2**18  # bytes of a YAML file; the shipped ones have 30 kB at most
 
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
 
@@ -156,47 +154,6 @@ def hyper_of(profile: Profile, method: str, split: str, T: float | None = None) 
     """Settings of a method on a split (and at a temperature): METHOD, then METHOD/SPLIT, then METHOD/SPLIT/T."""
     keys = [method, f"{method}/{split}"] + ([f"{method}/{split}/{T:g}"] if T is not None else [])
     return {name: value for key in keys for name, value in profile["hyper"].get(key, {}).items()}
-
-
-class Loader(yaml.SafeLoader):
-    """Plain data, without aliases: a few lines of them stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        """Read the next value."""
-        if self.check_event(yaml.AliasEvent):
-            raise ValueError(f"line {self.peek_event().start_mark.line + 1}: aliases are not read")
-        return super().compose_node(parent, index)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one mapping of plain data; 5e-4 is a number here, as people mean it (YAML 1.1 says text)."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        if len(text) > LARGEST:
-            raise ValueError(f"larger than {LARGEST} bytes")
-        value = _plain(Loader(text).get_single_data() or {})
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        mark = getattr(error, "problem_mark", None)
-        place = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{place}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: must hold a mapping of settings")
-    return value
-
-
-def _plain(value: Any) -> Any:
-    """The value with text keys and with numbers like 5e-4 as numbers; ValueError for what JSON and float64 lack."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
-        return float(value)
-    if not isinstance(value, str | bool | float | None) and not (isinstance(value, int) and abs(value) < 2**63):
-        raise ValueError(f"{printable(repr(value), 40)} is no text, truth value or number of usual size")
-    return value
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

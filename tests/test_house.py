@@ -73,6 +73,7 @@ IDEAS = {
     "audit.separation": "how well f tells the rows apart",
     "audit.tokens": "scores of every answer token",
     "report.own": "the report on a person's own model",
+    "report.compare": "two results folders, cell by cell",
     "report.page": "the page of results",
     "claims.gaussians": "claims about the Gaussian experiments",
     "claims.llm": "claims about language models",

@@ -6,7 +6,7 @@ import sys
 import pytest
 from conftest import ROOT
 
-from t3lib import profiles, results
+from t3lib import files, profiles, results
 from t3lib.errors import UserError
 from t3lib.world.bases import Stage
 
@@ -174,7 +174,7 @@ def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
             profile = profiles.load_profile(name)
             if not profile["models"]:
                 Stage(data="builtin", **profile["stage"])
-    defaults = profiles.read_yaml(profiles.profiles_dir() / "defaults.yaml")
+    defaults = files.read_yaml(profiles.profiles_dir() / "defaults.yaml")
     assert set(defaults["stage"]) == set(Stage.__dataclass_fields__) - {"data"}
     assert profiles.METHODS is results.METHODS and profiles.SPLITS is results.SPLITS  # spelled once, in names.py
 

@@ -9,7 +9,7 @@ import sys
 import pytest
 import torch
 
-from t3lib import cli, profiles, settings
+from t3lib import cli, files, profiles, settings
 from t3lib.baselines.losses import LOSSES
 from t3lib.classifier import fit_head
 from t3lib.errors import UserError, printable
@@ -53,7 +53,7 @@ def test_the_command_line_has_these_defaults():
 
 
 def test_defaults_yaml_and_signatures_take_the_first_choice():
-    defaults = profiles.read_yaml(profiles.profiles_dir() / "defaults.yaml")
+    defaults = files.read_yaml(profiles.profiles_dir() / "defaults.yaml")
     assert not defaults["hyper"] and not defaults["grids"], "a method's defaults stand in t3lib.settings alone"
     for name in ("attention_mask", "truth_ratio"):
         first = settings.CHOICES[name][0]

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from t3lib.errors import UserError
-from t3lib.files import cache_dir
-from t3lib.profiles import read_yaml
+from t3lib.files import cache_dir, read_yaml
 
 if TYPE_CHECKING:
     from distributed import Client

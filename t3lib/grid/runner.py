@@ -19,7 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import content_key, data_identity, lock, read_json, sha256_file, write_json
+from t3lib.files import (
+    content_key,
+    data_identity,
+    lock,
+    read_json,
+    read_sealed,
+    sha256_file,
+    write_json,
+    write_sealed,
+)
 from t3lib.grid.jobs import Job
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
@@ -71,7 +80,7 @@ def run_key(job: Job, before: Sequence[Outcome]) -> str:
 
 def finished(job: Job, key: str, place: Place) -> Outcome | None:
     """The outcome in the job's marker if it still holds: whole, same key, outputs present with their checksums."""
-    mark = read_mark(place.marks / f"{job.name}.json")
+    mark = read_sealed(place.marks / f"{job.name}.json")
     if not mark or mark.get("key") != key:
         return None
     root = _root(job, place).resolve()
@@ -82,21 +91,6 @@ def finished(job: Job, key: str, place: Place) -> Outcome | None:
         if not path.is_file() or sha256_file(path) != checksum:
             return None
     return Outcome(job.name, "cached", key, mark["seconds"], mark["outputs"], mark["digest"])
-
-
-def read_mark(path: Path) -> dict[str, Any] | None:
-    """A marker's content, or None when it is missing, truncated or altered."""
-    try:
-        mark = json.loads(path.read_text(encoding="utf-8"))
-        checksum = mark.pop("sha256")
-        return mark if checksum == content_key(mark) else None
-    except (OSError, ValueError, AttributeError, KeyError):
-        return None
-
-
-def write_mark(path: Path, mark: dict[str, Any]) -> None:
-    """Write a marker with a checksum of itself."""
-    write_json(path, mark | {"sha256": content_key(mark)})
 
 
 def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
@@ -120,7 +114,7 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
             digest = content_key({name: checksum for name, checksum in outputs.items() if not name.endswith(".ipynb")})
             seconds = round(time.monotonic() - start, 3)
             facts = {"name": job.name, "key": key, "seconds": seconds, "outputs": outputs, "digest": digest}
-            write_mark(place.marks / f"{job.name}.json", facts | {"threads": place.threads})
+            write_sealed(place.marks / f"{job.name}.json", facts | {"threads": place.threads})
             _share(outputs, before, place)
             return Outcome(job.name, "done", key, seconds, outputs, digest)
         except Exception as error:
@@ -204,8 +198,8 @@ def _share(outputs: dict[str, str], before: Sequence[Outcome], place: Place) -> 
     for outcome in before:
         path = place.marks / f"{outcome.name}.json"
         both = {name: checksum for name, checksum in outputs.items() if name in outcome.outputs}
-        if any(outcome.outputs[name] != checksum for name, checksum in both.items()) and (mark := read_mark(path)):
-            write_mark(path, mark | {"outputs": mark["outputs"] | both})
+        if any(outcome.outputs[name] != checksum for name, checksum in both.items()) and (mark := read_sealed(path)):
+            write_sealed(path, mark | {"outputs": mark["outputs"] | both})
 
 
 def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: bool) -> None:

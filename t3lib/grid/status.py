@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, project_root, read_json, write_json
+from t3lib.files import atomic_write, project_root, read_json, read_sealed, write_json
 from t3lib.grid.jobs import Job
-from t3lib.grid.runner import Outcome, Place, read_mark
+from t3lib.grid.runner import Outcome, Place
 
 CLEAR = "\r\x1b[K"  # the terminal's line, to be written anew
 STATES = ("done", "cached", "failed", "skipped")
@@ -29,7 +29,7 @@ class Schedule:
             entries = earlier_manifest(folder / "manifest.json").get("jobs", {})
             self.seconds |= {name: entry["seconds"] for name, entry in entries.items() if entry.get("state") == "done"}
         for job in graph:
-            if mark := read_mark(place.marks / f"{job.name}.json"):
+            if mark := read_sealed(place.marks / f"{job.name}.json"):
                 self.seconds[job.name] = mark["seconds"]
 
     def remaining(self) -> float:
