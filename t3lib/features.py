@@ -27,17 +27,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from t3lib.errors import UserError
-from t3lib.files import (
-    atomic_write,
-    code_key,
-    content_key,
-    lock,
-    read_json,
-    read_sealed,
-    rows_key,
-    sha256_file,
-    write_sealed,
-)
+from t3lib.files import atomic_write, code_key, content_key, lock, read_sealed, rows_key, sha256_file, write_sealed
 from t3lib.models import check_ids, context_length, decoder_of, pad_id, weights_key, within_memory
 from t3lib.pooling import prefix_mean
 from t3lib.progress import progress_bar
@@ -294,11 +284,8 @@ def _is_whole(whole: Path, key: Path) -> bool:
 def _explain_miss(cache: Path, parts: dict[str, Any]) -> None:
     """Say which part of the key is new when the same rows have features here already."""
     for file in sorted(cache.glob("*/key.json")):
-        try:
-            other = read_json(file)
-            changed = [name for name in parts if other.get(name) != parts[name]]
-        except (UserError, AttributeError):
-            continue
+        other = read_sealed(file) or {}
+        changed = [name for name in parts if other.get(name) != parts[name]]
         if "rows" not in changed:
             log.warning("features: those in %s are of another %s; extracting", file.parent, ", ".join(changed))
             return

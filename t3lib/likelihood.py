@@ -240,6 +240,7 @@ class _Runner:
             position_ids = (torch.arange(width, device=ids.device) - (width - lengths)[:, None]).clamp(0)
         keep = {"logits_to_keep": 1} if "logits_to_keep" in self.options else {}
         output, z = self.forward(ids, position_ids, attention_mask=mask, **keep)
+        # The last of the running sums: a sum's own last digits would depend on how many heads lie side by side.
         sums = None if z is None else prefix_sums(z, mask)[:, -1]
         return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], sums)
 

@@ -109,20 +109,16 @@ def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> l
 
 def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One row per run: names, status, cost, and every metric; a failed run keeps its row with empty metrics."""
-    columns = ["method", "split", "T", "w", "seed", "status", "setting", "trainable", "epochs"]
-    columns += [f"{part}_s" for part in SECONDS] + ["peak_memory_bytes", *METRICS, "n_forget"]
+    names = ("method", "split", "T", "w", "seed", "status", "setting")
+    numbers = ("trainable", "epochs", *(f"{part}_s" for part in SECONDS), "peak_memory_bytes", *METRICS, "n_forget")
     rows = []
     for run in runs:
-        row = {key: run.get(key) for key in columns[:9]} | {"peak_memory_bytes": run["peak_memory_bytes"]}
+        row = dict(run["metrics"]) if run["status"] == "ok" else {}
+        row |= {key: run.get(key) for key in (*names, "trainable", "epochs", "peak_memory_bytes")}
         row |= {f"{part}_s": (run["seconds"] or {}).get(part) for part in SECONDS}
-        scores = run["metrics"] if run["status"] == "ok" else {}
-        row |= {name: scores.get(name) for name in METRICS}
         row["n_forget"] = len((run["truth_ratio"] or {}).get("forget", [])) or None
         rows.append(row)
-    frame = pd.DataFrame(rows, columns=columns)
-    for name in ("T", "w", *columns[7:]):
-        frame[name] = frame[name].astype(float)
-    return frame
+    return pd.DataFrame(rows, columns=[*names, *numbers]).astype(dict.fromkeys(("T", "w", *numbers), float))
 
 
 def provenance(*, model: Any = "", data: Any = "", parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:
