@@ -5,7 +5,7 @@ only to break ties, by MU-ROUGE. T3's points include T; Table 5 also wants each 
 settings of the grid are tried at that T.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,6 @@ from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, cache_dir, content_key, lock
 from t3lib.progress import progress_bar
-from t3lib.settings import settings_of
 from t3lib.study.methods import Tilted, run_method, sharpened
 from t3lib.study.study import Asked, Study, open_study
 from t3lib.study.unlearned import fit_settings, t3_features, unlearned, unlearned_key
@@ -77,12 +76,18 @@ def trial(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dic
         return {"forget_quality": None, "ks_statistic": None}
 
 
-def tune_t3(study: Study, points: Sequence[Mapping[str, Any]], temperatures: Iterable[float]) -> dict[str, Any]:
+def tune_t3(study: Study, points: Sequence[Mapping[str, Any]], temperatures: Sequence[float]) -> dict[str, Any]:
     """Entries "T3/SPLIT" (best of the points, T among them) and "T3/SPLIT/T" (best settings at each T, Table 5).
 
-    All heads in one fit, which shares what it reads, and all tilts in one pass of the base.
+    A point without a temperature stands for itself at every one of `temperatures`: no training depends on T, so that
+    the whole rectangle of other settings and T costs no more trainings. All heads in one fit, which shares what it
+    reads, and all tilts in one pass of the base.
     """
-    points = [{"temperature": settings_of("T3", point)["temperature"], **point} for point in points]
+    points = [
+        {**point, "temperature": T}
+        for point in points
+        for T in ([point["temperature"]] if "temperature" in point else temperatures)
+    ]
     every = sorted({float(T) for T in (*temperatures, *(point["temperature"] for point in points))})
     fits = [{name: value for name, value in point.items() if name != "temperature"} for point in points]
     fits = list({content_key(fit): fit for fit in fits}.values())

@@ -66,7 +66,7 @@ def test_every_command_parses():
 
 def test_make_targets_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"\bmake ([a-z-]+)\b(?!=)", TEXT):
+    for target in re.findall(r"(?m)(?:^    |`)make ([a-z-]+)\b(?!=)", TEXT):
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 

@@ -121,6 +121,12 @@ def test_the_features_of_a_naive_step_are_those_of_the_cache(stand):
         torch.testing.assert_close(each[example.n_prompt - 1 : len(example.ids) - 1], kept, rtol=1e-4, atol=1e-5)
 
 
+def test_seconds_of_features_are_those_of_a_cold_cache(stand):
+    logs = [unlearned.training_of(stand, "T3", FAST | {"rank": rank}, 1) for rank in (3, 4)]
+    assert {log["seconds"]["features"] for log in logs} == {unlearned.features_seconds(stand)}
+    assert unlearned.features_seconds(stand) > 0
+
+
 def test_temperatures_share_heads_and_differ(stand):
     runs = ablations.run_temperatures(stand, seeds=[1], temperatures=[2.0, 1.0], hyper=FAST)
     assert [run["T"] for run in runs] == [1.0, 2.0]

@@ -76,6 +76,17 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
     assert yaml.safe_load(written.read_text()) == entries, "other methods' entries stay"
 
 
+def test_t3_without_a_temperature_is_tried_at_every_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "tiny.yaml"
+    grids = {"T3": [{"lr": 1e-3}, {"lr": 5e-2}]}
+    path.write_text(yaml.safe_dump(TINY | {"methods": ["T3"], "grids": grids, "temperatures": [1.0, 2.0, 4.0]}))
+    tune.tune_profile(profiles.load_profile(path, tuned=False), profiles.tuned_path(path))
+    entry = yaml.safe_load(profiles.tuned_path(path).read_text())["T3/forget05"]
+    tried = {(row["hyper"]["lr"], row["hyper"]["temperature"]) for row in entry["trials"]}
+    assert tried == {(lr, T) for lr in (1e-3, 5e-2) for T in (1.0, 2.0, 4.0)} and len(entry["trials"]) == 6
+
+
 def test_a_method_without_a_grid_is_named():
     profile = profiles.load_profile("cpu", tuned=False)
     with pytest.raises(UserError, match="smoke: grids has no points for NPO"):
