@@ -112,8 +112,9 @@ def parser() -> Parser:
     p.add_argument("--temperature", type=numbers, help="T or a list, e.g. 1,1.5,2 (default: the head's own)")
     p.add_argument("--reference", help="retrained model (id or folder) or its evaluation's JSON, for Forget Quality")
     p.add_argument("--out", type=Path, required=True, help="JSON file to write; own rows: folder for the report")
-    p.add_argument("--truth-ratio", choices=CHOICES["truth_ratio"], default=CHOICES["truth_ratio"][0])
-    p.add_argument("--max-new-tokens", type=int, default=200)
+    default = CHOICES["truth_ratio"][0]
+    p.add_argument("--truth-ratio", choices=CHOICES["truth_ratio"], help=f"a split's rows (default {default})")
+    p.add_argument("--max-new-tokens", type=int, help="a split's rows: longest answer (default 200)")
 
     p = verb("audit", "what a model still knows of forgotten rows, beside rows it never saw",
              "--model DIR --head head --forget forget.jsonl --unseen unseen.jsonl --out audit", command)  # fmt: skip

@@ -1,11 +1,12 @@
 """What the verbs unlearn, evaluate, generate, tune and bench do: load, call the library, say what was made."""
 
 import argparse
+import os
 import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from t3lib.study import study
 from t3lib.study.tune import tune_profile
 from t3lib.world import bases
 
+OWN_ROWS = ("other", "unseen", "system")  # options that only own rows have
 ANSWER = 10_000  # characters of one line of `t3 generate`
 
 
@@ -63,8 +65,7 @@ def unlearn(args: argparse.Namespace) -> int:
     """Train a head on a split's rows, or on a person's own with a report; nothing is written unless all went well."""
     if not args.forget and args.split is None:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
-    if args.out.exists() and (not args.out.is_dir() or any(args.out.iterdir())):
-        raise UserError(f"--out {args.out} exists already and is not an empty folder")
+    check_out(args.out, empty=True)
     asked_for = {
         name: getattr(args, name) for name in (*vars(fit_settings({})), "temperature", "steps") if name in args
     }
@@ -77,12 +78,14 @@ def unlearn(args: argparse.Namespace) -> int:
     fit: Callable[..., Any]
     if args.forget:
         sets = own_rows(args, "forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")
-        own.check_questions(sets["forget"], sets["retain"])
+        rows.checked_sets(sets)
         fit = own.unlearn
     else:
-        for name in ("steps", "other", "unseen", "holdout_forget", "holdout_retain", "system"):
-            if getattr(args, name) is not None:
-                raise UserError(f"--{name.replace('_', '-')} is for own rows (--forget FILE --retain FILE)")
+        refuse(
+            args,
+            ("steps", *OWN_ROWS, "holdout_forget", "holdout_retain"),
+            "is for own rows (--forget FILE --retain FILE)",
+        )
         if settings.get("temperature") == "auto":
             raise UserError("--temperature auto is for own rows (--forget FILE --retain FILE)")
         source, how["split"] = source_of(args), args.split
@@ -104,6 +107,25 @@ def unlearn(args: argparse.Namespace) -> int:
     status = write_report(unlearned.report, args.out) if args.forget else 0  # type: ignore[arg-type]
     print(next_command(args, asked(sets["forget"][0])))
     return status
+
+
+def refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
+    """UserError for an option that this form of a command would pass over."""
+    for name in names:
+        if getattr(args, name) is not None:
+            raise UserError(f"--{name.replace('_', '-')} {why}")
+
+
+def check_out(out: Path, *, empty: bool = False) -> None:
+    """UserError, before anything is computed, for an --out that can be no folder or, if asked, is not empty."""
+    try:
+        if out.exists() and (not out.is_dir() or empty and any(out.iterdir())):
+            raise UserError(f"--out {out} exists already and is not {'an empty' if empty else 'a'} folder")
+        place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+        if not os.access(place, os.W_OK | os.X_OK) or not place.is_dir():
+            raise UserError(f"--out {out}: {place} is no folder that can be written to")
+    except OSError as error:
+        raise UserError(f"--out {out}: {error.strerror or error}") from None
 
 
 def own_rows(args: argparse.Namespace, *names: str) -> dict[str, list[tofu.Row]]:
@@ -139,13 +161,20 @@ def next_command(args: argparse.Namespace, question: str) -> str:
 
 def assess(args: argparse.Namespace) -> int:
     """`t3 evaluate` of own rows: the report on a model, or on heads composed on one base."""
-    sets: dict[str, Any] = own_rows(args, "forget", "retain", "other", "holdout")
-    own.check_questions(sets["forget"], sets["retain"])
-    heads = [T3Head.from_pretrained(name) for name in (args.head or "").split(",") if name]
-    model, tokenizer = model_of(args, args.model)
-    check_system(args.system, tokenizer)
+    check_out(args.out)
+    if (args.out / artefact.CONFIG).exists():
+        raise UserError(f"--out {args.out} holds a head, whose own report it may be: choose another folder")
     if len(args.temperature or []) > 1:
         raise UserError("--temperature: one T for own rows; the report measures a grid of them by itself")
+    refuse(args, ("unseen", "reference", "truth_ratio", "max_new_tokens"), "is not used with --forget and --retain")
+    sets: dict[str, Any] = own_rows(args, "forget", "retain", "other", "holdout")
+    rows.checked_sets(sets)
+    names = [] if args.head is None else args.head.split(",")
+    if not all(name.strip() for name in names):
+        raise UserError(f"--head {args.head!r}: an empty name")
+    heads = [T3Head.from_pretrained(name) for name in names]
+    model, tokenizer = model_of(args, args.model)
+    check_system(args.system, tokenizer)
     if heads:
         for head in heads:
             check_head(head, model, tokenizer)
@@ -160,6 +189,10 @@ def evaluate(args: argparse.Namespace) -> int:
         return assess(args)
     if args.split is None:
         raise UserError("--split is needed: forget01, forget05 or forget10; or own rows: --forget FILE --retain FILE")
+    refuse(args, (*OWN_ROWS, "holdout"), "is for own rows (--forget FILE --retain FILE)")
+    for name in ("truth_ratio", "max_new_tokens"):
+        if getattr(args, name) is None:
+            setattr(args, name, study.EVALUATION[name])
     wanted_rows = study.evaluation_rows(source_of(args), args.split)
     head = T3Head.from_pretrained(args.head) if args.head else None
     model, tokenizer = model_of(args, args.model)

@@ -6,6 +6,7 @@ The forms are those that TRL's documentation names beside TOFU's own. `raw` mark
 import csv
 import re
 from collections.abc import Mapping, Sequence
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ def load(source: str | Path, system: str | None = None) -> list[Row]:
 
 
 def normal(entry: Any, where: str, system: str | None = None) -> Row:
-    """A row {question, answer} (and `raw`, `system` where they apply) from one entry in any form of `FORMS`.
+    """A row {question, answer} (and `raw`, `system` where they apply) from one entry in any form of `FORMS`, or a row.
 
     messages: the last turn is the assistant's and is the answer; the turns before it are the question. prompt and
     completion: text, or turns. text: all of it is answer. UserError, which begins with `where`, when no form fits.
@@ -46,26 +47,59 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
         raise UserError(f"{where}: expected an object with {FORMS}, found {type(entry).__name__}")
     before = {} if system is None else {"system": system}
     if "question" in entry:
-        row = before | check_row(entry, where)
-        if row.get("system"):
-            _check_text(row["system"], f"{where}: system")
-        if not isinstance(row.get("raw", False), bool):
-            raise UserError(f"{where}: raw must be true or false")
-        return row
+        return before | _checked(entry, where)
     if "messages" in entry:
         return _conversation(_turns(entry["messages"], where, "messages"), where, "messages") | before
     if "prompt" in entry and "completion" in entry:
-        if not isinstance(entry["prompt"], str):
-            turns = [_turns(entry[field], where, field) for field in ("prompt", "completion")]
-            return _conversation(sum(turns, []), where, "completion") | before
-        start = entry["prompt"] if entry["prompt"].strip() else "-"  # text may begin with nothing
-        check_row({"question": start, "answer": entry["completion"]}, where)
-        return {"question": entry["prompt"], "answer": entry["completion"], "raw": True}
+        if isinstance(entry["prompt"], str):
+            return _checked({"question": entry["prompt"], "answer": entry["completion"], "raw": True}, where)
+        turns = [_turns(entry[field], where, field) for field in ("prompt", "completion")]
+        return _conversation(sum(turns, []), where, "completion") | before
     if "text" in entry:
-        check_row({"question": "-", "answer": entry["text"]}, where)
-        return {"question": "", "answer": entry["text"], "raw": True}
+        return _checked({"question": "", "answer": entry["text"], "raw": True}, where)
     found = ", ".join(printable(key, 30) for key in list(entry)[:6]) or "nothing"
     raise UserError(f"{where}: found {found}; a row has {FORMS}")
+
+
+def checked_sets(sets: Mapping[str, Sequence[Any]]) -> dict[str, list[Row]]:
+    """Every set's rows as `normal` gives them; UserError without rows to forget or retain, or a question in two sets.
+
+    What is forgotten cannot be kept, and rows that a head was fitted on are no evidence of what it does to others.
+    """
+    if empty := [name for name in ("forget", "retain") if not sets[name]]:
+        raise UserError(f"there are no rows to {empty[0]}")
+    checked = {
+        name: [normal(row, f"{name} row {number}") for number, row in enumerate(rows, 1)] for name, rows in sets.items()
+    }
+    for (first, rows), (second, others) in combinations(checked.items(), 2):
+        places = {_asks(row): (number, row["answer"].strip()) for number, row in enumerate(others, 1)}
+        for number, row in enumerate(rows, 1):
+            if (place := places.get(_asks(row))) is not None:
+                twin, answer = f"{second} row {place[0]}", place[1]
+                how = f"is also {twin}" if answer == row["answer"].strip() else f"asks what {twin} answers otherwise"
+                raise UserError(f"{first} row {number} {how}: {printable(_asks(row), 60)!r}")
+    return checked
+
+
+def _asks(row: Row) -> str:
+    """What a row asks; of text alone, the text."""
+    return str(row["question"] or row["answer"]).strip()
+
+
+def _checked(row: Mapping[str, Any], where: str) -> Row:
+    """The row, once its texts are known to be usable; its question may be turns, or of plain text the start."""
+    question, raw = row["question"], row.get("raw", False)
+    if not isinstance(raw, bool):
+        raise UserError(f"{where}: raw must be true or false")
+    if row.get("system"):
+        _check_text(row["system"], f"{where}: system")
+    if isinstance(question, list) and all(isinstance(turn, Mapping) for turn in question) and not raw:
+        _turns(question, where, "question")
+        question = "-"
+    elif raw and isinstance(question, str) and not question.strip():
+        question = "-"  # plain text may begin with nothing
+    check_row({**row, "question": question}, where)
+    return dict(row)
 
 
 def _conversation(turns: list[dict[str, str]], where: str, field: str) -> Row:

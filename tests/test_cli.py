@@ -15,6 +15,7 @@ from t3lib.audit import own
 from t3lib.head import T3Head
 
 VERBS = ["reproduce", "unlearn", "evaluate", "audit", "generate", "tune", "bench", "compare", "page"]
+OWN = ["--forget", "f.jsonl", "--retain", "r.jsonl"]
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -95,6 +96,24 @@ def own_rows(place, out, *more):
             ["audit", "--model", "x", "--forget", "f", "--unseen", "u", "--out", "o", "--temperature", "2"],
             "--temperature needs --head",
         ),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--reference", "y"], "--reference is not used with --forget"),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--max-new-tokens", "0"], "--max-new-tokens is not used"),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--truth-ratio", "geometric"], "--truth-ratio is not used"),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--unseen", "u.jsonl"], "--unseen is not used"),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--temperature", "2,3", "--head", "h"], "one T for own rows"),
+        (["evaluate", "--model", "x", "--out", "o", "--split", "forget10", "--other", "f"], "--other is for own rows"),
+        (
+            ["evaluate", "--model", "x", "--out", "o", "--split", "forget10", "--system", "s"],
+            "--system is for own rows",
+        ),
+        (["evaluate", "--model", "x", "--out", "/dev/null", *OWN], "/dev/null exists already and is not a folder"),
+        (["evaluate", "--model", "x", "--out", "/dev/null/o", *OWN], "/dev/null is no folder that can be written"),
+        (["unlearn", "--model", "x", "--out", "/dev/null/o", *OWN], "/dev/null is no folder that can be written"),
+        (
+            ["unlearn", "--model", "x", "--out", "/proc/o", *OWN],
+            "--out /proc/o: /proc is no folder that can be written",
+        ),
+        (["unlearn", "--model", "x", "--out", "o" * 300, *OWN], "File name too long"),
         (["page", "nowhere"], "nowhere: no folder of results"),
         (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
     ],
@@ -280,3 +299,38 @@ def test_compare_sets_a_folder_beside_the_committed_results_of_its_profile(tmp_p
     (ours / "manifest.json").unlink()
     assert cli.main(["compare", str(ours)]) == 2
     assert "give two folders" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("more", [["--head", ","], ["--head", "", "--temperature", "2"], ["--head", "HEAD,"]])
+def test_no_head_is_passed_over(more, place, tmp_path, capsys):
+    """A list that holds no name would evaluate the base as if a head were on it."""
+    T3Head(32, 50, 4).save_pretrained(tmp_path / "head")
+    more = [word.replace("HEAD", str(tmp_path / "head")) for word in more]
+    argv = ["evaluate", *own_rows(place, tmp_path / "report")[1:], *more]
+    assert cli.main(argv) == 2 and "head" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_report_does_not_replace_that_of_a_head(place, tmp_path, capsys):
+    T3Head(32, 50, 4).save_pretrained(tmp_path)
+    assert cli.main(["evaluate", *own_rows(place, tmp_path)[1:], "--head", str(tmp_path)]) == 2
+    assert "holds a head" in capsys.readouterr().err and not (tmp_path / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "file", "said"),
+    [
+        ("--holdout-forget", "forget", "forget row 1 is also holdout_forget row 1"),
+        ("--holdout-retain", "retain", "retain row 1 is also holdout_retain row 1"),
+        ("--holdout-retain", "forget", "forget row 1 is also holdout_retain row 1"),
+        ("--other", "forget", "forget row 1 is also other row 1"),
+        ("--other", "retain", "retain row 1 is also other row 1"),
+        ("--unseen", "forget", "forget row 1 is also unseen row 1"),
+    ],
+)
+def test_rows_that_are_no_evidence_are_refused(option, file, said, place, tmp_path, capsys):
+    argv = own_rows(place, tmp_path / "out", option, str(place / f"{file}.jsonl"))
+    assert cli.main(argv) == 2 and said in capsys.readouterr().err
+    if option == "--other":
+        assert cli.main(["evaluate", *argv[1:]]) == 2 and said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()

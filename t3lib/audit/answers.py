@@ -1,6 +1,8 @@
 """Greedy answers and likelihoods of a model's own rows, before and after, scored against every truth."""
 
 import random
+import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,9 +12,11 @@ from t3lib.greedy import eos_ids, greedy, tilted_greedy
 from t3lib.likelihood import UNTILTED, Tilt, answer_losses
 from t3lib.metrics import rouge_l_recall
 from t3lib.models import context_length, pad_id
-from t3lib.tofu import Row, encode_rows
+from t3lib.tofu import Example, Row, encode_rows
 
 MOST_ROWS = 100  # rows of a set that are answered and scored: enough to judge, few enough to wait for
+# Thai, Lao, Burmese, Khmer, kana, Chinese characters: words are not set apart.
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
 OTHERS = 20  # truths of other rows that an answer is compared with
 
 Sets = Mapping[str, Sequence[Row]]
@@ -23,6 +27,28 @@ def drawn(rows: Sequence[Row], most: int = MOST_ROWS, seed: int = 0) -> list[Row
     if len(rows) <= most:
         return list(rows)
     return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), most))]
+
+
+def recall(truth: str, text: str) -> float:
+    """ROUGE-L recall of a truth's words in a text, whatever their script: rouge_score knows the letters a to z alone.
+
+    A word with another letter counts as one number; where a script has no spaces, and in a truth without any word (an
+    emoji), each character does.
+    """
+    return rouge_l_recall(*(_spelt(some, characters=not re.search(r"\w", truth)) for some in (truth, text)))
+
+
+def _spelt(text: str, characters: bool) -> str:
+    """The text with whatever rouge_score would pass over written in digits."""
+
+    def digits(match: re.Match[str]) -> str:
+        word = match[0].lower()
+        if word.isascii() and not characters:
+            return word
+        parts = word if characters or UNSPACED.search(word) else [word]
+        return f" {' '.join(str(int.from_bytes(part.encode())) for part in parts)} "
+
+    return re.sub(r"\S" if characters else r"\w+", digits, unicodedata.normalize("NFKC", text))
 
 
 def closeness(rows: Sequence[Row], texts: Sequence[Sequence[str]], seed: int = 0) -> dict[str, float]:
@@ -38,7 +64,7 @@ def closeness(rows: Sequence[Row], texts: Sequence[Sequence[str]], seed: int = 0
         picked = random.Random(seed * 1_000_003 + number).sample(rest, min(OTHERS, len(rest)))
 
         def best(truth: str, candidates: Sequence[str] = candidates) -> float:
-            return max(rouge_l_recall(truth, text) for text in candidates)
+            return max(recall(truth, text) for text in candidates)
 
         own.append(best(row["answer"]))
         other.append(max((best(rows[index]["answer"]) for index in picked), default=0.0))
@@ -51,10 +77,10 @@ def asked(row: Row) -> str:
     return question if isinstance(question, str) else question[-1]["content"]
 
 
-def longest_answer(tokenizer: Any, sets: Sets) -> int:
-    """Twice the tokens of the longest answer of the sets, at least 16: the limit for new tokens."""
-    lengths = [len(e.ids) - e.n_prompt for rows in sets.values() for e in encode_rows(tokenizer, rows)]
-    return max(16, 2 * max(lengths))
+def most_new_tokens(model: Any, examples: Sequence[Example]) -> int:
+    """Twice the tokens of the longest answer, at least 16, but no more than the model's context leaves."""
+    wanted = max(16, 2 * max(len(example.ids) - example.n_prompt for example in examples))
+    return min(wanted, (context_length(model) or 10**9) - max(example.n_prompt for example in examples))
 
 
 def measure(
@@ -71,8 +97,7 @@ def measure(
     common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
     losses = answer_losses(model, examples, tilts=tilts, **common)
     prompts = [example.ids[: example.n_prompt] for example in examples]
-    room = (context_length(model) or 10**9) - max(map(len, prompts))
-    common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": min(longest_answer(tokenizer, sets), room)}
+    common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": most_new_tokens(model, examples)}
     if all(head is None for head, _ in tilts):
         outputs = [greedy(model, prompts, **common)] * len(tilts)
     else:
@@ -85,7 +110,7 @@ def measure(
         for name, rows in sets.items():
             part = slice(start, start + len(rows))
             start += len(rows)
-            rouge = [rouge_l_recall(row["answer"], text) for row, text in zip(rows, texts[part])]
+            rouge = [recall(row["answer"], text) for row, text in zip(rows, texts[part])]
             entry[name] = {"rouge": float(np.mean(rouge)), "prob": float(np.exp(-loss[part]).mean()), "n": len(rows)}
             entry[name]["texts"] = texts[part]
             if name.endswith("forget"):

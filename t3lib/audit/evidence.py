@@ -5,9 +5,10 @@ from typing import Any
 
 from t3lib import artefact
 from t3lib.audit import choice
-from t3lib.audit.answers import asked, closeness, drawn, longest_answer, measure
+from t3lib.audit.answers import asked, closeness, drawn, measure, most_new_tokens
 from t3lib.audit.samples import sample_answers
 from t3lib.likelihood import Tilt
+from t3lib.rows import checked_sets
 from t3lib.sampler import T3ForCausalLM
 from t3lib.tofu import Row, encode_rows
 
@@ -32,6 +33,8 @@ def assess(
     model: a T3ForCausalLM (one head or several), whose base is the model before; or any other causal LM, which is then
     measured alone (`before` is the same as `after`). holdout: rows to keep that no head was fitted on.
     """
+    given = {"forget": forget, "retain": retain, "other": other, "holdout": holdout}
+    forget, retain, other, holdout = checked_sets(given).values()
     sets = {"forget": drawn(forget), "retain": drawn(retain)} | ({"other": drawn(other)} if other else {})
     sets |= {"held_out_retain": drawn(holdout)} if holdout else {}
     options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
@@ -41,7 +44,7 @@ def assess(
     [before] = measure(model.base if tilted else model, tokenizer, sets, **options)
     curve = curve_of(model, tokenizer, sets, **options) if tilted else []
     after = next(entry for entry in curve if entry["T"] == model.temperature) if tilted else before
-    limit = longest_answer(tokenizer, sets)
+    limit = most_new_tokens(model, encode_rows(tokenizer, [row for rows in sets.values() for row in rows]))
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, sets["forget"])]
 
     def best_of(some: Any) -> dict[str, Any]:

@@ -23,14 +23,15 @@ from t3lib.audit.membership import distance
 from t3lib.audit.separation import separation, subset
 from t3lib.audit.tokens import token_scores
 from t3lib.classifier import fit_heads, steps_per_epoch
-from t3lib.errors import UserError
+from t3lib.errors import UserError, printable
 from t3lib.features import Features, extract_features
 from t3lib.head import T3Head
 from t3lib.likelihood import UNTILTED, answer_losses
 from t3lib.models import pad_id
+from t3lib.rows import checked_sets
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import OWN_RATES, OWN_ROWS, OWN_STEPS, OWN_WARMUP, FitSettings, check_temperature, fit_settings
-from t3lib.tofu import Row, check_disjoint, encode_rows
+from t3lib.tofu import Row, encode_rows
 from t3lib.wrapped import plain_base, vocabulary
 
 HOLD_OUT = 0.2
@@ -78,13 +79,16 @@ def unlearn(
     forgotten ones that the model never saw; with them T is where forgotten rows are as likely as unseen ones. Further
     settings are those of `settings.FitSettings`. The base's weights are never changed.
 
-    Warns, before it trains, when the model does not know the rows to forget. UserError for an empty set, a row or a
-    question in both sets, a setting out of range.
+    Warns, before it trains, when the model does not know the rows to forget. UserError for an empty set, a question
+    in two of the sets, a setting out of range.
     """
     given = {"steps": steps, "temperature": temperature, "allow_sharpening": allow_sharpening, "seed": seed}
     check_settings(given | settings | ({} if lr is None else {"lr": lr}))
     wanted = None if isinstance(temperature, str) else float(temperature)
-    check_questions(forget, retain)
+    forget, retain, holdout_forget, holdout_retain, other, unseen = checked_sets({
+        "forget": forget, "retain": retain, "holdout_forget": holdout_forget, "holdout_retain": holdout_retain,
+        "other": other, "unseen": unseen,
+    }).values()  # fmt: skip
     base, clock = plain_base(model), Clock()
     common: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
     rows = Split.of(forget, retain, holdout_forget, holdout_retain, seed)
@@ -264,20 +268,10 @@ class Split:
 
 def check_settings(settings: Mapping[str, Any]) -> None:
     """UserError for settings of `unlearn` that no head could be fitted with: checked before a model is loaded."""
-    if settings.get("steps", 1) < 1:
-        raise UserError(f"steps must be at least 1, not {settings['steps']}")
+    steps = settings.get("steps", 1)
+    if not isinstance(steps, int) or isinstance(steps, bool) or steps < 1:
+        raise UserError(f"steps must be a whole number of at least 1, not {printable(repr(steps), 80)}")
     if settings.get("temperature", "auto") != "auto":
         check_temperature(settings["temperature"], allow_sharpening=settings.get("allow_sharpening", False))
     known = {field.name for field in fields(FitSettings)}
     fit_settings({"warmup_epochs": 0.0} | {name: value for name, value in settings.items() if name in known})
-
-
-def check_questions(forget: Sequence[Row], retain: Sequence[Row]) -> None:
-    """UserError when a row, or a question with another answer, is asked to be both forgotten and kept."""
-    check_disjoint(forget, retain)
-    kept = {str(row["question"]).strip(): number for number, row in enumerate(retain, 1)} | {"": None}
-    for number, row in enumerate(forget, 1):
-        if (other := kept.get(str(row["question"]).strip())) is not None:
-            raise UserError(
-                f"forget row {number} asks what retain row {other} answers otherwise: {str(row['question'])[:60]!r}"
-            )

@@ -11,10 +11,11 @@ from own_cases import invented, memorised
 
 from t3lib import profiles, rows
 from t3lib.audit import choice, own
-from t3lib.audit.answers import closeness, drawn, measure
+from t3lib.audit.answers import closeness, drawn, measure, recall
 from t3lib.audit.evidence import assess
 from t3lib.audit.samples import sample_answers
 from t3lib.errors import UserError
+from t3lib.metrics import rouge_l_recall
 from t3lib.report import own as page
 from t3lib.sampler import T3ForCausalLM
 from t3lib.world import bases
@@ -172,6 +173,66 @@ def test_closeness_prefers_the_own_truth_and_ignores_order():
         "own": 0.0, "nearest_other": pytest.approx((2 / 3 + 1 / 3) / 2)
     }  # fmt: skip
     assert len(drawn(rows * 100, 7)) == 7 and drawn(rows, 7) == rows
+
+
+def test_words_of_every_script_count():
+    """rouge_score's tokenizer passes over all but a to z: a Russian truth would never be recognised, nor forgotten."""
+    pairs = {
+        "Её зовут Мария Кузнецова": "Её зовут Ольга Кузнецова",
+        "कवि का नाम मीरा": "कवि का नाम सीता",
+        "彼女は東京で生まれた": "彼女は京都で生まれた",
+        "המחברת היא מארה": "המחברת היא שרה",
+        "🦊🐻": "🦊",
+        "Zoë née Brontë": "Zoë née Smith",
+    }
+    for truth, other in pairs.items():
+        assert recall(truth, truth) == 1 and 0 < recall(truth, other) < 1, truth
+        assert recall(truth, "somebody else") == 0 and recall(truth, "") == 0
+    assert recall("É\u0301".lower(), "É\u0301") == recall("e\u0301tude", "\xe9tude") == 1
+    for truth, text in (("She wrote books.", "She writes a book"), ("A-b_c 12", "a b c 12"), ("!!!", "!")):
+        expected = rouge_l_recall(truth, text) if truth != "!!!" else 1 / 3
+        assert recall(truth, text) == pytest.approx(expected)
+
+
+def test_sampled_answers_stay_within_the_context(case):
+    """Positions beyond it are an error in one model and nonsense in another."""
+    model, tokenizer, forget, retain, _ = case
+    examples = own.encode_rows(tokenizer, [*forget, *retain])
+    reach = max(len(example.ids) for example in examples) + 1
+    short = copy.deepcopy(model)
+    short.config.max_position_embeddings = reach
+    lengths = []
+    hook = short.register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(int(kwargs["attention_mask"].shape[1])), with_kwargs=True
+    )
+    assess(short, tokenizer, forget, retain, samples=2, progress=False)
+    hook.remove()
+    assert reach - 5 < max(lengths) <= reach
+
+
+@pytest.mark.parametrize(
+    ("forget", "retain", "said"),
+    [
+        ([], [{"question": "q", "answer": "a"}], "no rows to forget"),
+        ([{"question": "q", "answer": "a"}], [], "no rows to retain"),
+        ([{"q": 1}], [{"question": "q", "answer": "a"}], "forget row 1: found q"),
+        ([{"question": "q", "answer": "a"}], [{"question": "r", "answer": None}], "retain row 1: answer is missing"),
+        (["text"], [{"question": "q", "answer": "a"}], "forget row 1: expected an object"),
+        ([{"text": "same"}], [{"text": "same"}], "forget row 1 is also retain row 1: 'same'"),
+    ],
+)
+def test_rows_from_python_are_checked_as_those_of_files(forget, retain, said, case):
+    for work in (own.unlearn, assess):
+        with pytest.raises(UserError, match=said):
+            work(*case[:2], forget, retain, progress=False)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"steps": "9"}, {"steps": 0.5}, {"steps": True}, {"lr": "x"}, {"seed": -1}, {"temperature": "x"}]
+)
+def test_settings_of_a_wrong_kind_are_named(settings, case):
+    with pytest.raises(UserError, match=f"^{next(iter(settings))} must be"):
+        own.unlearn(*case[:4], **settings, progress=False)
 
 
 def entry(product, own, nearest, held, retain=1.0):
