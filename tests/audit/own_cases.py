@@ -91,11 +91,14 @@ def memorised(case: str, seed: int):
 
 
 def builtin(seed: int):
-    """The smallest base of the built-in world, forget10 to forget."""
+    """Profile smoke's base of the built-in world, forget10 to forget."""
     from t3lib.models import load_model
+    from t3lib.profiles import load_profile
+    from t3lib.study.study import stage_of
     from t3lib.world import bases
 
-    stage = bases.Stage()
+    profile = load_profile("smoke")
+    stage = stage_of(profile["data"], profile["stage"])
     rows = bases.rows(stage)
     model, tokenizer = load_model(bases.ensure_base(stage, "full", seed))
     return model, tokenizer, rows["forget10"], rows["retain90"], rows["world_facts_perturbed"]

@@ -251,7 +251,11 @@ def test_the_smallest_product_that_forgets_and_keeps():
     assert choice.choose_product(curve, before)[0] == 2.0
     curve[1]["held_out_retain"]["rouge"] = 0.7
     assert choice.choose_product(curve, before)[0] == 3.0
-    curve[2]["retain"]["rouge"] = 0.9
+    curve[2]["held_out_retain"]["rouge"] = 0.7
+    product, reason = choice.choose_product(curve, before)
+    assert product == 2.0 and reason.endswith("none also keeps rows held out"), "forgetting was asked for"
+    for point in curve[1:]:
+        point["retain"]["rouge"] = 0.9
     assert choice.choose_product(curve, before)[0] == 1.0, "the largest that keeps, though it does not forget"
     for point in curve:
         point["retain"]["rouge"] = 0.5
