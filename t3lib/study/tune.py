@@ -5,6 +5,7 @@ only to break ties, by MU-ROUGE. T3's points include T; Table 5 also wants each 
 settings of the grid are tried at that T.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -149,5 +150,6 @@ def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
         known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         with atomic_write(path) as handle:
             handle.write("# Written by `t3 tune`: the chosen settings and every trial behind them.\n")
-            yaml.safe_dump({**known, **entries}, handle, sort_keys=True, default_flow_style=None, width=110)
+            plain = json.loads(json.dumps({**known, **entries}))  # of values that occur twice YAML would write aliases
+            yaml.safe_dump(plain, handle, sort_keys=True, default_flow_style=None, width=110)
     return path
