@@ -6,7 +6,7 @@ over seeds is not known (a column that Table 4 does not hold, one seed) the mean
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -42,7 +42,6 @@ class Tables(dict[str, pd.DataFrame]):
     def __init__(self, folder: str | Path) -> None:
         super().__init__()
         self.folder = Path(folder)
-        self.parts: dict[str, dict[Any, pd.DataFrame]] = {}  # name -> (split, method) -> its rows
 
     def __missing__(self, name: str) -> pd.DataFrame:
         path = self.folder / f"{name}.csv"
@@ -53,10 +52,9 @@ class Tables(dict[str, pd.DataFrame]):
 
     def numbers(self, name: str, split: str, method: str, column: str) -> np.ndarray:
         """The numbers of a column for a method on a split, row by row; what is not there gives none."""
-        if name not in self.parts:
-            self.parts[name] = dict(iter(self[name].groupby(["split", "method"])))
-        part = self.parts[name].get((split, method), pd.DataFrame())
-        return part[column].dropna().to_numpy(dtype=float) if column in part else np.array([])
+        table = self[name]
+        wanted = (table["split"] == split) & (table["method"] == method)
+        return table[wanted][column].dropna().to_numpy(dtype=float) if column in table else np.array([])
 
 
 def printed_tables() -> Tables:

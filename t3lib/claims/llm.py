@@ -89,8 +89,7 @@ def nobody_dominates(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def generation_kept(tables: Tables, split: str) -> Finding:
-    """T3's retain probability is below the original model's. Its MU-ROUGE is not, nor is it, at the T of best Forget
-    Quality, below that of T = 1 (Table 5, means alone)."""
+    """T3's retain probability is below the original's. Its MU-ROUGE is not, nor at the best T below T = 1's (means)."""
     prob, words = (gap(tables, split, "T3", "Original", column) for column in ("retain_prob", "mu_rouge"))
     if np.isnan(prob.value + words.value):
         raise Missing("tofu")
@@ -219,18 +218,15 @@ def imbalance_on_tofu(tables: Tables, split: str) -> Finding:
 # ---- The audit -------------------------------------------------------------------------------------------------------
 @on_both_splits
 def samples_retain(tables: Tables, split: str) -> Finding:
-    """At the tuned T, T3's sampled answers, the best of them and its membership AUC lie with the retrained models'.
-
-    Within SPREADS spreads of theirs (table `audit`); the paper has no such table.
-    """
+    """At the tuned T, T3's samples, the best of them and its AUC are within SPREADS spreads of retrained models'."""
     T = score(tables, split, "T3", "T")
     rows = tables["audit"].query("split == @split and method == 'T3' and T == @T and w == 1")
-    if rows.empty or rows[[f"{name}_distance" for name in AUDITED]].isna().any(axis=None):
+    apart = rows[[f"{name}_distance" for name in AUDITED]].dropna().to_numpy()
+    if not len(apart):
         raise Missing("audit")
-    [row] = rows.to_dict("records")
-    apart = {name: row[f"{name}_distance"] for name in AUDITED}
-    told = ", ".join(f"{AUDIT[name].title} {row[name]:.3f} ({apart[name]:+.1f} spreads)" for name in AUDITED)
-    return Finding(all(abs(distance) <= SPREADS for distance in apart.values()), f"T = {T:g}: {told}")
+    far = dict(zip(AUDITED, apart[0]))
+    told = [f"{AUDIT[name].title} {rows.iloc[0][name]:.3f} ({far[name]:+.1f} spreads)" for name in AUDITED]
+    return Finding(bool((abs(apart[0]) <= SPREADS).all()), f"T = {T:g}: {', '.join(told)}")
 
 
 # ---- Tables 2 and 3 --------------------------------------------------------------------------------------------------
