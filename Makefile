@@ -1,12 +1,13 @@
 # make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  a first look, a few minutes
 #                       in out/cpu, which git ignores                            make OUT=results/cpu  in the committed folder
 # make test             pytest, then nbval on the notebooks (smoke parameters)   make faults         kill -9 and friends
+# make attacks          damaged and hostile files, signals, full disks: results/faults.md
 # make site             all results pages and executed notebooks as static files in build/site
 PYTHON ?= python3
 PROFILE ?= cpu
 BIN = .venv/bin
 
-.PHONY: results test faults browser-test site lint clean
+.PHONY: results test faults attacks browser-test site lint clean
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
@@ -29,6 +30,10 @@ test: .venv/ready
 
 faults: .venv/ready
 	$(BIN)/pytest tests/grid/faults_smoke.py
+
+attacks: export OMP_NUM_THREADS = 1
+attacks: .venv/ready
+	$(BIN)/python tests/attacks/run.py
 
 browser-test: .venv/ready
 	$(BIN)/pytest tests/browser.py

@@ -112,8 +112,8 @@ def parser() -> Parser:
     p.add_argument("--temperature", type=numbers, help="T or a list, e.g. 1,1.5,2 (default: the head's own)")
     p.add_argument("--reference", help="retrained model (id or folder) or its evaluation's JSON, for Forget Quality")
     p.add_argument("--out", type=Path, required=True, help="JSON file to write; own rows: folder for the report")
-    default = CHOICES["truth_ratio"][0]
-    p.add_argument("--truth-ratio", choices=CHOICES["truth_ratio"], help=f"a split's rows (default {default})")
+    ratios = CHOICES["truth_ratio"]
+    p.add_argument("--truth-ratio", choices=ratios, help=f"a split's rows (default {ratios[0]})")
     p.add_argument("--max-new-tokens", type=int, help="a split's rows: longest answer (default 200)")
 
     p = verb("audit", "what a model still knows of forgotten rows, beside rows it never saw",

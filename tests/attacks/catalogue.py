@@ -1,0 +1,562 @@
+"""The catalogue of attacks, by kind: what is done, and what must come of it. `run.py` tries them all."""
+
+import copy
+import json
+import os
+import pickle
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "grid"), str(ROOT / "tests" / "audit")]
+
+import safetensors.torch  # noqa: E402
+import torch  # noqa: E402
+from conftest import byte_tokenizer  # noqa: E402
+from fabricate import fabricate  # noqa: E402
+from families import HIDDEN, VOCAB, family  # noqa: E402
+from test_bad_data import HANDLED  # noqa: E402
+from test_bad_data import REFUSED as BAD_ROWS  # noqa: E402
+from test_head import HOSTILE, INFO  # noqa: E402
+from test_models import LOOP  # noqa: E402
+from test_rows import CSV  # noqa: E402
+from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
+
+from t3lib import artefact, cli, files, models, profiles, results, rows, tofu  # noqa: E402
+from t3lib.errors import UserError, printable  # noqa: E402
+from t3lib.head import T3Head  # noqa: E402
+from t3lib.report import own as own_page  # noqa: E402
+from t3lib.report import render  # noqa: E402
+from t3lib.sampler import T3ForCausalLM, tilt  # noqa: E402
+
+torch.set_num_threads(1)
+REFUSED = object()  # nothing good may come of it
+TOKENIZER = byte_tokenizer()
+
+
+class Attack(NamedTuple):
+    """work(empty folder) -> what must equal `expected`; a UserError is as good unless `must_work`."""
+
+    name: str
+    work: Callable[[Path], Any]
+    expected: Any = REFUSED
+    must_work: bool = False
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    """The bytes with one bit turned."""
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def change_json(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+# heads ----------------------------------------------------------------------------------------------------------------
+
+
+def good_head(folder: Path) -> Path:
+    T3Head(8, 13, 3, seed=7, info=INFO).save_pretrained(folder / "head")
+    return folder / "head"
+
+
+def weights_of(folder: Path) -> str:
+    """A key of what a saved head tilts with."""
+    head = T3Head.from_pretrained(folder)
+    return files.content_key([head.A.tolist(), head.B.tolist(), head.temperature, head.w, head.prior])
+
+
+def heads() -> Iterator[Attack]:
+    head = T3Head(8, 13, 3, seed=7)
+    right = files.content_key([head.A.tolist(), head.B.tolist(), head.temperature, head.w, head.prior])
+
+    def damaged(change: Callable[[bytes], bytes]) -> Callable[[Path], str]:
+        def work(folder: Path) -> str:
+            weights = good_head(folder) / artefact.WEIGHTS
+            weights.write_bytes(change(weights.read_bytes()))
+            return weights_of(folder / "head")
+
+        return work
+
+    def configured(**changes: Any) -> Callable[[Path], str]:
+        def work(folder: Path) -> str:
+            change_json(good_head(folder) / artefact.CONFIG, **changes)
+            return weights_of(folder / "head")
+
+        return work
+
+    def of_dtype(dtype: str) -> Callable[[Path], str]:
+        def work(folder: Path) -> str:
+            path = good_head(folder) / artefact.WEIGHTS
+            odd = {name: w.abs().to(getattr(torch, dtype)) for name, w in safetensors.torch.load_file(path).items()}
+            safetensors.torch.save_file(odd, path)
+            change_json(folder / "head" / artefact.CONFIG, sha256=files.sha256_file(path))
+            return weights_of(folder / "head")
+
+        return work
+
+    for _ in range(200):
+        bit = random.randrange(8 * 300)
+        yield Attack(f"bit {bit} of the weights", damaged(lambda content, bit=bit: flipped(content, bit)))
+    for _ in range(40):
+        size = random.randrange(300)
+        yield Attack(f"weights cut to {size} bytes", damaged(lambda content, size=size: content[:size]))
+    for dtype in ("int8", "bool", "uint16", "int64", "complex64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"):
+        yield Attack(f"weights of {dtype}", of_dtype(dtype))
+    for name in ("rank", "hidden_size", "vocab_size", "temperature", "w", "mu", "gamma", "prior", "init_b"):
+        for value in HOSTILE:
+            yield Attack(f"{name} {printable(repr(value), 40)}", configured(**{name: value}))
+    for name in INFO:
+        for value in HOSTILE:
+            yield Attack(f"info {name}", configured(info={**INFO, name: value}), right)
+    for extra in ({"auto_map": {"AutoModel": "evil.Model"}}, {"_target_": "os.system"}, {"model_type": "llama"}):
+        yield Attack(f"config {extra}", configured(**extra))
+
+
+# bases ----------------------------------------------------------------------------------------------------------------
+
+
+def good_base(folder: Path, **changes: Any) -> Path:
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ends = {f"{name}_token_id": getattr(TOKENIZER, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    config = LlamaConfig(vocab_size=len(TOKENIZER), max_position_embeddings=512, **sizes, **ends)
+    LlamaForCausalLM(config).save_pretrained(folder / "base")
+    TOKENIZER.save_pretrained(folder / "base")
+    return folder / "base"
+
+
+def bases() -> Iterator[Attack]:
+    def weights(change: Callable[[dict[str, Any]], Any]) -> Callable[[Path], None]:
+        def work(folder: Path) -> None:
+            path = good_base(folder) / "model.safetensors"
+            tensors = safetensors.torch.load_file(path)
+            change(tensors)
+            safetensors.torch.save_file(tensors, path, metadata={"format": "pt"})
+            models.load_model(folder / "base", device="cpu")
+
+        return work
+
+    def file(name: str, content: str | dict[str, Any]) -> Callable[[Path], None]:
+        def work(folder: Path) -> None:
+            path = good_base(folder) / name
+            if isinstance(content, dict):
+                change_json(path, **content)
+            else:
+                path.write_text(content, encoding="latin-1")
+            models.load_model(folder / "base", device="cpu")
+
+        return work
+
+    def index(name: str) -> Callable[[Path], None]:
+        def work(folder: Path) -> None:
+            base = good_base(folder)
+            tensors = safetensors.torch.load_file(base / "model.safetensors")
+            (base / "model.safetensors").rename(base / "shard.safetensors")
+            torch.save(tensors, base / "weights.bin")
+            safetensors.torch.save_file(tensors, folder / "outside.safetensors")
+            places = dict.fromkeys(tensors, "shard.safetensors") | {"lm_head.weight": name}
+            (base / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+            models.load_model(base, device="cpu")
+
+        return work
+
+    with torch.device("meta"):
+        names = sorted(LlamaForCausalLM(LlamaConfig(num_hidden_layers=2)).state_dict())
+    for name in names:
+        yield Attack(f"without {name}", weights(lambda tensors, name=name: tensors.pop(name)))
+    yield Attack("a weight too many", weights(lambda tensors: tensors.update(extra=torch.zeros(3))))
+    yield Attack("a weight of another size", weights(lambda tensors: tensors.update({names[0]: torch.zeros(7, 32)})))
+    for name in ("weights.bin", "../outside.safetensors", "/etc/x.safetensors", "a/b.safetensors"):
+        yield Attack(f"index names {name}", index(name))
+    for name, content in (
+        *((name, "{") for name in ("config.json", "tokenizer.json", "generation_config.json")),
+        *((name, "[]") for name in ("config.json", "tokenizer_config.json")),
+        ("tokenizer.json", "\xff"),
+        ("config.json", {"hidden_size": "many"}),
+        ("config.json", {"hidden_size": 31}),
+        ("config.json", {"num_hidden_layers": -3}),
+        ("config.json", {"model_type": "nonesuch"}),
+        ("config.json", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}}),
+        *(("config.json", {"quantization_config": {"quant_method": method}}) for method in ("gptq", "awq", "hqq")),
+        ("config.json", {"transformers_weights": "adapter_model.bin"}),
+        *(("chat_template.jinja", text) for text in ("{% for %}", "{{ a.b.c }}", "{{ 1 / 0 }}", LOOP)),
+    ):
+        yield Attack(f"{name} {printable(content, 40)}", file(name, content))
+
+
+# rows -----------------------------------------------------------------------------------------------------------------
+
+
+def own_rows() -> Iterator[Attack]:
+    def reading(content: bytes, name: str) -> Callable[[Path], bool]:
+        def work(folder: Path) -> bool:
+            (folder / name).write_bytes(content)
+            found = rows.load(folder / name)
+            return len(tofu.encode_rows(TOKENIZER, found)) == len(found) > 0
+
+        return work
+
+    elsewhere = ("longer than the context", "shared with retain")  # seen with the model, or with the other file
+    for name, (content, _) in BAD_ROWS.items():
+        if name not in elsewhere:
+            yield Attack(f"refused: {name}", reading(content, "rows.jsonl"))
+    for name, content in HANDLED.items():
+        yield Attack(f"odd but good: {name}", reading(content, "rows.jsonl"), True, must_work=True)
+    for name, (content, message) in CSV.items():
+        expected = True if message is None else REFUSED
+        yield Attack(f"CSV, {name}", reading(content, "rows.csv"), expected, must_work=message is None)
+    for size in (0, 4, 8, 12, 100):
+        yield Attack(f"Parquet of {size} bytes", reading((b"PAR1" * 30)[:size], "rows.parquet"))
+    for field in ("question", "answer", "prompt", "completion", "text", "messages", "system"):
+        for value in (None, 7, [], {}, [[]], "", "\0", "\x1b[2J", "\ud800", "w" * 10**6, [{"role": "user"}]):
+            whole = {"question": "q", "answer": "a"} if field in ("question", "answer", "system") else {}
+            whole |= {"prompt": "p", "completion": "c"} if field in ("prompt", "completion") else {}
+            fine = (field, value) in (("prompt", ""), ("system", None), ("system", ""))
+            content = json.dumps(whole | {field: value}).encode()
+            yield Attack(f"{field} {value!r:.20}", reading(content, "rows.jsonl"), True if fine else REFUSED)
+
+
+# profiles and run files -----------------------------------------------------------------------------------------------
+
+ALIASES = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
+    f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi")
+)
+PROFILES = {
+    "alias bomb": ALIASES,
+    "a list in itself": "methods: &a [*a]\n",
+    "a mapping in itself": "hyper: &a {T3: *a}\n",
+    "a number of 400 digits": f"seeds: [{'9' * 400}]\n",
+    "a number of 5000 digits": f"seeds: [{'9' * 5000}]\n",
+    "brackets without end": "seeds: " + "[" * 10_000,
+    "another key": "password: x\n",
+    "out of a notebook": "notebooks: {02_tofu_unlearning: {out: /tmp/elsewhere}}\n",
+    "seeds of a notebook": "notebooks: {02_tofu_unlearning: {seeds: [9]}}\n",
+    "a method": "methods: [../../etc]\n",
+    "a split": "splits: ['forget10/..']\n",
+    "text for a list": "seeds: all\n",
+    "true for a number": "seeds: [true]\n",
+    "NaN": "temperatures: [.nan]\n",
+    "a tag": "data: !!python/object/apply:os.system [ls]\n",
+    "not a mapping": "- 1\n",
+    "a NUL": "data: 'a\0b'\n",
+    "not UTF-8": "data: \xff\n",
+    "escape sequence": "'\\e[2J': 1\n",
+    "a megabyte": "# " + "x" * 2**20 + "\n",
+    "two documents": "seeds: [1]\n---\nseeds: [2]\n",
+    "a name twice": "seeds: [1]\nseeds: [2]\n",
+}
+
+
+def foreign_profiles() -> Iterator[Attack]:
+    def work(folder: Path, text: str) -> None:
+        source = profiles.profiles_dir()
+        (folder / "defaults.yaml").write_text((source / "defaults.yaml").read_text())
+        (folder / "mine.yaml").write_text(text, encoding="latin-1")
+        profiles.load_profile("mine", folder)
+
+    for name, text in PROFILES.items():
+        yield Attack(name, lambda folder, text=text: work(folder, text))
+
+
+def run_files() -> Iterator[Attack]:
+    def work(folder: Path, change: Callable[[bytes], bytes]) -> Any:
+        path = results.write_run(folder, fabricate("NPO", "forget10", None, 1))
+        right = results.read_runs(folder)
+        path.write_bytes(change(path.read_bytes()))
+        return results.read_runs(folder) == right
+
+    for _ in range(300):
+        bit = random.randrange(8 * 9000)
+        yield Attack(f"bit {bit}", lambda folder, bit=bit: work(folder, lambda content: flipped(content, bit)), True)
+    for _ in range(30):
+        size = random.randrange(9000)
+        yield Attack(f"cut to {size} bytes", lambda folder, size=size: work(folder, lambda content: content[:size]))
+
+
+# text of others -------------------------------------------------------------------------------------------------------
+
+TEXTS = (
+    *("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</td></table><h1>", "{{ 7 * 7 }}", "| a | b |"),
+    *("\x1b[2J\x1b]0;title\x07", "\u202edesrever\u2066", "\x9b31m", "\0", "a\rb\nc", "\ud800", "x" * 10**6),
+)
+
+
+def foreign_text() -> Iterator[Attack]:
+    import pandas as pd
+
+    for text in TEXTS:
+        yield Attack(
+            "in a line", lambda _, text=text: printable(text).isprintable() and len(printable(text)) <= 200, True
+        )
+        card = {"info": {**INFO, "split": text, "metrics": {text: text}}}
+        config = T3Head(8, 13, 3).config | card
+        yield Attack("in a model card", lambda _, config=config: "<script" not in artefact.model_card(config), True)
+        table = pd.DataFrame({"method": [text], "claim": [text]})
+        yield Attack("in a table", lambda _, table=table: unmarked("<h1>" + render.html(table)), True)
+        yield Attack("in a report", lambda _, text=text: unmarked(own_page.page(report_with(text))), True)
+
+
+def report_with(text: str) -> dict[str, Any]:
+    """A report on a model alone whose every foreign text is this one."""
+    scores = {"rouge": 0.5, "prob": 0.5, "n": 1, "own": 0.5, "nearest_other": 0.1}
+    example = dict.fromkeys(("set", "question", "truth", "before", "after"), text)
+    verdict = {"success": False, "sentence": text, "advice": [text]}
+    sets = {"forget": scores, "retain": scores}
+    samples = {"after": {"own": 0.1, "nearest_other": 0.1, "k": 2}}
+    return {"before": sets, "after": sets, "samples": samples, "curve": [], "examples": [example], "verdict": verdict}
+
+
+def unmarked(html: str) -> bool:
+    return "<script" not in html and "<img" not in html and html.count("<h1>") == 1
+
+
+# several at once, signals, disks, places ------------------------------------------------------------------------------
+
+
+def forked(work: Callable[[], Any]) -> int:
+    """A child that runs work: exits with 0, 2 for a UserError, 1 for any other error."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+            os.dup2(2, 1)
+            code = work() or 0
+        except UserError:
+            code = 2
+        finally:
+            os._exit(code)
+    return child
+
+
+def ended(child: int) -> int:
+    """The exit code of a child, negative for a signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def several() -> Iterator[Attack]:
+    def saved_at_once(folder: Path) -> bool:
+        options = [T3Head(64, 300, 8, seed=seed, temperature=1 + seed) for seed in range(6)]
+        options[0].save_pretrained(folder)
+        children = [forked(lambda h=head: [h.save_pretrained(folder) for _ in range(10)] and 0) for head in options]
+        same = []
+        for _ in range(30):
+            head = T3Head.from_pretrained(folder)
+            same.append(torch.equal(head.A, options[int(head.temperature) - 1].A))
+        return all(same) and [ended(child) for child in children] == [0] * 6
+
+    def threads_of_a_cache(folder: Path) -> bool:
+        path, torn = folder / "x.json", []
+        files.write_json(path, [0] * 5000)
+
+        def write(number: int) -> None:
+            for _ in range(20):
+                files.write_json(path, [number] * 5000)
+                torn.append(len(set(files.read_json(path))) != 1)
+
+        threads = [threading.Thread(target=write, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        return not any(torn) and [entry.name for entry in folder.iterdir()] == ["x.json"]
+
+    def one_out(folder: Path) -> list[int]:
+        argv = unlearning(folder)
+        children = [forked(lambda: cli.main(argv)) for _ in range(3)]
+        codes = sorted(ended(child) for child in children)
+        T3Head.from_pretrained(folder / "head")
+        return codes
+
+    for number in range(3):
+        yield Attack(f"six processes save one head, {number}", saved_at_once, True, must_work=True)
+        yield Attack(f"eight threads write one file, {number}", threads_of_a_cache, True, must_work=True)
+    yield Attack("three t3 unlearn with one --out", one_out, [2, 2, 3], must_work=True)
+
+
+def unlearning(folder: Path) -> list[str]:
+    """The command line of `t3 unlearn` on a tiny base; it ends with 3, for a random model knows nothing."""
+    os.environ["T3_CACHE"] = str(folder / "cache")
+    for name in ("forget", "retain"):
+        entries = [{"question": f"{name} {i}?", "answer": f"{name}, book {i}."} for i in range(4)]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, entries)))
+    argv = ["unlearn", "--model", str(good_base(folder)), "--out", str(folder / "head"), "--steps", "20"]
+    return [*argv, *(word for name in ("forget", "retain") for word in (f"--{name}", str(folder / f"{name}.jsonl")))]
+
+
+def signals() -> Iterator[Attack]:
+    def work(folder: Path, number: signal.Signals, seconds: float) -> list[str]:
+        argv = unlearning(folder)
+        child = forked(lambda: cli.main(argv))
+        time.sleep(seconds)
+        os.kill(child, number)
+        ended(child)
+        left = [path.name for path in folder.rglob("*.partial")]
+        if (folder / "head" / artefact.CONFIG).exists():
+            T3Head.from_pretrained(folder / "head")
+        elif (folder / "head").exists() and number == signal.SIGINT:
+            left += [path.name for path in (folder / "head").iterdir()]
+        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            left += [path.name for path in (folder / "cache" / "features").glob("*")]
+        return left
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL):
+        for seconds in (0.1, 0.5, 1.0, 2.0):
+            moment = seconds * random.uniform(0.8, 1.2)
+            yield Attack(
+                f"{number.name} after {moment:.1f} s", lambda folder, n=number, s=moment: work(folder, n, s), [],
+                must_work=True,
+            )  # fmt: skip
+
+
+def disks() -> Iterator[Attack]:
+    def full(folder: Path, room: int, write: Callable[[Path], Any], again: Callable[[Path], Any]) -> tuple[int, bool]:
+        write(folder)
+        before = again(folder)
+
+        def limited() -> None:
+            signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (room, room))
+            write(folder)
+
+        code = ended(forked(limited))
+        return code, again(folder) == before and not list(folder.rglob("*.partial"))
+
+    def nobody(folder: Path) -> int:
+        T3Head(8, 13, 3).save_pretrained(folder)
+        folder.chmod(0o755)
+
+        def stranger() -> None:
+            os.setuid(65534)
+            T3Head(8, 13, 3, seed=8).save_pretrained(folder)
+
+        return ended(forked(stranger))
+
+    def named(folder: Path, name: str) -> bool:
+        T3Head(8, 13, 3).save_pretrained(folder / name)
+        return T3Head.from_pretrained(folder / name).rank == 3
+
+    head = T3Head(64, 300, 8)
+    for room in (0, 10, 500, 3000, 9000):
+        write = lambda folder: head.save_pretrained(folder)  # noqa: E731
+        yield Attack(f"head, room for {room} bytes", lambda folder, room=room, write=write: full(
+            folder, room, write, weights_of), (2, True), must_work=True)  # fmt: skip
+        run = fabricate("NPO", "forget10", None, 1)
+        save = lambda folder, run=run: results.write_run(folder, run)  # noqa: E731
+        yield Attack(f"run, room for {room} bytes", lambda folder, room=room, write=save: full(
+            folder, room, write, results.read_runs), (2, True), must_work=True)  # fmt: skip
+    if os.getuid() == 0:
+        yield Attack("a folder of another user", nobody, 2, must_work=True)
+    for name in ("a b", "-x", "é\u202e", "a\nb", "'\"$(x)`", "%s{}", "x" * 200, "~", "a/../b", "ends.json"):
+        yield Attack(f"folder {name!r:.20}", lambda folder, name=name: named(folder, name), True, must_work=True)
+
+
+# generation -----------------------------------------------------------------------------------------------------------
+
+
+def generation() -> Iterator[Attack]:
+    base = family("llama")
+    head = T3Head(HIDDEN, VOCAB, 3, seed=1)
+    ids = torch.arange(3, 11)[None]
+    right = T3ForCausalLM(base, head, 2.0)(ids).logits
+    plain = base(ids).logits
+
+    def inside(work: Callable[[], Any]) -> Callable[[Path], Any]:
+        def attack(_: Path) -> Any:
+            with tilt(base, head, temperature=2.0):
+                return work()
+
+        return attack
+
+    def afterwards(_: Path) -> bool:
+        try:
+            with tilt(base, head, temperature=2.0):
+                raise KeyError("stop")
+        except KeyError:
+            return torch.equal(base(ids).logits, plain)
+
+    def wrong_mask(_: Path) -> bool:
+        mask = torch.full_like(ids, 2)
+        return torch.allclose(T3ForCausalLM(base, head, 2.0)(ids, attention_mask=mask).logits, right, atol=1e-5)
+
+    def packed(_: Path) -> bool:
+        positions = torch.cat([torch.arange(5), torch.arange(3)])[None]
+        both = T3ForCausalLM(base, head, 2.0)(ids, position_ids=positions).logits[:, 5:]
+        return torch.allclose(both, T3ForCausalLM(base, head, 2.0)(ids[:, 5:]).logits, atol=1e-4)
+
+    def stale(_: Path) -> Any:
+        other = T3Head(HIDDEN, VOCAB, 3, seed=1)
+        model = T3ForCausalLM(base, other, 2.0)
+        cache = model(ids, use_cache=True).past_key_values
+        other.A.data.add_(1.0)
+        return model(ids[:, :1], past_key_values=cache)
+
+    def resized(_: Path) -> Any:
+        model = T3ForCausalLM(copy.deepcopy(base), head, 2.0)
+        return model.resize_token_embeddings(VOCAB + 8)
+
+    def saved(folder: Path) -> float:
+        T3ForCausalLM(base, head, 3.5).save_pretrained(folder)
+        return T3Head.from_pretrained(folder).temperature
+
+    def threads(_: Path) -> bool:
+        model, seen = T3ForCausalLM(base, head, 2.0), []
+
+        def ask() -> None:
+            for _ in range(5):
+                seen.append(torch.allclose(model(ids).logits, right, atol=1e-5))
+
+        some = [threading.Thread(target=ask) for _ in range(12)]
+        for thread in some:
+            thread.start()
+        for thread in some:
+            thread.join()
+        return all(seen)
+
+    def damaged(value: float) -> Callable[[Path], Any]:
+        def work(_: Path) -> Any:
+            broken = copy.deepcopy(base)
+            broken.get_output_embeddings().weight.data[5] = value
+            return T3ForCausalLM(broken, head, 2.0).generate(ids, max_new_tokens=3, do_sample=False)
+
+        return work
+
+    yield Attack("deepcopy inside tilt", inside(lambda: copy.deepcopy(base)))
+    yield Attack("pickle inside tilt", inside(lambda: pickle.dumps(base)))
+    yield Attack("tilt inside tilt", inside(lambda: tilt(base, head, temperature=2.0).__enter__()))
+    yield Attack("an error inside tilt", afterwards, True, must_work=True)
+    yield Attack("an attention mask of 2s", wrong_mask, True)
+    yield Attack("packed rows", packed, True)
+    yield Attack("a head changed under a cache", stale)
+    yield Attack("embeddings resized", resized)
+    yield Attack("another T saved", saved, 3.5, must_work=True)
+    yield Attack("twelve threads", threads, True, must_work=True)
+    for value in (float("nan"), float("inf"), -float("inf")):
+        yield Attack(f"{value} in the output layer", damaged(value))
+    for T in (0, -1, float("nan"), float("inf"), "2", None, True, 0.5, 1e30):
+        if T is not None:
+            yield Attack(f"T = {T!r}", lambda _, T=T: T3ForCausalLM(base, head, T))
+
+
+KINDS: dict[str, Callable[[], Iterator[Attack]]] = {
+    "heads from strangers, damaged heads": heads,
+    "bases: weights, index, config, tokenizer, template": bases,
+    "rows: JSON, CSV, Parquet, every form": own_rows,
+    "profiles": foreign_profiles,
+    "run files": run_files,
+    "text of others on terminals and pages": foreign_text,
+    "several processes and threads at once": several,
+    "signals while t3 unlearn runs": signals,
+    "full disks, folders of others, odd names": disks,
+    "generation: copies, caches, masks, threads, numbers": generation,
+}

@@ -1,0 +1,71 @@
+"""`make attacks`: everything of the catalogue, one after the other; writes results/faults.md, a row a kind.
+
+An attack is survived when its result is right, or it is refused in one printable line and older results still stand. It
+is lost when it ends in a traceback, a hang or a damaged older result, and wrong when it silently gives another result.
+"""
+
+import random
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from pathlib import Path
+
+from catalogue import KINDS, REFUSED, Attack
+
+from t3lib.errors import UserError
+from t3lib.files import atomic_write, project_root
+
+SECONDS = 60  # only a hang takes that long
+COLUMNS = ("kind", "tried", "survived", "lost", "wrong")
+
+
+def outcome(attack: Attack, folder: Path) -> tuple[str, str]:
+    """("survived" | "lost" | "wrong", what was seen)."""
+
+    def hang(*_: object) -> None:
+        raise TimeoutError(f"no end after {SECONDS} seconds")
+
+    signal.signal(signal.SIGALRM, hang)
+    signal.alarm(SECONDS)
+    try:
+        result = attack.work(folder)
+    except UserError as error:
+        line = str(error)
+        good = line.isprintable() and len(line) <= 2000 and not attack.must_work
+        return ("survived" if good else "lost"), f"refused: {line[:200]}"
+    except BaseException as error:  # a traceback, whatever its kind, is what must not be
+        return "lost", f"{type(error).__name__}: {error}"[:200]
+    finally:
+        signal.alarm(0)
+    return ("wrong" if attack.expected is REFUSED or result != attack.expected else "survived"), repr(result)[:200]
+
+
+def main(kinds: list[str]) -> int:
+    """Run the kinds that are named, or all, print what did not survive, and write the table of all."""
+    rows, bad = [], 0
+    for kind, attacks in KINDS.items():
+        if kinds and kind not in kinds:
+            continue
+        random.seed(7)
+        counts, begin = Counter(), time.perf_counter()
+        for attack in attacks():
+            with tempfile.TemporaryDirectory() as folder:
+                verdict, seen = outcome(attack, Path(folder))
+            counts[verdict] += 1
+            if verdict != "survived":
+                print(f"{kind}: {attack.name}: {verdict} ({seen})")
+                bad += 1
+        rows.append((kind, counts.total(), *(counts[name] for name in COLUMNS[2:])))
+        print(f"{kind}: {dict(counts)}, {time.perf_counter() - begin:.0f} s", flush=True)
+    if not kinds:
+        lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---:|---:|---:|---:|"]
+        lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
+        with atomic_write(project_root() / "results" / "faults.md") as handle:
+            handle.write("\n".join(lines) + "\n")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
