@@ -91,7 +91,7 @@ def _checked(row: Mapping[str, Any], where: str) -> Row:
     question, raw = row["question"], row.get("raw", False)
     if not isinstance(raw, bool):
         raise UserError(f"{where}: raw must be true or false")
-    if row.get("system"):
+    if row.get("system") not in (None, ""):
         _check_text(row["system"], f"{where}: system")
     if isinstance(question, list) and all(isinstance(turn, Mapping) for turn in question) and not raw:
         _turns(question, where, "question")

@@ -60,6 +60,7 @@ def test_messages_come_back_from_parquet(tmp_path):
         ({"messages": [{"role": "user", "content": "\x1b[2J"}, TURNS[1]]}, "messages turn 1 holds a control character"),
         ({"messages": [{"role": "<|eot_id|>", "content": "x"}, TURNS[1]]}, "'<|eot_id|>' is no role"),
         ({"question": "q", "answer": "a", "system": ["s"]}, "system must be text"),
+        ({"question": "q", "answer": "a", "system": []}, "system must be text"),
         ({"question": "q", "answer": "a", "system": "\0"}, "system holds a control character"),
         ({"question": "q", "answer": "a", "raw": "no"}, "raw must be true or false"),
         ("Who?", "expected an object with question and answer"),

@@ -1,9 +1,12 @@
 """`make attacks`: everything of the catalogue, one after the other; writes results/faults.md, a row a kind.
 
+The last row counts what tests/grid did to whole runs, from results/faults.csv.
+
 An attack is survived when its result is right, or it is refused in one printable line and older results still stand. It
 is lost when it ends in a traceback, a hang or a damaged older result, and wrong when it silently gives another result.
 """
 
+import csv
 import random
 import signal
 import sys
@@ -60,6 +63,10 @@ def main(kinds: list[str]) -> int:
         rows.append((kind, counts.total(), *(counts[name] for name in COLUMNS[2:])))
         print(f"{kind}: {dict(counts)}, {time.perf_counter() - begin:.0f} s", flush=True)
     if not kinds:
+        with open(project_root() / "results" / "faults.csv", encoding="utf-8", newline="") as handle:
+            done = [[int(cell) for cell in line[1:]] for line in list(csv.reader(handle))[1:]]
+        tried, lost, wrong = (sum(column) for column in zip(*done))
+        rows.append(("whole runs: kill -9, lost schedulers, damaged files", tried, tried - lost - wrong, lost, wrong))
         lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---:|---:|---:|---:|"]
         lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
         with atomic_write(project_root() / "results" / "faults.md") as handle:

@@ -1,4 +1,4 @@
-"""The fault table: tests report what they injected and what came of it; T3_WRITE_FAULTS=1 writes results/faults.*."""
+"""The fault table: tests report what they injected and what came of it; T3_WRITE_FAULTS=1 writes results/faults.csv."""
 
 import csv
 import io
@@ -18,7 +18,7 @@ def injected(fault: str, expected: dict[str, bytes], found: dict[str, bytes], ti
 
 
 def record(fault: str, times: int, lost: int, wrong: int) -> None:
-    """Put one row into results/faults.csv and .md, replacing the row of the same fault."""
+    """Put one row into results/faults.csv, replacing the row of the same fault; `make attacks` counts them all."""
     if os.environ.get("T3_WRITE_FAULTS") != "1":
         return
     path = project_root() / "results" / "faults.csv"
@@ -30,6 +30,3 @@ def record(fault: str, times: int, lost: int, wrong: int) -> None:
         ordered = [[str(rows[name][column]) for column in COLUMNS] for name in sorted(rows)]
         with atomic_write(path) as handle:
             csv.writer(handle, lineterminator="\n").writerows([COLUMNS, *ordered])
-        with atomic_write(path.with_suffix(".md")) as handle:
-            head = ["| " + " | ".join(COLUMNS) + " |", "|---|---:|---:|---:|"]
-            handle.write("\n".join([*head, *("| " + " | ".join(row) + " |" for row in ordered)]) + "\n")
