@@ -3,10 +3,12 @@
 import argparse
 import os
 import shlex
+import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +99,7 @@ def unlearn(args: argparse.Namespace) -> int:
     check_system(args.system, tokenizer)
     start = time.perf_counter()
     # On disk while the head is trained, for in memory they would grow with the rows; then gone.
-    with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as features:
+    with passing_folder() as features:
         unlearned = fit(model, tokenizer, **sets, **how, **settings, cache=features)
     head = unlearned.heads[0]
     head.save_pretrained(args.out, overwrite=False)
@@ -107,6 +109,22 @@ def unlearn(args: argparse.Namespace) -> int:
     status = write_report(unlearned.report, args.out) if args.forget else 0  # type: ignore[arg-type]
     print(next_command(args, asked(sets["forget"][0])))
     return status
+
+
+@contextmanager
+def passing_folder() -> Iterator[str]:
+    """A folder in the cache that is gone after the block, also where SIGTERM or SIGHUP ends the program in it."""
+
+    def leave(number: int, frame: Any) -> None:
+        raise SystemExit(128 + number)
+
+    handlers = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as folder:
+            yield folder
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:

@@ -1,8 +1,10 @@
 """The command line: help everywhere, one line and exit 2 for mistakes, never a traceback."""
 
 import json
+import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 import warnings
@@ -334,3 +336,14 @@ def test_rows_that_are_no_evidence_are_refused(option, file, said, place, tmp_pa
     if option == "--other":
         assert cli.main(["evaluate", *argv[1:]]) == 2 and said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_features_on_disk_go_with_a_program_that_a_signal_ends(number, monkeypatch, tmp_path):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path))
+    before = signal.getsignal(number)
+    with pytest.raises(SystemExit) as ended, commands.passing_folder() as folder:
+        assert list((tmp_path / "features").iterdir()) == [Path(folder)]
+        os.kill(os.getpid(), number)
+    assert ended.value.code == 128 + number and not list((tmp_path / "features").iterdir())
+    assert signal.getsignal(number) == before

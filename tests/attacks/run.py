@@ -46,8 +46,11 @@ def outcome(attack: Attack, folder: Path) -> tuple[str, str]:
 
 
 def main(kinds: list[str]) -> int:
-    """Run the kinds that are named, or all, print what did not survive, and write the table of all."""
-    rows, bad = [], 0
+    """Run the kinds that are named, or all, print what did not survive, and put their rows into the table."""
+    table, bad = project_root() / "results" / "faults.md", 0
+    cells = [line.strip("| \n").split(" | ") for line in table.read_text(encoding="utf-8").splitlines()[2:]]
+    before = {kind: numbers for kind, *numbers in cells}
+    rows = {kind: before[kind] for kind in KINDS if kind in before}
     for kind, attacks in KINDS.items():
         if kinds and kind not in kinds:
             continue
@@ -60,17 +63,16 @@ def main(kinds: list[str]) -> int:
             if verdict != "survived":
                 print(f"{kind}: {attack.name}: {verdict} ({seen})")
                 bad += 1
-        rows.append((kind, counts.total(), *(counts[name] for name in COLUMNS[2:])))
+        rows[kind] = [counts.total(), *(counts[name] for name in COLUMNS[2:])]
         print(f"{kind}: {dict(counts)}, {time.perf_counter() - begin:.0f} s", flush=True)
-    if not kinds:
-        with open(project_root() / "results" / "faults.csv", encoding="utf-8", newline="") as handle:
-            done = [[int(cell) for cell in line[1:]] for line in list(csv.reader(handle))[1:]]
-        tried, lost, wrong = (sum(column) for column in zip(*done))
-        rows.append(("whole runs: kill -9, lost schedulers, damaged files", tried, tried - lost - wrong, lost, wrong))
-        lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---:|---:|---:|---:|"]
-        lines += ["| " + " | ".join(map(str, row)) + " |" for row in rows]
-        with atomic_write(project_root() / "results" / "faults.md") as handle:
-            handle.write("\n".join(lines) + "\n")
+    with open(project_root() / "results" / "faults.csv", encoding="utf-8", newline="") as handle:
+        done = [[int(cell) for cell in line[1:]] for line in list(csv.reader(handle))[1:]]
+    tried, lost, wrong = (sum(column) for column in zip(*done))
+    rows["whole runs: kill -9, lost schedulers, damaged files"] = [tried, tried - lost - wrong, lost, wrong]
+    lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---:|---:|---:|---:|"]
+    lines += ["| " + " | ".join(map(str, [kind, *numbers])) + " |" for kind, numbers in rows.items()]
+    with atomic_write(table) as handle:
+        handle.write("\n".join(lines) + "\n")
     return 1 if bad else 0
 
 
