@@ -45,7 +45,8 @@ def fork(command: list[str], env: dict[str, str]) -> Forked:
 def become(command: list[str], env: dict[str, str], cwd: str) -> None:
     """Make this forked process what the command would start: its session, environment, folder and arguments."""
     os.setsid()
-    threading.Thread(target=end_with_worker, name="end with worker", daemon=True).start()
+    server = os.getppid()  # asked here, for the thread may first run when the server is gone
+    threading.Thread(target=end_with_worker, args=(server,), name="end with worker", daemon=True).start()
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
@@ -53,9 +54,9 @@ def become(command: list[str], env: dict[str, str], cwd: str) -> None:
     runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
 
 
-def end_with_worker() -> None:
-    """Wait for the end of the worker, or of its fork server, and end this process within a second."""
-    worker, server = multiprocessing.parent_process(), os.getppid()
+def end_with_worker(server: int) -> None:
+    """Wait for the end of the worker, or of its fork server (a process id), and end this process within a second."""
+    worker = multiprocessing.parent_process()
     while worker and worker.is_alive() and os.getppid() == server:
         time.sleep(0.5)
     os._exit(1)
