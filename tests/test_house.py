@@ -237,7 +237,7 @@ def test_every_public_function_has_a_docstring():
 
 def test_tests_lie_where_the_code_lies():
     folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name[0] not in "._"}
-    assert folders <= {*ROOMS}
+    assert folders - {"attacks"} <= {*ROOMS}  # attacks are on every room at once
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)

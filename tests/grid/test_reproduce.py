@@ -25,6 +25,7 @@ from t3lib.grid import cluster, jobs, reproduce, runner, status
 from t3lib.grid.runner import Outcome, Place
 
 SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES = noop.ROLES
+AUDIT = "06_audit"
 
 
 class CellError(Exception):
@@ -235,10 +236,11 @@ def test_a_bad_number_of_threads_is_refused(box, monkeypatch):
     ("module", "bases", "notebooks"),
     [
         ("cli", False, set()),
-        ("metrics", False, {UNLEARN, ABLATION, TABLES}),
-        ("baselines/losses", True, {UNLEARN, ABLATION}),
-        ("world/bases", True, {UNLEARN, ABLATION}),
-        ("world/facts", True, {UNLEARN, ABLATION}),
+        ("metrics", False, {UNLEARN, ABLATION, AUDIT, TABLES}),
+        ("audit/run", False, {AUDIT}),
+        ("baselines/losses", True, {UNLEARN, ABLATION, AUDIT}),
+        ("world/bases", True, {UNLEARN, ABLATION, AUDIT}),
+        ("world/facts", True, {UNLEARN, ABLATION, AUDIT}),
         ("theory/bounds", False, {SYNTHETIC, TABLES}),
         ("bench/cost", False, {EFFICIENCY, TABLES}),
         ("claims/llm", False, {TABLES}),
