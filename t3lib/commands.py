@@ -143,7 +143,7 @@ def check_out(out: Path, *, empty: bool = False) -> None:
         if not os.access(place, os.W_OK | os.X_OK) or not place.is_dir():
             raise UserError(f"--out {out}: {place} is no folder that can be written to")
     except OSError as error:
-        raise UserError(f"--out {out}: {error.strerror or error}") from None
+        raise UserError(f"--out {printable(str(out), 80)}: {error.strerror or error}") from None
 
 
 def own_rows(args: argparse.Namespace, *names: str) -> dict[str, list[tofu.Row]]:
@@ -274,7 +274,7 @@ def audit(args: argparse.Namespace) -> None:
     """What a model knows of forgotten rows, without and with its head, beside rows it never saw."""
     run.check_samples(args.samples)
     sets = own_rows(args, "forget", "unseen", "retain", "other")
-    own.check_questions(sets["forget"], [*sets["unseen"], *sets.get("retain", ())])
+    rows.checked_sets(sets)
     head = T3Head.from_pretrained(args.head) if args.head else None
     model, tokenizer = model_of(args, args.model)
     tilts: list[Tilt] = [(None, 1.0)]

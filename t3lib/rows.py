@@ -62,11 +62,11 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
 
 
 def checked_sets(sets: Mapping[str, Sequence[Any]]) -> dict[str, list[Row]]:
-    """Every set's rows as `normal` gives them; UserError without rows to forget or retain, or a question in two sets.
+    """Every set's rows as `normal` gives them; UserError for an empty set forget or retain, or a question in two sets.
 
     What is forgotten cannot be kept, and rows that a head was fitted on are no evidence of what it does to others.
     """
-    if empty := [name for name in ("forget", "retain") if not sets[name]]:
+    if empty := [name for name in ("forget", "retain") if name in sets and not sets[name]]:
         raise UserError(f"there are no rows to {empty[0]}")
     checked = {
         name: [normal(row, f"{name} row {number}") for number, row in enumerate(rows, 1)] for name, rows in sets.items()

@@ -111,10 +111,6 @@ def own_rows(place, out, *more):
         (["evaluate", "--model", "x", "--out", "/dev/null", *OWN], "/dev/null exists already and is not a folder"),
         (["evaluate", "--model", "x", "--out", "/dev/null/o", *OWN], "/dev/null is no folder that can be written"),
         (["unlearn", "--model", "x", "--out", "/dev/null/o", *OWN], "/dev/null is no folder that can be written"),
-        (
-            ["unlearn", "--model", "x", "--out", "/proc/o", *OWN],
-            "--out /proc/o: /proc is no folder that can be written",
-        ),
         (["unlearn", "--model", "x", "--out", "o" * 300, *OWN], "File name too long"),
         (["page", "nowhere"], "nowhere: no folder of results"),
         (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
