@@ -240,6 +240,12 @@ def test_tests_lie_where_the_code_lies():
     assert folders - {"attacks"} <= {*ROOMS}  # attacks are on every room at once
 
 
+def test_no_two_test_files_have_one_name():
+    """Without packages, pytest imports a test file by its bare name: a second file of that name is an error."""
+    names = [path.name for path in (ROOT / "tests").rglob("*.py") if "__pycache__" not in path.parts]
+    assert sorted(set(names)) == sorted(names)
+
+
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)
 def test_a_private_name_in_a_test_says_why(path):
     """`module._name` of something imported from t3lib needs a comment on its line or on the line above."""

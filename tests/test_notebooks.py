@@ -166,6 +166,13 @@ def test_committed_copies_show_their_figures(path):
     assert not without_picture(executed)
 
 
+@pytest.mark.parametrize("path", EXECUTED, ids=lambda path: f"{path.parents[1].name}/{path.stem}")
+def test_committed_copies_name_no_folder_of_the_machine_that_made_them(path):
+    text = path.read_text(encoding="utf-8")
+    assert not re.search(r"(?<![\w.:/])/(work|root|home|Users|tmp)/", text)
+    assert not re.search(r'"(in|out)put_path": "[^"]*/', text)
+
+
 def test_notebooks_without_a_model_show_their_figures_when_executed(tmp_path):
     """01 and 05 live, small; the notebooks that train show theirs through the same `render.show`."""
 

@@ -17,6 +17,7 @@ from t3lib.features import Features, extract_features
 from t3lib.head import T3Head
 from t3lib.names import BASELINES
 from t3lib.settings import FitSettings, check, check_temperature, settings_of
+from t3lib.study import study
 from t3lib.unlearning import unlearn
 
 
@@ -57,8 +58,11 @@ def test_defaults_yaml_and_signatures_take_the_first_choice():
     assert not defaults["hyper"] and not defaults["grids"], "a method's defaults stand in t3lib.settings alone"
     for name in ("attention_mask", "truth_ratio"):
         first = settings.CHOICES[name][0]
-        assert defaults["evaluation"][name] == first
-        assert vars(cli.parser().parse_args(["evaluate", "--model", "x", "--out", "y"]))[name] == first
+        assert defaults["evaluation"][name] == study.EVALUATION[name] == first
+    args = vars(cli.parser().parse_args(["evaluate", "--model", "x", "--out", "y"]))
+    assert args["attention_mask"] == settings.CHOICES["attention_mask"][0]
+    # Own rows refuse this option, so the parser leaves it empty and `t3 evaluate` of a split takes study.EVALUATION's.
+    assert args["truth_ratio"] is None
     for function in (extract_features, unlearn):
         assert inspect.signature(function).parameters["attention_mask"].default == settings.CHOICES["attention_mask"][0]
 

@@ -228,25 +228,26 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: boo
             text = f"{type(error).__name__}: {error}"
             if attempt == ATTEMPTS or not any(sign in text for sign in KERNEL_TROUBLE) or hasattr(error, "ename"):
                 raise
-    name_by_content(partial, parameters.get("data"))
+    remove_local_paths(partial, copy.name, parameters.get("data"))
     os.replace(partial, copy)
 
 
-def name_by_content(notebook: Path, data: str | None) -> None:
-    """Give an executed notebook's data, where it is a folder of this machine, its name and a hash of its files.
+def remove_local_paths(notebook: Path, name: str, data: str | None) -> None:
+    """Take the folders of this machine out of an executed notebook, which will be read elsewhere.
 
-    Papermill writes the parameters into a cell and into the metadata. A run that is read elsewhere must say which data
-    it is of, not where they lay.
+    Papermill notes where it read and wrote: the files' names stay. It writes the parameters into a cell and into the
+    metadata: where `data` is a folder, its name and a hash of its files stand in its place.
     """
-    name = data_identity(data)
-    if name == data or data is None:
-        return
     content = read_json(notebook)
-    content["metadata"]["papermill"]["parameters"]["data"] = name
-    for cell in content["cells"]:
-        if "injected-parameters" in cell["metadata"].get("tags", []):
-            lines = "".join(cell["source"]).replace(f"data = {json.dumps(data)}", f"data = {json.dumps(name)}")
-            cell["source"] = lines.splitlines(keepends=True)
+    facts = content["metadata"]["papermill"]
+    facts |= {"input_path": Path(facts["input_path"]).name, "output_path": name}
+    identity = data_identity(data)
+    if identity != data and data is not None:
+        facts["parameters"]["data"] = identity
+        for cell in content["cells"]:
+            if "injected-parameters" in cell["metadata"].get("tags", []):
+                lines = "".join(cell["source"]).replace(f"data = {json.dumps(data)}", f"data = {json.dumps(identity)}")
+                cell["source"] = lines.splitlines(keepends=True)
     write_json(notebook, content)
 
 
