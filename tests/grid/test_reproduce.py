@@ -435,9 +435,8 @@ def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_ma
     data = tmp_path / "rows"
     data.mkdir()
     (data / "forget10.json").write_text('{"question": "Q?", "answer": "A."}')
-    notebook = nbformat.v4.new_notebook(
-        cells=[nbformat.v4.new_code_cell('data = ""', metadata={"tags": ["parameters"]})]
-    )
+    cell = nbformat.v4.new_code_cell('data = ""', metadata={"tags": ["parameters"]})
+    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"language_info": {"name": "python"}})
     nbformat.write(notebook, tmp_path / "source.ipynb")
     copy = tmp_path / "copies" / "job.ipynb"
     runner.run_notebook(tmp_path / "source.ipynb", copy, {"data": str(data)}, fork=False)
