@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from t3lib import artefact, evaluation, profiles, results, rows, tofu, unlearning
-from t3lib.audit import evidence, own, run
+from t3lib import artefact, evaluation, profiles, results, tofu, unlearning
+from t3lib.audit import evidence, own, rows, run
 from t3lib.audit.answers import asked
 from t3lib.bench import sheet, table
 from t3lib.errors import UserError, printable

@@ -78,7 +78,6 @@ IDEAS = {
     "claims.gaussians": "claims about the Gaussian experiments",
     "claims.llm": "claims about language models",
     "claims.table": "the table of claims",
-    "rows": "rows as people have them",
     "report.architecture": "Figure 1",
     "report.plots_cost": "figures of cost",
     "report.plots_theory": "figures of the theory",

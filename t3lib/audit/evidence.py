@@ -6,9 +6,9 @@ from typing import Any
 from t3lib import artefact
 from t3lib.audit import choice
 from t3lib.audit.answers import asked, closeness, drawn, measure, most_new_tokens
+from t3lib.audit.rows import checked_sets
 from t3lib.audit.samples import sample_answers
 from t3lib.likelihood import Tilt
-from t3lib.rows import checked_sets
 from t3lib.sampler import T3ForCausalLM
 from t3lib.tofu import Row, encode_rows
 

@@ -20,6 +20,7 @@ from t3lib.audit import choice
 from t3lib.audit.answers import drawn, measure
 from t3lib.audit.evidence import assess, headline, numbers
 from t3lib.audit.membership import distance
+from t3lib.audit.rows import checked_sets
 from t3lib.audit.separation import separation, subset
 from t3lib.audit.tokens import token_scores
 from t3lib.classifier import fit_heads, steps_per_epoch
@@ -28,7 +29,6 @@ from t3lib.features import Features, extract_features
 from t3lib.head import T3Head
 from t3lib.likelihood import UNTILTED, answer_losses
 from t3lib.models import pad_id
-from t3lib.rows import checked_sets
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import OWN_RATES, OWN_ROWS, OWN_STEPS, OWN_WARMUP, FitSettings, check_temperature, fit_settings
 from t3lib.tofu import Row, encode_rows

@@ -29,7 +29,8 @@ from test_models import LOOP  # noqa: E402
 from test_rows import CSV  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from t3lib import artefact, cli, files, models, profiles, results, rows, tofu  # noqa: E402
+from t3lib import artefact, cli, files, models, profiles, results, tofu  # noqa: E402
+from t3lib.audit import rows  # noqa: E402
 from t3lib.errors import UserError, printable  # noqa: E402
 from t3lib.grid import jobs  # noqa: E402
 from t3lib.head import T3Head  # noqa: E402

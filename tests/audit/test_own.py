@@ -9,8 +9,8 @@ import torch
 from conftest import ROOT
 from own_cases import invented, memorised
 
-from t3lib import profiles, rows
-from t3lib.audit import choice, own
+from t3lib import profiles
+from t3lib.audit import choice, own, rows
 from t3lib.audit.answers import closeness, drawn, measure, recall
 from t3lib.audit.evidence import assess
 from t3lib.audit.samples import sample_answers

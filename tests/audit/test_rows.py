@@ -6,7 +6,8 @@ import re
 import pandas as pd
 import pytest
 
-from t3lib import rows, tofu
+from t3lib import tofu
+from t3lib.audit import rows
 from t3lib.errors import UserError
 
 TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada."}]
