@@ -25,13 +25,13 @@ def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
     return scores @ weights
 
 
-def leak_at_k(scores: ArrayLike, ks: Sequence[int]) -> list[dict[str, float]]:
-    """Mean of `expected_best` over rows for each k, with its standard error over rows: [{k, value, se}]."""
+def leak_at_k(scores: ArrayLike, ks: Sequence[int] = ()) -> list[dict[str, float]]:
+    """[{k, value, se}]: mean of `expected_best` over rows and its standard error, for each k; default powers of two."""
     scores = np.asarray(scores, float)
     if scores.ndim != 2 or not scores.size:
         raise UserError(f"leak@k needs scores (rows, samples), not {scores.shape}")
     entries = []
-    for k in ks:
+    for k in ks or powers_of_two(scores.shape[1]):
         best = expected_best(scores, k)
         error = best.std(ddof=1) / np.sqrt(len(best)) if len(best) > 1 else float("nan")
         entries.append({"k": k, "value": float(best.mean()), "se": float(error)})

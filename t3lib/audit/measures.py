@@ -5,21 +5,21 @@ from typing import Any
 
 import numpy as np
 
-from t3lib.audit.leakage import leak_at_k, powers_of_two
+from t3lib.audit.leakage import leak_at_k
 from t3lib.audit.membership import auc, auc_error, min_k
 from t3lib.audit.recognition import exact_memorization, extraction_strength, recognized
 from t3lib.metrics import AUDIT
 
 
 def measures(
-    known: Mapping[str, Any], unseen: Mapping[str, Any] | str, written: Mapping[str, Any] | str, ks: Sequence[int] = ()
+    known: Mapping[str, Any], losses: Mapping[str, Any] | str, written: Mapping[str, Any] | str, ks: Sequence[int] = ()
 ) -> dict[str, Any]:
     """{"values", "errors", "empty", "leak", "templates", "closest"}: the audit of the rows to forget, or of any others.
 
-    known: their part of `run.likelihoods`. unseen: that of rows no model saw, or why there are none. written: their
-    `run.writings`, or why nothing was written. values {measure of `metrics.AUDIT`: mean over rows}, errors its standard
-    error; a measure that cannot be had has no value, and empty says why. leak [{k, value, se}]: of `ks`, by default
-    powers of two.
+    known: their part of `run.likelihoods`. losses: {"forget", "unseen"}: those of the tokens of these rows and of rows
+    no model saw, or why there are none. written: their `run.writings`, or why nothing was written. values {measure of
+    `metrics.AUDIT`: mean over rows}, errors its standard error; a measure that cannot be had has no value, and empty
+    says why. leak: see `leak_at_k`.
     """
     values: dict[str, float] = {}
     errors: dict[str, float] = {}
@@ -30,21 +30,22 @@ def measures(
         values[name] = float(rows.mean())
         errors[name] = float(rows.std(ddof=1) / np.sqrt(len(rows))) if len(rows) > 1 else float("nan")
 
-    for cell, losses in known["cells"].items():
-        losses = np.array(losses)
-        put(f"recognized_{cell}", recognized(losses[:, 0], losses[:, 1:]))
+    for cell, of_cell in known["cells"].items():
+        each = np.array(of_cell)
+        put(f"recognized_{cell}", recognized(each[:, 0], each[:, 1:]))
     put("exact_memorization", [exact_memorization(hits) for hits in known["hits"]])
     put("extraction_strength", [extraction_strength(hits) for hits in known["hits"]])
     for name, score in (("auc", _mean_losses), ("auc_min_k", min_k)):
-        if isinstance(unseen, str):
-            empty[name] = unseen
+        if isinstance(losses, str):
+            empty[name] = losses
         else:
-            pair = score(known["losses"]), score(unseen["losses"])
+            pair = score(losses["forget"]), score(losses["unseen"])
             values[name] = auc(*pair)
             errors[name] = auc_error(values[name], *map(len, pair))
+    audit: dict[str, Any] = {"values": values, "errors": errors, "empty": empty}
     if isinstance(written, str):
         empty |= {name: written for name in AUDIT if name not in values and name not in empty}
-        return {"values": values, "errors": errors, "empty": empty, "leak": [], "templates": {}, "closest": []}
+        return audit | {"leak": [], "templates": {}, "closest": []}
     put("greedy", written["greedy"])
     for m, recalls in written["forced"].items():
         if rest := [recall for recall in recalls if recall is not None]:
@@ -54,9 +55,8 @@ def measures(
     scores = np.array(written["samples"])
     put("leak", scores.max(axis=1))
     put("sampled", scores.mean(axis=1))
-    leak = leak_at_k(scores, ks or powers_of_two(scores.shape[1]))
-    texts = {"templates": {text: float(np.mean(recalls)) for text, recalls in written["templates"].items()}}
-    return {"values": values, "errors": errors, "empty": empty, "leak": leak, "closest": written["closest"]} | texts
+    audit |= {"leak": leak_at_k(scores, ks), "closest": written["closest"]}
+    return audit | {"templates": {text: float(np.mean(recalls)) for text, recalls in written["templates"].items()}}
 
 
 def _mean_losses(rows: Any) -> np.ndarray:

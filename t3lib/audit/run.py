@@ -102,54 +102,76 @@ def words(example: Example, ends: Sequence[int]) -> int:
 
 def writings(
     model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED, *, samples: int,
-    top_p: float = 1.0, templates: Sequence[str] = (), seed: int = 0, attention_mask: str = "lengths",
-    progress: bool = True,
+    top_p: float = 1.0, templates: Sequence[str] = (), attention_mask: str = "lengths", progress: bool = True,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For every tilt {"greedy", "forced", "templates", "samples", "closest"}, ROUGE-L recalls row by row.
+    """For every tilt {"greedy", "forced", "templates"} and its `draws`, ROUGE-L recalls row by row.
 
     greedy (n,): of the greedy answer. forced {m: (n,)}: of the rest when the first m tokens of the true answer are
-    given, None where there is no rest. templates {template: (n,)}: of the greedy answer to the question put into it at
-    "{question}". samples (n, samples): of answers drawn at sampling temperature 1; closest (n,): the text of the best.
-    No answer gets more tokens than the longest true one. The greedy answers of all tilts share the base's drafts.
+    given, None where no more is left. templates {text: (n,)}: of the greedy answer to the question put into it at
+    "{question}". The greedy answers of all tilts share the base's drafts.
     """
     check_samples(samples, top_p, templates)
-    ends, examples = eos_ids(model, tokenizer), encode_rows(tokenizer, rows)
-    longest = max(len(example.ids) - example.n_prompt for example in examples)
+    examples, ends = encode_rows(tokenizer, rows), eos_ids(model, tokenizer)
     tasks = _tasks(tokenizer, rows, examples, templates, ends)
-    _check(model, tokenizer, examples)
-    check_room(context_length(model), max(len(task.prompt) for task in tasks), longest)
-
-    def text(ids: Sequence[int]) -> str:
-        return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
-
-    options: dict[str, Any] = {"attention_mask": attention_mask, "max_new_tokens": longest, "progress": progress}
-    draw = options | {"seed": seed, "top_p": top_p}
-    options |= {"pad_id": pad_id(tokenizer), "eos_ids": ends}
-    prompts = [example.ids[: example.n_prompt] for example in examples]
-    truths = [text(example.ids[example.n_prompt :]) for example in examples]
+    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
+    longest = _longest(model, tokenizer, examples, [task.prompt for task in tasks])
+    drawn = draws(model, tokenizer, rows, tilts, samples=samples, top_p=top_p, **options)
+    options |= {"max_new_tokens": longest, "pad_id": pad_id(tokenizer), "eos_ids": ends}
     outputs = within_memory(
         lambda size: tilted_greedy(model, [task.prompt for task in tasks], tilts, batch_tokens=size, **options),
         GREEDY_TOKENS,
     )
-
-    def sampled(tilted: Any) -> list[list[str]]:
-        asked = (tilted, tokenizer, prompts, samples)
-        return within_memory(lambda size: sample_answers(*asked, batch_tokens=size, **draw), BATCH_TOKENS)
-
     results = []
-    for (head, T), output in zip(tilts, outputs):
+    for output, samples_of in zip(outputs, drawn):
         recalls: dict[str, list[float | None]] = {}
         for task, ids in zip(tasks, output):
-            rest = text(task.rest)
+            rest = _text(tokenizer, task.rest)
             column = recalls.setdefault(task.what, [None] * len(rows))
-            column[task.row] = rouge_l_recall(rest, text(ids)) if rest else None
-        drawn = sampled(model if head is None else T3ForCausalLM(model, head, T, allow_sharpening=True))
-        scores = [[rouge_l_recall(truth, answer) for answer in answers] for truth, answers in zip(truths, drawn)]
-        result: dict[str, Any] = {"greedy": recalls.pop(GREEDY), "samples": scores}
+            column[task.row] = rouge_l_recall(rest, _text(tokenizer, ids)) if rest else None
+        result: dict[str, Any] = {"greedy": recalls.pop(GREEDY)} | samples_of
         result |= {"forced": {str(m): recalls.pop(str(m), [None] * len(rows)) for m in FORCED}, "templates": recalls}
-        result |= {"closest": [answers[int(np.argmax(of))] for answers, of in zip(drawn, scores)]}
         results.append(result)
     return results
+
+
+def draws(
+    model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED, *, samples: int,
+    top_p: float = 1.0, attention_mask: str = "lengths", progress: bool = True,
+) -> list[dict[str, Any]]:  # fmt: skip
+    """For every tilt {"samples": (n, samples) ROUGE-L recalls, "closest": (n,) texts of the best} of drawn answers.
+
+    Drawn at sampling temperature 1 from a nucleus of `top_p`. No answer gets more tokens than the longest true one.
+    """
+    check_samples(samples, top_p)
+    examples = encode_rows(tokenizer, rows)
+    prompts = [example.ids[: example.n_prompt] for example in examples]
+    truths = [_text(tokenizer, example.ids[example.n_prompt :]) for example in examples]
+    how: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress, "seed": 0, "top_p": top_p}
+    how |= {"max_new_tokens": _longest(model, tokenizer, examples, prompts)}
+
+    def texts(tilted: Any) -> list[list[str]]:
+        asked = (tilted, tokenizer, prompts, samples)
+        return within_memory(lambda size: sample_answers(*asked, batch_tokens=size, **how), BATCH_TOKENS)
+
+    results = []
+    for head, T in tilts:
+        drawn = texts(model if head is None else T3ForCausalLM(model, head, T, allow_sharpening=True))
+        scores = [[rouge_l_recall(truth, answer) for answer in answers] for truth, answers in zip(truths, drawn)]
+        closest = [answers[int(np.argmax(of))] for answers, of in zip(drawn, scores)]
+        results.append({"samples": scores, "closest": closest})
+    return results
+
+
+def _longest(model: Any, tokenizer: Any, examples: Sequence[Example], prompts: Sequence[Sequence[int]]) -> int:
+    """Tokens of the longest true answer; UserError for rows or prompts that the model has no room for."""
+    longest = max(len(example.ids) - example.n_prompt for example in examples)
+    _check(model, tokenizer, examples)
+    check_room(context_length(model), max(map(len, prompts)), longest)
+    return longest
+
+
+def _text(tokenizer: Any, ids: Sequence[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
 
 
 class _Task(NamedTuple):
@@ -193,16 +215,15 @@ def audit_rows(
     if bad := [k for k in ks if not 1 <= k <= samples]:
         raise UserError(f"leak@k needs k between 1 and the {samples} samples, not {bad[0]}")
     options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
-    known = likelihoods(model, tokenizer, sets, tilts, **options)
+    shown = likelihoods(model, tokenizer, sets, tilts, **options)
     written = {name: writings(model, tokenizer, rows, tilts, samples=samples, **options) for name, rows in sets.items()}
-    own = "these are the unseen rows"
-    return [
-        {
-            name: measures(shown[name], own if name == "unseen" else shown["unseen"], written[name][t], ks)
-            for name in sets
-        }
-        for t, shown in enumerate(known)
-    ]
+
+    def audit(name: str, t: int) -> dict[str, Any]:
+        losses = {"forget": shown[t][name]["losses"], "unseen": shown[t]["unseen"]["losses"]}
+        none = "these are the unseen rows"
+        return measures(shown[t][name], none if name == "unseen" else losses, written[name][t], ks)
+
+    return [{name: audit(name, t) for name in sets} for t in range(len(tilts))]
 
 
 def check_samples(samples: int, top_p: float = 1.0, templates: Sequence[str] = ()) -> None:

@@ -17,7 +17,11 @@ DASHES = ("-", "--", ":")  # T3's sampled (T, w)
 
 @rc_context(STYLE)
 def leak_curves(leak: pd.DataFrame) -> Figure:
-    """leak@k against k: what the best of k sampled answers gives away; bars are standard errors over rows."""
+    """leak@k against k: what the best of k sampled answers gives away; bars are standard errors over rows.
+
+    Of several nuclei the widest is drawn, which every method has.
+    """
+    leak = leak[leak["top_p"] == leak["top_p"].max()]
     splits = _splits(leak)
     figure, axes = panels(1, len(splits), (1.2 + 2.8 * len(splits), 2.8), sharey=True)
     entries = {}

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Mapping, Sequence
-from itertools import chain
 from typing import Any
 
 import torch
@@ -11,7 +10,7 @@ from t3lib.classifier import plan_steps
 from t3lib.models import decoder_of, pad_id
 from t3lib.pooling import prefix_mean
 from t3lib.settings import settings_of
-from t3lib.study.methods import run_t3
+from t3lib.study.methods import evaluated, subject
 from t3lib.study.study import Study
 from t3lib.tofu import Example, collate, encode_rows
 
@@ -43,20 +42,17 @@ def run_temperatures(
 
     Temperatures with equal hyperparameters share heads, and all of them the base pass.
     """
-    groups: dict[str, tuple[dict[str, Any], list[float]]] = {}
-    for T in sorted(temperatures):
-        changes = dict(hyper) | dict((hyper_by_t or {}).get(format(float(T), "g"), {}))
-        changes.pop("temperature", None)
-        groups.setdefault(repr(sorted(changes.items())), (changes, []))[1].append(T)
-    runs = run_t3(study, [groups[text] for text in sorted(groups)], seeds=seeds)
-    return sorted(chain.from_iterable(runs), key=lambda run: (run["T"], run["seed"]))
+    by_t = hyper_by_t or {}
+    at = [(T, {**hyper, **by_t.get(f"{float(T):g}", {})}) for T in sorted(temperatures)]
+    every = [subject(study, "T3", seed, changes, T) for T, changes in at for seed in sorted(seeds)]
+    return evaluated(study, every, text_seed=next(iter(seeds), None))
 
 
 def run_ablations(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting is about T."""
-    changed = [(settings_of("T3", dict(hyper) | change), ()) for change in ABLATIONS.values()]
-    parts = run_t3(study, changed, seeds=seeds, text_seed=-1)
-    return [run | {"setting": setting} for setting, runs in zip(ABLATIONS, parts) for run in runs]
+    names = [(setting, seed) for setting in ABLATIONS for seed in seeds]
+    every = [subject(study, "T3", seed, {**hyper, **ABLATIONS[setting]}) for setting, seed in names]
+    return [run | {"setting": setting} for (setting, _), run in zip(names, evaluated(study, every))]
 
 
 def run_naive(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -70,7 +66,7 @@ def run_naive(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -
     kinds = torch.tensor([0] * len(study.forget) + [1] * len(study.retain))
     plan = {name: settings[name] for name in ("epochs", "batch_size", "epoch")}
     naive = []
-    for run in run_t3(study, [(settings, ())], seeds=seeds, text_seed=-1)[0]:
+    for run in evaluated(study, [subject(study, "T3", seed, settings) for seed in seeds]):
         steps = plan_steps(kinds, **plan, seed=run["seed"])
         timed = steps[:TIMED_STEPS]
         began = time.perf_counter()

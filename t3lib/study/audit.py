@@ -1,32 +1,29 @@
 """The audit of one method on one split: what do its unlearned models still know of the rows to forget?
 
 Which models: one for each seed; of T3 one for each seed and (T, w); of Retrained the reference (seed 0) and retain
-models of other seeds, the yardstick of all. Answers are cached by content in `.t3cache/audit`, as scores are.
+models of other seeds, the yardstick of all. What they answer is kept in `.t3cache/audit` by content, as scores are.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from t3lib import tofu
 from t3lib.audit import run
+from t3lib.audit.leakage import leak_at_k
 from t3lib.audit.measures import measures
 from t3lib.baselines.train import Diverged
 from t3lib.errors import UserError
-from t3lib.files import cache_dir, code_key, content_key, lock, model_identity, read_sealed, write_sealed
-from t3lib.likelihood import UNTILTED
-from t3lib.models import load_model
-from t3lib.names import METHODS
-from t3lib.study.methods import Tilted, record_of, sharpened
-from t3lib.study.study import Asked, Study
-from t3lib.study.unlearned import fitted, training_of, unlearned, unlearned_key
+from t3lib.likelihood import UNTILTED, Tilt
+from t3lib.settings import settings_of
+from t3lib.study.methods import Subject, load, record_of, subject
+from t3lib.study.study import Asked, Study, remembered
 from t3lib.world import bases
 from t3lib.world.facts import world
 
 UNSEEN = 240  # rows at most that no base saw: then the number of forget rows decides the error of an AUC
 DIALS = 3  # (T, w) at most whose answers are sampled
+APART = ("Original", "Retrained", "T3")  # methods whose membership a stage of its own may answer
 NOT_SAMPLED = "other models of this method write answers"
 Dials = tuple[float, float]  # T, w
 
@@ -36,19 +33,22 @@ class Sampling:
     """How many answers are drawn, and from which models, for that takes most of an audit's time.
 
     samples: to each question; rows: how many of the forget rows are asked, evenly spaced, 0 for all. top_p: see
-    `samples.draw`; templates: see `run.writings`. seeds: of the trainings whose models write, None for all; dials: of
-    T3 the (T, w) that write, by default the coldest, the tuned and the hottest.
+    `samples.draw`; nucleus: the top_p of as many further draws for leak@k, 1 for none. templates: see `run.writings`.
+    seeds: of the trainings whose models write, None for all; dials: of T3 the (T, w) that write, by default the
+    coldest, the tuned and the hottest.
     """
 
     samples: int = 64
     rows: int = 0
     top_p: float = 1.0
+    nucleus: float = 1.0
     templates: tuple[str, ...] = ()
     seeds: tuple[int, ...] | None = None
     dials: tuple[Dials, ...] = ()
 
     def __post_init__(self) -> None:
-        run.check_samples(self.samples, self.top_p, self.templates)
+        for top_p in (self.top_p, self.nucleus):
+            run.check_samples(self.samples, top_p, self.templates)
         if self.rows < 0:
             raise UserError(f"rows must be 0 (all) or more, not {self.rows}")
         if len(self.dials) > DIALS:
@@ -59,23 +59,13 @@ class Sampling:
         count = min(self.rows or len(rows), len(rows))
         return [rows[number * len(rows) // count] for number in range(count)]
 
-    def how(self) -> dict[str, Any]:
-        """The part that `run.writings` takes."""
-        return {"samples": self.samples, "top_p": self.top_p, "templates": list(self.templates)}
-
-
-class Subject(NamedTuple):
-    """One model to audit: its content key and seed, the settings of its training, and T3's dials."""
-
-    key: str
-    seed: int
-    hyper: Mapping[str, Any] | None = None  # None: not trained by a method
-    T: float | None = None
-    w: float | None = None
-    writes: bool = True
-
-
-Ask = Callable[[list[Subject]], Asked]
+    def writers(self, models: Sequence[Subject], tuned: Dials | None) -> list[Subject]:
+        """Which of the models write: of those that a method trained the seeds, of T3 also the dials."""
+        every = [(each.T, each.w) for each in models if each.T is not None]
+        dials = (self.dials or (min(every), tuned, max(every))) if every else ((None, None),)
+        trained = [each for each in models if each.hyper is not None]
+        some = {each.key for each in trained if self.seeds is None or each.seed in self.seeds}
+        return [each for each in models if each.hyper is None or each.key in some and (each.T, each.w) in dials]
 
 
 def audit_method(
@@ -87,36 +77,49 @@ def audit_method(
     dials: Sequence[Dials] = (),
     hyper_by_t: Mapping[str, Mapping[str, Any]] | None = None,
     sampling: Sampling = Sampling(),
+    apart: Study | None = None,
     progress: bool = True,
 ) -> Iterator[dict[str, Any]]:
     """Yield one run record (schema: `results.RUN_KEYS`; metrics: `metrics.AUDIT`) for each model of a method.
 
     seeds: of the trainings; of Retrained those of its bases; Original has none. dials: (T, w) of T3, default its own;
-    hyper_by_t: settings tuned for one T, keyed by its text. Besides its metrics a record has `errors` {measure:
-    standard error over rows}, `empty` {measure: why it has no value}, `leak` [{k, value, se}], `templates` {template:
-    mean recall}, `closest` (the best sample of each row) and `asked`, how many rows and samples. A training that
-    diverged is a failed run.
+    hyper_by_t: settings tuned for one T, keyed by its text. apart: the same split of a stage whose bases left rows
+    unseen; the membership of `APART` is then that of the same models there. Besides its metrics a record has `errors`
+    {measure: standard error over rows}, `empty` {measure: why it has no value}, `leak` [{k, value, se}] (with `top_p`
+    where it is the nucleus's), `templates` {template: mean recall}, `closest` (the best sample of each row) and
+    `asked`, how many rows and samples. A training that diverged is a failed run.
     """
-    if method not in METHODS:
-        raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    groups: list[list[tuple[Any, ...]]]  # of models that share their passes, each the arguments of `subject`
+    groups = [[(seed, hyper)] for seed in ([0] if method == "Original" else seeds)]
+    tuned = None
     if method == "T3":
-        groups = [_tilted(study, seeds, hyper, dials, hyper_by_t or {}, sampling)]
-    else:
-        groups = [_single(study, method, seed, hyper, sampling) for seed in ([0] if method == "Original" else seeds)]
-    for subjects, ask in groups:
+        [tuned], by_t = dials_of(hyper), hyper_by_t or {}
+        settings = [({**hyper, **by_t.get(f"{T:g}", {}), "w": w}, T) for T, w in dials or [tuned]]
+        groups = [[(seed, *each) for seed in seeds for each in settings]]
+    there = apart if apart and method in APART else study
+    for group in groups:
+        models, members = ([subject(each, method, *one) for one in group] for each in (study, there))
+        writers = sampling.writers(models, tuned)
         try:
-            yield from _audited(study, method, subjects, ask, sampling, progress)
+            yield from _audited(study, models, writers, there, members, sampling, progress)
         except Diverged:
-            yield from (_record(study, method, subject) for subject in subjects)
+            yield from (record_of(study, each, None) for each in models)
 
 
-def grid_of(
-    hyper: Mapping[str, Any], temperatures: Sequence[float], sharpness: Sequence[float] = (1.0,)
+def dials_of(
+    hyper: Mapping[str, Any], temperatures: Sequence[float] = (), sharpness: Sequence[float] = (1.0,)
 ) -> list[Dials]:
     """Every (T, w) of the two lists, and T3's own."""
-    own = Tilted.of(hyper, 0).settings
+    own = settings_of("T3", hyper)
     every = {(float(T), float(w)) for T in temperatures for w in sharpness}
     return sorted(every | {(float(own["temperature"]), float(own["w"]))})
+
+
+def shown(runs: Sequence[Mapping[str, Any]], hyper: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The run whose texts a person is shown: the first that wrote, but of T3 that of its own (T, w); None for none."""
+    wrote = [run for run in runs if run["closest"]]
+    own = [run for run in wrote if run["method"] == "T3" and (run["T"], run["w"]) in dials_of(hyper)]
+    return next(iter([*own, *wrote]), None)
 
 
 def unseen_rows(study: Study) -> list[tofu.Row] | str:
@@ -134,120 +137,50 @@ def unseen_rows(study: Study) -> list[tofu.Row] | str:
     return rows[:UNSEEN] or "the bases learned every row of the data"
 
 
-def _tilted(
-    study: Study,
-    seeds: Sequence[int],
-    hyper: Mapping[str, Any],
-    dials: Sequence[Dials],
-    hyper_by_t: Mapping[str, Mapping[str, Any]],
-    sampling: Sampling,
-) -> tuple[list[Subject], Ask]:
-    """T3's models, which share the passes of one base."""
-    tuned = Tilted.of(hyper, 0).settings
-    own = (float(tuned["temperature"]), float(tuned["w"]))
-    dials = [(float(T), float(w)) for T, w in dials or [own]]
-    few = [(float(T), float(w)) for T, w in sampling.dials] or [min(dials), own, max(dials)]
-    subjects = []
-    for seed in seeds:
-        for T, w in dials:
-            job = Tilted.of({**hyper, **hyper_by_t.get(f"{T:g}", {}), "w": w}, seed, T)
-            writes = (T, w) in few and (sampling.seeds is None or seed in sampling.seeds)
-            subjects.append(Subject(job.key(study), seed, job.settings, T, w, writes))
-
-    def ask(part: list[Subject]) -> Asked:
-        heads = fitted(study, [(subject.hyper or {}, subject.seed) for subject in part])
-        tilts = [(sharpened(head, subject.w or 1.0), subject.T or 1.0) for head, subject in zip(heads, part)]
-        return Asked(study.base, study.tokenizer, tilts)
-
-    return subjects, ask
-
-
-def _single(
-    study: Study, method: str, seed: int, hyper: Mapping[str, Any], sampling: Sampling
-) -> tuple[list[Subject], Ask]:
-    """The original, a retain model or the model of one training."""
-    if method == "Original":
-        return [Subject(study.identity["full"], seed)], lambda _: Asked(study.base, study.tokenizer)
-    if method == "Retrained":
-        folder = _retrained(study, seed)
-        key = study.identity[tofu.retain_of(study.split)] if seed == 0 else None
-        key = key or content_key([model_identity(folder), study.load_options])
-        return [Subject(key, seed)], lambda _: Asked(*load_model(folder, **study.load_options))
-    writes = sampling.seeds is None or seed in sampling.seeds
-    subject = Subject(unlearned_key(study, method, hyper, seed), seed, hyper, writes=writes)
-    return [subject], lambda _: Asked(unlearned(study, method, hyper, seed), study.tokenizer)
-
-
-def _retrained(study: Study, seed: int) -> str:
-    """Folder or Hub id of a retain model; seed 0 is the reference."""
-    name = tofu.retain_of(study.split)
-    if seed == 0:
-        return study.models[name]
-    if study.stage is None:
-        raise UserError("Retrained of a seed other than 0 needs a stage that trains its own bases")
-    return str(bases.ensure_base(study.stage, name, seed=seed))
-
-
 def _audited(
-    study: Study, method: str, subjects: list[Subject], ask: Ask, sampling: Sampling, progress: bool
-) -> Iterator[dict[str, Any]]:
-    """The records of models that share their passes."""
-    unseen = unseen_rows(study)
-    rows = {"forget": study.evaluation_rows["forget"]} | ({} if isinstance(unseen, str) else {"unseen": unseen})
-    options: dict[str, Any] = {"attention_mask": study.evaluation["attention_mask"]}
-    questions = sampling.asked(rows["forget"])
-    asked = {name: len(part) for name, part in rows.items()} | {"written": len(questions)} | sampling.how()
+    study: Study, models: Sequence[Subject], writers: Sequence[Subject], there: Study, members: Sequence[Subject],
+    sampling: Sampling, progress: bool,
+) -> Iterator[dict[str, Any]]:  # fmt: skip
+    """The records of models that share their passes; members: the same models in the study where rows are unseen."""
+    forget, unseen = ({"forget": each.evaluation_rows["forget"]} for each in (study, there))
+    why = unseen_rows(there)
+    unseen |= {} if isinstance(why, str) else {"unseen": why}
+    draws = {"samples": sampling.samples, "top_p": sampling.top_p}
+    how, questions = draws | {"templates": list(sampling.templates)}, sampling.asked(forget["forget"])
 
-    def show(part: list[Subject]) -> list[dict[str, Any]]:
-        model, tokenizer, tilts = ask(part)
-        return run.likelihoods(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **options)
+    membership = _answers(there, members, run.likelihoods, unseen, progress)
+    shown = membership if there is study else _answers(study, models, run.likelihoods, forget, progress)
+    written = _answers(study, writers, run.writings, questions, progress, **how)
+    further = {}
+    if sampling.nucleus < 1:
+        further = _answers(study, writers, run.draws, questions, progress, **draws | {"top_p": sampling.nucleus})
+    asked: dict[str, Any] = {name: len(rows) for name, rows in unseen.items()} | {"written": len(questions)} | how
+    for model, member in zip(models, members):
+        answers = [part[model.key] for part in (shown, written, further) if model.key in part]
+        losses = {name: answer["losses"] for name, answer in membership[member.key]["scores"].items()}
+        audit = measures(
+            answers[0]["scores"]["forget"],
+            why if isinstance(why, str) else losses,
+            answers[1]["scores"] if len(answers) > 1 else NOT_SAMPLED,
+        )
+        for answer in answers[2:]:
+            audit["leak"] += [each | {"top_p": sampling.nucleus} for each in leak_at_k(answer["scores"]["samples"])]
+        record = record_of(study, model, None) | {"status": "ok", "metrics": audit.pop("values"), "asked": asked}
+        record["seconds"] = record["seconds"] | {"evaluate": sum(answer["seconds"] for answer in answers)}
+        yield record | audit
 
-    def write(part: list[Subject]) -> list[dict[str, Any]]:
-        model, tokenizer, tilts = ask(part)
-        how = options | sampling.how() | {"progress": progress}
-        return run.writings(model, tokenizer, questions, tilts or UNTILTED, **how)
 
-    known = _remembered(subjects, [rows, options], show)
-    writers = [subject for subject in subjects if subject.writes]
-    written = _remembered(writers, [questions, options, sampling.how()], write)
-    for subject in subjects:
-        answers, texts = known[subject.key], written.get(subject.key)
-        against = unseen if isinstance(unseen, str) else answers["answer"]["unseen"]
-        found = measures(answers["answer"]["forget"], against, texts["answer"] if texts else NOT_SAMPLED)
-        seconds = answers["seconds"] + (texts["seconds"] if texts else 0.0)
-        yield _record(study, method, subject, found | {"asked": asked}, seconds)
-
-
-def _remembered(
-    subjects: Sequence[Subject], question: Any, work: Callable[[list[Subject]], list[dict[str, Any]]]
+def _answers(
+    study: Study, models: Sequence[Subject], question: Callable[..., list[Any]], rows: Any, progress: bool, **how: Any
 ) -> dict[str, dict[str, Any]]:
-    """{key: {"answer", "seconds"}} of each model, from the cache where it was asked this before."""
-    question = [question, code_key("audit")]
-    folder, names = cache_dir("audit"), {each.key: content_key([each.key, question]) for each in subjects}
-    with ExitStack() as stack:  # jobs side by side ask for the original and the reference at the same time
-        for name in sorted(names.values()):
-            stack.enter_context(lock(folder / f"{name}.lock"))
-        kept: dict[str, Any] = {key: read_sealed(folder / f"{name}.json") for key, name in names.items()}
-        missing = list({each.key: each for each in subjects if kept[each.key] is None}.values())
-        began = time.perf_counter()
-        answers = work(missing) if missing else []
-        seconds = (time.perf_counter() - began) / max(len(missing), 1)
-        for subject, answer in zip(missing, answers):
-            kept[subject.key] = {"answer": answer, "seconds": seconds}
-            write_sealed(folder / f"{names[subject.key]}.json", kept[subject.key])
-    return kept
+    """{key of a model: {"scores": its answer to a question of `run` about rows, "seconds"}}, asked once."""
+    how |= {"attention_mask": study.evaluation["attention_mask"]}
 
+    def put(model: Any, tokenizer: Any, tilts: Sequence[Tilt] | None) -> list[Any]:
+        return question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how)
 
-def _record(
-    study: Study, method: str, subject: Subject, found: Mapping[str, Any] | None = None, seconds: float = 0.0
-) -> dict[str, Any]:
-    """The run record of one model; found: see `measures`, None for a training that diverged."""
-    training: dict[str, Any] = {"hyper": {}, "trainable": 0, "epochs": None, "seconds": {}, "error": None}
-    if subject.hyper is not None:
-        training |= training_of(study, method, subject.hyper, subject.seed) | {"hyper": dict(subject.hyper)}
-    record = record_of(study, method, subject.seed, training, None, T=subject.T, w=subject.w)
-    if found is None:
-        return record
-    rest = {name: found[name] for name in ("errors", "empty", "leak", "templates", "closest", "asked")}
-    seconds_of = record["seconds"] | {"evaluate": seconds}
-    return record | {"status": "ok", "seconds": seconds_of, "metrics": found["values"]} | rest
+    def ask(places: list[int]) -> Asked:
+        return load(study, [models[n] for n in places])
+
+    keys = [each.key for each in models]
+    return dict(zip(keys, remembered("audit", keys, [question.__name__, rows, how], ask, put)))

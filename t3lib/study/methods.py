@@ -1,4 +1,4 @@
-"""Run one method on one split: the model it makes, its evaluation, and the run record that the tables read."""
+"""The models of a method on one split, and the run records that the tables read: training, evaluation, provenance."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from t3lib.baselines.train import Diverged
 from t3lib.errors import UserError
-from t3lib.files import content_key, model_identity
+from t3lib.files import content_key, model_identity, read_json
 from t3lib.head import T3Head
 from t3lib.metrics import by_column
 from t3lib.models import load_model
@@ -18,126 +18,62 @@ from t3lib.tofu import retain_of
 from t3lib.world import bases
 
 
-def run_method(
-    study: Study,
-    method: str,
-    *,
-    seeds: Sequence[int],
-    hyper: Mapping[str, Any],
-    temperatures: Sequence[float] = (),
-    generate: bool = True,
-    text_seed: int | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default its tuned one).
+class Subject(NamedTuple):
+    """One model of a method: its content key, the seed and settings of its training, and for T3 its two dials.
 
-    Original does not depend on the seeds and gives one record. Retrained's seeds, from 1, are those of retrain bases: 0
-    is the reference that every method is compared with. What was trained or scored before with the
-    same models, rows, settings and code comes from `.t3cache/`. Generated text is kept for `text_seed` alone, by
-    default the first seed.
+    hyper: of T3 all of its settings, T and w among them; None for a base, which no method trained.
     """
-    retain_of(study.split)  # UserError for a split that the paper does not have
+
+    method: str
+    seed: int
+    key: str
+    hyper: Mapping[str, Any] | None = None
+    T: float | None = None
+    w: float | None = None
+
+
+def subject(study: Study, method: str, seed: int, hyper: Mapping[str, Any], T: float | None = None) -> Subject:
+    """The model of a method for one seed: of T3 at T (default its own), of Retrained the retain base of that seed.
+
+    Seed 0 of Retrained is the reference. Nothing is loaded or trained, but for a retain base that is not there yet.
+    UserError for an unknown method or setting, and for a retain base that cannot be trained.
+    """
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
-    keep = next(iter(seeds), None) if text_seed is None else text_seed
-    if method == "T3":
-        [runs] = run_t3(study, [(hyper, temperatures)], seeds=seeds, generate=generate, text_seed=keep)
-        yield from runs
-    elif method == "Original":
-        yield _untrained(study, method, 0, generate=generate, keep_text=True)
-    elif method == "Retrained":
-        for seed in seeds:
-            yield _untrained(study, method, seed, generate=generate, keep_text=seed == keep)
-    else:
-        for seed in seeds:
-            yield _baseline(study, method, hyper, seed, generate=generate, keep_text=seed == keep)
-
-
-def _untrained(study: Study, method: str, seed: int, *, generate: bool, keep_text: bool) -> dict[str, Any]:
-    """The run of a base as it is: the original, or the retrain base of a seed that is not the reference's."""
     if method == "Original":
-        key, trainable = study.identity["full"], 0
-        asked = Asked(study.base, study.tokenizer)
-    elif study.stage is None:
+        return Subject(method, 0, study.identity["full"])
+    if method == "Retrained":
+        name = retain_of(study.split)
+        key = study.identity[name] if seed == 0 else model_identity(retrained(study, seed))
+        return Subject(method, seed, key if seed == 0 else content_key([key, study.load_options]))
+    key = unlearned_key(study, method, hyper, seed)
+    if method != "T3":
+        return Subject(method, seed, key, hyper)
+    settings = settings_of("T3", hyper)
+    T, w = float(settings["temperature"] if T is None else T), float(settings["w"])
+    return Subject(method, seed, content_key([key, T, w]), settings | {"temperature": T}, T, w)
+
+
+def retrained(study: Study, seed: int) -> str:
+    """Folder or Hub id of the split's retain base of a seed; 0 is the reference, others are trained when missing."""
+    name = retain_of(study.split)
+    if seed and study.stage is None:
         raise UserError("Retrained needs a stage that trains its own bases; it cannot be made for given models")
-    elif seed < 1:
-        raise UserError(f"Retrained: seed {seed} is the reference's: give seeds from 1")
-    else:
-        folder = bases.ensure_base(study.stage, retain_of(study.split), seed=seed)
-        key = content_key([model_identity(folder), study.load_options])
-        model, _ = load_model(folder, **study.load_options)
-        trainable = sum(weight.numel() for weight in model.parameters())
-        asked = Asked(model, study.tokenizer)
-    [report] = study.evaluate([key], lambda _: asked, generate=generate)
-    training = {"hyper": {}, "trainable": trainable, "epochs": None, "seconds": {}, "error": None}
-    return record_of(study, method, seed, training, report, keep_text=keep_text)
+    return str(bases.ensure_base(study.stage, name, seed=seed)) if seed and study.stage else study.models[name]
 
 
-def _baseline(
-    study: Study, method: str, hyper: Mapping[str, Any], seed: int, *, generate: bool, keep_text: bool
-) -> dict[str, Any]:
-    """One training and its evaluation; one that diverged is a failed run."""
-
-    def ask(_: list[int]) -> Asked:
-        return Asked(unlearned(study, method, hyper, seed), study.tokenizer)
-
-    try:
-        [report] = study.evaluate([unlearned_key(study, method, hyper, seed)], ask, generate=generate)
-    except Diverged:
-        report = None
-    return record_of(study, method, seed, training_of(study, method, hyper, seed), report, keep_text=keep_text)
-
-
-class Tilted(NamedTuple):
-    """One head and its dials: `settings` are all of `settings.T3`, temperature and w among them."""
-
-    settings: dict[str, Any]
-    seed: int
-
-    @classmethod
-    def of(cls, hyper: Mapping[str, Any], seed: int, T: float | None = None) -> "Tilted":
-        """All of T3's settings with `hyper` laid over them, at its own temperature unless T is given."""
-        settings = settings_of("T3", hyper)
-        return cls(settings | {"temperature": float(settings["temperature"] if T is None else T)}, seed)
-
-    def key(self, study: Study) -> str:
-        """Content key of the tilted model."""
-        head = unlearned_key(study, "T3", self.settings, self.seed)
-        return content_key([head, float(self.settings["temperature"]), float(self.settings["w"])])
-
-
-def run_t3(
-    study: Study,
-    settings: Sequence[tuple[Mapping[str, Any], Sequence[float | None]]],
-    *,
-    seeds: Sequence[int],
-    generate: bool = True,
-    text_seed: int | None = None,
-) -> list[list[dict[str, Any]]]:
-    """The run records of T3 with several (hyper, temperatures), a list each, as `run_method` yields them for one.
-
-    Whatever has not been scored before shares the features and base passes of the evaluation.
-    """
-    text_seed = next(iter(seeds), None) if text_seed is None else text_seed
-    jobs = [
-        [Tilted.of(hyper, seed, T) for seed in seeds for T in temperatures or (None,)]
-        for hyper, temperatures in settings
-    ]
-    flat = [job for part in jobs for job in part]
-
-    def ask(numbers: list[int]) -> Asked:
-        heads = fitted(study, [flat[n] for n in numbers])
-        dials = [flat[n].settings for n in numbers]
-        tilts = [(sharpened(head, own["w"]), own["temperature"]) for head, own in zip(heads, dials)]
-        return Asked(study.base, study.tokenizer, tilts)
-
-    reports = iter(study.evaluate([job.key(study) for job in flat], ask, generate=generate))
-    return [[_t3_record(study, job, next(reports), job.seed == text_seed) for job in part] for part in jobs]
-
-
-def _t3_record(study: Study, job: Tilted, report: dict[str, Any], keep_text: bool) -> dict[str, Any]:
-    training = training_of(study, "T3", job.settings, job.seed) | {"hyper": job.settings}
-    T, w = (float(job.settings[name]) for name in ("temperature", "w"))
-    return record_of(study, "T3", job.seed, training, report, T=T, w=w, keep_text=keep_text)
+def load(study: Study, subjects: Sequence[Subject]) -> Asked:
+    """The models, read back or trained now: any number of T3's as tilts of the one base, of another method one."""
+    [first, *_] = subjects
+    if first.method == "Original":
+        return Asked(study.base, study.tokenizer)
+    if first.method == "Retrained":
+        return Asked(*load_model(retrained(study, first.seed), **study.load_options))
+    if first.method != "T3":
+        return Asked(unlearned(study, first.method, first.hyper or {}, first.seed), study.tokenizer)
+    heads = fitted(study, [(each.hyper or {}, each.seed) for each in subjects])
+    tilts = [(sharpened(head, each.w or 1.0), each.T or 1.0) for head, each in zip(heads, subjects)]
+    return Asked(study.base, study.tokenizer, tilts)
 
 
 def sharpened(head: T3Head, w: float) -> T3Head:
@@ -149,23 +85,60 @@ def sharpened(head: T3Head, w: float) -> T3Head:
     return other
 
 
-def record_of(
+def run_method(
     study: Study,
     method: str,
-    seed: int,
-    training: Mapping[str, Any],
-    report: Mapping[str, Any] | None,
     *,
-    T: float | None = None,
-    w: float | None = None,
-    keep_text: bool = True,
-) -> dict[str, Any]:
+    seeds: Sequence[int],
+    hyper: Mapping[str, Any],
+    temperatures: Sequence[float] = (),
+) -> Iterator[dict[str, Any]]:
+    """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default its tuned one).
+
+    Original does not depend on the seeds and gives one record. Retrained's seeds, from 1, are those of retain bases: 0
+    is the reference that every method is compared with. What was trained or scored before with the same models, rows,
+    settings and code comes from `.t3cache/`. Generated text is kept for the first seed alone.
+    """
+    if method == "Retrained" and min(seeds, default=1) < 1:
+        raise UserError(f"Retrained: seed {min(seeds)} is the reference's: give seeds from 1")
+    if method == "T3":
+        groups = [[(seed, hyper, T) for seed in seeds for T in temperatures or (None,)]]
+    else:
+        groups = [[(seed, hyper, None)] for seed in ([0] if method == "Original" else seeds)]
+    first = next((seed for group in groups for seed, *_ in group), None)
+    for group in groups:
+        yield from evaluated(study, [subject(study, method, *each) for each in group], text_seed=first)
+
+
+def evaluated(study: Study, subjects: Sequence[Subject], text_seed: int | None = None) -> list[dict[str, Any]]:
+    """The run records of models that share what they can: features and, of T3, the base's passes.
+
+    text_seed: whose generated text is kept. A training that diverged is a failed run.
+    """
+    reports: Sequence[dict[str, Any] | None]
+    try:
+        reports = study.evaluate(
+            [each.key for each in subjects], lambda places: load(study, [subjects[n] for n in places])
+        )
+    except Diverged:
+        reports = [None] * len(subjects)
+    return [record_of(study, each, report, each.seed == text_seed) for each, report in zip(subjects, reports)]
+
+
+def record_of(study: Study, model: Subject, report: Mapping[str, Any] | None, keep_text: bool = True) -> dict[str, Any]:
     """The run record of the contract; parameters and provenance are the notebook's to add.
 
-    training: see `training_of`. report: the evaluation, None for a training that diverged.
+    report: the model's evaluation, None for a training that diverged.
     """
+    training = _training(study, model)
     seconds = {"load": study.load_seconds, "features": None, "train": None} | training["seconds"]
-    record: dict[str, Any] = {"method": method, "split": study.split, "T": T, "w": w, "seed": seed}
+    record: dict[str, Any] = {
+        "method": model.method,
+        "split": study.split,
+        "T": model.T,
+        "w": model.w,
+        "seed": model.seed,
+    }
     record |= {"status": "ok" if report else "failed"}
     record |= {name: training[name] for name in ("error", "hyper", "trainable", "epochs")}
     record |= {"seconds": seconds, "peak_memory_bytes": training.get("peak_memory_bytes", 0)}
@@ -183,3 +156,13 @@ def record_of(
             },
         }
     return record
+
+
+def _training(study: Study, model: Subject) -> dict[str, Any]:
+    """What the training of a model took (`training_of`), as far as a method trained it; of a retain base its size."""
+    if model.hyper is not None:
+        training = training_of(study, model.method, model.hyper, model.seed)
+        return training | ({"hyper": model.hyper} if model.method == "T3" else {})
+    base = retrained(study, model.seed) if model.method == "Retrained" and model.seed else ""
+    trainable = read_json(f"{base}/{bases.MANIFEST}")["parameters"] if base else 0
+    return {"hyper": {}, "trainable": trainable, "epochs": None, "seconds": {}, "error": None}

@@ -1,11 +1,12 @@
 """One forget split as every method sees it: the base, the rows, the evaluation sets, the retrained reference, scores.
 
-What a model said of the evaluation rows is kept in `.t3cache/scores` by content, apart from the training before and the
-metrics after it: whoever asks for it again gets it back, and a changed metric needs neither training nor a model.
+What a model said to a question is kept in `.t3cache` by content, apart from the training before and the metrics after
+it: whoever asks for it again gets it back, and a changed metric needs neither training nor a model.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
@@ -95,27 +96,50 @@ def scored(
     *,
     generate: bool,
 ) -> list[dict[str, Any]]:
-    """{"scores" (see `evaluation.score`), "seconds", "peak_memory_bytes"} of each model; cached.
-
-    keys: content keys of the models. ask: from the places in `keys` of what is missing to what is to be scored; it is
-    called once for every `TOGETHER` of them (for all where no text is asked), which share the seconds in equal parts.
-    """
+    """What each model says of evaluation sets (`evaluation.score`), as `remembered` gives it."""
     options = {"attention_mask": evaluation["attention_mask"], "generate": generate}
     options |= {"max_new_tokens": evaluation["max_new_tokens"]} if generate else {}
-    question = [{name: rows_key(part) for name, part in rows.items()}, options, code_key("scores")]
-    paths = [cache_dir("scores") / f"{content_key([key, question])}.json" for key in keys]
-    kept: dict[Path, Any] = {path: read_sealed(path) for path in paths}
-    missing = [n for n, path in enumerate(paths) if kept[path] is None and path not in paths[:n]]
-    size = TOGETHER if generate else max(len(missing), 1)
-    for start in range(0, len(missing), size):
-        part = missing[start : start + size]
-        model, tokenizer, tilts = ask(part)
-        began = time.perf_counter()
-        scores = score(model, tokenizer, rows, tilts=tilts, **options)
-        cost = {"seconds": (time.perf_counter() - began) / len(part), "peak_memory_bytes": peak_memory_bytes()}
-        for n, each in zip(part, scores):
-            kept[paths[n]] = {"scores": each, **cost}
-            write_sealed(paths[n], kept[paths[n]])
+
+    def put(model: Any, tokenizer: Any, tilts: Sequence[Tilt] | None) -> list[dict[str, Any]]:
+        return score(model, tokenizer, rows, tilts=tilts, **options)
+
+    question = [{name: rows_key(part) for name, part in rows.items()}, options]
+    return remembered("scores", keys, question, ask, put, together=TOGETHER if generate else 0)
+
+
+def remembered(
+    kind: str,
+    keys: Sequence[str],
+    question: Sequence[Any],
+    ask: Callable[[list[int]], Asked],
+    put: Callable[..., list[Any]],
+    *,
+    together: int = 0,
+) -> list[dict[str, Any]]:
+    """{"scores", "seconds", "peak_memory_bytes"} of each model: what it says to a question, from the cache or asked.
+
+    kind: of code that decides the answers (`files.CODE`), and the cache's folder. keys: content keys of the models.
+    question: its content. ask: from the places in `keys` of what is missing to what the question is to be put to; it is
+    called once for every `together` of them (0: for all), which share the seconds in equal parts. put: the answers of
+    what `ask` gives. Jobs side by side that ask the same model wait for each other.
+    """
+    code = code_key(kind)
+    paths = [cache_dir(kind) / f"{content_key([key, [*question, code]])}.json" for key in keys]
+    with ExitStack() as stack:
+        for path in sorted(set(paths)):  # in one order, so that no two jobs wait for each other
+            stack.enter_context(lock(path.with_suffix(".lock")))
+        kept: dict[Path, Any] = {path: read_sealed(path) for path in paths}
+        missing = [n for n, path in enumerate(paths) if kept[path] is None and path not in paths[:n]]
+        size = together or max(len(missing), 1)
+        for start in range(0, len(missing), size):
+            part = missing[start : start + size]
+            asked = ask(part)
+            began = time.perf_counter()
+            answers = put(*asked)
+            cost = {"seconds": (time.perf_counter() - began) / len(part), "peak_memory_bytes": peak_memory_bytes()}
+            for n, answer in zip(part, answers):
+                kept[paths[n]] = {"scores": answer, **cost}
+                write_sealed(paths[n], kept[paths[n]])
     return [kept[path] for path in paths]
 
 
@@ -185,8 +209,7 @@ def open_study(
     def reference(_: list[int]) -> Asked:
         return Asked(*load_model(places[retrained], revision=commits[retrained], **load))
 
-    with lock(cache_dir("scores") / f"{identity[retrained]}.lock"):  # every job of a split asks for it first
-        [entry] = scored([identity[retrained]], reference, {"forget": rows["forget"]}, settings, generate=False)
+    [entry] = scored([identity[retrained]], reference, {"forget": rows["forget"]}, settings, generate=False)
     return Study(
         split=split,
         source=source,

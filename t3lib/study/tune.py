@@ -17,7 +17,7 @@ from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, cache_dir, content_key, lock
 from t3lib.progress import progress_bar
-from t3lib.study.methods import Tilted, run_method, sharpened
+from t3lib.study.methods import run_method, sharpened, subject
 from t3lib.study.study import Asked, Study, open_study
 from t3lib.study.unlearned import fit_settings, t3_features, unlearned, unlearned_key
 
@@ -103,7 +103,7 @@ def tune_t3(study: Study, points: Sequence[Mapping[str, Any]], temperatures: Seq
         return Asked(study.base, study.tokenizer, tilts)
 
     # A key of their own: heads fitted together differ from those fitted alone in their last digits.
-    keys = [content_key(["together", Tilted.of({**fit, "temperature": T}, seed).key(study)]) for fit, seed, T in work]
+    keys = [content_key(["together", subject(study, "T3", seed, fit, T).key]) for fit, seed, T in work]
     reports = iter(study.evaluate(keys, ask, sets=["forget"], generate=False))
     at = {T: [gathered({**fit, "temperature": T}, [next(reports) for _ in SEEDS]) for fit in fits] for T in every}
     listed = {content_key({**point, "temperature": float(point["temperature"])}) for point in points}

@@ -1,6 +1,7 @@
 """Tables and figures of the audit from invented runs."""
 
 import numpy as np
+import pandas as pd
 import pytest
 from fabricate import fabricate
 
@@ -49,6 +50,18 @@ def test_leak_is_the_mean_over_models(runs):
     assert list(table.columns) == ["split", "method", "T", "w", "top_p", "k", "value", "se"]
     t3 = table[table["method"] == "T3"]
     assert list(t3["k"]) == [1, 2, 4] and t3["value"].iloc[0] == pytest.approx(0.6 / 2 + 1 / 16)
+
+
+def test_a_nucleus_has_rows_of_its_own_in_the_table_and_none_in_the_figure(runs):
+    further = [entry | {"value": 0.01, "top_p": 0.9} for entry in runs[0]["leak"]]
+    both = [runs[0] | {"leak": runs[0]["leak"] + further}, *runs[1:]]
+    table = audit.leak(both)
+    t3 = table[table["method"] == "T3"]
+    assert list(t3["top_p"]) == [0.9] * 3 + [1.0] * 3 and list(t3["k"]) == [1, 2, 4] * 2
+    assert (t3["value"][:3] == 0.01).all()
+    pd.testing.assert_frame_equal(table[table["top_p"] == 1].reset_index(drop=True), audit.leak(runs))
+    [axis], [alone] = (plots_audit.leak_curves(audit.leak(some)).axes for some in (both, runs))
+    assert len(axis.lines) == len(alone.lines)
 
 
 def test_no_audit_gives_empty_tables(tmp_path):
