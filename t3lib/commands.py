@@ -17,7 +17,7 @@ import torch
 from t3lib import artefact, evaluation, profiles, results, tofu, unlearning
 from t3lib.audit import evidence, own, rows, run
 from t3lib.audit.answers import asked
-from t3lib.bench import sheet, table
+from t3lib.bench import sheet, timing
 from t3lib.errors import UserError, printable
 from t3lib.files import atomic_write, cache_dir, project_root, read_json, write_json
 from t3lib.head import T3Head
@@ -344,5 +344,5 @@ def bench(args: argparse.Namespace) -> None:
     if args.out is not None:
         origin = results.provenance(model=f"random weights, {shape}", data="random")
         write_json(args.out / "bench.json", {"rows": measured, "provenance": origin})
-        render.write_table(args.out, "benchmarks", table.frame_of(measured), caption=table.CAPTION)
+        render.write_table(args.out, "benchmarks", timing.frame_of(measured), caption=timing.CAPTION)
     return None

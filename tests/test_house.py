@@ -59,7 +59,6 @@ IDEAS = {
     "study.ablations": "T3's other choices, one at a time",
     "bench.head": "cost of training a head",
     "bench.model": "cost of a base model's passes",
-    "bench.table": "the cost table",
     "bench.sheet": "what t3 bench asks, and the GPU sheet",
     "explore.gaussians": "sliders over two Gaussians",
     "explore.own": "the slider over T on a person's own model",

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from t3lib import classifier
 from t3lib.bench import cost
-from t3lib.bench.timing import Rows, interleaved, row, timed, value_row
+from t3lib.bench.timing import Rows, interleaved, row, timed
 from t3lib.classifier import fit_heads, learning_rates, plan_steps
 from t3lib.features import Features, tokens_of
 from t3lib.head import T3Head
@@ -158,7 +158,7 @@ def head_rows(
         row("head training, compact (ours)", shape.name, ours, work=our_work, machine=machine),
         row("head training, gathered rows, dense fused AdamW", shape.name, timing.scaled(steps), work=dense_work,
             machine=machine, note="" if count == steps else f"extrapolated from {count} steps"),
-        value_row("  gathered rows / ours", shape.name, timing.cost / both["ours"].cost,
+        row("  gathered rows / ours", shape.name, timing.cost / both["ours"].cost,
                   note=f"medians of {count} steps in turn"),
     ]  # fmt: skip
     if full_steps:
@@ -167,7 +167,7 @@ def head_rows(
         rows += [
             row("head training, full-vocabulary loss, fused AdamW", shape.name, full.scaled(steps), work=full_work,
                 machine=machine, note=f"extrapolated from {full_steps} steps"),
-            value_row("  full vocabulary / ours", shape.name, full.cost / both["ours"].cost),
+            row("  full vocabulary / ours", shape.name, full.cost / both["ours"].cost),
         ]  # fmt: skip
     return rows
 
@@ -182,7 +182,7 @@ def grid_rows(
     work = step_works(features, replace(shape, rank=heads * shape.rank))[0]
     return [
         row(f"{heads} heads as one problem", shape.name, both["all"], work=work, machine=machine),
-        value_row(f"  {heads} heads alone / as one problem", shape.name, heads * both["one"].cost / both["all"].cost),
+        row(f"  {heads} heads alone / as one problem", shape.name, heads * both["one"].cost / both["all"].cost),
     ]
 
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
@@ -18,7 +19,7 @@ from t3lib.baselines.losses import LOSSES
 from t3lib.baselines.unlearn import unlearn_baseline
 from t3lib.bench import cost
 from t3lib.bench.shapes import Shape, shape_of
-from t3lib.bench.timing import Rows, Timing, clock, interleaved, row, value_row
+from t3lib.bench.timing import Rows, Timing, clock, interleaved, row
 from t3lib.errors import UserError
 from t3lib.features import extract_features
 from t3lib.greedy import tilted_greedy
@@ -30,26 +31,19 @@ from t3lib.settings import BASELINES, TEMPERATURE
 from t3lib.tofu import Row, collate, encode_answers, encode_rows, length_sorted
 
 TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)  # the paper's Table 5
+HEADS = (1, 4, 16, 64)
+MANY = 1000  # forget requests on one base, by arithmetic alone
 PROMPT = 8  # tokens before what is decoded: short, so that reading them hardly counts
-
-
-def config_of_shape(name: str) -> LlamaConfig:
-    """Configuration of a Llama of a named shape (`shapes.SHAPES`); UserError for an unknown name."""
-    return LlamaConfig(
-        **shape_of(name)._asdict(),
-        max_position_embeddings=8192,
-        rms_norm_eps=1e-5,
-        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
-    )
 
 
 def random_model(
     name: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0, layers: int | None = None
 ) -> PreTrainedModel:
-    """A Llama of a named shape with random weights, optionally only its first `layers`; device may be meta."""
-    config = config_of_shape(name)
-    if layers is not None:
-        config.num_hidden_layers = layers
+    """A Llama of a named shape (`shapes.SHAPES`) with random weights, by default all its layers; device may be meta."""
+    sizes = shape_of(name)
+    sizes = sizes._replace(num_hidden_layers=layers or sizes.num_hidden_layers)
+    rope = {"rope_type": "default", "rope_theta": 500000.0}
+    config = LlamaConfig(**sizes._asdict(), max_position_embeddings=8192, rms_norm_eps=1e-5, rope_parameters=rope)
     with torch.random.fork_rng(devices=[]), torch.device(device):
         torch.manual_seed(seed)
         return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
@@ -136,9 +130,9 @@ def feature_rows(
         row("decoder alone", shape, first, work=work, machine=machine),
         row("features", shape, streamed, work=work, machine=machine),
         row("features, to an empty cache", shape, kept, work=work, machine=machine),
-        value_row("  throughput of features", shape, sum(lengths) / streamed.cost, "tokens/s"),
-        value_row("  features / decoder alone, throughput", shape, first.cost / streamed.cost),
-        value_row("  cached / decoder alone, throughput", shape, first.cost / kept.cost),
+        row("  throughput of features", shape, sum(lengths) / streamed.cost, "tokens/s"),
+        row("  features / decoder alone, throughput", shape, first.cost / streamed.cost),
+        row("  cached / decoder alone, throughput", shape, first.cost / kept.cost),
     ]
 
 
@@ -173,7 +167,7 @@ def evaluation_rows(
         for name, timing in found.items():
             rows.append(row(f"{kind}, {name}", shape, timing, work=bound, machine=machine))
             if name != "1 T":
-                rows.append(value_row(f"  {name} / 1 T", shape, timing.cost / found["1 T"].cost))
+                rows.append(row(f"  {name} / 1 T", shape, timing.cost / found["1 T"].cost))
     return rows
 
 
@@ -187,9 +181,9 @@ def decode_rows(
         for name, timing in (("base", found[0]), ("T3", found[1])):
             step = 1000 * statistics.median(timing.busy) / new_tokens
             note = f"{clock()} clock"
-            rows.append(value_row(f"decoding, batch of {batch_size}: {name}", shape, step, "ms/token", note))
+            rows.append(row(f"decoding, batch of {batch_size}: {name}", shape, step, "ms/token", note))
         low, middle, high = (100 * (ratio - 1) for ratio in found[1].over(found[0]))
-        rows.append(value_row("  overhead", shape, middle, "%", f"quartiles {low:+.1f} to {high:+.1f}%"))
+        rows.append(row("  overhead", shape, middle, "%", f"quartiles {low:+.1f} to {high:+.1f}%"))
     return rows
 
 
@@ -217,6 +211,25 @@ def decoding(model: Any, ids: torch.Tensor, new_tokens: int) -> Callable[[], Non
         assert written == new_tokens, f"{written} tokens, not {new_tokens}: the time means nothing"
 
     return work
+
+
+def scale(base: PreTrainedModel, name: str, repeats: int, *, heads: Sequence[int] = HEADS) -> pd.DataFrame:
+    """What many heads cost in decoding one row, as columns shape, heads, overhead, low, high (per cent), how.
+
+    Measured on `base`, in turns with the base alone (median and quartiles); by arithmetic at its shape and at those of
+    8B and 70B: bytes of weights that a step reads, the base's in bfloat16 there. A head is one forget request.
+    """
+    measured = decode_timings(base, heads=heads, repeats=repeats)
+    rows: list[tuple[Any, ...]] = []
+    for n in heads:
+        low, middle, high = (100 * (ratio - 1) for ratio in measured[n].over(measured[0]))
+        rows.append((name, n, middle, low, high, "measured"))
+    for shape, itemsize in ((name, base.dtype.itemsize), ("llama-3.1-8b", 2), ("llama-3.1-70b", 2)):
+        alone = cost.decode_step(shape_of(shape), itemsize=itemsize).bytes
+        for n in (*heads, MANY):
+            added = cost.decode_step(shape_of(shape), itemsize=itemsize, heads=n).bytes / alone - 1
+            rows.append((shape, n, 100 * added, None, None, "bytes of weights"))
+    return pd.DataFrame(rows, columns=["shape", "heads", "overhead", "low", "high", "how"])
 
 
 def step_rows(

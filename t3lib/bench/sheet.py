@@ -8,11 +8,13 @@ Quality. A question that a machine cannot answer leaves its reason, and the othe
 
 import gc
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import torch
 from transformers import PreTrainedModel
@@ -23,8 +25,7 @@ from t3lib.bench import head as bench_head
 from t3lib.bench import model as bench_model
 from t3lib.bench.head import HeadShape
 from t3lib.bench.shapes import shape_of
-from t3lib.bench.table import line, synthetic_rows
-from t3lib.bench.timing import Rows, ceilings, value_row
+from t3lib.bench.timing import Rows, ceilings, interleaved, line, row, timed
 from t3lib.classifier import fit_heads
 from t3lib.errors import UserError, printable
 from t3lib.evaluation import numbers, score
@@ -35,6 +36,9 @@ from t3lib.results import peak_memory_bytes, provenance
 from t3lib.settings import settings_of
 from t3lib.study.study import Study, open_study
 from t3lib.study.unlearned import fit_settings
+from t3lib.theory import experiments
+from t3lib.theory.logistic import fit_logistic
+from t3lib.theory.mixture import GaussianMixture
 
 # Bytes a weight of a baseline's training: weights and gradients in float32, autocast's copies and the original in
 # bfloat16, and two moments, of 8 bits each where bitsandbytes is there, else in float32.
@@ -101,9 +105,9 @@ def head(sheet: Sheet) -> Iterator[Rows]:
     """Training a head: ours, AdamW over all of B, the whole vocabulary; at the 10% split; a grid at once."""
     shape, machine = head_shape(sheet.shape), ceilings(sheet.device)
     yield [
-        value_row("ceiling: matrix product", sheet.device, machine.flops / 1e9, "GFLOP/s"),
-        value_row("ceiling: memory", sheet.device, machine.bytes / 1e9, "GB/s"),
-        value_row("threads", sheet.device, torch.get_num_threads(), "threads"),
+        row("ceiling: matrix product", sheet.device, machine.flops / 1e9, "GFLOP/s"),
+        row("ceiling: memory", sheet.device, machine.bytes / 1e9, "GB/s"),
+        row("threads", sheet.device, torch.get_num_threads(), "threads"),
     ]
     where: dict[str, Any] = {"device": sheet.device}
     steps = 0 if sheet.shape == "tiny" else 2 * shape.per_epoch
@@ -152,6 +156,39 @@ def synthetic(sheet: Sheet) -> Iterator[Rows]:
     yield synthetic_rows(20 if sheet.shape == "tiny" else 200)
 
 
+def synthetic_rows(trials: int, seed: int = 0) -> Rows:
+    """Experiments 1 and 2 of the paper, and their cells' fits beside a scikit-learn loop over the same data and λ.
+
+    Both solvers fit the two-class data sets down to gradients of 1e-8 (ours further); lbfgs is scikit-learn's fastest
+    solver here. Without scikit-learn its rows are left out.
+    """
+    where, problems = f"{trials} trials", []
+    whole = timed(lambda: experiments.experiments(trials=trials, seed=seed), repeats=1, warmup=0)
+    for v_f, n in sorted({(v, 50) for v in experiments.V_F} | {(1e-3, n) for n in experiments.N}):
+        one = experiments.fit_trials(GaussianMixture(v_f=v_f), n, trials, seed)
+        both = one.s.min(axis=1) != one.s.max(axis=1)
+        problems.append((one.z[both], one.s[both], one.lam))
+    works: dict[str, Callable[[], object]] = {"batched Newton": lambda: [fit_logistic(*each) for each in problems]}
+
+    def one_by_one() -> None:
+        for z, s, lam in problems:
+            model = LogisticRegression(C=1 / (2 * z.shape[1] * lam), fit_intercept=False, tol=1e-8, max_iter=10_000)
+            for z_i, s_i in zip(z, s, strict=True):
+                model.fit(np.stack([np.ones_like(z_i), z_i, z_i**2], axis=1), s_i)
+
+    with suppress(ImportError):
+        from sklearn.linear_model import LogisticRegression
+
+        works["scikit-learn loop"] = one_by_one
+    fits = interleaved(works, repeats=1, warmup=0)
+    rows = [row("synthetic: experiments 1 and 2", where, whole)]
+    rows += [row(f"synthetic: fits, {name}", where, timing) for name, timing in fits.items()]
+    if len(fits) > 1:
+        ratio = fits["scikit-learn loop"].cost / fits["batched Newton"].cost
+        rows.append(row("  scikit-learn / ours", where, ratio))
+    return rows
+
+
 def agreement(sheet: Sheet) -> Iterator[Rows]:
     """T3's Forget Quality of a small real run, each seed on the CPU and on the device, from the same base."""
     real = sheet.real or {}
@@ -162,7 +199,7 @@ def agreement(sheet: Sheet) -> Iterator[Rows]:
         where = f"{study.split}, T = {T:g}, {len(study.evaluation_rows['forget'])} rows, on {device}"
         for seed, report in zip(real["seeds"], forget_reports(study, real)):
             note = f"D = {report['ks_statistic']:.4f}"
-            yield [value_row(f"Forget Quality, seed {seed}", where, report["forget_quality"], "", note)]
+            yield [row(f"Forget Quality, seed {seed}", where, report["forget_quality"], "", note)]
 
 
 def forget_reports(study: Study, real: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -183,16 +220,11 @@ COSTS: tuple[Question, ...] = (head, base, decoding, baselines)
 
 
 def bench(sheet: Sheet) -> Rows:
-    """The rows of the cost table, each printed once measured."""
-    rows: Rows = []
-    for question in (*COSTS, synthetic):
-        for entry in measured(question(sheet), on_gpu=sheet.on_gpu):
-            print(line(entry), flush=True)
-            rows.append(entry)
-    rows.append(value_row("peak memory of the whole process", sheet.device, peak_memory_bytes() / 1e9, "GB"))
+    """The rows of the cost table."""
+    rows = [entry for question in (*COSTS, synthetic) for entry in measured(question, sheet)]
     if not sheet.on_gpu:
         print("No GPU here: its cells are empty. Run `t3 bench --gpu` where there is one.")
-    return rows
+    return [*rows, row("peak memory of the whole process", sheet.device, peak_memory_bytes() / 1e9, "GB")]
 
 
 def write_sheet(sheet: Sheet, folder: Path) -> None:
@@ -205,25 +237,30 @@ def write_sheet(sheet: Sheet, folder: Path) -> None:
         origin = provenance(model=f"random weights, {sheet.shape}", data="random letters")
         write_json(folder / f"{question.__name__}.json", origin)
         rows = []
-        for entry in measured(question(sheet), on_gpu=sheet.on_gpu):
-            print(line(entry), flush=True)
+        for entry in measured(question, sheet):
             rows.append(entry | {"device": origin["device"]})
             with atomic_write(folder / f"{question.__name__}.csv") as handle:
                 handle.write(pd.DataFrame(rows).to_csv(index=False))
 
 
-def measured(parts: Iterator[Rows], *, on_gpu: bool) -> Iterator[dict[str, Any]]:
-    """The rows of a question with the GPU memory held for them at most; what ends it early becomes its last row."""
-    try:
-        while True:
-            if on_gpu:
-                gc.collect()
-                torch.cuda.empty_cache()
-                torch.cuda.reset_peak_memory_stats()
-            if (part := next(parts, None)) is None:
-                return
-            peak = torch.cuda.max_memory_allocated() if on_gpu else None
-            yield from (entry | {"peak_memory_bytes": peak} for entry in part)
-    except (RuntimeError, ImportError, UserError) as error:  # too little memory, no bitsandbytes, no data
-        reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-        yield value_row("not measured", "", None, "", printable(reason)) | {"peak_memory_bytes": None}
+def measured(question: Question, sheet: Sheet) -> Iterator[dict[str, Any]]:
+    """The rows of a question, each printed when it comes, with the GPU memory held for them at most.
+
+    What ends the question early becomes its last row.
+    """
+    parts = question(sheet)
+    part: Rows | None = []
+    while part is not None:
+        if sheet.on_gpu:
+            gc.collect()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        try:
+            part = next(parts, None)
+        except (RuntimeError, ImportError, UserError) as error:  # too little memory, no bitsandbytes, no data
+            reason = (str(error).splitlines() or [""])[0] or type(error).__name__
+            part = [row("not measured", "", None, "", printable(reason))]
+        peak = torch.cuda.max_memory_allocated() if sheet.on_gpu else None
+        for entry in part or ():
+            print(line(entry), flush=True)
+            yield entry | {"peak_memory_bytes": peak}

@@ -10,13 +10,13 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import pandas as pd
 import torch
 
 from t3lib.bench.cost import Ceilings, Work, lower_bound
 
-COLUMNS = [
-    *("what", "shape", "unit", "median", "low", "high", "repeats", "busy", "lower_bound", "over_bound", "note"),
-]
+COLUMNS = "what shape unit median low high repeats busy lower_bound over_bound note".split()
+CAPTION = "Cost: median seconds on this machine, the processor's own (busy), the lower bound, and busy over it."
 Name = TypeVar("Name", bound=Hashable)
 Rows = list[dict[str, Any]]  # of the cost table: dicts with these columns
 
@@ -80,34 +80,43 @@ def _finish() -> None:
 
 
 def row(
-    what: str,
-    shape: str,
-    measured: Timing,
-    *,
-    work: Work | None = None,
-    machine: Ceilings | None = None,
-    note: str = "",
-) -> dict[str, Any]:
-    """A row of the cost table: seconds (median, extremes, busy) and, with `work`, their ratio to the lower bound."""
+    what: str, shape: str, value: Timing | float | None, unit: str | None = None, note: str = "", *,
+    work: Work | None = None, machine: Ceilings | None = None,
+) -> dict[str, Any]:  # fmt: skip
+    """A row of the cost table: a timing (median, extremes, busy), or a number of another unit, by default a ratio.
+
+    work, machine: of a timing, for its lower bound and the ratio to it.
+    """
+    columns = dict.fromkeys(COLUMNS) | {"what": what, "shape": shape, "note": note}
+    if not isinstance(value, Timing):
+        return columns | {"unit": "×" if unit is None else unit, "median": value}
     bound = lower_bound(work, machine) if work and machine else None
-    return {
-        "what": what,
-        "shape": shape,
+    return columns | {
         "unit": "s",
-        "median": statistics.median(measured.wall),
-        "low": min(measured.wall),
-        "high": max(measured.wall),
-        "repeats": len(measured.wall),
-        "busy": statistics.median(measured.busy),
+        "median": statistics.median(value.wall),
+        "low": min(value.wall),
+        "high": max(value.wall),
+        "repeats": len(value.wall),
+        "busy": statistics.median(value.busy),
         "lower_bound": bound,
-        "over_bound": measured.cost / bound if bound else None,
-        "note": note,
+        "over_bound": value.cost / bound if bound else None,
     }
 
 
-def value_row(what: str, shape: str, value: float | None, unit: str = "×", note: str = "") -> dict[str, Any]:
-    """A row that holds a ratio, a size or a rate derived from measurements."""
-    return dict.fromkeys(COLUMNS) | {"what": what, "shape": shape, "unit": unit, "median": value, "note": note}
+def frame_of(rows: Rows) -> pd.DataFrame:
+    """The rows as the table `benchmarks`."""
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def line(entry: Mapping[str, Any]) -> str:
+    """A row as one line of text."""
+    value = "" if entry["median"] is None else f"{entry['median']:.4g}"
+    parts = f"{entry['what']:<52} {value:>10} {entry['unit']:<8}"
+    if entry["busy"] is not None:
+        parts += f" {entry['low']:.4g}…{entry['high']:.4g} ({entry['repeats']}), busy {entry['busy']:.4g}"
+    if entry["over_bound"]:
+        parts += f", {entry['over_bound']:.1f} x the bound"
+    return f"{parts}  {entry['note']}".rstrip()
 
 
 def ceilings(device: str = "cpu", dtype: torch.dtype = torch.float32, *, size: int = 0, repeats: int = 7) -> Ceilings:

@@ -10,7 +10,7 @@ import torch
 from t3lib.baselines.losses import LOSSES
 from t3lib.bench import cost, timing
 from t3lib.bench import model as bench_model
-from t3lib.bench.model import config_of_shape, random_model
+from t3lib.bench.model import random_model
 from t3lib.errors import UserError
 from t3lib.head import T3Head
 
@@ -34,7 +34,7 @@ def test_parameter_count_of_the_paper_on_the_meta_device():
     """Table 2: 8.03e9 parameters of full fine-tuning."""
     model = random_model("llama-3.1-8b", device="meta")
     assert sum(p.numel() for p in model.parameters()) == 8_030_261_248
-    assert config_of_shape("llama-3.1-8b").vocab_size == 128_256
+    assert model.config.vocab_size == 128_256
 
 
 def test_random_model_is_reproducible_and_leaves_the_global_generator_alone():

@@ -11,7 +11,7 @@ from t3lib.bench import cost, sheet, timing
 from t3lib.bench import head as bench_head
 from t3lib.bench import model as bench_model
 from t3lib.bench.shapes import SHAPES
-from t3lib.bench.timing import COLUMNS, value_row
+from t3lib.bench.timing import COLUMNS, row
 from t3lib.errors import UserError
 from t3lib.files import read_json
 
@@ -62,11 +62,11 @@ def test_a_small_real_run_has_every_seed(folder):
 
 def test_rows_are_kept_as_they_come_and_a_question_that_fails_says_why(tmp_path, monkeypatch):
     def short_of_memory(_):
-        yield [value_row("first", "tiny", 1.0)]
+        yield [row("first", "tiny", 1.0)]
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 3 GB")
 
     def killed(_):
-        yield [value_row("second", "tiny", 2.0)]
+        yield [row("second", "tiny", 2.0)]
         raise KeyboardInterrupt
 
     monkeypatch.setattr(sheet, "COSTS", (short_of_memory, killed))
@@ -108,7 +108,7 @@ def test_the_table_is_printed_and_written(tmp_path, monkeypatch, capsys):
     measured = timing.row(
         "features", "tiny", timing.Timing((1.0, 3.0), (0.5, 0.5)), work=cost.Work(1, 1), machine=MACHINE
     )
-    ratio = timing.value_row("  ratio", "tiny", 2.0, note="of one run")
+    ratio = timing.row("  ratio", "tiny", 2.0, note="of one run")
     monkeypatch.setattr(sheet, "COSTS", (lambda _: iter([[measured], [ratio]]),))
     monkeypatch.setattr(sheet, "synthetic", lambda _: iter([]))
     assert cli.main(["bench", "--out", str(tmp_path / "out")]) == 0

@@ -56,7 +56,7 @@ def test_ratios_are_of_the_same_turns():
 def test_a_row_relates_the_median_to_the_bound():
     measured = timing.Timing((4.0, 2.0, 3.0), (2.0, 2.5, 1.0))
     entry = timing.row("x", "s", measured, work=cost.Work(10, 1), machine=cost.Ceilings(10, 10))
-    assert list(entry) == timing.COLUMNS == list(timing.value_row("y", "s", 1.0))
+    assert list(entry) == timing.COLUMNS == list(timing.row("y", "s", 1.0))
     assert (entry["median"], entry["low"], entry["high"], entry["repeats"], entry["busy"]) == (3.0, 2.0, 4.0, 3, 2.0)
     assert (entry["lower_bound"], entry["over_bound"]) == (1.0, 2.0)
     assert timing.row("x", "s", measured)["over_bound"] is None
