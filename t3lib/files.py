@@ -45,7 +45,7 @@ CODE: dict[str, tuple[str, ...]] = {
     "unlearned": ("baselines.unlearn", "baselines.assistant", "models", *TRAINING),
     "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
     "audit": (
-        *("audit.run", "audit.samples", "audit.tokens", "audit.recognition", "evaluation", "metrics"),
+        *("audit.run", "audit.samples", "audit.recognition", "evaluation", "metrics"),
         *("likelihood", "greedy", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
     ),
     "rows": ("world",),

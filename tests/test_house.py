@@ -70,7 +70,6 @@ IDEAS = {
     "audit.recognition": "whether a forgotten answer is recognised",
     "audit.samples": "sampled answers",
     "audit.separation": "how well f tells the rows apart",
-    "audit.tokens": "scores of every answer token",
     "report.own": "the report on a person's own model",
     "report.compare": "two results folders, cell by cell",
     "report.page": "the page of results",

@@ -86,11 +86,12 @@ def most_new_tokens(model: Any, examples: Sequence[Example]) -> int:
 def measure(
     model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *,
     attention_mask: str = "lengths", progress: bool = True,
-) -> list[dict[str, Any]]:  # fmt: skip
-    """For every tilt {set: {rouge, prob, n, texts}}, and for forget sets {own, nearest_other} (see `closeness`).
+) -> list[tuple[dict[str, Any], dict[str, list[str]]]]:  # fmt: skip
+    """For every tilt (scores {set: {rouge, prob, n}}, greedy answers {set: texts}).
 
-    rouge: mean ROUGE-L recall of the greedy answer; prob: mean p(answer)^(1/|answer|), |answer| in tokens. One base
-    pass serves all tilts. model: any causal LM, or the base of the tilts.
+    rouge: mean ROUGE-L recall of the greedy answer; prob: mean p(answer)^(1/|answer|), |answer| in tokens; of forget
+    sets also {own, nearest_other} (see `closeness`). One base pass serves all tilts. model: any causal LM, or the base
+    of the tilts.
     """
     flat = [(name, row) for name, rows in sets.items() for row in rows]
     examples = encode_rows(tokenizer, [row for _, row in flat])
@@ -104,16 +105,15 @@ def measure(
         outputs = tilted_greedy(model, prompts, tilts, **common)
     results = []
     for loss, output in zip(losses, outputs):
-        texts = [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in output]
-        entry: dict[str, Any] = {}
+        scores: dict[str, Any] = {}
+        texts: dict[str, list[str]] = {}
         start = 0
         for name, rows in sets.items():
-            part = slice(start, start + len(rows))
-            start += len(rows)
-            rouge = [recall(row["answer"], text) for row, text in zip(rows, texts[part])]
-            entry[name] = {"rouge": float(np.mean(rouge)), "prob": float(np.exp(-loss[part]).mean()), "n": len(rows)}
-            entry[name]["texts"] = texts[part]
+            part = slice(start, start := start + len(rows))
+            texts[name] = [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in output[part]]
+            rouge = [recall(row["answer"], text) for row, text in zip(rows, texts[name])]
+            scores[name] = {"rouge": float(np.mean(rouge)), "prob": float(np.exp(-loss[part]).mean()), "n": len(rows)}
             if name.endswith("forget"):
-                entry[name] |= closeness(rows, [[text] for text in texts[part]])
-        results.append(entry)
+                scores[name] |= closeness(rows, [[text] for text in texts[name]])
+        results.append((scores, texts))
     return results

@@ -8,7 +8,6 @@ from t3lib.audit import choice
 from t3lib.audit.answers import asked, closeness, drawn, measure, most_new_tokens
 from t3lib.audit.rows import checked_sets
 from t3lib.audit.samples import sample_answers
-from t3lib.likelihood import Tilt
 from t3lib.sampler import T3ForCausalLM
 from t3lib.tofu import Row, encode_rows
 
@@ -41,9 +40,9 @@ def assess(
     tilted = isinstance(model, T3ForCausalLM)
     for head in model.heads if tilted else ():
         artefact.check_prompt(head, tokenizer, [*forget, *retain])
-    [before] = measure(model.base if tilted else model, tokenizer, sets, **options)
+    [(before, was)] = measure(model.base if tilted else model, tokenizer, sets, **options)
     curve = curve_of(model, tokenizer, sets, **options) if tilted else []
-    after = next(entry for entry in curve if entry["T"] == model.temperature) if tilted else before
+    after, now = next((pair for pair in curve if pair[0]["T"] == model.temperature), (before, was))
     limit = most_new_tokens(model, encode_rows(tokenizer, [row for rows in sets.values() for row in rows]))
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, sets["forget"])]
 
@@ -52,50 +51,33 @@ def assess(
         return closeness(sets["forget"], texts, seed) | {"k": samples}
 
     sampled = {"after": best_of(model)} | ({"before": best_of(model.base)} if tilted else {})
-    examples = [
-        {"set": name, "question": asked(row), "truth": row["answer"], "before": was, "after": now}
-        for name, rows in sets.items()
-        for row, was, now in list(zip(rows, before[name]["texts"], after[name]["texts"]))[
-            : 5 if name == "forget" else 3
-        ]
-    ]
+    after = after | {"samples": sampled["after"]}
     return {
-        "before": numbers(before),
-        "after": numbers(after) | {"samples": sampled["after"]},
+        "before": before,
+        "after": after,
         "samples": sampled,
-        "curve": [numbers(entry) for entry in curve],
-        "examples": examples,
-        "rows": {
-            "forget": len(forget),
-            "retain": len(retain),
-            "other": len(other),
-            "measured": {k: len(v) for k, v in sets.items()},
-        },
-        "verdict": choice.verdict(numbers(after) | {"samples": sampled["after"]}, numbers(before), None, None),
+        "curve": [scores for scores, _ in curve],
+        "examples": [
+            {"set": name, "question": asked(row), "truth": row["answer"], "before": first, "after": second}
+            for name, rows in sets.items()
+            for _, row, first, second in zip(range(5 if name == "forget" else 3), rows, was[name], now[name])
+        ],
+        "rows": {name: len(some) for name, some in (("forget", forget), ("retain", retain), ("other", other))}
+        | {"measured": {name: len(rows) for name, rows in sets.items()}},
+        "verdict": choice.verdict(after, before),
     }
 
 
 def curve_of(model: T3ForCausalLM, tokenizer: Any, sets: Mapping[str, Sequence[Row]], **options: Any) -> list[Any]:
-    """`measure` at the model's own T and at every one of `choice.PRODUCTS`: entries with T, ascending."""
+    """`measure` at the model's own T and at every one of `choice.PRODUCTS`, ascending: (scores with T, texts)."""
     values: list[Any] = sorted({*choice.PRODUCTS, model.temperature})
-    if len(model.heads) == 1:  # one base pass for all
-        tilts: list[Tilt] = [(model.heads[0], T) for T in values]
-        entries = measure(model.base, tokenizer, sets, tilts, **options)
-        return [entry | {"T": T} for T, entry in zip(values, entries)]
     heads = list(model.heads)
-    entries = []
-    for T in values:
-        composed = T3ForCausalLM(model.base, heads, T, allow_sharpening=True)
-        entries += [entry | {"T": T} for entry in measure(composed, tokenizer, sets, **options)]
-    return entries
-
-
-def numbers(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A measurement without its texts."""
-    return {
-        name: {key: number for key, number in value.items() if key != "texts"} if isinstance(value, Mapping) else value
-        for name, value in entry.items()
-    }
+    if len(heads) == 1:  # one base pass for all
+        pairs = measure(model.base, tokenizer, sets, [(heads[0], T) for T in values], **options)
+    else:
+        composed = [T3ForCausalLM(model.base, heads, T, allow_sharpening=True) for T in values]
+        pairs = [pair for each in composed for pair in measure(each, tokenizer, sets, **options)]
+    return [(scores | {"T": T}, texts) for T, (scores, texts) in zip(values, pairs)]
 
 
 def headline(report: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import copy
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,11 @@ from transformers import PreTrainedModel
 from t3lib import artefact
 from t3lib.audit import choice
 from t3lib.audit.answers import drawn, measure
-from t3lib.audit.evidence import assess, headline, numbers
+from t3lib.audit.evidence import assess, headline
 from t3lib.audit.membership import distance
 from t3lib.audit.rows import checked_sets
+from t3lib.audit.run import token_scores
 from t3lib.audit.separation import separation, subset
-from t3lib.audit.tokens import token_scores
 from t3lib.classifier import fit_heads, steps_per_epoch
 from t3lib.errors import UserError, printable
 from t3lib.features import Features, extract_features
@@ -91,18 +91,15 @@ def unlearn(
     }).values()  # fmt: skip
     base, clock = plain_base(model), Clock()
     common: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
-    rows = Split.of(forget, retain, holdout_forget, holdout_retain, seed)
-    [known] = measure(base, tokenizer, {"forget": drawn(forget)}, **common)
+    fit, held, sets = hold_out(forget, retain, holdout_forget, holdout_retain, seed)
+    [(known, _)] = measure(base, tokenizer, {"forget": drawn(forget)}, **common)
     if not choice.knows(known["forget"]):
         warnings.warn(f"{choice.nothing_to_forget(known['forget'])} Try: {choice.OTHER_FORM}.", stacklevel=2)
     clock("before")
     features = extract_features(base, tokenizer, forget, retain, cache=cache, **common)
-    fitted = subset(features, rows.fit) if rows.held else features
-    held: Features | None
+    fitted, unfitted = (subset(features, fit), subset(features, held)) if held else (features, None)
     if holdout_forget and holdout_retain:
-        held = extract_features(base, tokenizer, rows.held_forget, rows.held_retain, **common)
-    else:
-        held = subset(features, rows.held) if rows.held else None
+        unfitted = extract_features(base, tokenizer, holdout_forget, holdout_retain, **common)
     clock("features")
 
     own = OWN_ROWS | settings | {"seed": seed}
@@ -110,13 +107,15 @@ def unlearn(
     own = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | own
     rates = OWN_RATES if lr is None else (lr,)
     apart = {"other": drawn(other)} if other else {}
-    sets, whole = rows.sets() | apart, {"forget": drawn(forget), "retain": drawn(retain)} | apart
+    counts = {name: len(some) for name, some in sets.items() if name.startswith("held_out")} | {"unseen": len(unseen)}
+    sets = {name: drawn(some) for name, some in sets.items()} | apart
+    whole = {"forget": drawn(forget), "retain": drawn(retain)} | apart
     trials, heads = search(base, tokenizer, fitted, sets, own, rates, **common)
     best = choice.choose_rate(trials)
     trial = heads[[entry["lr"] for entry in trials].index(best["lr"])]
     clock("search")
     head = trial
-    if rows.held:
+    if held:
         [head] = fit_heads(features, [own | {"lr": best["lr"]}], vocab_size=vocabulary(base), progress=progress)
     clock("fit")
 
@@ -136,10 +135,9 @@ def unlearn(
         "lr": best["lr"],
         "steps": epochs * steps_per_epoch(len(forget), own["batch_size"]),
     }
-    report["separation"] = {"fitted": separation(head, features), "held_out": held and separation(trial, held)}
-    report["trial"] = {name: numbers(evidence[name]) for name in ("before", "at")}
-    report["trial"]["curve"] = [numbers(entry) for entry in evidence["curve"]]
-    report["rows"] |= {name: len(some) for name, some in rows.held_sets().items()} | {"unseen": len(unseen)}
+    report["separation"] = {"fitted": separation(head, features), "held_out": unfitted and separation(trial, unfitted)}
+    report["trial"] = {name: evidence[name] for name in ("before", "at", "curve")}
+    report["rows"] |= counts
     report["verdict"] = choice.verdict(report["after"], report["before"], evidence["at"], evidence["before"])
     report["head"] = {"parameters": head.num_parameters, "bytes": 4 * head.num_parameters, "rank": head.rank}
     report["seconds"] = clock.seconds
@@ -166,7 +164,7 @@ def choose(
 
     def measured(head: T3Head, sets: Mapping[str, Sequence[Row]]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         tilts: list[Any] = [UNTILTED[0], *((head, product / w) for product in products)]
-        before, *curve = measure(base, tokenizer, sets, tilts, **options)
+        before, *curve = (scores for scores, _ in measure(base, tokenizer, sets, tilts, **options))
         return before, [entry | {"product": product, "T": product / w} for product, entry in zip(products, curve)]
 
     before, curve = measured(*trial)
@@ -220,50 +218,28 @@ def search(
     return [{"lr": rate, "separation": float(best)} for rate, best in zip(rates, gap.max(1))], heads
 
 
-@dataclass(frozen=True)
-class Split:
-    """The rows, forget first, then retain, with the numbers of those that trial heads are fitted on, and not."""
+def hold_out(
+    forget: Sequence[Row], retain: Sequence[Row], held_forget: Sequence[Row], held_retain: Sequence[Row], seed: int
+) -> tuple[list[int], list[int], dict[str, list[Row]]]:
+    """(fit, held, sets): numbers of the rows, forget first, that a trial head is fitted on and not, and its sets.
 
-    forget: Sequence[Row]
-    retain: Sequence[Row]
-    fit: list[int]
-    held: list[int]
-    held_forget: list[Row]
-    held_retain: list[Row]
-
-    @classmethod
-    def of(
-        cls,
-        forget: Sequence[Row],
-        retain: Sequence[Row],
-        held_forget: Sequence[Row],
-        held_retain: Sequence[Row],
-        seed: int,
-    ) -> "Split":
-        """Held-out rows as given, else a fifth of each kind; none where a kind has fewer than `FEWEST` rows."""
-        every = list(range(len(forget) + len(retain)))
-        if held_forget or held_retain or min(len(forget), len(retain)) < FEWEST:
-            return cls(forget, retain, every, [], list(held_forget), list(held_retain))
+    Held out is a fifth of each kind, and nothing where rows to judge with are there (held_forget, held_retain) or a
+    kind has fewer than `FEWEST` rows. sets: the rows that it was fitted on, and those held out, where there are any.
+    """
+    rows = [*forget, *retain]
+    kinds = {"forget": range(len(forget)), "retain": range(len(forget), len(rows))}
+    held: list[int] = []
+    if not held_forget and not held_retain and min(len(forget), len(retain)) >= FEWEST:
         rng = np.random.default_rng(seed)
-        held = []
-        for start, count in ((0, len(forget)), (len(forget), len(retain))):
-            held += sorted(start + rng.choice(count, size=max(1, round(HOLD_OUT * count)), replace=False))
-        held = [int(i) for i in held]
-        rows = [*forget, *retain]
-        parts = [[rows[i] for i in held if (i < len(forget)) == first] for first in (True, False)]
-        return cls(forget, retain, [i for i in every if i not in set(held)], held, *parts)
-
-    def held_sets(self) -> dict[str, list[Row]]:
-        """The held-out sets that have rows, by the name they have in the report."""
-        both = {"held_out_forget": self.held_forget, "held_out_retain": self.held_retain}
-        return {name: rows for name, rows in both.items() if rows}
-
-    def sets(self) -> dict[str, list[Row]]:
-        """What a trial head is measured on: rows it was fitted on, and rows held out."""
-        rows = [*self.forget, *self.retain]
-        fitted = {"forget": [rows[i] for i in self.fit if i < len(self.forget)]}
-        fitted["retain"] = [rows[i] for i in self.fit if i >= len(self.forget)]
-        return {name: drawn(some) for name, some in (fitted | self.held_sets()).items()}
+        for kind in kinds.values():
+            held += sorted(kind.start + rng.choice(len(kind), size=max(1, round(HOLD_OUT * len(kind))), replace=False))
+    held = [int(number) for number in held]
+    fit = sorted({*range(len(rows))} - {*held})
+    sets = {name: [rows[i] for i in fit if i in kind] for name, kind in kinds.items()}
+    sets |= {f"held_out_{name}": [rows[i] for i in held if i in kind] for name, kind in kinds.items()}
+    if not held:
+        sets |= {"held_out_forget": list(held_forget), "held_out_retain": list(held_retain)}
+    return fit, held, {name: some for name, some in sets.items() if some}
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:

@@ -8,16 +8,26 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from t3lib.audit.measures import measures
 from t3lib.audit.recognition import CELLS
 from t3lib.audit.samples import BATCH_TOKENS, sample_answers
-from t3lib.audit.tokens import token_scores
 from t3lib.errors import UserError
 from t3lib.evaluation import check_room
 from t3lib.greedy import BATCH_TOKENS as GREEDY_TOKENS
 from t3lib.greedy import eos_ids, tilted_greedy
-from t3lib.likelihood import UNTILTED, Tilt, answer_losses, default_batch_tokens
+from t3lib.likelihood import (
+    UNTILTED,
+    Tilt,
+    answer_losses,
+    answer_positions,
+    choices,
+    default_batch_tokens,
+    heads_of,
+    target_logp,
+)
 from t3lib.metrics import rouge_l_recall
 from t3lib.models import check_ids, context_length, pad_id, within_memory
 from t3lib.sampler import T3ForCausalLM
@@ -81,6 +91,33 @@ def likelihoods(
         }
         for t in range(len(tilts))
     ]
+
+
+@torch.no_grad()
+def token_scores(
+    model: Any,
+    examples: Sequence[Example],
+    tilts: Sequence[Tilt] = UNTILTED,
+    *,
+    pad_id: int,
+    attention_mask: str = "lengths",
+    batch_tokens: int | None = None,
+) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
+    """One (losses, hits) per example, each (n_tilts, tokens of its answer).
+
+    losses: −ln p_hat(token | prefix); hits: whether the token is the most likely one, so that greedy decoding would
+    have written it after this prefix. The last token is the end of turn where the template has one.
+    """
+    lengths = [len(example.ids) - example.n_prompt for example in examples]
+    scores = [(np.zeros((len(tilts), n)), np.zeros((len(tilts), n), bool)) for n in lengths]
+    options: dict[str, Any] = {"pad_id": pad_id, "attention_mask": attention_mask, "batch_tokens": batch_tokens}
+    for at in answer_positions(model, examples, heads=heads_of(tilts), **options):
+        losses = -target_logp(at, tilts).cpu().double().numpy()
+        hits = (choices(at, tilts) == at.target).cpu().numpy()
+        for column, (example, step) in enumerate(zip(at.example.tolist(), at.step.tolist())):
+            scores[example][0][:, step] = losses[:, column]
+            scores[example][1][:, step] = hits[:, column]
+    return scores
 
 
 def lacking(rows: Sequence[Row], cell: str) -> str:

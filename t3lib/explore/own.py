@@ -16,8 +16,8 @@ def answers(
 ) -> dict[float, list[str]]:
     """The greedy answer to every row's question at every T, for a model with one head: {T: [text, …]}."""
     tilts = [(model.heads[0], T) for T in temperatures]
-    entries = measure(model.base, tokenizer, {"rows": rows}, tilts, progress=False)
-    return {T: entry["rows"]["texts"] for T, entry in zip(temperatures, entries)}
+    pairs = measure(model.base, tokenizer, {"rows": rows}, tilts, progress=False)
+    return {T: texts["rows"] for T, (_, texts) in zip(temperatures, pairs)}
 
 
 def slider(

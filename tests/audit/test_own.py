@@ -76,8 +76,8 @@ def test_greedy_text_depends_on_the_product_alone(unlearned, case):
     head = copy.copy(unlearned.heads[0])
     head.w, other = 1.0, copy.copy(head)
     other.w = 0.5
-    first, second = measure(model, tokenizer, {"forget": forget}, [(head, 2.0), (other, 4.0)])
-    assert first["forget"]["texts"] == second["forget"]["texts"] and first["forget"]["prob"] != second["forget"]["prob"]
+    (first, texts), (second, same) = measure(model, tokenizer, {"forget": forget}, [(head, 2.0), (other, 4.0)])
+    assert texts == same and first["forget"]["prob"] != second["forget"]["prob"]
 
 
 def test_an_untouched_model_is_called_not_forgotten(case):
