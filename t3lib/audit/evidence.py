@@ -32,8 +32,8 @@ def assess(
     model: a T3ForCausalLM (one head or several), whose base is the model before; or any other causal LM, which is then
     measured alone (`before` is the same as `after`). holdout: rows to keep that no head was fitted on.
     """
-    given = {"forget": forget, "retain": retain, "other": other, "holdout": holdout}
-    forget, retain, other, holdout = checked_sets(given).values()
+    rows = {"forget": forget, "retain": retain, "other": other, "holdout": holdout}
+    forget, retain, other, holdout = checked_sets(rows).values()
     sets = {"forget": drawn(forget), "retain": drawn(retain)} | ({"other": drawn(other)} if other else {})
     sets |= {"held_out_retain": drawn(holdout)} if holdout else {}
     options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}

@@ -82,8 +82,8 @@ def unlearn(
     Warns, before it trains, when the model does not know the rows to forget. UserError for an empty set, a question
     in two of the sets, a setting out of range.
     """
-    given = {"steps": steps, "temperature": temperature, "allow_sharpening": allow_sharpening, "seed": seed}
-    check_settings(given | settings | ({} if lr is None else {"lr": lr}))
+    asked = {"steps": steps, "temperature": temperature, "allow_sharpening": allow_sharpening, "seed": seed}
+    check_settings(asked | settings | ({} if lr is None else {"lr": lr}))
     wanted = None if isinstance(temperature, str) else float(temperature)
     forget, retain, holdout_forget, holdout_retain, other, unseen = checked_sets({
         "forget": forget, "retain": retain, "holdout_forget": holdout_forget, "holdout_retain": holdout_retain,
@@ -102,21 +102,22 @@ def unlearn(
         unfitted = extract_features(base, tokenizer, holdout_forget, holdout_retain, **common)
     clock("features")
 
-    own = OWN_ROWS | settings | {"seed": seed}
-    epochs = settings.get("epochs", -(-steps // steps_per_epoch(len(forget), own["batch_size"])))
-    own = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | own
+    settings = OWN_ROWS | settings | {"seed": seed}
+    per_epoch = steps_per_epoch(len(forget), settings["batch_size"])
+    epochs = settings.get("epochs", -(-steps // per_epoch))
+    settings = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
     rates = OWN_RATES if lr is None else (lr,)
     apart = {"other": drawn(other)} if other else {}
     counts = {name: len(some) for name, some in sets.items() if name.startswith("held_out")} | {"unseen": len(unseen)}
     sets = {name: drawn(some) for name, some in sets.items()} | apart
     whole = {"forget": drawn(forget), "retain": drawn(retain)} | apart
-    trials, heads = search(base, tokenizer, fitted, sets, own, rates, **common)
+    trials, heads = search(base, tokenizer, fitted, sets, settings, rates, **common)
     best = choice.choose_rate(trials)
     trial = heads[[entry["lr"] for entry in trials].index(best["lr"])]
     clock("search")
     head = trial
     if held:
-        [head] = fit_heads(features, [own | {"lr": best["lr"]}], vocab_size=vocabulary(base), progress=progress)
+        [head] = fit_heads(features, [settings | {"lr": best["lr"]}], vocab_size=vocabulary(base), progress=progress)
     clock("fit")
 
     evidence = choose(base, tokenizer, (trial, sets), (head, whole), drawn(unseen), wanted, **common)
@@ -130,11 +131,7 @@ def unlearn(
     report = assess(unlearned, tokenizer, forget, retain, other=other, seed=seed, **common)
     clock("report")
     report["choice"] = {name: evidence[name] for name in ("T", "w", "reason", "division")}
-    report["search"] = {
-        "trials": trials,
-        "lr": best["lr"],
-        "steps": epochs * steps_per_epoch(len(forget), own["batch_size"]),
-    }
+    report["search"] = {"trials": trials, "lr": best["lr"], "steps": epochs * per_epoch}
     report["separation"] = {"fitted": separation(head, features), "held_out": unfitted and separation(trial, unfitted)}
     report["trial"] = {name: evidence[name] for name in ("before", "at", "curve")}
     report["rows"] |= counts

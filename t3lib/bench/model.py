@@ -123,8 +123,8 @@ def feature_rows(
         with tempfile.TemporaryDirectory() as folder:
             features(folder)
 
-    found = interleaved({"alone": alone, "features": features, "cached": cached}, repeats=repeats)
-    first, streamed, kept = (found[name] for name in ("alone", "features", "cached"))
+    timings = interleaved({"alone": alone, "features": features, "cached": cached}, repeats=repeats)
+    first, streamed, kept = (timings[name] for name in ("alone", "features", "cached"))
     work = cost.forward(Shape.of(model.config), lengths, itemsize=model.dtype.itemsize)
     return [
         row("decoder alone", shape, first, work=work, machine=machine),
@@ -163,11 +163,11 @@ def evaluation_rows(
     work = cost.forward(Shape.of(model.config), lengths, logits=sum(answers), itemsize=model.dtype.itemsize)
     rows: Rows = []
     for kind, make, bound in (("scoring", score, work), ("generation", write, None)):
-        found = interleaved({name: make(tilts) for name, tilts in plans.items()}, repeats=repeats)
-        for name, timing in found.items():
+        timings = interleaved({name: make(tilts) for name, tilts in plans.items()}, repeats=repeats)
+        for name, timing in timings.items():
             rows.append(row(f"{kind}, {name}", shape, timing, work=bound, machine=machine))
             if name != "1 T":
-                rows.append(row(f"  {name} / 1 T", shape, timing.cost / found["1 T"].cost))
+                rows.append(row(f"  {name} / 1 T", shape, timing.cost / timings["1 T"].cost))
     return rows
 
 
@@ -177,12 +177,12 @@ def decode_rows(
     """Milliseconds a step of greedy decoding, where each row of a batch gets one token: of the base, and under T3."""
     rows: Rows = []
     for batch_size in batch_sizes:
-        found = decode_timings(base, batch_size=batch_size, new_tokens=new_tokens, repeats=repeats)
-        for name, timing in (("base", found[0]), ("T3", found[1])):
+        timings = decode_timings(base, batch_size=batch_size, new_tokens=new_tokens, repeats=repeats)
+        for name, timing in (("base", timings[0]), ("T3", timings[1])):
             step = 1000 * statistics.median(timing.busy) / new_tokens
             note = f"{clock()} clock"
             rows.append(row(f"decoding, batch of {batch_size}: {name}", shape, step, "ms/token", note))
-        low, middle, high = (100 * (ratio - 1) for ratio in found[1].over(found[0]))
+        low, middle, high = (100 * (ratio - 1) for ratio in timings[1].over(timings[0]))
         rows.append(row("  overhead", shape, middle, "%", f"quartiles {low:+.1f} to {high:+.1f}%"))
     return rows
 

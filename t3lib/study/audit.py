@@ -110,16 +110,16 @@ def dials_of(
     hyper: Mapping[str, Any], temperatures: Sequence[float] = (), sharpness: Sequence[float] = (1.0,)
 ) -> list[Dials]:
     """Every (T, w) of the two lists, and T3's own."""
-    own = settings_of("T3", hyper)
+    tuned = settings_of("T3", hyper)
     every = {(float(T), float(w)) for T in temperatures for w in sharpness}
-    return sorted(every | {(float(own["temperature"]), float(own["w"]))})
+    return sorted(every | {(float(tuned["temperature"]), float(tuned["w"]))})
 
 
 def shown(runs: Sequence[Mapping[str, Any]], hyper: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The run whose texts a person is shown: the first that wrote, but of T3 that of its own (T, w); None for none."""
     wrote = [run for run in runs if run["closest"]]
-    own = [run for run in wrote if run["method"] == "T3" and (run["T"], run["w"]) in dials_of(hyper)]
-    return next(iter([*own, *wrote]), None)
+    tuned = [run for run in wrote if run["method"] == "T3" and (run["T"], run["w"]) in dials_of(hyper)]
+    return next(iter([*tuned, *wrote]), None)
 
 
 def unseen_rows(study: Study) -> list[tofu.Row] | str:
