@@ -26,16 +26,12 @@ from t3lib.bench import model as bench_model
 from t3lib.bench.head import HeadShape
 from t3lib.bench.shapes import shape_of
 from t3lib.bench.timing import Rows, ceilings, interleaved, line, row, timed
-from t3lib.classifier import fit_heads
 from t3lib.errors import UserError, printable
-from t3lib.evaluation import numbers, score
-from t3lib.features import extract_features
 from t3lib.files import atomic_write, write_json
 from t3lib.models import checked_device
 from t3lib.results import peak_memory_bytes, provenance
-from t3lib.settings import settings_of
-from t3lib.study.study import Study, open_study
-from t3lib.study.unlearned import fit_settings
+from t3lib.study.methods import evaluated, subject
+from t3lib.study.study import open_study
 from t3lib.theory import experiments
 from t3lib.theory.logistic import fit_logistic
 from t3lib.theory.mixture import GaussianMixture
@@ -193,26 +189,13 @@ def agreement(sheet: Sheet) -> Iterator[Rows]:
     """T3's Forget Quality of a small real run, each seed on the CPU and on the device, from the same base."""
     real = sheet.real or {}
     options = {name: value for name, value in real.items() if name not in ("hyper", "seeds")}
-    T = settings_of("T3", real["hyper"])["temperature"]
     for device in dict.fromkeys(("cpu", sheet.device)):
         study = open_study(load={"device": device}, **options)
-        where = f"{study.split}, T = {T:g}, {len(study.evaluation_rows['forget'])} rows, on {device}"
-        for seed, report in zip(real["seeds"], forget_reports(study, real)):
+        models = [subject(study, "T3", seed, real["hyper"]) for seed in real["seeds"]]
+        where = f"{study.split}, T = {models[0].T:g}, {len(study.evaluation_rows['forget'])} rows, on {device}"
+        for model, report in zip(models, evaluated(study, models, sets=["forget"], generate=False)):
             note = f"D = {report['ks_statistic']:.4f}"
-            yield [row(f"Forget Quality, seed {seed}", where, report["forget_quality"], "", note)]
-
-
-def forget_reports(study: Study, real: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The teacher-forced evaluation of the forget rows for each seed; nothing comes from a cache."""
-    T, seeds = settings_of("T3", real["hyper"])["temperature"], real["seeds"]
-    quiet: dict[str, Any] = {"attention_mask": study.evaluation["attention_mask"], "progress": False}
-    features = extract_features(study.base, study.tokenizer, study.forget, study.retain, **quiet)
-    settings, vocabulary = [fit_settings(real["hyper"], seed) for seed in seeds], study.base.config.vocab_size
-    tilts = [(head, T) for head in fit_heads(features, settings, vocab_size=vocabulary, progress=False)]
-    rows = {"forget": study.evaluation_rows["forget"]}
-    scores = score(study.base, study.tokenizer, rows, tilts=tilts, generate=False, **quiet)
-    kind = study.evaluation["truth_ratio"]
-    return [numbers(each, reference=study.reference, truth_ratio=kind) for each in scores]
+            yield [row(f"Forget Quality, seed {model.seed}", where, report["forget_quality"], "", note)]
 
 
 Question = Callable[[Sheet], Iterator[Rows]]

@@ -10,7 +10,7 @@ from t3lib.classifier import plan_steps
 from t3lib.models import decoder_of, pad_id
 from t3lib.pooling import prefix_mean
 from t3lib.settings import settings_of
-from t3lib.study.methods import evaluated, subject
+from t3lib.study.methods import records, subject
 from t3lib.study.study import Study
 from t3lib.tofu import Example, collate, encode_rows
 
@@ -45,14 +45,14 @@ def run_temperatures(
     by_t = hyper_by_t or {}
     at = [(T, {**hyper, **by_t.get(f"{float(T):g}", {})}) for T in sorted(temperatures)]
     every = [subject(study, "T3", seed, changes, T) for T, changes in at for seed in sorted(seeds)]
-    return evaluated(study, every, text_seed=next(iter(seeds), None))
+    return records(study, every, next(iter(seeds), None))
 
 
 def run_ablations(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting is about T."""
     names = [(setting, seed) for setting in ABLATIONS for seed in seeds]
     every = [subject(study, "T3", seed, {**hyper, **ABLATIONS[setting]}) for setting, seed in names]
-    return [run | {"setting": setting} for (setting, _), run in zip(names, evaluated(study, every))]
+    return [run | {"setting": setting} for (setting, _), run in zip(names, records(study, every))]
 
 
 def run_naive(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -66,7 +66,7 @@ def run_naive(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -
     kinds = torch.tensor([0] * len(study.forget) + [1] * len(study.retain))
     plan = {name: settings[name] for name in ("epochs", "batch_size", "epoch")}
     naive = []
-    for run in evaluated(study, [subject(study, "T3", seed, settings) for seed in seeds]):
+    for run in records(study, [subject(study, "T3", seed, settings) for seed in seeds]):
         steps = plan_steps(kinds, **plan, seed=run["seed"])
         timed = steps[:TIMED_STEPS]
         began = time.perf_counter()

@@ -107,22 +107,27 @@ def run_method(
         groups = [[(seed, hyper, None)] for seed in ([0] if method == "Original" else seeds)]
     first = next((seed for group in groups for seed, *_ in group), None)
     for group in groups:
-        yield from evaluated(study, [subject(study, method, *each) for each in group], text_seed=first)
+        yield from records(study, [subject(study, method, *each) for each in group], first)
 
 
-def evaluated(study: Study, subjects: Sequence[Subject], text_seed: int | None = None) -> list[dict[str, Any]]:
-    """The run records of models that share what they can: features and, of T3, the base's passes.
+def evaluated(study: Study, models: Sequence[Subject], **options: Any) -> list[dict[str, Any]]:
+    """`Study.evaluate` of models that share what they can: features and, of T3, the base's passes."""
+    return study.evaluate(
+        [each.key for each in models], lambda places: load(study, [models[n] for n in places]), **options
+    )
 
-    text_seed: whose generated text is kept. A training that diverged is a failed run.
+
+def records(study: Study, models: Sequence[Subject], text_seed: int | None = None) -> list[dict[str, Any]]:
+    """The run records of models that are evaluated together; a training that diverged is a failed run.
+
+    text_seed: whose generated text is kept.
     """
     reports: Sequence[dict[str, Any] | None]
     try:
-        reports = study.evaluate(
-            [each.key for each in subjects], lambda places: load(study, [subjects[n] for n in places])
-        )
+        reports = evaluated(study, models)
     except Diverged:
-        reports = [None] * len(subjects)
-    return [record_of(study, each, report, each.seed == text_seed) for each, report in zip(subjects, reports)]
+        reports = [None] * len(models)
+    return [record_of(study, each, report, each.seed == text_seed) for each, report in zip(models, reports)]
 
 
 def record_of(study: Study, model: Subject, report: Mapping[str, Any] | None, keep_text: bool = True) -> dict[str, Any]:

@@ -92,7 +92,7 @@ def test_w_is_a_dial_like_T(stand, monkeypatch, tmp_path):
     monkeypatch.setattr(unlearned, "fit_heads", lambda *a, **k: fits.append(1) or real(*a, **k))
     hyper = FAST | {"rank": 4, "temperature": 4.0}
     both = [methods.subject(stand, "T3", 1, each) for each in (hyper, hyper | {"w": 0.8})]
-    plain, sharp = methods.evaluated(stand, both, text_seed=1)
+    plain, sharp = methods.records(stand, both, text_seed=1)
     assert fits == [1] and (plain["w"], sharp["w"]) == (1.0, 0.8)
     assert plain["truth_ratio"]["forget"] != sharp["truth_ratio"]["forget"]
     names = [results.write_run(tmp_path, run).name for run in (plain, sharp)]
