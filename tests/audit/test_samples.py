@@ -1,6 +1,7 @@
 """The sampler draws from the model's own distribution, whatever its samples share on the way."""
 
 import copy
+from itertools import combinations
 
 import pytest
 import torch
@@ -36,6 +37,22 @@ def test_top_p_keeps_the_fewest_tokens_that_hold_it():
     token = draw(logits, torch.zeros(20_000, dtype=torch.long), 0.7, torch.Generator().manual_seed(0))
     share = torch.bincount(token, minlength=4) / len(token)
     assert share.numpy() == pytest.approx([0.625, 0.375, 0, 0], abs=0.01)
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+def test_a_nucleus_is_the_smallest_likeliest_set_of_all(top_p):
+    """Every set of tokens is tried; within the best one the shares are those of the softmax. Each state has its own."""
+    logits = 2 * torch.randn(3, 7, generator=torch.Generator().manual_seed(7))
+    state = torch.arange(3).repeat(20_000)
+    token = draw(logits, state, top_p, torch.Generator().manual_seed(0))
+    for number, p in enumerate(logits.softmax(-1).tolist()):
+        sets = [s for size in range(1, 8) for s in combinations(range(7), size) if sum(p[y] for y in s) >= top_p]
+        nucleus = max(sets or [range(7)], key=lambda s: (-len(s), sum(p[y] for y in s)))
+        total = sum(p[y] for y in nucleus)
+        share = torch.bincount(token[state == number], minlength=7) / 20_000
+        expected = [p[y] / total if y in nucleus else 0.0 for y in range(7)]
+        assert share.tolist() == pytest.approx(expected, abs=0.012)
+        assert all(share[y] == 0 for y in range(7) if y not in nucleus)
 
 
 @pytest.mark.parametrize("tilted", [False, True])

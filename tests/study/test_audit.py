@@ -58,7 +58,9 @@ def test_a_nucleus_is_drawn_beside_the_whole_distribution(stand, monkeypatch):
     monkeypatch.setattr(run, "writings", writings)
     [both] = audit.audit_method(stand, "Original", sampling=audit.Sampling(samples=4, nucleus=0.5), **options)
     leak, further = both["leak"][:3], both["leak"][3:]
-    assert leak == plain["leak"] and {**both, "leak": []} == {**plain, "leak": []}
+    assert leak == plain["leak"]
+    changed = {name for name in both if both[name] != plain[name]}
+    assert changed <= {"leak", "seconds"}
     assert [(each["k"], each["top_p"]) for each in further] == [(1, 0.5), (2, 0.5), (4, 0.5)]
     assert [each["value"] for each in further] != [each["value"] for each in leak]
 
