@@ -109,7 +109,8 @@ def _ordered(table: pd.DataFrame) -> pd.DataFrame:
         "split": {name: n for n, name in enumerate(SPLITS)},
         "method": {name: n for n, name in enumerate(METHODS)},
     }
+    last = table.columns.get_loc("k" if "k" in table else "w")
     return table.sort_values(
-        list(table.columns[: table.columns.get_loc("w") + 1]) + (["k"] if "k" in table else []),
+        list(table.columns[: last + 1]),
         key=lambda column: column.map(places[column.name]) if column.name in places else column,
     ).reset_index(drop=True)
