@@ -42,10 +42,10 @@ def subject(study: Study, method: str, seed: int, hyper: Mapping[str, Any], T: f
         raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
     if method == "Original":
         return Subject(method, 0, study.identity["full"])
+    if method == "Retrained" and seed == 0:
+        return Subject(method, 0, study.identity[retain_of(study.split)])
     if method == "Retrained":
-        name = retain_of(study.split)
-        key = study.identity[name] if seed == 0 else model_identity(retrained(study, seed))
-        return Subject(method, seed, key if seed == 0 else content_key([key, study.load_options]))
+        return Subject(method, seed, content_key([model_identity(retrained(study, seed)), study.load_options]))
     key = unlearned_key(study, method, hyper, seed)
     if method != "T3":
         return Subject(method, seed, key, hyper)
@@ -57,9 +57,11 @@ def subject(study: Study, method: str, seed: int, hyper: Mapping[str, Any], T: f
 def retrained(study: Study, seed: int) -> str:
     """Folder or Hub id of the split's retain base of a seed; 0 is the reference, others are trained when missing."""
     name = retain_of(study.split)
-    if seed and study.stage is None:
+    if seed == 0:
+        return study.models[name]
+    if study.stage is None:
         raise UserError("Retrained needs a stage that trains its own bases; it cannot be made for given models")
-    return str(bases.ensure_base(study.stage, name, seed=seed)) if seed and study.stage else study.models[name]
+    return str(bases.ensure_base(study.stage, name, seed=seed))
 
 
 def load(study: Study, subjects: Sequence[Subject]) -> Asked:
