@@ -61,11 +61,10 @@ class Sampling:
 
     def writers(self, models: Sequence[Subject], tuned: Dials | None) -> list[Subject]:
         """Which of the models write: of those that a method trained the seeds, of T3 also the dials."""
-        every = [(each.T, each.w) for each in models if each.T is not None]
-        dials = (self.dials or (min(every), tuned, max(every))) if every else ((None, None),)
-        trained = [each for each in models if each.hyper is not None]
-        some = {each.key for each in trained if self.seeds is None or each.seed in self.seeds}
-        return [each for each in models if each.hyper is None or each.key in some and (each.T, each.w) in dials]
+        every = [(each.T, each.w) for each in models]  # (None, None) of any method but T3
+        dials = self.dials or (min(every), tuned, max(every)) if tuned else every
+        some = [each for each in models if self.seeds is None or each.seed in self.seeds]
+        return [each for each in models if each.hyper is None or each in some and (each.T, each.w) in dials]
 
 
 def audit_method(
@@ -151,23 +150,22 @@ def _audited(
     membership = _answers(there, members, run.likelihoods, unseen, progress)
     shown = membership if there is study else _answers(study, models, run.likelihoods, forget, progress)
     written = _answers(study, writers, run.writings, questions, progress, **how)
-    further = {}
-    if sampling.nucleus < 1:
-        further = _answers(study, writers, run.draws, questions, progress, **draws | {"top_p": sampling.nucleus})
+    nucleus = draws | {"top_p": sampling.nucleus}
+    further = _answers(study, writers, run.draws, questions, progress, **nucleus) if sampling.nucleus < 1 else {}
     asked: dict[str, Any] = {name: len(rows) for name, rows in unseen.items()} | {"written": len(questions)} | how
     for model, member in zip(models, members):
-        answers = [part[model.key] for part in (shown, written, further) if model.key in part]
+        known, texts, more = shown[model.key], written.get(model.key), further.get(model.key)
         losses = {name: answer["losses"] for name, answer in membership[member.key]["scores"].items()}
         audit = measures(
-            answers[0]["scores"]["forget"],
+            known["scores"]["forget"],
             why if isinstance(why, str) else losses,
-            answers[1]["scores"] if len(answers) > 1 else NOT_SAMPLED,
+            texts["scores"] if texts else NOT_SAMPLED,
         )
-        for answer in answers[2:]:
-            audit["leak"] += [each | {"top_p": sampling.nucleus} for each in leak_at_k(answer["scores"]["samples"])]
+        if more:
+            audit["leak"] += [each | {"top_p": sampling.nucleus} for each in leak_at_k(more["scores"]["samples"])]
         record = record_of(study, model, None) | {"status": "ok", "metrics": audit.pop("values"), "asked": asked}
-        record["seconds"] = record["seconds"] | {"evaluate": sum(answer["seconds"] for answer in answers)}
-        yield record | audit
+        seconds = sum(answer["seconds"] for answer in (known, texts, more) if answer)
+        yield record | audit | {"seconds": record["seconds"] | {"evaluate": seconds}}
 
 
 def _answers(
