@@ -160,3 +160,16 @@ def test_too_few_tokens_mean_nothing(model):
 def test_bad_settings_are_refused(options, model):
     with pytest.raises(UserError, match="must be at least 1"):
         bench_model.decode_timings(model, **options)
+
+
+def test_scale_is_measured_once_and_by_arithmetic_at_larger_shapes(monkeypatch):
+    seconds = {0: (1.0, 1.0), 1: (1.1, 1.1), 64: (2.0, 2.0)}
+    found = {n: timing.Timing(value, value) for n, value in seconds.items()}
+    monkeypatch.setattr(bench_model, "decode_timings", lambda *args, **kwargs: found)
+    table = bench_model.scale(random_model("tiny"), "tiny", 2, heads=(1, 64)).set_index(["shape", "heads", "how"])
+    assert table.overhead["tiny", 1, "measured"] == pytest.approx(10)
+    assert table.overhead["tiny", 64, "measured"] == pytest.approx(100)
+    one = table.overhead["llama-3.1-8b", 1, "bytes of weights"]
+    assert one == pytest.approx(100 * 4 * 2_647_040 / 15.0e9, rel=0.01)
+    assert table.overhead["llama-3.1-8b", 1000, "bytes of weights"] == pytest.approx(1000 * one)
+    assert table.overhead["llama-3.1-70b", 1, "bytes of weights"] < one / 8

@@ -126,6 +126,15 @@ def test_the_table_is_printed_and_written(tmp_path, monkeypatch, capsys):
     assert kept["rows"][1]["note"] == "of one run" and kept["provenance"]["versions"]["torch"]
 
 
+def test_synthetic_rows_have_the_ratio_to_scikit_learn(monkeypatch):
+    monkeypatch.setattr(sheet.experiments, "V_F", (1.0,))
+    monkeypatch.setattr(sheet.experiments, "N", (25,))
+    rows = sheet.synthetic_rows(4)
+    assert [entry["unit"] for entry in rows] == ["s", "s", "s", "×"]
+    ours, theirs = (min(entry["median"], entry["busy"]) for entry in rows[1:3])
+    assert rows[3]["median"] == pytest.approx(theirs / ours) and ours > 0
+
+
 def test_what_the_table_asks_and_the_shapes_it_falls_back_to(monkeypatch):
     """All groups in their order, none measured for long: the measuring functions have tests of their own."""
     called = []

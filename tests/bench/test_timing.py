@@ -5,6 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from t3lib.bench import cost, timing
+from t3lib.bench import head as bench_head
+from t3lib.report import plots_cost
 
 
 @pytest.fixture
@@ -67,3 +69,11 @@ def test_ceilings_are_the_best_of_several(clock, monkeypatch):
     monkeypatch.setattr(timing, "timed", lambda work, **_: [work(), next(found)][1])
     machine = timing.ceilings(size=8)
     assert machine == (2 * 8**3 / 1, 4 * 8 * 8 * 32 / 4)
+
+
+def test_every_measurement_of_the_figures_can_be_told_from_the_others():
+    """The same thing is measured at several sizes: of the head and of the base."""
+    head = [bench_head.HeadShape(pairs=pairs).name for pairs in (200, 400)]
+    rows = timing.frame_of([timing.row("fit", size, 1.0, "s") for size in (*head, "tiny", "58m")])
+    names = plots_cost.labels(rows)
+    assert names == ["fit  [200 + 200 rows]", "fit  [400 + 400 rows]", "fit  [tiny]", "fit  [58m]"]
