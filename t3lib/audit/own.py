@@ -38,19 +38,6 @@ HOLD_OUT = 0.2
 FEWEST = 5  # rows of a set below which none is held out
 
 
-class Clock:
-    """Seconds of named parts, one after the other."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-        self._last = time.perf_counter()
-
-    def __call__(self, part: str) -> None:
-        now = time.perf_counter()
-        self.seconds[part] = self.seconds.get(part, 0.0) + now - self._last
-        self._last = now
-
-
 def unlearn(
     model: PreTrainedModel,
     tokenizer: Any,
@@ -89,18 +76,18 @@ def unlearn(
         "forget": forget, "retain": retain, "holdout_forget": holdout_forget, "holdout_retain": holdout_retain,
         "other": other, "unseen": unseen,
     }).values()  # fmt: skip
-    base, clock = plain_base(model), Clock()
+    base, ended = plain_base(model), {"": time.perf_counter()}  # when each part ended
     common: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
     fit, held, sets = hold_out(forget, retain, holdout_forget, holdout_retain, seed)
     [(known, _)] = measure(base, tokenizer, {"forget": drawn(forget)}, **common)
     if not choice.knows(known["forget"]):
         warnings.warn(f"{choice.nothing_to_forget(known['forget'])} Try: {choice.OTHER_FORM}.", stacklevel=2)
-    clock("before")
+    ended["before"] = time.perf_counter()
     features = extract_features(base, tokenizer, forget, retain, cache=cache, **common)
     fitted, unfitted = (subset(features, fit), subset(features, held)) if held else (features, None)
     if holdout_forget and holdout_retain:
         unfitted = extract_features(base, tokenizer, holdout_forget, holdout_retain, **common)
-    clock("features")
+    ended["features"] = time.perf_counter()
 
     settings = OWN_ROWS | settings | {"seed": seed}
     per_epoch = steps_per_epoch(len(forget), settings["batch_size"])
@@ -114,22 +101,22 @@ def unlearn(
     trials, heads = search(base, tokenizer, fitted, sets, settings, rates, **common)
     best = choice.choose_rate(trials)
     trial = heads[[entry["lr"] for entry in trials].index(best["lr"])]
-    clock("search")
+    ended["search"] = time.perf_counter()
     head = trial
     if held:
         [head] = fit_heads(features, [settings | {"lr": best["lr"]}], vocab_size=vocabulary(base), progress=progress)
-    clock("fit")
+    ended["fit"] = time.perf_counter()
 
     evidence = choose(base, tokenizer, (trial, sets), (head, whole), drawn(unseen), wanted, **common)
     head.temperature, head.w = evidence["T"], evidence["w"]
-    clock("choice")
+    ended["choice"] = time.perf_counter()
     head.info |= artefact.base_identity(base)
     head.info |= {"tokenizer_hash": artefact.tokenizer_hash(tokenizer), "n_forget": len(forget)}
     head.info |= {"n_retain": len(retain), "answer_tokens": len(features.y)}
     head.info |= artefact.prompt_form(tokenizer, [*forget, *retain])
     unlearned = T3ForCausalLM(base, head.to(base.device), head.temperature, allow_sharpening=allow_sharpening)
     report = assess(unlearned, tokenizer, forget, retain, other=other, seed=seed, **common)
-    clock("report")
+    ended["report"] = time.perf_counter()
     report["choice"] = {name: evidence[name] for name in ("T", "w", "reason", "division")}
     report["search"] = {"trials": trials, "lr": best["lr"], "steps": epochs * per_epoch}
     report["separation"] = {"fitted": separation(head, features), "held_out": unfitted and separation(trial, unfitted)}
@@ -137,7 +124,7 @@ def unlearn(
     report["rows"] |= counts
     report["verdict"] = choice.verdict(report["after"], report["before"], evidence["at"], evidence["before"])
     report["head"] = {"parameters": head.num_parameters, "bytes": 4 * head.num_parameters, "rank": head.rank}
-    report["seconds"] = clock.seconds
+    report["seconds"] = dict(zip(list(ended)[1:], np.diff(list(ended.values())).tolist()))
     head.info["metrics"] = headline(report)
     unlearned.report = report  # type: ignore[assignment]
     return unlearned

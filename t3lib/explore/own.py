@@ -11,24 +11,17 @@ from t3lib.sampler import T3ForCausalLM
 from t3lib.tofu import Row
 
 
-def answers(
-    model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row], temperatures: Sequence[float]
-) -> dict[float, list[str]]:
-    """The greedy answer to every row's question at every T, for a model with one head: {T: [text, …]}."""
-    tilts = [(model.heads[0], T) for T in temperatures]
-    pairs = measure(model.base, tokenizer, {"rows": rows}, tilts, progress=False)
-    return {T: texts["rows"] for T, (_, texts) in zip(temperatures, pairs)}
-
-
 def slider(
     model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row], labels: Sequence[str], start: float
 ) -> tuple[ipywidgets.SelectionSlider, ipywidgets.VBox]:
-    """A slider over T and, below it, each row's question, truth and answer; the answers are written beforehand.
+    """A slider over T and, below it, each row's question, truth and greedy answer, which are written beforehand.
 
-    labels: what each row is, "to forget" or "to keep". Returns the slider and the panel that holds it.
+    model: with one head. labels: what each row is, "to forget" or "to keep". Returns the slider and the panel.
     """
     steps = sorted({1 + 0.5 * step for step in range(11)} | {start})
-    texts = answers(model, tokenizer, rows, steps)
+    tilts = [(model.heads[0], T) for T in steps]
+    answers = measure(model.base, tokenizer, {"rows": rows}, tilts, progress=False)
+    texts = {T: written["rows"] for T, (_, written) in zip(steps, answers)}
     handle = ipywidgets.SelectionSlider(options=[(f"{T:g}", T) for T in steps], value=start, description="T")
     page = ipywidgets.HTML()
 
