@@ -275,7 +275,3 @@ def page(args: argparse.Namespace) -> None:
     if not (args.folder / "runs").is_dir():
         raise UserError(f"{args.folder}: no folder of results, for it holds no runs/")
     print(write(args.folder))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -33,6 +33,7 @@ from t3lib.study.tune import tune_profile
 from t3lib.world import bases
 
 OWN_ROWS = ("other", "unseen", "system")  # options that only own rows have
+FOR_OWN_ROWS = "is for own rows (--forget FILE --retain FILE)"
 ANSWER = 10_000  # characters of one line of `t3 generate`
 
 
@@ -54,13 +55,20 @@ def model_of(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
 
 def source_of(args: argparse.Namespace) -> tofu.Source:
     """Where the rows of --split come from: a folder, the Hub, or the built-in stage's own rows."""
-    builtin = args.model.startswith("builtin:")
-    if args.data in (None, "builtin"):
-        if not builtin:
-            raise UserError("--data is needed: hub, or a folder with TOFU's files")
+    if args.model.startswith("builtin:"):  # of a folder it knows only the authors that its stage chose
         return bases.rows(stage_for(args))
-    # A built-in model of a folder's stage knows only the authors that the stage chose.
-    return bases.rows(stage_for(args)) if builtin else args.data
+    if args.data in (None, "builtin"):
+        raise UserError("--data is needed: hub, or a folder with TOFU's files")
+    return args.data
+
+
+def under_heads(args: argparse.Namespace, base: Any, tokenizer: Any, heads: Sequence[T3Head], T: Any) -> T3ForCausalLM:
+    """The base under its heads, moved to where it is, at T or else the (first) head's own.
+
+    UserError for a head of another base or tokenizer.
+    """
+    placed = [head.to(base.device) for head in heads]
+    return T3ForCausalLM(base, placed, T, allow_sharpening=args.allow_sharpening, tokenizer=tokenizer)
 
 
 def unlearn(args: argparse.Namespace) -> int:
@@ -68,10 +76,8 @@ def unlearn(args: argparse.Namespace) -> int:
     if not args.forget and args.split is None:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
     check_out(args.out, empty=True)
-    asked_for = {
-        name: getattr(args, name) for name in (*vars(fit_settings({})), "temperature", "steps") if name in args
-    }
-    settings = {name: value for name, value in asked_for.items() if value is not None}
+    names = (*vars(fit_settings({})), "temperature", "steps")
+    settings = {name: value for name in names if (value := getattr(args, name, None)) is not None}
     if "epochs" in settings:
         settings.setdefault("warmup_epochs", settings["epochs"] / 4)
     how: dict[str, Any] = {"attention_mask": args.attention_mask, "allow_sharpening": args.allow_sharpening}
@@ -83,13 +89,9 @@ def unlearn(args: argparse.Namespace) -> int:
         rows.checked_sets(sets)
         fit = own.unlearn
     else:
-        refuse(
-            args,
-            ("steps", *OWN_ROWS, "holdout_forget", "holdout_retain"),
-            "is for own rows (--forget FILE --retain FILE)",
-        )
+        refuse(args, ("steps", *OWN_ROWS, "holdout_forget", "holdout_retain"), FOR_OWN_ROWS)
         if settings.get("temperature") == "auto":
-            raise UserError("--temperature auto is for own rows (--forget FILE --retain FILE)")
+            raise UserError(f"--temperature auto {FOR_OWN_ROWS}")
         source, how["split"] = source_of(args), args.split
         splits = {"forget": args.split, "retain": tofu.retain_of(args.split)}
         sets = {name: tofu.load_rows(source, split) for name, split in splits.items()}
@@ -194,10 +196,7 @@ def assess(args: argparse.Namespace) -> int:
     model, tokenizer = model_of(args, args.model)
     check_system(args.system, tokenizer)
     if heads:
-        for head in heads:
-            check_head(head, model, tokenizer)
-        T = args.temperature[0] if args.temperature else None
-        model = T3ForCausalLM(model, heads, T, allow_sharpening=args.allow_sharpening)
+        model = under_heads(args, model, tokenizer, heads, args.temperature and args.temperature[0])
     return write_report(evidence.assess(model, tokenizer, **sets, attention_mask=args.attention_mask), args.out)
 
 
@@ -207,46 +206,33 @@ def evaluate(args: argparse.Namespace) -> int:
         return assess(args)
     if args.split is None:
         raise UserError("--split is needed: forget01, forget05 or forget10; or own rows: --forget FILE --retain FILE")
-    refuse(args, (*OWN_ROWS, "holdout"), "is for own rows (--forget FILE --retain FILE)")
+    refuse(args, (*OWN_ROWS, "holdout"), FOR_OWN_ROWS)
     for name in ("truth_ratio", "max_new_tokens"):
         if getattr(args, name) is None:
             setattr(args, name, study.EVALUATION[name])
     wanted_rows = study.evaluation_rows(source_of(args), args.split)
     head = T3Head.from_pretrained(args.head) if args.head else None
     model, tokenizer = model_of(args, args.model)
+    tilts: list[Tilt] | None = None
+    if head is not None:
+        tilts = [(head, T) for T in args.temperature or [head.temperature]]
+        under_heads(args, model, tokenizer, [head], tilts[0][1])  # before anything is computed
     settings = {"attention_mask": args.attention_mask, "truth_ratio": args.truth_ratio}
     reference = reference_for(args, wanted_rows, settings)
-    settings |= {"max_new_tokens": args.max_new_tokens}
-    if head is None:
-        record = evaluation.evaluate(model, tokenizer, wanted_rows, reference=reference, **settings)
-    else:
-        check_head(head, model, tokenizer)
-        wanted = args.temperature or [head.temperature]
-        reports = evaluation.evaluate(
-            model, tokenizer, wanted_rows, tilts=[(head, T) for T in wanted], reference=reference, **settings
-        )
-        reports = [{"T": T, **record} for T, record in zip(wanted, reports)]
-        record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
+    settings |= {"max_new_tokens": args.max_new_tokens, "allow_sharpening": args.allow_sharpening}
+    report = evaluation.evaluate(model, tokenizer, wanted_rows, tilts=tilts, reference=reference, **settings)
+    reports = [report] if tilts is None else report
+    record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
     asked = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
-    plain = {name: str(value) if isinstance(value, Path) else value for name, value in asked.items()}
-    record["provenance"] = results.provenance(model=model, data=wanted_rows, parameters=plain)
+    record["provenance"] = results.provenance(model=model, data=wanted_rows, parameters=asked)
     write_json(args.out, record)
-    for line in record.get("by_temperature", [record]):
-        print(summary(line))
+    for each in reports:
+        print(summary(each))
     return 0
-
-
-def check_head(head: Any, model: Any, tokenizer: Any) -> None:
-    """Refuse a head of another base or tokenizer before anything is computed with it."""
-    embeddings = model.get_output_embeddings().weight
-    artefact.check_sizes(head, model.config.get_text_config().hidden_size, embeddings.shape[0])
-    artefact.check_tokenizer(head, tokenizer)
-    artefact.check_base(head, model)
 
 
 def summary(report: dict[str, Any]) -> str:
     """One line of the headline numbers."""
-
     names = ("forget_quality", "ks_statistic", "mu_rouge", "model_utility")
     fq, D, mu_rouge, mu = ("none" if report[name] is None else f"{report[name]:.4f}" for name in names)
     at = "" if report.get("T") is None else f"T={report['T']:g}: "
@@ -279,8 +265,9 @@ def audit(args: argparse.Namespace) -> None:
     model, tokenizer = model_of(args, args.model)
     tilts: list[Tilt] = [(None, 1.0)]
     if head is not None:
-        check_head(head, model, tokenizer)
-        tilts.append((head, head.temperature if args.temperature is None else args.temperature))
+        T = head.temperature if args.temperature is None else args.temperature
+        under_heads(args, model, tokenizer, [head], T)
+        tilts.append((head, T))
     found = run.audit_rows(model, tokenizer, sets, tilts, samples=args.samples, ks=args.k or ())
     named = dict(zip(["before", "after"] if head else [""], found))
     asked_with = {"samples": args.samples, "temperature": tilts[-1][1] if head else None}
@@ -300,9 +287,7 @@ def generate(args: argparse.Namespace) -> None:
         raise UserError("an empty question")
     head = T3Head.from_pretrained(args.head)
     base, tokenizer = model_of(args, args.model)
-    check_head(head, base, tokenizer)
-    T = head.temperature if args.temperature is None else args.temperature
-    unlearned = T3ForCausalLM(base, head, temperature=T, allow_sharpening=args.allow_sharpening)
+    unlearned = under_heads(args, base, tokenizer, [head], args.temperature)
     check_system(args.system, tokenizer)
     system = artefact.system_of(head) if args.system is None else args.system
     artefact.check_prompt(head, tokenizer, [{"question": question, "system": system} for question in args.question])
@@ -311,7 +296,7 @@ def generate(args: argparse.Namespace) -> None:
     evaluation.check_room(context_length(base), max(map(len, prompts)), args.max_new_tokens)
     for question, ids in zip(args.question, prompts):
         print(f"Q          {printable(question, ANSWER)}")
-        for name, model in (("base", base), (f"T3 T={T:g}", unlearned)):
+        for name, model in (("base", base), (f"T3 T={unlearned.temperature:g}", unlearned)):
             text = answer(model, tokenizer, ids, args.max_new_tokens)
             print(f"{name:<10} {printable(text, ANSWER)}")
 

@@ -1,9 +1,8 @@
 """Model -> per-row records and TOFU's metrics: the only place that calls a model to score or to generate.
 
 `score` asks the model: rows become prompts and answers (`tofu`), the losses of every head and temperature come from one
-pass of the base (`likelihood`), texts are greedy (`greedy`). `numbers` turns that into truth ratios, Forget Quality and
-all else (`metrics`), so that a metric that changes asks no model again. `evaluate` does both; its result is the JSON of
-`t3 evaluate`; the caller adds provenance.
+pass of the base (`likelihood`), texts are greedy (`greedy`). `numbers` turns that into every metric (`metrics`): one
+that changes asks no model again. `evaluate` does both; its result is the JSON of `t3 evaluate` but for provenance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -88,8 +87,8 @@ def score(
     first = [row[0] for rows in encoded.values() for row in rows]
     if generate:
         check_room(limit, max(example.n_prompt for example in flat), max_new_tokens)
-    common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
-    common["tilts"] = chosen
+    common: dict[str, Any] = {"tilts": chosen, "pad_id": pad_id(tokenizer)}
+    common |= {"attention_mask": attention_mask, "progress": progress}
     budget = batch_tokens or default_batch_tokens(model)
     losses = within_memory(lambda size: answer_losses(model, flat, batch_tokens=size, **common), budget)
     texts: list[list[str]] = []
@@ -142,11 +141,11 @@ def numbers(
 
 
 def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening: bool) -> Tilt:
-    """The tilt with its temperature, by default the head's, once the head is known to fit the model."""
+    """The tilt with its temperature, by default the head's, once the head lies where the model is and fits it."""
     if T is None:
         T = 1.0 if head is None else head.temperature
     if head is not None:
-        T3ForCausalLM(model, head, T, allow_sharpening=allow_sharpening)
+        T3ForCausalLM(model, head.to(model.device), T, allow_sharpening=allow_sharpening)
     return head, check_temperature(T, allow_sharpening=allow_sharpening)
 
 
@@ -188,10 +187,8 @@ def check_room(limit: int | None, prompt: int, max_new_tokens: int) -> None:
     if max_new_tokens < 1:
         raise UserError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
     if limit is not None and prompt + max_new_tokens > limit:
-        raise UserError(
-            f"a prompt of {prompt} tokens and {max_new_tokens} new ones exceed the model's context of {limit}: "
-            f"lower --max-new-tokens"
-        )
+        size = f"a prompt of {prompt} tokens and {max_new_tokens} new ones"
+        raise UserError(f"{size} exceed the model's context of {limit}: lower --max-new-tokens")
 
 
 def _reference_ratios(
@@ -202,9 +199,8 @@ def _reference_ratios(
     if isinstance(reference, Mapping):
         parts = {name: reference.get(name) or {} for name in ("truth_ratio", "rows", "settings")}
         if not all(isinstance(part, Mapping) for part in parts.values()) or "forget" not in parts["truth_ratio"]:
-            raise UserError(
-                "the reference holds no truth_ratio of forget rows: give a JSON file written by t3 evaluate"
-            )
+            advice = "give a JSON file written by t3 evaluate"
+            raise UserError(f"the reference holds no truth_ratio of forget rows: {advice}")
         if (theirs := parts["rows"].get("forget")) is not None and theirs != keys.get("forget"):
             raise UserError("the reference was evaluated on other forget rows: evaluate it on this split and data")
         for name in ("attention_mask", "truth_ratio"):

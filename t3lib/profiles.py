@@ -6,7 +6,7 @@ fixed vocabularies, so that none can leave its folder. Tuned values of `tuned/NA
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -114,17 +114,9 @@ def tuned_path(profile: str | Path) -> Path:
     return path.parent / "tuned" / f"{path.stem}.yaml"
 
 
-def override(
-    profile: Profile,
-    *,
-    data: str | None = None,
-    methods: Sequence[str] | None = None,
-    splits: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-) -> Profile:
-    """The profile with the command line's data, methods, splits and seeds, checked like the file's own."""
-    wanted = {"data": data, "methods": methods, "splits": splits, "seeds": seeds}
-    return check(profile | {key: value for key, value in wanted.items() if value is not None}, "command line")
+def override(profile: Profile, **changes: Any) -> Profile:
+    """The profile with those of the command line's values that are not None, checked like the file's own."""
+    return check(profile | {key: value for key, value in changes.items() if value is not None}, "command line")
 
 
 def check(profile: Mapping[str, Any], where: str, schema: type[BaseModel] = Schema) -> Profile:

@@ -11,6 +11,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
 from t3lib import cli, commands
 from t3lib.audit import own
@@ -241,12 +242,8 @@ def test_settings_beyond_reason_are_refused_at_once(place, tmp_path, capsys):
     ],
 )
 def test_a_bad_question_is_one_line_before_anything_is_answered(place, tmp_path, more, said, capsys, monkeypatch):
-    from t3lib import commands
-    from t3lib.head import T3Head
-
     vocabulary = json.loads((place / "model" / "config.json").read_text())["vocab_size"]
     T3Head(32, vocabulary, 4).save_pretrained(tmp_path / "head")
-    monkeypatch.setattr(commands, "check_head", lambda *_: None)
     assert cli.main(["generate", "--model", str(place / "model"), "--head", str(tmp_path / "head"), *more]) == 2
     out, err = capsys.readouterr()
     assert said in err.splitlines()[-1] and "Traceback" not in err and not out, (out, err)  # above: the loading bar
@@ -267,9 +264,41 @@ def test_forget_rows_that_are_also_retained_are_refused(place, tmp_path, capsys)
     assert "also retain row" in capsys.readouterr().err and not (tmp_path / "head").exists()
 
 
-def test_a_head_of_another_size_is_refused(place, tmp_path, capsys):
-    from t3lib.head import T3Head
+def test_a_head_goes_where_the_base_is(place, tmp_path, capsys, monkeypatch):
+    """A head is loaded on the CPU; where the base is on a GPU, it would be refused there."""
+    T3Head(32, json.loads((place / "model" / "config.json").read_text())["vocab_size"], 4).save_pretrained(tmp_path)
+    moved: list[torch.device] = []
+    monkeypatch.setattr(T3Head, "to", lambda head, device: moved.append(device) or head)
+    monkeypatch.setattr(commands, "answer", lambda *_: "")
+    argv = ["generate", "--model", str(place / "model"), "--head", str(tmp_path), "--device", "cpu", "Who?"]
+    assert cli.main(argv) == 0 and moved == [torch.device("cpu")]
 
+
+def test_evaluate_at_several_temperatures_also_below_1_where_that_is_allowed(place, tmp_path, capsys, monkeypatch):
+    T3Head(32, json.loads((place / "model" / "config.json").read_text())["vocab_size"], 4).save_pretrained(tmp_path)
+    row = {"question": "Who?", "answer": "Ada.", "perturbed_answer": ["Bob.", "Cy."]}
+    monkeypatch.setattr(commands.study, "evaluation_rows", lambda *_: {"ra": [row]})
+    argv = [
+        "evaluate",
+        "--model",
+        str(place / "model"),
+        "--head",
+        str(tmp_path),
+        "--split",
+        "forget10",
+        "--data",
+        "hub",
+    ]
+    argv += ["--split", "forget10", "--temperature", "0.5,2", "--max-new-tokens", "2"]
+    argv += ["--out", str(tmp_path / "report.json")]
+    assert cli.main(argv) == 2 and "--allow-sharpening" in capsys.readouterr().err
+    assert cli.main([*argv, "--allow-sharpening"]) == 0
+    reports = json.loads((tmp_path / "report.json").read_text())["by_temperature"]
+    assert [report["T"] for report in reports] == [0.5, 2.0] and reports[0]["components"]["ra_prob"] is not None
+    assert [line.split(":")[0] for line in capsys.readouterr().out.splitlines()] == ["T=0.5", "T=2"]
+
+
+def test_a_head_of_another_size_is_refused(place, tmp_path, capsys):
     T3Head(16, 999, 4).save_pretrained(tmp_path / "other")
     argv = ["generate", "--model", str(place / "model"), "--head", str(tmp_path / "other"), "Who?"]
     assert cli.main(argv) == 2

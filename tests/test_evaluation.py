@@ -221,6 +221,14 @@ def test_drafts_are_kept_up_to_the_first_other_choice(tiny_model, tokenizer, pro
         assert answer[: len(prefix)] == prefix
 
 
+def test_a_head_goes_where_the_model_is(tiny_model, tokenizer, data, heads, monkeypatch):
+    """A head that was loaded lies on the CPU; the study's base may be on a GPU."""
+    moved = []
+    monkeypatch.setattr(T3Head, "to", lambda head, device: moved.append((head, device)) or head)
+    evaluate(tiny_model, tokenizer, {"ra": data["ra"]}, tilts=[(heads[0], 2.0)], generate=False, **QUIET)
+    assert moved == [(heads[0], tiny_model.device)]
+
+
 def test_evaluate_is_the_metrics_of_the_losses_and_texts(tiny_model, tokenizer, data):
     result = evaluate(tiny_model, tokenizer, data, **OPTIONS)
     row = data["forget"][2]
