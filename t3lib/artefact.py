@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import safetensors
 import safetensors.torch
@@ -30,19 +30,14 @@ from t3lib.files import atomic_write, content_key, model_identity, read_json, sh
 from t3lib.models import HUB_SECONDS
 from t3lib.tofu import SYSTEM, Row
 
+if TYPE_CHECKING:
+    from t3lib.head import T3Head
+
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
 SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
 DTYPES = ("F32", "BF16", "F16", "F64")  # as safetensors calls them
 BASE_KEYS = ("base_identity", "base_revision", "base_model")  # the first that two sides record says whether they agree
-
-
-class Head(Protocol):
-    """What the checks below read of a head."""
-
-    hidden_size: int
-    vocab_size: int
-    info: dict[str, Any]
 
 
 # on disk --------------------------------------------------------------------------------------------------------------
@@ -51,8 +46,8 @@ class Head(Protocol):
 def save(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor], *, overwrite: bool = True) -> None:
     """Write the three files, config.json last: it names the checksum of the weights it belongs to.
 
-    One save at a time: of several at once the last is kept, whole. With overwrite=False a folder that holds anything by
-    then is a UserError, as are settings that are not plain JSON.
+    One save at a time: of several at once the last is kept, whole. UserError for settings that are not plain JSON, and
+    with overwrite=False for a folder that holds anything by then.
     """
     content = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     checksum = hashlib.sha256(content).hexdigest()
@@ -115,10 +110,8 @@ def _download(name: str, *, local_files_only: bool = False, **download: Any) -> 
         except Exception:  # whatever its HTTP library raises
             local_files_only, reason = True, "the Hub cannot be reached"
     try:
-        files = [
-            hf_hub_download(name, file, local_files_only=local_files_only, **download) for file in (CONFIG, WEIGHTS)
-        ]
-        return [Path(file) for file in files]
+        download["local_files_only"] = local_files_only
+        return [Path(hf_hub_download(name, file, **download)) for file in (CONFIG, WEIGHTS)]
     except (HfHubHTTPError, HFValidationError, EntryNotFoundError, LocalEntryNotFoundError, OSError) as error:
         reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"no head at {name}: not a folder here, and not on the Hub ({reason})") from None
@@ -134,8 +127,7 @@ def _read(config: Path, weights: Path) -> tuple[dict[str, Any], dict[str, Tensor
         raise UserError(f"{config}: 'info' must be a JSON object")
     try:
         if settings.pop("sha256", None) != sha256_file(weights):
-            reason = "truncated, altered or of another save (its checksum is not config.json's)"
-            raise UserError(f"{weights}: {reason}")
+            raise UserError(f"{weights}: truncated, altered or of another save (its checksum is not config.json's)")
         with safetensors.safe_open(weights, framework="pt") as file:
             return settings, {name: _tensor(file, name, settings, where) for name in SHAPES}, where
     except (safetensors.SafetensorError, OSError) as error:
@@ -147,8 +139,7 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
     shape = [settings.get(size) for size in SHAPES[name]]
     saved = file.get_slice(name) if name in set(file.keys()) else None
     if saved is None or saved.get_shape() != shape:  # before anything of these sizes is allocated
-        reason = f"{name} should be {shape} by its config, found {saved and saved.get_shape()}"
-        raise UserError(f"{where}: {reason}")
+        raise UserError(f"{where}: {name} should be {shape} by its config, found {saved and saved.get_shape()}")
     if saved.get_dtype() not in DTYPES:
         raise UserError(f"{where}: {name} holds {saved.get_dtype()}, not one of {', '.join(DTYPES)}")
     tensor: Tensor = file.get_tensor(name)
@@ -166,9 +157,8 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def base_identity(model: nn.Module) -> dict[str, str | None]:
-    """{base_model, base_revision, base_identity} of a loaded base: its name, its Hub commit, and `model_identity`.
-
-    The identity is a folder's content or the Hub commit; None for a model that was made in memory.
+    """{base_model, base_revision, base_identity} of a loaded base: its name, its Hub commit and its `model_identity`,
+    each None where it has none, as a model made in memory.
     """
     config: Any = model.config
     name = getattr(config, "name_or_path", "") or None
@@ -186,21 +176,20 @@ def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict
     chats = [row for row in rows if not row.get("raw")]
     if not chats or tokenizer.chat_template is None:
         return {"chat_template": "none", "system": None}
-    first = (row["question"][0] if not isinstance(row["question"], str) else {} for row in chats)
-    texts = [
-        turn["content"] if turn.get("role") == "system" else row.get("system", SYSTEM)
-        for row, turn in zip(chats, first)
-    ]
-    return {"chat_template": content_key(tokenizer.chat_template), "system": Counter(texts).most_common(1)[0][0]}
+    texts: Counter[str] = Counter()
+    for row in chats:
+        turn = {} if isinstance(row["question"], str) else row["question"][0]
+        texts[turn["content"] if turn.get("role") == "system" else row.get("system", SYSTEM)] += 1
+    return {"chat_template": content_key(tokenizer.chat_template), "system": texts.most_common(1)[0][0]}
 
 
-def system_of(head: Head) -> str:
+def system_of(head: "T3Head") -> str:
     """The system text that a head records, else the one that is used everywhere."""
     system = head.info.get("system")
     return system if isinstance(system, str) else SYSTEM
 
 
-def check_prompt(head: Head, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> None:
+def check_prompt(head: "T3Head", tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> None:
     """Warn when the head records another chat template, or another system text, than these rows are asked with."""
     present = prompt_form(tokenizer, rows)
     for key, what in (("chat_template", "chat template"), ("system", "system text")):
@@ -211,7 +200,7 @@ def check_prompt(head: Head, tokenizer: PreTrainedTokenizerBase, rows: Sequence[
             return
 
 
-def check_sizes(head: Head, hidden_size: int, vocab_size: int) -> None:
+def check_sizes(head: "T3Head", hidden_size: int, vocab_size: int) -> None:
     """UserError unless the head was made for this hidden size and this vocabulary (rows of the output embedding)."""
     if head.hidden_size != hidden_size:
         raise UserError(f"the head is for hidden size {head.hidden_size}, the base model has {hidden_size}")
@@ -222,16 +211,15 @@ def check_sizes(head: Head, hidden_size: int, vocab_size: int) -> None:
         )
 
 
-def check_tokenizer(head: Head, tokenizer: PreTrainedTokenizerBase) -> None:
+def check_tokenizer(head: "T3Head", tokenizer: PreTrainedTokenizerBase) -> None:
     """UserError when the head records another tokenizer's hash."""
     recorded = head.info.get("tokenizer_hash")
     if recorded is not None and recorded != (present := tokenizer_hash(tokenizer)):
-        raise UserError(
-            f"the head was trained with another tokenizer (hash {printable(recorded, 40)}, this one {present})"
-        )
+        hashes = f"hash {printable(recorded, 40)}, this one {present}"
+        raise UserError(f"the head was trained with another tokenizer ({hashes})")
 
 
-def check_base(head: Head, model: nn.Module) -> None:
+def check_base(head: "T3Head", model: nn.Module) -> None:
     """Warn when the head records another base, or another state of it, than the one loaded.
 
     Reads every byte of the base's folder (once in a process), but only for a head that records a base.
@@ -239,22 +227,18 @@ def check_base(head: Head, model: nn.Module) -> None:
     if not any(head.info.get(key) for key in BASE_KEYS):
         return
     present = base_identity(model)
-    key = _differing(head.info, present)
-    if key:
-        trained, loaded = (
-            f"{printable(info.get('base_model'))} ({key} {printable(info[key])})" for info in (head.info, present)
-        )
-        warnings.warn(
-            f"the head was trained on {trained}, the base is {loaded}: unlearning may fail silently", stacklevel=3
-        )
+    if key := _differing(head.info, present):
+        both = (head.info, present)
+        trained, loaded = (f"{printable(info.get('base_model'))} ({key} {printable(info[key])})" for info in both)
+        message = f"the head was trained on {trained}, the base is {loaded}: unlearning may fail silently"
+        warnings.warn(message, stacklevel=3)
 
 
-def check_same_base(heads: Iterable[Head]) -> None:
+def check_same_base(heads: Iterable["T3Head"]) -> None:
     """UserError when two heads record different bases: their log f must not be added."""
     first, *others = (head.info for head in heads)
     for other in others:
-        key = _differing(first, other) or _differing(first, other, ["tokenizer_hash"])
-        if key:
+        if key := _differing(first, other) or _differing(first, other, ["tokenizer_hash"]):
             values = f"{printable(first[key], 60)} and {printable(other[key], 60)}"
             raise UserError(f"these heads were trained for different bases ({key} {values})")
 
@@ -272,31 +256,13 @@ def _differing(one: Mapping[str, Any], other: Mapping[str, Any], keys: Iterable[
 
 def model_card(settings: Mapping[str, Any]) -> str:
     """The README.md of a head: whose it is, how it was made, what it scores, how to load it."""
-    info = settings["info"]
-    name = info.get("base_model")
-    facts = {
-        "Base model": name,
-        "Base revision": info.get("base_revision") or info.get("base_identity"),
-        "Tokenizer (hash of its vocabulary)": info.get("tokenizer_hash"),
-        "Chat template (digest)": info.get("chat_template"),
-        "System text": info.get("system"),
-        "Split": info.get("split"),
-        "Seed": info.get("seed"),
-        "Temperature T": settings["temperature"],
-        "Rank h": settings["rank"],
-        "Hidden size d, vocabulary": f"{settings['hidden_size']}, {settings['vocab_size']}",
-        "Prior": settings["prior"]
-        + (f" (gamma {settings['gamma']}, mu {settings['mu']})" if settings["gamma"] else ""),
-    }
-    tables = {title: info.get(title.lower()) or {} for title in ("Hyperparameters", "Metrics")}
-    tables = {title: value if isinstance(value, Mapping) else {"": value} for title, value in tables.items()}
-    pages = Environment(
-        loader=PackageLoader("t3lib"), autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-    )
+    whitespace: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    pages = Environment(loader=PackageLoader("t3lib"), autoescape=True, **whitespace)
     pages.filters["cell"] = _cell
+    name = settings["info"].get("base_model")
     plain = isinstance(name, str) and re.fullmatch(r"[\w./~-]{1,200}", name)  # else it stands in the table alone
     page = pages.get_template("head_card.md.j2")
-    return page.render(facts=facts, tables=tables, base=name if plain else "", on_hub=plain and name[0] not in "/.~")
+    return page.render(settings, base=name if plain else "", on_hub=plain and name[0] not in "/.~")
 
 
 def _cell(value: Any) -> str:
