@@ -30,21 +30,23 @@ Importing `t3lib` imports neither torch nor transformers; public names load thei
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from t3lib._version import __version__
-from t3lib.errors import UserError
+from t3lib._version import __version__ as __version__
+from t3lib.errors import UserError as UserError
 
 if TYPE_CHECKING:
-    from t3lib import theory
-    from t3lib.audit.evidence import assess
-    from t3lib.audit.own import unlearn
-    from t3lib.baselines.losses import LOSSES
-    from t3lib.classifier import fit_head
-    from t3lib.evaluation import evaluate
-    from t3lib.features import Features, extract_features
-    from t3lib.head import T3Head
-    from t3lib.models import load_model
-    from t3lib.sampler import T3ForCausalLM, tilt
-    from t3lib.tofu import prompt
+    from t3lib import theory as theory
+    from t3lib.audit.evidence import assess as assess
+    from t3lib.audit.own import unlearn as unlearn
+    from t3lib.baselines.losses import LOSSES as LOSSES
+    from t3lib.classifier import fit_head as fit_head
+    from t3lib.evaluation import evaluate as evaluate
+    from t3lib.features import Features as Features
+    from t3lib.features import extract_features as extract_features
+    from t3lib.head import T3Head as T3Head
+    from t3lib.models import load_model as load_model
+    from t3lib.sampler import T3ForCausalLM as T3ForCausalLM
+    from t3lib.sampler import tilt as tilt
+    from t3lib.tofu import prompt as prompt
 
 _HOME = {  # no name of these may be a module of t3lib: importing the module would replace the function
     "T3Head": "t3lib.head",
@@ -61,23 +63,7 @@ _HOME = {  # no name of these may be a module of t3lib: importing the module wou
     "prompt": "t3lib.tofu",
 }
 
-__all__ = [
-    "LOSSES",
-    "Features",
-    "T3ForCausalLM",
-    "T3Head",
-    "UserError",
-    "__version__",
-    "assess",
-    "evaluate",
-    "extract_features",
-    "fit_head",
-    "load_model",
-    "prompt",
-    "theory",
-    "tilt",
-    "unlearn",
-]
+__all__ = ["UserError", "__version__", "theory", *_HOME]
 
 
 def __getattr__(name: str) -> Any:

@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, data_identity, model_identity, project_root, read_json, shipped
+from t3lib.files import atomic_write, data_identity, model_identity, project_root, read_json, shipped, write_json
 from t3lib.metrics import AUDIT, METRICS
 from t3lib.names import METHODS, SPLITS
 
@@ -38,9 +38,7 @@ _PACKAGES = ("t3lib", "torch", "transformers", "peft", "accelerate", "numpy", "s
 
 
 def run_name(method: str, split: str, T: float | None, seed: int, w: float | None = None) -> str:
-    """The file name of a run, without its ending: `NPO--forget10--Tnone--seed1`, `T3--forget10--T2.5--seed1`,
-    `T3--forget10--T4--w0.8--seed1`. w is named where it is not 1.
-    """
+    """The file name of a run, without its ending: `NPO--forget10--Tnone--seed1`, `T3--forget10--T4--w0.8--seed1`."""
     dials = "Tnone" if T is None else f"T{float(T):g}"
     return "--".join([method, split, dials, *([] if w in (None, 1) else [f"w{float(w):g}"]), f"seed{int(seed)}"])
 
@@ -167,14 +165,13 @@ def write_data(folder: str | Path, rows: Mapping[str, Iterable[Mapping[str, Any]
     """
     texts = {name: [{key: row[key] for key in ("question", "answer")} for row in part] for name, part in rows.items()}
     path = Path(folder) / "data.json"
-    with atomic_write(path) as handle:
-        handle.write(json.dumps(texts, ensure_ascii=False, indent=0) + "\n")
+    write_json(path, texts)
     return path
 
 
-def paper_table(number: int, folder: str | Path | None = None) -> pd.DataFrame:
+def paper_table(number: int) -> pd.DataFrame:
     """Table `number` (1 to 5) as the paper prints it, in the columns of our own table; not printed = empty."""
-    path = Path(folder or shipped("results/paper")) / f"table{number}.csv"
+    path = shipped("results/paper") / f"table{number}.csv"
     if not path.is_file():
         raise UserError(f"cannot read {path}: no such file")
     return pd.read_csv(path)

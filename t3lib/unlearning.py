@@ -25,19 +25,15 @@ def unlearn(
     attention_mask: str = "lengths",
     split: str | None = None,
     allow_sharpening: bool = False,
-    batch_tokens: int = 8192,
-    dtype: str | None = None,
     cache: str | Path | None = None,
-    device: str | None = None,
     progress: bool = True,
     **settings: Any,
 ) -> T3ForCausalLM:
     """Temper-Then-Tilt: fit a classifier head on features of the frozen base and tilt the tempered base with it.
 
     forget, retain: rows with question and answer. temperature: T (Eq. 5). Further settings (rank, lr, epochs,
-    weight_decay, decay, init_b, prior, epoch, seed, …) are those of `settings.FitSettings`. attention_mask,
-    batch_tokens, dtype, cache: see `features.extract_features`. device: where the head is fitted, by default where the
-    base is. split: a name recorded in the head. The base's weights are never changed.
+    weight_decay, decay, init_b, prior, epoch, seed, …) are those of `settings.FitSettings`. attention_mask, cache: see
+    `features.extract_features`. split: a name recorded in the head. The base's weights are never changed.
 
     UserError for an empty set, a row in both sets, an answer that tokenises to nothing (with its row), a setting out of
     range. The head's `info` records base, revision, tokenizer, split, seed, hyperparameters and the numbers of rows.
@@ -45,18 +41,9 @@ def unlearn(
     temperature = check_temperature(temperature, allow_sharpening=allow_sharpening)
     fit_settings(settings)  # before the features, which may take long
     base = plain_base(model)
-    features = extract_features(
-        base,
-        tokenizer,
-        forget,
-        retain,
-        attention_mask=attention_mask,
-        batch_tokens=batch_tokens,
-        dtype=dtype,
-        cache=cache,
-        progress=progress,
-    )
-    head = fit_head(features, vocab_size=vocabulary(base), device=device, progress=progress, **settings)
+    reading: dict[str, Any] = {"attention_mask": attention_mask, "cache": cache, "progress": progress}
+    features = extract_features(base, tokenizer, forget, retain, **reading)
+    head = fit_head(features, vocab_size=vocabulary(base), progress=progress, **settings)
     head.temperature = temperature
     head.info |= artefact.base_identity(base)
     head.info |= {"tokenizer_hash": artefact.tokenizer_hash(tokenizer), "split": split}

@@ -250,7 +250,7 @@ def test_data_for_the_page(tmp_path):
     assert set(fabricate_data()) == {"forget05", "forget10", "retain", "ra", "wf"}
 
 
-def test_paper_tables_are_found_and_a_missing_one_is_named(tmp_path):
+def test_paper_tables_are_found_and_a_missing_one_is_named():
     assert len(results.paper_table(2)) == 3 and (ROOT / "results/paper/table2.csv").is_file()
-    with pytest.raises(UserError, match="table1.csv"):
-        results.paper_table(1, tmp_path)
+    with pytest.raises(UserError, match="table9.csv"):
+        results.paper_table(9)
