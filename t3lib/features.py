@@ -9,7 +9,7 @@ beginning-of-sequence token included, and never y_t itself.
 The cache holds one folder a (model, rows, tokens, mask, dtype, code). While features are extracted it fills with
 shards, one safetensors file a batch, renamed into place: a killed run misses whole shards and the next one extracts
 only those. The whole is then x.bin, the bare numbers in the order of the rows, read through memory mapping: memory
-holds one batch of features, whatever the number of rows (beside the token ids, of which a row has a few dozen).
+holds one batch of features, whatever the number of rows.
 """
 
 import hashlib
@@ -17,6 +17,7 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -104,10 +105,7 @@ def extract_features(
     if batch_tokens < 1:
         raise UserError(f"batch_tokens must be at least 1, not {batch_tokens}")
     check_disjoint(forget_rows, retain_rows)
-    examples = [
-        *_encode(model, tokenizer, forget_rows, "forget"),
-        *_encode(model, tokenizer, retain_rows, "retain"),
-    ]
+    examples = _encode(model, tokenizer, forget_rows, "forget") + _encode(model, tokenizer, retain_rows, "retain")
     pad = pad_id(tokenizer)
     check_ids(model, (example.ids for example in examples), pad)
     stored = DTYPES[dtype] if dtype else torch.float32 if model.dtype == torch.float32 else torch.bfloat16
@@ -115,11 +113,8 @@ def extract_features(
     counts = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     shape = (int(starts[-1]), model.config.get_text_config().hidden_size)
-
-    def extract(rows: Sequence[int], keep: Keep) -> None:
-        read = _reader(model, examples, pad, attention_mask, stored)
-        _stream(read, [len(example.ids) for example in examples], rows, batch_tokens, keep, progress)
-
+    reading: dict[str, Any] = {"attention_mask": attention_mask, "batch_tokens": batch_tokens, "progress": progress}
+    extract = partial(_extract, model, examples, stored, pad=pad, **reading)
     if cache is None:
         x = torch.empty(shape, dtype=stored)
         extract(range(len(examples)), lambda rows, values: x.index_copy_(0, tokens_of(rows, starts), values))
@@ -148,43 +143,38 @@ def _encode(model: PreTrainedModel, tokenizer: Any, rows: Sequence[Row], name: s
     except UserError as error:
         raise UserError(f"{name} {error}") from None
     limit = context_length(model)
-    for number, example in enumerate(examples, 1):
-        if limit is not None and len(example.ids) > limit:
-            size = f"{len(example.ids)} tokens, more than the model's context of {limit}"
-            raise UserError(f"{name} row {number} has {size}")
+    for number, length in enumerate((len(example.ids) for example in examples), 1):
+        if limit is not None and length > limit:
+            raise UserError(f"{name} row {number} has {length} tokens, more than the model's context of {limit}")
     return examples
 
 
-def _reader(
-    model: PreTrainedModel, examples: Sequence[Example], pad: int, attention_mask: str, dtype: torch.dtype
-) -> Callable[[list[int]], Tensor]:
-    """A function from row numbers to their features, one row after the other: (tokens, d), in memory of the CPU."""
-    decoder = decoder_of(model)
+def _extract(
+    model: PreTrainedModel,
+    examples: Sequence[Example],
+    dtype: torch.dtype,
+    rows: Sequence[int],
+    keep: Keep,
+    *,
+    pad: int,
+    attention_mask: str,
+    batch_tokens: int,
+    progress: bool,
+) -> None:
+    """Read rows in length-sorted batches, longest first, handing each batch's features, on the CPU, to `keep`."""
+    decoder, lengths = decoder_of(model), [len(example.ids) for example in examples]
     device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[assignment]
+    left = dict.fromkeys(rows)
+    bar = progress_bar(total=sum(lengths[row] for row in rows), unit="tok", desc="features", show=progress)
 
     @torch.inference_mode()
     def read(rows: list[int]) -> Tensor:
-        batch = collate([examples[index] for index in rows], pad, attention_mask)
+        batch = collate([examples[row] for row in rows], pad, attention_mask)
         ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
         hidden = decoder(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
         pooled = prefix_mean(hidden, mask.to(hidden.device))[:, :-1]
         _, answer = shifted_labels(batch["labels"])
         return pooled[answer.to(pooled.device)].to("cpu", dtype)
-
-    return read
-
-
-def _stream(
-    read: Callable[[list[int]], Tensor],
-    lengths: Sequence[int],
-    rows: Sequence[int],
-    batch_tokens: int,
-    keep: Keep,
-    progress: bool,
-) -> None:
-    """Read rows in length-sorted batches, longest first, handing each batch's features to `keep`."""
-    left = dict.fromkeys(rows)
-    bar = progress_bar(total=sum(lengths[row] for row in rows), unit="tok", desc="features", show=progress)
 
     def read_what_is_left(batch_tokens: int) -> None:
         waiting = list(left)

@@ -215,20 +215,16 @@ def content_key(value: Any) -> str:
 def sha256_file(path: str | Path) -> str:
     """SHA-256 of all of a file's bytes, as 64 hex digits; read once in a process while the file stays as it is."""
     facts = os.stat(path)
+    # A second change within one tick of the file system's clock would leave no trace: what is that new is read again.
+    young = time.time() - max(facts.st_mtime, facts.st_ctime) < 2
     stamp = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_dev, facts.st_ino)
-    if time.time() - max(facts.st_mtime, facts.st_ctime) < 2:
-        return _sha256(path)  # a second change within one tick of the file system's clock would leave no trace
-    return _sha256_at_rest(str(path), stamp)
-
-
-def _sha256(path: str | Path) -> str:
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
+    return (_sha256.__wrapped__ if young else _sha256)(str(path), stamp)
 
 
 @lru_cache(maxsize=4096)
-def _sha256_at_rest(path: str, stamp: tuple[int, ...]) -> str:
-    return _sha256(path)
+def _sha256(path: str, stamp: tuple[int, ...]) -> str:
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 def model_identity(name: str | Path, commit: str | None = None) -> str:

@@ -147,14 +147,12 @@ def verified(
     chosen = torch.zeros(len(tilts), len(drafts), max(map(len, drafts)), dtype=torch.int32)
     for at in answer_positions(model, examples, heads=heads_of(tilts), as_decoded=True, **options):
         chosen[:, at.example.cpu(), at.step.cpu()] = choices(at, tilts).to("cpu", torch.int32)
-    kept = []
-    for of_tilt in chosen.tolist():
-        answers = []
-        for draft, tokens in zip(drafts, of_tilt):
-            k = next((k for k, token in enumerate(draft) if tokens[k] != token), None)
-            answers.append(list(draft) if k is None else [*draft[:k], tokens[k]])
-        kept.append(answers)
-    return kept
+
+    def kept(draft: Sequence[int], tokens: list[int]) -> list[int]:
+        k = next((k for k, token in enumerate(draft) if tokens[k] != token), None)
+        return list(draft) if k is None else [*draft[:k], tokens[k]]
+
+    return [[kept(*pair) for pair in zip(drafts, of_tilt)] for of_tilt in chosen.tolist()]
 
 
 def _left_padded(

@@ -1,8 +1,8 @@
 """Teacher-forced scoring: one base pass per batch serves every answer, every head and every temperature.
 
-The prompt of a question is computed once for all its answers (its key-value cache is shared), the answers go through
-the model sorted by length, and logits are taken at answer positions only. T3's tilt needs nothing else from the model:
-the pooled state is the running mean of z = A h, and the partition function one product of exp(log p / T) and f.
+The prompt of a question is computed once for all its answers (its key-value cache is shared), and logits are taken at
+answer positions only. T3's tilt needs nothing else from the model: the pooled state is the running mean of z = A h, and
+the partition function one product of exp(log p / T) and f.
 """
 
 import copy
@@ -177,14 +177,14 @@ def answer_positions(
     runner = _Runner(model, pad_id, heads, attention_mask, as_decoded)
     for chosen in length_sorted([len(prompt) for prompt in prompts], budget):
         prefix = runner.prefill([prompts[i] for i in chosen])
-        rows, indices = zip(*((row, index) for row, i in enumerate(chosen) for index in members[prompts[i]]))
+        rows, indices = zip(*((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]]))
         answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
-        yield from prefix.first_positions(rows, indices, answers).chunks()
+        row, example = (torch.tensor(values, device=prefix.mask.device) for values in (rows, indices))
+        yield from prefix.first_positions(row, example, answers).chunks()
         longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
         for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
             group = [longer[i] for i in batch]
-            inputs = ([values[i] for i in group] for values in (rows, indices, answers))
-            yield from runner.extend(prefix, *inputs).chunks()
+            yield from runner.extend(prefix, row[group], example[group], [answers[i] for i in group]).chunks()
 
 
 @dataclass(frozen=True)
@@ -198,11 +198,9 @@ class _Prefix:
     logits: Tensor  # (P, V) that predict the first answer token
     sums: Tensor | None  # (P, R + 1) `prefix_sums` of all heads' projections over the whole prompt
 
-    def first_positions(self, rows: Sequence[int], indices: Sequence[int], answers: Sequence[list[int]]) -> Positions:
-        """Position 0 of answers (indices: of their examples), each to the prompt at its row."""
-        device = self.logits.device
-        row, example = torch.tensor(rows, device=device), torch.tensor(indices, device=device)
-        target = torch.tensor([answer[0] for answer in answers], device=device)
+    def first_positions(self, row: Tensor, example: Tensor, answers: Sequence[list[int]]) -> Positions:
+        """Position 0 of answers of these examples (N,), each to the prompt at its row (N,)."""
+        target = torch.tensor([answer[0] for answer in answers], device=row.device)
         z = None if self.sums is None else mean_of(self.sums)[row]
         return Positions(example, torch.zeros_like(example), target, self.logits[row], z)
 
@@ -244,12 +242,9 @@ class _Runner:
         sums = None if z is None else prefix_sums(z, mask)[:, -1]
         return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], sums)
 
-    def extend(
-        self, prefix: _Prefix, rows: Sequence[int], indices: Sequence[int], answers: Sequence[list[int]]
-    ) -> Positions:
+    def extend(self, prefix: _Prefix, row: Tensor, example: Tensor, answers: Sequence[list[int]]) -> Positions:
         """Positions 1, 2, … of the answers (each at least two tokens): feed all but the last token of each."""
-        device = prefix.mask.device
-        row, example = torch.tensor(rows, device=device), torch.tensor(indices, device=device)
+        device = row.device
         batch = collate([Example(answer, 0) for answer in answers], self.pad_id)
         ids, target = batch["input_ids"][:, :-1].to(device), batch["input_ids"][:, 1:].to(device)
         real = batch["attention_mask"][:, 1:].bool().to(device)  # a position counts when its target is a token

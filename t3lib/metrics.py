@@ -137,20 +137,14 @@ def tr_plus(ratio: ArrayLike) -> NDArray[np.float64]:
     return np.maximum(0.0, 1 - np.asarray(ratio, dtype=float))
 
 
-class _Stemmer:
-    """Porter's stemmer as rouge_score calls it, each distinct word stemmed once."""
+@cache
+def _stemmer() -> Any:
+    """Porter's, which stems each distinct word once."""
+    from nltk.stem.porter import PorterStemmer  # takes seconds to import, and only ROUGE needs it
 
-    @staticmethod
-    @cache
-    def porter() -> Any:
-        from nltk.stem.porter import PorterStemmer  # takes seconds to import, and only ROUGE needs it
-
-        return PorterStemmer()
-
-    @staticmethod
-    @cache
-    def stem(word: str) -> str:
-        return _Stemmer.porter().stem(word)
+    stemmer = PorterStemmer()
+    stemmer.stem = cache(stemmer.stem)
+    return stemmer
 
 
 def rouge_l_recall(answer: str, generation: str) -> float:
@@ -159,7 +153,7 @@ def rouge_l_recall(answer: str, generation: str) -> float:
     Equal to rouge_score's RougeScorer(["rougeL"], use_stemmer=True) with its own tokenisation; the longest common
     subsequence is counted in the bits of one integer (Hyyrö, 2004) instead of a table, which is what makes it fast.
     """
-    target, words = (tokenize.tokenize(text, _Stemmer) for text in (answer, generation))
+    target, words = (tokenize.tokenize(text, _stemmer()) for text in (answer, generation))
     if not target or not words:
         return 0.0
     places: dict[str, int] = {}

@@ -189,9 +189,8 @@ def prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> s
     """All that a model reads before it answers: the system text and the question in the tokenizer's chat template.
 
     Training, evaluation and generation ask in this form, and a head works where its questions come in it. Without a
-    template it is "Question: … Answer:". system=None leaves the system turn out, and turns that begin with one of
-    their own keep it. Special tokens are in the text already: tokenise it with `add_special_tokens=False`. UserError
-    for text that no row may hold either.
+    template it is "Question: … Answer:". system=None leaves the system turn out; turns that begin with one of their own
+    keep it. Special tokens are in it: tokenise it with `add_special_tokens=False`. UserError as of `encode_answers`.
     """
     turns = _turns(tokenizer, question)
     if tokenizer.chat_template is None:
@@ -217,9 +216,8 @@ def encode_answers(
     """Tokenise several answers to one question with the tokenizer's chat template.
 
     As the published code does, the answer begins where the tokenised prompt ends. Where the prompt's ids are no prefix
-    of the chat's (a pre-tokeniser that merges across the seam), the answer's text is tokenised by itself. A tokenizer
-    without a template gets "Question: … Answer: …". Special tokens inside the user's text are refused, for they would
-    change the conversation's structure; so is an answer that tokenises to nothing.
+    of the chat's (a pre-tokeniser that merges across the seam), the answer's text is tokenised by itself. UserError for
+    a special token inside the text, which would end or fake a turn, and for an answer that tokenises to nothing.
     """
     before = prompt(tokenizer, question, system)
     before_ids = _ids(tokenizer, before)
@@ -309,8 +307,7 @@ def _render(tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, a
 def check_template(tokenizer: Any, seconds: int = 5) -> None:
     """UserError for a chat template that fails on a short chat, or is not done with it after `seconds` of computing.
 
-    Its sandbox keeps a stranger's template from the machine, not from looping. So it first runs in a forked process,
-    which the kernel ends in time.
+    Jinja's sandbox does not keep it from looping, so it first runs in a forked process, which the kernel ends in time.
     """
     if tokenizer.chat_template is None:
         return

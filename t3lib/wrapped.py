@@ -62,13 +62,13 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     """PreTrainedModel + GenerationMixin around a frozen `base`.
 
     A subclass writes `step_inputs`, `unlearned_logits`, `check_cache` and `prepare_inputs_for_generation`, which puts
-    its own step inputs under `prepared`.
+    its own step inputs under `prepared`. no_embeds: why inputs_embeds mean nothing to the model, if they do not.
     """
 
     base_model_prefix = "base"
     main_input_name = "input_ids"
     base: Any
-    no_embeds = ""  # why inputs_embeds mean nothing to the model, if they do not
+    no_embeds = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         """Lists the class among the causal models, else `pipeline` prints every one that Transformers has."""
@@ -144,7 +144,10 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         called_by_generate, starts = prepared is not None, None
         if not called_by_generate:
             check_embeds(self, inputs_embeds)
-            tokens = input_length(input_ids, inputs_embeds)
+            prompt = input_ids if input_ids is not None else inputs_embeds
+            if prompt is None or prompt.ndim < 2:
+                raise UserError("give input_ids (B, L) or inputs_embeds (B, L, d)")
+            tokens = prompt.shape[1]
             check_input(self, tokens, attention_mask)
             if past_key_values is not None and not torch.compiler.is_compiling():
                 self.check_cache(past_key_values)
@@ -221,7 +224,7 @@ def exact_generation_config(base: PreTrainedModel) -> GenerationConfig:
 
 def requested(name: str, model: Any, config: Any, options: dict[str, Any]) -> Any:
     """What `generate` will use under this name: a keyword of the call, else its generation config, else the model's."""
-    sources = (options, {} if config is None else vars(config), vars(model.generation_config))
+    sources = (options, vars(config) if config else {}, vars(model.generation_config))
     return next((source[name] for source in sources if source.get(name) is not None), None)
 
 
@@ -244,14 +247,6 @@ def vocabulary(base: PreTrainedModel) -> int:
     weight = getattr(base.get_output_embeddings(), "weight", None)
     size = getattr(base.get_output_embeddings(), "out_features", None)
     return size or (weight.shape[0] if weight is not None else base.config.get_text_config().vocab_size)
-
-
-def input_length(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> int:
-    """L of input_ids (B, L) or inputs_embeds (B, L, d); UserError when neither is given."""
-    inputs = input_ids if input_ids is not None else inputs_embeds
-    if inputs is None or inputs.ndim < 2:
-        raise UserError("give input_ids (B, L) or inputs_embeds (B, L, d)")
-    return inputs.shape[1]
 
 
 def last_tokens(values: Tensor, keep: int | Tensor) -> Tensor:
@@ -335,8 +330,7 @@ def check_input(model: WrappedCausalLM, tokens: int, attention_mask: Any) -> Non
     if context is not None and tokens > context:
         raise UserError(f"the prompt has {tokens} tokens, the base's context is {context}")
     if isinstance(attention_mask, Tensor) and attention_mask.ndim == 2:
-        empty = (~attention_mask.bool().any(dim=1)).nonzero().flatten().tolist()
-        if empty:
+        if empty := (~attention_mask.bool().any(dim=1)).nonzero().flatten().tolist():
             raise UserError(f"row {empty[0]} of the batch is all padding")
 
 
