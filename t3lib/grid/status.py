@@ -32,23 +32,29 @@ class Schedule:
             if mark := read_sealed(place.marks / f"{job.name}.json"):
                 self.seconds[job.name] = mark["seconds"]
 
-    def remaining(self) -> float:
-        """Seconds for what is left: the total shared by all workers or the longest chain, whichever is more."""
-        alike: dict[str, list[float]] = {}  # a job that never ran counts like the mean of its notebook's others
+    def remaining(self) -> str:
+        """Time for what is left: the total shared by all workers or the longest chain, whichever is more; "" if none.
+
+        A job that never ran counts like the mean of its notebook's others; where there is none, the time is at least
+        what the rest takes.
+        """
+        alike: dict[str, list[float]] = {}
         for job in self.graph:
             if job.name in self.seconds:
                 alike.setdefault(job.notebook, []).append(self.seconds[job.name])
         means = {notebook: sum(seconds) / len(seconds) for notebook, seconds in alike.items()}
-        cost = {job.name: self.seconds.get(job.name, means.get(job.notebook, 0.0)) for job in self.left}
+        known = [job for job in self.left if job.name in self.seconds or job.notebook in means]
+        cost = {job.name: self.seconds.get(job.name, means.get(job.notebook, 0.0)) for job in known}
         ends: dict[str, float] = {}
         for job in self.left:
-            ends[job.name] = cost[job.name] + max((ends.get(name, 0.0) for name in job.after), default=0.0)
-        return max([sum(cost.values()) / self.workers, *ends.values()])
+            ends[job.name] = cost.get(job.name, 0.0) + max((ends.get(name, 0.0) for name in job.after), default=0.0)
+        seconds = max([sum(cost.values()) / self.workers, *ends.values()])
+        return f"{'at least ' * (len(known) < len(self.left))}{_clock(seconds)}" if seconds else ""
 
     def __str__(self) -> str:
         count = len(self.left)
         unknown = sum(job.name not in self.seconds for job in self.left)
-        time = "none yet" if unknown == count > 0 else _clock(self.remaining())
+        time = self.remaining() or ("0 s" if count == 0 else "unknown")
         note = f", {unknown} of the jobs never ran here" if unknown else ""
         return (
             f"profile {self.profile}, {len(self.graph)} jobs: {len(self.graph) - count} cached, {count} to run, "
@@ -83,7 +89,8 @@ class Schedule:
         if outcome.state == "done":
             self.seconds[outcome.name] = outcome.seconds
         count = len(self.graph)
-        left = f"  {_clock(self.remaining())} left" if self.left and self.remaining() else ""
+        time = self.remaining()
+        left = f"  {time} left" if time else ""
         clear = CLEAR if sys.stdout.isatty() else ""
         print(f"{clear}[{count - len(self.left):>{len(str(count))}}/{count}] {line(outcome)}{left}", flush=True)
 

@@ -511,7 +511,7 @@ def test_two_jobs_that_write_the_same_file_agree_on_it(box):
 def test_dry_run_prints_the_graph_and_writes_nothing(box):
     assert box(dry_run=True) == 0
     assert "3 to run" in box.printed and "3 of the jobs never ran here" in box.printed and not box.out.exists()
-    assert "estimate: none yet" in box.printed
+    assert "estimate: unknown" in box.printed
     assert box() == 0
     box.profile(more="hyper: {NPO: {lr: 1.0}}")
     assert box(dry_run=True, workers=2) == 0
@@ -540,6 +540,15 @@ def test_the_estimate_comes_from_the_committed_manifest_when_nothing_else_is_kno
     assert "estimate: 85 s (1 worker, 1 of the jobs never ran here)" in box.printed
 
 
+def test_an_estimate_that_leaves_jobs_out_says_at_least(box, monkeypatch, tmp_path):
+    """Nothing tells how long 05 takes: the time of the others is not that of the run."""
+    entries = {job("Original"): {"state": "done", "seconds": 40.0}}
+    files.write_json(tmp_path / "committed" / "manifest.json", {"jobs": entries})
+    monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
+    assert box(dry_run=True, workers=1) == 0
+    assert "estimate: at least 80 s (1 worker, 2 of the jobs never ran here)" in box.printed
+
+
 def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(box, monkeypatch, tmp_path):
     (tmp_path / "committed" / "tables").mkdir(parents=True)
     monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
@@ -561,7 +570,7 @@ def test_on_a_terminal_what_runs_is_one_line_that_is_written_anew(box, monkeypat
     clear, text = "\r\x1b[K", capsys.readouterr().out
     assert text == (
         f"{clear}now {job('NPO')}{clear}now {job('NPO')}, {job('Original')}"
-        f"{clear}[1/3] done    {job('NPO')}  30.0 s  30 s left\n"
+        f"{clear}[1/3] done    {job('NPO')}  30.0 s  at least 30 s left\n"
     )
 
 
