@@ -20,6 +20,7 @@ from t3lib.files import atomic_write, read_json
 from t3lib.names import SPLITS, VERDICTS
 from t3lib.report import render, tables
 
+SMALL = 350  # points: a figure below stands beside another, for across the whole page its letters would be huge
 SETS = {"forget": "rows to forget", "retain": "rows to keep", "ra": "real authors", "wf": "world facts"}
 
 
@@ -39,7 +40,7 @@ STORY = (  # the answers come after the first part, the claims after the last
         "table-1", "Every method", ("per_seed", "truth_ratios--*", "truth_ratios_by_T--*"), ("tofu",),
         ("tofu_vs_paper", "tofu_by_seeds", "tofu_per_seed", "forget_quality"),
     ),
-    Part("audit", "The audit", ("audit*", "leak*"), ("audit", "leak")),
+    Part("audit", "The audit", ("audit*", "leak*"), ("audit",), ("leak",)),
     Part("costs", "What it costs", ("runtime", "cost_*"), ("runtime", "parameters"), ("benchmarks*",)),
     Part("choices", "T3's other choices", ("ablations",), ("ablations",)),
     Part("theory", "The theory, computed",
@@ -162,12 +163,14 @@ def _part(folder: Path, part: Part) -> dict[str, Any]:
     return part._asdict() | {"figures": [figure(path) for path in figures], "tables": shown}
 
 
-def figure(path: Path) -> dict[str, str]:
-    """A figure's data URI and its caption, which `save_figure` left in the file as its title."""
+def figure(path: Path) -> dict[str, Any]:
+    """A figure's data URI, its caption, which `save_figure` left in the file as its title, and whether it is small."""
     text = path.read_text(encoding="utf-8")
     title = re.search(r"<dc:title>(.*?)</dc:title>", text, re.S)
     caption = unescape(title[1]) if title else path.stem.replace("_", " ").replace("--", ", ")
-    return {"caption": caption, "name": path.stem, "source": base64.b64encode(text.encode()).decode("ascii")}
+    width = re.search(r"<svg[^>]*\swidth=\"([\d.]+)pt\"", text)
+    source = base64.b64encode(text.encode()).decode("ascii")
+    return {"caption": caption, "name": path.stem, "source": source, "small": bool(width and float(width[1]) < SMALL)}
 
 
 def _claims(path: Path) -> list[dict[str, str]]:

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 from fabricate import MARKUP, ROWS, fabricate, fabricate_all, fabricate_data
+from matplotlib.figure import Figure
 
 from t3lib import results
 from t3lib.names import METHODS
@@ -144,12 +145,19 @@ def test_the_caption_of_a_figure_is_the_one_in_its_file(html):
     assert f"<figcaption>{caption}</figcaption>" in html and f'alt="{caption}"' in html
 
 
+@pytest.mark.parametrize(("inches", "small"), [(3, True), (7, False)])
+def test_a_small_figure_stands_beside_another(tmp_path, inches, small):
+    drawing = Figure(figsize=(inches, 2))
+    drawing.add_subplot()
+    assert page.figure(render.save_figure(tmp_path / "figure.svg", drawing, "a caption"))["small"] is small
+
+
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium here")
 def test_in_a_browser(folder, html, tmp_path):
     command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
     command += [f"--user-data-dir={tmp_path}", "--dump-dom", (folder / "index.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout.count('class="card"') == 20 and "40 of 40 rows" in done.stdout
+    assert done.stdout.count('class="card"') == 6 and "40 of 40 rows" in done.stdout
     assert "T3, T = 2.5" in done.stdout and "answer 3" in done.stdout
     rows = fabricate("T3", "forget05", 2.5, 1)["records"]["forget"][0]
     word = 'bad">leaked' if round(rows["rouge"], 3) >= 0.75 else 'good">forgotten'

@@ -38,8 +38,9 @@ if ($('claim-list')) {
 // Answers side by side. What a method left of a row has a name: on rows to forget an answer is leaked or forgotten, on
 // all others it is kept or lost. Texts of models are only ever set as text.
 if ($('list')) {
+  const FIRST = 6;
   const data = JSON.parse($('answers').textContent), sets = JSON.parse($('sets').textContent);
-  let shown = 20;
+  let shown = FIRST;
   const forgetting = () => $('set').value === 'forget';
   const label = right => forgetting() ? (right ? ['leaked', 'bad'] : ['forgotten', 'good']) : right ? ['kept', 'good'] : ['lost', 'bad'];
   const methods = () => Object.keys(data[$('split').value].forget?.by ?? Object.values(data[$('split').value])[0].by);
@@ -69,7 +70,7 @@ if ($('list')) {
     }
     $('more').hidden = hits.length <= shown;
   };
-  const restart = () => { shown = 20; draw(); };
+  const restart = () => { shown = FIRST; draw(); };
   const newSet = () => {
     const want = $('want').value;
     fill('want', [['all', 'any'], ['right', label(true)[0]], ['wrong', label(false)[0]]]);
