@@ -52,7 +52,10 @@ CODE: dict[str, tuple[str, ...]] = {
     "numbers": ("metrics", "results", "study"),
     "theory": ("theory",),
     "cost": ("bench", "classifier", "likelihood", "greedy", "sampler", "wrapped", "head", *FEATURES),
-    "figures": ("report.plots", "report.plots_cost", "report.plots_theory", "report.render"),
+    "figures": (
+        *("report.plots", "report.plots_audit", "report.plots_cost", "report.plots_theory"),
+        *("report.look", "report.render", "report.tables", "report.audit"),
+    ),
     "tables": ("report", "claims", "results", "metrics", "names", "theory", "bench.cost", "bench.shapes"),
 }
 
