@@ -56,7 +56,7 @@ def parser() -> Parser:
 
     def verb(name: str, help: str, example: str, run: Callable[[argparse.Namespace], int | None]) -> Parser:
         p = verbs.add_parser(
-            name, help=help, description=f"{help}.".capitalize(), epilog=f"example: t3 {name} {example}"
+            name, help=help, description=f"{help[0].upper()}{help[1:]}.", epilog=f"example: t3 {name} {example}"
         )
         p.set_defaults(run=run, parser=p)
         return p

@@ -31,6 +31,12 @@ def test_every_verb_has_help_with_an_example_that_parses(verb, capsys):
     assert cli.parser().parse_args(example).verb == verb
 
 
+def test_a_verbs_description_keeps_its_capitals(capsys):
+    with pytest.raises(SystemExit):
+        cli.main(["unlearn", "--help"])
+    assert "Train a T3 head" in capsys.readouterr().out
+
+
 def test_help_imports_no_torch():
     code = "import sys; from t3lib import cli; cli.parser().format_help()\n"
     code += "assert not {'torch', 'transformers', 'pandas', 'pydantic', 'distributed'} & set(sys.modules)"
