@@ -77,7 +77,10 @@ def choose_rate(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     return max(trials, key=lambda trial: (trial["separation"], -trial["lr"]))
 
 
-OTHER_FORM = "check that the questions are asked in the form that the model was trained with (--system)"
+OTHER_FORM = (
+    "check that the rows have the form that the model was trained with: questions get its chat template and a system "
+    "text (--system), prompt and completion stand as they are"
+)
 
 
 def nothing_to_forget(scores: Mapping[str, Any]) -> str:

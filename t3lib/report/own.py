@@ -55,17 +55,21 @@ def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def table(report: Mapping[str, Any]) -> str:
-    """At most ten lines: sets of rows before and after, sampled answers, and the verdict."""
-    lines = [f"{'':<26}{'rows':>6}{'ROUGE-L before':>17}{'after':>8}{'probability before':>21}{'after':>8}"]
+    """At most ten lines: sets of rows before and after, sampled answers, and the verdict.
+
+    Rows held out are marked "trial": their numbers are of the trial head, which never saw them.
+    """
+    lines = [f"{'':<33}{'rows':>5}{'ROUGE-L before':>16}{'after':>7}{'probability before':>20}{'after':>7}"]
     for entry in rows(report):
+        name = entry["name"] + (" (trial)" if entry["head"] else "")
         lines.append(
-            f"{entry['name']:<26}{entry['n']:>6}{entry['rouge_before']:>17.3f}{entry['rouge_after']:>8.3f}"
-            f"{entry['prob_before']:>21.3f}{entry['prob_after']:>8.3f}"
+            f"{name:<33}{entry['n']:>5}{entry['rouge_before']:>16.3f}{entry['rouge_after']:>7.3f}"
+            f"{entry['prob_before']:>20.3f}{entry['prob_after']:>7.3f}"
         )
     samples = report["samples"]
-    before = f"{samples['before']['own']:>17.3f}" if "before" in samples else f"{'':>17}"
+    before = f"{samples['before']['own']:>16.3f}" if "before" in samples else f"{'':>16}"
     best = f"forget, best of {samples['after']['k']} sampled"
-    lines.append(f"{best:<32}{before}{samples['after']['own']:>8.3f}")
+    lines.append(f"{best:<38}{before}{samples['after']['own']:>7.3f}")
     if "choice" in report:
         lines.append(f"T = {report['choice']['T']:g}, w = {report['choice']['w']:g}: {report['choice']['reason']}")
     lines.append(report["verdict"]["sentence"])
