@@ -13,6 +13,7 @@ results: .venv/ready
 
 # uv is only a faster installer; it does not read pip's own settings, hence the hand-over of the wheel folder.
 .venv/ready: requirements.lock pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "t3lib needs Python 3.11: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	if command -v uv >/dev/null; then \
 	  UV_FIND_LINKS="$$PIP_FIND_LINKS" uv pip install --quiet --python $(BIN)/python -r requirements.lock && \

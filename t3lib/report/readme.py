@@ -151,17 +151,19 @@ def minutes(results: Path) -> str:
 
 
 def paper_map(manifest: Path) -> str:
-    """Each artefact, its notebooks, files and command, and the worker-minutes of the last run of cpu from nothing."""
+    """Each artefact, its notebooks, files and command; with minutes only where a run of cpu from nothing tells them."""
     cold = read_json(manifest).get("cold") or {}
     spent = {kind: seconds / 60 for kind, seconds in cold.get("worker_seconds", {}).items()}
-    rows = ["| in the paper | notebook | file | command | minutes |", "|---|---|---|---|---:|"]
+    rows = ["| in the paper | notebook | file | command |", "|---|---|---|---|"]
+    if spent:
+        rows = ["| in the paper | notebook | file | command | worker-minutes |", "|---|---|---|---|---:|"]
     for artefact, notebooks, files in PAPER_MAP:
         links = " → ".join(f"[{name[:2]}](notebooks/{name}.ipynb)" for name in notebooks)
         names = ", ".join(f"`{name}`" for name in files)
         kinds = {*notebooks, "base"} if {UNLEARN, ABLATION} & set(notebooks) else set(notebooks)
         whole = sum(minutes for kind, minutes in spent.items() if kind in kinds)
-        cost = f"{max(whole, 1):.0f}" if spent else ""
-        rows.append(f"| {artefact} | {links} | {names} | `t3 reproduce --only {','.join(notebooks)}` | {cost} |")
+        cost = f" {max(whole, 1):.0f} |" if spent else ""
+        rows.append(f"| {artefact} | {links} | {names} | `t3 reproduce --only {','.join(notebooks)}` |{cost}")
     return "\n".join(rows)
 
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 from conftest import ROOT
 
-from t3lib import cli
+from t3lib import cli, files
 from t3lib.errors import UserError
 from t3lib.report import readme
 
@@ -43,6 +43,16 @@ def test_every_path_named_exists():
         assert (ROOT / link).exists(), link
     for name in re.findall(r"`((?:tests|t3lib|notebooks|results)/[\w./-]+)`", TEXT):
         assert (ROOT / name).exists(), name
+
+
+def test_minutes_stand_in_the_paper_map_where_a_run_from_nothing_tells_them(tmp_path):
+    files.write_json(tmp_path / "some.json", {"cold": None})
+    assert "minutes" not in readme.paper_map(tmp_path / "some.json")
+    files.write_json(
+        tmp_path / "all.json", {"cold": {"worker_seconds": {"04_efficiency": 120.0, "05_paper_tables": 60}}}
+    )
+    table = readme.paper_map(tmp_path / "all.json")
+    assert "| worker-minutes |" in table and "--only 04_efficiency,05_paper_tables` | 3 |" in table
 
 
 def test_every_table_and_figure_of_the_paper_map_is_committed():
