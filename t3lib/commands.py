@@ -50,6 +50,9 @@ def model_of(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
         if base not in ("full", "retain90", "retain95"):
             raise UserError(f"--model {name}: builtin models are full, retain90 and retain95")
         name = str(bases.ensure_base(stage_for(args), base))
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
+        raise UserError(f"--model {name}: no model lies in this folder, for it has no config.json")
     return load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)
 
 

@@ -134,6 +134,17 @@ def test_mistakes_are_one_line_and_exit_2(argv, said, capsys, tmp_path, monkeypa
     assert not list(tmp_path.iterdir()), "nothing half-written"
 
 
+def test_a_folder_without_a_model_is_said_to_be_one(place, tmp_path, capsys):
+    argv = own_rows(place, tmp_path / "head")
+    argv[argv.index("--model") + 1] = str(place)  # the folder around the model's
+    assert cli.main(argv) == 2
+    assert (
+        capsys.readouterr().err
+        == f"t3 unlearn: --model {place}: no model lies in this folder, for it has no config.json\n"
+    )
+    assert not (tmp_path / "head").exists()
+
+
 def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
     head = tmp_path / "head"
     assert cli.main(own_rows(place, head, "--epochs", "4", "--dtype", "float32", "--device", "cpu")) == 3

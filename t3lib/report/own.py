@@ -66,6 +66,8 @@ def table(report: Mapping[str, Any]) -> str:
             f"{name:<33}{entry['n']:>5}{entry['rouge_before']:>16.3f}{entry['rouge_after']:>7.3f}"
             f"{entry['prob_before']:>20.3f}{entry['prob_after']:>7.3f}"
         )
+    if "choice" in report and not any(entry["head"] for entry in rows(report)):
+        lines.append("no row is held out, with fewer than five of a kind: nothing shows what further rows lose")
     samples = report["samples"]
     before = f"{samples['before']['own']:>16.3f}" if "before" in samples else f"{'':>16}"
     best = f"forget, best of {samples['after']['k']} sampled"

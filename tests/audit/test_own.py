@@ -123,7 +123,7 @@ def test_few_rows_hold_nothing_out(case):
     model, tokenizer, forget, retain, _ = case
     few = own.unlearn(model, tokenizer, forget[:3], retain[:6], steps=20, lr=5e-3, progress=False)
     assert few.report["separation"]["held_out"] is None and "held_out_retain" not in few.report["rows"]
-    assert "none held out" in page.page(few.report)
+    assert "none held out" in page.page(few.report) and "no row is held out" in page.table(few.report)
 
 
 def test_a_question_in_both_sets_is_named(case):
