@@ -164,8 +164,8 @@ def answer_positions(
     Each prompt goes through the model once, left-padded; then its answers, right-padded, on copies of its cache.
     Positions count every real token, as teacher forcing does in the reference. With as_decoded they count the tokens
     that the mask shows, and every answer token is shown, as Hugging Face's `generate` does: the two differ only where
-    the "openunlearning" mask has holes. Any Hugging Face causal LM with a cache will do; heads need one whose
-    `decoder_of` gives the final hidden state. UserError for an example without answer tokens.
+    the "openunlearning" mask has holes. Any Hugging Face causal LM with a cache will do; heads, which move to where it
+    is, need one whose `decoder_of` gives the final hidden state. UserError for an example without answer tokens.
     """
     budget = batch_tokens or default_batch_tokens(model)
     members: dict[tuple[int, ...], list[int]] = {}
@@ -209,7 +209,7 @@ class _Runner:
     """The model with what its calls need: padding, mask, and the heads that read its final hidden states."""
 
     def __init__(self, model: Any, pad_id: int, heads: Sequence[T3Head], attention_mask: str, as_decoded: bool) -> None:
-        self.model, self.pad_id, self.heads = model, pad_id, heads
+        self.model, self.pad_id, self.heads = model, pad_id, [head.to(model.device) for head in heads]
         self.attention_mask, self.as_decoded = attention_mask, as_decoded
         self.options = inspect.signature(model.forward).parameters
 

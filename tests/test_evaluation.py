@@ -221,12 +221,15 @@ def test_drafts_are_kept_up_to_the_first_other_choice(tiny_model, tokenizer, pro
         assert answer[: len(prefix)] == prefix
 
 
-def test_a_head_goes_where_the_model_is(tiny_model, tokenizer, data, heads, monkeypatch):
+def test_a_head_goes_where_the_model_is(tiny_model, heads, monkeypatch):
     """A head that was loaded lies on the CPU; the study's base may be on a GPU."""
-    moved = []
+    moved, tilts = [], [(heads[0], 2.0)]
     monkeypatch.setattr(T3Head, "to", lambda head, device: moved.append((head, device)) or head)
-    evaluate(tiny_model, tokenizer, {"ra": data["ra"]}, tilts=[(heads[0], 2.0)], generate=False, **QUIET)
+    module._checked(tiny_model, *tilts[0], False)  # private: what evaluation does before it scores
     assert moved == [(heads[0], tiny_model.device)]
+    example = Example([1, 2, 3], 1)
+    score.answer_losses(tiny_model, [example], pad_id=0, tilts=tilts, progress=False)  # as the audit asks
+    assert len(moved) == 2 and moved[1] == moved[0]
 
 
 def test_evaluate_is_the_metrics_of_the_losses_and_texts(tiny_model, tokenizer, data):
