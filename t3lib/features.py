@@ -113,8 +113,8 @@ def extract_features(
     counts = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
     shape = (int(starts[-1]), model.config.get_text_config().hidden_size)
-    reading: dict[str, Any] = {"attention_mask": attention_mask, "batch_tokens": batch_tokens, "progress": progress}
-    extract = partial(_extract, model, examples, stored, pad=pad, **reading)
+    read = partial(_extract, model, examples, stored, pad=pad, attention_mask=attention_mask)
+    extract = partial(read, batch_tokens=batch_tokens, progress=progress)
     if cache is None:
         x = torch.empty(shape, dtype=stored)
         extract(range(len(examples)), lambda rows, values: x.index_copy_(0, tokens_of(rows, starts), values))

@@ -179,12 +179,12 @@ def answer_positions(
         prefix = runner.prefill([prompts[i] for i in chosen])
         rows, indices = zip(*((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]]))
         answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
-        row, example = (torch.tensor(values, device=prefix.mask.device) for values in (rows, indices))
-        yield from prefix.first_positions(row, example, answers).chunks()
+        row, numbers = (torch.tensor(values, device=prefix.mask.device) for values in (rows, indices))
+        yield from prefix.first_positions(row, numbers, answers).chunks()
         longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
         for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
             group = [longer[i] for i in batch]
-            yield from runner.extend(prefix, row[group], example[group], [answers[i] for i in group]).chunks()
+            yield from runner.extend(prefix, row[group], numbers[group], [answers[i] for i in group]).chunks()
 
 
 @dataclass(frozen=True)
