@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from t3lib import artefact, evaluation, profiles, results, tofu, unlearning
+from t3lib import artefact, evaluation, hub, profiles, results, tofu, unlearning
 from t3lib.audit import evidence, own, rows, run
 from t3lib.audit.answers import asked
 from t3lib.bench import sheet, timing
@@ -23,6 +23,7 @@ from t3lib.files import atomic_write, cache_dir, project_root, read_json, write_
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt
 from t3lib.models import check_ids, context_length, load_model, pad_id
+from t3lib.names import HUB_DATA
 from t3lib.report import audit as audit_tables
 from t3lib.report import own as report
 from t3lib.report import render
@@ -62,6 +63,8 @@ def source_of(args: argparse.Namespace) -> tofu.Source:
         return bases.rows(stage_for(args))
     if args.data in (None, "builtin"):
         raise UserError("--data is needed: hub, or a folder with TOFU's files")
+    if args.data == "hub":
+        hub.ask(HUB_DATA["path"])
     return args.data
 
 

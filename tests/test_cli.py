@@ -17,6 +17,7 @@ from t3lib import cli, commands
 from t3lib.audit import own
 from t3lib.head import T3Head
 
+pytestmark = pytest.mark.usefixtures("short_search")
 VERBS = ["reproduce", "unlearn", "evaluate", "audit", "generate", "tune", "bench", "compare", "page"]
 OWN = ["--forget", "f.jsonl", "--retain", "r.jsonl"]
 
@@ -48,7 +49,7 @@ def test_the_parser_knows_all_verbs():
     assert list(verbs.choices) == VERBS
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def place(tiny_model, tokenizer, tmp_path_factory):
     """A model folder and two row files, as a user would have them."""
     folder = tmp_path_factory.mktemp("user")
@@ -379,3 +380,26 @@ def test_features_on_disk_go_with_a_program_that_a_signal_ends(number, monkeypat
         os.kill(os.getpid(), number)
     assert ended.value.code == 128 + number and not list((tmp_path / "features").iterdir())
     assert signal.getsignal(number) == before
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "evaluate --model MODEL --data hub --split forget10 --out OUT",
+        "unlearn --model MODEL --data hub --split forget10 --out OUT",
+        "evaluate --model builtin:full --data hub --split forget10 --out OUT",
+    ],
+)
+def test_tofu_of_a_hub_that_is_away_is_one_line_at_once(line, place, tmp_path, monkeypatch, capsys):
+    """datasets by itself would ask for half a minute, and end in its HTTP library's traceback."""
+
+    def away(self, name, **options):
+        raise OSError("no route\nto host")
+
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", away)
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("asked again"))
+    words = line.replace("MODEL", str(place / "model")).replace("OUT", str(tmp_path / "out")).split()
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 1 and "locuslab/TOFU" in said[0] and "the Hub cannot be reached" in said[0], said

@@ -10,11 +10,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
-
+from t3lib import hub
 from t3lib.errors import UserError, printable
-from t3lib.models import HUB_SECONDS
 from t3lib.tofu import Row, check_row, parse_rows
 
 FORMS = "question and answer; prompt and completion; messages; or text"
@@ -184,19 +181,9 @@ def _hub(path: Path) -> list[dict[str, Any]]:
     name = str(path)
     if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or path.exists():
         raise UserError(f"{name}: neither a file here (.json, .jsonl, .csv, .parquet) nor a Hub data set's owner/name")
-    try:
-        from datasets import load_dataset
-    except ImportError:
-        raise UserError(f"{name}: a Hub data set needs the package datasets (pip install datasets)") from None
-    try:  # once and shortly: datasets would ask a Hub that is away for half a minute
-        HfApi().dataset_info(name, timeout=HUB_SECONDS)
-    except OfflineModeIsEnabled:
-        pass  # asked for by the user: datasets serves what it downloaded before
-    except (HFValidationError, RepositoryNotFoundError):
-        raise UserError(f"{name}: not a file here, and the Hub has no such data set") from None
-    except Exception:  # whatever its HTTP library raises
-        advice = "HF_HUB_OFFLINE=1 takes what was downloaded before"
-        raise UserError(f"{name}: not a file here, and the Hub cannot be reached ({advice})") from None
+    hub.ask(name)
+    from datasets import load_dataset
+
     try:
         return [_without_empty(row) for row in load_dataset(name, split="train")]
     except Exception as error:  # datasets raises whatever its server or its parser raised

@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from transformers import PreTrainedModel
 
-from t3lib import tofu
+from t3lib import hub, tofu
 from t3lib.errors import UserError
 from t3lib.evaluation import numbers, score
 from t3lib.files import cache_dir, code_key, content_key, lock, model_identity, read_sealed, rows_key, write_sealed
 from t3lib.likelihood import Tilt
 from t3lib.models import commit_of, load_model
-from t3lib.names import SPLITS
+from t3lib.names import HUB_DATA, SPLITS
 from t3lib.results import peak_memory_bytes
 from t3lib.world import bases
 
@@ -170,6 +170,8 @@ def stage_of(data: str, stage: Mapping[str, Any]) -> bases.Stage:
     unknown = set(stage) - {field.name for field in fields(bases.Stage)}
     if unknown:
         raise UserError(f"stage: unknown setting {sorted(unknown)[0]!r}")
+    if data == "hub":
+        hub.ask(HUB_DATA["path"])
     place = data if data in ("builtin", "hub") else str(Path(data).expanduser().resolve())
     return bases.Stage(**(dict(stage) | {"data": place}))
 
