@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -76,20 +75,14 @@ def _local(workers: int) -> Iterator[Any]:
     """A cluster on this machine; workers that Dask itself gives up, as when one dies at its start, are replaced."""
     from distributed import LocalCluster
     from distributed.security import Security
+    from tornado.ioloop import PeriodicCallback
 
-    ended = threading.Event()
-
-    def check() -> None:
+    def replace() -> None:
         for name, worker in list(cluster.workers.items()):
             if worker.status.name in ("closed", "failed"):
                 del cluster.workers[name]
         cluster.scale(workers)
 
-    def keep() -> None:
-        while not ended.wait(CHECK_SECONDS):
-            cluster.loop.add_callback(check)
-
-    thread = threading.Thread(target=keep, daemon=True)
     with LocalCluster(
         n_workers=workers,
         threads_per_worker=1,
@@ -101,12 +94,12 @@ def _local(workers: int) -> Iterator[Any]:
         local_directory=str(cache_dir("dask")),
         silence_logs=logging.CRITICAL,
     ) as cluster:
-        thread.start()
+        look = PeriodicCallback(replace, CHECK_SECONDS * 1000)
+        cluster.loop.add_callback(look.start)
         try:
             yield cluster
         finally:
-            ended.set()
-            thread.join()
+            cluster.loop.add_callback(look.stop)
 
 
 @contextmanager

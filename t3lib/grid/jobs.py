@@ -47,9 +47,6 @@ class Role(BaseModel):
     partial: bool = False
 
 
-NO_ROLE = Role(writes=(), code=())
-
-
 @dataclass(frozen=True)
 class Notebook:
     """What the graph needs to know of a notebook; `code` is its code cells without IPython's lines."""
@@ -97,13 +94,13 @@ def build(profile: Profile, out: Path, *, only: Iterable[str] | None = None, fol
         return job
 
     for notebook in _chosen(profile, only, folder or shipped("notebooks")):
+        code = [content_key(notebook.code), code_key(*notebook.role.code)]
         for scope in _scopes(notebook.role, profile):
             name = "--".join([notebook.name, *(str(scope[each]) for each in notebook.role.each)])
             after = [base(*which) for which in _bases(profile, scope)] if "bases" in notebook.role.reads else []
             after += [other for other in jobs if _reads(notebook, scope, jobs[other].notebook, scopes[other])]
             parameters = _parameters(profile, notebook, scope, out)
             inputs = {key: content.get(key, value) for key, value in parameters.items() if key != "out"}
-            code = [content_key(notebook.code), code_key(*notebook.role.code)]
             key = content_key([notebook.name, inputs, *code, *environment])
             writes = tuple(pattern.format(**scope) for pattern in notebook.role.writes)
             kind, partial = "notebook", notebook.role.partial
@@ -173,8 +170,8 @@ def _parameters(profile: Profile, notebook: Notebook, scope: Scope, out: Path) -
     return {name: value for name, value in (settings | extra).items() if name in notebook.parameters}
 
 
-def read_notebook(path: Path) -> Notebook:
-    """A notebook's role, or NO_ROLE, with the names in its cell tagged `parameters`; and its code.
+def read_notebook(path: Path) -> Notebook | None:
+    """A notebook's role, the names in its cell tagged `parameters`, and its code; None for one without a role.
 
     Read as JSON, without nbformat, because the check of a finished profile must be quick.
     """
@@ -188,17 +185,17 @@ def read_notebook(path: Path) -> Notebook:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(f"{path} is not a Jupyter notebook") from None
-    plain = [re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M) for text in texts]
     if role is None:
-        return Notebook(path.stem, NO_ROLE, frozenset(), "\n".join(plain))
+        return None
     if len(tagged) != 1:
         raise UserError(f"{path.name}: {len(tagged)} cells are tagged 'parameters', one must be")
+    plain = "\n".join(re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M) for text in texts)
     try:
-        ast.parse("\n".join(plain))
+        ast.parse(plain)
         assigned = [node for node in ast.parse(tagged[0]).body if isinstance(node, ast.Assign | ast.AnnAssign)]
         targets = [target for node in assigned for target in getattr(node, "targets", [getattr(node, "target", None)])]
         declared = frozenset(target.id for target in targets if isinstance(target, ast.Name))
-        return Notebook(path.stem, Role.model_validate(role), declared, "\n".join(plain))
+        return Notebook(path.stem, Role.model_validate(role), declared, plain)
     except SyntaxError as error:
         raise UserError(f"{path.name}: a code cell is not Python ({error.msg}: {(error.text or '').strip()})") from None
     except ValidationError as error:
@@ -220,8 +217,7 @@ def versions() -> dict[str, str]:
 
 def _chosen(profile: Profile, only: Iterable[str] | None, folder: Path) -> list[Notebook]:
     """The notebooks to run, by name, each after those it reads."""
-    known = map(read_notebook, sorted(folder.glob("*.ipynb")))
-    present = {notebook.name: notebook for notebook in known if notebook.role is not NO_ROLE}
+    present = {path.stem: notebook for path in sorted(folder.glob("*.ipynb")) if (notebook := read_notebook(path))}
     if not present:
         raise UserError(f"no notebooks in {folder}: run t3 from the checkout")
     if unknown := set(profile["notebooks"]) - set(present):

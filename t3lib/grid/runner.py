@@ -19,16 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import (
-    content_key,
-    data_identity,
-    lock,
-    read_json,
-    read_sealed,
-    sha256_file,
-    write_json,
-    write_sealed,
-)
+from t3lib.files import content_key, data_identity, lock, read_json, read_sealed, sha256_file, write_json, write_sealed
 from t3lib.grid.jobs import Job
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
@@ -168,11 +159,11 @@ def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
 
 def train_base(job: Job, place: Place) -> list[Path]:
     """Train the base of a job (stage, name, seed) unless it is cached, in a kernel like everything else; its files."""
+    from nbformat import v4, write
+
     source, answer = (place.marks / f"{job.name}.{end}" for end in ("source.ipynb", "folder"))
-    cell: dict[str, Any] = {"id": "train", "cell_type": "code", "metadata": {}, "outputs": [], "source": TRAIN}
-    cell["execution_count"] = None
-    metadata = {"language_info": {"name": "python"}}
-    write_json(source, {"cells": [cell], "metadata": metadata, "nbformat": 4, "nbformat_minor": 5})
+    cells, language = [v4.new_code_cell(TRAIN)], {"language_info": {"name": "python"}}
+    write(v4.new_notebook(cells=cells, metadata=language), source)
     run_notebook(source, place.marks / f"{job.name}.ipynb", job.parameters | {"answer": str(answer)}, bool(place.fork))
     return sorted(path for path in Path(answer.read_text(encoding="utf-8")).rglob("*") if path.is_file())
 
