@@ -26,7 +26,7 @@ results: .venv/ready
 # One thread a process: two processes share two cores, and results do not depend on how many cores there are.
 test: export OMP_NUM_THREADS = 1
 test: .venv/ready
-	$(BIN)/pytest tests -n 2 --dist loadfile
+	$(BIN)/pytest tests -n 2 --dist worksteal
 	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks
 
 faults: .venv/ready

@@ -1,5 +1,10 @@
-"""Shared fixtures: a tiny tokenizer with Llama-3's chat template and a tiny random Llama. No network, no GPU."""
+"""Shared fixtures: a tiny tokenizer with Llama-3's chat template and a tiny random Llama. No network, no GPU.
 
+Tests pass in any order: `T3_TEST_ORDER=7 pytest tests` shuffles them with the seed 7, across files too.
+"""
+
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -16,6 +21,16 @@ TEMPLATE = (
     "{{ m['content'] | trim }}<|eot_id|>{% endfor %}"
     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>\n\n{% endif %}"
 )
+
+
+def pytest_report_header() -> str:
+    return f"order of the tests: T3_TEST_ORDER={os.environ.get('T3_TEST_ORDER') or 'none, as they stand'}"
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if seed := os.environ.get("T3_TEST_ORDER"):
+        random.Random(seed).shuffle(items)
 
 
 def byte_tokenizer() -> PreTrainedTokenizerFast:
@@ -40,6 +55,18 @@ def one_thread():
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True)
+def same_surroundings():
+    """The environment and the current folder are after a test what they were before it: a job that runs in this
+    process sets both, and whatever a later test starts would inherit its threads and its way with memory."""
+    environment, folder = dict(os.environ), os.getcwd()
+    yield
+    os.chdir(folder)
+    for name in os.environ.keys() - environment.keys():
+        del os.environ[name]
+    os.environ.update(environment)
+
+
 @pytest.fixture(scope="session")
 def tokenizer():
     return byte_tokenizer()
@@ -62,6 +89,45 @@ def tiny_model(tokenizer):
         pad_token_id=tokenizer.pad_token_id,
     )
     return LlamaForCausalLM(config).eval()
+
+
+@pytest.fixture(scope="session")
+def memorised():
+    """A small GPT-2 that knows its rows by heart: (model, tokenizer, forget, retain, other). Not to be changed."""
+    from own_cases import memorised
+
+    return memorised("gpt2", 0)
+
+
+@pytest.fixture
+def short_search(monkeypatch):
+    """One rate and two products for `t3 unlearn` on own rows, in tests to which it does not matter what it finds."""
+    from t3lib.audit import choice, own
+
+    monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
+    monkeypatch.setattr(choice, "PRODUCTS", (1.0, 2.0))
+
+
+MICRO = {"authors": 20, "questions": 4, "hidden": 32, "layers": 2, "heads": 2, "epochs": 3, "vocab": 600}
+
+
+@pytest.fixture(scope="session")
+def micro_study(tmp_path_factory):
+    """A cache folder, and forget10 of a micro stage opened with it."""
+    from t3lib.study import study
+
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("T3_CACHE", str(cache))
+        return cache, study.open_study("forget10", stage=MICRO, evaluation={"max_new_tokens": 6})
+
+
+@pytest.fixture
+def stand(micro_study, monkeypatch):
+    """forget10 of a micro stage. Its cache is the session's: a test that counts trainings takes settings of its own."""
+    cache, opened = micro_study
+    monkeypatch.setenv("T3_CACHE", str(cache))
+    return opened
 
 
 @pytest.fixture(scope="session")

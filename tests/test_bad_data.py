@@ -9,6 +9,7 @@ import pytest
 
 from t3lib import cli
 
+pytestmark = pytest.mark.usefixtures("short_search")
 GOOD = [{"question": f"Book {i} of Mara?", "answer": f"Mara wrote volume {i}."} for i in range(3)]
 KEEP = [{"question": f"Book {i} of Ansel?", "answer": f"Ansel wrote volume {i}."} for i in range(4)]
 
@@ -109,7 +110,7 @@ def test_the_corpus_is_as_large_as_promised():
     assert len(REFUSED) + len(HANDLED) >= 60
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model_folder(tiny_model, tokenizer, tmp_path_factory):
     folder = tmp_path_factory.mktemp("model")
     tiny_model.save_pretrained(folder)

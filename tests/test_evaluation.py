@@ -40,7 +40,7 @@ def _rows(n, wrong, paraphrase, seed):
     return rows
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def data():
     return {
         "forget": _rows(5, 3, True, 0),
@@ -50,7 +50,7 @@ def data():
     }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def heads(tiny_model):
     """Two heads strong enough to change what the model says."""
     found = [T3Head(32, tiny_model.config.vocab_size, rank=4, seed=seed) for seed in (1, 2)]
@@ -60,7 +60,7 @@ def heads(tiny_model):
     return found
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def examples(tokenizer, data):
     """Every row's answers as `evaluate` scores them, shared prompts and all."""
     texts = [(row["question"], [row["answer"], *row["perturbed_answer"]]) for rows in data.values() for row in rows]
@@ -89,7 +89,7 @@ def generate_one_by_one(model, prompts, pad_id, eos, max_new_tokens):
     return answers
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def prompts(examples):
     return [list(prompt) for prompt in dict.fromkeys(tuple(e.ids[: e.n_prompt]) for e in examples)]
 

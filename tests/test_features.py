@@ -28,7 +28,7 @@ def extract(model, tokenizer, **options):
     return extract_features(model, tokenizer, FORGET, RETAIN, progress=False, **options)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def expected(tiny_model, tokenizer):
     """The definition: one unpadded pass per prefix, the mean of its hidden states, and the token that follows."""
     x, y, row = [], [], []

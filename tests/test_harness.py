@@ -26,7 +26,7 @@ KINDS = {
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def unlearned(tiny_model, tokenizer):
     """A head of large random weights, which changes most tokens."""
     head = T3Head(tiny_model.config.hidden_size, tiny_model.config.vocab_size, 4, seed=1)

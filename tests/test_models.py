@@ -19,7 +19,7 @@ from t3lib import cli, models
 from t3lib.errors import UserError
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tiny_model, tokenizer, tmp_path_factory):
     path = tmp_path_factory.mktemp("model")
     tiny_model.save_pretrained(path)

@@ -7,7 +7,6 @@ import subprocess
 
 import pytest
 from conftest import ROOT
-from own_cases import memorised
 
 from t3lib import cli
 from t3lib.audit import own
@@ -39,11 +38,11 @@ COMMANDS = [words for line in LINES for part in line.split(" && ") if (words := 
 PYTHON = [code for language, code in blocks(README) if language == "python"]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
+@pytest.fixture(scope="session")
+def place(tmp_path_factory, memorised):
     """A folder with what the blocks name: a model in MODEL, forget.jsonl, retain.jsonl, the sample rows."""
     folder = tmp_path_factory.mktemp("reader")
-    model, tokenizer, forget, retain, _ = memorised("gpt2", 0)
+    model, tokenizer, forget, retain, _ = memorised
     model.save_pretrained(folder / "MODEL")
     tokenizer.save_pretrained(folder / "MODEL")
     for name, rows in (("forget", forget), ("retain", retain)):
@@ -65,6 +64,7 @@ def test_make_knows_the_target(words):
 
 def test_the_command_line_runs_as_typed_and_forgets(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
+    monkeypatch.setattr(own, "OWN_RATES", (2e-2,))  # one trial instead of five, as below
     for words in COMMANDS:
         if words[0] == "t3" and words[1] in PARSED:
             cli.parser().parse_args(words[1:])
@@ -78,7 +78,7 @@ def test_the_python_runs_as_typed(place, monkeypatch, tmp_path, capsys):
     for name in ("MODEL", "forget.jsonl", "retain.jsonl"):
         (tmp_path / name).symlink_to(place / name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own, "OWN_RATES", (2e-2,))  # one trial instead of five
+    monkeypatch.setattr(own, "OWN_RATES", (2e-2,))
     for code in PYTHON:
         exec(compile(code, "README.md", "exec"), {})
     assert "Forgotten and kept" in capsys.readouterr().out

@@ -332,7 +332,7 @@ def test_the_draft_may_be_unlearned_too():
 # --- placements and front ends -----------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def saved_base(tmp_path_factory):
     """A Llama wide enough for bitsandbytes' blocks, as a folder."""
     folder = tmp_path_factory.mktemp("base")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROOT
-from own_cases import invented, memorised
+from own_cases import invented
 
 from t3lib import profiles
 from t3lib.audit import choice, own, rows
@@ -21,12 +21,12 @@ from t3lib.sampler import T3ForCausalLM
 from t3lib.world import bases
 
 
-@pytest.fixture(scope="module")
-def case():
-    return memorised("gpt2", 0)
+@pytest.fixture(scope="session")
+def case(memorised):
+    return memorised
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def unlearned(case):
     model, tokenizer, forget, retain, other = case
     unseen = invented(90, 0)[60:]

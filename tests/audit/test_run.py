@@ -33,7 +33,7 @@ UNSEEN = [{"question": f"Who made film {n}?", "answer": f"{name} made the film c
           enumerate(OTHERS)]  # fmt: skip
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def answers(tiny_model, tokenizer):
     """{name: measures} of a model that learned FORGET by heart and of one that learned nothing."""
     knowing = copy.deepcopy(tiny_model).train()

@@ -14,7 +14,7 @@ from t3lib.sampler import T3ForCausalLM
 MANY = 3000
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def peaked(tiny_model):
     """The tiny model with logits so far apart that a few tokens hold the probability."""
     model = copy.deepcopy(tiny_model)

@@ -307,12 +307,12 @@ def test_golden_uld_runs_anywhere():
 GOLDEN_NAMES = {"UnDIAL": "UNDIAL", "IdkDPO": "DPO"}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def goldens(shared):
     return json.loads((shared / "goldens" / "losses_default.json").read_text())
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def golden_model(shared):
     from transformers import AutoModelForCausalLM
 

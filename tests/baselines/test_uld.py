@@ -20,7 +20,7 @@ from t3lib.tofu import encode
 
 STRENGTH = 0.8
 # Two layers, of which the assistant has the first; gpt2, whose blocks cannot be taken apart, gets a whole other model.
-FAMILIES = ("llama", "mistral (sliding)", "gemma2 (soft-cap)", "gpt2")
+FAMILIES = ("llama", "gemma2 (soft-cap)", "gpt2")  # gemma2 also slides
 
 
 def trained_assistant(base: PreTrainedModel, seed: int = 0):

@@ -348,7 +348,7 @@ def test_a_model_loaded_in_bfloat16_moves_as_far_as_in_float32(method, tiny_mode
     """At lr 1e-6 bfloat16 weights would round nearly every step away."""
     loaded = copy.deepcopy(tiny_model).bfloat16()
     start = torch.cat([p.detach().float().flatten() for p in loaded.parameters()])
-    hyper = FAST | {"lr": 1e-6, "epochs": 10}
+    hyper = FAST | {"lr": 1e-6, "epochs": 4}
     moves = []
     for model in (copy.deepcopy(loaded).float(), loaded):
         trained, info = unlearn_baseline(method, model, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0)

@@ -17,7 +17,7 @@ from t3lib.head import T3Head
 MACHINE = cost.Ceilings(1e15, 1e15)  # nothing is below its bounds
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def model():
     return random_model("tiny")
 

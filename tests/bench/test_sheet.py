@@ -27,7 +27,7 @@ def table(folder, name):
     return pd.read_csv(folder / f"{name}.csv", keep_default_na=False)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpu")
     sheet.write_sheet(SHEET, folder)

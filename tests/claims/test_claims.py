@@ -24,7 +24,7 @@ from t3lib.theory import experiments as synthetic
 from t3lib.theory import table as bounds_table
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def made(tmp_path_factory):
     """A results folder with every table: invented runs, small but real Gaussian experiments and bounds."""
     folder = tmp_path_factory.mktemp("results")
@@ -48,7 +48,7 @@ def made(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def table(made):
     return claims.claims_table(made)
 

@@ -113,7 +113,7 @@ def test_moving_a_synthetic_slider_redraws_the_lines_alone(monkeypatch):
 # --- the language half -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def base(tokenizer):
     """A random Llama whose answers depend on T under this head."""
     torch.manual_seed(0)
@@ -125,7 +125,7 @@ def base(tokenizer):
     return model.eval()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def head(base, tokenizer):
     made = T3Head(256, len(tokenizer), rank=5, temperature=2.0)
     made.B.data *= 5
@@ -135,7 +135,7 @@ def head(base, tokenizer):
 GRID = (1.0, 1.7, 2.0, 3.0)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def scene(base, head, tokenizer):
     return el.scene(base, head, tokenizer, ROWS[0], temperatures=GRID, max_new_tokens=8)
 

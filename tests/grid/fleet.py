@@ -42,7 +42,7 @@ class Fleet:
         self.folder, self.out, self.cache = folder, folder / "out", folder / "cache"
         self.cache.mkdir(parents=True)
         self.notebooks = noop.write_notebooks(folder / "notebooks", work)
-        self.profile = noop.write_profile(folder / "fleet.yaml", **profile)
+        self.profile = noop.write_profile(folder / "fleet.yaml", **{"seeds": "1"} | profile)
 
     def start(self, how: str = "workers", what: str | int = 1) -> "Runner":
         """A runner as a process; its output goes to the file `log`."""

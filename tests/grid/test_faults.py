@@ -28,6 +28,7 @@ from t3lib.grid.runner import Outcome, Place
 
 NAPS = "notebooks: {02_tofu_unlearning: {nap: %s}}"
 METHODS = "Original, NPO, SimNPO"
+KILLS = 10 if os.environ.get("T3_WRITE_FAULTS") == "1" else 4
 
 
 # a scheduler of one's own --------------------------------------------------------------------------------------------
@@ -46,6 +47,7 @@ def dask_on(folder):
 
     def scheduler():
         file = folder / "scheduler.json"
+        file.unlink(missing_ok=True)
         start("scheduler", "--host", "127.0.0.1", "--port", "0", "--scheduler-file", str(file))
         wait(file.is_file)
         return json.loads(file.read_text())["address"]
@@ -58,13 +60,13 @@ def dask_on(folder):
         process.wait(30)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def reference(tmp_path_factory):
     """Results of an uninterrupted run on one worker."""
     fleet = Fleet(tmp_path_factory.mktemp("reference"), methods=METHODS)
     assert fleet.run("workers", 1) == 0, fleet.log
     assert "without encryption" not in fleet.log and "Traceback" not in fleet.log
-    assert len(fleet.results()) == 6 and not fleet.orphans()
+    assert len(fleet.results()) == 4 and not fleet.orphans()
     notebook = json.loads((fleet.out / "notebooks" / "05_paper_tables.ipynb").read_text())
     assert all(cell.get("execution_count") for cell in notebook["cells"] if cell["cell_type"] == "code")
     return fleet.results()
@@ -95,24 +97,32 @@ def test_a_killed_fork_server_takes_its_kernel_along_and_the_job_runs_again(tmp_
 
 
 @pytest.fixture(scope="module")
-def remote(tmp_path_factory):
-    """Address and process of a scheduler with two workers, which outlive the runners; the last test here kills it."""
+def schedulers(tmp_path_factory):
+    """What starts dask processes, and (address, process) of every scheduler so far."""
     with dask_on(tmp_path_factory.mktemp("dask")) as start:
-        address = start.scheduler()
+        yield start, []
+
+
+@pytest.fixture
+def remote(schedulers):
+    """Address and process of a scheduler with two workers, which outlive the runners; a test may kill it."""
+    start, running = schedulers
+    if not running or running[-1][1].poll() is not None:
+        running.append((start.scheduler(), start.started[-1]))
         for _ in range(2):
-            start("worker", address, "--nthreads", "1", "--resources", "slot=1")
-        yield address, start.started[0]
+            start("worker", running[-1][0], "--nthreads", "1", "--resources", "slot=1")
+    return running[-1]
 
 
-def test_the_runner_killed_ten_times(tmp_path, reference, remote):
+def test_the_runner_killed_again_and_again(tmp_path, reference, remote):
     """With workers of its own, which die with it, and with a scheduler's, which go on with the job they are at."""
     moments = random.Random(7)
     fleet, fleets, times = None, [], 0
-    while times < 10:
+    while times < KILLS:
         if fleet is None:
             fleet = Fleet(tmp_path / str(len(fleets)), methods=METHODS, more=NAPS % 0.2)
             fleets.append(fleet)
-        where = ("scheduler", remote[0]) if times >= 3 else ("workers", 1 + times % 2)
+        where = ("scheduler", remote[0]) if times >= 2 else ("workers", 1 + times)
         before = len(fleet.kernels())
         started = fleet.start(*where)
         fleet.wait_for_kernel(before + 1, started)
@@ -213,20 +223,55 @@ def test_workers_never_exceed_the_cores(monkeypatch):
 # who may use a scheduler --------------------------------------------------------------------------------------------
 
 
+STRANGER = """
+import asyncio, os, sys
+from distributed import Client
+from distributed.security import Security
+
+async def enter(scheme, security):
+    options = {"security": security, "timeout": 5, "asynchronous": True, "set_as_default": False}
+    try:
+        async with Client(scheme + sys.argv[1], **options) as client:
+            return await client.submit(os.getpid)
+    except (OSError, TimeoutError, TypeError, RuntimeError):
+        return None
+
+async def main():
+    print(os.getuid(), *await asyncio.gather(*[
+        enter(scheme, security) for scheme in ("tls://", "tcp://") for security in (None, Security.temporary())
+    ]))
+
+asyncio.run(main())
+"""
+
+
+def stranger_at(address):
+    """(uid, process ids of the workers that obeyed) of another user who tries a scheduler in four ways; of this user
+    where only root could become another, or where the other cannot read this Python."""
+    command = [sys.executable, "-c", STRANGER, address.partition("://")[2]]
+    other = {"user": 65534, "group": 65534, "extra_groups": []} if os.getuid() == 0 else {}
+    for who in (other, {}):
+        done = subprocess.run(command, capture_output=True, text=True, cwd="/", **who)
+        if done.returncode == 0:
+            break
+    assert done.returncode == 0, done.stderr
+    uid, *found = done.stdout.split()
+    return int(uid), {*found} - {"None"}
+
+
 def test_a_local_scheduler_obeys_nobody_else():
-    """Another user of this machine reaches the port, and gets no further."""
-    from distributed import Client
-    from distributed.security import Security
+    """Another user of this machine reaches the port, and gets no further; without TLS the same program is obeyed."""
+    from distributed import LocalCluster
 
     with cluster.client_for(1, None, None) as client:
-        address = client.scheduler.address
-        assert address.startswith("tls://127.0.0.1:")
-        for stranger in (None, Security.temporary()):
-            for scheme in ("tls://", "tcp://"):
-                with pytest.raises((OSError, TimeoutError, TypeError, RuntimeError)):
-                    Client(scheme + address[6:], security=stranger, timeout=3, set_as_default=False)
+        assert client.scheduler.address.startswith("tls://127.0.0.1:")
+        uid, obeyed = stranger_at(client.scheduler.address)
+        assert not obeyed
         addresses = [worker["nanny"] for worker in client.scheduler_info()["workers"].values()]
         assert all(name.startswith("tls://") for name in [*client.scheduler_info()["workers"], *addresses])
+    options = {"threads_per_worker": 1, "processes": False, "dashboard_address": cluster.NO_DASHBOARD}
+    with LocalCluster(n_workers=1, protocol="tcp", **options) as local:
+        assert stranger_at(local.scheduler_address) == (uid, {str(os.getpid())})
 
 
 def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_path):

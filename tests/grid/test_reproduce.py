@@ -4,6 +4,7 @@ What kernels, processes and kill -9 add is in test_faults.py.
 """
 
 import errno
+import functools
 import io
 import json
 import os
@@ -233,6 +234,21 @@ def test_a_bad_number_of_threads_is_refused(box, monkeypatch):
 # keys ----------------------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="session")
+def smoke_jobs(tmp_path_factory):
+    """A function that builds the jobs of profile smoke, by name, and the copy of t3lib whose code is in their keys."""
+    folder = tmp_path_factory.mktemp("library")
+    library = shutil.copytree(files.LIBRARY, folder / "t3lib", ignore=shutil.ignore_patterns("__pycache__"))
+    profile = profiles.load_profile("smoke")
+
+    def build():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(jobs, "code_key", functools.partial(files.code_key, library=library))
+            return {each.name: each for each in jobs.build(profile, folder)}
+
+    return build, library
+
+
 @pytest.mark.parametrize(
     ("module", "bases", "notebooks"),
     [
@@ -247,14 +263,15 @@ def test_a_bad_number_of_threads_is_refused(box, monkeypatch):
         ("claims/llm", False, {TABLES}),
     ],
 )
-def test_a_changed_module_runs_what_it_decides_and_nothing_else(monkeypatch, tmp_path, module, bases, notebooks):
-    library = shutil.copytree(files.LIBRARY, tmp_path / "t3lib", ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(jobs, "code_key", lambda *kinds: files.code_key(*kinds, library=library))
-    profile = profiles.load_profile("smoke")
-    before = {each.name: each for each in jobs.build(profile, tmp_path)}
-    with open(library / f"{module}.py", "a") as handle:
-        handle.write("changed = 1\n")
-    changed = [before[each.name] for each in jobs.build(profile, tmp_path) if each.key != before[each.name].key]
+def test_a_changed_module_runs_what_it_decides_and_nothing_else(smoke_jobs, module, bases, notebooks):
+    build, library = smoke_jobs
+    before, path = build(), library / f"{module}.py"
+    code = path.read_text()
+    path.write_text(f"{code}changed = 1\n")
+    try:
+        changed = [before[name] for name, each in build().items() if each.key != before[name].key]
+    finally:
+        path.write_text(code)
     assert {each.kind == "base" for each in changed} >= ({True} if bases else set())
     assert {each.notebook for each in changed if each.kind == "notebook"} == notebooks
 

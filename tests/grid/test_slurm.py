@@ -112,6 +112,11 @@ def test_a_profile_through_slurm(site, t3, tmp_path, capsys):
     assert {"-p gh", "-A PROJECT-1", "-t 00:10:00", "-N 1", "--gres=gpu:1", "--cpus-per-task=1"} <= set(directives)
     assert not [line for line in directives if line.startswith(("--mem", "-n "))]  # removed for this site
     assert "export FROM_PROLOGUE=1" in first and "--lifetime 9m" in first and "--resources slot=1" in first
+    # Its scheduler asks for credentials, which lie in files that only this user can read and that go with the runner.
+    assert "tls://" in first and "tcp://" not in first
+    for option in ("ca-file", "cert", "key"):
+        path = Path(re.search(rf"--tls-{option} (\S+)", first)[1])
+        assert not path.exists() or path.stat().st_mode & 0o77 == 0
     cancelled = sorted((site.folder / "cancelled").read_text().split())
     assert cancelled == ["1", "2"] and not site.alive()  # nothing stays in the queue
     results = noop.results_of(tmp_path / "out")
@@ -162,19 +167,10 @@ def test_dasks_own_configuration_lies_below_the_file(site, t3, capsys):
 
     theirs = {"queue": "of the site", "job-cpu": 3}
     with dask.config.set({f"jobqueue.slurm.{name}": value for name, value in theirs.items()}):
-        assert t3(queue="of the file", interface="lo", job_directives_skip=["--mem"]) == 0, capsys.readouterr()
+        options = {"queue": "of the file", "interface": "lo", "job_directives_skip": ["--mem"]}
+        assert t3("--only", "05", **options) == 0, capsys.readouterr()
     [script] = site.scripts()
     assert {"-p of the file", "--cpus-per-task=3"} <= set(re.findall(r"^#SBATCH (.*)$", script, re.M))
-
-
-def test_its_scheduler_asks_for_credentials(site, t3, capsys):
-    """They go to the jobs in files that only this user can read, and that are gone with the runner's process."""
-    assert t3(**OPTIONS) == 0, capsys.readouterr().out
-    script = site.scripts()[0]
-    assert "tls://" in script and "tcp://" not in script
-    for option in ("ca-file", "cert", "key"):
-        path = Path(re.search(rf"--tls-{option} (\S+)", script)[1])
-        assert not path.exists() or path.stat().st_mode & 0o77 == 0
 
 
 def test_a_missing_file(t3, tmp_path, capsys):

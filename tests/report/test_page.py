@@ -16,7 +16,7 @@ from t3lib.report import page, render, tables
 from t3lib.report.architecture import architecture
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("results")
     runs = fabricate_all(seeds=(1, 2))
@@ -32,7 +32,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def html(folder):
     return page.write(folder, title="A & <B>").read_text(encoding="utf-8")
 

@@ -21,7 +21,7 @@ FIGURES = {  # name -> the figure, and what the paper prints beside it
 }
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def frame():
     return results.tidy(fabricate_all())
 

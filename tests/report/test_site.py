@@ -15,7 +15,7 @@ from t3lib.report import render, site, tables
 FORMULAS = "# Forms & shapes\nInline $\\hat p_r$ and `$HOME`, US$5 to US$6.\n\n$$\\frac{a_b}{c}*d*e_f$$"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def built(tmp_path_factory):
     root = tmp_path_factory.mktemp("checkout")
     folder = root / "results" / "small"

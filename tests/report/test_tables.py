@@ -13,7 +13,7 @@ from t3lib.names import METHODS, SPLITS
 from t3lib.report import tables
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def frame():
     return results.tidy(fabricate_all())
 

@@ -1,22 +1,15 @@
 """The audit of methods on a micro stage: complete records, cached answers, and measures that tell models apart."""
 
 import pytest
+from conftest import MICRO
 
 from t3lib import files, metrics, results
 from t3lib.audit import run
 from t3lib.study import audit, study
 from t3lib.world import bases
 
-STAGE = {"authors": 20, "questions": 4, "hidden": 32, "layers": 2, "heads": 2, "epochs": 3, "vocab": 600}
 FAST = {"epochs": 1, "warmup_epochs": 0}
 FEW = audit.Sampling(samples=4)
-
-
-@pytest.fixture(scope="module")
-def stand(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("T3_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield study.open_study("forget10", stage=STAGE, evaluation={"max_new_tokens": 6})
 
 
 @pytest.mark.parametrize("method", ["Original", "Retrained", "NPO", "ULD", "T3"])
@@ -79,7 +72,7 @@ def tofu_folder(tmp_path_factory):
 def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, monkeypatch):
     """The stage's bases learn every row but its twin's; a baseline has no model there, so its cells say why."""
     monkeypatch.setenv("T3_CACHE", str(tmp_path))
-    whole = STAGE | {"authors": 18, "epochs": 1}
+    whole = MICRO | {"authors": 18, "epochs": 1}
     stand, apart = (
         study.open_study("forget10", data=str(tofu_folder), stage=stage, evaluation={"max_new_tokens": 6})
         for stage in (whole, whole | {"authors": 16})

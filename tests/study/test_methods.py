@@ -19,16 +19,8 @@ from t3lib.study import ablations, methods, study, unlearned
 from t3lib.tofu import encode_rows
 from t3lib.world import bases
 
-STAGE = {"authors": 20, "questions": 4, "hidden": 32, "layers": 2, "heads": 2, "epochs": 3, "vocab": 600}
 FAST = {"epochs": 1, "warmup_epochs": 0}
 SHORT = {"max_new_tokens": 6}
-
-
-@pytest.fixture(scope="module")
-def stand(tmp_path_factory):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("T3_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield study.open_study("forget10", stage=STAGE, evaluation=SHORT)
 
 
 @pytest.mark.parametrize("method", METHODS)

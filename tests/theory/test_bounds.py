@@ -17,7 +17,7 @@ PER_CELL = 260  # 4 · 5 · 260 = 5,200 classifiers, each at every temperature
 SLACK = 1e-9  # absolute, for equality cases
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cells():
     """(mixture, phi, delta, {T: (retain, forget)}) for every γ and v_f."""
     rng = np.random.default_rng(3)

@@ -7,7 +7,7 @@ from t3lib.theory import METHODS, GaussianMixture, fit_logistic
 from t3lib.theory import experiments as synthetic
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def small():
     return synthetic.experiments(n_first=(50,), n_second=(25, 50), T=[1.0, 2.0, 3.0], trials=40, seed=3)
 

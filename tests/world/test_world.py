@@ -16,7 +16,7 @@ PERTURBED = ("forget05_perturbed", "forget10_perturbed", "retain_perturbed")
 KNOWLEDGE = ("real_authors_perturbed", "world_facts_perturbed")
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def small():
     return world(authors=40, questions=20, seed=0)
 
