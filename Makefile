@@ -1,6 +1,7 @@
 # make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  a first look, a few minutes
 #                       in out/cpu, which git ignores                            make OUT=results/cpu  in the committed folder
 # make test             pytest, then nbval on the notebooks (smoke parameters)   make faults         kill -9 and friends
+#                       T3_TEST_ORDER=7 make test   in the random order of seed 7
 # make attacks          damaged and hostile files, signals, full disks: results/faults.md
 # make site             all results pages and executed notebooks as static files in build/site
 PYTHON ?= python3

@@ -7,6 +7,7 @@ import os
 import random
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
@@ -57,9 +58,15 @@ def one_thread():
 
 @pytest.fixture(autouse=True)
 def same_surroundings():
-    """The environment and the current folder are after a test what they were before it: a job that runs in this
-    process sets both, and whatever a later test starts would inherit its threads and its way with memory."""
+    """Every test starts with the same random state, and leaves the environment and the current folder as they were.
+
+    A job that runs in this process sets both; what a later test starts would inherit its threads and its way with
+    memory.
+    """
     environment, folder = dict(os.environ), os.getcwd()
+    random.seed(0)
+    np.random.seed(0)
+    torch.manual_seed(0)
     yield
     os.chdir(folder)
     for name in os.environ.keys() - environment.keys():
