@@ -13,6 +13,7 @@ from t3lib.errors import UserError, printable
 from t3lib.settings import CHOICES, TEMPERATURE, FitSettings, check_temperature
 
 Value = TypeVar("Value", str, int, float)
+UNSEEN = "rows like those to forget that the model never saw"
 EXIT_CODES = (
     "exit codes: 0 done, 1 a job failed or results differ, 2 bad input, "
     "3 unlearned but its own evidence says no, 130 interrupted"
@@ -81,13 +82,14 @@ def parser() -> Parser:
              "--model DIR --forget forget.jsonl --retain retain.jsonl --out head", command)  # fmt: skip
     model_options(p)
     split_options(p)
-    own_rows_options(p)
-    p.add_argument("--holdout-forget", metavar="FILE", help="own rows: judge with these instead of a fifth of --forget")
-    p.add_argument("--holdout-retain", metavar="FILE", help="own rows: judge with these instead of a fifth of --retain")
+    rows = own_rows_options(p)
+    rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
+    rows.add_argument("--holdout-forget", metavar="FILE", help="judge with these instead of a fifth of --forget")
+    rows.add_argument("--holdout-retain", metavar="FILE", help="judge with these instead of a fifth of --retain")
+    rows.add_argument("--steps", type=int, help="optimiser steps (default 1000)")
     p.add_argument("--out", type=Path, required=True, help="folder for the head, and own rows' report")
     p.add_argument("--temperature", type=temperature, help=f"T >= 1 (default {TEMPERATURE}); own rows: auto")
-    p.add_argument("--steps", type=int, help="own rows: optimiser steps (default 1000)")
-    fit = FitSettings()
+    head, fit = p.add_argument_group("fitting the head"), FitSettings()
     for flag, default, help in (
         ("--rank", fit.rank, "rank h of the head"),
         ("--lr", fit.lr, "learning rate; own rows: the best of five"),
@@ -96,18 +98,17 @@ def parser() -> Parser:
         ("--weight-decay", fit.weight_decay, "lambda"),
         ("--seed", fit.seed, "seed of the head and of the retain draws"),
     ):
-        p.add_argument(flag, type=type(default), help=f"{help} (default {default:g})")
-    p.add_argument("--warmup-epochs", type=float, help="epochs of linear warm-up (default: a quarter of them)")
-    p.add_argument("--decay", choices=CHOICES["decay"], help="decoupled or in the loss")
-    p.add_argument("--init-b", choices=CHOICES["init_b"], help="start of B (own rows: zero)")
-    p.add_argument("--prior", choices=CHOICES["prior"], help="class-imbalance correction")
+        head.add_argument(flag, type=type(default), help=f"{help} (default {default:g})")
+    head.add_argument("--warmup-epochs", type=float, help="epochs of linear warm-up (default: a quarter of them)")
+    head.add_argument("--decay", choices=CHOICES["decay"], help="decoupled or in the loss")
+    head.add_argument("--init-b", choices=CHOICES["init_b"], help="start of B (own rows: zero)")
+    head.add_argument("--prior", choices=CHOICES["prior"], help="class-imbalance correction")
 
     p = verb("evaluate", "all TOFU metrics of a model, with or without a head, as JSON",
              "--model builtin:full --head head --split forget10 --out report.json", command)  # fmt: skip
     model_options(p)
     split_options(p)
-    own_rows_options(p)
-    p.add_argument("--holdout", metavar="FILE", help="own rows: rows to keep that no head was fitted on")
+    own_rows_options(p).add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
     p.add_argument("--head", help="folder of a T3 head; for own rows a comma list of several, composed")
     p.add_argument("--temperature", type=numbers, help="T or a list, e.g. 1,1.5,2 (default: the head's own)")
     p.add_argument("--reference", help="retrained model (id or folder) or its evaluation's JSON, for Forget Quality")
@@ -119,7 +120,7 @@ def parser() -> Parser:
     p = verb("audit", "what a model still knows of forgotten rows, beside rows it never saw",
              "--model DIR --head head --forget forget.jsonl --unseen unseen.jsonl --out audit", command)  # fmt: skip
     model_options(p)
-    own_rows_options(p)
+    own_rows_options(p).add_argument("--unseen", metavar="FILE", help=UNSEEN)
     p.add_argument("--head", type=Path, help="folder of a T3 head; without one the model is audited as it is")
     p.add_argument("--temperature", type=float, help="T (default: the head's own)")
     p.add_argument("--samples", type=int, default=64, help="answers drawn to each question (default %(default)s)")
@@ -166,30 +167,33 @@ def parser() -> Parser:
 
 def model_options(p: argparse.ArgumentParser) -> None:
     """Options of every verb that loads a model."""
-    p.add_argument("--model", required=True, help="Hub id, folder, or builtin:full, builtin:retain90, builtin:retain95")
-    p.add_argument("--profile", default="cpu", help="whose built-in models and rows `builtin` means (default cpu)")
-    p.add_argument("--data", help="builtin, hub or a folder with TOFU's files")
-    p.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's own")
-    p.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
-    p.add_argument("--load-in", choices=("8bit", "4bit"), help="quantise the base with bitsandbytes")
+    model = p.add_argument_group("the model")
+    names = "Hub id, folder, or builtin:full, builtin:retain90, builtin:retain95"
+    model.add_argument("--model", required=True, help=names)
+    model.add_argument("--profile", default="cpu", help="whose built-in models and rows `builtin` means (default cpu)")
+    model.add_argument("--data", help="builtin, hub or a folder with TOFU's files")
+    model.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's own")
+    model.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    model.add_argument("--load-in", choices=("8bit", "4bit"), help="quantise the base with bitsandbytes")
     p.add_argument("--allow-sharpening", action="store_true", help="allow 0 < T < 1")
 
 
 def split_options(p: argparse.ArgumentParser) -> None:
     """Options of every verb that reads a split's rows."""
-    p.add_argument("--split", choices=("forget01", "forget05", "forget10"), help="which authors are forgotten")
+    split = p.add_argument_group("a split of TOFU's rows")
+    split.add_argument("--split", choices=("forget01", "forget05", "forget10"), help="which authors are forgotten")
     p.add_argument("--attention-mask", choices=CHOICES["attention_mask"], default=CHOICES["attention_mask"][0],
                    help="openunlearning hides end-of-turn tokens, as published numbers did")  # fmt: skip
 
 
-def own_rows_options(p: argparse.ArgumentParser) -> None:
-    """Options of the verbs that take a person's own rows."""
-    rows = "JSON, JSON lines, CSV, Parquet or a Hub data set"
-    p.add_argument("--forget", metavar="FILE", help=f"own rows to forget: {rows}")
-    p.add_argument("--retain", metavar="FILE", help="own rows to keep")
-    p.add_argument("--other", metavar="FILE", help="own rows that must not change and that no head sees")
-    p.add_argument("--unseen", metavar="FILE", help="rows like the forgotten ones that the model never saw")
-    p.add_argument("--system", help="system text of every question of own rows")
+def own_rows_options(p: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Options of the verbs that take a person's own rows; their group, for a verb's further ones."""
+    rows = p.add_argument_group("your own rows", "JSON, JSON lines, CSV, Parquet or a Hub data set")
+    rows.add_argument("--forget", metavar="FILE", help="rows to forget")
+    rows.add_argument("--retain", metavar="FILE", help="rows to keep")
+    rows.add_argument("--other", metavar="FILE", help="rows that must not change and that no head sees")
+    rows.add_argument("--system", help="system text of every question")
+    return rows
 
 
 def temperature(text: str) -> float | str:

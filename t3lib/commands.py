@@ -33,7 +33,7 @@ from t3lib.study import study
 from t3lib.study.tune import tune_profile
 from t3lib.world import bases
 
-OWN_ROWS = ("other", "unseen", "system")  # options that only own rows have
+OWN_ROWS = ("other", "system")  # options that only own rows have
 FOR_OWN_ROWS = "is for own rows (--forget FILE --retain FILE)"
 ANSWER = 10_000  # characters of one line of `t3 generate`
 
@@ -95,7 +95,7 @@ def unlearn(args: argparse.Namespace) -> int:
         rows.checked_sets(sets)
         fit = own.unlearn
     else:
-        refuse(args, ("steps", *OWN_ROWS, "holdout_forget", "holdout_retain"), FOR_OWN_ROWS)
+        refuse(args, ("steps", *OWN_ROWS, "unseen", "holdout_forget", "holdout_retain"), FOR_OWN_ROWS)
         if settings.get("temperature") == "auto":
             raise UserError(f"--temperature auto {FOR_OWN_ROWS}")
         source, how["split"] = source_of(args), args.split
@@ -192,7 +192,7 @@ def assess(args: argparse.Namespace) -> int:
         raise UserError(f"--out {args.out} holds a head, whose own report it may be: choose another folder")
     if len(args.temperature or []) > 1:
         raise UserError("--temperature: one T for own rows; the report measures a grid of them by itself")
-    refuse(args, ("unseen", "reference", "truth_ratio", "max_new_tokens"), "is not used with --forget and --retain")
+    refuse(args, ("reference", "truth_ratio", "max_new_tokens"), "is not used with --forget and --retain")
     sets: dict[str, Any] = own_rows(args, "forget", "retain", "other", "holdout")
     rows.checked_sets(sets)
     names = [] if args.head is None else args.head.split(",")
@@ -335,5 +335,5 @@ def bench(args: argparse.Namespace) -> None:
     if args.out is not None:
         origin = results.provenance(model=f"random weights, {shape}", data="random")
         write_json(args.out / "bench.json", {"rows": measured, "provenance": origin})
-        render.write_table(args.out, "benchmarks", timing.frame_of(measured), caption=timing.CAPTION)
+        render.write_table(args.out, "benchmarks", timing.frame_of(measured))
     return None

@@ -109,7 +109,7 @@ def own_rows(place, out, *more):
         (["evaluate", "--model", "x", "--out", "o", *OWN, "--reference", "y"], "--reference is not used with --forget"),
         (["evaluate", "--model", "x", "--out", "o", *OWN, "--max-new-tokens", "0"], "--max-new-tokens is not used"),
         (["evaluate", "--model", "x", "--out", "o", *OWN, "--truth-ratio", "geometric"], "--truth-ratio is not used"),
-        (["evaluate", "--model", "x", "--out", "o", *OWN, "--unseen", "u.jsonl"], "--unseen is not used"),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--unseen", "u.jsonl"], "unknown arguments: --unseen"),
         (["evaluate", "--model", "x", "--out", "o", *OWN, "--temperature", "2,3", "--head", "h"], "one T for own rows"),
         (["evaluate", "--model", "x", "--out", "o", "--split", "forget10", "--other", "f"], "--other is for own rows"),
         (
