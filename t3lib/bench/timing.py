@@ -16,7 +16,6 @@ import torch
 from t3lib.bench.cost import Ceilings, Work, lower_bound
 
 COLUMNS = "what shape unit median low high repeats busy lower_bound over_bound note".split()
-CAPTION = "Cost: median seconds on this machine, the processor's own (busy), the lower bound, and busy over it."
 Name = TypeVar("Name", bound=Hashable)
 Rows = list[dict[str, Any]]  # of the cost table: dicts with these columns
 

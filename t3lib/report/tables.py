@@ -44,7 +44,14 @@ CAPTIONS = {
     "audit": "What the models still know of the rows to forget, means over seeds, and how many spreads of the "
     "retrained models that is away from them. A method that forgot is 0 away; more and less are both traces.",
     "leak": "leak@k: the expected ROUGE-L recall of the best of k sampled answers to a forgotten question.",
+    "benchmarks": "Cost: median seconds on this machine, the processor's own (busy), the lower bound, and busy over "
+    "it.",
+    "benchmarks_memory": "T3 on an NF4 base of Llama-3.1-8B's shape.",
+    "benchmarks_parameters": "Trainable parameters at Llama-3.1-8B's shape.",
+    "benchmarks_scale": "Overhead of many heads while decoding one row, per cent.",
+    "benchmarks_scaling": "Head training with one size varied.",
     "synthetic": "Gaussian experiments: retain and forget error.",
+    "synthetic_cells": "The classifiers behind the Gaussian experiments: weight decay λ and error δ.",
     "bounds": "The theorems' bounds, evaluated.",
 }
 
