@@ -208,6 +208,7 @@ def test_html_is_escaped_grouped_and_marks_the_best():
     frame["retain_prob"] = [0.5, 0.1, 0.4, 0.2]
     html = render.html(frame)
     assert "<b>&" not in html and "&lt;b&gt;&amp;" in html and "Retain" in html and html == render.html(frame)
+    assert ".t3-table.t3-table td" in html, "stronger than JupyterLab's own rule for cells"
     best = render.best_cells(frame)
     assert best["fq"].tolist() == [False, False, True, False], "the original is no unlearning method"
     assert best["retain_prob"].tolist() == [False, False, True, False]
