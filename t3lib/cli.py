@@ -256,15 +256,17 @@ def command(args: argparse.Namespace) -> int | None:
 
 def compare(args: argparse.Namespace) -> int:
     """`t3 compare`: 1 when a cell differs."""
-    from t3lib.files import project_root, read_json
+    from t3lib.grid.status import committed, earlier_manifest
     from t3lib.report.compare import compare
 
     other = args.b
     if other is None:
-        manifest = args.a / "manifest.json"
-        if not manifest.is_file():
+        profile = earlier_manifest(args.a / "manifest.json").get("profile")
+        if not isinstance(profile, str):
             raise UserError(f"{args.a} holds no manifest.json that names its profile: give two folders")
-        other = project_root() / "results" / str(read_json(manifest)["profile"])
+        other = committed(profile)
+        if not (other / "tables").is_dir():
+            raise UserError(f"no results of profile {profile} are committed: give two folders")
     cells = compare(args.a, other, tolerance=args.tolerance, clocks=args.clocks)
     if not cells.empty:
         print(cells.map(lambda value: printable(str(value), 40)).to_string(index=False))

@@ -319,7 +319,7 @@ def test_python_dash_m_is_the_same_command():
 
 
 def test_compare_sets_a_folder_beside_the_committed_results_of_its_profile(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("t3lib.files.project_root", lambda: tmp_path)
+    monkeypatch.setattr("t3lib.grid.status.project_root", lambda: tmp_path)
     for folder, score in (("out/tiny", 0.25), ("results/tiny", 0.5)):
         (tmp_path / folder / "tables").mkdir(parents=True)
         (tmp_path / folder / "tables" / "tofu.csv").write_text(f"method,fq,train_s\nT3,{score},{score}\nNPO\x1b,1,2\n")
@@ -334,6 +334,16 @@ def test_compare_sets_a_folder_beside_the_committed_results_of_its_profile(tmp_p
     (ours / "manifest.json").unlink()
     assert cli.main(["compare", str(ours)]) == 2
     assert "give two folders" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("manifest", "said"), [('{"profile": "mine"}', "profile mine are committed"), ("{}", "no manifest")]
+)
+def test_compare_says_that_there_is_nothing_to_compare_with(tmp_path, capsys, manifest, said):
+    (tmp_path / "manifest.json").write_text(manifest)
+    assert cli.main(["compare", str(tmp_path)]) == 2
+    err = capsys.readouterr().err
+    assert said in err and "give two folders" in err and err.count("\n") == 1
 
 
 @pytest.mark.parametrize("more", [["--head", ","], ["--head", "", "--temperature", "2"], ["--head", "HEAD,"]])
