@@ -91,12 +91,6 @@ def test_lock_held_by_another_process_is_said(tmp_path):
         pass
 
 
-def test_importing_t3lib_metrics_and_theory_needs_no_torch():
-    code = "import sys, t3lib, t3lib.metrics, t3lib.theory; assert 'torch' not in sys.modules; print('ok')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "ok\n", done.stderr
-
-
 def test_read_json_of_what_write_json_wrote(tmp_path):
     value = {"é": [1, 2.5, None], "nested": {"x": "𝔘"}}
     files.write_json(tmp_path / "b" / "a.json", value)
