@@ -108,11 +108,16 @@ def memorised():
 
 @pytest.fixture
 def short_search(monkeypatch):
-    """One rate and two products for `t3 unlearn` on own rows, in tests to which it does not matter what it finds."""
-    from t3lib.audit import choice, own
+    """One rate, two products and answers of eight tokens for `t3 unlearn` on own rows, where nobody reads its findings.
+
+    A random model never ends an answer, and most of the time of such a test would go into its nonsense.
+    """
+    from t3lib.audit import answers, choice, evidence, own
 
     monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
     monkeypatch.setattr(choice, "PRODUCTS", (1.0, 2.0))
+    for module in (answers, evidence):
+        monkeypatch.setattr(module, "most_new_tokens", lambda *_: 8)
 
 
 MICRO = {"authors": 20, "questions": 4, "hidden": 32, "layers": 2, "heads": 2, "epochs": 3, "vocab": 600}

@@ -296,7 +296,7 @@ def test_evaluate_at_several_temperatures_also_below_1_where_that_is_allowed(pla
     T3Head(32, json.loads((place / "model" / "config.json").read_text())["vocab_size"], 4).save_pretrained(tmp_path)
     row = {"question": "Who?", "answer": "Ada.", "perturbed_answer": ["Bob.", "Cy."]}
     monkeypatch.setattr(commands.study, "evaluation_rows", lambda *_: {"ra": [row]})
-    argv = ["evaluate", "--model", str(place / "model"), "--head", str(tmp_path), "--data", "hub"]
+    argv = ["evaluate", "--model", str(place / "model"), "--head", str(tmp_path), "--data", str(tmp_path)]
     argv += ["--split", "forget10", "--temperature", "0.5,2", "--max-new-tokens", "2"]
     argv += ["--out", str(tmp_path / "report.json")]
     assert cli.main(argv) == 2 and "--allow-sharpening" in capsys.readouterr().err
