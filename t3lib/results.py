@@ -32,6 +32,7 @@ RUN_KEYS = (
     *("method", "split", "T", "w", "seed", "status", "error", "hyper", "trainable", "epochs", "seconds"),
     *("peak_memory_bytes", "metrics", "truth_ratio", "records", "parameters", "provenance"),
 )
+AUTHOR_ROWS = 20  # of each of TOFU's authors; its forget10 has as many authors
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # every folder of an absolute path, up to its last name
 _WITHOUT_FOLDERS = ("error", "hyper", "parameters", "provenance")
 _PACKAGES = ("t3lib", "torch", "transformers", "peft", "accelerate", "numpy", "scipy", "pandas", "rouge-score")
@@ -106,17 +107,39 @@ def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> l
 
 
 def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per run: names, status, cost, and every metric; a failed run keeps its row with empty metrics."""
+    """One row per run: names, status, cost, every metric, and n_forget of n_rows rows to forget.
+
+    A failed run keeps its row with empty metrics.
+    """
     names = ("method", "split", "T", "w", "seed", "status", "setting")
-    numbers = ("trainable", "epochs", *(f"{part}_s" for part in SECONDS), "peak_memory_bytes", *METRICS, "n_forget")
+    costs = ("trainable", "epochs", *(f"{part}_s" for part in SECONDS), "peak_memory_bytes")
+    numbers = (*costs, *METRICS, "n_forget", "n_rows")
     rows = []
     for run in runs:
         row = dict(run["metrics"]) if run["status"] == "ok" else {}
         row |= {key: run.get(key) for key in (*names, "trainable", "epochs", "peak_memory_bytes")}
         row |= {f"{part}_s": (run["seconds"] or {}).get(part) for part in SECONDS}
-        row["n_forget"] = len((run["truth_ratio"] or {}).get("forget", [])) or None
+        row["n_forget"], row["n_rows"] = len((run["truth_ratio"] or {}).get("forget", [])) or None, all_rows(run)
         rows.append(row)
     return pd.DataFrame(rows, columns=[*names, *numbers]).astype(dict.fromkeys(("T", "w", *numbers), float))
+
+
+def all_rows(run: Mapping[str, Any]) -> int | None:
+    """How many rows the original model of a run learned of its data; None where no stage chose them."""
+    stage = run["parameters"].get("stage") or {}
+    if not {"authors", "questions"} <= set(stage):
+        return None
+    builtin = run["parameters"]["data"] == "builtin"
+    return stage["authors"] * stage["questions"] if builtin else (stage["authors"] + AUTHOR_ROWS) * AUTHOR_ROWS
+
+
+def split_labels(frame: pd.DataFrame) -> dict[str, str]:
+    """{"forget05": "5%", …}: rows to forget among all rows, counted from runs (n_forget, n_rows of `tidy`).
+
+    A split without such a run has the share in its name, which is TOFU's own.
+    """
+    shares = (frame["n_forget"] / frame["n_rows"]).groupby(frame["split"]).max().dropna()
+    return {split: f"{shares.get(split, int(split[-2:]) / 100):.0%}" for split in SPLITS}
 
 
 def provenance(*, model: Any = "", data: Any = "", parameters: Mapping[str, Any] | None = None) -> dict[str, Any]:

@@ -225,7 +225,6 @@ def test_html_is_escaped_grouped_and_marks_the_best():
         (5.123, "train_s", "5.12"),
         (1270.0, "train_s", "1,270"),
         (-0.0316, "fq_difference", "-0.032"),
-        ("forget05", "split", "5%"),
         (2.5, "T", "2.5"),
         (9e8, "peak_memory_bytes", "900 MB"),
         (True, "holds", "yes"),
@@ -233,6 +232,23 @@ def test_html_is_escaped_grouped_and_marks_the_best():
 )
 def test_cells(value, column, text):
     assert render.cell(value, column) == text
+
+
+def test_a_splits_label_is_counted_from_the_rows():
+    """Of TOFU with 40 retain authors, forget10's 400 rows are a third; a world of 40 authors has true 5% and 10%."""
+    run = fabricate("NPO", "forget10", None, 1)
+    of_tofu = run | {"parameters": {"data": "tofu@0", "stage": {"authors": 40, "questions": 6}}}
+    assert results.split_labels(results.tidy([of_tofu])) == {"forget05": "5%", "forget10": "7%"}, "80 of 1,200 rows"
+    of_ours = run | {"parameters": {"data": "builtin", "stage": {"authors": 40, "questions": 20}}}
+    assert results.split_labels(results.tidy([of_ours, run]))["forget10"] == "10%"
+    assert results.split_labels(results.tidy([])) == {"forget05": "5%", "forget10": "10%"}, "TOFU's own"
+    table, labels = tables.tofu(results.tidy([of_tofu])), results.split_labels(results.tidy([of_tofu]))
+    assert "| 7% | NPO |" in render.markdown(table, labels) and "| 10% | NPO |" in render.markdown(table)
+
+
+def test_an_audits_distance_stands_beside_its_measure():
+    assert render.header("auc") == ("Membership", "AUC")
+    assert render.header("auc_distance") == ("Membership", "AUC, spreads away")
 
 
 def test_figures_are_the_same_bytes_every_time(tmp_path):

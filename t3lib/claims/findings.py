@@ -6,7 +6,7 @@ over seeds is not known (a column that Table 4 does not hold, one seed) the mean
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -37,11 +37,11 @@ class Finding(NamedTuple):
 
 
 class Tables(dict[str, pd.DataFrame]):
-    """Tables of one results folder by name, read when first asked for; Missing where there is none or an empty one."""
+    """Tables of a folder by name, read when first asked for, or Missing; `splits`: the labels of their runs' splits."""
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(self, folder: str | Path, runs: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__()
-        self.folder = Path(folder)
+        self.folder, self.splits = Path(folder), results.split_labels(results.tidy(runs))
 
     def __missing__(self, name: str) -> pd.DataFrame:
         path = self.folder / f"{name}.csv"

@@ -17,7 +17,6 @@ from t3lib.metrics import AUDIT
 from t3lib.names import BASELINES, SPLITS
 
 FULL = tuple(name for name in BASELINES if name != "ULD")  # fine-tune every weight
-PERCENT = {"forget05": "5%", "forget10": "10%"}
 COMPETITIVE = 0.5  # "competitive Forget Quality" is not defined in the paper: at least half of the split's best
 MEANINGFUL = 0.01  # "does not meaningfully exceed"
 REJECTED = 0.05  # a Forget Quality below this is a test that rejects: what "zero" must mean for a p-value
@@ -34,8 +33,8 @@ def on_both_splits(check: Callable[[Tables, str], Finding]) -> Callable[[Tables]
 
     @wraps(check)
     def decide(tables: Tables) -> Finding:
-        parts = [(PERCENT[split], check(tables, split)) for split in SPLITS]
-        return joined([part._replace(numbers=f"{percent} {part.numbers}") for percent, part in parts])
+        parts = [(tables.splits[split], check(tables, split)) for split in SPLITS]
+        return joined([part._replace(numbers=f"{share} {part.numbers}") for share, part in parts])
 
     return decide
 
@@ -109,7 +108,7 @@ def mu_exceeds(tables: Tables) -> Finding:
             more, words = (gap(tables, split, name, "Original", column) for column in ("mu", "mu_rouge"))
             seen |= not np.isnan(more.value)
             if more.sign > 0 and words.sign <= 0:
-                found.append(f"{PERCENT[split]} {name} MU {more.value:+.3f}, MU-ROUGE {words.value:+.3f}")
+                found.append(f"{tables.splits[split]} {name} MU {more.value:+.3f}, MU-ROUGE {words.value:+.3f}")
     return Finding(bool(found) if seen else None, "; ".join(found) or "no method")
 
 
@@ -133,7 +132,7 @@ def seed_means(tables: Tables) -> Finding:
     if apart.empty:
         raise Missing("tofu")
     worst = apart[apart > 0.001 + 1e-9]
-    told = "; ".join(f"{PERCENT[s]} {name} {column} off by {value:.4f}" for (s, name, column), value in worst.items())
+    told = "; ".join(f"{tables.splits[s]} {name} {column} off by {gap:.4f}" for (s, name, column), gap in worst.items())
     return Finding(worst.empty, told or f"{len(apart)} means agree within {apart.max():.1g}")
 
 

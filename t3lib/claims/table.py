@@ -29,8 +29,8 @@ def claims_table(folder: str | Path) -> pd.DataFrame:
     printed: "yes", "yes, on the means only" (no lead over seeds), "no", or "" where the paper prints no numbers.
     verdict: one of names.VERDICTS, for what `scale` says. A missing table gives NOT_RUN.
     """
-    tables, printed = Tables(Path(folder) / "tables"), printed_tables()
     runs = results.read_runs(Path(folder) / "runs", corrupt=[])
+    tables, printed = Tables(Path(folder) / "tables", runs), printed_tables()
     models = {str(run["provenance"].get("model") or "model not recorded") for run in runs}
     here = f"here: {', '.join(sorted(models)) or 'model not recorded'}"
     at_scale = bool(models) and all(re.search(r"llama-3\.1-8b", model, re.IGNORECASE) for model in models)

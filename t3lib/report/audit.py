@@ -10,22 +10,26 @@ import pandas as pd
 
 from t3lib.metrics import AUDIT
 from t3lib.names import METHODS, SPLITS
+from t3lib.results import all_rows
 
 NAMES = ["split", "method", "T", "w"]
 YARDSTICK = "Retrained"
 
 
 def models(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a model: NAMES, seed, every measure of `metrics.AUDIT` and its standard error over rows (`_se`)."""
-    columns = [*NAMES, "seed", *AUDIT, *(f"{name}_se" for name in AUDIT)]
-    rows = []
-    for run in runs:
-        if run["status"] == "ok":
-            row = {name: run[name] for name in (*NAMES, "seed")} | dict(run["metrics"])
-            rows.append(row | {f"{name}_se": value for name, value in run["errors"].items()})
-    frame = pd.DataFrame(rows, columns=columns)
-    frame[["T", "w", *columns[5:]]] = frame[["T", "w", *columns[5:]]].astype(float)
-    return frame
+    """One row a model: NAMES, seed, every measure of `metrics.AUDIT`, its standard error over rows (`_se`), and how
+    many of n_rows rows were to forget (n_forget) and how many of these were asked to write (n_written).
+    """
+    numbers = ["T", "w", *AUDIT, *(f"{name}_se" for name in AUDIT), "n_forget", "n_written", "n_rows"]
+    rows = [
+        {name: run[name] for name in (*NAMES, "seed")}
+        | dict(run["metrics"])
+        | {f"{name}_se": value for name, value in run["errors"].items()}
+        | {"n_forget": run["asked"].get("forget"), "n_written": run["asked"].get("written"), "n_rows": all_rows(run)}
+        for run in runs
+        if run["status"] == "ok"
+    ]
+    return pd.DataFrame(rows, columns=["split", "method", "seed", *numbers]).astype(dict.fromkeys(numbers, float))
 
 
 def audit(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

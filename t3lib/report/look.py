@@ -1,4 +1,4 @@
-"""The look that all figures share: colours, markers, sizes, panels and keys.
+"""The look that all figures share: colours, markers, sizes, panels and keys, splits by name, rows counted.
 
 Colours are seaborn's colour-blind palette; a method has a marker of its own too, so that the figures survive a black
 and white printer. Sizes are inches of a printed page (3.3 = one column, 6.8 = the page), letters 8 points.
@@ -8,12 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from t3lib.names import BASELINES, METHODS
+from t3lib.names import BASELINES, METHODS, SPLITS
+from t3lib.results import split_labels
 
 Look = dict[str, Any]  # what matplotlib draws a line with
 
@@ -29,7 +31,6 @@ COLOURS: Look = {
     "T3": T3_COLOUR,
 }
 MARKERS = dict(zip(METHODS, "XPos^vD<>phd*"))
-SPLIT_NAMES = {"forget05": "5% split", "forget10": "10% split"}
 SPLIT_LOOKS: dict[str, Look] = {
     "forget05": {"color": PALETTE[0], "marker": "o"},
     "forget10": {"color": PALETTE[1], "marker": "s"},
@@ -64,3 +65,29 @@ def log_axis(axis: Any, which: str = "x") -> None:
     ticks = axis.xaxis if which == "x" else axis.yaxis
     ticks.set_major_formatter(PLAIN)
     ticks.set_minor_formatter(NullFormatter())
+
+
+def splits_of(runs: pd.DataFrame) -> dict[str, str]:
+    """{"forget10": "10% split"} of the splits that occur, in the paper's order; all where none does."""
+    shown = [split for split in SPLITS if (runs["split"] == split).any()] or SPLITS
+    return {split: f"{split_labels(runs)[split]} split" for split in shown}
+
+
+def counted(runs: pd.DataFrame, rows: str = "n_forget", *, paper: bool = False) -> str:
+    """ "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." of the runs that a figure draws; rows: the column that counts.
+
+    The model before unlearning and retrained models have seeds of their own, which do not count. paper: the figure
+    draws the paper's numbers as well.
+    """
+    shares, most = split_labels(runs), runs.groupby("split")[rows].max().dropna()
+    n = " and ".join(f"{number:.0f} ({shares[split]})" for split, number in most.items())
+    seeds = runs[runs["method"].isin((*BASELINES, "T3"))]["seed"].nunique()
+    ours = f"n = {n or 0} forget rows, {seeds} seed{'s' * (seeds != 1)}"
+    return f"Ours: {ours}; the paper: n = 200 (5%) and 400 (10%), 5 seeds." if paper else f"{ours}."
+
+
+def method_key(figure: Figure, methods: Iterable[str]) -> None:
+    """The key of a figure whose points are methods, at its right: the marker of each that occurs."""
+    shown = [name for name in METHODS if name in set(methods)]
+    looks = [(name, {"marker": MARKERS[name], "color": COLOURS[name], "ls": "", "ms": 5}) for name in shown]
+    key(figure, looks, "right center", ncols=1, labelspacing=0.8)

@@ -62,11 +62,12 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
     texts = read_json(folder / "data.json") if (folder / "data.json").is_file() else {}
     manifest = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
     frame = results.tidy(runs)
+    parts = [_part(folder, part, results.split_labels(frame)) for part in STORY]
     page = render.TEMPLATES.get_template("page.html").render(
         title=title or f"T3 companion: results of profile {folder.resolve().name}",
         run=_what_was_run(frame, runs, manifest),
         headline=headlines(frame),
-        parts=[part for entry in STORY if any((part := _part(folder, entry))[name] for name in ("figures", "tables"))],
+        parts=[part for part in parts if part["figures"] or part["tables"]],
         first=STORY[0].key,
         answers=answers(runs, texts),
         sets=SETS,
@@ -140,7 +141,7 @@ def _headline(frame: pd.DataFrame, split: str) -> dict[str, Any]:
     rows = {row["method"]: row for row in tables.leaders(means, 3).reset_index().to_dict("records")}
     baselines = [method for method in rows if method not in tables.FRAME]
     return {
-        "split": render.VALUES[split],
+        "split": results.split_labels(frame)[split],
         "seeds": int(by["seed"].nunique().max()) if len(runs) else 0,
         "n": int(runs["n_forget"].max()) if len(runs) else 0,
         "rows": rows.values(),
@@ -149,7 +150,7 @@ def _headline(frame: pd.DataFrame, split: str) -> dict[str, Any]:
     }
 
 
-def _part(folder: Path, part: Part) -> dict[str, Any]:
+def _part(folder: Path, part: Part, splits: Mapping[str, str]) -> dict[str, Any]:
     """The figures and tables of a part that the folder holds."""
     figures = [path for pattern in part.figures for path in sorted((folder / "figures").glob(f"{pattern}.svg"))]
     shown: list[dict[str, Any]] = []
@@ -158,7 +159,7 @@ def _part(folder: Path, part: Part) -> dict[str, Any]:
             frame = tables.ran(pd.read_csv(path, keep_default_na=False, na_values=[""]))
             caption = tables.CAPTIONS.get(path.stem, path.stem.replace("_", " "))
             if len(frame):
-                html = Markup(render.html(frame, caption=caption))
+                html = Markup(render.html(frame, splits, caption=caption))
                 shown.append({"name": path.stem, "caption": caption, "html": html, "folded": folded})
     return part._asdict() | {"figures": [figure(path) for path in figures], "tables": shown}
 

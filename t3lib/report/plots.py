@@ -12,9 +12,10 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
+from scipy.stats import ks_2samp
 
 from t3lib.metrics import METRICS
-from t3lib.names import METHODS, SPLITS
+from t3lib.names import METHODS
 from t3lib.report import tables
 from t3lib.report.look import (
     COLOURS,
@@ -22,13 +23,15 @@ from t3lib.report.look import (
     MARKERS,
     PAPER,
     SPLIT_LOOKS,
-    SPLIT_NAMES,
     STYLE,
     T3_COLOUR,
     Look,
+    counted,
     key,
     log_axis,
+    method_key,
     panels,
+    splits_of,
 )
 
 CAUGHT = 0.05  # Forget Quality below which the test tells the model from the retrained one
@@ -42,9 +45,9 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
     `printed` is the paper's Table 5 (`tables.printed`). Dotted lines: the model before unlearning.
     """
     runs, main = tables.t3_runs(frame), tables.main_runs(frame)
-    splits = _splits(runs)
-    figure, axes = panels(1, 3, (6.8, 2.4))
-    for axis, metric in zip(axes.flat, tables.SUMMARY):
+    splits = splits_of(runs)
+    figure, [axes] = panels(1, 3, (6.8, 2.4))
+    for axis, metric in zip(axes, tables.SUMMARY):
         for split in splits:
             look = SPLIT_LOOKS[split] | {"markersize": 4}
             ours = runs[runs["split"] == split].dropna(subset=[metric])
@@ -55,20 +58,19 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
                 theirs = printed[(printed["split"] == split) & printed["T"].notna()]
                 axis.plot(theirs["T"], theirs[metric], **look | HOLLOW)
             for source, dash in ((main, ":"), (printed, (0, (1, 4)))):
-                before = _before(source, split, metric)
-                if metric != "fq" and len(before):
-                    axis.axhline(before.mean(), color=look["color"], lw=0.8, ls=dash)
+                if source is not None and metric != "fq":
+                    for before in _of(source, split, "Original")[metric].dropna():
+                        axis.axhline(before, color=look["color"], lw=0.8, ls=dash)
         axis.set(xlabel="temperature $T$", title=METRICS[metric].title)
-        if metric == "fq":
-            axis.set_ylim(-0.03, 1.03)
-    entries = [(SPLIT_NAMES[split], SPLIT_LOOKS[split]) for split in splits] + [
-        ("ours", {"color": GREY, "marker": "."})
-    ]
-    entries += [] if printed is None else [(PAPER, {"color": GREY, "marker": "o"} | HOLLOW)]
+    axes[0].set_ylim(-0.03, 1.03)
+    entries = [(name, SPLIT_LOOKS[split]) for split, name in splits.items()]
+    if printed is not None:
+        entries += [("ours", {"color": GREY, "marker": "."}), (PAPER, {"color": GREY, "marker": "o"} | HOLLOW)]
     key(figure, [*entries, ("before unlearning", {"color": GREY, "ls": ":", "lw": 0.8})])
     figure.set_label(
         "Forgetting and keeping against T3's temperature. Lines: means over seeds; dots: every seed; dotted: before "
-        f"unlearning (widely dotted: the paper's). {_counted(frame)}"
+        f"unlearning{'' if printed is None else ' (widely dotted: the paper)'}. "
+        f"{counted(main, paper=printed is not None)}"
     )
     return figure
 
@@ -90,14 +92,17 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
         figure.text(0.5, 0.5, "no finished runs", ha="center")
     ends = []
     for axis, run in zip(axes.flat, shown):
-        forget, reference = (np.sort(np.asarray(run["truth_ratio"][name], float)) for name in ("forget", "reference"))
-        for values, look in ((reference, {"color": GREY, "ls": "--"}), (forget, {"color": COLOURS[run["method"]]})):
+        ratios = [np.sort(np.asarray(run["truth_ratio"][name], float)) for name in ("reference", "forget")]
+        looks: list[Look] = [{"color": GREY, "ls": "--"}, {"color": COLOURS[run["method"]]}]
+        for values, look in zip(ratios, looks):
             axis.step(values, np.arange(1, len(values) + 1) / len(values), where="post", lw=1.1, **look)
             ends.append(np.quantile(values[values > 0], [0.005, 0.995]))
-        at, low, high = _ks_gap(forget, reference)
-        axis.plot([at, at], [low, high], color="black", lw=2.2)
-        T = "" if run["T"] is None else f" at $T={run['T']:g}$"
-        axis.set_title(f"{run['method']}{T}\nFQ {_short(run['metrics']['fq'])}, D {high - low:.3f}", pad=3)
+        test = ks_2samp(*ratios, method="asymp")  # for D and its place; the p-value is the run's
+        ends_of_d = sorted(float((values <= test.statistic_location).mean()) for values in ratios)
+        axis.plot([test.statistic_location] * 2, ends_of_d, color="black", lw=2.2)
+        T, p = "" if run["T"] is None else f" at $T={run['T']:g}$", run["metrics"]["fq"]
+        quality = f"{p:.3f}" if p >= 5e-4 else f"{p:.0e}".replace("e-0", "e-")
+        axis.set_title(f"{run['method']}{T}\nFQ {quality}, D {test.statistic:.3f}", pad=3)
         log_axis(axis)
         axis.set(ylim=(0, 1.02), yticks=(0, 0.5, 1))
     if shown:  # the panels share their axis: one far method must not squeeze the others, so the ends' middle counts
@@ -127,35 +132,31 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     to no method reaches a Forget Quality above CAUGHT, the KS statistic D is drawn in its place, 0 at the top.
     """
     ours = tables.at_tuned_temperature(frame)
-    sources = [("ours", ours)] + ([("paper", printed)] if printed is not None else [])
-    splits = _splits(ours)
+    splits = splits_of(ours)
+    sources = [(splits, "ours", ours)]
+    if printed is not None:
+        sources.append((splits_of(frame[:0]), "paper", printed))
     figure, axes = panels(len(sources), len(splits), (6.8, 0.5 + 2.5 * len(sources)), sharex=True, sharey="row")
-    for row, (source, data) in zip(axes, sources):
+    for row, (names, source, data) in zip(axes, sources):
         metric = _forgetting(data)
         for axis, split in zip(row, splits):
             for method in METHODS:
-                points = data[(data["split"] == split) & (data["method"] == method)].dropna(subset=["mu_rouge", metric])
+                points = _of(data, split, method).dropna(subset=["mu_rouge", metric])
                 if points.empty:
                     continue
                 look = {"color": COLOURS[method], "marker": MARKERS[method], "linewidths": 0.4}
                 axis.scatter(points["mu_rouge"], points[metric], s=10, alpha=0.4, **look)
                 size = 130 if method == "T3" else 45
                 axis.scatter(points["mu_rouge"].mean(), points[metric].mean(), s=size, edgecolors="white", **look)
-            axis.set_title(f"{SPLIT_NAMES[split]}, {source}")
+            axis.set_title(f"{names[split]}, {source}")
             axis.set(xlim=(-0.04, 1.04), ylim=_ends(metric))
         row[0].set_ylabel(METRICS[metric].title)
     for axis in axes[-1]:
         axis.set_xlabel("MU-ROUGE")
-    ran = {method for _, data in sources for method in data["method"]}
-    looks = [
-        (m, {"marker": MARKERS[m], "color": COLOURS[m], "ls": "", "ms": 9 if m == "T3" else 5})
-        for m in METHODS
-        if m in ran
-    ]
-    key(figure, looks, "right center", ncols=1, labelspacing=0.8)
+    method_key(figure, pd.concat([data["method"] for _, _, data in sources]))
     figure.set_label(
         "Forgetting against keeping: every method (large: mean) and every seed (small). Top right is best. "
-        f"{_counted(frame)}"
+        f"{counted(ours, paper=printed is not None)}"
     )
     return figure
 
@@ -169,28 +170,24 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     """
     ours = tables.at_tuned_temperature(frame)
     metric = _forgetting(ours)
-    theirs = printed if metric == "fq" else None
-    sources = [ours] if theirs is None else [ours, theirs]
-    methods = [method for method in METHODS if any((data["method"] == method).any() for data in sources)]
-    splits = _splits(ours)
+    theirs = ours[:0] if printed is None or metric != "fq" else printed
+    methods = [method for method in METHODS if method in {*ours["method"], *theirs["method"]}]
+    splits = splits_of(ours)
     figure, axes = panels(1, len(splits), (6.8, 0.6 + 0.2 * max(4, len(methods))), sharex=True, sharey=True)
-    for axis, split in zip(axes.flat, splits):
+    for axis, (split, name) in zip(axes.flat, splits.items()):
         for y, method in enumerate(methods):
-            values = ours[(ours["split"] == split) & (ours["method"] == method)][metric].dropna()
+            values, papers = (_of(data, split, method)[metric].dropna() for data in (ours, theirs))
             axis.scatter(values, np.full(len(values), y - 0.16), s=13, color=COLOURS[method], alpha=0.8, lw=0)
-            if len(values):
-                axis.plot([values.mean()] * 2, [y - 0.38, y + 0.02], color=COLOURS[method], lw=1.6)
-            if theirs is not None:
-                values = theirs[(theirs["split"] == split) & (theirs["method"] == method)][metric].dropna()
-                axis.scatter(values, np.full(len(values), y + 0.2), s=11, facecolors="none", edgecolors=GREY, lw=0.7)
-        axis.set_title(SPLIT_NAMES[split])
-        axis.set(xlabel=f"{METRICS[metric].title} of a seed", xlim=_ends(metric), ylim=(len(methods) - 0.5, -0.6))
+            axis.plot([values.mean()] * 2, [y - 0.38, y + 0.02], color=COLOURS[method], lw=1.6)
+            axis.scatter(papers, np.full(len(papers), y + 0.2), s=11, facecolors="none", edgecolors=GREY, lw=0.7)
+        axis.set(title=name, xlabel=f"{METRICS[metric].title} of a seed", xlim=_ends(metric))
+        axis.set_ylim(len(methods) - 0.5, -0.6)
         axis.set_yticks(range(len(methods)), methods)
         axis.grid(axis="x", visible=False)
     entries: list[tuple[str, Look]] = [("ours", {"marker": "o"}), ("our mean", {"marker": "|", "ms": 8, "mew": 1.6})]
-    entries += [] if theirs is None else [(PAPER, {"marker": "o", "mfc": "none"})]
+    entries += [(PAPER, {"marker": "o", "mfc": "none"})] if len(theirs) else []
     key(figure, [(label, look | {"ls": "", "color": GREY}) for label, look in entries])
-    figure.set_label(f"{METRICS[metric].title} seed by seed. {_counted(frame)}")
+    figure.set_label(f"{METRICS[metric].title} seed by seed. {counted(ours, paper=len(theirs) > 0)}")
     return figure
 
 
@@ -203,11 +200,11 @@ def ablations(frame: pd.DataFrame) -> Figure:
     varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
     names = varied["setting"].unique()
     settings = sorted(names, key=lambda name: (name != "tuned", [part.zfill(3) for part in re.split(r"(\d+)", name)]))
-    splits = _splits(varied)
+    splits = splits_of(varied)
     figure, axes = panels(1, 2, (6.8, 0.8 + 0.2 * max(4, len(settings))), sharey=True)
     for axis, metric in zip(axes.flat, ("fq", "mu_rouge")):
         for split, offset in zip(splits, (0.0,) if len(splits) == 1 else (-0.15, 0.15)):
-            look = {"color": SPLIT_LOOKS[split]["color"], "marker": SPLIT_LOOKS[split]["marker"], "lw": 0}
+            look = SPLIT_LOOKS[split] | {"lw": 0}
             for y, setting in enumerate(settings):
                 values = varied[(varied["split"] == split) & (varied["setting"] == setting)][metric].dropna()
                 axis.scatter(values, np.full(len(values), y + offset), s=6, alpha=0.5, **look)
@@ -216,26 +213,18 @@ def ablations(frame: pd.DataFrame) -> Figure:
                     axis.axvline(values.mean(), color=look["color"], lw=0.8, ls=":")
         axis.set(xlabel=METRICS[metric].title, xlim=(-0.03, 1.03), ylim=(max(1, len(settings)) - 0.5, -0.5))
         axis.set_yticks(range(len(settings)), settings)
-    entries = [(SPLIT_NAMES[split], SPLIT_LOOKS[split] | {"ls": ""}) for split in splits]
+    entries = [(name, SPLIT_LOOKS[split] | {"ls": ""}) for split, name in splits.items()]
     key(figure, [*entries, ("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})])
-    seeds = varied["seed"].nunique()
     figure.set_label(
         "T3's other choices, one at a time. Large: means over seeds; small: every seed; dotted: T3 as tuned. "
-        f"n = {_rows_counted(varied)} forget rows, {seeds} seed{'s' * (seeds != 1)}."
+        f"{counted(varied)}"
     )
     return figure
 
 
-def _splits(runs: pd.DataFrame) -> list[str]:
-    """The splits that ran, all of them where none did."""
-    return [split for split in SPLITS if (runs["split"] == split).any()] or list(SPLITS)
-
-
-def _before(source: pd.DataFrame | None, split: str, metric: str) -> pd.Series:
-    """What the original model scores."""
-    if source is None or "method" not in source:
-        return pd.Series(dtype=float)
-    return source[(source["method"] == "Original") & (source["split"] == split)][metric].dropna()
+def _of(runs: pd.DataFrame, split: str, method: str) -> pd.DataFrame:
+    """The runs of a method on a split."""
+    return runs[(runs["split"] == split) & (runs["method"] == method)]
 
 
 def _forgetting(runs: pd.DataFrame) -> str:
@@ -247,29 +236,3 @@ def _forgetting(runs: pd.DataFrame) -> str:
 def _ends(metric: str) -> tuple[float, float]:
     """Ends of an axis on which the best is at the top or at the right."""
     return (-0.04, 1.04) if METRICS[metric].larger_is_better else (1.04, -0.04)
-
-
-def _counted(frame: pd.DataFrame) -> str:
-    """ "n = 40 (5%) and 80 (10%) forget rows, 5 seeds." of the runs that a figure draws."""
-    runs = tables.main_runs(frame)
-    seeds = runs[runs["method"].isin(tables.UNLEARNING)]["seed"].nunique()
-    return f"n = {_rows_counted(runs)} forget rows, {seeds} seed{'s' * (seeds != 1)}."
-
-
-def _rows_counted(runs: pd.DataFrame) -> str:
-    """ "40 (5%) and 80 (10%)": forget rows of each split."""
-    most = runs.dropna(subset=["n_forget"]).groupby("split")["n_forget"].max()
-    return " and ".join(f"{n:.0f} ({SPLIT_NAMES[split].split()[0]})" for split, n in most.items()) or "0"
-
-
-def _ks_gap(values: np.ndarray, reference: np.ndarray) -> tuple[float, float, float]:
-    """(x, low, high) of the largest distance between two empirical CDFs, from their sorted samples."""
-    both = np.concatenate([values, reference])
-    heights = [np.searchsorted(sample, both, side="right") / len(sample) for sample in (values, reference)]
-    i = int(np.argmax(np.abs(heights[0] - heights[1])))
-    low, high = sorted((float(heights[0][i]), float(heights[1][i])))
-    return float(both[i]), low, high
-
-
-def _short(p: float) -> str:
-    return f"{p:.3f}" if p >= 5e-4 else f"{p:.0e}".replace("e-0", "e-")

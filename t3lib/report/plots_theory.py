@@ -15,68 +15,66 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from t3lib import theory
-from t3lib.report.look import STYLE, key, panels
+from t3lib.report.look import PLAIN, STYLE, key, panels
 from t3lib.theory.experiments import Fits
 from t3lib.theory.logistic import probability
 from t3lib.theory.quadrature import Array
-from t3lib.theory.table import LOWER
+from t3lib.theory.table import LOWER, N
 
 PURPLE, BLUE, YELLOW, RED = "#6a3d9a", "#2f7fc1", "#dda200", "#d1495b"
 MARKERS = "osD^vP"
-DASHES = {"exact": "-", "negligible_overlap": "--"}
-NAMES = {"exact": "exact", "negligible_overlap": "paper's partition function"}
 AXES = {"retain": r"Retain Error $\mathcal{E}_r$", "forget": r"Forget Error $\mathcal{E}_f$"}
 
 
 @rc_context(STYLE)
-def errors(table: pd.DataFrame, side: str, vary: str, methods: Sequence[str] = theory.METHODS) -> Figure:
-    """Figure 2 (vary="v_f") or 3 (vary="n"), half `side`: mean error ± standard error against T, both ways."""
+def errors(table: pd.DataFrame, side: str, vary: str, trials: int) -> Figure:
+    """Figure 2 (vary="v_f") or 3 (vary="n"), half `side`: mean error ± standard error against T.
+
+    Over `trials` data sets, with the exact partition function (bands and markers) and with the paper's (dashed).
+    """
     figure, [[axis]] = panels(1, 1, (3.4, 3.0))
     looks = _looks(sorted(table[vary].unique()))
     for value, look in looks.items():
-        for method in methods:
-            part = table[(table[vary] == value) & (table["method"] == method)].sort_values("T")
-            if method == "exact":
-                _curve(axis, part, side, look)
-            else:
-                axis.plot(part["T"], part[f"{side}_error"], color=look["color"], ls=DASHES[method], lw=1)
+        exact, papers = (
+            table[(table[vary] == value) & (table["method"] == method)].sort_values("T") for method in theory.METHODS
+        )
+        _curve(axis, exact, side, look)
+        axis.plot(papers["T"], papers[f"{side}_error"], color=look["color"], ls="--", lw=1)
     axis.set(xlabel="base model temperature $T$", ylabel=AXES[side])
     if side == "forget" and table["forget_error"].max() > 20 * table["forget_error"].median():
         axis.set_yscale("log")
-    entries = _entries(vary, looks)
-    ways = [(NAMES[method], {"color": "0.3", "ls": DASHES[method]}) for method in methods]
-    if len(entries) <= 3:  # a legend fills its columns first: the curves in one row, the two ways below
-        ways += [(" ", {"ls": ""})] * (len(entries) - len(ways))
-        entries = [entry for pair in zip(entries, ways, strict=True) for entry in pair]
-    else:
-        entries += ways
-    key(figure, entries, "upper center", ncols=3, handlelength=2.2, columnspacing=1.2)
+    entries = [*_entries(vary, looks), ("paper's partition function", {"color": "0.3", "ls": "--"})]
+    key(figure, entries, "upper center", ncols=2 if len(entries) <= 4 else 3)
     fixed = "n" if vary == "v_f" else "v_f"
     what = ", ".join(f"{fixed} = {value:g}" for value in sorted(table[fixed].unique()))
     figure.set_label(
-        f"Figure {2 if vary == 'v_f' else 3}, {side.title()} Error against T at {what}. Lines: means over data sets, "
-        "each with a classifier of its own; bands: ± one standard error; dashed: the paper's partition function."
+        f"Figure {2 if vary == 'v_f' else 3}, {side.title()} Error against T at {what}. Lines: means over {trials} "
+        "data sets, a classifier each; bands: ± one standard error; dashed: the paper's partition function."
     )
     return figure
 
 
 @rc_context(STYLE)
-def errors_by_n(table: pd.DataFrame, method: str = "exact") -> Figure:
+def errors_by_n(table: pd.DataFrame, trials: int) -> Figure:
     """Figure 2 for every n that ran: Forget Error above, Retain Error below, one column an n; mean ± standard error."""
     sizes = sorted(table["n"].unique())
     figure, axes = panels(2, len(sizes), (max(3.4, 1.5 * len(sizes)), 3.2), sharex=True, sharey="row")
-    looks = _looks(sorted(table["v_f"].unique()))
+    looks, exact = _looks(sorted(table["v_f"].unique())), table[table["method"] == "exact"]
     for column, n in zip(axes.T, sizes):
         for axis, side in zip(column, ("forget", "retain")):
             for value, look in looks.items():
-                part = table[(table["n"] == n) & (table["v_f"] == value) & (table["method"] == method)].sort_values("T")
+                part = exact[(exact["n"] == n) & (exact["v_f"] == value)].sort_values("T")
                 _curve(axis, part, side, look)
         column[0].set(title=f"$n$ = {n}", yscale="log")
+        column[0].yaxis.set_major_locator(LogLocator(numticks=6))
         column[1].set_xlabel("temperature $T$")
     for axis, side in zip(axes[:, 0], ("forget", "retain")):
         axis.set_ylabel(AXES[side])
     key(figure, _entries("v_f", looks), "upper center")
-    figure.set_label("Figure 2 for every n that ran: means over data sets, bands ± one standard error.")
+    figure.set_label(
+        f"Figure 2 for every n that ran: means over {trials} data sets each, bands ± one standard error; with the "
+        "exact partition function."
+    )
     return figure
 
 
@@ -88,6 +86,7 @@ def classifier(fits: Fits, trial: int) -> Figure:
     axis.hist([z[s == 0], z[s == 1]], bins=[*np.linspace(-2, 4, 49)], stacked=True, color=[YELLOW, BLUE])
     axis.set(xlabel="$z$", ylabel="samples", xlim=(-2, 4))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
+    axis.set_ylim(0, 1.35 * axis.get_ylim()[1])  # the lines keep clear of the bars
     right = axis.twinx()
     right.grid(False)
     right.spines["right"].set_visible(True)
@@ -99,8 +98,8 @@ def classifier(fits: Fits, trial: int) -> Figure:
     bars = {"forget": {"color": YELLOW, "lw": 5}, "retain": {"color": BLUE, "lw": 5}}
     key(figure, (bars | lines).items(), "upper center")
     figure.set_label(
-        f"Figure 4: one data set of n = {len(z)}, {int((s == 0).sum())} of it forget samples; the classifier fitted to "
-        "it (solid) and the Bayes classifier (dashed)."
+        f"Figure 4: one data set of n = {len(z)} samples, of the forget set {int((s == 0).sum())}; the classifier "
+        "fitted to it (solid) and the Bayes classifier (dashed)."
     )
     return figure
 
@@ -124,8 +123,8 @@ def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5,
         axis.set_title(
             f"$T$ = {T:g}:  $\\mathcal{{E}}_r$ = {retain:.3f},  $\\mathcal{{E}}_f$ = {forget:.3f}", fontsize=7
         )
-        axis.set(xlabel="$z$", xlim=(-2, 4), ylim=(0, 1.1))
-    axes[0].set_ylabel("density")
+        axis.set(xlabel="$z$", xlim=(-2, 4))
+    axes[0].set(ylabel="density", ylim=(0, None))
     key(figure, [("$p_r$", {"color": BLUE, "alpha": 0.3, "lw": 5}), *looks.items()], "upper center")
     figure.set_label(f"Figure 5: the tilted, tempered density of that classifier (n = {fits.z.shape[1]}) over p_r.")
     return figure
@@ -143,13 +142,17 @@ def bounds(table: pd.DataFrame) -> Figure:
         for value, look in looks.items():
             here = part[part["v_f"] == value]
             axis.scatter(here["value"], here["error"], s=7, lw=0, alpha=0.7, **look)
-        ends = [part[["value", "error"]].min().min() / 2, part[["value", "error"]].max().max() * 2]
-        axis.plot(ends, ends, color="0.4", lw=0.8)
         side = "lower" if name in LOWER else "upper"
-        axis.set(xscale="log", yscale="log", xlim=ends, ylim=ends, title=f"{name.split(',')[0]} ({side})")
-        for ticks in (axis.xaxis, axis.yaxis):
-            narrow = ends[1] / ends[0] < 100
+        axis.set(xscale="log", yscale="log", title=f"{name.split(',')[0]} ({side})")
+        (left, bottom), (right, top) = part[["value", "error"]].min(), part[["value", "error"]].max()
+        # Each axis fits its points and reaches the diagonal, so that points far below it stay apart.
+        axis.set(xlim=(min(left, top) / 2, max(right, bottom) * 2), ylim=(min(bottom, right) / 2, max(top, left) * 2))
+        axis.axline((1, 1), (2, 2), color="0.4", lw=0.8)
+        for ticks, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
+            narrow = high / low < 100
             ticks.set_major_locator(LogLocator(subs=(1, 3) if narrow else (1,), numticks=4))
+            if narrow:
+                ticks.set_major_formatter(PLAIN)
             ticks.set_minor_locator(NullLocator())
     for axis in axes.flat[len(names) :]:
         axis.set_axis_off()
@@ -158,20 +161,25 @@ def bounds(table: pd.DataFrame) -> Figure:
     figure.supxlabel("bound", fontsize=8)
     key(figure, [(label, look | {"ls": ""}) for label, look in _entries("v_f", looks)], "upper center")
     figure.set_label(
-        f"Every theorem's bound against the error it bounds, {len(table)} cases. On the diagonal it is tight."
+        f"Every theorem's bound against the error it bounds, {len(table)} cases; classifiers fitted to n = {N} "
+        "samples. On the diagonal a bound is tight."
     )
     return figure
 
 
 @rc_context(STYLE)
 def slopes(
-    delta: float, gamma: float, fitted: pd.DataFrame | None = None, temperatures: Sequence[float] = (1.0, 1.5, 2.0, 3.0)
+    delta: float,
+    gamma: float,
+    fitted: pd.DataFrame,
+    trials: int,
+    temperatures: Sequence[float] = (1.0, 1.5, 2.0, 3.0),
 ) -> Figure:
     """Forget Error against ‖p_f‖_∞: the witness of Theorem 3.5, tempered and sharpened, beside fitted classifiers.
 
-    `fitted` is Experiment 1 at one n over several v_f (columns of `synthetic`, method "exact").
+    `fitted` is Experiment 1 at one n over several v_f (columns of `synthetic`, method "exact"), means over `trials`.
     """
-    figure, [axes] = panels(1, 1 if fitted is None else 2, (6.8, 2.8))
+    figure, [axes] = panels(1, 2, (6.8, 2.8))
     peaks = np.logspace(0, 8, 200)
     shades = colormaps["viridis"](np.linspace(0, 0.8, len(temperatures)))
     upper = theory.bound_forget_untempered(delta, gamma, peaks)
@@ -183,19 +191,20 @@ def slopes(
         error = theory.witness(delta, gamma, peaks, sharpen=w).forget_error
         axes[0].plot(peaks, error, color=YELLOW, ls=dash, label=f"sharpened $f^{{{w:g}}}$: slope 1")
     axes[0].set(title=f"the witness, $\\delta$ = {delta:g}, $\\gamma$ = {gamma:g}", ylabel=AXES["forget"])
-    if fitted is not None:
-        for T, shade, marker in zip(temperatures, shades, MARKERS):
-            part = fitted[np.isclose(fitted["T"], T)].sort_values("v_f")
-            x, mean, se = (2 * np.pi * part["v_f"]) ** -0.5, part["forget_error"], part["forget_se"]
-            axes[1].errorbar(x, mean, se, color=shade, marker=marker, ms=3.5, lw=1.2, label=f"$T$ = {T:g}")
-        axes[1].set_title(f"classifiers fitted to $n$ = {int(fitted['n'].iloc[0])} samples, mean ± s.e.")
-        axes[1].legend()
+    for T, shade, marker in zip(temperatures, shades, MARKERS):
+        part = fitted[np.isclose(fitted["T"], T)].sort_values("v_f")
+        x, mean, se = (2 * np.pi * part["v_f"]) ** -0.5, part["forget_error"], part["forget_se"]
+        axes[1].errorbar(x, mean, se, color=shade, marker=marker, ms=3.5, lw=1.2, label=f"$T$ = {T:g}")
+    n = int(fitted["n"].iloc[0])
+    axes[1].set_title(f"classifiers fitted to $n$ = {n} samples, mean ± s.e.")
+    axes[1].legend()
     for axis in axes:
         axis.set(xscale="log", yscale="log", xlabel=r"peak forget density $\|p_f\|_\infty$")
     axes[0].legend(handlelength=1.6, borderpad=0.1, labelspacing=0.3, fontsize=6)
     axes[0].set_ylim(top=3e8)  # room for the legend
     figure.set_label(
-        "Forget Error against the peak of p_f: tempering turns the slope, sharpening only lowers the line."
+        "Forget Error against the peak of p_f: tempering turns the slope, sharpening only lowers the line. Left: the "
+        f"witness of Theorem 3.5. Right: means over {trials} data sets of n = {n} samples, each with its classifier."
     )
     return figure
 
@@ -217,12 +226,12 @@ def _looks(values: Sequence[float]) -> dict[float, dict[str, Any]]:
 
 def _entries(vary: str, looks: Mapping[float, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
     """The key's line of each value: 1e-06 as 10^-6 in mathtext, other numbers as they are."""
-    name = {"v_f": "$v_f$", "n": "$n$"}[vary]
-    exponents = {value: np.log10(value) for value in looks}
-    return [
-        (f"{name} = $10^{{{round(e)}}}$" if value < 1 and e == round(e) else f"{name} = {value:g}", looks[value])
-        for value, e in exponents.items()
-    ]
+    entries = []
+    for value, look in looks.items():
+        power = np.log10(value)
+        text = f"10^{{{power:.0f}}}" if value < 1 and power == round(power) else f"{value:g}"
+        entries.append((f"${vary}$ = ${text}$", look))
+    return entries
 
 
 def _fine(fits: Fits, low: float, high: float) -> Array:

@@ -13,9 +13,9 @@ from t3lib.errors import UserError
 from t3lib.files import atomic_write, project_root, read_json
 from t3lib.names import VERDICTS
 from t3lib.report.verdicts import telling
+from t3lib.results import all_rows
 
 RESULTS = "results"
-AUTHOR = 20  # rows of one of TOFU's authors
 SHOWN = ("Original", "Retrained", "T3")
 SPLIT = "forget10"
 UNLEARN, ABLATION, THEORY = "02_tofu_unlearning", "03_temperature_ablation", "01_synthetic_theory"
@@ -85,11 +85,9 @@ def headline(results: Path) -> str:
 
 def _forgotten(folder: Path) -> str:
     """ ", 400 of 4,000 rows forgotten", counted from the runs: a stage of TOFU may hold a part of its authors."""
-    runs = [read_json(path) for path in sorted((folder / "runs").glob(f"Original--{SPLIT}--*.json"))]
-    if not runs or "authors" not in runs[0]["parameters"].get("stage", {}):
-        return ""
-    forgotten = len(runs[0]["truth_ratio"]["forget"])
-    return f", {forgotten} of {AUTHOR * runs[0]['parameters']['stage']['authors'] + forgotten:,} rows forgotten"
+    run = next((read_json(path) for path in (folder / "runs").glob(f"Original--{SPLIT}--*.json")), None)
+    rows = run and all_rows(run)
+    return f", {len(run['truth_ratio']['forget'])} of {rows:,} rows forgotten" if run and rows else ""
 
 
 def _column(scores: pd.DataFrame) -> list[str]:

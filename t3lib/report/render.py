@@ -6,6 +6,7 @@ LaTeX has no rule under a group of columns nor between splits, its HTML a style 
 """
 
 import io
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from matplotlib.figure import Figure
 from t3lib.files import atomic_write
 from t3lib.metrics import AUDIT, METRICS
 from t3lib.report.tables import CAPTIONS
+from t3lib.results import split_labels, tidy
 
 SCORES = METRICS | AUDIT
-COMPARED = {"distance": "spreads away", "ours": "ours", "sd": "sd", "paper": "paper", "difference": "diff.", "mark": ""}
+COMPARED = {"ours": "ours", "sd": "sd", "paper": "paper", "difference": "diff.", "mark": ""}
 LABELS = {
     **{"split": "Split", "method": "Method", "n_seeds": "Seeds", "seed": "Seed", "seeds": "Of seeds", "n": "n"},
     **{"trainable": "# Parameters", "epochs": "Epochs", "load_s": "Load (s)", "features_s": "Features (s)"},
@@ -28,7 +30,8 @@ LABELS = {
     **{"metric": "Metric", "verdict": "Verdict", "claim": "Claim", "numbers": "Numbers", "evidence": "Evidence"},
     **{"printed": "Printed"},
 }
-VALUES = {"forget05": "5%", "forget10": "10%"}
+Splits = Mapping[str, str]
+SPLIT_LABELS = split_labels(tidy([]))  # of TOFU whole; those of runs are counted from their rows
 WHOLE = frozenset(["trainable", "epochs", "seed", "n_seeds", "n"])
 NOT_UNLEARNED = ("Original", "Retrained")  # before unlearning, and the reference's own kind: never the best row
 DPI = 110  # of a figure in a notebook
@@ -64,6 +67,8 @@ def header(column: str) -> tuple[str, str]:
     if column in SCORES:
         return SCORES[column].group, SCORES[column].label
     metric, _, part = column.rpartition("_")
+    if metric in AUDIT and part == "distance":
+        return AUDIT[metric].group, f"{AUDIT[metric].label}, spreads away"
     if metric in SCORES and part in COMPARED:
         return SCORES[metric].label, COMPARED[part]
     return "", LABELS.get(column, column.replace("_", " "))
@@ -72,7 +77,7 @@ def header(column: str) -> tuple[str, str]:
 def cell(value: Any, column: str) -> str:
     """One value as printed: 3 decimals for scores, whole counts, MB for bytes; no value is an empty cell."""
     if isinstance(value, str):
-        return VALUES.get(value, value)
+        return value
     if pd.isna(value):
         return ""
     if isinstance(value, bool | np.bool_):
@@ -105,10 +110,14 @@ def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
     return mask
 
 
-def printed(frame: pd.DataFrame, *, caption: str = "", label: str = "") -> dict[str, Any]:
-    """What the templates know of a table: columns, groups [(name, first, last)] counted from 1, and rows of texts."""
+def printed(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> dict[str, Any]:
+    """What the templates know of a table: columns, groups [(name, first, last)] counted from 1, rows of texts; `more`.
+
+    splits: what stands for a split's name (`results.split_labels`).
+    """
     best = best_cells(frame.reset_index(drop=True)).to_numpy()
-    texts = [[cell(value, column) for value, column in zip(row, frame)] for row in frame.itertuples(index=False)]
+    shown = frame.replace({"split": dict(splits)})
+    texts = [[cell(value, column) for value, column in zip(row, frame)] for row in shown.itertuples(index=False)]
     longest = [max(map(len, column)) for column in zip(*texts)] or [0] * frame.shape[1]
     columns = [
         {"group": header(name)[0], "label": header(name)[1], "number": _is_numeric(frame[name]), "long": width > LONG}
@@ -120,32 +129,26 @@ def printed(frame: pd.DataFrame, *, caption: str = "", label: str = "") -> dict[
             groups[-1][2] = place
         else:
             groups.append([column["group"], place, place])
-    splits = frame["split"] if "split" in frame else pd.Series("", index=frame.index)
-    rows = [
-        {"texts": text, "best": marks, "ours": ours, "new": new}
-        for text, marks, ours, new in zip(
-            texts,
-            best,
-            frame["method"].str.startswith("T3") if "method" in frame else [False] * len(frame),
-            splits.ne(splits.shift()) & (np.arange(len(frame)) > 0),
-        )
-    ]
+    names = pd.DataFrame("", index=frame.index, columns=["split", "method"]).assign(**frame.filter(["split", "method"]))
+    new = names["split"].ne(names["split"].shift()) & (np.arange(len(frame)) > 0)
+    keys = ("texts", "best", "ours", "new")
+    rows = [dict(zip(keys, row)) for row in zip(texts, best, names["method"].str.startswith("T3"), new)]
     named = list(frame).index("method") if "method" in frame else 0  # the column whose cells head their rows
-    return {"columns": columns, "groups": groups, "rows": rows, "named": named, "caption": caption, "label": label}
+    return {"columns": columns, "groups": groups, "rows": rows, "named": named, "caption": "", "label": ""} | more
 
 
-def markdown(frame: pd.DataFrame) -> str:
+def markdown(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS) -> str:
     """A Markdown table: numbers flush right, a group's name spelt out in its columns' heads, the best in bold."""
-    return TEMPLATES.get_template("table.md").render(printed(frame))
+    return TEMPLATES.get_template("table.md").render(printed(frame, splits))
 
 
-def latex(frame: pd.DataFrame, *, caption: str = "", label: str = "") -> str:
+def latex(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", label: str = "") -> str:
     """A LaTeX table for \\input, with column groups; needs booktabs and graphicx, shades T3 with colortbl.
 
     >>> "toprule" in latex(pd.DataFrame({"method": ["T3"], "fq": [0.5]}))
     True
     """
-    return TEX_TEMPLATES.get_template("table.tex").render(printed(frame, caption=caption, label=label))
+    return TEX_TEMPLATES.get_template("table.tex").render(printed(frame, splits, caption=caption, label=label))
 
 
 class Html(str):
@@ -158,12 +161,14 @@ class Html(str):
         return f"HTML of {len(self)} characters"
 
 
-def html(frame: pd.DataFrame, *, caption: str = "") -> Html:
+def html(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "") -> Html:
     """The table as HTML, escaped: groups above their columns, best in bold, T3's rows shaded."""
-    return Html(TEMPLATES.get_template("table.html").render(printed(frame, caption=caption)))
+    return Html(TEMPLATES.get_template("table.html").render(printed(frame, splits, caption=caption)))
 
 
-def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: str | None = None) -> Path:
+def write_table(
+    folder: str | Path, name: str, frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str | None = None
+) -> Path:
     """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns the .csv's path.
 
     Without a caption the table has the one that `CAPTIONS` holds under its name, if any.
@@ -172,8 +177,8 @@ def write_table(folder: str | Path, name: str, frame: pd.DataFrame, *, caption: 
     caption = CAPTIONS.get(name, "") if caption is None else caption
     texts = {
         ".csv": frame.to_csv(index=False),
-        ".md": markdown(frame),
-        ".tex": latex(frame, caption=caption, label=name),
+        ".md": markdown(frame, splits),
+        ".tex": latex(frame, splits, caption=caption, label=name),
     }
     for ending, text in texts.items():
         with atomic_write(path.with_suffix(ending)) as handle:

@@ -14,7 +14,7 @@ def invented(method, T, seed, level, *, split="forget10", **more):
     run = fabricate(method, split, T, seed)
     leak = [{"k": k, "value": level / 2 + k / 16, "se": 0.01} for k in (1, 2, 4)]
     run |= {"metrics": dict.fromkeys(AUDIT, level), "errors": dict.fromkeys(AUDIT, 0.05), "empty": {}, "leak": leak}
-    return run | {"templates": {}, "asked": {"top_p": 1.0}} | more
+    return run | {"templates": {}, "asked": {"top_p": 1.0, "forget": 80, "written": 40}} | more
 
 
 @pytest.fixture
@@ -89,8 +89,12 @@ def test_runs_are_written_without_texts_and_read_back(runs, tmp_path):
 
 def test_figures_have_a_panel_for_each_question(runs):
     table, models = audit.audit(runs), audit.models(runs)
-    assert len(plots_audit.leak_curves(audit.leak(runs)).axes) == 1
-    assert len(plots_audit.against_temperature(table, models).axes) == len(plots_audit.AGAINST_T)
+    curves, against = plots_audit.leak_curves(audit.leak(runs), models), plots_audit.against_temperature(table, models)
+    assert len(curves.axes) == 1 and "n = 40 (10%) forget rows, 2 seeds" in curves.get_label(), (
+        "that were asked to write"
+    )
+    assert len(against.axes) == len(plots_audit.AGAINST_T) and "n = 80 (10%) forget rows" in against.get_label()
     main = results.tidy([fabricate("T3", "forget10", 2.0, 1), fabricate("Original", "forget10", None, 0)])
     figure = plots_audit.frontier(table, main)
     assert len(figure.axes) == len(plots_audit.FRONTIER) and "T3 at every T" in figure.get_label()
+    assert "n = 80 (10%) forget rows, 1 seed." in figure.get_label()

@@ -137,6 +137,13 @@ def test_d_is_drawn_where_no_forget_quality_is_above_what_is_caught(frame):
     assert sorted(drawn) == sorted(ours), "every seed, and nothing of the paper, which prints no D"
 
 
+def test_a_panel_names_the_share_of_its_rows(frame):
+    """A stage of TOFU with few authors forgets more than 10%; the paper's panel keeps the paper's share."""
+    axes = plots.tradeoff(frame.assign(n_rows=240.0), tables.printed(4)).axes
+    titles = [axis.get_title(loc="left") for axis in axes]
+    assert titles == ["17% split, ours", "33% split, ours", "5% split, paper", "10% split, paper"]
+
+
 def test_one_far_method_does_not_squeeze_the_other_panels():
     runs = [fabricate(method, "forget10", None, 1) for method in ("NPO", "RMU", "SimNPO", "UnDIAL", "SatImp")]
     low, high = plots.truth_ratio_cdfs(runs, columns=5).axes[0].get_xlim()
@@ -148,6 +155,9 @@ def test_one_far_method_does_not_squeeze_the_other_panels():
 
 
 def test_captions_say_n(frame):
+    beside = plots.tradeoff(frame, tables.printed(4)).get_label()
+    assert "Ours: n = 40 (5%) and 80 (10%) forget rows, 3 seeds; the paper: n = 200 (5%)" in beside
+    assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." in plots_cost.runtime(frame).get_label()
     assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." in plots.temperature(frame).get_label()
     assert "n = 80 forget rows" in plots.truth_ratio_cdfs([fabricate("NPO", "forget10", None, 1)]).get_label()
 
