@@ -10,19 +10,12 @@ from matplotlib.figure import Figure
 from t3lib.files import atomic_write, write_json
 from t3lib.report.render import TEMPLATES
 
-NAMES = {
-    "forget": "rows to forget",
-    "retain": "rows to keep",
-    "held_out_forget": "rows to forget, held out",
-    "held_out_retain": "rows to keep, held out",
-    "other": "other rows",
-}
-COLOURS = {
-    "forget": "#c1272d",
-    "retain": "#0072b2",
-    "held_out_forget": "#c1272d",
-    "held_out_retain": "#0072b2",
-    "other": "#009e73",
+SETS = {  # set of rows -> its name and its colour; what is held out is drawn dashed
+    "forget": ("rows to forget", "#c1272d"),
+    "retain": ("rows to keep", "#0072b2"),
+    "held_out_forget": ("rows to forget, held out", "#c1272d"),
+    "held_out_retain": ("rows to keep, held out", "#0072b2"),
+    "other": ("other rows", "#009e73"),
 }
 
 
@@ -42,7 +35,7 @@ def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """
     entries = []
     trial = report.get("trial")
-    for name, label in NAMES.items():
+    for name, (label, _) in SETS.items():
         before, after, head = report["before"].get(name), report["after"].get(name), ""
         if before is None and trial is not None:
             before, after, head = trial["before"].get(name), trial["at"].get(name), "trial head"
@@ -86,10 +79,10 @@ def figure(report: Mapping[str, Any]) -> str:
     axes = drawing.subplots()
     curves = [("-", report["curve"])] + ([("--", report["trial"]["curve"])] if "trial" in report else [])
     for line, curve in curves:
-        for name in NAMES:
+        for name, (label, colour) in SETS.items():
             points = [(entry["T"], entry[name]["rouge"]) for entry in curve if name in entry]
             if points and (line == "-" or name.startswith("held_out")):
-                axes.plot(*zip(*points), line, marker="o", markersize=3, color=COLOURS[name], label=NAMES[name])
+                axes.plot(*zip(*points), line, marker="o", markersize=3, color=colour, label=label)
     if "choice" in report:
         axes.axvline(report["choice"]["T"], color="#777777", linewidth=1, label=f"chosen T = {report['choice']['T']:g}")
     axes.set(xlabel="temperature T", ylabel="ROUGE-L of the greedy answer", ylim=(-0.03, 1.03))

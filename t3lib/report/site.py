@@ -35,6 +35,7 @@ def build(root: Path, folder: Path) -> Path:
         _notebook(path, folder / "notebooks" / f"{path.stem}.html")
     figure = next(iter((root / "results").glob("cpu/figures/temperature.svg")), None)
     front = TEMPLATES.get_template("site.html").render(
+        title="T3 companion",
         profiles=entries,
         unexecuted=[path.stem for path in unexecuted],
         figure=page.figure(figure) if figure else None,
