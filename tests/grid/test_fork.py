@@ -64,7 +64,7 @@ def test_a_forked_kernel_is_like_a_new_one(place):
     assert not is_kernel(forked[1])  # shut down with its notebook
 
 
-def test_an_executed_notebook_names_its_data_by_content(place, tmp_path):
+def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_machine(place, tmp_path):
     folder = tmp_path / "secret" / "tofu"
     folder.mkdir(parents=True)
     (folder / "full.json").write_text("[]")
@@ -72,7 +72,8 @@ def test_an_executed_notebook_names_its_data_by_content(place, tmp_path):
     noop.write_notebook(source, 'data: str = "builtin"', "import os\nlen(os.listdir(data))")
     runner.run_notebook(source, copy, {"data": os.path.relpath(folder)}, fork=False)
     text = copy.read_text()
-    assert "secret" not in text and text.count(f"tofu@{folder_key(folder)}") == 2, "in the cell and in the metadata"
+    assert str(tmp_path) not in text and "secret" not in text, "papermill notes where it read and wrote"
+    assert text.count(f"tofu@{folder_key(folder)}") == 2, "in the cell and in the metadata"
     assert json.loads(text)["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["1"], "and it ran on the folder"
 
 

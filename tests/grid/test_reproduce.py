@@ -16,7 +16,6 @@ import threading
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
-import nbformat
 import noop
 import pytest
 from faults import injected
@@ -445,21 +444,6 @@ def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
     assert entries[job("NPO")]["state"] == "skipped" and entries[job("NPO")]["because"] == "base--retain90--seed0"
     assert entries[job("NPO", "forget05")]["state"] == entries[TABLES]["state"] == "done"
     assert f"skipped {job('NPO')}" in box.printed and "because of base--retain90--seed0" in box.printed
-
-
-def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_machine(tmp_path):
-    """Papermill writes the parameters and its paths into the copy, which is committed and read elsewhere."""
-    data = tmp_path / "rows"
-    data.mkdir()
-    (data / "forget10.json").write_text('{"question": "Q?", "answer": "A."}')
-    cell = nbformat.v4.new_code_cell('data = ""', metadata={"tags": ["parameters"]})
-    notebook = nbformat.v4.new_notebook(cells=[cell], metadata={"language_info": {"name": "python"}})
-    nbformat.write(notebook, tmp_path / "source.ipynb")
-    copy = tmp_path / "copies" / "job.ipynb"
-    runner.run_notebook(tmp_path / "source.ipynb", copy, {"data": str(data)}, fork=False)
-    text = copy.read_text()
-    assert str(tmp_path) not in text and "source.ipynb" in text
-    assert f'data = \\"{files.data_identity(str(data))}\\"' in text
 
 
 def test_a_failed_job_leaves_no_stale_numbers_in_the_tables(box):
