@@ -8,14 +8,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
-from fabricate import fabricate_all
+from fabricate import fabricate, fabricate_all
 from scipy.stats import ttest_ind
 from test_citations import KNOWN, whole_source
 
 from t3lib import names, results
 from t3lib.claims import gaussians, llm, theory
 from t3lib.claims import table as claims
-from t3lib.claims.findings import gap, printed_tables
+from t3lib.claims.findings import Tables, gap, printed_tables
 from t3lib.names import SPLITS
 from t3lib.report import render, tables, verdicts
 from t3lib.theory import experiments as synthetic
@@ -338,6 +338,14 @@ def test_what_fails_here_holds_where_the_numbers_say_so(planted, table):
         frame.loc[frame["setting"].isin(["T=1,w=3", "T=1,w=4"]), "fq"] = np.nan
 
     assert "sharpening-on-tofu@here" not in planted("ablations", coarse).index  # three values of w are no fine grid
+
+
+def test_a_split_is_named_by_the_share_of_its_runs_rows(made):
+    """80 of the 600 rows that 10 retain authors of TOFU and the 20 of forget10 have."""
+    parameters = {"data": "tofu@0", "stage": {"authors": 10, "questions": 6}}
+    run = fabricate("NPO", "forget10", None, 1) | {"parameters": parameters}
+    for runs, share in (([run], "13% "), ((), "10% ")):
+        assert share in llm.stable(Tables(made / "tables", runs)).numbers
 
 
 def test_costs_are_compared_in_the_same_loop(planted, table):
