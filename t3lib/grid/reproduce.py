@@ -111,7 +111,7 @@ def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
     for job in graph:
         if all(name in known for name in job.after):
             before = [known[name] for name in job.after]
-            if outcome := runner.finished(job, runner.run_key(job, before), place):
+            if outcome := runner.finished(job, runner.run_key(job, before, place), place):
                 known[job.name] = outcome
     return known
 

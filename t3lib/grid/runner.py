@@ -19,7 +19,17 @@ from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import content_key, data_identity, lock, read_json, read_sealed, sha256_file, write_json, write_sealed
+from t3lib.files import (
+    content_key,
+    data_identity,
+    folder_key,
+    lock,
+    read_json,
+    read_sealed,
+    sha256_file,
+    write_json,
+    write_sealed,
+)
 from t3lib.grid.jobs import Job
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
@@ -64,9 +74,13 @@ class Outcome:
     cell: str = ""  # of a failure: "cell 4: failing line"
 
 
-def run_key(job: Job, before: Sequence[Outcome]) -> str:
-    """The job's key together with what the jobs before it produced."""
-    return content_key([job.key, sorted((o.name, o.digest) for o in before)])
+def run_key(job: Job, before: Sequence[Outcome], place: Place) -> str:
+    """The job's key together with what the jobs before it produced.
+
+    A job that runs with what there is (the tables) reads every run file, also those of jobs that --only leaves out.
+    """
+    runs = folder_key(_root(job, place) / "runs", ["**/*.json"]) if job.partial else None
+    return content_key([job.key, sorted((o.name, o.digest) for o in before), runs])
 
 
 def finished(job: Job, key: str, place: Place) -> Outcome | None:
@@ -95,7 +109,7 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
     _prepare(place)
     # Another worker may still be at this job for a runner that was killed: then wait, and find it done.
     with lock(place.marks / f"{job.name}.lock"):
-        key = run_key(job, before)
+        key = run_key(job, before, place)
         if outcome := finished(job, key, place):
             return outcome  # the jobs before it ran, but made what they had made
         _announce(job, place)

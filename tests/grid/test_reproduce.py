@@ -386,6 +386,15 @@ def test_a_run_of_some_notebooks_leaves_what_the_manifest_says_of_the_others(box
     assert box.ran == [TABLES] and set(box.manifest()) == set(before)
 
 
+def test_the_tables_alone_are_made_anew_when_a_run_changed(box):
+    """--only leaves out the jobs whose runs the tables show; seen: new runs beside tables that said "cached"."""
+    assert box() == box(only=["05_paper_tables"]) == 0
+    assert box(only=["05_paper_tables"]) == 0 and box.ran == []
+    run = min((box.out / "runs").glob("*.json"))
+    run.write_text(run.read_text() + " ")
+    assert box(only=["05_paper_tables"]) == 0 and box.ran == [TABLES]
+
+
 def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
     def cold():
         return files.read_json(box.out / "manifest.json")["cold"]
