@@ -109,9 +109,11 @@ def _remote(address: str) -> Iterator["Client"]:
 
     if not re.fullmatch(r"(tcp|tls|ws|wss|ucx)://\S+:\d+", address):
         raise UserError(f"--scheduler {address}: an address looks like tcp://host:8786")
+    client = Client.__new__(Client)  # in two steps: a client that failed is closed here, not when it is collected
     try:
-        client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        Client.__init__(client, address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError, TypeError) as error:  # TypeError: tls:// without credentials
+        client.close()  # the garbage collector may do so while the next client starts, and each waits for the other
         raise UserError(f"--scheduler {address}: nothing answers there ({type(error).__name__})") from None
     with client:
         offered = client.scheduler_info(n_workers=-1)["workers"].values()

@@ -3,6 +3,7 @@
 Every fault is injected into a run whose results are known, and after resuming they must be the same bytes.
 """
 
+import gc
 import json
 import os
 import random
@@ -277,7 +278,7 @@ def test_a_local_scheduler_obeys_nobody_else():
 
 def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_path):
     import dask
-    from distributed import LocalCluster
+    from distributed import Client, LocalCluster
     from distributed.security import Security
 
     security = Security.temporary()
@@ -288,6 +289,8 @@ def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_pat
             cluster.client_for(1, local.scheduler_address, None),
         ):
             pass
+        # Closed by us: left to the garbage collector, it may be closed while the next one starts, and both wait.
+        assert all(client.status == "closed" for client in gc.get_objects() if type(client) is Client)
         paths = {}
         for name, text in security.get_tls_config_for_role("client").items():
             if name != "ciphers":

@@ -174,5 +174,5 @@ def test_dasks_own_configuration_lies_below_the_file(site, t3, capsys):
 
 
 def test_a_missing_file(t3, tmp_path, capsys):
-    assert cli.main(["reproduce", "--profile", "smoke", "--out", str(tmp_path / "out"), "--slurm", "none.yaml"]) == 2
+    assert t3("--slurm", "none.yaml") == 2
     assert "cannot read none.yaml" in capsys.readouterr().err
