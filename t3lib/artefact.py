@@ -167,6 +167,17 @@ def base_identity(model: nn.Module) -> dict[str, str | None]:
     return {"base_model": name, "base_revision": commit, "base_identity": identity}
 
 
+def origin(
+    base: nn.Module, tokenizer: PreTrainedTokenizerBase, forget: Sequence[Row], retain: Sequence[Row], tokens: int
+) -> dict[str, Any]:
+    """What a head records of its training: the base's identity, the tokenizer's hash, the form of the prompts, numbers
+    of rows and of the answer `tokens` it was fitted on.
+    """
+    counts = {"n_forget": len(forget), "n_retain": len(retain), "answer_tokens": tokens}
+    form = prompt_form(tokenizer, [*forget, *retain])
+    return base_identity(base) | {"tokenizer_hash": tokenizer_hash(tokenizer)} | form | counts
+
+
 def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict[str, str | None]:
     """{chat_template, system}: the form in which the rows' questions are asked, which a head depends on.
 

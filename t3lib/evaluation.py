@@ -97,8 +97,8 @@ def score(
         prompts = [example.ids[: example.n_prompt] for example in first]
         budget = batch_tokens or BATCH_TOKENS
         outputs = within_memory(lambda size: tilted_greedy(model, prompts, batch_tokens=size, **common), budget)
-        texts = [[_text(tokenizer, ids) for ids in output] for output in outputs]
-    answers = [_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
+        texts = [[answer_text(tokenizer, ids) for ids in output] for output in outputs]
+    answers = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
     settings = {"attention_mask": attention_mask, "max_new_tokens": max_new_tokens}
     keys = {name: rows_key(rows) for name, rows in data.items()}
     scored = []
@@ -178,7 +178,8 @@ def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | Non
     return encoded
 
 
-def _text(tokenizer: Any, ids: Sequence[int]) -> str:
+def answer_text(tokenizer: Any, ids: Sequence[int]) -> str:
+    """The text of an answer's tokens, without special ones and without space around it."""
     return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
 
 

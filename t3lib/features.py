@@ -277,5 +277,5 @@ def _explain_miss(cache: Path, parts: dict[str, Any]) -> None:
         other = read_sealed(file) or {}
         changed = [name for name in parts if other.get(name) != parts[name]]
         if "rows" not in changed:
-            log.warning("features: those in %s are of another %s; extracting", file.parent, ", ".join(changed))
+            log.warning("features: those of these rows are of another %s; extracting", ", ".join(changed))
             return

@@ -45,9 +45,6 @@ def unlearn(
     features = extract_features(base, tokenizer, forget, retain, **reading)
     head = fit_head(features, vocab_size=vocabulary(base), progress=progress, **settings)
     head.temperature = temperature
-    head.info |= artefact.base_identity(base)
-    head.info |= {"tokenizer_hash": artefact.tokenizer_hash(tokenizer), "split": split}
-    head.info |= artefact.prompt_form(tokenizer, [*forget, *retain])
+    head.info |= artefact.origin(base, tokenizer, forget, retain, len(features.y)) | {"split": split}
     head.info["hyperparameters"] |= {"attention_mask": attention_mask, "features": str(features.x.dtype)}
-    head.info |= {"n_forget": len(forget), "n_retain": len(retain), "answer_tokens": len(features.y)}
     return T3ForCausalLM(base, head.to(base.device), temperature, allow_sharpening=allow_sharpening)

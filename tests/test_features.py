@@ -227,6 +227,7 @@ def test_another_model_template_or_dtype_is_another_cache(tiny_model, tokenizer,
     assert len(list(tmp_path.glob("*/x.bin"))) == 2
     named = {"mask": "attention mask", "template": "template or tokenizer"}.get(change, change)
     assert (f"of another {named}" in caplog.text) == (change != "rows"), "the user is told why they are computed again"
+    assert str(tmp_path) not in caplog.text, "an executed notebook keeps the message and names no folder of its machine"
 
 
 def test_the_key_of_weights_sees_every_weight_and_nothing_but_content(tiny_model):

@@ -110,10 +110,7 @@ def unlearn(
     evidence = choose(base, tokenizer, (trial, sets), (head, whole), drawn(unseen), wanted, **common)
     head.temperature, head.w = evidence["T"], evidence["w"]
     ended["choice"] = time.perf_counter()
-    head.info |= artefact.base_identity(base)
-    head.info |= {"tokenizer_hash": artefact.tokenizer_hash(tokenizer), "n_forget": len(forget)}
-    head.info |= {"n_retain": len(retain), "answer_tokens": len(features.y)}
-    head.info |= artefact.prompt_form(tokenizer, [*forget, *retain])
+    head.info |= artefact.origin(base, tokenizer, forget, retain, len(features.y))
     unlearned = T3ForCausalLM(base, head.to(base.device), head.temperature, allow_sharpening=allow_sharpening)
     report = assess(unlearned, tokenizer, forget, retain, other=other, seed=seed, **common)
     ended["report"] = time.perf_counter()

@@ -15,7 +15,7 @@ from t3lib.audit.measures import measures
 from t3lib.audit.recognition import CELLS
 from t3lib.audit.samples import BATCH_TOKENS, sample_answers
 from t3lib.errors import UserError
-from t3lib.evaluation import check_room
+from t3lib.evaluation import answer_text, check_room
 from t3lib.greedy import BATCH_TOKENS as GREEDY_TOKENS
 from t3lib.greedy import eos_ids, tilted_greedy
 from t3lib.likelihood import (
@@ -162,9 +162,9 @@ def writings(
     for output, samples_of in zip(outputs, drawn):
         recalls: dict[str, list[float | None]] = {}
         for task, ids in zip(tasks, output):
-            rest = _text(tokenizer, task.rest)
+            rest = answer_text(tokenizer, task.rest)
             column = recalls.setdefault(task.what, [None] * len(rows))
-            column[task.row] = rouge_l_recall(rest, _text(tokenizer, ids)) if rest else None
+            column[task.row] = rouge_l_recall(rest, answer_text(tokenizer, ids)) if rest else None
         result: dict[str, Any] = {"greedy": recalls.pop(GREEDY)} | samples_of
         result |= {"forced": {str(m): recalls.pop(str(m), [None] * len(rows)) for m in FORCED}, "templates": recalls}
         results.append(result)
@@ -182,7 +182,7 @@ def draws(
     check_samples(samples, top_p)
     examples = encode_rows(tokenizer, rows)
     prompts = [example.ids[: example.n_prompt] for example in examples]
-    truths = [_text(tokenizer, example.ids[example.n_prompt :]) for example in examples]
+    truths = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in examples]
     how: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress, "seed": 0, "top_p": top_p}
     how |= {"max_new_tokens": _longest(model, tokenizer, examples, prompts)}
 
@@ -205,10 +205,6 @@ def _longest(model: Any, tokenizer: Any, examples: Sequence[Example], prompts: S
     _check(model, tokenizer, examples)
     check_room(context_length(model), max(map(len, prompts)), longest)
     return longest
-
-
-def _text(tokenizer: Any, ids: Sequence[int]) -> str:
-    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
 
 
 class _Task(NamedTuple):
