@@ -25,25 +25,60 @@ SETS = {"forget": "rows to forget", "retain": "rows to keep", "ra": "real author
 
 
 class Part(NamedTuple):
-    """A part of the page: figures by glob, tables that are open, tables that are folded."""
+    """A part of the page: what its words mean, figures by glob, tables that are open, tables that are folded."""
 
     key: str
     title: str
+    words: str
     figures: tuple[str, ...] = ()
     tables: tuple[str, ...] = ()
     folded: tuple[str, ...] = ()
 
 
 STORY = (  # the answers come after the first part, the claims after the last
-    Part("temper", "Why temper", ("temperature", "tradeoff"), ("temperature",), ("temperature_vs_paper",)),
     Part(
-        "table-1", "Every method", ("per_seed", "truth_ratios--*", "truth_ratios_by_T--*"), ("tofu",),
+        "temper", "Why temper",
+        "At T = 1 nothing is tempered: a confident memory outweighs any classifier, and the forgotten rows still show. "
+        "A warmer T hides them; too warm a T flattens what should stay. T3's settings are tuned for each T by itself.",
+        ("temperature", "tradeoff"), ("temperature",), ("temperature_vs_paper",),
+    ),
+    Part(
+        "table-1", "Every method",
+        "Every method of the paper. One seed says little about Forget Quality, so each is drawn. The curves below it "
+        "are what Forget Quality compares: the share of forgotten questions whose truth ratio is below a value.",
+        ("per_seed", "truth_ratios--*", "truth_ratios_by_T--*"), ("tofu",),
         ("tofu_vs_paper", "tofu_by_seeds", "tofu_per_seed", "forget_quality"),
     ),
-    Part("audit", "The audit", ("audit*", "leak*"), ("audit",), ("leak",)),
-    Part("costs", "What it costs", ("runtime", "cost_*"), ("runtime", "parameters"), ("benchmarks*",)),
-    Part("choices", "T3's other choices", ("ablations",), ("ablations",)),
-    Part("theory", "The theory, computed",
+    Part(
+        "audit", "The audit",
+        "Forget Quality asks one question; here are others. Recognized: the share of forgotten rows whose true answer "
+        "is likelier than each of five wrong ones. Membership: the chance (AUC) that a forgotten row is likelier than "
+        "a row no model ever saw; .5 is perfect, and min-k looks at the least likely words alone. Memorized: tokens "
+        "that come of themselves while the true answer is spelled out. Written: how much of the true answer (ROUGE-L "
+        "recall) is in the greedy answer, in one sample and in the best of many. Forced start: the same after the "
+        "answer's first tokens. A method that forgot does what retrained models do, neither more nor less.",
+        ("audit*", "leak*"), ("audit",), ("leak",),
+    ),
+    Part(
+        "costs", "What it costs",
+        "T3 (preprocessed) trains on features, the base's hidden states, which are computed once and stored; T3 "
+        "(naive) runs the base again at every step. The lower bound is the time that a computation's operations and "
+        "bytes take at the speed measured on this machine; busy is the processor's own time.",
+        ("runtime", "cost_*"), ("runtime", "parameters"), ("benchmarks*",),
+    ),
+    Part(
+        "choices", "T3's other choices",
+        "T3 as tuned, then with one choice changed: no tempering, with or without a classifier f sharpened to f^w in "
+        "its place; how the weights of the classifier's two matrices A and B decay and how B starts; the correction "
+        "for the share of forgotten rows; and retain rows drawn once instead of anew in every epoch.",
+        ("ablations",), ("ablations",),
+    ),
+    Part(
+        "theory", "The theory, computed",
+        "The paper's experiments on one-dimensional densities: p_r to keep, a spike p_f of variance v_f to forget, and "
+        "p, the mixture that was learned. A classifier is fitted to n samples. Retain Error: what keeping lost, the KL "
+        "divergence from p_r to the unlearned density. Forget Error: what still leaks, the mean distance from p_r "
+        "under p_f. The partition function normalises the unlearned density; the paper approximates it.",
         ("architecture", "figure*", "bounds", "slopes"), (), ("synthetic*", "bounds"),
     ),
 )  # fmt: skip
@@ -70,7 +105,7 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
         parts=[part for part in parts if part["figures"] or part["tables"]],
         first=STORY[0].key,
         answers=answers(runs, texts),
-        sets=SETS,
+        labels={"sets": SETS, "splits": results.split_labels(frame)},
         claims=_claims(folder / "tables" / "claims.csv"),
         verdicts=VERDICTS,
         provenance=_provenance(runs),
@@ -157,6 +192,7 @@ def _part(folder: Path, part: Part, splits: Mapping[str, str]) -> dict[str, Any]
     for names, folded in ((part.tables, False), (part.folded, True)):
         for path in (path for pattern in names for path in sorted((folder / "tables").glob(f"{pattern}.csv"))):
             frame = tables.ran(pd.read_csv(path, keep_default_na=False, na_values=[""]))
+            frame = frame.filter(regex="(?<!_distance)$")  # of the audit: thirty columns fit on no screen
             caption = tables.CAPTIONS.get(path.stem, path.stem.replace("_", " "))
             if len(frame):
                 html = Markup(render.html(frame, splits, caption=caption))

@@ -3,7 +3,6 @@
 A figure's label is its caption, with n: `render.show` prints it and `render.save_figure` keeps it in the file.
 """
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -198,8 +197,8 @@ def ablations(frame: pd.DataFrame) -> Figure:
     `frame` holds runs with a `setting` (`results.read_ablations`); the first row is T3 as tuned, dotted through.
     """
     varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
-    names = varied["setting"].unique()
-    settings = sorted(names, key=lambda name: (name != "tuned", [part.zfill(3) for part in re.split(r"(\d+)", name)]))
+    names = set(varied["setting"])
+    settings = [name for name in tables.SETTINGS if name in names]
     splits = splits_of(varied)
     figure, axes = panels(1, 2, (6.8, 0.8 + 0.2 * max(4, len(settings))), sharey=True)
     for axis, metric in zip(axes.flat, ("fq", "mu_rouge")):
@@ -212,7 +211,7 @@ def ablations(frame: pd.DataFrame) -> Figure:
                 if setting == "tuned":
                     axis.axvline(values.mean(), color=look["color"], lw=0.8, ls=":")
         axis.set(xlabel=METRICS[metric].title, xlim=(-0.03, 1.03), ylim=(max(1, len(settings)) - 0.5, -0.5))
-        axis.set_yticks(range(len(settings)), settings)
+        axis.set_yticks(range(len(settings)), [tables.SETTINGS[name] for name in settings])
     entries = [(name, SPLIT_LOOKS[split] | {"ls": ""}) for split, name in splits.items()]
     key(figure, [*entries, ("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})])
     figure.set_label(

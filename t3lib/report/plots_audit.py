@@ -35,7 +35,8 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     leak: `audit.leak`, of several nuclei the widest, which every method has; models: `audit.models` of the same runs,
     for the rows that were asked.
     """
-    leak, splits = leak[leak["top_p"] == leak["top_p"].max()], splits_of(models)
+    nuclei, splits = sorted(leak["top_p"].unique()), splits_of(models)
+    leak = leak[leak["top_p"] == leak["top_p"].max()]
     figure, axes = panels(1, len(splits), (1.2 + 2.8 * len(splits), 2.8), sharey=True)
     entries = {}
     for axis, (split, name) in zip(axes.flat, splits.items()):
@@ -56,7 +57,7 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     figure.set_label(
         "What the best of k sampled answers says of a forgotten row; bars: standard errors over rows. A method that "
         "forgot lies on Retrained; above it leaks, below it says less than a model that never knew. "
-        f"{counted(models[models['leak'].notna()], 'n_written')}"
+        f"{_drawn_from(nuclei)}{counted(models[models['leak'].notna()], 'n_written')}"
     )
     return figure
 
@@ -133,6 +134,14 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     method_key(figure, points["method"])
     figure.set_label(
         "What is left of the forgotten rows against what is kept: T3 at every T (numbers), the other methods, and the "
-        f"retrained models' level (line); means over seeds. Best: on the line, far right. {counted(runs)}"
+        "retrained models' level (line); means over seeds. T3 is tuned for each T, so its line may turn where its "
+        f"settings change. Best: on the level, far right. {counted(runs)}"
     )
     return figure
+
+
+def _drawn_from(nuclei: list[float]) -> str:
+    """What the figure's answers were drawn from, where it is not the whole distribution alone."""
+    drawn = "" if nuclei[-1:] in ([], [1.0]) else f"Drawn from the nucleus top p = {nuclei[-1]:g}. "
+    others = ", ".join(f"{top_p:g}" for top_p in nuclei[:-1])
+    return drawn + (f"Table leak has draws from a nucleus (top p {others}) as well. " if others else "")

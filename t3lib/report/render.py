@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from t3lib.files import atomic_write
 from t3lib.metrics import AUDIT, METRICS
-from t3lib.report.tables import CAPTIONS
+from t3lib.report.tables import CAPTIONS, SETTINGS
 from t3lib.results import split_labels, tidy
 
 SCORES = METRICS | AUDIT
@@ -116,7 +116,7 @@ def printed(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> 
     splits: what stands for a split's name (`results.split_labels`).
     """
     best = best_cells(frame.reset_index(drop=True)).to_numpy()
-    shown = frame.replace({"split": dict(splits)})
+    shown = frame.replace({"split": dict(splits), "setting": SETTINGS})
     texts = [[cell(value, column) for value, column in zip(row, frame)] for row in shown.itertuples(index=False)]
     longest = [max(map(len, column)) for column in zip(*texts)] or [0] * frame.shape[1]
     columns = [

@@ -41,9 +41,12 @@ CAPTIONS = {
     "temperature": "Table 5. T3 at every temperature.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "ablations": "T3's other choices, one at a time.",
-    "audit": "What the models still know of the rows to forget, means over seeds, and how many spreads of the "
-    "retrained models that is away from them. A method that forgot is 0 away; more and less are both traces.",
-    "leak": "leak@k: the expected ROUGE-L recall of the best of k sampled answers to a forgotten question.",
+    "audit": "What the models still know of the rows to forget. Means over the seeds named, but Written and Forced "
+    "start are of each method's first seed alone (Retrained: of all). Profile tofu-cpu takes Membership from a stage "
+    "of its own, which leaves rows unseen. audit.csv adds how many spreads of the retrained models each value is away "
+    "from theirs: a method that forgot is 0 away, and more and less are both traces.",
+    "leak": "leak@k: the expected ROUGE-L recall of the best of k sampled answers to a forgotten question; of each "
+    "method's first seed (Retrained: of all). top p: the nucleus that was drawn from; 1 is the whole distribution.",
     "benchmarks": "Cost: median seconds on this machine, the processor's own (busy), the lower bound, and busy over "
     "it.",
     "benchmarks_memory": "T3 on an NF4 base of Llama-3.1-8B's shape.",
@@ -53,6 +56,20 @@ CAPTIONS = {
     "synthetic": "Gaussian experiments: retain and forget error.",
     "synthetic_cells": "The classifiers behind the Gaussian experiments: weight decay λ and error δ.",
     "bounds": "The theorems' bounds, evaluated.",
+}
+
+# T3's other choices in words, by the setting that the runs and the tables' files name.
+SETTINGS = {
+    "tuned": "T3 as tuned",
+    "T=1,w=1": "no tempering",
+    "T=1,w=2": "no tempering, f^2 for f",
+    "T=1,w=5": "no tempering, f^5 for f",
+    "T=1,w=20": "no tempering, f^20 for f",
+    "decay=l2": "decay in the loss, as L2",
+    "init_b=zero": "B starts at zero",
+    "decay=l2,init_b=zero": "decay in the loss, B starts at zero",
+    "prior=population": "corrected for class imbalance",
+    "epoch=fixed": "the same retain rows in every epoch",
 }
 
 

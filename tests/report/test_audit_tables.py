@@ -60,8 +60,9 @@ def test_a_nucleus_has_rows_of_its_own_in_the_table_and_none_in_the_figure(runs)
     assert list(t3["top_p"]) == [0.9] * 3 + [1.0] * 3 and list(t3["k"]) == [1, 2, 4] * 2
     assert (t3["value"][:3] == 0.01).all()
     pd.testing.assert_frame_equal(table[table["top_p"] == 1].reset_index(drop=True), audit.leak(runs))
-    drawn = (plots_audit.leak_curves(audit.leak(some), audit.models(some)) for some in (both, runs))
+    drawn = [plots_audit.leak_curves(audit.leak(some), audit.models(some)) for some in (both, runs)]
     [axis], [alone] = (figure.axes for figure in drawn)
+    assert ["(top p 0.9)" in figure.get_label() for figure in drawn] == [True, False]
     assert len(axis.lines) == len(alone.lines)
 
 

@@ -197,7 +197,11 @@ def test_ablations_draw_every_seed_and_the_mean_with_the_tuned_one_first(frame):
     varied = [t3.assign(setting=name, fq=value) for name, value in settings.items()]
     figure = plots.ablations(pd.concat(varied))
     axis = figure.axes[0]
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["tuned", "T=1,w=5", "T=1,w=20"]
+    assert [label.get_text() for label in axis.get_yticklabels()] == [
+        "T3 as tuned",
+        "no tempering, f^5 for f",
+        "no tempering, f^20 for f",
+    ]
     means = {round(dots.get_offsets()[0][0], 3) for dots in axis.collections if dots.get_sizes()[0] > 20}
     assert means == {0.5, 0.2, 0.1}, "naive is no other choice: its head is the same"
     assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds" in figure.get_label()

@@ -14,6 +14,7 @@ from t3lib import files, results
 from t3lib.errors import UserError
 from t3lib.evaluation import evaluate
 from t3lib.names import METHODS
+from t3lib.report import tables
 from t3lib.settings import settings_of
 from t3lib.study import ablations, methods, study, unlearned
 from t3lib.tofu import encode_rows
@@ -138,6 +139,7 @@ def test_every_ablation_differs_from_the_tuned_setting(stand):
     hyper = {"epochs": 2, "warmup_epochs": 0, "temperature": 2.0, "lr": 0.01}
     runs = ablations.run_ablations(stand, seeds=[1], hyper=hyper)
     assert [run["setting"] for run in runs] == list(ablations.ABLATIONS)
+    assert set(ablations.ABLATIONS) == set(tables.SETTINGS), "a figure and a table have words for each"
     tuned, *others = runs
     for run in others:
         assert run["truth_ratio"]["forget"] != tuned["truth_ratio"]["forget"], run["setting"]

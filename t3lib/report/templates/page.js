@@ -39,7 +39,7 @@ if ($('claim-list')) {
 // all others it is kept or lost. Texts of models are only ever set as text.
 if ($('list')) {
   const FIRST = 6;
-  const data = JSON.parse($('answers').textContent), sets = JSON.parse($('sets').textContent);
+  const data = JSON.parse($('answers').textContent), labels = JSON.parse($('labels').textContent);
   let shown = FIRST;
   const forgetting = () => $('set').value === 'forget';
   const label = right => forgetting() ? (right ? ['leaked', 'bad'] : ['forgotten', 'good']) : right ? ['kept', 'good'] : ['lost', 'bad'];
@@ -82,8 +82,8 @@ if ($('list')) {
     $('method').value = methods().find(name => name.startsWith('T3')) ?? methods().at(-1);
     newSet();
   };
-  fill('split', Object.keys(data).map(name => [name, name]));
-  fill('set', Object.entries(sets));
+  fill('split', Object.keys(data).map(name => [name, labels.splits[name]]));
+  fill('set', Object.entries(labels.sets));
   $('split').onchange = newSplit;
   $('set').onchange = newSet;
   for (const id of ['method', 'want', 'every']) $(id).onchange = restart;
