@@ -152,6 +152,13 @@ def test_fresh_seeds_leave_out_those_that_tuned(frame):
     assert table.loc[("forget10", "Retrained", "fresh"), "n_seeds"] == 1, "nothing was tuned for it"
 
 
+def test_a_baseline_that_writes_nothing_is_not_the_best():
+    scores = {"Original": (0.0, 1.0), "NPO": (0.3, 0.7), "SatImp": (0.9, 0.02), "WGA": (0.1, 0.5), "T3": (0.8, 0.9)}
+    means = pd.DataFrame.from_dict(scores, orient="index", columns=["fq", "mu_rouge"])
+    assert tables.leaders(means, 3).index.tolist() == ["Original", "NPO", "WGA", "T3"]
+    assert tables.leaders(means, 1).index.tolist() == ["Original", "NPO", "T3"]
+
+
 def test_ours_beside_printed():
     ours = with_scores([(None, 1, 0.10, 0.5), (None, 2, 0.20, 0.5), (None, 3, 0.30, 0.5)], "NPO")
     printed = pd.DataFrame({"split": ["forget10"], "method": ["NPO"], "fq": [0.25], "mu_rouge": [0.501], "mu": [0.0]})
