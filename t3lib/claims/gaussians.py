@@ -230,18 +230,18 @@ def tempering_needed_in_practice(tables: Tables) -> Finding:
 
 def least_risk(tables: Tables) -> Finding:
     """No λ has both a larger excess risk than the one of least risk and a lower Forget Error, each at its best T."""
-    rows, told, gains = tables["alternatives"], [], {}
+    rows, told, gains = tables["alternatives"], [], []
     for (v, n), part in rows[rows["w"] == 1].groupby(["v_f", "n"]):
         tuned = _minimum(part[part["least_risk"]])
         other = _minimum(part[part["delta"] > tuned["delta"]])
         ends = [f"{end['forget_error']:.3f} (δ {end['delta']:.2g}, T = {end['T']:g})" for end in (tuned, other)]
         told.append(f"v_f = {v:g}, n = {n}: {' → '.join(ends)}")
         if _lower(other, tuned):
-            gains[tuned["forget_error"] / other["forget_error"]] = told[-1]
+            gains.append(tuned["forget_error"] / other["forget_error"])
     if not gains:
         return Finding(True, f"Forget Error by λ of least risk → another: {'; '.join(told)}")
-    plain = "The classifier of least risk does not unlearn best: more regularisation and tempering than it asks for"
-    plain += f" lower the Forget Error up to {max(gains):.1f}-fold ({gains[max(gains)]})."
+    plain = "The classifier that predicts best does not unlearn best: with more regularisation, and more tempering, "
+    plain += f"what still leaks (the Forget Error) is up to {max(gains):.1f} times less."
     return Finding(False, f"Forget Error by λ of least risk → another: {'; '.join(told)}", plain=plain)
 
 

@@ -89,8 +89,8 @@ def guarantee_shows_gain(tables: Tables) -> Finding:
         raise Missing("bounds")
     (bound, error), leak = tempered.loc[tempered["value"].idxmin()], medians["Theorem 3.4"]["error"].iloc[0]
     told = f"v_f = {rows['v_f'].iloc[0]:g}: least tempered bound {bound:.3g}, error there {error:.2g}, untempered error"
-    plain = "The tempered guarantee does not show that tempering helps: at the paper's sharpest setting Theorem 3.7 "
-    plain += f"allows a Forget Error of {bound:.0f}, and without tempering it is {leak:.1f}."
+    plain = "The guarantee for tempering does not show that tempering helps: at the paper's sharpest setting it allows "
+    plain += f"more to leak (a Forget Error of {bound:.0f}) than leaks without tempering ({leak:.1f})."
     return Finding(bool(bound < leak), f"{told} {leak:.2g}", plain="" if bound < leak else plain)
 
 
@@ -155,8 +155,8 @@ def greedy(tables: Tables) -> Finding:
         gap = (both["mu_rouge_x"] - both["mu_rouge_y"]).abs()
         if len(gap):
             told += f"; our runs: MU-ROUGE at T and at w = T apart by {gap.max():.1g} ({len(gap)} pairs)"
-    plain = "Greedy text cannot tell tempering at T from sharpening the classifier to f^T, because "
-    plain += "p^(1/T) f = (p f^T)^(1/T): MU-ROUGE says nothing about tempering itself."
+    plain = "Greedy text is the same whether one tempers with T or sharpens the classifier f to f^T, for "
+    plain += "p^(1/T) f = (p f^T)^(1/T): MU-ROUGE, which reads greedy text, says nothing about tempering itself."
     return Finding(other > 0, told, plain="" if other else plain)
 
 

@@ -18,6 +18,25 @@ def test_generated_blocks_are_those_of_the_committed_tables():
     assert readme.render(TEXT, readme.blocks(ROOT)) == TEXT, "run `python -m t3lib.report.readme`"
 
 
+def test_what_t3_hides_is_what_the_table_says():
+    """The numbers of that section, by method, T and measure, in the order in which they are written."""
+    said = (
+        *(("T3", 3, "leak"), ("Retrained", None, "leak"), ("Original", None, "leak"), ("T3", 1, "leak")),
+        *(("T3", 3, "sampled"), ("Retrained", None, "sampled")),
+        *(("T3", 3, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
+        *(("T3", 3, "auc"), ("Retrained", None, "auc"), ("T3", 2, "auc"), ("T3", 2.5, "auc")),
+        *(("WGA", None, "recognized_verbatim"), ("WGA", None, "leak"), ("WGA", None, "auc")),
+        *((method, None, "recognized_verbatim") for method in ("UnDIAL", "IdkDPO")),
+    )
+    table = pd.read_csv(ROOT / "results" / "cpu" / "tables" / "audit.csv").query("split == 'forget10'")
+    text, at = TEXT[TEXT.index("## What T3 hides") : TEXT.index("## Reproduce the paper")], 0
+    for method, T, name in said:
+        [value] = table[(table["method"] == method) & (table["T"].isna() if T is None else table["T"] == T)][name]
+        number = f"{value:.0%}" if name.startswith("recognized") else f"{value:.2f}".removeprefix("0")
+        at = text.find(number, at) + len(number)
+        assert at >= len(number), f"{name} of {method} is {number}"
+
+
 def test_a_block_without_a_place_is_an_error():
     with pytest.raises(UserError, match="blocks"):
         readme.render("# nothing", {"headline": "x"})
@@ -82,15 +101,17 @@ def test_make_targets_exist():
 
 def test_findings_are_at_most_three_sentences_a_group():
     rows = [
-        ("bound", "Theorem 3.4", "holds", ""),
-        ("gain", "Section 3.4", "does not hold", "The guarantee shows no gain."),
-        ("greedy", "Section 4.1", "does not hold", "Greedy text cannot tell."),
-        ("best", "Table 1", "not run at this scale", "The lead is within chance."),
-        ("best@here", "Table 1", "holds", "The lead is within chance."),
-        ("cost", "Table 3", "not run at this scale", "It is cheap."),
+        ("bound", "Theorem 3.4", "exact", "holds", ""),
+        ("gain", "Section 3.4", "exact", "does not hold", "The guarantee shows no gain."),
+        ("greedy", "Section 4.1", "exact", "does not hold", "Greedy text cannot tell."),
+        ("best", "Table 1", "Llama 3.1 8B", "not run at this scale", "The lead is within chance."),
+        ("best@here", "Table 1", "here: tiny", "holds", "The lead is within chance."),
+        ("cost", "Table 3", "Llama 3.1 8B", "not run at this scale", "It is cheap."),
+        ("worse", "Abstract; Section 4.2", "Llama 3.1 8B", "not run at this scale", ""),
+        ("worse@here", "Abstract; Section 4.2", "here: tiny", "does not hold", ""),
     ]
-    text = readme.findings(pd.DataFrame(rows, columns=["id", "where", "verdict", "plain"]))
+    text = readme.findings(pd.DataFrame(rows, columns=["id", "where", "scale", "verdict", "plain"]))
     theory, models = text.split("\n\n")
-    assert "Of 2 claims 1 holds, 1 does not hold. The guarantee shows no gain. (Section 3.4)" in theory
-    assert "Of 1 claims 1 holds. Greedy text cannot tell. (Section 4.1) The lead is within chance. (Table 1)" in models
+    assert "Of 3 claims 1 holds, 2 do not hold. The guarantee shows no gain. (Section 3.4)" in theory
+    assert "Of 2 claims 1 holds, 1 does not hold. Greedy text cannot tell. (Section 4.1) The lead" in models
     assert "cheap" not in models
