@@ -25,7 +25,7 @@ SETS = {"forget": "rows to forget", "retain": "rows to keep", "ra": "real author
 
 
 class Part(NamedTuple):
-    """A part of the page: what its words mean, figures by glob, tables that are open, tables that are folded."""
+    """A part of the page: what its words mean (a line a paragraph), figures by glob, tables open and folded."""
 
     key: str
     title: str
@@ -51,12 +51,14 @@ STORY = (  # the answers come after the first part, the claims after the last
     ),
     Part(
         "audit", "The audit",
-        "Forget Quality asks one question; here are others. Recognized: the share of forgotten rows whose true answer "
-        "is likelier than each of five wrong ones. Membership: the chance (AUC) that a forgotten row is likelier than "
-        "a row no model ever saw; .5 is perfect, and min-k looks at the least likely words alone. Memorized: tokens "
-        "that come of themselves while the true answer is spelled out. Written: how much of the true answer (ROUGE-L "
-        "recall) is in the greedy answer, in one sample and in the best of many. Forced start: the same after the "
-        "answer's first tokens. A method that forgot does what retrained models do, neither more nor less.",
+        "Forget Quality asks one question; here are others. A method that forgot does what retrained models do, "
+        "neither more nor less.\n"
+        "Recognized: the share of forgotten rows whose true answer is likelier than each of five wrong ones.\n"
+        "Membership: the chance (AUC) that a forgotten row is likelier than a row no model ever saw; .5 is perfect. "
+        "Min-k looks at the least likely words alone.\n"
+        "Memorized: tokens that come of themselves while the true answer is spelled out.\n"
+        "Written: how much of the true answer (ROUGE-L recall) is in the greedy answer, in one sample and in the best "
+        "of many. Forced start: the same after the answer's first tokens.",
         ("audit*", "leak*"), ("audit",), ("leak",),
     ),
     Part(
@@ -76,9 +78,10 @@ STORY = (  # the answers come after the first part, the claims after the last
     Part(
         "theory", "The theory, computed",
         "The paper's experiments on one-dimensional densities: p_r to keep, a spike p_f of variance v_f to forget, and "
-        "p, the mixture that was learned. A classifier is fitted to n samples. Retain Error: what keeping lost, the KL "
-        "divergence from p_r to the unlearned density. Forget Error: what still leaks, the mean distance from p_r "
-        "under p_f. The partition function normalises the unlearned density; the paper approximates it.",
+        "p, the mixture that was learned. A classifier is fitted to n samples. The partition function normalises the "
+        "unlearned density; the paper approximates it.\n"
+        "Retain Error: what keeping lost, the KL divergence from p_r to the unlearned density. Forget Error: what "
+        "still leaks, the mean distance from p_r under p_f.",
         ("architecture", "figure*", "bounds", "slopes"), (), ("synthetic*", "bounds"),
     ),
 )  # fmt: skip

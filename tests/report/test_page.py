@@ -78,7 +78,9 @@ def test_sections(html):
         assert word in html
     assert "NPO--forget10--Tnone--seed3: oh" in html and "World facts" in html
     [every] = [part for part in page.STORY if part.title == "Every method"]
-    assert every.words in html and all(part.words for part in page.STORY), "each part says what its words mean"
+    assert f"<p>{every.words}</p>" in html and all(part.words for part in page.STORY), (
+        "each part says what its words mean"
+    )
     assert '"splits":{"forget05":"5%"' in html, "a split has the name that figures and tables give it"
 
 
