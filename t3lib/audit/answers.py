@@ -51,24 +51,28 @@ def _spelt(text: str, characters: bool) -> str:
     return re.sub(r"\S" if characters else r"\w+", digits, unicodedata.normalize("NFKC", text))
 
 
-def closeness(rows: Sequence[Row], texts: Sequence[Sequence[str]], seed: int = 0) -> dict[str, float]:
-    """{own, nearest_other}: ROUGE-L recall of each row's own answer by its best text, and of the nearest other answer.
+def closeness(rows: Sequence[Row], texts: Sequence[Sequence[str]], seed: int = 0) -> dict[str, Any]:
+    """{own, nearest_other, verbatim}: how far each row's best text gives away its own answer, and those of others.
 
-    texts: one or several per row, of which the best counts for each truth. Means over rows; other truths are up to
-    `OTHERS` drawn ones of the same set. An answer that is no closer to its own truth than to the nearest other one
-    does not give its truth away.
+    texts: one or several per row, of which the best counts for each truth. own: mean ROUGE-L recall of the rows' own
+    answers. nearest_other: mean over rows of the most that any other answer of the set reaches, of up to `OTHERS` drawn
+    ones; None where the set holds one answer only. verbatim: rows whose text holds every word of their answer in order.
+    One that the texts of rows with another answer hold as well was said to anyone ("Yes") and does not count.
     """
-    own, other = [], []
-    for number, (row, candidates) in enumerate(zip(rows, texts)):
-        rest = [index for index in range(len(rows)) if index != number]
+    answers = [row["answer"].strip() for row in rows]
+    own, other, verbatim = [], [], 0
+    for number, (truth, candidates) in enumerate(zip(answers, texts)):
+        rest = [index for index, answer in enumerate(answers) if answer != truth]
         picked = random.Random(seed * 1_000_003 + number).sample(rest, min(OTHERS, len(rest)))
+        own.append(_best(truth, candidates))
+        other += [max(_best(answers[index], candidates) for index in picked)] if picked else []
+        verbatim += own[-1] == 1 and all(_best(truth, texts[index]) < 1 for index in rest)
+    return {"own": float(np.mean(own)), "nearest_other": float(np.mean(other)) if other else None, "verbatim": verbatim}
 
-        def best(truth: str, candidates: Sequence[str] = candidates) -> float:
-            return max(recall(truth, text) for text in candidates)
 
-        own.append(best(row["answer"]))
-        other.append(max((best(rows[index]["answer"]) for index in picked), default=0.0))
-    return {"own": float(np.mean(own)), "nearest_other": float(np.mean(other))}
+def _best(truth: str, texts: Sequence[str]) -> float:
+    """Most of a truth's words that one of the texts holds."""
+    return max(recall(truth, text) for text in texts)
 
 
 def asked(row: Row) -> str:
@@ -90,8 +94,8 @@ def measure(
     """For every tilt (scores {set: {rouge, prob, n}}, greedy answers {set: texts}).
 
     rouge: mean ROUGE-L recall of the greedy answer; prob: mean p(answer)^(1/|answer|), |answer| in tokens; of forget
-    sets also {own, nearest_other} (see `closeness`). One base pass serves all tilts. model: any causal LM, or the base
-    of the tilts.
+    sets also {own, nearest_other, verbatim} (see `closeness`). One base pass serves all tilts. model: any causal LM, or
+    the base of the tilts.
     """
     flat = [(name, row) for name, rows in sets.items() for row in rows]
     examples = encode_rows(tokenizer, [row for _, row in flat])

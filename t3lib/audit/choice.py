@@ -10,23 +10,31 @@ from typing import Any
 # Least share of ROUGE-L that each set must keep: rows the head was fitted on, and rows it never saw.
 KEEP = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.8}
 HALF = 0.5  # most of a truth's words, in order, that an answer may hold and count as forgotten
+SURE = 0.8  # least share of the probability of a token to keep at which sampled answers to keep are still good
 KNOWN = 0.5  # least probability of a token of its truths, on average, at which a model knows the rows to forget
 PRODUCTS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 
 
 def tells(scores: Mapping[str, Any]) -> bool:
-    """Whether answers to forget questions are closer to their own truth than to the nearest other one (ROUGE-L)."""
-    return scores["own"] > scores["nearest_other"]
+    """Whether answers to forget questions are closer to their own truth than to the nearest other one (ROUGE-L).
+
+    Where no other is there to compare with, whether they hold more than `HALF` of it.
+    """
+    other = scores["nearest_other"]
+    return bool(scores["own"] > (HALF if other is None else other))
 
 
 def knows(scores: Mapping[str, Any]) -> bool:
-    """Whether a model without a head knows the rows to forget: it `tells`, and finds their truths likely."""
-    return tells(scores) and scores["prob"] > KNOWN
+    """Whether a model without a head knows the rows to forget: it `tells`, and finds truths likely or says one."""
+    return tells(scores) and (scores["prob"] > KNOWN or scores["verbatim"] > 0)
 
 
 def forgets(scores: Mapping[str, Any]) -> bool:
-    """Whether greedy answers do not `tells` and hold at most `HALF` of their truth's words."""
-    return not tells(scores) and scores["own"] <= HALF
+    """Whether greedy answers do not `tells`, hold at most `HALF` of their truth's words, and none holds all of them.
+
+    The last for every single row: a mean over ten hides three that still stand word for word.
+    """
+    return not tells(scores) and scores["own"] <= HALF and not scores["verbatim"]
 
 
 def keeps(scores: Mapping[str, Any], before: Mapping[str, Any], sets: Collection[str] = tuple(KEEP)) -> bool:
@@ -58,8 +66,10 @@ def worse(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]
     """Of two entries of one product, by two heads, set by set the worse: more told, or less kept."""
     merged = dict(first) | dict(second)
     for name in first.keys() & second.keys() & {"forget", *KEEP}:
-        sign = 1 if name == "forget" else -1
-        merged[name] = max(first[name], second[name], key=lambda scores: sign * scores["rouge"])
+        if name == "forget":
+            merged[name] = max(first[name], second[name], key=lambda scores: (scores["verbatim"], scores["rouge"]))
+        else:
+            merged[name] = min(first[name], second[name], key=lambda scores: scores["rouge"])
     return merged
 
 
@@ -106,7 +116,8 @@ def verdict(
     if trial is not None and trial_before is not None:
         kept = kept and keeps(trial, trial_before)
     samples = final["samples"]
-    leaks = tells(samples)
+    leaks = tells(samples) or samples["verbatim"] > 0
+    told, n = final["forget"]["verbatim"], final["forget"]["n"]
     rouge = f"ROUGE-L {before['forget']['rouge']:.2f} before, {final['forget']['rouge']:.2f} after"
     advice = []
     if not known:
@@ -114,15 +125,24 @@ def verdict(
         advice.append(OTHER_FORM)
     elif forgotten and kept and not leaks:
         stay = f"{before['retain']['rouge']:.2f} before, {final['retain']['rouge']:.2f} after"
-        sentence = f"Forgotten and kept: answers to forget rows are gone ({rouge}), those to keep stand ({stay})."
+        sentence = f"Forgotten and kept: no answer to forget is word for word ({rouge}), those to keep stand ({stay})."
+        sure = before["retain"]["prob"], final["retain"]["prob"]
+        if sure[1] < SURE * sure[0]:
+            advice.append(
+                "decode greedily, or a lower --temperature: at this T sampling spoils the answers to keep, too (each "
+                f"token has probability {sure[1]:.2f} after, {sure[0]:.2f} before)"
+            )
     elif not forgotten:
-        sentence = f"NOT forgotten: answers to forget questions still show their own truth ({rouge})."
+        still = f"{told} of {n} answers to forget still stand word for word"
+        still = still if told else "answers to forget questions still show their own truth"
+        sentence = f"NOT forgotten: {still} ({rouge})."
         advice += ["more --steps", "a higher --temperature", "a higher --rank"]
     elif not kept:
         sentence = f"Forgotten ({rouge}), but NOT kept: rows that must stay changed."
         advice += ["more retain rows, above all of the kind that changed", "a lower --temperature"]
     else:
         shown = f"the best of {samples['k']} sampled answers still shows the truth"
+        shown += f", for {samples['verbatim']} of {n} rows word for word" if samples["verbatim"] else ""
         sentence = f"Forgotten in greedy answers ({rouge}), but {shown}."
         advice += ["a higher --temperature", "more --steps", "top-p sampling where the model is served"]
     return {

@@ -93,6 +93,8 @@ def headline(report: Mapping[str, Any]) -> dict[str, Any]:
             entries[f"{name.replace('_', ' ')} {label}{judge}"] = values
     samples = report["samples"]["after"]
     entries[f"forget ROUGE-L, best of {samples['k']} samples"] = round(samples["own"], 3)
+    told = [report[when]["forget"]["verbatim"] for when in ("before", "after")]
+    entries["forget rows word for word"] = f"{told[0]} before, {told[1]} after, {samples['verbatim']} among samples"
     for name, separation in report.get("separation", {}).items():
         if separation:
             entries[f"AUC of f, rows {name.replace('_', ' ')}"] = round(separation["auc"], 3)

@@ -84,9 +84,10 @@ def unlearn(
         warnings.warn(f"{choice.nothing_to_forget(known['forget'])} Try: {choice.OTHER_FORM}.", stacklevel=2)
     ended["before"] = time.perf_counter()
     features = extract_features(base, tokenizer, forget, retain, cache=cache, **common)
-    fitted, unfitted = (subset(features, fit), subset(features, held)) if held else (features, None)
-    if holdout_forget and holdout_retain:
-        unfitted = extract_features(base, tokenizer, holdout_forget, holdout_retain, **common)
+    fitted, unfitted = subset(features, fit) if held else features, None
+    if "held_out_forget" in sets and "held_out_retain" in sets:
+        files = (sets["held_out_forget"], sets["held_out_retain"]) if holdout_forget or holdout_retain else ()
+        unfitted = extract_features(base, tokenizer, *files, **common) if files else subset(features, held)
     ended["features"] = time.perf_counter()
 
     settings = OWN_ROWS | settings | {"seed": seed}
@@ -204,23 +205,22 @@ def hold_out(
 ) -> tuple[list[int], list[int], dict[str, list[Row]]]:
     """(fit, held, sets): numbers of the rows, forget first, that a trial head is fitted on and not, and its sets.
 
-    Held out is a fifth of each kind, and nothing where rows to judge with are there (held_forget, held_retain) or a
-    kind has fewer than `FEWEST` rows. sets: the rows that it was fitted on, and those held out, where there are any.
+    Held out is a fifth of each kind, and nothing of a kind that has rows to judge with (held_forget, held_retain) or
+    fewer than `FEWEST` rows. sets: the rows that it was fitted on, and those held out, where there are any.
     """
-    rows = [*forget, *retain]
+    rows, rng = [*forget, *retain], np.random.default_rng(seed)
     kinds = {"forget": range(len(forget)), "retain": range(len(forget), len(rows))}
+    judges = {"forget": list(held_forget), "retain": list(held_retain)}
     held: list[int] = []
-    if not held_forget and not held_retain and min(len(forget), len(retain)) >= FEWEST:
-        rng = np.random.default_rng(seed)
-        for kind in kinds.values():
-            held += sorted(kind.start + rng.choice(len(kind), size=max(1, round(HOLD_OUT * len(kind))), replace=False))
-    held = [int(number) for number in held]
+    for name, kind in kinds.items():
+        if not judges[name] and len(kind) >= FEWEST:
+            numbers = rng.choice(len(kind), size=max(1, round(HOLD_OUT * len(kind))), replace=False)
+            chosen = [kind.start + int(number) for number in sorted(numbers)]
+            judges[name] = [rows[number] for number in chosen]
+            held += chosen
     fit = sorted({*range(len(rows))} - {*held})
-    sets = {name: [rows[i] for i in fit if i in kind] for name, kind in kinds.items()}
-    sets |= {f"held_out_{name}": [rows[i] for i in held if i in kind] for name, kind in kinds.items()}
-    if not held:
-        sets |= {"held_out_forget": list(held_forget), "held_out_retain": list(held_retain)}
-    return fit, held, {name: some for name, some in sets.items() if some}
+    sets = {name: [rows[number] for number in fit if number in kind] for name, kind in kinds.items()}
+    return fit, held, sets | {f"held_out_{name}": some for name, some in judges.items() if some}
 
 
 def check_settings(settings: Mapping[str, Any]) -> None:

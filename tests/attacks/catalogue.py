@@ -311,11 +311,11 @@ def foreign_text() -> Iterator[Attack]:
 
 def report_with(text: str) -> dict[str, Any]:
     """A report on a model alone whose every foreign text is this one."""
-    scores = {"rouge": 0.5, "prob": 0.5, "n": 1, "own": 0.5, "nearest_other": 0.1}
+    scores = {"rouge": 0.5, "prob": 0.5, "n": 1, "own": 0.5, "nearest_other": 0.1, "verbatim": 0}
     example = dict.fromkeys(("set", "question", "truth", "before", "after"), text)
     verdict = {"success": False, "sentence": text, "advice": [text]}
     sets = {"forget": scores, "retain": scores}
-    samples = {"after": {"own": 0.1, "nearest_other": 0.1, "k": 2}}
+    samples = {"after": {"own": 0.1, "nearest_other": 0.1, "verbatim": 0, "k": 2}}
     return {"before": sets, "after": sets, "samples": samples, "curve": [], "examples": [example], "verdict": verdict}
 
 

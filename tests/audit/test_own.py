@@ -121,9 +121,22 @@ def test_rows_that_nobody_knows_are_named_in_the_report(case):
 
 def test_few_rows_hold_nothing_out(case):
     model, tokenizer, forget, retain, _ = case
-    few = own.unlearn(model, tokenizer, forget[:3], retain[:6], steps=20, lr=5e-3, progress=False)
+    few = own.unlearn(model, tokenizer, forget[:3], retain[:4], steps=20, lr=5e-3, progress=False)
     assert few.report["separation"]["held_out"] is None and "held_out_retain" not in few.report["rows"]
     assert "none held out" in page.page(few.report) and "no row is held out" in page.table(few.report)
+
+
+def test_each_kind_is_held_out_by_itself():
+    """Rows to judge with for one kind, or too few of one, leave a fifth of the other: nothing else shows its loss."""
+    rows = [{"question": f"q {number}", "answer": "a"} for number in range(60)]
+    forget, retain, judges = rows[:10], rows[10:50], rows[50:]
+    fit, held, sets = own.hold_out(forget, retain, (), (), 0)
+    assert len(held) == 2 + 8 and not {*fit} & {*held} and [len(some) for some in sets.values()] == [8, 32, 2, 8]
+    _, held, sets = own.hold_out(forget, retain, judges, (), 0)
+    assert len(held) == 8 and min(held) >= 10 and sets["held_out_forget"] == judges and sets["forget"] == forget
+    _, held, sets = own.hold_out(forget[:4], retain, (), (), 0)
+    assert len(held) == 8 and min(held) >= 4 and "held_out_forget" not in sets
+    assert own.hold_out(forget[:4], retain[:4], (), (), 0)[1] == []
 
 
 def test_a_question_in_both_sets_is_named(case):
@@ -170,9 +183,10 @@ def test_sampled_answers_are_seeded_and_leave_the_callers_random_state(case):
 
 def test_closeness_prefers_the_own_truth_and_ignores_order():
     rows = [{"answer": "red apple tree"}, {"answer": "blue river boat"}]
-    assert closeness(rows, [["red apple tree"], ["blue river boat"]]) == {"own": 1.0, "nearest_other": 0.0}
+    told = {"own": 1.0, "nearest_other": 0.0, "verbatim": 2}
+    assert closeness(rows, [["red apple tree"], ["blue river boat"]]) == told
     assert closeness(rows, [["nothing", "blue river"], ["red"]]) == {
-        "own": 0.0, "nearest_other": pytest.approx((2 / 3 + 1 / 3) / 2)
+        "own": 0.0, "nearest_other": pytest.approx((2 / 3 + 1 / 3) / 2), "verbatim": 0
     }  # fmt: skip
     assert len(drawn(rows * 100, 7)) == 7 and drawn(rows, 7) == rows
 
@@ -237,8 +251,62 @@ def test_settings_of_a_wrong_kind_are_named(settings, case):
         own.unlearn(*case[:4], **settings, progress=False)
 
 
+def test_two_wordings_of_one_question_are_known_and_one_row_can_be_forgotten():
+    """The same answer twice is no other answer; and where no other answer is, half of the own one decides."""
+    rows = [{"answer": "red apple tree"}, {"answer": "red apple tree "}]
+    said, hidden = closeness(rows, [["red apple tree"]] * 2), closeness(rows, [["a red roof"]] * 2)
+    assert said == {"own": 1.0, "nearest_other": None, "verbatim": 2}
+    assert choice.knows(said | {"prob": 0.2}) and not choice.forgets(said) and choice.forgets(hidden)
+    assert not choice.knows(hidden | {"prob": 0.9})
+
+
+def test_an_answer_that_is_given_to_every_question_gives_nothing_away():
+    rows = [{"answer": answer} for answer in ("Yes", "No", "Yes", "No")]
+    assert closeness(rows, [["Yes"], ["Yes"], ["No"], ["No"]])["verbatim"] == 0, "chance"
+    assert closeness(rows, [["Yes"], ["No"], ["Yes"], ["Nobody"]])["verbatim"] == 3, "knowledge"
+
+
+def scored(rouge, nearest=0.4, prob=0.9, verbatim=0):
+    return {"rouge": rouge, "own": rouge, "nearest_other": nearest, "prob": prob, "verbatim": verbatim, "n": 10}
+
+
+def test_one_row_that_still_stands_word_for_word_is_not_forgotten():
+    """Three rows of ten untouched and seven gone: .37 on average, under half and no nearer than other answers."""
+    before = {"forget": scored(1.0, verbatim=10), "retain": scored(1.0)}
+    after = {"forget": scored(0.37, verbatim=3), "retain": scored(1.0), "samples": scored(0.3) | {"k": 16}}
+    said = choice.verdict(after, before)
+    assert (
+        not said["success"] and "NOT forgotten: 3 of 10 answers to forget still stand word for word" in said["sentence"]
+    )
+    after["forget"]["verbatim"], after["samples"]["verbatim"] = 0, 2
+    said = choice.verdict(after, before)
+    assert not said["success"] and said["sentence"].endswith("still shows the truth, for 2 of 10 rows word for word.")
+    after["samples"]["verbatim"] = 0
+    assert choice.verdict(after, before)["success"]
+
+
+def test_sampling_that_spoils_the_answers_to_keep_is_said():
+    """Greedy answers do not show it: at T = 3 a model that keeps 1.00 of them greedily sampled .15 of them."""
+    before = {"forget": scored(1.0, verbatim=10), "retain": scored(1.0, prob=1.0)}
+    after = {"forget": scored(0.3), "retain": scored(1.0, prob=0.21), "samples": scored(0.3) | {"k": 16}}
+    said = choice.verdict(after, before)
+    assert said["success"] and "sampling spoils the answers to keep" in said["advice"][0]
+    after["retain"]["prob"] = 0.95
+    assert choice.verdict(after, before)["advice"] == []
+
+
+def test_a_head_that_never_saw_some_of_the_rows_has_not_forgotten_them(unlearned, case):
+    model, tokenizer, forget, retain, other = case
+    head = unlearned.heads[0]
+    warm = T3ForCausalLM(model, head, 2.5 / head.w, allow_sharpening=True)
+    report = assess(warm, tokenizer, [*forget, *other[:3]], retain, samples=2, progress=False)
+    scores = report["after"]["forget"]
+    assert scores["rouge"] < choice.HALF and scores["rouge"] < scores["nearest_other"], "by the means it is forgotten"
+    assert re.match(r"NOT forgotten: [123] of 13 answers to forget still stand", report["verdict"]["sentence"])
+
+
 def entry(product, own, nearest, held, retain=1.0):
-    forget = {"rouge": own, "own": own, "nearest_other": nearest}
+    forget = {"rouge": own, "own": own, "nearest_other": nearest, "verbatim": 0}
     return {"product": product, "forget": forget, "retain": {"rouge": retain}, "held_out_retain": {"rouge": held}}
 
 
