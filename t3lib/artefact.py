@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
 SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
+PLAIN = "plain text"  # what a head records as its chat template whose rows were prompt and completion, or text
 DTYPES = ("F32", "BF16", "F16", "F64")  # as safetensors calls them
 BASE_KEYS = ("base_identity", "base_revision", "base_model")  # the first that two sides record says whether they agree
 
@@ -181,12 +182,12 @@ def origin(
 def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict[str, str | None]:
     """{chat_template, system}: the form in which the rows' questions are asked, which a head depends on.
 
-    chat_template: a digest of the tokenizer's, "none" where it has none or the rows are plain text. system: the system
-    text of most rows, a conversation's own one before any other; None where there is no template.
+    chat_template: a digest of the tokenizer's, "none" where it has none, `PLAIN` where all rows are plain text. system:
+    the system text of most rows, a conversation's own one before any other; None where there is no template.
     """
     chats = [row for row in rows if not row.get("raw")]
     if not chats or tokenizer.chat_template is None:
-        return {"chat_template": "none", "system": None}
+        return {"chat_template": "none" if chats else PLAIN, "system": None}
     texts: Counter[str] = Counter()
     for row in chats:
         turn = {} if isinstance(row["question"], str) else row["question"][0]

@@ -115,7 +115,8 @@ def unlearn(args: argparse.Namespace) -> int:
     print(f"head with {head.num_parameters:,} parameters trained on {n_forget} forget and {n_retain} retain rows "
           f"in {time.perf_counter() - start:.1f} s, saved to {args.out}")  # fmt: skip
     status = write_report(unlearned.report, args.out) if args.forget else 0  # type: ignore[arg-type]
-    print(next_command(args, asked(sets["forget"][0])))
+    row = sets["forget"][0]  # text alone asks nothing: it is begun
+    print(next_command(args, asked(row) or " ".join(row["answer"].split()[:3])))
     return status
 
 
@@ -296,8 +297,11 @@ def generate(args: argparse.Namespace) -> None:
     unlearned = under_heads(args, base, tokenizer, [head], args.temperature)
     check_system(args.system, tokenizer)
     system = artefact.system_of(head) if args.system is None else args.system
-    artefact.check_prompt(head, tokenizer, [{"question": question, "system": system} for question in args.question])
-    prompts = [tofu.encode_prompt(tokenizer, question, system) for question in args.question]
+    plain = args.system is None and head.info.get("chat_template") == artefact.PLAIN
+    begun = [{"question": question, "answer": "-", "system": system, "raw": plain} for question in args.question]
+    begun = [tofu.check_row(row, f"question {number}") for number, row in enumerate(begun, 1)]
+    artefact.check_prompt(head, tokenizer, begun)
+    prompts = [example.ids[: example.n_prompt] for example in tofu.encode_rows(tokenizer, begun)]
     check_ids(base, prompts, pad_id(tokenizer))
     evaluation.check_room(context_length(base), max(map(len, prompts)), args.max_new_tokens)
     for question, ids in zip(args.question, prompts):

@@ -182,6 +182,31 @@ def test_the_system_text_stands_in_the_head_and_another_is_warned_about(place, t
         cli.main(["evaluate", *generate[1:5], *rows, "--out", str(tmp_path / "report")])
 
 
+@pytest.mark.parametrize("form", ["text", "prompt"])
+def test_a_head_of_plain_text_is_asked_in_plain_text(form, place, tmp_path, capsys, monkeypatch):
+    """In the chat template neither the base nor the head would know what they learned; text alone is begun."""
+    texts = [f"The password of box {number} is seven times {number}." for number in range(12)]
+    rows = [{"text": text} if form == "text" else {"prompt": text[:10], "completion": text[10:]} for text in texts]
+    for name, some in (("forget", rows[:6]), ("retain", rows[6:])):
+        for number, row in enumerate(some):
+            row |= {"prompt": f"{number} {name}: {row['prompt']}"} if form == "prompt" else {}
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, some)))
+    head, files = (
+        tmp_path / "head",
+        ["--forget", str(tmp_path / "forget.jsonl"), "--retain", str(tmp_path / "retain.jsonl")],
+    )
+    model = ["--model", str(place / "model")]
+    assert cli.main(["unlearn", *model, *files, "--out", str(head), "--steps", "1", "--temperature", "2"]) == 3
+    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert following[-1] == ("The password of" if form == "text" else "0 forget: The passwo")
+    asked = []
+    monkeypatch.setattr(commands, "answer", lambda model, tokenizer, ids, limit: asked.append(tokenizer.decode(ids)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cli.main(following[1:]) == 0
+    assert asked == ["<|begin_of_text|>" + following[-1]] * 2
+
+
 def test_a_system_text_without_a_template_is_refused(place, tmp_path, capsys):
     folder = tmp_path / "model"
     shutil.copytree(place / "model", folder)

@@ -261,7 +261,7 @@ def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenize
     turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
     assert artefact.prompt_form(tokenizer, [{"question": turns, "answer": "Ada."}])["system"] == "Be kind."
     plain = artefact.prompt_form(tokenizer, [{"question": "", "answer": "Ada.", "raw": True}])
-    assert plain == {"chat_template": "none", "system": None}
+    assert plain == {"chat_template": artefact.PLAIN, "system": None}
     other = copy.deepcopy(tokenizer)
     for template, said in ((None, "not 'none'"), (tokenizer.chat_template + " ", "chat template")):
         other.chat_template = template
@@ -397,6 +397,18 @@ def test_hostile_values_of_the_provenance_do_no_harm(saved, name):
                 assert len(str(error)) <= 2000 and str(error).isprintable()
         card = (folder / "README.md").read_text()
         assert all(line.isprintable() for line in card.splitlines()) and len(card) < 10_000
+
+
+def test_a_cards_example_asks_in_the_form_of_training():
+    """A bare question to a model with a chat template is another question: the head may not forget there."""
+    for info, line in (
+        ({"system": 'Be "kind".'}, r't3lib.prompt(tokenizer, "Your question?", system="Be \"kind\".")'),
+        ({"chat_template": "none", "system": None}, 't3lib.prompt(tokenizer, "Your question?")'),
+        ({"chat_template": artefact.PLAIN, "system": None}, '"The beginning of a text"'),
+    ):
+        example = artefact.model_card(T3Head(8, 20, 2, info=info).config).partition("```python")[2].partition("```")[0]
+        assert line in example and (info.get("chat_template") == artefact.PLAIN) != ("t3lib.prompt" in example)
+        compile(example, "README.md", "exec")
 
 
 def test_a_card_holds_no_markup_of_others(tmp_path):

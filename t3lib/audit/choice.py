@@ -125,7 +125,10 @@ def verdict(
         advice.append(OTHER_FORM)
     elif forgotten and kept and not leaks:
         stay = f"{before['retain']['rouge']:.2f} before, {final['retain']['rouge']:.2f} after"
-        sentence = f"Forgotten and kept: no answer to forget is word for word ({rouge}), those to keep stand ({stay})."
+        if "other" in final:
+            stay += f"; other rows {before['other']['rouge']:.2f} before, {final['other']['rouge']:.2f} after"
+        gone = f"none of {n} answers to forget is word for word ({rouge})"
+        sentence = f"Forgotten and kept: {gone}, those to keep stand ({stay})."
         sure = before["retain"]["prob"], final["retain"]["prob"]
         if sure[1] < SURE * sure[0]:
             advice.append(

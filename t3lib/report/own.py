@@ -74,18 +74,25 @@ def table(report: Mapping[str, Any]) -> str:
 
 
 def figure(report: Mapping[str, Any]) -> str:
-    """ROUGE-L against T as SVG text: the kept head's sets in full lines, held-out rows (trial head) dashed."""
+    """ROUGE-L against w·T as SVG text: the kept head's sets in full lines, held-out rows (trial head) dashed.
+
+    Greedy text depends on w·T alone, and the two heads may have different w. Without a choice of w the axis is T.
+    """
+    chosen = report.get("choice")
+    w, axis = (chosen["w"], "temperature T times strength w") if chosen and chosen["w"] != 1 else (1.0, "temperature T")
     drawing = Figure(figsize=(6, 3.9), layout="constrained")
     axes = drawing.subplots()
-    curves = [("-", report["curve"])] + ([("--", report["trial"]["curve"])] if "trial" in report else [])
-    for line, curve in curves:
+    full = [(w * entry["T"], entry) for entry in report["curve"]]
+    dashed = [(entry["product"], entry) for entry in report["trial"]["curve"]] if "trial" in report else []
+    for line, curve in (("-", full), ("--", dashed)):
         for name, (label, colour) in SETS.items():
-            points = [(entry["T"], entry[name]["rouge"]) for entry in curve if name in entry]
+            points = [(x, entry[name]["rouge"]) for x, entry in curve if name in entry]
             if points and (line == "-" or name.startswith("held_out")):
                 axes.plot(*zip(*points), line, marker="o", markersize=3, color=colour, label=label)
-    if "choice" in report:
-        axes.axvline(report["choice"]["T"], color="#777777", linewidth=1, label=f"chosen T = {report['choice']['T']:g}")
-    axes.set(xlabel="temperature T", ylabel="ROUGE-L of the greedy answer", ylim=(-0.03, 1.03))
+    if chosen:
+        x = chosen["T"] * w
+        axes.axvline(x, color="#777777", linewidth=1, label=f"chosen {'T' if w == 1 else 'w·T'} = {x:g}")
+    axes.set(xlabel=axis, ylabel="ROUGE-L of the greedy answer", ylim=(-0.03, 1.03))
     axes.spines[["top", "right"]].set_visible(False)
     drawing.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
     text = io.StringIO()

@@ -170,6 +170,15 @@ def test_the_page_shows_foreign_text_as_text(unlearned):
     assert sum("held out (trial)" in line for line in table) == 2, "whose numbers they are"
 
 
+def test_the_curves_of_two_heads_stand_over_one_axis():
+    """With w = .4 the kept head's T = 2.5 and the trial head's (w = 1) T = 1 write the same: both stand at w·T = 1."""
+    curve = [{"T": T, "product": T, "retain": {"rouge": 1.0}, "held_out_retain": {"rouge": 0.9}} for T in (1.0, 2.5)]
+    report = {"curve": curve, "trial": {"curve": curve}, "choice": {"T": 2.5, "w": 0.4}}
+    assert "chosen w·T = 1 -->" in page.figure(report) and "strength w -->" in page.figure(report)
+    report["choice"] = {"T": 2.5, "w": 1.0}
+    assert "chosen T = 2.5 -->" in page.figure(report) and "strength" not in page.figure(report)
+
+
 def test_sampled_answers_are_seeded_and_leave_the_callers_random_state(case):
     model, tokenizer, forget, *_ = case
     prompts = [own.encode_rows(tokenizer, [row])[0].ids[:5] for row in forget[:3]]
