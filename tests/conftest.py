@@ -3,6 +3,7 @@
 Tests pass in any order: `T3_TEST_ORDER=7 pytest tests` shuffles them with the seed 7, across files too.
 """
 
+import functools
 import os
 import random
 from pathlib import Path
@@ -108,7 +109,7 @@ def memorised():
 
 @pytest.fixture
 def short_search(monkeypatch):
-    """One rate, two products and answers of eight tokens for `t3 unlearn` on own rows, where nobody reads its findings.
+    """`t3 unlearn` with one rate, two products, two samples, eight tokens an answer, where nobody reads its findings.
 
     A random model never ends an answer, and most of the time of such a test would go into its nonsense.
     """
@@ -116,6 +117,7 @@ def short_search(monkeypatch):
 
     monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
     monkeypatch.setattr(choice, "PRODUCTS", (1.0, 2.0))
+    monkeypatch.setattr(own, "assess", functools.partial(evidence.assess, samples=2))
     for module in (answers, evidence):
         monkeypatch.setattr(module, "most_new_tokens", lambda *_: 8)
 

@@ -54,7 +54,7 @@ class Tables(dict[str, pd.DataFrame]):
         """The numbers of a column for a method on a split, row by row; what is not there gives none."""
         table = self[name]
         wanted = (table["split"] == split) & (table["method"] == method)
-        return table[wanted][column].dropna().to_numpy(dtype=float) if column in table else np.array([])
+        return table.loc[wanted, column].dropna().to_numpy(dtype=float) if column in table else np.array([])
 
 
 def printed_tables() -> Tables:
