@@ -81,6 +81,8 @@ def unlearn(args: argparse.Namespace) -> int:
     """Train a head on a split's rows, or on a person's own with a report; nothing is written unless all went well."""
     if not args.forget and args.split is None:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
+    if args.steps is not None and args.epochs is not None:
+        raise UserError("give either --steps or --epochs")
     check_out(args.out, empty=True)
     names = (*vars(fit_settings({})), "temperature", "steps")
     settings = {name: value for name in names if (value := getattr(args, name, None)) is not None}

@@ -74,6 +74,10 @@ def own_rows(place, out, *more):
         (["evaluate", "--model", "x", "--out", "o.json", "--temperature", "2"], "--temperature needs --head"),
         (["evaluate", "--model", "x", "--out", "o.json", "--temperature", "hot", "--head", "h"], "list of numbers"),
         (["generate", "--model", "x", "--head", "nowhere", ""], "empty question"),
+        (
+            ["unlearn", "--model", "x", *OWN, "--out", "h", "--steps", "9", "--epochs", "2"],
+            "give either --steps or --epochs",
+        ),
         (["reproduce", "--seeds", "1,two"], "list of whole numbers"),
         (["reproduce", "--workers", "2", "--scheduler", "tcp://x:1"], "not allowed with"),
         (
