@@ -9,12 +9,15 @@ def telling(frame: pd.DataFrame) -> list[str]:
     """The most telling verdicts in one plain sentence each, with where the paper says otherwise.
 
     `frame` is the table `claims`, empty cells as ""; the functions behind it write the sentences (column `plain`). A
-    claim about language models is told as the paper's own tables have it. A table without the column gives none.
+    claim about the paper's language model is told as our runs decide it, where they do. A table without the column
+    gives none.
     """
     if "plain" not in frame:
         return []
-    main = frame[~frame["id"].str.endswith("@here") & (frame["plain"] != "")]
-    return [f"{plain} ({where})" for plain, where in zip(main["plain"], main["where"], strict=True)]
+    ours = frame["id"].str.endswith("@here")
+    decided = frame["id"].isin(frame["id"][ours].str.removesuffix("@here"))
+    told = frame[(ours | ~decided) & (frame["plain"] != "")]
+    return [f"{plain} ({where})" for plain, where in zip(told["plain"], told["where"], strict=True)]
 
 
 def summary(frame: pd.DataFrame) -> str:
