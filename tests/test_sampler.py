@@ -474,12 +474,12 @@ def test_compiling_the_model_itself_is_right_too():
 
 @pytest.mark.parametrize("front", ["wrapper", "tilt"])
 @pytest.mark.parametrize("chat", [False, True])
-def test_the_text_generation_pipeline(tiny_model, tokenizer, front, chat, caplog):
+def test_the_text_generation_pipeline(tiny_model, tokenizer, front, chat, monkeypatch):
     made = T3Head(tiny_model.config.hidden_size, len(tokenizer), 4)
     texts: list[Any] = ["Who?", "What is this"]
     if chat:
         texts = [[{"role": "user", "content": text}] for text in texts]
-    tokenizer.padding_side = "left"
+    monkeypatch.setattr(tokenizer, "padding_side", "left")  # the session's tokenizer
 
     def run(tilted: Any) -> list[str]:
         tool = pipeline("text-generation", model=tilted, tokenizer=tokenizer)
