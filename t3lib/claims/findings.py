@@ -106,9 +106,8 @@ def joined(parts: Sequence[Finding]) -> Finding:
     if not refuted:
         return Finding(True if all(part.holds for part in parts) else None, told)
     close = all(part.holds is not None for part in parts) and all(part.close for part in refuted)
-    return Finding(
-        False, told, close=close, plain=" ".join(dict.fromkeys(part.plain for part in refuted if part.plain))
-    )
+    sentences = dict.fromkeys(part.plain for part in refuted if part.plain)
+    return Finding(False, told, close=close, plain=" ".join(sentences))
 
 
 def listed(values: Mapping[str, float] | Mapping[float, float], form: str = "{} {:.3f}") -> str:

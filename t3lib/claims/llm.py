@@ -22,8 +22,7 @@ MEANINGFUL = 0.01  # "does not meaningfully exceed"
 REJECTED = 0.05  # a Forget Quality below this is a test that rejects: what "zero" must mean for a p-value
 FRACTION = 0.1  # "a small fraction"
 FINE = 5  # a grid of w is fine with so many values of w > 1
-SUMMARY = ("fq", "mu_rouge", "mu")
-AUDITED = ("sampled", "leak", "auc")
+SUMMARY, AUDITED = ("fq", "mu_rouge", "mu"), ("sampled", "leak", "auc")
 SPREADS = 2.0  # of the retrained models: what is so near is not told from them
 
 
@@ -59,12 +58,11 @@ def fq_best(tables: Tables, split: str) -> Finding:
     """T3 leads every baseline in Forget Quality."""
     finding = _leads(tables, split, "fq", BASELINES)
     rival = max(BASELINES, key=lambda name: np.nan_to_num(score(tables, split, name, "fq"), nan=-1.0))
-    where = f"On the {tables.splits[split]} split"
     words = score(tables, split, rival, "mu_rouge")
-    plain = f"{where} {rival} has a higher mean Forget Quality than T3, with MU-ROUGE {words:.2f}."
+    told = f"{rival} has a higher mean Forget Quality than T3, with MU-ROUGE {words:.2f}."
     if finding.close:
-        plain = f"{where} T3 has the highest mean Forget Quality, but its lead is within chance (Welch's test, 5%)."
-    return finding._replace(plain="" if finding.holds is not False else plain)
+        told = "T3 has the highest mean Forget Quality, but its lead is within chance (Welch's test, 5%)."
+    return finding._replace(plain=f"On the {tables.splits[split]} split {told}" if finding.holds is False else "")
 
 
 @on_both_splits
