@@ -146,7 +146,7 @@ def minutes(results: Path) -> str:
         ):  # else some of it came from a cache, and the sum says nothing
             wall, busy, seeds = cold["seconds"] / 60, sum(cold["worker_seconds"].values()) / 60, len(cold["seeds"])
             cost = f"{wall:.0f} minutes from nothing ({busy:.0f} worker-minutes)"
-            rows.append(f"`{path.parent.name}` with {seeds} seeds, {len(jobs)} jobs: {cost}")
+            rows.append(f"`{path.parent.name}` with {seeds} seed{'s' if seeds != 1 else ''}, {len(jobs)} jobs: {cost}")
     if not rows:
         return "The committed results were made in several passes, so no minutes from nothing are given."
     return "Measured on the machine that made the committed results (2 cores): " + "; ".join(rows) + "."
