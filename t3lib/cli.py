@@ -136,7 +136,7 @@ def parser() -> Parser:
     p.add_argument("--max-new-tokens", type=int, default=100)
     p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
 
-    p = verb("tune", "the paper's hyperparameter search: seeds 1 and 2, best mean Forget Quality",
+    p = verb("tune", "the paper's hyperparameter search: best mean Forget Quality over the profile's search_seeds",
              "--profile cpu --split forget10 --method NPO", command)  # fmt: skip
     p.add_argument("--profile", default="cpu", help="name in notebooks/profiles or a YAML file (default %(default)s)")
     p.add_argument("--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)")

@@ -68,6 +68,7 @@ class Schema(Strict):
     methods: Annotated[list[Literal[METHODS]], Once]  # type: ignore[valid-type]
     splits: Annotated[list[Literal[SPLITS]], Once]  # type: ignore[valid-type]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
+    search_seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
     temperatures: Annotated[list[Annotated[float, Field(ge=1, le=BOUNDS["temperature"][1])]], Once]
     stage: Settings
     models: dict[Literal["full", "retain90", "retain95"], Annotated[str, Field(min_length=1)]]

@@ -53,6 +53,16 @@ def pairs(n_forget: int, n_retain: int, n_idk: int, size: int, seed: int, epoch:
     return [rows[start : start + size] for start in range(0, n_forget, size)]
 
 
+def by_length(step: Sequence[Pair], lengths: Mapping[str, Sequence[int]]) -> list[Pair]:
+    """The step's rows dealt again, shortest with shortest, so that its parts hold little padding; its loss is the same.
+
+    lengths: "forget" and "retain" -> tokens of each row. A forget row keeps its idk answer.
+    """
+    forget = sorted(step, key=lambda pair: lengths["forget"][pair.forget])
+    retain = sorted((pair.retain for pair in step), key=lambda row: lengths["retain"][row])
+    return [Pair(pair.forget, row, pair.idk) for pair, row in zip(forget, retain)]
+
+
 def unlearn_baseline(
     method: str,
     model: Any,
@@ -94,9 +104,15 @@ def unlearn_baseline(
     k, pad = settings.get("k"), pad_id(tokenizer)
     rows = {"forget": tofu.encode_rows(tokenizer, forget), "retain": tofu.encode_rows(tokenizer, retain)}
 
-    def plan(epoch: int) -> list[list[Pair]]:
+    lengths = {kind: [len(example.ids) for example in examples] for kind, examples in rows.items()}
+
+    def drawn_pairs(epoch: int) -> list[list[Pair]]:
         size = settings["batch_size"] * settings["accumulation"]
         return pairs(len(forget), len(retain), len(idk or ()), size, seed, epoch)
+
+    def plan(epoch: int) -> list[list[Pair]]:
+        cut = settings["accumulation"] > 1
+        return [by_length(step, lengths) if cut else step for step in drawn_pairs(epoch)]
 
     # What the original says is taken before anything changes it: ln p of whole answers once, else from a frozen copy.
     frozen = model if original is None else original
@@ -144,7 +160,8 @@ def unlearn_baseline(
         return loss
 
     log = optimise(trained, plan, loss_of, settings, seed=seed, progress=progress or f"{method} seed {seed}")
-    seen = [content_key([[pair[:2] for pair in step] for step in plan(epoch)]) for epoch in range(settings["epochs"])]
+    epochs = range(settings["epochs"])
+    seen = [content_key([[pair[:2] for pair in step] for step in drawn_pairs(epoch)]) for epoch in epochs]
     trainable = sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)
     return trained, log | {"trainable": trainable, "hyper": settings, "batches": seen}
 

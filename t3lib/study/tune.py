@@ -1,4 +1,4 @@
-"""The paper's search (Appendix F.3.1): a grid a method, seeds 1 and 2, best mean Forget Quality.
+"""The paper's search (Appendix F.3.1): a grid a method, best mean Forget Quality over the profile's `search_seeds`.
 
 At most 8 points a (method, split), the same for every method. Forget Quality is teacher-forced, so texts are generated
 only to break ties, by MU-ROUGE. T3's points include T; Table 5 also wants each T's own best, for which the other
@@ -19,10 +19,9 @@ from t3lib.files import atomic_write, cache_dir, content_key, lock
 from t3lib.progress import progress_bar
 from t3lib.study.methods import run_method, sharpened, subject
 from t3lib.study.study import Asked, Study, open_study
-from t3lib.study.unlearned import fit_settings, t3_features, unlearned, unlearned_key
+from t3lib.study.unlearned import drop_weights, fit_settings, t3_features, training_of, unlearned, unlearned_key
 
 UNLEARN = "02_tofu_unlearning"  # the notebook whose `load` says how a profile's models are loaded
-SEEDS = (1, 2)
 UNTUNED = ("Original", "Retrained")
 
 
@@ -33,6 +32,7 @@ def tune_profile(profile: Mapping[str, Any], path: Path, *, methods: Sequence[st
     `.t3cache/scores`. UserError for a method that was asked for and has no grid.
     """
     gridded = {key.split("/")[0] for key in profile["grids"]}
+    seeds = profile["search_seeds"]
     wanted = [name for name in methods or profile["methods"] if name not in UNTUNED and (methods or name in gridded)]
     for split in profile["splits"]:
         grids = {method: grid_of(profile, method, split) for method in wanted}
@@ -42,9 +42,13 @@ def tune_profile(profile: Mapping[str, Any], path: Path, *, methods: Sequence[st
             hyper = {**profile["hyper"].get(method, {}), **profile["hyper"].get(f"{method}/{split}", {})}
             points = [hyper | point for point in grid]
             if method == "T3":
-                entries = tune_t3(study, points, profile["temperatures"])
+                entries = tune_t3(study, points, profile["temperatures"], seeds)
             else:
-                entries = {f"{method}/{split}": choose(study, method, trials(study, method, points))}
+                entry = choose(study, method, trials(study, method, points, seeds), seeds)
+                for lost in (each["hyper"] for each in entry["trials"] if each["hyper"] != entry["chosen"]):
+                    for seed in seeds:
+                        drop_weights(study, method, lost, seed)
+                entries = {f"{method}/{split}": entry}
             write_choice(path, entries)
             print(f"{method} {split}: {entries[f'{method}/{split}']['chosen']}", flush=True)
     return path
@@ -59,25 +63,31 @@ def grid_of(profile: Mapping[str, Any], method: str, split: str) -> list[dict[st
     return points
 
 
-def trials(study: Study, method: str, points: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Each point's Forget Quality and KS statistic, a list over `SEEDS`; None for a seed that diverged."""
+def trials(
+    study: Study, method: str, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Each point's evidence (`gathered`), over seeds; None for a score of a seed that diverged."""
     shown = progress_bar(points, desc=f"tune {method} {study.split}", leave=False)
-    return [gathered(point, [trial(study, method, point, seed) for seed in SEEDS]) for point in shown]
+    return [gathered(point, [trial(study, method, point, seed) for seed in seeds]) for point in shown]
 
 
 def trial(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Teacher-forced evaluation of the forget rows after one training, whose weights are not kept."""
+    """Teacher-forced evaluation of the forget rows after one training, and the seconds of both."""
 
     def ask(_: list[int]) -> Asked:
-        return Asked(unlearned(study, method, hyper, seed, keep=False), study.tokenizer)
+        return Asked(unlearned(study, method, hyper, seed), study.tokenizer)
 
     try:
-        return study.evaluate([unlearned_key(study, method, hyper, seed)], ask, sets=["forget"], generate=False)[0]
+        report = study.evaluate([unlearned_key(study, method, hyper, seed)], ask, sets=["forget"], generate=False)[0]
     except Diverged:
-        return {"forget_quality": None, "ks_statistic": None}
+        report = {"forget_quality": None, "ks_statistic": None, "seconds": 0.0}
+    seconds = report["seconds"] + training_of(study, method, hyper, seed)["seconds"]["train"]
+    return report | {"trial_seconds": round(seconds, 1)}
 
 
-def tune_t3(study: Study, points: Sequence[Mapping[str, Any]], temperatures: Sequence[float]) -> dict[str, Any]:
+def tune_t3(
+    study: Study, points: Sequence[Mapping[str, Any]], temperatures: Sequence[float], seeds: Sequence[int]
+) -> dict[str, Any]:
     """Entries "T3/SPLIT" (best of the points, T among them) and "T3/SPLIT/T" (best settings at each T, Table 5).
 
     A point without a temperature stands for itself at every one of `temperatures`: no training depends on T, so that
@@ -92,7 +102,7 @@ def tune_t3(study: Study, points: Sequence[Mapping[str, Any]], temperatures: Seq
     every = sorted({float(T) for T in (*temperatures, *(point["temperature"] for point in points))})
     fits = [{name: value for name, value in point.items() if name != "temperature"} for point in points]
     fits = list({content_key(fit): fit for fit in fits}.values())
-    work = [(fit, seed, T) for T in every for fit in fits for seed in SEEDS]
+    work = [(fit, seed, T) for T in every for fit in fits for seed in seeds]
 
     def ask(numbers: list[int]) -> Asked:
         wanted = {content_key(work[n][:2]): work[n][:2] for n in numbers}
@@ -105,25 +115,24 @@ def tune_t3(study: Study, points: Sequence[Mapping[str, Any]], temperatures: Seq
     # A key of their own: heads fitted together differ from those fitted alone in their last digits.
     keys = [content_key(["together", subject(study, "T3", seed, fit, T).key]) for fit, seed, T in work]
     reports = iter(study.evaluate(keys, ask, sets=["forget"], generate=False))
-    at = {T: [gathered({**fit, "temperature": T}, [next(reports) for _ in SEEDS]) for fit in fits] for T in every}
+    at = {T: [gathered({**fit, "temperature": T}, [next(reports) for _ in seeds]) for fit in fits] for T in every}
     listed = {content_key({**point, "temperature": float(point["temperature"])}) for point in points}
     grid = [each for T in every for each in at[T] if content_key(each["hyper"]) in listed]
     return {
-        f"T3/{study.split}": choose(study, "T3", grid),
-        **{f"T3/{study.split}/{T:g}": choose(study, "T3", at[T]) for T in every},
+        f"T3/{study.split}": choose(study, "T3", grid, seeds),
+        **{f"T3/{study.split}/{T:g}": choose(study, "T3", at[T], seeds) for T in every},
     }
 
 
 def gathered(hyper: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A trial's evidence: {"hyper", "fq", "ks"}, the last two a list over seeds."""
-    scores = {
-        "fq": [report["forget_quality"] for report in reports],
-        "ks": [report["ks_statistic"] for report in reports],
-    }
-    return {"hyper": dict(hyper), **scores}
+    """A trial's evidence: {"hyper", "fq", "ks"} and, but for T3, whose heads are fitted together, "seconds": lists
+    over seeds."""
+    fields = {"fq": "forget_quality", "ks": "ks_statistic", "seconds": "trial_seconds"}
+    known = {name: [each[field] for each in reports] for name, field in fields.items() if field in reports[0]}
+    return {"hyper": dict(hyper)} | known
 
 
-def choose(study: Study, method: str, evidence: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def choose(study: Study, method: str, evidence: Sequence[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
     """{"chosen", "seeds", "trials"}: the trial with the best mean Forget Quality, ties by mean MU-ROUGE.
 
     A point of which a seed diverged comes last.
@@ -132,10 +141,10 @@ def choose(study: Study, method: str, evidence: Sequence[dict[str, Any]]) -> dic
     tied = [each for each in evidence if mean(each["fq"]) == best]
     if len(tied) > 1 and best >= 0:
         for each in tied:
-            runs = run_method(study, method, seeds=SEEDS, hyper=each["hyper"])
+            runs = run_method(study, method, seeds=seeds, hyper=each["hyper"])
             each["mu_rouge"] = [run["metrics"]["mu_rouge"] for run in runs]
         tied.sort(key=lambda each: -mean(each["mu_rouge"]))
-    return {"chosen": dict(tied[0]["hyper"]), "seeds": list(SEEDS), "trials": list(evidence)}
+    return {"chosen": dict(tied[0]["hyper"]), "seeds": list(seeds), "trials": list(evidence)}
 
 
 def mean(values: Sequence[float | None]) -> float:

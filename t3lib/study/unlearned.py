@@ -56,10 +56,10 @@ def training_of(study: Study, method: str, hyper: Mapping[str, Any], seed: int) 
     return read_sealed(path) or {}
 
 
-def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int, *, keep: bool = True) -> Any:
+def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> Any:
     """The model that a baseline gives, from the cache or trained now; the study's base is never changed.
 
-    keep: write the weights to the cache. Raises Diverged, and UserError for settings that the method does not have.
+    Raises Diverged, and UserError for settings that the method does not have.
     """
     folder = cache_dir("unlearned", unlearned_key(study, method, hyper, seed))
     info = read_sealed(folder / INFO) or {}
@@ -77,11 +77,15 @@ def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int, *,
             log = {"hyper": dict(hyper), "trainable": 0, "epochs": None, "error": str(error)}
             _note(folder, log, {"train": time.perf_counter() - began})
             raise
-        if keep:
-            _keep(folder, trained)
-            _note(folder, log, {"train": time.perf_counter() - began})
+        _keep(folder, trained)
+        _note(folder, log, {"train": time.perf_counter() - began})
     # ULD trains an assistant f; the method's model is p / f^strength.
     return ULDForCausalLM(study.base, trained, strength=log["hyper"]["T"]) if method == "ULD" else trained
+
+
+def drop_weights(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> None:
+    """Remove an unlearned model's weights from the cache; what its training took stays known."""
+    (cache_dir("unlearned", unlearned_key(study, method, hyper, seed)) / WEIGHTS).unlink(missing_ok=True)
 
 
 def t3_features(study: Study) -> Features:

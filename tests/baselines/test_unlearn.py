@@ -163,8 +163,32 @@ def test_every_method_sees_the_same_rows_for_the_same_seed_epoch_by_epoch(seen):
 def test_another_seed_draws_other_rows_and_another_step_size_the_same(seen):
     rows, info = seen("GradDiff")
     assert seen("GradDiff", seed=2)[1]["batches"] != info["batches"]
-    cut, _ = seen("GradDiff", batch_size=1, accumulation=8)
-    assert (cut["forget"], cut["retain"]) == (rows["forget"], rows["retain"])
+    cut, told = seen("GradDiff", batch_size=1, accumulation=8)
+    assert told["batches"] == info["batches"]
+    for kind in ("forget", "retain"):  # steps of 8 and 1 rows; of a step that is cut the shortest rows come first
+        for start, end in ((0, 8), (8, 9), (9, 17), (17, 18)):
+            assert sorted(cut[kind][start:end]) == sorted(rows[kind][start:end])
+
+
+def test_a_step_in_parts_holds_little_padding(tokenizer, tiny_model, monkeypatch):
+    """Each part's rows are of similar length, and a step's rows are the same ones."""
+    forget = [{"question": "q", "answer": "a" * length} for length in (40, 1, 38, 2, 39, 3, 37, 4)]
+    retain = [{"question": "q", "answer": "b" * length} for length in (5, 30, 6, 31, 7, 32, 8, 33)]
+    widths = []
+
+    def spy(model, examples, *args):
+        widths.append([len(example.ids) for example in examples])
+        return forward.batch_of(model, examples, *args)
+
+    monkeypatch.setattr(module, "batch_of", spy)
+    settings = {"epochs": 1, "warmup_epochs": 0, "batch_size": 4, "accumulation": 2}
+    model = copy.deepcopy(tiny_model)
+    unlearn_baseline("GradDiff", model, tokenizer, forget, retain, hyper=settings, seed=1)
+    assert [len(part) for part in widths] == [4] * 4
+    for part in widths[0::2]:
+        assert max(part) - min(part) <= 3, "forget rows"
+    for shorter, longer in zip(widths[:2], widths[2:]):
+        assert max(shorter) <= min(longer)
 
 
 def test_retain_rows_are_drawn_uniformly():

@@ -206,10 +206,18 @@ def test_an_unlearned_model_is_loaded_again_instead_of_trained(stand, monkeypatc
     assert weights.stat().st_size < 100_000, "of ULD the assistant's LoRA alone"
 
 
-def test_a_trial_keeps_no_weights(stand):
+def test_weights_that_are_dropped_are_trained_again(stand):
     hyper = FAST | {"lr": 2e-3}
-    unlearned.unlearned(stand, "NPO", hyper, 5, keep=False)
-    assert not any(files.cache_dir("unlearned", unlearned.unlearned_key(stand, "NPO", hyper, 5)).iterdir())
+    model = unlearned.unlearned(stand, "NPO", hyper, 5)
+    took = unlearned.training_of(stand, "NPO", hyper, 5)
+    folder = files.cache_dir("unlearned", unlearned.unlearned_key(stand, "NPO", hyper, 5))
+    for _ in range(2):  # the second time there are none
+        unlearned.drop_weights(stand, "NPO", hyper, 5)
+        assert not (folder / "weights.safetensors").exists()
+    assert unlearned.training_of(stand, "NPO", hyper, 5) == took, "what the training took stays known"
+    anew = unlearned.unlearned(stand, "NPO", hyper, 5)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), anew.parameters()))
+    assert (folder / "weights.safetensors").exists()
 
 
 def test_a_damaged_score_is_asked_again(stand):

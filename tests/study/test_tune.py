@@ -27,7 +27,7 @@ def trial(name, *fq):
 
 def test_the_best_mean_wins_and_a_diverged_point_comes_last():
     made = [trial("one lucky seed", 0.9, 0.0), trial("both", 0.5, 0.5), trial("diverged", 1.0, None)]
-    entry = tune.choose(None, "NPO", made)
+    entry = tune.choose(None, "NPO", made, (1, 2))
     assert entry["chosen"] == {"name": "both"} and entry["seeds"] == [1, 2]
     assert [row["fq"] for row in entry["trials"]] == [[0.9, 0.0], [0.5, 0.5], [1.0, None]]
     assert all("mu_rouge" not in row for row in entry["trials"]), "no tie, so nothing is generated"
@@ -40,7 +40,9 @@ def test_ties_go_to_mu_rouge(monkeypatch):
         return [{"metrics": {"mu_rouge": scores[hyper["name"]]}} for _ in seeds]
 
     monkeypatch.setattr(tune, "run_method", runs)
-    entry = tune.choose(None, "NPO", [trial("low", 0.4, 0.6), trial("high", 0.6, 0.4), trial("worse", 0.4, 0.4)])
+    entry = tune.choose(
+        None, "NPO", [trial("low", 0.4, 0.6), trial("high", 0.6, 0.4), trial("worse", 0.4, 0.4)], (1, 2)
+    )
     assert entry["chosen"] == {"name": "high"}
     assert [row.get("mu_rouge") for row in entry["trials"]] == [[0.3, 0.3], [0.8, 0.8], None]
 
@@ -58,6 +60,9 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
     assert written == tmp_path / "tuned" / "tiny.yaml"
     entries = yaml.safe_load(written.read_text())
     assert set(entries) == {"NPO/forget05", "T3/forget05", "T3/forget05/1", "T3/forget05/2"}
+    assert all(len(row["seconds"]) == 2 and min(row["seconds"]) > 0 for row in entries["NPO/forget05"]["trials"])
+    kept = list((tmp_path / "cache" / "unlearned").glob("*/weights.safetensors"))
+    assert len(kept) == 2, "the weights of the chosen point, a file a seed"
     for entry in entries.values():
         assert len(entry["trials"]) == 2 and all(len(row["fq"]) == 2 for row in entry["trials"])
         best = max(sum(row["fq"]) for row in entry["trials"])
