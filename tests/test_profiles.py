@@ -15,6 +15,7 @@ methods: [Original, NPO, T3]
 splits: [forget05, forget10]
 seeds: [1, 2]
 temperatures: [1.0, 2.0]
+search_seeds: [1, 2]
 stage: {authors: 20, lr: 0.005}
 models: {}
 evaluation: {attention_mask: lengths, truth_ratio: geometric, max_new_tokens: 200}

@@ -163,8 +163,7 @@ def test_every_method_sees_the_same_rows_for_the_same_seed_epoch_by_epoch(seen):
 def test_another_seed_draws_other_rows_and_another_step_size_the_same(seen):
     rows, info = seen("GradDiff")
     assert seen("GradDiff", seed=2)[1]["batches"] != info["batches"]
-    cut, told = seen("GradDiff", batch_size=1, accumulation=8)
-    assert told["batches"] == info["batches"]
+    cut, _ = seen("GradDiff", batch_size=1, accumulation=8)
     for kind in ("forget", "retain"):  # steps of 8 and 1 rows; of a step that is cut the shortest rows come first
         for start, end in ((0, 8), (8, 9), (9, 17), (17, 18)):
             assert sorted(cut[kind][start:end]) == sorted(rows[kind][start:end])
