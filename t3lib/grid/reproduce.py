@@ -146,7 +146,11 @@ def run(
     with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
         client.subscribe_topic(place.marks.name, lambda event: show.started(event[1]))
         for together in rounds:
-            for future in as_completed([submit(job) for job in together], loop=client.loop):
+            ended = as_completed([submit(job) for job in together], loop=client.loop)
+            for future in ended:
+                if future.status in ("lost", "pending"):  # its worker died with the result, and Dask does it again
+                    ended.add(future)
+                    continue
                 job = jobs_of[future.key]
                 outcomes[job.name] = _settle(job, future, outcomes)
                 if outcomes[job.name].error != LOST:
@@ -162,7 +166,7 @@ def _settle(job: Job, future: Any, outcomes: dict[str, Outcome]) -> Outcome:
     if future.status == "finished":
         with suppress(OSError, TimeoutError):
             return future.result(timeout=60)
-    if future.status in ("cancelled", "lost", "finished"):
+    if future.status in ("cancelled", "finished"):
         return Outcome(job.name, "failed", error=LOST)
     if causes := runner.causes([outcomes[name] for name in job.after if name in outcomes]):
         return Outcome(job.name, "skipped", error=causes[0])

@@ -339,6 +339,39 @@ def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
     assert (outcomes["child"].state, outcomes["child"].error) == ("skipped", "job1")
 
 
+def test_a_result_that_dies_with_its_worker_is_waited_for_again(monkeypatch, capsys):
+    """Dask computes it once more. "lost" was taken for a scheduler that went away, and the run ended with a job failed:
+    a worker that held a result was killed by the next job, on two busy cores, before the result was read."""
+    states = ["lost", "pending", "finished"]
+
+    class Future:
+        key = None
+        status = property(lambda self: states[0])
+        result = staticmethod(lambda timeout: Outcome("job", "done"))
+
+    class Completed(list):
+        def __iter__(self):
+            while self:
+                yield self.pop(0)
+
+        def add(self, future):
+            states.pop(0)
+            self.append(future)
+
+    def submit(work, job, before, place, *, key, **_):
+        future = Future()
+        future.key = key
+        return future
+
+    monkeypatch.setattr("distributed.as_completed", lambda futures, loop: Completed(futures))
+    client = SimpleNamespace(submit=submit, subscribe_topic=lambda *_: None, loop=None)
+    seen = []
+    job = Job("job", "notebook", "02", {}, (), "")
+    place = Place("out", "nb", "cache", Path("cache"), ".")
+    assert reproduce.run([job], {}, place, client, watcher(seen)) == {"job": Outcome("job", "done")}
+    assert states == ["finished"] and seen == [Outcome("job", "done")] and not capsys.readouterr().out
+
+
 def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
     """Dask closes the nanny of a worker that dies while it starts, and would wait for workers for ever."""
     monkeypatch.setattr(cluster, "CHECK_SECONDS", 0.2)
