@@ -12,7 +12,6 @@ import pandas as pd
 
 from t3lib.bench.cost import parameter_counts
 from t3lib.claims.findings import Finding, Missing, Tables, gap, joined, listed, printed_tables, score
-from t3lib.claims.theory import sharpened_by
 from t3lib.metrics import AUDIT
 from t3lib.names import BASELINES, SPLITS
 
@@ -198,13 +197,16 @@ def t5_too_hot(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def sharpening_on_tofu(tables: Tables, split: str) -> Finding:
-    """On a fine grid of w (five values above 1) every f^w at T = 1 has a lower Forget Quality than tuned T3."""
-    part = tables["ablations"][tables["ablations"]["split"] == split].dropna(subset=["fq"])
-    fq, tuned = part["fq"].groupby(sharpened_by(part)).max(), part.loc[part["setting"] == "tuned", "fq"].max()
-    fq = fq[fq.index > 1]
-    if len(fq) < FINE or np.isnan(tuned):
-        raise Missing("ablations")
-    return Finding(bool(fq.max() < tuned), f"tuned {tuned:.3f}, best w = {fq.idxmax():g} of {len(fq)}: {fq.max():.3f}")
+    """On a fine grid of w (five values above 1) every f^w at T = 1 has a lower Forget Quality than f at its best T."""
+    part = tables[f"dials--{split}"].dropna(subset=["fq"])
+    fq = part[(part["T"] == 1) & (part["w"] > 1)].set_index("w")["fq"]
+    tempered = part[(part["T"] > 1) & (part["w"] == 1)].set_index("T")["fq"]
+    if len(fq) < FINE or tempered.empty:
+        raise Missing("dials")
+    told = (
+        f"best T = {tempered.idxmax():g}: {tempered.max():.3f}, best w = {fq.idxmax():g} of {len(fq)}: {fq.max():.3f}"
+    )
+    return Finding(bool(fq.max() < tempered.max()), told)
 
 
 @on_both_splits

@@ -39,8 +39,10 @@ STORY = (  # the answers come after the first part, the claims after the last
     Part(
         "temper", "Why temper",
         "At T = 1 nothing is tempered: a confident memory outweighs any classifier, and the forgotten rows still show. "
-        "A warmer T hides them; too warm a T flattens what should stay. T3's settings are tuned for each T by itself.",
-        ("temperature", "tradeoff"), ("temperature",), ("temperature_vs_paper",),
+        "A warmer T hides them; too warm a T flattens what should stay. T3's settings are tuned for each T by itself.\n"
+        "Could a sharper classifier, f^w, do without tempering? Both dials are free once the classifier is trained, "
+        "so all of them are tried.",
+        ("temperature", "dials*", "tradeoff"), ("temperature",), ("temperature_vs_paper", "dials*"),
     ),
     Part(
         "table-1", "Every method",
@@ -196,7 +198,7 @@ def _part(folder: Path, part: Part, splits: Mapping[str, str]) -> dict[str, Any]
         for path in (path for pattern in names for path in sorted((folder / "tables").glob(f"{pattern}.csv"))):
             frame = tables.ran(pd.read_csv(path, keep_default_na=False, na_values=[""]))
             frame = frame.filter(regex="(?<!_distance)$")  # of the audit: thirty columns fit on no screen
-            caption = tables.CAPTIONS.get(path.stem, path.stem.replace("_", " "))
+            caption = tables.CAPTIONS.get(path.stem.split("--")[0], path.stem.replace("_", " "))
             if len(frame):
                 html = Markup(render.html(frame, splits, caption=caption))
                 shown.append({"name": path.stem, "caption": caption, "html": html, "folded": folded})

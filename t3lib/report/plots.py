@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from matplotlib import rc_context
+from matplotlib import colormaps, rc_context
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from scipy.stats import ks_2samp
@@ -70,6 +70,34 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
         "Forgetting and keeping against T3's temperature. Lines: means over seeds; dots: every seed; dotted: before "
         f"unlearning{'' if printed is None else ' (widely dotted: the paper)'}. "
         f"{counted(main, paper=printed is not None)}"
+    )
+    return figure
+
+
+@rc_context(STYLE)
+def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
+    """Forget Quality and D against the strength w of the classifier in p^(1/T) f^w, a line a temperature.
+
+    search: rows of `study.ablations.run_dials` of one split; title: what the split is; n: its forget rows.
+    """
+    figure, [axes] = panels(1, 2, (6.8, 2.6))
+    temperatures = sorted(search["T"].unique())
+    shades = dict(zip(temperatures, colormaps["viridis"](np.linspace(0, 0.9, len(temperatures)))))
+    for axis, column, name in zip(axes, ("fq", "D"), ("fq", "ks_statistic")):
+        for T, shade in shades.items():
+            line = search[search["T"] == T].sort_values("w")
+            axis.plot(line["w"], line[column], color=shade, marker=".", lw=1)
+        log_axis(axis)
+        axis.set(xlabel="strength $w$ of the classifier", title=METRICS[name].title)
+    axes[0].axhline(CAUGHT, color=GREY, lw=0.8, ls=":")
+    axes[0].set_ylim(-0.03, 1.03)
+    lines: list[tuple[str, Look]] = [(f"T = {T:g}", {"color": shade}) for T, shade in shades.items()]
+    key(figure, [*lines, (f"Forget Quality {CAUGHT}", {"color": GREY, "ls": ":", "lw": 0.8})])
+    seeds = int(search["n_seeds"].max())
+    figure.set_label(
+        f"T3's two dials, p^(1/T) f^w, {title}: can a sharper classifier stand in for tempering? Below the dotted "
+        f"line the test tells the model from a retrained one. n = {n} forget rows, means over {seeds} "
+        f"seed{'s' * (seeds != 1)}."
     )
     return figure
 

@@ -174,7 +174,7 @@ def write_table(
     Without a caption the table has the one that `CAPTIONS` holds under its name, if any.
     """
     path = Path(folder) / f"{name}.csv"
-    caption = CAPTIONS.get(name, "") if caption is None else caption
+    caption = CAPTIONS.get(name.split("--")[0], "") if caption is None else caption
     texts = {
         ".csv": frame.to_csv(index=False),
         ".md": markdown(frame, splits),

@@ -1,4 +1,4 @@
-"""T3 over temperatures (Table 5) and over its other choices: every setting one head training, one shared base pass."""
+"""T3 over temperatures (Table 5), over both of its dials and over its other choices: shared heads and base passes."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ import torch
 from t3lib.classifier import plan_steps
 from t3lib.models import decoder_of, pad_id
 from t3lib.pooling import prefix_mean
-from t3lib.settings import settings_of
-from t3lib.study.methods import records, subject
+from t3lib.settings import TUNING_SEEDS, settings_of
+from t3lib.study.methods import evaluated, records, subject
 from t3lib.study.study import Study
 from t3lib.tofu import Example, collate, encode_rows
 
@@ -46,6 +46,39 @@ def run_temperatures(
     at = [(T, {**hyper, **by_t.get(f"{float(T):g}", {})}) for T in sorted(temperatures)]
     every = [subject(study, "T3", seed, changes, T) for T, changes in at for seed in sorted(seeds)]
     return records(study, every, next(iter(seeds), None))
+
+
+def run_dials(
+    study: Study,
+    *,
+    seeds: Sequence[int],
+    temperatures: Sequence[float],
+    strengths: Sequence[float],
+    hyper: Mapping[str, Any],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Search T3's two dials, p^{1/T} f^w (Remark 3.6), on the heads of `hyper`; the best with w other than 1 is run.
+
+    Neither dial needs a training, and all (T, w) come from one pass of the base over the forget rows. Returns
+    (search, runs): a row {"split", "T", "w", "n_seeds", "D", "fq"} for each (T, w), means over the seeds that tune
+    (`TUNING_SEEDS`, or all where they are not among them), and a run record for each seed at the best w other than 1.
+    """
+    tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
+    dials = sorted({(float(T), float(w)) for T in temperatures for w in strengths})
+    models = [subject(study, "T3", seed, {**hyper, "w": w}, T) for T, w in dials for seed in tuning]
+    reports = evaluated(study, models, sets=["forget"], generate=False) if models else []
+    search = []
+    for start, (T, w) in zip(range(0, len(reports), len(tuning)), dials):
+        D, fq = (
+            sum(report[name] for report in reports[start : start + len(tuning)]) / len(tuning)
+            for name in ("ks_statistic", "forget_quality")
+        )
+        search.append({"split": study.split, "T": T, "w": w, "n_seeds": len(tuning), "D": D, "fq": fq})
+    sharpened = [row for row in search if row["w"] != 1]
+    if not sharpened:
+        return search, []
+    best = max(sharpened, key=lambda row: (row["fq"], -row["D"]))
+    chosen = [subject(study, "T3", seed, {**hyper, "w": best["w"]}, best["T"]) for seed in seeds]
+    return search, records(study, chosen, next(iter(seeds), None))
 
 
 def run_ablations(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:

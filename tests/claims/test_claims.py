@@ -38,9 +38,13 @@ def made(tmp_path_factory):
     every["bounds"] = bounds_table.bounds_table(gammas=(0.02, 0.1), T=(1.0, 2.0), classifiers=3)
     every["bounds_fixed_tau"] = bounds_table.fixed_tau_table(gammas=(0.02, 0.1), T=(2.0,), classifiers=3)
     every["alternatives"] = synthetic.alternatives((50,), T=(1.0, 2.0, 3.0), w=(2.0, 4.0), trials=30)
-    settings = [("tuned", 0.8), ("prior=population", 0.1), *((f"T=1,w={w:g}", 0.1 * w) for w in (1, 1.5, 2, 3, 4, 5))]
+    settings = [("tuned", 0.8), ("prior=population", 0.1), *((f"T=1,w={w:g}", 0.1 * w) for w in (1, 2, 5))]
     rows = [(split, name, 1.0, fq, 0.9) for split in SPLITS for name, fq in settings]
     every["ablations"] = pd.DataFrame(rows, columns=["split", "setting", "T", "fq", "mu_rouge"])
+    dials = [
+        (T, w, 0.8 if (T, w) == (2.0, 1.0) else 0.1) for T in (1.0, 2.0) for w in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
+    ]
+    every |= {f"dials--{split}": pd.DataFrame(dials, columns=["T", "w", "fq"]).assign(split=split) for split in SPLITS}
     for name, table in every.items():
         render.write_table(folder / "tables", name, table)
     return folder
@@ -283,7 +287,11 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(plan
         ("bounds", "lemmas", lambda t: t.loc.__setitem__(((t["bound"] == "Lemma A.2").idxmax(), "error"), 1e-9)),
         ("temperature", "t5-untempered@here", lambda t: t.loc.__setitem__((t["T"] == 1.0, "fq"), 0.3)),
         ("temperature", "t5-interior@here", lambda t: t.loc.__setitem__((t["T"] == 3.0, "fq"), 1.0)),
-        ("ablations", "sharpening-on-tofu@here", lambda t: t.loc.__setitem__((t["setting"] == "T=1,w=3", "fq"), 0.95)),
+        (
+            "dials--forget05",
+            "sharpening-on-tofu@here",
+            lambda t: t.loc.__setitem__(((t["T"] == 1) & (t["w"] == 3), "fq"), 0.95),
+        ),
         (
             "synthetic",
             "e1-flat-untempered",
@@ -345,11 +353,10 @@ def test_what_fails_here_holds_where_the_numbers_say_so(planted, table):
     assert planted("ablations", corrected, "imbalance-on-tofu").loc["imbalance-on-tofu@here", "verdict"] == names.HOLDS
 
     def coarse(frame):
-        frame.loc[frame["setting"].isin(["T=1,w=3", "T=1,w=4"]), "fq"] = np.nan
+        frame.loc[frame["w"].isin([3.0, 4.0]), "fq"] = np.nan
 
-    assert (
-        "sharpening-on-tofu@here" not in planted("ablations", coarse, "sharpening-on-tofu").index
-    )  # three values of w are no fine grid
+    coarsely = planted("dials--forget10", coarse, "sharpening-on-tofu")
+    assert "sharpening-on-tofu@here" not in coarsely.index, "three values of w are no fine grid"
 
 
 def test_a_split_is_named_by_the_share_of_its_runs_rows(made):

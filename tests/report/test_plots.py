@@ -191,6 +191,18 @@ def test_a_split_that_did_not_run_has_no_panel(frame):
         assert all("10% split" in axis.get_title(loc="left") for axis in figure.axes)
 
 
+def test_the_dials_are_a_line_a_temperature_over_w_with_forget_quality_and_D():
+    search = pd.DataFrame([(T, w, 0.1 * T * w, 0.9 - 0.1 * w) for T in (1.0, 2.0) for w in (2.0, 0.5, 1.0)])
+    search = search.set_axis(["T", "w", "fq", "D"], axis=1).assign(split="forget10", n_seeds=2)
+    figure = plots.dials(search, "10% split", 400)
+    for axis, column in zip(figure.axes, ("fq", "D")):
+        lines = [line for line in axis.get_lines() if line.get_marker() == "."]
+        for T, line in zip((1.0, 2.0), lines, strict=True):
+            part = search[search["T"] == T].sort_values("w")
+            assert (line.get_xdata() == part["w"]).all() and (line.get_ydata() == part[column]).all()
+    assert "10% split" in figure.get_label() and "n = 400 forget rows, means over 2 seeds" in figure.get_label()
+
+
 def test_ablations_draw_every_seed_and_the_mean_with_the_tuned_one_first(frame):
     settings = {"tuned": 0.5, "T=1,w=20": 0.1, "T=1,w=5": 0.2, "naive": 0.9}
     t3 = frame[(frame["method"] == "T3") & (frame["T"] == 2.5)]

@@ -83,7 +83,7 @@ def test_w_is_a_dial_like_T(stand, monkeypatch, tmp_path):
     fits = []
     real = unlearned.fit_heads
     monkeypatch.setattr(unlearned, "fit_heads", lambda *a, **k: fits.append(1) or real(*a, **k))
-    hyper = FAST | {"rank": 4, "temperature": 4.0}
+    hyper = FAST | {"rank": 11, "temperature": 4.0}  # a rank that no other test has left in the cache
     both = [methods.subject(stand, "T3", 1, each) for each in (hyper, hyper | {"w": 0.8})]
     plain, sharp = methods.records(stand, both, text_seed=1)
     assert fits == [1] and (plain["w"], sharp["w"]) == (1.0, 0.8)
@@ -126,6 +126,24 @@ def test_temperatures_share_heads_and_differ(stand):
     assert [run["T"] for run in runs] == [1.0, 2.0]
     assert runs[0]["truth_ratio"]["forget"] != runs[1]["truth_ratio"]["forget"]
     assert runs[0]["truth_ratio"]["reference"] == runs[1]["truth_ratio"]["reference"]
+
+
+def test_both_dials_are_searched_in_one_pass_and_the_best_sharpened_point_is_run(stand, monkeypatch):
+    passes = []
+    real = study.score
+    monkeypatch.setattr(study, "score", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k))
+    hyper = FAST | {"rank": 9}  # a setting that no other test has left in the cache
+    grid = {"temperatures": [1.0, 2.0], "strengths": [0.5, 1.0, 3.0]}
+    search, runs = ablations.run_dials(stand, seeds=[1, 2, 3], hyper=hyper, **grid)
+    assert passes == [2 * 3 * 2, 3], "the search on seeds 1 and 2 alone, then every seed of the best"
+    assert [(row["T"], row["w"]) for row in search] == [(T, w) for T in (1.0, 2.0) for w in (0.5, 1.0, 3.0)]
+    assert {row["n_seeds"] for row in search} == {2}
+    best = max((row for row in search if row["w"] != 1), key=lambda row: (row["fq"], -row["D"]))
+    assert [(run["T"], run["w"], run["seed"]) for run in runs] == [(best["T"], best["w"], seed) for seed in (1, 2, 3)]
+    assert np.mean([run["metrics"]["fq"] for run in runs[:2]]) == pytest.approx(best["fq"])
+    assert np.mean([run["metrics"]["ks_statistic"] for run in runs[:2]]) == pytest.approx(best["D"])
+    assert ablations.run_dials(stand, seeds=[1], hyper=hyper, temperatures=[1.0], strengths=[]) == ([], [])
+    assert ablations.run_dials(stand, seeds=[1], hyper=hyper, temperatures=[1.0], strengths=[1.0])[1] == []
 
 
 def test_a_temperature_may_have_its_own_hyperparameters(stand):
