@@ -11,7 +11,6 @@ from typing import Any
 from t3lib.errors import UserError, printable
 
 TEMPERATURE = 2.5  # T
-TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "prior": ("balanced", "population"),

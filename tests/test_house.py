@@ -63,6 +63,7 @@ IDEAS = {
     "explore.gaussians": "sliders over two Gaussians",
     "explore.own": "the slider over T on a person's own model",
     "explore.language": "sliders over next-token distributions",
+    "claims.theory": "the claims that the theory decides",
     "audit.answers": "greedy answers scored against every truth",
     "audit.choice": "T and w from evidence, and the verdict",
     "audit.leakage": "leak@k",

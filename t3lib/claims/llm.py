@@ -203,9 +203,7 @@ def sharpening_on_tofu(tables: Tables, split: str) -> Finding:
     tempered = part[(part["T"] > 1) & (part["w"] == 1)].set_index("T")["fq"]
     if len(fq) < FINE or tempered.empty:
         raise Missing("dials")
-    told = (
-        f"best T = {tempered.idxmax():g}: {tempered.max():.3f}, best w = {fq.idxmax():g} of {len(fq)}: {fq.max():.3f}"
-    )
+    told = f"T = {tempered.idxmax():g}: {tempered.max():.3f}, best w = {fq.idxmax():g} of {len(fq)}: {fq.max():.3f}"
     return Finding(bool(fq.max() < tempered.max()), told)
 
 

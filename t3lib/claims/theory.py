@@ -149,7 +149,8 @@ def greedy(tables: Tables) -> Finding:
         other += int((tempered.argmax(axis=1) != sharpened.argmax(axis=1)).sum())
     told = f"{len(TS) * len(logp)} random tilts: {other} with another likeliest token, ln p̂ apart by {max(apart):.1g}"
     with suppress(Missing):
-        rows = tables["ablations"].assign(T=sharpened_by(tables["ablations"])).dropna(subset=["T", "mu_rouge"])
+        w = tables["ablations"]["setting"].str.extract(r"^T=1,w=([\d.]+)$", expand=False).astype(float)
+        rows = tables["ablations"].assign(T=w).dropna(subset=["T", "mu_rouge"])
         both = tables["temperature"].merge(rows, on=["split", "T"]).query("T > 1")
         gap = (both["mu_rouge_x"] - both["mu_rouge_y"]).abs()
         if len(gap):
@@ -157,11 +158,6 @@ def greedy(tables: Tables) -> Finding:
     plain = "Greedy text is the same whether one tempers with T or sharpens the classifier f to f^T, for "
     plain += "p^(1/T) f = (p f^T)^(1/T): MU-ROUGE, which reads greedy text, says nothing about tempering itself."
     return Finding(other > 0, told, plain="" if other else plain)
-
-
-def sharpened_by(ablations: pd.DataFrame) -> pd.Series:
-    """w of the settings `T=1,w=…` of the table `ablations`, nan for the others."""
-    return ablations["setting"].str.extract(r"^T=1,w=([\d.]+)$", expand=False).astype(float)
 
 
 # ---- with tempering --------------------------------------------------------------------------------------------------

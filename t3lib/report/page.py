@@ -49,7 +49,7 @@ STORY = (  # the answers come after the first part, the claims after the last
         "Every method of the paper. One seed says little about Forget Quality, so each is drawn. The curves below it "
         "are what Forget Quality compares: the share of forgotten questions whose truth ratio is below a value.",
         ("per_seed", "truth_ratios--*", "truth_ratios_by_T--*"), ("tofu",),
-        ("tofu_vs_paper", "tofu_by_seeds", "tofu_per_seed", "forget_quality"),
+        ("tofu_vs_paper", "tofu_by_seeds", "tofu_per_seed", "forget_quality", "search"),
     ),
     Part(
         "audit", "The audit",

@@ -13,9 +13,8 @@ import pandas as pd
 
 from t3lib import metrics
 from t3lib.metrics import UTILITY
-from t3lib.names import METHODS, SPLITS
+from t3lib.names import METHODS, SPLITS, TUNING_SEEDS
 from t3lib.results import paper_table, tidy
-from t3lib.settings import TUNING_SEEDS
 
 SUMMARY = ("fq", "mu_rouge", "mu")
 UNLEARNING = METHODS[2:]
@@ -36,6 +35,8 @@ CAPTIONS = {
     "T3 (naive): a few steps with the base's passes timed, scaled up to all.",
     "tofu_per_seed": "Table 4. Every seed.",
     "tofu_by_seeds": "All seeds beside those on which nothing was tuned (not 1 and 2).",
+    "search": "How the settings of these runs were found: trials a method and split, seeds of each trial, minutes of "
+    "all trials (empty: not noted, or fitted together), and the choice.",
     "forget_quality": "Why each Forget Quality is what it is: D and the rows n that make it, mean and spread of "
     "ln R, D once means are equal, and what pairs of retrained models score.",
     "temperature": "Table 5. T3 at every temperature.",
@@ -127,6 +128,26 @@ def ablations(frame: pd.DataFrame) -> pd.DataFrame:
     table = varied.groupby(["split", "setting", "T"], dropna=False)[["fq", "mu_rouge"]].mean().reset_index()
     table = table.assign(varies=table["setting"] != "tuned").sort_values(["split", "varies", "setting", "T"])
     return _table(table, ["split", "setting", "T", "fq", "mu_rouge"])
+
+
+def search(runs: Sequence[Mapping[str, Any]], entries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """How the settings were found: split, method, trials, seeds of a trial, minutes of all trials, chosen.
+
+    entries: "METHOD/SPLIT" -> {"chosen", "seeds", "trials"}, as `t3 tune` writes them. Only a choice that a main run of
+    the method on the split was made with has a row. minutes: nan where a trial's seconds were not noted.
+    """
+    used = [(run["split"], run["method"], run["hyper"] or {}) for run in runs if run.get("setting") is None]
+    rows = []
+    for split, method in ((split, method) for split in SPLITS for method in UNLEARNING):
+        entry = entries.get(f"{method}/{split}", {})
+        chosen = {name: value for name, value in entry.get("chosen", {}).items() if name != "temperature"}
+        if not any((split, method) == each[:2] and chosen.items() <= each[2].items() for each in used) or not entry:
+            continue
+        seconds = [sum(trial["seconds"]) if "seconds" in trial else np.nan for trial in entry["trials"]]
+        told = ", ".join(f"{name} {value:g}" for name, value in sorted(entry["chosen"].items()))
+        count = {"trials": len(entry["trials"]), "seeds": len(entry["seeds"])}
+        rows.append({"split": split, "method": method, **count, "minutes": sum(seconds) / 60, "chosen": told})
+    return pd.DataFrame(rows, columns=["split", "method", "trials", "seeds", "minutes", "chosen"])
 
 
 def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -8,8 +8,9 @@ import torch
 
 from t3lib.classifier import plan_steps
 from t3lib.models import decoder_of, pad_id
+from t3lib.names import TUNING_SEEDS
 from t3lib.pooling import prefix_mean
-from t3lib.settings import TUNING_SEEDS, settings_of
+from t3lib.settings import settings_of
 from t3lib.study.methods import evaluated, records, subject
 from t3lib.study.study import Study
 from t3lib.tofu import Example, collate, encode_rows

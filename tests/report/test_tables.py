@@ -138,6 +138,30 @@ def test_a_sharpened_t3_has_its_own_row_of_forget_quality_and_no_other():
     pd.testing.assert_frame_equal(tables.tofu(both), tables.tofu(results.tidy(fabricate_all())))
 
 
+def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
+    runs = [fabricate("NPO", "forget10", None, 1), fabricate("T3", "forget10", 2.5, 1)]
+    npo, t3 = (run["hyper"] for run in runs)
+    assert npo and t3
+    trials = [{"seconds": [60.0, 30.0]}, {"seconds": [90.0, 60.0]}]
+    entries = {
+        "NPO/forget10": {"chosen": npo, "seeds": [1, 2], "trials": trials},
+        "NPO/forget05": {"chosen": npo, "seeds": [1, 2], "trials": trials},  # no run of that split
+        "T3/forget10": {"chosen": t3 | {"temperature": 4.0}, "seeds": [1], "trials": [{}]},  # T is no training's
+        "T3/forget10/4": {"chosen": {}, "seeds": [1], "trials": [{}]},
+    }
+    table = tables.search(runs, entries)
+    assert table[["split", "method", "trials", "seeds"]].values.tolist() == [
+        ["forget10", "NPO", 2, 2],
+        ["forget10", "T3", 1, 1],
+    ]
+    assert table["minutes"][0] == pytest.approx(4.0) and np.isnan(table["minutes"][1])
+    name, value = next(iter(npo.items()))
+    assert f"{name} {value:g}" in table["chosen"][0] and "temperature 4" in table["chosen"][1]
+    other = {"NPO/forget10": entries["NPO/forget10"] | {"chosen": npo | {name: value + 1}}}
+    assert tables.search(runs, other).empty, "another choice than these runs'"
+    assert list(tables.search([], entries).columns) == list(table.columns)
+
+
 def test_forget_quality_of_failed_or_missing_runs_is_empty():
     table = tables.forget_quality([fabricate("NPO", "forget05", None, 1, failed=True)])
     assert table[["D", "fq", "mean", "D_matched"]].isna().all(axis=None) and len(table) == 2 * len(METHODS)
