@@ -11,7 +11,7 @@ from t3lib import theory
 from t3lib.theory import GaussianMixture
 from t3lib.theory.table import bounds_table, fixed_tau_table
 
-EASY = settings(max_examples=50, deadline=None, derandomize=True)
+EASY = settings(max_examples=50, derandomize=True)
 GAMMAS, VARIANCES, TEMPERATURES = (0.02, 0.1, 0.3, 0.6), (1e-6, 1e-4, 1e-3, 0.1, 1.0), (1.0, 1.3, 2.0, 3.0)
 PER_CELL = 260  # 4 · 5 · 260 = 5,200 classifiers, each at every temperature
 SLACK = 1e-9  # absolute, for equality cases

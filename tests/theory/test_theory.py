@@ -10,7 +10,7 @@ from t3lib import theory
 from t3lib.theory import GaussianMixture
 from t3lib.theory.logistic import probability
 
-EASY = settings(max_examples=25, deadline=None, derandomize=True)
+EASY = settings(max_examples=25, derandomize=True)
 GAMMAS = st.floats(0.02, 0.6)
 VARIANCES = st.sampled_from([1e-6, 1e-4, 1e-3, 0.03, 0.5, 1.0, 2.0])
 TEMPERATURES = st.floats(1.0, 4.0)
