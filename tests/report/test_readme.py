@@ -37,6 +37,18 @@ def test_what_t3_hides_is_what_the_table_says():
         assert at >= len(number), f"{name} of {method} is {number}"
 
 
+def test_what_a_sharper_classifier_does_is_what_the_tables_say():
+    text = TEXT[TEXT.index("Could a sharper classifier") : TEXT.index("Every claim with its sentence")]
+    dials = {share: pd.read_csv(ROOT / f"results/cpu/tables/dials--{split}.csv")
+             for share, split in (("5%", "forget05"), ("10%", "forget10"))}  # fmt: skip
+    for share, table in dials.items():
+        sharpened, tempered = table[table["T"] == 1], table[table["w"] == 1]
+        assert len(sharpened) == 14 and set(table["n_seeds"]) == {2} and "fourteen" in text and "two seeds" in text
+        best = f"{sharpened['fq'].max():.1g}" if sharpened["fq"].max() < 0.01 else f"{sharpened['fq'].max():.2f}"
+        assert f"{best.removeprefix('0')} on the {share} split" in text
+        assert f"{tempered['fq'].max():.2f}".removeprefix("0") in text.split("tempering", 2)[2]
+
+
 def test_a_block_without_a_place_is_an_error():
     with pytest.raises(UserError, match="blocks"):
         readme.render("# nothing", {"headline": "x"})
