@@ -17,6 +17,7 @@ from jupyter_client.provisioning import LocalProvisioner
 
 from t3lib.files import LIBRARY
 
+TRIES = 10  # of a fork, a fifth of a second apart
 STARTED = time.time()  # of this worker, whose fork server starts later
 
 
@@ -36,9 +37,20 @@ class Forked(multiprocessing.context.ForkServerProcess):
 
 
 def fork(command: list[str], env: dict[str, str]) -> Forked:
-    """Start `python -m MODULE …` as a fork."""
-    process = Forked(target=become, args=(command, env, os.getcwd()), daemon=True)
-    process.start()
+    """Start `python -m MODULE …` as a fork.
+
+    A fork server that was just killed still takes the request and answers nothing: it is asked again until it is gone,
+    for then Python starts another.
+    """
+    for tries_left in reversed(range(TRIES)):
+        process = Forked(target=become, args=(command, env, os.getcwd()), daemon=True)
+        try:
+            process.start()
+            break
+        except (EOFError, ConnectionError):
+            if not tries_left:
+                raise
+            time.sleep(0.2)
     return process
 
 

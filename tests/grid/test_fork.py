@@ -104,6 +104,23 @@ def test_a_dead_fork_server_is_replaced(place):
     assert parent not in (before, os.getpid())
 
 
+def test_a_fork_server_that_is_just_dying_is_asked_again(monkeypatch):
+    """Under load a killed server still takes a request before it is gone: EOFError, and the job had failed."""
+    answers = [EOFError, ConnectionResetError, None]
+
+    def start(self):
+        if error := answers.pop(0):
+            raise error
+
+    monkeypatch.setattr(fork.Forked, "start", start)
+    monkeypatch.setattr(fork.time, "sleep", lambda seconds: None)
+    assert isinstance(fork.fork(["python", "-m", "x"], {}), fork.Forked) and not answers
+    answers += [EOFError] * fork.TRIES
+    with pytest.raises(EOFError):
+        fork.fork(["python", "-m", "x"], {})
+    assert not answers, "ten times, and no more"
+
+
 @pytest.mark.parametrize("changed", [False, True])
 def test_a_change_of_the_library_is_not_forked(place, monkeypatch, tmp_path, changed):
     """The fork server holds the code of its start, and results are kept under the key of the code on disk."""
