@@ -1,16 +1,19 @@
 """Run files: named, checked, rounded, sealed, read back; tables and figures on disk."""
 
 import hashlib
+import io
 import json
 import re
 import shutil
 import subprocess
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
 from fabricate import fabricate, fabricate_all, fabricate_data
 from matplotlib.figure import Figure
+from PIL import Image
 
 from t3lib import results
 from t3lib.errors import UserError
@@ -259,6 +262,27 @@ def test_figures_are_the_same_bytes_every_time(tmp_path):
     first, second = ((tmp_path / name / "line.svg").read_bytes() for name in ("a", "b"))
     assert first == second and len(first) > 500
     assert b"<dc:date>" not in first and b"<dc:title>A line of 3 &lt; 4 points</dc:title>" in first
+
+
+def test_figures_take_no_more_room_than_the_eye_needs(tmp_path):
+    svg = b'<path d="M 1.234567 2.5 L 3 0.000001" x="4.56789"/><title>d = 1.234567</title>'
+    assert render.rounded(svg) == b'<path d="M 1.23 2.5 L 3 0.00" x="4.56"/><title>d = 1.234567</title>'
+    figure = Figure(figsize=(3, 2))
+    figure.subplots().plot(range(9), [0, 3, 1, 4, 1, 5, 9, 2, 6])
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png")
+    small = render.with_palette(buffer.getvalue())
+    before, after = (
+        np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), float) for png in (buffer.getvalue(), small)
+    )
+    assert len(small) < len(buffer.getvalue()) / 2 and np.abs(before - after).mean() < 1, "of 255 shades"
+
+
+def test_committed_results_are_small():
+    """16 MiB, so that a clone stays a matter of seconds; results of one's own are not tracked."""
+    listed = subprocess.run(["git", "ls-files", "-z", "results"], cwd=ROOT, capture_output=True, text=True)
+    files = [ROOT / name for name in filter(None, listed.stdout.split("\0")) if (ROOT / name).is_file()]
+    assert sum(file.stat().st_size for file in files) <= 16 * 2**20
 
 
 def test_data_for_the_page(tmp_path):

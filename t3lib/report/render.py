@@ -6,6 +6,7 @@ LaTeX has no rule under a group of columns nor between splits, its HTML a style 
 """
 
 import io
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from matplotlib import rc_context
 from matplotlib.figure import Figure
+from PIL import Image
 
 from t3lib.files import atomic_write
 from t3lib.metrics import AUDIT, METRICS
@@ -35,6 +37,9 @@ SPLIT_LABELS = split_labels(tidy([]))  # of TOFU whole; those of runs are counte
 WHOLE = frozenset(["trainable", "epochs", "seed", "n_seeds", "n"])
 NOT_UNLEARNED = ("Original", "Retrained")  # before unlearning, and the reference's own kind: never the best row
 DPI = 110  # of a figure in a notebook
+SHADES = 128  # of a figure in a notebook: with a palette it is a third of the size
+PLACES = re.compile(rb' (?:d|x|y)="[^"]+"')  # where an SVG's lines and markers lie, in points
+TOO_FINE = re.compile(rb"(\.\d\d)\d+")  # beyond a hundredth of a point, which is a third of the file
 LONG = 20  # characters of a text that may wrap
 # LaTeX's special characters, and symbols of our texts that its fonts lack outside mathematics.
 TEX = str.maketrans(
@@ -197,20 +202,33 @@ def save_figure(path: str | Path, figure: Figure, caption: str = "") -> Path:
     with rc_context({"svg.hashsalt": "t3lib"}):
         figure.savefig(buffer, format="svg", metadata=stamp, bbox_inches="tight")
     with atomic_write(path, "wb") as handle:
-        handle.write(buffer.getvalue())
+        handle.write(rounded(buffer.getvalue()))
     return path
+
+
+def rounded(svg: bytes) -> bytes:
+    """An SVG file whose lines and markers lie at whole hundredths of a point; its words stay."""
+    return PLACES.sub(lambda place: TOO_FINE.sub(rb"\1", place[0]), svg)
+
+
+def with_palette(png: bytes) -> bytes:
+    """A PNG file in `SHADES` colours."""
+    picture, buffer = Image.open(io.BytesIO(png)).convert("RGB"), io.BytesIO()
+    picture.quantize(SHADES, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()
 
 
 def show(figure: Figure, path: str | Path | None = None, caption: str = "") -> None:
     """Show a figure in the notebook, with its caption, as a PNG, which every viewer draws; save it as `path` (.svg)."""
-    from IPython.display import Image, Markdown, display  # what only a notebook needs
+    from IPython import display  # what only a notebook needs
 
     caption = caption or str(figure.get_label())
     if path is not None:
         save_figure(path, figure, caption)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=DPI, metadata={"Software": None}, bbox_inches="tight")
-    display(Image(buffer.getvalue(), alt=caption), Markdown(f"*{caption}*"))
+    picture = display.Image(with_palette(buffer.getvalue()), alt=caption)
+    display.display(picture, display.Markdown(f"*{caption}*"))
 
 
 def _is_numeric(column: pd.Series) -> bool:
