@@ -44,6 +44,7 @@ def _scope(key: str) -> str:
 Once = AfterValidator(_once_each)
 Scope = Annotated[str, AfterValidator(_scope)]
 Settings = dict[str, Any]
+Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
 
 
 class Strict(BaseModel):
@@ -67,8 +68,8 @@ class Schema(Strict):
     data: Annotated[str, AfterValidator(_folder)]
     methods: Annotated[list[Literal[METHODS]], Once]  # type: ignore[valid-type]
     splits: Annotated[list[Literal[SPLITS]], Once]  # type: ignore[valid-type]
-    seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
-    search_seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
+    seeds: Seeds
+    search_seeds: Seeds
     temperatures: Annotated[list[Annotated[float, Field(ge=1, le=BOUNDS["temperature"][1])]], Once]
     stage: Settings
     models: dict[Literal["full", "retain90", "retain95"], Annotated[str, Field(min_length=1)]]

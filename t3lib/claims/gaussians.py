@@ -20,7 +20,8 @@ from t3lib.theory.mixture import METHODS, GaussianMixture
 
 HEADLINE = 50
 PAPERS, COARSE = "the paper's partition function", "T in steps of 0.5"
-SUBSTANTIAL, NEGLIGIBLE = 0.5, 0.1  # "substantially reduce": at least halved; negligible: a tenth of what is there
+SUBSTANTIAL = 0.5  # "substantially reduce": at least halved
+NEGLIGIBLE = 0.1  # of what is there
 OVERLAP = 0.05  # the partition function is over-estimated by less: "negligible overlap"
 SHARP, MIDDLE, FLAT = 1e-6, 1e-3, 1.0
 TOP = float((2 * np.pi) ** -0.5)  # the largest p_r: a Forget Error above it is a leak that no retain density explains

@@ -18,7 +18,8 @@ from t3lib.theory.logistic import probability
 from t3lib.theory.mixture import GaussianMixture
 from t3lib.theory.table import LOWER, ROUNDING
 
-EXACT, NEARLY_EQUAL = 1e-12, 0.5  # "effectively equating": within a factor of two
+EXACT = 1e-12
+NEARLY_EQUAL = 0.5  # "effectively equating": within a factor of two
 PEAKS = 10.0 ** np.arange(2, 9)
 TS = (1.5, 2.0, 3.0)
 Check = Callable[[Tables], Finding]
