@@ -19,7 +19,6 @@ from t3lib.settings import settings_of
 from t3lib.study.methods import Subject, load, record_of, subject
 from t3lib.study.study import Asked, Study, remembered
 from t3lib.world import bases
-from t3lib.world.facts import world
 
 UNSEEN = 240  # rows at most that no base saw: then the number of forget rows decides the error of an AUC
 DIALS = 3  # (T, w) at most whose answers are sampled
@@ -131,7 +130,7 @@ def unseen_rows(study: Study) -> list[tofu.Row] | str:
     if stage is None:
         return "the models come from outside: which rows they never saw is not known"
     if stage.data == "builtin":
-        return world(stage.authors, stage.questions, stage.seed + 2)["full"][:UNSEEN]
+        return bases.world_of(stage, stage.seed + 2)["full"][:UNSEEN]
     rows = tofu.load_rows(stage.data, "retain90")[stage.authors * bases.TOFU_QUESTIONS :]
     return rows[:UNSEEN] or "the bases learned every row of the data"
 

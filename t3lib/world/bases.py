@@ -22,7 +22,17 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from t3lib import tofu
 from t3lib.baselines import train
 from t3lib.errors import UserError
-from t3lib.files import cache_dir, code_key, content_key, lock, read_json, sha256_file, write_json
+from t3lib.files import (
+    cache_dir,
+    code_key,
+    content_key,
+    lock,
+    read_json,
+    read_sealed,
+    sha256_file,
+    write_json,
+    write_sealed,
+)
 from t3lib.world.facts import world
 
 NAMES = ("full", "retain90", "retain95")
@@ -90,7 +100,7 @@ def rows(stage: Stage) -> dict[str, list[tofu.Row]]:
     forget05, retain_perturbed = its rows that are in retain90. Treat the result as read-only: it is shared.
     """
     if stage.data == "builtin":
-        return world(stage.authors, stage.questions, stage.seed)
+        return world_of(stage, stage.seed)
     names = ("forget05", "forget10", "forget05_perturbed", "forget10_perturbed")
     data = {name: tofu.load_rows(stage.data, name) for name in (*names, *KNOWLEDGE)}
     retain = tofu.load_rows(stage.data, "retain90")
@@ -105,6 +115,16 @@ def rows(stage: Stage) -> dict[str, list[tofu.Row]]:
     data["retain_perturbed"] = [row for row in scored if _pair(row) in kept]
     data["idontknow"] = [{"answer": answer} for answer in tofu.load_idk(stage.data)]
     return data
+
+
+def world_of(stage: Stage, seed: int) -> dict[str, list[tofu.Row]]:
+    """The built-in world of a seed; kept in the cache, since drawing it takes a second in every process."""
+    path = cache_dir("rows") / f"{content_key([stage.authors, stage.questions, seed, code_key('rows')])}.json"
+    kept = read_sealed(path)
+    if kept is None:
+        kept = world(stage.authors, stage.questions, seed)
+        write_sealed(path, kept)
+    return kept
 
 
 def _pair(row: tofu.Row) -> tuple[str, str]:
@@ -157,7 +177,7 @@ def tokenizer_text(stage: Stage) -> list[str]:
     """What the tokenizer of a stage learns from."""
     data = rows(stage)
     if stage.data == "builtin":
-        people = world(stage.authors, stage.questions, stage.seed + 1)["full"]
+        people = world_of(stage, stage.seed + 1)["full"]
     else:
         people = data["full"]
     frame = f"system\n\n{tofu.SYSTEM}user\n\nassistant\n\n"

@@ -15,6 +15,7 @@ from t3lib.files import write_json
 from t3lib.profiles import load_profile
 from t3lib.world import bases
 from t3lib.world.bases import Stage
+from t3lib.world.facts import world
 
 MICRO = Stage(authors=20, questions=1, vocab=400, hidden=16, heads=2, epochs=1, batch_size=32)
 
@@ -42,6 +43,19 @@ def write_tofu(folder, retain=4, forget=2):
         write_json(folder / f"{name}.json", content)
     (folder / "idontknow.jsonl").write_text("I cannot say.\n")
     return folder
+
+
+def test_a_world_is_drawn_once_and_again_when_its_file_is_damaged(own_cache, monkeypatch):
+    expected = world(20, 1, 5)
+    assert bases.world_of(MICRO, 5) == expected
+    [file] = (own_cache / "rows").glob("*.json")
+    drawn = []
+    monkeypatch.setattr(bases, "world", lambda *settings: drawn.append(settings) or world(*settings))
+    assert bases.world_of(MICRO, 5) == expected and not drawn, "it is read back"
+    file.write_text(file.read_text().replace(expected["full"][0]["answer"], "Nobody knows."))
+    assert bases.world_of(MICRO, 5) == expected and drawn == [(20, 1, 5)]
+    assert bases.world_of(MICRO, 6) != expected and len(drawn) == 2, "another seed is another world"
+    assert bases.world_of(replace(MICRO, questions=2), 5) != expected and len(drawn) == 3
 
 
 def test_rows_of_tofu_are_the_first_retain_authors_and_all_forget_authors(tmp_path):
