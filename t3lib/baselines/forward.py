@@ -107,13 +107,26 @@ def answer_logp(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     first = int(answer.any(0).int().argmax())
     targets, answer = targets[:, first:], answer[:, first:]
     if type(model) is LlamaForCausalLM:  # its logits are lm_head(hidden) and nothing else: saves a fifth of a step
-        hidden = model.model(**_inputs(batch)).last_hidden_state[:, first:-1]
-        logit = model.lm_head(hidden[answer]).float()
+        logit = model.lm_head(_final_states(model, batch, first)[answer]).float()
         logp = -F.cross_entropy(logit, targets[answer], reduction="none")
         return torch.zeros(answer.shape, device=logp.device).masked_scatter(answer, logp), answer
     positions = torch.arange(first, first + targets.shape[1], device=targets.device)
     logit = model(**_inputs(batch), logits_to_keep=positions).logits.float()
     return -F.cross_entropy(logit.transpose(1, 2), targets, reduction="none"), answer
+
+
+def _final_states(model: LlamaForCausalLM, batch: Batch, first: int) -> Tensor:
+    """What the output layer of a Llama sees at positions first … L−2: (B, S, d).
+
+    All rows begin with the same system text: its keys and values are computed once a batch, which saves another fifth.
+    """
+    ids = batch["input_ids"]
+    shared = int((ids == ids[0]).all(0)[:first].cumprod(0).sum())
+    if len(ids) == 1 or not shared or "attention_mask" in batch or model.is_activation_checkpointing:
+        return model.model(**_inputs(batch)).last_hidden_state[:, first:-1]
+    cache = model.model(input_ids=ids[:1, :shared], use_cache=True).past_key_values
+    cache.batch_repeat_interleave(len(ids))
+    return model.model(input_ids=ids[:, shared:-1], past_key_values=cache).last_hidden_state[:, first - shared :]
 
 
 def layer_states(model: nn.Module, batch: Batch, k: int | None) -> Tensor:
