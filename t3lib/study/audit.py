@@ -22,7 +22,7 @@ from t3lib.world import bases
 
 UNSEEN = 240  # rows at most that no base saw: then the number of forget rows decides the error of an AUC
 DIALS = 3  # (T, w) at most whose answers are sampled
-APART = ("Original", "Retrained", "T3")  # methods whose membership a stage of its own may answer
+APART = ("Original", "Retrained", "T3")  # methods whose membership a stage of its own may answer; of Retrained seed 0
 NOT_SAMPLED = "other models of this method write answers"
 Dials = tuple[float, float]  # T, w
 
@@ -94,8 +94,9 @@ def audit_method(
         [tuned], by_t = dials_of(hyper), hyper_by_t or {}
         settings = [({**hyper, **by_t.get(f"{T:g}", {}), "w": w}, T) for T, w in dials or [tuned]]
         groups = [[(seed, *each) for seed in seeds for each in settings]]
-    there = apart if apart and method in APART else study
     for group in groups:
+        further = method == "Retrained" and group[0][0] != 0  # each base of a stage apart would cost a training
+        there = apart if apart and method in APART and not further else study
         models, members = ([subject(each, method, *one) for one in group] for each in (study, there))
         writers = sampling.writers(models, tuned)
         try:

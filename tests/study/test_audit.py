@@ -97,3 +97,5 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
         for name in ("auc", "auc_min_k"):
             assert both["metrics"].pop(name) == there["metrics"][name] and name not in both["empty"]
         assert both["metrics"] == here["metrics"] and both["asked"] == here["asked"] | {"unseen": 40}
+    [second] = audit.audit_method(stand, "Retrained", apart=apart, **options | {"seeds": [1]})
+    assert second["empty"]["auc"] == "the bases learned every row of the data", "one retrained base a stage apart"
