@@ -27,14 +27,34 @@ def test_what_t3_hides_is_what_the_table_says():
         *(("T3", 3, "auc"), ("Retrained", None, "auc"), ("T3", 2, "auc"), ("T3", 2.5, "auc")),
         *(("WGA", None, "recognized_verbatim"), ("WGA", None, "leak"), ("WGA", None, "auc")),
         *((method, None, "recognized_verbatim") for method in ("UnDIAL", "IdkDPO")),
+        "tofu-cpu",
+        *(("T3", 2, "leak"), ("Retrained", None, "leak"), ("Original", None, "leak")),
+        *(("T3", 2, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
+        *(("RMU", None, "recognized_verbatim"), ("RMU", None, "leak")),
     )
-    table = pd.read_csv(ROOT / "results" / "cpu" / "tables" / "audit.csv").query("split == 'forget10'")
+    tables = {profile: pd.read_csv(ROOT / "results" / profile / "tables" / "audit.csv") for profile in ("cpu", "tofu-cpu")}
+    table = tables["cpu"].query("split == 'forget10'")
     text, at = TEXT[TEXT.index("## What T3 hides") : TEXT.index("## Reproduce the paper")], 0
-    for method, T, name in said:
+    for one in said:
+        if one == "tofu-cpu":
+            table, at = tables[one].query("split == 'forget10'"), text.index("TOFU's own text")
+            continue
+        method, T, name = one
         [value] = table[(table["method"] == method) & (table["T"].isna() if T is None else table["T"] == T)][name]
         number = f"{value:.0%}" if name.startswith("recognized") else f"{value:.2f}".removeprefix("0")
         at = text.find(number, at) + len(number)
         assert at >= len(number), f"{name} of {method} is {number}"
+
+
+def test_what_is_said_of_tofus_text_is_what_the_table_says():
+    text = TEXT[TEXT.index("RMU and ULD come near T3") : TEXT.index("Every method, seed and spread")]
+    table = pd.read_csv(ROOT / "results" / "tofu-cpu" / "tables" / "tofu.csv").set_index(["split", "method"])
+    at = 0
+    for column in ("fq", "mu_rouge"):
+        for method in ("RMU", "T3"):
+            number = f"{table.loc[('forget05', method), column]:.2f}".removeprefix("0")
+            at = text.find(number, at) + len(number)
+            assert at >= len(number), f"{column} of {method} is {number}"
 
 
 def test_what_a_sharper_classifier_does_is_what_the_tables_say():
