@@ -32,7 +32,7 @@ def test_what_t3_hides_is_what_the_table_says():
         *(("T3", 2, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
         *(("RMU", None, "recognized_verbatim"), ("RMU", None, "leak")),
     )
-    tables = {profile: pd.read_csv(ROOT / "results" / profile / "tables" / "audit.csv") for profile in ("cpu", "tofu-cpu")}
+    tables = {name: pd.read_csv(ROOT / "results" / name / "tables" / "audit.csv") for name in ("cpu", "tofu-cpu")}
     table = tables["cpu"].query("split == 'forget10'")
     text, at = TEXT[TEXT.index("## What T3 hides") : TEXT.index("## Reproduce the paper")], 0
     for one in said:
