@@ -80,8 +80,8 @@ class Bytes:
     all_special_tokens: tuple[str, ...] = ()
     pad_token_id = eos_token_id = 0
 
-    def __call__(self, text: str, add_special_tokens: bool = False) -> dict[str, list[int]]:
-        return {"input_ids": list(text.encode())}
+    def __call__(self, texts: list[str], add_special_tokens: bool = False) -> dict[str, list[list[int]]]:
+        return {"input_ids": [list(text.encode()) for text in texts]}
 
 
 def letters(count: int, *, question: int = 20, answer: int = 40, seed: int = 0) -> list[Row]:
