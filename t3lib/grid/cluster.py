@@ -25,6 +25,12 @@ SLOT = {"slot": 1}
 CONNECT_SECONDS = 15
 NO_DASHBOARD = "127.0.0.1:0"  # None would mean port 8787 on every interface, and a warning where that is taken
 CHECK_SECONDS = 5.0  # between two looks whether the local workers are there
+# Dask's own watching (a profile every hundredth of a second, monitors) would take a fifteenth of two cores.
+QUIET = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.admin.tick.interval": "1s",
+    "distributed.admin.system-monitor.interval": "5s",
+}
 WORKER_MEMORY = 2 * 2**30  # bytes: a worker, its fork server and a kernel with a tiny Llama
 
 
@@ -62,7 +68,7 @@ def client_for(workers: int, scheduler: str | None, slurm: str | Path | None) ->
     from distributed import Client
 
     # Dask's workers may not start processes of their own unless they are told that they may: the fork server is one.
-    with dask.config.set({"distributed.worker.daemon": False}), ExitStack() as stack:
+    with dask.config.set({"distributed.worker.daemon": False} | QUIET), ExitStack() as stack:
         if scheduler is not None:
             yield stack.enter_context(_remote(scheduler))
             return

@@ -121,7 +121,9 @@ def run(
 ) -> dict[str, Outcome]:
     """Submit jobs to a Dask client and gather how each ended, in any order.
 
-    show: has `started(name)` and `ended(outcome)`, as `Schedule`; work: does one job (tests replace it).
+    show: has `started(name)`, `ended(outcome)` and `chains()`, as `Schedule`: of the jobs that could start, the one at
+    the head of the longest chain does, so that no worker is left with a long job when the others are done. work: does
+    one job (tests replace it).
 
     Jobs that run with what there is (`partial`) follow, one by one, when all others have ended: Dask would pass them
     the error of a job whose workers died.
@@ -131,14 +133,14 @@ def run(
     run_id = uuid4().hex[:8]  # keys of another run on the same scheduler must not be ours
     futures: dict[str, Any] = {}
     jobs_of: dict[str, Job] = {}  # Dask's key -> job
-    outcomes = dict(known)
+    outcomes, chains = dict(known), show.chains()
 
     def submit(job: Job) -> Any:
         before = [outcomes.get(name, futures.get(name)) for name in job.after]
         key = f"{job.name}-{run_id}"
         jobs_of[key] = job
         # a lost worker is Dask's to survive (three times); what a job itself does wrong comes back as an Outcome
-        options = {"key": key, "resources": cluster.SLOT, "priority": -len(futures), "pure": False}
+        options = {"key": key, "resources": cluster.SLOT, "priority": chains.get(job.name, 0.0), "pure": False}
         futures[job.name] = client.submit(work, job, before, place, **options)
         return futures[job.name]
 

@@ -51,6 +51,15 @@ class Schedule:
         seconds = max([sum(cost.values()) / self.workers, *ends.values()])
         return f"{'at least ' * (len(known) < len(self.left))}{_clock(seconds)}" if seconds else ""
 
+    def chains(self) -> dict[str, float]:
+        """Seconds from the start of each job to the end of the longest chain of jobs that wait for it."""
+        longest: dict[str, float] = {}
+        for job in reversed(self.left):  # those that wait for it come after it
+            longest[job.name] = longest.get(job.name, 0.0) + self.seconds.get(job.name, 1.0)
+            for name in job.after:
+                longest[name] = max(longest.get(name, 0.0), longest[job.name])
+        return longest
+
     def __str__(self) -> str:
         count = len(self.left)
         unknown = sum(job.name not in self.seconds for job in self.left)

@@ -315,7 +315,7 @@ def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_pat
 
 def watcher(seen):
     """What a run tells, without printing: outcomes are gathered in `seen`."""
-    return SimpleNamespace(started=lambda name: None, ended=seen.append)
+    return SimpleNamespace(started=lambda name: None, ended=seen.append, chains=dict)
 
 
 # jobs that die ------------------------------------------------------------------------------------------------------
@@ -392,6 +392,25 @@ def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch, fork):
     outcome = runner.execute(job, [], place)
     assert outcome.state == "failed"
     assert outcome.error == "UserError: stage: authors must be at least 1, not 0"
+
+
+def test_the_job_that_more_waits_for_goes_first_and_dask_does_not_watch_every_moment():
+    def work(job, before, place):
+        import time
+
+        from dask import config
+
+        time.sleep(job.parameters["seconds"])
+        return Outcome(job.name, "done", error=str(config.get("distributed.worker.profile.enabled")))
+
+    seconds = {"running": 2, "slow": 0, "quick": 0}  # the last two are there before the first ends
+    graph = [Job(name, "notebook", "02", {"seconds": takes}, (), name) for name, takes in seconds.items()]
+    seen: list[Outcome] = []
+    show = SimpleNamespace(started=print, ended=seen.append, chains=lambda: {"running": 9.0, "quick": 1.0, "slow": 5.0})
+    with cluster.client_for(1, None, None) as client:
+        reproduce.run(graph, {}, Place("out", "nb", "cache", Path("cache"), "."), client, show, work)
+    assert [outcome.name for outcome in seen] == ["running", "slow", "quick"]
+    assert {outcome.error for outcome in seen} == {"False"}
 
 
 # scale --------------------------------------------------------------------------------------------------------------

@@ -584,6 +584,16 @@ def test_on_a_terminal_what_runs_is_one_line_that_is_written_anew(box, monkeypat
     )
 
 
+def test_a_job_that_a_long_chain_waits_for_goes_first(tmp_path):
+    place = Place(str(tmp_path / "out"), "", "cache", tmp_path / "marks", str(tmp_path))
+    after = {"base": (), "quick": ("base",), "long": ("base",), "of quick": ("quick",), "tables": ("long", "of quick")}
+    graph = [jobs.Job(name, "notebook", "", {}, waits, "") for name, waits in after.items()]
+    schedule = status.Schedule(graph, {}, place, 2, "mine")
+    schedule.seconds = {"quick": 10.0, "long": 300.0, "of quick": 400.0, "tables": 30.0}  # base never ran: a second
+    chains = {"base": 441.0, "quick": 440.0, "long": 330.0, "of quick": 430.0, "tables": 30.0}
+    assert schedule.chains() == chains
+
+
 def test_a_second_run_on_the_same_results_is_turned_away_whatever_its_cache(box, monkeypatch):
     assert box() == 0
     with files.lock(box.out / ".lock"):
