@@ -2,9 +2,11 @@
 
 A run is one JSON per (method, split, T, w, seed): `runs/METHOD--SPLIT--T{T|none}--seed{n}.json`; where T3's classifier
 is sharpened, f^w with w other than 1, `--w{w}` stands before the seed. An ablation's run has the same name in
-`runs/ablations/SETTING/`, so that the main tables never see it. Schema: see `RUN_KEYS` and `metrics.METRICS`.
+`runs/ablations/SETTING/`, so that the main tables never see it. Schema: see `RUN_KEYS` and `metrics.METRICS`. What is
+told of every row (`records`, nine tenths of a run) lies beside it, packed: `NAME.records.json.gz`.
 """
 
+import gzip
 import hashlib
 import json
 import math
@@ -14,6 +16,7 @@ import re
 import resource
 import subprocess
 import sys
+import zlib
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from importlib import metadata
@@ -32,6 +35,7 @@ RUN_KEYS = (
     *("method", "split", "T", "w", "seed", "status", "error", "hyper", "trainable", "epochs", "seconds"),
     *("peak_memory_bytes", "metrics", "truth_ratio", "records", "parameters", "provenance"),
 )
+PACKED = ".records.json.gz"  # in place of a run's .json
 AUTHOR_ROWS = 20  # of each of TOFU's authors; its forget10 has as many authors
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # every folder of an absolute path, up to its last name
 _WITHOUT_FOLDERS = ("error", "hyper", "parameters", "provenance")
@@ -54,7 +58,8 @@ def write_run(folder: str | Path, run: Mapping[str, Any], metrics: Iterable[str]
 
     Non-finite numbers become null, absolute paths lose their folders. UserError names a key that is missing or a value
     outside the vocabulary; a failed run (`status: "failed"`) may have empty metrics, truth ratios and records.
-    metrics: the names that the others must have.
+    metrics: the names that the others must have. Records go into a file of their own, which is written first; the run
+    has its name in their place, and its checksum covers them.
     """
     _check(run, "run")
     if run["status"] == "ok" and (missing := [name for name in metrics if name not in (run["metrics"] or {})]):
@@ -62,6 +67,11 @@ def write_run(folder: str | Path, run: Mapping[str, Any], metrics: Iterable[str]
     body = {key: _plain(run[key], folders=key not in _WITHOUT_FOLDERS) for key in run if key != "sha256"}
     path = Path(folder) / f"{name_of(run)}.json"
     body["sha256"] = _seal(body)
+    if body["records"]:
+        beside = path.with_suffix(PACKED)
+        with atomic_write(beside, "wb") as handle:  # the same records give the same bytes: no time is written
+            handle.write(gzip.compress(json.dumps(body["records"], ensure_ascii=False).encode(), mtime=0))
+        body["records"] = beside.name
     lines = (f"{json.dumps(key)}: {json.dumps(value, ensure_ascii=False)}" for key, value in body.items())
     with atomic_write(path) as handle:
         handle.write("{" + ",\n ".join(lines) + "}\n")
@@ -204,13 +214,23 @@ def _read_run(path: Path) -> dict[str, Any]:
     run = read_json(path)
     if not isinstance(run, dict):
         raise UserError(f"{path}: a run is a JSON object, this is a {type(run).__name__}")
-    sealed, run = run, run | {"w": run.get("w")}  # runs were written before w was a field
+    if isinstance(run.get("records"), str):
+        run["records"] = _unpacked(path.with_name(Path(run["records"]).name))
     _check(run, str(path))
-    if run.get("sha256") != _seal(sealed):
+    if run.get("sha256") != _seal(run):
         raise UserError(f"{path}: altered or damaged (its checksum does not match its content); delete it to rerun")
     if path.stem != (name := name_of(run)):
         raise UserError(f"{path}: holds the run {name}, not the one its name says")
     return run
+
+
+def _unpacked(path: Path) -> Any:
+    try:
+        return json.loads(gzip.decompress(path.read_bytes()))
+    except OSError as error:  # no such file, or no gzip
+        raise UserError(f"cannot read {path}, the records of a run: {error.strerror or error}") from None
+    except (EOFError, ValueError, zlib.error) as error:
+        raise UserError(f"{path}: damaged ({error}); delete it, and the run it belongs to, to rerun") from None
 
 
 def _check(run: Mapping[str, Any], where: str) -> None:

@@ -1,6 +1,6 @@
 """Run files: named, checked, rounded, sealed, read back; tables and figures on disk."""
 
-import hashlib
+import gzip
 import io
 import json
 import re
@@ -45,7 +45,40 @@ def test_round_trip_keeps_nine_digits(tmp_path, run):
     assert {key: back[key] for key in ("method", "split", "T", "seed", "hyper")} == {
         key: run[key] for key in ("method", "split", "T", "seed", "hyper")
     }
-    assert [p.name for p in path.parent.iterdir()] == [path.name], "no partial file stays"
+    packed = path.with_suffix(".records.json.gz")
+    assert {p.name for p in path.parent.iterdir()} == {path.name, packed.name}, "no partial file stays"
+    assert json.loads(path.read_text())["records"] == packed.name
+    rouge = [[[float(f"{each['rouge']:.9g}") for each in of["records"]["forget"]]] for of in (run, back)]
+    assert rouge[0] == rouge[1] and set(back["records"]) == set(run["records"])
+
+
+def test_the_same_records_give_the_same_bytes_and_none_give_no_file(tmp_path, run):
+    once, again = (results.write_run(tmp_path / name, run).with_suffix(".records.json.gz") for name in ("a", "b"))
+    assert once.read_bytes() == again.read_bytes()
+    results.write_run(tmp_path / "c", run | {"records": {}})
+    assert len(list((tmp_path / "c").iterdir())) == 1 and results.read_runs(tmp_path / "c")[0]["records"] == {}
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "other", "text"])
+def test_damaged_records_are_named(tmp_path, run, damage):
+    packed = results.write_run(tmp_path, run).with_suffix(".records.json.gz")
+    whole, name = packed.read_bytes(), "records" if damage != "other" else "altered or damaged"
+    if damage == "missing":
+        packed.unlink()
+    else:
+        other = gzip.compress(b'{"forget": []}')  # sound, but not this run's: the checksum covers it
+        packed.write_bytes({"cut": whole[:-20], "text": b"{}", "other": other}[damage])
+    with pytest.raises(UserError, match=name):
+        results.read_runs(tmp_path)
+
+
+def test_runs_that_hold_their_records_are_read(tmp_path, run):
+    """As they were written before they had a file of their own."""
+    path = results.write_run(tmp_path, run)
+    [whole] = results.read_runs(tmp_path)
+    path.with_suffix(".records.json.gz").unlink()
+    path.write_text(json.dumps(whole))
+    assert results.read_runs(tmp_path) == [whole] and whole["records"]["forget"]
 
 
 def test_writing_what_was_read_changes_nothing(tmp_path, run):
@@ -97,14 +130,6 @@ def test_a_run_from_before_a_metric_was_added_has_an_empty_cell(tmp_path, run, m
     results.write_run(tmp_path, run)
     monkeypatch.setitem(METRICS, "new", METRICS["fq"])
     assert results.tidy(results.read_runs(tmp_path))["new"].isna().all()
-
-
-def test_a_run_from_before_w_was_a_field_is_read(tmp_path, run):
-    path = results.write_run(tmp_path, run)
-    older = {key: value for key, value in json.loads(path.read_text()).items() if key not in ("w", "sha256")}
-    text = json.dumps(older, sort_keys=True, ensure_ascii=False)
-    path.write_text(json.dumps(older | {"sha256": hashlib.sha256(text.encode()).hexdigest()}))
-    assert results.read_runs(tmp_path)[0]["w"] is None
 
 
 def test_w_is_named_where_it_is_not_1():
