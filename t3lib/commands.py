@@ -17,7 +17,6 @@ import torch
 from t3lib import artefact, evaluation, hub, profiles, results, tofu, unlearning
 from t3lib.audit import evidence, own, rows, run
 from t3lib.audit.answers import asked
-from t3lib.bench import sheet, timing
 from t3lib.errors import UserError, printable
 from t3lib.files import atomic_write, cache_dir, project_root, read_json, write_json
 from t3lib.head import T3Head
@@ -329,6 +328,8 @@ def tune(args: argparse.Namespace) -> None:
 
 def bench(args: argparse.Namespace) -> None:
     """Measure and print the cost table and, with --out, write it with its provenance; with --gpu the GPU sheet."""
+    from t3lib.bench import sheet, timing  # with the theory's scipy: seconds that no other verb should wait
+
     shape = args.shape or ("llama-3.1-8b" if args.gpu else "tiny")
     if args.gpu:
         profile = profiles.override(profiles.load_profile(args.profile), data=args.data)

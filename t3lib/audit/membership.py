@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.stats import ks_2samp, rankdata
 
 from t3lib.errors import UserError
 
@@ -15,6 +14,8 @@ def auc(forgotten: ArrayLike, unseen: ArrayLike) -> float:
     Above .5 the forgotten rows still look known, below .5 they look stranger than text the model never saw: both are
     traces. forgotten (n,), unseen (m,), losses.
     """
+    from scipy.stats import rankdata  # takes half a second to import
+
     a, b = _losses(forgotten, "forgotten"), _losses(unseen, "unseen")
     ranks = rankdata(np.concatenate([a, b]))
     return float(1 - (ranks[: len(a)].sum() - len(a) * (len(a) + 1) / 2) / (len(a) * len(b)))
@@ -40,6 +41,8 @@ def min_k(losses: Sequence[ArrayLike], k: float = 0.4) -> np.ndarray:
 
 def distance(first: ArrayLike, second: ArrayLike) -> float:
     """Two-sample Kolmogorov–Smirnov statistic D of two sets of scores."""
+    from scipy.stats import ks_2samp
+
     return float(ks_2samp(_losses(first, "first"), _losses(second, "second")).statistic)
 
 
