@@ -31,6 +31,9 @@ def test_what_t3_hides_is_what_the_table_says():
         *(("T3", 2, "leak"), ("Retrained", None, "leak"), ("Original", None, "leak")),
         *(("T3", 2, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
         *(("RMU", None, "recognized_verbatim"), ("RMU", None, "leak")),
+        "On the 5% split T3",
+        *(("T3", 2, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
+        *(("T3", 2, "leak"), ("Retrained", None, "leak")),
     )
     tables = {name: pd.read_csv(ROOT / "results" / name / "tables" / "audit.csv") for name in ("cpu", "tofu-cpu")}
     table = tables["cpu"].query("split == 'forget10'")
@@ -38,6 +41,9 @@ def test_what_t3_hides_is_what_the_table_says():
     for one in said:
         if one == "tofu-cpu":
             table, at = tables[one].query("split == 'forget10'"), text.index("TOFU's own text")
+            continue
+        if isinstance(one, str):
+            table, at = tables["tofu-cpu"].query("split == 'forget05'"), text.index(one) + len(one)
             continue
         method, T, name = one
         [value] = table[(table["method"] == method) & (table["T"].isna() if T is None else table["T"] == T)][name]
