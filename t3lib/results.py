@@ -3,7 +3,7 @@
 A run is one JSON per (method, split, T, w, seed): `runs/METHOD--SPLIT--T{T|none}--seed{n}.json`; where T3's classifier
 is sharpened, f^w with w other than 1, `--w{w}` stands before the seed. An ablation's run has the same name in
 `runs/ablations/SETTING/`, so that the main tables never see it. Schema: see `RUN_KEYS` and `metrics.METRICS`. What is
-told of every row (`records`, nine tenths of a run) lies beside it, packed: `NAME.records.json.gz`.
+told of every row (`records`, most of a run) lies beside it, packed: `NAME.records.json.gz`.
 """
 
 import gzip

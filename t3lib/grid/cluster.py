@@ -25,7 +25,7 @@ SLOT = {"slot": 1}
 CONNECT_SECONDS = 15
 NO_DASHBOARD = "127.0.0.1:0"  # None would mean port 8787 on every interface, and a warning where that is taken
 CHECK_SECONDS = 5.0  # between two looks whether the local workers are there
-# Dask's own watching (a profile every hundredth of a second, monitors) would take a fifteenth of two cores.
+# Dask's own watching (a profile every hundredth of a second, monitors) takes a tenth of a core for two idle workers.
 QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
