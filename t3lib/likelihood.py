@@ -34,7 +34,7 @@ TINY = 1e-30  # below this a float32 partition function has lost digits and is c
 
 @dataclass(frozen=True)
 class Positions:
-    """Answer positions: what predicts them, and which token it should be.
+    """Some answer positions: what predicts them, and which token it should be.
 
     example (N,) index of the example, step (N,) index of the answer token, target (N,) its id; logits (N, V) float32;
     z (N, sum of ranks) the pooled projections of all heads side by side, float32 (None without heads).
@@ -45,15 +45,6 @@ class Positions:
     target: Tensor
     logits: Tensor
     z: Tensor | None
-
-    def chunks(self) -> Iterator["Positions"]:
-        """The same positions, so few at a time that the processor's cache holds their logits, which become float32."""
-        rows = max(1, CHUNK // self.logits.shape[-1])
-        for start in range(0, len(self.target), rows):
-            part = slice(start, start + rows)
-            z = None if self.z is None else self.z[part]
-            logits = self.logits[part].float()
-            yield Positions(self.example[part], self.step[part], self.target[part], logits, z)
 
 
 def default_batch_tokens(model: Any) -> int:
@@ -180,11 +171,11 @@ def answer_positions(
         rows, indices = zip(*((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]]))
         answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
         row, numbers = (torch.tensor(values, device=prefix.mask.device) for values in (rows, indices))
-        yield from prefix.first_positions(row, numbers, answers).chunks()
+        yield from prefix.first_positions(row, numbers, answers)
         longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
         for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
             group = [longer[i] for i in batch]
-            yield from runner.extend(prefix, row[group], numbers[group], [answers[i] for i in group]).chunks()
+            yield from runner.extend(prefix, row[group], numbers[group], [answers[i] for i in group])
 
 
 @dataclass(frozen=True)
@@ -198,11 +189,11 @@ class _Prefix:
     logits: Tensor  # (P, V) that predict the first answer token
     sums: Tensor | None  # (P, R + 1) `prefix_sums` of all heads' projections over the whole prompt
 
-    def first_positions(self, row: Tensor, example: Tensor, answers: Sequence[list[int]]) -> Positions:
+    def first_positions(self, row: Tensor, example: Tensor, answers: Sequence[list[int]]) -> Iterator[Positions]:
         """Position 0 of answers of these examples (N,), each to the prompt at its row (N,)."""
         target = torch.tensor([answer[0] for answer in answers], device=row.device)
         z = None if self.sums is None else mean_of(self.sums)[row]
-        return Positions(example, torch.zeros_like(example), target, self.logits[row], z)
+        return _in_chunks(example, torch.zeros_like(example), target, self.logits, row, z)
 
 
 class _Runner:
@@ -242,7 +233,9 @@ class _Runner:
         sums = None if z is None else prefix_sums(z, mask)[:, -1]
         return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], sums)
 
-    def extend(self, prefix: _Prefix, row: Tensor, example: Tensor, answers: Sequence[list[int]]) -> Positions:
+    def extend(
+        self, prefix: _Prefix, row: Tensor, example: Tensor, answers: Sequence[list[int]]
+    ) -> Iterator[Positions]:
         """Positions 1, 2, … of the answers (each at least two tokens): feed all but the last token of each."""
         device = row.device
         batch = collate([Example(answer, 0) for answer in answers], self.pad_id)
@@ -259,7 +252,19 @@ class _Runner:
         if z is not None and prefix.sums is not None:
             z = mean_of(prefix.sums[row, None] + prefix_sums(z, mask))[real]
         steps = (step + 1).expand_as(ids)[real]
-        return Positions(example[:, None].expand_as(ids)[real], steps, target[real], output.logits[real], z)
+        examples, where = example[:, None].expand_as(ids)[real], real.flatten().nonzero()[:, 0]
+        return _in_chunks(examples, steps, target[real], output.logits.flatten(0, 1), where, z)
+
+
+def _in_chunks(
+    example: Tensor, step: Tensor, target: Tensor, logits: Tensor, row: Tensor, z: Tensor | None
+) -> Iterator[Positions]:
+    """Positions (N,) whose logits are the rows `row` of `logits`, so few that they stay in the processor's cache."""
+    size = max(1, CHUNK // logits.shape[-1])
+    for start in range(0, len(target), size):
+        part = slice(start, start + size)
+        own = None if z is None else z[part]
+        yield Positions(example[part], step[part], target[part], logits[row[part]].float(), own)
 
 
 def _select(cache: Any, row: Tensor) -> Any:

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from t3lib.files import atomic_write, write_json
 from t3lib.report.render import TEMPLATES
 
@@ -78,6 +76,8 @@ def figure(report: Mapping[str, Any]) -> str:
 
     Greedy text depends on w·T alone, and the two heads may have different w. Without a choice of w the axis is T.
     """
+    from matplotlib.figure import Figure  # takes seconds: the verbs that draw nothing do not wait for it
+
     chosen = report.get("choice")
     w, axis = (chosen["w"], "temperature T times strength w") if chosen and chosen["w"] != 1 else (1.0, "temperature T")
     drawing = Figure(figsize=(6, 3.9), layout="constrained")

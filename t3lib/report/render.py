@@ -9,19 +9,19 @@ import io
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
-from matplotlib import rc_context
-from matplotlib.figure import Figure
-from PIL import Image
 
 from t3lib.files import atomic_write
 from t3lib.metrics import AUDIT, METRICS
 from t3lib.report.tables import CAPTIONS, SETTINGS
 from t3lib.results import split_labels, tidy
+
+if TYPE_CHECKING:  # Matplotlib takes seconds to load: what writes tables alone does not wait for it
+    from matplotlib.figure import Figure
 
 SCORES = METRICS | AUDIT
 COMPARED = {"ours": "ours", "sd": "sd", "paper": "paper", "difference": "diff.", "mark": ""}
@@ -191,11 +191,13 @@ def write_table(
     return path
 
 
-def save_figure(path: str | Path, figure: Figure, caption: str = "") -> Path:
+def save_figure(path: str | Path, figure: "Figure", caption: str = "") -> Path:
     """Write a figure as `path` (.svg), atomically and byte for byte the same from run to run; returns the path.
 
     The caption, by default the figure's label, is kept in the file as its title: the page shows it below the figure.
     """
+    from matplotlib import rc_context
+
     stamp = {"Title": caption or figure.get_label(), "Date": None, "Creator": None}
     path = Path(path).with_suffix(".svg")
     buffer = io.BytesIO()
@@ -213,12 +215,14 @@ def rounded(svg: bytes) -> bytes:
 
 def with_palette(png: bytes) -> bytes:
     """A PNG file in `SHADES` colours."""
+    from PIL import Image
+
     picture, buffer = Image.open(io.BytesIO(png)).convert("RGB"), io.BytesIO()
     picture.quantize(SHADES, dither=Image.Dither.NONE).save(buffer, "PNG", optimize=True)
     return buffer.getvalue()
 
 
-def show(figure: Figure, path: str | Path | None = None, caption: str = "") -> None:
+def show(figure: "Figure", path: str | Path | None = None, caption: str = "") -> None:
     """Show a figure in the notebook, with its caption, as a PNG, which every viewer draws; save it as `path` (.svg)."""
     from IPython import display  # what only a notebook needs
 
