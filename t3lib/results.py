@@ -36,6 +36,7 @@ RUN_KEYS = (
     *("peak_memory_bytes", "metrics", "truth_ratio", "records", "parameters", "provenance"),
 )
 PACKED = ".records.json.gz"  # in place of a run's .json
+LARGEST = 2**28  # bytes of records; those of TOFU with every text are a thousandth of it
 AUTHOR_ROWS = 20  # of each of TOFU's authors; its forget10 has as many authors
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # every folder of an absolute path, up to its last name
 _WITHOUT_FOLDERS = ("error", "hyper", "parameters", "provenance")
@@ -214,8 +215,8 @@ def _read_run(path: Path) -> dict[str, Any]:
     run = read_json(path)
     if not isinstance(run, dict):
         raise UserError(f"{path}: a run is a JSON object, this is a {type(run).__name__}")
-    if isinstance(run.get("records"), str):
-        run["records"] = _unpacked(path.with_name(Path(run["records"]).name))
+    if run.get("records") == (beside := path.with_suffix(PACKED)).name:
+        run["records"] = _unpacked(beside)
     _check(run, str(path))
     if run.get("sha256") != _seal(run):
         raise UserError(f"{path}: altered or damaged (its checksum does not match its content); delete it to rerun")
@@ -226,11 +227,14 @@ def _read_run(path: Path) -> dict[str, Any]:
 
 def _unpacked(path: Path) -> Any:
     try:
-        return json.loads(gzip.decompress(path.read_bytes()))
-    except OSError as error:  # no such file, or no gzip
-        raise UserError(f"cannot read {path}, the records of a run: {error.strerror or error}") from None
-    except (EOFError, ValueError, zlib.error) as error:
-        raise UserError(f"{path}: damaged ({error}); delete it, and the run it belongs to, to rerun") from None
+        with gzip.open(path) as file:
+            text = file.read(LARGEST + 1)
+        if len(text) > LARGEST:
+            raise ValueError(f"more than {LARGEST} bytes")
+        return json.loads(text)
+    except (OSError, EOFError, ValueError, RecursionError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or error
+        raise UserError(f"{path}: cannot be read ({why}); delete the run it belongs to, to rerun") from None
 
 
 def _check(run: Mapping[str, Any], where: str) -> None:

@@ -144,7 +144,9 @@ def run(
         futures[job.name] = client.submit(work, job, before, place, **options)
         return futures[job.name]
 
-    rounds = [[job for job in todo if not job.partial], *([job] for job in todo if job.partial)]
+    # Dask gives a job to a worker as soon as it is submitted; its priority then orders what waits there.
+    first = sorted((job for job in todo if not job.partial), key=lambda job: -chains.get(job.name, 0.0))
+    rounds = [first, *([job] for job in todo if job.partial)]
     with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
         client.subscribe_topic(place.marks.name, lambda event: show.started(event[1]))
         for together in rounds:

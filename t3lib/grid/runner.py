@@ -79,7 +79,7 @@ def run_key(job: Job, before: Sequence[Outcome], place: Place) -> str:
 
     A job that runs with what there is (the tables) reads every run file, also those of jobs that --only leaves out.
     """
-    runs = folder_key(_root(job, place) / "runs", ["**/*.json"]) if job.partial else None
+    runs = folder_key(_root(job, place) / "runs", ["**/*.json*"]) if job.partial else None
     return content_key([job.key, sorted((o.name, o.digest) for o in before), runs])
 
 

@@ -35,27 +35,30 @@ class Schedule:
     def remaining(self) -> str:
         """Time for what is left: the total shared by all workers or the longest chain, whichever is more; "" if none.
 
-        A job that never ran counts like the mean of its notebook's others; where there is none, the time is at least
-        what the rest takes.
+        Where a job's time is not known, the time is at least what the rest takes.
         """
+        cost = self.expected()
+        ends: dict[str, float] = {}
+        for job in self.left:
+            ends[job.name] = cost.get(job.name, 0.0) + max((ends.get(name, 0.0) for name in job.after), default=0.0)
+        seconds = max([sum(cost.values()) / self.workers, *ends.values()])
+        return f"{'at least ' * (len(cost) < len(self.left))}{_clock(seconds)}" if seconds else ""
+
+    def expected(self) -> dict[str, float]:
+        """Seconds of the jobs that are left: as last time, or the mean of their notebook's others; else not there."""
         alike: dict[str, list[float]] = {}
         for job in self.graph:
             if job.name in self.seconds:
                 alike.setdefault(job.notebook, []).append(self.seconds[job.name])
         means = {notebook: sum(seconds) / len(seconds) for notebook, seconds in alike.items()}
         known = [job for job in self.left if job.name in self.seconds or job.notebook in means]
-        cost = {job.name: self.seconds.get(job.name, means.get(job.notebook, 0.0)) for job in known}
-        ends: dict[str, float] = {}
-        for job in self.left:
-            ends[job.name] = cost.get(job.name, 0.0) + max((ends.get(name, 0.0) for name in job.after), default=0.0)
-        seconds = max([sum(cost.values()) / self.workers, *ends.values()])
-        return f"{'at least ' * (len(known) < len(self.left))}{_clock(seconds)}" if seconds else ""
+        return {job.name: self.seconds.get(job.name, means.get(job.notebook, 0.0)) for job in known}
 
     def chains(self) -> dict[str, float]:
         """Seconds from the start of each job to the end of the longest chain of jobs that wait for it."""
-        longest: dict[str, float] = {}
+        cost, longest = self.expected(), dict[str, float]()
         for job in reversed(self.left):  # those that wait for it come after it
-            longest[job.name] = longest.get(job.name, 0.0) + self.seconds.get(job.name, 1.0)
+            longest[job.name] = longest.get(job.name, 0.0) + cost.get(job.name, 1.0)
             for name in job.after:
                 longest[name] = max(longest.get(name, 0.0), longest[job.name])
         return longest

@@ -1,6 +1,7 @@
 """The catalogue of attacks, by kind: what is done, and what must come of it. `run.py` tries them all."""
 
 import copy
+import gzip
 import json
 import os
 import pickle
@@ -11,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -271,18 +273,37 @@ def foreign_profiles() -> Iterator[Attack]:
 
 
 def run_files() -> Iterator[Attack]:
-    def work(folder: Path, change: Callable[[bytes], bytes]) -> Any:
+    endings = (".json", results.PACKED)  # a run, and beside it what it tells of every row
+
+    def work(folder: Path, ending: str, change: Callable[[bytes], bytes]) -> Any:
         path = results.write_run(folder, fabricate("NPO", "forget10", None, 1))
         right = results.read_runs(folder)
-        path.write_bytes(change(path.read_bytes()))
+        damaged = path.with_suffix(ending)
+        damaged.write_bytes(change(damaged.read_bytes()))
         return results.read_runs(folder) == right
 
-    for _ in range(300):
-        bit = random.randrange(8 * 9000)
-        yield Attack(f"bit {bit}", lambda folder, bit=bit: work(folder, lambda content: flipped(content, bit)), True)
-    for _ in range(30):
-        size = random.randrange(9000)
-        yield Attack(f"cut to {size} bytes", lambda folder, size=size: work(folder, lambda content: content[:size]))
+    def turned(content: bytes, place: float) -> bytes:
+        return flipped(content, int(8 * len(content) * place))
+
+    def cut(content: bytes, place: float) -> bytes:
+        return content[: int(len(content) * place)]
+
+    for name, change, count, expected in (("bit", turned, 150, True), ("cut", cut, 15, REFUSED)):
+        for place, ending in product([random.random() for _ in range(count)], endings):
+            yield Attack(
+                f"{name} at {place:.3f} of *{ending}",
+                lambda folder, change=change, place=place, ending=ending: work(
+                    folder, ending, lambda content: change(content, place)
+                ),
+                expected,
+            )
+    for content in (b"", b"null", gzip.compress(b"[" * 200_000), gzip.compress(bytes(results.LARGEST + 1), 1), b"x"):
+        yield Attack(
+            f"records {content[:9]!r}", lambda folder, new=content: work(folder, results.PACKED, lambda _: new)
+        )
+    for name in ("", ".", "..", "/etc/passwd", "other.records.json.gz", None, 1):
+        yield Attack(f"records named {name!r}", lambda folder, name=name: work(
+            folder, ".json", lambda content: json.dumps(json.loads(content) | {"records": name}).encode()))  # fmt: skip
 
 
 # text of others -------------------------------------------------------------------------------------------------------
@@ -450,10 +471,11 @@ def disks() -> Iterator[Attack]:
         return T3Head.from_pretrained(folder / name).rank == 3
 
     head = T3Head(64, 300, 8)
-    for room in (0, 10, 500, 3000, 9000):
+    for room in (0, 10, 500, 2000, 9000):
         write = lambda folder: head.save_pretrained(folder)  # noqa: E731
         yield Attack(f"head, room for {room} bytes", lambda folder, room=room, write=write: full(
             folder, room, write, weights_of), (2, True), must_work=True)  # fmt: skip
+    for room in (0, 10, 500, 2000):
         run = fabricate("NPO", "forget10", None, 1)
         save = lambda folder, run=run: results.write_run(folder, run)  # noqa: E731
         yield Attack(f"run, room for {room} bytes", lambda folder, room=room, write=save: full(

@@ -6,6 +6,7 @@ An attack is survived when its result is right, or it is refused in one printabl
 is lost when it ends in a traceback, a hang or a damaged older result, and wrong when it silently gives another result.
 """
 
+import argparse
 import csv
 import random
 import signal
@@ -45,26 +46,36 @@ def outcome(attack: Attack, folder: Path) -> tuple[str, str]:
     return ("wrong" if attack.expected is REFUSED or result != attack.expected else "survived"), repr(result)[:200]
 
 
-def main(kinds: list[str]) -> int:
-    """Run the kinds that are named, or all, print what did not survive, and put their rows into the table."""
-    table, bad = project_root() / "results" / "faults.md", 0
+def survived(kind: str, attacks: list[Attack]) -> Counter:
+    """How often each verdict came; what did not survive is printed."""
+    counts, begin = Counter(), time.perf_counter()
+    for attack in attacks:
+        with tempfile.TemporaryDirectory() as folder:
+            verdict, seen = outcome(attack, Path(folder))
+        counts[verdict] += 1
+        if verdict != "survived":
+            print(f"{kind}: {attack.name}: {verdict} ({seen})")
+    print(f"{kind}: {dict(counts)}, {time.perf_counter() - begin:.0f} s", flush=True)
+    return counts
+
+
+def main(kinds: list[str], every: int = 1) -> int:
+    """Try the kinds that are named, or all. Their rows go into the table, unless only every so-manieth is tried."""
+    random.seed(7)
+    chosen = {kind: list(KINDS[kind]())[::every] for kind in kinds or KINDS}
+    counts = {kind: survived(kind, attacks) for kind, attacks in chosen.items()}
+    if every == 1:
+        write_table(counts)
+    return 1 if any(set(verdicts) - {"survived"} for verdicts in counts.values()) else 0
+
+
+def write_table(counts: dict[str, Counter]) -> None:
+    """results/faults.md with new rows for these kinds."""
+    table = project_root() / "results" / "faults.md"
     cells = [line.strip("| \n").split(" | ") for line in table.read_text(encoding="utf-8").splitlines()[2:]]
-    before = {kind: numbers for kind, *numbers in cells}
-    rows = {kind: before[kind] for kind in KINDS if kind in before}
-    for kind, attacks in KINDS.items():
-        if kinds and kind not in kinds:
-            continue
-        random.seed(7)
-        counts, begin = Counter(), time.perf_counter()
-        for attack in attacks():
-            with tempfile.TemporaryDirectory() as folder:
-                verdict, seen = outcome(attack, Path(folder))
-            counts[verdict] += 1
-            if verdict != "survived":
-                print(f"{kind}: {attack.name}: {verdict} ({seen})")
-                bad += 1
-        rows[kind] = [counts.total(), *(counts[name] for name in COLUMNS[2:])]
-        print(f"{kind}: {dict(counts)}, {time.perf_counter() - begin:.0f} s", flush=True)
+    rows = {kind: numbers for kind, *numbers in cells if kind in KINDS}
+    rows |= {kind: [each.total(), *(each[name] for name in COLUMNS[2:])] for kind, each in counts.items()}
+    rows = {kind: rows[kind] for kind in KINDS if kind in rows}
     with open(project_root() / "results" / "faults.csv", encoding="utf-8", newline="") as handle:
         done = [[int(cell) for cell in line[1:]] for line in list(csv.reader(handle))[1:]]
     tried, lost, wrong = (sum(column) for column in zip(*done))
@@ -73,8 +84,11 @@ def main(kinds: list[str]) -> int:
     lines += ["| " + " | ".join(map(str, [kind, *numbers])) + " |" for kind, numbers in rows.items()]
     with atomic_write(table) as handle:
         handle.write("\n".join(lines) + "\n")
-    return 1 if bad else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], metavar="KIND", help="default: all")
+    parser.add_argument("--every", type=int, default=1, help="only every so-manieth attack, and no table")
+    given = parser.parse_args()
+    sys.exit(main(given.kinds, given.every))

@@ -4,6 +4,7 @@ Takes many minutes, so pytest does not collect it by itself: `pytest tests/fault
 T3_FAULTS_SEED (7) choose how often and when.
 """
 
+import gzip
 import json
 import os
 import random
@@ -50,6 +51,8 @@ def results(folder: Path) -> dict[str, bytes]:
     found = {}
     for path in sorted((folder / "out").glob("runs/**/*.json")):
         found[str(path.relative_to(folder))] = json.dumps(timeless(json.loads(path.read_text()))).encode()
+    for path in sorted((folder / "out").glob("runs/**/*.gz")):
+        found[str(path.relative_to(folder))] = gzip.decompress(path.read_bytes())
     for path in sorted((folder / "out" / "tables").glob("*")):
         if not re.match(r"runtime|benchmarks|claims", path.name):  # claims quote seconds
             found[str(path.relative_to(folder))] = path.read_bytes()

@@ -18,9 +18,10 @@ from pathlib import Path
 
 import noop
 import pytest
+from fabricate import fabricate
 from faults import injected
 
-from t3lib import files, profiles
+from t3lib import files, profiles, results
 from t3lib.errors import UserError
 from t3lib.grid import cluster, jobs, reproduce, runner, status
 from t3lib.grid.runner import Outcome, Place
@@ -587,11 +588,22 @@ def test_on_a_terminal_what_runs_is_one_line_that_is_written_anew(box, monkeypat
 def test_a_job_that_a_long_chain_waits_for_goes_first(tmp_path):
     place = Place(str(tmp_path / "out"), "", "cache", tmp_path / "marks", str(tmp_path))
     after = {"base": (), "quick": ("base",), "long": ("base",), "of quick": ("quick",), "tables": ("long", "of quick")}
-    graph = [jobs.Job(name, "notebook", "", {}, waits, "") for name, waits in after.items()]
+    after["new"] = ()
+    graph = [jobs.Job(name, "notebook", "" if name == "base" else "02", {}, waits, "") for name, waits in after.items()]
     schedule = status.Schedule(graph, {}, place, 2, "mine")
     schedule.seconds = {"quick": 10.0, "long": 300.0, "of quick": 400.0, "tables": 30.0}  # base never ran: a second
     chains = {"base": 441.0, "quick": 440.0, "long": 330.0, "of quick": 430.0, "tables": 30.0}
+    chains["new"] = 185.0  # never ran: the mean of its notebook's others
     assert schedule.chains() == chains
+
+
+def test_tables_are_made_again_when_the_records_of_a_run_have_changed(tmp_path):
+    place = Place(str(tmp_path / "out"), "", "cache", tmp_path / "marks", str(tmp_path))
+    run = results.write_run(tmp_path / "out" / "runs", fabricate("NPO", "forget10", None, 1))
+    tables = jobs.Job("05_paper_tables", "notebook", "05_paper_tables", {}, (), "", partial=True)
+    before = runner.run_key(tables, [], place)
+    run.with_suffix(results.PACKED).unlink()
+    assert runner.run_key(tables, [], place) != before
 
 
 def test_a_second_run_on_the_same_results_is_turned_away_whatever_its_cache(box, monkeypatch):
