@@ -200,6 +200,13 @@ def test_provenance(tmp_path):
     assert results.peak_memory_bytes() > 10_000_000
 
 
+def test_a_table_that_nobody_reads_is_data_alone(tmp_path):
+    long = pd.DataFrame({"fq": range(render.MANY + 1)})
+    assert render.write_table(tmp_path, "long", long).read_text().count("\n") == render.MANY + 2
+    render.write_table(tmp_path, "short", long[1:])
+    assert {path.name for path in tmp_path.iterdir()} == {"long.csv", "short.csv", "short.md", "short.tex"}
+
+
 def test_tables_on_disk(tmp_path):
     frame = results.tidy(fabricate_all(seeds=(1, 2)))
     table = tables.tofu(frame)

@@ -41,6 +41,7 @@ SHADES = 128  # of a figure in a notebook: with a palette it is a third of the s
 PLACES = re.compile(rb' (?:d|x|y)="[^"]+"')  # where an SVG's lines and markers lie, in points
 TOO_FINE = re.compile(rb"(\.\d\d)\d+")  # beyond a hundredth of a point, which is a third of the file
 LONG = 20  # characters of a text that may wrap
+MANY = 300  # rows
 # LaTeX's special characters, and symbols of our texts that its fonts lack outside mathematics.
 TEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
@@ -176,15 +177,14 @@ def write_table(
 ) -> Path:
     """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns the .csv's path.
 
-    Without a caption the table has the one that `CAPTIONS` holds under its name, if any.
+    A table of more than `MANY` rows is what figures are drawn from, and nobody reads it: .csv alone. Without a caption
+    the table has the one that `CAPTIONS` holds under its name, if any.
     """
     path = Path(folder) / f"{name}.csv"
     caption = CAPTIONS.get(name.split("--")[0], "") if caption is None else caption
-    texts = {
-        ".csv": frame.to_csv(index=False),
-        ".md": markdown(frame, splits),
-        ".tex": latex(frame, splits, caption=caption, label=name),
-    }
+    texts = {".csv": frame.to_csv(index=False)}
+    if len(frame) <= MANY:
+        texts |= {".md": markdown(frame, splits), ".tex": latex(frame, splits, caption=caption, label=name)}
     for ending, text in texts.items():
         with atomic_write(path.with_suffix(ending)) as handle:
             handle.write(text)
