@@ -14,6 +14,7 @@ from t3lib.settings import CHOICES, TEMPERATURE, FitSettings, check_temperature
 
 Value = TypeVar("Value", str, int, float)
 UNSEEN = "rows like those to forget that the model never saw"
+FEW = 40  # cells that t3 compare lists unasked
 EXIT_CODES = (
     "exit codes: 0 done, 1 a job failed or results differ, 2 bad input, "
     "3 unlearned but its own evidence says no, 130 interrupted"
@@ -153,12 +154,13 @@ def parser() -> Parser:
     p.add_argument("--out", type=Path, help="folder for bench.json and the table (default with --gpu: results/gpu)")
     p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
 
-    p = verb("compare", "set two folders of results side by side: every cell of their tables that differs",
+    p = verb("compare", "set two folders of results side by side: each method's means, and the cells that differ",
              "out/cpu results/cpu", compare)  # fmt: skip
     p.add_argument("a", type=Path, metavar="A", help="results folder")
     p.add_argument("b", type=Path, metavar="B", nargs="?", help="another (default: the committed one of A's profile)")
     p.add_argument("--tolerance", type=float, default=1e-9, help="numbers this near are equal (default %(default)g)")
     p.add_argument("--clocks", action="store_true", help="compare seconds and memory, too")
+    p.add_argument("--cells", action="store_true", help="list every cell that differs, however many they are")
 
     p = verb("page", "write the page of results of a folder, without a run", "results/cpu", page)
     p.add_argument("folder", type=Path, metavar="DIR", help="results folder")
@@ -257,7 +259,7 @@ def command(args: argparse.Namespace) -> int | None:
 def compare(args: argparse.Namespace) -> int:
     """`t3 compare`: 1 when a cell differs."""
     from t3lib.grid.status import committed, earlier_manifest
-    from t3lib.report.compare import compare
+    from t3lib.report.compare import compare, means
 
     other = args.b
     if other is None:
@@ -268,9 +270,14 @@ def compare(args: argparse.Namespace) -> int:
         if not (other / "tables").is_dir():
             raise UserError(f"no results of profile {profile} are committed: give two folders")
     cells = compare(args.a, other, tolerance=args.tolerance, clocks=args.clocks)
-    if not cells.empty:
+    table = means(args.a, other)
+    if not table.empty:
+        print(f"means over the seeds that both have, sd over those of b\n{table.round(3).to_string(index=False)}\n")
+    listed = args.cells or len(cells) <= FEW
+    if listed and not cells.empty:
         print(cells.map(lambda value: printable(str(value), 40)).to_string(index=False))
-    print(f"cells that differ between {args.a} (a) and {other} (b): {len(cells)}")
+    more = "" if listed else f", in {cells['table'].nunique()} tables; --cells lists them"
+    print(f"cells that differ between {args.a} (a) and {other} (b): {len(cells)}{more}")
     return 1 if len(cells) else 0
 
 

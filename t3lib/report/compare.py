@@ -1,10 +1,12 @@
-"""Two folders of results, cell by cell: what a person's own run gives beside the committed one."""
+"""Two folders of results: what a person's own run gives beside the committed one, method by method and cell by cell."""
 
 from pathlib import Path
 
 import pandas as pd
 
 from t3lib.errors import UserError
+from t3lib.report.tables import SUMMARY, at_tuned_temperature
+from t3lib.results import read_runs, tidy
 
 KEYS = ("split", "method", "T", "w", "seed", "seeds", "setting", "id", "bound", "experiment", "what", "axis", "value")
 CLOCKS = ("load_s", "features_s", "train_s", "evaluate_s", "peak_memory_bytes")  # differ from run to run
@@ -29,6 +31,22 @@ def compare(a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bo
         one, two = (pd.read_csv(folder[name], dtype=object) for folder in folders)
         rows += _cells(name, one, two, tolerance, clocks)
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def means(a: str | Path, b: str | Path) -> pd.DataFrame:
+    """Table 1's three means of both folders, over the seeds that both have run: one row a split and method.
+
+    Columns: split, method, seeds (how many), then for each of fq, mu_rouge and mu `NAME a`, `NAME b` and `NAME sd`, the
+    standard deviation over the seeds of b: two machines train two models, which differ by about that much.
+    """
+    runs = [at_tuned_temperature(tidy(read_runs(Path(folder) / "runs", corrupt=[]))) for folder in (a, b)]
+    both = runs[0].merge(runs[1], on=["split", "method", "seed"], suffixes=(" a", " b")).dropna(subset=["fq a", "fq b"])
+    grouped = both.groupby(["split", "method"], sort=False)
+    table = grouped["seed"].count().to_frame("seeds")
+    for name in SUMMARY:
+        table[[f"{name} a", f"{name} b"]] = grouped[[f"{name} a", f"{name} b"]].mean()
+        table[f"{name} sd"] = grouped[f"{name} b"].std()
+    return table.reset_index().sort_values("split", kind="stable", ignore_index=True)
 
 
 def _tables(folder: Path) -> dict[str, Path]:

@@ -1,10 +1,13 @@
 """Two results folders, cell by cell."""
 
+import numpy as np
 import pandas as pd
 import pytest
+from fabricate import fabricate
 
+from t3lib import results
 from t3lib.errors import UserError
-from t3lib.report.compare import compare
+from t3lib.report.compare import compare, means
 
 TABLE = pd.DataFrame(
     {"split": ["forget05", "forget10"], "method": "T3", "fq": [0.5, None], "mark": ["=", ""], "train_s": [1.0, 2.0]}
@@ -54,3 +57,25 @@ def test_rows_and_tables_that_one_lacks(tmp_path):
     assert ("tofu", "forget10, T3") not in set(zip(found["table"], found["row"])), "a row of empty cells says nothing"
     with pytest.raises(UserError, match="no tables"):
         compare(a, tmp_path / "nothing")
+
+
+def test_means_are_those_of_the_seeds_that_both_have(tmp_path):
+    seeds = {"a": (1, 2), "b": (1, 2, 3)}
+    quality = {name: {} for name in seeds}
+    for name, those in seeds.items():
+        for seed in those:
+            for method, T in (("NPO", None), ("T3", 2.0), ("T3", 3.0)):
+                run = fabricate(method, "forget10", T, seed)
+                run["metrics"]["fq"] += 0.01 if name == "a" else 0.0
+                results.write_run(tmp_path / name / "runs", run)
+                quality[name][method, T, seed] = run["metrics"]["fq"]
+    results.write_run(tmp_path / "b" / "runs", fabricate("WGA", "forget05", None, 1))
+    found = means(tmp_path / "a", tmp_path / "b")
+    assert found[["split", "method", "seeds"]].values.tolist() == [["forget10", "NPO", 2], ["forget10", "T3", 2]]
+    best = max((2.0, 3.0), key=lambda T: sum(quality["b"]["T3", T, seed] for seed in (1, 2)))
+    for row, (method, T) in zip(found.to_dict("records"), (("NPO", None), ("T3", best))):
+        ours, theirs = ([quality[name][method, T, seed] for seed in (1, 2)] for name in ("a", "b"))
+        assert row["fq a"] == pytest.approx(np.mean(ours)) and row["fq b"] == pytest.approx(np.mean(theirs))
+        assert row["fq a"] - row["fq b"] == pytest.approx(0.01, abs=1e-6)
+        assert row["fq sd"] == pytest.approx(np.std(theirs, ddof=1), abs=1e-6)
+    assert means(tmp_path / "a", tmp_path / "nothing").empty
