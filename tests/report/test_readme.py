@@ -34,6 +34,7 @@ def test_what_t3_hides_is_what_the_table_says():
         *(("RMU", None, "recognized_verbatim"), ("RMU", None, "leak")),
         "On the 5% split T3",
         *(("T3", 2, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
+        *(("T3", 2, "auc"), ("Retrained", None, "auc")),
         *(("T3", 2, "leak"), ("Retrained", None, "leak")),
     )
     tables = {name: pd.read_csv(ROOT / "results" / name / "tables" / "audit.csv") for name in ("cpu", "tofu-cpu")}
