@@ -36,7 +36,7 @@ RUN_KEYS = (
     *("peak_memory_bytes", "metrics", "truth_ratio", "records", "parameters", "provenance"),
 )
 PACKED = ".records.json.gz"  # in place of a run's .json
-LARGEST = 2**28  # bytes of records; those of TOFU with every text are a thousandth of it
+LARGEST = 2**28  # bytes of records, unpacked; those of TOFU's rows with every text have less than half a million
 AUTHOR_ROWS = 20  # of each of TOFU's authors; its forget10 has as many authors
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # every folder of an absolute path, up to its last name
 _WITHOUT_FOLDERS = ("error", "hyper", "parameters", "provenance")

@@ -36,8 +36,8 @@ def compare(a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bo
 def means(a: str | Path, b: str | Path) -> pd.DataFrame:
     """Table 1's three means of both folders, over the seeds that both have run: one row a split and method.
 
-    Columns: split, method, seeds (how many), then for each of fq, mu_rouge and mu `NAME a`, `NAME b` and `NAME sd`, the
-    standard deviation over the seeds of b: two machines train two models, which differ by about that much.
+    T3 is at each folder's own tuned T. Columns: split, method, seeds (how many), then for each of fq, mu_rouge and mu
+    `NAME a`, `NAME b` and `NAME sd`, the standard deviation over these seeds in b.
     """
     runs = [at_tuned_temperature(tidy(read_runs(Path(folder) / "runs", corrupt=[]))) for folder in (a, b)]
     both = runs[0].merge(runs[1], on=["split", "method", "seed"], suffixes=(" a", " b")).dropna(subset=["fq a", "fq b"])

@@ -60,7 +60,7 @@ def survived(kind: str, attacks: list[Attack]) -> Counter:
 
 
 def main(kinds: list[str], every: int = 1) -> int:
-    """Try the kinds that are named, or all. Their rows go into the table, unless only every so-manieth is tried."""
+    """Try the kinds that are named, or all. every N: only each N-th attack, and then the table stays as it is."""
     random.seed(7)
     chosen = {kind: list(KINDS[kind]())[::every] for kind in kinds or KINDS}
     counts = {kind: survived(kind, attacks) for kind, attacks in chosen.items()}
@@ -89,6 +89,6 @@ def write_table(counts: dict[str, Counter]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kinds", nargs="*", choices=[*KINDS, []], metavar="KIND", help="default: all")
-    parser.add_argument("--every", type=int, default=1, help="only every so-manieth attack, and no table")
+    parser.add_argument("--every", type=int, default=1, help="N: only each N-th attack, and the table stays as it is")
     given = parser.parse_args()
     sys.exit(main(given.kinds, given.every))

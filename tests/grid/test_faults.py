@@ -15,6 +15,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import faults
 import psutil
@@ -394,7 +395,7 @@ def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch, fork):
     assert outcome.error == "UserError: stage: authors must be at least 1, not 0"
 
 
-def test_the_job_that_more_waits_for_goes_first_and_dask_does_not_watch_every_moment():
+def test_the_job_that_more_waits_for_goes_first_and_dask_does_not_watch_every_moment(monkeypatch):
     def work(job, before, place):
         import time
 
@@ -403,13 +404,16 @@ def test_the_job_that_more_waits_for_goes_first_and_dask_does_not_watch_every_mo
         time.sleep(job.parameters["seconds"])
         return Outcome(job.name, "done", error=str(config.get("distributed.worker.profile.enabled")))
 
-    seconds = {"running": 2, "slow": 0, "quick": 0}  # the last two are there before the first ends
+    seconds = {"running": 2, "quick": 0, "slow": 0}  # the last two are there before the first ends
     graph = [Job(name, "notebook", "02", {"seconds": takes}, (), name) for name, takes in seconds.items()]
     seen: list[Outcome] = []
     show = SimpleNamespace(started=print, ended=seen.append, chains=lambda: {"running": 9.0, "quick": 1.0, "slow": 5.0})
     with cluster.client_for(1, None, None) as client:
+        monkeypatch.setattr(client, "submit", Mock(wraps=client.submit))
         reproduce.run(graph, {}, Place("out", "nb", "cache", Path("cache"), "."), client, show, work)
-    assert [outcome.name for outcome in seen] == ["running", "slow", "quick"]
+        submitted = [call.args[1].name for call in client.submit.call_args_list]
+    assert submitted == ["running", "slow", "quick"], "several workers get their jobs in this order"
+    assert [outcome.name for outcome in seen] == submitted, "and one worker does them in it"
     assert {outcome.error for outcome in seen} == {"False"}
 
 
