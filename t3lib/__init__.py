@@ -8,7 +8,7 @@ p_ probabilities, logit_ logits and logf_ the log of the classifier's tilt.
 
 Reading order:  names, errors, files, settings (what all use) → tofu (rows, prompts), models (loading)
 → head, pooling, features, classifier (f and how it is fitted) → wrapped, sampler, artefact (generating; saving)
-→ unlearning (all of it in one call) → likelihood, greedy, metrics, evaluation (scores, texts, Forget Quality)
+→ unlearning (all of it in one call) → likelihood, writing, metrics, evaluation (scores, texts, Forget Quality)
 → results (run files). The rooms beside them (baselines, theory, …) use the method; the method uses no room.
 
 Equations of the paper:

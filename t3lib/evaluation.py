@@ -1,7 +1,7 @@
 """Model -> per-row records and TOFU's metrics: the only place that calls a model to score or to generate.
 
 `score` asks the model: rows become prompts and answers (`tofu`), the losses of every head and temperature come from one
-pass of the base (`likelihood`), texts are greedy (`greedy`). `numbers` turns that into every metric (`metrics`): one
+pass of the base (`likelihood`), texts are greedy (`writing`). `numbers` turns that into every metric (`metrics`): one
 that changes asks no model again. `evaluate` does both; its result is the JSON of `t3 evaluate` but for provenance.
 """
 
@@ -14,7 +14,6 @@ import numpy as np
 from t3lib import metrics
 from t3lib.errors import UserError
 from t3lib.files import rows_key
-from t3lib.greedy import BATCH_TOKENS, eos_ids, tilted_greedy
 from t3lib.head import T3Head
 from t3lib.likelihood import UNTILTED, Tilt, answer_losses, default_batch_tokens
 from t3lib.metrics import SETS
@@ -22,6 +21,7 @@ from t3lib.models import check_ids, context_length, pad_id, within_memory
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import check_temperature
 from t3lib.tofu import Example, Row, encode_answers
+from t3lib.writing import BATCH_TOKENS, eos_ids, greedy
 
 Reference = Mapping[str, Any] | Sequence[float]
 
@@ -96,7 +96,7 @@ def score(
         common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": max_new_tokens}
         prompts = [example.ids[: example.n_prompt] for example in first]
         budget = batch_tokens or BATCH_TOKENS
-        outputs = within_memory(lambda size: tilted_greedy(model, prompts, batch_tokens=size, **common), budget)
+        outputs = within_memory(lambda size: greedy(model, prompts, batch_tokens=size, **common), budget)
         texts = [[answer_text(tokenizer, ids) for ids in output] for output in outputs]
     answers = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
     settings = {"attention_mask": attention_mask, "max_new_tokens": max_new_tokens}

@@ -43,15 +43,15 @@ CODE: dict[str, tuple[str, ...]] = {
     "features": FEATURES,
     "head": ("classifier", "head", *FEATURES),
     "unlearned": ("baselines.unlearn", "baselines.assistant", "models", *TRAINING),
-    "scores": ("evaluation", "likelihood", "greedy", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
+    "scores": ("evaluation", "likelihood", "writing", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
     "audit": (
         *("audit.run", "audit.samples", "audit.recognition", "evaluation", "metrics"),
-        *("likelihood", "greedy", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
+        *("likelihood", "writing", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
     ),
     "rows": ("world",),
     "numbers": ("metrics", "results", "study"),
     "theory": ("theory",),
-    "cost": ("bench", "classifier", "likelihood", "greedy", "sampler", "wrapped", "head", *FEATURES),
+    "cost": ("bench", "classifier", "likelihood", "writing", "sampler", "wrapped", "head", *FEATURES),
     "figures": (
         *("report.plots", "report.plots_audit", "report.plots_cost", "report.plots_theory"),
         *("report.look", "report.render", "report.tables", "report.audit"),

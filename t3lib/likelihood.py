@@ -147,16 +147,14 @@ def answer_positions(
     pad_id: int,
     heads: Sequence[T3Head] = (),
     attention_mask: str = "lengths",
-    as_decoded: bool = False,
     batch_tokens: int | None = None,
 ) -> Iterator[Positions]:
     """Every answer position of every example, in chunks, in no particular order.
 
     Each prompt goes through the model once, left-padded; then its answers, right-padded, on copies of its cache.
-    Positions count every real token, as teacher forcing does in the reference. With as_decoded they count the tokens
-    that the mask shows, and every answer token is shown, as Hugging Face's `generate` does: the two differ only where
-    the "openunlearning" mask has holes. Any Hugging Face causal LM with a cache will do; heads, which move to where it
-    is, need one whose `decoder_of` gives the final hidden state. UserError for an example without answer tokens.
+    Positions count every real token, as teacher forcing does in the reference. Any Hugging Face causal LM with a cache
+    will do; heads, which move to where it is, need one whose `decoder_of` gives the final hidden state. UserError for
+    an example without answer tokens.
     """
     budget = batch_tokens or default_batch_tokens(model)
     members: dict[tuple[int, ...], list[int]] = {}
@@ -165,9 +163,9 @@ def answer_positions(
             raise UserError(f"example {index + 1} has no answer tokens")
         members.setdefault(tuple(example.ids[: example.n_prompt]), []).append(index)
     prompts = list(members)
-    runner = _Runner(model, pad_id, heads, attention_mask, as_decoded)
+    scorer = _Scorer(Reader(model, heads), pad_id, attention_mask)
     for chosen in length_sorted([len(prompt) for prompt in prompts], budget):
-        prefix = runner.prefill([prompts[i] for i in chosen])
+        prefix = scorer.prefill([prompts[i] for i in chosen])
         rows, indices = zip(*((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]]))
         answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
         row, numbers = (torch.tensor(values, device=prefix.mask.device) for values in (rows, indices))
@@ -175,7 +173,7 @@ def answer_positions(
         longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
         for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
             group = [longer[i] for i in batch]
-            yield from runner.extend(prefix, row[group], numbers[group], [answers[i] for i in group])
+            yield from scorer.extend(prefix, row[group], numbers[group], [answers[i] for i in group])
 
 
 @dataclass(frozen=True)
@@ -196,17 +194,18 @@ class _Prefix:
         return _in_chunks(example, torch.zeros_like(example), target, self.logits, row, z)
 
 
-class _Runner:
-    """The model with what its calls need: padding, mask, and the heads that read its final hidden states."""
+class Reader:
+    """A model with the heads that read its final hidden states, moved to where it is; reads tokens into a cache."""
 
-    def __init__(self, model: Any, pad_id: int, heads: Sequence[T3Head], attention_mask: str, as_decoded: bool) -> None:
-        self.model, self.pad_id, self.heads = model, pad_id, [head.to(model.device) for head in heads]
-        self.attention_mask, self.as_decoded = attention_mask, as_decoded
-        self.options = inspect.signature(model.forward).parameters
+    def __init__(self, model: Any, heads: Sequence[T3Head]) -> None:
+        self.model, self.heads = model, [head.to(model.device) for head in heads]
+        options = inspect.signature(model.forward).parameters
+        self.positions = "position_ids" in options
+        self.last_logits = {"logits_to_keep": 1} if "logits_to_keep" in options else {}
 
-    def forward(self, ids: Tensor, position_ids: Tensor, **kwargs: Any) -> tuple[Any, Tensor | None]:
+    def __call__(self, ids: Tensor, position_ids: Tensor, **kwargs: Any) -> tuple[Any, Tensor | None]:
         """One call of the model: its output, and z (B, L, R) of all heads when there are any."""
-        if "position_ids" in self.options:
+        if self.positions:
             kwargs["position_ids"] = position_ids
         if not self.heads:
             return self.model(input_ids=ids, use_cache=True, **kwargs), None
@@ -216,22 +215,24 @@ class _Runner:
         hidden = states.take()
         return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
 
+
+class _Scorer:
+    """A reader with what scoring needs: padding and mask."""
+
+    def __init__(self, read: Reader, pad_id: int, attention_mask: str) -> None:
+        self.read, self.pad_id, self.attention_mask = read, pad_id, attention_mask
+
     def prefill(self, prompts: Sequence[Sequence[int]]) -> _Prefix:
         """Read the prompts, left-padded into one batch."""
         examples = [Example(list(prompt), len(prompt)) for prompt in prompts]
         batch = collate(examples, self.pad_id, self.attention_mask, side="left")
-        ids, mask = (batch[name].to(self.model.device) for name in ("input_ids", "attention_mask"))
+        ids, mask = (batch[name].to(self.read.model.device) for name in ("input_ids", "attention_mask"))
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
-        if self.as_decoded:
-            start, position_ids = mask.sum(-1), (mask.cumsum(-1) - 1).masked_fill(mask == 0, 0)
-        else:
-            start, width = lengths, ids.shape[1]
-            position_ids = (torch.arange(width, device=ids.device) - (width - lengths)[:, None]).clamp(0)
-        keep = {"logits_to_keep": 1} if "logits_to_keep" in self.options else {}
-        output, z = self.forward(ids, position_ids, attention_mask=mask, **keep)
+        position_ids = (torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - lengths)[:, None]).clamp(0)
+        output, z = self.read(ids, position_ids, attention_mask=mask, **self.read.last_logits)
         # The last of the running sums: a sum's own last digits would depend on how many heads lie side by side.
         sums = None if z is None else prefix_sums(z, mask)[:, -1]
-        return _Prefix(output.past_key_values, ids.shape[1], mask, start, output.logits[:, -1], sums)
+        return _Prefix(output.past_key_values, ids.shape[1], mask, lengths, output.logits[:, -1], sums)
 
     def extend(
         self, prefix: _Prefix, row: Tensor, example: Tensor, answers: Sequence[list[int]]
@@ -243,7 +244,7 @@ class _Runner:
         real = batch["attention_mask"][:, 1:].bool().to(device)  # a position counts when its target is a token
         mask = real.long()  # an end of turn, which "openunlearning" hides, is only ever a last target and never fed
         step = torch.arange(ids.shape[1], device=device)
-        output, z = self.forward(
+        output, z = self.read(
             ids,
             prefix.position[row, None] + step,
             attention_mask=torch.cat([prefix.mask[row], mask], dim=1),

@@ -12,8 +12,8 @@ import torch
 from reference import Reference
 
 from t3lib import evaluation as module
-from t3lib import greedy, metrics, models, tofu
 from t3lib import likelihood as score
+from t3lib import metrics, models, tofu, writing
 from t3lib.bench.model import random_model
 from t3lib.errors import UserError
 from t3lib.evaluation import evaluate
@@ -162,12 +162,12 @@ def test_a_partition_function_that_underflows_is_computed_in_log_space(heads):
     assert float(found) == pytest.approx(float(weights.log_softmax(-1)[0, 1]), rel=1e-6)
 
 
-@pytest.mark.parametrize("batch_tokens", [1, 600, greedy.BATCH_TOKENS])
+@pytest.mark.parametrize("batch_tokens", [1, 600, writing.BATCH_TOKENS])
 def test_greedy_is_generate_one_by_one(monkeypatch, tiny_model, tokenizer, prompts, batch_tokens):
-    monkeypatch.setattr(greedy, "STAGE", 5)  # so that rows are dropped and taken up again
+    monkeypatch.setattr(writing, "STAGE", 5)  # so that rows are dropped and taken up again
     eos = [tokenizer.eos_token_id, 40]  # 40 is a token that the random model does say
     expected = generate_one_by_one(tiny_model, prompts, models.pad_id(tokenizer), eos, 12)
-    found = greedy.greedy(
+    (found,) = writing.greedy(
         tiny_model,
         prompts,
         pad_id=models.pad_id(tokenizer),
@@ -182,44 +182,47 @@ def test_greedy_is_generate_one_by_one(monkeypatch, tiny_model, tokenizer, promp
 
 def test_greedy_stops_at_the_end_of_sequence(tiny_model, tokenizer, prompts):
     common = dict(pad_id=models.pad_id(tokenizer), max_new_tokens=12, **QUIET)
-    free = greedy.greedy(tiny_model, prompts, eos_ids=[], **common)
+    (free,) = writing.greedy(tiny_model, prompts, eos_ids=[], **common)
     end = free[0][4]
-    stopped = greedy.greedy(tiny_model, prompts, eos_ids=[end], **common)
-    assert stopped == [greedy.until_eos(answer, [end]) for answer in free]
+    (stopped,) = writing.greedy(tiny_model, prompts, eos_ids=[end], **common)
+    assert stopped == [writing.until_eos(answer, [end]) for answer in free]
     assert len(stopped[0]) <= 5 and all(len(answer) == 12 for answer in free)
 
 
 @pytest.mark.parametrize("attention_mask", ["lengths", "openunlearning"])
-def test_drafts_change_nothing(tiny_model, tokenizer, prompts, heads, attention_mask):
+@pytest.mark.parametrize("batch_tokens", [150, 800, writing.BATCH_TOKENS])  # one, a few and all states at once
+def test_tilts_that_write_together_write_what_each_writes_alone(
+    monkeypatch, tiny_model, tokenizer, prompts, heads, attention_mask, batch_tokens
+):
+    monkeypatch.setattr(writing, "STAGE", 7)
     pad = tokenizer.eos_token_id
     common = dict(pad_id=pad, eos_ids=[pad, 40], max_new_tokens=12, attention_mask=attention_mask, **QUIET)
     other = T3Head(heads[0].A.shape[1], heads[0].B.shape[0], rank=heads[0].rank + 3, seed=9)
     other.B.data *= 30
     tilts = [(head, T) for head in (*heads, other) for T in (1.0, 2.0, 3.0)] + [(None, 2.0)]
     prompts = prompts[::3]  # of all four sets
-    found = greedy.tilted_greedy(tiny_model, prompts, tilts, **common)
-    assert greedy.tilted_greedy(tiny_model, prompts, tilts, batch_tokens=200, **common) == found  # a few rows a batch
-    base = greedy.greedy(tiny_model, prompts, **common)
+    found = writing.greedy(tiny_model, prompts, tilts, batch_tokens=batch_tokens, **common)
+    (base,) = writing.greedy(tiny_model, prompts, **common)
     assert found[-1] == base
     for (head, T), answers in zip(tilts[:-1], found):
-        assert answers == greedy.greedy(T3ForCausalLM(tiny_model, head, temperature=T), prompts, **common)
-        assert answers != base
-    nonsense = [[7, 7, 7] for _ in prompts]
-    assert greedy.tilted_greedy(tiny_model, prompts, tilts[:1], drafts=nonsense, **common) == found[:1]
+        (alone,) = writing.greedy(T3ForCausalLM(tiny_model, head, temperature=T), prompts, **common)
+        assert answers == alone != base
+        if attention_mask == "lengths":
+            assert alone == generate_one_by_one(T3ForCausalLM(tiny_model, head, T), prompts, pad, [pad, 40], 12)
 
 
-def test_drafts_are_kept_up_to_the_first_other_choice(tiny_model, tokenizer, prompts, heads):
+def test_tilts_that_agree_share_the_models_passes(tiny_model, tokenizer, prompts, heads):
+    """Five tilts that write the same cost the tokens of one; `write` reads no token twice for them."""
     common = dict(pad_id=models.pad_id(tokenizer), eos_ids=[], max_new_tokens=12, **QUIET)
-    answers = greedy.greedy(tiny_model, prompts, **common)
-    wrong = [[*answer[:3], (answer[3] + 1) % 200, *answer[4:]] for answer in answers]
-    kept = greedy.verified(tiny_model, prompts, wrong, [(None, 1.0)], pad_id=models.pad_id(tokenizer))
-    assert kept == [[answer[:4] for answer in answers]]
-    (same,) = greedy.verified(tiny_model, prompts, answers, [(None, 1.0)], pad_id=models.pad_id(tokenizer))
-    assert same == answers
-    (tilted,) = greedy.verified(tiny_model, prompts, answers, [(heads[0], 2.0)], pad_id=models.pad_id(tokenizer))
-    sampler = T3ForCausalLM(tiny_model, heads[0], temperature=2.0)
-    for answer, prefix in zip(greedy.greedy(sampler, prompts, **common), tilted):
-        assert answer[: len(prefix)] == prefix
+    read = []
+    hook = tiny_model.register_forward_pre_hook(lambda _, args, given: read.append(given["input_ids"].numel()),
+                                                with_kwargs=True)  # fmt: skip
+    with hook:
+        (one,) = writing.greedy(tiny_model, prompts, [(heads[0], 2.0)], **common)
+        alone = sum(read)
+        read.clear()
+        assert writing.greedy(tiny_model, prompts, [(heads[0], 2.0)] * 5, **common) == [one] * 5
+    assert sum(read) == alone
 
 
 def test_a_head_goes_where_the_model_is(tiny_model, heads, monkeypatch):

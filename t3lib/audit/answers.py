@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from t3lib.greedy import eos_ids, greedy, tilted_greedy
 from t3lib.likelihood import UNTILTED, Tilt, answer_losses
 from t3lib.metrics import rouge_l_recall
 from t3lib.models import context_length, pad_id
 from t3lib.tofu import Example, Row, encode_rows
+from t3lib.writing import eos_ids, greedy
 
 MOST_ROWS = 100  # rows of a set that are answered and scored: enough to judge, few enough to wait for
 # Thai, Lao, Burmese, Khmer, kana, Chinese characters: words are not set apart.
@@ -103,10 +103,7 @@ def measure(
     losses = answer_losses(model, examples, tilts=tilts, **common)
     prompts = [example.ids[: example.n_prompt] for example in examples]
     common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": most_new_tokens(model, examples)}
-    if all(head is None for head, _ in tilts):
-        outputs = [greedy(model, prompts, **common)] * len(tilts)
-    else:
-        outputs = tilted_greedy(model, prompts, tilts, **common)
+    outputs = greedy(model, prompts, tilts, **common)
     results = []
     for loss, output in zip(losses, outputs):
         scores: dict[str, Any] = {}

@@ -16,8 +16,6 @@ from t3lib.audit.recognition import CELLS
 from t3lib.audit.samples import BATCH_TOKENS, sample_answers
 from t3lib.errors import UserError
 from t3lib.evaluation import answer_text, check_room
-from t3lib.greedy import BATCH_TOKENS as GREEDY_TOKENS
-from t3lib.greedy import eos_ids, tilted_greedy
 from t3lib.likelihood import (
     UNTILTED,
     Tilt,
@@ -32,6 +30,8 @@ from t3lib.metrics import rouge_l_recall
 from t3lib.models import check_ids, context_length, pad_id, within_memory
 from t3lib.sampler import T3ForCausalLM
 from t3lib.tofu import Example, Row, encode_rows
+from t3lib.writing import BATCH_TOKENS as GREEDY_TOKENS
+from t3lib.writing import eos_ids, greedy
 
 FORCED = (1, 2, 4, 8)  # how many first tokens of the true answer are given
 GREEDY = "greedy"
@@ -145,7 +145,7 @@ def writings(
 
     greedy (n,): of the greedy answer. forced {m: (n,)}: of the rest when the first m tokens of the true answer are
     given, None where no more is left. templates {text: (n,)}: of the greedy answer to the question put into it at
-    "{question}". The greedy answers of all tilts share the base's drafts.
+    "{question}".
     """
     check_samples(samples, top_p, templates)
     examples, ends = encode_rows(tokenizer, rows), eos_ids(model, tokenizer)
@@ -155,7 +155,7 @@ def writings(
     drawn = draws(model, tokenizer, rows, tilts, samples=samples, top_p=top_p, **options)
     options |= {"max_new_tokens": longest, "pad_id": pad_id(tokenizer), "eos_ids": ends}
     outputs = within_memory(
-        lambda size: tilted_greedy(model, [task.prompt for task in tasks], tilts, batch_tokens=size, **options),
+        lambda size: greedy(model, [task.prompt for task in tasks], tilts, batch_tokens=size, **options),
         GREEDY_TOKENS,
     )
     results = []

@@ -1,8 +1,4 @@
-"""Sampled answers: the one place of the audit that draws.
-
-Samples of one prompt that have begun alike share the model's next pass: a model that knows an answer by heart writes it
-64 times at the price of little more than once. What is drawn is what `generate` would draw, sample by sample.
-"""
+"""Sampled answers: the one place of the audit that draws. Samples that have begun alike share passes (`writing`)."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +6,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from t3lib.greedy import eos_ids, until_eos
+from t3lib.likelihood import Reader
 from t3lib.models import pad_id
 from t3lib.progress import progress_bar
 from t3lib.tofu import Example, collate, length_sorted
+from t3lib.writing import eos_ids, write
 
 BATCH_TOKENS = 2**17  # of prompts and samples that are in memory at once; large, for the steps of few states cost most
 
 
-@torch.no_grad()
 def sample_answers(
     model: Any,
     tokenizer: Any,
@@ -39,51 +35,24 @@ def sample_answers(
     """
     ends, pad = eos_ids(model, tokenizer), pad_id(tokenizer)
     generator = torch.Generator(model.device).manual_seed(seed)
+
+    def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
+        return draw(logits, state, top_p, generator)
+
     answers: list[list[str]] = [[] for _ in prompts]
+    reader = Reader(model, [])
     sizes = [(len(prompt) + max_new_tokens) * count for prompt in prompts]
     with progress_bar(total=len(prompts) * count, desc="sampling", show=progress, leave=False) as bar:
         for rows in length_sorted(sizes, batch_tokens):
             batch = collate([Example(list(prompts[i]), len(prompts[i])) for i in rows], pad, attention_mask, "left")
             ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
-            drawn = _continuations(model, ids, mask, count, max_new_tokens, ends, top_p, generator)
+            state = torch.arange(len(rows), device=ids.device).repeat_interleave(count)
+            drawn = write(reader, ids, mask, state, choose, steps=max_new_tokens, ends=ends)
             for number, tokens in enumerate(drawn):
-                text = tokenizer.decode(until_eos(tokens, ends), skip_special_tokens=True).strip()
+                text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
                 answers[rows[number // count]].append(text)
             bar.update(len(rows) * count)
     return answers
-
-
-def _continuations(
-    model: Any, ids: Tensor, mask: Tensor, count: int, steps: int, ends: Sequence[int], top_p: float, generator: Any
-) -> list[list[int]]:
-    """Tokens of `count` samples of each left-padded prompt, ids and mask (P, L): P · count lists of `steps` tokens.
-
-    A state is one beginning of one prompt; `state` says in which each sample is that still goes on (`live`).
-    """
-    tokens = torch.full((len(ids) * count, steps), ends[0] if ends else 0, device=ids.device)
-    live = torch.arange(len(tokens), device=ids.device)
-    state = live // count
-    position = (mask.cumsum(-1) - 1).clamp(min=0)
-    output = model(input_ids=ids, attention_mask=mask, position_ids=position, use_cache=True)
-    position = position[:, -1:]
-    for step in range(steps):
-        logits = output.logits[:, -1]
-        token = draw(logits, state, top_p, generator)
-        tokens[live, step] = token
-        going = ~torch.isin(token, torch.tensor(ends, device=ids.device))
-        live, state, token = live[going], state[going], token[going]
-        if not len(live) or step + 1 == steps:
-            break
-        begun, state = torch.unique(state * logits.shape[-1] + token, return_inverse=True)
-        parent, token = begun // logits.shape[-1], begun % logits.shape[-1]
-        cache = output.past_key_values
-        cache.batch_select_indices(parent)
-        mask = torch.cat([mask[parent], mask.new_ones(len(parent), 1)], dim=1)
-        position = position[parent] + 1
-        output = model(
-            input_ids=token[:, None], attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True
-        )
-    return tokens.tolist()
 
 
 def draw(logits: Tensor, state: Tensor, top_p: float, generator: torch.Generator) -> Tensor:

@@ -22,13 +22,13 @@ from t3lib.bench.shapes import Shape, shape_of
 from t3lib.bench.timing import Rows, Timing, clock, interleaved, row
 from t3lib.errors import UserError
 from t3lib.features import extract_features
-from t3lib.greedy import tilted_greedy
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt, answer_losses
 from t3lib.models import DTYPES, decoder_of
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import BASELINES, TEMPERATURE
 from t3lib.tofu import Row, collate, encode_answers, encode_rows, length_sorted
+from t3lib.writing import greedy
 
 TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)  # the paper's Table 5
 HEADS = (1, 4, 16, 64)
@@ -156,7 +156,7 @@ def evaluation_rows(
         return lambda: answer_losses(model, examples, tilts=tilts, **quiet)
 
     def write(tilts: list[Tilt]) -> Callable[[], object]:
-        return lambda: tilted_greedy(model, prompts, tilts, eos_ids=[0], max_new_tokens=new_tokens, **quiet)
+        return lambda: greedy(model, prompts, tilts, eos_ids=[0], max_new_tokens=new_tokens, **quiet)
 
     answers = [len(example.ids) - example.n_prompt for example in examples]
     lengths = [len(prompt) for prompt in prompts] + answers  # each prompt once, all answers after it

@@ -13,12 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from t3lib.greedy import eos_ids, greedy, until_eos
 from t3lib.head import T3Head
 from t3lib.likelihood import answer_positions
 from t3lib.models import pad_id
 from t3lib.sampler import T3ForCausalLM, tilt_logits
 from t3lib.tofu import Row, encode
+from t3lib.writing import eos_ids, greedy, until_eos
 
 TEMPERATURES = tuple(round(1 + step / 10, 1) for step in range(31))  # 1.0 … 4.0
 VISIBLE = 0.005  # below this a probability's bar is empty: such tokens are counted with all others
@@ -109,7 +109,7 @@ def scene(
     logits, z = (torch.cat([getattr(part, name) for part in parts])[order] for name in ("logits", "z"))
     prompt, ends = example.ids[: example.n_prompt], eos_ids(base, tokenizer)
     common |= {"eos_ids": ends, "max_new_tokens": max_new_tokens}
-    [written] = greedy(base, [prompt], progress=False, **common)
+    [[written]] = greedy(base, [prompt], progress=False, **common)
     tempered = T3ForCausalLM(base, head, list(temperatures))
     ids = torch.tensor([prompt] * len(temperatures), device=base.device)
     options = {"max_new_tokens": max_new_tokens, "eos_token_id": ends, "pad_token_id": common["pad_id"]}
