@@ -64,6 +64,17 @@ def test_a_forked_kernel_is_like_a_new_one(place):
     assert not is_kernel(forked[1])  # shut down with its notebook
 
 
+@pytest.mark.parametrize("modules", [(), (*KERNEL, *STUDY)])
+def test_torch_adds_in_the_same_order_on_processors_with_wider_vectors(place, monkeypatch, modules):
+    for name in ("ATEN_CPU_CAPABILITY", *runner.MEMORY, "T3_CACHE", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(ROOT)
+    runner._prepare(replace(place, fork=modules))  # private: what a worker does before each job
+    width = "import torch; _ = open(out, 'w').write('\"' + torch.backends.cpu.get_cpu_capability() + '\"')"
+    assert ran(replace(place, fork=modules), "width", width)[0] in ("AVX2", "DEFAULT", "NO AVX")
+
+
 def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_machine(place, tmp_path):
     folder = tmp_path / "secret" / "tofu"
     folder.mkdir(parents=True)
