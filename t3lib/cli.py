@@ -259,7 +259,7 @@ def command(args: argparse.Namespace) -> int | None:
 def compare(args: argparse.Namespace) -> int:
     """`t3 compare`: 1 when a cell differs."""
     from t3lib.grid.status import committed, earlier_manifest
-    from t3lib.report.compare import compare, means
+    from t3lib.report.compare import compare, equal_runs, means
 
     other = args.b
     if other is None:
@@ -273,6 +273,9 @@ def compare(args: argparse.Namespace) -> int:
     table = means(args.a, other)
     if not table.empty:
         print(f"means over the seeds that both have, sd over those of b\n{table.round(3).to_string(index=False)}\n")
+    equal, both = equal_runs(args.a, other)
+    if both:
+        print(f"runs that both have: {both}, of them equal to the last digit: {equal}")
     listed = args.cells or len(cells) <= FEW
     if listed and not cells.empty:
         print(cells.map(lambda value: printable(str(value), 40)).to_string(index=False))

@@ -10,6 +10,7 @@ from t3lib.results import read_runs, tidy
 
 KEYS = ("split", "method", "T", "w", "seed", "seeds", "setting", "id", "bound", "experiment", "what", "axis", "value")
 CLOCKS = ("load_s", "features_s", "train_s", "evaluate_s", "peak_memory_bytes")  # differ from run to run
+RUN = ("split", "method", "T", "w", "seed")
 COLUMNS = ["table", "row", "column", "a", "b", "difference"]
 
 
@@ -47,6 +48,16 @@ def means(a: str | Path, b: str | Path) -> pd.DataFrame:
         table[[f"{name} a", f"{name} b"]] = grouped[[f"{name} a", f"{name} b"]].mean()
         table[f"{name} sd"] = grouped[f"{name} b"].std()
     return table.reset_index().sort_values("split", kind="stable", ignore_index=True)
+
+
+def equal_runs(a: str | Path, b: str | Path) -> tuple[int, int]:
+    """(runs with equal numbers, runs that both folders have): metrics and truth ratios are equal to the last digit."""
+    kept = []
+    for folder in (a, b):
+        runs = read_runs(Path(folder) / "runs", corrupt=[])
+        kept.append({tuple(run[key] for key in RUN): [run["metrics"], run["truth_ratio"]] for run in runs})
+    both = [key for key in kept[0] if key in kept[1]]
+    return sum(kept[0][key] == kept[1][key] for key in both), len(both)
 
 
 def _tables(folder: Path) -> dict[str, Path]:

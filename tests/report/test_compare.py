@@ -7,7 +7,7 @@ from fabricate import fabricate
 
 from t3lib import results
 from t3lib.errors import UserError
-from t3lib.report.compare import compare, means
+from t3lib.report.compare import compare, equal_runs, means
 
 TABLE = pd.DataFrame(
     {"split": ["forget05", "forget10"], "method": "T3", "fq": [0.5, None], "mark": ["=", ""], "train_s": [1.0, 2.0]}
@@ -79,3 +79,14 @@ def test_means_are_those_of_the_seeds_that_both_have(tmp_path):
         assert row["fq a"] - row["fq b"] == pytest.approx(0.01, abs=1e-6)
         assert row["fq sd"] == pytest.approx(np.std(theirs, ddof=1), abs=1e-6)
     assert means(tmp_path / "a", tmp_path / "nothing").empty
+
+
+def test_equal_runs_are_those_whose_every_digit_is_equal(tmp_path):
+    for name, seeds in (("a", (1, 2, 3)), ("b", (1, 2, 4))):
+        for seed in seeds:
+            run = fabricate("NPO", "forget10", None, seed)
+            if (name, seed) == ("b", 2):
+                run["truth_ratio"]["forget"][0] *= 1 + 1e-6
+            results.write_run(tmp_path / name / "runs", run | {"seconds": {"train": len(name + str(seed))}})
+    assert equal_runs(tmp_path / "a", tmp_path / "b") == (1, 2)
+    assert equal_runs(tmp_path / "a", tmp_path / "nothing") == (0, 0)
