@@ -24,7 +24,7 @@ from t3lib.pooling import mean_of, prefix_sums
 from t3lib.progress import progress_bar
 from t3lib.sampler import tilt_logits
 from t3lib.tofu import Example, collate, length_sorted
-from t3lib.wrapped import HiddenStates, check_finite
+from t3lib.wrapped import HiddenStates, check_finite, plain_base
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
 UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
@@ -195,11 +195,17 @@ class _Prefix:
 
 
 class Reader:
-    """A model with the heads that read its final hidden states, moved to where it is; reads tokens into a cache."""
+    """A model with the heads that read its final hidden states, moved to where it is; reads tokens into a cache.
+
+    UserError for heads on a model that is already unlearned.
+    """
 
     def __init__(self, model: Any, heads: Sequence[T3Head]) -> None:
+        if heads:
+            plain_base(model)
         self.model, self.heads = model, [head.to(model.device) for head in heads]
-        options = inspect.signature(model.forward).parameters
+        opened = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's forward names nothing
+        options = inspect.signature(opened.forward).parameters
         self.positions = "position_ids" in options
         self.last_logits = {"logits_to_keep": 1} if "logits_to_keep" in options else {}
 

@@ -1,25 +1,27 @@
 """What a model writes, greedily or drawn: texts that have begun alike share the model's next pass.
 
-A state is one beginning of one answer, and every writer stands at a state: the greedy text of a tilt (head, T), or one
-of many samples. A step reads the newest token of each state once; every writer chooses its own next token there, and
-those that choose the same one go on together. Tilted models mostly repeat the base's own text, and a model that knows
-an answer by heart writes it 64 times: both cost little more than one text. Greedy text is what Hugging Face's
-`generate` would have written, token for token.
+A writer is one text in the making: the greedy answer of one tilt (head, T), or one of many samples. A state is one
+beginning of one answer, with all the writers that have come to it. In each step the model reads the newest token of
+every state once, every writer chooses its own next token, and writers of one state that choose alike stay together.
+Tilted models mostly repeat the base's own text, and a model that knows an answer by heart writes it 64 times: the model
+then reads little more than one text. Greedy text is what Hugging Face's `generate` writes, token for token, with the
+penalties off that a checkpoint's generation_config may ask for: it is the model that is measured.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from t3lib.head import T3Head
 from t3lib.likelihood import CHUNK, UNTILTED, Reader, Tilt, heads_of
 from t3lib.pooling import mean_of, prefix_sums
 from t3lib.progress import progress_bar
+from t3lib.settings import check_temperature
 from t3lib.tofu import Example, collate, length_sorted
+from t3lib.wrapped import check_finite
 
-STAGE = 64  # new tokens after which writers that go on are put into batches of their own
+STAGE = 64  # new tokens after which the writers that go on are put into new batches, for the old ones have thinned out
 BATCH_TOKENS = 2**14  # padded tokens a batch: a step has one row of logits a state, where scoring has one a token
 
 State = tuple[tuple[int, ...], tuple[int, ...]]  # a prompt's tokens, and those of its answer so far
@@ -40,12 +42,15 @@ def greedy(
 ) -> list[list[list[int]]]:
     """The greedy answer of p^(1/T) f to every prompt, for every tilt (head, T): n_tilts lists of n_prompts answers.
 
-    model: any causal LM with a cache, the base of the tilts; without tilts the one list is the model's own. An answer
-    holds its end-of-sequence token when it was reached. batch_tokens bounds the padded tokens in the cache at once.
+    model: any causal LM with a cache, the base of the tilts; by default one list, of the model's own answers. An answer
+    holds its end-of-sequence token when it was reached. batch_tokens bounds the padded tokens in the cache at once (one
+    row is always taken). UserError for a T that is not positive and for a model whose scores are not finite.
     """
+    for _, T in tilts:
+        check_temperature(T, allow_sharpening=True)
     reader = Reader(model, heads_of(tilts))
     answers: list[list[list[int]]] = [[[] for _ in prompts] for _ in tilts]
-    pending = [(t, i) for t in range(len(tilts)) for i in range(len(prompts))]
+    pending = [(t, i) for t in range(len(tilts)) for i in range(len(prompts)) if max_new_tokens > 0]
     bar = progress_bar(total=len(pending), desc="generating", show=progress, leave=False)
     while pending:
         at: dict[State, list[tuple[int, int]]] = {}
@@ -57,11 +62,11 @@ def greedy(
             writers = [writer for state in here for writer in at[state]]
             place = torch.tensor([place for place, state in enumerate(here) for _ in at[state]], device=model.device)
             ids, mask = (tensor.to(model.device) for tensor in _left_padded(here, pad_id, attention_mask))
-            choose = _likeliest(reader.heads, [tilts[t] for t, _ in writers])
-            steps = min(STAGE, max_new_tokens)
-            new = write(reader, ids, mask, place, choose, steps=steps, ends=eos_ids, batch_tokens=batch_tokens)
+            choose = _likeliest(reader, [tilts[t] for t, _ in writers])
+            room = [min(STAGE, max_new_tokens - len(answers[t][i])) for t, i in writers]
+            new = write(reader, ids, mask, place, choose, room=room, ends=eos_ids, batch_tokens=batch_tokens)
             for (t, i), tokens in zip(writers, new):
-                answers[t][i] = (answers[t][i] + tokens)[:max_new_tokens]
+                answers[t][i] += tokens
         left = [(t, i) for t, i in pending if len(answers[t][i]) < max_new_tokens and answers[t][i][-1] not in eos_ids]
         bar.update(len(pending) - len(left))
         pending = left
@@ -71,38 +76,39 @@ def greedy(
 
 @torch.no_grad()
 def write(
-    reader: Reader, ids: Tensor, mask: Tensor, state: Tensor, choose: Choose, *, steps: int, ends: Sequence[int],
-    batch_tokens: int | None = None,
+    reader: Reader, ids: Tensor, mask: Tensor, state: Tensor, choose: Choose, *, room: Sequence[int],
+    ends: Sequence[int], batch_tokens: int | None = None,
 ) -> list[list[int]]:  # fmt: skip
-    """At most `steps` new tokens of every writer, up to its end-of-sequence token, as lists.
+    """New tokens of n writers, as lists: each up to its end-of-sequence token, and at most as many as it has room for.
 
-    ids, mask (S, L): what the states hold so far, left-padded. state (n,): the state of each writer, in order. choose
-    is given logits (S, V), pooled projections z (S, R) of the reader's heads or None, the numbers (m,) of the writers
-    that still write and their states (m,), and returns their next tokens (m,). When the states no longer fit into
-    batch_tokens the last of them end here, at least one token longer than they came.
+    ids, mask (S, L): the texts of the states at the start, left-padded. state (n,): at which of them each writer is.
+    choose is given logits (S, V), pooled projections z (S, R) of the reader's heads or None, the numbers (m,) of the
+    writers that go on and their states (m,), and returns their next tokens (m,). When the states no longer fit into
+    batch_tokens, the writers of the last ones stop short, for the caller to take up again; each has a new token then.
     """
-    written = torch.full((len(state), steps), -1, device=ids.device)
+    written = torch.full((len(state), max(room)), -1, device=ids.device)
     writer, end = torch.arange(len(state), device=ids.device), torch.tensor(ends, device=ids.device)
+    last = torch.tensor(room, device=ids.device) - 1
     position = (mask.cumsum(-1) - 1).clamp(min=0)
     output, z = reader(ids, position, attention_mask=mask, **reader.last_logits)
     sums = None if z is None else prefix_sums(z, mask)[:, -1]
     position = position[:, -1:]
-    for step in range(steps):
+    for step in range(max(room)):
         logits = output.logits[:, -1]
         token = choose(logits, None if sums is None else mean_of(sums), writer, state)
         written[writer, step] = token
-        going = ~torch.isin(token, end)
+        going = ~torch.isin(token, end) & (step < last[writer])
         begun, state = torch.unique((state * logits.shape[-1] + token)[going], return_inverse=True)
         writer = writer[going]
         if batch_tokens is not None and len(begun) * (mask.shape[1] + 1) > batch_tokens:
             begun = begun[: max(1, batch_tokens // (mask.shape[1] + 1))]
             writer, state = writer[state < len(begun)], state[state < len(begun)]
-        if not len(writer) or step + 1 == steps:
+        if not len(writer):
             break
         parent, token = begun // logits.shape[-1], begun % logits.shape[-1]
         cache = output.past_key_values
         if len(parent) != len(mask) or not torch.equal(parent, torch.arange(len(mask), device=parent.device)):
-            cache.batch_select_indices(parent)
+            cache.reorder_cache(parent)  # and no other way: of layers without keys this alone moves the state
         mask = torch.cat([mask[parent], mask.new_ones(len(parent), 1)], dim=1)
         position = position[parent] + 1
         output, z = reader(token[:, None], position, attention_mask=mask, past_key_values=cache)
@@ -111,24 +117,27 @@ def write(
     return [tokens[: tokens.index(-1)] if tokens[-1] == -1 else tokens for tokens in written.tolist()]
 
 
-def _likeliest(heads: Sequence[T3Head], tilts: Sequence[Tilt]) -> Choose:
-    """argmax_y log p(y)/T + log f(y), where writer number k has the tilt number k of these; heads: the reader's."""
+def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
+    """argmax_y log p(y)/T + log f(y), where writer number k has the tilt number k of these, of the reader's heads."""
+    heads, device = reader.heads, reader.model.device
     numbers = {id(head): number for number, head in enumerate(heads)}
-    whose = torch.tensor([-1 if head is None else numbers[id(head)] for head, _ in tilts])
-    temperature = torch.tensor([T for _, T in tilts])
+    whose = torch.tensor([-1 if head is None else numbers[id(head)] for head, _ in tilts], device=device)
+    temperature = torch.tensor([T for _, T in tilts], device=device)
+    whole = nn.ModuleDict({"base": reader.model, "heads": nn.ModuleList(heads)})
 
     def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
-        token = logits.argmax(-1)[state]  # a tempered base has the base's own greedy text
-        if z is None:
-            return token
-        head_of, T = whose.to(writer.device)[writer], temperature.to(writer.device)[writer]
-        logp = logits.float().log_softmax(-1)
-        for number, (head, pooled) in enumerate(zip(heads, z.split([head.rank for head in heads], -1))):
-            mine = (head_of == number).nonzero()[:, 0]
-            for part in mine.split(max(1, CHUNK // logits.shape[-1])):
-                where, of = state[part].unique(return_inverse=True)
-                logf = head.logf(pooled[where])
-                token[part] = logp[state[part]].div_(T[part, None]).add_(logf[of]).argmax(-1)  # Eq. 5 in logs
+        score, token = (of_states[state] for of_states in logits.float().max(-1))  # at any T, without a head
+        if z is not None:
+            # Few rows at once stay in a processor's cache; a GPU wants many.
+            rows = 512 if logits.is_cuda else max(16, CHUNK // logits.shape[-1])
+            logp, T = logits.float().log_softmax(-1), temperature[writer, None]
+            order = state.argsort()  # so that a head's temperatures at one state are in one turn
+            for number, (head, pooled) in enumerate(zip(heads, z.split([head.rank for head in heads], -1))):
+                for part in order[whose[writer[order]] == number].split(rows):
+                    at, of = state[part].unique(return_inverse=True)
+                    scores = logp[state[part]].div_(T[part]).add_(head.logf(pooled[at])[of])  # Eq. 5 in logs
+                    score[part], token[part] = scores.max(-1)
+        check_finite(whole, score)
         return token
 
     return choose

@@ -9,7 +9,9 @@ import re
 import numpy as np
 import pytest
 import torch
+from peft import LoraConfig, get_peft_model
 from reference import Reference
+from transformers import GPT2Config, GPT2LMHeadModel, Lfm2Config, Lfm2ForCausalLM
 
 from t3lib import evaluation as module
 from t3lib import likelihood as score
@@ -223,6 +225,68 @@ def test_tilts_that_agree_share_the_models_passes(tiny_model, tokenizer, prompts
         read.clear()
         assert writing.greedy(tiny_model, prompts, [(heads[0], 2.0)] * 5, **common) == [one] * 5
     assert sum(read) == alone
+
+
+def test_an_answer_never_outgrows_its_room(tokenizer):
+    """A model with learned positions has no position for a token too many."""
+    torch.manual_seed(0)
+    config = GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=2, n_positions=112, eos_token_id=0)
+    model = GPT2LMHeadModel(config).eval()
+    prompts = [[7] * 12, [5, 6, 7], [9, 3], [9, 3]]
+    read = []
+    with model.register_forward_pre_hook(lambda _, args, given: read.append(1), with_kwargs=True):
+        (found,) = writing.greedy(model, prompts, pad_id=0, eos_ids=[], max_new_tokens=100, **QUIET)
+    assert found == generate_one_by_one(model, prompts, 0, None, 100)
+    assert len(read) == 100
+    assert writing.greedy(model, prompts, pad_id=0, eos_ids=[], max_new_tokens=0, **QUIET) == [[[]] * 4]
+
+
+def test_a_cache_without_keys_follows_its_state(monkeypatch):
+    """Convolutions and linear attention keep a state in place of keys, which must move with the texts."""
+    monkeypatch.setattr(writing, "STAGE", 5)
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, vocab_size=300)
+    kinds = ["conv", "full_attention", "conv"]
+    model = Lfm2ForCausalLM(Lfm2Config(num_hidden_layers=3, layer_types=kinds, block_multiple_of=8, **sizes)).eval()
+    model.get_output_embeddings().weight.data *= 30
+    prompts = [[7, 8, 9], [5], [9, 3, 4, 4, 11], [5, 2]]
+    heads = [T3Head(32, 300, rank=3, seed=seed, init_b="kaiming") for seed in (1, 2)]
+    for head in heads:
+        head.B.data *= 300
+    tilts = [(None, 1.0), *((head, T) for head in heads for T in (1.0, 3.0))]
+    ends = [generate_one_by_one(model, prompts[:1], 0, None, 4)[0][3]]
+    found = writing.greedy(model, prompts, tilts, pad_id=0, eos_ids=ends, max_new_tokens=12, **QUIET)
+    assert found[0] == generate_one_by_one(model, prompts, 0, ends, 12)
+    for (head, T), answers in zip(tilts[1:], found[1:]):
+        assert answers == generate_one_by_one(T3ForCausalLM(model, head, T), prompts, 0, ends, 12)
+    assert len({str(answers) for answers in found}) > 2
+
+
+def test_an_adapter_is_read_as_its_base_is(tiny_model, tokenizer, prompts, monkeypatch):
+    adapted = get_peft_model(copy.deepcopy(tiny_model), LoraConfig(r=2, init_lora_weights=False))
+    common = dict(pad_id=models.pad_id(tokenizer), eos_ids=[], max_new_tokens=6, **QUIET)
+    sizes = []
+    with adapted.get_base_model().lm_head.register_forward_hook(lambda _, args, out: sizes.append(out.shape[1])):
+        (found,) = writing.greedy(adapted.eval(), prompts, **common)
+    assert found == generate_one_by_one(adapted, prompts, models.pad_id(tokenizer), None, 6)
+    assert set(sizes) == {1}, "logits of the last position alone"
+
+
+def test_what_cannot_be_written_is_refused(tiny_model, prompts, heads):
+    common = dict(pad_id=0, eos_ids=[], max_new_tokens=4, **QUIET)
+    broken = copy.deepcopy(heads[0])
+    broken.B.data[7] = math.nan
+    for tilts in ([(broken, 1.0)], [(None, 1.0), (broken, 1.0)]):
+        with pytest.raises(UserError, match=r"NaN or infinity \(so does heads.0.B\)"):
+            writing.greedy(tiny_model, prompts, tilts, **common)
+    spoiled = copy.deepcopy(tiny_model)
+    spoiled.model.norm.weight.data[:] = math.nan
+    with pytest.raises(UserError, match="so does base.model.norm.weight"):
+        writing.greedy(spoiled, prompts, **common)
+    with pytest.raises(UserError, match="temperature"):
+        writing.greedy(tiny_model, prompts, [(heads[0], 0.0)], **common)
+    with pytest.raises(UserError, match="already unlearned"):
+        writing.greedy(T3ForCausalLM(tiny_model, heads[0]), prompts, [(heads[1], 1.0)], **common)
 
 
 def test_a_head_goes_where_the_model_is(tiny_model, heads, monkeypatch):

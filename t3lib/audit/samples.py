@@ -47,7 +47,7 @@ def sample_answers(
             batch = collate([Example(list(prompts[i]), len(prompts[i])) for i in rows], pad, attention_mask, "left")
             ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
             state = torch.arange(len(rows), device=ids.device).repeat_interleave(count)
-            drawn = write(reader, ids, mask, state, choose, steps=max_new_tokens, ends=ends)
+            drawn = write(reader, ids, mask, state, choose, room=[max_new_tokens] * len(state), ends=ends)
             for number, tokens in enumerate(drawn):
                 text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
                 answers[rows[number // count]].append(text)
