@@ -10,6 +10,7 @@ from conftest import ROOT
 from t3lib import cli, files
 from t3lib.errors import UserError
 from t3lib.report import readme
+from t3lib.results import read_runs, tidy
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -36,6 +37,7 @@ def test_what_t3_hides_is_what_the_table_says():
         *(("T3", 2, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
         *(("T3", 2, "auc"), ("Retrained", None, "auc")),
         *(("T3", 2, "leak"), ("Retrained", None, "leak")),
+        *(("T3", (1.5, 1.5), "recognized_verbatim"), ("T3", (1.5, 1.5), "leak")),
     )
     tables = {name: pd.read_csv(ROOT / "results" / name / "tables" / "audit.csv") for name in ("cpu", "tofu-cpu")}
     assert tables["tofu-cpu"].query("split == 'forget10' and method == 'T3'").set_index("T")["auc"].idxmin() == 6
@@ -49,7 +51,9 @@ def test_what_t3_hides_is_what_the_table_says():
             table, at = tables["tofu-cpu"].query("split == 'forget05'"), text.index(one) + len(one)
             continue
         method, T, name = one
-        [value] = table[(table["method"] == method) & (table["T"].isna() if T is None else table["T"] == T)][name]
+        T, w = T if isinstance(T, tuple) else (T, 1)
+        dials = table["T"].isna() if T is None else (table["T"] == T) & (table["w"] == w)
+        [value] = table[(table["method"] == method) & dials][name]
         number = f"{value:.0%}" if name.startswith("recognized") else f"{value:.2f}".removeprefix("0")
         at = text.find(number, at) + len(number)
         assert at >= len(number), f"{name} of {method} is {number}"
@@ -68,11 +72,19 @@ def test_what_is_said_of_tofus_text_is_what_the_table_says():
     others = table["fq"].drop(["Original", "Retrained", "T3", "RMU", "WGA"], level="method")
     assert len(seeds) == 3 and list(others[others >= 0.05].index) == [("ULD", "forget05")]
     at = 0
-    for value in (*numbers, seeds.min(), seeds.max(), others.max()):
+    dials = tidy(read_runs(folder.parent / "runs")).query("method == 'T3' and w != 1")
+    both = [dials[dials["split"] == split][column].mean() for column in ("fq", "mu_rouge") for split in splits]
+    fresh = [dials[(dials["split"] == split) & (dials["seed"] == 3)]["fq"].item() for split in splits]
+    for value in (*numbers, seeds.min(), seeds.max(), others.max(), *both, *fresh):
         number = f"{value:.2f}".removeprefix("0")
         at = text.find(number, at) + len(number)
         assert at >= len(number), number
     assert (table.loc["RMU", "fq"] > table.loc["T3", "fq"]).all()
+    baselines = table["fq"].drop(["Original", "Retrained", "T3"], level="method")
+    assert [mean >= baselines.xs(split, level="split").max() for mean, split in zip(both, splits)] == [True, True]
+    tried = [pd.read_csv(folder / f"dials--{split}.csv") for split in splits]
+    assert all(len(each) == 117 and set(each["n_seeds"]) == {2} for each in tried) and "117 pairs" in text
+    assert set(dials["T"]) == set(dials["w"]) == {1.5} and len(dials) == 6
     above = table.loc["WGA", "fq"] > table.loc["T3", "fq"]
     assert above["forget10"] and not above["forget05"]
 
@@ -87,6 +99,16 @@ def test_what_a_sharper_classifier_does_is_what_the_tables_say():
         best = f"{sharpened['fq'].max():.1g}" if sharpened["fq"].max() < 0.01 else f"{sharpened['fq'].max():.2f}"
         assert f"{best.removeprefix('0')} on the {share} split" in text
         assert f"{tempered['fq'].max():.2f}".removeprefix("0") in text.split("tempering", 2)[2]
+
+
+def test_what_both_dials_do_on_tofus_text_is_what_the_tables_say():
+    text = TEXT[TEXT.index("On TOFU's text the best of thirteen") : TEXT.index("Every claim with its sentence")]
+    said = [float(number) for number in re.findall(r" (\.\d+)", text)]
+    tables = [pd.read_csv(ROOT / f"results/tofu-cpu/tables/dials--{split}.csv") for split in ("forget05", "forget10")]
+    assert [len(table[table["T"] == 1]) for table in tables] == [13, 13] and {*tables[0]["n_seeds"]} == {2}
+    chosen = [(table["T"] == 1, table["w"] == 1, table["T"] > 0) for table in tables]
+    best = [table[rows]["fq"].max() for rows in zip(*chosen) for table, rows in zip(tables, rows)]
+    assert said == [float(f"{value:.2f}" if value > 0.01 else f"{value:.1g}") for value in best]
 
 
 def test_a_block_without_a_place_is_an_error():
