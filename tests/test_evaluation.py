@@ -1,4 +1,4 @@
-"""Evaluation against slow one-row references: padding, batches, tilts, drafts, masks, bad input, and the goldens."""
+"""Evaluation against slow one-row references: padding, batches, tilts, masks, bad input, and the goldens."""
 
 import copy
 import json
@@ -227,7 +227,7 @@ def test_tilts_that_agree_share_the_models_passes(tiny_model, tokenizer, prompts
     assert sum(read) == alone
 
 
-def test_an_answer_never_outgrows_its_room(tokenizer):
+def test_an_answer_never_outgrows_its_room():
     """A model with learned positions has no position for a token too many."""
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=2, n_positions=112, eos_token_id=0)
@@ -262,7 +262,7 @@ def test_a_cache_without_keys_follows_its_state(monkeypatch):
     assert len({str(answers) for answers in found}) > 2
 
 
-def test_an_adapter_is_read_as_its_base_is(tiny_model, tokenizer, prompts, monkeypatch):
+def test_an_adapter_is_read_as_its_base_is(tiny_model, tokenizer, prompts):
     adapted = get_peft_model(copy.deepcopy(tiny_model), LoraConfig(r=2, init_lora_weights=False))
     common = dict(pad_id=models.pad_id(tokenizer), eos_ids=[], max_new_tokens=6, **QUIET)
     sizes = []
