@@ -113,14 +113,14 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         for axis, name in zip(row, FRONTIER):
             for level in here.loc[here["method"] == audit.YARDSTICK, name].dropna():
                 axis.axhline(level, color=GREY, lw=0.8)
-            for _, of_w in here[here["method"] == "T3"].dropna(subset=[name]).groupby("w"):
+            for w, of_w in here[here["method"] == "T3"].dropna(subset=[name]).groupby("w"):
                 path = of_w.sort_values("T")
                 axis.plot(path["mu_rouge"], path[name], color=T3_COLOUR, marker=MARKERS["T3"], ms=4, lw=0.8)
                 # From the hottest on, which lies furthest left, labels change sides: neighbours do not overlap.
                 sides = cycle([("right", (-4, 0)), ("left", (4, 0))])
                 for (side, away), (x, y, T) in zip(sides, path[["mu_rouge", name, "T"]].to_numpy()[::-1]):
                     look = {"textcoords": "offset points", "va": "center", "fontsize": 6}
-                    axis.annotate(f"{T:g}", (x, y), xytext=away, ha=side, **look)
+                    axis.annotate(f"{T:g}" if w == 1 else f"{T:g}, w = {w:g}", (x, y), xytext=away, ha=side, **look)
             for method in (m for m in METHODS if m != "T3"):
                 part = here[here["method"] == method]
                 look = {"color": COLOURS[method], "marker": MARKERS[method], "s": 22, "edgecolors": "white", "lw": 0.3}
@@ -133,9 +133,9 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         axis.set_xlabel("MU-ROUGE")
     method_key(figure, points["method"])
     figure.set_label(
-        "What is left of the forgotten rows against what is kept: T3 at every T (numbers), the other methods, and the "
-        "retrained models' level (line); means over seeds. T3 is tuned for each T, so its line may turn where its "
-        f"settings change. Best: on the level, far right. {counted(runs)}"
+        "What is left of the forgotten rows against what is kept: T3 at every T (numbers; w where it is not 1), the "
+        "other methods, and the retrained models' level (line); means over seeds. T3 is tuned for each T, so its line "
+        f"may turn where its settings change. Best: on the level, far right. {counted(runs)}"
     )
     return figure
 

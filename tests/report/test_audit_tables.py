@@ -100,3 +100,11 @@ def test_figures_have_a_panel_for_each_question(runs):
     figure = plots_audit.frontier(table, main)
     assert len(figure.axes) == len(plots_audit.FRONTIER) and "T3 at every T" in figure.get_label()
     assert "n = 80 (10%) forget rows, 1 seed." in figure.get_label()
+
+
+def test_a_point_of_the_frontier_says_its_w_where_it_is_not_1(runs):
+    table = audit.audit(runs)
+    mine = table[(table["method"] == "T3") & (table["T"] == 2.0) & (table["w"] == 1)]
+    main = [fabricate("T3", "forget10", 2.0, 1), fabricate("T3", "forget10", 2.0, 1) | {"w": 1.5}]
+    figure = plots_audit.frontier(pd.concat([table, mine.assign(w=1.5)]), results.tidy(main))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["2", "2, w = 1.5"]
