@@ -4,6 +4,7 @@ At laptop scale a kernel spends longer on its imports than on its work. Each wor
 that everything ends with the worker. For Linux without GPUs: CUDA does not survive a fork.
 """
 
+import gc
 import multiprocessing.context
 import os
 import runpy
@@ -56,6 +57,7 @@ def fork(command: list[str], env: dict[str, str]) -> Forked:
 
 def become(command: list[str], env: dict[str, str], cwd: str) -> None:
     """Make this forked process what the command would start: its session, environment, folder and arguments."""
+    gc.freeze()  # what the fork server imported is never garbage: to look there took time, and memory of its own
     os.setsid()
     server = os.getppid()  # asked here, for the thread may first run when the server is gone
     threading.Thread(target=end_with_worker, args=(server,), name="end with worker", daemon=True).start()
