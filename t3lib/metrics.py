@@ -77,6 +77,8 @@ AUDIT = {
     )
 }
 
+HIDING = ("recognized_verbatim", "auc")  # those that T3's ablations have beside METRICS
+
 
 class EvaluationSet(NamedTuple):
     """How the rows of a set are scored."""

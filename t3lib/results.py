@@ -27,7 +27,7 @@ import pandas as pd
 
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, data_identity, model_identity, project_root, read_json, shipped, write_json
-from t3lib.metrics import AUDIT, METRICS
+from t3lib.metrics import AUDIT, HIDING, METRICS
 from t3lib.names import METHODS, SPLITS
 
 SECONDS = ("load", "features", "train", "evaluate")
@@ -118,13 +118,13 @@ def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> l
 
 
 def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per run: names, status, cost, every metric, and n_forget of n_rows rows to forget.
+    """One row per run: names, status, cost, every metric, of ablations `HIDING`, and n_forget of n_rows rows to forget.
 
     A failed run keeps its row with empty metrics.
     """
     names = ("method", "split", "T", "w", "seed", "status", "setting")
     costs = ("trainable", "epochs", *(f"{part}_s" for part in SECONDS), "peak_memory_bytes")
-    numbers = (*costs, *METRICS, "n_forget", "n_rows")
+    numbers = (*costs, *METRICS, *HIDING, "n_forget", "n_rows")
     rows = []
     for run in runs:
         row = dict(run["metrics"]) if run["status"] == "ok" else {}

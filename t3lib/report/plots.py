@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 from scipy.stats import ks_2samp
 
-from t3lib.metrics import METRICS
+from t3lib.metrics import AUDIT, HIDING, METRICS
 from t3lib.names import METHODS
 from t3lib.report import tables
 from t3lib.report.look import (
@@ -220,7 +220,7 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
 
 @rc_context(STYLE)
 def ablations(frame: pd.DataFrame) -> Figure:
-    """T3's other choices, one a row: Forget Quality and MU-ROUGE of every seed (small) and their mean (large).
+    """T3's other choices, one a row: Table 1's measures and the audit's `HIDING` of every seed (small), means large.
 
     `frame` holds runs with a `setting` (`results.read_ablations`); the first row is T3 as tuned, dotted through.
     """
@@ -228,8 +228,9 @@ def ablations(frame: pd.DataFrame) -> Figure:
     names = set(varied["setting"])
     settings = [name for name in tables.SETTINGS if name in names]
     splits = splits_of(varied)
-    figure, axes = panels(1, 2, (6.8, 0.8 + 0.2 * max(4, len(settings))), sharey=True)
-    for axis, metric in zip(axes.flat, ("fq", "mu_rouge")):
+    shown = [name for name in (*tables.SUMMARY, *HIDING) if varied[name].notna().any()] or ["fq"]
+    figure, axes = panels(1, len(shown), (1.9 + 1.15 * len(shown), 0.8 + 0.2 * max(4, len(settings))), sharey=True)
+    for axis, metric in zip(axes.flat, shown):
         for split, offset in zip(splits, (0.0,) if len(splits) == 1 else (-0.15, 0.15)):
             look = SPLIT_LOOKS[split] | {"lw": 0}
             for y, setting in enumerate(settings):
@@ -238,7 +239,8 @@ def ablations(frame: pd.DataFrame) -> Figure:
                 axis.scatter([values.mean()], [y + offset], s=26, **look)
                 if setting == "tuned":
                     axis.axvline(values.mean(), color=look["color"], lw=0.8, ls=":")
-        axis.set(xlabel=METRICS[metric].title, xlim=(-0.03, 1.03), ylim=(max(1, len(settings)) - 0.5, -0.5))
+        title = (METRICS | AUDIT)[metric].title.replace(", ", ",\n").replace("Membership ", "Membership\n")
+        axis.set(xlabel=title, xlim=(-0.06, 1.06), xticks=(0, 0.5, 1), ylim=(max(1, len(settings)) - 0.5, -0.5))
         axis.set_yticks(range(len(settings)), [tables.SETTINGS[name] for name in settings])
     entries = [(name, SPLIT_LOOKS[split] | {"ls": ""}) for split, name in splits.items()]
     key(figure, [*entries, ("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})])

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from t3lib import metrics
-from t3lib.metrics import UTILITY
+from t3lib.metrics import HIDING, UTILITY
 from t3lib.names import METHODS, SPLITS, TUNING_SEEDS
 from t3lib.results import paper_table, tidy
 
@@ -42,7 +42,8 @@ CAPTIONS = {
     "temperature": "Table 5. T3 at every temperature.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "dials": "T3's two dials, p^(1/T) f^w: Forget Quality and D, means over the seeds that tune.",
-    "ablations": "T3's other choices, one at a time.",
+    "ablations": "T3's other choices, one at a time. Recognized and AUC as in the audit, whose yardstick are retrained "
+    "models. Heads that learn the paraphrases learn what Forget Quality reads.",
     "audit": "What the models still know of the rows to forget. Means over the seeds named, but Written and Forced "
     "start are of each method's first seed alone (Retrained: of all). Profile tofu-cpu takes Membership from a stage "
     "of its own, which leaves rows unseen. audit.csv adds how many spreads of the retrained models each value is away "
@@ -72,6 +73,10 @@ SETTINGS = {
     "decay=l2,init_b=zero": "decay in the loss, B starts at zero",
     "prior=population": "corrected for class imbalance",
     "epoch=fixed": "the same retain rows in every epoch",
+    "T=2,w=1": "T = 2",
+    "T=2,w=1.5": "T = 2, f^1.5 for f",
+    "paraphrases": "learns the paraphrases too",
+    "paraphrases,T=2,w=1": "learns the paraphrases too, T = 2",
 }
 
 
@@ -125,9 +130,9 @@ def temperature(frame: pd.DataFrame) -> pd.DataFrame:
 def ablations(frame: pd.DataFrame) -> pd.DataFrame:
     """T3 as tuned and each of its variations (the runs that have a setting), means over the seeds of each."""
     varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
-    table = varied.groupby(["split", "setting", "T"], dropna=False)[["fq", "mu_rouge"]].mean().reset_index()
+    table = varied.groupby(["split", "setting", "T"], dropna=False)[[*SUMMARY, *HIDING]].mean().reset_index()
     table = table.assign(varies=table["setting"] != "tuned").sort_values(["split", "varies", "setting", "T"])
-    return _table(table, ["split", "setting", "T", "fq", "mu_rouge"])
+    return _table(table, ["split", "setting", "T", *SUMMARY, *HIDING])
 
 
 def search(runs: Sequence[Mapping[str, Any]], entries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:

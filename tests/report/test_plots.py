@@ -216,5 +216,9 @@ def test_ablations_draw_every_seed_and_the_mean_with_the_tuned_one_first(frame):
     ]
     means = {round(dots.get_offsets()[0][0], 3) for dots in axis.collections if dots.get_sizes()[0] > 20}
     assert means == {0.5, 0.2, 0.1}, "naive is no other choice: its head is the same"
+    assert len(figure.axes) == 3, "runs without the audit's measures: no empty panels"
+    known = plots.ablations(pd.concat(varied).assign(auc=0.25, recognized_verbatim=0.75))
+    assert [axis.get_xlabel() for axis in known.axes[3:]] == ["Recognized,\nas learned", "Membership\nAUC"]
+    assert {dots.get_offsets()[0][0] for dots in known.axes[4].collections} == {0.25}
     assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds" in figure.get_label()
     assert plots.ablations(frame).get_label(), "no ablation ran: an empty figure, no error"

@@ -94,13 +94,15 @@ def test_parameters_and_runtime(frame):
 
 def test_ablations_stay_out_of_the_main_tables(frame):
     varied = [fabricate("T3", "forget10", 2.5, seed) | {"setting": "decay=l2"} for seed in (1, 2)]
+    varied[1]["metrics"] |= {"auc": 0.25}
     varied += [fabricate("T3", "forget10", 2.5, 1) | {"setting": "tuned"}]
     both = results.tidy([*fabricate_all(), *varied])
     pd.testing.assert_frame_equal(tables.tofu(both), tables.tofu(frame))
     table = tables.ablations(both)
-    assert list(table) == ["split", "setting", "T", "fq", "mu_rouge"]
+    assert list(table) == ["split", "setting", "T", "fq", "mu_rouge", "mu", "recognized_verbatim", "auc"]
     assert table["setting"].tolist() == ["tuned", "decay=l2"], "the control comes first"
     assert table["fq"][1] == pytest.approx(np.mean([run["metrics"]["fq"] for run in varied[:2]]))
+    assert table["auc"][1] == 0.25 and np.isnan(table["auc"][0]), "a run without rows that nobody saw has none"
 
 
 def test_forget_quality_shows_its_test_and_why():

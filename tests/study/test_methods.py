@@ -10,13 +10,13 @@ import pytest
 import torch
 from scipy.stats import hmean, ks_2samp
 
-from t3lib import files, results
+from t3lib import files, metrics, results
 from t3lib.errors import UserError
 from t3lib.evaluation import evaluate
 from t3lib.names import METHODS
 from t3lib.report import tables
 from t3lib.settings import settings_of
-from t3lib.study import ablations, methods, study, unlearned
+from t3lib.study import ablations, audit, methods, study, unlearned
 from t3lib.tofu import encode_rows
 from t3lib.world import bases
 
@@ -61,11 +61,13 @@ def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monke
     monkeypatch.setattr(study, "score", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k))
     hyper = FAST | {"rank": 7}  # settings that no other test has left in the cache
     together = ablations.run_ablations(stand, seeds=[1, 2], hyper=hyper)
-    assert passes == [2 * len(ablations.ABLATIONS)]
+    reworded = sum(setting.startswith("paraphrases") for setting in ablations.ABLATIONS)
+    assert passes == [2 * (len(ablations.ABLATIONS) - reworded), 2 * reworded]
     for setting, change in ablations.ABLATIONS.items():
         own = settings_of("T3", hyper | change)
+        taught = ablations.paraphrased(stand) if setting.startswith("paraphrases") else stand
         shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
-        heads = unlearned.fitted(stand, [(own, 1), (own, 2)])
+        heads = unlearned.fitted(taught, [(own, 1), (own, 2)])
         tilts = [(methods.sharpened(head, own["w"]), own["temperature"]) for head in heads]
         alone = evaluate(stand.base, stand.tokenizer, stand.evaluation_rows, tilts=tilts, generate=False)
         np.testing.assert_allclose(shared, [report["truth_ratio"]["forget"] for report in alone], rtol=1e-8)
@@ -154,13 +156,38 @@ def test_a_temperature_may_have_its_own_hyperparameters(stand):
 
 
 def test_every_ablation_differs_from_the_tuned_setting(stand):
-    hyper = {"epochs": 2, "warmup_epochs": 0, "temperature": 2.0, "lr": 0.01}
+    hyper = {"epochs": 2, "warmup_epochs": 0, "temperature": 3.0, "lr": 0.01}
     runs = ablations.run_ablations(stand, seeds=[1], hyper=hyper)
     assert [run["setting"] for run in runs] == list(ablations.ABLATIONS)
     assert set(ablations.ABLATIONS) == set(tables.SETTINGS), "a figure and a table have words for each"
     tuned, *others = runs
     for run in others:
         assert run["truth_ratio"]["forget"] != tuned["truth_ratio"]["forget"], run["setting"]
+    assert len({tuple(run["truth_ratio"]["forget"]) for run in runs}) == len(runs)
+
+
+def test_an_ablation_brings_what_the_audit_says_of_the_same_model(stand):
+    """Recognition and membership, each against the audit of that (T, w) by itself."""
+    hyper = FAST | {"temperature": 3.0, "lr": 0.01}
+    runs = ablations.run_ablations(stand, seeds=[1], hyper=hyper)
+    for setting in ("tuned", "T=2,w=1.5"):
+        [found] = [run for run in runs if run["setting"] == setting]
+        own = hyper | ablations.ABLATIONS[setting]
+        [alone] = audit.audit_method(stand, "T3", seeds=[1], hyper=own, sampling=audit.Sampling(samples=1))
+        for name in metrics.HIDING:
+            assert found["metrics"][name] == pytest.approx(alone["metrics"][name], abs=1e-6), (setting, name)
+    assert len({run["metrics"]["auc"] for run in runs}) > len(runs) // 2
+
+
+def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(stand):
+    reworded = ablations.paraphrased(stand)
+    rows = stand.evaluation_rows["forget"]
+    assert [row["answer"] for row in reworded.forget] == [
+        *(row["answer"] for row in stand.forget),
+        *(row["paraphrased_answer"] for row in rows),
+    ]
+    assert reworded.lesson_key != stand.lesson_key, "its heads are others in the cache"
+    assert reworded.retain == stand.retain and reworded.evaluation_rows is stand.evaluation_rows
 
 
 def test_a_diverging_baseline_is_a_failed_run_with_empty_cells(stand, monkeypatch):
