@@ -59,6 +59,24 @@ def test_what_t3_hides_is_what_the_table_says():
         assert at >= len(number), f"{name} of {method} is {number}"
 
 
+def test_what_t3s_other_choices_hide_is_what_the_table_says():
+    table = pd.read_csv(ROOT / "results/cpu/tables/ablations.csv").query("split == 'forget10'").set_index("setting")
+    said = [("T=2,w=1.5", "recognized_verbatim"), ("T=2,w=1.5", "auc"), ("T=2,w=1.5", "mu_rouge"), ("T=2,w=1.5", "mu")]
+    said += [("tuned", "mu"), ("T=2,w=1.5", "fq"), ("tuned", "fq")]
+    said += [("paraphrases,T=2,w=1", "auc"), ("paraphrases,T=2,w=1", "recognized_verbatim")]
+    text, at = TEXT[TEXT.index("- Sharpening f a little") : TEXT.index("So the paper's reading")], 0
+    for setting, name in said:
+        value = table.loc[setting, name]
+        number = f"{value:.0%}" if name.startswith("recognized") else f"{value:.2f}".removeprefix("0")
+        at = text.find(number, at) + len(number)
+        assert at >= len(number), f"{name} of {setting} is {number}"
+    tuned, both = table.loc["tuned"], table.loc["T=2,w=1.5"]
+    assert tuned["T"] == 3 and f"{tuned['mu_rouge']:.2f}" == f"{both['mu_rouge']:.2f}"
+    assert abs(tuned["recognized_verbatim"] - both["recognized_verbatim"]) < 0.05 and abs(tuned["auc"] - both["auc"]) < 0.1
+    apart = (table["auc"].between(0.4, 0.75)) & (table["recognized_verbatim"] < 0.5)
+    assert not apart.any(), "no choice hides both"
+
+
 def test_what_is_said_of_tofus_text_is_what_the_table_says():
     text = TEXT[TEXT.index("RMU passes T3") : TEXT.index("Every method, seed and spread")]
     folder = ROOT / "results" / "tofu-cpu" / "tables"
