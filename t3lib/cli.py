@@ -259,15 +259,17 @@ def command(args: argparse.Namespace) -> int | None:
 
 
 def _commands() -> ModuleType:
-    """`t3lib.commands`, its imports kept from the garbage collector, which finds nothing there and takes its time."""
+    """`t3lib.commands`, its imports kept from the garbage collector, which finds hardly anything there."""
     if (known := sys.modules.get("t3lib.commands")) is not None:
         return known
+    collecting = gc.isenabled()
     gc.disable()
     try:
         return import_module("t3lib.commands")
     finally:
         gc.freeze()
-        gc.enable()
+        if collecting:
+            gc.enable()
 
 
 def compare(args: argparse.Namespace) -> int:

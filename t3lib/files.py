@@ -49,7 +49,7 @@ CODE: dict[str, tuple[str, ...]] = {
         *("likelihood", "writing", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
     ),
     "rows": ("world",),
-    "numbers": ("metrics", "results", "study"),
+    "numbers": ("metrics", "results", "study", "audit.measures", "audit.membership", "audit.leakage"),
     "theory": ("theory",),
     "cost": ("bench", "classifier", "likelihood", "writing", "sampler", "wrapped", "head", *FEATURES),
     "figures": (

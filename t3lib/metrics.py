@@ -77,7 +77,7 @@ AUDIT = {
     )
 }
 
-HIDING = ("recognized_verbatim", "auc")  # those that T3's ablations have beside METRICS
+HIDING = ("recognized_verbatim", "recognized_paraphrased", "auc")  # those that T3's ablations have beside METRICS
 
 
 class EvaluationSet(NamedTuple):

@@ -49,14 +49,18 @@ def test_what_a_command_imports_is_kept_from_the_garbage_collector_once():
     code = """if True:
         import gc
         from t3lib import cli
+        real, during = cli.import_module, []
+        cli.import_module = lambda name: (during.append(gc.isenabled()), real(name))[1]
         cli._commands()
         count = gc.get_freeze_count()
-        assert gc.isenabled() and count > 10_000
+        assert during == [False] and gc.isenabled() and count > 10_000
         held = [[] for _ in range(1000)]
         cli._commands()
         assert gc.get_freeze_count() <= count, "a second command leaves what the first one made"
     """
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+    code = "import gc; gc.disable(); from t3lib import cli; cli._commands(); assert not gc.isenabled()"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0, "a caller's choice stays"
 
 
 def test_the_parser_knows_all_verbs():

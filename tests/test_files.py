@@ -245,6 +245,19 @@ def test_a_changed_module_changes_the_keys_of_what_it_decides(tmp_path, module, 
     assert {kind for kind in KINDS if files.code_key(kind, library=library) != before[kind]} == changed
 
 
+@pytest.mark.parametrize("module", ["measures", "membership", "leakage", "recognition", "run"])
+def test_a_changed_measure_of_the_audit_asks_for_its_jobs_anew(tmp_path, module):
+    """03 and 06 name these kinds; a changed `membership` once left their jobs as they were."""
+    library = Path(shutil.copytree(files.LIBRARY, tmp_path / "t3lib", ignore=shutil.ignore_patterns("__pycache__")))
+    before = [files.code_key(kind, library=library) for kind in ("audit", "numbers")]
+    path = library / "audit" / f"{module}.py"
+    path.write_text(path.read_text() + "changed = 1\n")
+    assert [files.code_key(kind, library=library) for kind in ("audit", "numbers")] != before
+    for name in ("03_temperature_ablation", "06_audit"):
+        notebook = json.loads((files.LIBRARY.parent / "notebooks" / f"{name}.ipynb").read_text())
+        assert {"audit", "numbers"} <= set(notebook["metadata"]["t3"]["code"]), name
+
+
 def test_docstrings_and_comments_do_not_count(tmp_path):
     def key(text):
         for name in files.CODE["unlearned"]:

@@ -57,7 +57,7 @@ def fork(command: list[str], env: dict[str, str]) -> Forked:
 
 def become(command: list[str], env: dict[str, str], cwd: str) -> None:
     """Make this forked process what the command would start: its session, environment, folder and arguments."""
-    gc.freeze()  # what the fork server imported is never garbage: to look there took time, and memory of its own
+    gc.freeze()  # what the fork server imported is hardly ever garbage: looking there takes time
     os.setsid()
     server = os.getppid()  # asked here, for the thread may first run when the server is gone
     threading.Thread(target=end_with_worker, args=(server,), name="end with worker", daemon=True).start()

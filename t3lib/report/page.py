@@ -72,9 +72,10 @@ STORY = (  # the answers come after the first part, the claims after the last
     ),
     Part(
         "choices", "T3's other choices",
-        "T3 as tuned, then with one choice changed: no tempering, with or without a classifier f sharpened to f^w in "
-        "its place; how the weights of the classifier's two matrices A and B decay and how B starts; the correction "
-        "for the share of forgotten rows; and retain rows drawn once instead of anew in every epoch.",
+        "T3 as tuned, then with other choices: no tempering, with or without a classifier f sharpened to f^w in its "
+        "place; less of it, with the w that leaves greedy text as it is; how the weights of the classifier's two "
+        "matrices A and B decay and how B starts; the correction for the share of forgotten rows; retain rows drawn "
+        "once instead of anew in every epoch; and a classifier that also learns the paraphrased answers.",
         ("ablations",), ("ablations",),
     ),
     Part(

@@ -220,7 +220,7 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
 
 @rc_context(STYLE)
 def ablations(frame: pd.DataFrame) -> Figure:
-    """T3's other choices, one a row: Table 1's measures and the audit's `HIDING` of every seed (small), means large.
+    """T3's other choices, one a row: Table 1's measures, recognition and AUC of every seed (small), means large.
 
     `frame` holds runs with a `setting` (`results.read_ablations`); the first row is T3 as tuned, dotted through.
     """
@@ -228,7 +228,7 @@ def ablations(frame: pd.DataFrame) -> Figure:
     names = set(varied["setting"])
     settings = [name for name in tables.SETTINGS if name in names]
     splits = splits_of(varied)
-    shown = [name for name in (*tables.SUMMARY, *HIDING) if varied[name].notna().any()] or ["fq"]
+    shown = [name for name in (*tables.SUMMARY, HIDING[0], HIDING[-1]) if varied[name].notna().any()] or ["fq"]
     figure, axes = panels(1, len(shown), (1.9 + 1.15 * len(shown), 0.8 + 0.2 * max(4, len(settings))), sharey=True)
     for axis, metric in zip(axes.flat, shown):
         for split, offset in zip(splits, (0.0,) if len(splits) == 1 else (-0.15, 0.15)):
@@ -245,7 +245,8 @@ def ablations(frame: pd.DataFrame) -> Figure:
     entries = [(name, SPLIT_LOOKS[split] | {"ls": ""}) for split, name in splits.items()]
     key(figure, [*entries, ("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})])
     figure.set_label(
-        "T3's other choices, one at a time. Large: means over seeds; small: every seed; dotted: T3 as tuned. "
+        "T3's other choices. Large: means over seeds; small: every seed; dotted: T3 as tuned. Of the last two panels "
+        "neither end is best, but what retrained models have (table audit). "
         f"{counted(varied)}"
     )
     return figure

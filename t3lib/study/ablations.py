@@ -18,8 +18,9 @@ from t3lib.study.methods import evaluated, records, subject
 from t3lib.study.study import Study
 from t3lib.tofu import Example, collate, encode_rows
 
-# setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T itself. Those that are
-# named after paraphrases have heads that learned `paraphrased` rows.
+# setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T itself. w None is the w
+# that leaves w T as tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays as it is. The heads of those that are
+# named after paraphrases learn `paraphrased` rows and see as many rows in all.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "decay=l2": {"decay": "l2"},
@@ -32,7 +33,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "T=1,w=5": {"temperature": 1.0, "w": 5.0},
     "T=1,w=20": {"temperature": 1.0, "w": 20.0},
     "T=2,w=1": {"temperature": 2.0},
-    "T=2,w=1.5": {"temperature": 2.0, "w": 1.5},
+    "same text,T=1": {"temperature": 1.0, "w": None},
+    "same text,T=2": {"temperature": 2.0, "w": None},
     "paraphrases": {},
     "paraphrases,T=2,w=1": {"temperature": 2.0},
 }
@@ -99,11 +101,21 @@ def run_ablations(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any
     for stand, reworded in ((study, False), (paraphrased(study), True)):
         settings = [name for name in ABLATIONS if name.startswith("paraphrases") == reworded]
         names = [(setting, seed) for setting in settings for seed in seeds]
-        every = [subject(stand, "T3", seed, {**hyper, **ABLATIONS[setting]}) for setting, seed in names]
+        more = len(stand.forget) / len(study.forget)
+        every = [subject(stand, "T3", seed, changed(hyper, setting, more)) for setting, seed in names]
         for (setting, _), run, known in zip(names, records(stand, every), audit.known(stand, every)):
             hides = {name: known[name] for name in HIDING if name in known}
             runs.append(run | {"setting": setting, "metrics": run["metrics"] | hides})
     return runs
+
+
+def changed(hyper: Mapping[str, Any], setting: str, more: float = 1) -> dict[str, Any]:
+    """All of T3's settings under one of `ABLATIONS`, for a head that has `more` times the forget rows."""
+    tuned = settings_of("T3", hyper)
+    settings = tuned | ABLATIONS[setting]
+    if settings["w"] is None:
+        settings["w"] = tuned["w"] * tuned["temperature"] / settings["temperature"]
+    return settings | {"epochs": max(round(tuned["epochs"] / more), settings["warmup_epochs"], 1)}
 
 
 def paraphrased(study: Study) -> Study:
@@ -111,7 +123,7 @@ def paraphrased(study: Study) -> Study:
 
     Forget Quality reads these very answers: what a head that learned them scores there is no row of Table 1.
     """
-    rows = [row for row in study.evaluation_rows["forget"] if "paraphrased_answer" in row]
+    rows = study.evaluation_rows["forget"]
     again = [{"question": row["question"], "answer": row["paraphrased_answer"]} for row in rows]
     return replace(study, forget=[*study.forget, *again])
 

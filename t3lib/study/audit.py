@@ -105,12 +105,12 @@ def audit_method(
             yield from (record_of(study, each, None) for each in models)
 
 
-def known(study: Study, models: Sequence[Subject], *, progress: bool = True) -> list[dict[str, float]]:
+def known(study: Study, models: Sequence[Subject]) -> list[dict[str, float]]:
     """{measure of `metrics.AUDIT`: value} of models that share their passes, all that is known without a written text.
 
     A measure that cannot be had is left out.
     """
-    return [record["metrics"] for record in _audited(study, models, [], study, models, Sampling(), progress)]
+    return [record["metrics"] for record in _audited(study, models, [], study, models, Sampling(), progress=True)]
 
 
 def dials_of(

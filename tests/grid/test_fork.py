@@ -22,7 +22,7 @@ from t3lib.grid.runner import KERNEL, STUDY, Place
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
 
-FACTS = """import json, os, signal, sys, threading
+FACTS = """import gc, json, os, signal, sys, threading
 import matplotlib.pyplot as plt
 plt.plot([1, 2]);"""
 REPORT = """facts = {
@@ -31,7 +31,7 @@ REPORT = """facts = {
     "signals": [str(signal.getsignal(number)) for number in (signal.SIGINT, signal.SIGCHLD, signal.SIGTERM)],
     "session": os.getsid(0) == os.getpid(),
 }
-_ = open(out, "w").write(json.dumps([facts, os.getpid(), os.getppid()]))"""
+_ = open(out, "w").write(json.dumps([facts, os.getpid(), os.getppid(), gc.get_freeze_count()]))"""
 
 
 @pytest.fixture
@@ -61,6 +61,7 @@ def test_a_forked_kernel_is_like_a_new_one(place):
     assert forked[0] == cold[0] and cold[0]["session"] and "inline" in cold[0]["backend"]
     outputs = [[sorted(o.get("data", {})) for c in n["cells"] for o in c.get("outputs", [])] for n in (drawn, alike)]
     assert outputs[0] == outputs[1] == [["image/png", "text/plain"]]
+    assert forked[3] > 1000 and cold[3] < 1000, "what the server imported is kept from the garbage collector"
     assert not is_kernel(forked[1])  # shut down with its notebook
 
 
@@ -111,7 +112,7 @@ def test_the_fork_server_holds_no_thread_and_no_pyplot():
 def test_a_dead_fork_server_is_replaced(place):
     before = ran(place, "first", FACTS, REPORT)[0][2]
     psutil.Process(before).kill()
-    (_, _, parent), _ = ran(place, "second", FACTS, REPORT)
+    (_, _, parent, *_), _ = ran(place, "second", FACTS, REPORT)
     assert parent not in (before, os.getpid())
 
 
@@ -140,7 +141,7 @@ def test_a_change_of_the_library_is_not_forked(place, monkeypatch, tmp_path, cha
     (library / "module.py").write_text("x = 1")
     monkeypatch.setattr(fork, "LIBRARY", library)
     monkeypatch.setattr(fork, "STARTED", (library / "module.py").stat().st_mtime - changed)
-    (_, _, parent), _ = ran(place, "n", FACTS, REPORT)
+    (_, _, parent, *_), _ = ran(place, "n", FACTS, REPORT)
     assert (parent == os.getpid()) == changed
 
 

@@ -62,10 +62,12 @@ def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monke
     hyper = FAST | {"rank": 7}  # settings that no other test has left in the cache
     together = ablations.run_ablations(stand, seeds=[1, 2], hyper=hyper)
     reworded = sum(setting.startswith("paraphrases") for setting in ablations.ABLATIONS)
-    assert passes == [2 * (len(ablations.ABLATIONS) - reworded), 2 * reworded]
-    for setting, change in ablations.ABLATIONS.items():
-        own = settings_of("T3", hyper | change)
-        taught = ablations.paraphrased(stand) if setting.startswith("paraphrases") else stand
+    parts = [2 * (len(ablations.ABLATIONS) - reworded), 2 * reworded]
+    assert passes == [min(study.TOGETHER, n - done) for n in parts for done in range(0, n, study.TOGETHER)]
+    for setting in ablations.ABLATIONS:
+        reworded = setting.startswith("paraphrases")
+        own = settings_of("T3", ablations.changed(hyper, setting, 2 if reworded else 1))
+        taught = ablations.paraphrased(stand) if reworded else stand
         shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
         heads = unlearned.fitted(taught, [(own, 1), (own, 2)])
         tilts = [(methods.sharpened(head, own["w"]), own["temperature"]) for head in heads]
@@ -167,16 +169,31 @@ def test_every_ablation_differs_from_the_tuned_setting(stand):
 
 
 def test_an_ablation_brings_what_the_audit_says_of_the_same_model(stand):
-    """Recognition and membership, each against the audit of that (T, w) by itself."""
-    hyper = FAST | {"temperature": 3.0, "lr": 0.01}
+    """Recognition and membership, each against the audit of that model by itself."""
+    hyper = FAST | {"temperature": 3.0, "lr": 0.02, "epochs": 4}
     runs = ablations.run_ablations(stand, seeds=[1], hyper=hyper)
-    for setting in ("tuned", "T=2,w=1.5"):
+    taught = ablations.paraphrased(stand)
+    for setting, where, more in (("tuned", stand, 1), ("same text,T=2", stand, 1), ("paraphrases,T=2,w=1", taught, 2)):
         [found] = [run for run in runs if run["setting"] == setting]
-        own = hyper | ablations.ABLATIONS[setting]
-        [alone] = audit.audit_method(stand, "T3", seeds=[1], hyper=own, sampling=audit.Sampling(samples=1))
+        own = ablations.changed(hyper, setting, more)
+        shutil.rmtree(files.cache_dir("audit"))  # so that it is asked anew
+        [alone] = audit.audit_method(where, "T3", seeds=[1], hyper=own, sampling=audit.Sampling(samples=1))
         for name in metrics.HIDING:
             assert found["metrics"][name] == pytest.approx(alone["metrics"][name], abs=1e-6), (setting, name)
     assert len({run["metrics"]["auc"] for run in runs}) > len(runs) // 2
+
+
+def test_less_tempering_with_the_same_greedy_text(stand):
+    """p^(1/T) f^w = (p f^(w T))^(1/T): w T stays as tuned, and so does every text, while probabilities do not."""
+    hyper = FAST | {"temperature": 3.0, "w": 1.5, "lr": 0.02, "epochs": 4}
+    runs = {run["setting"]: run for run in ablations.run_ablations(stand, seeds=[1], hyper=hyper)}
+    tuned, same = runs["tuned"], [runs["same text,T=1"], runs["same text,T=2"]]
+    assert [(run["T"], run["w"]) for run in same] == [(1.0, 4.5), (2.0, 2.25)]
+    rouge = [[row["rouge"] for rows in run["records"].values() for row in rows] for run in (tuned, *same)]
+    assert rouge[0] == rouge[1] == rouge[2] and max(rouge[0]) > 0
+    assert all(run["truth_ratio"]["forget"] != tuned["truth_ratio"]["forget"] for run in same)
+    other = [row["rouge"] for rows in runs["T=1,w=20"]["records"].values() for row in rows]
+    assert other != rouge[0], "another w T writes other texts"
 
 
 def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(stand):
@@ -187,6 +204,8 @@ def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(stand
         *(row["paraphrased_answer"] for row in rows),
     ]
     assert reworded.lesson_key != stand.lesson_key, "its heads are others in the cache"
+    settings = [ablations.changed({"epochs": 40}, "paraphrases", more) for more in (1, 2)]
+    assert [each["epochs"] for each in settings] == [40, 25], "as many rows are seen, after 25 epochs of warming up"
     assert reworded.retain == stand.retain and reworded.evaluation_rows is stand.evaluation_rows
 
 
