@@ -219,10 +219,11 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
 
 
 @rc_context(STYLE)
-def ablations(frame: pd.DataFrame) -> Figure:
+def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figure:
     """T3's other choices, one a row: Table 1's measures, recognition and AUC of every seed (small), means large.
 
     `frame` holds runs with a `setting` (`results.read_ablations`); the first row is T3 as tuned, dotted through.
+    audited: `audit.models`, whose retrained models are the yardstick of recognition and AUC.
     """
     varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
     names = set(varied["setting"])
@@ -239,14 +240,18 @@ def ablations(frame: pd.DataFrame) -> Figure:
                 axis.scatter([values.mean()], [y + offset], s=26, **look)
                 if setting == "tuned":
                     axis.axvline(values.mean(), color=look["color"], lw=0.8, ls=":")
+            if audited is not None and metric in HIDING:
+                axis.axvline(_of(audited, split, "Retrained")[metric].mean(), color=look["color"], lw=0.8, ls="--")
         title = (METRICS | AUDIT)[metric].title.replace(", ", ",\n").replace("Membership ", "Membership\n")
         axis.set(xlabel=title, xlim=(-0.06, 1.06), xticks=(0, 0.5, 1), ylim=(max(1, len(settings)) - 0.5, -0.5))
         axis.set_yticks(range(len(settings)), [tables.SETTINGS[name] for name in settings])
     entries = [(name, SPLIT_LOOKS[split] | {"ls": ""}) for split, name in splits.items()]
-    key(figure, [*entries, ("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})])
+    entries += [("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})]
+    entries += [] if audited is None else [("retrained models", {"color": GREY, "ls": "--", "lw": 0.8})]
+    key(figure, entries)
     figure.set_label(
-        "T3's other choices. Large: means over seeds; small: every seed; dotted: T3 as tuned. Of the last two panels "
-        "neither end is best, but what retrained models have (table audit). "
+        "T3's other choices. Large: means over seeds; small: every seed; dotted: T3 as tuned. In the last two panels "
+        "neither end is best, but what retrained models have. "
         f"{counted(varied)}"
     )
     return figure

@@ -42,9 +42,9 @@ CAPTIONS = {
     "temperature": "Table 5. T3 at every temperature.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "dials": "T3's two dials, p^(1/T) f^w: Forget Quality and D, means over the seeds that tune.",
-    "ablations": "T3's other choices. Recognized: share of forgotten rows whose true answer is likelier than five wrong "
-    "ones. AUC: .5 where forgotten rows look like rows nobody saw. What retrained models have is in the table audit. Heads "
-    "that learn the paraphrases learn what Forget Quality reads.",
+    "ablations": "T3's other choices. Recognized: share of forgotten rows whose true answer is likelier than five "
+    "wrong ones. AUC: .5 where forgotten rows look like rows nobody saw. What retrained models have is in the table "
+    "audit. Heads that learn the paraphrases learn what Forget Quality reads.",
     "audit": "What the models still know of the rows to forget. Means over the seeds named, but Written and Forced "
     "start are of each method's first seed alone (Retrained: of all). Profile tofu-cpu takes Membership from a stage "
     "of its own, which leaves rows unseen. audit.csv adds how many spreads of the retrained models each value is away "

@@ -220,5 +220,11 @@ def test_ablations_draw_every_seed_and_the_mean_with_the_tuned_one_first(frame):
     known = plots.ablations(pd.concat(varied).assign(auc=0.25, recognized_verbatim=0.75))
     assert [axis.get_xlabel() for axis in known.axes[3:]] == ["Recognized,\nas learned", "Membership\nAUC"]
     assert {dots.get_offsets()[0][0] for dots in known.axes[4].collections} == {0.25}
+    retrained = pd.DataFrame(
+        {"split": ["forget10"] * 3, "method": ["Retrained", "Retrained", "NPO"], "auc": [0.5, 0.7, 0]}
+    )
+    beside = plots.ablations(pd.concat(varied).assign(auc=0.25), retrained)
+    dashed = [line.get_xdata()[0] for line in beside.axes[-1].lines if line.get_linestyle() == "--"]
+    assert pytest.approx(0.6) in dashed and "retrained models" in {text.get_text() for text in beside.legends[0].texts}
     assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds" in figure.get_label()
     assert plots.ablations(frame).get_label(), "no ablation ran: an empty figure, no error"

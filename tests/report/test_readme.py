@@ -72,7 +72,9 @@ def test_what_t3s_other_choices_hide_is_what_the_table_says():
         assert at >= len(number), f"{name} of {setting} is {number}"
     tuned, both = table.loc["tuned"], table.loc["T=2,w=1.5"]
     assert tuned["T"] == 3 and f"{tuned['mu_rouge']:.2f}" == f"{both['mu_rouge']:.2f}"
-    assert abs(tuned["recognized_verbatim"] - both["recognized_verbatim"]) < 0.05 and abs(tuned["auc"] - both["auc"]) < 0.1
+    assert (
+        abs(tuned["recognized_verbatim"] - both["recognized_verbatim"]) < 0.05 and abs(tuned["auc"] - both["auc"]) < 0.1
+    )
     apart = (table["auc"].between(0.4, 0.75)) & (table["recognized_verbatim"] < 0.5)
     assert not apart.any(), "no choice hides both"
 
