@@ -60,23 +60,32 @@ def test_what_t3_hides_is_what_the_table_says():
 
 
 def test_what_t3s_other_choices_hide_is_what_the_table_says():
-    table = pd.read_csv(ROOT / "results/cpu/tables/ablations.csv").query("split == 'forget10'").set_index("setting")
-    said = [("T=2,w=1.5", "recognized_verbatim"), ("T=2,w=1.5", "auc"), ("T=2,w=1.5", "mu_rouge"), ("T=2,w=1.5", "mu")]
-    said += [("tuned", "mu"), ("T=2,w=1.5", "fq"), ("tuned", "fq")]
-    said += [("paraphrases,T=2,w=1", "auc"), ("paraphrases,T=2,w=1", "recognized_verbatim")]
-    text, at = TEXT[TEXT.index("- Sharpening f a little") : TEXT.index("So the paper's reading")], 0
-    for setting, name in said:
-        value = table.loc[setting, name]
-        number = f"{value:.0%}" if name.startswith("recognized") else f"{value:.2f}".removeprefix("0")
+    table = pd.read_csv(ROOT / "results/cpu/tables/ablations.csv").set_index(["split", "setting"])
+    less, none = "same text,T=2", "same text,T=1"
+    said = [("forget10", *pair) for pair in (
+        ("tuned", "mu"), (less, "mu"), (less, "recognized_verbatim"), ("tuned", "recognized_verbatim"), (less, "auc"),
+        ("tuned", "auc"), ("tuned", "fq"), (less, "fq"), (none, "fq"),
+    )]  # fmt: skip
+    said += [("forget05", setting, "fq") for setting in ("tuned", less, none)]
+    said += [("forget10", "paraphrases", "recognized_verbatim")]
+    text, at = TEXT[TEXT.index("- Less tempering with a sharper f") : TEXT.index("So the paper's reading")], 0
+    for split, setting, name in said:
+        value = table.loc[(split, setting), name]
+        digits = f"{value:.1g}" if value < 0.01 else f"{value:.2f}"
+        number = f"{value:.0%}" if name.startswith("recognized") else digits.removeprefix("0")
         at = text.find(number, at) + len(number)
-        assert at >= len(number), f"{name} of {setting} is {number}"
-    tuned, both = table.loc["tuned"], table.loc["T=2,w=1.5"]
-    assert tuned["T"] == 3 and f"{tuned['mu_rouge']:.2f}" == f"{both['mu_rouge']:.2f}"
-    assert (
-        abs(tuned["recognized_verbatim"] - both["recognized_verbatim"]) < 0.05 and abs(tuned["auc"] - both["auc"]) < 0.1
-    )
-    apart = (table["auc"].between(0.4, 0.75)) & (table["recognized_verbatim"] < 0.5)
-    assert not apart.any(), "no choice hides both"
+        assert at >= len(number), f"{name} of {setting} on {split} is {number}"
+    for split, T in (("forget05", 2.5), ("forget10", 3)):
+        tuned = table.loc[(split, "tuned")]
+        assert tuned["T"] == T
+        for setting in (less, none):
+            assert table.loc[(split, setting), "mu_rouge"] == tuned["mu_rouge"], "the same greedy text"
+        hides = table.loc[split][["recognized_verbatim", "auc"]]
+        assert (hides.loc["paraphrases"] > hides.loc["tuned"]).all(), "hides less"
+    audit = pd.read_csv(ROOT / "results/cpu/tables/audit.csv").query("method == 'Retrained'").set_index("split")
+    for split, retrained in audit[["recognized_verbatim", "auc"]].iterrows():
+        apart = (table.loc[split][["recognized_verbatim", "auc"]] - retrained).abs()
+        assert (apart.max(axis=1) > 0.2).all(), "no choice comes near in both"
 
 
 def test_what_is_said_of_tofus_text_is_what_the_table_says():
