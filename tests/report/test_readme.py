@@ -37,7 +37,9 @@ def test_what_t3_hides_is_what_the_table_says():
         *(("T3", 2, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
         *(("T3", 2, "auc"), ("Retrained", None, "auc")),
         *(("T3", 2, "leak"), ("Retrained", None, "leak")),
-        *(("T3", (1.5, 1.5), "recognized_verbatim"), ("T3", (1.5, 1.5), "leak")),
+        *(("T3", (1.5, 1.5), name) for name in ("recognized_verbatim", "auc", "leak")),
+        "tofu-cpu, on",
+        *(("T3", (1.5, 1.5), name) for name in ("recognized_verbatim", "auc", "leak")),
     )
     tables = {name: pd.read_csv(ROOT / "results" / name / "tables" / "audit.csv") for name in ("cpu", "tofu-cpu")}
     assert tables["tofu-cpu"].query("split == 'forget10' and method == 'T3'").set_index("T")["auc"].idxmin() == 6
@@ -46,6 +48,9 @@ def test_what_t3_hides_is_what_the_table_says():
     for one in said:
         if one == "tofu-cpu":
             table, at = tables[one].query("split == 'forget10'"), text.index("TOFU's own text")
+            continue
+        if one == "tofu-cpu, on":
+            table = tables["tofu-cpu"].query("split == 'forget10'")
             continue
         if isinstance(one, str):
             table, at = tables["tofu-cpu"].query("split == 'forget05'"), text.index(one) + len(one)
@@ -108,6 +113,13 @@ def test_what_is_said_of_tofus_text_is_what_the_table_says():
         number = f"{value:.2f}".removeprefix("0")
         at = text.find(number, at) + len(number)
         assert at >= len(number), number
+    pairs = pd.read_csv(folder / "tofu_per_seed.csv").query("method == 'Retrained'").groupby("split")["fq"]
+    assert list(pairs.size()) == [3, 3] and "mean of three pairs" in text
+    for split in ("forget05", "forget10"):
+        for value in (pairs.min()[split], pairs.max()[split]):
+            number = f"{value:.2f}".removeprefix("0")
+            at = text.find(number, at) + len(number)
+            assert at >= len(number), number
     assert (table.loc["RMU", "fq"] > table.loc["T3", "fq"]).all()
     baselines = table["fq"].drop(["Original", "Retrained", "T3"], level="method")
     assert [mean >= baselines.xs(split, level="split").max() for mean, split in zip(both, splits)] == [True, True]
