@@ -254,7 +254,7 @@ def smoke_jobs(tmp_path_factory):
     [
         ("cli", False, set()),
         ("metrics", False, {UNLEARN, ABLATION, AUDIT, TABLES}),
-        ("audit/run", False, {AUDIT}),
+        ("audit/run", False, {ABLATION, AUDIT}),
         ("baselines/losses", True, {UNLEARN, ABLATION, AUDIT}),
         ("world/bases", True, {UNLEARN, ABLATION, AUDIT}),
         ("world/facts", True, {UNLEARN, ABLATION, AUDIT}),
