@@ -229,6 +229,7 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
     names = set(varied["setting"])
     settings = [name for name in tables.SETTINGS if name in names]
     splits = splits_of(varied)
+    beside = audited is not None and len(audited) > 0
     shown = [name for name in (*tables.SUMMARY, HIDING[0], HIDING[-1]) if varied[name].notna().any()] or ["fq"]
     figure, axes = panels(1, len(shown), (1.9 + 1.15 * len(shown), 0.8 + 0.2 * max(4, len(settings))), sharey=True)
     for axis, metric in zip(axes.flat, shown):
@@ -240,19 +241,20 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
                 axis.scatter([values.mean()], [y + offset], s=26, **look)
                 if setting == "tuned":
                     axis.axvline(values.mean(), color=look["color"], lw=0.8, ls=":")
-            if audited is not None and metric in HIDING:
+            if metric in HIDING and beside:
                 axis.axvline(_of(audited, split, "Retrained")[metric].mean(), color=look["color"], lw=0.8, ls="--")
         title = (METRICS | AUDIT)[metric].title.replace(", ", ",\n").replace("Membership ", "Membership\n")
         axis.set(xlabel=title, xlim=(-0.06, 1.06), xticks=(0, 0.5, 1), ylim=(max(1, len(settings)) - 0.5, -0.5))
         axis.set_yticks(range(len(settings)), [tables.SETTINGS[name] for name in settings])
     entries = [(name, SPLIT_LOOKS[split] | {"ls": ""}) for split, name in splits.items()]
     entries += [("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})]
-    entries += [] if audited is None else [("retrained models", {"color": GREY, "ls": "--", "lw": 0.8})]
+    entries += [("retrained models", {"color": GREY, "ls": "--", "lw": 0.8})] if beside else []
     key(figure, entries)
+    goal = (
+        "In the last two panels neither end is best, but what retrained models have. " if {*HIDING} & {*shown} else ""
+    )
     figure.set_label(
-        "T3's other choices. Large: means over seeds; small: every seed; dotted: T3 as tuned. In the last two panels "
-        "neither end is best, but what retrained models have. "
-        f"{counted(varied)}"
+        f"T3's other choices. Large: means over seeds; small: every seed; dotted: T3 as tuned. {goal}{counted(varied)}"
     )
     return figure
 

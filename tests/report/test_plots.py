@@ -220,6 +220,9 @@ def test_ablations_draw_every_seed_and_the_mean_with_the_tuned_one_first(frame):
     known = plots.ablations(pd.concat(varied).assign(auc=0.25, recognized_verbatim=0.75))
     assert [axis.get_xlabel() for axis in known.axes[3:]] == ["Recognized,\nas learned", "Membership\nAUC"]
     assert {dots.get_offsets()[0][0] for dots in known.axes[4].collections} == {0.25}
+    assert "neither end is best" in known.get_label() and "neither end" not in figure.get_label()
+    alone = plots.ablations(pd.concat(varied).assign(auc=0.25), pd.DataFrame())
+    assert "retrained models" not in {text.get_text() for text in alone.legends[0].texts}, "03 and 05 without 06"
     retrained = pd.DataFrame(
         {"split": ["forget10"] * 3, "method": ["Retrained", "Retrained", "NPO"], "auc": [0.5, 0.7, 0]}
     )
