@@ -21,6 +21,9 @@ from t3lib.names import SPLITS, VERDICTS
 from t3lib.report import render, tables
 
 SMALL = 350  # points: a figure below stands beside another, for across the whole page its letters would be huge
+COPIES = (".ipynb", ".html")  # suffixes of executed notebooks
+# The notebook that writes the page is among them under the name of a copy that is not whole yet: as it will be called.
+RUNNING = {"05_paper_tables.partial.ipynb": "05_paper_tables.ipynb"}
 SETS = {"forget": "rows to forget", "retain": "rows to keep", "ra": "real authors", "wf": "world facts"}
 
 
@@ -117,7 +120,9 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
         provenance=_provenance(runs),
         failed=[f"{results.name_of(run)}: {run['error']}" for run in runs if run["status"] == "failed"],
         corrupt=[Path(line.partition(": ")[0]).name for line in corrupt],
-        notebooks=sorted(path.name for path in (to / "notebooks").glob("*.*") if path.suffix in (".ipynb", ".html")),
+        notebooks=sorted(
+            {RUNNING.get(path.name, path.name) for path in (to / "notebooks").glob("*.*") if path.suffix in COPIES}
+        ),
         linked=[
             place for place in ("tables", "runs", "figures", "notebooks") if to == folder and (to / place).is_dir()
         ],

@@ -145,6 +145,16 @@ def test_links_lead_to_files_that_exist(html, folder):
     assert [link for link in files if not (folder / link).exists()] == []
 
 
+def test_the_notebook_that_writes_the_page_is_linked_as_it_will_be_called(tmp_path):
+    """Every page of `make` once led to 05_paper_tables.partial.ipynb, which is renamed when its last cell has run."""
+    (tmp_path / "notebooks").mkdir()
+    for name in ("05_paper_tables.partial.ipynb", "05_paper_tables.ipynb", "02_killed.partial.ipynb"):
+        (tmp_path / "notebooks" / name).write_text("{}")
+    text = page.write(tmp_path).read_text(encoding="utf-8")
+    assert text.count('href="notebooks/05_paper_tables.ipynb"') == 1 and "05_paper_tables.partial" not in text
+    assert 'href="notebooks/02_killed.partial.ipynb"' in text, "as far as it came"
+
+
 def test_the_caption_of_a_figure_is_the_one_in_its_file(html):
     caption = architecture().get_label()
     assert f"<figcaption>{caption}</figcaption>" in html and f'alt="{caption}"' in html
