@@ -26,15 +26,12 @@ from t3lib.wrapped import WrappedCausalLM, last_tokens, plain_base, visible_toke
 
 
 def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Tensor:
-    """log p(y | x) / T + log f(x, y), not normalised (Eq. 5 in logs).
+    """log p(y | x) / T + log f(x, y), up to a constant of each position (Eq. 5 in logs, not normalised).
 
     logits (..., V) of the base in any float dtype, logf (..., V) of the head, T a number or (..., 1) -> (..., V)
-    float32.
+    float32. p itself is not normalised either: while decoding, passes over |V| are most of what T3 costs.
     """
-    logp, logf = logits.float().log_softmax(-1), logf.to(logits.device)
-    if torch.is_grad_enabled():
-        return logp / temperature + logf
-    return logp.div_(temperature).add_(logf)  # while decoding, memory traffic over |V| is most of what T3 costs
+    return logits.float() / temperature + logf.to(logits.device)
 
 
 class T3ForCausalLM(WrappedCausalLM):

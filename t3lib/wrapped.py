@@ -8,6 +8,7 @@ inherited from the base's generation settings.
 import copy
 import functools
 import inspect
+import math
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -308,7 +309,7 @@ def plain_base(base: Any) -> PreTrainedModel:
 def check_finite(model: nn.Module, logits: Tensor) -> None:
     """UserError when logits (of the last position: that is enough, and cheap) hold NaN or infinity, and why."""
     low, high = logits.detach().aminmax()  # both are NaN where one entry is
-    if torch.isfinite(high - low):
+    if math.isfinite(high - low):
         return
     loaded = ((name, weight) for name, weight in model.named_parameters() if weight.device.type != "meta")
     damaged = next((name for name, weight in loaded if not torch.isfinite(weight).all()), None)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from t3lib.likelihood import CHUNK, UNTILTED, Reader, Tilt, heads_of
 from t3lib.pooling import mean_of, prefix_sums
 from t3lib.progress import progress_bar
+from t3lib.sampler import tilt_logits
 from t3lib.settings import check_temperature
 from t3lib.tofu import Example, collate, length_sorted
 from t3lib.wrapped import check_finite
@@ -130,12 +131,12 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
         if z is not None:
             # Few rows at once stay in a processor's cache; a GPU wants many.
             rows = 512 if logits.is_cuda else max(16, CHUNK // logits.shape[-1])
-            logp, T = logits.float().log_softmax(-1), temperature[writer, None]
+            T = temperature[writer, None]
             order = state.argsort()  # so that a head's temperatures at one state are in one turn
             for number, (head, pooled) in enumerate(zip(heads, z.split([head.rank for head in heads], -1))):
                 for part in order[whose[writer[order]] == number].split(rows):
                     at, of = state[part].unique(return_inverse=True)
-                    scores = logp[state[part]].div_(T[part]).add_(head.logf(pooled[at])[of])  # Eq. 5 in logs
+                    scores = tilt_logits(logits[state[part]], head.logf(pooled[at])[of], T[part])
                     score[part], token[part] = scores.max(-1)
         check_finite(whole, score)
         return token

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, CompileConfig, LlamaConfig, PreTrainedModel
 
 from t3lib.baselines.losses import LOSSES
 from t3lib.baselines.unlearn import unlearn_baseline
@@ -172,39 +172,52 @@ def evaluation_rows(
 
 
 def decode_rows(
-    base: PreTrainedModel, shape: str, repeats: int, *, batch_sizes: Sequence[int] = (1, 8), new_tokens: int = 32
-) -> Rows:
+    base: PreTrainedModel, shape: str, repeats: int, *, batch_sizes: Sequence[int] = (1, 8), new_tokens: int = 32,
+    compiled: bool = False,
+) -> Rows:  # fmt: skip
     """Milliseconds a step of greedy decoding, where each row of a batch gets one token: of the base, and under T3."""
     rows: Rows = []
+    how = "compiled decoding" if compiled else "decoding"
     for batch_size in batch_sizes:
-        timings = decode_timings(base, batch_size=batch_size, new_tokens=new_tokens, repeats=repeats)
+        settings: dict[str, Any] = {"new_tokens": new_tokens, "repeats": repeats, "compiled": compiled}
+        timings = decode_timings(base, batch_size=batch_size, **settings)
         for name, timing in (("base", timings[0]), ("T3", timings[1])):
             step = 1000 * statistics.median(timing.busy) / new_tokens
             note = f"{clock()} clock"
-            rows.append(row(f"decoding, batch of {batch_size}: {name}", shape, step, "ms/token", note))
+            rows.append(row(f"{how}, batch of {batch_size}: {name}", shape, step, "ms/token", note))
         low, middle, high = (100 * (ratio - 1) for ratio in timings[1].over(timings[0]))
         rows.append(row("  overhead", shape, middle, "%", f"quartiles {low:+.1f} to {high:+.1f}%"))
     return rows
 
 
 def decode_timings(
-    base: PreTrainedModel, *, heads: Sequence[int] = (1,), batch_size: int = 1, new_tokens: int = 32, repeats: int = 9
-) -> dict[int, Timing]:
+    base: PreTrainedModel, *, heads: Sequence[int] = (1,), batch_size: int = 1, new_tokens: int = 32, repeats: int = 9,
+    compiled: bool = False,
+) -> dict[int, Timing]:  # fmt: skip
     """Greedy decoding of `new_tokens` tokens under so many heads, in turns with the base alone, which is number 0.
 
-    UserError for a number below 1.
+    UserError for a number below 1. compiled: as in `decoding`.
     """
     if min(repeats, new_tokens, batch_size, *heads) < 1:
         raise UserError("repeats, heads, batch size and new tokens must be at least 1")
     added = [random_head(base, seed) for seed in range(max(heads))]
     models: dict[int, Any] = {0: base} | {n: T3ForCausalLM(base, added[:n], TEMPERATURE) for n in heads}
     ids = (torch.arange(batch_size * PROMPT) % 256).view(batch_size, PROMPT).to(base.device)
-    return interleaved({n: decoding(model, ids, new_tokens) for n, model in models.items()}, repeats=repeats)
+    works = {n: decoding(model, ids, new_tokens, compiled=compiled) for n, model in models.items()}
+    return interleaved(works, repeats=repeats, warmup=2 if compiled else 1)
 
 
-def decoding(model: Any, ids: torch.Tensor, new_tokens: int) -> Callable[[], None]:
-    """A greedy `generate` of exactly `new_tokens` tokens after ids (B, L), to be timed."""
-    options = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0, "max_new_tokens": new_tokens}
+def decoding(model: Any, ids: torch.Tensor, new_tokens: int, *, compiled: bool = False) -> Callable[[], None]:
+    """A greedy `generate` of exactly `new_tokens` tokens after ids (B, L), to be timed.
+
+    compiled: every step but the prompt's by torch.compile over a static cache, for which a CPU needs a C++ compiler.
+    The first call compiles.
+    """
+    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    options |= {"max_new_tokens": new_tokens}
+    if compiled:
+        options |= {"cache_implementation": "static", "compile_config": CompileConfig(fullgraph=True)}
+        options["compile_config"]._compile_all_devices = True  # else generate compiles on a GPU alone
 
     def work() -> None:
         written = model.generate(ids, attention_mask=torch.ones_like(ids), **options).shape[1] - ids.shape[1]

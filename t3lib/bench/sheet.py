@@ -69,6 +69,11 @@ class Sheet:
         return self.device != "cpu"
 
     @property
+    def turns(self) -> int:
+        """How often decoding is timed: a few per cent are to be told from noise, of which a CPU has more."""
+        return (3 if self.on_gpu else 10) * self.repeats
+
+    @property
     def dtype(self) -> torch.dtype:
         """Of the base."""
         return torch.bfloat16 if self.on_gpu else torch.float32
@@ -125,10 +130,16 @@ def decoding(sheet: Sheet) -> Iterator[Rows]:
     """What the tilt adds to a decoding step, for one row and for many; then the same on an NF4 base."""
     model = sheet.model(sheet.base)
     settings: dict[str, Any] = {"batch_sizes": sheet.batches, "new_tokens": sheet.new_tokens}
-    yield bench_model.decode_rows(model, sheet.base, 3 * sheet.repeats, **settings)
+    yield bench_model.decode_rows(model, sheet.base, sheet.turns, **settings)
     if sheet.nf4:
         bench_model.quantise(model)
-        yield bench_model.decode_rows(model, f"{sheet.base}, NF4", 3 * sheet.repeats, **settings)
+        yield bench_model.decode_rows(model, f"{sheet.base}, NF4", sheet.turns, **settings)
+
+
+def compiled(sheet: Sheet) -> Iterator[Rows]:
+    """What the tilt adds to a decoding step of one row where torch has compiled the base's, and T3's."""
+    settings: dict[str, Any] = {"batch_sizes": (1,), "new_tokens": sheet.new_tokens, "compiled": True}
+    yield bench_model.decode_rows(sheet.model(sheet.base), sheet.base, sheet.turns, **settings)
 
 
 def baselines(sheet: Sheet) -> Iterator[Rows]:
@@ -204,7 +215,7 @@ COSTS: tuple[Question, ...] = (head, base, decoding, baselines)
 
 def bench(sheet: Sheet) -> Rows:
     """The rows of the cost table."""
-    rows = [entry for question in (*COSTS, synthetic) for entry in measured(question, sheet)]
+    rows = [entry for question in (*COSTS, compiled, synthetic) for entry in measured(question, sheet)]
     if not sheet.on_gpu:
         print("No GPU here: its cells are empty. Run `t3 bench --gpu` where there is one.")
     return [*rows, row("peak memory of the whole process", sheet.device, peak_memory_bytes() / 1e9, "GB")]
@@ -216,7 +227,7 @@ def write_sheet(sheet: Sheet, folder: Path) -> None:
     Beside the columns of the cost table each row has the most GPU memory held while it was measured, and the device's
     name.
     """
-    for question in (*COSTS, agreement):
+    for question in (*COSTS, agreement, compiled):  # compiling takes longest, and is the least of them
         origin = provenance(model=f"random weights, {sheet.shape}", data="random letters")
         write_json(folder / f"{question.__name__}.json", origin)
         rows = []
@@ -240,7 +251,7 @@ def measured(question: Question, sheet: Sheet) -> Iterator[dict[str, Any]]:
             torch.cuda.reset_peak_memory_stats()
         try:
             part = next(parts, None)
-        except (RuntimeError, ImportError, UserError) as error:  # too little memory, no bitsandbytes, no data
+        except (RuntimeError, ImportError, UserError) as error:  # too little memory, no bitsandbytes, compiler or data
             reason = (str(error).splitlines() or [""])[0] or type(error).__name__
             part = [row("not measured", "", None, "", printable(reason))]
         peak = torch.cuda.max_memory_allocated() if sheet.on_gpu else None

@@ -43,6 +43,7 @@ GPU = (
     ("T3 beside the base in a decoding step, one row", "≤ 2%", "decoding", "overhead", 0),
     ("the same, 32 rows", "≤ 2%", "decoding", "overhead", 1),
     ("one row, NF4 base", "", "decoding", "overhead", 2),
+    ("one row, both compiled", "≤ 2%", "compiled", "overhead", 0),
     ("one step of NPO, float32 weights", "", "baselines", "one step of NPO", 0),
 )
 

@@ -2,10 +2,12 @@
 
 import gc
 import weakref
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import CompileConfig
 
 from t3lib.baselines.losses import LOSSES
 from t3lib.bench import cost, timing
@@ -127,6 +129,18 @@ def test_decode_rows_have_both_and_the_overhead(model):
     assert [entry["unit"] for entry in rows] == ["ms/token", "ms/token", "%"] * 2
     assert all(entry["median"] > 0 and "clock" in entry["note"] for entry in rows if entry["unit"] == "ms/token")
     assert rows[2]["note"].startswith("quartiles")
+
+
+def test_compiled_decoding_compiles_one_step_of_the_base_and_one_of_t3(monkeypatch):
+    """Tracing as ever; the compiler's own back end is torch's business, and needs a C++ compiler."""
+    monkeypatch.setattr(bench_model, "CompileConfig", partial(CompileConfig, backend="eager", mode=None))
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    rows = bench_model.decode_rows(random_model("tiny"), "tiny", 1, batch_sizes=(1,), new_tokens=4, compiled=True)
+    assert [entry["what"].strip() for entry in rows] == [
+        *("compiled decoding, batch of 1: base", "compiled decoding, batch of 1: T3", "overhead"),
+    ]
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
 
 
 @pytest.mark.parametrize("heads", [1, 3])

@@ -1,9 +1,12 @@
 """`t3 bench`, with --gpu too, on a CPU at the tiny shape: its tables, what stays of a run that ends early, mistakes."""
 
+import functools
+
 import pandas as pd
 import pytest
 import torch
 from torch import nn
+from transformers import CompileConfig
 
 from t3lib import cli
 from t3lib.baselines.losses import LOSSES
@@ -27,6 +30,14 @@ def table(folder, name):
     return pd.read_csv(folder / f"{name}.csv", keep_default_na=False)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def compiler():
+    """Tracing as ever, but the compiler's own back end is torch's business, and needs a C++ compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(bench_model, "CompileConfig", functools.partial(CompileConfig, backend="eager", mode=None))
+        yield
+
+
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpu")
@@ -35,7 +46,7 @@ def folder(tmp_path_factory):
 
 
 def test_every_question_has_its_table_and_its_provenance(folder):
-    names = {"head", "base", "decoding", "baselines", "agreement"}
+    names = {"head", "base", "decoding", "baselines", "agreement", "compiled"}
     assert {path.name for path in folder.iterdir()} == {f"{name}.{end}" for name in names for end in ("csv", "json")}
     for name in names:
         found, origin = table(folder, name), read_json(folder / f"{name}.json")
@@ -49,6 +60,9 @@ def test_the_questions_of_the_issue_are_answered(folder):
     overheads = decoding[decoding.what == "  overhead"]
     assert overheads["shape"].tolist() == ["tiny", "tiny", "tiny, NF4", "tiny, NF4"]
     assert "decoding, batch of 32: T3" in set(decoding.what)
+    compiled = table(folder, "compiled")
+    steps = [f"compiled decoding, batch of 1: {name}" for name in ("base", "T3")]
+    assert compiled.what.tolist() == [*steps, "  overhead"]
     assert {"  throughput of features", "  5 T / 1 T"} <= set(base.what)
     assert {"head training, compact (ours)", "5 heads as one problem"} <= set(table(folder, "head").what)
     assert len(table(folder, "baselines")) == 10 and set(table(folder, "baselines")["shape"]) == {"tiny, adamw"}
@@ -149,7 +163,8 @@ def test_what_the_table_asks_and_the_shapes_it_falls_back_to(monkeypatch):
     monkeypatch.setattr(sheet, "ceilings", lambda *args: MACHINE)
     sheet.bench(sheet.sheet_of("tiny", "cpu"))
     steps = ["step_rows"] * len(LOSSES)
-    assert [name for name, _ in called] == ["head_rows", "grid_rows", *names[:3], *steps, "synthetic_rows"]
+    after = [*steps, "decode_rows", "synthetic_rows"]
+    assert [name for name, _ in called] == ["head_rows", "grid_rows", *names[:3], *after]
     del called[:]
     sheet.bench(sheet.sheet_of("llama-3.1-8b", "cpu"))
     shapes = [args[0] for name, args in called if name == "head_rows"]
