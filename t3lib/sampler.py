@@ -31,7 +31,7 @@ def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Te
     logits (..., V) of the base in any float dtype, logf (..., V) of the head, T a number or (..., 1) -> (..., V)
     float32. p itself is not normalised either: while decoding, passes over |V| are most of what T3 costs.
     """
-    return logits.float() / temperature + logf.to(logits.device)
+    return (logits.float() / temperature).add_(logf.to(logits.device))  # in place: (B, L, V) is large in training
 
 
 class T3ForCausalLM(WrappedCausalLM):

@@ -204,14 +204,14 @@ def decode_timings(
     models: dict[int, Any] = {0: base} | {n: T3ForCausalLM(base, added[:n], TEMPERATURE) for n in heads}
     ids = (torch.arange(batch_size * PROMPT) % 256).view(batch_size, PROMPT).to(base.device)
     works = {n: decoding(model, ids, new_tokens, compiled=compiled) for n, model in models.items()}
-    return interleaved(works, repeats=repeats, warmup=2 if compiled else 1)
+    return interleaved(works, repeats=repeats)  # whose first turn, which compiles, is not counted
 
 
 def decoding(model: Any, ids: torch.Tensor, new_tokens: int, *, compiled: bool = False) -> Callable[[], None]:
     """A greedy `generate` of exactly `new_tokens` tokens after ids (B, L), to be timed.
 
     compiled: every step but the prompt's by torch.compile over a static cache, for which a CPU needs a C++ compiler.
-    The first call compiles.
+    The first call compiles. UserError where torch has been told not to.
     """
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     options |= {"max_new_tokens": new_tokens}
@@ -222,6 +222,8 @@ def decoding(model: Any, ids: torch.Tensor, new_tokens: int, *, compiled: bool =
     def work() -> None:
         written = model.generate(ids, attention_mask=torch.ones_like(ids), **options).shape[1] - ids.shape[1]
         assert written == new_tokens, f"{written} tokens, not {new_tokens}: the time means nothing"
+        if compiled and not torch._dynamo.utils.counters["stats"]["unique_graphs"]:
+            raise UserError("torch has compiled nothing (TORCHDYNAMO_DISABLE?)")
 
     return work
 

@@ -227,7 +227,7 @@ def write_sheet(sheet: Sheet, folder: Path) -> None:
     Beside the columns of the cost table each row has the most GPU memory held while it was measured, and the device's
     name.
     """
-    for question in (*COSTS, agreement, compiled):  # compiling takes longest, and is the least of them
+    for question in (*COSTS, agreement, compiled):  # the least of them last
         origin = provenance(model=f"random weights, {sheet.shape}", data="random letters")
         write_json(folder / f"{question.__name__}.json", origin)
         rows = []
@@ -253,7 +253,7 @@ def measured(question: Question, sheet: Sheet) -> Iterator[dict[str, Any]]:
             part = next(parts, None)
         except (RuntimeError, ImportError, UserError) as error:  # too little memory, no bitsandbytes, compiler or data
             reason = (str(error).splitlines() or [""])[0] or type(error).__name__
-            part = [row("not measured", "", None, "", printable(reason))]
+            part = [row(f"not measured: {question.__name__}", "", None, "", printable(reason))]
         peak = torch.cuda.max_memory_allocated() if sheet.on_gpu else None
         for entry in part or ():
             print(line(entry), flush=True)

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -133,7 +132,11 @@ def test_decode_rows_have_both_and_the_overhead(model):
 
 def test_compiled_decoding_compiles_one_step_of_the_base_and_one_of_t3(monkeypatch):
     """Tracing as ever; the compiler's own back end is torch's business, and needs a C++ compiler."""
-    monkeypatch.setattr(bench_model, "CompileConfig", partial(CompileConfig, backend="eager", mode=None))
+
+    def config(*, fullgraph):
+        return CompileConfig(backend="eager", mode=None, fullgraph=fullgraph)
+
+    monkeypatch.setattr(bench_model, "CompileConfig", config)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     rows = bench_model.decode_rows(random_model("tiny"), "tiny", 1, batch_sizes=(1,), new_tokens=4, compiled=True)
@@ -141,6 +144,13 @@ def test_compiled_decoding_compiles_one_step_of_the_base_and_one_of_t3(monkeypat
         *("compiled decoding, batch of 1: base", "compiled decoding, batch of 1: T3", "overhead"),
     ]
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
+
+
+def test_compiled_decoding_of_which_nothing_was_compiled_is_no_row():
+    """As when TORCHDYNAMO_DISABLE is set. The prompt's own pass, which gives the first token, is never compiled."""
+    torch._dynamo.utils.counters.clear()
+    with pytest.raises(UserError, match="compiled nothing"):
+        bench_model.decode_rows(random_model("tiny"), "tiny", 1, batch_sizes=(1,), new_tokens=1, compiled=True)
 
 
 @pytest.mark.parametrize("heads", [1, 3])

@@ -30,7 +30,7 @@ def table(folder, name):
     return pd.read_csv(folder / f"{name}.csv", keep_default_na=False)
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def compiler():
     """Tracing as ever, but the compiler's own back end is torch's business, and needs a C++ compiler."""
     with pytest.MonkeyPatch.context() as patch:
@@ -38,7 +38,7 @@ def compiler():
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("gpu")
     sheet.write_sheet(SHEET, folder)
@@ -51,7 +51,7 @@ def test_every_question_has_its_table_and_its_provenance(folder):
     for name in names:
         found, origin = table(folder, name), read_json(folder / f"{name}.json")
         assert list(found) == [*COLUMNS, "peak_memory_bytes", "device"]
-        assert not (found.what == "not measured").any(), found.note.tolist()
+        assert not found.what.str.startswith("not measured").any(), found.note.tolist()
         assert set(found.device) == {origin["device"]} and origin["model"] == "random weights, tiny"
 
 
@@ -86,9 +86,18 @@ def test_rows_are_kept_as_they_come_and_a_question_that_fails_says_why(tmp_path,
     monkeypatch.setattr(sheet, "COSTS", (short_of_memory, killed))
     with pytest.raises(KeyboardInterrupt):
         sheet.write_sheet(SHEET, tmp_path)
-    assert table(tmp_path, "short_of_memory").what.tolist() == ["first", "not measured"]
+    assert table(tmp_path, "short_of_memory").what.tolist() == ["first", "not measured: short_of_memory"]
     assert table(tmp_path, "short_of_memory").note.tolist() == ["", "CUDA out of memory."]
     assert table(tmp_path, "killed").what.tolist() == ["second"]
+
+
+def test_without_a_compiler_the_row_says_so(monkeypatch):
+    """And the other rows of the table go on: it is the only one."""
+    monkeypatch.setattr(bench_model, "CompileConfig", CompileConfig)
+    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    torch._dynamo.reset()
+    [entry] = sheet.measured(sheet.compiled, SHEET)
+    assert entry["what"] == "not measured: compiled" and entry["median"] is None and entry["note"]
 
 
 def test_nf4_replaces_the_layers_maps_and_nothing_else():
