@@ -39,7 +39,7 @@ def prefix_sums(values: Tensor, mask: Tensor | None = None, starts: Tensor | Non
     seen = visible[..., None]
     counted = torch.cat([values.float().masked_fill(~seen, 0), seen.float()], dim=-1)
     if starts is None:
-        return counted.cumsum(dim=1) if counted.shape[1] > 1 else counted
+        return counted.cumsum(dim=1)
     rows = [row.tensor_split(first.nonzero()[:, 0].tolist()) for row, first in zip(counted, starts)]
     return torch.stack([torch.cat([sequence.cumsum(dim=0) for sequence in row]) for row in rows])
 
