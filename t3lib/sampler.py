@@ -29,9 +29,9 @@ def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Te
     """log p(y | x) / T + log f(x, y), up to a constant of each position (Eq. 5 in logs, not normalised).
 
     logits (..., V) of the base in any float dtype, logf (..., V) of the head, T a number or (..., 1) -> (..., V)
-    float32. p itself is not normalised either: while decoding, passes over |V| are most of what T3 costs.
+    float32. p itself is not normalised either: that would be more passes over |V| in every step.
     """
-    return (logits.float() / temperature).add_(logf.to(logits.device))  # in place: (B, L, V) is large in training
+    return (logits.float() / temperature).add_(logf.to(logits.device))  # in place: (B, L, V) is large
 
 
 class T3ForCausalLM(WrappedCausalLM):

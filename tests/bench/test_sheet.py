@@ -91,8 +91,9 @@ def test_rows_are_kept_as_they_come_and_a_question_that_fails_says_why(tmp_path,
     assert table(tmp_path, "killed").what.tolist() == ["second"]
 
 
-def test_without_a_compiler_the_row_says_so(monkeypatch):
-    """And the other rows of the table go on: it is the only one."""
+def test_without_a_compiler_the_row_says_so(tmp_path, monkeypatch):
+    """And it is the only one. Nothing compiled earlier is found on disk."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(bench_model, "CompileConfig", CompileConfig)
     monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
     torch._dynamo.reset()
