@@ -28,7 +28,8 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, code_key, content_key, lock, read_sealed, rows_key, sha256_file, write_sealed
+from t3lib.files import atomic_write, content_key, lock, read_sealed, rows_key, sha256_file
+from t3lib.identity import code_key, environment, keep
 from t3lib.models import check_ids, context_length, decoder_of, pad_id, weights_key, within_memory
 from t3lib.pooling import prefix_mean
 from t3lib.progress import progress_bar
@@ -125,7 +126,8 @@ def extract_features(
             "template or tokenizer": content_key([(example.ids, example.n_prompt) for example in examples]),
             "attention mask": [attention_mask, pad],
             "dtype": str(stored),
-            "version of t3lib": code_key("features"),
+            "version of t3lib": code_key(extract_features),
+            "versions, device or threads": environment(model.device),
         }
         x = _cached(Path(cache), parts, counts, shape, stored, extract)
     return Features(
@@ -216,7 +218,7 @@ def _cached(
                 if free < 2 * gigabytes:  # the shards, then the whole beside them
                     raise OSError(f"the disk has {free:.3g} GB left, {2 * gigabytes:.3g} are needed")
                 _fill(folder, counts, extract)
-                write_sealed(key, {**parts, "x.bin": sha256_file(whole)})
+                keep(key, {**parts, "x.bin": sha256_file(whole)})
             for shard in folder.glob("shard-*.safetensors"):
                 shard.unlink()
     except OSError as error:

@@ -1,10 +1,9 @@
-"""Files that are never half-written, one lock, and identity: of content, of a model, of rows, of code.
+"""Files that are never half-written, one lock, and identity: of content, of a model, of rows.
 
 Every writer of the project goes through `atomic_write`, so a killed run leaves either the old file or the new one.
 Every cache, run file and head names what it depends on through the keys of this module.
 """
 
-import ast
 import hashlib
 import json
 import os
@@ -13,7 +12,7 @@ import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,31 +32,6 @@ MODEL_FILES = (
     *("chat_template*", "additional_chat_templates/*"),
 )
 ROW_FIELDS = ("question", "answer", "paraphrased_answer", "perturbed_answer")
-
-# The modules (a folder stands for all of its files) whose code decides each kind of artefact. What is trained lives
-# as long as its own code does: nothing here depends on the command line, and no training on the metrics.
-TRAINING = ("baselines.train", "baselines.forward", "baselines.losses", "tofu")
-FEATURES = ("features", "pooling", "models", "tofu")
-CODE: dict[str, tuple[str, ...]] = {
-    "base": ("world.bases", *TRAINING),
-    "features": FEATURES,
-    "head": ("classifier", "head", *FEATURES),
-    "unlearned": ("baselines.unlearn", "baselines.assistant", "models", *TRAINING),
-    "scores": ("evaluation", "likelihood", "writing", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
-    "audit": (
-        *("audit.run", "audit.samples", "audit.recognition", "evaluation", "metrics"),
-        *("likelihood", "writing", "head", "sampler", "wrapped", "baselines.uld", *FEATURES),
-    ),
-    "rows": ("world",),
-    "numbers": ("metrics", "results", "study", "audit.measures", "audit.membership", "audit.leakage"),
-    "theory": ("theory",),
-    "cost": ("bench", "classifier", "likelihood", "writing", "sampler", "wrapped", "head", *FEATURES),
-    "figures": (
-        *("report.plots", "report.plots_audit", "report.plots_cost", "report.plots_theory"),
-        *("report.look", "report.render", "report.tables", "report.audit"),
-    ),
-    "tables": ("report", "claims", "results", "metrics", "names", "theory", "bench.cost", "bench.shapes"),
-}
 
 
 def project_root() -> Path:
@@ -266,29 +240,3 @@ def folder_key(folder: str | Path, patterns: Iterable[str] = ("**/*",)) -> str:
 def rows_key(rows: Iterable[Mapping[str, Any]]) -> str:
     """A key of what is asked and scored: two lists of rows are the same data when their keys are equal."""
     return content_key([[row.get(field) for field in ROW_FIELDS] for row in rows])
-
-
-def code_key(*kinds: str, library: Path = LIBRARY) -> str:
-    """A key of the code that decides these kinds of artefacts (`CODE`); docstrings, comments and layout do not count.
-
-    library: the folder of t3lib. KeyError for an unknown kind, FileNotFoundError for a module that is not there.
-    """
-    names = sorted({name for kind in kinds for name in CODE[kind]})
-    paths = [library.joinpath(*name.split(".")) for name in names]
-    modules = {path.with_suffix(".py") for path in paths if not path.is_dir()}
-    inside = (path for folder in paths if folder.is_dir() for path in folder.rglob("*") if path.is_file())
-    modules |= {path for path in inside if "__pycache__" not in path.parts}
-    return content_key({str(path.relative_to(library)): _code_of(sha256_file(path), path) for path in modules})
-
-
-@cache
-def _code_of(checksum: str, path: Path) -> str:
-    """Digest of a module's syntax tree without docstrings; of another file, such as the world's words, its own."""
-    if path.suffix != ".py":
-        return checksum
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    for node in ast.walk(tree):
-        match getattr(node, "body", None):
-            case [ast.Expr(value=ast.Constant()), *rest]:
-                node.body = rest  # type: ignore[attr-defined]
-    return hashlib.sha256(ast.dump(tree).encode()).hexdigest()

@@ -1,14 +1,11 @@
 """Nothing is half-written; equal content has equal keys; a lock held elsewhere is said in one line."""
 
-import ast
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import pytest
 
@@ -176,95 +173,3 @@ def test_rows_are_the_same_when_what_is_asked_and_scored_is():
     assert files.rows_key([row]) == files.rows_key([row | {"further": 1}])
     for change in ({"question": "p"}, {"answer": "b"}, {"paraphrased_answer": "a"}, {"perturbed_answer": []}):
         assert files.rows_key([row | change]) != files.rows_key([row])
-
-
-KINDS = ("base", "features", "head", "unlearned", "scores")
-# What a module of a kind may import without belonging to it. files: paths and locks. settings: defaults, which the key
-# of whatever they decide holds as values. metrics: turns scores into numbers, and numbers are computed again.
-ASIDE = {
-    "base": {"models", "baselines.assistant", "world.facts"},  # for unlearning; rows are in the key by content
-    "head": {"artefact"},  # how a head is saved
-    "scores": {"artefact", "metrics"},
-    # The numbers that are drawn, which a notebook's other kinds decide.
-    "figures": {
-        "metrics",
-        "results",
-        *(f"theory.{name}" for name in ("experiments", "logistic", "quadrature", "table")),
-    },
-}
-
-
-@pytest.mark.parametrize("kind", [*KINDS, "figures"])
-def test_every_module_that_decides_an_artefact_is_in_its_code(kind):
-    """What the modules of a kind import belongs to the kind, or stands in ASIDE with a reason."""
-    listed = set(files.CODE[kind])
-    for module in sorted(listed):
-        reached = imports_of(files.LIBRARY.joinpath(*module.split(".")).with_suffix(".py"))
-        assert reached <= listed | {"errors", "files", "names", "progress", "settings"} | ASIDE.get(kind, set()), module
-
-
-def imports_of(path):
-    """The modules of t3lib that a file imports, without their first name; those for type checkers alone too."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "t3lib":
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names if alias.name.startswith("t3lib")]
-        else:
-            continue
-        for name in names:
-            parts = name.split(".")[1:]
-            while parts and not files.LIBRARY.joinpath(*parts).with_suffix(".py").is_file():
-                parts.pop()
-            found |= {".".join(parts)} if parts else set()
-    return found
-
-
-@pytest.mark.parametrize(
-    ("module", "changed"),
-    [
-        ("metrics", set()),
-        ("cli", set()),
-        ("baselines/losses", {"base", "unlearned"}),
-        ("baselines/assistant", {"unlearned"}),
-        ("world/bases", {"base"}),
-        ("baselines/train", {"base", "unlearned"}),
-        ("classifier", {"head"}),
-        ("likelihood", {"scores"}),
-        ("tofu", set(KINDS)),
-    ],
-)
-def test_a_changed_module_changes_the_keys_of_what_it_decides(tmp_path, module, changed):
-    library = Path(shutil.copytree(files.LIBRARY, tmp_path / "t3lib", ignore=shutil.ignore_patterns("__pycache__")))
-    before = {kind: files.code_key(kind, library=library) for kind in KINDS}
-    path = library / f"{module}.py"
-    path.write_text('"""Another docstring."""\n' + path.read_text() + "\n# a comment\n")
-    assert {kind for kind in KINDS if files.code_key(kind, library=library) != before[kind]} <= changed
-    path.write_text(path.read_text() + "changed = 1\n")
-    assert {kind for kind in KINDS if files.code_key(kind, library=library) != before[kind]} == changed
-
-
-@pytest.mark.parametrize("module", ["measures", "membership", "leakage", "recognition", "run"])
-def test_a_changed_measure_of_the_audit_asks_for_its_jobs_anew(tmp_path, module):
-    """03 and 06 name these kinds; a changed `membership` once left their jobs as they were."""
-    library = Path(shutil.copytree(files.LIBRARY, tmp_path / "t3lib", ignore=shutil.ignore_patterns("__pycache__")))
-    before = [files.code_key(kind, library=library) for kind in ("audit", "numbers")]
-    path = library / "audit" / f"{module}.py"
-    path.write_text(path.read_text() + "changed = 1\n")
-    assert [files.code_key(kind, library=library) for kind in ("audit", "numbers")] != before
-    for name in ("03_temperature_ablation", "06_audit"):
-        notebook = json.loads((files.LIBRARY.parent / "notebooks" / f"{name}.ipynb").read_text())
-        assert {"audit", "numbers"} <= set(notebook["metadata"]["t3"]["code"]), name
-
-
-def test_docstrings_and_comments_do_not_count(tmp_path):
-    def key(text):
-        for name in files.CODE["unlearned"]:
-            path = tmp_path.joinpath(*name.split(".")).with_suffix(".py")
-            path.parent.mkdir(exist_ok=True)
-            path.write_text(text)
-        return files.code_key("unlearned", library=tmp_path)
-
-    assert key("def f():\n    return 1\n") == key('"""Module."""\ndef f():\n    """Doc."""\n    return 1  # why\n')
-    assert key("def f():\n    return 1\n") != key("def f():\n    return 2\n")

@@ -86,12 +86,6 @@ def test_cells_that_assert(notebook):
         assert any("assert " in cell.source for cell in code_cells(notebook))
 
 
-def test_what_draws_runs_anew_when_the_drawing_changes(notebook):
-    role = notebook.metadata.get("t3")
-    if role and any("render." in cell.source for cell in code_cells(notebook)):
-        assert {"figures", "tables"} & {*role["code"]}
-
-
 def test_profiles_name_only_parameters_that_exist():
     declared = {
         path.stem: {line.split(":")[0] for line in parameters(nbformat.read(path, 4)).source.splitlines()}

@@ -16,10 +16,9 @@ from typing import Any
 from jupyter_client.manager import AsyncKernelManager
 from jupyter_client.provisioning import LocalProvisioner
 
-from t3lib.files import LIBRARY
+from t3lib.identity import changed_since_import
 
 TRIES = 10  # of a fork, a fifth of a second apart
-STARTED = time.time()  # of this worker, whose fork server starts later
 
 
 class Forked(multiprocessing.context.ForkServerProcess):
@@ -76,17 +75,12 @@ def end_with_worker(server: int) -> None:
     os._exit(1)
 
 
-def same_code() -> bool:
-    """False when a file of t3lib changed after this worker started: the fork server may hold the old code."""
-    return all(path.stat().st_mtime <= STARTED for path in LIBRARY.rglob("*.py"))
-
-
 class ForkProvisioner(LocalProvisioner):
     """Forks a kernel of this interpreter and code; any other starts as Jupyter starts it."""
 
     async def launch_kernel(self, cmd: list[str], **options: Any) -> Any:
         """Start the kernel; returns how to connect to it."""
-        if cmd[:3] != [sys.executable, "-m", "ipykernel_launcher"] or not same_code():
+        if cmd[:3] != [sys.executable, "-m", "ipykernel_launcher"] or changed_since_import():
             return await super().launch_kernel(cmd, **options)
         self.process: Any = fork(cmd, dict(options.get("env") or os.environ))
         self.pid = self.pgid = self.process.pid

@@ -1,30 +1,31 @@
 """The graph of one reproduction: profile -> jobs, each with a content key; the notebooks are inputs, never imported.
 
 Each notebook says in its own metadata (`Role`) for what it runs, what it reads and what it writes: a new notebook is a
-new file. A job's key covers what can change its result: its parameters, the code cells of its notebook, t3lib's code
-for the kinds of artefacts it makes, data and model files, package versions and the number of threads. Results folder
-and machine are not in it.
+new file. A job's key covers what can change its result: its parameters, the code cells of its notebook and all of
+t3lib that they reach, data and model files, package versions, device type and the number of threads. Results folder and
+machine are not in it.
 """
 
 import ast
 import json
 import os
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from t3lib.errors import UserError
-from t3lib.files import code_key, content_key, folder_key, model_identity, project_root, shipped
-from t3lib.profiles import Profile, hyper_of, one_line
+from t3lib.files import content_key, folder_key, model_identity, project_root, sha256_file, shipped
+from t3lib.identity import code_key, notebook_key, versions
+from t3lib.profiles import Profile, hyper_of, one_line, tuned_path
 
 RETAIN = {"forget05": "retain95", "forget10": "retain90"}  # tofu.RETAIN_OF, whose module imports torch
 Scope = dict[str, str | None]  # a job's method and split; None where it is for all of them
+DRAWING = "t3lib.report"  # the code of figures, tables and pages
 RETRAINED = 3  # at most so many retrain bases, of seeds 1, 2, …, beside the reference's; every other base has seed 0
 
 
@@ -32,9 +33,10 @@ class Role(BaseModel):
     """`metadata.t3` of a notebook; a notebook without it is no part of a reproduction.
 
     each: it runs once for each of these. method: it runs only where the profile has this method, with its settings.
-    reads: "bases", names of notebooks, or "*" for all others; a job reads those that share its method and split.
-    writes: patterns below the results folder, with {method} and {split}. code: kinds of `files.CODE` that decide them.
-    partial: it runs with what there is even when a job before it failed.
+    reads: "bases", names of notebooks, or "*" for all others; a job comes after those that share its method and split,
+    and what they wrote is in its key. writes: patterns below the results folder, with {method} and {split}. draws: it
+    runs again when the code of figures and tables changes (`DRAWING`); a job that trains or times does not. partial: it
+    runs with what there is even when a job before it failed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -43,7 +45,7 @@ class Role(BaseModel):
     method: str | None = None
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...]
-    code: tuple[str, ...]
+    draws: bool = False
     partial: bool = False
 
 
@@ -68,43 +70,62 @@ class Job:
     after: tuple[str, ...]
     key: str  # of everything that can change the result
     outputs: tuple[str, ...] = ()  # patterns below the results folder
+    shared: tuple[str, ...] = ()  # those of `outputs` that other jobs of the notebook write alike
+    inputs: tuple[str, ...] = ()  # patterns below the results folder whose content is in the key of a run
     partial: bool = False
 
 
-def build(profile: Profile, out: Path, *, only: Iterable[str] | None = None, folder: Path | None = None) -> list[Job]:
+def build(
+    profile: Profile,
+    out: Path,
+    *,
+    only: Iterable[str] | None = None,
+    folder: Path | None = None,
+    tuned: Path | None = None,
+    device: str = "cpu",
+) -> list[Job]:
     """Jobs of a profile in an order in which they can run: bases, then each notebook after those it reads.
 
     out: the results folder as the notebooks are to see it; only: notebook names (or their numbers) to run, with the
-    bases they need; folder: where the notebooks are. Folders in the profile are seen from the project's root. UserError
-    names an unknown notebook or parameter.
+    bases they need; folder: where the notebooks are; tuned: the file of the profile's search, default beside the
+    shipped profiles; device: type of what the jobs run on. Folders in the profile are seen from the project's root.
+    UserError names an unknown notebook or parameter.
     """
+    tuned = tuned or tuned_path(profile["name"])
     content: dict[str, Any] = {"data": _identity(profile["data"], folder_key)}
+    content["tuned"] = sha256_file(tuned) if tuned.is_file() else None
     content["models"] = {name: _identity(model, model_identity) for name, model in profile["models"].items()}
-    environment = [versions(), threads()]
+    environment = [versions(), threads(), device]
     bases: dict[str, Job] = {}
     jobs: dict[str, Job] = {}
     scopes: dict[str, Scope] = {}
 
     def base(name: str, seed: int) -> str:
         stage, job = {**profile["stage"], "data": profile["data"]}, f"base--{name}--seed{seed}"
-        key = content_key(
-            ["base", name, seed, stage | {"data": content["data"]}, code_key("rows", "base"), *environment]
-        )
+        code = code_key("t3lib.world.bases.ensure_base", through=True)
+        key = content_key(["base", name, seed, stage | {"data": content["data"]}, code, *environment])
         bases[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 
-    for notebook in _chosen(profile, only, folder or shipped("notebooks")):
-        code = [content_key(notebook.code), code_key(*notebook.role.code)]
+    present = _present(profile, folder or shipped("notebooks"))
+    for notebook in _chosen(present, only):
+        without = "" if notebook.role.draws else DRAWING
         for scope in _scopes(notebook.role, profile):
+            methods = [scope["method"]] if scope["method"] else profile["methods"]
+            code = notebook_key(notebook.code, methods=methods, without=without)
             name = "--".join([notebook.name, *(str(scope[each]) for each in notebook.role.each)])
             after = [base(*which) for which in _bases(profile, scope)] if "bases" in notebook.role.reads else []
             after += [other for other in jobs if _reads(notebook, scope, jobs[other].notebook, scopes[other])]
-            parameters = _parameters(profile, notebook, scope, out)
-            inputs = {key: content.get(key, value) for key, value in parameters.items() if key != "out"}
-            key = content_key([notebook.name, inputs, *code, *environment])
-            writes = tuple(pattern.format(**scope) for pattern in notebook.role.writes)
-            kind, partial = "notebook", notebook.role.partial
-            jobs[name] = Job(name, kind, notebook.name, parameters, tuple(after), key, writes, partial)
+            parameters = _parameters(profile, notebook, scope, out, tuned)
+            handed = {key: content.get(key, value) for key, value in parameters.items() if key != "out"}
+            key = content_key([notebook.name, handed, code, *environment])
+            jobs[name] = Job(
+                *(name, "notebook", notebook.name, parameters, tuple(after), key),
+                outputs=_patterns(notebook, scope),
+                shared=tuple(each for each in notebook.role.writes if notebook.role.each and "{" not in each),
+                inputs=_inputs(notebook, scope, present),
+                partial=notebook.role.partial,
+            )
             scopes[name] = scope
     return [*bases.values(), *jobs.values()]
 
@@ -115,6 +136,20 @@ def _scopes(role: Role, profile: Profile) -> list[Scope]:
     methods = profile["methods"] if "method" in role.each else [role.method]
     wanted = [method for method in methods if role.method in (None, method) and method in (None, *profile["methods"])]
     return [{"method": method, "split": split} for split in splits for method in wanted]
+
+
+def _patterns(notebook: Notebook, scope: Scope) -> tuple[str, ...]:
+    """What a notebook writes for a method and a split; "*" stands for the one that the scope does not name."""
+    named = {key: value or "*" for key, value in scope.items()}
+    return tuple(pattern.format(**named) for pattern in notebook.role.writes)
+
+
+def _inputs(notebook: Notebook, scope: Scope, present: Mapping[str, Notebook]) -> tuple[str, ...]:
+    """What the notebooks write that a notebook reads, but for what it writes itself."""
+    theirs = {other: {"method": other.role.method, "split": None} for other in present.values()}
+    read = [other for other in theirs if _reads(notebook, scope, other.name, theirs[other])]
+    own = _patterns(notebook, scope)
+    return tuple(sorted({pattern for other in read for pattern in _patterns(other, scope)} - {*own}))
 
 
 def _bases(profile: Profile, scope: Scope) -> list[tuple[str, int]]:
@@ -136,10 +171,11 @@ def _reads(notebook: Notebook, scope: Scope, other: str, other_scope: Scope) -> 
     return named and all(None in (scope[key], other_scope[key]) or scope[key] == other_scope[key] for key in scope)
 
 
-def _parameters(profile: Profile, notebook: Notebook, scope: Scope, out: Path) -> dict[str, Any]:
+def _parameters(profile: Profile, notebook: Notebook, scope: Scope, out: Path, tuned: Path) -> dict[str, Any]:
     """What the notebook is handed: of the run's settings those that it declares, and the profile's for it alone."""
     names = ("data", "stage", "models", "evaluation", "seeds", "temperatures", "methods", "splits")
     settings = {name: profile[name] for name in names} | {"profile": profile["name"], "out": str(out)}
+    settings["tuned"] = os.path.relpath(tuned, project_root()) if tuned.is_file() else ""
     method, split = scope["method"], scope["split"]
     if split:
         settings["split"] = split
@@ -149,9 +185,9 @@ def _parameters(profile: Profile, notebook: Notebook, scope: Scope, out: Path) -
         by_t = {f"{T:g}": hyper_of(profile, method, split or "", T) for T in temperatures}
         settings["hyper_by_t"] = by_t
         if "hyper_by_t" not in notebook.parameters:  # then a T with settings of its own is not for this notebook
-            tuned = [float(settings["hyper"]["temperature"])] if "temperature" in settings["hyper"] and by_t else []
+            own = [float(settings["hyper"]["temperature"])] if "temperature" in settings["hyper"] and by_t else []
             alike = {float(T) for T, hyper in by_t.items() if hyper == settings["hyper"]}
-            settings["temperatures"] = sorted({*alike, *tuned})
+            settings["temperatures"] = sorted({*alike, *own})
     if method == "Original":
         settings["seeds"] = []  # nothing is drawn: one run whatever the profile's seeds
     if method == "Retrained":
@@ -210,18 +246,18 @@ def threads() -> str:
     return value
 
 
-def versions() -> dict[str, str]:
-    """Versions of the packages that decide bits."""
-    return {name: metadata.version(name) for name in ("torch", "transformers", "tokenizers", "numpy", "scipy")}
-
-
-def _chosen(profile: Profile, only: Iterable[str] | None, folder: Path) -> list[Notebook]:
-    """The notebooks to run, by name, each after those it reads."""
+def _present(profile: Profile, folder: Path) -> dict[str, Notebook]:
+    """The notebooks of a folder that have a role, by name."""
     present = {path.stem: notebook for path in sorted(folder.glob("*.ipynb")) if (notebook := read_notebook(path))}
     if not present:
         raise UserError(f"no notebooks in {folder}: run t3 from the checkout")
     if unknown := set(profile["notebooks"]) - set(present):
         raise UserError(f"profile: unknown notebook {min(unknown)}: one of {', '.join(present)}")
+    return present
+
+
+def _chosen(present: Mapping[str, Notebook], only: Iterable[str] | None) -> list[Notebook]:
+    """The notebooks to run, by name, each after those it reads."""
     wanted = set(present) if only is None else set()
     for name in only or ():
         matches = [notebook for notebook in present if name in (notebook, notebook.split("_")[0], f"{notebook}.ipynb")]

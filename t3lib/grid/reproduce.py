@@ -56,13 +56,20 @@ def reproduce(
     # The notebooks start in the root and record their parameters: relative paths keep this machine's folders out.
     inside = folder.resolve().is_relative_to(root)
     shown = os.path.relpath(folder, root) if inside else str(folder.resolve())
-    graph = jobs.build(from_root(chosen, root), Path(shown), only=only, folder=sources)
+    local = scheduler is None and slurm is None
+    gpus = cluster.gpu_count() if local else 0
+    graph = jobs.build(
+        from_root(chosen, root),
+        Path(shown),
+        only=only,
+        folder=sources,
+        tuned=profiles.tuned_path(profile),
+        device="cuda" if gpus else "cpu",
+    )
     # --fresh gives the results a new cache of their own, which later runs into them keep; what others read stays.
     name = f"{folder.resolve().name}-{content_key(str(folder.resolve()))}"
     private = cache / "fresh" / name
     renew = fresh and any("models" in job.parameters for job in graph)
-    local = scheduler is None and slurm is None
-    gpus = cluster.gpu_count() if local else 0
     # Without a base to train, the few notebooks that need torch do not pay for having it imported everywhere.
     fork = (*KERNEL, *STUDY) if any(job.kind == "base" for job in graph) else KERNEL
     place = Place(
@@ -110,8 +117,7 @@ def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
     known: dict[str, Outcome] = {}
     for job in graph:
         if all(name in known for name in job.after):
-            before = [known[name] for name in job.after]
-            if outcome := runner.finished(job, runner.run_key(job, before, place), place):
+            if outcome := runner.finished(job, runner.run_key(job, place), place):
                 known[job.name] = outcome
     return known
 

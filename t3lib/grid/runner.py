@@ -1,8 +1,8 @@
-"""What a worker does with one job: check the marker, move stale files away, run it, write the marker. No torch here.
+"""What a worker does with one job: check the marker, remove earlier files, run it, write the marker. No torch here.
 
 A marker (`done/RESULTS/JOB.json` in the cache) counts only if it is whole, has the job's key and every output file
-exists with its checksum. When a job starts, files of its earlier run move to `stale/` in the cache, where no table
-reads them; what it had finished (seeds, features) comes back from t3lib's own content-keyed caches.
+exists with its checksum. When a job starts, the files of its earlier run are removed, so that no table reads them; what
+it had finished (seeds, features) comes back from t3lib's own content-keyed caches.
 """
 
 import contextlib
@@ -11,9 +11,8 @@ import logging
 import multiprocessing
 import os
 import re
-import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,6 +30,7 @@ from t3lib.files import (
     write_sealed,
 )
 from t3lib.grid.jobs import Job
+from t3lib.identity import changed_since_import
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
 TRAIN = """from t3lib.world import bases
@@ -62,25 +62,20 @@ class Place:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: state is done, cached, failed or skipped; digest identifies what jobs after it read."""
+    """How a job ended: state is done, cached, failed or skipped."""
 
     name: str
     state: str
     key: str = ""
     seconds: float = 0.0
     outputs: dict[str, str] = field(default_factory=dict)  # path below the results folder (or cache) -> sha256
-    digest: str = ""
     error: str = ""  # of a failure: one line; of a skip: the failed job
     cell: str = ""  # of a failure: "cell 4: failing line"
 
 
-def run_key(job: Job, before: Sequence[Outcome], place: Place) -> str:
-    """The job's key together with what the jobs before it produced.
-
-    A job that runs with what there is (the tables) reads every run file, also those of jobs that --only leaves out.
-    """
-    runs = folder_key(_root(job, place) / "runs", ["**/*.json*"]) if job.partial else None
-    return content_key([job.key, sorted((o.name, o.digest) for o in before), runs])
+def run_key(job: Job, place: Place) -> str:
+    """The job's key together with the content of the files that it reads in the results folder."""
+    return content_key([job.key, folder_key(_root(job, place), job.inputs)])
 
 
 def finished(job: Job, key: str, place: Place) -> Outcome | None:
@@ -95,7 +90,7 @@ def finished(job: Job, key: str, place: Place) -> Outcome | None:
             raise UserError(f"{name!r} leads out of {root}")
         if not path.is_file() or sha256_file(path) != checksum:
             return None
-    return Outcome(job.name, "cached", key, mark["seconds"], mark["outputs"], mark["digest"])
+    return Outcome(job.name, "cached", key, mark["seconds"], mark["outputs"])
 
 
 def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
@@ -109,19 +104,20 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
     _prepare(place)
     # Another worker may still be at this job for a runner that was killed: then wait, and find it done.
     with lock(place.marks / f"{job.name}.lock"):
-        key = run_key(job, before, place)
+        key = run_key(job, place)
         if outcome := finished(job, key, place):
             return outcome  # the jobs before it ran, but made what they had made
         _announce(job, place)
         start = time.monotonic()
         try:
             outputs = _run(job, before, place)
-            digest = content_key({name: checksum for name, checksum in outputs.items() if not name.endswith(".ipynb")})
+            if changed := changed_since_import():
+                raise UserError(f"t3lib changed while this ran ({changed[0]}); not kept")
             seconds = round(time.monotonic() - start, 3)
-            facts = {"name": job.name, "key": key, "seconds": seconds, "outputs": outputs, "digest": digest}
+            facts = {"name": job.name, "key": key, "seconds": seconds, "outputs": outputs}
             write_sealed(place.marks / f"{job.name}.json", facts | {"threads": place.threads})
             _share(outputs, before, place)
-            return Outcome(job.name, "done", key, seconds, outputs, digest)
+            return Outcome(job.name, "done", key, seconds, outputs)
         except Exception as error:
             cell, line = where_it_failed(error, job, place)
             return Outcome(job.name, "failed", key, round(time.monotonic() - start, 3), error=line, cell=cell)
@@ -177,7 +173,7 @@ def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
     if job.kind == "base":
         paths = train_base(job, place)
     else:
-        _move_stale(job, before, place)
+        _remove_earlier(job, before, place)
         copy = root / "notebooks" / f"{job.name}.ipynb"
         run_notebook(Path(place.notebooks) / f"{job.notebook}.ipynb", copy, job.parameters, fork=bool(place.fork))
         paths = [*_matches(job, root), copy]
@@ -199,15 +195,14 @@ def _matches(job: Job, root: Path) -> list[Path]:
     return sorted({path for pattern in job.outputs for path in root.glob(pattern) if path.is_file()})
 
 
-def _move_stale(job: Job, before: Sequence[Outcome], place: Place) -> None:
-    """Move the job's earlier files out of the tables' sight; files that the jobs before it own stay."""
-    owned = {name for outcome in before for name in outcome.outputs}
-    root, stale = _root(job, place), Path(place.cache) / "stale" / place.marks.name
+def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
+    """Remove what an earlier run of the job wrote, but for files that other jobs own or write too."""
+    root = _root(job, place)
+    owned = {root / name for outcome in before for name in outcome.outputs}
+    owned |= {path for pattern in job.shared for path in root.glob(pattern)}
     for path in [] if job.partial else _matches(job, root):
-        name = str(path.relative_to(root))
-        if name not in owned:
-            (stale / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(path, stale / name)
+        if path not in owned:
+            path.unlink(missing_ok=True)
     (root / "notebooks" / f"{job.name}.ipynb").unlink(missing_ok=True)
 
 
@@ -246,26 +241,28 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: boo
             text = f"{type(error).__name__}: {error}"
             if attempt == ATTEMPTS or not any(sign in text for sign in KERNEL_TROUBLE) or hasattr(error, "ename"):
                 raise
-    remove_local_paths(partial, copy.name, parameters.get("data"))
+    remove_local_paths(partial, copy.name, parameters)
     os.replace(partial, copy)
 
 
-def remove_local_paths(notebook: Path, name: str, data: str | None) -> None:
+def remove_local_paths(notebook: Path, name: str, parameters: Mapping[str, Any]) -> None:
     """Take the folders of this machine out of an executed notebook, which will be read elsewhere.
 
     Papermill notes where it read and wrote: the files' names stay. It writes the parameters into a cell and into the
-    metadata: where `data` is a folder, its name and a hash of its files stand in its place.
+    metadata: where `data` is a folder, its name and a hash of its files stand in its place, and of `tuned` its name.
     """
     content = read_json(notebook)
     facts = content["metadata"]["papermill"]
     facts |= {"input_path": Path(facts["input_path"]).name, "output_path": name}
-    identity = data_identity(data)
-    if identity != data and data is not None:
-        facts["parameters"]["data"] = identity
+    shown = {"data": data_identity(parameters.get("data")), "tuned": Path(parameters.get("tuned") or "").name}
+    for parameter, text in shown.items():
+        if parameters.get(parameter) in (None, text):
+            continue
+        facts["parameters"][parameter] = text
+        line, other = (f"{parameter} = {json.dumps(value)}" for value in (parameters[parameter], text))
         for cell in content["cells"]:
             if "injected-parameters" in cell["metadata"].get("tags", []):
-                lines = "".join(cell["source"]).replace(f"data = {json.dumps(data)}", f"data = {json.dumps(identity)}")
-                cell["source"] = lines.splitlines(keepends=True)
+                cell["source"] = "".join(cell["source"]).replace(line, other).splitlines(keepends=True)
     write_json(notebook, content)
 
 

@@ -14,10 +14,11 @@ from t3lib.audit.leakage import leak_at_k
 from t3lib.audit.measures import measures
 from t3lib.baselines.train import Diverged
 from t3lib.errors import UserError
-from t3lib.likelihood import UNTILTED, Tilt
+from t3lib.identity import code_key, environment
+from t3lib.likelihood import UNTILTED
 from t3lib.settings import settings_of
 from t3lib.study.methods import Subject, load, record_of, subject
-from t3lib.study.study import Asked, Study, remembered
+from t3lib.study.study import Study, cached_answers, timed
 from t3lib.world import bases
 
 UNSEEN = 240  # rows at most that no base saw: then the number of forget rows decides the error of an AUC
@@ -182,11 +183,10 @@ def _answers(
     """{key of a model: {"scores": its answer to a question of `run` about rows, "seconds"}}, asked once."""
     how |= {"attention_mask": study.evaluation["attention_mask"]}
 
-    def put(model: Any, tokenizer: Any, tilts: Sequence[Tilt] | None) -> list[Any]:
-        return question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how)
-
-    def ask(places: list[int]) -> Asked:
-        return load(study, [models[n] for n in places])
+    def answer(missing: list[int]) -> list[dict[str, Any]]:
+        model, tokenizer, tilts = load(study, [models[n] for n in missing])
+        return timed(lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how))
 
     keys = [each.key for each in models]
-    return dict(zip(keys, remembered("audit", keys, [question.__name__, rows, how], ask, put)))
+    made_by = [code_key(question, load), environment(study.base.device)]
+    return dict(zip(keys, cached_answers("audit", keys, [rows, how, made_by], answer)))

@@ -17,7 +17,8 @@ from transformers import PreTrainedModel
 from t3lib import hub, tofu
 from t3lib.errors import UserError
 from t3lib.evaluation import numbers, score
-from t3lib.files import cache_dir, code_key, content_key, lock, model_identity, read_sealed, rows_key, write_sealed
+from t3lib.files import cache_dir, content_key, lock, model_identity, read_sealed, rows_key
+from t3lib.identity import code_key, environment, keep
 from t3lib.likelihood import Tilt
 from t3lib.models import commit_of, load_model
 from t3lib.names import HUB_DATA, SPLITS
@@ -84,7 +85,7 @@ class Study:
         costs = ("seconds", "peak_memory_bytes")
         return [
             numbers(each["scores"], **settings) | {name: each[name] for name in costs}
-            for each in scored(keys, ask, rows, self.evaluation, generate=generate)
+            for each in scored(keys, ask, rows, self.evaluation, self.base.device, generate=generate)
         ]
 
 
@@ -93,38 +94,49 @@ def scored(
     ask: Callable[[list[int]], Asked],
     rows: Mapping[str, list[tofu.Row]],
     evaluation: Mapping[str, Any],
+    device: Any,
     *,
     generate: bool,
 ) -> list[dict[str, Any]]:
-    """What each model says of evaluation sets (`evaluation.score`), as `remembered` gives it."""
+    """Score models on evaluation sets (`evaluation.score`): their `cached_answers`, on a device.
+
+    ask(missing) loads the models at these indices of `keys`.
+    """
     options = {"attention_mask": evaluation["attention_mask"], "generate": generate}
     options |= {"max_new_tokens": evaluation["max_new_tokens"]} if generate else {}
 
-    def put(model: Any, tokenizer: Any, tilts: Sequence[Tilt] | None) -> list[dict[str, Any]]:
-        return score(model, tokenizer, rows, tilts=tilts, **options)
+    def answer(missing: list[int]) -> list[dict[str, Any]]:
+        model, tokenizer, tilts = ask(missing)
+        return timed(lambda: score(model, tokenizer, rows, tilts=tilts, **options))
 
     question = [{name: rows_key(part) for name, part in rows.items()}, options]
-    return remembered("scores", keys, question, ask, put, together=TOGETHER if generate else 0)
+    made_by = [code_key("t3lib.evaluation.score", "t3lib.study.methods.load"), environment(device)]
+    return cached_answers("scores", keys, [question, made_by], answer, together=TOGETHER if generate else 0)
 
 
-def remembered(
-    kind: str,
+def timed(answer: Callable[[], list[Any]]) -> list[dict[str, Any]]:
+    """{"scores", "seconds", "peak_memory_bytes"} of each of answer()'s values, which share its seconds equally."""
+    began = time.perf_counter()
+    answers = answer()
+    cost = {"seconds": (time.perf_counter() - began) / len(answers), "peak_memory_bytes": peak_memory_bytes()}
+    return [{"scores": each, **cost} for each in answers]
+
+
+def cached_answers(
+    folder: str,
     keys: Sequence[str],
     question: Sequence[Any],
-    ask: Callable[[list[int]], Asked],
-    put: Callable[..., list[Any]],
+    answer: Callable[[list[int]], list[dict[str, Any]]],
     *,
     together: int = 0,
 ) -> list[dict[str, Any]]:
-    """{"scores", "seconds", "peak_memory_bytes"} of each model: what it says to a question, from the cache or asked.
+    """Each model's answer to one question, from the cache where it is there.
 
-    kind: of code that decides the answers (`files.CODE`), and the cache's folder. keys: content keys of the models.
-    question: its content. ask: from the places in `keys` of what is missing to what the question is to be put to; it is
-    called once for every `together` of them (0: for all), which share the seconds in equal parts. put: the answers of
-    what `ask` gives. Jobs side by side that ask the same model wait for each other.
+    folder: of the cache. keys: content keys of the models. question: its content, with the code and the environment
+    that answer it. answer(missing) gives the answers of the models at these indices of `keys`; it is called once for
+    every `together` of them (0: for all). Jobs side by side that ask the same model wait for each other.
     """
-    code = code_key(kind)
-    paths = [cache_dir(kind) / f"{content_key([key, [*question, code]])}.json" for key in keys]
+    paths = [cache_dir(folder) / f"{content_key([key, question])}.json" for key in keys]
     with ExitStack() as stack:
         for path in sorted(set(paths)):  # in one order, so that no two jobs wait for each other
             stack.enter_context(lock(path.with_suffix(".lock")))
@@ -133,13 +145,9 @@ def remembered(
         size = together or max(len(missing), 1)
         for start in range(0, len(missing), size):
             part = missing[start : start + size]
-            asked = ask(part)
-            began = time.perf_counter()
-            answers = put(*asked)
-            cost = {"seconds": (time.perf_counter() - began) / len(part), "peak_memory_bytes": peak_memory_bytes()}
-            for n, answer in zip(part, answers):
-                kept[paths[n]] = {"scores": answer, **cost}
-                write_sealed(paths[n], kept[paths[n]])
+            for n, entry in zip(part, answer(part)):
+                kept[paths[n]] = entry
+                keep(paths[n], entry)
     return [kept[path] for path in paths]
 
 
@@ -211,7 +219,8 @@ def open_study(
     def reference(_: list[int]) -> Asked:
         return Asked(*load_model(places[retrained], revision=commits[retrained], **load))
 
-    [entry] = scored([identity[retrained]], reference, {"forget": rows["forget"]}, settings, generate=False)
+    forget_rows = {"forget": rows["forget"]}
+    [entry] = scored([identity[retrained]], reference, forget_rows, settings, base.device, generate=False)
     return Study(
         split=split,
         source=source,

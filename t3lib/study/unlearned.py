@@ -24,8 +24,9 @@ from t3lib.baselines.unlearn import unlearn_baseline
 from t3lib.classifier import fit_heads
 from t3lib.errors import UserError
 from t3lib.features import Features, extract_features
-from t3lib.files import atomic_write, cache_dir, code_key, content_key, read_sealed, sha256_file, write_sealed
+from t3lib.files import atomic_write, cache_dir, content_key, read_sealed, sha256_file
 from t3lib.head import T3Head
+from t3lib.identity import code_key, environment, keep, keyed
 from t3lib.results import peak_memory_bytes
 from t3lib.settings import settings_of
 from t3lib.study.study import Study
@@ -36,10 +37,10 @@ DIALS = ("temperature", "w")  # T3's settings that no training depends on
 
 
 def unlearned_key(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> str:
-    """A key of all that decides the trained weights: base, rows, settings, seed and code."""
+    """Content key of the trained weights: base, rows, settings, seed, code and environment."""
     settings = {name: value for name, value in settings_of(method, hyper).items() if name not in DIALS}
-    code = code_key("features", "head") if method == "T3" else code_key("unlearned")
-    return content_key([method, settings, seed, study.lesson_key, code])
+    code = code_key(fitted if method == "T3" else unlearned, methods=[method])
+    return content_key([method, settings, seed, study.lesson_key, code, environment(study.base.device)])
 
 
 def training_of(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -56,6 +57,7 @@ def training_of(study: Study, method: str, hyper: Mapping[str, Any], seed: int) 
     return read_sealed(path) or {}
 
 
+@keyed
 def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> Any:
     """The model that a baseline gives, from the cache or trained now; the study's base is never changed.
 
@@ -94,7 +96,7 @@ def t3_features(study: Study) -> Features:
     began = time.perf_counter()
     features = extract_features(study.base, study.tokenizer, study.forget, study.retain, **options)
     if not read_sealed(_features_note(study)):
-        write_sealed(_features_note(study), {"seconds": time.perf_counter() - began})
+        keep(_features_note(study), {"seconds": time.perf_counter() - began})
     return features
 
 
@@ -104,7 +106,8 @@ def features_seconds(study: Study) -> float:
 
 
 def _features_note(study: Study) -> Path:
-    return cache_dir("features") / f"seconds-{content_key([study.lesson_key, code_key('features')])}.json"
+    made_by = [code_key(extract_features), environment(study.base.device)]
+    return cache_dir("features") / f"seconds-{content_key([study.lesson_key, made_by])}.json"
 
 
 def fit_settings(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -113,6 +116,7 @@ def fit_settings(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if name not in DIALS} | {"seed": seed}
 
 
+@keyed
 def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> list[T3Head]:
     """T3's heads, one for each (hyper, seed): from the cache, else fitted and timed alone."""
 
@@ -149,7 +153,7 @@ def _note(folder: Path, log: Mapping[str, Any], seconds: dict[str, float]) -> No
     """Write info.json, last of a folder's files: it says that the others are whole."""
     info = {name: log.get(name) for name in ("hyper", "trainable", "epochs", "error")} | {"seconds": seconds}
     weights = sha256_file(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else None
-    write_sealed(folder / INFO, info | {"peak_memory_bytes": peak_memory_bytes(), "weights": weights})
+    keep(folder / INFO, info | {"peak_memory_bytes": peak_memory_bytes(), "weights": weights})
 
 
 def _trained_weights(model: nn.Module) -> dict[str, Tensor]:

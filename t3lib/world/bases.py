@@ -24,15 +24,14 @@ from t3lib.baselines import train
 from t3lib.errors import UserError
 from t3lib.files import (
     cache_dir,
-    code_key,
     content_key,
     lock,
     read_json,
     read_sealed,
     sha256_file,
     write_json,
-    write_sealed,
 )
+from t3lib.identity import code_key, environment, keep, keyed, still_the_code
 from t3lib.world.facts import world
 
 NAMES = ("full", "retain90", "retain95")
@@ -117,13 +116,17 @@ def rows(stage: Stage) -> dict[str, list[tofu.Row]]:
     return data
 
 
+@keyed
 def world_of(stage: Stage, seed: int) -> dict[str, list[tofu.Row]]:
     """The built-in world of a seed; kept in the cache, since drawing it takes a second in every process."""
-    path = cache_dir("rows") / f"{content_key([stage.authors, stage.questions, seed, code_key('rows')])}.json"
+    path = (
+        cache_dir("rows")
+        / f"{content_key([stage.authors, stage.questions, seed, code_key('t3lib.world.facts.world')])}.json"
+    )
     kept = read_sealed(path)
     if kept is None:
         kept = world(stage.authors, stage.questions, seed)
-        write_sealed(path, kept)
+        keep(path, kept)
     return kept
 
 
@@ -203,16 +206,18 @@ def llama_config(stage: Stage, tokenizer: Any) -> LlamaConfig:
     )
 
 
+@keyed
 def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
     """Folder of the base `name` (full | retain90 | retain95), trained now unless an intact one is in the cache.
 
-    The folder is an ordinary Hugging Face one (safetensors, tokenizer, greedy generation_config) plus base.json, which
-    records stage, seed, training log, versions and a checksum of every file. Its key covers the rows, the tokenizer's
-    text, the stage, the seed and the training code. A damaged folder is trained again. Two processes may ask at once:
-    one trains, the other waits. seed: initial weights and batch order.
+    The folder is an ordinary Hugging Face one (safetensors, tokenizer, greedy generation_config) plus base.json,
+    which records stage, seed, training log, versions and a checksum of every file. Its key covers the rows, the
+    tokenizer's text, the stage, the seed, the training code, package versions and vector width. A damaged folder is
+    trained again. Two processes may ask at once: one trains, the other waits. seed: initial weights and batch order.
     """
     learned = training_rows(stage, name)
-    key = content_key([_settings(stage), name, seed, learned, tokenizer_text(stage), code_key("base")])
+    made_by = [code_key(train_base), environment(threads=stage.threads)]
+    key = content_key([_settings(stage), name, seed, learned, tokenizer_text(stage), made_by])
     folder = cache_dir("bases") / f"{name}-seed{seed}-{key}"
     with lock(folder.with_suffix(".lock")):
         if not _intact(folder):
@@ -220,6 +225,8 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
             for stale in (partial, folder):
                 shutil.rmtree(stale, ignore_errors=True)
             train_base(stage, name, seed, learned, partial)
+            if not still_the_code(folder.name):
+                return partial
             partial.rename(folder)
     return folder
 

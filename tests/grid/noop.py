@@ -25,6 +25,7 @@ UNLEARN = """import hashlib, json, os, time
 from pathlib import Path
 from t3lib.files import write_json
 runs = Path(out) / "runs"
+Path(os.environ["T3_CACHE"]).mkdir(parents=True, exist_ok=True)
 with open(Path(os.environ["T3_CACHE"]) / "pids", "a") as log:
     log.write(f"{os.getpid()} {method}/{split}\\n")"""
 WORK = """for seed in seeds or [0]:
@@ -59,7 +60,7 @@ ROLES = {path.stem: read_json(path)["metadata"]["t3"] for path in sorted(SHIPPED
 def write_notebook(path: Path, parameters: str, *cells: str, role: dict | None = None) -> None:
     """A notebook with a parameters cell and code cells; its role is by default that of the shipped one of its name."""
     notebook = nbformat.v4.new_notebook()
-    notebook.metadata.t3 = role or ROLES.get(path.stem, {"writes": [], "code": []})
+    notebook.metadata.t3 = role or ROLES.get(path.stem, {"writes": []})
     notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
     first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
     notebook.cells = [nbformat.v4.new_markdown_cell("# no-op"), first, *map(nbformat.v4.new_code_cell, cells)]

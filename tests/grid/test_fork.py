@@ -38,7 +38,7 @@ _ = open(out, "w").write(json.dumps([facts, os.getpid(), os.getppid(), gc.get_fr
 def place(tmp_path, monkeypatch):
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "T3_THREADS", "PYTHONHASHSEED"):
         monkeypatch.setenv(name, "0" if name == "PYTHONHASHSEED" else "1")
-    monkeypatch.setattr(fork, "STARTED", float("inf"))  # whoever edits t3lib while its tests run
+    monkeypatch.setattr(fork, "changed_since_import", list)  # whoever edits t3lib while its tests run
     multiprocessing.set_forkserver_preload(list(KERNEL))
     return Place(str(tmp_path / "out"), str(tmp_path / "notebooks"), str(tmp_path), tmp_path, str(ROOT), fork=KERNEL)
 
@@ -134,13 +134,9 @@ def test_a_fork_server_that_is_just_dying_is_asked_again(monkeypatch):
 
 
 @pytest.mark.parametrize("changed", [False, True])
-def test_a_change_of_the_library_is_not_forked(place, monkeypatch, tmp_path, changed):
+def test_a_change_of_the_library_is_not_forked(place, monkeypatch, changed):
     """The fork server holds the code of its start, and results are kept under the key of the code on disk."""
-    library = tmp_path / "t3lib"
-    library.mkdir()
-    (library / "module.py").write_text("x = 1")
-    monkeypatch.setattr(fork, "LIBRARY", library)
-    monkeypatch.setattr(fork, "STARTED", (library / "module.py").stat().st_mtime - changed)
+    monkeypatch.setattr(fork, "changed_since_import", lambda: ["metrics.py"] * changed)
     (_, _, parent, *_), _ = ran(place, "n", FACTS, REPORT)
     assert (parent == os.getpid()) == changed
 

@@ -349,7 +349,7 @@ def test_the_key_of_an_unlearned_model_covers_all_that_decides_it(stand, method,
     others = [unlearned.unlearned_key(replace(stand, **change), method, FAST, 1) for change in CHANGES.values()]
     others += [unlearned.unlearned_key(stand, method, FAST, 2), unlearned.unlearned_key(stand, method, {}, 1)]
     with monkeypatch.context() as patch:
-        patch.setattr(unlearned, "code_key", lambda *kinds: f"other code of {kinds}")
+        patch.setattr(unlearned, "code_key", lambda *entries, methods=(): f"other code of {entries}")
         others.append(unlearned.unlearned_key(stand, method, FAST, 1))
     assert len({known, *others}) == 1 + len(others)
     assert unlearned.unlearned_key(stand, method, dict(FAST), 1) == known
@@ -369,7 +369,7 @@ def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
     def ask(key="a model", rows=rows, generate=True, **change):
         before = len(asked)
         options = {"evaluation": study.EVALUATION | change, "generate": generate}
-        study.scored([key], lambda _: study.Asked(None, None), rows, **options)
+        study.scored([key], lambda _: study.Asked(None, None), rows, device="cpu", **options)
         return len(asked) > before
 
     assert ask() and not ask() and not ask(truth_ratio="arithmetic")
@@ -378,5 +378,5 @@ def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
     )
     assert ask(attention_mask="openunlearning") and ask(max_new_tokens=7) and ask(generate=False)
     assert not ask(generate=False, max_new_tokens=8), "without text its length does not matter"
-    monkeypatch.setattr(study, "code_key", lambda *kinds: f"other code of {kinds}")
+    monkeypatch.setattr(study, "code_key", lambda *entries, methods=(): f"other code of {entries}")
     assert ask()

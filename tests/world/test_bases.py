@@ -209,9 +209,9 @@ def test_key_covers_the_code_of_the_training_loop(monkeypatch):
     """optim, losses and collate once decided weights and not the key; now whole modules do."""
     asked = []
     folder = bases.ensure_base(MICRO, "full")
-    monkeypatch.setattr(bases, "code_key", lambda *kinds: asked.append(kinds) or "other code")
-    monkeypatch.setattr(bases, "train_base", lambda *args: args[-1].mkdir())
-    assert bases.ensure_base(MICRO, "full") != folder and asked == [("base",)]
+    monkeypatch.setattr(bases, "code_key", lambda *functions: asked.append(functions) or "other code")
+    monkeypatch.setattr(bases, "train_base", train := lambda *args: args[-1].mkdir())
+    assert bases.ensure_base(MICRO, "full") != folder and asked == [(train,)]
 
 
 def test_key_covers_what_the_tokenizer_learned_from(tmp_path):
