@@ -129,13 +129,16 @@ def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(stand, 
     assert not any(missing.values()), missing
 
 
+HEADS, ASKED = r"head|unlearned \w+", "scores|likelihoods|writings|draws"  # settings.DEFAULTS holds T3's, too
+
+
 @pytest.mark.parametrize(
     ("file", "old", "new", "changed"),
     [
-        ("settings.py", '"max_grad_norm": 1.0', '"max_grad_norm": 2.0', r"base|head|unlearned \w+"),  # DEFAULTS holds all
-        ("study/methods.py", "other.w = float(w)", "other.w = float(w) * 3", r"scores|likelihoods|writings|draws"),
-        ("tofu.py", "IGNORE = -100", "IGNORE = -101", r"base|features|head|unlearned \w+|scores|likelihoods|writings|draws"),
-        ("baselines/losses.py", "-2 / beta * logsigmoid(-beta * (log_likelihood", "-3 / beta * logsigmoid(-beta * (log_likelihood", "unlearned NPO"),
+        ("settings.py", '"max_grad_norm": 1.0', '"max_grad_norm": 2.0', rf"base|{HEADS}"),
+        ("study/methods.py", "other.w = float(w)", "other.w = float(w) * 3", ASKED),
+        ("tofu.py", "IGNORE = -100", "IGNORE = -101", rf"base|features|{HEADS}|{ASKED}"),
+        ("baselines/losses.py", "-2 / beta * logsigmoid(-beta * (", "-3 / beta * logsigmoid(-beta * (", "unlearned NPO"),
         ("baselines/losses.py", '"NPO": Terms(npo, nll)', '"NPO": Terms(npo, None)', "unlearned NPO"),
         ("settings.py", '"NPO": {"alpha_f": 1.0', '"NPO": {"alpha_f": 2.0', "unlearned NPO"),
         ("metrics.py", "return", "return 0 or", ""),
@@ -230,10 +233,9 @@ def test_a_moved_module_with_its_imports_mended_changes_no_key(library):
         for old, new in moved.items():
             text = re.sub(rf"\bt3lib\.{old}\b", f"t3lib.{new}", text)
             package, name = new.split(".")
-            text = re.sub(
-                rf"^from t3lib import {old}$", f"from t3lib.{package} import {name} as {old}", text, flags=re.M
-            )
-            text = re.sub(rf"^from t3lib import hub, {old}$", f"from t3lib import hub\nfrom t3lib.{package} import {name} as {old}", text, flags=re.M)  # fmt: skip
+            module = f"from t3lib.{package} import {name} as {old}"
+            text = re.sub(rf"^from t3lib import {old}$", module, text, flags=re.M)
+            text = re.sub(rf"^from t3lib import hub, {old}$", f"from t3lib import hub\n{module}", text, flags=re.M)
         path.write_text(text)
 
     def renamed(name):
