@@ -146,14 +146,14 @@ def parser() -> Parser:
     p.add_argument("--split", type=names, help="forget splits (default: the profile's)")
     p.add_argument("--method", type=names, help="methods (default: all that have a grid in the profile)")
 
-    p = verb("bench", "the cost table: parameters, training, decoding, against their lower bounds",
-             "--shape llama-3.1-8b --out bench", command)  # fmt: skip
+    p = verb("bench", "what T3 costs here, in eight rows: head training, features, scoring, decoding, "
+             "a step of NPO", "--shape llama-3.1-8b --out bench", command)  # fmt: skip
     p.add_argument("--shape", help="named shape (default tiny; with --gpu llama-3.1-8b)")
-    p.add_argument("--weights", choices=("random",), default="random", help="cost does not depend on their values")
-    p.add_argument("--gpu", action="store_true", help="the sheet of what needs a GPU, a table a question: ten minutes")
-    p.add_argument("--profile", default="cpu", help="--gpu: whose T3 is run on both devices (default %(default)s)")
-    p.add_argument("--data", help="--gpu: builtin, hub or a folder with TOFU's files (default: the profile's)")
-    p.add_argument("--out", type=Path, help="folder for bench.json and the table (default with --gpu: results/gpu)")
+    p.add_argument("--weights", choices=("random",), default="random",
+                   help="cost does not depend on their values")  # fmt: skip
+    p.add_argument("--gpu", action="store_true", help="the same on a GPU, in bfloat16: minutes")
+    p.add_argument("--out", type=Path,
+                   help="folder for bench.json and the table (default with --gpu: results/gpu)")  # fmt: skip
     p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
 
     p = verb("compare", "set two folders of results side by side: each method's means, and the cells that differ",

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 
 from t3lib import artefact, evaluation, hub, profiles, results, tofu, unlearning
@@ -21,7 +22,7 @@ from t3lib.errors import UserError, printable
 from t3lib.files import atomic_write, cache_dir, project_root, read_json, write_json
 from t3lib.head import T3Head
 from t3lib.likelihood import Tilt
-from t3lib.models import check_ids, context_length, load_model, pad_id
+from t3lib.models import check_ids, checked_device, context_length, load_model, pad_id
 from t3lib.names import HUB_DATA
 from t3lib.report import audit as audit_tables
 from t3lib.report import own as report
@@ -327,20 +328,20 @@ def tune(args: argparse.Namespace) -> None:
 
 
 def bench(args: argparse.Namespace) -> None:
-    """Measure and print the cost table and, with --out, write it with its provenance; with --gpu the GPU sheet."""
-    from t3lib.bench import sheet, timing  # with the theory's scipy: seconds that no other verb should wait
+    """Measure and print the eight rows of the cost table; --out writes them, after every row."""
+    from t3lib.bench import sheet  # not above: no other verb should wait for its imports
 
+    device = checked_device(args.device or ("cuda" if args.gpu else None))
     shape = args.shape or ("llama-3.1-8b" if args.gpu else "tiny")
-    if args.gpu:
-        profile = profiles.override(profiles.load_profile(args.profile), data=args.data)
-        real = {name: profile[name] for name in ("data", "stage", "models", "evaluation", "seeds")}
-        real["split"] = profile["splits"][-1]
-        real["hyper"] = profiles.hyper_of(profile, "T3", real["split"])
-        asked = sheet.sheet_of(shape, args.device or "cuda", real=real)
-        return sheet.write_sheet(asked, args.out or project_root() / "results" / "gpu")
-    measured = sheet.bench(sheet.sheet_of(shape, args.device))
-    if args.out is not None:
-        origin = results.provenance(model=f"random weights, {shape}", data="random")
-        write_json(args.out / "bench.json", {"rows": measured, "provenance": origin})
-        render.write_table(args.out, "benchmarks", timing.frame_of(measured))
-    return None
+    folder = args.out or (project_root() / "results" / "gpu" if args.gpu else None)
+    origin = results.provenance(model=f"random weights, {shape}", data="random letters")
+    rows: list[dict[str, Any]] = []
+    for row in sheet.sheet(shape, device):
+        rows.append(row)
+        value = "" if row["median"] is None else f"{row['median']:.4g} {row['unit']}"
+        memory = f"{row['peak_memory_bytes'] / 1e9:.1f} GB"
+        words = f"{row['what']:<29} {value:>18} {memory:>9}  {row['shape']} {row['note']}"
+        print(words, flush=True)
+        if folder is not None:
+            write_json(folder / "bench.json", {"rows": rows, "provenance": origin})
+            render.write_table(folder, "benchmarks", pd.DataFrame(rows))

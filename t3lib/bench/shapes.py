@@ -1,4 +1,4 @@
-"""Sizes of the Llamas whose cost is measured or computed. No torch: claims about cost read them, too."""
+"""Sizes of the Llamas whose cost is measured or computed. No torch: claims read them, too."""
 
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ SHAPES = {
     "llama-3.1-70b": Shape(128256, 8192, 28672, 80, 64, 8),
     "llama-3.1-8b": Shape(128256, 4096, 14336, 32, 32, 8),
     "llama-3.2-1b": Shape(128256, 2048, 8192, 16, 32, 8, tie_word_embeddings=True),
-    # What one CPU core runs in seconds, and large enough that the base's share of the work dominates.
+    # What one CPU core runs in seconds, and large enough that the base does most of the work.
     "58m": Shape(32000, 512, 1408, 8, 8, 8),
     "tiny": Shape(512, 64, 128, 2, 4, 2),
 }

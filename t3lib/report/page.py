@@ -69,8 +69,8 @@ STORY = (  # the answers come after the first part, the claims after the last
     Part(
         "costs", "What it costs",
         "T3 (preprocessed) trains on features, the base's hidden states, which are computed once and stored; T3 "
-        "(naive) runs the base again at every step. The lower bound is the time that a computation's operations and "
-        "bytes take at the speed measured on this machine; busy is the processor's own time.",
+        "(naive) runs the base again at every step. Operations (FLOPs) and bytes are what a computation needs "
+        "at least, by arithmetic.",
         ("runtime", "cost_*"), ("runtime", "parameters"), ("benchmarks*",),
     ),
     Part(

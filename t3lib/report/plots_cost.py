@@ -1,31 +1,13 @@
-"""Figures of cost: the tables of `t3 bench`, `bench.head.scaling` and Table 3 in, matplotlib Figure out."""
+"""Figures of cost: Table 3 and the table `benchmarks` in, matplotlib Figure out."""
 
 import numpy as np
 import pandas as pd
 from matplotlib import rc_context
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
 
 from t3lib.report import tables
-from t3lib.report.look import (
-    GREY,
-    PALETTE,
-    PAPER,
-    PLAIN,
-    SPLIT_LOOKS,
-    STYLE,
-    T3_COLOUR,
-    Look,
-    counted,
-    key,
-    log_axis,
-    panels,
-    splits_of,
-)
+from t3lib.report.look import PAPER, SPLIT_LOOKS, STYLE, counted, key, log_axis, panels, splits_of
 from t3lib.report.render import cell
-
-AXES = {"pairs": "forget rows", "vocab": "vocabulary $|V|$", "d": "hidden size $d$", "rank": "rank $h$"}
 
 
 @rc_context(STYLE)
@@ -66,93 +48,22 @@ def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
 
 
 @rc_context(STYLE)
-def bounds(rows: pd.DataFrame) -> Figure:
-    """Each measured time over its lower bound, on a logarithmic axis: how much is left to gain at most."""
-    shown = rows.dropna(subset=["over_bound"])[::-1]
-    figure, axis = _list_of(shown)
-    ours = shown["what"].str.contains("ours|one problem")
-    axis.hlines(range(len(shown)), 1, shown["over_bound"], color="0.8", lw=1)
-    axis.scatter(shown["over_bound"], range(len(shown)), c=[T3_COLOUR if flag else PALETTE[0] for flag in ours], s=18)
-    for y, value in enumerate(shown["over_bound"]):
-        axis.text(value * 1.06, y, f"{value:.1f}", va="center", fontsize=6, color=GREY)
-    log_axis(axis)
-    axis.set_xlabel("busy time / lower bound")
-    axis.axvline(1, color="black", lw=0.8)
-    axis.grid(axis="y", visible=False)
-    figure.set_label(
-        "Time over its lower bound. 1 is the bound; red: training T3's head as this library does. In brackets: forget "
-        f"+ retain rows, or the base's shape; {_repeats(shown)}."
-    )
-    return figure
-
-
-@rc_context(STYLE)
-def scaling(frame: pd.DataFrame) -> Figure:
-    """Seconds of a whole fit against one size at a time (`bench.head.scaling`), with least and most of the repeats.
-
-    The dotted line through the last point is proportional growth.
-    """
-    names = list(dict.fromkeys(frame["axis"]))
-    figure, [axes] = panels(1, len(names), (6.8, 1.9), sharey=True)
-    for axis, name in zip(axes, names):
-        part = frame[frame["axis"] == name].sort_values("value")
-        x, y = part["value"].to_numpy(), part["seconds"].to_numpy()
-        axis.errorbar(x, y, [y - part["low"], part["high"] - y], color=T3_COLOUR, marker="o", ms=3, capsize=2)
-        axis.plot(x, y[-1] * x / x[-1], ls=":", color=GREY, lw=0.9)
-        axis.set(xlabel=AXES.get(name, name), xscale="log", yscale="log", xticks=x)
-        axis.set_xticklabels([f"{value:g}" for value in x])
-        axis.minorticks_off()
-    axes[0].set(ylabel="head training (s)", ylim=(frame["low"].min() / 2, frame["high"].max() * 1.5))
-    axes[0].yaxis.set_major_locator(LogLocator(subs=(1, 3)))
-    axes[0].yaxis.set_major_formatter(PLAIN)
-    sizes = [(words.partition(" $")[0], frame.loc[frame["axis"] != name, name].max()) for name, words in AXES.items()]
-    figure.set_label(
-        "Seconds to train a head with one size varied; bars: least and most of the repeats; dotted: in proportion. The "
-        f"others are {', '.join(f'{words} {size:g}' for words, size in sizes if pd.notna(size))}."
-    )
-    return figure
-
-
-@rc_context(STYLE)
 def seconds(rows: pd.DataFrame) -> Figure:
-    """Measured seconds, their extremes, and the lower bound as a tick, for every row that has seconds."""
+    """Median and quartiles of every row of the table `benchmarks` that has seconds; log scale."""
     shown = rows[rows["unit"] == "s"][::-1]
-    figure, axis = _list_of(shown)
-    height = np.arange(len(shown))
+    figure, [[axis]] = panels(1, 1, (6.8, 0.6 + 0.2 * len(shown)))
     spread = [shown["median"] - shown["low"], shown["high"] - shown["median"]]
-    # One above the other: where both clocks agree, neither hides the other's mark or bar.
-    axis.errorbar(shown["median"], height + 0.17, xerr=spread, ls="", marker="o", ms=3, color=GREY, capsize=2)
-    axis.plot(shown["busy"], height - 0.17, ls="", marker="s", ms=3, color=T3_COLOUR)
-    axis.plot(shown["lower_bound"].astype(float), height, ls="", marker="|", ms=8, color="black")
+    height = range(len(shown))
+    axis.errorbar(shown["median"], height, xerr=spread, ls="", marker="o", ms=3, capsize=2)
+    for y, value in zip(height, shown["median"]):
+        axis.annotate(f"{value:.3g}", (value, y), (0, 3), textcoords="offset points", fontsize=6)
+    sizes = shown["shape"].str.extract(r"(\d+ \+ \d+ rows)", expand=False).fillna(shown["shape"])
+    axis.set_yticks(height, shown["what"] + "  [" + sizes + "]")
+    axis.set(ylim=(-0.6, len(shown) - 0.2), xlabel="seconds")
     log_axis(axis)
-    axis.set_xlabel("seconds")
-    entries: list[tuple[str, Look]] = [("wall clock, median and extremes", {"marker": "o", "color": GREY})]
-    entries += [
-        ("busy", {"marker": "s", "color": T3_COLOUR}),
-        ("lower bound", {"marker": "|", "ms": 8, "color": "black"}),
-    ]
-    key(figure, [(label, {"ls": ""} | look) for label, look in entries], "upper center")
+    least, most = shown["repeats"].min(), shown["repeats"].max()
     figure.set_label(
-        "What each part costs on this machine: wall clock, the processor's own time (busy) and the lower bound. In "
-        f"brackets: forget + retain rows, or the base's shape; {_repeats(shown)}."
+        "Seconds on this machine: median and quartiles. In brackets: forget + retain rows, or the base "
+        f"and its batch; n = {least:.0f} to {most:.0f} repeats each."
     )
     return figure
-
-
-def labels(rows: pd.DataFrame) -> list[str]:
-    """What was measured, and at which size: the rows of head training, else the shape of the base."""
-    sizes = rows["shape"].str.extract(r"(\d+ \+ \d+ rows)", expand=False).fillna(rows["shape"])
-    return [f"{what}  [{size}]" for what, size in zip(rows["what"], sizes)]
-
-
-def _list_of(rows: pd.DataFrame) -> tuple[Figure, Axes]:
-    """A panel with a line for each row."""
-    figure, [[axis]] = panels(1, 1, (6.8, 0.6 + 0.2 * len(rows)))
-    axis.set_yticks(range(len(rows)), labels(rows))
-    axis.set_ylim(-0.6, len(rows) - 0.4)
-    return figure, axis
-
-
-def _repeats(rows: pd.DataFrame) -> str:
-    least, most = rows["repeats"].min(), rows["repeats"].max()
-    return f"n = {least:.0f} to {most:.0f} repeats each"

@@ -51,12 +51,9 @@ CAPTIONS = {
     "from theirs: a method that forgot is 0 away, and more and less are both traces.",
     "leak": "leak@k: the expected ROUGE-L recall of the best of k sampled answers to a forgotten question; of each "
     "method's first seed (Retrained: of all). top p: the nucleus that was drawn from; 1 is the whole distribution.",
-    "benchmarks": "Cost: median seconds on this machine, the processor's own (busy), the lower bound, and busy over "
-    "it.",
-    "benchmarks_memory": "T3 on an NF4 base of Llama-3.1-8B's shape.",
+    "benchmarks": "Cost on this machine: median and quartiles of the repeats; operations and bytes "
+    "of the computation, by arithmetic.",
     "benchmarks_parameters": "Trainable parameters at Llama-3.1-8B's shape.",
-    "benchmarks_scale": "Overhead of many heads while decoding one row, per cent.",
-    "benchmarks_scaling": "Head training with one size varied.",
     "synthetic": "Gaussian experiments: retain and forget error.",
     "synthetic_cells": "The classifiers behind the Gaussian experiments: weight decay λ and error δ.",
     "bounds": "The theorems' bounds, evaluated.",
