@@ -112,8 +112,12 @@ def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[d
 
 
 def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
-    """The runs of `folder`/ablations/SETTING/, each with its `setting` (the name of the subfolder)."""
-    settings = sorted(path for path in (Path(folder) / "ablations").glob("*") if path.is_dir())
+    """The runs of `folder`/ablations/SETTING/ and `folder`/naive/, each with its `setting`.
+
+    The setting is the name of the folder: "naive" holds T3 with the seconds of the published code.
+    """
+    named = [*Path(folder).glob("ablations/*"), Path(folder) / "naive"]
+    settings = sorted(path for path in named if path.is_dir())
     return [run | {"setting": path.name} for path in settings for run in read_runs(path, corrupt=corrupt)]
 
 

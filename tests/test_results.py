@@ -171,10 +171,11 @@ def test_order_and_a_missing_folder(tmp_path):
 
 
 def test_ablations_live_apart(tmp_path, run):
-    results.write_run(tmp_path / "runs" / "ablations" / "decay=l2", run | {"setting": "decay=l2"})
+    for folder in ("ablations/decay=l2", "naive"):
+        results.write_run(tmp_path / "runs" / folder, run)
     assert results.read_runs(tmp_path / "runs") == []
-    [back] = results.read_ablations(tmp_path / "runs")
-    assert back["setting"] == "decay=l2"
+    found = [run["setting"] for run in results.read_ablations(tmp_path / "runs")]
+    assert found == ["decay=l2", "naive"]
 
 
 def test_no_committed_result_names_its_data_by_a_local_path():

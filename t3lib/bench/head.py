@@ -4,18 +4,28 @@ Features are random, because cost does not depend on their values. What matters 
 step has and how many tokens of the vocabulary are ever a target.
 """
 
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import cycle
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from t3lib.bench import cost
 from t3lib.bench.timing import Rows, interleaved, row
 from t3lib.classifier import fit_head, learning_rates, plan_steps
 from t3lib.features import Features, tokens_of
 from t3lib.head import T3Head
+from t3lib.models import decoder_of, pad_id
+from t3lib.pooling import prefix_mean
 from t3lib.settings import FitSettings
+from t3lib.study.study import Study
+from t3lib.tofu import Example, collate, encode_rows
+
+TIMED_STEPS = 20  # of a naive training: its steps cost alike, so these are scaled up to all
 
 
 @dataclass(frozen=True)
@@ -98,3 +108,33 @@ def head_rows(shape: HeadShape, *, device: str = "cpu", repeats: int = 2) -> Row
         row("head training, textbook loop", where, seconds["textbook loop"]),
         row("head training, textbook loop / t3lib", where, ratios, "×"),
     ]
+
+
+@torch.inference_mode()
+def naive(study: Study, run: Mapping[str, Any]) -> dict[str, Any]:
+    """T3's run with the seconds of the published code, which runs the base at every step.
+
+    run: a run of T3 on the study's split. The head would be the same, so only the seconds differ;
+    the records are left out. The base's passes of the first TIMED_STEPS steps are timed by the wall
+    clock and scaled up to all steps; `timed_steps` is [timed, all].
+    """
+    examples = encode_rows(study.tokenizer, [*study.forget, *study.retain])
+    kinds = (torch.arange(len(examples)) >= len(study.forget)).long()
+    plan = {name: run["hyper"][name] for name in ("epochs", "batch_size", "epoch")}
+    steps = plan_steps(kinds, **plan, seed=run["seed"])
+    timed = steps[:TIMED_STEPS]
+    began = time.perf_counter()
+    for rows in timed:
+        pooled(study, [examples[row] for row in rows])[0, 0, 0].item()  # so that a GPU has finished
+    passes = (time.perf_counter() - began) / len(timed) * len(steps)
+    seconds = run["seconds"] | {"features": None, "train": run["seconds"]["train"] + passes}
+    told = {"setting": "naive", "timed_steps": [len(timed), len(steps)], "records": {}}
+    return {**run, **told, "seconds": seconds}
+
+
+def pooled(study: Study, examples: Sequence[Example]) -> Tensor:
+    """Features of every prefix of one step's rows, (rows, L, d)."""
+    batch = collate(examples, pad_id(study.tokenizer), study.evaluation["attention_mask"])
+    ids, mask = (batch[name].to(study.base.device) for name in ("input_ids", "attention_mask"))
+    hidden = decoder_of(study.base)(input_ids=ids, attention_mask=mask, use_cache=False)
+    return prefix_mean(hidden.last_hidden_state, mask)

@@ -1,22 +1,15 @@
 """T3 over temperatures (Table 5), over both of its dials and over its other choices: shared heads and base passes."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import torch
-
-from t3lib.classifier import plan_steps
 from t3lib.metrics import HIDING
-from t3lib.models import decoder_of, pad_id
 from t3lib.names import TUNING_SEEDS
-from t3lib.pooling import prefix_mean
 from t3lib.settings import settings_of
 from t3lib.study import audit
 from t3lib.study.methods import evaluated, records, subject
 from t3lib.study.study import Study
-from t3lib.tofu import Example, collate, encode_rows
 
 # setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T itself. w None is the w
 # that leaves w T as tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays as it is. The heads of those that are
@@ -38,7 +31,6 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "paraphrases": {},
     "paraphrases,T=2,w=1": {"temperature": 2.0},
 }
-TIMED_STEPS = 20  # of a naive training, whose steps cost alike: the rest of its minutes would tell nothing more
 
 
 def run_temperatures(
@@ -126,35 +118,3 @@ def paraphrased(study: Study) -> Study:
     rows = study.evaluation_rows["forget"]
     again = [{"question": row["question"], "answer": row["paraphrased_answer"]} for row in rows]
     return replace(study, forget=[*study.forget, *again])
-
-
-def run_naive(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """T3 trained naively, as the published code does: the base reads the rows of every step anew (setting "naive").
-
-    The head is the preprocessed one, for the features are the same; only the seconds differ. The base's passes of the
-    first TIMED_STEPS steps are timed and scaled up to all; `timed_steps` says [timed, all].
-    """
-    settings = settings_of("T3", hyper)
-    examples = encode_rows(study.tokenizer, [*study.forget, *study.retain])
-    kinds = torch.tensor([0] * len(study.forget) + [1] * len(study.retain))
-    plan = {name: settings[name] for name in ("epochs", "batch_size", "epoch")}
-    naive = []
-    for run in records(study, [subject(study, "T3", seed, settings) for seed in seeds]):
-        steps = plan_steps(kinds, **plan, seed=run["seed"])
-        timed = steps[:TIMED_STEPS]
-        began = time.perf_counter()
-        for rows in timed:
-            pooled(study, [examples[row] for row in rows])[0, 0, 0].item()  # so that a GPU has finished
-        passes = (time.perf_counter() - began) / len(timed) * len(steps)
-        seconds = run["seconds"] | {"features": None, "train": run["seconds"]["train"] + passes}
-        naive.append(run | {"setting": "naive", "seconds": seconds, "timed_steps": [len(timed), len(steps)]})
-    return naive
-
-
-@torch.inference_mode()
-def pooled(study: Study, examples: Sequence[Example]) -> torch.Tensor:
-    """The features of one step's rows, every prefix of each: (rows, L, d)."""
-    batch = collate(examples, pad_id(study.tokenizer), study.evaluation["attention_mask"])
-    ids, mask = (batch[name].to(study.base.device) for name in ("input_ids", "attention_mask"))
-    hidden = decoder_of(study.base)(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-    return prefix_mean(hidden, mask)

@@ -153,7 +153,8 @@ def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
     assert retrained.after[-3:] == tuple(f"base--retain95--seed{seed}" for seed in (1, 2, 3))
     assert retrained.parameters["seeds"] == [1, 2, 3], "three beside the reference make six pairs"
     assert graph["03_temperature_ablation--forget10"].after[-1] == job("T3")
-    assert graph["01_synthetic_theory"].after == () == graph["04_efficiency"].after
+    assert graph["01_synthetic_theory"].after == ()
+    assert set(graph["04_efficiency"].after) == {name for name in graph if name.startswith(UNLEARN)}
     tables = graph[TABLES]
     assert tables.partial and set(tables.after) == {j.name for j in graph.values() if j.kind == "notebook"} - {TABLES}
     order = list(graph)
