@@ -7,6 +7,7 @@ result is found in the code and not listed by hand. `environment` names what els
 
 import ast
 import hashlib
+import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -45,8 +46,8 @@ def code_key(
     all. through: also follow functions marked `keyed`. library: folder of t3lib.
 
     Counted are whole top-level definitions, by name and content: other definitions that they name, constants, defaults,
-    decorators, base classes, statements that run when the module is imported, and files beside the module that they
-    name. Not counted are docstrings, comments, layout, annotations of functions, import lines and paths, so moving a
+    decorators, base classes, statements that run when the module is imported, dotted names of t3lib in strings, and
+    files beside the module that they name. Not counted are docstrings, comments, layout, annotations of functions, import lines and paths, so moving a
     definition to another module changes no key. KeyError for a name that t3lib does not have.
     """
     source = _source(library)
@@ -65,7 +66,7 @@ def notebook_key(text: str, *, methods: Iterable[str] = (), without: str = "", l
     for statement in ast.parse(text).body:
         reader.write(statement, frozenset())
     wanted = {use for use in reader.uses if not (without and use[0].startswith(without))}
-    return content_key([text, _listed(source.reached(wanted, frozenset(methods), True, without))])
+    return content_key(["".join(reader.parts), _listed(source.reached(wanted, frozenset(methods), True, without))])
 
 
 @keyed
@@ -276,9 +277,9 @@ class _Source:
         path = self.path(module)
         assert path is not None
         folders = (path.parent, path.parent / "templates")
-        names = [text for text in sorted(texts) if text and "/" not in text and "\0" not in text and len(text) < 100]
+        names = [text for text in sorted(texts) if re.fullmatch(r"[\w-]+(\.[\w-]+)+", text)]
         found = [folder / name for name in names for folder in folders if (folder / name).is_file()]
-        named = [sha256_file(file) for file in found if file.suffix not in (".py", "")]
+        named = [sha256_file(file) for file in found if file.suffix != ".py"]
         return [*named, *([folder_key(shipped(SHIPPED))] if SHIPPED in texts else [])]
 
 
@@ -341,6 +342,8 @@ class _Reader:
                 self.write([each for each in node.elts if self.is_mine(each)], local)
             case ast.AST():
                 self.fields(node, local)
+            case str() if node.startswith("t3lib.") and self.source.resolve(node):
+                self.name(tuple(node.split(".")))
             case _:
                 if isinstance(node, str):
                     self.texts.add(node)

@@ -15,7 +15,7 @@ from conftest import ROOT
 
 PACKAGE = ROOT / "t3lib"
 ROOMS = ("theory", "baselines", "world", "study", "bench", "explore", "audit", "report", "claims", "grid")
-VOCABULARY = ("names", "errors", "files", "_version")
+VOCABULARY = ("names", "errors", "files", "identity", "_version")
 COMMAND_LINE = ("cli", "commands", "profiles", "__main__")
 
 # Room -> what it may import besides itself. A flat module is of the vocabulary, of the command line, or of the method.

@@ -129,6 +129,7 @@ def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(stand, 
     assert not any(missing.values()), missing
 
 
+NPO = "unlearned NPO"
 HEADS, ASKED = r"head|unlearned \w+", "scores|likelihoods|writings|draws"  # settings.DEFAULTS holds T3's, too
 
 
@@ -138,7 +139,7 @@ HEADS, ASKED = r"head|unlearned \w+", "scores|likelihoods|writings|draws"  # set
         ("settings.py", '"max_grad_norm": 1.0', '"max_grad_norm": 2.0', rf"base|{HEADS}"),
         ("study/methods.py", "other.w = float(w)", "other.w = float(w) * 3", ASKED),
         ("tofu.py", "IGNORE = -100", "IGNORE = -101", rf"base|features|{HEADS}|{ASKED}"),
-        ("baselines/losses.py", "-2 / beta * logsigmoid(-beta * (", "-3 / beta * logsigmoid(-beta * (", "unlearned NPO"),
+        ("baselines/losses.py", "-2 / beta * logsigmoid(-beta * (", "-3 / beta * logsigmoid(-beta * (", NPO),
         ("baselines/losses.py", '"NPO": Terms(npo, nll)', '"NPO": Terms(npo, None)', "unlearned NPO"),
         ("settings.py", '"NPO": {"alpha_f": 1.0', '"NPO": {"alpha_f": 2.0', "unlearned NPO"),
         ("metrics.py", "return", "return 0 or", ""),

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal
@@ -96,23 +97,24 @@ def build(
     content["tuned"] = sha256_file(tuned) if tuned.is_file() else None
     content["models"] = {name: _identity(model, model_identity) for name, model in profile["models"].items()}
     environment = [versions(), threads(), device]
+    base_code = code_key("t3lib.world.bases.ensure_base", through=True)
     bases: dict[str, Job] = {}
     jobs: dict[str, Job] = {}
     scopes: dict[str, Scope] = {}
 
     def base(name: str, seed: int) -> str:
         stage, job = {**profile["stage"], "data": profile["data"]}, f"base--{name}--seed{seed}"
-        code = code_key("t3lib.world.bases.ensure_base", through=True)
-        key = content_key(["base", name, seed, stage | {"data": content["data"]}, code, *environment])
+        key = content_key(["base", name, seed, stage | {"data": content["data"]}, base_code, *environment])
         bases[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 
+    keys = cache(notebook_key)  # of a notebook for one method, whatever the split
     present = _present(profile, folder or shipped("notebooks"))
     for notebook in _chosen(present, only):
         without = "" if notebook.role.draws else DRAWING
         for scope in _scopes(notebook.role, profile):
-            methods = [scope["method"]] if scope["method"] else profile["methods"]
-            code = notebook_key(notebook.code, methods=methods, without=without)
+            methods = (scope["method"],) if scope["method"] else tuple(profile["methods"])
+            code = keys(notebook.code, methods=methods, without=without)
             name = "--".join([notebook.name, *(str(scope[each]) for each in notebook.role.each)])
             after = [base(*which) for which in _bases(profile, scope)] if "bases" in notebook.role.reads else []
             after += [other for other in jobs if _reads(notebook, scope, jobs[other].notebook, scopes[other])]
