@@ -45,10 +45,11 @@ def code_key(
     rows of literal tables (dicts, tuples, lists or sets) that are named after another method do not count; () counts
     all. through: also follow functions marked `keyed`. library: folder of t3lib.
 
-    Counted are whole top-level definitions, by name and content: other definitions that they name, constants, defaults,
-    decorators, base classes, statements that run when the module is imported, dotted names of t3lib in strings, and
-    files beside the module that they name. Not counted are docstrings, comments, layout, annotations of functions, import lines and paths, so moving a
-    definition to another module changes no key. KeyError for a name that t3lib does not have.
+    Counted are whole top-level definitions, by name and content: other definitions that they name (in strings only by
+    their dotted name), constants, defaults, decorators, base classes, statements that run when the module is imported,
+    and files beside the module that they name. Not counted are docstrings, comments, layout, annotations of functions,
+    import lines and paths, so moving a definition to another module changes no key. KeyError for a name that t3lib
+    does not have.
     """
     source = _source(library)
     names = [each if isinstance(each, str) else f"{each.__module__}.{each.__qualname__}" for each in entries]

@@ -188,5 +188,5 @@ def _answers(
         return timed(lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how))
 
     keys = [each.key for each in models]
-    made_by = [code_key(question, load), environment(study.base.device)]
+    made_by = [code_key(f"{run.__name__}.{question.__name__}", load), environment(study.base.device)]
     return dict(zip(keys, cached_answers("audit", keys, [rows, how, made_by], answer)))

@@ -216,7 +216,7 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
     trained again. Two processes may ask at once: one trains, the other waits. seed: initial weights and batch order.
     """
     learned = training_rows(stage, name)
-    made_by = [code_key(train_base), environment(threads=stage.threads)]
+    made_by = [code_key("t3lib.world.bases.train_base"), environment(threads=stage.threads)]
     key = content_key([_settings(stage), name, seed, learned, tokenizer_text(stage), made_by])
     folder = cache_dir("bases") / f"{name}-seed{seed}-{key}"
     with lock(folder.with_suffix(".lock")):
