@@ -343,8 +343,10 @@ class _Reader:
                 self.write([each for each in node.elts if self.is_mine(each)], local)
             case ast.AST():
                 self.fields(node, local)
-            case str() if node.startswith("t3lib.") and self.source.resolve(node):
-                self.name(tuple(node.split(".")))
+            case str() if re.fullmatch(r"t3lib(\.\w+)+", node) and (found := self.source.resolve(node)):
+                # A definition counts as what it is, a module, such as a package of templates, by its last name.
+                self.uses |= {found[0]} if found[0][1] else set()
+                self.parts.append(f"<{found[0][1] or node.rpartition('.')[2]}>")
             case _:
                 if isinstance(node, str):
                     self.texts.add(node)
