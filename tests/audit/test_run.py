@@ -9,9 +9,11 @@ from t3lib.audit import run
 from t3lib.audit.measures import measures
 from t3lib.baselines.train import finetune
 from t3lib.errors import UserError
+from t3lib.head import T3Head
 from t3lib.metrics import AUDIT
 from t3lib.models import pad_id
-from t3lib.tofu import encode_rows
+from t3lib.sampler import T3ForCausalLM
+from t3lib.tofu import Example, encode_rows
 
 NAMES = "Ada Bly|Cor Dunn|Eve Foss|Gil Hurd|Ida Jolt|Kip Lund".split("|")
 OTHERS = "Moe Nash|Ona Pell|Quin Rowe|Sia Tarn|Ute Voss|Wim Yeo".split("|")
@@ -99,3 +101,18 @@ def test_attacks_are_asked_and_scored(tiny_model, tokenizer):
         tiny_model, tokenizer, FORGET[:2], samples=1, templates=["As a novelist: {question}"], progress=False
     )
     assert list(found["templates"]) == ["As a novelist: {question}"] and len(found["closest"]) == 2
+
+
+def test_a_token_is_a_hit_where_the_model_writes_it_at_that_temperature(tiny_model, tokenizer):
+    """The text that each tilt writes greedily is all hits under that tilt, and not under another."""
+    head = T3Head(32, len(tokenizer), 4, seed=1, w=20.0)
+    prompt, temperatures = encode_rows(tokenizer, FORGET[:1])[0], (1.0, 1.5, 3.0)
+    texts = []
+    for T in temperatures:
+        begun = torch.tensor([prompt.ids[: prompt.n_prompt]])
+        settings = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": len(tokenizer)}
+        written = T3ForCausalLM(tiny_model, head, T).generate(begun, **settings)
+        texts.append(Example(written[0].tolist(), prompt.n_prompt))
+    scores = run.token_scores(tiny_model, texts, [(head, T) for T in temperatures], pad_id=0)
+    written_by = [[bool(hits[tilt].all()) for tilt in range(3)] for _, hits in scores]
+    assert written_by == [[tilt == text for tilt in range(3)] for text in range(3)]
