@@ -1,19 +1,21 @@
 """Shared fixtures: a tiny tokenizer with Llama-3's chat template and a tiny random Llama. No network, no GPU.
 
+Torch and Transformers are imported by the fixtures that need them, so that tests of pure numpy start at once.
 Tests pass in any order: `T3_TEST_ORDER=7 pytest tests` shuffles them with the seed 7, across files too.
 """
 
 import functools
 import os
 import random
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import HealthCheck, settings
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+# One thread for torch, whoever imports it: two processes share two cores.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 # On two busy cores an example of a property may take any time.
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -40,8 +42,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         random.Random(seed).shuffle(items)
 
 
-def byte_tokenizer() -> PreTrainedTokenizerFast:
+def byte_tokenizer():
     """Every byte one token, plus the special tokens: no training, no files."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocab = {token: i for i, token in enumerate(SPECIAL + alphabet)}
     backend = Tokenizer(models.BPE(vocab=vocab, merges=[]))
@@ -57,11 +62,6 @@ def byte_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
-    torch.set_num_threads(1)
-
-
 @pytest.fixture(autouse=True)
 def same_surroundings():
     """Every test starts with the same random state, and leaves the environment and the current folder as they were.
@@ -72,7 +72,8 @@ def same_surroundings():
     environment, folder = dict(os.environ), os.getcwd()
     random.seed(0)
     np.random.seed(0)
-    torch.manual_seed(0)
+    if torch := sys.modules.get("torch"):
+        torch.manual_seed(0)
     yield
     os.chdir(folder)
     for name in os.environ.keys() - environment.keys():
@@ -88,6 +89,9 @@ def tokenizer():
 @pytest.fixture(scope="session")
 def tiny_model(tokenizer):
     """A random two-layer Llama over the byte tokenizer's vocabulary."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -66,6 +66,12 @@ def test_tab_shows_every_public_name_before_any_was_used():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
+def test_tests_of_pure_numpy_wait_for_no_torch():
+    """The shared fixtures import torch when a test first uses it."""
+    code = "import sys, conftest; assert not {'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests").returncode == 0
+
+
 def test_no_public_function_has_the_name_of_a_module():
     modules = {module.name for module in pkgutil.iter_modules(t3lib.__path__)}
     assert modules & set(t3lib.__all__) == {"theory"}
