@@ -1,12 +1,14 @@
-"""Data sets on the Hub: asked for once and shortly, and whatever is in the way is one line."""
+"""Check that the Hub has a data set or a model, with a short timeout and one-line errors. Imports no torch."""
 
 from importlib.util import find_spec
 
-from huggingface_hub import HfApi
+from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
 
 from t3lib.errors import UserError
-from t3lib.models import HUB_SECONDS
+
+HUB_SECONDS = 5  # to wait for the Hub's first answer before its local cache has to do
+MODEL_CONFIGS = ("config.json", "adapter_config.json")  # one of these is in every model's folder
 
 
 def ask(name: str) -> None:
@@ -26,3 +28,15 @@ def ask(name: str) -> None:
     except Exception:  # whatever its HTTP library raises
         advice = "HF_HUB_OFFLINE=1 takes what was downloaded before"
         raise UserError(f"{name}: not a file here, and the Hub cannot be reached ({advice})") from None
+
+
+def ask_for_model(name: str) -> None:
+    """UserError unless the Hub has the model `name` (owner/name) or it was downloaded before."""
+    try:
+        if any(isinstance(try_to_load_from_cache(name, file), str) for file in MODEL_CONFIGS):
+            return
+        HfApi().model_info(name, timeout=HUB_SECONDS)
+    except (HFValidationError, RepositoryNotFoundError):
+        raise UserError(f"there is no folder {name}, and the Hub has no such model") from None
+    except Exception:  # whatever its HTTP library raises
+        raise UserError(f"there is no folder {name}, and the Hub cannot be reached") from None

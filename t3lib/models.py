@@ -15,13 +15,12 @@ from transformers.utils import cached_file, logging
 
 from t3lib.errors import UserError
 from t3lib.files import content_key, read_json
+from t3lib.hub import HUB_SECONDS
 from t3lib.progress import watched
 from t3lib.tofu import check_template
 
 Result = TypeVar("Result")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-
-HUB_SECONDS = 5  # to wait for the Hub's first answer before its local cache has to do
 
 
 def load_model(

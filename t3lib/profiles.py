@@ -68,6 +68,7 @@ class Schema(Strict):
     data: Annotated[str, AfterValidator(_folder)]
     methods: Annotated[list[Literal[METHODS]], Once]  # type: ignore[valid-type]
     splits: Annotated[list[Literal[SPLITS]], Once]  # type: ignore[valid-type]
+    gpu: Annotated[int, Field(ge=0)] = 0
     seeds: Seeds
     search_seeds: Seeds
     temperatures: Annotated[list[Annotated[float, Field(ge=1, le=BOUNDS["temperature"][1])]], Once]

@@ -34,7 +34,7 @@ ARROWS: dict[str, set[str]] = {
     "audit": LEFT,
     "report": LIGHT | {"theory"},
     "claims": LIGHT | {"theory", "report", "bench.shapes", "bench.cost"},
-    "grid": {"vocabulary", "profiles"},
+    "grid": {"vocabulary", "profiles", "hub"},
     "command line": {"vocabulary", "method", *ROOMS},
 }
 WITHOUT_TORCH = ("theory", "report", "claims", "grid")
@@ -82,6 +82,7 @@ IDEAS = {
     "report.plots_theory": "figures of the theory",
     "grid.cluster": "where jobs run",
     "grid.fork": "kernels that start in a moment",
+    "grid.preflight": "what a profile needs of this machine",
     "grid.reproduce": "t3 reproduce",
     "grid.status": "what a person sees while the grid runs",
 }

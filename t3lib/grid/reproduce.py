@@ -83,9 +83,14 @@ def reproduce(
         fork=fork if local and not gpus and sys.platform == "linux" else (),
     )
     count = cluster.worker_count(workers, int(place.threads))
+    known = {} if fresh else cached(graph, place)
     if dry_run:
-        print(Schedule(graph, {} if fresh else cached(graph, place), place, count, chosen["name"]).plan())
+        print(Schedule(graph, known, place, count, chosen["name"]).plan())
         return 0
+    if local and any("models" in job.parameters for job in graph if job.name not in known):
+        from t3lib.grid import preflight  # with the Hub's package, which a finished profile need not wait for
+
+        preflight.check(from_root(chosen, root), root)
     with lock(folder / ".lock", wait=False):  # beside the results, which runs with two caches may share
         if renew:
             shutil.rmtree(private, ignore_errors=True)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import nbformat
 
-from t3lib.files import read_json, shipped
+from t3lib.files import read_json, shipped, write_json
 
 SHIPPED = shipped("notebooks")
 PARAMETERS = """method: str = "T3"
@@ -78,8 +78,10 @@ def write_notebooks(folder: Path, work: str = WORK) -> Path:
 def write_profile(
     path: Path, methods: str = "Original, NPO", splits: str = "forget10", seeds: str = "1, 2", more: str = ""
 ) -> Path:
-    """A profile over given models, with `more` YAML lines."""
-    models = "{full: some/model@abc, retain90: some/retain, retain95: some/other}"
+    """A profile over given models, folders that hold an empty config.json, with `more` YAML lines."""
+    models = {name: str(path.parent / "models" / name) for name in ("full", "retain90", "retain95")}
+    for folder in models.values():
+        write_json(Path(folder) / "config.json", {})
     text = f"methods: [{methods}]\nsplits: [{splits}]\nseeds: [{seeds}]\nmodels: {models}\n{more}\n"
     path.write_text(text, encoding="utf-8")
     return path
