@@ -121,7 +121,8 @@ def truth_ratio(loss: ArrayLike, loss_wrong: ArrayLike, kind: str = "geometric")
     if kind == "geometric":
         return np.exp(-wrong.mean(-1)) / (np.exp(-right) + EPSILON)
     if kind == "arithmetic":
-        return np.exp(-wrong).mean(-1) / np.exp(-right)
+        # The ratios one by one, since exp(-loss) is 0 above 745; exp(700) is nearly the largest float64.
+        return np.exp(np.minimum(right[..., None] - wrong, 700)).mean(-1)
     raise UserError(f"unknown truth ratio {kind!r}: choose geometric or arithmetic")
 
 
@@ -189,12 +190,14 @@ def forget_quality(ratio: ArrayLike, reference: ArrayLike) -> tuple[float, float
 
     `ratio` and `reference` (N,) are the truth ratios on the forget rows of the unlearned and of the retrained model.
     p is exact, as in the published code and the paper's tables; the paper's text approximates it by 2 exp(-N D²).
-    Where the exact count underflows (p far below 1e-100) scipy's asymptotic value is returned. UserError for other
-    lengths.
+    Where the exact count underflows (p far below 1e-100) scipy's asymptotic value is returned. Equal values make p
+    larger than it should be, never smaller. UserError for other lengths and for what is not a number.
     """
     ratio, reference = np.asarray(ratio, dtype=float), np.asarray(reference, dtype=float)
     if ratio.shape != reference.shape or ratio.ndim != 1:
         raise UserError(f"the reference has {reference.size} truth ratios and the model {ratio.size}: other rows")
+    if np.isnan([ratio, reference]).any():
+        raise UserError("a truth ratio is not a number: the model's probabilities are not finite")
     from scipy.stats import ks_2samp  # takes half a second to import; reading METRICS should not
 
     with warnings.catch_warnings():

@@ -1,6 +1,7 @@
 """Metrics against hand-computed examples, the defining numpy and scipy one-liners, and the reference's golden rows."""
 
 import json
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -144,6 +145,35 @@ def test_forget_quality_of_disjoint_samples_is_tiny_and_silent(recwarn):
 def test_forget_quality_refuses_other_rows():
     with pytest.raises(UserError, match="39 truth ratios and the model 40"):
         metrics.forget_quality(np.ones(40), np.ones(39))
+
+
+def test_forget_quality_refuses_what_is_no_number():
+    for pair in (([1.0, math.nan], [1.0, 2.0]), ([1.0, 2.0], [math.nan, 1.0])):
+        with pytest.raises(UserError, match="not a number"):
+            metrics.forget_quality(*pair)
+
+
+def test_forget_quality_of_equal_ratios_is_never_too_small():
+    """D by hand, and p at least the share of all exchanges of the rows that lie as far apart."""
+    rng = np.random.default_rng(0)
+    ours, theirs = np.round(rng.lognormal(size=60)), np.round(rng.lognormal(0.3, size=60))
+
+    def distance(a, b):
+        return max(abs((a <= value).mean() - (b <= value).mean()) for value in {*a, *b})
+
+    p, d = metrics.forget_quality(ours, theirs)
+    drawn = [rng.permutation(np.concatenate([ours, theirs])) for _ in range(400)]
+    exchanged = np.mean([distance(each[:60], each[60:]) >= d - 1e-9 for each in drawn])
+    assert d == pytest.approx(distance(ours, theirs)) and 0.01 < exchanged + 0.05 < p
+    assert metrics.forget_quality(np.ones(40), np.ones(40)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "ratio"), [(800, 800, 1), (800, 799, math.e), (1, 800, 0), (9e3, 1, math.exp(700))]
+)
+def test_the_arithmetic_truth_ratio_of_answers_without_any_probability(right, wrong, ratio):
+    """exp(-800) is 0 in float64: their ratio was 0/0."""
+    assert metrics.truth_ratio([right], [[wrong] * 5], "arithmetic") == pytest.approx(ratio)
 
 
 def test_paper_values_lie_on_the_lattice_and_not_on_the_approximation():
