@@ -54,6 +54,17 @@ def test_seeds_1_and_2_tune_and_mu_rouge_breaks_ties():
     assert tables.tuned_temperature(late, "forget05") is None
 
 
+def test_a_setting_without_one_of_the_seeds_is_not_chosen():
+    """Its mean would be over other seeds than those of the settings beside it."""
+    lucky = [(1.0, 1, 0.3, 0.5), (1.0, 2, 0.7, 0.5), (2.0, 2, 0.9, 0.5)]  # T = 2 failed with seed 1
+    assert tables.tuned_temperature(with_scores(lucky), "forget10") == 1.0
+    runs = [fabricate("T3", "forget10", T, seed) | {"w": 0.8} for T, seed, _, _ in lucky]
+    for run, (_, _, fq, _) in zip(runs, lucky):
+        run["metrics"] |= {"fq": fq}
+    sharpened = tables.forget_quality([*fabricate_all(), *runs])
+    assert set(sharpened[sharpened.method == "T3 (T, w)"]["T"]) == {1.0}
+
+
 def test_what_did_not_run_or_failed_is_empty():
     runs = [fabricate("NPO", "forget10", None, 1), fabricate("NPO", "forget10", None, 2, failed=True)]
     runs += [fabricate("RMU", "forget10", None, 1, failed=True)]
