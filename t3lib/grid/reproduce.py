@@ -96,6 +96,8 @@ def reproduce(
             shutil.rmtree(private, ignore_errors=True)
         for job in graph if fresh else ():
             (place.marks / f"{job.name}.json").unlink(missing_ok=True)
+        computed = any(Path(place.cache, kind).is_dir() for kind in ("bases", "scores"))
+        whole = (only, methods, splits) == (None, None, None) and not computed
         outcomes = cached(graph, place)
         schedule = Schedule(graph, outcomes, place, count, chosen["name"])
         print(schedule, flush=True)
@@ -103,7 +105,6 @@ def reproduce(
             place.marks.mkdir(parents=True, exist_ok=True)
             with cluster.client_for(count, scheduler, slurm) as client:
                 outcomes |= run(todo, outcomes, place, client, schedule)
-        whole = (only, methods, splits) == (None, None, None)
         return status.finish(graph, outcomes, place, chosen["name"], time.monotonic() - start, whole=whole)
 
 

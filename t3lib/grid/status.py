@@ -128,14 +128,15 @@ def finish(
 ) -> int:
     """Write report.md and manifest.json, print the last line; 0, or 1 when something failed or was skipped.
 
-    whole: the graph is all of the profile's, so that its seconds, with no job cached, are those of a run from nothing.
+    whole: the graph is all of the profile's and the cache held no models and scores before, so that the seconds, with
+    no job cached, are those of a run from nothing.
     """
     out = Path(place.root) / place.out
     counts = {state: sum(o.state == state for o in outcomes.values()) for state in STATES}
     summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     earlier = earlier_manifest(out / "manifest.json")
     entries = earlier.get("jobs", {}) | {job.name: _entry(job, outcomes[job.name]) for job in graph}
-    # What a run from nothing costs is known only where no job was cached (a base itself may still have been).
+    # What a run from nothing costs is known only where no job was cached.
     cold = _cold(graph, entries, seconds) if whole and counts["done"] == len(graph) else earlier.get("cold")
     manifest = {"profile": profile, "threads": int(place.threads), "cold": cold, "jobs": entries}
     if manifest != earlier:  # a mere check leaves the files, and git, alone

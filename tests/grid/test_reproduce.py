@@ -374,6 +374,12 @@ def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
     assert box() == 0 and cold() is None, "most of it came from the cache"
 
 
+def test_a_run_that_finds_models_and_scores_is_none_from_nothing(box):
+    """As after the results folder was moved: every job runs again, but reads what the first run computed."""
+    (box.folder / "cache" / "scores").mkdir(parents=True)
+    assert box() == 0 and len(box.ran) == 3 and files.read_json(box.out / "manifest.json")["cold"] is None
+
+
 def test_a_notebook_that_raises_is_named_and_the_others_finish(box):
     box.profile(methods="Original, NPO, SimNPO", more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
     assert box() == 1
