@@ -1,14 +1,14 @@
 # make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  a first look, a few minutes
 #                       in out/cpu, which git ignores                            make OUT=results/cpu  in the committed folder
-# make test             pytest, then nbval on the notebooks (smoke parameters)   make faults         kill -9 and friends
+# make test             pytest, then nbval on the notebooks (smoke parameters)
 #                       T3_TEST_ORDER=7 make test   in the random order of seed 7
-# make attacks          damaged and hostile files, signals, full disks: results/faults.md
+# make attacks          damaged and hostile files, full disks, signals, kill -9 of whole runs: results/faults.md
 # make site             all results pages and executed notebooks as static files in build/site
 PYTHON ?= python3
 PROFILE ?= cpu
 BIN = .venv/bin
 
-.PHONY: results test faults attacks browser-test site lint clean
+.PHONY: results test attacks browser-test site lint clean
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
@@ -29,9 +29,6 @@ test: export OMP_NUM_THREADS = 1
 test: .venv/ready
 	$(BIN)/pytest tests -n 2 --dist worksteal
 	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks
-
-faults: .venv/ready
-	$(BIN)/pytest tests/grid/faults_smoke.py
 
 attacks: export OMP_NUM_THREADS = 1
 attacks: .venv/ready

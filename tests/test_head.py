@@ -10,7 +10,6 @@ import pytest
 import safetensors.torch
 import torch
 from families import HIDDEN, VOCAB, family
-from faults import record
 from torch import nn
 
 from t3lib import artefact, tofu
@@ -182,7 +181,6 @@ def test_a_truncated_or_altered_file_is_refused(saved):
         edit(folder, sha256=artefact.sha256_file(weights))
         with pytest.raises(UserError, match="not a readable safetensors file"):
             T3Head.from_pretrained(folder)
-    record("head truncated or altered (refused by name)", times=7, lost=0, wrong=0)
 
 
 def test_a_save_killed_half_way_is_refused_not_misread(saved, monkeypatch):

@@ -1,9 +1,9 @@
-"""Kill -9, lost schedulers and many jobs: real workers, real kernels, no-op notebooks.
+"""Kill -9, lost schedulers, strangers: real workers, real kernels, no-op notebooks.
 
-Every fault is injected into a run whose results are known, and after resuming they must be the same bytes.
+After each fault the results must be the same bytes as those of a run that nothing disturbed. `make attacks` kills runs
+of the real notebooks.
 """
 
-import gc
 import json
 import os
 import random
@@ -15,9 +15,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from unittest.mock import Mock
 
-import faults
 import psutil
 import pytest
 from fleet import Fleet, wait, worker_of
@@ -30,9 +28,7 @@ from t3lib.grid.runner import Outcome, Place
 
 NAPS = "notebooks: {02_tofu_unlearning: {nap: %s}}"
 METHODS = "Original, NPO, SimNPO"
-WRITE = os.environ.get("T3_WRITE_FAULTS") == "1"
-KILLS = 10 if WRITE else 4
-JOBS = 1000 if WRITE else 200
+KILLS = 4
 
 
 # a scheduler of one's own --------------------------------------------------------------------------------------------
@@ -76,28 +72,18 @@ def reference(tmp_path_factory):
     return fleet.results()
 
 
-def test_a_killed_worker_costs_nothing(tmp_path, reference):
+@pytest.mark.parametrize("victim", ["worker", "kernel"])
+def test_a_killed_process_costs_nothing(tmp_path, reference, victim):
     fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
     started = fleet.start("workers", 2)
     fleet.wait_for_kernel(1)
-    worker = worker_of(fleet.kernels()[0])
-    assert worker.pid != started.pid  # a worker, not the runner
-    worker.kill()
+    kernel = fleet.kernels()[0]
+    chosen = psutil.Process(kernel) if victim == "kernel" else worker_of(kernel)
+    assert chosen.pid != started.pid
+    chosen.kill()
     assert started.wait() == 0, fleet.log
-    assert len(fleet.kernels()) > 3  # the job in flight ran again
-    assert not fleet.orphans()
-    faults.injected("kill -9 of a worker", reference, fleet.results())
-
-
-def test_a_killed_fork_server_takes_its_kernel_along_and_the_job_runs_again(tmp_path, reference):
-    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
-    started = fleet.start("workers", 1)
-    fleet.wait_for_kernel(1)
-    psutil.Process(fleet.kernels()[0]).parent().kill()
-    assert started.wait() == 0, fleet.log
-    assert len(fleet.kernels()) > 3
-    assert not fleet.orphans()
-    faults.injected("kill -9 of the process that forks kernels", reference, fleet.results())
+    assert len(fleet.kernels()) > 3, "the job in flight ran again"
+    assert not fleet.orphans() and fleet.results() == reference
 
 
 @pytest.fixture(scope="module")
@@ -141,10 +127,9 @@ def test_the_runner_killed_again_and_again(tmp_path, reference, remote):
         assert fleet.results() == reference
         assert not list(fleet.out.rglob("*.partial*"))
         assert not fleet.orphans()
-    faults.injected("kill -9 of the runner", reference, fleets[-1].results(), times)
 
 
-def test_a_raising_notebook_in_a_kernel_is_named_with_its_cell_and_line(tmp_path, reference, remote):
+def test_a_notebook_that_raises_is_named_with_its_cell_and_line_and_the_others_finish(tmp_path, reference, remote):
     fleet = Fleet(tmp_path, methods="NPO, SimNPO", more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
     assert fleet.run("scheduler", remote[0]) == 1
     entries = files.read_json(fleet.out / "manifest.json")["jobs"]
@@ -152,9 +137,11 @@ def test_a_raising_notebook_in_a_kernel_is_named_with_its_cell_and_line(tmp_path
     assert (failed["state"], failed["cell"]) == ("failed", "cell 5: broken = 1 / 0")
     assert failed["error"] == "ZeroDivisionError: division by zero"
     assert entries["05_paper_tables"]["state"] == "done"
-    assert (fleet.out / "notebooks" / "02_tofu_unlearning--NPO--forget10.partial.ipynb").is_file()
-    mine = {name: content for name, content in reference.items() if name.startswith("runs/SimNPO")}
-    faults.injected("notebook raises in its kernel", mine, {k: v for k, v in fleet.results().items() if k in mine})
+    report, partial = (fleet.out / "report.md").read_text(), "notebooks/02_tofu_unlearning--NPO--forget10.partial.ipynb"
+    assert "cell 5: broken = 1 / 0: ZeroDivisionError" in report and partial in report
+    assert (fleet.out / partial).is_file() and "failed  02_tofu_unlearning--NPO--forget10" in fleet.log
+    mine = {name for name in reference if name.startswith("runs/SimNPO")}
+    assert mine and all(fleet.results()[name] == reference[name] for name in mine)
 
 
 def test_a_scheduler_that_goes_away(tmp_path, reference, remote, monkeypatch, capsys):
@@ -175,8 +162,7 @@ def test_a_scheduler_that_goes_away(tmp_path, reference, remote, monkeypatch, ca
         reproduce.reproduce(fleet.profile, out=fleet.out, notebooks=fleet.notebooks, scheduler=address)
     assert fleet.run("workers", 1) == 0, fleet.log
     assert "cached" in fleet.log  # what had finished did not run again
-    assert not fleet.orphans()
-    faults.injected("scheduler goes away", reference, fleet.results())
+    assert not fleet.orphans() and fleet.results() == reference
 
 
 @pytest.mark.parametrize("address", ["here", "tcp://127.0.0.1", "http://127.0.0.1:1", ""])
@@ -284,13 +270,10 @@ def test_a_local_scheduler_obeys_nobody_else():
 
 def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_path):
     import dask
-    from distributed import Client, LocalCluster
+    from distributed import LocalCluster
     from distributed.security import Security
 
-    def clients():
-        return [each for each in gc.get_objects() if type(each) is Client]
-
-    security, others = Security.temporary(), clients()
+    security = Security.temporary()
     options = {"threads_per_worker": 1, "processes": False, "dashboard_address": cluster.NO_DASHBOARD}
     with LocalCluster(n_workers=1, protocol="tls", security=security, resources=cluster.SLOT, **options) as local:
         with (
@@ -298,8 +281,6 @@ def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_pat
             cluster.client_for(1, local.scheduler_address, None),
         ):
             pass
-        # Closed by us: left to the garbage collector, it may be closed while the next one starts, and both wait.
-        assert all(client.status == "closed" for client in clients() if client not in others)
         paths = {}
         for name, text in security.get_tls_config_for_role("client").items():
             if name != "ciphers":
@@ -326,7 +307,6 @@ def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
     def work(job, before, place):  # sent to the workers by value
         if job.parameters["deadly"]:
             os.kill(os.getpid(), signal.SIGKILL)
-        from t3lib.grid.runner import Outcome
 
         return Outcome(job.name, "done")
 
@@ -340,39 +320,6 @@ def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
     assert (outcomes["child"].state, outcomes["child"].error) == ("skipped", "job1")
 
 
-def test_a_result_that_dies_with_its_worker_is_waited_for_again(monkeypatch, capsys):
-    """Dask computes it once more. "lost" was taken for a scheduler that went away, and the run ended with a job failed:
-    a worker that held a result was killed by the next job, on two busy cores, before the result was read."""
-    states = ["lost", "pending", "finished"]
-
-    class Future:
-        key = None
-        status = property(lambda self: states[0])
-        result = staticmethod(lambda timeout: Outcome("job", "done"))
-
-    class Completed(list):
-        def __iter__(self):
-            while self:
-                yield self.pop(0)
-
-        def add(self, future):
-            states.pop(0)
-            self.append(future)
-
-    def submit(work, job, before, place, *, key, **_):
-        future = Future()
-        future.key = key
-        return future
-
-    monkeypatch.setattr("distributed.as_completed", lambda futures, loop: Completed(futures))
-    client = SimpleNamespace(submit=submit, subscribe_topic=lambda *_: None, loop=None)
-    seen = []
-    job = Job("job", "notebook", "02", {}, (), "")
-    place = Place("out", "nb", "cache", Path("cache"), ".")
-    assert reproduce.run([job], {}, place, client, watcher(seen)) == {"job": Outcome("job", "done")}
-    assert states == ["finished"] and seen == [Outcome("job", "done")] and not capsys.readouterr().out
-
-
 def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
     """Dask closes the nanny of a worker that dies while it starts, and would wait for workers for ever."""
     monkeypatch.setattr(cluster, "CHECK_SECONDS", 0.2)
@@ -383,68 +330,12 @@ def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
         assert client.submit(os.getpid, resources=cluster.SLOT).result(timeout=60) != os.getpid()
 
 
-@pytest.mark.parametrize("fork", [(), runner.KERNEL] if sys.platform == "linux" else [()])
-def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch, fork):
+def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "environ", os.environ.copy())
     monkeypatch.chdir(tmp_path)
     parameters = {"stage": {"data": "builtin", "authors": 0}, "name": "full", "seed": 0}
     job = Job("base--full--seed0", "base", "", parameters, (), "key")
-    place = Place("out", "nb", str(tmp_path), tmp_path, str(files.project_root()), fork=fork)
+    place = Place("out", "nb", str(tmp_path), tmp_path, str(files.project_root()))
     outcome = runner.execute(job, [], place)
     assert outcome.state == "failed"
     assert outcome.error == "UserError: stage: authors must be at least 1, not 0"
-
-
-def test_the_job_that_more_waits_for_goes_first_and_dask_does_not_watch_every_moment(monkeypatch):
-    def work(job, before, place):
-        import time
-
-        from dask import config
-
-        time.sleep(job.parameters["seconds"])
-        return Outcome(job.name, "done", error=str(config.get("distributed.worker.profile.enabled")))
-
-    seconds = {"running": 2, "quick": 0, "slow": 0}  # the last two are there before the first ends
-    graph = [Job(name, "notebook", "02", {"seconds": takes}, (), name) for name, takes in seconds.items()]
-    seen: list[Outcome] = []
-    show = SimpleNamespace(started=print, ended=seen.append, chains=lambda: {"running": 9.0, "quick": 1.0, "slow": 5.0})
-    with cluster.client_for(1, None, None) as client:
-        monkeypatch.setattr(client, "submit", Mock(wraps=client.submit))
-        reproduce.run(graph, {}, Place("out", "nb", "cache", Path("cache"), "."), client, show, work)
-        submitted = [call.args[1].name for call in client.submit.call_args_list]
-    assert submitted == ["running", "slow", "quick"], "several workers get their jobs in this order"
-    assert [outcome.name for outcome in seen] == submitted, "and one worker does them in it"
-    assert {outcome.error for outcome in seen} == {"False"}
-
-
-# scale --------------------------------------------------------------------------------------------------------------
-
-
-def test_many_jobs_through_the_scheduler():
-    """The grid of a big machine with jobs that do nothing: what the engine itself costs in time and memory."""
-
-    def work(job, before, place):
-        from t3lib.grid.runner import Outcome
-
-        return Outcome(job.name, "done", "key", 0.0, {f"runs/{job.name}-{n}.json": "0" * 64 for n in range(5)})
-
-    parameters = {"method": "T3", "hyper": {f"setting{n}": n for n in range(10)}, "seeds": list(range(5))}
-    jobs = [Job(f"job{n}", "notebook", "02", parameters | {"n": n}, (), f"{n}") for n in range(JOBS * 9 // 10)]
-    jobs += [Job(f"late{n}", "notebook", "03", parameters, (f"job{n}",), f"late{n}") for n in range(JOBS // 10 - 1)]
-    jobs.append(Job("tables", "notebook", "05", {}, tuple(j.name for j in jobs), "tables", partial=True))
-    seen: list[Outcome] = []
-    process = psutil.Process()
-    with cluster.client_for(2, None, None) as client:
-        before, start = process.memory_info().rss, time.monotonic()
-        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, watcher(seen), work)
-        seconds, grown = time.monotonic() - start, process.memory_info().rss - before
-    assert len(outcomes) == len(seen) == JOBS and {outcome.state for outcome in outcomes.values()} == {"done"}
-    assert grown < JOBS / 5 * 2**20, f"the runner grew by {grown / 2**20:.0f} MB"
-    print(f"{seconds / len(jobs) * 1000:.1f} ms a job, {grown / 2**20:.0f} MB")
-    if WRITE:
-        measured = {
-            "jobs": JOBS,
-            "milliseconds_per_job": round(seconds / JOBS * 1000, 2),
-            "memory_growth_mb": round(grown / 2**20, 1),
-        }
-        files.write_json(files.project_root() / "results" / "scale.json", measured)

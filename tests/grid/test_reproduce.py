@@ -18,7 +18,6 @@ from pathlib import Path
 import noop
 import pytest
 from fabricate import fabricate
-from faults import injected
 
 from t3lib import files, identity, profiles, results
 from t3lib.errors import UserError
@@ -327,7 +326,6 @@ def test_damage_is_noticed_and_healed(box, what, how):
     assert box() == 0
     assert (job("NPO") in box.ran) == (what != "table") and job("Original") not in box.ran
     assert noop.results_of(box.out) == good
-    injected(f"{how} {what} file", good, noop.results_of(box.out))
 
 
 def test_equal_outputs_of_a_rerun_job_stop_the_rerun_there(box):
@@ -378,21 +376,6 @@ def test_a_run_that_finds_models_and_scores_is_none_from_nothing(box):
     """As after the results folder was moved: every job runs again, but reads what the first run computed."""
     (box.folder / "cache" / "scores").mkdir(parents=True)
     assert box() == 0 and len(box.ran) == 3 and files.read_json(box.out / "manifest.json")["cold"] is None
-
-
-def test_a_notebook_that_raises_is_named_and_the_others_finish(box):
-    box.profile(methods="Original, NPO, SimNPO", more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
-    assert box() == 1
-    entries = box.manifest()
-    assert entries[job("NPO")]["state"] == "failed" and entries[TABLES]["state"] == "done"
-    assert entries[job("NPO")]["error"] == "ZeroDivisionError: division by zero"
-    assert entries[job("NPO")]["cell"] == "cell 5: broken = 1 / 0"
-    report = (box.out / "report.md").read_text()
-    assert "cell 5: broken = 1 / 0: ZeroDivisionError" in report and f"notebooks/{job('NPO')}.partial.ipynb" in report
-    assert f"failed  {job('NPO')}" in box.printed and "2 done" not in box.printed.splitlines()[0]
-    box.profile(methods="Original, NPO, SimNPO")
-    assert box() == 0
-    injected("notebook raises", noop.results_of(box.out), noop.results_of(box.out))
 
 
 def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
@@ -627,7 +610,7 @@ def test_a_full_disk_is_one_line_and_costs_nothing(box, monkeypatch):
     assert box() == 0 and job("Original") not in box.ran
     clean = noop.results_of(box.out)
     assert box(fresh=True) == 0
-    injected("disk full", noop.results_of(box.out), clean)
+    assert noop.results_of(box.out) == clean
 
 
 def test_any_order_gives_the_same_bytes(box):

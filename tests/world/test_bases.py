@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from faults import injected
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from t3lib import tofu
@@ -256,9 +255,7 @@ def test_damaged_base_is_trained_again(damage):
     weights = (folder / "model.safetensors").read_bytes()
     damage(folder)
     assert bases.ensure_base(MICRO, "full") == folder
-    injected(
-        f"base: {damage.__name__.replace('_', ' ')}", {"": weights}, {"": (folder / "model.safetensors").read_bytes()}
-    )
+    assert (folder / "model.safetensors").read_bytes() == weights
     assert (folder / "tokenizer.json").is_file()
 
 
