@@ -89,10 +89,11 @@ def is_kernel(pid: int) -> bool:
 
 
 def worker_of(kernel: int) -> psutil.Process:
-    """The worker whose fork server forked this kernel."""
-    server = psutil.Process(kernel).parent()
-    assert is_kernel(server.pid)
-    return server.parent()
+    """The worker that a kernel works for."""
+    process = psutil.Process(kernel)
+    while is_kernel(process.pid):  # also the process that it was forked from
+        process = process.parent()
+    return process
 
 
 def wait(condition) -> None:

@@ -7,9 +7,7 @@ import errno
 import io
 import json
 import os
-import platform
 import shutil
-import subprocess
 import sys
 import threading
 from contextlib import contextmanager, redirect_stdout
@@ -487,22 +485,23 @@ def test_results_go_to_a_folder_that_git_ignores_unless_asked(box):
     assert "/out/" in (files.project_root() / ".gitignore").read_text().splitlines()
 
 
-def test_the_estimate_comes_from_the_committed_manifest_when_nothing_else_is_known(box, monkeypatch, tmp_path):
-    """And a job that is not in it counts like the mean of its notebook's others."""
-    entries = {job("Original"): {"state": "done", "seconds": 40.0}, TABLES: {"state": "done", "seconds": 5.0}}
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({TABLES: 5.0}, "85 s (1 worker, 1 of the jobs never ran here)"),  # NPO as its notebook's others
+        ({}, "at least 80 s (1 worker, 2 of the jobs never ran here)"),  # nothing tells how long 05 takes
+    ],
+)
+def test_the_estimate_comes_from_the_committed_manifest_when_nothing_else_is_known(
+    box, monkeypatch, tmp_path, known, said
+):
+    entries = {
+        name: {"state": "done", "seconds": seconds} for name, seconds in (known | {job("Original"): 40.0}).items()
+    }
     files.write_json(tmp_path / "committed" / "manifest.json", {"jobs": entries})
     monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
     assert box(dry_run=True, workers=1) == 0
-    assert "estimate: 85 s (1 worker, 1 of the jobs never ran here)" in box.printed
-
-
-def test_an_estimate_that_leaves_jobs_out_says_at_least(box, monkeypatch, tmp_path):
-    """Nothing tells how long 05 takes: the time of the others is not that of the run."""
-    entries = {job("Original"): {"state": "done", "seconds": 40.0}}
-    files.write_json(tmp_path / "committed" / "manifest.json", {"jobs": entries})
-    monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
-    assert box(dry_run=True, workers=1) == 0
-    assert "estimate: at least 80 s (1 worker, 2 of the jobs never ran here)" in box.printed
+    assert f"estimate: {said}" in box.printed
 
 
 def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(box, monkeypatch, tmp_path):
@@ -621,20 +620,6 @@ def test_any_order_gives_the_same_bytes(box):
     box.profile(methods="T3, SimNPO, NPO, Original")
     assert box() == 0 and len(box.ran) == 5
     assert noop.results_of(box.out) == good
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
-def test_memory_that_is_freed_stays_with_a_kernel():
-    """Counted in pages that the system had to clear, where 64 MB are freed and taken again twenty times."""
-    lines = ("import resource", "for _ in range(20):", "    x = [b'x' * 2**23 for _ in range(8)]", "    del x")
-    code = "\n".join([*lines, "print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)"])
-
-    def faults(settings):
-        plain = {name: value for name, value in os.environ.items() if name not in runner.MEMORY}
-        done = subprocess.run([sys.executable, "-c", code], env=plain | settings, capture_output=True, check=True)
-        return int(done.stdout)
-
-    assert faults({name: str(size) for name, size in runner.MEMORY.items()}) < faults({}) / 5
 
 
 # what a job reads is in its key ---------------------------------------------------------------------------------------
