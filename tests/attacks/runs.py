@@ -41,12 +41,11 @@ class Run:
 
     def kill(self, victim: str) -> None:
         """End the runner, one of its workers or a kernel with SIGKILL; what a killed runner started ends by itself."""
-        tree = psutil.Process(self.process.pid).children(recursive=True)
-        kernels = [
-            process for process in tree if "ipykernel" in " ".join(process.cmdline()) and process.children() == []
-        ]
-        workers = [process for process in tree if "multiprocessing.spawn" in " ".join(process.cmdline())]
-        chosen = {"runner": [psutil.Process(self.process.pid)], "worker": workers, "kernel": kernels}[victim]
+        runner, chosen = psutil.Process(self.process.pid), list[psutil.Process]()
+        sign = {"worker": "multiprocessing.spawn", "kernel": "ipykernel"}.get(victim)
+        while not chosen:
+            tree = runner.children(recursive=True) if sign else [runner]
+            chosen = [process for process in tree if sign is None or sign in " ".join(process.cmdline())]
         random.choice(chosen).kill()
 
 
