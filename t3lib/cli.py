@@ -230,7 +230,10 @@ numbers = comma(float, "numbers like 1,1.5,2")
 def reproduce(args: argparse.Namespace) -> int:
     """`t3 reproduce`."""
     from t3lib.grid.reproduce import reproduce
+    from t3lib.results import check_clean
 
+    if args.out and not args.dry_run:
+        check_clean(args.out)
     keys = ("only", "methods", "splits", "seeds", "data", "out", "workers", "scheduler", "slurm", "fresh", "dry_run")
     return reproduce(args.profile, **{key: getattr(args, key) for key in keys})
 

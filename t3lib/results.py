@@ -23,11 +23,12 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, data_identity, model_identity, project_root, read_json, shipped, write_json
-from t3lib.metrics import AUDIT, HIDING, METRICS
+from t3lib.metrics import AUDIT, HIDING, METRICS, forget_quality
 from t3lib.names import METHODS, SPLITS
 
 SECONDS = ("load", "features", "train", "evaluate")
@@ -37,8 +38,10 @@ RUN_KEYS = (
 )
 PACKED = ".records.json.gz"  # in place of a run's .json
 LARGEST = 2**28  # bytes of records, unpacked; those of TOFU's rows with every text have less than half a million
+HELD_OUT = ("fq_held_out", "ks_held_out", "n_references")
 AUTHOR_ROWS = 20  # of each of TOFU's authors; its forget10 has as many authors
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # every folder of an absolute path, up to its last name
+_OURS = (":!results", ":!notebooks/profiles/tuned")  # what runs write: no change of the code
 _WITHOUT_FOLDERS = ("error", "hyper", "parameters", "provenance")
 _PACKAGES = ("t3lib", "torch", "transformers", "peft", "accelerate", "numpy", "scipy", "pandas", "rouge-score")
 
@@ -124,19 +127,65 @@ def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> l
 def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """One row per run: names, status, cost, every metric, of ablations `HIDING`, and n_forget of n_rows rows to forget.
 
-    A failed run keeps its row with empty metrics.
+    A failed run keeps its row with empty metrics. `HELD_OUT`: the means of Forget Quality and D over
+    the retrained models that nothing was tuned on, and how many there are; empty without any.
     """
+    runs = list(runs)
+    models = references(runs)
     names = ("method", "split", "T", "w", "seed", "status", "setting")
     costs = ("trainable", "epochs", *(f"{part}_s" for part in SECONDS), "peak_memory_bytes")
-    numbers = (*costs, *METRICS, *HIDING, "n_forget", "n_rows")
+    numbers = (*costs, *METRICS, *HIDING, *HELD_OUT, "n_forget", "n_rows")
     rows = []
     for run in runs:
         row = dict(run["metrics"]) if run["status"] == "ok" else {}
         row |= {key: run.get(key) for key in (*names, "trainable", "epochs", "peak_memory_bytes")}
         row |= {f"{part}_s": (run["seconds"] or {}).get(part) for part in SECONDS}
         row["n_forget"], row["n_rows"] = len((run["truth_ratio"] or {}).get("forget", [])) or None, all_rows(run)
+        if held := _held_out(run, models):
+            row |= dict(zip(HELD_OUT, held))
         rows.append(row)
     return pd.DataFrame(rows, columns=[*names, *numbers]).astype(dict.fromkeys(("T", "w", *numbers), float))
+
+
+def references(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, Any]]:
+    """{split: {number: truth ratios (n,) on the forget rows}} of the retrained models among the runs.
+
+    Number 0 is the reference of every run, on which hyperparameters are chosen. The others are the
+    runs of the method Retrained, by their seed. Nothing was tuned on them.
+    """
+    found: dict[str, dict[int, Any]] = {}
+    for run in runs:
+        ratios = run["truth_ratio"] or {}
+        if len(ratios.get("reference", ())):
+            models = found.setdefault(run["split"], {0: ratios["reference"]})
+            if run["method"] == "Retrained":
+                models[run["seed"]] = ratios["forget"]
+    return found
+
+
+def against(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> dict[int, tuple]:
+    """{number: (Forget Quality, D)} of a run against each retrained model of `references` but itself."""
+    ours = (run["truth_ratio"] or {}).get("forget", ())
+    if not len(ours):
+        return {}
+    itself = run["seed"] if run["method"] == "Retrained" else None
+    others = models.get(run["split"], {})
+    return {number: forget_quality(ours, others[number]) for number in sorted(others) if number != itself}
+
+
+def _held_out(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> tuple | None:
+    """The values of `HELD_OUT` for one run; None where no reference is held out.
+
+    Nothing was tuned for a retrained model, so it is compared with number 0 as well. That pair
+    counts twice: the mean over all retrained models is then the mean over all their pairs.
+    """
+    first = 2 if run["method"] == "Retrained" else 0
+    tests = [(test, 1 if number else first) for number, test in against(run, models).items()]
+    tests = [(test, weight) for test, weight in tests if weight]
+    if not tests:
+        return None
+    values, weights = zip(*tests)
+    return (*np.average(values, axis=0, weights=weights), len(tests))
 
 
 def all_rows(run: Mapping[str, Any]) -> int | None:
@@ -162,8 +211,8 @@ def provenance(*, model: Any = "", data: Any = "", parameters: Mapping[str, Any]
 
     `model` is a Hub id, a folder or a loaded model; `data` is "builtin", "hub", a folder or rows. A folder is recorded
     as its name and a hash of its files, never as a path of this machine; `parameters` (for results outside run files,
-    which hold them anyway) lose their folders too. `dirty` is true when files outside results/ differ from the commit;
-    both are null outside a checkout.
+    which hold them anyway) lose their folders too. `dirty` is true when files outside results/ and
+    profiles/tuned/ differ from the commit; both are null outside a checkout.
     """
     torch = sys.modules.get("torch")
     commit, dirty = _git_state()
@@ -185,6 +234,18 @@ def provenance(*, model: Any = "", data: Any = "", parameters: Mapping[str, Any]
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **({"parameters": _plain(parameters, folders=False)} if parameters else {}),
     }
+
+
+def check_clean(folder: str | Path) -> None:
+    """UserError where `folder` lies in results/ of a checkout with uncommitted changes.
+
+    Changes in results/ and notebooks/profiles/tuned/, which a run writes, do not count, nor does
+    results/scratch, which git ignores. Nobody could check out the code behind such results.
+    """
+    committed, place = (project_root() / "results").resolve(), Path(folder).resolve()
+    inside = place.is_relative_to(committed) and not place.is_relative_to(committed / "scratch")
+    if inside and _git_state()[1]:
+        raise UserError(f"{folder}: commit your changes first, or choose a folder outside results/")
 
 
 def peak_memory_bytes() -> int:
@@ -280,7 +341,7 @@ def _git_state() -> tuple[str | None, bool | None]:
         return subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=True).stdout
 
     try:
-        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--", ".", ":!results").strip())
+        return git("rev-parse", "HEAD").strip(), bool(git("status", "--porcelain", "--", ".", *_OURS).strip())
     except (OSError, subprocess.CalledProcessError):  # no git, or no commit yet
         return None, None
 

@@ -1,7 +1,8 @@
-"""What a check of a claim reads and returns: tables by name, and a Finding. And when one method leads another.
+"""What a check of a claim reads and returns: tables by name, and a Finding. And which of two methods is ahead.
 
-A lead counts when Welch's one-sided t-test over seeds rejects, at the level 5%, that there is none. Where the spread
-over seeds is not known (a column that Table 4 does not hold, one seed) the means are compared as they are.
+Forget Quality is compared on every retrained model that nothing was tuned on, where there are any. One method
+is ahead of another where it is on each of these, beyond the spread over seeds (Welch's t-test, one-sided, 5%).
+Else there is no order. Where no spread is known (a column that Table 4 does not hold, one seed) the means decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,14 +26,14 @@ class Missing(Exception):
 class Finding(NamedTuple):
     """`holds` is None where a number is missing; `under` names the restriction under which alone the claim is true.
 
-    `close`: the means are in the claimed order but their difference is no lead. `plain`: the finding in one sentence
-    for the README, where it is among the most telling.
+    `no_order`: the claim names a best method, none is ahead of it, and it is not ahead of all others. `plain`: the
+    finding in one sentence for the README, where it is among those that matter.
     """
 
     holds: bool | None
     numbers: str = ""
     under: str = ""
-    close: bool = False
+    no_order: bool = False
     plain: str = ""
 
 
@@ -65,49 +66,65 @@ def printed_tables() -> Tables:
 
 
 class Gap(NamedTuple):
-    """mean(a) − mean(b), its standard error over seeds (None where not known), and how many of these make a lead."""
+    """mean(a) − mean(b), and between which values it lies by the spread over seeds, whatever the reference."""
 
     value: float
-    se: float | None = None
-    needed: float = 0.0
+    low: float
+    high: float
 
     @property
     def sign(self) -> int:
-        """+1 or −1 where a lead counts, else 0."""
-        return int(np.sign(self.value)) if abs(self.value) > self.needed * (self.se or 0.0) else 0
+        """+1 where a is ahead, −1 where b is, 0 where there is no order."""
+        return int(self.low > 0) - int(self.high < 0)
 
     def __str__(self) -> str:
-        if self.se is None:
-            return f"{self.value:+.3f} (spread not known)"
-        return f"{self.value:+.3f} (s.e. {self.se:.3f}, a lead from {self.needed * self.se:.3f})"
+        return f"{self.value:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
 
 
 def score(tables: Tables, split: str, method: str, column: str, table: str = "tofu") -> float:
-    """The mean in Table 1 or another, nan where there is none."""
-    return next(iter(tables.numbers(table, split, method, column)), float("nan"))
+    """The mean in Table 1 or another, nan where there is none; fq is against held-out references where it can be."""
+    held = tables.numbers(table, split, method, "fq_held_out") if column == "fq" else ()
+    return next(iter((*held, *tables.numbers(table, split, method, column))), float("nan"))
+
+
+def seeds_by_reference(tables: Tables, split: str, method: str, column: str) -> dict[int, np.ndarray]:
+    """{reference: a value a seed} of T3 at its tuned T or another method; for all but fq {0: the values of Table 4}."""
+    held = tables.numbers("tofu", split, method, "fq_held_out")
+    if column != "fq" or not len(held):
+        return {0: tables.numbers("tofu_per_seed", split, method, column)}
+    T = tables.numbers("tofu", split, method, "T")
+    rows = tables["forget_quality"].query("split == @split and method == @method and reference > 0")
+    rows = rows[rows["w"].isin([1]) & rows["T"].isin(T)] if len(T) else rows
+    return {int(number): part["fq"].to_numpy() for number, part in rows.groupby("reference")}
 
 
 def gap(tables: Tables, split: str, a: str, b: str, column: str) -> Gap:
-    """How far method a is above method b in a column of Table 1, by Welch's test on the seeds of Table 4."""
+    """How far method a is above method b in a column of Table 1."""
     value = score(tables, split, a, column) - score(tables, split, b, column)
-    seeds = [tables.numbers("tofu_per_seed", split, method, column) for method in (a, b)]
-    parts = [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) for x in seeds if len(x) > 1]
-    if not parts:
-        return Gap(value)
+    ours, theirs = (seeds_by_reference(tables, split, method, column) for method in (a, b))
+    ends = [end for number in ours.keys() & theirs.keys() for end in _interval(ours[number], theirs[number], value)]
+    return Gap(value, min(ends, default=value), max(ends, default=value))
+
+
+def _interval(a: np.ndarray, b: np.ndarray, value: float) -> tuple[float, float]:
+    """Welch's interval of mean(a) − mean(b); around `value` where a mean is not known, one seed has no spread."""
+    parts = [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) for x in (a, b) if len(x) > 1]
     variance = sum(v for v, _ in parts)
     freedom = variance**2 / sum(v**2 / df for v, df in parts) if variance else 1.0
-    return Gap(value, float(np.sqrt(variance)), float(student.isf(LEVEL, freedom)))
+    half = float(student.isf(LEVEL, freedom)) * variance**0.5
+    middle = float(a.mean() - b.mean()) if len(a) and len(b) else value
+    return middle - half, middle + half
 
 
 def joined(parts: Sequence[Finding]) -> Finding:
     """Every part holds; one refuted part refutes, else one missing part leaves the claim open."""
     refuted = [part for part in parts if part.holds is False]
-    told = "; ".join(part.numbers for part in (refuted or parts))
-    if not refuted:
-        return Finding(True if all(part.holds for part in parts) else None, told)
-    close = all(part.holds is not None for part in parts) and all(part.close for part in refuted)
-    sentences = dict.fromkeys(part.plain for part in refuted if part.plain)
-    return Finding(False, told, close=close, plain=" ".join(sentences))
+    told = "; ".join(part.numbers for part in parts)
+    plain = " ".join(dict.fromkeys(part.plain for part in parts if part.plain))
+    if refuted:
+        decided = all(part.holds is not None for part in parts)
+        return Finding(False, told, no_order=decided and all(part.no_order for part in refuted), plain=plain)
+    return Finding(True if all(part.holds for part in parts) else None, told, plain=plain)
 
 
 def listed(values: Mapping[str, float] | Mapping[float, float], form: str = "{} {:.3f}") -> str:

@@ -43,7 +43,8 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
 
     `printed` is the paper's Table 5 (`tables.printed`). Dotted lines: the model before unlearning.
     """
-    runs, main = tables.t3_runs(frame), tables.main_runs(frame)
+    main = tables.on_held_out(tables.main_runs(frame))
+    runs = tables.t3_runs(main)
     splits = splits_of(runs)
     figure, [axes] = panels(1, 3, (6.8, 2.4))
     for axis, metric in zip(axes, tables.SUMMARY):
@@ -69,7 +70,7 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
     figure.set_label(
         "Forgetting and keeping against T3's temperature. Lines: means over seeds; dots: every seed; dotted: before "
         f"unlearning{'' if printed is None else ' (widely dotted: the paper)'}. "
-        f"{counted(main, paper=printed is not None)}"
+        f"{compared_with(runs)} {counted(main, paper=printed is not None)}"
     )
     return figure
 
@@ -158,7 +159,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     With the paper's Table 4 as `printed` (`tables.printed`) its seeds and means fill a second row of panels. Where next
     to no method reaches a Forget Quality above CAUGHT, the KS statistic D is drawn in its place, 0 at the top.
     """
-    ours = tables.at_tuned_temperature(frame)
+    ours = tables.on_held_out(tables.at_tuned_temperature(frame))
     splits = splits_of(ours)
     sources = [(splits, "ours", ours)]
     if printed is not None:
@@ -183,7 +184,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     method_key(figure, pd.concat([data["method"] for _, _, data in sources]))
     figure.set_label(
         "Forgetting against keeping: every method (large: mean) and every seed (small). Top right is best. "
-        f"{counted(ours, paper=printed is not None)}"
+        f"{compared_with(ours)} {counted(ours, paper=printed is not None)}"
     )
     return figure
 
@@ -195,7 +196,7 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     Where next to no method reaches a Forget Quality above CAUGHT, D is drawn in its place, and the paper, which prints
     no D, is left out.
     """
-    ours = tables.at_tuned_temperature(frame)
+    ours = tables.on_held_out(tables.at_tuned_temperature(frame))
     metric = _forgetting(ours)
     theirs = ours[:0] if printed is None or metric != "fq" else printed
     methods = [method for method in METHODS if method in {*ours["method"], *theirs["method"]}]
@@ -214,7 +215,8 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
     entries: list[tuple[str, Look]] = [("ours", {"marker": "o"}), ("our mean", {"marker": "|", "ms": 8, "mew": 1.6})]
     entries += [(PAPER, {"marker": "o", "mfc": "none"})] if len(theirs) else []
     key(figure, [(label, look | {"ls": "", "color": GREY}) for label, look in entries])
-    figure.set_label(f"{METRICS[metric].title} seed by seed. {counted(ours, paper=len(theirs) > 0)}")
+    size = counted(ours, paper=len(theirs) > 0)
+    figure.set_label(f"{METRICS[metric].title} seed by seed. {compared_with(ours)} {size}")
     return figure
 
 
@@ -257,6 +259,14 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
         f"T3's other choices. Large: means over seeds; small: every seed; dotted: T3 as tuned. {goal}{counted(varied)}"
     )
     return figure
+
+
+def compared_with(runs: pd.DataFrame) -> str:
+    """The retrained models that Forget Quality and D of these runs compare with, as a sentence of a caption."""
+    most = runs["n_references"].max()
+    if not most > 0:
+        return "Ours compare with the retrained model that settings were chosen on: none is held out."
+    return f"Ours compare with retrained models that nothing was tuned on (mean over {most:.0f})."
 
 
 def _of(runs: pd.DataFrame, split: str, method: str) -> pd.DataFrame:

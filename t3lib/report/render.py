@@ -24,17 +24,22 @@ if TYPE_CHECKING:  # Matplotlib takes seconds to load: what writes tables alone 
     from matplotlib.figure import Figure
 
 SCORES = METRICS | AUDIT
+SCORES |= {
+    "fq_held_out": METRICS["fq"]._replace(label="FQ, held out"),
+    "ks_held_out": METRICS["ks_statistic"]._replace(label="KS D, held out"),
+    "fq_tuned_on": METRICS["fq"]._replace(label="FQ, tuned on"),
+}
 COMPARED = {"ours": "ours", "sd": "sd", "paper": "paper", "difference": "diff.", "mark": ""}
 LABELS = {
     **{"split": "Split", "method": "Method", "n_seeds": "Seeds", "seed": "Seed", "seeds": "Of seeds", "n": "n"},
     **{"trainable": "# Parameters", "epochs": "Epochs", "load_s": "Load (s)", "features_s": "Features (s)"},
     **{"train_s": "Train (s)", "evaluate_s": "Evaluate (s)", "peak_memory_bytes": "Peak memory", "setting": "Setting"},
     **{"metric": "Metric", "verdict": "Verdict", "claim": "Claim", "numbers": "Numbers", "evidence": "Evidence"},
-    **{"printed": "Printed"},
+    **{"printed": "Printed", "n_references": "References", "reference": "Reference"},
 }
 Splits = Mapping[str, str]
 SPLIT_LABELS = split_labels(tidy([]))  # of TOFU whole; those of runs are counted from their rows
-WHOLE = frozenset(["trainable", "epochs", "seed", "n_seeds", "n"])
+WHOLE = frozenset(["trainable", "epochs", "seed", "n_seeds", "n", "n_references", "reference"])
 NOT_UNLEARNED = ("Original", "Retrained")  # before unlearning, and the reference's own kind: never the best row
 DPI = 110  # of a figure in a notebook
 SHADES = 128  # of a figure in a notebook: with a palette it is a third of the size
@@ -108,8 +113,8 @@ def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
     if "method" not in keys or frame.duplicated(keys).any():
         return mask
     rivals = frame[~frame["method"].isin(NOT_UNLEARNED)]
-    for column in METRICS.keys() & set(frame):
-        sign = 1 if METRICS[column].larger_is_better else -1
+    for column in (SCORES.keys() - AUDIT.keys()) & set(frame):
+        sign = 1 if SCORES[column].larger_is_better else -1
         scores = sign * rivals[column].astype(float).round(3)
         by_split = scores.groupby(rivals["split"] if "split" in keys else np.zeros(len(rivals)))
         mask.loc[rivals.index, column] = (scores == by_split.transform("max")) & (by_split.transform("count") > 1)

@@ -5,7 +5,6 @@ Every method of the paper has its row whether it ran or not; what did not run, o
 """
 
 from collections.abc import Mapping, Sequence
-from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ import pandas as pd
 from t3lib import metrics
 from t3lib.metrics import HIDING, UTILITY
 from t3lib.names import METHODS, SPLITS, TUNING_SEEDS
-from t3lib.results import paper_table, tidy
+from t3lib.results import HELD_OUT, against, paper_table, references
 
 SUMMARY = ("fq", "mu_rouge", "mu")
 UNLEARNING = METHODS[2:]
@@ -22,14 +21,17 @@ FRAME = ("Original", "T3", "Retrained")  # what every comparison begins and ends
 PAPER_TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)
 ROUNDING = 5e-4  # half a unit of the paper's last printed digit
 TINY = np.finfo(float).tiny  # a truth ratio that underflowed to 0 has a logarithm still
-COUNTS = ("n_seeds", "seed", "trainable", "epochs", "n")
+COUNTS = ("n_seeds", "seed", "trainable", "epochs", "n", "n_references", "reference")
+BOTH_DIALS = "T3 (T, w)"  # T3 with its classifier sharpened, at the best T and w
 
 # What each table shows, by the name of its file; the page has the tables in this order.
 CAPTIONS = {
     "claims": "Claims of the paper: does each hold in its own tables, and here?",
-    "tofu": "Table 1. Means over seeds; T3 at its tuned temperature.",
-    "tofu_vs_paper": "Ours beside the paper's Table 1 (there Llama 3.1 8B). = within one spread of the seeds, "
-    "≈ within two, ≠ beyond.",
+    "tofu": "Table 1. Means over seeds; T3 at its tuned temperature. FQ is against the retrained model that settings "
+    "were chosen on; held out: against the others (References: how many; 0 or empty: none).",
+    "tofu_vs_paper": "Ours beside the paper's Table 1 (there Llama 3.1 8B). Our FQ is against held-out retrained "
+    "models where there are any (References); tuned on: against the one that settings were chosen on. = within one "
+    "spread of the seeds, ≈ within two, ≠ beyond.",
     "parameters": "Table 2. Trainable parameters.",
     "runtime": "Table 3. Cost of unlearning on this machine; T3's seeds share one evaluation, each is charged a part. "
     "T3 (naive): a few steps with the base's passes timed, scaled up to all.",
@@ -37,8 +39,8 @@ CAPTIONS = {
     "tofu_by_seeds": "All seeds beside those on which nothing was tuned (not 1 and 2).",
     "search": "How the settings of these runs were found: trials a method and split, seeds of each trial, minutes of "
     "all trials (empty: not noted, or fitted together), and the choice.",
-    "forget_quality": "Why each Forget Quality is what it is: D and the rows n that make it, mean and spread of "
-    "ln R, D once means are equal, and what pairs of retrained models score.",
+    "forget_quality": "Every Forget Quality: each run against each retrained model. Reference 0 is the one that "
+    "settings were chosen on. mean, sd: of ln R. D_matched: D once the means of ln R are equal.",
     "temperature": "Table 5. T3 at every temperature.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "dials": "T3's two dials, p^(1/T) f^w: Forget Quality and D, means over the seeds that tune.",
@@ -80,10 +82,18 @@ SETTINGS = {
 
 
 def tofu(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table 1: mean over seeds of Forget Quality, MU-ROUGE, MU and the nine components; T3 at its tuned T."""
-    runs = at_tuned_temperature(frame).groupby(["split", "method"])
-    means = runs[[*SUMMARY, *UTILITY]].mean().assign(T=runs["T"].first(), n_seeds=runs["fq"].count())
-    return _table(means.reset_index(), ["split", "method", "T", "n_seeds", *SUMMARY, *UTILITY], _rows(METHODS))
+    """Table 1: mean over seeds of Forget Quality, MU-ROUGE, MU and the nine components; T3 at its tuned T.
+
+    T3 with both dials has a row `T3 (T, w)` where it ran. `HELD_OUT`: against the retrained models that
+    nothing was tuned on; the row Retrained is the mean over all pairs of retrained models.
+    """
+    sharpened = _at_tuned_strength(frame)
+    runs = pd.concat([at_tuned_temperature(frame), sharpened]).groupby(["split", "method"])
+    means = runs[[*SUMMARY, *UTILITY, *HELD_OUT]].mean()
+    means = means.assign(T=runs["T"].first(), n_seeds=runs["fq"].count()).reset_index()
+    rows = pd.concat([_rows(METHODS), sharpened[["split", "method"]].drop_duplicates()])
+    rows = rows.sort_values("split", key=lambda names: names.map(SPLITS.index), kind="stable")
+    return _table(means, ["split", "method", "T", "n_seeds", *SUMMARY, *UTILITY, *HELD_OUT], rows)
 
 
 def parameters(frame: pd.DataFrame) -> pd.DataFrame:
@@ -120,18 +130,19 @@ def temperature(frame: pd.DataFrame) -> pd.DataFrame:
     """Table 5: T3 at every T that ran (and the paper's five), means over seeds."""
     runs = t3_runs(frame)
     by = runs.groupby(["split", "T"])
-    means = by[[*SUMMARY]].mean().assign(n_seeds=by["fq"].count()).reset_index()
+    means = by[[*SUMMARY, *HELD_OUT]].mean().assign(n_seeds=by["fq"].count()).reset_index()
     values = sorted({*PAPER_TEMPERATURES, *runs["T"].dropna()})
     rows = pd.DataFrame([(split, T) for split in SPLITS for T in values], columns=["split", "T"])
-    return _table(means, ["split", "T", "n_seeds", *SUMMARY], rows)
+    return _table(means, ["split", "T", "n_seeds", *SUMMARY, *HELD_OUT], rows)
 
 
 def ablations(frame: pd.DataFrame) -> pd.DataFrame:
     """T3 as tuned and each of its variations (the runs that have a setting), means over the seeds of each."""
     varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
-    table = varied.groupby(["split", "setting", "T"], dropna=False)[[*SUMMARY, *HIDING]].mean().reset_index()
+    columns = [*SUMMARY, *HIDING, *HELD_OUT]
+    table = varied.groupby(["split", "setting", "T"], dropna=False)[columns].mean().reset_index()
     table = table.assign(varies=table["setting"] != "tuned").sort_values(["split", "varies", "setting", "T"])
-    return _table(table, ["split", "setting", "T", *SUMMARY, *HIDING])
+    return _table(table, ["split", "setting", "T", *columns])
 
 
 def search(runs: Sequence[Mapping[str, Any]], entries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
@@ -155,46 +166,37 @@ def search(runs: Sequence[Mapping[str, Any]], entries: Mapping[str, Mapping[str,
 
 
 def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Why each Forget Quality is what it is: the test, what moved it, and how far apart retrained models are.
+    """Every Forget Quality with what it comes from: a row for each run and each retrained model.
 
-    Forget Quality is the p-value of D over n rows, and falls with n at equal D. mean and sd: of ln R, the truth ratios'
-    logarithms. D_matched: D once the mean of ln R is the reference's, what spread and shape alone leave. retrained_…:
-    lowest and highest D and Forget Quality over all pairs of the split's retrained models, the reference among them:
-    what models that never met the forget rows score against each other. T3 stands at its tuned T, and as `T3 (T, w)` at
-    its best f^w. `runs` are run files (`results.read_runs`), for the truth ratios are not in their tidy frame.
+    reference: the number of the retrained model (`results.references`). Two retrained models are
+    compared once. n: forget rows; D: the KS statistic, of which fq is the p-value; mean and sd: of
+    ln R, the logarithm of the run's truth ratios; D_matched: D after moving the mean of ln R to the
+    reference's, which is what spread and shape alone leave. `runs` are run files (`read_runs`).
     """
-    frame = tidy(runs).rename(columns={"n_forget": "n", "ks_statistic": "D"})
-    shape = pd.DataFrame([_log_ratios(run) for run in runs], index=frame.index, columns=["mean", "sd", "D_matched"])
-    frame = frame.join(shape)
-    chosen = pd.concat([at_tuned_temperature(frame), _at_tuned_strength(frame)])
-    pairs = pd.DataFrame([{"split": split} | _retrained_pairs(runs, split) for split in SPLITS])
-    columns = ["split", "method", "T", "w", "seed", "n", "D", "fq", "mean", "sd", "D_matched", *list(pairs)[1:]]
-    rows = pd.concat([_rows(METHODS), _at_tuned_strength(frame)[["split", "method"]].drop_duplicates()])
-    order = rows["split"].map(SPLITS.index)
-    rows = rows.sort_values("split", key=lambda _: order, kind="stable")
-    return _table(chosen.merge(pairs, on="split"), columns, rows)
+    models, rows = references(runs), []
+    names = ("split", "method", "T", "w", "seed")
+    for run in runs:
+        for number, (p, d) in against(run, models).items():
+            if run["method"] == "Retrained" and number > run["seed"]:
+                continue
+            both = (run["truth_ratio"]["forget"], models[run["split"]][number])
+            ours, theirs = (np.log(np.maximum(np.asarray(ratios, float), TINY)) for ratios in both)
+            matched = metrics.forget_quality(ours - ours.mean(), theirs - theirs.mean())[1]
+            scores = (number, len(ours), d, p, ours.mean(), ours.std(ddof=1), matched)
+            rows.append((*(run[name] for name in names), *scores))
+    columns = [*names, "reference", "n", "D", "fq", "mean", "sd", "D_matched"]
+    table = pd.DataFrame(rows, columns=columns)
+    return table.sort_values("split", key=lambda splits: splits.map(SPLITS.index), kind="stable", ignore_index=True)
 
 
-def _log_ratios(run: Mapping[str, Any]) -> dict[str, float]:
-    """Mean and sd of ln R of a run's forget rows, and D with its mean moved to the reference's."""
-    ratios = run["truth_ratio"] or {}
-    if not len(ratios.get("forget", ())) or not len(ratios.get("reference", ())):
-        return {}
-    ours, theirs = (np.log(np.maximum(np.asarray(ratios[name], float), TINY)) for name in ("forget", "reference"))
-    matched = metrics.forget_quality(np.exp(ours - ours.mean() + theirs.mean()), np.exp(theirs))[1]
-    return {"mean": ours.mean(), "sd": ours.std(ddof=1), "D_matched": matched}
+def on_held_out(runs: pd.DataFrame) -> pd.DataFrame:
+    """Runs with fq and ks_statistic against the held-out retrained models, where there are any.
 
-
-def _retrained_pairs(runs: Sequence[Mapping[str, Any]], split: str) -> dict[str, float]:
-    """Lowest and highest D and Forget Quality over the pairs of a split's retrained models."""
-    ran = [run for run in runs if run["split"] == split and run["status"] == "ok"]
-    models = [run["truth_ratio"]["reference"] for run in ran[:1]]
-    models += [run["truth_ratio"]["forget"] for run in ran if run["method"] == "Retrained"]
-    tests = [metrics.forget_quality(*pair) for pair in combinations(map(np.asarray, models), 2)]
-    ends: dict[str, float] = {}
-    for name, values in (("D", [d for _, d in tests]), ("fq", [p for p, _ in tests])):
-        ends |= {f"retrained_{name}_{end.__name__}": end(values, default=np.nan) for end in (min, max)}
-    return ends
+    fq_tuned_on: Forget Quality against the retrained model that settings were chosen on. Choose T
+    (`at_tuned_temperature`) before, on that model.
+    """
+    fq, d = (runs[held].fillna(runs[name]) for held, name in zip(HELD_OUT, ("fq", "ks_statistic")))
+    return runs.assign(fq=fq, ks_statistic=d, fq_tuned_on=runs["fq"])
 
 
 def by_seeds(frame: pd.DataFrame) -> pd.DataFrame:
@@ -211,15 +213,21 @@ def by_seeds(frame: pd.DataFrame) -> pd.DataFrame:
 def compare(frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.DataFrame | None = None) -> pd.DataFrame:
     """Ours beside printed (Table 1, or Table 5 by T): our mean, sd and seeds, the printed mean, difference and mark.
 
-    The spread is sqrt(sd_ours^2 + sd_paper^2), the paper's from its per-seed table if there is one. Marks: "=" within
-    one spread (and the paper's rounding), "≈" within two, "≠" beyond; empty where a number or our spread is missing.
+    Our Forget Quality is `on_held_out`, with fq_tuned_on beside it. The spread is
+    sqrt(sd_ours^2 + sd_paper^2), the paper's from its per-seed table if there is one. Marks: "="
+    within one spread (and the paper's rounding), "≈" within two, "≠" beyond; empty where a number or
+    our spread is missing.
     """
     if "method" in printed:
         keys = ["split", "method"]
-        table = _rows(METHODS).merge(_spread(at_tuned_temperature(frame), keys), how="left")
+        runs = on_held_out(at_tuned_temperature(frame))
+        table = _rows(METHODS).merge(_spread(runs, keys), how="left")
     else:
         keys = ["split", "T"]
-        table = printed[keys].merge(_spread(t3_runs(frame), keys), how="outer")
+        runs = on_held_out(t3_runs(frame))
+        table = printed[keys].merge(_spread(runs, keys), how="outer")
+    others = runs.groupby(keys)[["fq_tuned_on", "n_references"]].mean().reset_index()
+    table = table.merge(others, how="left", on=keys)
     table = table.merge(printed[[*keys, *SUMMARY]], how="left", on=keys)
     theirs = None if printed_seeds is None else table[keys].merge(_spread(printed_seeds, keys), how="left")
     for name in SUMMARY:
@@ -229,7 +237,8 @@ def compare(frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.Dat
         table[f"{name}_difference"] = table[f"{name}_ours"] - table[name]
         table[f"{name}_mark"] = [_mark(d, s) for d, s in zip(table[f"{name}_difference"], spread)]
     parts = ("ours", "sd", "paper", "difference", "mark")
-    return _table(table, [*keys, "n_seeds", *(f"{name}_{part}" for name in SUMMARY for part in parts)])
+    scores = [f"{name}_{part}" for name in SUMMARY for part in parts]
+    return _table(table, [*keys, "n_seeds", "n_references", "fq_tuned_on", *scores])
 
 
 def printed(number: int) -> pd.DataFrame:
@@ -252,18 +261,17 @@ def paper_disagreements(table1: pd.DataFrame, table4: pd.DataFrame, *, tolerance
     return pd.DataFrame(rows, columns=["split", "method", "metric", "table1", "table4"])
 
 
-def leaders(means: pd.DataFrame, count: int) -> pd.DataFrame:
+def leaders(means: pd.DataFrame) -> pd.DataFrame:
     """Of a table of means by method what a reader wants first: Original, the best baselines, T3, Retrained.
 
-    The `count` baselines are those of the highest Forget Quality that still write: their MU-ROUGE is at least half of
-    Original's, for a model that writes nothing has forgotten too. What did not run is left out.
+    The baselines are those that no other baseline beats in both fq and mu_rouge, the best fq first.
+    What did not run is left out.
     """
     ran = means.dropna(subset=["fq"])
-    baselines = ran.drop(index=[*FRAME], errors="ignore")
-    if "Original" in ran.index:
-        baselines = baselines[baselines["mu_rouge"] >= ran.loc["Original", "mu_rouge"] / 2]
-    best = baselines.sort_values("fq", ascending=False).index[:count]
-    return ran.reindex([name for name in ("Original", *best, "T3", "Retrained") if name in ran.index])
+    rivals = ran.drop(index=[*FRAME, BOTH_DIALS], errors="ignore").sort_values("fq", ascending=False)
+    most = rivals["mu_rouge"].cummax().shift(fill_value=-1.0)
+    names = ("Original", *rivals.index[rivals["mu_rouge"] > most], "T3", BOTH_DIALS, "Retrained")
+    return ran.reindex([name for name in names if name in ran.index])
 
 
 def ran(table: pd.DataFrame) -> pd.DataFrame:
@@ -298,7 +306,7 @@ def _at_tuned_strength(frame: pd.DataFrame) -> pd.DataFrame:
     for _, runs in sharpened.groupby("split"):
         T, w = _tuning_runs(runs, ["T", "w"]).groupby(["T", "w"])["fq"].mean().idxmax()
         parts.append(runs[(runs["T"] == T) & (runs["w"] == w)])
-    return pd.concat(parts).assign(method="T3 (T, w)")
+    return pd.concat(parts).assign(method=BOTH_DIALS)
 
 
 def tuned_temperature(frame: pd.DataFrame, split: str) -> float | None:
