@@ -244,9 +244,9 @@ def least_risk(tables: Tables) -> Finding:
     _, v, case, other = max(pairs, key=lambda pair: pair[0])
     m = GaussianMixture(v_f=v)
     blind = {T: float(np.asarray(m.forget_error(_knows_nothing(m), T))) for T in (3.0, 4.0, 5.0)}
-    plain = "The Forget Error alone rewards flattening. More regularisation, with more tempering, "
-    plain += f"lowers it and raises the Retain Error (in brackets): {case}. A classifier that knows "
-    plain += f"nothing has a Forget Error of {listed(blind, '{1:.3f} at T = {0:g}')}."
+    plain = "More regularisation, with more tempering, lowers the Forget Error and raises the Retain "
+    plain += f"Error (in brackets): {case}. A classifier that knows nothing has a Forget Error of "
+    plain += f"{listed(blind, '{1:.3f} at T = {0:g}')}: the Forget Error alone rewards flattening."
     return Finding(False, numbers, plain=plain)
 
 

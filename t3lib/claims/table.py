@@ -72,7 +72,7 @@ CHECKS = {
 def claims_table(folder: str | Path) -> pd.DataFrame:
     """One row per claim, in the paper's order, from `folder`/tables/*.csv (COLUMNS; "" where a cell does not apply).
 
-    printed: "yes", "no", "no order" (`findings`), or "" where the paper prints no numbers.
+    printed: "yes", "no", names.NO_ORDER, or "" where the paper prints no numbers.
     verdict: one of names.VERDICTS, for what `scale` says. A missing table gives NOT_RUN.
     """
     runs = results.read_runs(Path(folder) / "runs", corrupt=[])

@@ -13,7 +13,7 @@ from t3lib.errors import UserError
 from t3lib.files import atomic_write, project_root, read_json
 from t3lib.metrics import forget_quality_lattice
 from t3lib.report.tables import BOTH_DIALS, leaders
-from t3lib.results import AUTHOR_ROWS, all_rows, paper_table
+from t3lib.results import AUTHOR_ROWS, HELD_OUT, all_rows, paper_table
 
 RESULTS = "results"
 SHOWN = ("Original", "Retrained", "T3")
@@ -94,7 +94,8 @@ def papers_millions() -> float:
 def _scores(path: Path) -> pd.DataFrame:
     """Table 1's rows of the split by method, fq against held-out retrained models where there are any."""
     table = pd.read_csv(path).query(f"split == '{SPLIT}'").dropna(subset=["fq"]).set_index("method")
-    held = table.get("fq_held_out", table["fq"])
+    table = table.reindex(columns=list(dict.fromkeys([*table, *HELD_OUT])))
+    held = table["fq_held_out"]
     return table.assign(fq=held.fillna(table["fq"]), fq_tuned_on=table["fq"].where(held.notna()))
 
 
@@ -139,14 +140,14 @@ def findings(claims: dict[str, pd.DataFrame]) -> str:
     claims: profile -> its table of claims, empty cells as "". A claim about language models has a
     sentence a profile; a claim of the theory is the same everywhere and has one.
     """
-    lines = {}
+    lines: dict[str, list[str]] = {}
     for profile, table in claims.items():
         for row in table[table["plain"] != ""].to_dict("records"):
             here = row["id"].endswith("@here")
             if here or row["id"] not in lines:
-                said = f"`{profile}`: {row['plain']}" if here else row["plain"]
-                lines.setdefault(row["id"], (row["where"], []))[1].append(said)
-    return "\n".join(f"- {' '.join(said)} ({where})" for where, said in lines.values())
+                said = f"{f'`{profile}`: ' if here else ''}*{row['verdict']}*. {row['plain']}"
+                lines.setdefault(row["id"], [f"- {row['claim']} ({row['where']})"]).append(said)
+    return "\n".join(" ".join(said) for said in lines.values())
 
 
 def minutes(results: Path) -> str:

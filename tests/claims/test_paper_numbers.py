@@ -147,5 +147,7 @@ def test_columns_are_those_of_our_own_tables():
     empty = results.tidy([])
     pairs = {1: tables.tofu, 2: tables.parameters, 3: tables.runtime, 4: tables.tofu_per_seed, 5: tables.temperature}
     for number, make in pairs.items():
-        assert list(paper_table(number)) == list(make(empty)), number
+        ours = list(make(empty))
+        assert [name for name in ours if name not in results.HELD_OUT] == list(paper_table(number)), number
+        assert ours[-3:] == list(results.HELD_OUT) or number not in (1, 5)
         assert isinstance(make(empty), pd.DataFrame)

@@ -131,10 +131,22 @@ def test_the_story_is_in_its_order_and_has_its_landmarks(html):
 
 def test_the_headline_says_what_t3_costs(html, folder):
     frame = tables.at_tuned_temperature(results.tidy(results.read_runs(folder / "runs")))
-    means = frame[frame["split"] == "forget10"].groupby("method")[["fq", "ks_statistic", "mu"]].mean()
+    means = frame[frame["split"] == "forget10"].groupby("method")[["fq", "fq_held_out", "ks_held_out", "mu"]].mean()
     words = " ".join(html.split())
-    assert f"D = {means.ks_statistic['T3']:.2f}" in words and "n = 80 questions" in words
+    assert f"D = {means.ks_held_out['T3']:.2f}" in words and "n = 80 questions" in words
     assert f"falls from {means.mu['Original']:.2f} to {means.mu['T3']:.2f}" in words
+
+
+def test_the_headline_has_held_out_forget_quality_with_the_other_beside_it(html, folder):
+    frame = tables.at_tuned_temperature(results.tidy(results.read_runs(folder / "runs")))
+    means = frame[frame["split"] == "forget10"].groupby("method")[["fq", "fq_held_out"]].mean()
+    words = " ".join(html.split())
+    for method, name in (("T3", "T3 at T = 2.5"), ("Retrained", "Retrained")):
+        cells = "</td><td>".join(f"{means.loc[method, column]:.3f}" for column in ("fq_held_out", "fq"))
+        assert f'<th scope="row">{name}</th><td>{cells}</td>' in words
+    assert "1 held-out retrained models" in words
+    [none] = page.headlines(results.tidy([fabricate("T3", "forget10", 2.5, 1)]))
+    assert none["references"] == 0
 
 
 def test_links_lead_to_files_that_exist(html, folder):

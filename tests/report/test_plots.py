@@ -49,7 +49,7 @@ def test_temperature_draws_the_means(frame):
     table = tables.temperature(frame)
     lines = [line.get_ydata().tolist() for line in axis.lines]
     for split in SPLITS:
-        assert any(np.allclose(line, table[table.split == split]["fq"]) for line in lines if len(line) == 5)
+        assert any(np.allclose(line, table[table.split == split]["fq_held_out"]) for line in lines if len(line) == 5)
         printed = results.paper_table(5)[lambda t, split=split: t.split == split]["fq"].tolist()
         assert printed in lines
     assert sum(len(dots.get_offsets()) for dots in axis.collections) == 2 * 5 * 3, "every seed is a dot"
@@ -78,7 +78,7 @@ def test_tradeoff_places_every_method_at_its_means(frame):
     figure = plots.tradeoff(frame)
     table = tables.tofu(frame)
     for axis, split in zip(figure.axes, SPLITS):
-        means = table[table.split == split][["mu_rouge", "fq"]].to_numpy()
+        means = table[table.split == split][["mu_rouge", "fq_held_out"]].to_numpy()
         drawn = np.array([dots.get_offsets()[0] for dots in axis.collections if dots.get_sizes()[0] > 40])
         assert np.allclose(np.array(sorted(map(tuple, drawn))), np.array(sorted(map(tuple, means))))
 
@@ -127,13 +127,13 @@ def test_the_papers_original_is_drawn_where_ours_is(frame):
 
 def test_d_is_drawn_where_no_forget_quality_is_above_what_is_caught(frame):
     assert plots.tradeoff(frame).axes[0].get_ylabel() == "Forget Quality"
-    caught = frame.assign(fq=1e-12)
+    caught = frame.assign(fq=1e-12, fq_held_out=1e-12)
     figure = plots.tradeoff(caught, tables.printed(4))
     assert [figure.axes[0].get_ylabel(), figure.axes[2].get_ylabel()] == ["KS statistic D", "Forget Quality"]
     assert figure.axes[0].get_ylim()[0] > figure.axes[0].get_ylim()[1], "the best, D = 0, is at the top"
     strips = plots.per_seed(caught, tables.printed(4)).axes[0]
     drawn = np.concatenate([dots.get_offsets()[:, 0] for dots in strips.collections])
-    ours = tables.at_tuned_temperature(caught)[lambda runs: runs["split"] == SPLITS[0]]["ks_statistic"]
+    ours = tables.at_tuned_temperature(caught)[lambda runs: runs["split"] == SPLITS[0]]["ks_held_out"]
     assert sorted(drawn) == sorted(ours), "every seed, and nothing of the paper, which prints no D"
 
 
@@ -160,6 +160,13 @@ def test_captions_say_n(frame):
     assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." in plots_cost.runtime(frame).get_label()
     assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." in plots.temperature(frame).get_label()
     assert "n = 80 forget rows" in plots.truth_ratio_cdfs([fabricate("NPO", "forget10", None, 1)]).get_label()
+
+
+def test_captions_say_what_forget_quality_compares_with(frame):
+    alone = frame.assign(fq_held_out=np.nan, ks_held_out=np.nan, n_references=np.nan)
+    for draw in (plots.tradeoff, plots.per_seed, plots.temperature):
+        assert "retrained models that nothing was tuned on (mean over 1)" in draw(frame).get_label()
+        assert "settings were chosen on: none is held out" in draw(alone).get_label()
 
 
 def test_rows_that_did_not_run_have_no_bar_and_no_tick(frame):

@@ -111,7 +111,7 @@ def test_ablations_stay_out_of_the_main_tables(frame):
     both = results.tidy([*fabricate_all(), *varied])
     pd.testing.assert_frame_equal(tables.tofu(both), tables.tofu(frame))
     table = tables.ablations(both)
-    assert list(table) == ["split", "setting", "T", "fq", "mu_rouge", "mu", *HIDING]
+    assert list(table) == ["split", "setting", "T", "fq", "mu_rouge", "mu", *HIDING, *results.HELD_OUT]
     assert table["setting"].tolist() == ["tuned", "decay=l2"], "the control comes first"
     assert table["fq"][1] == pytest.approx(np.mean([run["metrics"]["fq"] for run in varied[:2]]))
     assert table["auc"][1] == 0.25 and np.isnan(table["auc"][0]), "a run without rows that nobody saw has none"
@@ -121,6 +121,7 @@ def test_forget_quality_shows_its_test_and_why():
     runs = fabricate_all()
     table = tables.forget_quality(runs)
     row = table[(table.method == "NPO") & (table.split == "forget05") & (table.seed == 2)].iloc[0]
+    assert row["reference"] == 0
     run = fabricate("NPO", "forget05", None, 2)
     ours, theirs = (np.log(run["truth_ratio"][name]) for name in ("forget", "reference"))
     assert (row["n"], row["D"], row["fq"]) == (40, run["metrics"]["ks_statistic"], run["metrics"]["fq"])
@@ -129,27 +130,75 @@ def test_forget_quality_shows_its_test_and_why():
     assert row["D_matched"] == pytest.approx(matched) and matched < row["D"], "NPO's fault is the mean alone"
 
 
-def test_forget_quality_stands_beside_pairs_of_retrained_models():
-    others = [fabricate("Retrained", "forget10", None, seed) for seed in (1, 2, 3)]
-    models = [others[0]["truth_ratio"]["reference"], *(run["truth_ratio"]["forget"] for run in others)]
-    tests = [ks_2samp(*pair) for pair in combinations(models, 2)]
-    table = tables.forget_quality([*others, fabricate("T3", "forget10", 2.5, 1)]).query("split == 'forget10'")
-    for name, values in (("D", [t.statistic for t in tests]), ("fq", [t.pvalue for t in tests])):
-        assert len(values) == 6
-        for end in (min, max):
-            shown = table[f"retrained_{name}_{end.__name__}"].dropna()
-            assert len(shown) == 4 and shown.tolist() == pytest.approx([end(values)] * 4), "on every row that ran"
+def retrained(split="forget10", seeds=(1, 2, 3)):
+    """Retrained models, and all of their truth ratios by number: 0 is the reference that settings are chosen on."""
+    runs = [fabricate("Retrained", split, None, seed) for seed in seeds]
+    models = {0: runs[0]["truth_ratio"]["reference"]} | {run["seed"]: run["truth_ratio"]["forget"] for run in runs}
+    return runs, models
 
 
-def test_a_sharpened_t3_has_its_own_row_of_forget_quality_and_no_other():
+def test_forget_quality_has_a_row_for_each_reference_and_a_pair_of_retrained_models_once():
+    others, models = retrained()
+    t3 = fabricate("T3", "forget10", 2.5, 1)
+    table = tables.forget_quality([*others, t3])
+    ours = table[table.method == "T3"].set_index("reference")
+    assert list(ours.index) == [0, 1, 2, 3]
+    for number, ratios in models.items():
+        test = ks_2samp(t3["truth_ratio"]["forget"], ratios)
+        assert (ours.loc[number, "D"], ours.loc[number, "fq"]) == pytest.approx((test.statistic, test.pvalue))
+    pairs = table[table.method == "Retrained"]
+    assert pairs[["seed", "reference"]].values.tolist() == [[1, 0], [2, 0], [2, 1], [3, 0], [3, 1], [3, 2]]
+    expected = {pair: ks_2samp(models[pair[0]], models[pair[1]]).pvalue for pair in combinations(models, 2)}
+    assert {(low, high): fq for high, low, fq in pairs[["seed", "reference", "fq"]].values} == pytest.approx(expected)
+
+
+def test_held_out_is_the_mean_over_the_references_that_nothing_was_tuned_on():
+    others, models = retrained()
+    runs = [
+        *others,
+        *(fabricate("NPO", "forget10", None, seed) for seed in (1, 2)),
+        fabricate("Original", "forget10", None, 0),
+    ]
+    tofu = tables.tofu(results.tidy(runs)).query("split == 'forget10'").set_index("method")
+    tests = [ks_2samp(run["truth_ratio"]["forget"], models[n]) for run in runs[3:5] for n in (1, 2, 3)]
+    assert tofu.loc["NPO", "fq_held_out"] == pytest.approx(np.mean([test.pvalue for test in tests]))
+    assert tofu.loc["NPO", "ks_held_out"] == pytest.approx(np.mean([test.statistic for test in tests]))
+    assert tofu.loc["NPO", "fq"] == pytest.approx(np.mean([run["metrics"]["fq"] for run in runs[3:5]]))
+    assert tofu.loc[["NPO", "Original"], "n_references"].tolist() == [3, 3]
+    pairs = [ks_2samp(*pair) for pair in combinations(models.values(), 2)]
+    assert len(pairs) == 6 and tofu.loc["Retrained", "fq_held_out"] == pytest.approx(np.mean([p.pvalue for p in pairs]))
+    assert tofu.loc["Retrained", "ks_held_out"] == pytest.approx(np.mean([pair.statistic for pair in pairs]))
+
+
+def test_one_retrained_model_holds_none_out():
+    frame = results.tidy([fabricate("NPO", "forget10", None, 1), fabricate("T3", "forget10", 2.5, 1)])
+    assert frame[list(results.HELD_OUT)].isna().all(axis=None)
+    table = tables.tofu(frame)
+    assert table["fq_held_out"].isna().all() and table["n_references"].isna().all() and table["fq"].notna().sum() == 2
+    assert tables.on_held_out(frame)["fq"].tolist() == frame["fq"].tolist()
+
+
+def test_settings_are_chosen_on_the_first_reference_alone():
+    """T3's T is that of the best Forget Quality on reference 0, whatever the held-out ones say."""
+    others, _ = retrained()
+    runs = [*others, *(fabricate("T3", "forget10", T, seed) for T in (2.0, 2.5) for seed in (1, 2))]
+    frame = results.tidy(runs)
+    frame.loc[frame["T"] == 2.0, "fq_held_out"] = 1.0
+    held = tables.on_held_out(tables.at_tuned_temperature(frame)).query("method == 'T3'")
+    assert set(held["T"]) == {2.5} and held["fq"].tolist() == held["fq_held_out"].tolist()
+    assert (held["fq"] != held["fq_tuned_on"]).all()
+
+
+def test_a_sharpened_t3_has_its_own_row_and_changes_no_other():
     sharp = [fabricate("T3", "forget10", T, seed) | {"w": w} for T, w in ((2.5, 0.8), (1.0, 0.8)) for seed in (1, 2, 3)]
     table = tables.forget_quality([*fabricate_all(), *sharp])
-    rows = table[table.method == "T3 (T, w)"]
-    assert rows[["split", "T", "w", "seed"]].values.tolist() == [["forget10", 2.5, 0.8, seed] for seed in (1, 2, 3)]
-    assert table[table.method == "T3"]["w"].eq(1).all()
-    assert table["split"].tolist() == sorted(table["split"]), "below its split's T3"
-    both = results.tidy([*fabricate_all(), *sharp])
-    pd.testing.assert_frame_equal(tables.tofu(both), tables.tofu(results.tidy(fabricate_all())))
+    assert set(table[table.w == 0.8]["T"]) == {1.0, 2.5} and set(table[table.w == 0.8]["method"]) == {"T3"}
+    both = tables.tofu(results.tidy([*fabricate_all(), *sharp]))
+    row = both[both.method == tables.BOTH_DIALS]
+    assert row[["split", "T", "n_seeds"]].values.tolist() == [["forget10", 2.5, 3]]
+    assert both["split"].tolist() == sorted(both["split"]) and both["method"].iloc[-1] == tables.BOTH_DIALS
+    rest = both[both.method != tables.BOTH_DIALS].reset_index(drop=True)
+    pd.testing.assert_frame_equal(rest, tables.tofu(results.tidy(fabricate_all())), check_dtype=False)
 
 
 def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
@@ -177,9 +226,9 @@ def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
 
 
 def test_forget_quality_of_failed_or_missing_runs_is_empty():
-    table = tables.forget_quality([fabricate("NPO", "forget05", None, 1, failed=True)])
-    assert table[["D", "fq", "mean", "D_matched"]].isna().all(axis=None) and len(table) == 2 * len(METHODS)
-    assert len(tables.forget_quality([])) == 2 * len(METHODS)
+    failed, sound = fabricate("NPO", "forget05", None, 1, failed=True), fabricate("RMU", "forget05", None, 1)
+    assert len(tables.forget_quality([])) == len(tables.forget_quality([failed])) == 0
+    assert tables.forget_quality([failed, sound])["method"].tolist() == ["RMU"]
 
 
 def test_fresh_seeds_leave_out_those_that_tuned(frame):
@@ -190,11 +239,14 @@ def test_fresh_seeds_leave_out_those_that_tuned(frame):
     assert table.loc[("forget10", "Retrained", "fresh"), "n_seeds"] == 1, "nothing was tuned for it"
 
 
-def test_a_baseline_that_writes_nothing_is_not_the_best():
-    scores = {"Original": (0.0, 1.0), "NPO": (0.3, 0.7), "SatImp": (0.9, 0.02), "WGA": (0.1, 0.5), "T3": (0.8, 0.9)}
+def test_the_baselines_shown_are_those_that_no_other_beats_in_both():
+    """No threshold: what forgets best is shown though it hardly writes, and so is what writes best."""
+    scores = {
+        "Original": (0.0, 1.0), "NPO": (0.3, 0.7), "SatImp": (0.9, 0.02), "WGA": (0.1, 0.5), "RMU": (0.05, 0.8),
+        "ULD": (0.3, 0.6), "T3": (0.8, 0.9), "T3 (T, w)": (0.95, 0.9), "IdkDPO": (np.nan, np.nan),
+    }  # fmt: skip
     means = pd.DataFrame.from_dict(scores, orient="index", columns=["fq", "mu_rouge"])
-    assert tables.leaders(means, 3).index.tolist() == ["Original", "NPO", "WGA", "T3"]
-    assert tables.leaders(means, 1).index.tolist() == ["Original", "NPO", "T3"]
+    assert tables.leaders(means).index.tolist() == ["Original", "SatImp", "NPO", "RMU", "T3", "T3 (T, w)"]
 
 
 def test_ours_beside_printed():
@@ -209,6 +261,16 @@ def test_ours_beside_printed():
     seeds = pd.DataFrame({"split": "forget10", "method": "NPO", "fq": [0.0, 0.5], "mu_rouge": 0.5, "mu": 0.0})
     wide = tables.compare(ours, printed.assign(fq=0.41), printed_seeds=seeds).query("method == 'NPO'")
     assert wide["fq_mark"].tolist() == ["", "="], "the paper's own spread counts too"
+
+
+def test_ours_is_against_held_out_references_with_the_other_beside_it():
+    others, _ = retrained()
+    frame = results.tidy([*others, *(fabricate("NPO", "forget10", None, seed) for seed in (1, 2))])
+    row = tables.compare(frame, results.paper_table(1)).set_index(["split", "method"]).loc[("forget10", "NPO")]
+    npo = tables.tofu(frame).set_index(["split", "method"]).loc[("forget10", "NPO")]
+    assert (row["fq_ours"], row["fq_tuned_on"]) == pytest.approx((npo["fq_held_out"], npo["fq"]))
+    assert row["n_references"] == 3 and row["fq_ours"] != row["fq_tuned_on"]
+    assert row["fq_difference"] == pytest.approx(row["fq_ours"] - row["fq_paper"])
 
 
 def test_compare_by_temperature(frame):
