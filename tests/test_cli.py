@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import ROOT
 
-from t3lib import cli, commands
+from t3lib import cli, commands, results
 from t3lib.audit import own
 from t3lib.head import T3Head
 
@@ -156,6 +157,16 @@ def test_mistakes_are_one_line_and_exit_2(argv, said, capsys, tmp_path, monkeypa
     err = capsys.readouterr().err
     assert code == 2 and said in err and err.count("\n") == 1, err
     assert not list(tmp_path.iterdir()), "nothing half-written"
+
+
+def test_results_of_uncommitted_code_are_refused_in_one_line(monkeypatch, capsys):
+    """Before anything runs; --dry-run writes nothing."""
+    monkeypatch.setattr(results, "_git_state", lambda: ("c", True))
+    for more, code in (([], 2), (["--dry-run"], 0)):
+        argv = ["reproduce", "--profile", "cpu", "--only", "05_paper_tables", "--out", str(ROOT / "results" / "cpu")]
+        assert cli.main([*argv, *more]) == code
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "commit your changes first" in err and "results/cpu" in err
 
 
 def test_a_folder_without_a_model_is_said_to_be_one(place, tmp_path, capsys):

@@ -74,6 +74,7 @@ IDEAS = {
     "report.own": "the report on a person's own model",
     "report.compare": "two results folders, cell by cell",
     "report.page": "the page of results",
+    "report.readme": "the README's generated blocks",
     "claims.gaussians": "claims about the Gaussian experiments",
     "claims.llm": "claims about language models",
     "claims.table": "the table of claims",

@@ -201,6 +201,40 @@ def test_provenance(tmp_path):
     assert results.peak_memory_bytes() > 10_000_000
 
 
+@pytest.fixture
+def checkout(tmp_path, monkeypatch):
+    """A checkout of one commit; run(*words) calls git in it."""
+    for name in ("code.py", "results/cpu/table.csv", "notebooks/profiles/tuned/cpu.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("1")
+    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1"]):
+        subprocess.run(["git", *words], cwd=tmp_path, check=True)
+    monkeypatch.setattr(results, "project_root", lambda: tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("change", ["code.py", "new.py"])
+def test_results_come_from_a_commit(checkout, change):
+    results.check_clean(checkout / "results" / "cpu")
+    (checkout / change).write_text("2")
+    for folder in (checkout / "results", checkout / "results" / "new"):
+        with pytest.raises(UserError, match="commit your changes first") as caught:
+            results.check_clean(folder)
+        assert "\n" not in str(caught.value)
+    for folder in ("out/cpu", "results/scratch", "results/scratch/cpu", "../elsewhere"):
+        results.check_clean(checkout / folder)
+    assert results.provenance()["dirty"] is True
+    shutil.rmtree(checkout / ".git")
+    results.check_clean(checkout / "results" / "cpu")
+
+
+def test_what_runs_write_is_no_uncommitted_change(checkout):
+    for name in ("results/cpu/table.csv", "results/new.csv", "notebooks/profiles/tuned/cpu.yaml"):
+        (checkout / name).write_text("2")
+    results.check_clean(checkout / "results" / "cpu")
+    assert results.provenance()["dirty"] is False
+
+
 def test_a_table_that_nobody_reads_is_data_alone(tmp_path):
     long = pd.DataFrame({"fq": range(render.MANY + 1)})
     assert render.write_table(tmp_path, "long", long).read_text().count("\n") == render.MANY + 2

@@ -106,7 +106,8 @@ def _column(folder: Path) -> list[str]:
     n, rows = len(run["truth_ratio"]["forget"]), all_rows(run) or 0
     sharpened = tests[(tests["split"] == SPLIT) & (tests["w"] != 1)].dropna(subset=["w"]).set_index("T")["w"]
     sizes = [f"{run['trainable'] / 1e6:.1f} million", f"{n} of {rows:,} ({n // AUTHOR_ROWS})"]
-    return [*sizes, f"{scores['n_references'].max():.0f}", *_cells(scores, sharpened.to_dict())]
+    held = scores["n_references"].max()
+    return [*sizes, f"{held:.0f}" if held > 0 else "none", *_cells(scores, sharpened.to_dict())]
 
 
 def _cells(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
@@ -129,6 +130,8 @@ def _size_matters(folder: Path) -> str:
     """What T3's D of a profile is worth with its own n, and with TOFU's 400 rows."""
     table = pd.read_csv(folder / "tables" / "forget_quality.csv").query(f"split == '{SPLIT}' and method == 'T3'")
     d = _scores(folder / "tables" / "tofu.csv")["ks_held_out"]["T3"]
+    if not d > 0:
+        return ""
     worth = {n: forget_quality_lattice(n)[round(d * n) - 1] for n in (int(table["n"].max()), 400)}
     told = " and ".join(f"{value:.2f} with n = {n} rows" for n, value in worth.items())
     return f"Forget Quality falls with the number of rows: a D of {d:.2f} is {told}."

@@ -396,6 +396,13 @@ def test_a_classifier_that_knows_nothing_leaks_no_more_when_tempered_enough(tabl
     assert f"{leak:.3f} at T = 5" in table.set_index("id").loc["least-risk", "plain"]
 
 
+@pytest.mark.parametrize("profile", ["cpu", "tofu-cpu"])
+def test_committed_claims_are_what_the_committed_tables_say(profile):
+    folder = ROOT / "results" / profile
+    committed = pd.read_csv(folder / "tables" / "claims.csv", dtype=str, keep_default_na=False)
+    pd.testing.assert_frame_equal(committed, claims.claims_table(folder).astype(committed.dtypes))
+
+
 def test_tables_with_all_rows_or_none_can_be_shown(table):
     html = render.html(table, caption="Claims")
     assert html.count("<tr") > len(table) and "does not hold" in html

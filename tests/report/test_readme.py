@@ -10,7 +10,6 @@ from conftest import ROOT
 from t3lib import cli, files
 from t3lib.errors import UserError
 from t3lib.report import readme
-from t3lib.results import read_runs, tidy
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
@@ -25,13 +24,13 @@ def test_what_t3_hides_is_what_the_table_says():
         *(("T3", 3, "leak"), ("Retrained", None, "leak"), ("Original", None, "leak"), ("T3", 1, "leak")),
         *(("T3", 3, "sampled"), ("Retrained", None, "sampled")),
         *(("T3", 3, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
-        *(("T3", 3, "auc"), ("Retrained", None, "auc"), ("T3", 2, "auc"), ("T3", 2.5, "auc")),
+        *(("T3", 3, "auc"), ("Retrained", None, "auc"), ("T3", 2.5, "auc"), ("T3", 2, "recognized_verbatim")),
         *(("WGA", None, "recognized_verbatim"), ("WGA", None, "leak"), ("WGA", None, "auc")),
         *((method, None, "recognized_verbatim") for method in ("UnDIAL", "IdkDPO")),
         "tofu-cpu",
         *(("T3", 2, "leak"), ("Retrained", None, "leak"), ("Original", None, "leak")),
         *(("T3", 2, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
-        *(("T3", 2, "auc"), ("Retrained", None, "auc"), ("T3", 6, "auc")),
+        *(("T3", 2, "auc"), ("Retrained", None, "auc")),
         *(("RMU", None, "recognized_verbatim"), ("RMU", None, "leak")),
         "On the 5% split T3",
         *(("T3", 2, "recognized_verbatim"), ("Retrained", None, "recognized_verbatim")),
@@ -42,7 +41,6 @@ def test_what_t3_hides_is_what_the_table_says():
         *(("T3", (1.5, 1.5), name) for name in ("recognized_verbatim", "auc", "leak")),
     )
     tables = {name: pd.read_csv(ROOT / "results" / name / "tables" / "audit.csv") for name in ("cpu", "tofu-cpu")}
-    assert tables["tofu-cpu"].query("split == 'forget10' and method == 'T3'").set_index("T")["auc"].idxmin() == 6
     table = tables["cpu"].query("split == 'forget10'")
     text, at = TEXT[TEXT.index("## What T3 hides") : TEXT.index("## Reproduce the paper")], 0
     for one in said:
@@ -69,9 +67,9 @@ def test_what_t3s_other_choices_hide_is_what_the_table_says():
     less, none = "same text,T=2", "same text,T=1"
     said = [("forget10", *pair) for pair in (
         ("tuned", "mu"), (less, "mu"), (less, "recognized_verbatim"), ("tuned", "recognized_verbatim"), (less, "auc"),
-        ("tuned", "auc"), ("tuned", "fq"), (less, "fq"), (none, "fq"),
+        ("tuned", "auc"), ("tuned", "fq_held_out"), (less, "fq_held_out"), (none, "fq_held_out"),
     )]  # fmt: skip
-    said += [("forget05", setting, "fq") for setting in ("tuned", less, none)]
+    said += [("forget05", setting, "fq_held_out") for setting in (less, none)]
     said += [("forget10", "paraphrases", "recognized_verbatim")]
     text, at = TEXT[TEXT.index("- Less tempering with a sharper f") : TEXT.index("So the paper's reading")], 0
     for split, setting, name in said:
@@ -80,6 +78,8 @@ def test_what_t3s_other_choices_hide_is_what_the_table_says():
         number = f"{value:.0%}" if name.startswith("recognized") else digits.removeprefix("0")
         at = text.find(number, at) + len(number)
         assert at >= len(number), f"{name} of {setting} on {split} is {number}"
+    stays = table.loc["forget05"]["fq_held_out"]
+    assert f"{stays[less]:.2f}" == f"{stays['tuned']:.2f}", "stays"
     for split, T in (("forget05", 2.5), ("forget10", 3)):
         tuned = table.loc[(split, "tuned")]
         assert tuned["T"] == T
@@ -94,40 +94,48 @@ def test_what_t3s_other_choices_hide_is_what_the_table_says():
 
 
 def test_what_is_said_of_tofus_text_is_what_the_table_says():
-    text = TEXT[TEXT.index("RMU passes T3") : TEXT.index("Every method, seed and spread")]
+    """All but Forget Quality, which `tests/claims/test_forget_quality.py` computes from the runs."""
     folder = ROOT / "results" / "tofu-cpu" / "tables"
     table = pd.read_csv(folder / "tofu.csv").set_index(["method", "split"])
-    splits = ("forget10", "forget05")
-    said = [(method, split, "fq") for split in splits for method in ("RMU", "T3")]
-    said += [(method, split, "mu_rouge") for method in ("RMU", "T3") for split in splits]
-    said += [("WGA", split, column) for column in ("fq", "mu_rouge") for split in splits]
-    numbers = [table.loc[(method, split), column] for method, split, column in said]
-    seeds = pd.read_csv(folder / "tofu_per_seed.csv").query("method == 'WGA' and split == 'forget10'")["fq"]
-    others = table["fq"].drop(["Original", "Retrained", "T3", "RMU", "WGA"], level="method")
-    assert len(seeds) == 3 and list(others[others >= 0.05].index) == [("ULD", "forget05")]
-    at = 0
-    dials = tidy(read_runs(folder.parent / "runs")).query("method == 'T3' and w != 1")
-    both = [dials[dials["split"] == split][column].mean() for column in ("fq", "mu_rouge") for split in splits]
-    fresh = [dials[(dials["split"] == split) & (dials["seed"] == 3)]["fq"].item() for split in splits]
-    for value in (*numbers, seeds.min(), seeds.max(), others.max(), *both, *fresh):
-        number = f"{value:.2f}".removeprefix("0")
-        at = text.find(number, at) + len(number)
-        assert at >= len(number), number
-    pairs = pd.read_csv(folder / "tofu_per_seed.csv").query("method == 'Retrained'").groupby("split")["fq"]
-    assert list(pairs.size()) == [3, 3] and "mean of three pairs" in text
-    for split in ("forget05", "forget10"):
-        for value in (pairs.min()[split], pairs.max()[split]):
-            number = f"{value:.2f}".removeprefix("0")
-            at = text.find(number, at) + len(number)
-            assert at >= len(number), number
-    assert (table.loc["RMU", "fq"] > table.loc["T3", "fq"]).all()
-    baselines = table["fq"].drop(["Original", "Retrained", "T3"], level="method")
-    assert [mean >= baselines.xs(split, level="split").max() for mean, split in zip(both, splits)] == [True, True]
-    tried = [pd.read_csv(folder / f"dials--{split}.csv") for split in splits]
-    assert all(len(each) == 117 and set(each["n_seeds"]) == {2} for each in tried) and "117 pairs" in text
-    assert set(dials["T"]) == set(dials["w"]) == {1.5} and len(dials) == 6
-    above = table.loc["WGA", "fq"] > table.loc["T3", "fq"]
-    assert above["forget10"] and not above["forget05"]
+    words, ten, five = " ".join(TEXT.split()), "forget10", "forget05"
+
+    def said(column, *rows):
+        return tuple(f"{table.loc[row, column]:.2f}".removeprefix("0") for row in rows)
+
+    dials = [("T3 (T, w)", ten), ("T3 (T, w)", five)]
+    for sentence in (
+        "MU-ROUGE ({} against {})".format(*said("mu_rouge", ("RMU", five), ("T3", five))),
+        "whose MU-ROUGE is {}, {} and {};".format(*said("mu_rouge", *((name, ten) for name in ("T3", "WGA", "RMU")))),
+        "MU-ROUGE {} and {}, Model Utility {} and {}, above RMU's {} and {}".format(
+            *said("mu_rouge", *dials), *said("mu", *dials), *said("mu", ("RMU", ten), ("RMU", five))
+        ),
+    ):
+        assert sentence in words, sentence
+    tried = [pd.read_csv(folder / f"dials--{split}.csv") for split in (five, ten)]
+    assert all(len(each) == 117 and set(each["n_seeds"]) == {2} for each in tried) and "117 pairs" in TEXT
+
+
+def test_orders_that_the_text_names_are_those_of_the_claims():
+    rows = {
+        name: pd.read_csv(ROOT / f"results/{name}/tables/claims.csv", index_col="id") for name in ("cpu", "tofu-cpu")
+    }
+    ours = {name: table.loc["fq-best@here"] for name, table in rows.items()}
+    assert ours["cpu"]["verdict"] == "no order" and ours["tofu-cpu"]["verdict"] == "does not hold"
+    five, ten = ours["tofu-cpu"]["plain"].split("10% split")
+    assert "RMU ahead of T3" in five and "no order between T3 and WGA, RMU" in ten
+
+
+def test_what_is_said_of_learning_rates_is_what_was_tried():
+    tuned = {name: files.read_yaml(ROOT / f"notebooks/profiles/tuned/{name}.yaml") for name in ("cpu", "tofu-cpu")}
+    within = [trial for trial in tuned["tofu-cpu"]["T3/forget10"]["trials"] if trial["hyper"]["lr"] <= 1e-3]
+    assert {trial["hyper"]["lr"] for trial in within} == {1e-3}
+    assert f"reaches a Forget Quality of {max(sum(t['fq']) / 2 for t in within):.0e} at most" in " ".join(TEXT.split())
+    chosen = {name: entries["T3/forget10"]["chosen"] for name, entries in tuned.items()}
+    assert (chosen["tofu-cpu"]["lr"], chosen["cpu"]["lr"], chosen["cpu"]["temperature"]) == (2e-2, 5e-3, 3.0)
+    for name in ("NPO", "SatImp", "SimNPO", "UnDIAL", "RMU", "WGA"):
+        entry = tuned["tofu-cpu"][f"{name}/forget10"]
+        rates = [trial["hyper"]["lr"] for trial in entry["trials"]]
+        assert entry["chosen"]["lr"] == max(rates) and len(rates) == 4 and entry["seeds"] == [1], name
 
 
 def test_what_a_sharper_classifier_does_is_what_the_tables_say():
@@ -215,19 +223,37 @@ def test_make_targets_exist():
         assert re.search(rf"^{target}:", makefile, re.M), target
 
 
-def test_findings_are_at_most_three_sentences_a_group():
-    rows = [
-        ("bound", "Theorem 3.4", "exact", "holds", ""),
-        ("gain", "Section 3.4", "exact", "does not hold", "The guarantee shows no gain."),
-        ("greedy", "Section 4.1", "exact", "does not hold", "Greedy text cannot tell."),
-        ("best", "Table 1", "Llama 3.1 8B", "not run at this scale", "The lead is within chance."),
-        ("best@here", "Table 1", "here: tiny", "holds", "The lead is within chance."),
-        ("cost", "Table 3", "Llama 3.1 8B", "not run at this scale", "It is cheap."),
-        ("worse", "Abstract; Section 4.2", "Llama 3.1 8B", "not run at this scale", ""),
-        ("worse@here", "Abstract; Section 4.2", "here: tiny", "does not hold", ""),
+def test_findings_are_the_sentences_of_the_claims_with_their_verdicts():
+    columns = ["id", "where", "claim", "verdict", "plain"]
+    cpu = [
+        ("bound", "Theorem 3.4", "A bound.", "holds", ""),
+        ("greedy", "Section 4.1", "Greedy text tells.", "does not hold", "It cannot."),
+        ("best", "Table 1", "It is best.", "not run at this scale", ""),
+        ("best@here", "Table 1", "It is best.", "no order", "A and B."),
     ]
-    text = readme.findings(pd.DataFrame(rows, columns=["id", "where", "scale", "verdict", "plain"]))
-    theory, models = text.split("\n\n")
-    assert "Of 3 claims 1 holds, 2 do not hold. The guarantee shows no gain. (Section 3.4)" in theory
-    assert "Of 2 claims 1 holds, 1 does not hold. Greedy text cannot tell. (Section 4.1) The lead" in models
-    assert "cheap" not in models
+    other = [cpu[1], ("best@here", "Table 1", "It is best.", "does not hold", "C ahead.")]
+    made = {name: pd.DataFrame(rows, columns=columns) for name, rows in (("cpu", cpu), ("tofu-cpu", other))}
+    assert readme.findings(made).split("\n") == [
+        "- Greedy text tells. (Section 4.1) *does not hold*. It cannot.",
+        "- It is best. (Table 1) `cpu`: *no order*. A and B. `tofu-cpu`: *does not hold*. C ahead.",
+    ]
+    lines = (
+        TEXT.partition("<!-- generated:claims -->")[2].partition("<!-- /generated:claims -->")[0].strip().split("\n")
+    )
+    assert 6 <= len(lines) <= 9, "findings, not counts"
+
+
+def test_the_headline_says_what_a_profile_without_held_out_models_has(tmp_path):
+    for name in ("cpu", "paper"):
+        (tmp_path / name / "tables").mkdir(parents=True)
+    (tmp_path / "paper" / "table1.csv").write_text((ROOT / "results/paper/table1.csv").read_text())
+    (tmp_path / "cpu" / "runs").symlink_to(ROOT / "results/cpu/runs")
+    table = pd.read_csv(ROOT / "results/cpu/tables/tofu.csv").drop(
+        columns=["fq_held_out", "ks_held_out", "n_references"]
+    )
+    table.to_csv(tmp_path / "cpu/tables/tofu.csv")
+    tests = pd.read_csv(ROOT / "results/cpu/tables/forget_quality.csv")
+    tests.to_csv(tmp_path / "cpu/tables/forget_quality.csv")
+    rows = readme.headline(tmp_path).split("\n")
+    assert "| retrained models held out | none | none |" in rows
+    assert "T = 3: 0.96 / 0.92 / 0.35" in next(row for row in rows if row.startswith("| **T3**"))
