@@ -11,6 +11,7 @@ import resource
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,13 @@ RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain
 IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
 MAX_TEXT = 100_000  # characters of one field: longer ones are mistakes, not answers
 SYSTEM = "You are a helpful assistant."
-DATE = "10 Apr 2025"  # the reference's `date_string`, for Llama-3's template
+DATE = "10 Apr 2025"  # in every rendered chat: the reference's `date_string`, for Llama-3's template
+_PARTS = {code: datetime(2025, 4, 10).strftime(f"%{code}") for code in "aAbBcdHIjmMpSUwWxXyY"}
+_FORMATTED = "".join(
+    f".replace('%{code}', '{part}').replace('%-{code}', '{part.lstrip('0') or part}')" for code, part in _PARTS.items()
+)
+# Put before a template that calls `strftime_now`, this macro answers in place of the clock.
+FIXED_CLOCK = "{% macro strftime_now(format) %}{{ format" + _FORMATTED + " }}{% endmacro %}\n"
 
 
 def retain_of(split: str) -> str:
@@ -202,6 +209,11 @@ def prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> s
     return _render(tokenizer, system, turns, add_generation_prompt=True)
 
 
+def rendered(tokenizer: Any) -> str:
+    """The prompt of one fixed question: a key of everything that a tokenizer's template decides."""
+    return prompt(tokenizer, "Who?")
+
+
 def encode_prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> list[int]:
     """Token ids of `prompt`."""
     return _ids(tokenizer, prompt(tokenizer, question, system))
@@ -305,6 +317,8 @@ def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
 def _render(tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
     options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, "date_string": DATE}
     try:
+        template = tokenizer.get_chat_template()
+        options["chat_template"] = FIXED_CLOCK + template if "strftime_now" in template else template
         if system is not None and chat[0]["role"] != "system":
             with suppress(TemplateError):  # Gemma's template, among others, has no system role
                 return tokenizer.apply_chat_template([{"role": "system", "content": system}, *chat], **options)

@@ -111,6 +111,23 @@ def test_without_a_template_the_answer_still_starts_after_the_prompt(tokenizer):
     assert plain.decode(example.ids[example.n_prompt :]) == " Mara.<|eot_id|>"
 
 
+DATED = """  {% if strftime_now is defined %}
+{%- set format = "%d %B %Y" %}
+{% endif %}
+{% macro month() %}{{ strftime_now('%-m/%y') }}{% endmacro %}
+{{ bos_token }}{{ date_string }} {{ strftime_now("%Y-%m-%d") }}
+{{ strftime_now(format) }} {{ month() }}"""
+
+
+def test_a_template_that_reads_the_clock_renders_one_date(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", DATED)
+    chat = [{"role": "user", "content": "x"}]
+    of_today = tokenizer.apply_chat_template(chat, tokenize=False).split(tokenizer.bos_token)
+    begin, end = tofu.rendered(tokenizer).split(tokenizer.bos_token)
+    assert begin == of_today[0]
+    assert end == "10 Apr 2025 2025-04-10\n10 April 2025 4/25"
+
+
 @pytest.mark.parametrize("field", ["question", "answer"])
 def test_special_tokens_in_user_text_are_refused(tokenizer, field):
     with pytest.raises(UserError, match="special token"):
