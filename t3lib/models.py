@@ -44,9 +44,9 @@ def load_model(
     settings: dict[str, Any] = {"dtype": DTYPES[dtype] if dtype else "auto"}
     if load_in:
         settings |= {"quantization_config": quantization(load_in, dtype), "device_map": {"": device}}
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     if not watched():
         logging.disable_progress_bar()  # of Transformers: "Loading weights"
-    verbosity = logging.get_verbosity()
     logging.set_verbosity_error()  # what is wrong with a checkpoint is raised here, not logged
     try:
         place, source = _located(str(name), revision)
@@ -59,6 +59,8 @@ def load_model(
         raise UserError(f"cannot load model {name}: {reason}") from error
     finally:
         logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
     if not load_in:
         model.to(device)  # type: ignore[arg-type]
     return model.eval(), tokenizer
@@ -194,11 +196,6 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
 def context_length(model: PreTrainedModel) -> int | None:
     """How many tokens the model's positions reach, if its configuration says."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
-
-
-def revision_of(model: PreTrainedModel) -> str | None:
-    """The Hub commit the weights came from; None for folders and random weights."""
-    return getattr(model.config, "_commit_hash", None)
 
 
 def commit_of(name: str | Path) -> str | None:

@@ -14,6 +14,7 @@ from conftest import ROOT
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 from transformers import LlamaForCausalLM
+from transformers.utils import logging
 
 from t3lib import cli, models
 from t3lib.errors import UserError
@@ -52,6 +53,16 @@ def test_bad_options_are_one_line(folder, options, said):
     with pytest.raises(UserError, match=said) as error:
         models.load_model(folder, **options)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("shown", [True, False])
+def test_progress_bars_of_transformers_are_afterwards_as_before(folder, shown):
+    before = logging.is_progress_bar_enabled()
+    (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
+    models.load_model(folder)
+    after = logging.is_progress_bar_enabled()
+    (logging.enable_progress_bar if before else logging.disable_progress_bar)()
+    assert after == shown
 
 
 def refused(folder, capfd):
