@@ -5,15 +5,14 @@ weights) and README.md, a model card. Nothing is pickled, so reading a stranger'
 it says is shown as `errors.printable` shows it.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import re
+import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +25,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from t3lib.errors import UserError, printable
-from t3lib.files import atomic_write, content_key, model_identity, read_json, sha256_file, write_json
+from t3lib.files import atomic_write, content_key, lock, model_identity, read_json, sha256_file, write_json
 from t3lib.models import HUB_SECONDS
 from t3lib.tofu import SYSTEM, Row
 
@@ -58,7 +57,7 @@ def save(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"head info must be plain JSON with finite numbers ({error})") from None
     card = model_card(settings)
-    with _held(folder, fcntl.LOCK_EX):
+    with _held(folder):
         if not overwrite and any(folder.iterdir()):
             raise UserError(f"{folder} exists already and is not an empty folder: the head was not saved")
         with atomic_write(folder / WEIGHTS, "wb") as handle:
@@ -79,24 +78,22 @@ def load(name: str | Path, **download: Any) -> tuple[dict[str, Any], dict[str, T
     for file in (CONFIG, WEIGHTS):
         if not (Path(name) / file).is_file():
             raise UserError(f"{name}: no {file}; a head's folder holds {WEIGHTS}, {CONFIG} and {CARD}")
-    with _held(Path(name), fcntl.LOCK_SH):  # not between two files of a save
+    with _held(Path(name)):  # not between two files of a save
         return _read(Path(name) / CONFIG, Path(name) / WEIGHTS)
 
 
 @contextmanager
-def _held(folder: Path, how: int) -> Iterator[None]:
-    """Hold a lock on the folder itself: no further file lies in a head, and the kernel frees it even after kill -9."""
+def _held(folder: Path) -> Iterator[None]:
+    """Hold a lock on a head's folder. The lock file lies in the system's folder for temporary files."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = os.open(folder, os.O_RDONLY)
     except OSError as error:
         raise UserError(f"cannot use {folder} as a head's folder: {error.strerror or error}") from None
-    try:
-        with suppress(OSError):  # a file system without locks: the checksum still tells a torn head
-            fcntl.flock(handle, how)
+    place = Path(tempfile.gettempdir()) / f"t3-head-{content_key(folder.resolve())}.lock"
+    with ExitStack() as held:
+        with suppress(OSError):  # the lock file is another user's: the checksum still tells a torn head
+            held.enter_context(lock(place))
         yield
-    finally:
-        os.close(handle)
 
 
 def _download(name: str, *, local_files_only: bool = False, **download: Any) -> list[Path]:

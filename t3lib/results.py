@@ -13,7 +13,6 @@ import math
 import os
 import platform
 import re
-import resource
 import subprocess
 import sys
 import zlib
@@ -25,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import psutil
 
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, data_identity, model_identity, project_root, read_json, shipped, write_json
@@ -253,6 +253,11 @@ def peak_memory_bytes() -> int:
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return int(torch.cuda.max_memory_allocated())
+    memory = psutil.Process().memory_info()
+    if hasattr(memory, "peak_wset"):  # Windows, where there is no module resource
+        return int(memory.peak_wset)
+    import resource
+
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 

@@ -6,6 +6,8 @@ import json
 import re
 import shutil
 import subprocess
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -362,3 +364,11 @@ def test_paper_tables_are_found_and_a_missing_one_is_named():
     assert len(results.paper_table(2)) == 3 and (ROOT / "results/paper/table2.csv").is_file()
     with pytest.raises(UserError, match="table9.csv"):
         results.paper_table(9)
+
+
+def test_peak_memory_is_known_where_the_module_resource_is_missing(monkeypatch):
+    windows = SimpleNamespace(memory_info=lambda: SimpleNamespace(peak_wset=123))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "resource", None)
+    monkeypatch.setattr(results.psutil, "Process", lambda: windows)
+    assert results.peak_memory_bytes() == 123
