@@ -6,8 +6,6 @@ Source of the format: TOFU (Maini et al., 2024), Hub data set `locuslab/TOFU`.
 """
 
 import json
-import os
-import resource
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -327,30 +325,12 @@ def _render(tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, a
         raise UserError(f"the tokenizer's chat template fails: {error or type(error).__name__}") from error
 
 
-def check_template(tokenizer: Any, seconds: int = 5) -> None:
-    """UserError for a chat template that fails on a short chat, or is not done with it after `seconds` of computing.
-
-    Jinja's sandbox does not keep it from looping, so it first runs in a forked process, which the kernel ends in time.
-    """
-    if tokenizer.chat_template is None:
-        return
-    chat = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me."}]
-
-    def render() -> None:
+def check_template(tokenizer: Any) -> None:
+    """UserError for a chat template that fails on a short chat."""
+    if tokenizer.chat_template is not None:
+        chat = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me."}]
         _render(tokenizer, SYSTEM, chat[:1], add_generation_prompt=True)
         _render(tokenizer, SYSTEM, chat, add_generation_prompt=False)
-
-    child = os.fork()
-    if child == 0:
-        try:
-            resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
-            render()
-        finally:
-            os._exit(0)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        raise UserError("the tokenizer's chat template does not come to an end")
-    render()
 
 
 def collate(

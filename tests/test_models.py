@@ -181,9 +181,6 @@ def test_adapters_are_checked_as_their_bases_are(adapter, copy, capfd):
     assert "holds an adapter beside its base" in refused(path, capfd)
 
 
-LOOP = "".join(["{% for a in range(99999) %}"] * 3 + ["{% endfor %}"] * 3)
-
-
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
@@ -208,8 +205,7 @@ LOOP = "".join(["{% for a in range(99999) %}"] * 3 + ["{% endfor %}"] * 3)
         ("chat_template.jinja", "{{ nothing.here.at_all }}", "chat template fails"),
         ("chat_template.jinja", "{{ raise_exception('no') }}", "chat template fails: no"),
         ("chat_template.jinja", "{{ 1 / 0 }}", "chat template fails"),
-        ("chat_template.jinja", LOOP, "does not come to an end"),
-        ("chat_template.jinja", "{% if true %}" + LOOP + "{% endif %}x", "does not come to an end"),
+        ("chat_template.jinja", "{{ range(10**9) }}", "chat template fails: Range too big"),
     ],
 )
 def test_files_of_strangers_are_refused_in_one_line(copy, file, content, said, capfd):

@@ -27,7 +27,6 @@ from families import HIDDEN, VOCAB, family  # noqa: E402
 from test_bad_data import HANDLED  # noqa: E402
 from test_bad_data import REFUSED as BAD_ROWS  # noqa: E402
 from test_head import HOSTILE, INFO  # noqa: E402
-from test_models import LOOP  # noqa: E402
 from test_rows import CSV  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
@@ -193,7 +192,7 @@ def bases() -> Iterator[Attack]:
         ("config.json", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}}),
         *(("config.json", {"quantization_config": {"quant_method": method}}) for method in ("gptq", "awq", "hqq")),
         ("config.json", {"transformers_weights": "adapter_model.bin"}),
-        *(("chat_template.jinja", text) for text in ("{% for %}", "{{ a.b.c }}", "{{ 1 / 0 }}", LOOP)),
+        *(("chat_template.jinja", text) for text in ("{% for %}", "{{ a.b.c }}", "{{ 1 / 0 }}", "{{ range(10**9) }}")),
     ):
         yield Attack(f"{name} {printable(content, 40)}", file(name, content))
 
