@@ -275,8 +275,10 @@ def _in_chunks(
 
 
 def _select(cache: Any, row: Tensor) -> Any:
-    """A cache holding the given rows, leaving the original as it was (its layers replace tensors, never write them)."""
+    """A cache with these rows (n,) of another one, which keeps its own: layers replace tensors before they write."""
     chosen = copy.copy(cache)
     chosen.layers = [copy.copy(layer) for layer in cache.layers]
-    chosen.batch_select_indices(row)
+    for layer in chosen.layers:  # the states of linear attention lie in dicts
+        vars(layer).update({name: copy.copy(value) for name, value in vars(layer).items() if isinstance(value, dict)})
+    chosen.reorder_cache(row)  # and no other method: of layers without keys this alone moves the state
     return chosen

@@ -32,6 +32,7 @@ ASKED_OF_BASE = (  # by Transformers and accelerate: what the base alone can ans
     *("hf_device_map", "hf_quantizer", "is_backend_compatible", "supports_gradient_checkpointing"),
     *("_can_compile_fullgraph", "_no_split_modules", "_skip_keys_device_placement", "_supports_attention_backend"),
     *("_supports_flash_attn", "_supports_flex_attn", "_supports_sdpa", "get_output_embeddings"),
+    *("_is_stateful", "_supported_generation_modes", "_supports_default_dynamic_cache"),
     "set_attn_implementation",
 )
 

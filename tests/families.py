@@ -10,6 +10,7 @@ from transformers import (
     GPTNeoXConfig,
     LlamaConfig,
     MistralConfig,
+    OlmoHybridConfig,
     Phi3Config,
     PreTrainedModel,
     Qwen3Config,
@@ -48,6 +49,15 @@ CONFIGS = {
         vocab_size=VOCAB, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=None
     ),
     "gpt_neox": lambda: GPTNeoXConfig(**_common),
+    "olmo hybrid": lambda: OlmoHybridConfig(
+        **_common,
+        **_grouped,
+        layer_types=["linear_attention", "full_attention"],
+        linear_num_key_heads=2,
+        linear_num_value_heads=2,
+        linear_key_head_dim=8,
+        linear_value_head_dim=8,
+    ),
 }
 
 

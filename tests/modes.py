@@ -131,3 +131,4 @@ MODES: dict[str, Callable[[Any, Oracle, str], float]] = {
     "prompt lookup": lookup,
     "teacher-forced labels": teacher,
 }
+ROLLBACK = ("assisted (draft model)", "prompt lookup")  # which a base with a recurrent state cannot do

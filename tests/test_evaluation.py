@@ -9,6 +9,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from families import CONFIGS, HIDDEN, VOCAB, family
 from peft import LoraConfig, get_peft_model
 from reference import Reference
 from transformers import GPT2Config, GPT2LMHeadModel, Lfm2Config, Lfm2ForCausalLM
@@ -102,6 +103,27 @@ def test_losses_do_not_depend_on_batches_or_padding(tiny_model, tokenizer, examp
         tiny_model, examples, pad_id=models.pad_id(tokenizer), batch_tokens=batch_tokens, **QUIET
     )
     np.testing.assert_allclose(found[0], losses_one_by_one(tiny_model, examples), atol=2e-6)
+
+
+def of_unequal_lengths():
+    """Examples whose prompts and answers differ in length, some with one prompt."""
+    draw = np.random.default_rng(0)
+    prompts = [draw.integers(3, VOCAB, length).tolist() for length in (4, 9, 12, 6)]
+    answers = [(prompt, draw.integers(3, VOCAB, length).tolist()) for prompt in prompts for length in (5, 1, 3)]
+    return [Example(prompt + answer, len(prompt)) for prompt, answer in answers]
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
+    examples, sizes = of_unequal_lengths(), {"rank": 4, "init_b": "kaiming"}
+    head = T3Head(HIDDEN, VOCAB, **sizes)
+    found = score.answer_losses(family(name), examples, pad_id=0, tilts=[(None, 1.0), (head, 2.0)], **QUIET)
+    for row, oracle in zip(found, (([], 1.0), ([(head.A, head.B)], 2.0))):
+        reference = Reference.of(family(name), *oracle)
+        for loss, example in zip(row, examples):
+            ids = torch.tensor([example.ids])
+            logp = reference.logp(ids, torch.ones_like(ids))[0, example.n_prompt - 1 : -1]
+            assert abs(loss + logp.gather(-1, ids[0, example.n_prompt :, None]).mean()) < 1e-5
 
 
 def test_losses_differ_between_rows_and_models(tiny_model, tokenizer, examples):

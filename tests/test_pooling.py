@@ -47,7 +47,7 @@ def packed(lengths: tuple[int, ...] = (4, 1, 4)) -> tuple[torch.Tensor, torch.Te
     return ids, torch.cat([torch.arange(length) for length in lengths])[None]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [name for name in CONFIGS if not family(name)._is_stateful])
 @pytest.mark.parametrize("front", ["wrapper", "tilt"])
 def test_packed_sequences_are_as_each_alone(name, front):
     ids, positions = packed()

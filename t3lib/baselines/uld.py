@@ -53,6 +53,7 @@ class ULDForCausalLM(WrappedCausalLM):
         if assistant.device != self.base.device:
             raise UserError(f"the assistant is on {assistant.device}, the base on {self.base.device}")
         self.assistant = assistant.eval()  # a freshly made one still has its dropout on
+        self._is_stateful = self.base._is_stateful or assistant._is_stateful
         self.strength = float(strength)
 
     def step_inputs(self, attention_mask: Any, tokens: int) -> dict[str, Any]:

@@ -237,6 +237,12 @@ def test_strengths_that_are_refused(strength):
         ULDForCausalLM(*pair("llama"), strength)
 
 
+def test_drafts_are_refused_where_the_assistant_cannot_take_tokens_back():
+    uld = ULDForCausalLM(family("llama"), family("olmo hybrid", seed=2))
+    with pytest.raises(ValueError, match="assisted generation is not supported with stateful"):
+        uld.generate(prompt("none", rows=1)[0], max_new_tokens=3, prompt_lookup_num_tokens=2)
+
+
 def test_assistants_and_bases_that_are_refused():
     base, assistant = pair("llama")
     wider = family("llama", seed=2)
