@@ -189,8 +189,14 @@ def check_ids(model: PreTrainedModel, tokens: Iterable[Sequence[int]], pad: int)
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """The inner model whose output's `last_hidden_state` (B, L, d) is taken after the final norm."""
-    return model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
+    """The inner model whose output's `last_hidden_state` (B, L, d) is taken after the final norm.
+
+    UserError for a family that names itself, or its output layer, as its decoder.
+    """
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
+    if decoder is model or decoder is model.get_output_embeddings():
+        raise UserError(f"{type(model).__name__} does not say which part of it gives the last hidden states")
+    return decoder
 
 
 def context_length(model: PreTrainedModel) -> int | None:

@@ -304,6 +304,7 @@ def plain_base(base: Any) -> PreTrainedModel:
         raise UserError(f"{type(base).__name__} is not a decoder-only model with a key-value cache")
     if base.config.return_dict is False:
         raise UserError("base.config.return_dict is False, with which Transformers' own models fail: set it to True")
+    decoder_of(base)  # UserError where it is not known
     return base
 
 

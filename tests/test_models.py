@@ -13,7 +13,7 @@ import torch
 from conftest import ROOT
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import LlamaForCausalLM
+from transformers import AutoModelForCausalLM, Llama4TextConfig, LlamaForCausalLM, ModernBertDecoderConfig
 from transformers.utils import logging
 
 from t3lib import cli, models
@@ -280,3 +280,11 @@ def test_decoder_returns_states_after_the_final_norm(tiny_model):
     ids = torch.tensor([[5, 6, 7]])
     hidden = models.decoder_of(tiny_model)(input_ids=ids).last_hidden_state
     assert torch.allclose(tiny_model.lm_head(hidden), tiny_model(input_ids=ids).logits, atol=1e-6)
+
+
+@pytest.mark.parametrize("config", [Llama4TextConfig, ModernBertDecoderConfig])
+def test_families_whose_decoder_is_not_known_are_refused(config):
+    sizes = dict(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=1, pad_token_id=0)
+    model = AutoModelForCausalLM.from_config(config(**sizes, num_attention_heads=2))
+    with pytest.raises(UserError, match="does not say which part of it gives the last hidden states"):
+        models.decoder_of(model)
