@@ -10,7 +10,9 @@ import inspect
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
@@ -163,8 +165,9 @@ def answer_positions(
             raise UserError(f"example {index + 1} has no answer tokens")
         members.setdefault(tuple(example.ids[: example.n_prompt]), []).append(index)
     prompts = list(members)
-    scorer = _Scorer(Reader(model, heads), pad_id, attention_mask)
-    for chosen in length_sorted([len(prompt) for prompt in prompts], budget):
+    reader = Reader(model, heads)
+    scorer = _Scorer(reader, pad_id, attention_mask)
+    for chosen in reader.batches([len(prompt) for prompt in prompts], budget):
         prefix = scorer.prefill([prompts[i] for i in chosen])
         rows, indices = zip(*((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]]))
         answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
@@ -197,29 +200,93 @@ class _Prefix:
 class Reader:
     """A model with the heads that read its final hidden states, moved to where it is; reads tokens into a cache.
 
-    UserError for heads on a model that is already unlearned.
+    padded: rows of several lengths may stand in one batch, for the model takes their positions.
+    at_once: several tokens may follow a cache in one call. Both are tried once for each model.
+    UserError for heads on a model that is already unlearned, and for a model that reads a row in
+    its cache otherwise than without.
     """
 
     def __init__(self, model: Any, heads: Sequence[T3Head]) -> None:
         if heads:
             plain_base(model)
-        self.model, self.heads = model, [head.to(model.device) for head in heads]
         opened = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's forward names nothing
         options = inspect.signature(opened.forward).parameters
         self.positions = "position_ids" in options
         self.last_logits = {"logits_to_keep": 1} if "logits_to_keep" in options else {}
+        self.model, self.heads, self.padded, self.at_once = model, [], True, True
+        if model not in _WAYS:
+            _WAYS[model] = _way_to_read(self)
+        self.padded, self.at_once = _WAYS[model]
+        self.heads = [head.to(model.device) for head in heads]
 
-    def __call__(self, ids: Tensor, position_ids: Tensor, **kwargs: Any) -> tuple[Any, Tensor | None]:
-        """One call of the model: its output, and z (B, L, R) of all heads when there are any."""
-        if self.positions:
+    def __call__(
+        self, ids: Tensor, position_ids: Tensor, attention_mask: Tensor, past_key_values: Any = None, **kwargs: Any
+    ) -> tuple[Any, Tensor | None]:
+        """The model's output for ids (B, L), and z (B, L, R) of all heads when there are any."""
+        if past_key_values is None or self.at_once:
+            return self._call(ids, position_ids, attention_mask, past_key_values=past_key_values, **kwargs)
+        read = attention_mask.shape[1] - ids.shape[1]
+        columns = zip(ids.split(1, 1), position_ids.split(1, 1))
+        steps = [
+            self._call(*column, attention_mask[:, : read + step], past_key_values=past_key_values)
+            for step, column in enumerate(columns, 1)
+        ]
+        output = steps[-1][0]
+        output.logits = torch.cat([step.logits for step, _ in steps], dim=1)
+        return output, torch.cat([z for _, z in steps], dim=1) if self.heads else None
+
+    def _call(
+        self, ids: Tensor, position_ids: Tensor, attention_mask: Tensor, **kwargs: Any
+    ) -> tuple[Any, Tensor | None]:
+        kwargs |= {"input_ids": ids, "attention_mask": attention_mask, "use_cache": True}
+        if self.positions and self.padded:
             kwargs["position_ids"] = position_ids
         if not self.heads:
-            return self.model(input_ids=ids, use_cache=True, **kwargs), None
+            return self.model(**kwargs), None
         states = HiddenStates(threading.get_ident())
         with decoder_of(self.model).register_forward_hook(states):
-            output = self.model(input_ids=ids, use_cache=True, **kwargs)
+            output = self.model(**kwargs)
         hidden = states.take()
         return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
+
+    def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+        """`tofu.length_sorted`; a batch has one length where rows cannot be padded."""
+        batches = length_sorted(lengths, max_tokens)
+        if self.padded:
+            return batches
+        return [list(alike) for batch in batches for _, alike in groupby(batch, lengths.__getitem__)]
+
+
+_WAYS: WeakKeyDictionary[Any, tuple[bool, bool]] = WeakKeyDictionary()  # a model's (padded, at_once)
+
+
+@torch.no_grad()
+def _way_to_read(reader: Reader) -> tuple[bool, bool]:
+    """The first (padded, at_once) with which 8 tokens, the last 3 from a cache, have the logits of one plain pass.
+
+    In float32 the right way differs by rounding alone. In other types it differs by far less than a
+    wrong one. UserError when every way is wrong.
+    """
+    ways, errors = [(True, True), (True, False), (False, True), (False, False)], []
+    name, size = type(reader.model).__name__, reader.model.config.get_text_config().vocab_size
+    row = torch.arange(8, device=reader.model.device)[None] * 7 % (size - 3) + 3  # the first ids are often special
+    plain = reader.model(input_ids=row, attention_mask=torch.ones_like(row)).logits[:, 4:7].float()
+    for reader.padded, reader.at_once in ways:
+        hidden = 7 if reader.padded else 0
+        ids = torch.cat([row[:, :hidden], row], dim=1)
+        mask, position = torch.ones_like(ids), (torch.arange(ids.shape[1], device=ids.device) - hidden).clamp(0)[None]
+        mask[:, :hidden] = 0
+        first, _ = reader(ids[:, :-3], position[:, :-3], mask[:, :-3])
+        if getattr(first, "past_key_values", None) is None:
+            raise UserError(f"{name} has no key-value cache to score answers with")
+        then, _ = reader(ids[:, -3:], position[:, -3:], mask, past_key_values=first.past_key_values)
+        logits = torch.cat([first.logits[:, -1:], then.logits[:, :2]], dim=1).float()
+        errors.append(float((logits - plain).std() / plain.std()))
+        if not errors[-1] > 1e-3:  # or NaN, which has its own message
+            break
+    if min(errors) > 0.3:
+        raise UserError(f"{name} reads a text from its cache otherwise than without: it cannot be scored")
+    return next(way for way, error in zip(ways, errors) if not error > max(1e-3, 3 * min(errors)))
 
 
 class _Scorer:

@@ -19,7 +19,7 @@ from t3lib.pooling import mean_of, prefix_sums
 from t3lib.progress import progress_bar
 from t3lib.sampler import tilt_logits
 from t3lib.settings import check_temperature
-from t3lib.tofu import Example, collate, length_sorted
+from t3lib.tofu import Example, collate
 from t3lib.wrapped import check_finite
 
 STAGE = 64  # new tokens after which the writers that go on are put into new batches, for the old ones have thinned out
@@ -58,7 +58,7 @@ def greedy(
         for t, i in pending:
             at.setdefault((tuple(prompts[i]), tuple(answers[t][i])), []).append((t, i))
         states = list(at)
-        for batch in length_sorted([len(prompt) + len(begun) + STAGE for prompt, begun in states], batch_tokens):
+        for batch in reader.batches([len(prompt) + len(begun) + STAGE for prompt, begun in states], batch_tokens):
             here = [states[s] for s in batch]
             writers = [writer for state in here for writer in at[state]]
             place = torch.tensor([place for place, state in enumerate(here) for _ in at[state]], device=model.device)

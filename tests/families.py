@@ -5,15 +5,18 @@ from typing import Any
 import torch
 from transformers import (
     AutoModelForCausalLM,
+    BartConfig,
     Gemma2Config,
     GPT2Config,
     GPTNeoXConfig,
+    JambaConfig,
     LlamaConfig,
     MistralConfig,
     OlmoHybridConfig,
     Phi3Config,
     PreTrainedModel,
     Qwen3Config,
+    RobertaConfig,
 )
 
 VOCAB, HIDDEN = 61, 16
@@ -60,12 +63,35 @@ CONFIGS = {
     ),
 }
 
+# Families that read a padded row, or several tokens after a cache, otherwise than a row alone.
+AWKWARD = {
+    "bart": lambda: BartConfig(
+        vocab_size=VOCAB,
+        d_model=HIDDEN,
+        decoder_layers=2,
+        decoder_attention_heads=2,
+        decoder_ffn_dim=24,
+        max_position_embeddings=64,
+        forced_eos_token_id=None,
+    ),
+    "roberta": lambda: RobertaConfig(**_common, is_decoder=True),
+    "jamba": lambda: JambaConfig(
+        **_common,
+        **_grouped,
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        num_experts=1,
+        mamba_d_state=4,
+        mamba_dt_rank=4,
+    ),
+}
+
 
 def family(name: str, seed: int = 0) -> PreTrainedModel:
     """A random model with weights large enough that its distributions are far from flat."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(CONFIGS[name]())
+        model = AutoModelForCausalLM.from_config((CONFIGS | AWKWARD)[name]())
         for weight in model.parameters():
             if weight.ndim > 1:
                 torch.nn.init.normal_(weight, std=0.4)

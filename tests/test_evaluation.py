@@ -9,10 +9,18 @@ import re
 import numpy as np
 import pytest
 import torch
-from families import CONFIGS, HIDDEN, VOCAB, family
+from families import AWKWARD, CONFIGS, HIDDEN, VOCAB, family
 from peft import LoraConfig, get_peft_model
 from reference import Reference
-from transformers import GPT2Config, GPT2LMHeadModel, Lfm2Config, Lfm2ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    Lfm2Config,
+    Lfm2ForCausalLM,
+    MambaConfig,
+    ModernBertDecoderConfig,
+)
 
 from t3lib import evaluation as module
 from t3lib import likelihood as score
@@ -113,7 +121,7 @@ def of_unequal_lengths():
     return [Example(prompt + answer, len(prompt)) for prompt, answer in answers]
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [*CONFIGS, *AWKWARD])
 def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
     examples, sizes = of_unequal_lengths(), {"rank": 4, "init_b": "kaiming"}
     head = T3Head(HIDDEN, VOCAB, **sizes)
@@ -124,6 +132,30 @@ def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
             ids = torch.tensor([example.ids])
             logp = reference.logp(ids, torch.ones_like(ids))[0, example.n_prompt - 1 : -1]
             assert abs(loss + logp.gather(-1, ids[0, example.n_prompt :, None]).mean()) < 1e-5
+
+
+@pytest.mark.parametrize("name", ["bart", "jamba"])
+def test_texts_of_awkward_families_are_written_as_one_by_one(name):
+    prompts = [example.ids[: example.n_prompt] for example in of_unequal_lengths()]
+    model = family(name)
+    (found,) = writing.greedy(model, prompts, pad_id=0, eos_ids=[2], max_new_tokens=8, **QUIET)
+    assert found == generate_one_by_one(model, prompts, 0, 2, 8)
+
+
+def test_models_that_cannot_be_scored_are_refused():
+    examples = of_unequal_lengths()
+    sizes = dict(vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=1)
+    mamba = AutoModelForCausalLM.from_config(MambaConfig(**sizes, state_size=4))
+    with pytest.raises(UserError, match="MambaForCausalLM has no key-value cache"):
+        score.answer_losses(mamba, examples, pad_id=0, **QUIET)
+    adrift = family("llama")
+    adrift.register_forward_hook(lambda *_: setattr(_[-1], "logits", torch.randn_like(_[-1].logits)))
+    with pytest.raises(UserError, match="LlamaForCausalLM reads a text from its cache otherwise"):
+        score.answer_losses(adrift, examples, pad_id=0, **QUIET)
+    sizes |= dict(intermediate_size=24, num_attention_heads=2, pad_token_id=0)
+    headless = AutoModelForCausalLM.from_config(ModernBertDecoderConfig(**sizes))
+    with pytest.raises(UserError, match="does not say which part of it gives the last hidden"):
+        score.answer_losses(headless, examples, pad_id=0, tilts=[(T3Head(HIDDEN, VOCAB, 4), 1.0)], **QUIET)
 
 
 def test_losses_differ_between_rows_and_models(tiny_model, tokenizer, examples):
@@ -256,6 +288,7 @@ def test_an_answer_never_outgrows_its_room():
     model = GPT2LMHeadModel(config).eval()
     prompts = [[7] * 12, [5, 6, 7], [9, 3], [9, 3]]
     read = []
+    score.Reader(model, [])  # tries once how the model reads
     with model.register_forward_pre_hook(lambda _, args, given: read.append(1), with_kwargs=True):
         (found,) = writing.greedy(model, prompts, pad_id=0, eos_ids=[], max_new_tokens=100, **QUIET)
     assert found == generate_one_by_one(model, prompts, 0, None, 100)
@@ -288,6 +321,7 @@ def test_an_adapter_is_read_as_its_base_is(tiny_model, tokenizer, prompts):
     adapted = get_peft_model(copy.deepcopy(tiny_model), LoraConfig(r=2, init_lora_weights=False))
     common = dict(pad_id=models.pad_id(tokenizer), eos_ids=[], max_new_tokens=6, **QUIET)
     sizes = []
+    score.Reader(adapted.eval(), [])  # tries once how the model reads
     with adapted.get_base_model().lm_head.register_forward_hook(lambda _, args, out: sizes.append(out.shape[1])):
         (found,) = writing.greedy(adapted.eval(), prompts, **common)
     assert found == generate_one_by_one(adapted, prompts, models.pad_id(tokenizer), None, 6)

@@ -9,7 +9,7 @@ from torch import Tensor
 from t3lib.likelihood import Reader
 from t3lib.models import pad_id
 from t3lib.progress import progress_bar
-from t3lib.tofu import Example, collate, length_sorted
+from t3lib.tofu import Example, collate
 from t3lib.writing import eos_ids, write
 
 BATCH_TOKENS = 2**17  # of prompts and samples that are in memory at once; large, for the steps of few states cost most
@@ -43,7 +43,7 @@ def sample_answers(
     reader = Reader(model, [])
     sizes = [(len(prompt) + max_new_tokens) * count for prompt in prompts]
     with progress_bar(total=len(prompts) * count, desc="sampling", show=progress, leave=False) as bar:
-        for rows in length_sorted(sizes, batch_tokens):
+        for rows in reader.batches(sizes, batch_tokens):
             batch = collate([Example(list(prompts[i]), len(prompts[i])) for i in rows], pad, attention_mask, "left")
             ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
             state = torch.arange(len(rows), device=ids.device).repeat_interleave(count)
