@@ -233,7 +233,8 @@ class Reader:
         ]
         output = steps[-1][0]
         output.logits = torch.cat([step.logits for step, _ in steps], dim=1)
-        return output, torch.cat([z for _, z in steps], dim=1) if self.heads else None
+        pooled = [z for _, z in steps if z is not None]
+        return output, torch.cat(pooled, dim=1) if pooled else None
 
     def _call(
         self, ids: Tensor, position_ids: Tensor, attention_mask: Tensor, **kwargs: Any
