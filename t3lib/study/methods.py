@@ -14,7 +14,7 @@ from t3lib.names import METHODS
 from t3lib.settings import settings_of
 from t3lib.study.study import Asked, Study
 from t3lib.study.unlearned import fitted, training_of, unlearned, unlearned_key
-from t3lib.tofu import retain_of
+from t3lib.tofu import rendered, retain_of
 from t3lib.world import bases
 
 
@@ -45,7 +45,9 @@ def subject(study: Study, method: str, seed: int, hyper: Mapping[str, Any], T: f
     if method == "Retrained" and seed == 0:
         return Subject(method, 0, study.identity[retain_of(study.split)])
     if method == "Retrained":
-        return Subject(method, seed, content_key([model_identity(retrained(study, seed)), study.load_options]))
+        asked = rendered(study.tokenizer)
+        key = content_key([model_identity(retrained(study, seed)), study.load_options, asked])
+        return Subject(method, seed, key)
     key = unlearned_key(study, method, hyper, seed)
     if method != "T3":
         return Subject(method, seed, key, hyper)

@@ -41,7 +41,8 @@ class Asked(NamedTuple):
 class Study:
     """What the notebooks hand to a method.
 
-    models: full and retainNN -> folders or Hub ids; identity: the same models by content, with how they are loaded.
+    models: full and retainNN -> folders or Hub ids; identity: the same models by content, with how they are loaded and
+    how a question is put to them.
     stage: None when models came from outside, so that no further base of it can be trained. reference: the retrained
     model's evaluation on the forget rows.
     """
@@ -214,7 +215,10 @@ def open_study(
     forget, retain = tofu.load_rows(source, split), tofu.load_rows(source, retrained)
     tofu.check_disjoint(forget, retain)
     rows = evaluation_rows(source, split)
-    identity = {name: content_key([model_identity(place, commits[name]), load]) for name, place in places.items()}
+    asked = tofu.rendered(tokenizer)
+    identity = {
+        name: content_key([model_identity(place, commits[name]), load, asked]) for name, place in places.items()
+    }
 
     def reference(_: list[int]) -> Asked:
         return Asked(*load_model(places[retrained], revision=commits[retrained], **load))

@@ -366,6 +366,15 @@ def test_the_key_of_an_unlearned_model_covers_all_that_decides_it(stand, method,
     assert unlearned.unlearned_key(stand, method, dict(FAST), 1) == known
 
 
+def test_how_a_question_is_put_is_in_every_key(stand, monkeypatch):
+    """A template that reads the clock once gave features of one day and scores of another."""
+    opened = {"stage": vars(stand.stage), "evaluation": stand.evaluation}
+    before = study.open_study("forget10", **opened)
+    monkeypatch.setattr(study.tofu, "rendered", lambda tokenizer: "Who? (on another day)")
+    after = study.open_study("forget10", **opened)
+    assert before.lesson_key != after.lesson_key and not {*before.identity.values()} & {*after.identity.values()}
+
+
 def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
     """Asked again for: another model, rows, attention mask, length of text, code; not for the kind of truth ratio."""
     asked = []
