@@ -7,7 +7,8 @@ temperature; γ the forget proportion of the population, μ of the training samp
 p_ probabilities, logit_ logits and logf_ the log of the classifier's tilt.
 
 Reading order:  names, errors, files, settings (what all use) → tofu (rows, prompts), models (loading)
-→ head, pooling, features, classifier (f and how it is fitted) → wrapped, sampler, artefact (generating; saving)
+→ head, pooling, features, classifier (f and how it is fitted) → wrapped, sampler, artefact, belonging (generating;
+saving)
 → unlearning (all of it in one call) → likelihood, writing, metrics, evaluation (scores, texts, Forget Quality)
 → results (run files). The rooms beside them (baselines, theory, …) use the method; the method uses no room.
 

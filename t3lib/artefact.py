@@ -1,4 +1,4 @@
-"""What a saved head consists of, who it belongs to, and what is refused when it is read back.
+"""What a saved head consists of, and what is refused when it is read back.
 
 A head's folder holds model.safetensors (A and B), config.json (sizes, temperature, prior, provenance, checksum of the
 weights) and README.md, a model card. Nothing is pickled, so reading a stranger's head runs none of their code; and what
@@ -9,35 +9,26 @@ import hashlib
 import json
 import re
 import tempfile
-import warnings
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import safetensors
 import safetensors.torch
 from huggingface_hub import HfApi, hf_hub_download
 from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from jinja2 import Environment, PackageLoader
-from torch import Tensor, nn
-from transformers import PreTrainedTokenizerBase
+from torch import Tensor
 
 from t3lib.errors import UserError, printable
-from t3lib.files import atomic_write, content_key, lock, model_identity, read_json, sha256_file, write_json
+from t3lib.files import atomic_write, content_key, lock, read_json, sha256_file, write_json
 from t3lib.models import HUB_SECONDS
-from t3lib.tofu import SYSTEM, Row
-
-if TYPE_CHECKING:
-    from t3lib.head import T3Head
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
 SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
-PLAIN = "plain text"  # what a head records as its chat template whose rows were prompt and completion, or text
 DTYPES = ("F32", "BF16", "F16", "F64")  # as safetensors calls them
-BASE_KEYS = ("base_identity", "base_revision", "base_model")  # the first that two sides record says whether they agree
 
 
 # on disk --------------------------------------------------------------------------------------------------------------
@@ -144,120 +135,6 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
     if not tensor.isfinite().all():
         raise UserError(f"{where}: {name} holds NaN or infinity")
     return tensor
-
-
-# whose it is ----------------------------------------------------------------------------------------------------------
-
-
-def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """16 hex digits over the map token -> id: a head indexes the vocabulary by id, so this is what must agree."""
-    return content_key(tokenizer.get_vocab())
-
-
-def base_identity(model: nn.Module) -> dict[str, str | None]:
-    """{base_model, base_revision, base_identity} of a loaded base: its name, its Hub commit and its `model_identity`,
-    each None where it has none, as a model made in memory.
-    """
-    config: Any = model.config
-    name = getattr(config, "name_or_path", "") or None
-    commit = getattr(config, "_commit_hash", None)
-    identity = model_identity(name, commit) if name and (commit or Path(name).is_dir()) else None
-    return {"base_model": name, "base_revision": commit, "base_identity": identity}
-
-
-def origin(
-    base: nn.Module, tokenizer: PreTrainedTokenizerBase, forget: Sequence[Row], retain: Sequence[Row], tokens: int
-) -> dict[str, Any]:
-    """What a head records of its training: the base's identity, the tokenizer's hash, the form of the prompts, numbers
-    of rows and of the answer `tokens` it was fitted on.
-    """
-    counts = {"n_forget": len(forget), "n_retain": len(retain), "answer_tokens": tokens}
-    form = prompt_form(tokenizer, [*forget, *retain])
-    return base_identity(base) | {"tokenizer_hash": tokenizer_hash(tokenizer)} | form | counts
-
-
-def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict[str, str | None]:
-    """{chat_template, system}: the form in which the rows' questions are asked, which a head depends on.
-
-    chat_template: a digest of the tokenizer's, "none" where it has none, `PLAIN` where all rows are plain text. system:
-    the system text of most rows, a conversation's own one before any other; None where there is no template.
-    """
-    chats = [row for row in rows if not row.get("raw")]
-    if not chats or tokenizer.chat_template is None:
-        return {"chat_template": "none" if chats else PLAIN, "system": None}
-    texts: Counter[str] = Counter()
-    for row in chats:
-        turn = {} if isinstance(row["question"], str) else row["question"][0]
-        texts[turn["content"] if turn.get("role") == "system" else row.get("system", SYSTEM)] += 1
-    return {"chat_template": content_key(tokenizer.chat_template), "system": texts.most_common(1)[0][0]}
-
-
-def system_of(head: "T3Head") -> str:
-    """The system text that a head records, else the one that is used everywhere."""
-    system = head.info.get("system")
-    return system if isinstance(system, str) else SYSTEM
-
-
-def check_prompt(head: "T3Head", tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> None:
-    """Warn when the head records another chat template, or another system text, than these rows are asked with."""
-    present = prompt_form(tokenizer, rows)
-    for key, what in (("chat_template", "chat template"), ("system", "system text")):
-        recorded = head.info.get(key)
-        if recorded is not None and recorded != present[key]:
-            values = f"{printable(recorded, 80)!r}, not {printable(present[key], 80)!r}"
-            warnings.warn(f"the head was trained with the {what} {values}: it may not forget here", stacklevel=3)
-            return
-
-
-def check_sizes(head: "T3Head", hidden_size: int, vocab_size: int) -> None:
-    """UserError unless the head was made for this hidden size and this vocabulary (rows of the output embedding)."""
-    if head.hidden_size != hidden_size:
-        raise UserError(f"the head is for hidden size {head.hidden_size}, the base model has {hidden_size}")
-    if head.vocab_size != vocab_size:
-        raise UserError(
-            f"the head is for a vocabulary of {head.vocab_size}, the base model has {vocab_size}: another model, "
-            "or one whose embeddings were resized after the head was trained"
-        )
-
-
-def check_tokenizer(head: "T3Head", tokenizer: PreTrainedTokenizerBase) -> None:
-    """UserError when the head records another tokenizer's hash."""
-    recorded = head.info.get("tokenizer_hash")
-    if recorded is not None and recorded != (present := tokenizer_hash(tokenizer)):
-        hashes = f"hash {printable(recorded, 40)}, this one {present}"
-        raise UserError(f"the head was trained with another tokenizer ({hashes})")
-
-
-def check_base(head: "T3Head", model: nn.Module) -> None:
-    """Warn when the head records another base, or another state of it, than the one loaded.
-
-    Reads every byte of the base's folder (once in a process), but only for a head that records a base.
-    """
-    if not any(head.info.get(key) for key in BASE_KEYS):
-        return
-    present = base_identity(model)
-    if key := _differing(head.info, present):
-        both = (head.info, present)
-        trained, loaded = (f"{printable(info.get('base_model'))} ({key} {printable(info[key])})" for info in both)
-        message = f"the head was trained on {trained}, the base is {loaded}: unlearning may fail silently"
-        warnings.warn(message, stacklevel=3)
-
-
-def check_same_base(heads: Iterable["T3Head"]) -> None:
-    """UserError when two heads record different bases: their log f must not be added."""
-    first, *others = (head.info for head in heads)
-    for other in others:
-        if key := _differing(first, other) or _differing(first, other, ["tokenizer_hash"]):
-            values = f"{printable(first[key], 60)} and {printable(other[key], 60)}"
-            raise UserError(f"these heads were trained for different bases ({key} {values})")
-
-
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any], keys: Iterable[str] = BASE_KEYS) -> str | None:
-    """The first of `keys` that both record, if they record different things there."""
-    for key in keys:
-        if one.get(key) is not None and other.get(key) is not None:
-            return key if one[key] != other[key] else None
-    return None
 
 
 # the model card -------------------------------------------------------------------------------------------------------

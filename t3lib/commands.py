@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from t3lib import artefact, evaluation, hub, profiles, results, tofu, unlearning
+from t3lib import artefact, belonging, evaluation, hub, profiles, results, tofu, unlearning
 from t3lib.audit import evidence, own, rows, run
 from t3lib.audit.answers import asked
 from t3lib.errors import UserError, printable
@@ -104,7 +104,7 @@ def unlearn(args: argparse.Namespace) -> int:
         splits = {"forget": args.split, "retain": tofu.retain_of(args.split)}
         sets = {name: tofu.load_rows(source, split) for name, split in splits.items()}
         tofu.check_disjoint(sets["forget"], sets["retain"])
-        fit = unlearning.unlearn
+        fit = unlearning.fit_without_evidence
     model, tokenizer = model_of(args, args.model)
     check_system(args.system, tokenizer)
     start = time.perf_counter()
@@ -298,11 +298,11 @@ def generate(args: argparse.Namespace) -> None:
     base, tokenizer = model_of(args, args.model)
     unlearned = under_heads(args, base, tokenizer, [head], args.temperature)
     check_system(args.system, tokenizer)
-    system = artefact.system_of(head) if args.system is None else args.system
-    plain = args.system is None and head.info.get("chat_template") == artefact.PLAIN
+    system = belonging.system_of(head) if args.system is None else args.system
+    plain = args.system is None and head.info.get("chat_template") == belonging.PLAIN
     begun = [{"question": question, "answer": "-", "system": system, "raw": plain} for question in args.question]
     begun = [tofu.check_row(row, f"question {number}") for number, row in enumerate(begun, 1)]
-    artefact.check_prompt(head, tokenizer, begun)
+    belonging.check_prompt(head, tokenizer, begun)
     prompts = [example.ids[: example.n_prompt] for example in tofu.encode_rows(tokenizer, begun)]
     check_ids(base, prompts, pad_id(tokenizer))
     evaluation.check_room(context_length(base), max(map(len, prompts)), args.max_new_tokens)

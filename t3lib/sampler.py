@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from t3lib import artefact, pooling
+from t3lib import belonging, pooling
 from t3lib.errors import UserError
 from t3lib.head import T3Head
 from t3lib.models import load_model
@@ -42,7 +42,7 @@ class T3ForCausalLM(WrappedCausalLM):
     row of the batch. Logits are float32 and not normalised; `labels` are scored under p_hat. Without position_ids,
     `forward` numbers tokens as the base does and `generate` as generate does. A cache that this model has filled has
     one layer more than the base's, the pooled context. Raises UserError for a head of other sizes, on another device
-    or of another base.
+    or of another base (allowed with other_base=True), and for heads of different T without a temperature.
     """
 
     heads: Any
@@ -55,6 +55,7 @@ class T3ForCausalLM(WrappedCausalLM):
         *,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
+        other_base: bool = False,
     ) -> None:
         heads = [heads] if isinstance(heads, T3Head) else list(heads)
         if not heads or not all(isinstance(head, T3Head) for head in heads):
@@ -62,18 +63,22 @@ class T3ForCausalLM(WrappedCausalLM):
         base = plain_base(base)
         for head in heads:
             check("w", head.w, where="head ")
-            artefact.check_sizes(head, base.config.get_text_config().hidden_size, vocabulary(base))
-            artefact.check_base(head, base)
+            belonging.check_sizes(head, base.config.get_text_config().hidden_size, vocabulary(base))
+            if not other_base:
+                belonging.check_base(head, base)
             if tokenizer is not None:
-                artefact.check_tokenizer(head, tokenizer)
+                belonging.check_tokenizer(head, tokenizer)
             if head.A.device not in _devices(base) or head.B.device != head.A.device:
                 raise UserError(
                     f"the head is on {head.A.device}, the base on {base.device}: use head.to({base.device.type!r})"
                 )
-        artefact.check_same_base(heads)
+        belonging.check_same_base(heads)
         super().__init__(base)
         self.heads = nn.ModuleList(heads)
         self.allow_sharpening = allow_sharpening
+        if temperature is None and len({head.temperature for head in heads}) > 1:
+            values = ", ".join(f"{head.temperature:g}" for head in heads)
+            raise UserError(f"these heads have different temperatures ({values}): give the one to use")
         self.temperature = heads[0].temperature if temperature is None else temperature
 
     @property
@@ -104,7 +109,7 @@ class T3ForCausalLM(WrappedCausalLM):
         self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, starts: Tensor | None, inputs: dict[str, Any]
     ) -> Tensor:
         """`tilt_logits` of the new tokens by log f of their pooled context, which `cache` then holds too."""
-        artefact.check_sizes(self.heads[0], hidden.shape[-1], logits.shape[-1])
+        belonging.check_sizes(self.heads[0], hidden.shape[-1], logits.shape[-1])
         pooled = self._pooled(hidden, prepared, starts, cache)
         logf = self.logf(last_tokens(pooled, inputs["logits_to_keep"]))
         return tilt_logits(logits, logf, self._temperatures_of(logits))
@@ -177,6 +182,7 @@ class T3ForCausalLM(WrappedCausalLM):
         temperature: float | None = None,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
+        other_base: bool = False,
         **load: Any,
     ) -> Self:
         """Heads from folders or the Hub on a base, given as a loaded model or as a name for `models.load_model`.
@@ -188,7 +194,8 @@ class T3ForCausalLM(WrappedCausalLM):
             tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
         names = [heads] if isinstance(heads, str | Path) else list(heads)
         loaded = [T3Head.from_pretrained(name).to(_devices(base)[0]) for name in names]
-        return cls(base, loaded, temperature, allow_sharpening=allow_sharpening, tokenizer=tokenizer)
+        checks: dict[str, Any] = {"tokenizer": tokenizer, "other_base": other_base}
+        return cls(base, loaded, temperature, allow_sharpening=allow_sharpening, **checks)
 
 
 REPLACED = ("forward", "generate", "prepare_inputs_for_generation", "_update_model_kwargs_for_generation")

@@ -1,4 +1,4 @@
-"""Unlearning in one call: rows to forget and to keep in, the base under its new head out."""
+"""T3 in one call, without evidence: rows to forget and to keep in, the base under its new head out."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from transformers import PreTrainedModel
 
-from t3lib import artefact
+from t3lib import belonging
 from t3lib.classifier import fit_head
 from t3lib.features import extract_features
 from t3lib.sampler import T3ForCausalLM
@@ -15,7 +15,7 @@ from t3lib.tofu import Row
 from t3lib.wrapped import plain_base, vocabulary
 
 
-def unlearn(
+def fit_without_evidence(
     model: PreTrainedModel,
     tokenizer: Any,
     forget: Sequence[Row],
@@ -45,6 +45,7 @@ def unlearn(
     features = extract_features(base, tokenizer, forget, retain, **reading)
     head = fit_head(features, vocab_size=vocabulary(base), progress=progress, **settings)
     head.temperature = temperature
-    head.info |= artefact.origin(base, tokenizer, forget, retain, len(features.y)) | {"split": split}
+    head.info |= belonging.origin(base, tokenizer, forget, retain, len(features.y))
+    head.info |= {"split": split, "attention_mask": attention_mask}
     head.info["hyperparameters"] |= {"attention_mask": attention_mask, "features": str(features.x.dtype)}
     return T3ForCausalLM(base, head.to(base.device), temperature, allow_sharpening=allow_sharpening)

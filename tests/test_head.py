@@ -10,9 +10,10 @@ import pytest
 import safetensors.torch
 import torch
 from families import HIDDEN, VOCAB, family
+from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from t3lib import artefact, tofu
+from t3lib import artefact, belonging, tofu
 from t3lib.errors import UserError
 from t3lib.head import T3Head, log_tilt
 from t3lib.sampler import T3ForCausalLM
@@ -241,7 +242,7 @@ def test_info_that_is_not_json_is_refused_and_leaves_the_old_head(saved):
 
 def test_another_tokenizer_is_refused_where_one_is_given(tokenizer):
     base = family("llama")
-    head = T3Head(HIDDEN, VOCAB, 3, info={"tokenizer_hash": artefact.tokenizer_hash(tokenizer)})
+    head = T3Head(HIDDEN, VOCAB, 3, info={"tokenizer_hash": belonging.tokenizer_hash(tokenizer)})
     assert T3ForCausalLM(base, head, tokenizer=tokenizer).temperature == 2.5
     head.info["tokenizer_hash"] = "0" * 16
     with pytest.raises(UserError, match="another tokenizer"):
@@ -250,21 +251,34 @@ def test_another_tokenizer_is_refused_where_one_is_given(tokenizer):
 
 def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenizer, recwarn):
     rows = [{"question": "Who?", "answer": "Ada."}]
-    head = T3Head(8, 20, 2, info=artefact.prompt_form(tokenizer, rows))
-    artefact.check_prompt(head, tokenizer, rows)
-    artefact.check_prompt(T3Head(8, 20, 2), tokenizer, [{**rows[0], "system": "Be brief."}])  # recorded nothing
-    assert not recwarn.list and artefact.system_of(head) == artefact.system_of(T3Head(8, 20, 2)) == tofu.SYSTEM
+    head = T3Head(8, 20, 2, info=belonging.prompt_form(tokenizer, rows))
+    belonging.check_prompt(head, tokenizer, rows)
+    belonging.check_prompt(T3Head(8, 20, 2), tokenizer, [{**rows[0], "system": "Be brief."}])  # recorded nothing
+    assert not recwarn.list and belonging.system_of(head) == belonging.system_of(T3Head(8, 20, 2)) == tofu.SYSTEM
     with pytest.warns(UserWarning, match="system text 'You are a helpful assistant.', not 'Be brief.'"):
-        artefact.check_prompt(head, tokenizer, [{**rows[0], "system": "Be brief."}])
+        belonging.check_prompt(head, tokenizer, [{**rows[0], "system": "Be brief."}])
     turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
-    assert artefact.prompt_form(tokenizer, [{"question": turns, "answer": "Ada."}])["system"] == "Be kind."
-    plain = artefact.prompt_form(tokenizer, [{"question": "", "answer": "Ada.", "raw": True}])
-    assert plain == {"chat_template": artefact.PLAIN, "system": None}
+    assert belonging.prompt_form(tokenizer, [{"question": turns, "answer": "Ada."}])["system"] == "Be kind."
+    plain = belonging.prompt_form(tokenizer, [{"question": "", "answer": "Ada.", "raw": True}])
+    assert plain == {"chat_template": belonging.PLAIN, "system": None}
+    bare = {**rows[0], "system": None}
+    none = T3Head(8, 20, 2, info=belonging.prompt_form(tokenizer, [bare]))
+    recwarn.clear()
+    belonging.check_prompt(none, tokenizer, [bare])
+    assert belonging.system_of(none) is None and not recwarn.list, "a recorded null is a form, too"
+    with pytest.warns(UserWarning, match="system text None, not 'You are a helpful assistant.'"):
+        belonging.check_prompt(none, tokenizer, rows)
+    none.info["attention_mask"] = "openunlearning"
+    belonging.check_prompt(none, tokenizer, [bare])
+    shown = copy.copy(tokenizer)
+    shown.pad_token = shown.convert_ids_to_tokens(tofu.encode_rows(shown, [bare])[0].ids[-1])
+    with pytest.warns(UserWarning, match="attention mask openunlearning"):
+        belonging.check_prompt(none, shown, [bare])
     other = copy.deepcopy(tokenizer)
     for template, said in ((None, "not 'none'"), (tokenizer.chat_template + " ", "chat template")):
         other.chat_template = template
         with pytest.warns(UserWarning, match=said):
-            artefact.check_prompt(head, other, rows)
+            belonging.check_prompt(head, other, rows)
 
 
 def test_a_hub_that_does_not_answer_is_asked_once_for_a_head(monkeypatch, tmp_path):
@@ -283,25 +297,51 @@ def test_a_hub_that_does_not_answer_is_asked_once_for_a_head(monkeypatch, tmp_pa
     assert asked == [artefact.HUB_SECONDS]
 
 
-def test_another_state_of_the_base_warns(tmp_path, recwarn):
+def test_another_base_or_state_of_it_is_refused_unless_it_is_meant(tmp_path):
     family("llama", seed=1).save_pretrained(tmp_path)
     base = type(family("llama")).from_pretrained(tmp_path)
-    identity = artefact.base_identity(base)
+    identity = belonging.base_identity(base)
     assert identity["base_model"] == str(tmp_path) and len(identity["base_identity"]) == 16
-    recwarn.clear()
     T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
     # An older head's revision is of some bytes of the weights, of which nobody knows today whether they changed.
     T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info={"base_model": str(tmp_path), "base_revision": "0" * 16}))
-    assert not [w for w in recwarn if "trained on" in str(w.message)]
     family("llama", seed=2).save_pretrained(tmp_path)  # the folder now holds another model
     base = type(base).from_pretrained(tmp_path)
-    with pytest.warns(UserWarning, match="trained on .*identity"):
+    with pytest.raises(UserError, match="trained on .*identity.*--other-base"):
         T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
-    with pytest.warns(UserWarning, match="trained on org/base"):
+    assert T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity), other_base=True).temperature == 2.5
+    with pytest.raises(UserError, match="trained on org/base"):
         T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info={"base_model": "org/base"}))
-    with pytest.warns(UserWarning, match=r"trained on \\x1b\[2Jx") as warned:
+    with pytest.raises(UserError, match=r"trained on \\x1b\[2Jx") as refused:
         T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info={"base_model": "\x1b[2J" + "x" * 10**6}))
-    assert len(str(warned[0].message)) < 1000
+    assert len(str(refused.value)) < 1000
+
+
+def test_an_adapter_is_part_of_the_base():
+    """A head trained on base + LoRA neither fits the bare base nor another LoRA, and the bare base's no LoRA."""
+
+    def adapted(seed, scale=4):
+        torch.manual_seed(seed)
+        config = LoraConfig(r=2, lora_alpha=scale, target_modules=["q_proj"], init_lora_weights=False)
+        return get_peft_model(family("llama"), config)
+
+    head = T3Head(HIDDEN, VOCAB, 3, info=belonging.base_identity(adapted(1).get_base_model()))
+    assert T3ForCausalLM(adapted(1), head) and T3ForCausalLM(adapted(1).to(torch.bfloat16), head)
+    bare = T3Head(HIDDEN, VOCAB, 3, info=belonging.base_identity(family("llama")))
+    assert T3ForCausalLM(family("llama"), bare)
+    with (switched := adapted(1)).disable_adapter():
+        assert T3ForCausalLM(switched, bare), "an adapter that is switched off changes nothing"
+    for base, wrong in ((family("llama"), head), (adapted(2), head), (adapted(1, scale=8), head), (adapted(1), bare)):
+        with pytest.raises(UserError, match="base_adapter.*--other-base"):
+            T3ForCausalLM(base, wrong)
+        assert T3ForCausalLM(base, wrong, other_base=True)
+
+
+def test_heads_of_different_temperatures_need_one_that_is_given():
+    base, heads = family("llama"), [T3Head(HIDDEN, VOCAB, 3, temperature=T) for T in (2.0, 3.0)]
+    with pytest.raises(UserError, match=r"different temperatures \(2, 3\)"):
+        T3ForCausalLM(base, heads)
+    assert T3ForCausalLM(base, heads, 2.5).temperature == 2.5 == T3ForCausalLM(base, heads[:1], 2.5).temperature
 
 
 # several at once, and from strangers ----------------------------------------------------------------------------------
@@ -376,7 +416,7 @@ def test_hostile_values_of_a_config_are_one_short_line(saved, name):
 
 
 @pytest.mark.parametrize("name", sorted(INFO))
-def test_hostile_values_of_the_provenance_do_no_harm(saved, name):
+def test_hostile_values_of_the_provenance_do_no_harm(saved, name, tokenizer):
     """Such a head tilts as any other; what it says about itself is written again or refused, never obeyed."""
     _, folder = saved
     for value in [*HOSTILE, None, float("nan"), [[[]]], {"a": {"b": [1]}}, {"\x1b[2J": "\u202e"}]:
@@ -384,9 +424,10 @@ def test_hostile_values_of_the_provenance_do_no_harm(saved, name):
         again = T3Head.from_pretrained(folder)
         with warnings.catch_warnings(record=True):
             warnings.simplefilter("always")
-            artefact.check_base(again, family("llama"))
+            belonging.check_prompt(again, tokenizer, [{"question": "Who?", "answer": "Ada."}])
         for work in (
-            lambda head=again: artefact.check_same_base([head, T3Head(8, 13, info=INFO)]),
+            lambda head=again: belonging.check_base(head, family("llama")),
+            lambda head=again: belonging.check_same_base([head, T3Head(8, 13, info=INFO)]),
             lambda head=again: head.save_pretrained(folder),
         ):
             try:
@@ -402,10 +443,10 @@ def test_a_cards_example_asks_in_the_form_of_training():
     for info, line in (
         ({"system": 'Be "kind".'}, r't3lib.prompt(tokenizer, "Your question?", system="Be \"kind\".")'),
         ({"chat_template": "none", "system": None}, 't3lib.prompt(tokenizer, "Your question?")'),
-        ({"chat_template": artefact.PLAIN, "system": None}, '"The beginning of a text"'),
+        ({"chat_template": belonging.PLAIN, "system": None}, '"The beginning of a text"'),
     ):
         example = artefact.model_card(T3Head(8, 20, 2, info=info).config).partition("```python")[2].partition("```")[0]
-        assert line in example and (info.get("chat_template") == artefact.PLAIN) != ("t3lib.prompt" in example)
+        assert line in example and (info.get("chat_template") == belonging.PLAIN) != ("t3lib.prompt" in example)
         compile(example, "README.md", "exec")
 
 

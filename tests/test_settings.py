@@ -16,7 +16,7 @@ from t3lib.head import T3Head
 from t3lib.names import BASELINES
 from t3lib.settings import FitSettings, check, check_temperature, settings_of
 from t3lib.study import study
-from t3lib.unlearning import unlearn
+from t3lib.unlearning import fit_without_evidence
 
 
 def test_the_papers_choice_stands_where_the_paper_says_it():
@@ -41,7 +41,7 @@ def test_fit_head_head_and_unlearn_have_these_defaults():
     assert head.info["hyperparameters"] == dataclasses.asdict(FitSettings())
     for name in ("rank", "init_b", "prior", "w", "temperature"):
         assert getattr(T3Head(8, 16), name) == getattr(head, name) == settings.T3[name]
-    assert inspect.signature(unlearn).parameters["temperature"].default == settings.TEMPERATURE
+    assert inspect.signature(fit_without_evidence).parameters["temperature"].default == settings.TEMPERATURE
 
 
 def test_the_command_line_has_these_defaults():
@@ -61,7 +61,7 @@ def test_defaults_yaml_and_signatures_take_the_first_choice():
     assert args["attention_mask"] == settings.CHOICES["attention_mask"][0]
     # Own rows refuse this option, so the parser leaves it empty and `t3 evaluate` of a split takes study.EVALUATION's.
     assert args["truth_ratio"] is None
-    for function in (extract_features, unlearn):
+    for function in (extract_features, fit_without_evidence):
         assert inspect.signature(function).parameters["attention_mask"].default == settings.CHOICES["attention_mask"][0]
 
 

@@ -1,4 +1,4 @@
-"""`unlearn()`: rows in, the base under its head out; the base untouched, the head a record of how it was made."""
+"""`fit_without_evidence()`: rows in, the base under its head out; the base untouched, the head a record of how it was made."""
 
 import copy
 
@@ -11,7 +11,7 @@ from t3lib.errors import UserError
 from t3lib.features import extract_features
 from t3lib.head import T3Head
 from t3lib.sampler import T3ForCausalLM
-from t3lib.unlearning import unlearn
+from t3lib.unlearning import fit_without_evidence
 
 FORGET = [{"question": f"Which book is number {i}?", "answer": f"Glass River {i}."} for i in range(4)]
 RETAIN = [{"question": f"Who lives at {i}?", "answer": f"Old Tom {i} does."} for i in range(6)]
@@ -19,7 +19,7 @@ FIT = {"epochs": 30, "warmup_epochs": 3, "lr": 2e-2, "rank": 4, "batch_size": 2,
 
 
 def run(model, tokenizer, **options):
-    return unlearn(model, tokenizer, FORGET, RETAIN, progress=False, **FIT | options)
+    return fit_without_evidence(model, tokenizer, FORGET, RETAIN, progress=False, **FIT | options)
 
 
 def answer_logp(model, tokenizer, rows):
@@ -92,7 +92,7 @@ def test_an_unlearned_model_is_no_base(tiny_model, tokenizer):
 def test_mistakes(tiny_model, tokenizer, forget, retain, options, said):
     model = copy.copy(tiny_model)
     with pytest.raises(UserError, match=said):
-        unlearn(model, tokenizer, forget, retain, progress=False, **FIT | options)
+        fit_without_evidence(model, tokenizer, forget, retain, progress=False, **FIT | options)
 
 
 def test_sharpening_must_be_asked_for(tiny_model, tokenizer):

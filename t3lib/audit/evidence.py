@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t3lib import artefact
+from t3lib import belonging
 from t3lib.audit import choice
 from t3lib.audit.answers import asked, closeness, drawn, measure, most_new_tokens
 from t3lib.audit.rows import checked_sets
@@ -39,7 +39,7 @@ def assess(
     options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
     tilted = isinstance(model, T3ForCausalLM)
     for head in model.heads if tilted else ():
-        artefact.check_prompt(head, tokenizer, [*forget, *retain])
+        belonging.check_prompt(head, tokenizer, [*forget, *retain])
     [(before, was)] = measure(model.base if tilted else model, tokenizer, sets, **options)
     curve = curve_of(model, tokenizer, sets, **options) if tilted else []
     after, now = next((pair for pair in curve if pair[0]["T"] == model.temperature), (before, was))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedModel
 
-from t3lib import artefact
+from t3lib import belonging
 from t3lib.audit import choice
 from t3lib.audit.answers import drawn, measure
 from t3lib.audit.evidence import assess, headline
@@ -111,7 +111,7 @@ def unlearn(
     evidence = choose(base, tokenizer, (trial, sets), (head, whole), drawn(unseen), wanted, **common)
     head.temperature, head.w = evidence["T"], evidence["w"]
     ended["choice"] = time.perf_counter()
-    head.info |= artefact.origin(base, tokenizer, forget, retain, len(features.y))
+    head.info |= belonging.origin(base, tokenizer, forget, retain, len(features.y))
     unlearned = T3ForCausalLM(base, head.to(base.device), head.temperature, allow_sharpening=allow_sharpening)
     report = assess(unlearned, tokenizer, forget, retain, other=other, seed=seed, **common)
     ended["report"] = time.perf_counter()
