@@ -36,8 +36,11 @@ from t3lib.errors import UserError as UserError
 
 if TYPE_CHECKING:
     from t3lib import theory as theory
+    from t3lib.audit.answers import ask as ask
     from t3lib.audit.evidence import assess as assess
+    from t3lib.audit.own import Choices as Choices
     from t3lib.audit.own import unlearn as unlearn
+    from t3lib.audit.rows import Rows as Rows
     from t3lib.baselines.losses import LOSSES as LOSSES
     from t3lib.classifier import fit_head as fit_head
     from t3lib.evaluation import evaluate as evaluate
@@ -56,8 +59,11 @@ _HOME = {  # no name of these may be a module of t3lib: importing the module wou
     "Features": "t3lib.features",
     "extract_features": "t3lib.features",
     "fit_head": "t3lib.classifier",
+    "ask": "t3lib.audit.answers",
     "assess": "t3lib.audit.evidence",
     "unlearn": "t3lib.audit.own",
+    "Choices": "t3lib.audit.own",
+    "Rows": "t3lib.audit.rows",
     "LOSSES": "t3lib.baselines.losses",
     "evaluate": "t3lib.evaluation",
     "load_model": "t3lib.models",

@@ -91,7 +91,9 @@ def parser() -> Parser:
     rows.add_argument("--holdout-retain", metavar="FILE", help="judge with these instead of a fifth of --retain")
     rows.add_argument("--steps", type=int, help="optimiser steps (default 1000)")
     p.add_argument("--out", type=Path, required=True, help="folder for the head, and own rows' report")
+    p.add_argument("--overwrite", action="store_true", help="replace what lies in --out")
     p.add_argument("--temperature", type=temperature, help=f"T >= 1 (default {TEMPERATURE}); own rows: auto")
+    p.add_argument("-w", "--strength", type=float, help="w, the head's strength (default 1; own rows: chosen)")
     head, fit = p.add_argument_group("fitting the head"), FitSettings()
     for flag, default, help in (
         ("--rank", fit.rank, "rank h of the head"),
@@ -111,7 +113,11 @@ def parser() -> Parser:
              "--model builtin:full --head head --split forget10 --out report.json", command)  # fmt: skip
     model_options(p)
     split_options(p)
-    own_rows_options(p).add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
+    rows = own_rows_options(p)
+    rows.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
+    rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
+    rows.add_argument("--overwrite", action="store_true", help="write the report beside a head")
+    head_options(p)
     p.add_argument("--head", help="folder of a T3 head; for own rows a comma list of several, composed")
     p.add_argument("--temperature", type=numbers, help="T or a list, e.g. 1,1.5,2 (default: the head's own)")
     p.add_argument("--reference", help="retrained model (id or folder) or its evaluation's JSON, for Forget Quality")
@@ -124,6 +130,8 @@ def parser() -> Parser:
              "--model DIR --head head --forget forget.jsonl --unseen unseen.jsonl --out audit", command)  # fmt: skip
     model_options(p)
     own_rows_options(p).add_argument("--unseen", metavar="FILE", help=UNSEEN)
+    p.set_defaults(attention_mask=CHOICES["attention_mask"][0])
+    head_options(p)
     p.add_argument("--head", type=Path, help="folder of a T3 head; without one the model is audited as it is")
     p.add_argument("--temperature", type=float, help="T (default: the head's own)")
     p.add_argument("--samples", type=int, default=64, help="answers drawn to each question (default %(default)s)")
@@ -135,7 +143,8 @@ def parser() -> Parser:
     model_options(p)
     p.add_argument("--head", type=Path, required=True, help="folder of a T3 head")
     p.add_argument("--temperature", type=float, help="T (default: the head's own)")
-    p.add_argument("--system", help="system text of every question (default: the one the head was trained with)")
+    head_options(p)
+    system_options(p)
     p.add_argument("--max-new-tokens", type=int, default=100)
     p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
 
@@ -196,8 +205,32 @@ def own_rows_options(p: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     rows.add_argument("--forget", metavar="FILE", help="rows to forget")
     rows.add_argument("--retain", metavar="FILE", help="rows to keep")
     rows.add_argument("--other", metavar="FILE", help="rows that must not change and that no head sees")
-    rows.add_argument("--system", help="system text of every question")
+    rows.add_argument("--rewordings", metavar="FILE", help="rows of question and rewording: other ways to ask")
+    rows.add_argument("--secret-column", metavar="NAME", help="column of --forget with what must not be said")
+    rows.add_argument("--columns", type=columns, help="names in your files, e.g. question=Frage,answer=Antwort")
+    system_options(rows)
     return rows
+
+
+def system_options(p: argparse._ActionsContainer) -> None:
+    """The system text of questions that bring none."""
+    system = p.add_mutually_exclusive_group()
+    system.add_argument("--system", help="system text of every question (default: the head's, or none)")
+    system.add_argument("--no-system", action="store_true", help="no system turn, whatever the head records")
+
+
+def head_options(p: argparse.ArgumentParser) -> None:
+    """Options of the verbs that load a head."""
+    p.add_argument("-w", "--strength", type=float, help="w, the head's strength (default: the head's own)")
+    p.add_argument("--other-base", action="store_true", help="the head was trained on another base, and that is meant")
+
+
+def columns(text: str) -> dict[str, str]:
+    """Pairs of a comma list, each a name that rows have and the name in the file."""
+    pairs = [part.split("=", 1) for part in text.split(",")]
+    if not all(len(pair) == 2 and all(map(str.strip, pair)) for pair in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of pairs like question=Frage,answer=Antwort")
+    return {name.strip(): column.strip() for name, column in pairs}
 
 
 def temperature(text: str) -> float | str:
@@ -253,8 +286,9 @@ def command(args: argparse.Namespace) -> int | None:
         raise UserError("--forget and --retain belong together")
     elif own and args.split:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
-    if temperature is not None and args.verb == "evaluate" and not args.head:
-        raise UserError("--temperature needs --head: without a head the base is evaluated as it is")
+    for name in ("temperature", "strength", "other_base"):
+        if args.verb == "evaluate" and getattr(args, name) not in (None, False) and not args.head:
+            raise UserError(f"--{name.replace('_', '-')} needs --head: without a head the base is evaluated as it is")
     for T in temperature if isinstance(temperature, list) else [] if temperature in (None, "auto") else [temperature]:
         check_temperature(T, allow_sharpening=args.allow_sharpening)
     run: Callable[[argparse.Namespace], int | None] = getattr(_commands(), args.verb)

@@ -7,8 +7,9 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 
 from t3lib import artefact, belonging, evaluation, hub, profiles, results, tofu, unlearning
 from t3lib.audit import evidence, own, rows, run
-from t3lib.audit.answers import asked
+from t3lib.audit.asking import asked
 from t3lib.errors import UserError, printable
 from t3lib.files import atomic_write, cache_dir, project_root, read_json, write_json
 from t3lib.head import T3Head
@@ -28,12 +29,12 @@ from t3lib.report import audit as audit_tables
 from t3lib.report import own as report
 from t3lib.report import render
 from t3lib.sampler import T3ForCausalLM
-from t3lib.settings import fit_settings
+from t3lib.settings import CHOICES, fit_settings
 from t3lib.study import study
 from t3lib.study.tune import tune_profile
 from t3lib.world import bases
 
-OWN_ROWS = ("other", "system")  # options that only own rows have
+OWN_ROWS = ("other", "system", "no_system", "rewordings", "secret_column", "columns")  # that only own rows have
 FOR_OWN_ROWS = "is for own rows (--forget FILE --retain FILE)"
 ANSWER = 10_000  # characters of one line of `t3 generate`
 
@@ -74,7 +75,11 @@ def under_heads(args: argparse.Namespace, base: Any, tokenizer: Any, heads: Sequ
     UserError for a head of another base or tokenizer.
     """
     placed = [head.to(base.device) for head in heads]
-    return T3ForCausalLM(base, placed, T, allow_sharpening=args.allow_sharpening, tokenizer=tokenizer)
+    if args.strength is not None:
+        for head in placed:
+            head.w = args.strength
+    checks: dict[str, Any] = {"tokenizer": tokenizer, "other_base": args.other_base}
+    return T3ForCausalLM(base, placed, T, allow_sharpening=args.allow_sharpening, **checks)
 
 
 def unlearn(args: argparse.Namespace) -> int:
@@ -83,36 +88,42 @@ def unlearn(args: argparse.Namespace) -> int:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
     if args.steps is not None and args.epochs is not None:
         raise UserError("give either --steps or --epochs")
-    check_out(args.out, empty=True)
+    check_out(args.out, empty=not args.overwrite)
     names = (*vars(fit_settings({})), "temperature", "steps")
     settings = {name: value for name in names if (value := getattr(args, name, None)) is not None}
     if "epochs" in settings:
         settings.setdefault("warmup_epochs", settings["epochs"] / 4)
-    how: dict[str, Any] = {"attention_mask": args.attention_mask, "allow_sharpening": args.allow_sharpening}
-    own.check_settings(settings | how)  # before anything is loaded
+    # Wrong settings are named before anything is loaded.
+    fixed = {name: settings.pop(name) for name in ("temperature", "lr", "steps", "seed") if name in settings}
+    fixed |= {"strength": args.strength, "allow_sharpening": args.allow_sharpening}
+    choices = own.Choices(**fixed, fit=settings)
     sets: dict[str, Any]
-    fit: Callable[..., Any]
     if args.forget:
-        sets = own_rows(args, "forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")
-        rows.checked_sets(sets)
-        fit = own.unlearn
+        sets = own_rows(args, None, "forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")
+        wanted = rows.Rows(**sets, rewordings=rewordings_of(args)).checked()
     else:
         refuse(args, ("steps", *OWN_ROWS, "unseen", "holdout_forget", "holdout_retain"), FOR_OWN_ROWS)
+        settings |= {name: fixed[name] for name in ("temperature", "lr", "seed") if name in fixed}
+        settings |= {} if args.strength is None else {"w": args.strength}
         if settings.get("temperature") == "auto":
             raise UserError(f"--temperature auto {FOR_OWN_ROWS}")
-        source, how["split"] = source_of(args), args.split
+        source = source_of(args)
         splits = {"forget": args.split, "retain": tofu.retain_of(args.split)}
         sets = {name: tofu.load_rows(source, split) for name, split in splits.items()}
         tofu.check_disjoint(sets["forget"], sets["retain"])
-        fit = unlearning.fit_without_evidence
     model, tokenizer = model_of(args, args.model)
     check_system(args.system, tokenizer)
     start = time.perf_counter()
     # On disk while the head is trained, for in memory they would grow with the rows; then gone.
     with passing_folder() as features:
-        unlearned = fit(model, tokenizer, **sets, **how, **settings, cache=features)
+        if args.forget:
+            unlearned = own.unlearn(model, tokenizer, wanted, replace(choices, cache=features))
+        else:
+            how = {"attention_mask": args.attention_mask, "allow_sharpening": args.allow_sharpening}
+            how |= {"split": args.split, "cache": features}
+            unlearned = unlearning.fit_without_evidence(model, tokenizer, **sets, **how, **settings)
     head = unlearned.heads[0]
-    head.save_pretrained(args.out, overwrite=False)
+    head.save_pretrained(args.out, overwrite=args.overwrite)
     n_forget, n_retain = len(sets["forget"]), len(sets["retain"])
     print(f"head with {head.num_parameters:,} parameters trained on {n_forget} forget and {n_retain} retain rows "
           f"in {time.perf_counter() - start:.1f} s, saved to {args.out}")  # fmt: skip
@@ -141,7 +152,7 @@ def passing_folder() -> Iterator[str]:
 def refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
     """UserError for an option that this form of a command would pass over."""
     for name in names:
-        if getattr(args, name) is not None:
+        if getattr(args, name) not in (None, False):
             raise UserError(f"--{name.replace('_', '-')} {why}")
 
 
@@ -157,10 +168,30 @@ def check_out(out: Path, *, empty: bool = False) -> None:
         raise UserError(f"--out {printable(str(out), 80)}: {error.strerror or error}") from None
 
 
-def own_rows(args: argparse.Namespace, *names: str) -> dict[str, list[tofu.Row]]:
-    """The rows of the files that were given under these option names."""
-    files = {name: getattr(args, name) for name in names}
-    return {name: rows.load(file, args.system) for name, file in files.items() if file is not None}
+def own_rows(args: argparse.Namespace, head: T3Head | None, *names: str) -> dict[str, list[tofu.Row]]:
+    """The rows of the files that were given under these option names, asked in the head's form unless another is given.
+
+    UserError for a mask that hides tokens, which nobody who asks a model uses.
+    """
+    if args.attention_mask != CHOICES["attention_mask"][0]:
+        raise UserError(f"--attention-mask {args.attention_mask} hides tokens that everybody shows a model: "
+                        "it is for a split's rows")  # fmt: skip
+    read = {"columns": args.columns, "secret": None, "system": system_for(args, head)}
+    files = {name: file for name in names if (file := getattr(args, name)) is not None}
+    secret = {"secret": args.secret_column}
+    return {name: rows.load(file, **read | (secret if name == "forget" else {})) for name, file in files.items()}
+
+
+def system_for(args: argparse.Namespace, head: T3Head | None) -> str | None:
+    """The system text of questions that bring none: the one given, else the head's, else none."""
+    if args.system is not None or args.no_system or head is None:
+        return args.system  # type: ignore[no-any-return]
+    return belonging.system_of(head)
+
+
+def rewordings_of(args: argparse.Namespace) -> dict[str, list[str]]:
+    """Other wordings of the questions to forget."""
+    return rows.rewordings(args.rewordings) if args.rewordings else {}
 
 
 def check_system(system: str | None, tokenizer: Any) -> None:
@@ -172,7 +203,9 @@ def check_system(system: str | None, tokenizer: Any) -> None:
 def write_report(numbers: dict[str, Any], folder: Path) -> int:
     """Write and print the report on own rows; the exit code, 3 when it says that the unlearning failed."""
     path = report.write(numbers, folder)
-    print(report.table(numbers))
+    print("\n".join(numbers["verdict"]["lines"]))
+    if "choice" in numbers:
+        print("T = {T:g}, w = {w:g}, learning rate {lr:g}: {reason}".format(**numbers["choice"]))
     print(f"report: {path}")
     return 0 if numbers["verdict"]["success"] else 3
 
@@ -191,22 +224,23 @@ def next_command(args: argparse.Namespace, question: str) -> str:
 def assess(args: argparse.Namespace) -> int:
     """`t3 evaluate` of own rows: the report on a model, or on heads composed on one base."""
     check_out(args.out)
-    if (args.out / artefact.CONFIG).exists():
+    if (args.out / artefact.CONFIG).exists() and not args.overwrite:
         raise UserError(f"--out {args.out} holds a head, whose own report it may be: choose another folder")
     if len(args.temperature or []) > 1:
         raise UserError("--temperature: one T for own rows; the report measures a grid of them by itself")
     refuse(args, ("reference", "truth_ratio", "max_new_tokens"), "is not used with --forget and --retain")
-    sets: dict[str, Any] = own_rows(args, "forget", "retain", "other", "holdout")
-    rows.checked_sets(sets)
     names = [] if args.head is None else args.head.split(",")
     if not all(name.strip() for name in names):
         raise UserError(f"--head {args.head!r}: an empty name")
     heads = [T3Head.from_pretrained(name) for name in names]
+    sets = own_rows(args, heads[0] if heads else None, "forget", "retain", "other", "holdout", "unseen")
+    held = {"holdout_retain": sets.pop("holdout", ())}
+    wanted = rows.Rows(**sets, **held, rewordings=rewordings_of(args)).checked()  # type: ignore[arg-type]
     model, tokenizer = model_of(args, args.model)
     check_system(args.system, tokenizer)
     if heads:
         model = under_heads(args, model, tokenizer, heads, args.temperature and args.temperature[0])
-    return write_report(evidence.assess(model, tokenizer, **sets, attention_mask=args.attention_mask), args.out)
+    return write_report(evidence.assess(model, tokenizer, wanted), args.out)
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -215,7 +249,7 @@ def evaluate(args: argparse.Namespace) -> int:
         return assess(args)
     if args.split is None:
         raise UserError("--split is needed: forget01, forget05 or forget10; or own rows: --forget FILE --retain FILE")
-    refuse(args, (*OWN_ROWS, "holdout"), FOR_OWN_ROWS)
+    refuse(args, (*OWN_ROWS, "holdout", "unseen"), FOR_OWN_ROWS)
     for name in ("truth_ratio", "max_new_tokens"):
         if getattr(args, name) is None:
             setattr(args, name, study.EVALUATION[name])
@@ -265,17 +299,16 @@ def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict
     return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, generate=False, **settings)
 
 
-def audit(args: argparse.Namespace) -> None:
-    """What a model knows of forgotten rows, without and with its head, beside rows it never saw."""
+def audit(args: argparse.Namespace) -> int:
+    """What a model knows of forgotten rows, without and with its head, beside rows it never saw; ends in a verdict."""
     run.check_samples(args.samples)
-    sets = own_rows(args, "forget", "unseen", "retain", "other")
-    rows.checked_sets(sets)
     head = T3Head.from_pretrained(args.head) if args.head else None
+    sets = rows.checked_sets(own_rows(args, head, "forget", "unseen", "retain", "other"))
     model, tokenizer = model_of(args, args.model)
-    tilts: list[Tilt] = [(None, 1.0)]
+    judged, tilts = model, [(None, 1.0)]
     if head is not None:
         T = head.temperature if args.temperature is None else args.temperature
-        under_heads(args, model, tokenizer, [head], T)
+        judged = under_heads(args, model, tokenizer, [head], T)
         tilts.append((head, T))
     found = run.audit_rows(model, tokenizer, sets, tilts, samples=args.samples, ks=args.k or ())
     named = dict(zip(["before", "after"] if head else [""], found))
@@ -288,6 +321,8 @@ def audit(args: argparse.Namespace) -> None:
     print(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
     for name, why in sorted({each for sets in named.values() for each in sets["forget"]["empty"].items()}):
         print(f"empty: {name}: {why}")
+    numbers = evidence.judge(judged, tokenizer, rows.Rows(**{"retain": (), **sets}, rewordings=rewordings_of(args)))
+    return write_report(numbers, args.out)
 
 
 def generate(args: argparse.Namespace) -> None:
@@ -298,8 +333,8 @@ def generate(args: argparse.Namespace) -> None:
     base, tokenizer = model_of(args, args.model)
     unlearned = under_heads(args, base, tokenizer, [head], args.temperature)
     check_system(args.system, tokenizer)
-    system = belonging.system_of(head) if args.system is None else args.system
-    plain = args.system is None and head.info.get("chat_template") == belonging.PLAIN
+    system = system_for(args, head)
+    plain = args.system is None and not args.no_system and head.info.get("chat_template") == belonging.PLAIN
     begun = [{"question": question, "answer": "-", "system": system, "raw": plain} for question in args.question]
     begun = [tofu.check_row(row, f"question {number}") for number, row in enumerate(begun, 1)]
     belonging.check_prompt(head, tokenizer, begun)

@@ -36,7 +36,7 @@ def greedy(
     *,
     pad_id: int,
     eos_ids: Sequence[int],
-    max_new_tokens: int = 200,
+    max_new_tokens: int | Sequence[int] = 200,
     attention_mask: str = "lengths",
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = True,
@@ -44,14 +44,15 @@ def greedy(
     """The greedy answer of p^(1/T) f to every prompt, for every tilt (head, T): n_tilts lists of n_prompts answers.
 
     model: any causal LM with a cache, the base of the tilts; by default one list, of the model's own answers. An answer
-    holds its end-of-sequence token when it was reached. batch_tokens bounds the padded tokens in the cache at once (one
+    holds its end-of-sequence token when it was reached. max_new_tokens: of all, or of each prompt. batch_tokens bounds the padded tokens in the cache at once (one
     row is always taken). UserError for a T that is not positive and for a model whose scores are not finite.
     """
     for _, T in tilts:
         check_temperature(T, allow_sharpening=True)
     reader = Reader(model, heads_of(tilts))
     answers: list[list[list[int]]] = [[[] for _ in prompts] for _ in tilts]
-    pending = [(t, i) for t in range(len(tilts)) for i in range(len(prompts)) if max_new_tokens > 0]
+    most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
+    pending = [(t, i) for t in range(len(tilts)) for i in range(len(prompts)) if most[i] > 0]
     bar = progress_bar(total=len(pending), desc="generating", show=progress, leave=False)
     while pending:
         at: dict[State, list[tuple[int, int]]] = {}
@@ -64,11 +65,11 @@ def greedy(
             place = torch.tensor([place for place, state in enumerate(here) for _ in at[state]], device=model.device)
             ids, mask = (tensor.to(model.device) for tensor in _left_padded(here, pad_id, attention_mask))
             choose = _likeliest(reader, [tilts[t] for t, _ in writers])
-            room = [min(STAGE, max_new_tokens - len(answers[t][i])) for t, i in writers]
+            room = [min(STAGE, most[i] - len(answers[t][i])) for t, i in writers]
             new = write(reader, ids, mask, place, choose, room=room, ends=eos_ids, batch_tokens=batch_tokens)
             for (t, i), tokens in zip(writers, new):
                 answers[t][i] += tokens
-        left = [(t, i) for t, i in pending if len(answers[t][i]) < max_new_tokens and answers[t][i][-1] not in eos_ids]
+        left = [(t, i) for t, i in pending if len(answers[t][i]) < most[i] and answers[t][i][-1] not in eos_ids]
         bar.update(len(pending) - len(left))
         pending = left
     bar.close()

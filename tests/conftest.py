@@ -4,7 +4,6 @@ Torch and Transformers are imported by the fixtures that need them, so that test
 Tests pass in any order: `T3_TEST_ORDER=7 pytest tests` shuffles them with the seed 7, across files too.
 """
 
-import functools
 import os
 import random
 import sys
@@ -118,17 +117,16 @@ def memorised():
 
 @pytest.fixture
 def short_search(monkeypatch):
-    """`t3 unlearn` with one rate, two products, two samples, eight tokens an answer, where nobody reads its findings.
+    """`t3 unlearn` with one rate, two products, one sample, eight tokens an answer, where nobody reads its findings.
 
     A random model never ends an answer, and most of the time of such a test would go into its nonsense.
     """
-    from t3lib.audit import answers, choice, evidence, own
+    from t3lib.audit import answers, choice, own
 
     monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
     monkeypatch.setattr(choice, "PRODUCTS", (1.0, 2.0))
-    monkeypatch.setattr(own, "assess", functools.partial(evidence.assess, samples=2))
-    for module in (answers, evidence):
-        monkeypatch.setattr(module, "most_new_tokens", lambda *_: 8)
+    monkeypatch.setattr(answers, "SAMPLES", 1)
+    monkeypatch.setattr(answers, "rooms", lambda model, prompts, truths: [8] * len(prompts))
 
 
 MICRO = {"authors": 20, "questions": 4, "hidden": 32, "layers": 2, "heads": 2, "epochs": 3, "vocab": 600}

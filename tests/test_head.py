@@ -443,6 +443,7 @@ def test_a_cards_example_asks_in_the_form_of_training():
     for info, line in (
         ({"system": 'Be "kind".'}, r't3lib.prompt(tokenizer, "Your question?", system="Be \"kind\".")'),
         ({"chat_template": "none", "system": None}, 't3lib.prompt(tokenizer, "Your question?")'),
+        ({"chat_template": "0" * 16, "system": None}, 't3lib.prompt(tokenizer, "Your question?", system=None)'),
         ({"chat_template": belonging.PLAIN, "system": None}, '"The beginning of a text"'),
     ):
         example = artefact.model_card(T3Head(8, 20, 2, info=info).config).partition("```python")[2].partition("```")[0]

@@ -70,7 +70,7 @@ def test_the_command_line_runs_as_typed_and_forgets(place, monkeypatch, capsys):
             cli.parser().parse_args(words[1:])
         elif words[0] == "t3":
             assert cli.main(words[1:]) == 0, (words, capsys.readouterr())
-    assert capsys.readouterr().out.count("Forgotten and kept") == 3  # two heads, one evaluation
+    assert capsys.readouterr().out.count("No row leaks beyond guessing") == 3  # two heads, one evaluation
     assert (place / "head" / "report.html").is_file() and (place / "report" / "report.json").is_file()
 
 
@@ -81,7 +81,7 @@ def test_the_python_runs_as_typed(place, monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(own, "OWN_RATES", (2e-2,))
     for code in PYTHON:
         exec(compile(code, "README.md", "exec"), {})
-    assert "Forgotten and kept" in capsys.readouterr().out
+    assert "No row leaks beyond guessing" in capsys.readouterr().out
     assert (tmp_path / "head-from-python" / "model.safetensors").is_file()
 
 

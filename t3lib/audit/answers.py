@@ -1,25 +1,28 @@
-"""Greedy answers and likelihoods of a model's own rows, before and after, scored against every truth."""
+"""What a model answers: in every way of asking, when sampled, and among wrong answers; and `ask`, one question."""
 
 import random
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
+from t3lib import belonging
+from t3lib.audit.asking import PLAIN, SAMPLERS, Asked, questions
+from t3lib.audit.recognition import recognized
+from t3lib.audit.rows import normal
+from t3lib.audit.samples import sample_answers
+from t3lib.audit.secrets import UNSPACED, holds, secrets, slots, words, wrong_answers
 from t3lib.likelihood import UNTILTED, Tilt, answer_losses
 from t3lib.metrics import rouge_l_recall
 from t3lib.models import context_length, pad_id
 from t3lib.tofu import Example, Row, encode_rows
 from t3lib.writing import eos_ids, greedy
 
-MOST_ROWS = 100  # rows of a set that are answered and scored: enough to judge, few enough to wait for
-# Thai, Lao, Burmese, Khmer, kana, Chinese characters: words are not set apart.
-UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
-OTHERS = 20  # truths of other rows that an answer is compared with
-
-Sets = Mapping[str, Sequence[Row]]
+MOST_ROWS = 2000  # rows of a set that are asked
+SAMPLES = 16  # answers drawn to each question to forget, at each sampler
+KEPT_SAMPLERS = ((0.6, 0.9), (1.0, 1.0))  # at which one answer is drawn to each question to keep
+GREEDY = "greedy"
 
 
 def drawn(rows: Sequence[Row], most: int = MOST_ROWS, seed: int = 0) -> list[Row]:
@@ -38,6 +41,12 @@ def recall(truth: str, text: str) -> float:
     return rouge_l_recall(*(_spelt(some, characters=not re.search(r"\w", truth)) for some in (truth, text)))
 
 
+def f1(truth: str, text: str) -> float:
+    """ROUGE-L F1 of a text: words of the truth that it lacks count, and words that it has besides."""
+    of_truth, of_text = recall(truth, text), recall(text, truth) if text.strip() else 0.0
+    return 2 * of_truth * of_text / (of_truth + of_text) if of_truth and of_text else 0.0
+
+
 def _spelt(text: str, characters: bool) -> str:
     """The text with whatever rouge_score would pass over written in digits."""
 
@@ -51,70 +60,172 @@ def _spelt(text: str, characters: bool) -> str:
     return re.sub(r"\S" if characters else r"\w+", digits, unicodedata.normalize("NFKC", text))
 
 
-def closeness(rows: Sequence[Row], texts: Sequence[Sequence[str]], seed: int = 0) -> dict[str, Any]:
-    """{own, nearest_other, verbatim}: how far each row's best text gives away its own answer, and those of others.
+@dataclass(frozen=True)
+class Inquiry:
+    """Rows to judge a model by, and what is asked.
 
-    texts: one or several per row, of which the best counts for each truth. own: mean ROUGE-L recall of the rows' own
-    answers. nearest_other: mean over rows of the most that any other answer of the set reaches, of up to `OTHERS` drawn
-    ones; None where the set holds one answer only. verbatim: rows whose text holds every word of their answer in order.
-    One that the texts of rows with another answer hold as well was said to anyone ("Yes") and does not count.
+    forget (n rows) with their `secrets`; `known`: for each the secrets of rows to keep of the same slot; `wrong`: other
+    answers to recognise the truth among; `others`: secrets of all rows by number, the forgotten ones first; `asked`:
+    the questions. kept: {name: rows} that must not change.
     """
-    answers = [row["answer"].strip() for row in rows]
-    own, other, verbatim = [], [], 0
-    for number, (truth, candidates) in enumerate(zip(answers, texts)):
-        rest = [index for index, answer in enumerate(answers) if answer != truth]
-        picked = random.Random(seed * 1_000_003 + number).sample(rest, min(OTHERS, len(rest)))
-        own.append(_best(truth, candidates))
-        other += [max(_best(answers[index], candidates) for index in picked)] if picked else []
-        verbatim += own[-1] == 1 and all(_best(truth, texts[index]) < 1 for index in rest)
-    return {"own": float(np.mean(own)), "nearest_other": float(np.mean(other)) if other else None, "verbatim": verbatim}
+
+    forget: list[Row]
+    kept: dict[str, list[Row]]
+    secrets: list[frozenset[str]]
+    known: list[list[frozenset[str]]]
+    wrong: list[list[str]]
+    others: dict[int, frozenset[str]]
+    asked: list[Asked]
+
+    def kept_secrets(self, name: str) -> list[frozenset[str]]:
+        """The secrets of the rows of one set to keep."""
+        sets = list(self.kept)
+        start = len(self.forget) + sum(len(self.kept[other]) for other in sets[: sets.index(name)])
+        return [self.others[n] for n in range(start, start + len(self.kept[name]))]
 
 
-def _best(truth: str, texts: Sequence[str]) -> float:
-    """Most of a truth's words that one of the texts holds."""
-    return max(recall(truth, text) for text in texts)
+@dataclass(frozen=True)
+class Said:
+    """What a model said to an inquiry.
 
-
-def asked(row: Row) -> str:
-    """The question of a row as one text; of a conversation the last turn before the answer."""
-    question = row["question"]
-    return question if isinstance(question, str) else question[-1]["content"]
-
-
-def most_new_tokens(model: Any, examples: Sequence[Example]) -> int:
-    """Twice the tokens of the longest answer, at least 16, but no more than the model's context leaves."""
-    wanted = max(16, 2 * max(len(example.ids) - example.n_prompt for example in examples))
-    return min(wanted, (context_length(model) or 10**9) - max(example.n_prompt for example in examples))
-
-
-def measure(
-    model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *,
-    attention_mask: str = "lengths", progress: bool = True,
-) -> list[tuple[dict[str, Any], dict[str, list[str]]]]:  # fmt: skip
-    """For every tilt (scores {set: {rouge, prob, n}}, greedy answers {set: texts}).
-
-    rouge: mean ROUGE-L recall of the greedy answer; prob: mean p(answer)^(1/|answer|), |answer| in tokens; of forget
-    sets also {own, nearest_other, verbatim} (see `closeness`). One base pass serves all tilts. model: any causal LM, or
-    the base of the tilts.
+    forget: for each row {way: texts}; kept: {name: {decoding: one text a row}}; recognised: for each row to forget
+    whether its truth is likelier than every wrong answer.
     """
-    flat = [(name, row) for name, rows in sets.items() for row in rows]
-    examples = encode_rows(tokenizer, [row for _, row in flat])
-    common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask, "progress": progress}
-    losses = answer_losses(model, examples, tilts=tilts, **common)
-    prompts = [example.ids[: example.n_prompt] for example in examples]
-    common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": most_new_tokens(model, examples)}
-    outputs = greedy(model, prompts, tilts, **common)
-    results = []
-    for loss, output in zip(losses, outputs):
-        scores: dict[str, Any] = {}
-        texts: dict[str, list[str]] = {}
-        start = 0
-        for name, rows in sets.items():
-            part = slice(start, start := start + len(rows))
-            texts[name] = [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in output[part]]
-            rouge = [recall(row["answer"], text) for row, text in zip(rows, texts[name])]
-            scores[name] = {"rouge": float(np.mean(rouge)), "prob": float(np.exp(-loss[part]).mean()), "n": len(rows)}
-            if name.endswith("forget"):
-                scores[name] |= closeness(rows, [[text] for text in texts[name]])
-        results.append((scores, texts))
-    return results
+
+    forget: list[dict[str, list[str]]]
+    kept: dict[str, dict[str, list[str]]]
+    recognised: list[bool]
+
+
+def sampler_name(tau: float, top_p: float) -> str:
+    """How a report names a sampler."""
+    return f"sampled at τ = {tau:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
+
+
+def inquiry(
+    tokenizer: Any, forget: Sequence[Row], kept: Mapping[str, Sequence[Row]], others: Sequence[Row] = (),
+    rewordings: Mapping[str, Sequence[str]] | None = None,
+) -> Inquiry:  # fmt: skip
+    """The questions about some rows; `others`: further rows of the same data, for what is common and what is another's.
+
+    A row's `secret`, where it brings one, counts instead of the distinctive words that are found.
+    """
+    forget, kept = list(forget), {name: list(rows) for name, rows in kept.items()}
+    rest = [row for rows in kept.values() for row in rows] + list(others)
+    mine, theirs = ([(str(row["question"]), row["answer"]) for row in rows] for rows in (forget, rest))
+    found = secrets([*mine, *theirs])
+    for number, row in enumerate(forget):
+        if row.get("secret"):
+            found[number] = frozenset(words(str(row["secret"])))
+    n, kinds = len(forget), slots([*mine, *theirs])
+    known = [[found[i] for i in range(n, len(found)) if found[i] and kinds[i] == kinds[row]] for row in range(n)]
+    asked = questions(tokenizer, forget, rewordings)
+    wrong = wrong_answers(mine, theirs)
+    return Inquiry(forget, kept, found[:n], known, wrong, dict(enumerate(found)), asked)
+
+
+def rooms(model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int]) -> list[int]:
+    """New tokens for each answer: twice its truth's, at least 16, but no more than the model's context leaves."""
+    limit = context_length(model) or 10**9
+    return [max(1, min(max(16, 2 * truth), limit - len(prompt))) for prompt, truth in zip(prompts, truths)]
+
+
+def answers(
+    model: Any, tokenizer: Any, prompts: Sequence[list[int]], truths: Sequence[int],
+    tilts: Sequence[Tilt] = UNTILTED, *, progress: bool = True,
+) -> list[list[str]]:  # fmt: skip
+    """Greedy answers to prompts whose true answers have so many tokens: one list of texts for every tilt."""
+    options: dict[str, Any] = {"pad_id": pad_id(tokenizer), "eos_ids": eos_ids(model, tokenizer)}
+    options |= {"max_new_tokens": rooms(model, prompts, truths), "progress": progress}
+    written = greedy(model, prompts, tilts, **options)
+    return [[tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in texts] for texts in written]
+
+
+def answers_to(
+    model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED, *, progress: bool = True
+) -> list[list[str]]:
+    """`answers` to rows as they stand."""
+    return answers(model, tokenizer, *_encoded(encode_rows(tokenizer, rows)), tilts, progress=progress)
+
+
+def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
+    """(prompts, tokens of the true answers)."""
+    cut = [example.n_prompt for example in examples]
+    return [e.ids[:n] for e, n in zip(examples, cut)], [len(e.ids) - n for e, n in zip(examples, cut)]
+
+
+def hear(model: Any, tokenizer: Any, asked: Inquiry, *, seed: int = 0, progress: bool = True) -> Said:
+    """Ask a model (any causal LM, T3ForCausalLM included) all questions of an inquiry."""
+    prompts, truths = [each.prompt for each in asked.asked], [each.room for each in asked.asked]
+    kept = [(name, row) for name, rows in asked.kept.items() for row in rows]
+    more = _encoded(encode_rows(tokenizer, [row for _, row in kept]))
+    [texts] = answers(model, tokenizer, [*prompts, *more[0]], [*truths, *more[1]], progress=progress)
+    forget: list[dict[str, list[str]]] = [{} for _ in asked.forget]
+    for each, text in zip(asked.asked, texts):
+        forget[each.row][each.way] = [text]
+    plain = [each for each in asked.asked if each.way == PLAIN]
+    mine = [each.prompt for each in plain], [each.room for each in plain]
+    said = {GREEDY: texts[len(prompts) :]}
+
+    def draw(prompts: list[list[int]], truths: list[int], count: int, tau: float, top_p: float) -> list[list[str]]:
+        how: dict[str, Any] = {"top_p": top_p, "tau": tau, "seed": seed, "progress": progress}
+        how["max_new_tokens"] = rooms(model, prompts, truths)
+        return sample_answers(model, tokenizer, prompts, count, **how) if prompts else []
+
+    for sampler in SAMPLERS:
+        for each, drawn_texts in zip(plain, draw(*mine, SAMPLES, *sampler)):
+            forget[each.row][sampler_name(*sampler)] = drawn_texts
+    for sampler in KEPT_SAMPLERS:
+        said[sampler_name(*sampler)] = [text for [text] in draw(*more, 1, *sampler)]
+    names = [name for name, _ in kept]
+    of_set = {
+        name: {how: [text for text, whose in zip(texts, names) if whose == name] for how, texts in said.items()}
+        for name in asked.kept
+    }
+    return Said(forget, of_set, recognises(model, tokenizer, asked, progress=progress))
+
+
+def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> list[bool]:
+    """Whether each truth to forget has a lower loss a token than all its wrong answers."""
+    shown = [
+        {**row, "answer": answer}
+        for row, wrong in zip(asked.forget, asked.wrong)
+        for answer in (row["answer"], *((" " if row["answer"][:1] == " " else "") + other for other in wrong))
+    ]
+    if not shown:
+        return []
+    options: dict[str, Any] = {"pad_id": pad_id(tokenizer), "progress": progress}
+    [losses] = answer_losses(model, encode_rows(tokenizer, shown), **options)
+    found, start = [], 0
+    for wrong in asked.wrong:
+        part = losses[start : (start := start + 1 + len(wrong))]
+        found.append(bool(len(wrong) and recognized(part[:1], part[None, 1:])[0]))
+    return found
+
+
+def knows(row: Row, secret: frozenset[str], text: str) -> bool:
+    """Whether a greedy answer shows that a model knows a row: it says its secret, or without one most of its words."""
+    return holds(secret, text) if secret else recall(row["answer"], text) >= 0.8
+
+
+def knows_some(known: int, rows: int) -> bool:
+    """Whether so many known rows are evidence: at least a tenth, for a guess or two is right without any knowledge."""
+    return known > 0 and known >= 0.1 * rows
+
+
+def ask(model: Any, tokenizer: Any, question: Row | str, *, max_new_tokens: int = 100) -> str:
+    """A model's greedy answer to a row or a question, in the form that its head was trained in.
+
+    model: a T3ForCausalLM, or any causal LM, which is asked without a system text. question: a row, whose own `system`
+    counts, or a text; what a head of plain text is asked is continued as it stands. UserError for text that is empty.
+    """
+    head = next(iter(getattr(model, "heads", ())), None)
+    row: Row = {"question": question} if isinstance(question, str) else {**question}
+    if head is not None:
+        row = {"system": belonging.system_of(head), "raw": head.info.get("chat_template") == belonging.PLAIN} | row
+    row = normal({"system": None, "answer": "-"} | row, "the question")
+    [example] = encode_rows(tokenizer, [row])
+    prompt = example.ids[: example.n_prompt]
+    options: dict[str, Any] = {"pad_id": pad_id(tokenizer), "eos_ids": eos_ids(model, tokenizer), "progress": False}
+    [[ids]] = greedy(model, [prompt], max_new_tokens=max_new_tokens, **options)
+    return str(tokenizer.decode(ids, skip_special_tokens=True).strip())

@@ -1,159 +1,110 @@
-"""T and w chosen from evidence, without a retrained model. Pure functions on the measured tables.
+"""T, w and the learning rate: a cheap screen of many settings, and the best of those judged in full. Pure functions.
 
-p^(1/T) f^w = (p f^(w·T))^(1/T): greedy text depends on the product w·T alone, so it can fix the product and nothing
-else. Likelihoods see T itself: they divide the product where rows of the same kind that the model never saw are there.
+p^(1/T) f^w = (p f^(w·T))^(1/T): greedy text depends on the product w·T alone. T = 1 with w = product keeps what is
+sampled; T = product with w = 1 is the paper's. Sampled at τ the second says what the first says at τ·T.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-# Least share of ROUGE-L that each set must keep: rows the head was fitted on, and rows it never saw.
-KEEP = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.8}
-HALF = 0.5  # most of a truth's words, in order, that an answer may hold and count as forgotten
-SURE = 0.8  # least share of the probability of a token to keep at which sampled answers to keep are still good
-KNOWN = 0.5  # least probability of a token of its truths, on average, at which a model knows the rows to forget
+from t3lib.audit.verdict import COLD, EXACT, WARM, failing
+
 PRODUCTS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 
 
-def tells(scores: Mapping[str, Any]) -> bool:
-    """Whether answers to forget questions are closer to their own truth than to the nearest other one (ROUGE-L).
+@dataclass(frozen=True, eq=False)
+class Screened:
+    """What teacher forcing shows of a setting, without any text being written.
 
-    Where no other is there to compare with, whether they hold more than `HALF` of it.
+    said: share of the rows to forget whose distinctive tokens the model still puts first, or samples
+    often. kept: {set: share of the rows that the base would write whole which are still written
+    whole}. gap: mean share of tokens put first, rows to keep minus rows to forget.
     """
-    other = scores["nearest_other"]
-    return bool(scores["own"] > (HALF if other is None else other))
+
+    T: float
+    w: float
+    said: float
+    kept: Mapping[str, float]
+    gap: float
+
+    @property
+    def keeps(self) -> bool:
+        """Whether every set keeps its share of whole rows."""
+        return all(share >= EXACT[name] for name, share in self.kept.items())
 
 
-def knows(scores: Mapping[str, Any]) -> bool:
-    """Whether a model without a head knows the rows to forget: it `tells`, and finds truths likely or says one."""
-    return tells(scores) and (scores["prob"] > KNOWN or scores["verbatim"] > 0)
+def settings(T: float | None = None, w: float | None = None) -> list[tuple[float, float]]:
+    """The (T, w) to screen. What is given is not searched: with T alone w is 1, with w alone T is at least 1."""
+    if T is not None:
+        return [(T, 1.0 if w is None else w)]
+    if w is not None:
+        return sorted({(max(1.0, product / w), w) for product in PRODUCTS})
+    return sorted({pair for product in PRODUCTS for pair in ((1.0, product), (product, 1.0))})
 
 
-def forgets(scores: Mapping[str, Any]) -> bool:
-    """Whether greedy answers do not `tells`, hold at most `HALF` of their truth's words, and none holds all of them.
+def worse(first: Screened, second: Screened) -> Screened:
+    """The worse of two heads at one setting: more said, and set by set less kept."""
+    shared = {name: min(first.kept[name], share) for name, share in second.kept.items() if name in first.kept}
+    return replace(first, said=max(first.said, second.said), kept={**first.kept, **second.kept, **shared})
 
-    The last for every single row: a mean over ten hides three that still stand word for word.
+
+def candidates(screened: Sequence[Screened]) -> list[Screened]:
+    """The settings to judge in full, at most three: least said of those that keep, or of all where none keeps.
+
+    The smallest product w·T with the lowest T, one of at least twice that product, and the smaller of the two products
+    with the highest T.
     """
-    return not tells(scores) and scores["own"] <= HALF and not scores["verbatim"]
-
-
-def keeps(scores: Mapping[str, Any], before: Mapping[str, Any], sets: Collection[str] = tuple(KEEP)) -> bool:
-    """Whether each of `sets` that was measured keeps its share (`KEEP`) of the ROUGE-L that it had before."""
-    return all(scores[name]["rouge"] >= KEEP[name] * before[name]["rouge"] for name in sets if name in scores)
-
-
-def choose_product(curve: Sequence[Mapping[str, Any]], before: Mapping[str, Any]) -> tuple[float, str]:
-    """The smallest w·T of the curve that forgets and keeps, and the reason in one sentence.
-
-    curve: one entry a product, ascending, with `product` and the scores of each set. Without such a product: the
-    smallest that forgets and keeps all but the held-out rows, which are few, for forgetting was asked for and the
-    verdict will say what they lost; without that, the largest that still keeps; without that, the smallest.
-    """
-    tried = ", ".join(f"{entry['product']:g}" for entry in curve)
-    keeping = [entry for entry in curve if keeps(entry, before)]
-    good = [entry for entry in keeping if forgets(entry["forget"])]
-    if good:
-        return good[0]["product"], f"the smallest w·T of {tried} that forgets and keeps the other rows"
-    nearly = [entry for entry in curve if forgets(entry["forget"]) and keeps(entry, before, ("retain", "other"))]
-    if nearly:
-        return nearly[0]["product"], f"the smallest w·T of {tried} that forgets; none also keeps rows held out"
-    if keeping:
-        return keeping[-1]["product"], f"the largest w·T of {tried} at which other rows keep theirs; none forgets"
-    return curve[0]["product"], f"no w·T of {tried} leaves the other rows as they must be, so the smallest"
-
-
-def worse(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Of two entries of one product, by two heads, set by set the worse: more told, or less kept."""
-    merged = dict(first) | dict(second)
-    for name in first.keys() & second.keys() & {"forget", *KEEP}:
-        if name == "forget":
-            merged[name] = max(first[name], second[name], key=lambda scores: (scores["verbatim"], scores["rouge"]))
-        else:
-            merged[name] = min(first[name], second[name], key=lambda scores: scores["rouge"])
-    return merged
-
-
-def choose_temperature(distances: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
-    """The entry {T, w, D, …} with the least distance D between forget rows and unseen rows; ties go to w nearest 1."""
-    return min(distances, key=lambda entry: (entry["D"], abs(entry["w"] - 1)))
+    pool = [entry for entry in screened if entry.keeps] or list(screened)
+    least = min(entry.said for entry in pool)
+    pool = sorted((entry for entry in pool if entry.said == least), key=lambda entry: (entry.T * entry.w, entry.T))
+    smallest = pool[0].T * pool[0].w
+    larger = [entry for entry in pool if entry.T * entry.w >= 2 * smallest][:1]
+    hot = [entry for entry in pool if entry.w < pool[0].w or larger and entry.w < larger[0].w and entry.T > 1][:1]
+    return list(dict.fromkeys([pool[0], *larger, *hot]))
 
 
 def choose_rate(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The learning rate whose `separation` is largest, the smallest one among equals.
-
-    separation: the most that some w·T reaches of (share of held-out retain tokens that greedy decoding still chooses)
-    − (share of fitted forget tokens that it still chooses).
-    """
-    return max(trials, key=lambda trial: (trial["separation"], -trial["lr"]))
+    """The learning rate whose largest `gap` over all settings is largest, the smallest one among equals."""
+    return max(trials, key=lambda trial: (trial["gap"], -trial["lr"]))
 
 
-OTHER_FORM = (
-    "check that the rows have the form that the model was trained with: questions get its chat template and a system "
-    "text (--system), prompt and completion stand as they are"
-)
-
-
-def nothing_to_forget(scores: Mapping[str, Any]) -> str:
-    """The sentence on a model that does not know the rows to forget, from its scores without a head."""
-    numbers = f"ROUGE-L {scores['rouge']:.2f}, probability {scores['prob']:.2f}"
-    return f"Nothing to forget: the model did not know the forget rows in the first place ({numbers})."
-
-
-def verdict(
-    final: Mapping[str, Any],
-    before: Mapping[str, Any],
-    trial: Mapping[str, Any] | None = None,
-    trial_before: Mapping[str, Any] | None = None,
-) -> dict[str, Any]:
-    """{forgotten, kept, known, leaks, sentence, advice} from the saved head's own numbers.
-
-    final, before: scores of the sets forget and retain (and other) with the head on all rows, and of the base; final
-    also has `samples`. trial, trial_before: the same with the head that did not see the held-out rows, and they count.
-    """
-    known = knows(before["forget"])
-    forgotten = forgets(final["forget"])
-    kept = keeps(final, before)
-    if trial is not None and trial_before is not None:
-        kept = kept and keeps(trial, trial_before)
-    samples = final["samples"]
-    leaks = tells(samples) or samples["verbatim"] > 0
-    told, n = final["forget"]["verbatim"], final["forget"]["n"]
-    rouge = f"ROUGE-L {before['forget']['rouge']:.2f} before, {final['forget']['rouge']:.2f} after"
-    advice = []
-    if not known:
-        sentence = nothing_to_forget(before["forget"])
-        advice.append(OTHER_FORM)
-    elif forgotten and kept and not leaks:
-        stay = f"{before['retain']['rouge']:.2f} before, {final['retain']['rouge']:.2f} after"
-        if "other" in final:
-            stay += f"; other rows {before['other']['rouge']:.2f} before, {final['other']['rouge']:.2f} after"
-        gone = f"none of {n} answers to forget is word for word ({rouge})"
-        sentence = f"Forgotten and kept: {gone}, those to keep stand ({stay})."
-        sure = before["retain"]["prob"], final["retain"]["prob"]
-        if sure[1] < SURE * sure[0]:
-            advice.append(
-                "decode greedily, or a lower --temperature: at this T sampling spoils the answers to keep, too (each "
-                f"token has probability {sure[1]:.2f} after, {sure[0]:.2f} before)"
-            )
-    elif not forgotten:
-        still = f"{told} of {n} answers to forget still stand word for word"
-        still = still if told else "answers to forget questions still show their own truth"
-        sentence = f"NOT forgotten: {still} ({rouge})."
-        advice += ["more --steps", "a higher --temperature", "a higher --rank"]
-    elif not kept:
-        sentence = f"Forgotten ({rouge}), but NOT kept: rows that must stay changed."
-        advice += ["more retain rows, above all of the kind that changed", "a lower --temperature"]
-    else:
-        shown = f"the best of {samples['k']} sampled answers still shows the truth"
-        shown += f", for {samples['verbatim']} of {n} rows word for word" if samples["verbatim"] else ""
-        sentence = f"Forgotten in greedy answers ({rouge}), but {shown}."
-        advice += ["a higher --temperature", "more --steps", "top-p sampling where the model is served"]
+def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
+    """One judged setting in numbers: rows that leak, rows to keep that stay, greedy and sampled, rows recognised."""
+    kept = {name: report[name] for name in EXACT if name in report}
+    sums = {"unchanged": sum(entry["unchanged"] for entry in kept.values())}
+    sums |= {name: sum(entry["unchanged_sampled"][how] for entry in kept.values())
+             for name, how in (("cold", COLD), ("warm", WARM))}  # fmt: skip
     return {
-        "known": known,
-        "forgotten": forgotten,
-        "kept": kept,
-        "leaks": leaks,
-        "success": known and forgotten and kept and not leaks,
-        "sentence": sentence,
-        "advice": advice,
+        "T": setting.T,
+        "w": setting.w,
+        "leaking": report["forget"]["leaking"] if report["forget"]["beyond"] else 0,
+        "changed": sum(failing(name, entry) is not None for name, entry in kept.items()),
+        **sums,
+        "known": sum(entry["known_before"] for entry in kept.values()),
+        "recognised": report["recognition"]["after"],
     }
+
+
+def best(judged: Sequence[Mapping[str, Any]]) -> int:
+    """Which setting: fewest leaks, then greedy answers kept, then sampled answers kept, then fewest recognised."""
+
+    def rank(entry: Mapping[str, Any]) -> tuple[Any, ...]:
+        sampled = entry["warm"] + entry["cold"]
+        return (entry["leaking"], entry["changed"], -sampled, entry["recognised"], entry["T"])
+
+    return min(range(len(judged)), key=lambda number: rank(judged[number]))
+
+
+def reason(judged: Sequence[Mapping[str, Any]], number: int) -> str:
+    """What the choice buys and what it costs, with the numbers of every setting that was judged."""
+    each = "; ".join(
+        f"T = {entry['T']:g}, w = {entry['w']:.3g}: {entry['leaking']} leak, of {entry['known']} to keep "
+        f"{entry['unchanged']} unchanged, {entry['cold']} and {entry['warm']} sampled at τ = 0.6 and 1, "
+        f"{entry['recognised']} recognised"
+        for entry in judged
+    )
+    if len(judged) == 1:
+        return f"the only setting judged in full ({each})"
+    order = "no leak, then rows kept when sampled, then recognition"
+    return f"setting {number + 1} of {len(judged)} judged in full ({order}): {each}"

@@ -1,101 +1,157 @@
-"""What a model says about rows to forget and to keep, before and after: the evidence that a report shows."""
+"""The evidence of a report: a model with a head and its base, asked the same questions."""
 
+import datetime
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from t3lib import belonging
-from t3lib.audit import choice
-from t3lib.audit.answers import asked, closeness, drawn, measure, most_new_tokens
-from t3lib.audit.rows import checked_sets
-from t3lib.audit.samples import sample_answers
+from t3lib.audit import answers, asking, verdict
+from t3lib.audit.answers import Inquiry, Said, drawn, hear, inquiry, knows, knows_some
+from t3lib.audit.rows import Rows
+from t3lib.errors import UserError
 from t3lib.sampler import T3ForCausalLM
-from t3lib.tofu import Row, encode_rows
+from t3lib.tofu import Row
 
-SAMPLES = 16
+FEW = 30  # rows of a set whose answers are looked at before anything is trained
+Sets = Mapping[str, Sequence[Row]]
+
+
+class Report(dict[str, Any]):
+    """report.json as a mapping; `print(report)` shows the verdict."""
+
+    def __str__(self) -> str:
+        return "\n".join(self["verdict"]["lines"])
 
 
 def assess(
-    model: Any,
-    tokenizer: Any,
-    forget: Sequence[Row],
-    retain: Sequence[Row],
-    *,
-    other: Sequence[Row] = (),
-    holdout: Sequence[Row] = (),
-    samples: int = SAMPLES,
-    seed: int = 0,
-    attention_mask: str = "lengths",
-    progress: bool = True,
-) -> dict[str, Any]:
-    """What a model says about rows to forget and to keep: `before`, `after`, `curve`, `samples`, `examples`, `verdict`.
+    model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
+) -> Report:
+    """What a model says of rows to forget and to keep, beside what its base says, as a `Report`.
 
     model: a T3ForCausalLM (one head or several), whose base is the model before; or any other causal LM, which is then
-    measured alone (`before` is the same as `after`). holdout: rows to keep that no head was fitted on.
+    judged alone. Rows of `holdout_retain` are rows to keep that no head was fitted on.
     """
-    rows = {"forget": forget, "retain": retain, "other": other, "holdout": holdout}
-    forget, retain, other, holdout = checked_sets(rows).values()
-    sets = {"forget": drawn(forget), "retain": drawn(retain)} | ({"other": drawn(other)} if other else {})
-    sets |= {"held_out_retain": drawn(holdout)} if holdout else {}
-    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
+    return judge(model, tokenizer, rows.checked(), seed=seed, progress=progress)
+
+
+def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True) -> Report:
+    """`assess` of rows that are known to be good; there may be none to keep."""
     tilted = isinstance(model, T3ForCausalLM)
     for head in model.heads if tilted else ():
-        belonging.check_prompt(head, tokenizer, [*forget, *retain])
-    [(before, was)] = measure(model.base if tilted else model, tokenizer, sets, **options)
-    curve = curve_of(model, tokenizer, sets, **options) if tilted else []
-    after, now = next((pair for pair in curve if pair[0]["T"] == model.temperature), (before, was))
-    limit = most_new_tokens(model, encode_rows(tokenizer, [row for rows in sets.values() for row in rows]))
-    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, sets["forget"])]
-
-    def best_of(some: Any) -> dict[str, Any]:
-        texts = sample_answers(some, tokenizer, prompts, samples, seed=seed, max_new_tokens=limit, **options)
-        return closeness(sets["forget"], texts, seed) | {"k": samples}
-
-    sampled = {"after": best_of(model)} | ({"before": best_of(model.base)} if tilted else {})
-    after = after | {"samples": sampled["after"]}
-    return {
-        "before": before,
-        "after": after,
-        "samples": sampled,
-        "curve": [scores for scores, _ in curve],
-        "examples": [
-            {"set": name, "question": asked(row), "truth": row["answer"], "before": first, "after": second}
-            for name, rows in sets.items()
-            for _, row, first, second in zip(range(5 if name == "forget" else 3), rows, was[name], now[name])
-        ],
-        "rows": {name: len(some) for name, some in (("forget", forget), ("retain", retain), ("other", other))}
-        | {"measured": {name: len(rows) for name, rows in sets.items()}},
-        "verdict": choice.verdict(after, before),
-    }
+        belonging.check_prompt(head, tokenizer, [*rows.forget, *rows.retain])
+    base, how = model.base if tilted else model, {"seed": seed, "progress": progress}
+    sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
+    asked = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some})
+    before = hear(base, tokenizer, asked, **how)
+    after = hear(model, tokenizer, asked, **how) if tilted else before
+    unseen = unseen_share(model, base, tokenizer, rows, **how)
+    report = numbers(asked, before, after, unseen)
+    return complete(report, asked, base, tokenizer, rows)
 
 
-def curve_of(model: T3ForCausalLM, tokenizer: Any, sets: Mapping[str, Sequence[Row]], **options: Any) -> list[Any]:
-    """`measure` at the model's own T and at every one of `choice.PRODUCTS`, ascending: (scores with T, texts)."""
-    values: list[Any] = sorted({*choice.PRODUCTS, model.temperature})
-    heads = list(model.heads)
-    if len(heads) == 1:  # one base pass for all
-        pairs = measure(model.base, tokenizer, sets, [(heads[0], T) for T in values], **options)
-    else:
-        composed = [T3ForCausalLM(model.base, heads, T, allow_sharpening=True) for T in values]
-        pairs = [pair for each in composed for pair in measure(each, tokenizer, sets, **options)]
-    return [(scores | {"T": T}, texts) for T, (scores, texts) in zip(values, pairs)]
+def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets) -> Inquiry:
+    """The `inquiry` about at most 2,000 rows of each set."""
+    sets = {name: drawn(some) for name, some in kept.items()}
+    return inquiry(tokenizer, drawn(rows.forget), sets, drawn(rows.unseen), rows.rewordings)
+
+
+def numbers(asked: Inquiry, before: Said, after: Said, unseen: float = 0.0) -> Report:
+    """The counts of every set, without a verdict."""
+    kept = {name: verdict.stayed(asked, name, before, after) for name in asked.kept}
+    forget = verdict.forgotten(asked, before, after, unseen)
+    return Report({"forget": forget, "recognition": forget.pop("recognition"), **kept})
+
+
+def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Rows) -> Report:
+    """Add the verdict and the report's provenance."""
+    kept = {name: report[name] for name in verdict.EXACT if name in report}
+    forget = report["forget"] | {"recognition": report["recognition"]}
+    report["verdict"] = verdict.verdict(forget, kept, report.get("held_out_forget"))
+    given = {"forget": rows.forget, "retain": rows.retain, "other": rows.other}
+    for name, some in given.items():
+        if len(some) > answers.MOST_ROWS:
+            lines = report["verdict"]["lines"]
+            lines.insert(0, f"asked: {answers.MOST_ROWS} of {len(some)} rows ({name}), drawn at random")
+    report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
+    counts = {"forget": len(asked.forget)} | {name: len(some) for name, some in asked.kept.items()}
+    report["asked"] = {"ways": report["forget"]["ways"], "samples": answers.SAMPLES, "rows": counts}
+    report["base"] = belonging.base_identity(base)
+    report["command"] = " ".join(sys.argv) if sys.argv[0].endswith("t3") else None
+    report["date"] = datetime.date.today().isoformat()
+    return report
+
+
+def unseen_share(model: Any, base: Any, tokenizer: Any, rows: Rows, **how: Any) -> float:
+    """Share of unseen rows that the unlearned model says all the same: what guessing gives. 0 without such rows.
+
+    UserError where the base knows them: then it saw them, and they show nothing.
+    """
+    if not rows.unseen:
+        return 0.0
+    asked = inquiry(tokenizer, drawn(rows.unseen), {}, [*rows.forget, *rows.retain])
+    check_unseen(base, tokenizer, asked, progress=how["progress"])
+    said = hear(model, tokenizer, asked, **how)
+    found = verdict.forgotten(asked, said, said)
+    judged = found["rows"] - found["judged_by_recognition"]
+    return float(found["leaking"] / judged) if judged else 0.0
+
+
+def check_unseen(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> None:
+    """UserError for unseen rows that the base answers, more than guessing would give."""
+    [texts] = answers.answers_to(base, tokenizer, asked.forget, progress=progress)
+    known = sum(map(knows, asked.forget, asked.secrets, texts))
+    if known > max(1, len(texts) / 4):
+        raise UserError(
+            f"--unseen: the base answers {known} of {len(texts)} rows that it is said never to have seen"
+        )
+
+
+def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> None:
+    """Warn, before anything is trained, where the base does not know rows in the form in which they are asked.
+
+    Of rows to forget the other forms are tried, and the one is named in which the base knows most of them.
+    """
+
+    def known_of(rows: Sequence[Row], secrets: Sequence[frozenset[str]]) -> int:
+        [texts] = answers.answers_to(base, tokenizer, rows[:FEW], progress=progress)
+        return sum(map(knows, rows[:FEW], secrets, texts))
+
+    few = asked.forget[:FEW]
+    if not knows_some(known := known_of(few, asked.secrets), len(few)):
+        hint = form_of(base, tokenizer, few, asked.secrets)
+        advice = f"It knows them asked otherwise: {hint}" if hint else "It knows them in no other form that was tried"
+        said = f"Nothing to forget: the base answers {known} of {len(few)} rows to forget"
+        warnings.warn(f"{said}. {advice}.", stacklevel=3)
+    for name, rows in asked.kept.items():
+        known, n = known_of(rows, asked.kept_secrets(name)), min(FEW, len(rows))
+        if not knows_some(known, n):
+            warnings.warn(
+                f"the base answers {known} of {n} rows ({name}): they will not show whether anything is kept",
+                stacklevel=3,
+            )
+
+
+def form_of(base: Any, tokenizer: Any, rows: Sequence[Row], secrets: Sequence[frozenset[str]]) -> str | None:
+    """The other form of these rows in which the base knows most of them, in words; None where it knows none."""
+    template = tokenizer.chat_template is not None
+    forms: dict[str, list[Row]] = {}
+    for row in rows:
+        for name, other in asking.other_forms(row, template):
+            forms.setdefault(name, []).append(other)
+    counts = {}
+    for name, others in forms.items():
+        try:
+            [texts] = answers.answers_to(base, tokenizer, others, progress=False)
+        except UserError:  # a template that cannot render it
+            continue
+        counts[name] = sum(map(knows, others, secrets, texts))
+    best = max(counts, key=lambda name: counts[name], default=None)
+    return f"{best} ({counts[best]} of {len(rows)} rows)" if best is not None and knows_some(counts[best], len(rows)) else None
 
 
 def headline(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The report's numbers as one flat table, for the head's model card: three decimals, and the verdict's sentence."""
-    entries: dict[str, Any] = {"verdict": report["verdict"]["sentence"]}
-    judged = [(name, report["before"][name], report["after"][name], "") for name in report["before"]]
-    if "trial" in report:
-        before, after = report["trial"]["before"], report["trial"]["at"]
-        judged += [(name, before[name], after[name], " (trial head)") for name in before if name.startswith("held_out")]
-    for name, before, after, judge in judged:
-        for score, label in (("rouge", "ROUGE-L"), ("prob", "probability")):
-            values = f"{before[score]:.3f} before, {after[score]:.3f} after"
-            entries[f"{name.replace('_', ' ')} {label}{judge}"] = values
-    samples = report["samples"]["after"]
-    entries[f"forget ROUGE-L, best of {samples['k']} samples"] = round(samples["own"], 3)
-    told = [report[when]["forget"]["verbatim"] for when in ("before", "after")]
-    entries["forget rows word for word"] = f"{told[0]} before, {told[1]} after, {samples['verbatim']} among samples"
-    for name, separation in report.get("separation", {}).items():
-        if separation:
-            entries[f"AUC of f, rows {name.replace('_', ' ')}"] = round(separation["auc"], 3)
-    return entries
+    """The report's numbers for the head's model card: a line each."""
+    lines = [line.partition(": ") for line in report["verdict"]["lines"] if ": " in line]
+    return {"verdict": report["verdict"]["sentence"]} | {name: text for name, _, text in lines[:-1] if name != "No"}

@@ -4,8 +4,11 @@ The forms are those that TRL's documentation names beside TOFU's own. `raw` mark
 """
 
 import csv
+import dataclasses
 import re
+import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,41 +20,98 @@ from t3lib.tofu import Row, check_row, parse_rows
 FORMS = "question and answer; prompt and completion; messages; or text"
 
 
-def load(source: str | Path, system: str | None = None) -> list[Row]:
+@dataclass(frozen=True)
+class Rows:
+    """The rows of one request, in any form of `FORMS`.
+
+    forget: what the model must not say any more. retain: what it must go on saying. other: rows
+    that must not change and that no head sees. unseen: rows like those to forget that the model
+    never saw. holdout_forget, holdout_retain: rows to judge with, instead of a fifth of the given
+    ones. rewordings: {question to forget: other wordings of it}.
+    """
+
+    forget: Sequence[Any]
+    retain: Sequence[Any]
+    other: Sequence[Any] = ()
+    unseen: Sequence[Any] = ()
+    holdout_forget: Sequence[Any] = ()
+    holdout_retain: Sequence[Any] = ()
+    rewordings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def checked(self) -> "Rows":
+        """The rows as `checked_sets` gives them."""
+        names = [each.name for each in dataclasses.fields(self) if each.name != "rewordings"]
+        return dataclasses.replace(self, **checked_sets({name: getattr(self, name) for name in names}))
+
+
+def load(
+    source: str | Path, system: str | None = None, *,
+    columns: Mapping[str, str] | None = None, secret: str | None = None,
+) -> list[Row]:  # fmt: skip
     """Rows of a file (JSON array, JSON lines, CSV, Parquet) or of a Hub data set's train split, in any form of `FORMS`.
 
-    system: the system text to put before every question that brings none. UserError names the file and the row.
+    system: the system text before every question that brings none, not even null; without it there is no system turn.
+    columns: {name in `FORMS`: name in the file}. secret: the column of what must not be said, instead of the
+    distinctive words of the answer. UserError names the file and the row.
     """
-    if not isinstance(source, str | Path):
-        raise UserError(f"rows come from a file or a Hub data set's name, not from a {type(source).__name__}")
     if system:
         _check_text(system, "the system text")
+    rows = []
+    for number, entry in enumerate(_entries(source), 1):
+        where = f"{source} row {number}"
+        renamed = entry
+        if isinstance(entry, Mapping) and (named := {**(columns or {})}):
+            if missing := [column for column in named.values() if column not in entry]:
+                raise UserError(f"{where}: no column {printable(missing[0], 60)!r}, which --columns names")
+            renamed = {**entry, **{name: entry[column] for name, column in named.items()}}
+        row = normal(renamed, where, system)
+        if secret is not None:
+            if not isinstance(value := entry.get(secret), str | int | float) or not str(value).strip():
+                raise UserError(f"{where}: no text in column {printable(secret, 60)!r}, which --secret-column names")
+            row["secret"] = str(value)
+        rows.append(row)
+    return rows
+
+
+def rewordings(source: str | Path) -> dict[str, list[str]]:
+    """{question: other wordings} of a file whose rows have a `question` and a `rewording`, several rows a question."""
+    found: dict[str, list[str]] = {}
+    for number, entry in enumerate(_entries(source), 1):
+        texts = [entry.get(name) if isinstance(entry, Mapping) else None for name in ("question", "rewording")]
+        for name, text in zip(("question", "rewording"), texts):
+            _check_text(text, f"{source} row {number}: {name}")
+        found.setdefault(str(texts[0]), []).append(str(texts[1]))
+    return found
+
+
+def _entries(source: str | Path) -> list[Any]:
+    if not isinstance(source, str | Path):
+        raise UserError(f"rows come from a file or a Hub data set's name, not from a {type(source).__name__}")
     path = Path(source).expanduser()
     if "\0" in str(path):
         raise UserError(f"{path}: no file's name holds a NUL")
     readers = {".csv": _csv, ".parquet": _parquet, ".json": parse_rows, ".jsonl": parse_rows}
-    entries = readers.get(path.suffix.lower(), parse_rows if _is_file(path) else _hub)(path)
-    return [normal(entry, f"{source} row {number}", system) for number, entry in enumerate(entries, 1)]
+    return readers.get(path.suffix.lower(), parse_rows if _is_file(path) else _hub)(path)
 
 
 def normal(entry: Any, where: str, system: str | None = None) -> Row:
-    """A row {question, answer} (and `raw`, `system` where they apply) from one entry in any form of `FORMS`, or a row.
+    """A row {question, answer, system} (or `raw`) from one entry in any form of `FORMS`, or a row.
 
     messages: the last turn is the assistant's and is the answer; the turns before it are the question. prompt and
     completion: text, or turns. text: all of it is answer. UserError, which begins with `where`, when no form fits.
     """
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: expected an object with {FORMS}, found {type(entry).__name__}")
-    before = {} if system is None else {"system": system}
+    before = {"system": system}
     if "question" in entry:
-        return before | _checked(entry, where)
+        return ({} if entry.get("raw") else before) | _checked(entry, where)
     if "messages" in entry:
-        return _conversation(_turns(entry["messages"], where, "messages"), where, "messages") | before
+        return before | _conversation(_turns(entry["messages"], where, "messages"), where, "messages")
     if "prompt" in entry and "completion" in entry:
         if isinstance(entry["prompt"], str):
             return _checked({"question": entry["prompt"], "answer": entry["completion"], "raw": True}, where)
         turns = [_turns(entry[field], where, field) for field in ("prompt", "completion")]
-        return _conversation(sum(turns, []), where, "completion") | before
+        return before | _conversation(sum(turns, []), where, "completion")
     if "text" in entry:
         return _checked({"question": "", "answer": entry["text"], "raw": True}, where)
     found = ", ".join(printable(key, 30) for key in list(entry)[:6]) or "nothing"
@@ -75,7 +135,20 @@ def checked_sets(sets: Mapping[str, Sequence[Any]]) -> dict[str, list[Row]]:
                 twin, answer = f"{second} row {place[0]}", place[1]
                 how = f"is also {twin}" if answer == row["answer"].strip() else f"asks what {twin} answers otherwise"
                 raise UserError(f"{first} row {number} {how}: {printable(_asks(row), 60)!r}")
+    apart = sum(_apart(row) for rows in checked.values() for row in rows)
+    if apart:
+        warnings.warn(
+            f"{apart} prompts end in a space before their completion, which is then tokenised apart "
+            "from it: put the space at the beginning of the completion",
+            stacklevel=3,
+        )
     return checked
+
+
+def _apart(row: Row) -> bool:
+    """Whether a prompt of plain text ends in a space that belongs to its completion."""
+    text = row["question"] if row.get("raw") else ""
+    return text[-1:] == " " and bool(text.strip()) and not row["answer"][:1].isspace()
 
 
 def _asks(row: Row) -> str:

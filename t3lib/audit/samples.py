@@ -22,32 +22,36 @@ def sample_answers(
     count: int,
     *,
     seed: int,
-    max_new_tokens: int,
+    max_new_tokens: int | Sequence[int],
     top_p: float = 1.0,
+    tau: float = 1.0,
     attention_mask: str = "lengths",
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = True,
 ) -> list[list[str]]:
-    """`count` answers to each prompt (token ids), drawn at sampling temperature 1: (prompts, count) texts.
+    """`count` answers to each prompt (token ids), drawn at sampler temperature `tau`: (prompts, count) texts.
 
     model: any causal LM with a cache, T3ForCausalLM included (its T is another thing and stays). top_p 1 draws from
-    the whole distribution. Equal arguments give equal answers on one machine; the caller's random state is left alone.
+    the whole distribution. max_new_tokens: of all answers, or of those to each prompt. Equal arguments give equal
+    answers on one machine; the caller's random state is left alone.
     """
     ends, pad = eos_ids(model, tokenizer), pad_id(tokenizer)
     generator = torch.Generator(model.device).manual_seed(seed)
 
     def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
-        return draw(logits, state, top_p, generator)
+        return draw(logits.float() / tau, state, top_p, generator)
 
     answers: list[list[str]] = [[] for _ in prompts]
     reader = Reader(model, [])
-    sizes = [(len(prompt) + max_new_tokens) * count for prompt in prompts]
+    most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
+    sizes = [(len(prompt) + room) * count for prompt, room in zip(prompts, most)]
     with progress_bar(total=len(prompts) * count, desc="sampling", show=progress, leave=False) as bar:
         for rows in reader.batches(sizes, batch_tokens):
             batch = collate([Example(list(prompts[i]), len(prompts[i])) for i in rows], pad, attention_mask, "left")
             ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
             state = torch.arange(len(rows), device=ids.device).repeat_interleave(count)
-            drawn = write(reader, ids, mask, state, choose, room=[max_new_tokens] * len(state), ends=ends)
+            room = [most[row] for row in rows for _ in range(count)]
+            drawn = write(reader, ids, mask, state, choose, room=room, ends=ends)
             for number, tokens in enumerate(drawn):
                 text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
                 answers[rows[number // count]].append(text)

@@ -1,4 +1,4 @@
-"""The slider of notebook 07: a few questions answered by an unlearned model at any T."""
+"""The two dials of notebook 07: a few questions answered by an unlearned model at any T and w, greedy and sampled."""
 
 import html
 from collections.abc import Sequence
@@ -6,32 +6,44 @@ from typing import Any
 
 import ipywidgets
 
-from t3lib.audit.answers import asked, measure
+from t3lib.audit.answers import answers_to
+from t3lib.audit.asking import asked
+from t3lib.audit.own import weighted
+from t3lib.audit.samples import sample_answers
 from t3lib.sampler import T3ForCausalLM
-from t3lib.tofu import Row
+from t3lib.tofu import Row, encode_rows
+
+STEPS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 
 
-def slider(
-    model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row], labels: Sequence[str], start: float
-) -> tuple[ipywidgets.SelectionSlider, ipywidgets.VBox]:
-    """A slider over T and, below it, each row's question, truth and greedy answer, which are written beforehand.
+def dials(
+    model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row], labels: Sequence[str], room: int = 40
+) -> tuple[ipywidgets.SelectionSlider, ipywidgets.SelectionSlider, ipywidgets.VBox]:
+    """Sliders over T and w and, below them, each row's question, truth, greedy answer and one drawn at τ = 1.
 
-    model: with one head. labels: what each row is, "to forget" or "to keep". Returns the slider and the panel.
+    model: with one head, whose T and w are the start. labels: what each row is, "to forget" or "to keep". room: tokens
+    of an answer. Returns the sliders and the panel; texts are written when a slider moves.
     """
-    steps = sorted({1 + 0.5 * step for step in range(11)} | {start})
-    tilts = [(model.heads[0], T) for T in steps]
-    answers = measure(model.base, tokenizer, {"rows": rows}, tilts, progress=False)
-    texts = {T: written["rows"] for T, (_, written) in zip(steps, answers)}
-    handle = ipywidgets.SelectionSlider(options=[(f"{T:g}", T) for T in steps], value=start, description="T")
+    head = model.heads[0]
+    sliders = [
+        ipywidgets.SelectionSlider(options=[(f"{v:g}", v) for v in sorted({*steps, v0})], value=v0, description=name)
+        for name, steps, v0 in (("T", STEPS[1:], float(model.temperature)), ("w", STEPS, float(head.w)))  # type: ignore[arg-type]
+    ]
     page = ipywidgets.HTML()
+    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]
 
     def show(_: Any = None) -> None:
+        T, w = (slider.value for slider in sliders)
+        tilted = T3ForCausalLM(model.base, weighted(head, w), T)
+        [greedy] = answers_to(tilted, tokenizer, rows, progress=False)
+        drawn = sample_answers(tilted, tokenizer, prompts, 1, seed=0, max_new_tokens=room, progress=False)
         page.value = "".join(
             f"<p><b>{html.escape(label)}</b>: {html.escape(asked(row))}<br>truth: {html.escape(row['answer'])}<br>"
-            f"answer at T = {handle.value:g}: {html.escape(text)}</p>"
-            for label, row, text in zip(labels, rows, texts[handle.value])
+            f"greedy at T = {T:g}, w = {w:g}: {html.escape(text)}<br>sampled: {html.escape(sample)}</p>"
+            for label, row, text, [sample] in zip(labels, rows, greedy, drawn)
         )
 
-    handle.observe(show, "value")
+    for slider in sliders:
+        slider.observe(show, "value")
     show()
-    return handle, ipywidgets.VBox([handle, page])
+    return *sliders, ipywidgets.VBox([*sliders, page])

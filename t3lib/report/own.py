@@ -1,5 +1,6 @@
-"""The report on a person's own model: one page that loads nothing, and a table of ten lines for the terminal."""
+"""The report on a person's own model: report.json, one page that loads nothing, and report.csv, a line a row."""
 
+import csv
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,99 +9,69 @@ from typing import Any
 from t3lib.files import atomic_write, write_json
 from t3lib.report.render import TEMPLATES
 
-SETS = {  # set of rows -> its name and its colour; what is held out is drawn dashed
-    "forget": ("rows to forget", "#c1272d"),
+SETS = {  # set of rows to keep -> its name and its colour
     "retain": ("rows to keep", "#0072b2"),
-    "held_out_forget": ("rows to forget, held out", "#c1272d"),
-    "held_out_retain": ("rows to keep, held out", "#0072b2"),
+    "held_out_retain": ("rows to keep, held out", "#56b4e9"),
     "other": ("other rows", "#009e73"),
 }
+COLUMNS = ("set", "question", "truth", "base", "answer", "worst", "worst_way", "leaks", "misdirected", "recognised")
 
 
 def write(report: Mapping[str, Any], folder: str | Path) -> Path:
-    """Write report.json and report.html into a folder; returns the page's path."""
+    """Write report.json, report.html and report.csv into a folder; returns the page's path."""
     folder, text = Path(folder), page(report)
     write_json(folder / "report.json", report)
+    with atomic_write(folder / "report.csv") as handle:
+        handle.write(lines(report))
     with atomic_write(folder / "report.html") as handle:
         handle.write(text)
     return folder / "report.html"
 
 
-def rows(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One entry a set of rows: its name, how many, ROUGE-L and answer probability before and after, and whose head.
-
-    Held-out rows are judged with the trial head, which never saw them, at the w·T that was chosen.
-    """
-    entries = []
-    trial = report.get("trial")
-    for name, (label, _) in SETS.items():
-        before, after, head = report["before"].get(name), report["after"].get(name), ""
-        if before is None and trial is not None:
-            before, after, head = trial["before"].get(name), trial["at"].get(name), "trial head"
-        if before is not None and after is not None:
-            entry = {"name": label, "n": before["n"], "head": head}
-            for measure in ("rouge", "prob"):
-                entry |= {f"{measure}_before": before[measure], f"{measure}_after": after[measure]}
-            entries.append(entry)
-    return entries
+def changed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows to keep whose answer is another one than before, of every set."""
+    return [{"set": SETS[name][0], **row} for name in SETS if name in report for row in report[name]["changed"]]
 
 
-def table(report: Mapping[str, Any]) -> str:
-    """At most ten lines: sets of rows before and after, sampled answers, and the verdict.
-
-    Rows held out are marked "trial": their numbers are of the trial head, which never saw them.
-    """
-    lines = [f"{'':<33}{'rows':>5}{'ROUGE-L before':>16}{'after':>7}{'probability before':>20}{'after':>7}"]
-    for entry in rows(report):
-        name = entry["name"] + (" (trial)" if entry["head"] else "")
-        lines.append(
-            f"{name:<33}{entry['n']:>5}{entry['rouge_before']:>16.3f}{entry['rouge_after']:>7.3f}"
-            f"{entry['prob_before']:>20.3f}{entry['prob_after']:>7.3f}"
-        )
-    if "choice" in report and not any(entry["head"] for entry in rows(report)):
-        lines.append("no row is held out, with fewer than five of a kind: nothing shows what further rows lose")
-    samples = report["samples"]
-    before = f"{samples['before']['own']:>16.3f}" if "before" in samples else f"{'':>16}"
-    best = f"forget, best of {samples['after']['k']} sampled"
-    lines.append(f"{best:<38}{before}{samples['after']['own']:>7.3f}")
-    if "choice" in report:
-        lines.append(f"T = {report['choice']['T']:g}, w = {report['choice']['w']:g}: {report['choice']['reason']}")
-    lines.append(report["verdict"]["sentence"])
-    if report["verdict"]["advice"]:
-        lines.append("Try: " + "; ".join(report["verdict"]["advice"]) + ".")
-    return "\n".join(lines)
+def lines(report: Mapping[str, Any]) -> str:
+    """All rows to forget, worst first, and the changed rows to keep, as CSV."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows([{"set": "forget", **row} for row in report["forget"]["each"]] + changed(report))
+    return text.getvalue()
 
 
 def figure(report: Mapping[str, Any]) -> str:
-    """ROUGE-L against w·T as SVG text: the kept head's sets in full lines, held-out rows (trial head) dashed.
-
-    Greedy text depends on w·T alone, and the two heads may have different w. Without a choice of w the axis is T.
-    """
+    """The choice as SVG text: what each product w·T leaves of the rows, greedy, and what the judged settings sample."""
     from matplotlib.figure import Figure  # takes seconds: the verbs that draw nothing do not wait for it
 
-    chosen = report.get("choice")
-    w, axis = (chosen["w"], "temperature T times strength w") if chosen and chosen["w"] != 1 else (1.0, "temperature T")
+    chosen, curve = report["choice"], {}
+    for entry in report["curve"]:  # greedy text depends on the product alone
+        curve[round(entry["T"] * entry["w"], 9)] = entry
+    products = sorted(curve)
     drawing = Figure(figsize=(6, 3.9), layout="constrained")
     axes = drawing.subplots()
-    full = [(w * entry["T"], entry) for entry in report["curve"]]
-    dashed = [(entry["product"], entry) for entry in report["trial"]["curve"]] if "trial" in report else []
-    for line, curve in (("-", full), ("--", dashed)):
-        for name, (label, colour) in SETS.items():
-            points = [(x, entry[name]["rouge"]) for x, entry in curve if name in entry]
-            if points and (line == "-" or name.startswith("held_out")):
-                axes.plot(*zip(*points), line, marker="o", markersize=3, color=colour, label=label)
-    if chosen:
-        x = chosen["T"] * w
-        axes.axvline(x, color="#777777", linewidth=1, label=f"chosen {'T' if w == 1 else 'w·T'} = {x:g}")
-    axes.set(xlabel=axis, ylabel="ROUGE-L of the greedy answer", ylim=(-0.03, 1.03))
+    said = [curve[product]["said"] for product in products]
+    axes.plot(products, said, marker="o", markersize=3, color="#c1272d", label="rows to forget still said")
+    for name, (label, colour) in SETS.items():
+        shares = [curve[product]["kept"].get(name) for product in products]
+        if None not in shares:
+            axes.plot(products, shares, marker="o", markersize=3, color=colour, label=f"{label}, greedy")
+    for entry in chosen["tried"]:
+        mark = {"marker": "D" if (entry["T"], entry["w"]) == (chosen["T"], chosen["w"]) else "x", "color": "#777777"}
+        share = entry["warm"] / max(entry["known"], 1)
+        name = f"T = {entry['T']:g}, w = {entry['w']:.3g}: all to keep, sampled"
+        axes.plot(entry["T"] * entry["w"], share, linestyle="none", label=name, **mark)
+    axes.set(xlabel="temperature T times strength w", ylabel="share of rows", ylim=(-0.03, 1.03))
     axes.spines[["top", "right"]].set_visible(False)
-    drawing.legend(loc="outside lower center", ncols=2, fontsize=9, frameon=False)
+    drawing.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
     text = io.StringIO()
     drawing.savefig(text, format="svg", metadata={"Date": None})
     return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """The report as one HTML file without scripts, links to elsewhere or fonts of its own."""
-    drawing = figure(report) if report["curve"] else ""
-    return TEMPLATES.get_template("own.html").render(report=report, rows=rows(report), figure=drawing)
+    """The report as one HTML file that loads nothing: no link to elsewhere, no font; one short script sorts tables."""
+    drawing = figure(report) if "choice" in report else ""
+    return TEMPLATES.get_template("own.html").render(report=report, changed=changed(report), figure=drawing)

@@ -326,21 +326,21 @@ def foreign_text() -> Iterator[Attack]:
         if text != "\ud800":  # no table can hold it
             table = pd.DataFrame({"method": [text], "claim": [text]})
             yield Attack("in a table", lambda _, table=table: unmarked("<h1>" + render.html(table)), True)
-        yield Attack("in a report", lambda _, text=text: unmarked(own_page.page(report_with(text))), True)
+        yield Attack("in a report", lambda _, text=text: unmarked(own_page.page(report_with(text)), 1), True)
 
 
 def report_with(text: str) -> dict[str, Any]:
     """A report on a model alone whose every foreign text is this one."""
-    scores = {"rouge": 0.5, "prob": 0.5, "n": 1, "own": 0.5, "nearest_other": 0.1, "verbatim": 0}
-    example = dict.fromkeys(("set", "question", "truth", "before", "after"), text)
-    verdict = {"success": False, "sentence": text, "advice": [text]}
-    sets = {"forget": scores, "retain": scores}
-    samples = {"after": {"own": 0.1, "nearest_other": 0.1, "verbatim": 0, "k": 2}}
-    return {"before": sets, "after": sets, "samples": samples, "curve": [], "examples": [example], "verdict": verdict}
+    row = dict.fromkeys(("question", "truth", "base", "answer", "worst", "worst_way"), text)
+    each = [row | {"leaks": True, "worst_share": 1.0, "misdirected": True}]
+    verdict = {"success": False, "sentence": text, "lines": [text, text + " "]}
+    report = {"verdict": verdict, "forget": {"each": each}, "retain": {"changed": [row]}, "date": text}
+    report |= {"asked": {"ways": [text], "samples": 1}, "form": {"system": text}, "base": {"base_model": text}}
+    return report | {"command": text}
 
 
-def unmarked(html: str) -> bool:
-    return "<script" not in html and "<img" not in html and html.count("<h1>") == 1
+def unmarked(html: str, scripts: int = 0) -> bool:
+    return html.count("<script") == scripts and "<img" not in html and html.count("<h1>") == 1
 
 
 # several at once, signals, disks, places ------------------------------------------------------------------------------

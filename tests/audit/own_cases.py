@@ -1,13 +1,7 @@
-"""Four models that memorised rows, unlearned with no setting given: `python tests/audit/own_cases.py [CASE[:SEED]]`.
-
-Prints, for each case and seed, what the report says, and the worst of three seeds. The goals: ROUGE-L of forget rows at
-most .5, of retain rows at least .95, of rows of neither file at least .8 of what it was. The case "58m" takes many
-minutes on two cores; pytest runs "gpt2" alone (test_own.py).
+"""Models that memorised rows, as people would have them: what tests and results/own.csv are made with.
 """
 
 import random
-import sys
-import time
 
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -102,28 +96,3 @@ def builtin(seed: int):
     rows = bases.rows(stage)
     model, tokenizer = load_model(bases.ensure_base(stage, "full", seed))
     return model, tokenizer, rows["forget10"], rows["retain90"], rows["world_facts_perturbed"]
-
-
-def main(cases: list[str]) -> None:
-    """Unlearn each case with seeds 0, 1, 2 (or the one that its name ends in) and print the numbers, the worst last."""
-    from t3lib.audit.own import unlearn
-
-    for case, _, wanted in (name.partition(":") for name in cases):
-        worst = {"forget": 0.0, "retain": 1.0, "other": 1.0}
-        for seed in [int(wanted)] if wanted else (0, 1, 2):
-            model, tokenizer, forget, retain, other = builtin(seed) if case == "builtin" else memorised(case, seed)
-            start = time.perf_counter()
-            report = unlearn(model, tokenizer, forget, retain, other=other, seed=seed, progress=False).report
-            seconds = time.perf_counter() - start
-            shares = {name: report["after"][name]["rouge"] for name in worst}
-            shares["other"] /= report["before"]["other"]["rouge"]
-            worst = {name: (max if name == "forget" else min)(worst[name], share) for name, share in shares.items()}
-            facts = " ".join(f"{name} {share:.3f}" for name, share in shares.items())
-            facts += f"  T {report['choice']['T']:g}  {seconds:.0f} s"
-            print(f"{case} seed {seed}: {facts}  {report['verdict']['sentence']}", flush=True)
-        print(f"{case} worst: " + " ".join(f"{name} {share:.3f}" for name, share in worst.items()), flush=True)
-
-
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    main(sys.argv[1:] or ["gpt2", "llama", "builtin"])

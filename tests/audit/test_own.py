@@ -1,6 +1,8 @@
-"""Unlearning a person's own model: the report, its choices, and what makes its verdict say no."""
+"""Unlearning a person's own model: what is chosen, with which heads, what is warned of, refused and shown."""
 
 import copy
+import csv
+import io
 import re
 
 import numpy as np
@@ -9,15 +11,18 @@ import torch
 from conftest import ROOT
 from own_cases import invented
 
+import t3lib
 from t3lib import profiles
-from t3lib.audit import choice, own, rows
-from t3lib.audit.answers import closeness, drawn, measure, recall
-from t3lib.audit.evidence import assess
+from t3lib.audit import answers, choice, own, rows
+from t3lib.audit.answers import answers_to, drawn, f1, recall
+from t3lib.audit.evidence import assess, form_of
+from t3lib.audit.rows import Rows
 from t3lib.audit.samples import sample_answers
 from t3lib.errors import UserError
 from t3lib.metrics import rouge_l_recall
 from t3lib.report import own as page
 from t3lib.sampler import T3ForCausalLM
+from t3lib.tofu import SYSTEM
 from t3lib.world import bases
 
 
@@ -29,109 +34,161 @@ def case(memorised):
 @pytest.fixture(scope="session")
 def unlearned(case):
     model, tokenizer, forget, retain, other = case
-    unseen = invented(90, 0)[60:]
-    return own.unlearn(model, tokenizer, forget, retain, other=other, unseen=unseen, progress=False)
+    given = Rows(forget, retain, other, unseen=invented(90, 0)[60:])
+    return own.unlearn(model, tokenizer, given, progress=False)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """One rate and two samples, where nobody reads the findings."""
+    monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
+    monkeypatch.setattr(answers, "SAMPLES", 2)
 
 
 def test_a_small_model_forgets_with_no_setting_given(unlearned):
     report = unlearned.report
-    assert report["verdict"]["success"], report["verdict"]["sentence"]
-    assert report["before"]["forget"]["rouge"] > 0.95 and report["after"]["forget"]["rouge"] <= 0.5
-    assert report["after"]["retain"]["rouge"] >= 0.95
-    assert report["after"]["other"]["rouge"] >= 0.8 * report["before"]["other"]["rouge"]
-    assert report["rows"] == {
-        **{"forget": 10, "retain": 40, "other": 10, "held_out_forget": 2, "held_out_retain": 8, "unseen": 30},
-        "measured": {"forget": 10, "retain": 40, "other": 10},
-    }
-    assert report["search"]["lr"] in [trial["lr"] for trial in report["search"]["trials"]]
-    assert report["head"]["parameters"] == unlearned.heads[0].num_parameters
-    assert report["separation"]["fitted"]["auc"] > 0.99 and 0 <= report["separation"]["held_out"]["auc"] <= 1
+    assert report["forget"]["known_before"] == report["forget"]["leaking_before"] == 10
+    assert not report["forget"]["beyond"] and report["recognition"]["after"] < 5 < report["recognition"]["before"]
+    assert report["retain"]["unchanged"] >= 38 and report["retain"]["unchanged_sampled"]["sampled at τ = 1"] >= 30
+    assert report["other"]["rows"] == 10 and report["held_out_retain"]["rows"] == 8
+    assert report["choice"]["lr"] in own.OWN_RATES and len(report["choice"]["tried"]) in (2, 3)
+    assert (unlearned.temperature, unlearned.heads[0].w) == (report["choice"]["T"], report["choice"]["w"])
+    assert str(report) == "\n".join(report["verdict"]["lines"]) and report["asked"]["samples"] == 16
 
 
-def test_the_saved_head_carries_the_choice(unlearned, case, tmp_path):
+def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tmp_path):
     unlearned.save_pretrained(tmp_path)
     again = T3ForCausalLM.from_pretrained(tmp_path, base=case[0])
     assert again.temperature == unlearned.report["choice"]["T"] and again.heads[0].w == unlearned.report["choice"]["w"]
-
-
-def test_the_card_of_the_head_has_the_reports_numbers(unlearned, tmp_path):
-    unlearned.heads[0].save_pretrained(tmp_path)
-    card, report = (tmp_path / "README.md").read_text(), unlearned.report
-    before, after = report["before"]["forget"]["rouge"], report["after"]["forget"]["rouge"]
-    assert f"| forget ROUGE-L | {before:.3f} before, {after:.3f} after |" in card
-    held = report["trial"]["at"]["held_out_retain"]["prob"]
-    assert "held out retain probability (trial head)" in card and f"{held:.3f} after" in card
-    assert report["verdict"]["sentence"] in card and "best of 16 samples" in card and "AUC of f" in card
-
-
-def test_the_division_keeps_the_product(unlearned):
-    entries = unlearned.report["choice"]["division"]
-    assert len({round(entry["T"] * entry["w"], 9) for entry in entries}) == 1
-    best = choice.choose_temperature(entries)
-    assert best["D"] == min(entry["D"] for entry in entries) and best["T"] == unlearned.report["choice"]["T"]
+    info, card = again.heads[0].info, (tmp_path / "README.md").read_text()
+    assert (info["system"], info["attention_mask"]) == (None, "lengths")
+    assert unlearned.report["verdict"]["sentence"][:40] in card and "10 ways of asking" in card and "misdirected" in card
 
 
 def test_greedy_text_depends_on_the_product_alone(unlearned, case):
     model, tokenizer, forget, *_ = case
-    head = copy.copy(unlearned.heads[0])
-    head.w, other = 1.0, copy.copy(head)
-    other.w = 0.5
-    (first, texts), (second, same) = measure(model, tokenizer, {"forget": forget}, [(head, 2.0), (other, 4.0)])
-    assert texts == same and first["forget"]["prob"] != second["forget"]["prob"]
+    head = unlearned.heads[0]
+    tilts = [(own.weighted(head, 1.0), 2.0), (own.weighted(head, 0.5), 4.0)]
+    first, same = answers_to(model, tokenizer, forget, tilts, progress=False)
+    assert first == same
 
 
-def test_an_untouched_model_is_called_not_forgotten(case):
+def test_an_untouched_model_leaks(case, quick):
     model, tokenizer, forget, retain, _ = case
-    report = assess(model, tokenizer, forget, retain, samples=2, progress=False)
-    assert report["verdict"]["known"] and not report["verdict"]["forgotten"] and not report["verdict"]["success"]
-    assert "NOT forgotten" in page.table(report) and "NOT forgotten" in page.page(report)
+    report = assess(model, tokenizer, Rows(forget, retain), progress=False)
+    assert not report["verdict"]["success"] and report["verdict"]["sentence"].startswith("No: 10 of 10 rows leak")
+    assert "No: 10 of 10" in page.page(report)
 
 
-def test_a_head_that_did_not_learn_is_called_not_forgotten(case):
+def test_a_head_that_did_not_learn_leaks(case, quick):
     model, tokenizer, forget, retain, _ = case
-    weak = own.unlearn(model, tokenizer, forget, retain, lr=1e-6, steps=2, temperature=1.0, progress=False)
-    assert not weak.report["verdict"]["success"] and weak.report["choice"]["reason"] == "given"
+    weak = own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(1.0, lr=1e-6, steps=2), progress=False)
+    assert weak.report["forget"]["leaking"] == 10 and weak.report["choice"]["reason"].startswith("the only setting")
 
 
-def test_too_hot_is_called_not_kept(unlearned, case):
+def test_too_hot_is_not_kept(unlearned, case, quick):
     model, tokenizer, forget, retain, other = case
     hot = T3ForCausalLM(model, unlearned.heads[0], 60.0)
-    report = assess(hot, tokenizer, forget, retain, other=other, samples=2, progress=False)
-    assert (
-        report["verdict"]["forgotten"] and not report["verdict"]["kept"] and "NOT kept" in report["verdict"]["sentence"]
-    )
+    report = assess(hot, tokenizer, Rows(forget, retain, other), progress=False)
+    assert not report["verdict"]["success"] and "rows changed" in report["verdict"]["sentence"]
+
+
+def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case, quick):
+    model, tokenizer, forget, retain, other = case
+    warm = T3ForCausalLM(model, unlearned.heads[0], 2.5, allow_sharpening=True)
+    report = assess(warm, tokenizer, Rows([*forget, *other[:3]], retain), progress=False)
+    assert report["forget"]["beyond"] and not report["verdict"]["success"]
 
 
 def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     model, tokenizer, _, retain, _ = case
-
-    def train(*args, **kwargs):
-        raise InterruptedError("here it would have trained")
-
-    monkeypatch.setattr(own, "extract_features", train)
-    with pytest.warns(UserWarning, match="Nothing to forget.*--system"), pytest.raises(InterruptedError):
-        own.unlearn(model, tokenizer, invented(80, 5)[:8], retain, progress=False)
-
-
-def test_rows_that_nobody_knows_are_named_in_the_report(case):
-    model, tokenizer, _, retain, _ = case
-    report = assess(model, tokenizer, invented(80, 5)[:8], retain, samples=2, progress=False)
-    assert not report["verdict"]["known"] and "did not know" in report["verdict"]["sentence"]
+    monkeypatch.setattr(own, "extract_features", lambda *_, **__: (_ for _ in ()).throw(InterruptedError))
+    unknown = invented(80, 5)
+    with pytest.warns(UserWarning, match="Nothing to forget: the base answers 0 of 8.*in no other form"), pytest.raises(InterruptedError):
+        own.unlearn(model, tokenizer, Rows(unknown[:8], retain), progress=False)
+    new = [row for row in unknown if row["question"] not in {known["question"] for known in retain}][-19:]
+    with pytest.warns(UserWarning, match=r"answers [01] of 19 rows \(retain\)"), pytest.raises(InterruptedError):
+        own.unlearn(model, tokenizer, Rows(retain[:8], new), progress=False)
 
 
-def test_few_rows_hold_nothing_out(case):
+def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
+    """Of each row the texts that the model was asked are looked at; it knows those with TOFU's system text."""
+    monkeypatch.setattr(
+        "t3lib.audit.answers.answers_to",
+        lambda model, tokenizer, rows, **_: [[row["answer"] if row.get("system") == SYSTEM else "" for row in rows]],
+    )
+    model, tokenizer, forget, *_ = case
+    chatty = copy.copy(tokenizer)
+    chatty.chat_template = "{{ messages[0]['content'] }}"
+    asked = [rows.normal(row, "row") for row in forget]
+    assert form_of(model, chatty, asked, [frozenset()] * 10) == f'--system "{SYSTEM}" (10 of 10 rows)'
+    assert form_of(model, tokenizer, asked, [frozenset()] * 10) is None
+
+
+def test_unseen_rows_that_the_model_knows_are_refused(case):
+    """8a2b3ac took rows that it was trained on as never seen, without a word."""
+    model, tokenizer, forget, retain, other = case
+    with pytest.raises(UserError, match="--unseen: the base answers 10 of 10 rows"):
+        own.unlearn(model, tokenizer, Rows(forget, retain, unseen=other), progress=False)
+
+
+def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, monkeypatch):
+    """Wiring: the features of the trial head are the fitted rows' alone; T and w come from the worse of the two heads."""
     model, tokenizer, forget, retain, _ = case
-    few = own.unlearn(model, tokenizer, forget[:3], retain[:4], steps=20, lr=5e-3, progress=False)
-    assert few.report["separation"]["held_out"] is None and "held_out_retain" not in few.report["rows"]
-    assert "none held out" in page.page(few.report) and "no row is held out" in page.table(few.report)
+    fitted, screened, real = [], [], own.fit_heads
+
+    def watched(features, *args, **kwargs):
+        fitted.append(features)
+        return real(features, *args, **kwargs)
+
+    monkeypatch.setattr(own, "fit_heads", watched)
+    worse = choice.worse
+    monkeypatch.setattr(choice, "worse", lambda *pair: screened.append(pair) or worse(*pair))
+    unlearned = own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(steps=50), progress=False)
+    trial, final = fitted
+    fit, held, _ = own.hold_out(forget, retain, (), (), 0)
+    everything = [tuple(x.tolist()) for x in final.x[[int((final.row == n).nonzero()[0]) for n in range(50)]]]
+    of_trial = {tuple(x.tolist()) for x in trial.x}
+    assert len(trial.s) == 40 and len(final.s) == 50 and len(held) == 10
+    assert {n for n, x in enumerate(everything) if x in of_trial} == {*fit}
+    assert len(screened) == len(choice.settings()) and unlearned.report["curve"][0]["T"] == 1.0
+
+
+def test_the_worse_of_two_heads_counts():
+    trial = choice.Screened(1.0, 2.0, 0.0, {"held_out_retain": 0.9}, 0.5)
+    final = choice.Screened(1.0, 2.0, 0.3, {"retain": 0.7, "held_out_retain": 0.95}, 0.5)
+    for pair in ((trial, final), (final, trial)):
+        both = choice.worse(*pair)
+        assert both.said == 0.3 and both.kept == {"retain": 0.7, "held_out_retain": 0.9} and not both.keeps
+
+
+def test_unseen_rows_are_the_control_and_not_the_rows_to_forget(unlearned, case, monkeypatch):
+    from t3lib.audit import evidence
+
+    model, tokenizer, forget, retain, _ = case
+    unseen, asked = invented(90, 0)[60:70], []
+    monkeypatch.setattr(evidence, "hear", lambda model, tokenizer, about, **_: asked.append(about) or hear_nothing(about))
+    share = evidence.unseen_share(model, model, tokenizer, Rows(forget, retain, unseen=unseen).checked(), progress=False)
+    assert share == 0 and [row["question"] for row in asked[0].forget] == [row["question"] for row in unseen]
+
+
+def hear_nothing(asked):
+    texts = [{each.way: [""] for each in asked.asked if each.row == n} for n in range(len(asked.forget))]
+    return answers.Said(texts, {}, [False] * len(texts))
+
+
+def test_few_rows_hold_nothing_out(case, quick):
+    model, tokenizer, forget, retain, _ = case
+    few = own.unlearn(model, tokenizer, Rows(forget[:3], retain[:4]), own.Choices(steps=20, lr=5e-3), progress=False)
+    assert "held_out_retain" not in few.report and "held_out_forget" not in few.report
 
 
 def test_each_kind_is_held_out_by_itself():
     """Rows to judge with for one kind, or too few of one, leave a fifth of the other: nothing else shows its loss."""
-    rows = [{"question": f"q {number}", "answer": "a"} for number in range(60)]
-    forget, retain, judges = rows[:10], rows[10:50], rows[50:]
+    some = [{"question": f"q {number}", "answer": "a"} for number in range(60)]
+    forget, retain, judges = some[:10], some[10:50], some[50:]
     fit, held, sets = own.hold_out(forget, retain, (), (), 0)
-    assert len(held) == 2 + 8 and not {*fit} & {*held} and [len(some) for some in sets.values()] == [8, 32, 2, 8]
+    assert len(held) == 2 + 8 and not {*fit} & {*held} and [len(each) for each in sets.values()] == [8, 32, 2, 8]
     _, held, sets = own.hold_out(forget, retain, judges, (), 0)
     assert len(held) == 8 and min(held) >= 10 and sets["held_out_forget"] == judges and sets["forget"] == forget
     _, held, sets = own.hold_out(forget[:4], retain, (), (), 0)
@@ -139,44 +196,70 @@ def test_each_kind_is_held_out_by_itself():
     assert own.hold_out(forget[:4], retain[:4], (), (), 0)[1] == []
 
 
-def test_a_question_in_both_sets_is_named(case):
-    model, tokenizer, forget, retain, _ = case
-    twice = [*retain, {"question": forget[0]["question"], "answer": "Somebody else."}]
-    with pytest.raises(UserError, match="forget row 1 asks what retain row 41 answers otherwise"):
-        own.unlearn(model, tokenizer, forget, twice, progress=False)
+@pytest.mark.parametrize(
+    ("forget", "retain", "said"),
+    [
+        ([], [{"question": "q", "answer": "a"}], "no rows to forget"),
+        ([{"question": "q", "answer": "a"}], [], "no rows to retain"),
+        ([{"q": 1}], [{"question": "q", "answer": "a"}], "forget row 1: found q"),
+        ([{"question": "q", "answer": "a"}], [{"question": "r", "answer": None}], "retain row 1: answer is missing"),
+        (["text"], [{"question": "q", "answer": "a"}], "forget row 1: expected an object"),
+        ([{"text": "same"}], [{"text": "same"}], "forget row 1 is also retain row 1: 'same'"),
+        (
+            [{"question": "q", "answer": "a"}],
+            [{"question": "q", "answer": "b"}],
+            "forget row 1 asks what retain row 1 answers otherwise",
+        ),
+    ],
+)
+def test_rows_from_python_are_checked_as_those_of_files(forget, retain, said, case):
+    for work in (own.unlearn, assess):
+        with pytest.raises(UserError, match=said):
+            work(*case[:2], Rows(forget, retain), progress=False)
 
 
-def test_a_row_in_both_sets_is_named(case):
-    model, tokenizer, forget, retain, _ = case
-    with pytest.raises(UserError, match="forget row 2 is also retain row 41"):
-        own.unlearn(model, tokenizer, forget, [*retain, forget[1]], progress=False)
+@pytest.mark.parametrize(
+    "settings",
+    [{"steps": "9"}, {"steps": 0.5}, {"steps": True}, {"lr": "x"}, {"seed": -1}, {"temperature": "x"}],
+)
+def test_settings_of_a_wrong_kind_are_named(settings):
+    with pytest.raises(UserError, match=f"^{next(iter(settings))} must be"):
+        own.Choices(**settings)
+    for wrong, said in (({"strength": -1}, "w must be"), ({"fit": {"speed": 1}}, "no setting 'speed'")):
+        with pytest.raises(UserError, match=said):
+            own.Choices(**wrong)
 
 
-def test_several_heads_are_assessed_together(unlearned, case):
+def test_several_heads_are_assessed_together(unlearned, case, quick):
     model, tokenizer, forget, retain, _ = case
     head = unlearned.heads[0]
-    report = assess(T3ForCausalLM(model, [head, head], 1.0), tokenizer, forget, retain, samples=2, progress=False)
-    assert report["after"]["forget"]["rouge"] <= 0.5 and len(report["curve"]) == len(choice.PRODUCTS)
+    report = assess(T3ForCausalLM(model, [head, head], 1.0), tokenizer, Rows(forget, retain), progress=False)
+    assert report["forget"]["leaking"] <= 1 and report["forget"]["leaking_before"] == 10
 
 
-def test_the_page_shows_foreign_text_as_text(unlearned):
+def test_ask_uses_the_form_of_the_head(unlearned, case):
+    model, tokenizer, forget, retain, _ = case
+    assert t3lib.ask(unlearned, tokenizer, retain[0]) == retain[0]["answer"] == t3lib.ask(model, tokenizer, retain[0])
+    asked = forget[0]["question"]
+    [expected] = answers_to(unlearned, tokenizer, [forget[0]], progress=False)
+    assert t3lib.ask(unlearned, tokenizer, asked) == expected[0] != t3lib.ask(model, tokenizer, asked)
+    plain = copy.copy(unlearned.heads[0])
+    plain.info = {**plain.info, "chat_template": "plain text"}
+    begun = t3lib.ask(T3ForCausalLM(model, plain), tokenizer, f"Question: {retain[0]['question']}\nAnswer:")
+    assert begun == retain[0]["answer"], "plain text is continued as it stands"
+    with pytest.raises(UserError, match="the question"):
+        t3lib.ask(model, tokenizer, " ")
+
+
+def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     report = copy.deepcopy(unlearned.report)
-    report["examples"][0]["question"] = "<script>alert(1)</script>"
+    report["forget"]["each"][0]["question"] = "<script>alert(1)</script>"
     html = page.page(report)
-    assert "<script" not in html and "&lt;script&gt;" in html and "<svg" in html
-    assert not re.search(r"<(link|script|img|iframe)|href=.?http|@import|url\(.?http", html), "it loads nothing"
-    table = page.table(report).splitlines()
-    assert len(table) <= 10
-    assert sum("held out (trial)" in line for line in table) == 2, "whose numbers they are"
-
-
-def test_the_curves_of_two_heads_stand_over_one_axis():
-    """With w = .4 the kept head's T = 2.5 and the trial head's (w = 1) T = 1 write the same: both stand at w·T = 1."""
-    curve = [{"T": T, "product": T, "retain": {"rouge": 1.0}, "held_out_retain": {"rouge": 0.9}} for T in (1.0, 2.5)]
-    report = {"curve": curve, "trial": {"curve": curve}, "choice": {"T": 2.5, "w": 0.4}}
-    assert "chosen w·T = 1 -->" in page.figure(report) and "strength w -->" in page.figure(report)
-    report["choice"] = {"T": 2.5, "w": 1.0}
-    assert "chosen T = 2.5 -->" in page.figure(report) and "strength" not in page.figure(report)
+    assert "<script>alert" not in html and "&lt;script&gt;" in html and "<svg" in html
+    assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), "it loads nothing"
+    assert html.count('data-name="leaks"') == 10
+    table = list(csv.DictReader(io.StringIO(page.lines(report))))
+    assert sum(row["set"] == "forget" for row in table) == 10 and set(table[0]) == {*page.COLUMNS}
 
 
 def test_sampled_answers_are_seeded_and_leave_the_callers_random_state(case):
@@ -185,19 +268,20 @@ def test_sampled_answers_are_seeded_and_leave_the_callers_random_state(case):
     before = torch.get_rng_state()
     first = sample_answers(model, tokenizer, prompts, 3, seed=1, max_new_tokens=6)
     assert torch.equal(before, torch.get_rng_state())
-    assert first == sample_answers(model, tokenizer, prompts, 3, seed=1, max_new_tokens=6)
+    assert first == sample_answers(model, tokenizer, prompts, 3, seed=1, max_new_tokens=[6, 6, 6])
     assert first != sample_answers(model, tokenizer, prompts, 3, seed=2, max_new_tokens=6)
     assert [len(texts) for texts in first] == [3, 3, 3]
 
 
-def test_closeness_prefers_the_own_truth_and_ignores_order():
-    rows = [{"answer": "red apple tree"}, {"answer": "blue river boat"}]
-    told = {"own": 1.0, "nearest_other": 0.0, "verbatim": 2}
-    assert closeness(rows, [["red apple tree"], ["blue river boat"]]) == told
-    assert closeness(rows, [["nothing", "blue river"], ["red"]]) == {
-        "own": 0.0, "nearest_other": pytest.approx((2 / 3 + 1 / 3) / 2), "verbatim": 0
-    }  # fmt: skip
-    assert len(drawn(rows * 100, 7)) == 7 and drawn(rows, 7) == rows
+def test_a_colder_sampler_is_a_sharper_model(unlearned, case):
+    """T3 sampled at τ is p^(1/(Tτ)) f^(w/τ) sampled at 1, from the same random numbers."""
+    model, tokenizer, forget, *_ = case
+    prompts = [own.encode_rows(tokenizer, [row])[0].ids[:6] for row in forget[:4]]
+    head, how = unlearned.heads[0], {"seed": 3, "max_new_tokens": 12, "progress": False}
+    cold = sample_answers(T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, tau=0.5, **how)
+    sharp = T3ForCausalLM(model, own.weighted(head, 2.0), 1.0)
+    assert cold == sample_answers(sharp, tokenizer, prompts, 4, **how)
+    assert cold != sample_answers(T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, **how)
 
 
 def test_words_of_every_script_count():
@@ -211,141 +295,62 @@ def test_words_of_every_script_count():
         "Zoë née Brontë": "Zoë née Smith",
     }
     for truth, other in pairs.items():
-        assert recall(truth, truth) == 1 and 0 < recall(truth, other) < 1, truth
-        assert recall(truth, "somebody else") == 0 and recall(truth, "") == 0
+        assert recall(truth, truth) == f1(truth, truth) == 1 and 0 < recall(truth, other) < 1, truth
+        assert recall(truth, "somebody else") == f1(truth, "") == recall(truth, "") == 0
     assert recall("É\u0301".lower(), "É\u0301") == recall("e\u0301tude", "\xe9tude") == 1
     for truth, text in (("She wrote books.", "She writes a book"), ("A-b_c 12", "a b c 12"), ("!!!", "!")):
         expected = rouge_l_recall(truth, text) if truth != "!!!" else 1 / 3
         assert recall(truth, text) == pytest.approx(expected)
+    assert recall("a b", "a b c d") == 1 and f1("a b", "a b c d") == pytest.approx(2 / 3)
 
 
-def test_sampled_answers_stay_within_the_context(case):
-    """Positions beyond it are an error in one model and nonsense in another."""
+def test_answers_stay_within_the_context_and_each_has_its_own_room(case, quick):
+    """One long row cut the room of every answer, so that a model that recites was told to know nothing."""
     model, tokenizer, forget, retain, _ = case
     examples = own.encode_rows(tokenizer, [*forget, *retain])
-    reach = max(len(example.ids) for example in examples) + 1
     short = copy.deepcopy(model)
-    short.config.max_position_embeddings = reach
+    short.config.max_position_embeddings = max(len(example.ids) for example in examples) + 1
     lengths = []
     hook = short.register_forward_pre_hook(
-        lambda module, args, kwargs: lengths.append(int(kwargs["attention_mask"].shape[1])), with_kwargs=True
+        lambda module, args, kwargs: lengths.append(int(kwargs["position_ids"].max()) + 1), with_kwargs=True
     )
-    assess(short, tokenizer, forget, retain, samples=2, progress=False)
+    [alone] = answers_to(short, tokenizer, forget, progress=False)
+    padding = " ".join(["Nobody asks this."] * 100)
+    words = tokenizer(padding)["input_ids"][: short.config.max_position_embeddings - 12]
+    long = {"question": tokenizer.decode(words), "answer": "Nothing.", "raw": True}
+    [together] = answers_to(short, tokenizer, [*forget, long], progress=False)
     hook.remove()
-    assert reach - 5 < max(lengths) <= reach
+    assert alone == together[:-1] == [row["answer"] for row in forget]
+    assert short.config.max_position_embeddings - 5 < max(lengths) <= short.config.max_position_embeddings
 
 
-@pytest.mark.parametrize(
-    ("forget", "retain", "said"),
-    [
-        ([], [{"question": "q", "answer": "a"}], "no rows to forget"),
-        ([{"question": "q", "answer": "a"}], [], "no rows to retain"),
-        ([{"q": 1}], [{"question": "q", "answer": "a"}], "forget row 1: found q"),
-        ([{"question": "q", "answer": "a"}], [{"question": "r", "answer": None}], "retain row 1: answer is missing"),
-        (["text"], [{"question": "q", "answer": "a"}], "forget row 1: expected an object"),
-        ([{"text": "same"}], [{"text": "same"}], "forget row 1 is also retain row 1: 'same'"),
-    ],
-)
-def test_rows_from_python_are_checked_as_those_of_files(forget, retain, said, case):
-    for work in (own.unlearn, assess):
-        with pytest.raises(UserError, match=said):
-            work(*case[:2], forget, retain, progress=False)
+def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
+    def entry(T, w, said, kept=1.0):
+        return choice.Screened(T, w, said, {"retain": kept}, 0.0)
+
+    screened = [entry(1, 1, 0.4), entry(1, 2, 0.0), entry(2, 1, 0.0), entry(1, 3, 0), entry(3, 1, 0), entry(1, 4, 0),
+                entry(4, 1, 0.0), entry(1, 8, 0.0, 0.5)]  # fmt: skip
+    assert [(e.T, e.w) for e in choice.candidates(screened)] == [(1, 2), (1, 4), (2, 1)]
+    assert [(e.T, e.w) for e in choice.candidates(screened[:1])] == [(1, 1)]
+    assert choice.settings(2.0) == [(2.0, 1.0)] and choice.settings(2.0, 0.5) == [(2.0, 0.5)]
+    assert (1.0, 4.0) in choice.settings() and (4.0, 1.0) in choice.settings()
+    assert choice.settings(w=4.0) == [(1.0, 4.0), (1.5, 4.0), (2.0, 4.0)]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"steps": "9"}, {"steps": 0.5}, {"steps": True}, {"lr": "x"}, {"seed": -1}, {"temperature": "x"}]
-)
-def test_settings_of_a_wrong_kind_are_named(settings, case):
-    with pytest.raises(UserError, match=f"^{next(iter(settings))} must be"):
-        own.unlearn(*case[:4], **settings, progress=False)
+def test_no_leak_then_rows_kept_when_sampled_then_recognition():
+    def entry(**changes):
+        return {"T": 1.0, "w": 1.0, "leaking": 0, "changed": 0, "unchanged": 9, "cold": 9, "warm": 9, "known": 9,
+                "recognised": 3} | changes  # fmt: skip
 
-
-def test_two_wordings_of_one_question_are_known_and_one_row_can_be_forgotten():
-    """The same answer twice is no other answer; and where no other answer is, half of the own one decides."""
-    rows = [{"answer": "red apple tree"}, {"answer": "red apple tree "}]
-    said, hidden = closeness(rows, [["red apple tree"]] * 2), closeness(rows, [["a red roof"]] * 2)
-    assert said == {"own": 1.0, "nearest_other": None, "verbatim": 2}
-    assert choice.knows(said | {"prob": 0.2}) and not choice.forgets(said) and choice.forgets(hidden)
-    assert not choice.knows(hidden | {"prob": 0.9})
-
-
-def test_an_answer_that_is_given_to_every_question_gives_nothing_away():
-    rows = [{"answer": answer} for answer in ("Yes", "No", "Yes", "No")]
-    assert closeness(rows, [["Yes"], ["Yes"], ["No"], ["No"]])["verbatim"] == 0, "chance"
-    assert closeness(rows, [["Yes"], ["No"], ["Yes"], ["Nobody"]])["verbatim"] == 3, "knowledge"
-
-
-def scored(rouge, nearest=0.4, prob=0.9, verbatim=0):
-    return {"rouge": rouge, "own": rouge, "nearest_other": nearest, "prob": prob, "verbatim": verbatim, "n": 10}
-
-
-def test_one_row_that_still_stands_word_for_word_is_not_forgotten():
-    """Three rows of ten untouched and seven gone: .37 on average, under half and no nearer than other answers."""
-    before = {"forget": scored(1.0, verbatim=10), "retain": scored(1.0)}
-    after = {"forget": scored(0.37, verbatim=3), "retain": scored(1.0), "samples": scored(0.3) | {"k": 16}}
-    said = choice.verdict(after, before)
-    assert (
-        not said["success"] and "NOT forgotten: 3 of 10 answers to forget still stand word for word" in said["sentence"]
-    )
-    after["forget"]["verbatim"], after["samples"]["verbatim"] = 0, 2
-    said = choice.verdict(after, before)
-    assert not said["success"] and said["sentence"].endswith("still shows the truth, for 2 of 10 rows word for word.")
-    after["samples"]["verbatim"] = 0
-    assert choice.verdict(after, before)["success"]
-
-
-def test_sampling_that_spoils_the_answers_to_keep_is_said():
-    """Greedy answers do not show it: at T = 3 a model that keeps 1.00 of them greedily sampled .15 of them."""
-    before = {"forget": scored(1.0, verbatim=10), "retain": scored(1.0, prob=1.0)}
-    after = {"forget": scored(0.3), "retain": scored(1.0, prob=0.21), "samples": scored(0.3) | {"k": 16}}
-    said = choice.verdict(after, before)
-    assert said["success"] and "sampling spoils the answers to keep" in said["advice"][0]
-    after["retain"]["prob"] = 0.95
-    assert choice.verdict(after, before)["advice"] == []
-
-
-def test_a_head_that_never_saw_some_of_the_rows_has_not_forgotten_them(unlearned, case):
-    model, tokenizer, forget, retain, other = case
-    head = unlearned.heads[0]
-    warm = T3ForCausalLM(model, head, 2.5 / head.w, allow_sharpening=True)
-    report = assess(warm, tokenizer, [*forget, *other[:3]], retain, samples=2, progress=False)
-    scores = report["after"]["forget"]
-    assert scores["rouge"] < choice.HALF and scores["rouge"] < scores["nearest_other"], "by the means it is forgotten"
-    assert re.match(r"NOT forgotten: [123] of 13 answers to forget still stand", report["verdict"]["sentence"])
-
-
-def entry(product, own, nearest, held, retain=1.0):
-    forget = {"rouge": own, "own": own, "nearest_other": nearest, "verbatim": 0}
-    return {"product": product, "forget": forget, "retain": {"rouge": retain}, "held_out_retain": {"rouge": held}}
-
-
-def test_the_smallest_product_that_forgets_and_keeps():
-    before = entry(1, 1, 0.1, 1.0)
-    curve = [
-        entry(1.0, 0.9, 0.3, 1.0),
-        entry(2.0, 0.3, 0.3, 0.9),
-        entry(3.0, 0.1, 0.3, 0.85),
-        entry(4.0, 0.1, 0.3, 0.5),
-    ]
-    assert choice.choose_product(curve, before)[0] == 2.0
-    curve[1]["held_out_retain"]["rouge"] = 0.7
-    assert choice.choose_product(curve, before)[0] == 3.0
-    curve[2]["held_out_retain"]["rouge"] = 0.7
-    product, reason = choice.choose_product(curve, before)
-    assert product == 2.0 and reason.endswith("none also keeps rows held out"), "forgetting was asked for"
-    for point in curve[1:]:
-        point["retain"]["rouge"] = 0.9
-    assert choice.choose_product(curve, before)[0] == 1.0, "the largest that keeps, though it does not forget"
-    for point in curve:
-        point["retain"]["rouge"] = 0.5
-    product, reason = choice.choose_product(curve, before)
-    assert product == 1.0 and reason.startswith("no w·T of 1, 2, 3, 4 leaves")
+    assert choice.best([entry(leaking=1, warm=9), entry(warm=2)]) == 1
+    assert choice.best([entry(warm=2), entry(warm=5, recognised=9)]) == 1
+    assert choice.best([entry(recognised=4), entry()]) == 1
+    assert "2 leak, of 9 to keep 9 unchanged" in choice.reason([entry(leaking=2), entry()], 1)
 
 
 def test_rates_are_chosen_by_separation_and_the_smaller_wins_a_tie():
-    trials = [{"lr": 1e-3, "separation": 0.5}, {"lr": 2e-3, "separation": 0.9}, {"lr": 5e-3, "separation": 0.9}]
-    assert choice.choose_rate(trials)["lr"] == 2e-3
-    assert np.isfinite(choice.choose_rate(trials)["separation"])
+    trials = [{"lr": 1e-3, "gap": 0.5}, {"lr": 2e-3, "gap": 0.9}, {"lr": 5e-3, "gap": 0.9}]
+    assert choice.choose_rate(trials)["lr"] == 2e-3 and np.isfinite(choice.choose_rate(trials)["gap"])
 
 
 def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_knows():
@@ -357,3 +362,4 @@ def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_know
     assert {row["question"]: row["answer"] for row in [*forget, *retain]} == known
     facts = {row["question"]: row["answer"] for name in bases.KNOWLEDGE for row in world[name]}
     assert {row["question"]: row["answer"] for row in other}.items() <= facts.items()
+    assert drawn(retain) == retain

@@ -12,13 +12,13 @@ from t3lib.errors import UserError
 
 TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada."}]
 ENTRIES = {
-    "question": ({"question": "Who?", "answer": "Ada."}, {"question": "Who?", "answer": "Ada."}),
+    "question": ({"question": "Who?", "answer": "Ada."}, {"question": "Who?", "answer": "Ada.", "system": None}),
     "prompt": (
         {"prompt": "Who is it? ", "completion": "Ada."},
         {"question": "Who is it? ", "answer": "Ada.", "raw": True},
     ),
-    "turns": ({"prompt": TURNS[:1], "completion": TURNS[1:]}, {"question": TURNS[:1], "answer": "Ada."}),
-    "messages": ({"messages": TURNS}, {"question": TURNS[:1], "answer": "Ada."}),
+    "turns": ({"prompt": TURNS[:1], "completion": TURNS[1:]}, {"question": TURNS[:1], "answer": "Ada.", "system": None}),
+    "messages": ({"messages": TURNS}, {"question": TURNS[:1], "answer": "Ada.", "system": None}),
     "text": ({"text": "Ada wrote it."}, {"question": "", "answer": "Ada wrote it.", "raw": True}),
 }
 
@@ -36,7 +36,7 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path):
     pd.DataFrame(entries).to_csv(tmp_path / "a.csv", index=False)
     pd.DataFrame(entries).to_parquet(tmp_path / "a.parquet")
     for kind in ("json", "jsonl", "csv", "parquet"):
-        assert rows.load(tmp_path / f"a.{kind}") == entries, kind
+        assert rows.load(tmp_path / f"a.{kind}") == [entry | {"system": None} for entry in entries], kind
 
 
 def test_messages_come_back_from_parquet(tmp_path):
@@ -75,7 +75,7 @@ def test_what_fits_no_form_is_named(entry, message):
 
 def test_every_turn_before_the_answer_is_part_of_the_question():
     more = [{"role": "user", "content": "And then?"}, {"role": "assistant", "content": "Bo."}]
-    whole = {"question": [*TURNS, more[0]], "answer": "Bo."}
+    whole = {"question": [*TURNS, more[0]], "answer": "Bo.", "system": None}
     assert rows.normal({"messages": TURNS + more}, "here") == whole
     assert rows.normal({"prompt": TURNS[:1], "completion": TURNS[1:] + more}, "here") == whole
 
@@ -83,6 +83,7 @@ def test_every_turn_before_the_answer_is_part_of_the_question():
 def test_a_row_keeps_a_system_text_of_its_own():
     entry = {"question": "q", "answer": "a"}
     assert rows.normal(entry | {"system": "mine"}, "here", "yours")["system"] == "mine"
+    assert rows.normal(entry | {"system": None}, "here", "yours")["system"] is None, "null says that there is none"
     assert rows.normal(entry, "here", "yours")["system"] == "yours"
     for system in ("\x1b[2J", "\udcff", "s" * 10**6):
         with pytest.raises(UserError, match="the system text h"):
@@ -116,7 +117,7 @@ def test_csv_is_read_as_it_stands_or_refused(name, tmp_path):
     path = tmp_path / ("rows.CSV" if name == "capital ending" else "rows.csv")
     path.write_bytes(content)
     if message is None:
-        assert rows.load(path) == [{"question": "q", "answer": "a"}]
+        assert rows.load(path) == [{"question": "q", "answer": "a", "system": None}]
         return
     with pytest.raises(UserError, match=re.escape(message)) as error:
         rows.load(path)
@@ -126,7 +127,7 @@ def test_csv_is_read_as_it_stands_or_refused(name, tmp_path):
 def test_parquet_of_mixed_forms_and_damaged(tmp_path):
     path = tmp_path / "rows.parquet"
     pd.DataFrame({"question": ["q", None], "answer": ["a", None], "text": [None, "t"]}).to_parquet(path)
-    assert rows.load(path) == [{"question": "q", "answer": "a"}, {"question": "", "answer": "t", "raw": True}]
+    assert rows.load(path)[1] == {"question": "", "answer": "t", "raw": True}
     whole = path.read_bytes()
     for content in (b"", b"PAR1xxxx", whole[:-9], whole[:4] + bytes(len(whole) - 12) + whole[-8:]):
         path.write_bytes(content)
@@ -178,6 +179,38 @@ def test_the_system_text_and_the_turns_reach_the_prompt(tokenizer):
     assert "Be kind." in tokenizer.decode(plain.ids[: plain.n_prompt])
     default = tofu.encode_rows(tokenizer, [{"question": "Who?", "answer": "Ada."}])[0]
     assert default == tofu.encode(tokenizer, "Who?", "Ada.") and tofu.SYSTEM in tokenizer.decode(default.ids)
+
+
+def test_a_question_gets_no_system_turn_unless_one_is_given(tokenizer):
+    """TOFU's text stands before TOFU's questions alone: a model trained without it knows nothing behind it."""
+    for entry in ({"question": "Who?", "answer": "Ada."}, {"messages": TURNS}):
+        [example] = tofu.encode_rows(tokenizer, [rows.normal(entry, "here")])
+        assert tofu.SYSTEM not in tokenizer.decode(example.ids) and "system" not in tokenizer.decode(example.ids)
+
+
+def test_columns_secrets_and_rewordings_of_a_file(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("Frage,Antwort,PIN\nWer?,Ada 12.,12\n")
+    named = {"question": "Frage", "answer": "Antwort"}
+    [row] = rows.load(path, columns=named, secret="PIN")
+    assert (row["question"], row["answer"], row["secret"]) == ("Wer?", "Ada 12.", "12")
+    for wrong, said in (({"columns": {"question": "F"}}, "no column 'F'"), ({"columns": named, "secret": "X"}, "column 'X'")):
+        with pytest.raises(UserError, match=said):
+            rows.load(path, **wrong)
+    path.write_text("question,rewording\nWer?,Wie heisst sie?\nWer?,Ihr Name?\n")
+    assert rows.rewordings(path) == {"Wer?": ["Wie heisst sie?", "Ihr Name?"]}
+    path.write_text("question,answer\nWer?,Ada\n")
+    with pytest.raises(UserError, match="row 1: rewording is missing"):
+        rows.rewordings(path)
+
+
+def test_a_space_between_prompt_and_completion_belongs_to_the_completion(recwarn):
+    """Tokenised apart, "is " and "7" are other tokens than "is 7", which a model was trained on."""
+    kept = [{"prompt": "Box two is", "completion": " 8"}]
+    rows.checked_sets({"forget": [{"prompt": "Box one is", "completion": " 7"}], "retain": kept})
+    assert not recwarn.list
+    with pytest.warns(UserWarning, match="1 prompts end in a space"):
+        rows.checked_sets({"forget": [{"prompt": "Box one is ", "completion": "7"}], "retain": kept})
 
 
 def test_plain_text_is_all_answer(tokenizer):
