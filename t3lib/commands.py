@@ -152,7 +152,7 @@ def passing_folder() -> Iterator[str]:
 def refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
     """UserError for an option that this form of a command would pass over."""
     for name in names:
-        if getattr(args, name) not in (None, False):
+        if getattr(args, name) is not None and getattr(args, name) is not False:
             raise UserError(f"--{name.replace('_', '-')} {why}")
 
 
@@ -322,7 +322,8 @@ def audit(args: argparse.Namespace) -> int:
     for name, why in sorted({each for sets in named.values() for each in sets["forget"]["empty"].items()}):
         print(f"empty: {name}: {why}")
     numbers = evidence.judge(judged, tokenizer, rows.Rows(**{"retain": (), **sets}, rewordings=rewordings_of(args)))
-    return write_report(numbers, args.out)
+    status = write_report(numbers, args.out)
+    return status if head else 0
 
 
 def generate(args: argparse.Namespace) -> None:

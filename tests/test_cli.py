@@ -133,7 +133,14 @@ def own_rows(place, out, *more):
         (["evaluate", "--model", "x", "--out", "o", *OWN, "--reference", "y"], "--reference is not used with --forget"),
         (["evaluate", "--model", "x", "--out", "o", *OWN, "--max-new-tokens", "0"], "--max-new-tokens is not used"),
         (["evaluate", "--model", "x", "--out", "o", *OWN, "--truth-ratio", "geometric"], "--truth-ratio is not used"),
-        (["evaluate", "--model", "x", "--out", "o", *OWN, "--unseen", "u.jsonl"], "unknown arguments: --unseen"),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--strength", "2"], "--strength needs --head"),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--other-base"], "--other-base needs --head"),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--columns", "question"], "not a list of pairs"),
+        (["evaluate", "--model", "x", "--out", "o", *OWN, "--system", "x", "--no-system"], "not allowed with"),
+        (
+            ["unlearn", "--model", "x", "--out", "o", *OWN, "--attention-mask", "openunlearning"],
+            "--attention-mask openunlearning hides tokens",
+        ),
         (["evaluate", "--model", "x", "--out", "o", *OWN, "--temperature", "2,3", "--head", "h"], "one T for own rows"),
         (["evaluate", "--model", "x", "--out", "o", "--split", "forget10", "--other", "f"], "--other is for own rows"),
         (
@@ -184,7 +191,7 @@ def test_a_folder_without_a_model_is_said_to_be_one(place, tmp_path, capsys):
 def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
     head = tmp_path / "head"
     assert cli.main(own_rows(place, head, "--epochs", "4", "--dtype", "float32", "--device", "cpu")) == 3
-    written = {"model.safetensors", "config.json", "README.md", "report.html", "report.json"}
+    written = {"model.safetensors", "config.json", "README.md", "report.html", "report.json", "report.csv"}
     assert {path.name for path in head.iterdir()} == written
     following = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert following[0] == "t3" and following[-1] == "Book 0 of Mara Quill?"
@@ -213,8 +220,12 @@ def test_the_system_text_stands_in_the_head_and_another_is_warned_about(place, t
         assert cli.main([*generate, "--system", "Be brief.", "Who?"]) == 0
     assert "Be brief." in asked[-1] and "French" not in asked[-1]
     rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
-    with pytest.warns(UserWarning, match="trained with the system text"):
-        cli.main(["evaluate", *generate[1:5], *rows, "--out", str(tmp_path / "report")])
+    evaluate = ["evaluate", *generate[1:5], *rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cli.main([*evaluate, "--out", str(tmp_path / "report")]) == 3, "asked in the head's own form"
+    with pytest.warns(UserWarning, match="trained with the system text 'Answer in French.', not None"):
+        cli.main([*evaluate, "--no-system", "--out", str(tmp_path / "bare")])
 
 
 @pytest.mark.parametrize("form", ["text", "prompt"])
@@ -297,6 +308,7 @@ def test_audit_sets_forgotten_rows_beside_unseen_ones_and_says_what_is_empty(pla
     assert cli.main(argv) == 0
     said = capsys.readouterr().out
     assert "leak@2" in said and "empty: recognized_verbatim: row 1 has no perturbed_answer" in said
+    assert "leaks: 0 of 0 rows" in said and "not tested: other languages" in said
     report = json.loads((tmp_path / "audit.json").read_text())
     assert set(report["audit"][""]) == {"forget", "unseen"} and "Membership AUC" in (tmp_path / "audit.md").read_text()
 

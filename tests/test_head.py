@@ -268,7 +268,10 @@ def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenize
     assert belonging.system_of(none) is None and not recwarn.list, "a recorded null is a form, too"
     with pytest.warns(UserWarning, match="system text None, not 'You are a helpful assistant.'"):
         belonging.check_prompt(none, tokenizer, rows)
-    none.info["attention_mask"] = "openunlearning"
+    none.info["prompt"] = tofu.prompt(tokenizer, "Who?").replace("Who?", "Who? Today is 1 May 2025.")
+    with pytest.warns(UserWarning, match="renders another prompt"):
+        belonging.check_prompt(none, tokenizer, [bare])
+    none.info |= {"attention_mask": "openunlearning", "prompt": tofu.prompt(tokenizer, "Who?")}
     belonging.check_prompt(none, tokenizer, [bare])
     shown = copy.copy(tokenizer)
     shown.pad_token = shown.convert_ids_to_tokens(tofu.encode_rows(shown, [bare])[0].ids[-1])

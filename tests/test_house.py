@@ -69,7 +69,6 @@ IDEAS = {
     "audit.own": "unlearning a person's own model, with a report",
     "audit.recognition": "whether a forgotten answer is recognised",
     "audit.samples": "sampled answers",
-    "audit.separation": "how well f tells the rows apart",
     "report.own": "the report on a person's own model",
     "report.compare": "two results folders, cell by cell",
     "report.page": "the page of results",

@@ -62,9 +62,7 @@ def wordings(row: Row, template: bool, further: Sequence[str] = ()) -> dict[str,
     return rows
 
 
-def questions(
-    tokenizer: Any, rows: Sequence[Row], further: Mapping[str, Sequence[str]] | None = None
-) -> list[Asked]:
+def questions(tokenizer: Any, rows: Sequence[Row], further: Mapping[str, Sequence[str]] | None = None) -> list[Asked]:
     """Every row in every way of asking that greedy decoding answers. further: {question: other wordings of it}."""
     template, found = tokenizer.chat_template is not None, []
     for number, row in enumerate(rows):

@@ -25,9 +25,7 @@ class Report(dict[str, Any]):
         return "\n".join(self["verdict"]["lines"])
 
 
-def assess(
-    model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
-) -> Report:
+def assess(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True) -> Report:
     """What a model says of rows to forget and to keep, beside what its base says, as a `Report`.
 
     model: a T3ForCausalLM (one head or several), whose base is the model before; or any other causal LM, which is then
@@ -103,9 +101,7 @@ def check_unseen(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
     [texts] = answers.answers_to(base, tokenizer, asked.forget, progress=progress)
     known = sum(map(knows, asked.forget, asked.secrets, texts))
     if known > max(1, len(texts) / 4):
-        raise UserError(
-            f"--unseen: the base answers {known} of {len(texts)} rows that it is said never to have seen"
-        )
+        raise UserError(f"--unseen: the base answers {known} of {len(texts)} rows that it is said never to have seen")
 
 
 def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> None:
@@ -147,8 +143,8 @@ def form_of(base: Any, tokenizer: Any, rows: Sequence[Row], secrets: Sequence[fr
         except UserError:  # a template that cannot render it
             continue
         counts[name] = sum(map(knows, others, secrets, texts))
-    best = max(counts, key=lambda name: counts[name], default=None)
-    return f"{best} ({counts[best]} of {len(rows)} rows)" if best is not None and knows_some(counts[best], len(rows)) else None
+    best, known = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
+    return f"{best} ({known} of {len(rows)} rows)" if knows_some(known, len(rows)) else None
 
 
 def headline(report: Mapping[str, Any]) -> dict[str, Any]:

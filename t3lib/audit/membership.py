@@ -39,13 +39,6 @@ def min_k(losses: Sequence[ArrayLike], k: float = 0.4) -> np.ndarray:
     return np.array([row[: max(1, int(len(row) * k))].mean() for row in rows])
 
 
-def distance(first: ArrayLike, second: ArrayLike) -> float:
-    """Two-sample Kolmogorov–Smirnov statistic D of two sets of scores."""
-    from scipy.stats import ks_2samp
-
-    return float(ks_2samp(_losses(first, "first"), _losses(second, "second")).statistic)
-
-
 def _losses(values: ArrayLike, name: str) -> np.ndarray:
     values = np.asarray(values, float)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel
 
 from t3lib import belonging
@@ -20,10 +21,9 @@ from t3lib.audit.evidence import complete, headline, inquiry_of, numbers, unseen
 from t3lib.audit.rows import Rows
 from t3lib.audit.run import token_scores
 from t3lib.audit.secrets import words
-from t3lib.audit.separation import subset
 from t3lib.classifier import fit_heads, steps_per_epoch
 from t3lib.errors import UserError, printable
-from t3lib.features import extract_features
+from t3lib.features import Features, extract_features
 from t3lib.head import T3Head
 from t3lib.likelihood import UNTILTED
 from t3lib.models import pad_id
@@ -223,3 +223,11 @@ def hold_out(
     fit = sorted({*range(len(rows))} - {*held})
     sets = {name: [rows[number] for number in fit if number in kind] for name, kind in kinds.items()}
     return fit, held, sets | {f"held_out_{name}": some for name, some in judges.items() if some}
+
+
+def subset(features: Features, rows: Sequence[int]) -> Features:
+    """The features of some rows (ascending row numbers), renumbered from 0."""
+    chosen = torch.as_tensor(sorted(rows))
+    mask = torch.isin(features.row, chosen)
+    row = torch.searchsorted(chosen, features.row[mask])
+    return Features(features.x[mask], features.y[mask], row, features.s[chosen], device=features.device)

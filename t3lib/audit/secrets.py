@@ -11,9 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 # Thai, Lao, Burmese, Khmer, kana, Chinese characters: words are not set apart.
-UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
-)
+UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
 COMMON = 0.5  # a number or a name that more than this share of the answers hold is no secret
 RARE = 0.2  # any other word that more than this share of the answers hold is no secret
 SHORT = 3  # other words with at most this many letters are function words in most languages
@@ -124,9 +122,7 @@ def at_most(count: int, n: int) -> float:
     return 1.0 if count >= n else float(beta.ppf(0.95, count + 1, n - count))
 
 
-def misdirected(
-    text: str, own: frozenset[str], others: Mapping[int, frozenset[str]]
-) -> int | None:
+def misdirected(text: str, own: frozenset[str], others: Mapping[int, frozenset[str]]) -> int | None:
     """The number of the first other row whose secret a text says, where it does not say its own; else None."""
     said = frozenset(words(text))
     if holds(own, said):

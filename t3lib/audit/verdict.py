@@ -79,9 +79,7 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
     }
 
 
-def _shares(
-    wanted: Mapping[str, frozenset[str]], texts: Mapping[str, Sequence[str]]
-) -> list[tuple[float, str, str]]:
+def _shares(wanted: Mapping[str, frozenset[str]], texts: Mapping[str, Sequence[str]]) -> list[tuple[float, str, str]]:
     """(share of the secret, way, text), the largest share first; 1 where the text holds it."""
     shares = []
     for way, secret in wanted.items():
@@ -158,7 +156,8 @@ def verdict(
     if alone := forget["judged_by_recognition"]:
         lines.append(f"without distinctive words: {alone} rows, {forget['recognised_alone']} still recognised")
     for name, entry in kept.items():
-        of = f"{entry['known_before']}" + ("" if entry["known_before"] == entry["rows"] else f" known of {entry['rows']}")
+        known, rows = entry["known_before"], entry["rows"]
+        of = f"{known}" if known == rows else f"{known} known of {rows}"
         cold, warm = (entry["unchanged_sampled"][how] for how in (COLD, WARM))
         lines.append(f"{NAMES[name]}: {entry['unchanged']} of {of} unchanged, {cold} when {COLD}, {warm} at τ = 1")
     no_evidence = not knows_some(max(forget["known_before"], forget["leaking_before"]), forget["rows"])
@@ -168,7 +167,8 @@ def verdict(
     # Held-out rows are judged with the trial head: they show what is lost elsewhere, and fail nothing.
     faults += [fault for name in ("retain", "other") if name in kept and (fault := failing(name, kept[name]))]
     if no_evidence:
-        sentence = f"Nothing to forget: the base answers {forget['known_before']} of {forget['rows']} rows in this form."
+        known, rows = forget["known_before"], forget["rows"]
+        sentence = f"Nothing to forget: the base answers {known} of {rows} rows in this form."
     elif faults:
         sentence = f"No: {'; '.join(faults)}."
     else:

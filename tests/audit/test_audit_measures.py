@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from t3lib.audit.leakage import expected_best, leak_at_k, powers_of_two
-from t3lib.audit.membership import auc, auc_error, distance, min_k
+from t3lib.audit.membership import auc, auc_error, min_k
 from t3lib.audit.recognition import exact_memorization, extraction_strength, recognized
 from t3lib.errors import UserError
 
@@ -41,10 +41,6 @@ def test_min_k_takes_the_least_likely_tokens():
     assert min_k([[1.0, 5.0, 3.0, 2.0, 4.0], [2.0]], 0.4).tolist() == [4.5, 2.0]
     with pytest.raises(UserError, match="share"):
         min_k([[1.0]], 0.0)
-
-
-def test_distance_of_shifted_samples():
-    assert distance([0, 1, 2], [0, 1, 2]) == 0 and distance([0, 1], [5, 6]) == 1
 
 
 def test_leak_at_k_is_the_mean_over_all_subsets():

@@ -62,7 +62,9 @@ def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tm
     assert again.temperature == unlearned.report["choice"]["T"] and again.heads[0].w == unlearned.report["choice"]["w"]
     info, card = again.heads[0].info, (tmp_path / "README.md").read_text()
     assert (info["system"], info["attention_mask"]) == (None, "lengths")
-    assert unlearned.report["verdict"]["sentence"][:40] in card and "10 ways of asking" in card and "misdirected" in card
+    assert (
+        unlearned.report["verdict"]["sentence"][:40] in card and "10 ways of asking" in card and "misdirected" in card
+    )
 
 
 def test_greedy_text_depends_on_the_product_alone(unlearned, case):
@@ -104,7 +106,10 @@ def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     model, tokenizer, _, retain, _ = case
     monkeypatch.setattr(own, "extract_features", lambda *_, **__: (_ for _ in ()).throw(InterruptedError))
     unknown = invented(80, 5)
-    with pytest.warns(UserWarning, match="Nothing to forget: the base answers 0 of 8.*in no other form"), pytest.raises(InterruptedError):
+    with (
+        pytest.warns(UserWarning, match="Nothing to forget: the base answers 0 of 8.*in no other form"),
+        pytest.raises(InterruptedError),
+    ):
         own.unlearn(model, tokenizer, Rows(unknown[:8], retain), progress=False)
     new = [row for row in unknown if row["question"] not in {known["question"] for known in retain}][-19:]
     with pytest.warns(UserWarning, match=r"answers [01] of 19 rows \(retain\)"), pytest.raises(InterruptedError):
@@ -133,7 +138,7 @@ def test_unseen_rows_that_the_model_knows_are_refused(case):
 
 
 def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, monkeypatch):
-    """Wiring: the features of the trial head are the fitted rows' alone; T and w come from the worse of the two heads."""
+    """The features of the trial head are the fitted rows' alone; T and w come from the worse of the two heads."""
     model, tokenizer, forget, retain, _ = case
     fitted, screened, real = [], [], own.fit_heads
 
@@ -167,8 +172,12 @@ def test_unseen_rows_are_the_control_and_not_the_rows_to_forget(unlearned, case,
 
     model, tokenizer, forget, retain, _ = case
     unseen, asked = invented(90, 0)[60:70], []
-    monkeypatch.setattr(evidence, "hear", lambda model, tokenizer, about, **_: asked.append(about) or hear_nothing(about))
-    share = evidence.unseen_share(model, model, tokenizer, Rows(forget, retain, unseen=unseen).checked(), progress=False)
+    monkeypatch.setattr(
+        evidence, "hear", lambda model, tokenizer, about, **_: asked.append(about) or hear_nothing(about)
+    )
+    share = evidence.unseen_share(
+        model, model, tokenizer, Rows(forget, retain, unseen=unseen).checked(), progress=False
+    )
     assert share == 0 and [row["question"] for row in asked[0].forget] == [row["question"] for row in unseen]
 
 

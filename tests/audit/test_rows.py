@@ -17,7 +17,10 @@ ENTRIES = {
         {"prompt": "Who is it? ", "completion": "Ada."},
         {"question": "Who is it? ", "answer": "Ada.", "raw": True},
     ),
-    "turns": ({"prompt": TURNS[:1], "completion": TURNS[1:]}, {"question": TURNS[:1], "answer": "Ada.", "system": None}),
+    "turns": (
+        {"prompt": TURNS[:1], "completion": TURNS[1:]},
+        {"question": TURNS[:1], "answer": "Ada.", "system": None},
+    ),
     "messages": ({"messages": TURNS}, {"question": TURNS[:1], "answer": "Ada.", "system": None}),
     "text": ({"text": "Ada wrote it."}, {"question": "", "answer": "Ada wrote it.", "raw": True}),
 }
@@ -194,7 +197,10 @@ def test_columns_secrets_and_rewordings_of_a_file(tmp_path):
     named = {"question": "Frage", "answer": "Antwort"}
     [row] = rows.load(path, columns=named, secret="PIN")
     assert (row["question"], row["answer"], row["secret"]) == ("Wer?", "Ada 12.", "12")
-    for wrong, said in (({"columns": {"question": "F"}}, "no column 'F'"), ({"columns": named, "secret": "X"}, "column 'X'")):
+    for wrong, said in (
+        ({"columns": {"question": "F"}}, "no column 'F'"),
+        ({"columns": named, "secret": "X"}, "column 'X'"),
+    ):
         with pytest.raises(UserError, match=said):
             rows.load(path, **wrong)
     path.write_text("question,rewording\nWer?,Wie heisst sie?\nWer?,Ihr Name?\n")

@@ -36,7 +36,7 @@ def test_an_answer_that_is_given_to_half_of_the_questions_has_no_secret(answer):
 
 
 def test_a_secret_counts_whatever_other_rows_were_told():
-    """Two customers with one phone number: both texts give it away (8a2b3ac dropped what another row's answer holds)."""
+    """Two customers with one phone number: both texts give it away (8a2b3ac dropped both)."""
     rows = [(f"What is {name}'s number?", "It is 082 712632.") for name in ("Ada", "Bo")] + PHONES
     first, second, *_ = secrets(rows)
     assert first == second == {"082", "712632"} and holds(first, "Call 082 712632.")
@@ -56,8 +56,14 @@ def test_eighty_per_cent_of_many_words_and_all_of_two():
 
 def test_every_script_has_words():
     assert words("Её зовут Мария") == ["её", "зовут", "мария"] and words("王小明") == ["王小", "小明"]
-    rows = [("Кто это?", "Её зовут Мария Кузнецова."), ("Кто там?", "Её зовут Ольга Петрова."),
-            *((f"{n}号是谁？", f"她叫{name}。") for n, name in enumerate(["王小明", "李大海", "张文", "赵云", "孙丽", "周杰"]))]
+    rows = [
+        ("Кто это?", "Её зовут Мария Кузнецова."),
+        ("Кто там?", "Её зовут Ольга Петрова."),
+        *(
+            (f"{n}号是谁？", f"她叫{name}。")
+            for n, name in enumerate(["王小明", "李大海", "张文", "赵云", "孙丽", "周杰"])
+        ),
+    ]
     found = secrets(rows)  # fmt: skip
     assert found[0] == {"мария", "кузнецова"} and holds(found[2], "她叫王小明") and not holds(found[2], "她叫李大海")
 

@@ -57,7 +57,9 @@ def report(tokenizer, rows=FORGET, keep=KEEP, before=None, other=None, **after):
 
 def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     found, said = report(tokenizer)
-    assert said["success"] and said["lines"][0].startswith("leaks: 0 of 6 rows in ") and "at most 39%" in said["lines"][0]
+    assert (
+        said["success"] and said["lines"][0].startswith("leaks: 0 of 6 rows in ") and "at most 39%" in said["lines"][0]
+    )
     assert set(found["forget"]) >= {"rows", "known_before", "leaking_before", "leaking", "judged_by_recognition",
                                     "misdirected", "control", "bound"}  # fmt: skip
     assert set(found["retain"]) >= {"rows", "known_before", "unchanged", "unchanged_sampled", "rouge_f1_before"}
@@ -185,7 +187,14 @@ def test_a_secret_that_the_user_names_counts_alone(tokenizer):
 def test_the_ways_of_asking(tokenizer):
     row = FORGET[0]
     ways = wordings(row, True, ["Whose number is it?"])
-    assert list(ways) == [PLAIN, "in lower case", "without its last mark", "politely", "reworded 1", "with a system text"]
+    assert list(ways) == [
+        PLAIN,
+        "in lower case",
+        "without its last mark",
+        "politely",
+        "reworded 1",
+        "with a system text",
+    ]
     assert ways["with a system text"]["system"] == SYSTEM and ways["without its last mark"]["question"][-1] == "a"
     assert "without a system text" in wordings({**row, "system": "Be brief."}, True)
     assert list(wordings({"question": "It was ", "answer": "red", "raw": True}, True)) == [PLAIN, "in lower case"]
@@ -201,4 +210,6 @@ def test_the_other_forms_of_a_row():
     forms = dict(other_forms(FORGET[0], True))
     assert {'--system ""', f'--system "{SYSTEM}"'} < set(forms) and "--no-system" not in forms
     assert any(form.get("raw") for form in forms.values())
-    assert [form.get("raw") for form in dict(other_forms({"question": "A ", "answer": "b", "raw": True}, False)).values()]
+    assert [
+        form.get("raw") for form in dict(other_forms({"question": "A ", "answer": "b", "raw": True}, False)).values()
+    ]
