@@ -66,6 +66,7 @@ IDEAS = {
     "claims.theory": "the claims that the theory decides",
     "audit.choice": "T, w and the learning rate from evidence",
     "audit.leakage": "leak@k",
+    "audit.membership": "whether forgotten rows can be told from unseen ones",
     "audit.own": "unlearning a person's own model, with a report",
     "audit.recognition": "whether a forgotten answer is recognised",
     "audit.samples": "sampled answers",

@@ -48,7 +48,7 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
         if secret:
             known = asked_of.known[number]
             texts = [text for way in sampled_ways for text in after.forget[number].get(way, ())]
-            single = max(shared(secret, known), unseen)
+            single = max(unseen, *(shared(some, known) for some in wanted.values()))
             chances["greedy"].append(single)
             chances["sampled"].append(max(single, stumbled(known, texts)))
         each.append(entry)
@@ -67,6 +67,8 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
         "judged_by_recognition": len(alone),
         "misdirected": count["misdirected"],
         "control": sum(chances["sampled"]),
+        "control_greedy": sum(chances["greedy"]),
+        "leaking_greedy": count["leaks_greedy"],
         "bound": at_most(leaking, judged) if judged else None,
         "beyond": any(
             tail(count[f"leaks_{how}"], some) <= LEVEL / 2 for how, some in chances.items() if count[f"leaks_{how}"]
@@ -147,8 +149,9 @@ def verdict(
     bound = f", at most {100 * forget['bound']:.0f}% (one-sided 95%)" if forget["bound"] is not None else ""
     ways = f"{len(forget['ways'])} ways of asking"
     lines = [
-        f"leaks: {forget['leaking']} of {n} rows in {ways}{bound}; "
-        f"before {forget['leaking_before']}, guessing {forget['control']:.1f}",
+        f"leaks: {forget['leaking']} of {n} rows in {ways}{bound}; before {forget['leaking_before']}",
+        f"of these greedy: {forget['leaking_greedy']} (guessing {forget['control_greedy']:.1f}); "
+        f"guessing in samples: {forget['control']:.1f}",
         f"recognised among wrong answers: {recognition['after']} of {forget['rows']} "
         f"(chance {recognition['chance']:.1f}, before {recognition['before']})",
         f"misdirected: {forget['misdirected']} of {forget['rows']} answers say another row's words",

@@ -151,7 +151,15 @@ def test_truths_without_distinctive_words_are_judged_by_recognition(tokenizer):
 
 def test_what_other_rows_of_the_kind_hold_is_said():
     counts = {"rows": 9, "known_before": 9, "leaking_before": 9, "leaking": 0, "judged_by_recognition": 0}
-    counts |= {"misdirected": 0, "control": 0.0, "bound": 0.2, "beyond": False, "recognised_beyond": False}
+    counts |= {
+        "misdirected": 0,
+        "control": 0.0,
+        "control_greedy": 0.0,
+        "leaking_greedy": 0,
+        "bound": 0.2,
+        "beyond": False,
+        "recognised_beyond": False,
+    }
     counts |= {"recognised_alone": 0, "recognition": {"before": 9, "after": 2, "chance": 2}, "ways": ["a"]}
     lines = verdict.verdict(counts, {}, 0.8)["lines"]
     assert "other questions about the same people still hold 0.80 of the truth" in lines[-1]
