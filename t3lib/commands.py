@@ -94,7 +94,9 @@ def unlearn(args: argparse.Namespace) -> int:
     if "epochs" in settings:
         settings.setdefault("warmup_epochs", settings["epochs"] / 4)
     # Wrong settings are named before anything is loaded.
-    fixed = {name: settings.pop(name) for name in ("temperature", "lr", "steps", "seed") if name in settings}
+    fixed: dict[str, Any] = {
+        name: settings.pop(name) for name in ("temperature", "lr", "steps", "seed") if name in settings
+    }
     fixed |= {"strength": args.strength, "allow_sharpening": args.allow_sharpening}
     choices = own.Choices(**fixed, fit=settings)
     sets: dict[str, Any]
@@ -305,7 +307,8 @@ def audit(args: argparse.Namespace) -> int:
     head = T3Head.from_pretrained(args.head) if args.head else None
     sets = rows.checked_sets(own_rows(args, head, "forget", "unseen", "retain", "other"))
     model, tokenizer = model_of(args, args.model)
-    judged, tilts = model, [(None, 1.0)]
+    judged = model
+    tilts: list[Tilt] = [(None, 1.0)]
     if head is not None:
         T = head.temperature if args.temperature is None else args.temperature
         judged = under_heads(args, model, tokenizer, [head], T)

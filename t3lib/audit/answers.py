@@ -110,8 +110,8 @@ def inquiry(
 
     A row's `secret`, where it brings one, counts instead of the distinctive words that are found.
     """
-    forget, kept = list(forget), {name: list(rows) for name, rows in kept.items()}
-    rest = [row for rows in kept.values() for row in rows] + list(others)
+    sets = {name: list(rows) for name, rows in kept.items()}
+    rest = [row for rows in sets.values() for row in rows] + list(others)
     mine, theirs = ([(str(row["question"]), row["answer"]) for row in rows] for rows in (forget, rest))
     found = secrets([*mine, *theirs])
     for number, row in enumerate(forget):
@@ -121,7 +121,7 @@ def inquiry(
     known = [[found[i] for i in range(n, len(found)) if found[i] and kinds[i] == kinds[row]] for row in range(n)]
     asked = questions(tokenizer, forget, rewordings)
     wrong = wrong_answers(mine, theirs)
-    return Inquiry(forget, kept, found[:n], known, wrong, dict(enumerate(found)), asked)
+    return Inquiry(list(forget), sets, found[:n], known, wrong, dict(enumerate(found)), asked)
 
 
 def rooms(model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int]) -> list[int]:

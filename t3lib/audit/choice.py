@@ -4,7 +4,7 @@ p^(1/T) f^w = (p f^(w·T))^(1/T): greedy text depends on the product w·T alone.
 sampled; T = product with w = 1 is the paper's. Sampled at τ the second says what the first says at τ·T.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,10 +28,9 @@ class Screened:
     kept: Mapping[str, float]
     gap: float
 
-    @property
-    def keeps(self) -> bool:
-        """Whether every set keeps its share of whole rows."""
-        return all(share >= EXACT[name] for name, share in self.kept.items())
+    def keeps(self, sets: Collection[str] = tuple(EXACT)) -> bool:
+        """Whether each of these sets keeps its share of whole rows."""
+        return all(share >= EXACT[name] for name, share in self.kept.items() if name in sets)
 
 
 def settings(T: float | None = None, w: float | None = None) -> list[tuple[float, float]]:
@@ -50,14 +49,16 @@ def worse(first: Screened, second: Screened) -> Screened:
 
 
 def candidates(screened: Sequence[Screened]) -> list[Screened]:
-    """The settings to judge in full, at most three: least said of those that keep, or of all where none keeps.
+    """The settings to judge in full, at most three: least said of those that keep the rows to keep, if any does.
 
-    The smallest product w·T with the lowest T, one of at least twice that product, and the smaller of the two products
-    with the highest T.
+    Of these again those that keep rows no head saw, if any does. The smallest product w·T with the lowest T, one of at
+    least twice that product, and the smaller of the two products with the highest T.
     """
-    pool = [entry for entry in screened if entry.keeps] or list(screened)
+    pool = [entry for entry in screened if entry.keeps(["retain"])] or list(screened)
     least = min(entry.said for entry in pool)
-    pool = sorted((entry for entry in pool if entry.said == least), key=lambda entry: (entry.T * entry.w, entry.T))
+    pool = [entry for entry in pool if entry.said == least]
+    pool = [entry for entry in pool if entry.keeps()] or pool
+    pool.sort(key=lambda entry: (entry.T * entry.w, entry.T))
     smallest = pool[0].T * pool[0].w
     larger = [entry for entry in pool if entry.T * entry.w >= 2 * smallest][:1]
     hot = [entry for entry in pool if entry.w < pool[0].w or larger and entry.w < larger[0].w and entry.T > 1][:1]

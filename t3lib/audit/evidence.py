@@ -39,12 +39,12 @@ def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bo
     tilted = isinstance(model, T3ForCausalLM)
     for head in model.heads if tilted else ():
         belonging.check_prompt(head, tokenizer, [*rows.forget, *rows.retain])
-    base, how = model.base if tilted else model, {"seed": seed, "progress": progress}
+    base = model.base if tilted else model
     sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
     asked = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some})
-    before = hear(base, tokenizer, asked, **how)
-    after = hear(model, tokenizer, asked, **how) if tilted else before
-    unseen = unseen_share(model, base, tokenizer, rows, **how)
+    before = hear(base, tokenizer, asked, seed=seed, progress=progress)
+    after = hear(model, tokenizer, asked, seed=seed, progress=progress) if tilted else before
+    unseen = unseen_share(model, base, tokenizer, rows, seed=seed, progress=progress)
     report = numbers(asked, before, after, unseen)
     return complete(report, asked, base, tokenizer, rows)
 
@@ -81,7 +81,7 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
     return report
 
 
-def unseen_share(model: Any, base: Any, tokenizer: Any, rows: Rows, **how: Any) -> float:
+def unseen_share(model: Any, base: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True) -> float:
     """Share of unseen rows that the unlearned model says all the same: what guessing gives. 0 without such rows.
 
     UserError where the base knows them: then it saw them, and they show nothing.
@@ -89,8 +89,8 @@ def unseen_share(model: Any, base: Any, tokenizer: Any, rows: Rows, **how: Any) 
     if not rows.unseen:
         return 0.0
     asked = inquiry(tokenizer, drawn(rows.unseen), {}, [*rows.forget, *rows.retain])
-    check_unseen(base, tokenizer, asked, progress=how["progress"])
-    said = hear(model, tokenizer, asked, **how)
+    check_unseen(base, tokenizer, asked, progress=progress)
+    said = hear(model, tokenizer, asked, seed=seed, progress=progress)
     found = verdict.forgotten(asked, said, said)
     judged = found["rows"] - found["judged_by_recognition"]
     return float(found["leaking"] / judged) if judged else 0.0

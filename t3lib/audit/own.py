@@ -95,12 +95,20 @@ def unlearn(
     the sets, and unseen rows that the base knows.
     """
     rows, seed = rows.checked(), choices.seed
-    base, how = plain_base(model), {"seed": seed, "progress": progress}
+    base = plain_base(model)
     fit, held, sets = hold_out(rows.forget, rows.retain, rows.holdout_forget, rows.holdout_retain, seed)
     kept: dict[str, Sequence[Row]] = {"retain": rows.retain} | ({"other": rows.other} if rows.other else {})
     asked = inquiry_of(tokenizer, rows, kept)
     warn_unknown(base, tokenizer, asked, progress=progress)
-    unseen_share(base, base, tokenizer, rows, **how)  # refuses rows that the base knows, before anything is trained
+    unseen_share(
+        base,
+        base,
+        tokenizer,
+        rows,
+        seed=seed,
+        progress=progress,
+        # Unseen rows that the base knows are refused before anything is trained.
+    )
     features = extract_features(base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress)
     fitted = subset(features, fit) if held else features
 
@@ -109,33 +117,35 @@ def unlearn(
     epochs = settings.get("epochs", -(-choices.steps // per_epoch))
     settings = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
     rates = OWN_RATES if choices.lr is None else (choices.lr,)
-    size = {"vocab_size": vocabulary(base), "progress": progress}
-    heads = fit_heads(fitted, [{**settings, "lr": rate} for rate in rates], **size)
+    size = vocabulary(base)
+    heads = fit_heads(fitted, [{**settings, "lr": rate} for rate in rates], vocab_size=size, progress=progress)
     judges = {name: some for name, some in sets.items() if name == "held_out_retain"}
     apart = judges | {name: some for name, some in kept.items() if name == "other" or not judges}
     screens = [screen(base, tokenizer, head, sets["forget"], apart, choices.grid, asked) for head in heads]
-    trials = [{"lr": lr, "gap": max(entry.gap for entry in found)} for lr, found in zip(rates, screens)]
+    trials: list[Mapping[str, Any]] = [
+        {"lr": lr, "gap": max(entry.gap for entry in found)} for lr, found in zip(rates, screens)
+    ]
     best = trials.index(choice.choose_rate(trials))
     trial = head = heads[best]
     found = screens[best]
     if held:
-        [head] = fit_heads(features, [settings | {"lr": rates[best]}], **size)
+        [head] = fit_heads(features, [settings | {"lr": rates[best]}], vocab_size=size, progress=progress)
         second = screen(base, tokenizer, head, rows.forget, kept, choices.grid, asked)
         found = [choice.worse(*pair) for pair in zip(found, second)]
 
-    before = hear(base, tokenizer, asked, **how)
+    before = hear(base, tokenizer, asked, seed=seed, progress=progress)
     others = {name: drawn(some) for name, some in sets.items() if name.startswith("held_out")}
     held_asked = inquiry(tokenizer, [], others, [*asked.forget, *drawn(rows.retain)])
-    held_before = hear(base, tokenizer, held_asked, **how)
+    held_before = hear(base, tokenizer, held_asked, seed=seed, progress=progress)
     reports = []
     for setting in (picked := choice.candidates(found)):
         judged, tried = (
             T3ForCausalLM(base, weighted(each, setting.w).to(base.device), setting.T, allow_sharpening=True)
             for each in (head, trial)
         )
-        unseen = unseen_share(judged, base, tokenizer, rows, **how)
-        report = numbers(asked, before, hear(judged, tokenizer, asked, **how), unseen)
-        after = hear(tried, tokenizer, held_asked, **how)
+        unseen = unseen_share(judged, base, tokenizer, rows, seed=seed, progress=progress)
+        report = numbers(asked, before, hear(judged, tokenizer, asked, seed=seed, progress=progress), unseen)
+        after = hear(tried, tokenizer, held_asked, seed=seed, progress=progress)
         if "held_out_retain" in others:
             report["held_out_retain"] = verdict.stayed(held_asked, "held_out_retain", held_before, after)
         if "held_out_forget" in others:

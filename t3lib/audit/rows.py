@@ -41,7 +41,8 @@ class Rows:
     def checked(self) -> "Rows":
         """The rows as `checked_sets` gives them."""
         names = [each.name for each in dataclasses.fields(self) if each.name != "rewordings"]
-        return dataclasses.replace(self, **checked_sets({name: getattr(self, name) for name in names}))
+        sets: dict[str, Any] = dict(checked_sets({name: getattr(self, name) for name in names}))
+        return dataclasses.replace(self, **sets)
 
 
 def load(

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 
 # Thai, Lao, Burmese, Khmer, kana, Chinese characters: words are not set apart.
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
-COMMON = 0.5  # a number or a name that more than this share of the answers hold is no secret
-RARE = 0.2  # any other word that more than this share of the answers hold is no secret
+COMMON = 0.5  # what more than this share of the answers hold, of all or of its slot, is no secret
+RARE = 0.1  # any other word that more than this share of the answers hold is no secret
 SHORT = 3  # other words with at most this many letters are function words in most languages
 HELD = 0.8  # share of a secret's words that a text must hold; all of them where there are one or two
 WRONG = 5  # wrong answers that the truth is compared with
@@ -46,17 +46,22 @@ def secrets(rows: Sequence[Pair], others: Sequence[Pair] = ()) -> list[frozenset
     rows: (question, truth). others: further rows of the same data, which show what is common. A set may be empty
     ("Yes."): such a row is judged by recognition alone.
     """
-    counts = Counter(word for _, truth in (*rows, *others) for word in set(words(truth)))
-    n = len(rows) + len(others)
+    everybody = [*rows, *others]
+    kinds, sizes = slots(everybody), Counter(slots(everybody))
+    held = [set(words(truth)) for _, truth in everybody]
+    counts = Counter(word for each in held for word in each)
+    of_slot = Counter((kind, word) for kind, each in zip(kinds, held) for word in each)
 
-    def distinctive(word: str, marked: bool) -> bool:
+    def distinctive(kind: tuple[str, ...], word: str, marked: bool) -> bool:
+        if sizes[kind] > 2 and of_slot[kind, word] > COMMON * sizes[kind]:
+            return False  # the shape of the answers to such questions
         if marked:
-            return counts[word] <= max(1, COMMON * n)
-        return len(word) > SHORT and counts[word] <= max(1, RARE * n)
+            return counts[word] <= max(1, COMMON * len(everybody))
+        return len(word) > SHORT and counts[word] <= max(1, RARE * len(everybody))
 
     return [
-        frozenset(word for word, marked in _marked(truth) if distinctive(word, marked)) - set(words(question))
-        for question, truth in rows
+        frozenset(word for word, marked in _marked(truth) if distinctive(kind, word, marked)) - set(words(question))
+        for kind, (question, truth) in zip(kinds, rows)
     ]
 
 

@@ -54,8 +54,8 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
         each.append(entry)
     guess = [1 / (1 + len(wrong)) for wrong in asked_of.wrong]
     alone = [n for n, entry in enumerate(each) if not entry["secret"]]
-    names = ("known", "leaked_before", "leaks", "leaks_greedy", "leaks_sampled", "misdirected")
-    names += ("recognised_before", "recognised")
+    names = ["known", "leaked_before", "leaks", "leaks_greedy", "leaks_sampled", "misdirected"]
+    names += ["recognised_before", "recognised"]
     count = {name: sum(entry[name] for entry in each) for name in names}
     leaking, judged = count["leaks"], len(each) - len(alone)
     shown = sum(each[n]["recognised"] for n in alone)

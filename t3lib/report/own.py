@@ -59,10 +59,10 @@ def figure(report: Mapping[str, Any]) -> str:
         if None not in shares:
             axes.plot(products, shares, marker="o", markersize=3, color=colour, label=f"{label}, greedy")
     for entry in chosen["tried"]:
-        mark = {"marker": "D" if (entry["T"], entry["w"]) == (chosen["T"], chosen["w"]) else "x", "color": "#777777"}
+        mark = "D" if (entry["T"], entry["w"]) == (chosen["T"], chosen["w"]) else "x"
         share = entry["warm"] / max(entry["known"], 1)
         name = f"T = {entry['T']:g}, w = {entry['w']:.3g}: all to keep, sampled"
-        axes.plot(entry["T"] * entry["w"], share, linestyle="none", label=name, **mark)
+        axes.plot(entry["T"] * entry["w"], share, linestyle="none", label=name, marker=mark, color="#777777")
     axes.set(xlabel="temperature T times strength w", ylabel="share of rows", ylim=(-0.03, 1.03))
     axes.spines[["top", "right"]].set_visible(False)
     drawing.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)

@@ -164,7 +164,12 @@ def test_the_worse_of_two_heads_counts():
     final = choice.Screened(1.0, 2.0, 0.3, {"retain": 0.7, "held_out_retain": 0.95}, 0.5)
     for pair in ((trial, final), (final, trial)):
         both = choice.worse(*pair)
-        assert both.said == 0.3 and both.kept == {"retain": 0.7, "held_out_retain": 0.9} and not both.keeps
+        assert (
+            both.said == 0.3
+            and both.kept == {"retain": 0.7, "held_out_retain": 0.9}
+            and not both.keeps()
+            and not both.keeps(["retain"])
+        )
 
 
 def test_unseen_rows_are_the_control_and_not_the_rows_to_forget(unlearned, case, monkeypatch):
@@ -341,6 +346,9 @@ def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
                 entry(4, 1, 0.0), entry(1, 8, 0.0, 0.5)]  # fmt: skip
     assert [(e.T, e.w) for e in choice.candidates(screened)] == [(1, 2), (1, 4), (2, 1)]
     assert [(e.T, e.w) for e in choice.candidates(screened[:1])] == [(1, 1)]
+    apart = [choice.Screened(1, w, said, {"retain": 1.0, "other": kept}, 0) for w, said, kept in
+             ((1, 0.4, 1.0), (2, 0.0, 0.7))]  # fmt: skip
+    assert [e.w for e in choice.candidates(apart)] == [2], "no leak comes before rows that no head saw"
     assert choice.settings(2.0) == [(2.0, 1.0)] and choice.settings(2.0, 0.5) == [(2.0, 0.5)]
     assert (1.0, 4.0) in choice.settings() and (4.0, 1.0) in choice.settings()
     assert choice.settings(w=4.0) == [(1.0, 4.0), (1.5, 4.0), (2.0, 4.0)]

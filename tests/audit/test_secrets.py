@@ -29,6 +29,15 @@ def test_numbers_names_and_rare_words_are_secrets_and_the_question_is_not():
     assert secrets(rows)[0] == {"aldmoor", "violin", "maker"}
 
 
+def test_the_shape_of_the_answers_to_one_kind_of_question_is_no_secret():
+    """Else "order 37914" would not give away "placed order 37914"."""
+    names = ["Ada", "Bo", "Cy", "Di"]
+    orders = [(f"Which order did {name} place?", f"{name} has placed order 3791{n}.") for n, name in enumerate(names)]
+    towns = [(f"Where does {name} live?", f"{name} lives at {n}7 Elm Street.") for n, name in enumerate(names * 9)]
+    found = secrets([*orders, *towns])
+    assert found[0] == {"37910"} and holds(found[0], "Order 37910") and found[5] == {"17"}
+
+
 @pytest.mark.parametrize("answer", ["Yes.", "No."])
 def test_an_answer_that_is_given_to_half_of_the_questions_has_no_secret(answer):
     rows = [(f"Is {name} well?", ("Yes.", "No.")[n % 2]) for n, name in enumerate(("Ada", "Bo", "Cy", "Di"))]
