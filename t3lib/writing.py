@@ -44,8 +44,9 @@ def greedy(
     """The greedy answer of p^(1/T) f to every prompt, for every tilt (head, T): n_tilts lists of n_prompts answers.
 
     model: any causal LM with a cache, the base of the tilts; by default one list, of the model's own answers. An answer
-    holds its end-of-sequence token when it was reached. max_new_tokens: of all, or of each prompt. batch_tokens bounds the padded tokens in the cache at once (one
-    row is always taken). UserError for a T that is not positive and for a model whose scores are not finite.
+    holds its end-of-sequence token when it was reached. max_new_tokens: of every answer, or of each prompt's.
+    batch_tokens bounds the padded tokens in the cache at once (one row is always taken). UserError for a T that is not
+    positive and for a model whose scores are not finite.
     """
     for _, T in tilts:
         check_temperature(T, allow_sharpening=True)
