@@ -203,6 +203,34 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys):
     assert any(line.startswith("T3 T=") for line in lines)
 
 
+def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(place, tmp_path, capsys):
+    """One seed and few steps: what is given is not searched, and what lies in --out goes only where that is asked."""
+    for name in ("forget", "retain"):
+        rows = [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+        lines = [f"{row['question']},{row['answer']},volume" for row in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["Frage,Antwort,PIN", *lines]))
+    argv = ["unlearn", "--model", str(place / "model"), "--out", str(tmp_path / "head"), "--steps", "1", "--lr", "0.01"]
+    argv += ["--forget", str(tmp_path / "forget.csv"), "--retain", str(tmp_path / "retain.csv"), "-w", "2"]
+    argv += ["--columns", "question=Frage,answer=Antwort", "--secret-column", "PIN", "--temperature", "1.5"]
+    assert cli.main(argv) == 3
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    assert (config["temperature"], config["w"], config["info"]["system"]) == (1.5, 2.0, None)
+    report = json.loads((tmp_path / "head" / "report.json").read_text())
+    assert {"verdict", "forget", "retain", "recognition", "choice", "form", "asked", "base", "date"} <= set(report)
+    assert report["forget"]["each"][0]["secret"] == ["volume"] and len(report["choice"]["tried"]) == 1
+    assert cli.main(argv) == 2 and "exists already" in capsys.readouterr().err
+    assert cli.main([*argv, "--strength", "1", "--overwrite"]) == 3
+    assert json.loads((tmp_path / "head" / "config.json").read_text())["w"] == 1.0
+
+
+def test_a_head_on_another_base_is_refused_unless_that_is_meant(place, tmp_path, capsys):
+    width = json.loads((place / "model" / "config.json").read_text())["vocab_size"]
+    T3Head(32, width, 4, info={"base_model": "org/other"}).save_pretrained(tmp_path)
+    argv = ["generate", "--model", str(place / "model"), "--head", str(tmp_path), "--max-new-tokens", "1", "Who?"]
+    assert cli.main(argv) == 2 and "trained on org/other" in capsys.readouterr().err
+    assert cli.main([*argv, "--other-base", "-w", "0.5"]) == 0
+
+
 def test_the_system_text_stands_in_the_head_and_another_is_warned_about(place, tmp_path, capsys, monkeypatch):
     head = tmp_path / "head"
     with pytest.warns(UserWarning, match="Nothing to forget"):  # a random model

@@ -6,20 +6,24 @@ own lines of the file. About a minute of one core a case and seed.
 """
 
 import csv
+import random
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from own_cases import builtin, memorised
 
+from t3lib.audit.answers import Inquiry, Said, hear, inquiry
 from t3lib.audit.evidence import assess
 from t3lib.audit.own import Choices, unlearn
 from t3lib.audit.rows import Rows
+from t3lib.audit.verdict import forgotten
 from t3lib.files import atomic_write
 
 FILE = Path(__file__).resolve().parents[2] / "results" / "own.csv"
 COLUMNS = ("model", "seed", "choice", "measure", "value")
-CASES = ("gpt2", "short", "customers", "builtin")
+CASES = ("gpt2", "short", "customers", "builtin", "control")
 CHOICES = {"both dials": None, "T alone": 1.0}
 
 
@@ -40,6 +44,42 @@ def measured(report: dict) -> dict[str, float]:
     return values | {"success": int(report["verdict"]["success"])}
 
 
+def control(seed: int) -> list[tuple]:
+    """In how many of 20 draws of 12 rows the built-in world's original and retrained models are called leaking."""
+    model, tokenizer, forget, retain, _ = builtin(seed)
+    rows = Rows(forget, retain).checked()
+    asked = inquiry(tokenizer, rows.forget, {"retain": rows.retain})
+    empty = replace(asked, kept={})  # what is kept takes no part
+    said = {"original": hear(model, tokenizer, empty, seed=seed, progress=False)}
+    said["retrained"] = hear(builtin(seed, "retain90")[0], tokenizer, empty, seed=seed, progress=False)
+    found = []
+    for name, after in said.items():
+        print(
+            f"{name}, seed {seed}", {k: v for k, v in forgotten(asked, said["original"], after).items() if k != "each"}
+        )
+        drawn = [random.Random(n).sample(range(len(forget)), 12) for n in range(20)]
+        called = [
+            forgotten(some(asked, part), *(of(each, part) for each in (said["original"], after))) for part in drawn
+        ]
+        leaking = sum(entry["beyond"] for entry in called)
+        found += [("control", seed, name, "draws of 12 rows, of 20, called leaking", leaking)]
+        found += [("control", seed, name, "rows", len(forget))]
+        found += [("control", seed, name, "leaking", forgotten(asked, said["original"], after)["leaking"])]
+    return found
+
+
+def some(asked: Inquiry, part: list[int]) -> Inquiry:
+    """The inquiry about some of its rows to forget."""
+    lists = {name: [getattr(asked, name)[n] for n in part] for name in ("forget", "secrets", "known", "wrong")}
+    questions = [replace(each, row=part.index(each.row)) for each in asked.asked if each.row in part]
+    return replace(asked, **lists, asked=questions)
+
+
+def of(said: Said, part: list[int]) -> Said:
+    """What was said about some of the rows to forget."""
+    return replace(said, forget=[said.forget[n] for n in part], recognised=[said.recognised[n] for n in part])
+
+
 def lines(case: str, seed: int) -> list[tuple]:
     """One line a measure of every choice; of the built-in world also a retrained model."""
     model, tokenizer, forget, retain, other = builtin(seed) if case == "builtin" else memorised(case, seed)
@@ -58,7 +98,7 @@ def main(wanted: list[str]) -> None:
     pairs = [word.partition(":") for word in wanted] or [(case, ":", "") for case in CASES]
     for case, _, number in pairs:
         for seed in [int(number)] if number else (0, 1, 2):
-            new = lines(case, seed)
+            new = control(seed) if case == "control" else lines(case, seed)
             old = list(csv.reader(FILE.open(encoding="utf-8")))[1:] if FILE.exists() else []
             kept = [line for line in old if line[:2] != [case, str(seed)]]
             with atomic_write(FILE) as handle:
