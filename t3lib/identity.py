@@ -11,15 +11,15 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
 from t3lib.files import LIBRARY, content_key, folder_key, sha256_file, shipped, write_sealed
-from t3lib.names import METHODS
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy")  # their versions decide the last digits
+BASELINES = "t3lib.settings.BASELINES"  # its keys are the names of the methods
 SHIPPED = "results/paper"  # the one folder of data outside t3lib that its code reads by name
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -191,6 +191,18 @@ class _Source:
         self.library, self.modules = library, dict[str, _Module | None]()
         self.written: dict[tuple[Use, frozenset[str] | None], tuple[str, frozenset[Use]]] = {}
 
+    @cached_property
+    def methods(self) -> set[str]:
+        """The rows of all tables by method: those of the literal table `BASELINES`, and T3."""
+        try:
+            home = self.find(BASELINES)
+        except KeyError:
+            return set()
+        module = self.module(home[0])
+        assert module is not None
+        tables = (node for each in module.bound[home[1]] for node in ast.walk(each) if isinstance(node, ast.Dict))
+        return {"T3", *(key.value for key in next(tables).keys if isinstance(key, ast.Constant))}
+
     def path(self, name: str) -> Path | None:
         """File of a module of t3lib, None for any other name."""
         first, *rest = name.split(".")
@@ -336,10 +348,10 @@ class _Reader:
                 self.parts.append(f"(class {node.name}")
                 self.write([*node.decorator_list, *node.bases, *node.keywords, *_without_docstring(node.body)], local)
                 self.parts.append(")")
-            case ast.Dict() if any(_is_method(key) for key in node.keys):
+            case ast.Dict() if any(map(self.is_method, node.keys)):
                 mine = [(key, value) for key, value in zip(node.keys, node.values) if self.is_mine(key)]
                 self.write([part for pair in mine for part in pair], local)
-            case ast.Tuple() | ast.List() | ast.Set() if any(_is_method(each) for each in node.elts):
+            case ast.Tuple() | ast.List() | ast.Set() if any(map(self.is_method, node.elts)):
                 self.write([each for each in node.elts if self.is_mine(each)], local)
             case ast.AST():
                 self.fields(node, local)
@@ -387,15 +399,15 @@ class _Reader:
             dotted = ".".join(filter(None, (found[0][1] or found[0][0].rpartition(".")[2], found[1])))
         self.parts.append(f"<{dotted}>")
 
+    def is_method(self, node: ast.expr | None) -> bool:
+        """True for the name of a method."""
+        return isinstance(node, ast.Constant) and node.value in self.source.methods
+
     def is_mine(self, node: ast.expr | None) -> bool:
         """False for the row of a table by method that belongs to none of the wanted methods."""
         self.narrowed = True
         text = node.value if isinstance(node, ast.Constant) else None
         return not self.methods or not isinstance(text, str) or text in self.methods
-
-
-def _is_method(node: ast.expr | None) -> bool:
-    return isinstance(node, ast.Constant) and node.value in METHODS
 
 
 def _chain(node: ast.AST) -> tuple[str, ...]:
