@@ -32,7 +32,6 @@ def keyed(function: Function) -> Function:
     return function
 
 
-@keyed
 def code_key(
     *entries: str | Callable[..., Any],
     methods: Iterable[str] = (),
@@ -70,7 +69,6 @@ def notebook_key(text: str, *, methods: Iterable[str] = (), without: str = "", l
     return content_key(["".join(reader.parts), _listed(source.reached(wanted, frozenset(methods), True, without))])
 
 
-@keyed
 def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
     """What decides the last digits of a result beside code and inputs: versions, device type, threads and vectors.
 
@@ -95,7 +93,6 @@ def changed_since_import(library: Path = LIBRARY) -> list[str]:
     return sorted(name for name in now.keys() | _IMPORTED.keys() if now.get(name) != _IMPORTED.get(name))
 
 
-@keyed
 def keep(path: Path, value: dict[str, Any]) -> None:
     """Write one sealed entry of a cache, unless t3lib has changed on disk since this process imported it.
 
@@ -106,7 +103,6 @@ def keep(path: Path, value: dict[str, Any]) -> None:
         write_sealed(path, value)
 
 
-@keyed
 def still_the_code(what: str) -> bool:
     """True when t3lib is on disk as this process imported it; else warn that `what` is not kept."""
     if changed := changed_since_import():
@@ -201,7 +197,7 @@ class _Source:
         module = self.module(home[0])
         assert module is not None
         tables = (node for each in module.bound[home[1]] for node in ast.walk(each) if isinstance(node, ast.Dict))
-        return {"T3", *(key.value for key in next(tables).keys if isinstance(key, ast.Constant))}
+        return {"T3", *(str(key.value) for key in next(tables).keys if isinstance(key, ast.Constant))}
 
     def path(self, name: str) -> Path | None:
         """File of a module of t3lib, None for any other name."""
@@ -251,8 +247,8 @@ class _Source:
         waiting, seen, digests = list(entries), set[Use](), dict[Use, str]()
         while waiting:
             use = waiting.pop()
-            if use in seen or (without and use[0].startswith(without)):
-                continue
+            if use in seen or use[0] == __name__ or (without and use[0].startswith(without)):
+                continue  # how keys are made is in no key
             seen.add(use)
             module = self.module(use[0])
             if module is None:
