@@ -310,7 +310,7 @@ def _commands() -> ModuleType:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """`t3 compare`: 1 when a cell differs."""
+    """`t3 compare`: 1 when a run or a cell that both folders have differs."""
     from t3lib.grid.status import committed, earlier_manifest
     from t3lib.report.compare import compare, equal_runs, means
 
@@ -322,7 +322,7 @@ def compare(args: argparse.Namespace) -> int:
         other = committed(profile)
         if not (other / "tables").is_dir():
             raise UserError(f"no results of profile {profile} are committed: give two folders")
-    cells = compare(args.a, other, tolerance=args.tolerance, clocks=args.clocks)
+    cells, alone = compare(args.a, other, tolerance=args.tolerance, clocks=args.clocks)
     table = means(args.a, other)
     if not table.empty:
         print(f"means over the seeds that both have, sd over those of b\n{table.round(3).to_string(index=False)}\n")
@@ -334,7 +334,9 @@ def compare(args: argparse.Namespace) -> int:
         print(cells.map(lambda value: printable(str(value), 40)).to_string(index=False))
     more = "" if listed else f", in {cells['table'].nunique()} tables; --cells lists them"
     print(f"cells that differ between {args.a} (a) and {other} (b): {len(cells)}{more}")
-    return 1 if len(cells) else 0
+    if alone:
+        print(f"not compared, for only one has it: {printable('; '.join(alone), 2000)}")
+    return 1 if len(cells) or equal < both else 0
 
 
 def page(args: argparse.Namespace) -> None:

@@ -1,7 +1,5 @@
 """The vocabularies of every table and file name, and the Hub's data set, spelled here alone. Imports nothing."""
 
-BASELINES = ("GradAscent", "GradDiff", "WGA", "SatImp", "UnDIAL", "RMU", "ULD", "IdkDPO", "NPO", "SimNPO")
-METHODS = ("Original", "Retrained", *BASELINES, "T3")  # the order of the rows in every table
 SPLITS = ("forget05", "forget10")
 TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
 HUB_DATA = {"path": "locuslab/TOFU", "revision": "324592d84ae4f482ac7249b9285c2ecdb53e3a68"}  # TOFU itself

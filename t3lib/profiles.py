@@ -12,10 +12,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
 
+from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
 from t3lib.errors import UserError, printable
 from t3lib.files import read_yaml, shipped
-from t3lib.names import METHODS, SPLITS
-from t3lib.settings import BOUNDS, CHOICES, DEFAULTS, settings_of
+from t3lib.names import SPLITS
+from t3lib.settings import BOUNDS, CHOICES
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a profile's name is a folder's name under results/
 SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")

@@ -26,15 +26,17 @@ import numpy as np
 import pandas as pd
 import psutil
 
+from t3lib.baselines.losses import METHODS
 from t3lib.errors import UserError
 from t3lib.files import atomic_write, data_identity, model_identity, project_root, read_json, shipped, write_json
 from t3lib.metrics import AUDIT, HIDING, METRICS, forget_quality
-from t3lib.names import METHODS, SPLITS
+from t3lib.names import SPLITS
 
+PROFILE = ("data", "stage", "models", "evaluation")  # parameters that all runs of one table share
 SECONDS = ("load", "features", "train", "evaluate")
 RUN_KEYS = (
     *("method", "split", "T", "w", "seed", "status", "error", "hyper", "trainable", "epochs", "seconds"),
-    *("peak_memory_bytes", "metrics", "truth_ratio", "records", "parameters", "provenance"),
+    *("peak_memory_bytes", "metrics", "truth_ratio", "records", "code", "parameters", "provenance"),
 )
 PACKED = ".records.json.gz"  # in place of a run's .json
 LARGEST = 2**28  # bytes of records, unpacked; those of TOFU's rows with every text have less than half a million
@@ -129,8 +131,9 @@ def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
     A failed run keeps its row with empty metrics. `HELD_OUT`: the means of Forget Quality and D over
     the retrained models that nothing was tuned on, and how many there are; empty without any.
+    UserError for runs of two profiles or worlds (`of_one_profile`).
     """
-    runs = list(runs)
+    runs = of_one_profile(runs)
     models = references(runs)
     names = ("method", "split", "T", "w", "seed", "status", "setting")
     costs = ("trainable", "epochs", *(f"{part}_s" for part in SECONDS), "peak_memory_bytes")
@@ -186,6 +189,35 @@ def _held_out(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -
         return None
     values, weights = zip(*tests)
     return (*np.average(values, axis=0, weights=weights), len(tests))
+
+
+def of_one_profile(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The runs as a list; UserError where two of them differ in a parameter of `PROFILE`.
+
+    Their mean would belong to neither. A parameter that a run does not record differs from none.
+    """
+    runs, first = list(runs), {}
+    for run in runs:
+        for name in PROFILE:
+            value = run["parameters"].get(name)
+            other = first.setdefault(name, run) if value is not None else run
+            if value is not None and value != other["parameters"][name]:
+                names = " and ".join(name_of(each) for each in (other, run))
+                raise UserError(
+                    f"runs {names} are of different profiles ({name} differs): give each profile a folder of its own"
+                )
+    return runs
+
+
+def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
+    """One line for below a table: whose runs were made by different or unknown code; "" where all share one key."""
+    methods: dict[str, dict[str, None]] = {}
+    for run in runs:
+        methods.setdefault(run.get("code") or "unknown", {})[run["method"]] = None
+    if not methods.keys() - {"unknown"}:
+        return "It is not known which code made these runs." if methods else ""
+    told = "; ".join(f"{code}: {', '.join(names)}" for code, names in methods.items())
+    return f"These runs were made by different code ({told})." if len(methods) > 1 else ""
 
 
 def all_rows(run: Mapping[str, Any]) -> int | None:
@@ -287,7 +319,7 @@ def _read_run(path: Path) -> dict[str, Any]:
         raise UserError(f"{path}: a run is a JSON object, this is a {type(run).__name__}")
     if run.get("records") == (beside := path.with_suffix(PACKED)).name:
         run["records"] = _unpacked(beside)
-    _check(run, str(path))
+    _check({"code": None} | run, str(path))  # runs of before do not know their code
     if run.get("sha256") != _seal(run):
         raise UserError(f"{path}: altered or damaged (its checksum does not match its content); delete it to rerun")
     if path.stem != (name := name_of(run)):

@@ -1,7 +1,7 @@
-"""The default settings of T3 and of every baseline, said here and nowhere else, and what each setting may be.
+"""The default settings of T3 and of the baselines' common loop, and the values that each setting may take. No torch.
 
-T3's are the paper's choice for Llama-3.1-8B on TOFU, the baselines' what the published code uses there (appendix
-"Hyperparameter Search"). A profile's `hyper`, the command line and `fit_head` lay their values over these. No torch.
+T3's are the paper's choice for Llama-3.1-8B on TOFU (appendix "Hyperparameter Search"). A profile's `hyper`, the
+command line and `fit_head` lay their values over these. What a baseline adds stands beside its loss (`baselines.losses`).
 """
 
 from collections.abc import Mapping
@@ -110,53 +110,12 @@ LOOP: dict[str, Any] = {
     "variant": "reference",
 }
 
-# A loss is alpha_f · forget term + alpha_r · retain term; k counts layers from the first; ULD's T is its strength.
-BASELINES: dict[str, dict[str, Any]] = {
-    "GradAscent": {"alpha_f": 1.0},
-    "GradDiff": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll"},
-    "WGA": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 1.0},
-    "SatImp": {"alpha_f": 0.1, "alpha_r": 1.0, "retain_loss": "nll", "beta1": 5.0, "beta2": 1.0},
-    "UnDIAL": {"alpha_f": 1.0, "alpha_r": 0.0, "retain_loss": "nll", "beta": 10.0},
-    "RMU": {"alpha_f": 1.0, "alpha_r": 1.0, "c": 2.0, "k": 8},
-    "ULD": {
-        "alpha_f": 1.0,
-        "alpha_r": 5.0,
-        "lr": 1e-3,
-        "epochs": 20,
-        "weight_decay": 1e-4,
-        "k": 16,
-        "rank": 32,
-        "T": 1.0,
-    },
-    "IdkDPO": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 0.1},
-    "NPO": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 0.1},
-    "SimNPO": {"alpha_f": 0.125, "alpha_r": 1.0, "retain_loss": "nll", "beta": 4.5, "delta": 0.0},
-}
-
 # T3 on rows of a person's own: any number of them, so training is counted in steps, and tokens that no row holds stay
 # neutral (B starts at zero), for the rest of what such a model says was never seen. The paper's settings are T3 above.
 OWN_ROWS: dict[str, Any] = {"rank": 20, "batch_size": 32, "weight_decay": 1e-3, "init_b": "zero"}
 OWN_STEPS = 1000  # the paper's 100 epochs are 700 and 1300 steps on TOFU's splits
 OWN_WARMUP = 0.1  # share of the steps in which the learning rate rises
 OWN_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
-
-DEFAULTS: dict[str, dict[str, Any]] = {name: LOOP | special for name, special in BASELINES.items()} | {"T3": T3}
-
-
-def settings_of(method: str, changes: Mapping[str, Any], where: str | None = None) -> dict[str, Any]:
-    """All settings of a method of `DEFAULTS`: `changes` laid over the defaults.
-
-    UserError, which begins with `where` or else with the method, for an unknown name or a value that `check` refuses.
-    """
-    if method not in DEFAULTS:
-        raise UserError(f"unknown method {printable(method)!r}: choose one of {', '.join(DEFAULTS)}")
-    defaults = DEFAULTS[method]
-    for name, value in changes.items():
-        if name not in defaults:
-            known = ", ".join(sorted(defaults))
-            raise UserError(f"{where or method} has no setting {printable(name)!r}: choose among {known}")
-        check(name, value, like=defaults[name], where=f"{where or method}: ")
-    return defaults | dict(changes)
 
 
 def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> None:

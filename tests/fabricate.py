@@ -2,12 +2,13 @@
 
 import numpy as np
 
-from t3lib.metrics import UTILITY, forget_quality, model_utility, mu_rouge
-from t3lib.names import METHODS, SPLITS
+from t3lib.baselines.losses import METHODS
+from t3lib.metrics import METRICS, UTILITY, forget_quality, model_utility, mu_rouge
+from t3lib.names import SPLITS
 
 ROWS = {"forget05": 40, "forget10": 80, "retain": 20, "ra": 12, "wf": 12}
 TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)
-SHIFT = dict(zip(METHODS, (1.6, 0.05, 1.5, 1.0, 0.7, 0.6, 0.9, 0.5, 0.7, 0.45, 0.3, 0.25, 0.1)))
+SHIFT = dict(zip(METHODS, (1.6, 0.05, *[1.5, 1.0, 0.7, 0.6, 0.9, 0.5, 0.7, 0.45, 0.3, 0.25] * 2)))
 SHIFT_AT = dict(zip(TEMPERATURES, (1.3, 0.8, 0.3, 0.1, 0.5)))
 MARKUP = "<script>alert('x')</script> & <b>bold</b>"
 
@@ -33,6 +34,7 @@ def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bo
     fq, ks_statistic = forget_quality(ratios, reference)
     metrics = components | {"fq": fq, "ks_statistic": ks_statistic, "mu_rouge": mu_rouge(components)}
     metrics |= {"mu": model_utility(components), "forget_prob": scores["forget_prob"]}
+    metrics |= {name: 0.5 for name in METRICS if name not in metrics}
     metrics |= {"forget_rouge": scores["forget_rouge"], "forget_truth_ratio": 0.5}
     run = {
         "method": method,
@@ -46,7 +48,7 @@ def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bo
     }
     run |= {"trainable": {"Original": 0, "ULD": 40000, "T3": 20 * (128 + 1000)}.get(method, 560000), "epochs": 10}
     run |= {"seconds": {"load": 1.0, "features": 2.0 if seed == 1 else 0.0, "train": 3.0 + seed, "evaluate": 4.0}}
-    run |= {"peak_memory_bytes": 900_000_000, "metrics": metrics, "records": records}
+    run |= {"peak_memory_bytes": 900_000_000, "metrics": metrics, "records": records, "code": "0" * 16}
     run |= {"truth_ratio": {"forget": ratios, "reference": reference, "retain": [], "ra": [], "wf": []}}
     run |= {"parameters": {"data": "builtin", "seeds": [1, 2, 3]}, "provenance": {"git_commit": None, "device": "cpu"}}
     if failed:

@@ -252,11 +252,14 @@ def test_tables_on_disk(tmp_path):
     assert back["fq"].tolist() == table["fq"].tolist(), "the .csv has every digit"
     assert path.read_text().splitlines()[0] == ",".join(table)
     text = path.with_suffix(".md").read_text()
-    assert len(text.splitlines()) == 2 + 26 and "Retain ROUGE" in text
+    assert len(text.splitlines()) == 2 + len(table) and "Retain ROUGE" in text
     assert {line.count("|") for line in text.splitlines()} == {len(table.columns) + 1}
     tex = path.with_suffix(".tex").read_text()
     assert "\\toprule" in tex and "50\\% \\& more" in tex and "\\multicolumn{3}{c}{Retain}" in tex
-    assert {line.count(" & ") for line in tex.splitlines() if line.endswith("\\\\")} == {len(table.columns) - 1, 4}
+    assert {line.count(" & ") for line in tex.splitlines() if line.endswith("\\\\")} == {
+        len(table.columns) - 1,
+        len(render.printed(table)["groups"]) - 1,
+    }
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX here")
@@ -372,3 +375,24 @@ def test_peak_memory_is_known_where_the_module_resource_is_missing(monkeypatch):
     monkeypatch.setitem(sys.modules, "resource", None)
     monkeypatch.setattr(results.psutil, "Process", lambda: windows)
     assert results.peak_memory_bytes() == 123
+
+
+@pytest.mark.parametrize("name", results.PROFILE)
+def test_runs_of_two_profiles_are_in_no_table_together(name):
+    one, two = (fabricate("NPO", "forget10", None, seed) for seed in (1, 2))
+    for run, value in ((one, {"x": 1}), (two, {"x": 2})):
+        run["parameters"] = {name: value}
+    told = f"NPO--forget10--Tnone--seed1 and NPO--forget10--Tnone--seed2 are of different profiles \\({name} differs\\)"
+    with pytest.raises(UserError, match=told):
+        results.tidy([one, two])
+    assert len(results.tidy([one, two | {"parameters": {name: {"x": 1}}}])) == 2
+
+
+def test_runs_by_other_or_unknown_code_are_named_and_stay(tmp_path):
+    one, two = fabricate("NPO", "forget10", None, 1), fabricate("T3", "forget10", 2.5, 1)
+    assert results.code_note([one, two]) == "" and len(results.tidy([one, two | {"code": "other"}])) == 2
+    assert "different code (0000000000000000: NPO; other: T3)" in results.code_note([one, two | {"code": "other"}])
+    assert "unknown: T3" in results.code_note([one, two | {"code": None}])
+    assert "not known" in results.code_note([two | {"code": None}])
+    results.write_run(tmp_path, one)
+    assert results.read_runs(tmp_path)[0]["code"] == one["code"]

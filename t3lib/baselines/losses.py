@@ -13,19 +13,63 @@ comparable; "paper" is the formula as printed, with ln p(a|q) the sum over the a
 `tokens` defaults to the batch's own mean; a loop that accumulates gradients passes the whole step's.
 """
 
+from __future__ import annotations
+
 import math
-from collections.abc import Callable
-from typing import Literal, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn.functional import kl_div, logsigmoid
+from t3lib.errors import UserError, printable
+from t3lib.settings import CHOICES, LOOP, T3, check
 
-from t3lib.settings import BASELINES as DEFAULTS
-from t3lib.settings import CHOICES, check
+if TYPE_CHECKING:  # whoever asks for names and settings alone does not wait for torch
+    from torch import Tensor
 
 Variant = Literal["reference", "paper"]
 VARIANTS = CHOICES["variant"]
+
+# A loss is alpha_f · forget term + alpha_r · retain term; k counts layers from the first; ULD's T is its strength.
+BASELINES: dict[str, dict[str, Any]] = {
+    "GradAscent": {"alpha_f": 1.0},
+    "GradDiff": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll"},
+    "WGA": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 1.0},
+    "SatImp": {"alpha_f": 0.1, "alpha_r": 1.0, "retain_loss": "nll", "beta1": 5.0, "beta2": 1.0},
+    "UnDIAL": {"alpha_f": 1.0, "alpha_r": 0.0, "retain_loss": "nll", "beta": 10.0},
+    "RMU": {"alpha_f": 1.0, "alpha_r": 1.0, "c": 2.0, "k": 8},
+    "ULD": {
+        "alpha_f": 1.0,
+        "alpha_r": 5.0,
+        "lr": 1e-3,
+        "epochs": 20,
+        "weight_decay": 1e-4,
+        "k": 16,
+        "rank": 32,
+        "T": 1.0,
+    },
+    "IdkDPO": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 0.1},
+    "NPO": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 0.1},
+    "SimNPO": {"alpha_f": 0.125, "alpha_r": 1.0, "retain_loss": "nll", "beta": 4.5, "delta": 0.0},
+}
+
+# Every table has its rows in this order.
+METHODS = ("Original", "Retrained", *BASELINES, "T3")
+DEFAULTS: dict[str, dict[str, Any]] = {name: LOOP | special for name, special in BASELINES.items()} | {"T3": T3}
+
+
+def settings_of(method: str, changes: Mapping[str, Any], where: str | None = None) -> dict[str, Any]:
+    """All settings of a method of `DEFAULTS`: `changes` laid over the defaults.
+
+    UserError, which begins with `where` or else with the method, for an unknown name or a value that `check` refuses.
+    """
+    if method not in DEFAULTS:
+        raise UserError(f"unknown method {printable(method)!r}: choose one of {', '.join(DEFAULTS)}")
+    defaults = DEFAULTS[method]
+    for name, value in changes.items():
+        if name not in defaults:
+            known = ", ".join(sorted(defaults))
+            raise UserError(f"{where or method} has no setting {printable(name)!r}: choose among {known}")
+        check(name, value, like=defaults[name], where=f"{where or method}: ")
+    return defaults | dict(changes)
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
@@ -56,7 +100,7 @@ def wga(
     logp: Tensor,
     answer: Tensor,
     *,
-    beta: float = DEFAULTS["WGA"]["beta"],
+    beta: float = BASELINES["WGA"]["beta"],
     tokens: float | None = None,
     variant: Variant = "reference",
 ) -> Tensor:
@@ -71,8 +115,8 @@ def sat_imp(
     logp: Tensor,
     answer: Tensor,
     *,
-    beta1: float = DEFAULTS["SatImp"]["beta1"],
-    beta2: float = DEFAULTS["SatImp"]["beta2"],
+    beta1: float = BASELINES["SatImp"]["beta1"],
+    beta2: float = BASELINES["SatImp"]["beta2"],
     tokens: float | None = None,
     variant: Variant = "reference",
 ) -> Tensor:
@@ -100,7 +144,7 @@ def undial(
     targets: Tensor,
     answer: Tensor,
     *,
-    beta: float = DEFAULTS["UnDIAL"]["beta"],
+    beta: float = BASELINES["UnDIAL"]["beta"],
     variant: Variant = "reference",
 ) -> Tensor:
     """L = CE(p̃, p), ln p̃(y|x) = ln p*(y|x) − β·1[y = y_f] + C, p* the original model.
@@ -110,7 +154,7 @@ def undial(
     """
     paper, V = _is_paper(variant), logit.shape[-1]
     lowered = targets if paper else targets.where(answer, (V - 100) % V)
-    shift = torch.zeros_like(logit_ref).scatter_(-1, lowered[..., None], beta)
+    shift = logit_ref.new_zeros(logit_ref.shape).scatter_(-1, lowered[..., None], beta)
     p_adjusted = (logit_ref - shift).softmax(-1)
     cross_entropy = -(p_adjusted * logit.log_softmax(-1)).sum(-1)  # (B, S)
     return masked_sum(cross_entropy, answer) if paper else cross_entropy.mean(-1)
@@ -122,7 +166,7 @@ def rmu_forget(
     in_answer: Tensor,
     in_question: Tensor,
     *,
-    c: float = DEFAULTS["RMU"]["c"],
+    c: float = BASELINES["RMU"]["c"],
     inverse_tokens: float | None = None,
     variant: Variant = "reference",
 ) -> Tensor:
@@ -171,25 +215,25 @@ def idk_dpo(
     answer_idk: Tensor,
     logp_idk_ref: Tensor,
     *,
-    beta: float = DEFAULTS["IdkDPO"]["beta"],
+    beta: float = BASELINES["IdkDPO"]["beta"],
 ) -> Tensor:
     """L = −(2/β) ln σ(β (ln p/p*(ã_f|q_f) − ln p/p*(a_f|q_f))), ã_f an "I don't know", p* the original model."""
     ratio = log_likelihood(logp, answer) - logp_ref
     ratio_idk = log_likelihood(logp_idk, answer_idk) - logp_idk_ref
-    return -2 / beta * logsigmoid(beta * (ratio_idk - ratio))
+    return -2 / beta * _log_sigmoid(beta * (ratio_idk - ratio))
 
 
-def npo(logp: Tensor, answer: Tensor, logp_ref: Tensor, *, beta: float = DEFAULTS["NPO"]["beta"]) -> Tensor:
+def npo(logp: Tensor, answer: Tensor, logp_ref: Tensor, *, beta: float = BASELINES["NPO"]["beta"]) -> Tensor:
     """L = −(2/β) ln σ(−β ln p/p*(a_f|q_f)), p* the original model."""
-    return -2 / beta * logsigmoid(-beta * (log_likelihood(logp, answer) - logp_ref))
+    return -2 / beta * _log_sigmoid(-beta * (log_likelihood(logp, answer) - logp_ref))
 
 
 def sim_npo(
     logp: Tensor,
     answer: Tensor,
     *,
-    beta: float = DEFAULTS["SimNPO"]["beta"],
-    delta: float = DEFAULTS["SimNPO"]["delta"],
+    beta: float = BASELINES["SimNPO"]["beta"],
+    delta: float = BASELINES["SimNPO"]["delta"],
     variant: Variant = "reference",
 ) -> Tensor:
     """L = −(2/β) ln σ(−(β/|a_f|) ln p(a_f|q_f) − Δ).
@@ -197,13 +241,21 @@ def sim_npo(
     paper: Δ = delta. reference: the margin is inside β, σ(β (−ln p/|a| − delta)), that is Δ = β·delta.
     """
     margin = delta if _is_paper(variant) else beta * delta
-    return -2 / beta * logsigmoid(-beta * log_likelihood(logp, answer) / answer.sum(-1) - margin)
+    return -2 / beta * _log_sigmoid(-beta * log_likelihood(logp, answer) / answer.sum(-1) - margin)
 
 
 def kl_to_original(logit_all: Tensor, logit_all_ref: Tensor) -> Tensor:
     """KL(p* ‖ p), mean over all L positions, prompt and padding too: OpenUnlearning's other retain term, "kl"."""
+    from torch.nn.functional import kl_div
+
     kl = kl_div(logit_all.log_softmax(-1), logit_all_ref.log_softmax(-1), reduction="none", log_target=True)
     return kl.sum(-1).mean(-1)
+
+
+def _log_sigmoid(values: Tensor) -> Tensor:
+    from torch.nn.functional import logsigmoid
+
+    return logsigmoid(values)
 
 
 def _is_paper(variant: str) -> bool:

@@ -23,12 +23,11 @@ from t3lib.baselines.forward import (
     original_logp,
     parameters_of,
 )
-from t3lib.baselines.losses import LOSSES, kl_to_original
+from t3lib.baselines.losses import LOSSES, kl_to_original, settings_of
 from t3lib.baselines.train import SEEDS, optimise
 from t3lib.errors import UserError, printable
 from t3lib.files import content_key
 from t3lib.models import pad_id
-from t3lib.settings import settings_of
 
 
 class Pair(NamedTuple):
@@ -79,7 +78,7 @@ def unlearn_baseline(
 ) -> tuple[Any, dict[str, Any]]:
     """Unlearn `forget` with one of `LOSSES`, in place; ULD leaves the model alone and returns its assistant instead.
 
-    hyper: settings that differ from `settings.BASELINES`. idk: answers that IdkDPO prefers. original: the model before
+    hyper: settings that differ from `losses.BASELINES`. idk: answers that IdkDPO prefers. original: the model before
     unlearning, default a copy of `model` where a method needs it. A model in half precision is trained, and comes
     back, in float32 weights under bfloat16 autocast: steps of 1e-6 would be lost in bfloat16's eight bits.
     Returns (model, info): steps, epochs, seconds, loss (per epoch), trainable, hyper (all of them), batches (a digest

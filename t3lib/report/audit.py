@@ -8,9 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from t3lib.baselines.losses import METHODS
 from t3lib.metrics import AUDIT
-from t3lib.names import METHODS, SPLITS
-from t3lib.results import all_rows
+from t3lib.names import SPLITS
+from t3lib.results import all_rows, of_one_profile
 
 NAMES = ["split", "method", "T", "w"]
 YARDSTICK = "Retrained"
@@ -26,7 +27,7 @@ def models(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         | dict(run["metrics"])
         | {f"{name}_se": value for name, value in run["errors"].items()}
         | {"n_forget": run["asked"].get("forget"), "n_written": run["asked"].get("written"), "n_rows": all_rows(run)}
-        for run in runs
+        for run in of_one_profile(runs)
         if run["status"] == "ok"
     ]
     return pd.DataFrame(rows, columns=["split", "method", "seed", *numbers]).astype(dict.fromkeys(numbers, float))

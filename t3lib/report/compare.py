@@ -1,37 +1,68 @@
 """Two folders of results: what a person's own run gives beside the committed one, method by method and cell by cell."""
 
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import pandas as pd
 
 from t3lib.errors import UserError
 from t3lib.report.tables import SUMMARY, at_tuned_temperature
-from t3lib.results import read_runs, tidy
+from t3lib.results import read_ablations, read_audits, read_runs, tidy
 
-KEYS = ("split", "method", "T", "w", "seed", "seeds", "setting", "id", "bound", "experiment", "what", "axis", "value")
+KEYS = (
+    "split",
+    "method",
+    "T",
+    "w",
+    "seed",
+    "seeds",
+    "n_seeds",
+    "setting",
+    "id",
+    "bound",
+    "experiment",
+    "what",
+    "axis",
+    "value",
+)
+MEANS = ("ablations", "leak", "claims")  # their rows do not say over which seeds they are
 CLOCKS = ("load_s", "features_s", "train_s", "evaluate_s", "peak_memory_bytes")  # differ from run to run
 RUN = ("split", "method", "T", "w", "seed")
 COLUMNS = ["table", "row", "column", "a", "b", "difference"]
 
 
-def compare(a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bool = False) -> pd.DataFrame:
-    """The cells in which the tables of two results folders differ by more than `tolerance`: COLUMNS, one row a cell.
+class Comparison(NamedTuple):
+    """cells: those that differ, one row each (COLUMNS). alone: what only one folder has, a phrase each."""
 
-    `a` and `b` are folders with tables/*.csv. A table that only one has is one row, its `column` empty. Seconds and
-    memory are left out unless `clocks` is true, and so are the benchmarks. UserError for a folder without tables.
+    cells: pd.DataFrame
+    alone: list[str]
+
+
+def compare(a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bool = False) -> Comparison:
+    """Compare the tables of two results folders in the rows and columns that both have.
+
+    Cells differ by more than `tolerance`. Seconds, memory and the benchmarks are left out unless `clocks` is true. A
+    mean over other seeds is another row; tables in MEANS do not say their seeds and count only where both folders have
+    the same runs. UserError for a folder without tables.
     """
-    folders = [_tables(Path(folder)) for folder in (a, b)]
+    folders, runs = [_tables(Path(folder)) for folder in (a, b)], [_numbers(folder) for folder in (a, b)]
     rows: list[tuple] = []
+    alone: list[str] = []
+    for side, mine, other in (("a", 0, 1), ("b", 1, 0)):
+        if lost := runs[mine].keys() - runs[other].keys():
+            seeds = sorted({key[-1] for key in lost})
+            alone.append(f"{len(lost)} runs of {side} (seeds {', '.join(map(str, seeds))})")
+    skipped = MEANS if alone else ()
     for name in sorted({*folders[0], *folders[1]}):
-        if name.startswith("benchmarks") and not clocks:
+        if name.startswith("benchmarks") and not clocks or name in skipped:
             continue
         if name not in folders[0] or name not in folders[1]:
-            there = ["there" if name in folder else "" for folder in folders]
-            rows.append((name, "", "", *there, float("nan")))
+            alone.append(f"table {name} of {'a' if name in folders[0] else 'b'}")
             continue
         one, two = (pd.read_csv(folder[name], dtype=object) for folder in folders)
-        rows += _cells(name, one, two, tolerance, clocks)
-    return pd.DataFrame(rows, columns=COLUMNS)
+        cells, lost = _cells(name, one, two, tolerance, clocks)
+        rows, alone = rows + cells, alone + lost
+    return Comparison(pd.DataFrame(rows, columns=COLUMNS), alone)
 
 
 def means(a: str | Path, b: str | Path) -> pd.DataFrame:
@@ -51,13 +82,26 @@ def means(a: str | Path, b: str | Path) -> pd.DataFrame:
 
 
 def equal_runs(a: str | Path, b: str | Path) -> tuple[int, int]:
-    """(runs with equal numbers, runs that both folders have): metrics and truth ratios are equal to the last digit."""
-    kept = []
-    for folder in (a, b):
-        runs = read_runs(Path(folder) / "runs", corrupt=[])
-        kept.append({tuple(run[key] for key in RUN): [run["metrics"], run["truth_ratio"]] for run in runs})
-    both = [key for key in kept[0] if key in kept[1]]
-    return sum(kept[0][key] == kept[1][key] for key in both), len(both)
+    """(runs with equal numbers, runs that both folders have): all that was measured is equal to the last digit.
+
+    The runs of ablations and of the audit count as well.
+    """
+    ours, theirs = _numbers(a), _numbers(b)
+    both = ours.keys() & theirs.keys()
+    return sum(ours[key] == theirs[key] for key in both), len(both)
+
+
+def _numbers(folder: str | Path) -> dict[tuple, list[Any]]:
+    """What was measured, by kind of run (main, the ablation's setting, audit) and `RUN`."""
+    place = Path(folder) / "runs"
+    kinds = {"main": read_runs(place, corrupt=[]), "audit": read_audits(place, corrupt=[])}
+    for run in read_ablations(place, corrupt=[]):
+        kinds.setdefault(run["setting"], []).append(run)
+    return {
+        (kind, *(run[key] for key in RUN)): [run["status"], run["metrics"], run["truth_ratio"], run.get("leak")]
+        for kind, runs in kinds.items()
+        for run in runs
+    }
 
 
 def _tables(folder: Path) -> dict[str, Path]:
@@ -67,8 +111,10 @@ def _tables(folder: Path) -> dict[str, Path]:
     return found
 
 
-def _cells(name: str, ours: pd.DataFrame, theirs: pd.DataFrame, tolerance: float, clocks: bool) -> list[tuple]:
-    """Rows are matched by their keys, and those with equal keys by their order."""
+def _cells(
+    name: str, ours: pd.DataFrame, theirs: pd.DataFrame, tolerance: float, clocks: bool
+) -> tuple[list[tuple], list[str]]:
+    """(cells that differ, what one table lacks). Rows are matched by their keys, and those with equal keys by order."""
     keys = [key for key in KEYS if key in ours and key in theirs]
     frames = []
     for frame in (ours, theirs):
@@ -76,8 +122,17 @@ def _cells(name: str, ours: pd.DataFrame, theirs: pd.DataFrame, tolerance: float
         named = pd.Series(texts, index=frame.index, dtype=str)
         frames.append(frame.assign(row=named, place=named.groupby(named).cumcount()).set_index(["row", "place"]))
     ignored = {*keys, *(() if clocks else CLOCKS)}
-    columns = [column for column in dict.fromkeys([*ours, *theirs]) if column not in ignored]
-    index = frames[0].index.union(frames[1].index, sort=False)
+    alone = [
+        f"{len(lost)} {what} of {side}'s table {name}"
+        for side, mine, other in (("a", *frames), ("b", *frames[::-1]))
+        for what, lost in (
+            ("rows", _filled(mine, ignored).difference(other.index)),
+            ("columns", [*mine.columns.difference(other.columns)]),
+        )
+        if len(lost)
+    ]
+    columns = [column for column in ours if column in theirs and column not in ignored]
+    index = frames[0].index.intersection(frames[1].index, sort=False)
     left, right = (frame.reindex(index=index, columns=columns).fillna("") for frame in frames)
     rows = []
     for column in columns:
@@ -86,4 +141,9 @@ def _cells(name: str, ours: pd.DataFrame, theirs: pd.DataFrame, tolerance: float
             gap = pd.to_numeric(pd.Series([one, two]), errors="coerce").diff().iloc[-1]
             if not abs(gap) <= tolerance:  # text has no difference: NaN is not within it
                 rows.append((name, place[0], column, one, two, gap))
-    return rows
+    return rows, alone
+
+
+def _filled(frame: pd.DataFrame, ignored: set[str]) -> pd.MultiIndex:
+    """The rows that hold a number or text: one of empty cells stands for what did not run."""
+    return frame.index[frame.drop(columns=[*ignored & set(frame)]).notna().any(axis=1)]

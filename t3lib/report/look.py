@@ -5,6 +5,7 @@ and white printer. Sizes are inches of a printed page (3.3 = one column, 6.8 = t
 """
 
 from collections.abc import Iterable
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from t3lib.names import BASELINES, METHODS, SPLITS
+from t3lib.baselines.losses import BASELINES, METHODS
+from t3lib.names import SPLITS
 from t3lib.results import split_labels
 
 Look = dict[str, Any]  # what matplotlib draws a line with
@@ -27,10 +29,11 @@ BASELINE_COLOURS = (*(PALETTE[i] for i in (0, 1, 2, 4, 5, 6, 7)), OCHRE, PALETTE
 COLOURS: Look = {
     "Original": DARK,
     "Retrained": DARK,
-    **dict(zip(BASELINES, BASELINE_COLOURS)),
+    **dict(zip(BASELINES, cycle(BASELINE_COLOURS))),
     "T3": T3_COLOUR,
 }
-MARKERS = dict(zip(METHODS, "XPos^vD<>phd*"))
+# Ten colours and eleven markers: two baselines share one of them, but not both.
+MARKERS = {"Original": "X", "Retrained": "P", **dict(zip(BASELINES, cycle("os^vD<>phdH"))), "T3": "*"}
 SPLIT_LOOKS: dict[str, Look] = {
     "forget05": {"color": PALETTE[0], "marker": "o"},
     "forget10": {"color": PALETTE[1], "marker": "s"},
@@ -65,6 +68,18 @@ def log_axis(axis: Any, which: str = "x") -> None:
     ticks = axis.xaxis if which == "x" else axis.yaxis
     ticks.set_major_formatter(PLAIN)
     ticks.set_minor_formatter(NullFormatter())
+
+
+def ends(values: Any, *, rising: bool = True, margin: float = 0.04) -> tuple[float, float]:
+    """Ends of an axis that shows [0, 1] and every finite value beyond; rising=False puts the smallest at the end.
+
+    values: numbers, or columns of them. margin: empty share of the axis at either end.
+    """
+    numbers = np.ravel(np.asarray(values, dtype=float))
+    known = [0.0, 1.0, *numbers[np.isfinite(numbers)]]
+    low, high = min(known), max(known)
+    room = margin * (high - low)
+    return (low - room, high + room) if rising else (high + room, low - room)
 
 
 def splits_of(runs: pd.DataFrame) -> dict[str, str]:

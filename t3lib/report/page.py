@@ -107,7 +107,12 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
     texts = read_json(folder / "data.json") if (folder / "data.json").is_file() else {}
     manifest = read_json(folder / "manifest.json") if (folder / "manifest.json").is_file() else {}
     frame = results.tidy(runs)
-    parts = [_part(folder, part, results.split_labels(frame)) for part in STORY]
+    notes = {"": results.code_note(runs)}
+    notes |= {
+        "audit": results.code_note(results.read_audits(folder / "runs", corrupt=corrupt)),
+        "ablations": results.code_note(results.read_ablations(folder / "runs", corrupt=corrupt)),
+    }
+    parts = [_part(folder, part, results.split_labels(frame), notes) for part in STORY]
     page = render.TEMPLATES.get_template("page.html").render(
         title=title or f"T3 companion: results of profile {folder.resolve().name}",
         run=_what_was_run(frame, runs, manifest),
@@ -197,8 +202,8 @@ def _headline(frame: pd.DataFrame, split: str) -> dict[str, Any]:
     }
 
 
-def _part(folder: Path, part: Part, splits: Mapping[str, str]) -> dict[str, Any]:
-    """The figures and tables of a part that the folder holds."""
+def _part(folder: Path, part: Part, splits: Mapping[str, str], notes: Mapping[str, str]) -> dict[str, Any]:
+    """The figures and tables of a part that the folder holds; tables of runs with their `results.code_note`."""
     figures = [path for pattern in part.figures for path in sorted((folder / "figures").glob(f"{pattern}.svg"))]
     shown: list[dict[str, Any]] = []
     for names, folded in ((part.tables, False), (part.folded, True)):
@@ -207,7 +212,8 @@ def _part(folder: Path, part: Part, splits: Mapping[str, str]) -> dict[str, Any]
             frame = frame.filter(regex="(?<!_distance)$")  # of the audit: thirty columns fit on no screen
             caption = tables.CAPTIONS.get(path.stem.split("--")[0], path.stem.replace("_", " "))
             if len(frame):
-                html = Markup(render.html(frame, splits, caption=caption))
+                note = notes.get("audit" if path.stem == "leak" else path.stem, notes[""]) if "split" in frame else ""
+                html = Markup(render.html(frame, splits, caption=caption, note=note))
                 shown.append({"name": path.stem, "caption": caption, "html": html, "folded": folded})
     return part._asdict() | {"figures": [figure(path) for path in figures], "tables": shown}
 

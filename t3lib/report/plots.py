@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 from matplotlib import colormaps, rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import LogLocator, MaxNLocator
 from scipy.stats import ks_2samp
 
+from t3lib.baselines.losses import METHODS
 from t3lib.metrics import AUDIT, HIDING, METRICS
-from t3lib.names import METHODS
 from t3lib.report import tables
 from t3lib.report.look import (
     COLOURS,
@@ -26,6 +26,7 @@ from t3lib.report.look import (
     T3_COLOUR,
     Look,
     counted,
+    ends,
     key,
     log_axis,
     method_key,
@@ -62,7 +63,7 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
                     for before in _of(source, split, "Original")[metric].dropna():
                         axis.axhline(before, color=look["color"], lw=0.8, ls=dash)
         axis.set(xlabel="temperature $T$", title=METRICS[metric].title)
-    axes[0].set_ylim(-0.03, 1.03)
+    axes[0].set_ylim(ends(runs[tables.SUMMARY[0]], margin=0.03))
     entries = [(name, SPLIT_LOOKS[split]) for split, name in splits.items()]
     if printed is not None:
         entries += [("ours", {"color": GREY, "marker": "."}), (PAPER, {"color": GREY, "marker": "o"} | HOLLOW)]
@@ -177,7 +178,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
                 size = 130 if method == "T3" else 45
                 axis.scatter(points["mu_rouge"].mean(), points[metric].mean(), s=size, edgecolors="white", **look)
             axis.set_title(f"{names[split]}, {source}")
-            axis.set(xlim=(-0.04, 1.04), ylim=_ends(metric))
+            axis.set(xlim=_ends("mu_rouge", data), ylim=_ends(metric, data))
         row[0].set_ylabel(METRICS[metric].title)
     for axis in axes[-1]:
         axis.set_xlabel("MU-ROUGE")
@@ -208,7 +209,7 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
             axis.scatter(values, np.full(len(values), y - 0.16), s=13, color=COLOURS[method], alpha=0.8, lw=0)
             axis.plot([values.mean()] * 2, [y - 0.38, y + 0.02], color=COLOURS[method], lw=1.6)
             axis.scatter(papers, np.full(len(papers), y + 0.2), s=11, facecolors="none", edgecolors=GREY, lw=0.7)
-        axis.set(title=name, xlabel=f"{METRICS[metric].title} of a seed", xlim=_ends(metric))
+        axis.set(title=name, xlabel=f"{METRICS[metric].title} of a seed", xlim=_ends(metric, ours, theirs))
         axis.set_ylim(len(methods) - 0.5, -0.6)
         axis.set_yticks(range(len(methods)), methods)
         axis.grid(axis="x", visible=False)
@@ -246,7 +247,8 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
             if metric in HIDING and beside:
                 axis.axvline(_of(audited, split, "Retrained")[metric].mean(), color=look["color"], lw=0.8, ls="--")
         title = (METRICS | AUDIT)[metric].title.replace(", ", ",\n").replace("Membership ", "Membership\n")
-        axis.set(xlabel=title, xlim=(-0.06, 1.06), xticks=(0, 0.5, 1), ylim=(max(1, len(settings)) - 0.5, -0.5))
+        axis.set(xlabel=title, xlim=ends(varied[metric], margin=0.06), ylim=(max(1, len(settings)) - 0.5, -0.5))
+        axis.xaxis.set_major_locator(MaxNLocator(3, steps=[1, 5, 10]))
         axis.set_yticks(range(len(settings)), [tables.SETTINGS[name] for name in settings])
     entries = [(name, SPLIT_LOOKS[split] | {"ls": ""}) for split, name in splits.items()]
     entries += [("as tuned", {"color": GREY, "ls": ":", "lw": 0.8})]
@@ -280,6 +282,6 @@ def _forgetting(runs: pd.DataFrame) -> str:
     return "ks_statistic" if "ks_statistic" in runs and len(means) and (means > CAUGHT).sum() <= 1 else "fq"
 
 
-def _ends(metric: str) -> tuple[float, float]:
-    """Ends of an axis on which the best is at the top or at the right."""
-    return (-0.04, 1.04) if METRICS[metric].larger_is_better else (1.04, -0.04)
+def _ends(metric: str, *sources: pd.DataFrame) -> tuple[float, float]:
+    """Ends of an axis that holds a metric of these runs, the best at the top or at the right."""
+    return ends(pd.concat([runs[metric] for runs in sources]), rising=METRICS[metric].larger_is_better is not False)

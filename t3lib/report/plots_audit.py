@@ -6,8 +6,8 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from t3lib.baselines.losses import METHODS
 from t3lib.metrics import AUDIT
-from t3lib.names import METHODS
 from t3lib.report import audit
 from t3lib.report.look import (
     COLOURS,

@@ -114,6 +114,8 @@ def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
         return mask
     rivals = frame[~frame["method"].isin(NOT_UNLEARNED)]
     for column in (SCORES.keys() - AUDIT.keys()) & set(frame):
+        if SCORES[column].larger_is_better is None:
+            continue
         sign = 1 if SCORES[column].larger_is_better else -1
         scores = sign * rivals[column].astype(float).round(3)
         by_split = scores.groupby(rivals["split"] if "split" in keys else np.zeros(len(rivals)))
@@ -145,7 +147,15 @@ def printed(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> 
     keys = ("texts", "best", "ours", "new")
     rows = [dict(zip(keys, row)) for row in zip(texts, best, names["method"].str.startswith("T3"), new)]
     named = list(frame).index("method") if "method" in frame else 0  # the column whose cells head their rows
-    return {"columns": columns, "groups": groups, "rows": rows, "named": named, "caption": "", "label": ""} | more
+    return {
+        "columns": columns,
+        "groups": groups,
+        "rows": rows,
+        "named": named,
+        "caption": "",
+        "label": "",
+        "note": "",
+    } | more
 
 
 def markdown(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS) -> str:
@@ -172,9 +182,9 @@ class Html(str):
         return f"HTML of {len(self)} characters"
 
 
-def html(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "") -> Html:
-    """The table as HTML, escaped: groups above their columns, best in bold, T3's rows shaded."""
-    return Html(TEMPLATES.get_template("table.html").render(printed(frame, splits, caption=caption)))
+def html(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", note: str = "") -> Html:
+    """The table as HTML, escaped: groups above their columns, best in bold, T3's rows shaded; note: a line below it."""
+    return Html(TEMPLATES.get_template("table.html").render(printed(frame, splits, caption=caption, note=note)))
 
 
 def write_table(

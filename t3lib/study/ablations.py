@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from t3lib.baselines.losses import settings_of
 from t3lib.metrics import HIDING
 from t3lib.names import TUNING_SEEDS
-from t3lib.settings import settings_of
 from t3lib.study import audit
 from t3lib.study.methods import evaluated, records, subject
 from t3lib.study.study import Study

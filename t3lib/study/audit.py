@@ -12,11 +12,11 @@ from t3lib import tofu
 from t3lib.audit import run
 from t3lib.audit.leakage import leak_at_k
 from t3lib.audit.measures import measures
+from t3lib.baselines.losses import settings_of
 from t3lib.baselines.train import Diverged
 from t3lib.errors import UserError
 from t3lib.identity import code_key, environment
 from t3lib.likelihood import UNTILTED
-from t3lib.settings import settings_of
 from t3lib.study.methods import Subject, load, record_of, subject
 from t3lib.study.study import Study, cached_answers, timed
 from t3lib.world import bases

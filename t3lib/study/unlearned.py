@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from t3lib.baselines.assistant import make_assistant
+from t3lib.baselines.losses import settings_of
 from t3lib.baselines.train import Diverged
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.baselines.unlearn import unlearn_baseline
@@ -28,7 +29,6 @@ from t3lib.files import atomic_write, cache_dir, content_key, read_sealed, sha25
 from t3lib.head import T3Head
 from t3lib.identity import code_key, environment, keep, keyed
 from t3lib.results import peak_memory_bytes
-from t3lib.settings import settings_of
 from t3lib.study.study import Study
 
 INFO, WEIGHTS = "info.json", "weights.safetensors"

@@ -14,7 +14,6 @@ from torch import tensor
 
 from t3lib.baselines import losses as L
 from t3lib.errors import UserError
-from t3lib.settings import BASELINES
 
 RNG = np.random.default_rng(0)
 B, S, V, D = 3, 7, 120, 4  # V > 100: the reference indexes the vocabulary with the label -100
@@ -195,7 +194,7 @@ def test_unknown_variant():
 
 def test_rows_are_the_papers():
     names = ["GradAscent", "GradDiff", "WGA", "SatImp", "UnDIAL", "RMU", "ULD", "IdkDPO", "NPO", "SimNPO"]
-    assert list(L.LOSSES) == names
+    assert list(L.LOSSES)[: len(names)] == names
 
 
 # The reference implementation's figures at default settings (locuslab/open-unlearning @ d3d7cf9), and ln p of the four
@@ -226,7 +225,7 @@ def test_golden_figures_run_anywhere(name):
     given["logp_idk_ref"] = L.log_likelihood(given["logp_idk"], given["answer_idk"])
     terms = L.LOSSES[name]
     wanted = inspect.signature(terms.forget).parameters
-    weight = BASELINES[name]
+    weight = L.BASELINES[name]
     loss = weight["alpha_f"] * terms.forget(**{key: given[key] for key in wanted if key in given}).mean()
     loss += weight["alpha_r"] * terms.retain(*golden_rows("retain")).mean() if terms.retain else 0.0
     assert loss.item() == pytest.approx(GOLDEN_LOSSES[name], rel=1e-5)
@@ -299,7 +298,7 @@ def test_golden_uld_runs_anywhere():
     retain = L.uniform_kl(tensor(logit), torch.zeros(mean.shape, dtype=torch.bool)).mean().item()
     assert forget == pytest.approx(4.5035615, rel=1e-5)
     assert retain == pytest.approx(4.23234844, rel=1e-5)
-    assert forget + BASELINES["ULD"]["alpha_r"] * retain == pytest.approx(25.6653042, rel=1e-5)
+    assert forget + L.BASELINES["ULD"]["alpha_r"] * retain == pytest.approx(25.6653042, rel=1e-5)
 
 
 # --- the golden figures, computed by the reference implementation on a tiny model ---
@@ -337,7 +336,7 @@ def test_goldens(name, goldens, golden_model):
     if name == "IdkDPO":
         given["logp_idk"], given["answer_idk"] = answer_logp(golden_model, tensors(batch["forget"]["alternate"]))
         given["logp_idk_ref"] = L.log_likelihood(given["logp_idk"], given["answer_idk"]).detach()
-    weight = BASELINES[name]
+    weight = L.BASELINES[name]
     loss = weight["alpha_f"] * apply_loss(terms.forget, given, golden_model, forget, golden_model, 2).mean()
     if weight.get("alpha_r"):
         retain = apply_loss(terms.retain, {}, golden_model, tensors(batch["retain"]), golden_model, 2)
@@ -366,4 +365,4 @@ def test_golden_uld(goldens, shared):
     )
     assert forget == pytest.approx(gold["same"]["forget_loss"], rel=1e-5)
     assert retain == pytest.approx(gold["same"]["retain_loss"], rel=1e-5)
-    assert forget + BASELINES["ULD"]["alpha_r"] * retain == pytest.approx(gold["same"]["loss"], rel=1e-5)
+    assert forget + L.BASELINES["ULD"]["alpha_r"] * retain == pytest.approx(gold["same"]["loss"], rel=1e-5)

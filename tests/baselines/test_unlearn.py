@@ -11,7 +11,6 @@ from t3lib.baselines import assistant, forward, losses, train
 from t3lib.baselines import unlearn as module
 from t3lib.baselines.unlearn import pairs, unlearn_baseline
 from t3lib.errors import UserError
-from t3lib.settings import BASELINES
 
 FORGET = [{"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."} for i in range(9)]
 RETAIN = [{"question": f"Song {i}?", "answer": "Ansel sang" + " it all" * (i % 3) + f" {i}."} for i in range(13)]
@@ -146,12 +145,12 @@ def seen(unlearn, tokenizer, monkeypatch):
 
 
 def test_every_method_sees_the_same_rows_for_the_same_seed_epoch_by_epoch(seen):
-    epochs = dict(zip(METHODS, (2, 3, 1, 2, 2, 3, 1, 2, 3, 2)))
+    epochs = dict(zip(METHODS, (2, 3, 1) * len(METHODS)))
     found = {method: seen(method, epochs=epochs[method]) for method in METHODS}
     longest, info = found["GradDiff"]
     for method, (rows, told) in found.items():
         assert rows["forget"] == longest["forget"][: 9 * epochs[method]], method
-        both = BASELINES[method].get("alpha_r")
+        both = losses.BASELINES[method].get("alpha_r")
         assert rows["retain"] == (longest["retain"][: 9 * epochs[method]] if both else []), method
         assert told["batches"] == info["batches"][: epochs[method]], method
         assert bool(rows["other"]) == (method == "IdkDPO")  # its "I don't know" come from a stream of their own

@@ -24,13 +24,13 @@ def write(folder, **tables):
 def test_equal_folders_have_no_difference_and_clocks_do_not_count(tmp_path):
     a = write(tmp_path / "a", tofu=TABLE)
     b = write(tmp_path / "b", tofu=TABLE.assign(train_s=9.0)[::-1])
-    assert compare(a, b).empty, "rows are matched by their keys, not by their place"
-    assert compare(a, b, clocks=True)["column"].tolist() == ["train_s", "train_s"]
+    assert compare(a, b).cells.empty, "rows are matched by their keys, not by their place"
+    assert compare(a, b, clocks=True).cells["column"].tolist() == ["train_s", "train_s"]
 
 
 def test_every_cell_that_differs_is_named(tmp_path):
     other = TABLE.assign(fq=[0.75, 0.1], mark=["≠", ""])
-    found = compare(write(tmp_path / "a", tofu=TABLE), write(tmp_path / "b", tofu=other))
+    found = compare(write(tmp_path / "a", tofu=TABLE), write(tmp_path / "b", tofu=other)).cells
     assert found[["row", "column", "a", "b"]].values.tolist() == [
         ["forget05, T3", "fq", "0.5", "0.75"],
         ["forget10, T3", "fq", "", "0.1"],
@@ -41,20 +41,20 @@ def test_every_cell_that_differs_is_named(tmp_path):
 
 def test_within_the_tolerance_is_equal(tmp_path):
     near = TABLE.assign(fq=[0.5 + 1e-12, None])
-    assert compare(write(tmp_path / "a", tofu=TABLE), write(tmp_path / "b", tofu=near)).empty
+    assert compare(write(tmp_path / "a", tofu=TABLE), write(tmp_path / "b", tofu=near)).cells.empty
 
 
 def test_a_table_without_rows(tmp_path):
     a, b = write(tmp_path / "a", ablations=TABLE[:0]), write(tmp_path / "b", ablations=TABLE[:0])
-    assert compare(a, b).empty
-    assert len(compare(a, write(tmp_path / "c", ablations=TABLE[:1]))) == 2
+    assert compare(a, b).cells.empty
+    assert compare(a, write(tmp_path / "c", ablations=TABLE[:1])).alone == ["1 rows of b's table ablations"]
 
 
 def test_rows_and_tables_that_one_lacks(tmp_path):
     a, b = write(tmp_path / "a", tofu=TABLE, bounds=TABLE), write(tmp_path / "b", tofu=TABLE[:1])
     found = compare(a, b)
-    assert found.iloc[0][["table", "a", "b"]].tolist() == ["bounds", "there", ""]
-    assert ("tofu", "forget10, T3") not in set(zip(found["table"], found["row"])), "a row of empty cells says nothing"
+    assert found.cells.empty
+    assert found.alone == ["table bounds of a"], "a row of empty cells says nothing"
     with pytest.raises(UserError, match="no tables"):
         compare(a, tmp_path / "nothing")
 
@@ -90,3 +90,15 @@ def test_equal_runs_are_those_whose_every_digit_is_equal(tmp_path):
             results.write_run(tmp_path / name / "runs", run | {"seconds": {"train": len(name + str(seed))}})
     assert equal_runs(tmp_path / "a", tmp_path / "b") == (1, 2)
     assert equal_runs(tmp_path / "a", tmp_path / "nothing") == (0, 0)
+
+
+def test_what_only_one_folder_has_is_named_and_is_no_difference(tmp_path):
+    """Three seeds beside five were 3,046 cells that differ, although every run was equal."""
+    tables = {"a": TABLE.assign(n_seeds=3, seed=1), "b": pd.concat([TABLE.assign(n_seeds=5, seed=1)] * 2)}
+    for name, seeds in (("a", (1,)), ("b", (1, 2))):
+        write(tmp_path / name, tofu=tables[name], claims=tables[name].assign(numbers=name), same=TABLE)
+        for seed in seeds:
+            results.write_run(tmp_path / name / "runs", fabricate("NPO", "forget10", None, seed))
+    found = compare(tmp_path / "a", tmp_path / "b")
+    assert found.cells.empty and equal_runs(tmp_path / "a", tmp_path / "b") == (1, 1)
+    assert found.alone == ["1 runs of b (seeds 2)", "1 rows of a's table tofu", "2 rows of b's table tofu"]

@@ -11,7 +11,7 @@ from fabricate import MARKUP, ROWS, fabricate, fabricate_all, fabricate_data
 from matplotlib.figure import Figure
 
 from t3lib import results
-from t3lib.names import METHODS
+from t3lib.baselines.losses import METHODS
 from t3lib.report import page, render, tables
 from t3lib.report.architecture import architecture
 

@@ -9,7 +9,8 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
 from t3lib import results
-from t3lib.names import BASELINES, METHODS, SPLITS
+from t3lib.baselines.losses import BASELINES, METHODS
+from t3lib.names import SPLITS
 from t3lib.report import look, plots, plots_cost, render, tables
 from t3lib.report.architecture import architecture
 
@@ -84,9 +85,8 @@ def test_tradeoff_places_every_method_at_its_means(frame):
 
 
 def test_a_method_is_told_by_its_marker_even_in_grey():
-    assert len(set(look.MARKERS.values())) == len(METHODS)
     looks = {(to_hex(look.COLOURS[name]), look.MARKERS[name]) for name in METHODS}
-    assert len(looks) == 13 and look.COLOURS["T3"] not in [look.COLOURS[name] for name in BASELINES]
+    assert len(looks) == len(METHODS) and look.COLOURS["T3"] not in [look.COLOURS[name] for name in BASELINES]
 
 
 def test_runtime_labels_what_it_draws(frame):
@@ -238,3 +238,27 @@ def test_ablations_draw_every_seed_and_the_mean_with_the_tuned_one_first(frame):
     assert pytest.approx(0.6) in dashed and "retrained models" in {text.get_text() for text in beside.legends[0].texts}
     assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds" in figure.get_label()
     assert plots.ablations(frame).get_label(), "no ablation ran: an empty figure, no error"
+
+
+def test_a_metric_beyond_0_and_1_is_inside_its_panel(frame):
+    far = [fabricate("T3", "forget10", 2.5, seed) | {"setting": "tuned"} for seed in (1, 2)]
+    wide = results.tidy(far).assign(fq=7.0, mu_rouge=-3.0)
+    for axis, value in zip(plots.ablations(wide).axes, (7.0, -3.0)):
+        assert min(axis.get_xlim()) < value < max(axis.get_xlim())
+    axis = plots.per_seed(frame.assign(fq=frame["fq"] + 6)).axes[0]
+    assert min(axis.get_xlim()) < 6.5 < max(axis.get_xlim())
+    assert look.ends([0.2, np.nan]) == (-0.04, 1.04) and look.ends([5.0], rising=False) == (5.2, -0.2)
+
+
+def test_an_eleventh_baseline_has_a_look_of_its_own_and_t3_keeps_its_star():
+    import subprocess
+    import sys
+
+    code = (
+        "from t3lib.baselines import losses as L; L.BASELINES['Toy'] = {}; "
+        "L.METHODS = ('Original', 'Retrained', *L.BASELINES, 'T3'); from t3lib.report import look; "
+        "looks = {(str(look.COLOURS[m]), look.MARKERS[m]) for m in L.METHODS}; "
+        "assert look.MARKERS['T3'] == '*' and len(looks) == len(L.METHODS); "
+        "from t3lib.claims import llm; assert len(llm.TEN) == 10 and 'Toy' not in llm.TEN"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,12 +12,11 @@ import torch
 from scipy.stats import hmean, ks_2samp
 
 from t3lib import files, metrics, results
+from t3lib.baselines.losses import METHODS, settings_of
 from t3lib.bench import head as bench_head
 from t3lib.errors import UserError
 from t3lib.evaluation import evaluate
-from t3lib.names import METHODS
 from t3lib.report import tables
-from t3lib.settings import settings_of
 from t3lib.study import ablations, audit, methods, study, unlearned
 from t3lib.tofu import encode_rows
 from t3lib.world import bases
