@@ -196,7 +196,7 @@ def of_one_profile(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
     Their mean would belong to neither. A parameter that a run does not record differs from none.
     """
-    runs, first = list(runs), {}
+    runs, first = list(runs), dict[str, Mapping[str, Any]]()
     for run in runs:
         for name in PROFILE:
             value = run["parameters"].get(name)

@@ -1,7 +1,7 @@
 """The default settings of T3 and of the baselines' common loop, and the values that each setting may take. No torch.
 
 T3's are the paper's choice for Llama-3.1-8B on TOFU (appendix "Hyperparameter Search"). A profile's `hyper`, the
-command line and `fit_head` lay their values over these. What a baseline adds stands beside its loss (`baselines.losses`).
+command line and `fit_head` lay their values over these. Those of a baseline are in `baselines.losses`.
 """
 
 from collections.abc import Mapping

@@ -60,8 +60,8 @@ def compare(a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bo
             alone.append(f"table {name} of {'a' if name in folders[0] else 'b'}")
             continue
         one, two = (pd.read_csv(folder[name], dtype=object) for folder in folders)
-        cells, lost = _cells(name, one, two, tolerance, clocks)
-        rows, alone = rows + cells, alone + lost
+        cells, missing = _cells(name, one, two, tolerance, clocks)
+        rows, alone = rows + cells, alone + missing
     return Comparison(pd.DataFrame(rows, columns=COLUMNS), alone)
 
 

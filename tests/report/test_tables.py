@@ -100,6 +100,8 @@ def test_parameters_and_runtime(frame):
     table = tables.runtime(results.tidy([*fabricate_all(), naive])).set_index(["split", "method"])
     assert table.loc[("forget10", "T3 (naive)"), "train_s"] == 99.0
     assert table.loc[("forget05", "T3 (naive)")].isna().all()
+    without = results.tidy([run for run in fabricate_all() if run["method"] != "T3"])
+    assert tables.runtime(without)["features_s"].isna().sum() >= 4, "a profile without T3"
     cached = table.loc[("forget10", "T3 (preprocessed)")]
     assert cached["features_s"] == 2.0, "the run that filled the cache counts, not the mean with those that read it"
     assert cached["train_s"] == pytest.approx(5.0) and "T3" not in table.index.get_level_values("method")
