@@ -16,6 +16,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
+from t3lib.baselines.losses import METHODS
 from t3lib.files import LIBRARY, content_key, folder_key, sha256_file, shipped, write_sealed
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy")  # their versions decide the last digits

@@ -55,7 +55,7 @@ def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
         ],
         "metadata": {
             "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-            "t3": {"each": [], "reads": [], "writes": ["tables/toy.json"], "code": []},
+            "t3": {"each": [], "reads": [], "writes": ["tables/toy.json"]},
         },
         "nbformat": 4,
         "nbformat_minor": 4,

@@ -23,7 +23,7 @@ COMMAND_LINE = ("cli", "commands", "profiles", "__main__")
 LIGHT = {"vocabulary", "results", "metrics", "baselines.losses"}
 LEFT = {"vocabulary", "method"}
 ARROWS: dict[str, set[str]] = {
-    "vocabulary": set(),
+    "vocabulary": {"baselines.losses"},  # identity: the names of the methods
     "method": {"vocabulary", "baselines.losses"},  # results: the names of the methods
     "theory": {"vocabulary"},
     "baselines": LEFT,

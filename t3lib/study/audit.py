@@ -172,7 +172,12 @@ def _audited(
         )
         if more:
             audit["leak"] += [each | {"top_p": sampling.nucleus} for each in leak_at_k(more["scores"]["samples"])]
-        record = record_of(study, model, None) | {"status": "ok", "metrics": audit.pop("values"), "asked": asked}
+        record = record_of(study, model, None) | {
+            "code": code_key(audit_method, through=True),
+            "status": "ok",
+            "metrics": audit.pop("values"),
+            "asked": asked,
+        }
         seconds = sum(answer["seconds"] for answer in (known, texts, more) if answer)
         yield record | audit | {"seconds": record["seconds"] | {"evaluate": seconds}}
 

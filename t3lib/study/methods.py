@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 from t3lib.baselines.losses import METHODS, settings_of
 from t3lib.baselines.train import Diverged
 from t3lib.errors import UserError
-from t3lib.files import code_key, content_key, model_identity, read_json
+from t3lib.files import content_key, model_identity, read_json
 from t3lib.head import T3Head
+from t3lib.identity import code_key
 from t3lib.metrics import by_column
 from t3lib.models import load_model
 from t3lib.study.study import Asked, Study
@@ -150,7 +151,7 @@ def record_of(study: Study, model: Subject, report: Mapping[str, Any] | None, ke
     record |= {"status": "ok" if report else "failed"}
     record |= {name: training[name] for name in ("error", "hyper", "trainable", "epochs")}
     record |= {"seconds": seconds, "peak_memory_bytes": training.get("peak_memory_bytes", 0)}
-    record |= {"code": code_key("base", "features", "head", "unlearned", "scores", "audit", "numbers")}
+    record |= {"code": code_key(run_method, through=True)}
     record |= {name: {} for name in ("metrics", "truth_ratio", "records", "parameters", "provenance")}
     if report:
         fields = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
