@@ -16,11 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
 
-from t3lib.baselines.losses import METHODS
 from t3lib.files import LIBRARY, content_key, folder_key, sha256_file, shipped, write_sealed
 
 PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy")  # their versions decide the last digits
-BASELINES = "t3lib.settings.BASELINES"  # its keys are the names of the methods
+BASELINES = "t3lib.baselines.losses.BASELINES"  # its keys are the names of the methods
 SHIPPED = "results/paper"  # the one folder of data outside t3lib that its code reads by name
 Function = TypeVar("Function", bound=Callable[..., Any])
 
