@@ -151,7 +151,7 @@ def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
     assert retrained.parameters["seeds"] == [1, 2, 3], "three beside the reference make six pairs"
     assert graph["03_temperature_ablation--forget10"].after[-1] == job("T3")
     assert graph["01_synthetic_theory"].after == ()
-    assert set(graph["04_efficiency"].after) == {name for name in graph if name.startswith(UNLEARN)}
+    assert set(graph["04_efficiency"].after) == {name for name in graph if name.startswith((UNLEARN, ABLATION))}
     tables = graph[TABLES]
     assert tables.partial and set(tables.after) == {j.name for j in graph.values() if j.kind == "notebook"} - {TABLES}
     order = list(graph)
@@ -459,6 +459,9 @@ def test_two_jobs_that_write_the_same_file_agree_on_it(box):
     )
     assert box() == 0 and json.loads((box.out / "runs" / "T3--forget10--Tnone--seed1.json").read_text())
     assert (box.out / "runs" / "T3--forget10--Tnone--seed2.json").is_file()  # 02's own
+    assert box() == 0 and not box.ran, box.printed
+    damage(box.out / "runs" / "T3--forget10--Tnone--seed1.json", "truncated")
+    assert box() == 0 and job("T3") in box.ran
     assert box() == 0 and not box.ran, box.printed
 
 
