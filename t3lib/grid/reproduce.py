@@ -133,9 +133,9 @@ def run(
 ) -> dict[str, Outcome]:
     """Submit jobs to a Dask client and gather how each ended, in any order.
 
-    show: has `started(name)`, `ended(outcome)` and `chains()`, as `Schedule`: of the jobs that could start, the one at
-    the head of the longest chain does, so that no worker is left with a long job when the others are done. work: does
-    one job (tests replace it).
+    show: has `seconds` (name -> how long it took last time) and `ended(outcome)`, as `Schedule`. Of the
+    jobs that could start, the longest does, so that no worker is left with a long job at the end. work:
+    does one job (tests replace it).
 
     Jobs that run with what there is (`partial`) follow, one by one, when all others have ended: Dask would pass them
     the error of a job whose workers died.
@@ -145,22 +145,20 @@ def run(
     run_id = uuid4().hex[:8]  # keys of another run on the same scheduler must not be ours
     futures: dict[str, Any] = {}
     jobs_of: dict[str, Job] = {}  # Dask's key -> job
-    outcomes, chains = dict(known), show.chains()
+    outcomes = dict(known)
 
     def submit(job: Job) -> Any:
         before = [outcomes.get(name, futures.get(name)) for name in job.after]
         key = f"{job.name}-{run_id}"
         jobs_of[key] = job
         # a lost worker is Dask's to survive (three times); what a job itself does wrong comes back as an Outcome
-        options = {"key": key, "resources": cluster.SLOT, "priority": chains.get(job.name, 0.0), "pure": False}
+        options = {"key": key, "resources": cluster.SLOT, "priority": show.seconds.get(job.name, 0.0), "pure": False}
         futures[job.name] = client.submit(work, job, before, place, **options)
         return futures[job.name]
 
-    # Dask gives a job to a worker as soon as it is submitted; its priority then orders what waits there.
-    first = sorted((job for job in todo if not job.partial), key=lambda job: -chains.get(job.name, 0.0))
-    rounds = [first, *([job] for job in todo if job.partial)]
+    rounds = [[job for job in todo if not job.partial], *([job] for job in todo if job.partial)]
     with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
-        client.subscribe_topic(place.marks.name, lambda event: show.started(event[1]))
+        client.subscribe_topic(place.marks.name, lambda event: print(f"started {event[1]}", flush=True))
         for together in rounds:
             ended = as_completed([submit(job) for job in together], loop=client.loop)
             for future in ended:

@@ -1,8 +1,9 @@
 """What a worker does with one job: check the marker, remove earlier files, run it, write the marker. No torch here.
 
 A marker (`done/RESULTS/JOB.json` in the cache) counts only if it is whole, has the job's key and every output file
-exists with its checksum, or with the one that the marker of another job has for it. When a job starts, the files of its earlier run are removed, so that no table reads them; what
-it had finished (seeds, features) comes back from t3lib's own content-keyed caches.
+exists with its checksum, or with the one that the marker of another job has for it. When a job
+starts, the files of its earlier run are removed, so that no table reads them. What it had finished
+(seeds, features) comes back from t3lib's own content-keyed caches.
 """
 
 import contextlib

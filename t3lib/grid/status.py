@@ -1,110 +1,61 @@
 """What `t3 reproduce` says: the plan, a line per job, report.md and manifest.json in the results folder."""
 
-import shutil
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t3lib.errors import UserError
-from t3lib.files import atomic_write, project_root, read_json, read_sealed, write_json
+from t3lib.files import atomic_write, project_root, read_json, write_json
 from t3lib.grid.jobs import Job
 from t3lib.grid.runner import Outcome, Place
 
-CLEAR = "\r\x1b[K"  # the terminal's line, to be written anew
 STATES = ("done", "cached", "failed", "skipped")
 
 
 class Schedule:
-    """What a run has to do and how long that may take, by what each job took when it last ran here or was committed."""
+    """Jobs that a run has to do; how long each takes is what the last manifest says, here or committed."""
 
     def __init__(
         self, graph: Sequence[Job], known: Mapping[str, Outcome], place: Place, workers: int, profile: str
     ) -> None:
         self.graph, self.workers, self.profile, self.out = graph, workers, profile, place.out
         self.left = [job for job in graph if job.name not in known]
-        self.now: list[str] = []  # names of the jobs that run
         self.seconds: dict[str, float] = {}
         for folder in (committed(profile), Path(place.root) / place.out):
             entries = earlier_manifest(folder / "manifest.json").get("jobs", {})
             self.seconds |= {name: entry["seconds"] for name, entry in entries.items() if entry.get("state") == "done"}
-        for job in graph:
-            if mark := read_sealed(place.marks / f"{job.name}.json"):
-                self.seconds[job.name] = mark["seconds"]
 
     def remaining(self) -> str:
-        """Time for what is left: the total shared by all workers or the longest chain, whichever is more; "" if none.
-
-        Where a job's time is not known, the time is at least what the rest takes.
-        """
-        cost = self.expected()
-        ends: dict[str, float] = {}
-        for job in self.left:
-            ends[job.name] = cost.get(job.name, 0.0) + max((ends.get(name, 0.0) for name in job.after), default=0.0)
-        seconds = max([sum(cost.values()) / self.workers, *ends.values()])
-        return f"{'at least ' * (len(cost) < len(self.left))}{_clock(seconds)}" if seconds else ""
-
-    def expected(self) -> dict[str, float]:
-        """Seconds of the jobs that are left: as last time, or the mean of their notebook's others; else not there."""
-        alike: dict[str, list[float]] = {}
-        for job in self.graph:
-            if job.name in self.seconds:
-                alike.setdefault(job.notebook, []).append(self.seconds[job.name])
-        means = {notebook: sum(seconds) / len(seconds) for notebook, seconds in alike.items()}
-        known = [job for job in self.left if job.name in self.seconds or job.notebook in means]
-        return {job.name: self.seconds.get(job.name, means.get(job.notebook, 0.0)) for job in known}
-
-    def chains(self) -> dict[str, float]:
-        """Seconds from the start of each job to the end of the longest chain of jobs that wait for it."""
-        cost, longest = self.expected(), dict[str, float]()
-        for job in reversed(self.left):  # those that wait for it come after it
-            longest[job.name] = longest.get(job.name, 0.0) + cost.get(job.name, 1.0)
-            for name in job.after:
-                longest[name] = max(longest.get(name, 0.0), longest[job.name])
-        return longest
+        """Time for what is left, shared by all workers; jobs without a time count nothing and add "at least"."""
+        times = [self.seconds.get(job.name) for job in self.left]
+        known = [time for time in times if time is not None]
+        at_least = "at least " * (len(known) < len(times))
+        return f"{at_least}{_clock(sum(known) / self.workers)}" if known or not times else "unknown"
 
     def __str__(self) -> str:
         count = len(self.left)
-        unknown = sum(job.name not in self.seconds for job in self.left)
-        time = self.remaining() or ("0 s" if count == 0 else "unknown")
-        note = f", {unknown} of the jobs never ran here" if unknown else ""
         return (
             f"profile {self.profile}, {len(self.graph)} jobs: {len(self.graph) - count} cached, {count} to run, "
             f"into {self.out}\n"
-            f"estimate: {time} ({self.workers} worker{'s' * (self.workers > 1)}{note})"
+            f"estimate: {self.remaining()} ({self.workers} worker{'s' * (self.workers > 1)})"
         )
 
     def plan(self) -> str:
-        """The graph: what is cached, what will run, after what, and how long it took when it last ran."""
+        """The graph: what is cached, what will run and after what."""
         left = {job.name for job in self.left}
         lines = []
         for job in self.graph:
-            took = f"{self.seconds[job.name]:.0f} s" if job.name in self.seconds else "?"
-            after = f"  after {', '.join(job.after)}" if len(job.after) <= 4 else f"  after {len(job.after)} jobs"
+            after = ", ".join(job.after) if len(job.after) <= 4 else f"{len(job.after)} jobs"
             state = "run" if job.name in left else "cached"
-            lines.append(f"{state:<6} {job.name:<44} {took:>7}{after if job.after else ''}")
+            lines.append(f"{state:<6} {job.name:<44}{f'  after {after}' if after else ''}".rstrip())
         return "\n".join([*lines, str(self)])
-
-    def started(self, name: str) -> None:
-        """Say that a job runs: on a terminal in a line that the next one replaces, else in a line of its own."""
-        self.now.append(name)
-        if sys.stdout.isatty():
-            text = f"now {', '.join(self.now)}"
-            print(CLEAR + text[: shutil.get_terminal_size().columns - 1], end="", flush=True)
-        else:
-            print(f"started {name}", flush=True)
 
     def ended(self, outcome: Outcome) -> None:
         """Print the line of a job that ended, and how long the others may take."""
         self.left = [job for job in self.left if job.name != outcome.name]
-        self.now = [name for name in self.now if name != outcome.name]
-        if outcome.state == "done":
-            self.seconds[outcome.name] = outcome.seconds
         count = len(self.graph)
-        time = self.remaining()
-        left = f"  {time} left" if time else ""
-        clear = CLEAR if sys.stdout.isatty() else ""
-        print(f"{clear}[{count - len(self.left):>{len(str(count))}}/{count}] {line(outcome)}{left}", flush=True)
+        rest = f"  {self.remaining()} left" if self.left else ""
+        print(f"[{count - len(self.left):>{len(str(count))}}/{count}] {line(outcome)}{rest}", flush=True)
 
 
 def committed(profile: str) -> Path:
