@@ -152,6 +152,18 @@ def hyper_of(profile: Profile, method: str, split: str, T: float | None = None) 
     return {name: value for key in keys for name, value in profile["hyper"].get(key, {}).items()}
 
 
+def smoke_settings(
+    method: str, split: str, evaluation: Mapping[str, Any], hyper: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return profile smoke's stage, evaluation settings and settings of a method on a split.
+
+    A notebook without stage and models uses them. evaluation and hyper replace single values of them.
+    """
+    smoke = load_profile("smoke")
+    settings = hyper_of(smoke, method, split) | dict(hyper)
+    return smoke["stage"], smoke["evaluation"] | dict(evaluation), settings
+
+
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
     """Lay `above` over `below`: mappings merge, and all else replaces."""
     both = {

@@ -268,6 +268,21 @@ def provenance(*, model: Any = "", data: Any = "", parameters: Mapping[str, Any]
     }
 
 
+def folder(out: str | Path) -> Path:
+    """Return the results folder that a notebook writes to: `out`, or results/scratch of the checkout for ""."""
+    return Path(out or project_root() / "results" / "scratch")
+
+
+def made_with(model: Any, data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a run file says of its making: `parameters` and `provenance`.
+
+    model: the base, as a Hub id, a folder or a loaded model. data: "builtin", "hub" or a folder, which
+    is recorded by its content. given: the notebook's other parameters by name.
+    """
+    parameters = {"data": data_identity(data)} | dict(given)
+    return {"parameters": parameters, "provenance": provenance(model=model, data=data)}
+
+
 def check_clean(folder: str | Path) -> None:
     """UserError where `folder` lies in results/ of a checkout with uncommitted changes.
 

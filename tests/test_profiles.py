@@ -185,3 +185,10 @@ def test_checking_needs_no_torch_and_no_dask():
     heavy = "{'torch', 'distributed', 'papermill', 'pandas'}"
     code = f"import sys, t3lib.grid.reproduce; assert not {heavy} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
+def test_a_notebook_without_a_stage_takes_profile_smokes_and_replaces_single_values():
+    stage, evaluation, hyper = profiles.smoke_settings("NPO", "forget10", {"max_new_tokens": 7}, {"lr": 1.0})
+    smoke = profiles.load_profile("smoke")
+    assert stage == smoke["stage"] and evaluation == smoke["evaluation"] | {"max_new_tokens": 7}
+    assert hyper == profiles.hyper_of(smoke, "NPO", "forget10") | {"lr": 1.0} and len(hyper) > 1

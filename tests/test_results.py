@@ -17,7 +17,7 @@ from fabricate import fabricate, fabricate_all, fabricate_data
 from matplotlib.figure import Figure
 from PIL import Image
 
-from t3lib import results
+from t3lib import files, results
 from t3lib.errors import UserError
 from t3lib.metrics import METRICS
 from t3lib.report import render, tables
@@ -396,3 +396,11 @@ def test_runs_by_other_or_unknown_code_are_named_and_stay(tmp_path):
     assert "not known" in results.code_note([two | {"code": None}])
     results.write_run(tmp_path, one)
     assert results.read_runs(tmp_path)[0]["code"] == one["code"]
+
+
+def test_what_a_run_says_of_its_making_names_no_folder(tmp_path):
+    (tmp_path / "full.json").write_text("[]")
+    made = results.made_with("org/model", str(tmp_path), {"seeds": [1]})
+    assert made["parameters"]["seeds"] == [1] and made["provenance"]["model"] == "org/model"
+    name = files.data_identity(str(tmp_path))
+    assert made["parameters"]["data"] == made["provenance"]["data"] == name and str(tmp_path) not in str(made)
