@@ -3,6 +3,7 @@
 # make test             pytest, then nbval on the notebooks (smoke parameters)
 #                       T3_TEST_ORDER=7 make test   in the random order of seed 7
 # make attacks          damaged and hostile files, full disks, signals, kill -9 of whole runs: results/faults.md
+# .t3cache holds what was computed, by kind: du -sh .t3cache/* lists it, rm -rf .t3cache clears it (costs only time)
 # make site             all results pages and executed notebooks as static files in build/site
 PYTHON ?= python3
 PROFILE ?= cpu

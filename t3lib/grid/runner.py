@@ -3,7 +3,8 @@
 A marker (`done/RESULTS/JOB.json` in the cache) counts only if it is whole, has the job's key and every output file
 exists with its checksum, or with the one that the marker of another job has for it. When a job
 starts, the files of its earlier run are removed, so that no table reads them. What it had finished
-(seeds, features) comes back from t3lib's own content-keyed caches.
+(seeds, features) comes back from t3lib's own content-keyed caches. There the bases lie too, which are
+checked and, when they are gone, trained again by the notebook that needs them.
 """
 
 import contextlib
@@ -35,8 +36,7 @@ from t3lib.identity import changed_since_import
 
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
 TRAIN = """from t3lib.world import bases
-folder = bases.ensure_base(bases.Stage(**stage), name, seed)
-_ = open(answer, "w", encoding="utf-8").write(str(folder))"""
+_ = bases.ensure_base(bases.Stage(**stage), name, seed)"""
 # What the fork server imports first. None of it may start a thread, which no fork inherits, or import pyplot, whose
 # backend a kernel sets at its start.
 KERNEL = ("ipykernel.kernelapp",)
@@ -69,14 +69,14 @@ class Outcome:
     state: str
     key: str = ""
     seconds: float = 0.0
-    outputs: dict[str, str] = field(default_factory=dict)  # path below the results folder (or cache) -> sha256
+    outputs: dict[str, str] = field(default_factory=dict)  # path below the results folder -> sha256
     error: str = ""  # of a failure: one line; of a skip: the failed job
     cell: str = ""  # of a failure: "cell 4: failing line"
 
 
 def run_key(job: Job, place: Place) -> str:
     """The job's key together with the content of the files that it reads in the results folder."""
-    return content_key([job.key, folder_key(_root(job, place), job.inputs)])
+    return content_key([job.key, folder_key(_results(place), job.inputs)])
 
 
 def finished(job: Job, key: str, place: Place) -> Outcome | None:
@@ -84,7 +84,7 @@ def finished(job: Job, key: str, place: Place) -> Outcome | None:
     mark = read_sealed(place.marks / f"{job.name}.json")
     if not mark or mark.get("key") != key:
         return None
-    root = _root(job, place).resolve()
+    root = _results(place).resolve()
     for name, checksum in mark["outputs"].items():
         path = root / name
         if not path.resolve().is_relative_to(root):
@@ -169,32 +169,30 @@ def _announce(job: Job, place: Place) -> None:
         get_worker().log_event(place.marks.name, job.name)
 
 
-def _root(job: Job, place: Place) -> Path:
-    return Path(place.cache) if job.kind == "base" else Path(place.root) / place.out
+def _results(place: Place) -> Path:
+    return Path(place.root) / place.out
 
 
 def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
     """Run the job; its output files, as names below their folder, with their checksums."""
-    root = _root(job, place)
+    root = _results(place)
     if job.kind == "base":
-        paths = train_base(job, place)
-    else:
-        _remove_earlier(job, before, place)
-        copy = root / "notebooks" / f"{job.name}.ipynb"
-        run_notebook(Path(place.notebooks) / f"{job.notebook}.ipynb", copy, job.parameters, fork=bool(place.fork))
-        paths = [*_matches(job, root), copy]
-    return {str(path.relative_to(root)): sha256_file(path) for path in paths}
+        train_base(job, place)
+        return {}
+    _remove_earlier(job, before, place)
+    copy = root / "notebooks" / f"{job.name}.ipynb"
+    run_notebook(Path(place.notebooks) / f"{job.notebook}.ipynb", copy, job.parameters, fork=bool(place.fork))
+    return {str(path.relative_to(root)): sha256_file(path) for path in [*_matches(job, root), copy]}
 
 
-def train_base(job: Job, place: Place) -> list[Path]:
-    """Train the base of a job (stage, name, seed) unless it is cached, in a kernel like everything else; its files."""
+def train_base(job: Job, place: Place) -> None:
+    """Train the base of a job (stage, name, seed) unless it is cached, in a kernel like everything else."""
     from nbformat import v4, write
 
-    source, answer = (place.marks / f"{job.name}.{end}" for end in ("source.ipynb", "folder"))
+    source = place.marks / f"{job.name}.source.ipynb"
     cells, language = [v4.new_code_cell(TRAIN)], {"language_info": {"name": "python"}}
     write(v4.new_notebook(cells=cells, metadata=language), source)
-    run_notebook(source, place.marks / f"{job.name}.ipynb", job.parameters | {"answer": str(answer)}, bool(place.fork))
-    return sorted(path for path in Path(answer.read_text(encoding="utf-8")).rglob("*") if path.is_file())
+    run_notebook(source, place.marks / f"{job.name}.ipynb", job.parameters, bool(place.fork))
 
 
 def _matches(job: Job, root: Path) -> list[Path]:
@@ -203,7 +201,7 @@ def _matches(job: Job, root: Path) -> list[Path]:
 
 def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
     """Remove what an earlier run of the job wrote, but for files that other jobs own or write too."""
-    root = _root(job, place)
+    root = _results(place)
     owned = {root / name for outcome in before for name in outcome.outputs}
     owned |= {path for pattern in job.shared for path in root.glob(pattern)}
     for path in [] if job.partial else _matches(job, root):

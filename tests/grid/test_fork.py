@@ -148,8 +148,8 @@ def test_a_base_is_the_same_forked_or_not(place, tmp_path, monkeypatch):
     for where in (place, replace(place, fork=())):
         cache = tmp_path / ("forked" if where.fork else "new")
         monkeypatch.setenv("T3_CACHE", str(cache))
-        [path] = [path for path in runner.train_base(job, where) if path.name == "model.safetensors"]
-        assert path.is_relative_to(cache)
+        runner.train_base(job, where)
+        [path] = cache.glob("bases/*/model.safetensors")
         weights.append(path.read_bytes())
     assert weights[0] == weights[1]
 

@@ -380,7 +380,6 @@ def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
     def no_base(job, place):
         if job.parameters["name"] == "retain90":
             raise RuntimeError("no memory")
-        return []
 
     monkeypatch.setattr(runner, "train_base", no_base)
     box.profile(methods="NPO", splits="forget05, forget10")
