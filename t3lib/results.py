@@ -230,10 +230,9 @@ def all_rows(run: Mapping[str, Any]) -> int | None:
 
 
 def split_labels(frame: pd.DataFrame) -> dict[str, str]:
-    """{"forget05": "5%", …}: rows to forget among all rows, counted from runs (n_forget, n_rows of `tidy`).
+    """{"forget05": "5%", …}: rows to forget among all rows (n_forget, n_rows of `tidy`).
 
-    A split without such a run has the share in its name, which is TOFU's own.
-    """
+    A split without such a run has the share in its name, which is TOFU's own."""
     shares = (frame["n_forget"] / frame["n_rows"]).groupby(frame["split"]).max().dropna()
     return {split: f"{shares.get(split, int(split[-2:]) / 100):.0%}" for split in SPLITS}
 
@@ -269,18 +268,14 @@ def provenance(*, model: Any = "", data: Any = "", parameters: Mapping[str, Any]
 
 
 def folder(out: str | Path) -> Path:
-    """Return the results folder that a notebook writes to: `out`, or results/scratch of the checkout for ""."""
+    """Return the results folder that a notebook writes to: `out`, or results/scratch for ""."""
     return Path(out or project_root() / "results" / "scratch")
 
 
 def made_with(model: Any, data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run file says of its making: `parameters` and `provenance`.
-
-    model: the base, as a Hub id, a folder or a loaded model. data: "builtin", "hub" or a folder, which
-    is recorded by its content. given: the notebook's other parameters by name.
-    """
-    parameters = {"data": data_identity(data)} | dict(given)
-    return {"parameters": parameters, "provenance": provenance(model=model, data=data)}
+    """Return a run file's `parameters` (`given` and the data by content) and `provenance`."""
+    made = provenance(model=model, data=data)
+    return {"parameters": {"data": made["data"]} | dict(given), "provenance": made}
 
 
 def check_clean(folder: str | Path) -> None:
