@@ -1,4 +1,4 @@
-"""Head training on the active vocabulary against dense AdamW on all of it: equal bits, the rest in closed form."""
+"""Head training on the active vocabulary against dense AdamW; the other rows in closed form."""
 
 import math
 
@@ -14,8 +14,8 @@ from t3lib.classifier import (
     fit_heads,
     learning_rates,
     plan_steps,
+    step_loss,
     steps_per_epoch,
-    token_gradients,
     untouched_rows,
 )
 from t3lib.errors import UserError
@@ -24,6 +24,7 @@ from t3lib.head import T3Head
 from t3lib.settings import FitSettings
 
 V = 304
+ROUNDING = 3e-7  # five units in the last place of a float32 between 1/2 and 1
 SHORT = {"epochs": 12, "warmup_epochs": 3, "lr": 5e-3, "batch_size": 5, "rank": 3, "weight_decay": 1e-2, "seed": 3}
 
 
@@ -72,14 +73,14 @@ def fit_dense(features, vocab, **values):
 @pytest.mark.parametrize("rank", [1, 3, 20])
 @pytest.mark.parametrize("epoch", ["redrawn", "fixed"])
 @pytest.mark.parametrize("init_b", ["kaiming", "zero"])
-def test_compact_is_dense_adamw_bit_for_bit(d, rank, epoch, init_b):
+def test_compact_is_dense_adamw(d, rank, epoch, init_b):
     features, values = problem(d), SHORT | {"rank": rank, "epoch": epoch, "init_b": init_b}
     ours = fit_head(features, vocab_size=V, progress=False, **values)
     dense, seen = fit_dense(features, V, **values)
     assert 0 < seen.sum() < V / 2 and not torch.equal(dense.A, T3Head(d, V, rank, seed=3).A)
-    assert torch.equal(ours.A, dense.A)
-    assert torch.equal(ours.B[seen], dense.B[seen])
-    assert (ours.B[~seen] - dense.B[~seen]).abs().max() <= 1e-5
+    assert (ours.A - dense.A).abs().max() <= ROUNDING
+    assert (ours.B[seen] - dense.B[seen]).abs().max() <= ROUNDING
+    assert (ours.B[~seen] - dense.B[~seen]).abs().max() <= 36 * 2**-25, "one rounding a step, of 36"
     start = T3Head(d, V, rank, seed=3, init_b=init_b).B
     if init_b == "kaiming":
         assert (dense.B[~seen] - start[~seen]).abs().max() > 1e-4, "decay moved them: the closed form had work to do"
@@ -107,11 +108,12 @@ def test_closed_form_over_a_whole_run():
     for rate in rates:
         optimiser.param_groups[0]["lr"] = rate
         optimiser.step()
-    found = untouched_rows(start, rates, "adamw", 2e-2)
+    found = untouched_rows(start, rates, FitSettings(weight_decay=2e-2))
     assert (found - own.detach()).abs().max() <= 1e-5
     assert (found - start).abs().max() > 0.1
-    assert torch.equal(untouched_rows(start, rates, "adamw", 0.0), start)
-    assert not untouched_rows(torch.zeros(3, 2), rates, "l2", 1.0).any()
+    assert torch.equal(untouched_rows(start, rates, FitSettings(weight_decay=0.0)), start)
+    strong = FitSettings(decay="l2", weight_decay=1.0)
+    assert not untouched_rows(torch.zeros(3, 2), rates, strong).any()
 
 
 def test_full_vocabulary_logits_give_the_same_gradient():
@@ -123,12 +125,11 @@ def test_full_vocabulary_logits_give_the_same_gradient():
     x, y, s = features.x.double(), features.y, features.s[features.row].double()
     f = torch.sigmoid(x @ A.T @ B.T).gather(1, y[:, None])[:, 0]
     (-(s * f.log() + (1 - s) * (1 - f).log())).mean().backward()
-    dA, dB = torch.empty_like(A), torch.empty_like(B)
-    weight = torch.full((len(y),), 1 / len(y), dtype=torch.float64)
-    with torch.no_grad():
-        token_gradients(x, y, s, weight, A, [B], dA, [dB])
-    torch.testing.assert_close(dA, A.grad)
-    torch.testing.assert_close(dB, B.grad)
+    wanted = A.grad.clone(), B.grad.clone()
+    A.grad = B.grad = None
+    step_loss(x, y, s, [A], [B]).backward()
+    torch.testing.assert_close(A.grad, wanted[0])
+    torch.testing.assert_close(B.grad, wanted[1])
 
 
 def test_several_heads_at_once_are_each_alone():
