@@ -1,5 +1,6 @@
 """Loading causal language models from a folder or the Hub, in any dtype, on any device, in 4 or 8 bits."""
 
+import hashlib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -212,31 +213,23 @@ def commit_of(name: str | Path) -> str | None:
     return Path(next(filter(None, configs))).parent.name if source else None
 
 
-COLUMNS = 509  # prime, so that exchanged rows of a weight matrix fall into other columns
-
-
 def weights_key(model: PreTrainedModel) -> str:
-    """16 hex digits of a loaded model, whatever changed it since: its configuration and weights, wherever they are.
+    """16 hex digits of a loaded model as it is now: its configuration and the bytes of its weights.
 
-    Every tensor is viewed as 64-bit words in rows of 509, whose column sums modulo 2^64 are hashed: one pass over the
-    memory, and no single changed weight escapes. Weights that are not in memory (offloaded) count by name and revision.
+    Weights that are not in memory (offloaded) count by the model's name and revision.
     """
     config = model.config.to_dict()
     source = [config.pop("_name_or_path", None), getattr(model.config, "_commit_hash", None)]
     for name in ("transformers_version", "_attn_implementation_autoset"):
         config.pop(name, None)
-    state = {name: tensor for name, tensor in model.state_dict().items() if isinstance(tensor, torch.Tensor)}
-    sums = {name: _column_sums(tensor) for name, tensor in state.items() if not tensor.is_meta}
-    return content_key([config, sums, source if len(sums) < len(state) else None])
-
-
-def _column_sums(tensor: torch.Tensor) -> list[Any]:
-    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    if raw.storage_offset() % 8:
-        raw = raw.clone()
-    whole = raw.numel() // (8 * COLUMNS) * 8 * COLUMNS
-    words = raw[:whole].view(torch.int64).reshape(-1, COLUMNS).sum(0)
-    return [list(tensor.shape), str(tensor.dtype), words.tolist(), raw[whole:].tolist()]
+    digest, facts = hashlib.sha256(), []
+    for name, tensor in model.state_dict().items():
+        if isinstance(tensor, torch.Tensor):
+            facts.append([name, tensor.dtype, tensor.shape, source if tensor.is_meta else None])
+            if not tensor.is_meta:
+                raw = tensor.detach().cpu().contiguous().reshape(-1)
+                digest.update(raw.view(torch.uint8).numpy().data)
+    return content_key([config, facts, digest.hexdigest()])
 
 
 def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: int = 128) -> Result:
