@@ -6,23 +6,21 @@ H are the base's last hidden states (after its final norm, before the output lay
 x_{t-1} belongs to the target y_t: it averages everything the base has read when it predicts y_t, the prompt and the
 beginning-of-sequence token included, and never y_t itself.
 
-The cache holds one folder a (model, rows, tokens, mask, dtype, code). While features are extracted it fills with
-shards, one safetensors file a batch, renamed into place: a killed run misses whole shards and the next one extracts
-only those. The whole is then x.bin, the bare numbers in the order of the rows, read through memory mapping: memory
-holds one batch of features, whatever the number of rows.
+The cache holds one folder a (model, rows, tokens, mask, dtype, code). In it lie x.bin, the bare
+numbers in the order of the rows, read through memory mapping, and key.json, which is written last.
+An extraction that is killed leaves no key, and the next one starts again. Memory holds one batch of
+features, whatever the number of rows.
 """
 
-import hashlib
 import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
-import safetensors.torch
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -91,9 +89,10 @@ def extract_features(
 
     attention_mask: "lengths" or "openunlearning" (see `tofu.collate`). batch_tokens: most padded tokens of a forward
     pass; halved with a warning when memory runs out. dtype: float32 or bfloat16 of the stored x, by default float32
-    for a float32 base and bfloat16 otherwise. cache: a folder for memory-mapped files named by content; a run that was
-    killed resumes there, and files whose bytes do not match their checksum are extracted again, with a message.
-    Without a cache x is in memory.
+    for a float32 base and bfloat16 otherwise.
+    cache: a folder for memory-mapped files named by content.
+    A killed extraction starts again; files whose bytes do not match their checksum are extracted
+    again, with a message. Without a cache x is in memory.
 
     UserError names the row for an answer that tokenises to nothing, a row in both lists, a row longer than the base's
     context, an empty list, a full disk or a folder that cannot be written.
@@ -118,7 +117,7 @@ def extract_features(
     extract = partial(read, batch_tokens=batch_tokens, progress=progress)
     if cache is None:
         x = torch.empty(shape, dtype=stored)
-        extract(range(len(examples)), lambda rows, values: x.index_copy_(0, tokens_of(rows, starts), values))
+        extract(lambda rows, values: x.index_copy_(0, tokens_of(rows, starts), values))
     else:
         parts = {
             "model": weights_key(model),
@@ -129,7 +128,7 @@ def extract_features(
             "version of t3lib": code_key(extract_features),
             "versions, device or threads": environment(model.device),
         }
-        x = _cached(Path(cache), parts, counts, shape, stored, extract)
+        x = _cached(Path(cache), parts, starts, shape[1], stored, extract)
     return Features(
         x,
         y=torch.tensor([token for example in examples for token in example.ids[example.n_prompt :]]),
@@ -155,7 +154,6 @@ def _extract(
     model: PreTrainedModel,
     examples: Sequence[Example],
     dtype: torch.dtype,
-    rows: Sequence[int],
     keep: Keep,
     *,
     pad: int,
@@ -163,11 +161,14 @@ def _extract(
     batch_tokens: int,
     progress: bool,
 ) -> None:
-    """Read rows in length-sorted batches, longest first, handing each batch's features, on the CPU, to `keep`."""
+    """Read all rows in length-sorted batches, longest first; `keep` is given each batch's features.
+
+    The features are on the CPU.
+    """
     decoder, lengths = decoder_of(model), [len(example.ids) for example in examples]
     device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[assignment]
-    left = dict.fromkeys(rows)
-    bar = progress_bar(total=sum(lengths[row] for row in rows), unit="tok", desc="features", show=progress)
+    left = dict.fromkeys(range(len(examples)))
+    bar = progress_bar(total=sum(lengths), unit="tok", desc="features", show=progress)
 
     @torch.inference_mode()
     def read(rows: list[int]) -> Tensor:
@@ -188,7 +189,7 @@ def _extract(
             bar.update(sum(lengths[row] for row in batch))
 
     with bar:
-        within_memory(read_what_is_left, batch_tokens, least=max((lengths[row] for row in rows), default=1))
+        within_memory(read_what_is_left, batch_tokens, least=max(lengths))
 
 
 # cache ---------------------------------------------------------------------------------------------------------------
@@ -197,80 +198,45 @@ def _extract(
 def _cached(
     cache: Path,
     parts: dict[str, Any],
-    counts: Tensor,
-    shape: tuple[int, int],
+    starts: Tensor,
+    width: int,
     dtype: torch.dtype,
-    extract: Callable[[Sequence[int], Keep], None],
+    extract: Callable[[Keep], None],
 ) -> Tensor:
-    """x (N, d) of the folder that `parts` names, memory-mapped; `extract` is asked for the rows that are missing.
+    """x (N, width) of the folder that `parts` names, memory-mapped, extracted first when needed.
 
-    counts (n_rows,): tokens of each row. key.json, written last, holds the parts and the checksum of x.bin.
+    starts (n_rows + 1,): the first token of each row, and N. key.json holds the parts and the
+    checksum of x.bin.
     """
-    folder = cache / content_key(parts)
+    folder, numbers = cache / content_key(parts), int(starts[-1]) * width
     whole, key = folder / "x.bin", folder / "key.json"
-    gigabytes = shape[0] * shape[1] * dtype.itemsize / 1e9
+    gigabytes = numbers * dtype.itemsize / 1e9
+
+    def write(handle: IO[bytes], rows: list[int], values: Tensor) -> None:
+        for row, own in zip(rows, values.split(starts.diff()[rows].tolist())):
+            handle.seek(int(starts[row]) * width * dtype.itemsize)
+            handle.write(own.reshape(-1).view(torch.uint8).numpy().data)
+
     try:
         if not folder.is_dir():
             _explain_miss(cache, parts)
         with lock(folder / "lock"):
-            if not _is_whole(whole, key):
+            facts = read_sealed(key)
+            if not (facts and whole.is_file() and facts["x.bin"] == sha256_file(whole)):
+                if key.exists():
+                    log.warning("features: %s is damaged; extracting it again", whole)
+                for left_by_a_kill in folder.glob(".*.partial"):
+                    left_by_a_kill.unlink()
                 free = shutil.disk_usage(folder).free / 1e9
-                if free < 2 * gigabytes:  # the shards, then the whole beside them
-                    raise OSError(f"the disk has {free:.3g} GB left, {2 * gigabytes:.3g} are needed")
-                _fill(folder, counts, extract)
+                if free < gigabytes:
+                    raise OSError(f"the disk has {free:.3g} GB left, {gigabytes:.3g} are needed")
+                with atomic_write(whole, "wb") as handle:
+                    extract(partial(write, handle))
                 keep(key, {**parts, "x.bin": sha256_file(whole)})
-            for shard in folder.glob("shard-*.safetensors"):
-                shard.unlink()
     except OSError as error:
-        reason = error.strerror or error
-        raise UserError(f"cannot keep {gigabytes:.3g} GB of features in {folder}: {reason}; set T3_CACHE") from error
-    return torch.from_file(str(whole), shared=False, size=shape[0] * shape[1], dtype=dtype).view(shape)
-
-
-def _fill(folder: Path, counts: Tensor, extract: Callable[[Sequence[int], Keep], None]) -> None:
-    """Extract the rows that no shard in the folder holds, then lay all of them out in x.bin in their order."""
-    for path in folder.glob("shard-*.safetensors"):
-        if path.name != _shard_name(path.read_bytes()):
-            log.warning("features: %s is damaged; extracting its rows again", path)
-            path.unlink()
-    kept = _shards(folder, counts)
-    missing = [row for row in range(len(counts)) if row not in kept]
-    if kept and missing:
-        log.warning("features: %d of %d rows are left to extract in %s", len(missing), len(counts), folder)
-
-    def keep(rows: list[int], values: Tensor) -> None:
-        content = safetensors.torch.save({"rows": torch.tensor(rows), "x": values})
-        with atomic_write(folder / _shard_name(content), "wb") as handle:
-            handle.write(content)
-
-    extract(missing, keep)
-    kept = _shards(folder, counts)
-    with atomic_write(folder / "x.bin", "wb") as handle:
-        for row in range(len(counts)):
-            handle.write(kept[row].reshape(-1).view(torch.uint8).numpy().data)
-
-
-def _shard_name(content: bytes) -> str:
-    return f"shard-{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
-
-
-def _shards(folder: Path, counts: Tensor) -> dict[int, Tensor]:
-    """The features of every row that a shard holds, (its tokens, d), memory-mapped."""
-    kept: dict[int, Tensor] = {}
-    for path in folder.glob("shard-*.safetensors"):
-        shard = safetensors.torch.load_file(path)
-        kept |= zip(shard["rows"].tolist(), shard["x"].split(counts[shard["rows"]].tolist()))
-    return kept
-
-
-def _is_whole(whole: Path, key: Path) -> bool:
-    """Whether x.bin is there with the checksum that key.json names."""
-    facts = read_sealed(key)
-    if facts and whole.is_file() and facts["x.bin"] == sha256_file(whole):
-        return True
-    if key.exists():
-        log.warning("features: %s is damaged; extracting it again", whole)
-    return False
+        what = f"{gigabytes:.3g} GB of features in {folder}: {error.strerror or error}"
+        raise UserError(f"cannot keep {what}; set T3_CACHE") from error
+    return torch.from_file(str(whole), shared=False, size=numbers, dtype=dtype).view(-1, width)
 
 
 def _explain_miss(cache: Path, parts: dict[str, Any]) -> None:
