@@ -38,8 +38,8 @@ class T3ForCausalLM(WrappedCausalLM):
     """p_hat(y | x) proportional to p(y | x)^(1/T) f(x, y) with p frozen (Eq. 5), as a Transformers model.
 
     base: any decoder-only causal LM (quantised, with LoRA, offloaded ...); heads: one T3Head or several for the same
-    base, whose log f add up; temperature: the paper's T, default the (first) head's own, or a list with one T for each
-    row of the batch. Logits are float32 and not normalised; `labels` are scored under p_hat. Without position_ids,
+    base, whose log f add up; temperature: the paper's T, by default the (first) head's own.
+    Logits are float32 and not normalised; `labels` are scored under p_hat. Without position_ids,
     `forward` numbers tokens as the base does and `generate` as generate does. A cache that this model has filled has
     one layer more than the base's, the pooled context. Raises UserError for a head of other sizes, on another device
     or of another base (allowed with other_base=True), and for heads of different T without a temperature.
@@ -51,7 +51,7 @@ class T3ForCausalLM(WrappedCausalLM):
         self,
         base: PreTrainedModel,
         heads: T3Head | Sequence[T3Head],
-        temperature: float | Sequence[float] | None = None,
+        temperature: float | None = None,
         *,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
@@ -82,15 +82,14 @@ class T3ForCausalLM(WrappedCausalLM):
         self.temperature = heads[0].temperature if temperature is None else temperature
 
     @property
-    def temperature(self) -> float | list[float]:
-        """The paper's T, or a list with one for each row; assign to change it."""
+    def temperature(self) -> float:
+        """The paper's T; assign to change it."""
         return self._temperature
 
     @temperature.setter
-    def temperature(self, value: float | Sequence[float]) -> None:
+    def temperature(self, value: float) -> None:
         """UserError for a T that `settings.check_temperature` refuses."""
-        checked = functools.partial(check_temperature, allow_sharpening=self.allow_sharpening)
-        self._temperature = [checked(T) for T in value] if isinstance(value, list | tuple) else checked(value)
+        self._temperature = check_temperature(value, allow_sharpening=self.allow_sharpening)
 
     def project(self, hidden: Tensor) -> Tensor:
         """z = A H of every head, side by side: what is pooled. hidden (B, L, d) -> (B, L, sum of ranks)."""
@@ -112,7 +111,7 @@ class T3ForCausalLM(WrappedCausalLM):
         belonging.check_sizes(self.heads[0], hidden.shape[-1], logits.shape[-1])
         pooled = self._pooled(hidden, prepared, starts, cache)
         logf = self.logf(last_tokens(pooled, inputs["logits_to_keep"]))
-        return tilt_logits(logits, logf, self._temperatures_of(logits))
+        return tilt_logits(logits, logf, self.temperature)
 
     def _pooled(self, hidden: Tensor, visible: Tensor | None, starts: Tensor | None, cache: Any) -> Tensor:
         """mean_t(A H_t) of the context up to each new token, (B, L, sum of ranks), where the heads are."""
@@ -131,14 +130,6 @@ class T3ForCausalLM(WrappedCausalLM):
         """UserError unless every token in the cache was pooled, with these heads."""
         super().check_cache(cache)
         pooling.check_cache(cache, self.heads)
-
-    def _temperatures_of(self, logits: Tensor) -> float | Tensor:
-        """T as it divides logits (B, L, V): a number, or (B, 1, 1) where each row has its own."""
-        if isinstance(self.temperature, float):
-            return self.temperature
-        if len(self.temperature) != len(logits):
-            raise UserError(f"{len(self.temperature)} temperatures for a batch of {len(logits)} rows")
-        return torch.tensor(self.temperature, device=logits.device)[:, None, None]
 
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, *args: Any, attention_mask: Any = None, inputs_embeds: Any = None, **kwargs: Any
@@ -167,8 +158,8 @@ class T3ForCausalLM(WrappedCausalLM):
         return self._shared_head().push_to_hub(repo_id, **kwargs)
 
     def _shared_head(self) -> T3Head:
-        if len(self.heads) != 1 or not isinstance(self.temperature, float):
-            raise UserError("several heads or temperatures: save or push each head by itself (head.save_pretrained)")
+        if len(self.heads) != 1:
+            raise UserError("several heads: save or push each head by itself (head.save_pretrained)")
         head = copy.copy(self.heads[0])  # the same weights; the T is the copy's alone
         head.temperature = self.temperature
         return head

@@ -2,7 +2,7 @@
 
 A question is read once (`scene`): the base's log p and the head's log f at every position of its true answer do not
 depend on T, so a move of T or of the position re-tilts arrays and never calls a model (`view`). What the models would
-themselves answer is decoded for every T of the slider in one batch, when the question is picked.
+themselves answer is decoded for all T of the slider together, when the question is picked.
 """
 
 import html
@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from t3lib.head import T3Head
-from t3lib.likelihood import answer_positions
+from t3lib.likelihood import UNTILTED, answer_positions
 from t3lib.models import pad_id
-from t3lib.sampler import T3ForCausalLM, tilt_logits
+from t3lib.sampler import tilt_logits
 from t3lib.tofu import Row, encode
 from t3lib.writing import eos_ids, greedy, until_eos
 
@@ -109,12 +109,10 @@ def scene(
     logits, z = (torch.cat([getattr(part, name) for part in parts])[order] for name in ("logits", "z"))
     prompt, ends = example.ids[: example.n_prompt], eos_ids(base, tokenizer)
     common |= {"eos_ids": ends, "max_new_tokens": max_new_tokens}
-    [[written]] = greedy(base, [prompt], progress=False, **common)
-    tempered = T3ForCausalLM(base, head, list(temperatures))
-    ids = torch.tensor([prompt] * len(temperatures), device=base.device)
-    options = {"max_new_tokens": max_new_tokens, "eos_token_id": ends, "pad_token_id": common["pad_id"]}
-    new = tempered.generate(ids, attention_mask=torch.ones_like(ids), **options)[:, len(prompt) :].tolist()
-    texts = [tokenizer.decode(until_eos(tokens, ends), skip_special_tokens=True) for tokens in [written, *new]]
+    tilts = [*UNTILTED, *((head, T) for T in temperatures)]
+    written = [answer for [answer] in greedy(base, [prompt], tilts, progress=False, **common)]
+    answers = [until_eos(tokens, ends) for tokens in written]
+    texts = [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers]
     return Scene(
         question=row["question"],
         truth=row["answer"],
