@@ -19,29 +19,25 @@ from transformers.cache_utils import DummyLayer
 from t3lib.errors import UserError
 
 
-def prefix_mean(values: Tensor, mask: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
+def prefix_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """x_t = Σ_{s<=t} m_s H_s / Σ_{s<=t} m_s   (MeanPool of Section 2.3, for every prefix at once).
 
-    values (B, L, n) any float dtype, mask (B, L) and starts (B, L) as in `prefix_sums` -> (B, L, n) float32. Masked
+    values (B, L, n) any float dtype, mask (B, L) as in `prefix_sums` -> (B, L, n) float32. Masked
     positions may hold anything, NaN included. Positions before the first visible one are 0.
     """
-    return mean_of(prefix_sums(values, mask, starts))
+    return mean_of(prefix_sums(values, mask))
 
 
-def prefix_sums(values: Tensor, mask: Tensor | None = None, starts: Tensor | None = None) -> Tensor:
+def prefix_sums(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """Running sums of values (B, L, n) over visible tokens, and their count as last column: (B, L, n + 1) float32.
 
-    mask (B, L): not 0 where a token is visible, None for all. starts (B, L): True where another sequence begins within
-    its row, and the sums with it. Hidden tokens are replaced, not multiplied, by zero: attention over nothing may have
-    left NaN at padding.
+    mask (B, L): not 0 where a token is visible, None for all. Hidden tokens are replaced, not
+    multiplied, by zero: attention over nothing may have left NaN at padding.
     """
     visible = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device) if mask is None else mask.bool()
     seen = visible[..., None]
     counted = torch.cat([values.float().masked_fill(~seen, 0), seen.float()], dim=-1)
-    if starts is None:
-        return counted.cumsum(dim=1)
-    rows = [row.tensor_split(first.nonzero()[:, 0].tolist()) for row, first in zip(counted, starts)]
-    return torch.stack([torch.cat([sequence.cumsum(dim=0) for sequence in row]) for row in rows])
+    return counted.cumsum(dim=1)
 
 
 def mean_of(sums: Tensor) -> Tensor:

@@ -105,15 +105,15 @@ class T3ForCausalLM(WrappedCausalLM):
         return visible_tokens(attention_mask, tokens)
 
     def unlearned_logits(
-        self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, starts: Tensor | None, inputs: dict[str, Any]
+        self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, inputs: dict[str, Any]
     ) -> Tensor:
         """`tilt_logits` of the new tokens by log f of their pooled context, which `cache` then holds too."""
         belonging.check_sizes(self.heads[0], hidden.shape[-1], logits.shape[-1])
-        pooled = self._pooled(hidden, prepared, starts, cache)
+        pooled = self._pooled(hidden, prepared, cache)
         logf = self.logf(last_tokens(pooled, inputs["logits_to_keep"]))
         return tilt_logits(logits, logf, self.temperature)
 
-    def _pooled(self, hidden: Tensor, visible: Tensor | None, starts: Tensor | None, cache: Any) -> Tensor:
+    def _pooled(self, hidden: Tensor, visible: Tensor | None, cache: Any) -> Tensor:
         """mean_t(A H_t) of the context up to each new token, (B, L, sum of ranks), where the heads are."""
         device = self.heads[0].A.device
         if hidden.device != device and not hasattr(self.base, "hf_device_map"):
@@ -123,7 +123,7 @@ class T3ForCausalLM(WrappedCausalLM):
         z = self.project(hidden.to(device))
         visible = None if visible is None else visible.to(device)
         if cache is None:
-            return pooling.prefix_mean(z, visible, starts)
+            return pooling.prefix_mean(z, visible)
         return pooling.attach(cache, self.heads).append(z, visible)
 
     def check_cache(self, cache: Any) -> None:

@@ -140,10 +140,11 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         """The base's output with unlearned logits (B, L or logits_to_keep, V), float32, and their loss given labels.
 
         attention_mask is 2-D over cached and new tokens; tokens it hides count for nothing, wherever they stand.
-        Without a mask and a cache, position_ids that begin anew within a row separate packed sequences. `prepared` is
-        what `generate` fills in, which has checked its prompt and cache, and will check its logits.
+        Without a mask every token counts, whatever its position. UserError for sequences packed
+        into one row. `prepared` is what `generate` fills in, which has checked its prompt and
+        cache, and will check its logits.
         """
-        called_by_generate, starts = prepared is not None, None
+        called_by_generate = prepared is not None
         if not called_by_generate:
             check_embeds(self, inputs_embeds)
             prompt = input_ids if input_ids is not None else inputs_embeds
@@ -153,15 +154,17 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
             check_input(self, tokens, attention_mask)
             if past_key_values is not None and not torch.compiler.is_compiling():
                 self.check_cache(past_key_values)
-            starts = packed_starts(position_ids, attention_mask, cached=bool(use_cache) or past_key_values is not None)
-            use_cache = use_cache if starts is None else False
+            check_positions(position_ids, attention_mask)
+            if position_ids is not None and attention_mask is None and past_key_values is None:
+                # Without a mask the base would take positions of left padding for packed rows.
+                attention_mask = torch.ones(prompt.shape[:2], dtype=torch.long, device=prompt.device)
             prepared = self.step_inputs(attention_mask, tokens)
         inputs = present(input_ids=input_ids, position_ids=position_ids, inputs_embeds=inputs_embeds)
         inputs |= present(use_cache=use_cache, logits_to_keep=logits_to_keep, **kwargs)
         context = present(attention_mask=attention_mask, past_key_values=past_key_values)
         outputs, hidden = self.base_forward(**inputs, **context)
         cache = past_key_values if past_key_values is not None else getattr(outputs, "past_key_values", None)
-        outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, starts, inputs)
+        outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, inputs)
         if not called_by_generate and not torch.compiler.is_compiling():
             check_finite(self, outputs.logits[:, -1])
         if labels is not None:
@@ -174,11 +177,11 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         raise NotImplementedError
 
     def unlearned_logits(
-        self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, starts: Tensor | None, inputs: dict[str, Any]
+        self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, inputs: dict[str, Any]
     ) -> Tensor:
         """The base's logits and last hidden states of new tokens -> the model's logits, float32; `cache` moves on too.
 
-        prepared: of `step_inputs`. starts: of `packed_starts`. inputs: the base's own but for its mask and cache.
+        prepared: of `step_inputs`. inputs: the base's own but for its mask and cache.
         """
         raise NotImplementedError
 
@@ -271,23 +274,19 @@ def visible_tokens(attention_mask: Any, tokens: int) -> Tensor | None:
     return attention_mask[:, -tokens:] != 0
 
 
-def packed_starts(position_ids: Any, attention_mask: Any, *, cached: bool) -> Tensor | None:
-    """Where sequences packed into one row begin: (B, L) True, or None when no row holds more than one.
+def check_positions(position_ids: Any, attention_mask: Any) -> None:
+    """UserError for positions (B, L) that begin anew within a row: several sequences packed into it.
 
-    As Transformers reads it: positions that do not count on, and no mask. UserError with a cache, because then the base
-    does not keep the sequences apart.
+    Positions of left padding stand still or fall back only before they count on, and are accepted.
+    With a mask Transformers sees no packed sequences either.
     """
-    if attention_mask is not None or not isinstance(position_ids, Tensor) or position_ids.ndim != 2:
-        return None
-    starts = nn.functional.pad(position_ids.diff(dim=1) != 1, (1, 0))
-    if not starts.any():
-        return None
-    if cached:
-        raise UserError(
-            "position_ids begin anew within a row (packed sequences): without a mask the base keeps them apart only "
-            "when nothing is cached, so pass use_cache=False and no past_key_values"
-        )
-    return starts
+    if attention_mask is None and isinstance(position_ids, Tensor) and position_ids.ndim == 2:
+        counts_on = position_ids.diff(dim=1) == 1
+        if (~counts_on & (counts_on.cumsum(dim=1) > 0)).any():
+            raise UserError(
+                "position_ids begin anew within a row (packed sequences), where the context of each "
+                "cannot be followed: give each sequence a row of its own"
+            )
 
 
 def plain_base(base: Any) -> PreTrainedModel:

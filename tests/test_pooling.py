@@ -4,7 +4,7 @@ import copy
 
 import pytest
 import torch
-from families import CONFIGS, HIDDEN, VOCAB, family
+from families import HIDDEN, VOCAB, family
 from modes import LIMIT, prompt, worst
 from test_sampler_matrix import T, head, t3
 from transformers import DynamicCache
@@ -12,7 +12,7 @@ from transformers import DynamicCache
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.errors import UserError
 from t3lib.head import T3Head
-from t3lib.pooling import prefix_mean, prefix_sums
+from t3lib.pooling import prefix_mean
 from t3lib.sampler import T3ForCausalLM, tilt
 
 
@@ -29,56 +29,43 @@ def test_prefix_means_of_every_visible_prefix():
     assert prefix_mean(values.bfloat16(), mask).dtype == torch.float32
 
 
-def test_prefix_sums_begin_anew_where_a_sequence_starts():
-    values = torch.randn(2, 6, 3)
-    starts = torch.zeros(2, 6, dtype=torch.bool)
-    starts[0, [2, 3]] = True
-    found = prefix_sums(values, starts=starts)
-    parts = [prefix_sums(part[None])[0] for part in (values[0, :2], values[0, 2:3], values[0, 3:])]
-    assert torch.equal(found[0], torch.cat(parts)) and torch.equal(found[1:], prefix_sums(values[1:]))
-
-
 # --- packed rows -------------------------------------------------------------------------------------------------
 
 
-def packed(lengths: tuple[int, ...] = (4, 1, 4)) -> tuple[torch.Tensor, torch.Tensor]:
-    """One row of several sequences and its positions, as Transformers' DataCollatorWithFlattening makes them."""
+@pytest.mark.parametrize("front", ["wrapper", "tilt", "uld"])
+@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"past_key_values": DynamicCache()}])
+def test_packed_sequences_are_refused(front, options):
+    """Positions as Transformers' DataCollatorWithFlattening makes them."""
     ids, _ = prompt("none", rows=1)
-    return ids, torch.cat([torch.arange(length) for length in lengths])[None]
-
-
-@pytest.mark.parametrize("name", [name for name in CONFIGS if not family(name)._is_stateful])
-@pytest.mark.parametrize("front", ["wrapper", "tilt"])
-def test_packed_sequences_are_as_each_alone(name, front):
-    ids, positions = packed()
-    base = family(name)
-    with torch.no_grad():
+    positions = torch.cat([torch.arange(length) for length in (4, 1, 4)])[None]
+    base = family("llama")
+    with pytest.raises(UserError, match="packed sequences.*a row of its own"):
         if front == "tilt":
             with tilt(base, head(), T) as tilted:
-                out = tilted(ids, position_ids=positions)
+                tilted(ids, position_ids=positions, **options)
+        elif front == "uld":
+            ULDForCausalLM(base, family("gpt2", seed=2))(ids, position_ids=positions, **options)
         else:
-            out = T3ForCausalLM(base, head(), T)(ids, position_ids=positions)
-    assert out.past_key_values is None
-    for sequence, logits in zip(ids.split([4, 1, 4], 1), out.logits.split([4, 1, 4], 1)):
-        assert worst(logits, t3(name).logp(sequence, torch.ones_like(sequence))) <= LIMIT
+            T3ForCausalLM(base, head(), T)(ids, position_ids=positions, **options)
 
 
-def test_packed_sequences_and_a_cache_are_refused():
-    ids, positions = packed()
-    tilted = T3ForCausalLM(family("llama"), head(), T)
-    for options in ({"use_cache": True}, {"past_key_values": DynamicCache()}):
-        with pytest.raises(UserError, match="packed sequences.*use_cache=False"):
-            tilted(ids, position_ids=positions, **options)
+@pytest.mark.parametrize("padding", [0, 1])
+@pytest.mark.parametrize("use_cache", [None, False, True])
+def test_positions_of_left_padding_are_positions(padding, use_cache):
+    """Without a mask padding counts as any token, here and in the base, whether it caches or not."""
+    ids, mask = prompt("left")
+    positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, padding)
+    tilted, options = T3ForCausalLM(family("llama"), head(), T), {"use_cache": use_cache}
     with torch.no_grad():
-        plain = tilted(ids, position_ids=torch.arange(9)[None])
-        assert torch.equal(plain.logits, tilted(ids).logits) and plain.past_key_values is not None
-
-
-def test_packed_sequences_in_uld():
-    ids, positions = packed((4, 5))
-    uld = ULDForCausalLM(family("llama"), family("gpt2", seed=2))
-    with torch.no_grad():
-        torch.testing.assert_close(uld(ids, position_ids=positions).logits[:, 4:], uld(ids[:, 4:]).logits)
+        found = tilted(ids, position_ids=positions, **options).logits
+        inputs = {"attention_mask": torch.ones_like(mask), "position_ids": positions}
+        base = family("llama")(ids, **inputs, output_hidden_states=True)
+        logf = tilted.heads[0](prefix_mean(base.hidden_states[-1]))
+        assert worst(found, (base.logits / T + logf).log_softmax(-1)) <= LIMIT
+        hidden = tilted(ids, attention_mask=mask, position_ids=positions, **options).logits
+        assert worst(hidden[:, -1], t3("llama").logp(ids, mask)[:, -1]) <= LIMIT
+        plain = tilted(ids, position_ids=torch.arange(ids.shape[1])[None], **options).logits
+        assert worst(plain, tilted(ids).logits.log_softmax(-1)) <= LIMIT
 
 
 # --- the state in the cache --------------------------------------------------------------------------------------

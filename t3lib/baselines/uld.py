@@ -61,7 +61,7 @@ class ULDForCausalLM(WrappedCausalLM):
         return {} if attention_mask is None else {"attention_mask": attention_mask}
 
     def unlearned_logits(
-        self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, starts: Tensor | None, inputs: dict[str, Any]
+        self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, inputs: dict[str, Any]
     ) -> Tensor:
         """`subtract_logits` of the assistant's logits on the same tokens, whose keys and values `cache` then holds."""
         assistants_cache = None if cache is None else self._attach(cache)
