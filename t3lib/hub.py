@@ -1,9 +1,16 @@
 """Check that the Hub has a data set or a model, with a short timeout and one-line errors. Imports no torch."""
 
 from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
 
 from huggingface_hub import HfApi, try_to_load_from_cache
-from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, RepositoryNotFoundError
+from huggingface_hub.errors import (
+    HFValidationError,
+    OfflineModeIsEnabled,
+    RepositoryNotFoundError,
+    RevisionNotFoundError,
+)
 
 from t3lib.errors import UserError
 
@@ -30,13 +37,25 @@ def ask(name: str) -> None:
         raise UserError(f"{name}: not a file here, and the Hub cannot be reached ({advice})") from None
 
 
-def ask_for_model(name: str) -> None:
-    """UserError unless the Hub has the model `name` (owner/name) or it was downloaded before."""
+def located(name: str, revision: str | None = None) -> tuple[str, dict[str, Any]]:
+    """Say where a model lies: its folder or Hub id, and the keywords with which its files are read.
+
+    The keywords of a Hub id hold the commit under "revision". When the Hub does not answer, they are
+    those of a model that was downloaded before. UserError when there is no such model.
+    """
+    if Path(name).expanduser().is_dir():
+        return str(Path(name).expanduser()), {}
+    if name.startswith(("/", ".", "~")):
+        raise UserError(f"folder {name} does not exist")
     try:
-        if any(isinstance(try_to_load_from_cache(name, file), str) for file in MODEL_CONFIGS):
-            return
-        HfApi().model_info(name, timeout=HUB_SECONDS)
-    except (HFValidationError, RepositoryNotFoundError):
-        raise UserError(f"there is no folder {name}, and the Hub has no such model") from None
+        facts = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
+        return name, {"revision": facts.sha}
+    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError):
+        where = "the Hub has no such model or revision"
+        raise UserError(f"there is no folder {name}, and {where}") from None
     except Exception:  # whatever its HTTP library raises
-        raise UserError(f"there is no folder {name}, and the Hub cannot be reached") from None
+        files = [try_to_load_from_cache(name, file, revision=revision) for file in MODEL_CONFIGS]
+        if not (found := [file for file in files if isinstance(file, str)]):
+            raise UserError(f"there is no folder {name}, and the Hub cannot be reached") from None
+        # The Hub's cache keeps a file in a folder named by its commit.
+        return name, {"revision": Path(found[0]).parent.name, "local_files_only": True}

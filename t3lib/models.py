@@ -8,15 +8,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from huggingface_hub import HfApi
-from huggingface_hub.errors import HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 from transformers.utils import cached_file, logging
 
 from t3lib.errors import UserError
 from t3lib.files import content_key, read_json
-from t3lib.hub import HUB_SECONDS
+from t3lib.hub import HUB_SECONDS as HUB_SECONDS  # for artefact
+from t3lib.hub import located
 from t3lib.progress import watched
 from t3lib.tofu import check_template
 
@@ -50,7 +49,7 @@ def load_model(
         logging.disable_progress_bar()  # of Transformers: "Loading weights"
     logging.set_verbosity_error()  # what is wrong with a checkpoint is raised here, not logged
     try:
-        place, source = _located(str(name), revision)
+        place, source = located(str(name), revision)
         # Left to itself, Transformers asks on a terminal whether to run a checkpoint's code.
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **source)
         check_template(tokenizer)
@@ -67,23 +66,6 @@ def load_model(
     return model.eval(), tokenizer
 
 
-def _located(name: str, revision: str | None) -> tuple[str, dict[str, Any]]:
-    """A model's folder or Hub id, and which of the Hub's files count: those of a commit, or those downloaded before."""
-    if Path(name).expanduser().is_dir():
-        return str(Path(name).expanduser()), {}
-    if name.startswith(("/", ".", "~")):
-        raise UserError(f"folder {name} does not exist")
-    try:
-        return name, {"revision": HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS).sha}
-    except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError):
-        raise UserError(f"there is no folder {name}, and the Hub has no such model or revision") from None
-    except Exception:  # whatever its HTTP library raises: without the Hub, what it gave before has to do
-        source = {"revision": revision or "main", "local_files_only": True}
-        if not any(_file(name, config, source) for config in ("config.json", "adapter_config.json")):
-            raise UserError(f"there is no folder {name}, and the Hub cannot be reached") from None
-        return name, source
-
-
 def _file(place: str, name: str, source: Mapping[str, Any]) -> str | None:
     """Path of one file of a model, downloaded when the Hub has it; None when the model does not."""
     optional = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
@@ -98,7 +80,7 @@ def _load_weights(place: str, source: Mapping[str, Any], settings: Mapping[str, 
     if _file(place, "adapter_model.safetensors", source) is None:
         raise UserError("the adapter's weights are not in adapter_model.safetensors")
     facts = read_json(adapter)
-    model = _load_base(*_located(str(facts["base_model_name_or_path"]), facts.get("revision")), settings)
+    model = _load_base(*located(str(facts["base_model_name_or_path"]), facts.get("revision")), settings)
     report = model.load_adapter(place, ignore_mismatched_sizes=True, **source)
     _check_weights(report.to_dict())
     return model
@@ -207,10 +189,7 @@ def context_length(model: PreTrainedModel) -> int | None:
 
 def commit_of(name: str | Path) -> str | None:
     """The Hub commit that a model id stands for now; None for a folder. UserError when there is no such model."""
-    place, source = _located(str(name), None)
-    configs = (_file(place, config, source) for config in ("config.json", "adapter_config.json"))
-    # The Hub's cache keeps a file in a folder named by its commit.
-    return Path(next(filter(None, configs))).parent.name if source else None
+    return located(str(name))[1].get("revision")
 
 
 def weights_key(model: PreTrainedModel) -> str:

@@ -44,7 +44,7 @@ def check(profile: Profile, root: Path) -> None:
     for which, model in profile["models"].items():
         folder = root / model
         if not folder.is_dir():
-            hub.ask_for_model(model)
+            hub.located(model)
         elif not any((folder / file).is_file() for file in hub.MODEL_CONFIGS):
             raise UserError(f"profile {name}: models.{which}: folder {model} holds no model")
     if profile["data"] == "hub":
