@@ -103,20 +103,13 @@ def read_json(path: str | Path) -> Any:
 
 
 class PlainLoader(yaml.SafeLoader):
-    """Plain data, without aliases (a few lines of them stand for gigabytes) and without a key given twice."""
+    """`yaml.safe_load` without aliases, of which a few lines stand for gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Read the next value."""
         if self.check_event(yaml.AliasEvent):
             raise ValueError(f"line {self.peek_event().start_mark.line + 1}: aliases are not read")
         return super().compose_node(parent, index)
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping; of a key given twice YAML would silently take the last."""
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        if twice := [key for key in keys if keys.count(key) > 1]:
-            raise ValueError(f"line {node.start_mark.line + 1}: {twice[0]!r} stands there twice")
-        return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

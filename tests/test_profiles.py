@@ -104,7 +104,6 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
         ("notebooks: {02_tofu_unlearning: 3}", "notebooks.02_tofu_unlearning: should be a valid dictionary, not 3"),
         ("- a\n- b", "must hold a mapping"),
         ("a: [1", "line 1: not valid YAML"),
-        ("seeds: [1]\nseeds: [2]", "'seeds' stands there twice"),
         ("data: !!python/object/apply:os.system [exit]", "not valid YAML"),
         ("\x00", "not valid YAML"),
         ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", "not valid YAML (line 2: aliases are not read)"),
