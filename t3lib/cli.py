@@ -1,13 +1,11 @@
 """The thin command `t3`: arguments in, library call, one line out. A user's mistake is one line and exit code 2."""
 
 import argparse
-import gc
 import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
 from typing import NoReturn, TypeVar
 
 from t3lib._version import __version__
@@ -291,22 +289,9 @@ def command(args: argparse.Namespace) -> int | None:
             raise UserError(f"--{name.replace('_', '-')} needs --head: without a head the base is evaluated as it is")
     for T in temperature if isinstance(temperature, list) else [] if temperature in (None, "auto") else [temperature]:
         check_temperature(T, allow_sharpening=args.allow_sharpening)
-    run: Callable[[argparse.Namespace], int | None] = getattr(_commands(), args.verb)
+    commands = import_module("t3lib.commands")
+    run: Callable[[argparse.Namespace], int | None] = getattr(commands, args.verb)
     return run(args)
-
-
-def _commands() -> ModuleType:
-    """`t3lib.commands`, its imports kept from the garbage collector, which finds hardly anything there."""
-    if (known := sys.modules.get("t3lib.commands")) is not None:
-        return known
-    collecting = gc.isenabled()
-    gc.disable()
-    try:
-        return import_module("t3lib.commands")
-    finally:
-        gc.freeze()
-        if collecting:
-            gc.enable()
 
 
 def compare(args: argparse.Namespace) -> int:

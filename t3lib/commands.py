@@ -3,12 +3,10 @@
 import argparse
 import os
 import shlex
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -117,7 +115,7 @@ def unlearn(args: argparse.Namespace) -> int:
     check_system(args.system, tokenizer)
     start = time.perf_counter()
     # On disk while the head is trained, for in memory they would grow with the rows; then gone.
-    with passing_folder() as features:
+    with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as features:
         if args.forget:
             unlearned = own.unlearn(model, tokenizer, wanted, replace(choices, cache=features))
         else:
@@ -133,22 +131,6 @@ def unlearn(args: argparse.Namespace) -> int:
     row = sets["forget"][0]  # text alone asks nothing: it is begun
     print(next_command(args, asked(row) or " ".join(row["answer"].split()[:3])))
     return status
-
-
-@contextmanager
-def passing_folder() -> Iterator[str]:
-    """A folder in the cache that is gone after the block, also where SIGTERM or SIGHUP ends the program in it."""
-
-    def leave(number: int, frame: Any) -> None:
-        raise SystemExit(128 + number)
-
-    handlers = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as folder:
-            yield folder
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
 
 
 def refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:

@@ -1,10 +1,8 @@
 """The command line: help everywhere, one line and exit 2 for mistakes, never a traceback."""
 
 import json
-import os
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import warnings
@@ -43,25 +41,6 @@ def test_help_imports_no_torch():
     code = "import sys; from t3lib import cli; cli.parser().format_help()\n"
     code += "assert not {'torch', 'transformers', 'pandas', 'pydantic', 'distributed'} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-
-
-def test_what_a_command_imports_is_kept_from_the_garbage_collector_once():
-    """Looking for garbage among the imports took a twelfth of `t3 evaluate`; what comes after them is collected."""
-    code = """if True:
-        import gc
-        from t3lib import cli
-        real, during = cli.import_module, []
-        cli.import_module = lambda name: (during.append(gc.isenabled()), real(name))[1]
-        cli._commands()
-        count = gc.get_freeze_count()
-        assert during == [False] and gc.isenabled() and count > 10_000
-        held = [[] for _ in range(1000)]
-        cli._commands()
-        assert gc.get_freeze_count() <= count, "a second command leaves what the first one made"
-    """
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
-    code = "import gc; gc.disable(); from t3lib import cli; cli._commands(); assert not gc.isenabled()"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0, "a caller's choice stays"
 
 
 def test_the_parser_knows_all_verbs():
@@ -479,17 +458,6 @@ def test_rows_that_are_no_evidence_are_refused(option, file, said, place, tmp_pa
     if option == "--other":
         assert cli.main(["evaluate", *argv[1:]]) == 2 and said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_features_on_disk_go_with_a_program_that_a_signal_ends(number, monkeypatch, tmp_path):
-    monkeypatch.setenv("T3_CACHE", str(tmp_path))
-    before = signal.getsignal(number)
-    with pytest.raises(SystemExit) as ended, commands.passing_folder() as folder:
-        assert list((tmp_path / "features").iterdir()) == [Path(folder)]
-        os.kill(os.getpid(), number)
-    assert ended.value.code == 128 + number and not list((tmp_path / "features").iterdir())
-    assert signal.getsignal(number) == before
 
 
 @pytest.mark.parametrize(

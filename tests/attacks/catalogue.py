@@ -429,7 +429,7 @@ def signals() -> Iterator[Attack]:
             T3Head.from_pretrained(folder / "head")
         elif (folder / "head").exists() and number == signal.SIGINT:
             left += [path.name for path in (folder / "head").iterdir()]
-        if number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        if number == signal.SIGINT:
             left += [path.name for path in (folder / "cache" / "features").glob("*")]
         return left
 
