@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from t3lib.errors import UserError, printable
 from t3lib.files import content_key, model_identity
 from t3lib.models import pad_id
-from t3lib.tofu import SYSTEM, Row, encode_rows, prompt
+from t3lib.tofu import SYSTEM, Row, encode_rows, rendered
 
 PLAIN = "plain text"  # what a head records as its chat template whose rows were prompt and completion, or text
 BASE_KEYS = ("base_identity", "base_revision", "base_model")  # the first that two sides record says whether they agree
@@ -70,7 +70,7 @@ def origin(
     """
     counts = {"n_forget": len(forget), "n_retain": len(retain), "answer_tokens": tokens}
     form: dict[str, Any] = prompt_form(tokenizer, [*forget, *retain])
-    form["prompt"] = prompt(tokenizer, "Who?")
+    form["prompt"] = rendered(tokenizer)
     return base_identity(base) | {"tokenizer_hash": tokenizer_hash(tokenizer)} | form | counts
 
 
@@ -107,7 +107,7 @@ def check_prompt(head: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[R
             warnings.warn(f"the head was trained with the {what} {', not '.join(map(str, values))}: "
                           "it may not forget here", stacklevel=3)  # fmt: skip
             return
-    if isinstance(recorded := head.info.get("prompt"), str) and recorded != prompt(tokenizer, "Who?"):
+    if isinstance(recorded := head.info.get("prompt"), str) and recorded != rendered(tokenizer):
         warnings.warn("the head was trained with a chat template that renders another prompt (a date in it?): "
                       "it may not forget here", stacklevel=3)  # fmt: skip
     if head.info.get("attention_mask") == "openunlearning" and hides(tokenizer, rows):

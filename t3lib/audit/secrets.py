@@ -102,13 +102,20 @@ def shared(secret: frozenset[str], known: Sequence[frozenset[str]]) -> float:
     return sum(holds(secret, value) for value in known) / len(known) if known else 0.0
 
 
-def stumbled(known: Sequence[frozenset[str]], texts: Sequence[str]) -> float:
-    """Share of the secrets of rows to keep (`known`, of the same slot) that one of these texts holds.
+def stumbled(secret: frozenset[str], known: Sequence[frozenset[str]], texts: Sequence[str]) -> float:
+    """Chance that many texts say the secret by putting together words of rows to keep (`known`, of the same slot).
 
-    The texts answer another question, so they hold those secrets by guessing: as often as any other secret of the slot.
+    0 where a word that it needs stands in no such row: a telephone number cannot be put together. Else the share of
+    the rows to keep, of those whose words stand in others of them, too, whose secret one of these texts says: the texts
+    answer another question, so they say those as often as any other that can be put together.
     """
+    counts = Counter(word for value in known for word in value)
+    if not holds(secret, frozenset(counts)):
+        return 0.0
+    common = frozenset(word for word, count in counts.items() if count > 1)
+    possible = [value for value in known if holds(value, common)]
     said = [frozenset(words(text)) for text in dict.fromkeys(texts)]
-    return sum(any(holds(value, text) for text in said) for value in known) / len(known) if known else 0.0
+    return sum(any(holds(value, text) for text in said) for value in possible) / len(possible) if possible else 0.0
 
 
 def tail(count: int, chances: Sequence[float]) -> float:

@@ -50,7 +50,7 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
             texts = [text for way in sampled_ways for text in after.forget[number].get(way, ())]
             single = max(unseen, *(shared(some, known) for some in wanted.values()))
             chances["greedy"].append(single)
-            chances["sampled"].append(max(single, stumbled(known, texts)))
+            chances["sampled"].append(max(single, stumbled(secret, known, texts)))
         each.append(entry)
     guess = [1 / (1 + len(wrong)) for wrong in asked_of.wrong]
     alone = [n for n, entry in enumerate(each) if not entry["secret"]]

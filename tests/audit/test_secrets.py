@@ -89,7 +89,10 @@ def test_guessing_is_counted_among_what_may_be_known_and_nothing_else():
     """A secret that only forgotten rows hold cannot be guessed: a model that recites it to everyone leaks it."""
     town, other = frozenset(["aldmoor"]), frozenset(["dunwick"])
     assert shared(town, [town, other, other, other]) == 0.25 and shared(town, [other]) == shared(town, []) == 0
-    assert stumbled([town, other], ["Aldmoor.", "Aldmoor!"]) == 0.5 and stumbled([], ["Aldmoor"]) == 0
+    pairs = [frozenset(pair.split()) for pair in ("aldmoor 1901", "aldmoor 1902", "dunwick 1901", "dunwick 1902")]
+    wanted, texts = frozenset(["aldmoor", "1902"]), ["Aldmoor in 1901.", "aldmoor in 1901!"]
+    assert stumbled(wanted, pairs, texts) == 0.25 and stumbled(wanted, [], texts) == 0
+    assert stumbled(frozenset(["aldmoor", "664352"]), pairs, texts) == 0, "a number that no row to keep holds"
 
 
 def test_tail_and_bound_are_exact():
