@@ -382,3 +382,22 @@ def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_know
     facts = {row["question"]: row["answer"] for name in bases.KNOWLEDGE for row in world[name]}
     assert {row["question"]: row["answer"] for row in other}.items() <= facts.items()
     assert drawn(retain) == retain
+
+
+def test_readmes_sentences_on_the_choice_are_those_of_the_results():
+    table = list(csv.DictReader((ROOT / "results" / "own.csv").open(encoding="utf-8")))
+
+    def total(choice, measure, models=("customers", "gpt2", "short")):
+        found = [float(row["value"]) for row in table if (row["choice"], row["measure"]) == (choice, measure)
+                 and row["model"] in models]  # fmt: skip
+        return round(sum(found))
+
+    both, alone = "both dials", "T alone"
+    keep = total(both, "retain_known_before")
+    warm, leaks = ([total(name, what) for name in (both, alone)] for what in ("retain_sampled_1", "leaking"))
+    called = [total(name, "draws of 12 rows, of 20, called leaking", ["control"]) for name in ("original", "retrained")]
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert keep == total(alone, "retain_known_before") and leaks[0] <= leaks[1] and warm[0] > warm[1]
+    assert f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}" in text
+    assert f"{leaks[0]} and {leaks[1]} of {total(both, 'rows')} rows to forget leaked" in text
+    assert f"leaking in {called[0]} of 20 draws of 12 rows, a retrained model in {called[1]}" in text
