@@ -71,7 +71,7 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
         "leaking_greedy": count["leaks_greedy"],
         "bound": at_most(leaking, judged) if judged else None,
         "beyond": any(
-            tail(count[f"leaks_{how}"], some) <= LEVEL / 2 for how, some in chances.items() if count[f"leaks_{how}"]
+            _beyond([entry[f"leaks_{how}"] for entry in each if entry["secret"]], chances[how]) for how in chances
         ),
         "recognised_alone": shown,
         "recognised_beyond": shown > 0 and tail(shown, [guess[n] for n in alone]) <= LEVEL,
@@ -79,6 +79,14 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
         "ways": sorted(ways),
         "each": sorted(each, key=lambda entry: (-entry["leaks"], -entry["worst_share"])),
     }
+
+
+def _beyond(leaks: Sequence[bool], chances: Sequence[float]) -> bool:
+    """Whether a row leaks that cannot be guessed, or more of the others than guessing explains."""
+    if any(leak and not chance for leak, chance in zip(leaks, chances)):
+        return True
+    count = sum(leaks)
+    return count > 0 and tail(count, [chance for chance in chances if chance]) <= LEVEL / 2
 
 
 def _shares(wanted: Mapping[str, frozenset[str]], texts: Mapping[str, Sequence[str]]) -> list[tuple[float, str, str]]:

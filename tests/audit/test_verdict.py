@@ -182,6 +182,13 @@ def test_leaks_that_guessing_explains_do_not_count(tokenizer):
     assert found["forget"]["leaking"] == 4 and not said["success"]
 
 
+def test_a_number_that_cannot_be_guessed_leaks_whatever_others_may_be_guessed():
+    """One order number of fifteen rows, in one sample of 256: the guessable rows beside it excused it."""
+    assert verdict._beyond([True] + [False] * 9, [0.0] + [0.3] * 9)  # the test itself, without a model's texts
+    assert not verdict._beyond([False] + [True] * 2 + [False] * 7, [0.0] + [0.3] * 9)
+    assert verdict._beyond([False] + [True] * 9, [0.0] + [0.3] * 9) and not verdict._beyond([False], [0.0])
+
+
 def test_all_rows_are_asked_up_to_two_thousand():
     assert len(drawn(FORGET * 300)) == 1800 and len(drawn(FORGET * 400)) == 2000
 
