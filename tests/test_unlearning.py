@@ -1,4 +1,4 @@
-"""`fit_without_evidence()`: rows in, the base under its head out; the base untouched, the head a record of how it was made."""
+"""`fit_without_evidence()`: rows in, the base under its head out; the base untouched, the head records its making."""
 
 import copy
 
