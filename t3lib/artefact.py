@@ -143,7 +143,7 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
 def model_card(settings: Mapping[str, Any]) -> str:
     """The README.md of a head: whose it is, how it was made, what it scores, how to load it."""
     whitespace: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
-    pages = Environment(loader=PackageLoader("t3lib"), autoescape=True, **whitespace)
+    pages = Environment(loader=PackageLoader(__package__), autoescape=True, **whitespace)
     pages.filters["cell"] = _cell
     name = settings["info"].get("base_model")
     plain = isinstance(name, str) and re.fullmatch(r"[\w./~-]{1,200}", name)  # else it stands in the table alone

@@ -57,7 +57,7 @@ TEX = str.maketrans(
 )
 
 TEMPLATES = Environment(
-    loader=PackageLoader("t3lib.report"),
+    loader=PackageLoader(__package__),
     autoescape=select_autoescape(),  # .html; the other templates escape with the filters below
     undefined=StrictUndefined,
     keep_trailing_newline=True,
