@@ -390,6 +390,8 @@ class _Reader:
         else:
             dotted = ".".join([self.module.aliases.get(first, first), *chain[1:]])
             found = self.source.resolve(dotted)
+            if found is None and dotted.startswith("t3lib."):  # such as a module's __name__
+                dotted = ".".join(chain)
         if found and (self.module.name or found[0][0]):
             self.uses.add(found[0])
             dotted = ".".join(filter(None, (found[0][1] or found[0][0].rpartition(".")[2], found[1])))
