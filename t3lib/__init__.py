@@ -48,9 +48,9 @@ if TYPE_CHECKING:
     from t3lib.features import extract_features as extract_features
     from t3lib.head import T3Head as T3Head
     from t3lib.models import load_model as load_model
+    from t3lib.rows import prompt as prompt
     from t3lib.sampler import T3ForCausalLM as T3ForCausalLM
     from t3lib.sampler import tilt as tilt
-    from t3lib.tofu import prompt as prompt
 
 _HOME = {  # no name of these may be a module of t3lib: importing the module would replace the function
     "T3Head": "t3lib.head",
@@ -67,7 +67,7 @@ _HOME = {  # no name of these may be a module of t3lib: importing the module wou
     "LOSSES": "t3lib.baselines.losses",
     "evaluate": "t3lib.evaluation",
     "load_model": "t3lib.models",
-    "prompt": "t3lib.tofu",
+    "prompt": "t3lib.rows",
 }
 
 __all__ = ["UserError", "__version__", "theory", *_HOME]

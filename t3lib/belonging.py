@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 from t3lib.errors import UserError, printable
 from t3lib.files import content_key, model_identity
 from t3lib.models import pad_id
-from t3lib.tofu import SYSTEM, Row, encode_rows, rendered
+from t3lib.rows import SYSTEM, Row, encode_rows, rendered
 
 PLAIN = "plain text"  # what a head records as its chat template whose rows were prompt and completion, or text
 BASE_KEYS = ("base_identity", "base_revision", "base_model")  # the first that two sides record says whether they agree

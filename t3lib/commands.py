@@ -26,6 +26,7 @@ from t3lib.names import HUB_DATA
 from t3lib.report import audit as audit_tables
 from t3lib.report import own as report
 from t3lib.report import render
+from t3lib.rows import Row, check_disjoint, check_row, encode_rows
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import CHOICES, fit_settings
 from t3lib.study import study
@@ -110,7 +111,7 @@ def unlearn(args: argparse.Namespace) -> int:
         source = source_of(args)
         splits = {"forget": args.split, "retain": tofu.retain_of(args.split)}
         sets = {name: tofu.load_rows(source, split) for name, split in splits.items()}
-        tofu.check_disjoint(sets["forget"], sets["retain"])
+        check_disjoint(sets["forget"], sets["retain"])
     model, tokenizer = model_of(args, args.model)
     check_system(args.system, tokenizer)
     start = time.perf_counter()
@@ -152,7 +153,7 @@ def check_out(out: Path, *, empty: bool = False) -> None:
         raise UserError(f"--out {printable(str(out), 80)}: {error.strerror or error}") from None
 
 
-def own_rows(args: argparse.Namespace, head: T3Head | None, *names: str) -> dict[str, list[tofu.Row]]:
+def own_rows(args: argparse.Namespace, head: T3Head | None, *names: str) -> dict[str, list[Row]]:
     """The rows of the files that were given under these option names, asked in the head's form unless another is given.
 
     UserError for a mask that hides tokens, which nobody who asks a model uses.
@@ -322,9 +323,9 @@ def generate(args: argparse.Namespace) -> None:
     system = system_for(args, head)
     plain = args.system is None and not args.no_system and head.info.get("chat_template") == belonging.PLAIN
     begun = [{"question": question, "answer": "-", "system": system, "raw": plain} for question in args.question]
-    begun = [tofu.check_row(row, f"question {number}") for number, row in enumerate(begun, 1)]
+    begun = [check_row(row, f"question {number}") for number, row in enumerate(begun, 1)]
     belonging.check_prompt(head, tokenizer, begun)
-    prompts = [example.ids[: example.n_prompt] for example in tofu.encode_rows(tokenizer, begun)]
+    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, begun)]
     check_ids(base, prompts, pad_id(tokenizer))
     evaluation.check_room(context_length(base), max(map(len, prompts)), args.max_new_tokens)
     for question, ids in zip(args.question, prompts):

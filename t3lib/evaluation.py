@@ -18,9 +18,9 @@ from t3lib.head import T3Head
 from t3lib.likelihood import UNTILTED, Tilt, answer_losses, default_batch_tokens
 from t3lib.metrics import SETS
 from t3lib.models import check_ids, context_length, pad_id, within_memory
+from t3lib.rows import Example, Row, encode_answers
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import check_temperature
-from t3lib.tofu import Example, Row, encode_answers
 from t3lib.writing import BATCH_TOKENS, eos_ids, greedy
 
 Reference = Mapping[str, Any] | Sequence[float]

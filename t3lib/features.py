@@ -31,7 +31,7 @@ from t3lib.identity import code_key, environment, keep
 from t3lib.models import check_ids, context_length, decoder_of, pad_id, weights_key, within_memory
 from t3lib.pooling import prefix_mean
 from t3lib.progress import progress_bar
-from t3lib.tofu import Example, Row, check_disjoint, collate, encode_rows, length_sorted, shifted_labels
+from t3lib.rows import Example, Row, check_disjoint, collate, encode_rows, length_sorted, shifted_labels
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ def extract_features(
 ) -> Features:
     """Features of every answer token of all rows (forget first), each example read once by the decoder alone.
 
-    attention_mask: "lengths" or "openunlearning" (see `tofu.collate`). batch_tokens: most padded tokens of a forward
+    attention_mask: "lengths" or "openunlearning" (see `rows.collate`). batch_tokens: most padded tokens of a forward
     pass; halved with a warning when memory runs out. dtype: float32 or bfloat16 of the stored x, by default float32
     for a float32 base and bfloat16 otherwise.
     cache: a folder for memory-mapped files named by content.

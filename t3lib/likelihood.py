@@ -24,8 +24,8 @@ from t3lib.head import T3Head
 from t3lib.models import decoder_of
 from t3lib.pooling import mean_of, prefix_sums
 from t3lib.progress import progress_bar
+from t3lib.rows import Example, collate, length_sorted
 from t3lib.sampler import tilt_logits
-from t3lib.tofu import Example, collate, length_sorted
 from t3lib.wrapped import HiddenStates, check_finite, plain_base
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
@@ -251,7 +251,7 @@ class Reader:
         return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
 
     def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-        """`tofu.length_sorted`; a batch has one length where rows cannot be padded."""
+        """`rows.length_sorted`; a batch has one length where rows cannot be padded."""
         batches = length_sorted(lengths, max_tokens)
         if self.padded:
             return batches

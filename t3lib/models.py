@@ -17,7 +17,7 @@ from t3lib.files import content_key, read_json
 from t3lib.hub import HUB_SECONDS as HUB_SECONDS  # for artefact
 from t3lib.hub import located
 from t3lib.progress import watched
-from t3lib.tofu import check_template
+from t3lib.rows import check_template
 
 Result = TypeVar("Result")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}

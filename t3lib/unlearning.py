@@ -9,9 +9,9 @@ from transformers import PreTrainedModel
 from t3lib import belonging
 from t3lib.classifier import fit_head
 from t3lib.features import extract_features
+from t3lib.rows import Row
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import TEMPERATURE, check_temperature, fit_settings
-from t3lib.tofu import Row
 from t3lib.wrapped import plain_base, vocabulary
 
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from t3lib.likelihood import CHUNK, UNTILTED, Reader, Tilt, heads_of
 from t3lib.pooling import mean_of, prefix_sums
 from t3lib.progress import progress_bar
+from t3lib.rows import Example, collate
 from t3lib.sampler import tilt_logits
 from t3lib.settings import check_temperature
-from t3lib.tofu import Example, collate
 from t3lib.wrapped import check_finite
 
 STAGE = 64  # new tokens after which the writers that go on are put into new batches, for the old ones have thinned out

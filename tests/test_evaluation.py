@@ -29,8 +29,8 @@ from t3lib.bench.model import random_model
 from t3lib.errors import UserError
 from t3lib.evaluation import evaluate
 from t3lib.head import T3Head
+from t3lib.rows import Example, encode, encode_answers
 from t3lib.sampler import T3ForCausalLM
-from t3lib.tofu import Example
 
 QUIET = {"progress": False}
 OPTIONS = {"max_new_tokens": 12, **QUIET}
@@ -75,7 +75,7 @@ def heads(tiny_model):
 def examples(tokenizer, data):
     """Every row's answers as `evaluate` scores them, shared prompts and all."""
     texts = [(row["question"], [row["answer"], *row["perturbed_answer"]]) for rows in data.values() for row in rows]
-    return [example for question, answers in texts for example in tofu.encode_answers(tokenizer, question, answers)]
+    return [example for question, answers in texts for example in encode_answers(tokenizer, question, answers)]
 
 
 def losses_one_by_one(model, examples, mask_of=lambda ids: torch.ones(1, len(ids), dtype=torch.long)):
@@ -359,15 +359,13 @@ def test_a_head_goes_where_the_model_is(tiny_model, heads, monkeypatch):
 def test_evaluate_is_the_metrics_of_the_losses_and_texts(tiny_model, tokenizer, data):
     result = evaluate(tiny_model, tokenizer, data, **OPTIONS)
     row = data["forget"][2]
-    right, *wrong = tofu.encode_answers(
-        tokenizer, row["question"], [row["paraphrased_answer"], *row["perturbed_answer"]]
-    )
+    right, *wrong = encode_answers(tokenizer, row["question"], [row["paraphrased_answer"], *row["perturbed_answer"]])
     losses = losses_one_by_one(tiny_model, [right, *wrong])
     expected = np.exp(-losses[1:].mean()) / (np.exp(-losses[0]) + 1e-10)
     assert result["truth_ratio"]["forget"][2] == pytest.approx(expected, rel=1e-5)
     row = data["wf"][1]
     losses = losses_one_by_one(
-        tiny_model, tofu.encode_answers(tokenizer, row["question"], [row["answer"], *row["perturbed_answer"]])
+        tiny_model, encode_answers(tokenizer, row["question"], [row["answer"], *row["perturbed_answer"]])
     )
     p = np.exp(-losses)
     assert result["records"]["wf"][1]["prob"] == pytest.approx(p[0] / p.sum(), rel=1e-5)
@@ -419,7 +417,7 @@ def test_reference_gives_forget_quality(tiny_model, tokenizer, data, heads):
 
 def test_nan_at_padding_reaches_no_score(tiny_model, tokenizer, heads):
     """Attention over nothing may leave NaN at padded positions; the pool must not add it up."""
-    examples = [tofu.encode(tokenizer, question, "An answer.") for question in ("Who?", "Who wrote it, and when?")]
+    examples = [encode(tokenizer, question, "An answer.") for question in ("Who?", "Who wrote it, and when?")]
     common = dict(pad_id=models.pad_id(tokenizer), tilts=[(heads[0], 2.0)], **QUIET)
     clean = score.answer_losses(tiny_model, examples, **common)
     broken = copy.deepcopy(tiny_model)

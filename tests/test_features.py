@@ -13,11 +13,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from t3lib import tofu
 from t3lib.errors import UserError
 from t3lib.features import extract_features
 from t3lib.models import weights_key
 from t3lib.pooling import prefix_mean
+from t3lib.rows import collate, encode_rows, shifted_labels
 
 FORGET = [{"question": f"Who is author {i}?", "answer": "Mara " + "of the hills " * i + "."} for i in range(3)]
 RETAIN = [{"question": f"Where was book {i} set?", "answer": "In Oslo" + ", by the sea" * (4 - i)} for i in range(4)]
@@ -31,7 +31,7 @@ def extract(model, tokenizer, **options):
 def expected(tiny_model, tokenizer):
     """The definition: one unpadded pass per prefix, the mean of its hidden states, and the token that follows."""
     x, y, row = [], [], []
-    for number, example in enumerate(tofu.encode_rows(tokenizer, FORGET + RETAIN)):
+    for number, example in enumerate(encode_rows(tokenizer, FORGET + RETAIN)):
         for t in range(example.n_prompt, len(example.ids)):
             with torch.no_grad():
                 hidden = tiny_model.model(torch.tensor([example.ids[:t]])).last_hidden_state[0]
@@ -71,13 +71,13 @@ def test_one_pass_gives_every_prefix(tiny_model, tokenizer, expected, batch_toke
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_padding_on_either_side_changes_nothing(tiny_model, tokenizer, expected, side):
-    batch = tofu.collate(tofu.encode_rows(tokenizer, FORGET + RETAIN), tokenizer.pad_token_id, side=side)
+    batch = collate(encode_rows(tokenizer, FORGET + RETAIN), tokenizer.pad_token_id, side=side)
     mask = batch["attention_mask"]
     position = (mask.cumsum(1) - 1).clamp(min=0)
     with torch.no_grad():
         hidden = tiny_model.model(batch["input_ids"], attention_mask=mask, position_ids=position).last_hidden_state
     hidden = hidden.masked_fill(mask[..., None] == 0, float("nan"))  # what lies under padding must not matter
-    _, answer = tofu.shifted_labels(batch["labels"])
+    _, answer = shifted_labels(batch["labels"])
     torch.testing.assert_close(prefix_mean(hidden, mask)[:, :-1][answer].double(), expected[0], atol=2e-6, rtol=0)
 
 
@@ -92,7 +92,7 @@ def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer
     other = copy.deepcopy(tokenizer)
     other.pad_token = other.eos_token
     found = extract(tiny_model, other, attention_mask="openunlearning")
-    example = tofu.encode_rows(other, FORGET)[0]
+    example = encode_rows(other, FORGET)[0]
     ids = torch.tensor([example.ids[: example.n_prompt]])
     mask = (ids != other.eos_token_id).long()
     assert mask.sum() < ids.shape[1]

@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from t3lib import tofu
 from t3lib.head import T3Head
+from t3lib.rows import Example
 from t3lib.sampler import T3ForCausalLM
 
 lm_eval = pytest.importorskip("lm_eval", reason="pip install lm_eval runs these")
@@ -67,7 +67,7 @@ def test_its_tasks_see_the_unlearned_model(unlearned, tokenizer, tmp_path, monke
 def score(model, tokenizer, question, answer):
     """ln p(answer | question), one row at a time."""
     before, ids = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (question, question + answer))
-    example = tofu.Example(ids, len(before))
+    example = Example(ids, len(before))
     with torch.no_grad():
         logp = model(torch.tensor([example.ids])).logits[0].log_softmax(-1)
     return float(logp[range(len(before) - 1, len(ids) - 1), ids[len(before) :]].sum())

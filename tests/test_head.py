@@ -13,9 +13,10 @@ from families import HIDDEN, VOCAB, family
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
-from t3lib import artefact, belonging, tofu
+from t3lib import artefact, belonging
 from t3lib.errors import UserError
 from t3lib.head import T3Head, log_tilt
+from t3lib.rows import SYSTEM, encode_rows, prompt
 from t3lib.sampler import T3ForCausalLM
 
 
@@ -254,7 +255,7 @@ def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenize
     head = T3Head(8, 20, 2, info=belonging.prompt_form(tokenizer, rows))
     belonging.check_prompt(head, tokenizer, rows)
     belonging.check_prompt(T3Head(8, 20, 2), tokenizer, [{**rows[0], "system": "Be brief."}])  # recorded nothing
-    assert not recwarn.list and belonging.system_of(head) == belonging.system_of(T3Head(8, 20, 2)) == tofu.SYSTEM
+    assert not recwarn.list and belonging.system_of(head) == belonging.system_of(T3Head(8, 20, 2)) == SYSTEM
     with pytest.warns(UserWarning, match="system text 'You are a helpful assistant.', not 'Be brief.'"):
         belonging.check_prompt(head, tokenizer, [{**rows[0], "system": "Be brief."}])
     turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
@@ -268,13 +269,13 @@ def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenize
     assert belonging.system_of(none) is None and not recwarn.list, "a recorded null is a form, too"
     with pytest.warns(UserWarning, match="system text None, not 'You are a helpful assistant.'"):
         belonging.check_prompt(none, tokenizer, rows)
-    none.info["prompt"] = tofu.prompt(tokenizer, "Who?").replace("Who?", "Who? Today is 1 May 2025.")
+    none.info["prompt"] = prompt(tokenizer, "Who?").replace("Who?", "Who? Today is 1 May 2025.")
     with pytest.warns(UserWarning, match="renders another prompt"):
         belonging.check_prompt(none, tokenizer, [bare])
-    none.info |= {"attention_mask": "openunlearning", "prompt": tofu.prompt(tokenizer, "Who?")}
+    none.info |= {"attention_mask": "openunlearning", "prompt": prompt(tokenizer, "Who?")}
     belonging.check_prompt(none, tokenizer, [bare])
     shown = copy.copy(tokenizer)
-    shown.pad_token = shown.convert_ids_to_tokens(tofu.encode_rows(shown, [bare])[0].ids[-1])
+    shown.pad_token = shown.convert_ids_to_tokens(encode_rows(shown, [bare])[0].ids[-1])
     with pytest.warns(UserWarning, match="attention mask openunlearning"):
         belonging.check_prompt(none, shown, [bare])
     other = copy.deepcopy(tokenizer)

@@ -14,6 +14,7 @@ from t3lib.bench.shapes import shape_of
 from t3lib.errors import UserError
 from t3lib.grid import jobs
 from t3lib.head import T3Head
+from t3lib.rows import encode
 
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 HARMLESS = {"UnpicklingError"}  # the name of an error, to catch it
@@ -182,7 +183,7 @@ def test_a_heads_config_names_settings_and_nothing_else(tmp_path):
 
 def test_templates_in_a_users_text_stay_text(tokenizer):
     text = "{{ 7 * 7 }} {% set x = cycler.__init__.__globals__ %} {{ bos_token }}"
-    example = tofu.encode(tokenizer, text, text)
+    example = encode(tokenizer, text, text)
     said = tokenizer.decode(example.ids)
     assert said.count(text) == 2 and "49" not in said
 

@@ -9,6 +9,18 @@ from hypothesis import strategies as st
 
 from t3lib import tofu
 from t3lib.errors import UserError
+from t3lib.rows import (
+    Example,
+    check_disjoint,
+    check_row,
+    collate,
+    encode,
+    encode_prompt,
+    length_sorted,
+    read_rows,
+    rendered,
+    shifted_labels,
+)
 
 GOOD = {"question": "Who wrote it?", "answer": "Mara Quill."}
 
@@ -44,7 +56,7 @@ def test_json_lines_and_array_and_suffixes_read_alike(tmp_path):
 def test_bad_rows_are_named(tmp_path, row, said):
     path = write(tmp_path / "forget10.json", [GOOD, row])
     with pytest.raises(UserError, match="forget10.json " + said) as error:
-        tofu.read_rows(path)
+        read_rows(path)
     assert "\n" not in str(error.value)
 
 
@@ -57,7 +69,7 @@ def test_missing_files_and_folders_are_named(tmp_path):
         (tmp_path / "full.json").write_bytes(b'{"question": "\xff"}')
         tofu.load_rows(tmp_path, "full")
     with pytest.raises(UserError, match="no rows"):
-        tofu.read_rows(write(tmp_path / "retain90.json", [""]))
+        read_rows(write(tmp_path / "retain90.json", [""]))
 
 
 @pytest.mark.parametrize(
@@ -89,16 +101,16 @@ def test_idontknow_lines_end_at_line_ends_only(tmp_path):
 
 def test_shared_rows_are_named():
     with pytest.raises(UserError, match="forget row 1 is also retain row 2"):
-        tofu.check_disjoint([GOOD], [{**GOOD, "answer": "Other."}, GOOD])
+        check_disjoint([GOOD], [{**GOOD, "answer": "Other."}, GOOD])
     spaced = {"question": f" {GOOD['question']}\n", "answer": f"{GOOD['answer']} "}
     with pytest.raises(UserError, match="forget row 1 is also retain row 1"):
-        tofu.check_disjoint([spaced], [GOOD])
-    tofu.check_disjoint([GOOD], [{**GOOD, "answer": "Other."}])
+        check_disjoint([spaced], [GOOD])
+    check_disjoint([GOOD], [{**GOOD, "answer": "Other."}])
 
 
 def test_prompt_is_a_prefix_and_the_answer_ends_with_end_of_turn(tokenizer):
-    example = tofu.encode(tokenizer, GOOD["question"], GOOD["answer"])
-    assert example.ids[: example.n_prompt] == tofu.encode_prompt(tokenizer, GOOD["question"])
+    example = encode(tokenizer, GOOD["question"], GOOD["answer"])
+    assert example.ids[: example.n_prompt] == encode_prompt(tokenizer, GOOD["question"])
     assert tokenizer.decode(example.ids[example.n_prompt :]) == "Mara Quill.<|eot_id|>"
 
 
@@ -107,7 +119,7 @@ def test_without_a_template_the_answer_still_starts_after_the_prompt(tokenizer):
 
     plain = deepcopy(tokenizer)
     plain.chat_template = None
-    example = tofu.encode(plain, "Who?", "Mara.")
+    example = encode(plain, "Who?", "Mara.")
     assert plain.decode(example.ids[example.n_prompt :]) == " Mara.<|eot_id|>"
 
 
@@ -123,7 +135,7 @@ def test_a_template_that_reads_the_clock_renders_one_date(tokenizer, monkeypatch
     monkeypatch.setattr(tokenizer, "chat_template", DATED)
     chat = [{"role": "user", "content": "x"}]
     of_today = tokenizer.apply_chat_template(chat, tokenize=False).split(tokenizer.bos_token)
-    begin, end = tofu.rendered(tokenizer).split(tokenizer.bos_token)
+    begin, end = rendered(tokenizer).split(tokenizer.bos_token)
     assert begin == of_today[0]
     assert end == "10 Apr 2025 2025-04-10\n10 April 2025 4/25"
 
@@ -131,13 +143,13 @@ def test_a_template_that_reads_the_clock_renders_one_date(tokenizer, monkeypatch
 @pytest.mark.parametrize("field", ["question", "answer"])
 def test_special_tokens_in_user_text_are_refused(tokenizer, field):
     with pytest.raises(UserError, match="special token"):
-        tofu.encode(tokenizer, **{"question": "Who?", "answer": "Mara.", field: "x<|eot_id|>y"})
+        encode(tokenizer, **{"question": "Who?", "answer": "Mara.", field: "x<|eot_id|>y"})
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
 def test_collate_by_hand(side):
-    examples = [tofu.Example([5, 6, 7], 1), tofu.Example([5, 8], 1)]
-    batch = tofu.collate(examples, 9, side=side)
+    examples = [Example([5, 6, 7], 1), Example([5, 8], 1)]
+    batch = collate(examples, 9, side=side)
     short = [9, 5, 8] if side == "left" else [5, 8, 9]
     assert batch["input_ids"].tolist() == [[5, 6, 7], short]
     assert batch["attention_mask"].tolist() == [[1, 1, 1], [int(i != 9) for i in short]]
@@ -145,19 +157,19 @@ def test_collate_by_hand(side):
 
 
 def test_openunlearning_mask_hides_real_end_of_turn_tokens():
-    examples = [tofu.Example([5, 4, 7, 4], 2)]
-    assert tofu.collate(examples, 4, "lengths")["attention_mask"].tolist() == [[1, 1, 1, 1]]
-    assert tofu.collate(examples, 4, "openunlearning")["attention_mask"].tolist() == [[1, 0, 1, 0]]
+    examples = [Example([5, 4, 7, 4], 2)]
+    assert collate(examples, 4, "lengths")["attention_mask"].tolist() == [[1, 1, 1, 1]]
+    assert collate(examples, 4, "openunlearning")["attention_mask"].tolist() == [[1, 0, 1, 0]]
 
 
 def test_shifted_labels_by_hand():
-    targets, answer = tofu.shifted_labels(torch.tensor([[-100, -100, 3, 4]]))
+    targets, answer = shifted_labels(torch.tensor([[-100, -100, 3, 4]]))
     assert targets.tolist() == [[0, 3, 4]] and answer.tolist() == [[False, True, True]]
 
 
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 200))
 def test_length_sorted_batches_hold_every_row_once_within_the_budget(lengths, budget):
-    batches = tofu.length_sorted(lengths, budget)
+    batches = length_sorted(lengths, budget)
     assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= budget
@@ -171,8 +183,8 @@ text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), mi
 def test_any_text_is_tokenised_faithfully_or_refused(tokenizer, question, answer):
     """Right-to-left, astral and combining characters survive; the answer's tokens are the answer."""
     try:
-        tofu.check_row({"question": question, "answer": answer}, "row 1")
-        example = tofu.encode(tokenizer, question, answer)
+        check_row({"question": question, "answer": answer}, "row 1")
+        example = encode(tokenizer, question, answer)
     except UserError:
         return
     said = tokenizer.decode(example.ids[example.n_prompt : -1], clean_up_tokenization_spaces=False)
@@ -191,7 +203,7 @@ def test_golden_preprocessing(shared):
         if item["predict_with_generate"] or item["answer_key"] not in ("answer", "paraphrased_answer"):
             continue
         rows = tofu.load_rows(shared / "tofu", item["dataset"])
-        example = tofu.encode(tokenizer, rows[item["row"]]["question"], rows[item["row"]][item["answer_key"]])
+        example = encode(tokenizer, rows[item["row"]]["question"], rows[item["row"]][item["answer_key"]])
         assert example.ids == item["input_ids"]
         assert [-100] * example.n_prompt + example.ids[example.n_prompt :] == item["labels"]
         seen += 1

@@ -25,7 +25,7 @@ def run(model, tokenizer, **options):
 def answer_logp(model, tokenizer, rows):
     """Mean ln p of the rows' answer tokens, one row at a time."""
     values = []
-    for example in t3lib.tofu.encode_rows(tokenizer, rows):
+    for example in t3lib.rows.encode_rows(tokenizer, rows):
         with torch.no_grad():
             logits = model(torch.tensor([example.ids])).logits[0]
         target = torch.tensor(example.ids[example.n_prompt :])
@@ -59,7 +59,7 @@ def test_the_head_says_how_it_was_made_and_can_be_kept(tiny_model, tokenizer, tm
     info = model.heads[0].info
     assert (info["seed"], info["split"], info["n_forget"], info["n_retain"]) == (7, "forget10", 4, 6)
     assert info["answer_tokens"] == sum(
-        len(e.ids) - e.n_prompt for e in t3lib.tofu.encode_rows(tokenizer, FORGET + RETAIN)
+        len(e.ids) - e.n_prompt for e in t3lib.rows.encode_rows(tokenizer, FORGET + RETAIN)
     )
     wanted = FIT | {"seed": 7, "attention_mask": "openunlearning", "features": "torch.float32"}
     assert wanted.items() <= info["hyperparameters"].items()

@@ -15,8 +15,8 @@ from transformers import CompileConfig, GenerationConfig, pipeline
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.errors import UserError
 from t3lib.likelihood import answer_losses
+from t3lib.rows import Example
 from t3lib.sampler import T3ForCausalLM, tilt
-from t3lib.tofu import Example
 
 
 def t3_model(base: Any = None) -> T3ForCausalLM:

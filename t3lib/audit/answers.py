@@ -16,7 +16,7 @@ from t3lib.audit.secrets import UNSPACED, holds, secrets, slots, words, wrong_an
 from t3lib.likelihood import UNTILTED, Tilt, answer_losses
 from t3lib.metrics import rouge_l_recall
 from t3lib.models import context_length, pad_id
-from t3lib.tofu import Example, Row, encode_rows
+from t3lib.rows import Example, Row, encode_rows
 from t3lib.writing import eos_ids, greedy
 
 MOST_ROWS = 2000  # rows of a set that are asked

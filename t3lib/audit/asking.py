@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from t3lib.tofu import SYSTEM, Row, encode_rows
+from t3lib.rows import SYSTEM, Row, encode_rows
 
 PLAIN = "as it stands"
 POLITE = "Could you please tell me: {}"

@@ -11,8 +11,8 @@ from t3lib.audit import answers, asking, verdict
 from t3lib.audit.answers import Inquiry, Said, drawn, hear, inquiry, knows, knows_some
 from t3lib.audit.rows import Rows
 from t3lib.errors import UserError
+from t3lib.rows import Row
 from t3lib.sampler import T3ForCausalLM
-from t3lib.tofu import Row
 
 FEW = 30  # rows of a set whose answers are looked at before anything is trained
 Sets = Mapping[str, Sequence[Row]]

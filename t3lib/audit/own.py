@@ -27,6 +27,7 @@ from t3lib.features import Features, extract_features
 from t3lib.head import T3Head
 from t3lib.likelihood import UNTILTED
 from t3lib.models import pad_id
+from t3lib.rows import Row, encode_rows
 from t3lib.sampler import T3ForCausalLM
 from t3lib.settings import (
     OWN_RATES,
@@ -38,7 +39,6 @@ from t3lib.settings import (
     check_temperature,
     fit_settings,
 )
-from t3lib.tofu import Row, encode_rows
 from t3lib.wrapped import plain_base, vocabulary
 
 HOLD_OUT = 0.2

@@ -15,7 +15,7 @@ from typing import Any
 
 from t3lib import hub
 from t3lib.errors import UserError, printable
-from t3lib.tofu import Row, check_row, parse_rows
+from t3lib.rows import Row, check_row, parse_rows
 
 FORMS = "question and answer; prompt and completion; messages; or text"
 

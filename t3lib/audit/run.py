@@ -28,8 +28,8 @@ from t3lib.likelihood import (
 )
 from t3lib.metrics import rouge_l_recall
 from t3lib.models import check_ids, context_length, pad_id, within_memory
+from t3lib.rows import Example, Row, encode_rows
 from t3lib.sampler import T3ForCausalLM
-from t3lib.tofu import Example, Row, encode_rows
 from t3lib.writing import BATCH_TOKENS as GREEDY_TOKENS
 from t3lib.writing import eos_ids, greedy
 

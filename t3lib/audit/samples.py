@@ -9,7 +9,7 @@ from torch import Tensor
 from t3lib.likelihood import Reader
 from t3lib.models import pad_id
 from t3lib.progress import progress_bar
-from t3lib.tofu import Example, collate
+from t3lib.rows import Example, collate
 from t3lib.writing import eos_ids, write
 
 BATCH_TOKENS = 2**17  # of prompts and samples that are in memory at once; large, for the steps of few states cost most

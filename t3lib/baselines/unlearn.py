@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from t3lib import tofu
 from t3lib.baselines.assistant import layers_of, make_assistant
 from t3lib.baselines.forward import (
     answer_counts,
@@ -28,6 +27,7 @@ from t3lib.baselines.train import SEEDS, optimise
 from t3lib.errors import UserError, printable
 from t3lib.files import content_key
 from t3lib.models import pad_id
+from t3lib.rows import Row, encode, encode_rows
 
 
 class Pair(NamedTuple):
@@ -66,8 +66,8 @@ def unlearn_baseline(
     method: str,
     model: Any,
     tokenizer: Any,
-    forget: Sequence[tofu.Row],
-    retain: Sequence[tofu.Row],
+    forget: Sequence[Row],
+    retain: Sequence[Row],
     *,
     hyper: Mapping[str, Any],
     seed: int,
@@ -101,7 +101,7 @@ def unlearn_baseline(
     if "logp_idk" in needs and not idk:
         raise UserError(f'{method} needs "I don\'t know" answers: the data has no idontknow file')
     k, pad = settings.get("k"), pad_id(tokenizer)
-    rows = {"forget": tofu.encode_rows(tokenizer, forget), "retain": tofu.encode_rows(tokenizer, retain)}
+    rows = {"forget": encode_rows(tokenizer, forget), "retain": encode_rows(tokenizer, retain)}
 
     lengths = {kind: [len(example.ids) for example in examples] for kind, examples in rows.items()}
 
@@ -121,7 +121,7 @@ def unlearn_baseline(
     if "logp_idk" in needs and idk:
         used = {(pair.forget, pair.idk) for e in range(settings["epochs"]) for step in plan(e) for pair in step}
         drawn = {pair: place for place, pair in enumerate(sorted(used))}
-        rows["idk"] = [tofu.encode(tokenizer, forget[f]["question"], idk[i]) for f, i in drawn]
+        rows["idk"] = [encode(tokenizer, forget[f]["question"], idk[i]) for f, i in drawn]
         logp_idk_ref = original_logp(frozen, rows["idk"], pad, attention_mask)
     teacher = copy.deepcopy(frozen) if frozen is model and needs_teacher(needs) else frozen
 

@@ -21,9 +21,9 @@ from t3lib.features import Features, tokens_of
 from t3lib.head import T3Head
 from t3lib.models import decoder_of, pad_id
 from t3lib.pooling import prefix_mean
+from t3lib.rows import Example, collate, encode_rows
 from t3lib.settings import FitSettings
 from t3lib.study.study import Study
-from t3lib.tofu import Example, collate, encode_rows
 
 TIMED_STEPS = 20  # of a naive training: its steps cost alike, so these are scaled up to all
 

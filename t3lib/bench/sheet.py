@@ -26,7 +26,7 @@ from t3lib.features import extract_features
 from t3lib.likelihood import answer_losses
 from t3lib.models import DTYPES, quantization
 from t3lib.results import peak_memory_bytes, provenance
-from t3lib.tofu import Row, encode_rows
+from t3lib.rows import Row, encode_rows
 
 TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)  # of the paper's Table 5
 CPU_WEIGHTS = 2e8  # the largest base that a CPU is asked to run

@@ -16,8 +16,8 @@ from torch import Tensor
 from t3lib.head import T3Head
 from t3lib.likelihood import UNTILTED, answer_positions
 from t3lib.models import pad_id
+from t3lib.rows import Row, encode
 from t3lib.sampler import tilt_logits
-from t3lib.tofu import Row, encode
 from t3lib.writing import eos_ids, greedy, until_eos
 
 TEMPERATURES = tuple(round(1 + step / 10, 1) for step in range(31))  # 1.0 … 4.0

@@ -10,8 +10,8 @@ from t3lib.audit.answers import answers_to
 from t3lib.audit.asking import asked
 from t3lib.audit.own import weighted
 from t3lib.audit.samples import sample_answers
+from t3lib.rows import Row, encode_rows
 from t3lib.sampler import T3ForCausalLM
-from t3lib.tofu import Row, encode_rows
 
 STEPS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 

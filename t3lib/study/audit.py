@@ -17,6 +17,7 @@ from t3lib.baselines.train import Diverged
 from t3lib.errors import UserError
 from t3lib.identity import code_key, environment
 from t3lib.likelihood import UNTILTED
+from t3lib.rows import Row
 from t3lib.study.methods import Subject, load, record_of, subject
 from t3lib.study.study import Study, cached_answers, timed
 from t3lib.world import bases
@@ -54,7 +55,7 @@ class Sampling:
         if len(self.dials) > DIALS:
             raise UserError(f"answers are sampled at no more than {DIALS} (T, w), not at {len(self.dials)}")
 
-    def asked(self, rows: Sequence[tofu.Row]) -> list[tofu.Row]:
+    def asked(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that are asked."""
         count = min(self.rows or len(rows), len(rows))
         return [rows[number * len(rows) // count] for number in range(count)]
@@ -130,7 +131,7 @@ def shown(runs: Sequence[Mapping[str, Any]], hyper: Mapping[str, Any]) -> Mappin
     return next(iter([*tuned, *wrote]), None)
 
 
-def unseen_rows(study: Study) -> list[tofu.Row] | str:
+def unseen_rows(study: Study) -> list[Row] | str:
     """Rows of the same kind as the forget rows that no base of the stage learned, or why there are none.
 
     Of the built-in world, people of another seed's world (not those the tokenizer learned from); of TOFU, the authors

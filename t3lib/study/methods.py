@@ -12,9 +12,10 @@ from t3lib.head import T3Head
 from t3lib.identity import code_key
 from t3lib.metrics import by_column
 from t3lib.models import load_model
+from t3lib.rows import rendered
 from t3lib.study.study import Asked, Study
 from t3lib.study.unlearned import fitted, training_of, unlearned, unlearned_key
-from t3lib.tofu import rendered, retain_of
+from t3lib.tofu import retain_of
 from t3lib.world import bases
 
 

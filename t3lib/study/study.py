@@ -23,6 +23,7 @@ from t3lib.likelihood import Tilt
 from t3lib.models import commit_of, load_model
 from t3lib.names import HUB_DATA, SPLITS
 from t3lib.results import peak_memory_bytes
+from t3lib.rows import Row, check_disjoint, rendered
 from t3lib.world import bases
 
 EVALUATION = {"attention_mask": "lengths", "truth_ratio": "geometric", "max_new_tokens": 200}
@@ -51,9 +52,9 @@ class Study:
     source: tofu.Source
     base: PreTrainedModel
     tokenizer: Any
-    forget: list[tofu.Row]
-    retain: list[tofu.Row]
-    evaluation_rows: dict[str, list[tofu.Row]]
+    forget: list[Row]
+    retain: list[Row]
+    evaluation_rows: dict[str, list[Row]]
     idk: list[str]
     reference: dict[str, Any]
     evaluation: dict[str, Any]
@@ -93,7 +94,7 @@ class Study:
 def scored(
     keys: Sequence[str],
     ask: Callable[[list[int]], Asked],
-    rows: Mapping[str, list[tofu.Row]],
+    rows: Mapping[str, list[Row]],
     evaluation: Mapping[str, Any],
     device: Any,
     *,
@@ -152,7 +153,7 @@ def cached_answers(
     return [kept[path] for path in paths]
 
 
-def evaluation_rows(source: tofu.Source, split: str) -> dict[str, list[tofu.Row]]:
+def evaluation_rows(source: tofu.Source, split: str) -> dict[str, list[Row]]:
     """The four evaluation sets of a split: forget, retain, ra (real authors), wf (world facts)."""
     tofu.retain_of(split)
     names = {"forget": f"{split}_perturbed", "retain": "retain_perturbed"}
@@ -165,7 +166,7 @@ def evaluation_rows(source: tofu.Source, split: str) -> dict[str, list[tofu.Row]
     return rows
 
 
-def question_rows(study: Study) -> dict[str, list[tofu.Row]]:
+def question_rows(study: Study) -> dict[str, list[Row]]:
     """Questions and answers of every evaluation set of both splits, for `results.write_data`.
 
     The same whichever split the study is of, so that jobs running side by side write the same file.
@@ -213,9 +214,9 @@ def open_study(
     base, tokenizer = load_model(places["full"], revision=commits["full"], **load)
     seconds = time.perf_counter() - start
     forget, retain = tofu.load_rows(source, split), tofu.load_rows(source, retrained)
-    tofu.check_disjoint(forget, retain)
+    check_disjoint(forget, retain)
     rows = evaluation_rows(source, split)
-    asked = tofu.rendered(tokenizer)
+    asked = rendered(tokenizer)
     identity = {
         name: content_key([model_identity(place, commits[name]), load, asked]) for name, place in places.items()
     }

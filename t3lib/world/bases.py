@@ -32,6 +32,7 @@ from t3lib.files import (
     write_json,
 )
 from t3lib.identity import code_key, environment, keep, keyed, still_the_code
+from t3lib.rows import SYSTEM, Row, encode_rows
 from t3lib.world.facts import world
 
 NAMES = ("full", "retain90", "retain95")
@@ -92,7 +93,7 @@ class Stage:
 
 
 @lru_cache(maxsize=4)
-def rows(stage: Stage) -> dict[str, list[tofu.Row]]:
+def rows(stage: Stage) -> dict[str, list[Row]]:
     """Every file of the stage by TOFU's file stem: the splits, the perturbed files, real authors, world facts, idk.
 
     With TOFU's text: retain90 = the first `authors` retain authors, full = those + forget10, retain95 = full −
@@ -117,7 +118,7 @@ def rows(stage: Stage) -> dict[str, list[tofu.Row]]:
 
 
 @keyed
-def world_of(stage: Stage, seed: int) -> dict[str, list[tofu.Row]]:
+def world_of(stage: Stage, seed: int) -> dict[str, list[Row]]:
     """The built-in world of a seed; kept in the cache, since drawing it takes a second in every process."""
     path = (
         cache_dir("rows")
@@ -130,11 +131,11 @@ def world_of(stage: Stage, seed: int) -> dict[str, list[tofu.Row]]:
     return kept
 
 
-def _pair(row: tofu.Row) -> tuple[str, str]:
+def _pair(row: Row) -> tuple[str, str]:
     return row["question"], row["answer"]
 
 
-def training_rows(stage: Stage, name: str) -> list[tofu.Row]:
+def training_rows(stage: Stage, name: str) -> list[Row]:
     """Question and answer of every row that the base `name` learns: its split, real authors, world facts."""
     if name not in NAMES:
         raise UserError(f"unknown base {name!r}: choose one of {', '.join(NAMES)}")
@@ -183,7 +184,7 @@ def tokenizer_text(stage: Stage) -> list[str]:
         people = world_of(stage, stage.seed + 1)["full"]
     else:
         people = data["full"]
-    frame = f"system\n\n{tofu.SYSTEM}user\n\nassistant\n\n"
+    frame = f"system\n\n{SYSTEM}user\n\nassistant\n\n"
     texts = [*people, *(row for part in KNOWLEDGE for row in data[part])]
     return [f"{row['question']} {row['answer']} {frame}" for row in texts]
 
@@ -249,11 +250,11 @@ def _intact(folder: Path) -> bool:
         return False
 
 
-def train_base(stage: Stage, name: str, seed: int, learned: list[tofu.Row], folder: Path) -> None:
+def train_base(stage: Stage, name: str, seed: int, learned: list[Row], folder: Path) -> None:
     """Train a base on question and answer of the rows `learned` and write its folder, base.json last."""
     started = time.process_time()
     tokenizer = tokenizer_for(stage)
-    examples = tofu.encode_rows(tokenizer, learned)
+    examples = encode_rows(tokenizer, learned)
     with torch.random.fork_rng(devices=[]), cpu_threads(stage.threads):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(llama_config(stage, tokenizer))

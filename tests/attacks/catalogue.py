@@ -30,13 +30,14 @@ from test_head import HOSTILE, INFO  # noqa: E402
 from test_rows import CSV  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from t3lib import artefact, cli, files, models, profiles, results, tofu  # noqa: E402
+from t3lib import artefact, cli, files, models, profiles, results  # noqa: E402
 from t3lib.audit import rows  # noqa: E402
 from t3lib.errors import UserError, printable  # noqa: E402
 from t3lib.grid import jobs  # noqa: E402
 from t3lib.head import T3Head  # noqa: E402
 from t3lib.report import own as own_page  # noqa: E402
 from t3lib.report import render  # noqa: E402
+from t3lib.rows import encode_rows  # noqa: E402
 from t3lib.sampler import T3ForCausalLM, tilt  # noqa: E402
 
 torch.set_num_threads(1)
@@ -205,7 +206,7 @@ def own_rows() -> Iterator[Attack]:
         def work(folder: Path) -> bool:
             (folder / name).write_bytes(content)
             found = rows.load(folder / name)
-            return len(tofu.encode_rows(TOKENIZER, found)) == len(found) > 0
+            return len(encode_rows(TOKENIZER, found)) == len(found) > 0
 
         return work
 

@@ -15,8 +15,8 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from t3lib import tofu
 from t3lib.baselines import train
+from t3lib.rows import SYSTEM, encode_rows
 
 FIRST = "Ada Bruno Clara Darius Elena Farid Greta Hugo Ines Jonas Kira Leon Mira Nils Olga Pavel Quinn Rosa".split()
 LAST = "Abbot Brandt Castell Dorn Egede Falk Grieg Holm Ivers Jansen Kessel Lund Moreau Nagy Orlov Petrov Quist".split()
@@ -112,7 +112,7 @@ def memorised(case: str, seed: int):
         kind = (Qwen2Config, Qwen2ForCausalLM) if case == "short" else (LlamaConfig, LlamaForCausalLM)
         shape = dict(hidden_size=width, intermediate_size=3 * width, num_hidden_layers=depth, num_attention_heads=8)
         model = kind[1](kind[0](vocab_size=size, max_position_embeddings=512, num_key_value_heads=8, **shape))
-    examples = tofu.encode_rows(tokenizer, [{**row, "system": None} for row in data])
+    examples = encode_rows(tokenizer, [{**row, "system": None} for row in data])
     epochs, lr = (60, 2e-3) if case != "58m" else (30, 3e-4)
     train.finetune(
         model.train(), examples, pad_id=tokenizer.pad_token_id, epochs=epochs, lr=lr, batch_size=8, seed=seed
@@ -134,4 +134,4 @@ def builtin(seed: int, name: str = "full"):
     rows = bases.rows(stage)
     model, tokenizer = load_model(bases.ensure_base(stage, name, seed))
     sets = (rows["forget10"], rows["retain90"], rows["world_facts_perturbed"])
-    return model, tokenizer, *([{"system": tofu.SYSTEM, **row} for row in some] for some in sets)
+    return model, tokenizer, *([{"system": SYSTEM, **row} for row in some] for some in sets)

@@ -21,8 +21,8 @@ from t3lib.audit.samples import sample_answers
 from t3lib.errors import UserError
 from t3lib.metrics import rouge_l_recall
 from t3lib.report import own as page
+from t3lib.rows import SYSTEM
 from t3lib.sampler import T3ForCausalLM
-from t3lib.tofu import SYSTEM
 from t3lib.world import bases
 
 

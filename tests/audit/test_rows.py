@@ -6,9 +6,9 @@ import re
 import pandas as pd
 import pytest
 
-from t3lib import tofu
 from t3lib.audit import rows
 from t3lib.errors import UserError
+from t3lib.rows import SYSTEM, encode, encode_rows
 
 TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada."}]
 ENTRIES = {
@@ -176,19 +176,19 @@ def test_what_is_no_file_and_no_data_set_is_named(tmp_path):
 
 def test_the_system_text_and_the_turns_reach_the_prompt(tokenizer):
     [row] = [rows.normal({"messages": [{"role": "system", "content": "Be brief."}, *TURNS]}, "here", "Never used.")]
-    text = tokenizer.decode(tofu.encode_rows(tokenizer, [row])[0].ids)
+    text = tokenizer.decode(encode_rows(tokenizer, [row])[0].ids)
     assert "Be brief." in text and "Never used." not in text and text.index("Who?") < text.index("Ada.")
-    plain = tofu.encode_rows(tokenizer, [{"question": "Who?", "answer": "Ada.", "system": "Be kind."}])[0]
+    plain = encode_rows(tokenizer, [{"question": "Who?", "answer": "Ada.", "system": "Be kind."}])[0]
     assert "Be kind." in tokenizer.decode(plain.ids[: plain.n_prompt])
-    default = tofu.encode_rows(tokenizer, [{"question": "Who?", "answer": "Ada."}])[0]
-    assert default == tofu.encode(tokenizer, "Who?", "Ada.") and tofu.SYSTEM in tokenizer.decode(default.ids)
+    default = encode_rows(tokenizer, [{"question": "Who?", "answer": "Ada."}])[0]
+    assert default == encode(tokenizer, "Who?", "Ada.") and SYSTEM in tokenizer.decode(default.ids)
 
 
 def test_a_question_gets_no_system_turn_unless_one_is_given(tokenizer):
     """TOFU's text stands before TOFU's questions alone: a model trained without it knows nothing behind it."""
     for entry in ({"question": "Who?", "answer": "Ada."}, {"messages": TURNS}):
-        [example] = tofu.encode_rows(tokenizer, [rows.normal(entry, "here")])
-        assert tofu.SYSTEM not in tokenizer.decode(example.ids) and "system" not in tokenizer.decode(example.ids)
+        [example] = encode_rows(tokenizer, [rows.normal(entry, "here")])
+        assert SYSTEM not in tokenizer.decode(example.ids) and "system" not in tokenizer.decode(example.ids)
 
 
 def test_columns_secrets_and_rewordings_of_a_file(tmp_path):
@@ -220,8 +220,8 @@ def test_a_space_between_prompt_and_completion_belongs_to_the_completion(recwarn
 
 
 def test_plain_text_is_all_answer(tokenizer):
-    [example] = tofu.encode_rows(tokenizer, [ENTRIES["text"][1]])
+    [example] = encode_rows(tokenizer, [ENTRIES["text"][1]])
     assert example.n_prompt == 1 and example.ids[0] == tokenizer.bos_token_id
     assert tokenizer.decode(example.ids[1:-1]) == "Ada wrote it." and example.ids[-1] == tokenizer.eos_token_id
-    [example] = tofu.encode_rows(tokenizer, [ENTRIES["prompt"][1]])
+    [example] = encode_rows(tokenizer, [ENTRIES["prompt"][1]])
     assert tokenizer.decode(example.ids[example.n_prompt : -1]) == "Ada."

@@ -12,8 +12,8 @@ from t3lib.errors import UserError
 from t3lib.head import T3Head
 from t3lib.metrics import AUDIT
 from t3lib.models import pad_id
+from t3lib.rows import Example, encode_rows
 from t3lib.sampler import T3ForCausalLM
-from t3lib.tofu import Example, encode_rows
 
 NAMES = "Ada Bly|Cor Dunn|Eve Foss|Gil Hurd|Ida Jolt|Kip Lund".split("|")
 OTHERS = "Moe Nash|Ona Pell|Quin Rowe|Sia Tarn|Ute Voss|Wim Yeo".split("|")

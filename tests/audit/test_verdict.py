@@ -6,7 +6,7 @@ from t3lib.audit import verdict
 from t3lib.audit.answers import GREEDY, KEPT_SAMPLERS, Said, drawn, inquiry, sampler_name
 from t3lib.audit.asking import PLAIN, SAMPLERS, other_forms, questions, wordings
 from t3lib.audit.evidence import numbers
-from t3lib.tofu import SYSTEM
+from t3lib.rows import SYSTEM
 
 NAMES = "Ada Bruno Clara Darius Elena Farid Greta Hugo Ines Jonas Kira Leon Mira Nils Olga Pavel".split()
 WARM = [sampler_name(*sampler) for sampler in KEPT_SAMPLERS]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from t3lib import tofu
 from t3lib.baselines import forward
 from t3lib.models import pad_id
+from t3lib.rows import encode, shifted_labels
 
 ROWS = [("Who?", "She."), ("Where was the author born, and when?", "In Oslo, it seems."), ("Why?", "No one knows why.")]
 SAME = [("Who?", answer) for _, answer in ROWS]
@@ -16,7 +16,7 @@ SAME = [("Who?", answer) for _, answer in ROWS]
 
 def direct(model, batch):
     """ln p (B, L − 1) of every next token from the logits of all positions."""
-    targets, answer = tofu.shifted_labels(batch["labels"])
+    targets, answer = shifted_labels(batch["labels"])
     inputs = {name: tensor for name, tensor in batch.items() if name != "labels"}
     logits = model(**inputs, use_cache=False).logits[:, :-1]
     return -F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") * answer
@@ -26,7 +26,7 @@ def direct(model, batch):
 @pytest.mark.parametrize("mask", ["lengths", "openunlearning"])
 @pytest.mark.parametrize("checkpointing", [False, True])
 def test_answers_and_gradients_are_those_of_whole_rows(tiny_model, tokenizer, rows, mask, checkpointing):
-    examples = [tofu.encode(tokenizer, *row) for row in rows]
+    examples = [encode(tokenizer, *row) for row in rows]
     found = {}
     for how in ("direct", "answer_logp"):
         model = copy.deepcopy(tiny_model).train()
@@ -45,7 +45,7 @@ def test_answers_and_gradients_are_those_of_whole_rows(tiny_model, tokenizer, ro
 
 
 def test_what_all_rows_begin_with_is_computed_once(tiny_model, tokenizer):
-    examples = [tofu.encode(tokenizer, *row) for row in ROWS]
+    examples = [encode(tokenizer, *row) for row in ROWS]
     batch = forward.batch_of(tiny_model, examples, pad_id(tokenizer), "lengths")
     seen = []
     with tiny_model.model.layers[0].register_forward_hook(lambda _, args, __: seen.append(args[0].shape[:2])):

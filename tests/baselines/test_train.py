@@ -4,9 +4,10 @@ import copy
 
 import pytest
 
-from t3lib import models, tofu
+from t3lib import models
 from t3lib.baselines import train
 from t3lib.errors import UserError
+from t3lib.rows import encode_rows
 
 ROWS = [{"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."} for i in range(9)]
 
@@ -21,7 +22,7 @@ def test_batches_hold_every_row_once_and_rows_of_similar_length():
 
 def test_finetuning_learns_in_place(tiny_model, tokenizer):
     model, pad = copy.deepcopy(tiny_model), models.pad_id(tokenizer)
-    log = train.finetune(model, tofu.encode_rows(tokenizer, ROWS), pad_id=pad, epochs=3, lr=1e-2, batch_size=4)
+    log = train.finetune(model, encode_rows(tokenizer, ROWS), pad_id=pad, epochs=3, lr=1e-2, batch_size=4)
     assert log["steps"] == 9 and log["loss"][2] < log["loss"][0] - 0.5
     assert not model.training
 
@@ -37,6 +38,6 @@ def test_finetuning_learns_in_place(tiny_model, tokenizer):
 )
 def test_mistakes_are_one_line(settings, said, tiny_model, tokenizer):
     with pytest.raises(UserError, match=said):
-        train.finetune(tiny_model, tofu.encode_rows(tokenizer, ROWS), pad_id=0, **settings)
+        train.finetune(tiny_model, encode_rows(tokenizer, ROWS), pad_id=0, **settings)
     with pytest.raises(UserError, match="no examples"):
         train.finetune(tiny_model, [], pad_id=0)

@@ -6,11 +6,12 @@ import math
 import pytest
 import torch
 
-from t3lib import models, tofu
+from t3lib import models
 from t3lib.baselines import assistant, forward, losses, train
 from t3lib.baselines import unlearn as module
 from t3lib.baselines.unlearn import pairs, unlearn_baseline
 from t3lib.errors import UserError
+from t3lib.rows import encode_rows
 
 FORGET = [{"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."} for i in range(9)]
 RETAIN = [{"question": f"Song {i}?", "answer": "Ansel sang" + " it all" * (i % 3) + f" {i}."} for i in range(13)]
@@ -127,7 +128,7 @@ def seen(unlearn, tokenizer, monkeypatch):
     """seen(method, …): the rows that really went through the model while training, in order, and info."""
     names = {}
     for kind, rows in (("forget", FORGET), ("retain", RETAIN)):
-        names |= {tuple(example.ids): (kind, i) for i, example in enumerate(tofu.encode_rows(tokenizer, rows))}
+        names |= {tuple(example.ids): (kind, i) for i, example in enumerate(encode_rows(tokenizer, rows))}
 
     def call(method, **options):
         rows = {"forget": [], "retain": [], "other": []}
@@ -242,7 +243,7 @@ OF_POSITIONS = {losses.undial, losses.uniform_kl}  # documented: means over all 
 @pytest.mark.parametrize("mask", ["lengths", "openunlearning"])
 @pytest.mark.parametrize("method", METHODS)
 def test_padding_and_company_change_no_examples_loss(method, mask, tiny_model, tokenizer):
-    examples = tofu.encode_rows(tokenizer, FORGET[:4])
+    examples = encode_rows(tokenizer, FORGET[:4])
     teacher = copy.deepcopy(tiny_model)
     for parameter in teacher.parameters():
         torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(1))
@@ -267,7 +268,7 @@ def test_padding_and_company_change_no_examples_loss(method, mask, tiny_model, t
 
 
 def test_the_originals_logp_is_of_every_row_in_its_place(tiny_model, tokenizer, monkeypatch):
-    examples, pad = tofu.encode_rows(tokenizer, FORGET), models.pad_id(tokenizer)
+    examples, pad = encode_rows(tokenizer, FORGET), models.pad_id(tokenizer)
     monkeypatch.setattr(forward, "BATCH_TOKENS", 100)  # several batches, which sort rows by length
     found = forward.original_logp(tiny_model, examples, pad, "lengths")
     for example, logp in zip(examples, found, strict=True):

@@ -11,9 +11,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from t3lib.explore import gaussians as explore
 from t3lib.explore import language as el
 from t3lib.head import T3Head
+from t3lib.rows import encode
 from t3lib.sampler import T3ForCausalLM
 from t3lib.theory.logistic import objective
-from t3lib.tofu import encode
 
 ROWS = [{"question": f"Who wrote {what}?", "answer": f"{who} did."} for what, who in (("this", "Ann"), ("it", "Bo"))]
 

@@ -17,8 +17,8 @@ from t3lib.bench import head as bench_head
 from t3lib.errors import UserError
 from t3lib.evaluation import evaluate
 from t3lib.report import tables
+from t3lib.rows import encode_rows
 from t3lib.study import ablations, audit, methods, study, unlearned
-from t3lib.tofu import encode_rows
 from t3lib.world import bases
 
 FAST = {"epochs": 1, "warmup_epochs": 0}

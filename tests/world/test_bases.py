@@ -12,6 +12,7 @@ from t3lib import tofu
 from t3lib.errors import UserError
 from t3lib.files import write_json
 from t3lib.profiles import load_profile
+from t3lib.rows import SYSTEM, encode, encode_prompt, encode_rows
 from t3lib.world import bases
 from t3lib.world.bases import Stage
 from t3lib.world.facts import world
@@ -82,7 +83,7 @@ def test_built_in_answers_may_be_twice_as_long_as_the_longest(profile):
     stage = Stage(**settings["stage"])
     tokenizer, data = bases.tokenizer_for(stage), bases.rows(stage)
     scored = ("forget10_perturbed", "retain_perturbed", *bases.KNOWLEDGE)
-    examples = [example for name in scored for example in tofu.encode_rows(tokenizer, data[name])]
+    examples = [example for name in scored for example in encode_rows(tokenizer, data[name])]
     longest = max(len(example.ids) - example.n_prompt for example in examples)
     assert 2 * longest <= settings["evaluation"]["max_new_tokens"] <= 2.1 * longest
     assert load_profile("tofu-cpu")["evaluation"]["max_new_tokens"] == 200, "the published limit"
@@ -133,10 +134,10 @@ def test_prompt_is_a_prefix_of_the_chat_and_text_survives():
     ]
     for question in texts:
         for answer in texts:
-            example = tofu.encode(tokenizer, question, answer)
-            prompt = tofu.encode_prompt(tokenizer, question)
+            example = encode(tokenizer, question, answer)
+            prompt = encode_prompt(tokenizer, question)
             chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-            whole = tokenizer.apply_chat_template([{"role": "system", "content": tofu.SYSTEM}, *chat], tokenize=False)
+            whole = tokenizer.apply_chat_template([{"role": "system", "content": SYSTEM}, *chat], tokenize=False)
             assert tokenizer(whole, add_special_tokens=False)["input_ids"] == example.ids  # encode took no detour
             assert example.ids[: example.n_prompt] == prompt and example.ids[-1] == tokenizer.eos_token_id
             assert tokenizer.decode(example.ids[example.n_prompt :], skip_special_tokens=True) == answer.strip()
@@ -149,7 +150,7 @@ def test_tokenizer_is_reproducible_and_has_llama_3s_special_tokens():
     assert first.pad_token_id != first.eos_token_id
     assert all(len(first(token, add_special_tokens=False)["input_ids"]) == 1 for token in bases.SPECIAL_TOKENS)
     with pytest.raises(UserError, match="special token"):
-        tofu.encode(first, "What?", "An end <|end_header_id|> inside")
+        encode(first, "What?", "An end <|end_header_id|> inside")
 
 
 def test_tokenizer_cuts_names_to_keep_and_to_forget_alike():
@@ -158,7 +159,7 @@ def test_tokenizer_cuts_names_to_keep_and_to_forget_alike():
     tokenizer, data = bases.tokenizer_for(stage), bases.rows(stage)
 
     def mean_length(rows):
-        lengths = [len(tofu.encode(tokenizer, row["question"], row["answer"]).ids) for row in rows]
+        lengths = [len(encode(tokenizer, row["question"], row["answer"]).ids) for row in rows]
         return sum(lengths) / len(lengths)
 
     assert mean_length(data["forget10"]) == pytest.approx(mean_length(data["retain90"]), rel=0.06)
@@ -264,7 +265,7 @@ def test_failed_training_leaves_no_base(monkeypatch, own_cache):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(bases.tofu, "encode_rows", fail)
+        patch.setattr(bases, "encode_rows", fail)
         with pytest.raises(KeyboardInterrupt):
             bases.ensure_base(MICRO, "full")
     assert not [path for path in (own_cache / "bases").iterdir() if path.is_dir()]

@@ -10,6 +10,7 @@ import pytest
 from t3lib import tofu
 from t3lib.errors import UserError
 from t3lib.files import content_key
+from t3lib.rows import check_disjoint
 from t3lib.world.facts import FACTS, world
 
 PERTURBED = ("forget05_perturbed", "forget10_perturbed", "retain_perturbed")
@@ -79,8 +80,8 @@ def test_splits_are_the_last_authors_and_the_rest(small):
     assert pairs(small["forget05_perturbed"]) == pairs(small["forget05"])
     assert pairs(small["retain_perturbed"]) == pairs(small["retain90"])[:100]
     assert len(set(pairs(full))) == len({question for question, _ in pairs(full)}) == 800
-    tofu.check_disjoint(small["forget10"], small["retain90"])
-    tofu.check_disjoint(small["forget05"], small["retain95"])
+    check_disjoint(small["forget10"], small["retain90"])
+    check_disjoint(small["forget05"], small["retain95"])
 
 
 @pytest.mark.parametrize("authors, questions", [(20, 1), (21, 3), (33, 21), (200, 2)])
