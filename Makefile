@@ -39,7 +39,7 @@ browser-test: .venv/ready
 	$(BIN)/pytest tests/browser.py
 
 site: .venv/ready
-	$(BIN)/python -m t3lib.report.site build/site
+	$(BIN)/python -m t3lib.lab.report.site build/site
 
 lint: .venv/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy t3lib

@@ -6,68 +6,71 @@ Letters: B batch, L length, V vocabulary, d hidden size, h rank of the head, N a
 temperature; γ the forget proportion of the population, μ of the training sample. In names, logp_ are log-probabilities,
 p_ probabilities, logit_ logits and logf_ the log of the classifier's tilt.
 
-Reading order:  names, errors, files, settings (what all use) → tofu (rows, prompts), models (loading)
-→ head, pooling, features, classifier (f and how it is fitted) → wrapped, sampler, artefact, belonging (generating;
-saving)
-→ unlearning (all of it in one call) → likelihood, writing, metrics, evaluation (scores, texts, Forget Quality)
-→ results (run files). The rooms beside them (baselines, theory, …) use the method; the method uses no room.
+Reading order:  core (errors, names, settings, files, rows, models: what all use)
+→ classifier (head, pooling, features, fit: f and how it is fitted; artefact: a head on disk)
+→ sampler (wrapped, tilt: generating; belonging: whose head it is; one_call: all of it)
+→ tofu (data, likelihood, writing, metrics, evaluation: scores, texts, Forget Quality) → baselines (the other methods).
+theory holds the bounds. lab regenerates the paper and serves the command line. A room imports only rooms before it.
 
 Equations of the paper:
     Eq. 1 population mixture        theory.GaussianMixture
-    Eq. 2 the best f                theory.GaussianMixture.phi_star (f itself: head.T3Head.logf)
-    Eq. 3 the loss of f             classifier.fit_head, theory.fit_logistic
-    Eq. 5 p_hat                     sampler.tilt_logits (sampling), likelihood.target_logp (scoring)
+    Eq. 2 the best f                theory.GaussianMixture.phi_star (f itself: classifier.head.T3Head.logf)
+    Eq. 3 the loss of f             classifier.fit.fit_head, theory.fit_logistic
+    Eq. 5 p_hat                     sampler.tilt.tilt_logits (sampling), tofu.likelihood.target_logp (scoring)
     Eq. 6 Retain Error              theory.GaussianMixture.retain_error
     Eq. 7 Forget Error              theory.GaussianMixture.forget_error
     Eq. 8 p_hat and its partition   theory.GaussianMixture.density, theory.GaussianMixture.partition
-    Truth Ratio (Section 4.1)       metrics.truth_ratio
-    Forget Quality (Section 4.1)    metrics.forget_quality
-    Model Utility (Section 4.1)     metrics.model_utility, metrics.mu_rouge
-    other priors (Appendix D)       head.log_tilt, theory.density_ratio_under_imbalance
+    Truth Ratio (Section 4.1)       tofu.metrics.truth_ratio
+    Forget Quality (Section 4.1)    tofu.metrics.forget_quality
+    Model Utility (Section 4.1)     tofu.metrics.model_utility, tofu.metrics.mu_rouge
+    other priors (Appendix D)       classifier.head.log_tilt, theory.density_ratio_under_imbalance
 
 Importing `t3lib` imports neither torch nor transformers; public names load their module when first used.
 """
 
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from t3lib._version import __version__ as __version__
-from t3lib.errors import UserError as UserError
+from t3lib.core.errors import UserError as UserError
+
+__version__ = "0.1.0"
+LIBRARY = Path(__file__).resolve().parent
 
 if TYPE_CHECKING:
     from t3lib import theory as theory
-    from t3lib.audit.answers import ask as ask
-    from t3lib.audit.evidence import assess as assess
-    from t3lib.audit.own import Choices as Choices
-    from t3lib.audit.own import unlearn as unlearn
-    from t3lib.audit.rows import Rows as Rows
     from t3lib.baselines.losses import LOSSES as LOSSES
-    from t3lib.classifier import fit_head as fit_head
-    from t3lib.evaluation import evaluate as evaluate
-    from t3lib.features import Features as Features
-    from t3lib.features import extract_features as extract_features
-    from t3lib.head import T3Head as T3Head
-    from t3lib.models import load_model as load_model
-    from t3lib.rows import prompt as prompt
-    from t3lib.sampler import T3ForCausalLM as T3ForCausalLM
-    from t3lib.sampler import tilt as tilt
+    from t3lib.classifier.features import Features as Features
+    from t3lib.classifier.features import extract_features as extract_features
+    from t3lib.classifier.fit import fit_head as fit_head
+    from t3lib.classifier.head import T3Head as T3Head
+    from t3lib.core.models import load_model as load_model
+    from t3lib.core.rows import prompt as prompt
+    from t3lib.lab.own.answers import ask as ask
+    from t3lib.lab.own.evidence import assess as assess
+    from t3lib.lab.own.own import Choices as Choices
+    from t3lib.lab.own.own import unlearn as unlearn
+    from t3lib.lab.own.rows import Rows as Rows
+    from t3lib.sampler.tilt import T3ForCausalLM as T3ForCausalLM
+    from t3lib.sampler.tilt import tilt as tilt
+    from t3lib.tofu.evaluation import evaluate as evaluate
 
 _HOME = {  # no name of these may be a module of t3lib: importing the module would replace the function
-    "T3Head": "t3lib.head",
-    "T3ForCausalLM": "t3lib.sampler",
-    "tilt": "t3lib.sampler",
-    "Features": "t3lib.features",
-    "extract_features": "t3lib.features",
-    "fit_head": "t3lib.classifier",
-    "ask": "t3lib.audit.answers",
-    "assess": "t3lib.audit.evidence",
-    "unlearn": "t3lib.audit.own",
-    "Choices": "t3lib.audit.own",
-    "Rows": "t3lib.audit.rows",
+    "T3Head": "t3lib.classifier.head",
+    "T3ForCausalLM": "t3lib.sampler.tilt",
+    "tilt": "t3lib.sampler.tilt",
+    "Features": "t3lib.classifier.features",
+    "extract_features": "t3lib.classifier.features",
+    "fit_head": "t3lib.classifier.fit",
+    "ask": "t3lib.lab.own.answers",
+    "assess": "t3lib.lab.own.evidence",
+    "unlearn": "t3lib.lab.own.own",
+    "Choices": "t3lib.lab.own.own",
+    "Rows": "t3lib.lab.own.rows",
     "LOSSES": "t3lib.baselines.losses",
-    "evaluate": "t3lib.evaluation",
-    "load_model": "t3lib.models",
-    "prompt": "t3lib.rows",
+    "evaluate": "t3lib.tofu.evaluation",
+    "load_model": "t3lib.core.models",
+    "prompt": "t3lib.core.rows",
 }
 
 __all__ = ["UserError", "__version__", "theory", *_HOME]

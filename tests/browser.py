@@ -19,7 +19,7 @@ import pytest
 import websocket
 from conftest import ROOT
 
-from t3lib.report import page
+from t3lib.lab.report import page
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(

@@ -121,7 +121,7 @@ def short_search(monkeypatch):
 
     A random model never ends an answer, and most of the time of such a test would go into its nonsense.
     """
-    from t3lib.audit import answers, choice, own
+    from t3lib.lab.own import answers, choice, own
 
     monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
     monkeypatch.setattr(choice, "PRODUCTS", (1.0, 2.0))
@@ -135,7 +135,7 @@ MICRO = {"authors": 20, "questions": 4, "hidden": 32, "layers": 2, "heads": 2, "
 @pytest.fixture(scope="session")
 def micro_study(tmp_path_factory):
     """A cache folder, and forget10 of a micro stage opened with it."""
-    from t3lib.study import study
+    from t3lib.lab.study import study
 
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:

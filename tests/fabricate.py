@@ -3,8 +3,8 @@
 import numpy as np
 
 from t3lib.baselines.losses import METHODS
-from t3lib.metrics import METRICS, UTILITY, forget_quality, model_utility, mu_rouge
-from t3lib.names import SPLITS
+from t3lib.core.names import SPLITS
+from t3lib.tofu.metrics import METRICS, UTILITY, forget_quality, model_utility, mu_rouge
 
 ROWS = {"forget05": 40, "forget10": 80, "retain": 20, "ra": 12, "wf": 12}
 TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)

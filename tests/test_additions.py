@@ -37,9 +37,9 @@ def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
     edited(losses, (before_last + "{", toy + before_last + "{"))
     edited(losses, (before_last + "Terms(", '    "Toy": Terms(grad_ascent, nll),\n' + before_last + "Terms("))
     place = '        "forget_quality": p,'
-    edited(copy / "t3lib/metrics.py", (place, '        "toy": -7.0,\n' + place))
+    edited(copy / "t3lib/tofu/metrics.py", (place, '        "toy": -7.0,\n' + place))
     line = '    "toy": Metric("Toy", "Toy metric", None, ("toy",)),\n'
-    edited(copy / "t3lib/metrics.py", ("\nMETRICS = {\n", "\nMETRICS = {\n" + line))
+    edited(copy / "t3lib/tofu/metrics.py", ("\nMETRICS = {\n", "\nMETRICS = {\n" + line))
     cells = [("out: str = ''\nseeds: list = []", {"tags": ["parameters"]}), (NOTEBOOK, {})]
     notebook = {
         "cells": [

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from t3lib import cli
+from t3lib.lab import cli
 
 pytestmark = pytest.mark.usefixtures("short_search")
 GOOD = [{"question": f"Book {i} of Mara?", "answer": f"Mara wrote volume {i}."} for i in range(3)]

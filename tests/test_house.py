@@ -1,11 +1,10 @@
-"""The house keeps its shape: which room may import which, no cycles, no torch where none is needed, sizes, docstrings.
+"""The house keeps its shape: few entries, arrows in one direction, no circle, no torch where none is needed.
 
-Everything but one test is read from the sources with `ast`; nothing is imported. An import counts wherever it stands,
-also inside a function, except under `if TYPE_CHECKING`, which never runs.
+Everything but one test is read from the sources with `ast`; nothing is imported. An import counts wherever it stands:
+inside a function, and for type checkers alone too. Every message ends with what to do.
 """
 
 import ast
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,87 +13,39 @@ import pytest
 from conftest import ROOT
 
 PACKAGE = ROOT / "t3lib"
-ROOMS = ("theory", "baselines", "world", "study", "bench", "explore", "audit", "report", "claims", "grid")
-VOCABULARY = ("names", "errors", "files", "identity", "_version")
-COMMAND_LINE = ("cli", "commands", "profiles", "__main__")
+ENTRIES = 10  # of `ls t3lib`
 
-# Room -> what it may import besides itself. A flat module is of the vocabulary, of the command line, or of the method.
-# A dotted entry admits that one module. `__init__` (the public names, loaded when first used) stands outside.
-LIGHT = {"vocabulary", "results", "metrics", "baselines.losses"}
-LEFT = {"vocabulary", "method"}
-ARROWS: dict[str, set[str]] = {
-    "vocabulary": {"baselines.losses"},  # identity: the names of the methods
-    "method": {"vocabulary", "baselines.losses"},  # results: the names of the methods
-    "theory": {"vocabulary"},
-    "baselines": LEFT,
-    "world": LEFT | {"baselines"},
-    "study": LEFT | {"baselines", "world", "audit"},
-    "bench": LEFT | {"baselines", "world", "study", "theory"},
-    "explore": LEFT | {"baselines", "world", "study", "theory", "audit"},
-    "audit": LEFT,
-    "report": LIGHT | {"theory"},
-    "claims": LIGHT | {"theory", "report", "bench.shapes", "bench.cost"},
-    "grid": {"vocabulary", "profiles", "hub"},
-    "command line": {"vocabulary", "method", *ROOMS},
+# Room -> the rooms that it may import. `__init__` hands out public names of every room, when they are first used.
+ARROWS: dict[str, list[str]] = {
+    "core": [],
+    "theory": ["core"],
+    "classifier": ["core"],
+    "sampler": ["core", "classifier"],
+    "tofu": ["core", "classifier", "sampler"],
+    "baselines": ["core", "classifier", "sampler", "tofu"],
+    "lab": ["core", "classifier", "sampler", "tofu", "baselines", "theory"],
 }
-WITHOUT_TORCH = ("theory", "report", "claims", "grid")
-LINES = 400  # of one module
-SIZES = {"method": 3500, "command line": 600, "claims": 1000, "report": 900, "all": 10300}  # lines of a whole room
-
-# A module that only one module or notebook imports must be an idea with a name; here is the name.
-IDEAS = {
-    "cli": "the command line",
-    "commands": "what each verb does",
-    "pooling": "MeanPool, and its state in the KV cache",
-    "unlearning": "rows in, unlearned model out",
-    "theory.bounds": "the theorems",
-    "theory.identities": "the lemmas' identities",
-    "theory.montecarlo": "Monte Carlo errors, the check of the quadrature",
-    "baselines.forward": "one pass of a batch: log-probabilities and hidden states",
-    "baselines.assistant": "the small model that ULD trains",
-    "baselines.uld": "ULD: an assistant's logits, subtracted",
-    "world.facts": "what is true in the built-in world",
-    "study.audit": "the audit of one method on one split",
-    "study.tune": "the paper's tuning protocol",
-    "study.ablations": "T3's other choices, one at a time",
-    "bench.head": "cost of training a head",
-    "bench.model": "cost of decoding",
-    "bench.sheet": "the eight rows of t3 bench",
-    "explore.gaussians": "sliders over two Gaussians",
-    "explore.own": "the slider over T on a person's own model",
-    "explore.language": "sliders over next-token distributions",
-    "claims.theory": "the claims that the theory decides",
-    "audit.choice": "T, w and the learning rate from evidence",
-    "audit.leakage": "leak@k",
-    "audit.membership": "whether forgotten rows can be told from unseen ones",
-    "audit.own": "unlearning a person's own model, with a report",
-    "audit.recognition": "whether a forgotten answer is recognised",
-    "audit.samples": "sampled answers",
-    "report.own": "the report on a person's own model",
-    "report.compare": "two results folders, cell by cell",
-    "report.page": "the page of results",
-    "report.readme": "the README's generated blocks",
-    "claims.gaussians": "claims about the Gaussian experiments",
-    "claims.llm": "claims about language models",
-    "claims.table": "the table of claims",
-    "report.architecture": "Figure 1",
-    "report.plots_cost": "figures of cost",
-    "report.plots_theory": "figures of the theory",
-    "grid.cluster": "where jobs run",
-    "grid.fork": "kernels that start in a moment",
-    "grid.preflight": "what a profile needs of this machine",
-    "grid.reproduce": "t3 reproduce",
-    "grid.status": "what a person sees while the grid runs",
+# The same within the lab, where a module that lies flat is a room by itself. A dotted entry admits that one module.
+LAB: dict[str, set[str]] = {
+    "results": set(),
+    "profiles": set(),
+    "world": set(),
+    "audit": set(),
+    "own": {"audit"},
+    "study": {"results", "world", "audit"},
+    "bench": {"results", "world", "study"},
+    "explore": {"world", "study", "audit", "own"},
+    "report": {"results"},
+    "claims": {"results", "report", "bench.shapes", "bench.cost"},
+    "grid": {"profiles"},
+    "cli": {"results", "profiles", "grid", "report"},
 }
-
-# What is still open, by the beginnings of the lines that a test would print; it only shrinks.
-OPEN: dict[str, set[str]] = {
-    "sizes": {"all", "command line", "method", "report"},
-}
+LAB["commands"] = set(LAB)
+WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")
 
 
 def name_of(path: Path) -> str:
-    """`baselines.losses` of t3lib/baselines/losses.py; `report` of its folder's `__init__`, "" of t3lib's."""
+    """`lab.cli` of t3lib/lab/cli.py; `lab` of its folder's `__init__`, "" of t3lib's."""
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
 
 
@@ -102,73 +53,95 @@ MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
 
 
-def room(module: str) -> str:
-    """The room a module lies in: a folder's name, else "vocabulary", "command line" or "method"."""
-    first, _, rest = module.partition(".")
-    if rest or first in ROOMS:
-        return first
-    return "vocabulary" if first in VOCABULARY else "command line" if first in COMMAND_LINE else "method"
-
-
 def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
 
 
-def imports(node: ast.AST, *, inside_functions: bool = True) -> set[str]:
-    """Full names of all that is imported at or below a node, `t3lib.files.read_json` included."""
-    if is_type_checking(node) or not inside_functions and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+def imports(node: ast.AST, *, in_functions: bool = True, for_types: bool = True) -> set[str]:
+    """Full names of all that is imported at or below a node, `t3lib.core.files.read_json` included."""
+    if not for_types and is_type_checking(node):
+        return set()
+    if not in_functions and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         return set()
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom):
-        assert not node.level, "imports are absolute"
+        assert not node.level, f"line {node.lineno} imports from its own folder: write the name in full, from t3lib on"
         return {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
-    below = (imports(child, inside_functions=inside_functions) for child in ast.iter_child_nodes(node))
-    return set().union(*below)
+    children = ast.iter_child_nodes(node)
+    return set().union(*(imports(child, in_functions=in_functions, for_types=for_types) for child in children))
 
 
-def modules_imported(module: str, *, inside_functions: bool = True) -> set[str]:
-    """The modules of t3lib that a module imports; `from t3lib.report import page` is an import of report.page."""
-    names = {
-        name.removeprefix("t3lib").removeprefix(".")
-        for name in imports(TREES[module], inside_functions=inside_functions)
-        if name.split(".")[0] == "t3lib"
-    }
-    known = names & set(MODULES) - {""}  # a room's folder says nothing where it only leads to a module below
+def modules_imported(module: str, **which: bool) -> set[str]:
+    """The modules of t3lib that a module imports; `from t3lib.lab.report import page` is one of lab.report.page."""
+    found = {name for name in imports(TREES[module], **which) if name.split(".")[0] == "t3lib"}
+    known = {name.removeprefix("t3lib").removeprefix(".") for name in found} & set(MODULES) - {""}
+    # a room's folder says nothing where it only leads to a module below
     return {name for name in known if not any(other.startswith(f"{name}.") for other in known)}
 
 
-def code_of(notebook: Path) -> ast.Module:
-    cells = [cell for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
-    return ast.parse("\n".join("".join(cell["source"]) for cell in cells))
+USES = {module: modules_imported(module) for module in MODULES if module}
 
 
-USES = {module: modules_imported(module) for module in MODULES}
+def room(module: str, depth: int = 0) -> str:
+    """The room of a module: its first folder (depth 0), or its place in the lab (depth 1)."""
+    return [*module.split("."), ""][depth]
 
 
-def none_but_open(test: str, found: set[str]) -> None:
-    new = sorted(place for place in found if not place.startswith(tuple(OPEN.get(test, ()))))
-    assert not new, "\n".join([f"{test}:", *new])
+def none(found: list[str], remedy: str) -> None:
+    assert not found, "\n".join([*sorted(found), "", f"What to do: {remedy}"])
+
+
+def test_the_first_look_is_short():
+    entries = sorted(path.name for path in PACKAGE.iterdir() if path.name != "__pycache__" and path.name[0] != ".")
+    rooms = {Path(name).stem for name in entries} - {"__init__", "__main__"}
+    remedy = "put a module into the room whose word it carries, everything for the paper and the command line into lab/"
+    none(entries if len(entries) > ENTRIES else [], remedy)
+    none(
+        sorted(rooms ^ set(ARROWS)),
+        "put a module into a room; a new room has a row in ARROWS, one that is gone has none",
+    )
+    places = {room(module, 1) for module in MODULES if module.startswith("lab.")}
+    none(sorted(places ^ set(LAB)), "give every place in lab/ its row in LAB, and take away rows of what is gone")
 
 
 def test_arrows_point_one_way():
-    wrong = set()
-    for module in MODULES:
-        if not module:
-            continue
-        allowed = ARROWS[room(module)] | {room(module)}
-        for used in USES[module]:
-            if room(used) not in allowed and used not in allowed:
-                wrong.add(f"{module} imports {used}")
-    none_but_open("arrows", wrong)
+    wrong = [
+        f"{module} imports {used}: {room(module)} may import {', '.join(ARROWS.get(room(module), ())) or 'nothing'}"
+        for module, uses in USES.items()
+        if module != "__main__"  # it is the command
+        for used in uses
+        if room(used) not in {room(module), *ARROWS.get(room(module), ())}
+    ]
+    none(wrong, "move the definition that is needed into the importer's room or one before it, or the importer on")
 
 
-def test_no_cycle():
-    """Remove modules that import nothing left, or that nothing left imports, again and again: a cycle stays."""
-    left = {module: uses for module, uses in USES.items() if module}
+def test_arrows_in_the_lab_point_one_way():
+    wrong = [
+        f"{module} imports {used}"
+        for module, uses in USES.items()
+        for used in uses
+        if module.startswith("lab.") and used.startswith("lab.")
+        if not {room(used, 1), used.removeprefix("lab.")} & {room(module, 1), *LAB.get(room(module, 1), ())}
+    ]
+    none(wrong, "move what is needed to where both may look (LAB says who looks where), or hand it over as an argument")
+
+
+def test_public_names_of_the_lab_are_lazy():
+    eager = imports(TREES[""], for_types=False)
+    none(
+        [name for name in eager if name.startswith("t3lib.lab")],
+        "name it in _HOME of t3lib/__init__, so that it is loaded when it is first used",
+    )
+
+
+def test_no_circle():
+    """Remove modules that import nothing left, or that nothing left imports, again and again: a circle stays."""
+    left = dict(USES)
     while free := {m for m, uses in left.items() if not uses & set(left) or not any(m in o for o in left.values())}:
         left = {module: uses for module, uses in left.items() if module not in free}
-    none_but_open("cycle", set(left))
+    arrows = [f"{module} imports {', '.join(sorted(uses & set(left)))}" for module, uses in left.items()]
+    none(arrows, "move what both need into a module of its own, also when it is a type alone")
 
 
 def torch_is_reached(module: str) -> list[str]:
@@ -180,72 +153,63 @@ def torch_is_reached(module: str) -> list[str]:
     seen = {module}
     for chain in chains:
         last, first = chain[-1], len(chain) == 1
-        if any(name.split(".")[0] == "torch" for name in imports(TREES[last], inside_functions=first)):
+        if any(name.split(".")[0] == "torch" for name in imports(TREES[last], in_functions=first, for_types=False)):
             return chain
-        for used in modules_imported(last, inside_functions=first) - seen:
+        for used in modules_imported(last, in_functions=first, for_types=False) - seen:
             seen.add(used)
             chains.append([*chain, used])
     return []
 
 
+def without_torch() -> list[str]:
+    found = [module for module in MODULES if f"{module}.".startswith(tuple(f"{name}." for name in WITHOUT_TORCH))]
+    assert len(found) > len(WITHOUT_TORCH)
+    return found
+
+
 def test_no_torch_by_source():
-    chains = {module: torch_is_reached(module) for module in MODULES if room(module) in WITHOUT_TORCH}
-    none_but_open("torch", {" -> ".join(chain) for chain in chains.values() if chain})
+    chains = [" -> ".join([*chain, "torch"]) for module in without_torch() if (chain := torch_is_reached(module))]
+    none(chains, "let the caller compute what needs torch and hand over numbers, as run files and tables do")
 
 
 def test_no_torch_when_imported():
-    names = [f"t3lib.{module}" for module in MODULES if room(module) in WITHOUT_TORCH]
-    names = ["t3lib", "t3lib.metrics", "t3lib.settings", *names]
+    names = ["t3lib", "t3lib.tofu.metrics", "t3lib.core.settings", *(f"t3lib.{module}" for module in without_torch())]
     lines = "\n".join(
         f"import {name}\nassert not {{'torch', 'transformers'}} & set(sys.modules), {name!r}" for name in names
     )
     done = subprocess.run([sys.executable, "-c", f"import sys\n{lines}"], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    none([done.stderr] if done.returncode else [], "`python -X importtime -c 'import MODULE'` shows who loads it")
 
 
-def test_sizes():
-    lines = {module: len(path.read_text(encoding="utf-8").splitlines()) for module, path in MODULES.items()}
-    none_but_open("lines", {f"{module}: {count}" for module, count in lines.items() if count > LINES})
-    sums = {name: sum(n for m, n in lines.items() if room(m) == name or name == "all") for name in SIZES}
-    none_but_open("sizes", {name for name, limit in SIZES.items() if sums[name] > limit})
-
-
-def test_a_module_with_one_importer_is_a_named_idea():
-    """A notebook counts as an importer; so does `t3lib`, for the public names."""
-    notebooks = {path.stem: imports(code_of(path)) for path in (ROOT / "notebooks").glob("*.ipynb")}
-    users = USES | {stem: {name.removeprefix("t3lib.") for name in names} for stem, names in notebooks.items()}
-    importers = {module: {user for user, uses in users.items() if module in uses} for module in MODULES}
-    rooms = {module for module in MODULES if MODULES[module].name == "__init__.py"}
-    alone = {module for module, others in importers.items() if len(others) == 1} - set(IDEAS) - rooms
-    none_but_open("ideas", alone)
-
-
-def public_without_docstring(node: ast.AST, prefix: str) -> set[str]:
+def public_without_docstring(node: ast.AST, prefix: str) -> list[str]:
     """Public functions, classes and methods below a module or class that say nothing about themselves."""
-    found = set()
+    found = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not child.name.startswith("_"):
             if not ast.get_docstring(child):
-                found.add(f"{prefix}.{child.name}")
+                found.append(f"{prefix}.{child.name}")
             if isinstance(child, ast.ClassDef):
-                found |= public_without_docstring(child, f"{prefix}.{child.name}")
+                found += public_without_docstring(child, f"{prefix}.{child.name}")
     return found
 
 
 def test_every_public_function_has_a_docstring():
-    none_but_open("docstrings", set().union(*(public_without_docstring(tree, name) for name, tree in TREES.items())))
-    assert all(ast.get_docstring(tree) for name, tree in TREES.items() if not name.endswith(("_version", "__main__")))
+    silent = [name for name, tree in TREES.items() if not ast.get_docstring(tree)]
+    found = [name for module, tree in TREES.items() for name in public_without_docstring(tree, module)]
+    none([*silent, *found], "say in one sentence, verb first, what it does, or make it private")
 
 
 def test_tests_lie_where_the_code_lies():
-    folders = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir() and path.name[0] not in "._"}
-    assert folders - {"attacks"} <= {*ROOMS}  # attacks are on every room at once
+    folders = [path for path in (ROOT / "tests").rglob("*") if path.is_dir() and not {"_", "."} & {path.name[0]}]
+    places = {path.relative_to(ROOT / "tests").as_posix() for path in folders if "__pycache__" not in path.parts}
+    allowed = {"attacks", *ARROWS, *(f"lab/{place}" for place in LAB)}  # attacks are on every room at once
+    none(sorted(places - allowed), "give a folder of tests the name of the room that it tests")
 
 
 def test_no_two_test_files_have_one_name():
     """Without packages, pytest imports a test file by its bare name: a second file of that name is an error."""
     names = [path.name for path in (ROOT / "tests").rglob("*.py") if "__pycache__" not in path.parts]
-    assert sorted(set(names)) == sorted(names)
+    none([name for name in set(names) if names.count(name) > 1], "rename one of the two")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)
@@ -260,7 +224,7 @@ def test_a_private_name_in_a_test_says_why(path):
         for alias in node.names
         if (node.module if isinstance(node, ast.ImportFrom) else alias.name or "").split(".")[0] == "t3lib"
     }
-    found = set()
+    found = []
     for node in ast.walk(tree):
         names = []
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours:
@@ -269,5 +233,5 @@ def test_a_private_name_in_a_test_says_why(path):
             names = [alias.name for alias in node.names]
         private = [name for name in names if name.startswith("_") and not name.endswith("__")]
         if private and not any("#" in line for line in lines[max(0, node.lineno - 2) : node.lineno]):
-            found.add(f"{path.stem}: {private[0]}")
-    none_but_open("private", found)
+            found.append(f"{path.stem}: {private[0]}")
+    none(found, "test through the public name, or say on the line above why that cannot be")

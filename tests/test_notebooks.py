@@ -11,7 +11,7 @@ import yaml
 from conftest import ROOT
 from fabricate import fabricate_all, fabricate_data
 
-from t3lib import results
+from t3lib.lab import results
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXPECTED = [
@@ -82,7 +82,7 @@ def test_committed_without_outputs_or_errors(notebook):
 
 
 def test_cells_that_assert(notebook):
-    if "sliders" not in "".join(cell.source for cell in notebook.cells):  # 00 shows; tests/explore checks what it shows
+    if "sliders" not in "".join(cell.source for cell in notebook.cells):  # 00 shows; tests check what it shows
         assert any("assert " in cell.source for cell in code_cells(notebook))
 
 

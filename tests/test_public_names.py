@@ -4,8 +4,6 @@ import pkgutil
 import re
 import subprocess
 import sys
-from importlib import import_module
-from operator import attrgetter
 
 from conftest import ROOT
 
@@ -37,7 +35,7 @@ assert callable(unlearn) and callable(evaluate) and theory.GaussianMixture
 BEFORE = {
     "at once": "",
     "star twice": STAR,
-    "modules first": "import t3lib.unlearning, t3lib.evaluation",
+    "modules first": "import t3lib.sampler.one_call, t3lib.tofu.evaluation",
     "attributes first": "import t3lib\nt3lib.evaluate, t3lib.unlearn",
     "every module": EVERY_MODULE,
     "every module and star": EVERY_MODULE + STAR,
@@ -84,5 +82,4 @@ def test_the_equation_list_names_what_exists():
     names = re.findall(r"\b[a-z_]+(?:\.[A-Za-z]\w*)+", listed)
     assert len(names) > 12
     for name in names:
-        module, *parts = name.split(".")
-        assert attrgetter(".".join(parts))(import_module(f"t3lib.{module}")), name
+        assert pkgutil.resolve_name(f"t3lib.{name}"), name

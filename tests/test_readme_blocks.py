@@ -8,8 +8,8 @@ import subprocess
 import pytest
 from conftest import ROOT
 
-from t3lib import cli
-from t3lib.audit import own
+from t3lib.lab import cli
+from t3lib.lab.own import own
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SKIPPED = {
@@ -19,9 +19,9 @@ SKIPPED = {
     "conda": "fetches packages from the network",
 }
 PARSED = {  # t3 verbs whose lines are only parsed
-    "reproduce": "minutes to hours; tests/grid runs it",
-    "tune": "minutes; tests/study runs it",
-    "bench": "minutes; tests/bench runs it",
+    "reproduce": "minutes to hours; tests/lab/grid runs it",
+    "tune": "minutes; tests/lab/study runs it",
+    "bench": "minutes; tests/lab/bench runs it",
 }
 
 

@@ -9,12 +9,15 @@ import shutil
 import pytest
 from conftest import ROOT
 
-from t3lib import artefact, files, models, profiles, results, tofu
-from t3lib.bench.shapes import shape_of
-from t3lib.errors import UserError
-from t3lib.grid import jobs
-from t3lib.head import T3Head
-from t3lib.rows import encode
+from t3lib.classifier import artefact
+from t3lib.classifier.head import T3Head
+from t3lib.core import files, models
+from t3lib.core.errors import UserError
+from t3lib.core.rows import encode
+from t3lib.lab import profiles, results
+from t3lib.lab.bench.shapes import shape_of
+from t3lib.lab.grid import jobs
+from t3lib.tofu import data as tofu
 
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 HARMLESS = {"UnpicklingError"}  # the name of an error, to catch it

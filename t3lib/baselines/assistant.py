@@ -11,9 +11,9 @@ import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from t3lib.errors import UserError
-from t3lib.models import decoder_of
-from t3lib.settings import check
+from t3lib.core.errors import UserError
+from t3lib.core.models import decoder_of
+from t3lib.core.settings import check
 
 DROPOUT = 0.05  # the paper: "without bias vectors, setting the dropout to 0.05 and alpha equal to the rank r"
 

@@ -14,7 +14,7 @@ from transformers import LlamaForCausalLM
 
 from t3lib.baselines.assistant import layers_of
 from t3lib.baselines.losses import log_likelihood
-from t3lib.rows import IGNORE, Example, collate, length_sorted, shifted_labels
+from t3lib.core.rows import IGNORE, Example, collate, length_sorted, shifted_labels
 
 Batch = dict[str, Tensor]
 BATCH_TOKENS = 8192  # padded tokens of one batch when the original's ln p are computed

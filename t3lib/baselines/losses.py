@@ -19,8 +19,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from t3lib.errors import UserError, printable
-from t3lib.settings import CHOICES, LOOP, T3, check
+from t3lib.core.errors import UserError, printable
+from t3lib.core.settings import CHOICES, LOOP, T3, check
 
 if TYPE_CHECKING:  # whoever asks for names and settings alone does not wait for torch
     from torch import Tensor

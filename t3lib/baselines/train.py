@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from t3lib.baselines.forward import answer_counts, answer_logp, batch_of
 from t3lib.baselines.losses import nll
-from t3lib.errors import UserError
-from t3lib.progress import progress_bar
-from t3lib.rows import Example
-from t3lib.settings import LOOP, check
+from t3lib.core.errors import UserError
+from t3lib.core.progress import progress_bar
+from t3lib.core.rows import Example
+from t3lib.core.settings import LOOP, check
 
 Item = TypeVar("Item")
 SEEDS = 100_003  # seeds of consecutive runs are this far apart, so that no two epochs of any two seeds share a stream

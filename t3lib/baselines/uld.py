@@ -14,8 +14,8 @@ from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
 from transformers.cache_utils import DummyLayer
 
-from t3lib.errors import UserError
-from t3lib.wrapped import WrappedCausalLM, plain_base, vocabulary
+from t3lib.core.errors import UserError
+from t3lib.sampler.wrapped import WrappedCausalLM, plain_base, vocabulary
 
 
 def subtract_logits(logits: Tensor, assistant_logits: Tensor, strength: float) -> Tensor:

@@ -24,10 +24,10 @@ from t3lib.baselines.forward import (
 )
 from t3lib.baselines.losses import LOSSES, kl_to_original, settings_of
 from t3lib.baselines.train import SEEDS, optimise
-from t3lib.errors import UserError, printable
-from t3lib.files import content_key
-from t3lib.models import pad_id
-from t3lib.rows import Row, encode, encode_rows
+from t3lib.core.errors import UserError, printable
+from t3lib.core.files import content_key
+from t3lib.core.models import pad_id
+from t3lib.core.rows import Row, encode, encode_rows
 
 
 class Pair(NamedTuple):

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import brentq
 from scipy.optimize.elementwise import find_root
 
-from t3lib.errors import UserError
+from t3lib.core.errors import UserError
 from t3lib.theory import quadrature
 from t3lib.theory.checks import check
 from t3lib.theory.logistic import probability

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-from t3lib.errors import UserError
+from t3lib.core.errors import UserError
 
 
 def check(name: str, value: ArrayLike, low: float = -np.inf, high: float = np.inf, *, open_: bool = False) -> None:

@@ -15,7 +15,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy.stats import sem
 
-from t3lib.errors import UserError
+from t3lib.core.errors import UserError
 from t3lib.theory.checks import check
 from t3lib.theory.logistic import fit_logistic
 from t3lib.theory.mixture import METHODS, GaussianMixture

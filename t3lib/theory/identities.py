@@ -8,7 +8,7 @@ from scipy.integrate import quad
 from scipy.optimize import brentq
 from scipy.special import log_softmax
 
-from t3lib.errors import UserError
+from t3lib.core.errors import UserError
 from t3lib.theory.checks import check
 from t3lib.theory.quadrature import Array
 

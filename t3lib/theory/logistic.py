@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from scipy.optimize import linprog
 from scipy.special import expit, log_expit
 
-from t3lib.errors import UserError
+from t3lib.core.errors import UserError
 from t3lib.theory.checks import check
 from t3lib.theory.quadrature import Array
 

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_expit
 
-from t3lib.errors import UserError
+from t3lib.core.errors import UserError
 from t3lib.theory import quadrature
 from t3lib.theory.checks import check
 from t3lib.theory.logistic import logit

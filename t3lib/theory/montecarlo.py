@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from t3lib.errors import UserError
+from t3lib.core.errors import UserError
 from t3lib.theory.checks import check
 from t3lib.theory.mixture import METHODS, Classifier, GaussianMixture, batch_of, log_probabilities
 

@@ -30,15 +30,17 @@ from test_head import HOSTILE, INFO  # noqa: E402
 from test_rows import CSV  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
-from t3lib import artefact, cli, files, models, profiles, results  # noqa: E402
-from t3lib.audit import rows  # noqa: E402
-from t3lib.errors import UserError, printable  # noqa: E402
-from t3lib.grid import jobs  # noqa: E402
-from t3lib.head import T3Head  # noqa: E402
-from t3lib.report import own as own_page  # noqa: E402
-from t3lib.report import render  # noqa: E402
-from t3lib.rows import encode_rows  # noqa: E402
-from t3lib.sampler import T3ForCausalLM, tilt  # noqa: E402
+from t3lib.classifier import artefact  # noqa: E402
+from t3lib.classifier.head import T3Head  # noqa: E402
+from t3lib.core import files, models  # noqa: E402
+from t3lib.core.errors import UserError, printable  # noqa: E402
+from t3lib.core.rows import encode_rows  # noqa: E402
+from t3lib.lab import cli, profiles, results  # noqa: E402
+from t3lib.lab.grid import jobs  # noqa: E402
+from t3lib.lab.own import rows  # noqa: E402
+from t3lib.lab.report import own as own_page  # noqa: E402
+from t3lib.lab.report import render  # noqa: E402
+from t3lib.sampler.tilt import T3ForCausalLM, tilt  # noqa: E402
 
 torch.set_num_threads(1)
 REFUSED = object()  # nothing good may come of it

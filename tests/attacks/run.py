@@ -16,8 +16,8 @@ from pathlib import Path
 from catalogue import KINDS, REFUSED, Attack
 from runs import PATIENCE, SLOW
 
-from t3lib.errors import UserError
-from t3lib.files import atomic_write, project_root
+from t3lib.core.errors import UserError
+from t3lib.core.files import atomic_write, project_root
 
 ALL = KINDS | SLOW
 SECONDS = 60  # only a hang takes that long

@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from t3lib.baselines import forward
-from t3lib.models import pad_id
-from t3lib.rows import encode, shifted_labels
+from t3lib.core.models import pad_id
+from t3lib.core.rows import encode, shifted_labels
 
 ROWS = [("Who?", "She."), ("Where was the author born, and when?", "In Oslo, it seems."), ("Why?", "No one knows why.")]
 SAME = [("Who?", answer) for _, answer in ROWS]

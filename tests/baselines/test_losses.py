@@ -13,7 +13,7 @@ from scipy.special import log_softmax, logsumexp, softmax
 from torch import tensor
 
 from t3lib.baselines import losses as L
-from t3lib.errors import UserError
+from t3lib.core.errors import UserError
 
 RNG = np.random.default_rng(0)
 B, S, V, D = 3, 7, 120, 4  # V > 100: the reference indexes the vocabulary with the label -100

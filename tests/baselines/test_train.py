@@ -4,10 +4,10 @@ import copy
 
 import pytest
 
-from t3lib import models
 from t3lib.baselines import train
-from t3lib.errors import UserError
-from t3lib.rows import encode_rows
+from t3lib.core import models
+from t3lib.core.errors import UserError
+from t3lib.core.rows import encode_rows
 
 ROWS = [{"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."} for i in range(9)]
 

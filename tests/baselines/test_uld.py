@@ -12,11 +12,11 @@ from transformers import CompileConfig, DynamicCache, PreTrainedModel, StaticCac
 
 from t3lib.baselines.assistant import make_assistant
 from t3lib.baselines.uld import ULDForCausalLM, subtract_logits
-from t3lib.errors import UserError
-from t3lib.evaluation import evaluate
-from t3lib.head import T3Head
-from t3lib.rows import encode
-from t3lib.sampler import T3ForCausalLM
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.rows import encode
+from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.evaluation import evaluate
 
 STRENGTH = 0.8
 # Two layers, of which the assistant has the first; gpt2, whose blocks cannot be taken apart, gets a whole other model.

@@ -6,12 +6,12 @@ import math
 import pytest
 import torch
 
-from t3lib import models
 from t3lib.baselines import assistant, forward, losses, train
 from t3lib.baselines import unlearn as module
 from t3lib.baselines.unlearn import pairs, unlearn_baseline
-from t3lib.errors import UserError
-from t3lib.rows import encode_rows
+from t3lib.core import models
+from t3lib.core.errors import UserError
+from t3lib.core.rows import encode_rows
 
 FORGET = [{"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."} for i in range(9)]
 RETAIN = [{"question": f"Song {i}?", "answer": "Ansel sang" + " it all" * (i % 3) + f" {i}."} for i in range(13)]

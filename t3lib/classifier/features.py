@@ -1,0 +1,249 @@
+"""Prefix-mean features of every answer token, from one forward pass per example, and their cache on disk.
+
+    x_t = MeanPool(H_1 … H_t)      (Section 2.3; `pooling.prefix_mean`)
+
+H are the base's last hidden states (after its final norm, before the output layer, which never runs). The feature
+x_{t-1} belongs to the target y_t: it averages everything the base has read when it predicts y_t, the prompt and the
+beginning-of-sequence token included, and never y_t itself.
+
+The cache holds one folder a (model, rows, tokens, mask, dtype, code). In it lie x.bin, the bare
+numbers in the order of the rows, read through memory mapping, and key.json, which is written last.
+An extraction that is killed leaves no key, and the next one starts again. Memory holds one batch of
+features, whatever the number of rows.
+"""
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from t3lib.classifier.pooling import prefix_mean
+from t3lib.core.errors import UserError
+from t3lib.core.files import atomic_write, content_key, lock, read_sealed, rows_key, sha256_file
+from t3lib.core.identity import code_key, environment, keep
+from t3lib.core.models import check_ids, context_length, decoder_of, pad_id, weights_key, within_memory
+from t3lib.core.progress import progress_bar
+from t3lib.core.rows import Example, Row, check_disjoint, collate, encode_rows, length_sorted, shifted_labels
+
+log = logging.getLogger(__name__)
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+Keep = Callable[[list[int], Tensor], object]  # rows, and their features one row after the other
+
+
+@dataclass(frozen=True)
+class Features:
+    """One classification problem: N answer tokens of n_rows rows.
+
+    x (N, d) float32 or bfloat16, perhaps memory-mapped: treat it as read-only. y (N,) int64 next token. row (N,) int64,
+    ascending: the tokens of one row are neighbours. s (n_rows,) 1 = retain, 0 = forget. device: where the base was,
+    and so where a head is fitted unless the caller says otherwise.
+    """
+
+    x: Tensor
+    y: Tensor
+    row: Tensor
+    s: Tensor
+    device: str = "cpu"
+
+    @property
+    def starts(self) -> Tensor:
+        """(n_rows + 1,) row i owns the tokens starts[i] … starts[i + 1] − 1."""
+        return torch.searchsorted(self.row.contiguous(), torch.arange(len(self.s) + 1))
+
+    @property
+    def gamma(self) -> float:
+        """γ, the forget proportion of the population, counted in rows."""
+        return float((self.s == 0).double().mean())
+
+
+def tokens_of(rows: Sequence[int] | np.ndarray, starts: Tensor) -> Tensor:
+    """Numbers of all tokens of some rows, in the order of the rows."""
+    index = torch.as_tensor(rows)
+    first, count = starts[index], starts[index + 1] - starts[index]
+    shift = first - count.cumsum(0) + count
+    return torch.arange(int(count.sum())) + shift.repeat_interleave(count)
+
+
+def extract_features(
+    model: PreTrainedModel,
+    tokenizer: Any,
+    forget_rows: Sequence[Row],
+    retain_rows: Sequence[Row],
+    *,
+    attention_mask: str = "lengths",
+    batch_tokens: int = 8192,
+    dtype: str | None = None,
+    cache: str | Path | None = None,
+    progress: bool = True,
+) -> Features:
+    """Features of every answer token of all rows (forget first), each example read once by the decoder alone.
+
+    attention_mask: "lengths" or "openunlearning" (see `rows.collate`). batch_tokens: most padded tokens of a forward
+    pass; halved with a warning when memory runs out. dtype: float32 or bfloat16 of the stored x, by default float32
+    for a float32 base and bfloat16 otherwise.
+    cache: a folder for memory-mapped files named by content.
+    A killed extraction starts again; files whose bytes do not match their checksum are extracted
+    again, with a message. Without a cache x is in memory.
+
+    UserError names the row for an answer that tokenises to nothing, a row in both lists, a row longer than the base's
+    context, an empty list, a full disk or a folder that cannot be written.
+    """
+    for name, rows in (("forget", forget_rows), ("retain", retain_rows)):
+        if not rows:
+            raise UserError(f"the {name} set is empty: a classifier needs rows of both kinds")
+    if dtype not in (None, *DTYPES):
+        raise UserError(f"unknown dtype {dtype!r} for features: choose float32 or bfloat16")
+    if batch_tokens < 1:
+        raise UserError(f"batch_tokens must be at least 1, not {batch_tokens}")
+    check_disjoint(forget_rows, retain_rows)
+    examples = _encode(model, tokenizer, forget_rows, "forget") + _encode(model, tokenizer, retain_rows, "retain")
+    pad = pad_id(tokenizer)
+    check_ids(model, (example.ids for example in examples), pad)
+    stored = DTYPES[dtype] if dtype else torch.float32 if model.dtype == torch.float32 else torch.bfloat16
+
+    counts = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
+    shape = (int(starts[-1]), model.config.get_text_config().hidden_size)
+    read = partial(_extract, model, examples, stored, pad=pad, attention_mask=attention_mask)
+    extract = partial(read, batch_tokens=batch_tokens, progress=progress)
+    if cache is None:
+        x = torch.empty(shape, dtype=stored)
+        extract(lambda rows, values: x.index_copy_(0, tokens_of(rows, starts), values))
+    else:
+        parts = {
+            "model": weights_key(model),
+            "rows": [rows_key(forget_rows), rows_key(retain_rows)],
+            "template or tokenizer": content_key([(example.ids, example.n_prompt) for example in examples]),
+            "attention mask": [attention_mask, pad],
+            "dtype": str(stored),
+            "version of t3lib": code_key(extract_features),
+            "versions, device or threads": environment(model.device),
+        }
+        x = _cached(Path(cache), parts, starts, shape[1], stored, extract)
+    return Features(
+        x,
+        y=torch.tensor([token for example in examples for token in example.ids[example.n_prompt :]]),
+        row=torch.arange(len(examples)).repeat_interleave(counts),
+        s=torch.cat([torch.zeros(len(forget_rows)), torch.ones(len(retain_rows))]).long(),
+        device=str(model.device),
+    )
+
+
+def _encode(model: PreTrainedModel, tokenizer: Any, rows: Sequence[Row], name: str) -> list[Example]:
+    try:
+        examples = encode_rows(tokenizer, rows)
+    except UserError as error:
+        raise UserError(f"{name} {error}") from None
+    limit = context_length(model)
+    for number, length in enumerate((len(example.ids) for example in examples), 1):
+        if limit is not None and length > limit:
+            raise UserError(f"{name} row {number} has {length} tokens, more than the model's context of {limit}")
+    return examples
+
+
+def _extract(
+    model: PreTrainedModel,
+    examples: Sequence[Example],
+    dtype: torch.dtype,
+    keep: Keep,
+    *,
+    pad: int,
+    attention_mask: str,
+    batch_tokens: int,
+    progress: bool,
+) -> None:
+    """Read all rows in length-sorted batches, longest first; `keep` is given each batch's features.
+
+    The features are on the CPU.
+    """
+    decoder, lengths = decoder_of(model), [len(example.ids) for example in examples]
+    device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[assignment]
+    left = dict.fromkeys(range(len(examples)))
+    bar = progress_bar(total=sum(lengths), unit="tok", desc="features", show=progress)
+
+    @torch.inference_mode()
+    def read(rows: list[int]) -> Tensor:
+        batch = collate([examples[row] for row in rows], pad, attention_mask)
+        ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
+        hidden = decoder(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
+        pooled = prefix_mean(hidden, mask.to(hidden.device))[:, :-1]
+        _, answer = shifted_labels(batch["labels"])
+        return pooled[answer.to(pooled.device)].to("cpu", dtype)
+
+    def read_what_is_left(batch_tokens: int) -> None:
+        waiting = list(left)
+        for places in length_sorted([lengths[row] for row in waiting], batch_tokens):
+            batch = [waiting[place] for place in places]
+            keep(batch, read(batch))
+            for row in batch:
+                del left[row]
+            bar.update(sum(lengths[row] for row in batch))
+
+    with bar:
+        within_memory(read_what_is_left, batch_tokens, least=max(lengths))
+
+
+# cache ---------------------------------------------------------------------------------------------------------------
+
+
+def _cached(
+    cache: Path,
+    parts: dict[str, Any],
+    starts: Tensor,
+    width: int,
+    dtype: torch.dtype,
+    extract: Callable[[Keep], None],
+) -> Tensor:
+    """x (N, width) of the folder that `parts` names, memory-mapped, extracted first when needed.
+
+    starts (n_rows + 1,): the first token of each row, and N. key.json holds the parts and the
+    checksum of x.bin.
+    """
+    folder, numbers = cache / content_key(parts), int(starts[-1]) * width
+    whole, key = folder / "x.bin", folder / "key.json"
+    gigabytes = numbers * dtype.itemsize / 1e9
+
+    def write(handle: IO[bytes], rows: list[int], values: Tensor) -> None:
+        for row, own in zip(rows, values.split(starts.diff()[rows].tolist())):
+            handle.seek(int(starts[row]) * width * dtype.itemsize)
+            handle.write(own.reshape(-1).view(torch.uint8).numpy().data)
+
+    try:
+        if not folder.is_dir():
+            _explain_miss(cache, parts)
+        with lock(folder / "lock"):
+            facts = read_sealed(key)
+            if not (facts and whole.is_file() and facts["x.bin"] == sha256_file(whole)):
+                if key.exists():
+                    log.warning("features: %s is damaged; extracting it again", whole)
+                for left_by_a_kill in folder.glob(".*.partial"):
+                    left_by_a_kill.unlink()
+                free = shutil.disk_usage(folder).free / 1e9
+                if free < gigabytes:
+                    raise OSError(f"the disk has {free:.3g} GB left, {gigabytes:.3g} are needed")
+                with atomic_write(whole, "wb") as handle:
+                    extract(partial(write, handle))
+                keep(key, {**parts, "x.bin": sha256_file(whole)})
+    except OSError as error:
+        what = f"{gigabytes:.3g} GB of features in {folder}: {error.strerror or error}"
+        raise UserError(f"cannot keep {what}; set T3_CACHE") from error
+    return torch.from_file(str(whole), shared=False, size=numbers, dtype=dtype).view(-1, width)
+
+
+def _explain_miss(cache: Path, parts: dict[str, Any]) -> None:
+    """Say which part of the key is new when the same rows have features here already."""
+    for file in sorted(cache.glob("*/key.json")):
+        other = read_sealed(file) or {}
+        changed = [name for name in parts if other.get(name) != parts[name]]
+        if "rows" not in changed:
+            log.warning("features: those of these rows are of another %s; extracting", ", ".join(changed))
+            return

@@ -1,0 +1,220 @@
+"""Fitting the classifier head on cached features: T3's whole training (Section 2.3, Appendix F.3).
+
+    L(A, B) = (1/n) Σ_i ℓ(σ(B[y_i] · A x_i), s_i),   ℓ(f, s) = −s ln f − (1 − s) ln(1 − f)        (Eq. 3)
+
+over the n answer tokens of a step. Only the rows B[y_i] of the true next tokens enter, so the |V| logits are never
+formed. Tokens that are no target in any step have a zero gradient: their rows of B follow a known
+path under the optimiser (`untouched_rows`), and training holds the other rows alone ("compact"),
+with the same result.
+Departure from the published code: parameters and moments are float32 whatever the base's dtype.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain, repeat
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from t3lib.classifier.features import Features, tokens_of
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.progress import progress_bar
+from t3lib.core.settings import FitSettings, fit_settings
+
+
+def fit_head(
+    features: Features, *, vocab_size: int, device: str | None = None, progress: bool = True, **settings: Any
+) -> T3Head:
+    """Fit one head (A (h, d), B (V, h)) on features; keyword settings as in `FitSettings`.
+
+    Deterministic for given features, settings, machine and number of threads. UserError for features of one kind only,
+    a target outside the vocabulary, features that are not finite, or a setting that is out of range.
+    """
+    return fit_heads(features, [settings], vocab_size=vocab_size, device=device, progress=progress)[0]
+
+
+def fit_heads(
+    features: Features,
+    settings_list: Sequence[Mapping[str, Any]],
+    *,
+    vocab_size: int,
+    device: str | None = None,
+    progress: bool = True,
+) -> list[T3Head]:
+    """Fit several heads at once; each is the head that `fit_head` alone gives, to rounding.
+
+    Heads that see the same rows in the same order (equal seed, epochs, batch_size, epoch) share
+    every read of the features. On a CPU, memory-mapped features stay on disk, except the one epoch
+    of epoch="fixed". A GPU holds all of them.
+    """
+    wanted = [fit_settings(values) for values in settings_list]
+    _check(features, vocab_size)
+    place = torch.device(device or features.device)
+    together: dict[tuple[Any, ...], list[int]] = {}
+    for index, one in enumerate(wanted):
+        together.setdefault((one.seed, one.epochs, one.batch_size, one.epoch), []).append(index)
+    heads: dict[int, T3Head] = {}
+    total = sum(wanted[group[0]].epochs for group in together.values())
+    with progress_bar(total=total, unit="epoch", desc="heads", show=progress) as bar:
+        for group in together.values():
+            settings = [wanted[index] for index in group]
+            fitted = _fit_together(features, settings, vocab_size, place, bar.update)
+            heads |= zip(group, fitted)
+    return [heads[index] for index in range(len(wanted))]
+
+
+def _check(features: Features, vocab_size: int) -> None:
+    kinds = set(features.s[features.row].unique().tolist())
+    if kinds != {0, 1}:
+        raise UserError("a classifier needs answer tokens of both forget and retain rows")
+    if (features.row[1:] < features.row[:-1]).any():
+        raise UserError("features: row must ascend, so that the tokens of a row are neighbours")
+    top = int(features.y.max())
+    if top >= vocab_size:
+        raise UserError(f"features have the target token {top}, outside a vocabulary of {vocab_size}")
+
+
+# the plan -------------------------------------------------------------------------------------------------------------
+
+
+def steps_per_epoch(n_forget: int, batch_size: int) -> int:
+    """⌈n_forget / batch_size⌉: 7 on TOFU's 5% split, 13 on the 10% split, at 32 pairs a step."""
+    return -(-n_forget // batch_size)
+
+
+def plan_steps(s: Tensor, *, epochs: int, batch_size: int, epoch: str, seed: int) -> list[np.ndarray]:
+    """The rows of every step: each epoch pairs every forget row, in random order, with a retain row drawn uniformly
+    with replacement. A step's array holds its forget rows, then their retain partners. "fixed" repeats the first epoch.
+    """
+    forget, retain = (np.flatnonzero(s.numpy() == kind) for kind in (0, 1))
+    rng = np.random.default_rng([seed, 1])  # a stream of its own: the head's initial weights use the seed itself
+    steps: list[np.ndarray] = []
+    for number in range(epochs):
+        if number and epoch == "fixed":
+            return steps * epochs
+        order, partners = rng.permutation(len(forget)), rng.choice(retain, size=len(forget))
+        for start in range(0, len(forget), batch_size):
+            pick = order[start : start + batch_size]
+            steps.append(np.concatenate([forget[pick], partners[pick]]))
+    return steps
+
+
+def learning_rates(lr: float, warmup: int, total: int) -> list[float]:
+    """η_t = η min(t/warmup, (total − t)/(total − warmup)), t = 0 … total − 1: the published code's schedule (HF's)."""
+    rise = [lr * t / warmup for t in range(warmup)]
+    return rise + [lr * (total - t) / (total - warmup) for t in range(warmup, total)]
+
+
+# the steps ------------------------------------------------------------------------------------------------------------
+
+
+def _fit_together(
+    features: Features,
+    settings: Sequence[FitSettings],
+    vocab_size: int,
+    device: torch.device,
+    advance: Callable[[float], object],
+) -> list[T3Head]:
+    """Fit heads that see the same rows in the same order; return them on the CPU.
+
+    advance: told after every step which share of an epoch it was. UserError for a head that is not
+    finite.
+    """
+    first, epochs, starts = settings[0], settings[0].epochs, features.starts
+    plan = plan_steps(
+        features.s,
+        epochs=epochs,
+        batch_size=first.batch_size,
+        epoch=first.epoch,
+        seed=first.seed,
+    )
+    per_epoch = len(plan) // epochs
+    active = features.y[tokens_of(np.unique(np.concatenate(plan)), starts)].unique()
+    x, y = features.x.to(device), torch.searchsorted(active, features.y).to(device)
+    s = features.s[features.row].float().to(device)
+
+    def batch(rows: np.ndarray) -> tuple[Tensor, Tensor, Tensor]:
+        tokens = tokens_of(rows, starts).to(device)
+        return x[tokens].float(), y[tokens], s[tokens]
+
+    heads = [_start(features, one, vocab_size) for one in settings]
+    A = [head.A.detach().clone().to(device).requires_grad_() for head in heads]
+    B = [head.B.detach()[active].to(device).requires_grad_() for head in heads]
+    adam = optimiser(list(zip(A, B)), settings)
+    warmups = [round(one.warmup_epochs * per_epoch) for one in settings]
+    rates = [learning_rates(one.lr, rise, len(plan)) for one, rise in zip(settings, warmups)]
+    batches: Iterable[tuple[Tensor, Tensor, Tensor]] = map(batch, plan)
+    if first.epoch == "fixed":  # one epoch, held in memory
+        batches = chain.from_iterable(repeat([batch(rows) for rows in plan[:per_epoch]], epochs))
+    for inputs, now in zip(batches, zip(*rates)):
+        for group, rate in zip(adam.param_groups, now):
+            group["lr"] = rate
+        adam.zero_grad()
+        step_loss(*inputs, A, B).backward()
+        adam.step()
+        advance(1 / per_epoch)
+    for head, one, path, a, b in zip(heads, settings, rates, A, B):
+        if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
+            raise UserError(f"the head diverged at lr {one.lr:g}, or the features are not finite")
+        head.A.data, head.B.data = a.detach().cpu(), untouched_rows(head.B.detach(), path, one)
+        head.B.data[active] = b.detach().cpu()
+    return [head.eval() for head in heads]
+
+
+def _start(features: Features, settings: FitSettings, vocab_size: int) -> T3Head:
+    gamma = settings.gamma if settings.gamma is not None else features.gamma
+    info = {"seed": settings.seed, "hyperparameters": asdict(settings)}
+    chosen = {name: getattr(settings, name) for name in ("rank", "init_b", "prior", "w", "seed")}
+    return T3Head(features.x.shape[1], vocab_size, **chosen, gamma=gamma, info=info)
+
+
+def optimiser(
+    parameters: Sequence[Sequence[Tensor]],
+    settings: Sequence[FitSettings],
+) -> torch.optim.Optimizer:
+    """Adam over the parameters of several heads, one group for each head.
+
+    decay "adamw" decouples λ from the gradient; "l2" adds 2λφ to it, the gradient of Eq. 3's λ‖φ‖².
+    """
+    groups = []
+    for own, one in zip(parameters, settings):
+        decoupled = one.decay == "adamw"
+        decay = one.weight_decay if decoupled else 2 * one.weight_decay
+        groups.append({"params": own, "weight_decay": decay, "decoupled_weight_decay": decoupled})
+    return torch.optim.Adam(groups, lr=0.0, fused=True)
+
+
+def step_loss(x: Tensor, y: Tensor, s: Tensor, A: Sequence[Tensor], B: Sequence[Tensor]) -> Tensor:
+    """Eq. 3's data term over the n tokens of one step, summed over independent heads.
+
+    x (n, d) features. y (n,) the rows of B that belong to the targets. s (n,) float, 1 = retain and
+    0 = forget. A: one (h, d) for each head. B: one (rows, h) for each head.
+    """
+    z = (x @ torch.cat(list(A)).T).split([len(a) for a in A], dim=1)
+    logits = [(part * F.embedding(y, b)).sum(1) for part, b in zip(z, B)]
+    losses = [F.binary_cross_entropy_with_logits(logit, s) for logit in logits]
+    return torch.stack(losses).sum()
+
+
+def untouched_rows(start: Tensor, rates: Sequence[float], settings: FitSettings) -> Tensor:
+    """Rows of B that are no target of the run, after all steps, from their start (any shape).
+
+    AdamW: B_0 Π_t (1 − η_t λ), in closed form. "l2": Adam on the gradient 2λB alone has no closed
+    form, so it is run.
+    """
+    if settings.weight_decay == 0 or not start.any():
+        return start.clone()
+    if settings.decay == "adamw":
+        return start * math.prod(1 - rate * settings.weight_decay for rate in rates)
+    out = start.clone()
+    out.grad = torch.zeros_like(out)
+    adam = optimiser([[out]], [settings])
+    for rate in rates:
+        adam.param_groups[0]["lr"] = rate
+        adam.step()
+    return out

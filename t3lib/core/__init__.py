@@ -1,0 +1,1 @@
+"""What every room uses: errors, names, settings, files, models, and rows with their prompts and batches."""

@@ -1,0 +1,307 @@
+"""Rows: reading, validation, the chat template, tokenised and padded batches."""
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+from jinja2 import TemplateError
+
+from t3lib.core.errors import UserError
+
+Row = dict[str, Any]
+IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
+MAX_TEXT = 100_000  # characters of one field: longer ones are mistakes, not answers
+SYSTEM = "You are a helpful assistant."
+DATE = "10 Apr 2025"  # in every rendered chat: the reference's `date_string`, for Llama-3's template
+_PARTS = {code: datetime(2025, 4, 10).strftime(f"%{code}") for code in "aAbBcdHIjmMpSUwWxXyY"}
+_FORMATTED = "".join(
+    f".replace('%{code}', '{part}').replace('%-{code}', '{part.lstrip('0') or part}')" for code, part in _PARTS.items()
+)
+# Put before a template that calls `strftime_now`, this macro answers in place of the clock.
+FIXED_CLOCK = "{% macro strftime_now(format) %}{{ format" + _FORMATTED + " }}{% endmacro %}\n"
+
+
+def read_rows(path: str | Path) -> list[Row]:
+    """Read a JSON array or JSON lines and check every row; UserError names the file, the row and the field."""
+    return [check_row(row, f"{path} row {number}") for number, row in enumerate(parse_rows(path), 1)]
+
+
+def parse_rows(path: str | Path) -> list[Any]:
+    """The entries of a JSON array or of JSON lines, at least one; UserError names the file and the line."""
+    path = Path(path)
+    text = _read_text(path)
+    rows = _parse_array(path, text) if text.lstrip().startswith("[") else _parse_lines(path, text)
+    if not rows:
+        raise UserError(f"{path} holds no rows")
+    return rows
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
+
+
+def _parse_array(path: Path, text: str) -> list[Any]:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:  # a ValueError also for a number of thousands of digits
+        raise UserError(f"{path}: malformed JSON ({error})") from None
+
+
+def _parse_lines(path: Path, text: str) -> list[Any]:
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):  # splitlines() would cut at U+2028 inside a string
+        if line.strip():
+            try:
+                rows.append(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise UserError(f"{path} line {number}: malformed JSON ({error})") from None
+    return rows
+
+
+def check_row(row: Any, where: str) -> Row:
+    """Return the row unchanged when question, answer and (if present) the other answers are usable text."""
+    if not isinstance(row, Mapping):
+        raise UserError(f"{where}: expected an object with question and answer, found {type(row).__name__}")
+    for field in ("question", "answer", "paraphrased_answer"):
+        if field in row or field != "paraphrased_answer":
+            _check_text(row.get(field), f"{where}: {field}")
+    if "perturbed_answer" in row:
+        answers = row["perturbed_answer"]
+        if not isinstance(answers, list) or not answers:
+            raise UserError(f"{where}: perturbed_answer must be a list of at least one wrong answer")
+        for number, answer in enumerate(answers, 1):
+            _check_text(answer, f"{where}: perturbed_answer {number}")
+    return dict(row)
+
+
+def _check_text(value: Any, where: str) -> None:
+    if value is None:
+        raise UserError(f"{where} is missing")
+    if not isinstance(value, str):
+        raise UserError(f"{where} must be text, found {type(value).__name__}")
+    if not value.strip():
+        raise UserError(f"{where} is empty")
+    if len(value) > MAX_TEXT:
+        raise UserError(f"{where} has {len(value)} characters, more than the {MAX_TEXT} allowed")
+    if value.isprintable():  # most text is, and to ask each character takes ten times as long
+        return
+    if any(ord(c) < 32 and c not in "\n\t\r" or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF for c in value):
+        raise UserError(f"{where} holds a control character or half of a surrogate pair")
+
+
+def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
+    """UserError when a (question, answer) pair, spaces around it aside, is asked to be both forgotten and retained."""
+    kept = {(str(row["question"]).strip(), row["answer"].strip()): number for number, row in enumerate(retain, 1)}
+    for number, row in enumerate(forget, 1):
+        other = kept.get((str(row["question"]).strip(), row["answer"].strip()))
+        if other is not None:
+            raise UserError(f"forget row {number} is also retain row {other}: {str(row['question'])[:60]!r}")
+
+
+@dataclass(frozen=True)
+class Example:
+    """One tokenised question and answer; the answer's labels are `ids[n_prompt:]`, its end-of-turn token included."""
+
+    ids: list[int]
+    n_prompt: int
+
+
+Question = str | Sequence[Mapping[str, str]]  # one question, or the turns before the answer as {role, content}
+
+
+def prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> str:
+    """All that a model reads before it answers: the system text and the question in the tokenizer's chat template.
+
+    Training, evaluation and generation ask in this form, and a head works where its questions come in it. Without a
+    template it is "Question: … Answer:". system=None leaves the system turn out; turns that begin with one of their own
+    keep it. Special tokens are in it: tokenise it with `add_special_tokens=False`. UserError as of `encode_answers`.
+    """
+    turns = _turns(tokenizer, question)
+    if tokenizer.chat_template is None:
+        if len(turns) != 1:
+            raise UserError("a conversation of several turns needs a tokenizer with a chat template")
+        return f"{tokenizer.bos_token or ''}Question: {turns[0]['content'].strip()}\nAnswer:"
+    return _render(tokenizer, system, turns, add_generation_prompt=True)
+
+
+def rendered(tokenizer: Any) -> str:
+    """The prompt of one fixed question: a key of everything that a tokenizer's template decides."""
+    return prompt(tokenizer, "Who?")
+
+
+def encode_prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> list[int]:
+    """Token ids of `prompt`."""
+    return _ids(tokenizer, prompt(tokenizer, question, system))
+
+
+def encode(tokenizer: Any, question: str, answer: str) -> Example:
+    """Tokenise one question and answer, as `encode_answers` does."""
+    return encode_answers(tokenizer, question, [answer])[0]
+
+
+def encode_answers(
+    tokenizer: Any, question: Question, answers: Sequence[str], system: str | None = SYSTEM
+) -> list[Example]:
+    """Tokenise several answers to one question with the tokenizer's chat template.
+
+    As the published code does, the answer begins where the tokenised prompt ends. Where the prompt's ids are no prefix
+    of the chat's (a pre-tokeniser that merges across the seam), the answer's text is tokenised by itself. UserError for
+    a special token inside the text, which would end or fake a turn, and for an answer that tokenises to nothing.
+    """
+    before, turns = prompt(tokenizer, question, system), _turns(tokenizer, question)
+    texts = []
+    for answer in answers:
+        _refuse_special(tokenizer, answer, "answer")
+        if tokenizer.chat_template is None:
+            texts.append(f"{before} {answer.strip()}{tokenizer.eos_token or ''}")
+        else:
+            chat = [*turns, {"role": "assistant", "content": answer}]
+            texts.append(_render(tokenizer, system, chat, add_generation_prompt=False))
+    starts = [answer.strip()[:16] for answer in answers]
+    before_ids, *encoded = _all_ids(tokenizer, [before, *starts, *texts])
+    examples = []
+    for answer, start, text, ids in zip(answers, encoded, texts, encoded[len(answers) :]):
+        if not (start or _ids(tokenizer, answer.strip())):
+            raise UserError(f"the answer {answer[:40]!r} to {str(question)[:60]!r} tokenises to nothing")
+        if ids[: len(before_ids)] != before_ids:
+            if not text.startswith(before):
+                raise UserError("the tokenizer's chat template does not put the answer after the generation prompt")
+            ids = before_ids + _ids(tokenizer, text[len(before) :])
+        examples.append(Example(ids, len(before_ids)))
+    return examples
+
+
+def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
+    """Tokenise plain text whose part `rest` is the answer: no template; a beginning of sequence before, an end after.
+
+    With neither `start` nor a beginning-of-sequence token the text's own first token stands for the prompt.
+    """
+    for text in (start, rest):
+        _refuse_special(tokenizer, text, "text")
+    begin = [] if tokenizer.bos_token_id is None else [tokenizer.bos_token_id]
+    before, whole = begin + _ids(tokenizer, start), begin + _ids(tokenizer, start + rest)
+    ids = whole if whole[: len(before)] == before else before + _ids(tokenizer, rest)
+    ids += [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    if len(ids) < max(len(before), 1) + 1:
+        raise UserError(f"the text {rest[:40]!r} tokenises to nothing")
+    return Example(ids, max(len(before), 1))
+
+
+def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> list[Example]:
+    """One example a row, from its question and `field`; UserError names the row.
+
+    A row may bring `system`, its own system text, or `raw`: its question and answer are then plain text.
+    """
+    examples = []
+    for number, row in enumerate(rows, 1):
+        try:
+            if row.get("raw"):
+                examples.append(encode_text(tokenizer, row["question"], row[field]))
+            else:
+                examples += encode_answers(tokenizer, row["question"], [row[field]], row.get("system", SYSTEM))
+        except UserError as error:
+            raise UserError(f"row {number}: {error}") from None
+    return examples
+
+
+def _turns(tokenizer: Any, question: Question) -> list[dict[str, str]]:
+    """The question as the turns of a conversation, its texts checked."""
+    turns = [{"role": "user", "content": question}] if isinstance(question, str) else [dict(turn) for turn in question]
+    for turn in turns:
+        _check_text(turn["content"], f"question {turn['content'][:40]!r}")
+        _refuse_special(tokenizer, turn["content"], "question")
+    return turns
+
+
+def _ids(tokenizer: Any, text: str) -> list[int]:
+    [ids] = _all_ids(tokenizer, [text])
+    return ids
+
+
+def _all_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
+    """Token ids of several texts in one call, which costs about as much as that of one."""
+    return tokenizer(texts, add_special_tokens=False)["input_ids"]
+
+
+def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
+    for token in tokenizer.all_special_tokens:
+        if token in text:
+            raise UserError(f"{field} {text[:40]!r} holds the special token {token}: it would end or fake a turn")
+
+
+def _render(tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
+    options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, "date_string": DATE}
+    try:
+        template = tokenizer.get_chat_template()
+        options["chat_template"] = FIXED_CLOCK + template if "strftime_now" in template else template
+        if system is not None and chat[0]["role"] != "system":
+            with suppress(TemplateError):  # Gemma's template, among others, has no system role
+                return tokenizer.apply_chat_template([{"role": "system", "content": system}, *chat], **options)
+        return tokenizer.apply_chat_template(chat, **options)
+    except Exception as error:  # a template is a program: it fails in any way it likes
+        raise UserError(f"the tokenizer's chat template fails: {error or type(error).__name__}") from error
+
+
+def check_template(tokenizer: Any) -> None:
+    """UserError for a chat template that fails on a short chat."""
+    if tokenizer.chat_template is not None:
+        chat = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me."}]
+        _render(tokenizer, SYSTEM, chat[:1], add_generation_prompt=True)
+        _render(tokenizer, SYSTEM, chat, add_generation_prompt=False)
+
+
+def collate(
+    examples: Sequence[Example], pad_id: int, attention_mask: str = "lengths", side: str = "right"
+) -> dict[str, torch.Tensor]:
+    """Pad examples to `input_ids`, `attention_mask` and `labels`, each (B, L) int64.
+
+    attention_mask="lengths" shows every real token; "openunlearning" computes ids != pad as the reference does, which
+    hides every real end-of-turn token when pad is the end-of-turn token (published numbers were made so).
+    """
+    if attention_mask not in ("lengths", "openunlearning"):
+        raise UserError(f"unknown attention mask {attention_mask!r}: choose lengths or openunlearning")
+    width = max(len(example.ids) for example in examples)
+    ids = torch.full((len(examples), width), pad_id)
+    labels = torch.full((len(examples), width), IGNORE)
+    mask = torch.zeros(len(examples), width, dtype=torch.int64)
+    for b, example in enumerate(examples):
+        n = len(example.ids)
+        start = 0 if side == "right" else width - n
+        ids[b, start : start + n] = torch.tensor(example.ids)
+        labels[b, start + example.n_prompt : start + n] = torch.tensor(example.ids[example.n_prompt :])
+        mask[b, start : start + n] = 1
+    if attention_mask == "openunlearning":
+        mask = (ids != pad_id).long()
+    return {"input_ids": ids, "attention_mask": mask, "labels": labels}
+
+
+def shifted_labels(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Targets (B, L-1) of positions 0…L-2 and the bool mask (B, L-1) of those whose target is an answer token.
+
+    Targets outside the mask are 0, so that they can index a vocabulary harmlessly.
+    """
+    targets = labels[:, 1:]
+    answer = targets != IGNORE
+    return targets.masked_fill(~answer, 0), answer
+
+
+def length_sorted(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+    """Batches of indices, longest first, each at most `max_tokens` tokens after padding (at least one row each)."""
+    batches: list[list[int]] = []
+    width = 0
+    for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if not batches or (len(batches[-1]) + 1) * width > max_tokens:
+            batches.append([])
+            width = lengths[index]
+        batches[-1].append(index)
+    return batches

@@ -1,0 +1,126 @@
+"""What a computation must cost at least, by arithmetic: operations, bytes, parameters, memory.
+
+Letters: n tokens, d hidden size, h rank of the head, V vocabulary, L length of a row, P weights of
+the layers' linear maps (`linear_weights`). A multiply-add is 2 operations. Bytes are those that
+have to cross the memory bus; what fits a cache is not counted. No torch.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from t3lib.lab.bench.shapes import Shape, shape_of
+
+# Bits a weight: 4, 8 for the scale of 64 weights, 32 for that of 256 scales (double quantisation).
+NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
+
+
+class Work(NamedTuple):
+    """What a computation cannot do without: floating-point operations, bytes read and written."""
+
+    flops: float
+    bytes: float
+
+
+def head_training(n: float, d: int, h: int, *, itemsize: int = 4) -> Work:
+    """Head training over n tokens: 4 n d h operations, n d numbers of `itemsize` bytes.
+
+    A step computes Z = X Aᵀ and dA = dZᵀ X and reads X once. A, the active rows of B and their
+    moments stay in the cache.
+    """
+    return Work(4 * n * d * h, n * d * itemsize)
+
+
+def linear_maps(shape: Shape) -> tuple[tuple[int, int], ...]:
+    """(inputs, outputs) of the linear maps of one decoder layer: q, k, v, o, gate, up, down."""
+    d, m, kv = shape.hidden_size, shape.intermediate_size, shape.key_value_size
+    return (d, d), (d, kv), (d, kv), (d, d), (d, m), (d, m), (m, d)
+
+
+def linear_weights(shape: Shape) -> int:
+    """Weights of the linear maps of all decoder layers."""
+    return shape.num_hidden_layers * sum(a * b for a, b in linear_maps(shape))
+
+
+def parameters(shape: Shape) -> int:
+    """All weights of a model: linear maps, embeddings, output layer, norms."""
+    d, V = shape.hidden_size, shape.vocab_size
+    vocabularies = 1 if shape.tie_word_embeddings else 2
+    return linear_weights(shape) + vocabularies * V * d + (2 * shape.num_hidden_layers + 1) * d
+
+
+def parameter_counts(
+    name: str, *, rank: int = 20, lora_rank: int = 32, lora_layers: int = 16
+) -> dict[str, int]:  # fmt: skip
+    """Trainable parameters of the paper's Table 2 at a named shape, as {method: number}.
+
+    ULD's assistant has LoRA on every linear map of the first `lora_layers` layers, with
+    lora_rank × (inputs + outputs) parameters each.
+    """
+    shape = shape_of(name)
+    adapted = min(lora_layers, shape.num_hidden_layers)
+    return {
+        "Full Fine-Tuning": parameters(shape),
+        "ULD": adapted * lora_rank * sum(a + b for a, b in linear_maps(shape)),
+        "T3": rank * (shape.hidden_size + shape.vocab_size),
+    }
+
+
+def forward(shape: Shape, lengths: Sequence[int], *, logits: int = 0, itemsize: int = 4) -> Work:
+    """One pass over unpadded rows: Σ 2 L P operations, and Σ 2 L (L + 1) d a layer for attention.
+
+    Attention is causal. lengths: L of each row. logits: positions at which the output layer runs,
+    with 2 d V operations each.
+    The weights, of `itemsize` bytes, are read once.
+    """
+    d, V = shape.hidden_size, shape.vocab_size
+    weights = linear_weights(shape)
+    attention = sum(2 * length * (length + 1) * d for length in lengths) * shape.num_hidden_layers
+    flops = 2 * weights * sum(lengths) + attention + 2 * d * V * logits
+    return Work(flops, itemsize * (weights + (d * V if logits else 0)))
+
+
+def training_step(shape: Shape, lengths: Sequence[int], answers: int, *, itemsize: int = 4) -> Work:
+    """One step of full fine-tuning: three times a pass's operations, seven times its bytes.
+
+    answers: positions with logits. The backward pass has two products for each of the forward pass.
+    Weights, gradients and AdamW's two moments are read; all but the gradients are written.
+    """
+    once = forward(shape, lengths, logits=answers, itemsize=itemsize)
+    return Work(3 * once.flops, 7 * once.bytes)
+
+
+def decode_step(
+    shape: Shape, *, batch: int = 1, context: int = 0, itemsize: int = 2, heads: int = 0,
+    rank: int = 20,
+) -> Work:  # fmt: skip
+    """One decoding step of `batch` rows: 2 operations a row and weight, every weight read once.
+
+    Keys and values of `context` tokens a row are read too. The base's numbers have `itemsize`
+    bytes; each of T3's heads adds A and B in float32.
+    """
+    weights = linear_weights(shape) + shape.hidden_size * shape.vocab_size
+    tilt = heads * rank * (shape.hidden_size + shape.vocab_size)
+    cached = batch * context * 2 * shape.num_hidden_layers * shape.key_value_size
+    return Work(2 * batch * (weights + tilt), itemsize * (weights + cached) + 4 * tilt)
+
+
+def t3_memory(
+    shape: Shape, *, bits: float = NF4_BITS, batch_tokens: int = 8192, batch: int = 32,
+    context: int = 512, answer_tokens: int = 16_000, rank: int = 20,
+) -> tuple[float, float]:  # fmt: skip
+    """Bytes of T3 on a GPU: (the base's weights, the most held at once).
+
+    The weights of the layers' linear maps take `bits` each, all others 16 (bitsandbytes quantises
+    only the linear maps). Three stages follow each other, so the peak is the weights and the
+    largest stage. Features: the residual stream and the widest MLP of a pass of `batch_tokens`, one
+    layer's weights dequantised, float32 pooled states. Head training: `answer_tokens` tokens, A, B,
+    gradients and AdamW's moments in float32. Decoding: keys and values of `batch` rows of `context`
+    tokens, float32 logits with their tilt.
+    """
+    d, m, V = shape.hidden_size, shape.intermediate_size, shape.vocab_size
+    linear = linear_weights(shape)
+    weights = linear * bits / 8 + 2 * (parameters(shape) - linear)
+    features = batch_tokens * (2 * (4 * d + 3 * m) + 3 * 4 * d) + 2 * d * m
+    training = answer_tokens * 4 * d + 4 * 4 * rank * (d + V)
+    cached = 2 * 2 * shape.num_hidden_layers * shape.key_value_size * batch * context
+    return weights, weights + max(features, training, cached + 4 * 4 * batch * V)

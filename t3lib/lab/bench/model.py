@@ -1,0 +1,89 @@
+"""The clock on decoding: a base with random weights, alone and under T3.
+
+Weights are random, because cost does not depend on their values, so nothing has to be downloaded.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from transformers import AutoModelForCausalLM, CompileConfig, LlamaConfig, PreTrainedModel
+
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.models import DTYPES
+from t3lib.core.settings import TEMPERATURE
+from t3lib.lab.bench import cost
+from t3lib.lab.bench.shapes import Shape, shape_of
+from t3lib.lab.bench.timing import Rows, interleaved, row
+from t3lib.sampler.tilt import T3ForCausalLM
+
+PROMPT = 8  # tokens before the decoded ones: so few that reading them hardly counts
+
+
+def random_model(
+    name: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0
+) -> PreTrainedModel:  # fmt: skip
+    """A Llama of a named shape (`shapes.SHAPES`) with random weights.
+
+    device: may be meta, where tensors take no memory. UserError for an unknown shape.
+    """
+    config = LlamaConfig(
+        **shape_of(name)._asdict(),
+        max_position_embeddings=8192,
+        rms_norm_eps=1e-5,
+        rope_parameters={"rope_type": "default", "rope_theta": 500000.0},
+    )
+    with torch.random.fork_rng(devices=[]), torch.device(device):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
+
+
+def random_head(model: PreTrainedModel, seed: int = 0) -> T3Head:
+    """An untrained head for a model, on the model's device."""
+    shape = Shape.of(model.config)
+    return T3Head(shape.hidden_size, shape.vocab_size, seed=seed).to(model.device).eval()
+
+
+def decode_rows(
+    base: PreTrainedModel, *, batch: int = 1, new_tokens: int = 16, repeats: int = 10,
+    compiled: bool = False,
+) -> Rows:  # fmt: skip
+    """Seconds of a decoding step of the base and of T3, in turns, and what T3 adds, in per cent.
+
+    A step writes one token of each of `batch` rows. compiled: as in `decoding`.
+    """
+    ids = (torch.arange(batch * PROMPT) % 256).view(batch, PROMPT).to(base.device)
+    models = {"base": base, "T3": T3ForCausalLM(base, random_head(base), TEMPERATURE)}
+    works = {name: decoding(each, ids, new_tokens, compiled) for name, each in models.items()}
+    seconds = interleaved(works, repeats=repeats)  # the first turn, which compiles, is not counted
+    shape, rows = Shape.of(base.config), []
+    where = f"{cost.parameters(shape) / 1e6:.3g}M weights, batch of {batch}"
+    for heads, (name, spent) in enumerate(seconds.items()):
+        work = cost.decode_step(shape, batch=batch, itemsize=base.dtype.itemsize, heads=heads)
+        steps = [seconds_of / new_tokens for seconds_of in spent]
+        rows.append(row(f"decoding step, {name}", where, steps, work=work))
+    added = [100 * (ours / alone - 1) for alone, ours in zip(*seconds.values())]
+    return [*rows, row("decoding step, T3's overhead", where, added, "%")]
+
+
+def decoding(model: Any, ids: torch.Tensor, new_tokens: int, compiled: bool) -> Callable[[], None]:
+    """A greedy `generate` of exactly `new_tokens` tokens after ids (B, L), to be timed.
+
+    compiled: torch.compile runs every step but the prompt's, over a static cache. The first call
+    compiles; on a CPU that needs a C++ compiler. UserError where torch is told not to compile.
+    """
+    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
+    options |= {"max_new_tokens": new_tokens}
+    if compiled:
+        options |= {"cache_implementation": "static"}
+        options |= {"compile_config": CompileConfig(fullgraph=True)}
+        options["compile_config"]._compile_all_devices = True  # else only a GPU compiles
+
+    def work() -> None:
+        written = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
+        assert written.shape[1] == ids.shape[1] + new_tokens, "else the time means nothing"
+        if compiled and not torch._dynamo.utils.counters["stats"]["unique_graphs"]:
+            raise UserError("torch has compiled nothing (TORCHDYNAMO_DISABLE?)")
+
+    return work

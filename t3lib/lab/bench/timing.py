@@ -1,0 +1,53 @@
+"""The clock, and the rows of the cost table."""
+
+import time
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from t3lib.lab.bench.cost import Work
+
+COLUMNS = "what shape unit median low high repeats flops bytes note".split()
+Name = TypeVar("Name", bound=Hashable)
+Rows = list[dict[str, Any]]  # of the cost table: dicts with these columns
+
+
+def interleaved(
+    works: Mapping[Name, Callable[[], object]], *, repeats: int = 3, warmup: int = 1
+) -> dict[Name, list[float]]:
+    """Time several computations in turns; return the seconds of each repeat.
+
+    Every other turn runs backwards, so what slows the machine down slows all of them. The first
+    `warmup` turns are not returned. Where one CPU thread computes, the clock is the process's own,
+    which does not count what other programs take; else it is the wall's.
+    """
+    gpu = torch.cuda.is_available()
+    read = time.perf_counter if gpu or torch.get_num_threads() > 1 else time.process_time
+    seen: dict[Name, list[float]] = {name: [] for name in works}
+    for turn in range(warmup + repeats):
+        for name, work in list(works.items())[:: -1 if turn % 2 else 1]:
+            began = read()
+            work()
+            if gpu:
+                torch.cuda.synchronize()  # what the GPU still has to do counts
+            seen[name].append(read() - began)
+    return {name: seconds[warmup:] for name, seconds in seen.items()}
+
+
+def row(
+    what: str,
+    shape: str,
+    values: Sequence[float],
+    unit: str = "s",
+    *,
+    work: Work | tuple[None, None] = (None, None),
+    note: str = "",
+) -> dict[str, Any]:
+    """A row of the cost table: median and quartiles of the values of all repeats.
+
+    work: operations and bytes that the computation needs, by arithmetic.
+    """
+    low, median, high = np.quantile(values, (0.25, 0.5, 0.75)).tolist()
+    return dict(zip(COLUMNS, (what, shape, unit, median, low, high, len(values), *work, note)))

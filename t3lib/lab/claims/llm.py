@@ -1,0 +1,171 @@
+"""One function per claim about language models, named as the claim is: Tables 1 to 5, the paper's or ours.
+
+The same function reads both. One method is ahead of another where `findings.gap` says so. A claim about all baselines
+is refuted by one that ran and is ahead; to hold, it needs all ten.
+"""
+
+from collections.abc import Callable
+from functools import wraps
+
+import numpy as np
+import pandas as pd
+
+from t3lib.core.names import SPLITS
+from t3lib.lab.claims.findings import Finding, Missing, Tables, gap, joined, listed, score
+from t3lib.lab.results import paper_table
+
+TEN = tuple(name for name in paper_table(1)["method"].unique() if name not in ("Original", "T3"))  # the paper's
+FULL = tuple(name for name in TEN if name != "ULD")  # fine-tune every weight
+REJECTED = 0.05  # a Forget Quality below this is a test that rejects: what "zero" must mean for a p-value
+FRACTION = 0.1  # "a small fraction"
+FINE = 5  # a grid of w is fine with so many values of w > 1
+SUMMARY = ("fq", "mu_rouge", "mu")
+
+
+# ---- Tables 1 and 4 --------------------------------------------------------------------------------------------------
+def on_both_splits(check: Callable[[Tables, str], Finding]) -> Callable[[Tables], Finding]:
+    """A check of one split, asked for on both."""
+
+    @wraps(check)
+    def decide(tables: Tables) -> Finding:
+        parts = [(tables.splits[split], check(tables, split)) for split in SPLITS]
+        return joined([part._replace(numbers=f"{share} {part.numbers}") for share, part in parts])
+
+    return decide
+
+
+@on_both_splits
+def fq_best(tables: Tables, split: str) -> Finding:
+    """T3 is ahead of every baseline in Forget Quality."""
+    gaps = {name: gap(tables, split, "T3", name, "fq") for name in TEN}
+    ran = {name: difference for name, difference in gaps.items() if not np.isnan(difference.value)}
+    if not ran:
+        raise Missing("fq")
+    above, open_ = ([name for name in ran if ran[name].sign == sign] for sign in (-1, 0))
+    ahead = f"{', '.join(above)} ahead of T3; " if above else ""
+    plain = f"{tables.splits[split]} split: {ahead}no order between T3 and {', '.join(open_) or 'any'}."
+    shown = {name: str(ran[name]) for name in (*above, *open_)}
+    told = f"T3 {score(tables, split, 'T3', 'fq'):.3f}; T3 less {listed(shown, '{} {}') or 'any other: above 0'}"  # type: ignore[arg-type]
+    holds = None if not (above or open_) and len(ran) < len(gaps) else not (above or open_)
+    return Finding(holds, told, no_order=not above and bool(open_), plain=plain)
+
+
+@on_both_splits
+def nobody_dominates(tables: Tables, split: str) -> Finding:
+    """No baseline leads T3 in one of Forget Quality and MU-ROUGE without T3 leading it in the other."""
+    gaps = {name: [gap(tables, split, "T3", name, column) for column in ("fq", "mu_rouge")] for name in TEN}
+    signs = {
+        name: {one.sign for one in pair} for name, pair in gaps.items() if not np.isnan(sum(g.value for g in pair))
+    }
+    above = [name for name, pair in signs.items() if -1 in pair and 1 not in pair]
+    told = f"better than T3: {', '.join(above) or 'none'} of {len(signs)}"
+    return Finding(False if above else True if len(signs) == len(TEN) else None, told)
+
+
+@on_both_splits
+def generation_kept(tables: Tables, split: str) -> Finding:
+    """T3's retain probability is below the original's. Its MU-ROUGE is not, nor at the best T below T = 1's (means)."""
+    prob, words = (gap(tables, split, "T3", "Original", column) for column in ("retain_prob", "mu_rouge"))
+    if np.isnan(prob.value + words.value):
+        raise Missing("tofu")
+    heat = _at(tables, split)
+    best, cold = heat["mu_rouge"][heat["fq"].idxmax()], heat["mu_rouge"].get(1.0, np.nan)
+    kept = prob.sign < 0 and words.sign >= 0 and not best < cold
+    told = f"probability {prob.value:+.3f}, MU-ROUGE {words}; {cold:.3f} at T = 1, {best:.3f} at the best T"
+    plain = f"{tables.splits[split]} split: MU-ROUGE {words.value:+.2f}."
+    return Finding(kept, told, plain=plain)
+
+
+@on_both_splits
+def stable(tables: Tables, split: str) -> Finding:
+    """T3's standard deviation over seeds is below every baseline's in FQ, MU-ROUGE and MU."""
+    rows = ("T3", *TEN)
+    seeds = {column: [tables.numbers("tofu_per_seed", split, name, column) for name in rows] for column in SUMMARY}
+    spread = pd.DataFrame({column: [pd.Series(x).std() for x in values] for column, values in seeds.items()}, rows)
+    below = {column: [name for name in TEN if x[name] <= x["T3"]] for column, x in spread.items()}
+    told = "; ".join(
+        f"{column} sd {spread[column]['T3']:.3f}, no larger: {', '.join(below[column])}" for column in below
+    )
+    return Finding(False if any(below.values()) else None if spread.isna().any(axis=None) else True, told)
+
+
+# ---- Table 5 and the ablations ---------------------------------------------------------------------------------------
+def _at(tables: Tables, split: str) -> pd.DataFrame:
+    """Table 5 of a split by T, fq against held-out references where there are any; Missing with fewer than three T."""
+    table = tables["temperature"]
+    table = table.assign(fq=table.get("fq_held_out", table["fq"]).fillna(table["fq"]))
+    part = table[(table["split"] == split) & table["fq"].notna()].sort_values("T").set_index("T")[list(SUMMARY)]
+    if len(part) < 3:
+        raise Missing("temperature")
+    return part
+
+
+@on_both_splits
+def t5_untempered(tables: Tables, split: str) -> Finding:
+    """The Forget Quality at T = 1 is that of a rejected test, below .05."""
+    fq = _at(tables, split)["fq"].get(1.0, np.nan)
+    told = f"FQ at T = 1: {fq:.2g}"
+    plain = f"{tables.splits[split]} split: {told}."
+    return Finding(None if np.isnan(fq) else bool(fq < REJECTED), told, plain=plain)
+
+
+@on_both_splits
+def t5_interior(tables: Tables, split: str) -> Finding:
+    """The T of best Forget Quality is neither the lowest nor the highest."""
+    fq = _at(tables, split)["fq"]
+    told = f"best T {fq.idxmax():g}: {listed(fq.to_dict(), 'FQ({:g}) = {:.3f}')}"
+    return Finding(bool(fq.index[0] < fq.idxmax() < fq.index[-1]), told)
+
+
+@on_both_splits
+def t5_too_hot(tables: Tables, split: str) -> Finding:
+    """At the largest T, FQ, MU-ROUGE and MU are all below those at the T of best FQ."""
+    heat = _at(tables, split)
+    best, last = heat.loc[heat["fq"].idxmax()], heat.iloc[-1]
+    moves = ", ".join(f"{column} {best[column]:.3f} → {last[column]:.3f}" for column in SUMMARY)
+    return Finding(bool((last < best).all()), f"T {best.name:g} → {last.name:g}: {moves}")
+
+
+@on_both_splits
+def sharpening_on_tofu(tables: Tables, split: str) -> Finding:
+    """On a fine grid of w (five values above 1) every f^w at T = 1 has a lower Forget Quality than f at its best T."""
+    part = tables[f"dials--{split}"].dropna(subset=["fq"])
+    fq = part[(part["T"] == 1) & (part["w"] > 1)].set_index("w")["fq"]
+    tempered = part[(part["T"] > 1) & (part["w"] == 1)].set_index("T")["fq"]
+    if len(fq) < FINE or tempered.empty:
+        raise Missing("dials")
+    told = f"T = {tempered.idxmax():g}: {tempered.max():.2g}, best w = {fq.idxmax():g} of {len(fq)}: {fq.max():.2g}"
+    return Finding(bool(fq.max() < tempered.max()), told)
+
+
+# ---- Tables 2 and 3 --------------------------------------------------------------------------------------------------
+def _seconds(tables: Tables, split: str, *names: str) -> pd.Series:
+    """Seconds of training in Table 3 by method; Missing where none of them ran."""
+    seconds = pd.Series({name: score(tables, split, name, "train_s", "runtime") for name in names}).dropna()
+    if seconds.empty:
+        raise Missing("runtime")
+    return seconds
+
+
+@on_both_splits
+def small_fraction_of_time(tables: Tables, split: str) -> Finding:
+    """T3, features and training, takes less than a tenth of the seconds of every full fine-tuning.
+
+    The paper prints no seconds for features: its own table is asked about training alone.
+    """
+    [train], rest = _seconds(tables, split, "T3 (preprocessed)"), _seconds(tables, split, *FULL)
+    features = score(tables, split, "T3 (preprocessed)", "features_s", "runtime")
+    extra = "" if np.isnan(features) else f" and {features:.3g} s for features"
+    told = f"T3 {train:.3g} s{extra}, {rest.idxmin()} {rest.min():.3g} s"
+    plain = f"{tables.splits[split]} split: {told}."
+    holds = bool(train + np.nan_to_num(features) < FRACTION * rest.min())
+    return Finding(holds and (len(rest) == len(FULL) or None), told, plain=plain)
+
+
+@on_both_splits
+def fraction_of_cost(tables: Tables, split: str) -> Finding:
+    """In the baselines' own loop, the base read at every step (naive), T3 takes less time than each baseline."""
+    [mine], rest = _seconds(tables, split, "T3 (naive)"), _seconds(tables, split, *TEN)
+    faster = rest[rest <= mine].to_dict()
+    told = f"T3 {mine:.3g} s; no slower: {listed(faster, '{} {:.3g} s') or f'none of {len(rest)}'}"
+    return Finding(False if faster else True if len(rest) == len(TEN) else None, told)

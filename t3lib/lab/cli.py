@@ -1,0 +1,333 @@
+"""The thin command `t3`: arguments in, library call, one line out. A user's mistake is one line and exit code 2."""
+
+import argparse
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn, TypeVar
+
+from t3lib import __version__
+from t3lib.core.errors import UserError, printable
+from t3lib.core.settings import CHOICES, TEMPERATURE, FitSettings, check_temperature
+
+Value = TypeVar("Value", str, int, float)
+UNSEEN = "rows like those to forget that the model never saw"
+FEW = 40  # cells that t3 compare lists unasked
+EXIT_CODES = (
+    "exit codes: 0 done, 1 a job failed or results differ, 2 bad input, "
+    "3 unlearned but its own evidence says no, 130 interrupted"
+)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a wrong argument is one line, not a page of usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the line and exit with 2."""
+        print(f"{self.prog}: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `t3` with the given arguments; returns the exit code (`EXIT_CODES`)."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:
+        args.parser.error(f"unknown arguments: {' '.join(unknown)}")
+    try:
+        return args.run(args) or 0
+    except (UserError, ConnectionError) as error:
+        print(f"t3 {args.verb}: {printable(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(f"t3 {args.verb}: interrupted; run the same command again to go on", file=sys.stderr)
+        return 130
+
+
+def parser() -> Parser:
+    """All verbs and their options."""
+    top = Parser(
+        prog="t3",
+        description="Temper-Then-Tilt unlearning: reproduce the paper, unlearn your own model.",
+        epilog=EXIT_CODES,
+    )
+    top.add_argument("--version", action="version", version=f"t3 {__version__}")
+    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+
+    def verb(name: str, help: str, example: str, run: Callable[[argparse.Namespace], int | None]) -> Parser:
+        p = verbs.add_parser(
+            name, help=help, description=f"{help[0].upper()}{help[1:]}.", epilog=f"example: t3 {name} {example}"
+        )
+        p.set_defaults(run=run, parser=p)
+        return p
+
+    p = verb("reproduce", "run the notebooks of a profile and make every table and figure",
+             "--profile smoke --workers 2", reproduce)  # fmt: skip
+    p.add_argument("--profile", default="cpu", help="name in notebooks/profiles or a YAML file (default %(default)s)")
+    p.add_argument("--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)")
+    p.add_argument("--only", type=names, help="notebooks to run, e.g. 02_tofu_unlearning,05_paper_tables")
+    p.add_argument("--methods", type=names, help="methods to run, e.g. T3,NPO (default: the profile's)")
+    p.add_argument("--splits", type=names, help="forget splits, e.g. forget10 (default: the profile's)")
+    p.add_argument("--seeds", type=whole_numbers, help="seeds, e.g. 1,2,3 (default: the profile's)")
+    p.add_argument("--out", type=Path, help="results folder (default out/PROFILE, which git ignores)")
+    where = p.add_mutually_exclusive_group()
+    where.add_argument("--workers", type=int, help="worker processes on this machine (default: one a physical core)")
+    where.add_argument("--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786")
+    where.add_argument("--slurm", type=Path, help="YAML of dask-jobqueue's options (jobqueue.slurm)")
+    p.add_argument("--fresh", action="store_true", help="ignore what is cached and run everything again")
+    p.add_argument("--dry-run", action="store_true", help="print what is cached and what would run, and stop")
+
+    p = verb("unlearn", "train a T3 head that makes a model forget some rows",
+             "--model DIR --forget forget.jsonl --retain retain.jsonl --out head", command)  # fmt: skip
+    model_options(p)
+    split_options(p)
+    rows = own_rows_options(p)
+    rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
+    rows.add_argument("--holdout-forget", metavar="FILE", help="judge with these instead of a fifth of --forget")
+    rows.add_argument("--holdout-retain", metavar="FILE", help="judge with these instead of a fifth of --retain")
+    rows.add_argument("--steps", type=int, help="optimiser steps (default 1000)")
+    p.add_argument("--out", type=Path, required=True, help="folder for the head, and own rows' report")
+    p.add_argument("--overwrite", action="store_true", help="replace what lies in --out")
+    p.add_argument("--temperature", type=temperature, help=f"T >= 1 (default {TEMPERATURE}); own rows: auto")
+    p.add_argument("-w", "--strength", type=float, help="w, the head's strength (default 1; own rows: chosen)")
+    head, fit = p.add_argument_group("fitting the head"), FitSettings()
+    for flag, default, help in (
+        ("--rank", fit.rank, "rank h of the head"),
+        ("--lr", fit.lr, "learning rate; own rows: the best of five"),
+        ("--epochs", fit.epochs, "passes over the forget rows"),
+        ("--batch-size", fit.batch_size, "forget-retain pairs a step"),
+        ("--weight-decay", fit.weight_decay, "lambda"),
+        ("--seed", fit.seed, "seed of the head and of the retain draws"),
+    ):
+        head.add_argument(flag, type=type(default), help=f"{help} (default {default:g})")
+    head.add_argument("--warmup-epochs", type=float, help="epochs of linear warm-up (default: a quarter of them)")
+    head.add_argument("--decay", choices=CHOICES["decay"], help="decoupled or in the loss")
+    head.add_argument("--init-b", choices=CHOICES["init_b"], help="start of B (own rows: zero)")
+    head.add_argument("--prior", choices=CHOICES["prior"], help="class-imbalance correction")
+
+    p = verb("evaluate", "all TOFU metrics of a model, with or without a head, as JSON",
+             "--model builtin:full --head head --split forget10 --out report.json", command)  # fmt: skip
+    model_options(p)
+    split_options(p)
+    rows = own_rows_options(p)
+    rows.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
+    rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
+    rows.add_argument("--overwrite", action="store_true", help="write the report beside a head")
+    head_options(p)
+    p.add_argument("--head", help="folder of a T3 head; for own rows a comma list of several, composed")
+    p.add_argument("--temperature", type=numbers, help="T or a list, e.g. 1,1.5,2 (default: the head's own)")
+    p.add_argument("--reference", help="retrained model (id or folder) or its evaluation's JSON, for Forget Quality")
+    p.add_argument("--out", type=Path, required=True, help="JSON file to write; own rows: folder for the report")
+    ratios = CHOICES["truth_ratio"]
+    p.add_argument("--truth-ratio", choices=ratios, help=f"a split's rows (default {ratios[0]})")
+    p.add_argument("--max-new-tokens", type=int, help="a split's rows: longest answer (default 200)")
+
+    p = verb("audit", "what a model still knows of forgotten rows, beside rows it never saw",
+             "--model DIR --head head --forget forget.jsonl --unseen unseen.jsonl --out audit", command)  # fmt: skip
+    model_options(p)
+    own_rows_options(p).add_argument("--unseen", metavar="FILE", help=UNSEEN)
+    p.set_defaults(attention_mask=CHOICES["attention_mask"][0])
+    head_options(p)
+    p.add_argument("--head", type=Path, help="folder of a T3 head; without one the model is audited as it is")
+    p.add_argument("--temperature", type=float, help="T (default: the head's own)")
+    p.add_argument("--samples", type=int, default=64, help="answers drawn to each question (default %(default)s)")
+    p.add_argument("--k", type=whole_numbers, help="k of leak@k, at most the samples (default: powers of two)")
+    p.add_argument("--out", type=Path, required=True, help="folder for audit.json and audit.md")
+
+    p = verb("generate", "answers of the base and of the unlearned model, side by side",
+             '--model builtin:full --head head "Who wrote the book?"', command)  # fmt: skip
+    model_options(p)
+    p.add_argument("--head", type=Path, required=True, help="folder of a T3 head")
+    p.add_argument("--temperature", type=float, help="T (default: the head's own)")
+    head_options(p)
+    system_options(p)
+    p.add_argument("--max-new-tokens", type=int, default=100)
+    p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
+
+    p = verb("tune", "the paper's hyperparameter search: best mean Forget Quality over the profile's search_seeds",
+             "--profile cpu --split forget10 --method NPO", command)  # fmt: skip
+    p.add_argument("--profile", default="cpu", help="name in notebooks/profiles or a YAML file (default %(default)s)")
+    p.add_argument("--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)")
+    p.add_argument("--split", type=names, help="forget splits (default: the profile's)")
+    p.add_argument("--method", type=names, help="methods (default: all that have a grid in the profile)")
+
+    p = verb("bench", "what T3 costs here, in eight rows: head training, features, scoring, decoding, "
+             "a step of NPO", "--shape llama-3.1-8b --out bench", command)  # fmt: skip
+    p.add_argument("--shape", help="named shape (default tiny; with --gpu llama-3.1-8b)")
+    p.add_argument("--weights", choices=("random",), default="random",
+                   help="cost does not depend on their values")  # fmt: skip
+    p.add_argument("--gpu", action="store_true", help="the same on a GPU, in bfloat16: minutes")
+    p.add_argument("--out", type=Path,
+                   help="folder for bench.json and the table (default with --gpu: results/gpu)")  # fmt: skip
+    p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
+
+    p = verb("compare", "set two folders of results side by side: each method's means, and the cells that differ",
+             "out/cpu results/cpu", compare)  # fmt: skip
+    p.add_argument("a", type=Path, metavar="A", help="results folder")
+    p.add_argument("b", type=Path, metavar="B", nargs="?", help="another (default: the committed one of A's profile)")
+    p.add_argument("--tolerance", type=float, default=1e-9, help="numbers this near are equal (default %(default)g)")
+    p.add_argument("--clocks", action="store_true", help="compare seconds and memory, too")
+    p.add_argument("--cells", action="store_true", help="list every cell that differs, however many they are")
+
+    p = verb("page", "write the page of results of a folder, without a run", "results/cpu", page)
+    p.add_argument("folder", type=Path, metavar="DIR", help="results folder")
+    return top
+
+
+def model_options(p: argparse.ArgumentParser) -> None:
+    """Options of every verb that loads a model."""
+    model = p.add_argument_group("the model")
+    names = "Hub id, folder, or builtin:full, builtin:retain90, builtin:retain95"
+    model.add_argument("--model", required=True, help=names)
+    model.add_argument("--profile", default="cpu", help="whose built-in models and rows `builtin` means (default cpu)")
+    model.add_argument("--data", help="builtin, hub or a folder with TOFU's files")
+    model.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's own")
+    model.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    model.add_argument("--load-in", choices=("8bit", "4bit"), help="quantise the base with bitsandbytes")
+    p.add_argument("--allow-sharpening", action="store_true", help="allow 0 < T < 1")
+
+
+def split_options(p: argparse.ArgumentParser) -> None:
+    """Options of every verb that reads a split's rows."""
+    split = p.add_argument_group("a split of TOFU's rows")
+    split.add_argument("--split", choices=("forget01", "forget05", "forget10"), help="which authors are forgotten")
+    p.add_argument("--attention-mask", choices=CHOICES["attention_mask"], default=CHOICES["attention_mask"][0],
+                   help="openunlearning hides end-of-turn tokens, as published numbers did")  # fmt: skip
+
+
+def own_rows_options(p: argparse.ArgumentParser) -> argparse._ArgumentGroup:
+    """Options of the verbs that take a person's own rows; their group, for a verb's further ones."""
+    rows = p.add_argument_group("your own rows", "JSON, JSON lines, CSV, Parquet or a Hub data set")
+    rows.add_argument("--forget", metavar="FILE", help="rows to forget")
+    rows.add_argument("--retain", metavar="FILE", help="rows to keep")
+    rows.add_argument("--other", metavar="FILE", help="rows that must not change and that no head sees")
+    rows.add_argument("--rewordings", metavar="FILE", help="rows of question and rewording: other ways to ask")
+    rows.add_argument("--secret-column", metavar="NAME", help="column of --forget with what must not be said")
+    rows.add_argument("--columns", type=columns, help="names in your files, e.g. question=Frage,answer=Antwort")
+    system_options(rows)
+    return rows
+
+
+def system_options(p: argparse._ActionsContainer) -> None:
+    """The system text of questions that bring none."""
+    system = p.add_mutually_exclusive_group()
+    system.add_argument("--system", help="system text of every question (default: the head's, or none)")
+    system.add_argument("--no-system", action="store_true", help="no system turn, whatever the head records")
+
+
+def head_options(p: argparse.ArgumentParser) -> None:
+    """Options of the verbs that load a head."""
+    p.add_argument("-w", "--strength", type=float, help="w, the head's strength (default: the head's own)")
+    p.add_argument("--other-base", action="store_true", help="the head was trained on another base, and that is meant")
+
+
+def columns(text: str) -> dict[str, str]:
+    """Pairs of a comma list, each a name that rows have and the name in the file."""
+    pairs = [part.split("=", 1) for part in text.split(",")]
+    if not all(len(pair) == 2 and all(map(str.strip, pair)) for pair in pairs):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of pairs like question=Frage,answer=Antwort")
+    return {name.strip(): column.strip() for name, column in pairs}
+
+
+def temperature(text: str) -> float | str:
+    """A number, or "auto"."""
+    try:
+        return text if text == "auto" else float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
+
+
+def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
+    """Reader of a comma list, not an empty one, of text or numbers."""
+
+    def read(text: str) -> list[Value]:
+        try:
+            if values := [kind(part.strip()) for part in text.split(",") if part.strip()]:
+                return values
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {example}")
+
+    return read
+
+
+names = comma(str, "names like T3,NPO")
+whole_numbers = comma(int, "whole numbers like 1,2,3")
+numbers = comma(float, "numbers like 1,1.5,2")
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    """`t3 reproduce`."""
+    from t3lib.lab.grid.reproduce import reproduce
+    from t3lib.lab.results import check_clean
+
+    if args.out and not args.dry_run:
+        check_clean(args.out)
+    keys = ("only", "methods", "splits", "seeds", "data", "out", "workers", "scheduler", "slurm", "fresh", "dry_run")
+    return reproduce(args.profile, **{key: getattr(args, key) for key in keys})
+
+
+def command(args: argparse.Namespace) -> int | None:
+    """A verb of `t3lib.lab.commands`; what the arguments alone tell is checked before torch is imported."""
+    temperature = getattr(args, "temperature", None)
+    own = [name for name in ("forget", "retain") if getattr(args, name, None)]
+    if args.verb == "audit":
+        if missing := [name for name in ("forget", "unseen") if getattr(args, name) is None]:
+            raise UserError(f"--{missing[0]} FILE is needed: an audit sets forgotten rows beside rows never seen")
+        if bad := [k for k in args.k or [] if not 1 <= k <= args.samples]:
+            raise UserError(f"--k {bad[0]}: leak@k needs k between 1 and the {args.samples} samples")
+        if temperature is not None and not args.head:
+            raise UserError("--temperature needs --head: without a head the model is audited as it is")
+    elif len(own) == 1:
+        raise UserError("--forget and --retain belong together")
+    elif own and args.split:
+        raise UserError("give either --forget FILE --retain FILE, or --split with --data")
+    for name in ("temperature", "strength", "other_base"):
+        if args.verb == "evaluate" and getattr(args, name) not in (None, False) and not args.head:
+            raise UserError(f"--{name.replace('_', '-')} needs --head: without a head the base is evaluated as it is")
+    for T in temperature if isinstance(temperature, list) else [] if temperature in (None, "auto") else [temperature]:
+        check_temperature(T, allow_sharpening=args.allow_sharpening)
+    commands = import_module("t3lib.lab.commands")
+    run: Callable[[argparse.Namespace], int | None] = getattr(commands, args.verb)
+    return run(args)
+
+
+def compare(args: argparse.Namespace) -> int:
+    """`t3 compare`: 1 when a run or a cell that both folders have differs."""
+    from t3lib.lab.grid.status import committed, earlier_manifest
+    from t3lib.lab.report.compare import compare, equal_runs, means
+
+    other = args.b
+    if other is None:
+        profile = earlier_manifest(args.a / "manifest.json").get("profile")
+        if not isinstance(profile, str):
+            raise UserError(f"{args.a} holds no manifest.json that names its profile: give two folders")
+        other = committed(profile)
+        if not (other / "tables").is_dir():
+            raise UserError(f"no results of profile {profile} are committed: give two folders")
+    cells, alone = compare(args.a, other, tolerance=args.tolerance, clocks=args.clocks)
+    table = means(args.a, other)
+    if not table.empty:
+        print(f"means over the seeds that both have, sd over those of b\n{table.round(3).to_string(index=False)}\n")
+    equal, both = equal_runs(args.a, other)
+    if both:
+        print(f"runs that both have: {both}, of them equal to the last digit: {equal}")
+    listed = args.cells or len(cells) <= FEW
+    if listed and not cells.empty:
+        print(cells.map(lambda value: printable(str(value), 40)).to_string(index=False))
+    more = "" if listed else f", in {cells['table'].nunique()} tables; --cells lists them"
+    print(f"cells that differ between {args.a} (a) and {other} (b): {len(cells)}{more}")
+    if alone:
+        print(f"not compared, for only one has it: {printable('; '.join(alone), 2000)}")
+    return 1 if len(cells) or equal < both else 0
+
+
+def page(args: argparse.Namespace) -> None:
+    """`t3 page`."""
+    from t3lib.lab.report.page import write
+
+    if not (args.folder / "runs").is_dir():
+        raise UserError(f"{args.folder}: no folder of results, for it holds no runs/")
+    print(write(args.folder))

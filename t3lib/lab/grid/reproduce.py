@@ -1,0 +1,199 @@
+"""`t3 reproduce`: a profile's jobs on Dask, one status line each, resumable at any moment.
+
+The futures are the graph: a job is submitted with the futures of the jobs it reads. What is finished is found out
+before Dask is even imported, so that a second call only reads and hashes files.
+"""
+
+import os
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from t3lib.core.errors import UserError
+from t3lib.core.files import cache_dir, content_key, lock, project_root, shipped
+from t3lib.lab import profiles
+from t3lib.lab.grid import cluster, jobs, runner, status
+from t3lib.lab.grid.jobs import Job
+from t3lib.lab.grid.runner import KERNEL, STUDY, Outcome, Place
+from t3lib.lab.grid.status import Schedule
+
+LOST = "the scheduler went away; run the same command again to go on"
+
+
+def reproduce(
+    profile: str | Path = "cpu",
+    *,
+    only: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    splits: Sequence[str] | None = None,
+    seeds: Sequence[int] | None = None,
+    data: str | None = None,
+    out: str | Path | None = None,
+    workers: int | None = None,
+    scheduler: str | None = None,
+    slurm: str | Path | None = None,
+    fresh: bool = False,
+    dry_run: bool = False,
+    notebooks: Path | None = None,
+) -> int:
+    """Run what is not finished of a profile; 0 when all of it is, 1 when something failed. UserError: bad input.
+
+    only: notebooks; out: results folder, default out/PROFILE; workers, scheduler, slurm: where (see `cluster`);
+    fresh: run everything again; notebooks: their folder, default the checkout's.
+    """
+    start = time.monotonic()
+    if sum(option is not None for option in (workers, scheduler, slurm)) > 1:
+        raise UserError("choose one of --workers, --scheduler and --slurm")
+    chosen = profiles.override(profiles.load_profile(profile), data=data, methods=methods, splits=splits, seeds=seeds)
+    root, cache = project_root(), cache_dir().resolve()
+    folder, sources = Path(out or root / "out" / chosen["name"]), notebooks or shipped("notebooks")
+    _check_apart(folder, cache, sources.resolve())
+    # The notebooks start in the root and record their parameters: relative paths keep this machine's folders out.
+    inside = folder.resolve().is_relative_to(root)
+    shown = os.path.relpath(folder, root) if inside else str(folder.resolve())
+    local = scheduler is None and slurm is None
+    gpus = cluster.gpu_count() if local else 0
+    graph = jobs.build(
+        from_root(chosen, root),
+        Path(shown),
+        only=only,
+        folder=sources,
+        tuned=profiles.tuned_path(profile),
+        device="cuda" if gpus else "cpu",
+    )
+    # --fresh gives the results a new cache of their own, which later runs into them keep; what others read stays.
+    name = f"{folder.resolve().name}-{content_key(str(folder.resolve()))}"
+    private = cache / "fresh" / name
+    renew = fresh and any("models" in job.parameters for job in graph)
+    # Without a base to train, the few notebooks that need torch do not pay for having it imported everywhere.
+    fork = (*KERNEL, *STUDY) if any(job.kind == "base" for job in graph) else KERNEL
+    place = Place(
+        out=shown,
+        notebooks=os.path.relpath(sources, root),
+        cache=str(private if renew or private.is_dir() else cache),
+        marks=cache / "done" / name,
+        root=str(root),
+        threads=jobs.threads(),
+        gpus=gpus,
+        fork=fork if local and not gpus and sys.platform == "linux" else (),
+    )
+    count = cluster.worker_count(workers, int(place.threads))
+    known = {} if fresh else cached(graph, place)
+    if dry_run:
+        print(Schedule(graph, known, place, count, chosen["name"]).plan())
+        return 0
+    if local and any("models" in job.parameters for job in graph if job.name not in known):
+        from t3lib.lab.grid import preflight  # with the Hub's package, which a finished profile need not wait for
+
+        preflight.check(from_root(chosen, root), root)
+    with lock(folder / ".lock", wait=False):  # beside the results, which runs with two caches may share
+        if renew:
+            shutil.rmtree(private, ignore_errors=True)
+        for job in graph if fresh else ():
+            (place.marks / f"{job.name}.json").unlink(missing_ok=True)
+        computed = any(Path(place.cache, kind).is_dir() for kind in ("bases", "scores"))
+        whole = (only, methods, splits) == (None, None, None) and not computed
+        outcomes = cached(graph, place)
+        schedule = Schedule(graph, outcomes, place, count, chosen["name"])
+        print(schedule, flush=True)
+        if todo := schedule.left:
+            place.marks.mkdir(parents=True, exist_ok=True)
+            with cluster.client_for(count, scheduler, slurm) as client:
+                outcomes |= run(todo, outcomes, place, client, schedule)
+        return status.finish(graph, outcomes, place, chosen["name"], time.monotonic() - start, whole=whole)
+
+
+def _check_apart(folder: Path, *others: Path) -> None:
+    """UserError when the results folder is a file, or overlaps with a folder that the run reads or clears."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--out {folder}: a file is in the way")
+    results = folder.resolve()
+    for other in others:
+        if results.is_relative_to(other) or other.is_relative_to(results):
+            raise UserError(f"--out {folder}: results must lie apart from {other}, neither inside it nor around it")
+
+
+def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
+    """Jobs whose markers hold and whose earlier jobs are all finished too."""
+    known: dict[str, Outcome] = {}
+    for job in graph:
+        if all(name in known for name in job.after):
+            if outcome := runner.finished(job, runner.run_key(job, place), place):
+                known[job.name] = outcome
+    return known
+
+
+def run(
+    todo: Sequence[Job], known: dict[str, Outcome], place: Place, client: Any, show: Any, work: Any = runner.execute
+) -> dict[str, Outcome]:
+    """Submit jobs to a Dask client and gather how each ended, in any order.
+
+    show: has `seconds` (name -> how long it took last time) and `ended(outcome)`, as `Schedule`. Of the
+    jobs that could start, the longest does, so that no worker is left with a long job at the end. work:
+    does one job (tests replace it).
+
+    Jobs that run with what there is (`partial`) follow, one by one, when all others have ended: Dask would pass them
+    the error of a job whose workers died.
+    """
+    from distributed import as_completed
+
+    run_id = uuid4().hex[:8]  # keys of another run on the same scheduler must not be ours
+    futures: dict[str, Any] = {}
+    jobs_of: dict[str, Job] = {}  # Dask's key -> job
+    outcomes = dict(known)
+
+    def submit(job: Job) -> Any:
+        before = [outcomes.get(name, futures.get(name)) for name in job.after]
+        key = f"{job.name}-{run_id}"
+        jobs_of[key] = job
+        # a lost worker is Dask's to survive (three times); what a job itself does wrong comes back as an Outcome
+        options = {"key": key, "resources": cluster.SLOT, "priority": show.seconds.get(job.name, 0.0), "pure": False}
+        futures[job.name] = client.submit(work, job, before, place, **options)
+        return futures[job.name]
+
+    rounds = [[job for job in todo if not job.partial], *([job] for job in todo if job.partial)]
+    with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
+        client.subscribe_topic(place.marks.name, lambda event: print(f"started {event[1]}", flush=True))
+        for together in rounds:
+            ended = as_completed([submit(job) for job in together], loop=client.loop)
+            for future in ended:
+                if future.status in ("lost", "pending"):  # its worker died with the result, and Dask does it again
+                    ended.add(future)
+                    continue
+                job = jobs_of[future.key]
+                outcomes[job.name] = _settle(job, future, outcomes)
+                if outcomes[job.name].error != LOST:
+                    show.ended(outcomes[job.name])
+    unfinished = [job.name for job in todo if job.name not in outcomes or outcomes[job.name].error == LOST]
+    if unfinished:
+        print(f"{LOST} ({len(unfinished)} jobs unfinished)", flush=True)
+    return {job.name: outcomes.get(job.name, Outcome(job.name, "failed", error=LOST)) for job in todo}
+
+
+def _settle(job: Job, future: Any, outcomes: dict[str, Outcome]) -> Outcome:
+    """The Outcome of an ended future; a job whose workers died or whose scheduler left has failed."""
+    if future.status == "finished":
+        with suppress(OSError, TimeoutError):
+            return future.result(timeout=60)
+    if future.status in ("cancelled", "finished"):
+        return Outcome(job.name, "failed", error=LOST)
+    if causes := runner.causes([outcomes[name] for name in job.after if name in outcomes]):
+        return Outcome(job.name, "skipped", error=causes[0])
+    error = future.exception()
+    return Outcome(job.name, "failed", error=f"{type(error).__name__}: {error}".splitlines()[0])
+
+
+def from_root(profile: dict[str, Any], root: Path) -> dict[str, Any]:
+    """The profile with relative folders (as the caller sees them) turned into relative ones as the root sees them."""
+
+    def seen(name: str) -> str:
+        path = Path(name)
+        return os.path.relpath(path, root) if path.is_dir() and not path.is_absolute() else name
+
+    models = {name: seen(model) for name, model in profile["models"].items()}
+    return profile | {"data": seen(profile["data"]), "models": models}

@@ -1,0 +1,174 @@
+"""Profiles: one YAML of differences from `notebooks/profiles/defaults.yaml`, checked whole before anything runs.
+
+A key that the defaults do not have is a mistake, and names that become file names (profile, method, split) come from
+fixed vocabularies, so that none can leave its folder. Tuned values of `tuned/NAME.yaml` (beside the profile) lie over
+`hyper`. Nothing here imports torch.
+"""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
+from t3lib.core.errors import UserError, printable
+from t3lib.core.files import read_yaml, shipped
+from t3lib.core.names import SPLITS
+from t3lib.core.settings import BOUNDS, CHOICES
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a profile's name is a folder's name under results/
+SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
+
+Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
+
+
+def _once_each(values: list[Any]) -> list[Any]:
+    if not values or len(set(values)) < len(values):
+        raise ValueError("should hold at least one and each once")
+    return values
+
+
+def _folder(name: str) -> str:
+    if not name or name not in ("builtin", "hub") and not Path(name).is_dir():
+        raise ValueError("should be builtin, hub or a folder that is there")
+    return name
+
+
+def _scope(key: str) -> str:
+    if not SCOPE.fullmatch(key):
+        raise ValueError("should be METHOD, METHOD/SPLIT or METHOD/SPLIT/T")
+    return key
+
+
+Once = AfterValidator(_once_each)
+Scope = Annotated[str, AfterValidator(_scope)]
+Settings = dict[str, Any]
+Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
+
+
+class Strict(BaseModel):
+    """No unknown keys, and no text for a number or true for 1."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Evaluation(Strict):
+    """How answers are scored and how long they may be."""
+
+    attention_mask: Literal[CHOICES["attention_mask"]]  # type: ignore[valid-type, name-defined]
+    truth_ratio: Literal[CHOICES["truth_ratio"]]  # type: ignore[valid-type, name-defined]
+    max_new_tokens: int = Field(ge=1, le=2**20)
+
+
+class Schema(Strict):
+    """What a profile holds; which settings `stage` has is the defaults' to say."""
+
+    name: str
+    data: Annotated[str, AfterValidator(_folder)]
+    methods: Annotated[list[Literal[METHODS]], Once]  # type: ignore[valid-type]
+    splits: Annotated[list[Literal[SPLITS]], Once]  # type: ignore[valid-type]
+    gpu: Annotated[int, Field(ge=0)] = 0
+    seeds: Seeds
+    search_seeds: Seeds
+    temperatures: Annotated[list[Annotated[float, Field(ge=1, le=BOUNDS["temperature"][1])]], Once]
+    stage: Settings
+    models: dict[Literal["full", "retain90", "retain95"], Annotated[str, Field(min_length=1)]]
+    evaluation: Evaluation
+    hyper: dict[Scope, Settings]
+    grids: dict[Scope, Annotated[list[Settings], Field(max_length=8)]]
+    notebooks: dict[str, Settings]
+
+
+def profiles_dir() -> Path:
+    """Where the profiles that come with t3lib are: `notebooks/profiles`."""
+    return shipped("notebooks") / "profiles"
+
+
+def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = True) -> Profile:
+    """Read profile NAME of `folder` (default `notebooks/profiles`) or a YAML FILE of anywhere over the defaults.
+
+    The result has the keys of defaults.yaml and `name`; `hyper` maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to
+    settings. Raises UserError (one line: file, key and value) for an unknown profile, key, method or split, or a wrong
+    type.
+    """
+    folder = folder or profiles_dir()
+    path = Path(name) if str(name).endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
+    if not NAME.fullmatch(path.stem if path == Path(name) else str(name)) or path == folder / "defaults.yaml":
+        raise UserError(f"profile {str(name)!r}: a name is letters, digits and _ . - (or give a .yaml file)")
+    if not path.is_file():
+        known = sorted(p.stem for p in folder.glob("*.yaml") if p.stem != "defaults")
+        raise UserError(f"unknown profile {str(name)!r}: choose one of {', '.join(known)} or give a .yaml file")
+    defaults = read_yaml(folder / "defaults.yaml")
+    merged = _over(defaults, read_yaml(path))
+    if tuned and tuned_path(path).is_file():
+        for key, entry in read_yaml(tuned_path(path)).items():
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("chosen"), Mapping):
+                raise UserError(f"{tuned_path(path)}: {key} needs a mapping 'chosen'")
+            merged = _over(merged, {"hyper": {key: entry["chosen"]}})
+    sizes: Any = {setting: (type(value), ...) for setting, value in defaults["stage"].items()}
+    stage = create_model("Stage", __base__=Strict, **sizes)
+    return check(merged | {"name": path.stem}, str(path), create_model("Profile", __base__=Schema, stage=(stage, ...)))
+
+
+def tuned_path(profile: str | Path) -> Path:
+    """Where the tuned values of a profile (a name, or a file of its own) are: `tuned/NAME.yaml` beside it."""
+    path = Path(profile) if str(profile).endswith((".yaml", ".yml")) else profiles_dir() / f"{profile}.yaml"
+    return path.parent / "tuned" / f"{path.stem}.yaml"
+
+
+def override(profile: Profile, **changes: Any) -> Profile:
+    """The profile with those of the command line's values that are not None, checked like the file's own."""
+    return check(profile | {key: value for key, value in changes.items() if value is not None}, "command line")
+
+
+def check(profile: Mapping[str, Any], where: str, schema: type[BaseModel] = Schema) -> Profile:
+    """The profile when every value is known and sensible; UserError names the place, the key and the value."""
+    try:
+        checked = schema.model_validate(profile).model_dump()
+    except ValidationError as error:
+        raise UserError(f"{where}: {one_line(error)}") from None
+    for table in ("hyper", "grids"):
+        for key, points in checked[table].items():
+            for point in points if table == "grids" else [points]:
+                settings_of(key.split("/")[0], point, f"{where}: {table}.{key}")
+    return checked
+
+
+def one_line(error: ValidationError) -> str:
+    """The first thing that pydantic found wrong: its key, what it should be, and what it is."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {printable(key)}"
+    wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{printable(key)}: {wanted}, not {printable(repr(first['input']), 80)}"
+
+
+def hyper_of(profile: Profile, method: str, split: str, T: float | None = None) -> dict[str, Any]:
+    """Settings of a method on a split (and at a temperature): METHOD, then METHOD/SPLIT, then METHOD/SPLIT/T."""
+    keys = [method, f"{method}/{split}"] + ([f"{method}/{split}/{T:g}"] if T is not None else [])
+    return {name: value for key in keys for name, value in profile["hyper"].get(key, {}).items()}
+
+
+def smoke_settings(
+    method: str, split: str, evaluation: Mapping[str, Any], hyper: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """Return profile smoke's stage, evaluation settings and settings of a method on a split.
+
+    A notebook without stage and models uses them. evaluation and hyper replace single values of them.
+    """
+    smoke = load_profile("smoke")
+    settings = hyper_of(smoke, method, split) | dict(hyper)
+    return smoke["stage"], smoke["evaluation"] | dict(evaluation), settings
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Lay `above` over `below`: mappings merge, and all else replaces."""
+    both = {
+        key: _over(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+    }
+    return below | above | both

@@ -1,0 +1,120 @@
+"""T3 over temperatures (Table 5), over both of its dials and over its other choices: shared heads and base passes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from t3lib.baselines.losses import settings_of
+from t3lib.core.names import TUNING_SEEDS
+from t3lib.lab.study import audit
+from t3lib.lab.study.methods import evaluated, records, subject
+from t3lib.lab.study.study import Study
+from t3lib.tofu.metrics import HIDING
+
+# setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T itself. w None is the w
+# that leaves w T as tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays as it is. The heads of those that are
+# named after paraphrases learn `paraphrased` rows and see as many rows in all.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "tuned": {},
+    "decay=l2": {"decay": "l2"},
+    "init_b=zero": {"init_b": "zero"},
+    "decay=l2,init_b=zero": {"decay": "l2", "init_b": "zero"},
+    "prior=population": {"prior": "population"},
+    "epoch=fixed": {"epoch": "fixed"},
+    "T=1,w=1": {"temperature": 1.0},
+    "T=1,w=2": {"temperature": 1.0, "w": 2.0},
+    "T=1,w=5": {"temperature": 1.0, "w": 5.0},
+    "T=1,w=20": {"temperature": 1.0, "w": 20.0},
+    "T=2,w=1": {"temperature": 2.0},
+    "same text,T=1": {"temperature": 1.0, "w": None},
+    "same text,T=2": {"temperature": 2.0, "w": None},
+    "paraphrases": {},
+    "paraphrases,T=2,w=1": {"temperature": 2.0},
+}
+
+
+def run_temperatures(
+    study: Study,
+    *,
+    seeds: Sequence[int],
+    temperatures: Sequence[float],
+    hyper: Mapping[str, Any],
+    hyper_by_t: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[dict[str, Any]]:
+    """T3 at every T, as Table 5: T's own hyperparameters (keyed by its text, "2.5") where they were tuned.
+
+    Temperatures with equal hyperparameters share heads, and all of them the base pass.
+    """
+    by_t = hyper_by_t or {}
+    at = [(T, {**hyper, **by_t.get(f"{float(T):g}", {})}) for T in sorted(temperatures)]
+    every = [subject(study, "T3", seed, changes, T) for T, changes in at for seed in sorted(seeds)]
+    return records(study, every, next(iter(seeds), None))
+
+
+def run_dials(
+    study: Study,
+    *,
+    seeds: Sequence[int],
+    temperatures: Sequence[float],
+    strengths: Sequence[float],
+    hyper: Mapping[str, Any],
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Search T3's two dials, p^{1/T} f^w (Remark 3.6), on the heads of `hyper`; the best with w other than 1 is run.
+
+    Neither dial needs a training, and all (T, w) come from one pass of the base over the forget rows. Returns
+    (search, runs): a row {"split", "T", "w", "n_seeds", "D", "fq"} for each (T, w), means over the seeds that tune
+    (`TUNING_SEEDS`, or all where they are not among them), and a run record for each seed at the best w other than 1.
+    """
+    tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
+    dials = sorted({(float(T), float(w)) for T in temperatures for w in strengths})
+    models = [subject(study, "T3", seed, {**hyper, "w": w}, T) for T, w in dials for seed in tuning]
+    reports = evaluated(study, models, sets=["forget"], generate=False) if models else []
+    search = []
+    for start, (T, w) in zip(range(0, len(reports), len(tuning)), dials):
+        D, fq = (
+            sum(report[name] for report in reports[start : start + len(tuning)]) / len(tuning)
+            for name in ("ks_statistic", "forget_quality")
+        )
+        search.append({"split": study.split, "T": T, "w": w, "n_seeds": len(tuning), "D": D, "fq": fq})
+    sharpened = [row for row in search if row["w"] != 1]
+    if not sharpened:
+        return search, []
+    best = max(sharpened, key=lambda row: (row["fq"], -row["D"]))
+    chosen = [subject(study, "T3", seed, {**hyper, "w": best["w"]}, best["T"]) for seed in seeds]
+    return search, records(study, chosen, next(iter(seeds), None))
+
+
+def run_ablations(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting is about T.
+
+    Beside the metrics of every run they have the audit's `HIDING`, as far as there are rows to measure it on.
+    """
+    runs = []
+    for stand, reworded in ((study, False), (paraphrased(study), True)):
+        settings = [name for name in ABLATIONS if name.startswith("paraphrases") == reworded]
+        names = [(setting, seed) for setting in settings for seed in seeds]
+        more = len(stand.forget) / len(study.forget)
+        every = [subject(stand, "T3", seed, changed(hyper, setting, more)) for setting, seed in names]
+        for (setting, _), run, known in zip(names, records(stand, every), audit.known(stand, every)):
+            hides = {name: known[name] for name in HIDING if name in known}
+            runs.append(run | {"setting": setting, "metrics": run["metrics"] | hides})
+    return runs
+
+
+def changed(hyper: Mapping[str, Any], setting: str, more: float = 1) -> dict[str, Any]:
+    """All of T3's settings under one of `ABLATIONS`, for a head that has `more` times the forget rows."""
+    tuned = settings_of("T3", hyper)
+    settings = tuned | ABLATIONS[setting]
+    if settings["w"] is None:
+        settings["w"] = tuned["w"] * tuned["temperature"] / settings["temperature"]
+    return settings | {"epochs": max(round(tuned["epochs"] / more), settings["warmup_epochs"], 1)}
+
+
+def paraphrased(study: Study) -> Study:
+    """The study with the forget rows' paraphrased answers among the rows to forget.
+
+    Forget Quality reads these very answers: what a head that learned them scores there is no row of Table 1.
+    """
+    rows = study.evaluation_rows["forget"]
+    again = [{"question": row["question"], "answer": row["paraphrased_answer"]} for row in rows]
+    return replace(study, forget=[*study.forget, *again])

@@ -1,0 +1,179 @@
+"""The models of a method on one split, and the run records that the tables read: training, evaluation, provenance."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from t3lib.baselines.losses import METHODS, settings_of
+from t3lib.baselines.train import Diverged
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.files import content_key, model_identity, read_json
+from t3lib.core.identity import code_key
+from t3lib.core.models import load_model
+from t3lib.core.rows import rendered
+from t3lib.lab.study.study import Asked, Study
+from t3lib.lab.study.unlearned import fitted, training_of, unlearned, unlearned_key
+from t3lib.lab.world import bases
+from t3lib.tofu.data import retain_of
+from t3lib.tofu.metrics import by_column
+
+
+class Subject(NamedTuple):
+    """One model of a method: its content key, the seed and settings of its training, and for T3 its two dials.
+
+    hyper: of T3 all of its settings, T and w among them; None for a base, which no method trained.
+    """
+
+    method: str
+    seed: int
+    key: str
+    hyper: Mapping[str, Any] | None = None
+    T: float | None = None
+    w: float | None = None
+
+
+def subject(study: Study, method: str, seed: int, hyper: Mapping[str, Any], T: float | None = None) -> Subject:
+    """The model of a method for one seed: of T3 at T (default its own), of Retrained the retain base of that seed.
+
+    Seed 0 of Retrained is the reference. Nothing is loaded or trained, but for a retain base that is not there yet.
+    UserError for an unknown method or setting, and for a retain base that cannot be trained.
+    """
+    if method not in METHODS:
+        raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    if method == "Original":
+        return Subject(method, 0, study.identity["full"])
+    if method == "Retrained" and seed == 0:
+        return Subject(method, 0, study.identity[retain_of(study.split)])
+    if method == "Retrained":
+        asked = rendered(study.tokenizer)
+        key = content_key([model_identity(retrained(study, seed)), study.load_options, asked])
+        return Subject(method, seed, key)
+    key = unlearned_key(study, method, hyper, seed)
+    if method != "T3":
+        return Subject(method, seed, key, hyper)
+    settings = settings_of("T3", hyper)
+    T, w = float(settings["temperature"] if T is None else T), float(settings["w"])
+    return Subject(method, seed, content_key([key, T, w]), settings | {"temperature": T}, T, w)
+
+
+def retrained(study: Study, seed: int) -> str:
+    """Folder or Hub id of the split's retain base of a seed; 0 is the reference, others are trained when missing."""
+    name = retain_of(study.split)
+    if seed == 0:
+        return study.models[name]
+    if study.stage is None:
+        raise UserError("Retrained needs a stage that trains its own bases; it cannot be made for given models")
+    return str(bases.ensure_base(study.stage, name, seed=seed))
+
+
+def load(study: Study, subjects: Sequence[Subject]) -> Asked:
+    """The models, read back or trained now: any number of T3's as tilts of the one base, of another method one."""
+    [first, *_] = subjects
+    if first.method == "Original":
+        return Asked(study.base, study.tokenizer)
+    if first.method == "Retrained":
+        return Asked(*load_model(retrained(study, first.seed), **study.load_options))
+    if first.method != "T3":
+        return Asked(unlearned(study, first.method, first.hyper or {}, first.seed), study.tokenizer)
+    heads = fitted(study, [(each.hyper or {}, each.seed) for each in subjects])
+    tilts = [(sharpened(head, each.w or 1.0), each.T or 1.0) for head, each in zip(heads, subjects)]
+    return Asked(study.base, study.tokenizer, tilts)
+
+
+def sharpened(head: T3Head, w: float) -> T3Head:
+    """The head with f^w (Remark 3.6): itself at w = 1, else a copy that shares its weights."""
+    if w == head.w:
+        return head
+    other = copy.copy(head)
+    other.w = float(w)
+    return other
+
+
+def run_method(
+    study: Study,
+    method: str,
+    *,
+    seeds: Sequence[int],
+    hyper: Mapping[str, Any],
+    temperatures: Sequence[float] = (),
+) -> Iterator[dict[str, Any]]:
+    """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default its tuned one).
+
+    Original does not depend on the seeds and gives one record. Retrained's seeds, from 1, are those of retain bases: 0
+    is the reference that every method is compared with. What was trained or scored before with the same models, rows,
+    settings and code comes from `.t3cache/`. Generated text is kept for the first seed alone.
+    """
+    if method == "Retrained" and min(seeds, default=1) < 1:
+        raise UserError(f"Retrained: seed {min(seeds)} is the reference's: give seeds from 1")
+    if method == "T3":
+        groups = [[(seed, hyper, T) for seed in seeds for T in temperatures or (None,)]]
+    else:
+        groups = [[(seed, hyper, None)] for seed in ([0] if method == "Original" else seeds)]
+    first = next((seed for group in groups for seed, *_ in group), None)
+    for group in groups:
+        yield from records(study, [subject(study, method, *each) for each in group], first)
+
+
+def evaluated(study: Study, models: Sequence[Subject], **options: Any) -> list[dict[str, Any]]:
+    """`Study.evaluate` of models that share what they can: features and, of T3, the base's passes."""
+    return study.evaluate(
+        [each.key for each in models], lambda places: load(study, [models[n] for n in places]), **options
+    )
+
+
+def records(study: Study, models: Sequence[Subject], text_seed: int | None = None) -> list[dict[str, Any]]:
+    """The run records of models that are evaluated together; a training that diverged is a failed run.
+
+    text_seed: whose generated text is kept.
+    """
+    reports: Sequence[dict[str, Any] | None]
+    try:
+        reports = evaluated(study, models)
+    except Diverged:
+        reports = [None] * len(models)
+    return [record_of(study, each, report, each.seed == text_seed) for each, report in zip(models, reports)]
+
+
+def record_of(study: Study, model: Subject, report: Mapping[str, Any] | None, keep_text: bool = True) -> dict[str, Any]:
+    """The run record of the contract; parameters and provenance are the notebook's to add.
+
+    report: the model's evaluation, None for a training that diverged.
+    """
+    training = _training(study, model)
+    seconds = {"load": study.load_seconds, "features": None, "train": None} | training["seconds"]
+    record: dict[str, Any] = {
+        "method": model.method,
+        "split": study.split,
+        "T": model.T,
+        "w": model.w,
+        "seed": model.seed,
+    }
+    record |= {"status": "ok" if report else "failed"}
+    record |= {name: training[name] for name in ("error", "hyper", "trainable", "epochs")}
+    record |= {"seconds": seconds, "peak_memory_bytes": training.get("peak_memory_bytes", 0)}
+    record |= {"code": code_key(run_method, through=True)}
+    record |= {name: {} for name in ("metrics", "truth_ratio", "records", "parameters", "provenance")}
+    if report:
+        fields = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
+        record |= {
+            "seconds": seconds | {"evaluate": report["seconds"]},
+            "peak_memory_bytes": max(record["peak_memory_bytes"], report["peak_memory_bytes"]),
+            "metrics": by_column(report),
+            "truth_ratio": report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]},
+            "records": {
+                name: [{field: row[field] for field in fields if field in row} for row in rows]
+                for name, rows in report["records"].items()
+            },
+        }
+    return record
+
+
+def _training(study: Study, model: Subject) -> dict[str, Any]:
+    """What the training of a model took (`training_of`), as far as a method trained it; of a retain base its size."""
+    if model.hyper is not None:
+        training = training_of(study, model.method, model.hyper, model.seed)
+        return training | ({"hyper": model.hyper} if model.method == "T3" else {})
+    base = retrained(study, model.seed) if model.method == "Retrained" and model.seed else ""
+    trainable = read_json(f"{base}/{bases.MANIFEST}")["parameters"] if base else 0
+    return {"hyper": {}, "trainable": trainable, "epochs": None, "seconds": {}, "error": None}

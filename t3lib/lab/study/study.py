@@ -1,0 +1,246 @@
+"""One forget split as every method sees it: the base, the rows, the evaluation sets, the retrained reference, scores.
+
+What a model said to a question is kept in `.t3cache` by content, apart from the training before and the metrics after
+it: whoever asks for it again gets it back, and a changed metric needs neither training nor a model.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from transformers import PreTrainedModel
+
+from t3lib.core import hub
+from t3lib.core.errors import UserError
+from t3lib.core.files import cache_dir, content_key, lock, model_identity, read_sealed, rows_key
+from t3lib.core.identity import code_key, environment, keep
+from t3lib.core.models import commit_of, load_model
+from t3lib.core.names import HUB_DATA, SPLITS
+from t3lib.core.rows import Row, check_disjoint, rendered
+from t3lib.lab.results import peak_memory_bytes
+from t3lib.lab.world import bases
+from t3lib.tofu import data as tofu
+from t3lib.tofu.evaluation import numbers, score
+from t3lib.tofu.likelihood import Tilt
+
+EVALUATION = {"attention_mask": "lengths", "truth_ratio": "geometric", "max_new_tokens": 200}
+TOGETHER = 25  # tilts that share one pass of generation; what a killed run has to do again
+
+
+class Asked(NamedTuple):
+    """A model to score with its tokenizer; for T3 the base, and the tilts of it that are scored in one pass."""
+
+    model: Any
+    tokenizer: Any
+    tilts: Sequence[Tilt] | None = None
+
+
+@dataclass(frozen=True)
+class Study:
+    """What the notebooks hand to a method.
+
+    models: full and retainNN -> folders or Hub ids; identity: the same models by content, with how they are loaded and
+    how a question is put to them.
+    stage: None when models came from outside, so that no further base of it can be trained. reference: the retrained
+    model's evaluation on the forget rows.
+    """
+
+    split: str
+    source: tofu.Source
+    base: PreTrainedModel
+    tokenizer: Any
+    forget: list[Row]
+    retain: list[Row]
+    evaluation_rows: dict[str, list[Row]]
+    idk: list[str]
+    reference: dict[str, Any]
+    evaluation: dict[str, Any]
+    stage: bases.Stage | None
+    models: dict[str, str]
+    identity: dict[str, str]
+    load_options: dict[str, Any]
+    load_seconds: float
+
+    @cached_property
+    def lesson_key(self) -> str:
+        """Content key of what every method starts from and learns from: base, rows, idk answers, attention mask."""
+        rows = [rows_key(self.forget), rows_key(self.retain), self.idk]
+        return content_key([self.identity["full"], rows, self.evaluation["attention_mask"]])
+
+    def evaluate(
+        self,
+        keys: Sequence[str],
+        ask: Callable[[list[int]], Asked],
+        *,
+        sets: Sequence[str] | None = None,
+        generate: bool = True,
+    ) -> list[dict[str, Any]]:
+        """The evaluation (`evaluation.evaluate`) of each model, and the `seconds` and `peak_memory_bytes` it took.
+
+        keys, ask: see `scored`. sets: names of evaluation sets, default all four.
+        """
+        rows = {name: self.evaluation_rows[name] for name in sets or self.evaluation_rows}
+        settings = {"reference": self.reference, "truth_ratio": self.evaluation["truth_ratio"]}
+        costs = ("seconds", "peak_memory_bytes")
+        return [
+            numbers(each["scores"], **settings) | {name: each[name] for name in costs}
+            for each in scored(keys, ask, rows, self.evaluation, self.base.device, generate=generate)
+        ]
+
+
+def scored(
+    keys: Sequence[str],
+    ask: Callable[[list[int]], Asked],
+    rows: Mapping[str, list[Row]],
+    evaluation: Mapping[str, Any],
+    device: Any,
+    *,
+    generate: bool,
+) -> list[dict[str, Any]]:
+    """Score models on evaluation sets (`evaluation.score`): their `cached_answers`, on a device.
+
+    ask(missing) loads the models at these indices of `keys`.
+    """
+    options = {"attention_mask": evaluation["attention_mask"], "generate": generate}
+    options |= {"max_new_tokens": evaluation["max_new_tokens"]} if generate else {}
+
+    def answer(missing: list[int]) -> list[dict[str, Any]]:
+        model, tokenizer, tilts = ask(missing)
+        return timed(lambda: score(model, tokenizer, rows, tilts=tilts, **options))
+
+    question = [{name: rows_key(part) for name, part in rows.items()}, options]
+    made_by = [code_key("t3lib.tofu.evaluation.score", "t3lib.lab.study.methods.load"), environment(device)]
+    return cached_answers("scores", keys, [question, made_by], answer, together=TOGETHER if generate else 0)
+
+
+def timed(answer: Callable[[], list[Any]]) -> list[dict[str, Any]]:
+    """{"scores", "seconds", "peak_memory_bytes"} of each of answer()'s values, which share its seconds equally."""
+    began = time.perf_counter()
+    answers = answer()
+    cost = {"seconds": (time.perf_counter() - began) / len(answers), "peak_memory_bytes": peak_memory_bytes()}
+    return [{"scores": each, **cost} for each in answers]
+
+
+def cached_answers(
+    folder: str,
+    keys: Sequence[str],
+    question: Sequence[Any],
+    answer: Callable[[list[int]], list[dict[str, Any]]],
+    *,
+    together: int = 0,
+) -> list[dict[str, Any]]:
+    """Each model's answer to one question, from the cache where it is there.
+
+    folder: of the cache. keys: content keys of the models. question: its content, with the code and the environment
+    that answer it. answer(missing) gives the answers of the models at these indices of `keys`; it is called once for
+    every `together` of them (0: for all). Jobs side by side that ask the same model wait for each other.
+    """
+    paths = [cache_dir(folder) / f"{content_key([key, question])}.json" for key in keys]
+    with ExitStack() as stack:
+        for path in sorted(set(paths)):  # in one order, so that no two jobs wait for each other
+            stack.enter_context(lock(path.with_suffix(".lock")))
+        kept: dict[Path, Any] = {path: read_sealed(path) for path in paths}
+        missing = [n for n, path in enumerate(paths) if kept[path] is None and path not in paths[:n]]
+        size = together or max(len(missing), 1)
+        for start in range(0, len(missing), size):
+            part = missing[start : start + size]
+            for n, entry in zip(part, answer(part)):
+                kept[paths[n]] = entry
+                keep(paths[n], entry)
+    return [kept[path] for path in paths]
+
+
+def evaluation_rows(source: tofu.Source, split: str) -> dict[str, list[Row]]:
+    """The four evaluation sets of a split: forget, retain, ra (real authors), wf (world facts)."""
+    tofu.retain_of(split)
+    names = {"forget": f"{split}_perturbed", "retain": "retain_perturbed"}
+    names |= {"ra": "real_authors_perturbed", "wf": "world_facts_perturbed"}
+    rows = {key: tofu.load_rows(source, name) for key, name in names.items()}
+    for key, name in names.items():
+        for number, row in enumerate(rows[key], 1):
+            if "perturbed_answer" not in row:
+                raise UserError(f"{name} row {number}: perturbed_answer is missing")
+    return rows
+
+
+def question_rows(study: Study) -> dict[str, list[Row]]:
+    """Questions and answers of every evaluation set of both splits, for `results.write_data`.
+
+    The same whichever split the study is of, so that jobs running side by side write the same file.
+    """
+    forget = {split: tofu.load_rows(study.source, f"{split}_perturbed") for split in SPLITS}
+    return forget | {name: study.evaluation_rows[name] for name in ("retain", "ra", "wf")}
+
+
+def stage_of(data: str, stage: Mapping[str, Any]) -> bases.Stage:
+    """The built-in stage: the world's own rows, or real TOFU text from the Hub or a folder."""
+    unknown = set(stage) - {field.name for field in fields(bases.Stage)}
+    if unknown:
+        raise UserError(f"stage: unknown setting {sorted(unknown)[0]!r}")
+    if data == "hub":
+        hub.ask(HUB_DATA["path"])
+    place = data if data in ("builtin", "hub") else str(Path(data).expanduser().resolve())
+    return bases.Stage(**(dict(stage) | {"data": place}))
+
+
+def open_study(
+    split: str,
+    *,
+    data: str = "builtin",
+    stage: Mapping[str, Any] | None = None,
+    models: Mapping[str, str] | None = None,
+    evaluation: Mapping[str, Any] | None = None,
+    load: Mapping[str, Any] | None = None,
+) -> Study:
+    """Load everything a method needs for one forget split; trains the stage's bases when they are not cached.
+
+    models: folders or Hub ids of full and retainNN; what is missing is the stage's own base. With any of them (the real
+    benchmark) the rows come whole from `data`; otherwise the stage chooses its authors. load: options of `load_model`
+    (dtype, device, load_in).
+    """
+    unknown = set(evaluation or {}) - set(EVALUATION)
+    if unknown:
+        raise UserError(f"unknown evaluation setting {sorted(unknown)[0]!r}: choose among {', '.join(EVALUATION)}")
+    load = dict(load or {})
+    settings: dict[str, Any] = EVALUATION | dict(evaluation or {})
+    used, retrained = stage_of(data, stage or {}), tofu.retain_of(split)
+    source: tofu.Source = data if models else bases.rows(used)
+    places = {name: str((models or {}).get(name) or bases.ensure_base(used, name)) for name in ("full", retrained)}
+    commits = {name: commit_of(place) for name, place in places.items()}
+    start = time.perf_counter()
+    base, tokenizer = load_model(places["full"], revision=commits["full"], **load)
+    seconds = time.perf_counter() - start
+    forget, retain = tofu.load_rows(source, split), tofu.load_rows(source, retrained)
+    check_disjoint(forget, retain)
+    rows = evaluation_rows(source, split)
+    asked = rendered(tokenizer)
+    identity = {
+        name: content_key([model_identity(place, commits[name]), load, asked]) for name, place in places.items()
+    }
+
+    def reference(_: list[int]) -> Asked:
+        return Asked(*load_model(places[retrained], revision=commits[retrained], **load))
+
+    forget_rows = {"forget": rows["forget"]}
+    [entry] = scored([identity[retrained]], reference, forget_rows, settings, base.device, generate=False)
+    return Study(
+        split=split,
+        source=source,
+        base=base,
+        tokenizer=tokenizer,
+        forget=forget,
+        retain=retain,
+        evaluation_rows=rows,
+        idk=tofu.load_idk(source),
+        reference=numbers(entry["scores"], truth_ratio=settings["truth_ratio"]),
+        evaluation=settings,
+        stage=None if models else used,
+        models=places,
+        identity=identity,
+        load_options=load,
+        load_seconds=seconds,
+    )

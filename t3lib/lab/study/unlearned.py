@@ -1,0 +1,184 @@
+"""An unlearned model by its content key: read back from `.t3cache/unlearned` when it was trained before, else trained.
+
+A folder holds info.json (what the training took) and the weights that were trained, as safetensors: all of a
+baseline's, the LoRA of ULD's assistant, A and B of T3's head. Nothing here is ever part of results.
+"""
+
+import copy
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from t3lib.baselines.assistant import make_assistant
+from t3lib.baselines.losses import settings_of
+from t3lib.baselines.train import Diverged
+from t3lib.baselines.uld import ULDForCausalLM
+from t3lib.baselines.unlearn import unlearn_baseline
+from t3lib.classifier.features import Features, extract_features
+from t3lib.classifier.fit import fit_heads
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.files import atomic_write, cache_dir, content_key, read_sealed, sha256_file
+from t3lib.core.identity import code_key, environment, keep, keyed
+from t3lib.lab.results import peak_memory_bytes
+from t3lib.lab.study.study import Study
+
+INFO, WEIGHTS = "info.json", "weights.safetensors"
+ROOM = 10  # a model is kept where the disk has room for this many of its size
+DIALS = ("temperature", "w")  # T3's settings that no training depends on
+
+
+def unlearned_key(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> str:
+    """Content key of the trained weights: base, rows, settings, seed, code and environment."""
+    settings = {name: value for name, value in settings_of(method, hyper).items() if name not in DIALS}
+    code = code_key(fitted if method == "T3" else unlearned, methods=[method])
+    return content_key([method, settings, seed, study.lesson_key, code, environment(study.base.device)])
+
+
+def training_of(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """What the training took: hyper, seconds (train; of a head also features), trainable, epochs, peak_memory_bytes and
+    error, None unless it diverged. Read back; where it is not there, the training is done now.
+    """
+    path = cache_dir("unlearned", unlearned_key(study, method, hyper, seed)) / INFO
+    if not read_sealed(path):
+        if method == "T3":
+            fitted(study, [(hyper, seed)])
+        else:
+            with suppress(Diverged):
+                unlearned(study, method, hyper, seed)
+    return read_sealed(path) or {}
+
+
+@keyed
+def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> Any:
+    """The model that a baseline gives, from the cache or trained now; the study's base is never changed.
+
+    Raises Diverged, and UserError for settings that the method does not have.
+    """
+    folder = cache_dir("unlearned", unlearned_key(study, method, hyper, seed))
+    info = read_sealed(folder / INFO) or {}
+    if info.get("error"):
+        raise Diverged(info["error"])
+    trained, log = _kept(study, method, folder, info, seed), info
+    if trained is None:
+        began = time.perf_counter()
+        model = study.base if method == "ULD" else copy.deepcopy(study.base)
+        options = {"idk": study.idk, "original": study.base, "attention_mask": study.evaluation["attention_mask"]}
+        rows = (study.forget, study.retain)
+        try:
+            trained, log = unlearn_baseline(method, model, study.tokenizer, *rows, hyper=hyper, seed=seed, **options)
+        except Diverged as error:
+            log = {"hyper": dict(hyper), "trainable": 0, "epochs": None, "error": str(error)}
+            _note(folder, log, {"train": time.perf_counter() - began})
+            raise
+        _keep(folder, trained)
+        _note(folder, log, {"train": time.perf_counter() - began})
+    # ULD trains an assistant f; the method's model is p / f^strength.
+    return ULDForCausalLM(study.base, trained, strength=log["hyper"]["T"]) if method == "ULD" else trained
+
+
+def drop_weights(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> None:
+    """Remove an unlearned model's weights from the cache; what its training took stays known."""
+    (cache_dir("unlearned", unlearned_key(study, method, hyper, seed)) / WEIGHTS).unlink(missing_ok=True)
+
+
+def t3_features(study: Study) -> Features:
+    """Prefix-mean features of all forget and retain rows of a study, cached on disk."""
+    options = {"attention_mask": study.evaluation["attention_mask"], "cache": cache_dir("features")}
+    began = time.perf_counter()
+    features = extract_features(study.base, study.tokenizer, study.forget, study.retain, **options)
+    if not read_sealed(_features_note(study)):
+        keep(_features_note(study), {"seconds": time.perf_counter() - began})
+    return features
+
+
+def features_seconds(study: Study) -> float:
+    """What the extraction of a study's features took when nothing of them was in the cache."""
+    return (read_sealed(_features_note(study)) or {"seconds": 0.0})["seconds"]
+
+
+def _features_note(study: Study) -> Path:
+    made_by = [code_key(extract_features), environment(study.base.device)]
+    return cache_dir("features") / f"seconds-{content_key([study.lesson_key, made_by])}.json"
+
+
+def fit_settings(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
+    """What the training of T3's head depends on, as `fit_heads` takes it: neither T nor w."""
+    settings = settings_of("T3", hyper)
+    return {name: value for name, value in settings.items() if name not in DIALS} | {"seed": seed}
+
+
+@keyed
+def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> list[T3Head]:
+    """T3's heads, one for each (hyper, seed): from the cache, else fitted and timed alone."""
+
+    @cache
+    def features() -> tuple[Features, float]:
+        return t3_features(study), features_seconds(study)
+
+    heads: dict[str, T3Head] = {}
+    keys = [unlearned_key(study, "T3", hyper, seed) for hyper, seed in wanted]
+    for key, (hyper, seed) in zip(keys, wanted):
+        if key not in heads:
+            folder = cache_dir("unlearned", key)
+            heads[key] = _kept_head(folder) or _fit(study, fit_settings(hyper, seed), folder, *features())
+    return [heads[key] for key in keys]
+
+
+def _kept_head(folder: Path) -> T3Head | None:
+    try:
+        return T3Head.from_pretrained(folder) if read_sealed(folder / INFO) else None
+    except UserError:  # damaged
+        return None
+
+
+def _fit(study: Study, settings: dict[str, Any], folder: Path, features: Features, extraction: float) -> T3Head:
+    began = time.perf_counter()
+    [head] = fit_heads(features, [settings], vocab_size=study.base.get_output_embeddings().weight.shape[0])
+    head.save_pretrained(folder)
+    log = {"hyper": settings, "trainable": head.num_parameters, "epochs": settings["epochs"]}
+    _note(folder, log, {"features": extraction, "train": time.perf_counter() - began})
+    return head
+
+
+def _note(folder: Path, log: Mapping[str, Any], seconds: dict[str, float]) -> None:
+    """Write info.json, last of a folder's files: it says that the others are whole."""
+    info = {name: log.get(name) for name in ("hyper", "trainable", "epochs", "error")} | {"seconds": seconds}
+    weights = sha256_file(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else None
+    keep(folder / INFO, info | {"peak_memory_bytes": peak_memory_bytes(), "weights": weights})
+
+
+def _trained_weights(model: nn.Module) -> dict[str, Tensor]:
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def _keep(folder: Path, trained: nn.Module) -> None:
+    """Write the weights where the disk has room for them."""
+    weights = {name: weight.detach().cpu().contiguous() for name, weight in _trained_weights(trained).items()}
+    if sum(weight.nbytes for weight in weights.values()) * ROOM < shutil.disk_usage(folder).free:
+        with atomic_write(folder / WEIGHTS, "wb") as handle:
+            save_file(weights, handle.name)
+
+
+def _kept(study: Study, method: str, folder: Path, info: Mapping[str, Any], seed: int) -> Any:
+    """The network as it was trained, or None when its weights are not there whole."""
+    path = folder / WEIGHTS
+    if not info or not path.is_file() or sha256_file(path) != info["weights"]:
+        return None
+    if method == "ULD":
+        trained = make_assistant(study.base, info["hyper"]["k"], rank=info["hyper"]["rank"], seed=seed).eval()
+    else:
+        trained = copy.deepcopy(study.base).float()  # weights are trained in float32
+    weights = load_file(path)
+    with torch.no_grad():
+        for name, weight in _trained_weights(trained).items():
+            weight.copy_(weights[name])
+    return trained

@@ -1,0 +1,1 @@
+"""The benchmark TOFU: its splits and files, likelihoods, written answers, metrics, the evaluation."""

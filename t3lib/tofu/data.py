@@ -1,0 +1,83 @@
+"""TOFU's splits and files.
+
+A data source is a folder with the Hub's file names (`forget10.json`, `forget10_perturbed.json`, …; JSON lines or one
+JSON array; `.json` or `.jsonl`; extra columns ignored), the word "hub", or a mapping of those names to rows.
+Source of the format: TOFU (Maini et al., 2024), Hub data set `locuslab/TOFU`.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from t3lib.core.errors import UserError
+from t3lib.core.names import HUB_DATA
+from t3lib.core.rows import Row, _check_text, _read_text, check_row, read_rows
+
+Source = str | Path | Mapping[str, Sequence[Row]]
+
+RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
+
+
+def retain_of(split: str) -> str:
+    """Name of the retain split that belongs to a forget split: forget05 -> retain95, forget10 -> retain90."""
+    if split not in RETAIN_OF:
+        raise UserError(f"unknown split {split!r}: choose one of {', '.join(RETAIN_OF)}")
+    return RETAIN_OF[split]
+
+
+def load_rows(source: Source, name: str) -> list[Row]:
+    """Rows of the split or file called `name` ("full", "forget10_perturbed", "idontknow", …) from a data source."""
+    if isinstance(source, Mapping):
+        if name not in source:
+            raise UserError(f"the data has no {name}: it holds {', '.join(sorted(source))}")
+        return [check_row(row, f"{name} row {number}") for number, row in enumerate(source[name], 1)]
+    if str(source) == "hub":
+        from datasets import load_dataset
+
+        rows = load_dataset(HUB_DATA["path"], name, revision=HUB_DATA["revision"], split="train")
+        return [check_row(row, f"{HUB_DATA['path']} {name} row {number}") for number, row in enumerate(rows, 1)]
+    return read_rows(find_file(source, name))
+
+
+def find_file(folder: str | Path, name: str) -> Path:
+    """`folder/name.json` or `folder/name.jsonl`; UserError when neither is there."""
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise UserError(f"data folder {folder} does not exist")
+    for path in (folder / f"{name}.json", folder / f"{name}.jsonl"):
+        if path.is_file():
+            return path
+    raise UserError(f"data folder {folder} has no {name}.json or {name}.jsonl")
+
+
+def load_idk(source: Source) -> list[str]:
+    """The "I don't know" answers: one a line (plain text, or JSON lines with a text, an `idk` or an `answer`)."""
+    where = "idontknow"
+    if isinstance(source, Mapping):
+        lines: Iterable[Any] = source.get(where, ())
+    elif str(source) == "hub":
+        from datasets import load_dataset
+
+        lines = load_dataset("open-unlearning/idk", split="train")
+    else:
+        path = find_file(source, where)
+        lines, where = _read_text(path).split("\n"), str(path)  # splitlines() would cut at U+2028
+    answers = [_idk_text(line, f"{where} line {number}") for number, line in enumerate(lines, 1)]
+    if not any(answers):
+        raise UserError(f"{where} holds no answers")
+    return [answer for answer in answers if answer]
+
+
+def _idk_text(line: Any, where: str) -> str:
+    """The answer in one line, "" for an empty one."""
+    if isinstance(line, str) and line.lstrip().startswith("{"):
+        try:
+            line = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{where}: malformed JSON ({error})") from None
+    if isinstance(line, Mapping):
+        line = next((line[key] for key in ("idk", "answer", "text") if key in line), "")
+    if line != "" and not (isinstance(line, str) and not line.strip()):
+        _check_text(line, where)
+    return line.strip()

@@ -1,0 +1,352 @@
+"""Teacher-forced scoring: one base pass per batch serves every answer, every head and every temperature.
+
+The prompt of a question is computed once for all its answers (its key-value cache is shared), and logits are taken at
+answer positions only. T3's tilt needs nothing else from the model: the pooled state is the running mean of z = A h, and
+the partition function one product of exp(log p / T) and f.
+"""
+
+import copy
+import inspect
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from t3lib.classifier.head import T3Head
+from t3lib.classifier.pooling import mean_of, prefix_sums
+from t3lib.core.errors import UserError
+from t3lib.core.models import decoder_of
+from t3lib.core.progress import progress_bar
+from t3lib.core.rows import Example, collate, length_sorted
+from t3lib.sampler.tilt import tilt_logits
+from t3lib.sampler.wrapped import HiddenStates, check_finite, plain_base
+
+Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
+UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
+CHUNK = 2**18  # entries of a (rows, V) block of logits worked on at once: it should stay in the processor's cache
+TINY = 1e-30  # below this a float32 partition function has lost digits and is computed again in log space
+
+
+@dataclass(frozen=True)
+class Positions:
+    """Some answer positions: what predicts them, and which token it should be.
+
+    example (N,) index of the example, step (N,) index of the answer token, target (N,) its id; logits (N, V) float32;
+    z (N, sum of ranks) the pooled projections of all heads side by side, float32 (None without heads).
+    """
+
+    example: Tensor
+    step: Tensor
+    target: Tensor
+    logits: Tensor
+    z: Tensor | None
+
+
+def default_batch_tokens(model: Any) -> int:
+    """Padded tokens a batch: 4096 for small vocabularies (measured best on a CPU), 2093 for Llama-3's 128,256."""
+    return min(max(2**28 // model.config.get_text_config().vocab_size, 512), 4096)
+
+
+def answer_losses(
+    model: Any,
+    examples: Sequence[Example],
+    *,
+    pad_id: int,
+    tilts: Sequence[Tilt] = UNTILTED,
+    attention_mask: str = "lengths",
+    batch_tokens: int | None = None,
+    progress: bool = True,
+) -> NDArray[np.float64]:
+    """Mean over answer tokens of -ln p_hat(token | prefix): (n_tilts, n_examples), computed in float32.
+
+    p_hat ∝ p^(1/T) f (Eq. 5) for a tilt (head, T); the model's p, tempered, for head None. The average is over the
+    labels `ids[n_prompt:]`, end of turn included (Appendix F.3's |a|). UserError for an example without an answer and
+    for a model whose probabilities are not finite.
+    """
+    total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
+    options: dict[str, Any] = {"attention_mask": attention_mask, "batch_tokens": batch_tokens}
+    with progress_bar(total=len(examples), desc="scoring", show=progress, leave=False) as bar:
+        for at in answer_positions(model, examples, pad_id=pad_id, heads=heads_of(tilts), **options):
+            total.index_add_(1, at.example.cpu(), -target_logp(at, tilts).cpu().double())
+            bar.update(int((at.step == 0).sum()))
+    check_finite(model, total)
+    lengths = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
+    return (total / lengths).numpy()
+
+
+def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
+    """The distinct heads of the tilts, in order of first appearance."""
+    return list({id(head): head for head, _ in tilts if head is not None}.values())
+
+
+@torch.no_grad()
+def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
+    """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt: (n_tilts, N).
+
+    exp(log p / T) is shared by the heads and f by the temperatures, so one more (head, T) costs one product over V.
+    """
+    logp = at.logits.log_softmax(-1)
+    logf = _logf(at.z, tilts)
+    f = {head: values.exp() for head, values in logf.items()}
+    result = torch.empty(len(tilts), len(at.target), device=logp.device)
+    for T in dict.fromkeys(T for _, T in tilts):
+        rows = [(row, head) for row, (head, its_T) in enumerate(tilts) if its_T == T]
+        tempered = logp if T == 1 else logp / T
+        result[[row for row, _ in rows]] = _at(tempered, at.target)
+        if T == 1 and all(head is None for _, head in rows):
+            continue  # p itself: it needs no normaliser
+        power = tempered.exp()
+        for row, head in rows:
+            if head is not None:
+                normaliser = _log_partition(tempered, power, logf[head], f[head])
+                result[row] = result[row] + _at(logf[head], at.target) - normaliser
+            elif T != 1:
+                result[row] -= power.sum(-1).log()
+    return result
+
+
+@torch.no_grad()
+def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
+    """argmax_y log p(y)/T + log f(y), the token greedy decoding writes, for every tilt: (n_tilts, N)."""
+    logf = _logf(at.z, tilts)
+    scores = (at.logits if head is None else tilt_logits(at.logits, logf[head], T) for head, T in tilts)
+    return torch.stack([values.argmax(-1) for values in scores])
+
+
+def _at(values: Tensor, target: Tensor) -> Tensor:
+    return values.gather(-1, target[:, None])[:, 0]
+
+
+def _log_partition(tempered: Tensor, power: Tensor, logf: Tensor, f: Tensor) -> Tensor:
+    """log sum_y p(y)^(1/T) f(y)   (Eq. 5's normaliser): (N,), from log p / T, its exponential, log f and f, (N, V)."""
+    partition = torch.linalg.vecdot(power, f)
+    result = partition.log()
+    if (lost := partition < TINY).any():
+        result[lost] = torch.logsumexp(tempered[lost] + logf[lost], -1)
+    return result
+
+
+def _logf(z: Tensor | None, tilts: Sequence[Tilt]) -> dict[T3Head, Tensor]:
+    """log f (N, V) of every head of the tilts."""
+    heads = heads_of(tilts)
+    parts = () if z is None else z.split([head.rank for head in heads], -1)
+    # Contiguous, else the last digits of one head's would depend on how many are beside it.
+    return {head: head.logf(part.contiguous()) for head, part in zip(heads, parts)}
+
+
+@torch.no_grad()
+def answer_positions(
+    model: Any,
+    examples: Sequence[Example],
+    *,
+    pad_id: int,
+    heads: Sequence[T3Head] = (),
+    attention_mask: str = "lengths",
+    batch_tokens: int | None = None,
+) -> Iterator[Positions]:
+    """Every answer position of every example, in chunks, in no particular order.
+
+    Each prompt goes through the model once, left-padded; then its answers, right-padded, on copies of its cache.
+    Positions count every real token, as teacher forcing does in the reference. Any Hugging Face causal LM with a cache
+    will do; heads, which move to where it is, need one whose `decoder_of` gives the final hidden state. UserError for
+    an example without answer tokens.
+    """
+    budget = batch_tokens or default_batch_tokens(model)
+    members: dict[tuple[int, ...], list[int]] = {}
+    for index, example in enumerate(examples):
+        if len(example.ids) <= example.n_prompt:
+            raise UserError(f"example {index + 1} has no answer tokens")
+        members.setdefault(tuple(example.ids[: example.n_prompt]), []).append(index)
+    prompts = list(members)
+    reader = Reader(model, heads)
+    scorer = _Scorer(reader, pad_id, attention_mask)
+    for chosen in reader.batches([len(prompt) for prompt in prompts], budget):
+        prefix = scorer.prefill([prompts[i] for i in chosen])
+        rows, indices = zip(*((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]]))
+        answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
+        row, numbers = (torch.tensor(values, device=prefix.mask.device) for values in (rows, indices))
+        yield from prefix.first_positions(row, numbers, answers)
+        longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
+        for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
+            group = [longer[i] for i in batch]
+            yield from scorer.extend(prefix, row[group], numbers[group], [answers[i] for i in group])
+
+
+@dataclass(frozen=True)
+class _Prefix:
+    """Prompts already in the cache: P rows, left-padded to `width`."""
+
+    cache: Any
+    width: int
+    mask: Tensor  # (P, width)
+    position: Tensor  # (P,) of the first answer token
+    logits: Tensor  # (P, V) that predict the first answer token
+    sums: Tensor | None  # (P, R + 1) `prefix_sums` of all heads' projections over the whole prompt
+
+    def first_positions(self, row: Tensor, example: Tensor, answers: Sequence[list[int]]) -> Iterator[Positions]:
+        """Position 0 of answers of these examples (N,), each to the prompt at its row (N,)."""
+        target = torch.tensor([answer[0] for answer in answers], device=row.device)
+        z = None if self.sums is None else mean_of(self.sums)[row]
+        return _in_chunks(example, torch.zeros_like(example), target, self.logits, row, z)
+
+
+class Reader:
+    """A model with the heads that read its final hidden states, moved to where it is; reads tokens into a cache.
+
+    padded: rows of several lengths may stand in one batch, for the model takes their positions.
+    at_once: several tokens may follow a cache in one call. Both are tried once for each model.
+    UserError for heads on a model that is already unlearned, and for a model that reads a row in
+    its cache otherwise than without.
+    """
+
+    def __init__(self, model: Any, heads: Sequence[T3Head]) -> None:
+        if heads:
+            plain_base(model)
+        opened = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's forward names nothing
+        options = inspect.signature(opened.forward).parameters
+        self.positions = "position_ids" in options
+        self.last_logits = {"logits_to_keep": 1} if "logits_to_keep" in options else {}
+        self.model, self.heads, self.padded, self.at_once = model, [], True, True
+        if model not in _WAYS:
+            _WAYS[model] = _way_to_read(self)
+        self.padded, self.at_once = _WAYS[model]
+        self.heads = [head.to(model.device) for head in heads]
+
+    def __call__(
+        self, ids: Tensor, position_ids: Tensor, attention_mask: Tensor, past_key_values: Any = None, **kwargs: Any
+    ) -> tuple[Any, Tensor | None]:
+        """The model's output for ids (B, L), and z (B, L, R) of all heads when there are any."""
+        if past_key_values is None or self.at_once:
+            return self._call(ids, position_ids, attention_mask, past_key_values=past_key_values, **kwargs)
+        read = attention_mask.shape[1] - ids.shape[1]
+        columns = zip(ids.split(1, 1), position_ids.split(1, 1))
+        steps = [
+            self._call(*column, attention_mask[:, : read + step], past_key_values=past_key_values)
+            for step, column in enumerate(columns, 1)
+        ]
+        output = steps[-1][0]
+        output.logits = torch.cat([step.logits for step, _ in steps], dim=1)
+        pooled = [z for _, z in steps if z is not None]
+        return output, torch.cat(pooled, dim=1) if pooled else None
+
+    def _call(
+        self, ids: Tensor, position_ids: Tensor, attention_mask: Tensor, **kwargs: Any
+    ) -> tuple[Any, Tensor | None]:
+        kwargs |= {"input_ids": ids, "attention_mask": attention_mask, "use_cache": True}
+        if self.positions and self.padded:
+            kwargs["position_ids"] = position_ids
+        if not self.heads:
+            return self.model(**kwargs), None
+        states = HiddenStates(threading.get_ident())
+        with decoder_of(self.model).register_forward_hook(states):
+            output = self.model(**kwargs)
+        hidden = states.take()
+        return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
+
+    def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
+        """`rows.length_sorted`; a batch has one length where rows cannot be padded."""
+        batches = length_sorted(lengths, max_tokens)
+        if self.padded:
+            return batches
+        return [list(alike) for batch in batches for _, alike in groupby(batch, lengths.__getitem__)]
+
+
+_WAYS: WeakKeyDictionary[Any, tuple[bool, bool]] = WeakKeyDictionary()  # a model's (padded, at_once)
+
+
+@torch.no_grad()
+def _way_to_read(reader: Reader) -> tuple[bool, bool]:
+    """The first (padded, at_once) with which 8 tokens, the last 3 from a cache, have the logits of one plain pass.
+
+    In float32 the right way differs by rounding alone. In other types it differs by far less than a
+    wrong one. UserError when every way is wrong.
+    """
+    ways, errors = [(True, True), (True, False), (False, True), (False, False)], []
+    name, size = type(reader.model).__name__, reader.model.config.get_text_config().vocab_size
+    row = torch.arange(8, device=reader.model.device)[None] * 7 % (size - 3) + 3  # the first ids are often special
+    plain = reader.model(input_ids=row, attention_mask=torch.ones_like(row)).logits[:, 4:7].float()
+    for reader.padded, reader.at_once in ways:
+        hidden = 7 if reader.padded else 0
+        ids = torch.cat([row[:, :hidden], row], dim=1)
+        mask, position = torch.ones_like(ids), (torch.arange(ids.shape[1], device=ids.device) - hidden).clamp(0)[None]
+        mask[:, :hidden] = 0
+        first, _ = reader(ids[:, :-3], position[:, :-3], mask[:, :-3])
+        if getattr(first, "past_key_values", None) is None:
+            raise UserError(f"{name} has no key-value cache to score answers with")
+        then, _ = reader(ids[:, -3:], position[:, -3:], mask, past_key_values=first.past_key_values)
+        logits = torch.cat([first.logits[:, -1:], then.logits[:, :2]], dim=1).float()
+        errors.append(float((logits - plain).std() / plain.std()))
+        if not errors[-1] > 1e-3:  # or NaN, which has its own message
+            break
+    if min(errors) > 0.3:
+        raise UserError(f"{name} reads a text from its cache otherwise than without: it cannot be scored")
+    return next(way for way, error in zip(ways, errors) if not error > max(1e-3, 3 * min(errors)))
+
+
+class _Scorer:
+    """A reader with what scoring needs: padding and mask."""
+
+    def __init__(self, read: Reader, pad_id: int, attention_mask: str) -> None:
+        self.read, self.pad_id, self.attention_mask = read, pad_id, attention_mask
+
+    def prefill(self, prompts: Sequence[Sequence[int]]) -> _Prefix:
+        """Read the prompts, left-padded into one batch."""
+        examples = [Example(list(prompt), len(prompt)) for prompt in prompts]
+        batch = collate(examples, self.pad_id, self.attention_mask, side="left")
+        ids, mask = (batch[name].to(self.read.model.device) for name in ("input_ids", "attention_mask"))
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
+        position_ids = (torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - lengths)[:, None]).clamp(0)
+        output, z = self.read(ids, position_ids, attention_mask=mask, **self.read.last_logits)
+        # The last of the running sums: a sum's own last digits would depend on how many heads lie side by side.
+        sums = None if z is None else prefix_sums(z, mask)[:, -1]
+        return _Prefix(output.past_key_values, ids.shape[1], mask, lengths, output.logits[:, -1], sums)
+
+    def extend(
+        self, prefix: _Prefix, row: Tensor, example: Tensor, answers: Sequence[list[int]]
+    ) -> Iterator[Positions]:
+        """Positions 1, 2, … of the answers (each at least two tokens): feed all but the last token of each."""
+        device = row.device
+        batch = collate([Example(answer, 0) for answer in answers], self.pad_id)
+        ids, target = batch["input_ids"][:, :-1].to(device), batch["input_ids"][:, 1:].to(device)
+        real = batch["attention_mask"][:, 1:].bool().to(device)  # a position counts when its target is a token
+        mask = real.long()  # an end of turn, which "openunlearning" hides, is only ever a last target and never fed
+        step = torch.arange(ids.shape[1], device=device)
+        output, z = self.read(
+            ids,
+            prefix.position[row, None] + step,
+            attention_mask=torch.cat([prefix.mask[row], mask], dim=1),
+            past_key_values=_select(prefix.cache, row),
+        )
+        if z is not None and prefix.sums is not None:
+            z = mean_of(prefix.sums[row, None] + prefix_sums(z, mask))[real]
+        steps = (step + 1).expand_as(ids)[real]
+        examples, where = example[:, None].expand_as(ids)[real], real.flatten().nonzero()[:, 0]
+        return _in_chunks(examples, steps, target[real], output.logits.flatten(0, 1), where, z)
+
+
+def _in_chunks(
+    example: Tensor, step: Tensor, target: Tensor, logits: Tensor, row: Tensor, z: Tensor | None
+) -> Iterator[Positions]:
+    """Positions (N,) whose logits are the rows `row` of `logits`, so few that they stay in the processor's cache."""
+    size = max(1, CHUNK // logits.shape[-1])
+    for start in range(0, len(target), size):
+        part = slice(start, start + size)
+        own = None if z is None else z[part]
+        yield Positions(example[part], step[part], target[part], logits[row[part]].float(), own)
+
+
+def _select(cache: Any, row: Tensor) -> Any:
+    """A cache with these rows (n,) of another one, which keeps its own: layers replace tensors before they write."""
+    chosen = copy.copy(cache)
+    chosen.layers = [copy.copy(layer) for layer in cache.layers]
+    for layer in chosen.layers:  # the states of linear attention lie in dicts
+        vars(layer).update({name: copy.copy(value) for name, value in vars(layer).items() if isinstance(value, dict)})
+    chosen.reorder_cache(row)  # and no other method: of layers without keys this alone moves the state
+    return chosen

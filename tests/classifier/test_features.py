@@ -1,0 +1,354 @@
+"""Prefix-mean features against one pass per prefix; their cache under kills, damage, full disks and other models."""
+
+import copy
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from t3lib.classifier.features import extract_features
+from t3lib.classifier.pooling import prefix_mean
+from t3lib.core.errors import UserError
+from t3lib.core.models import weights_key
+from t3lib.core.rows import collate, encode_rows, shifted_labels
+
+FORGET = [{"question": f"Who is author {i}?", "answer": "Mara " + "of the hills " * i + "."} for i in range(3)]
+RETAIN = [{"question": f"Where was book {i} set?", "answer": "In Oslo" + ", by the sea" * (4 - i)} for i in range(4)]
+
+
+def extract(model, tokenizer, **options):
+    return extract_features(model, tokenizer, FORGET, RETAIN, progress=False, **options)
+
+
+@pytest.fixture(scope="session")
+def expected(tiny_model, tokenizer):
+    """The definition: one unpadded pass per prefix, the mean of its hidden states, and the token that follows."""
+    x, y, row = [], [], []
+    for number, example in enumerate(encode_rows(tokenizer, FORGET + RETAIN)):
+        for t in range(example.n_prompt, len(example.ids)):
+            with torch.no_grad():
+                hidden = tiny_model.model(torch.tensor([example.ids[:t]])).last_hidden_state[0]
+            x.append(hidden.double().mean(0))
+            y.append(example.ids[t])
+            row.append(number)
+    return torch.stack(x), torch.tensor(y), torch.tensor(row)
+
+
+@pytest.fixture
+def reads(tiny_model, monkeypatch):
+    """Shapes (B, L) of every pass of the decoder."""
+    seen = []
+    forward = tiny_model.model.forward
+
+    def counted(*args, **kwargs):
+        seen.append(tuple(kwargs["input_ids"].shape))
+        return forward(*args, **kwargs)
+
+    monkeypatch.setattr(tiny_model.model, "forward", counted)
+    return seen
+
+
+# values ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch_tokens", [1, 300, 8192])
+def test_one_pass_gives_every_prefix(tiny_model, tokenizer, expected, batch_tokens):
+    found = extract(tiny_model, tokenizer, batch_tokens=batch_tokens)
+    x, y, row = expected
+    assert torch.equal(found.y, y) and torch.equal(found.row, row)
+    assert found.s.tolist() == [0, 0, 0, 1, 1, 1, 1] and found.gamma == 3 / 7
+    assert found.x.dtype == torch.float32
+    torch.testing.assert_close(found.x.double(), x, atol=2e-6, rtol=0)
+    assert found.starts.tolist() == [0, *torch.bincount(row).cumsum(0).tolist()]
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_on_either_side_changes_nothing(tiny_model, tokenizer, expected, side):
+    batch = collate(encode_rows(tokenizer, FORGET + RETAIN), tokenizer.pad_token_id, side=side)
+    mask = batch["attention_mask"]
+    position = (mask.cumsum(1) - 1).clamp(min=0)
+    with torch.no_grad():
+        hidden = tiny_model.model(batch["input_ids"], attention_mask=mask, position_ids=position).last_hidden_state
+    hidden = hidden.masked_fill(mask[..., None] == 0, float("nan"))  # what lies under padding must not matter
+    _, answer = shifted_labels(batch["labels"])
+    torch.testing.assert_close(prefix_mean(hidden, mask)[:, :-1][answer].double(), expected[0], atol=2e-6, rtol=0)
+
+
+def test_prefix_mean_counts_visible_positions_only():
+    hidden = torch.tensor([[[9.0], [1.0], [float("inf")], [4.0]]])
+    mask = torch.tensor([[0, 1, 0, 1]])
+    assert prefix_mean(hidden, mask).flatten().tolist() == [0.0, 1.0, 1.0, 2.5]
+
+
+def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer):
+    """With pad = end of turn the reference hides the real ones too: from attention and from the mean."""
+    other = copy.deepcopy(tokenizer)
+    other.pad_token = other.eos_token
+    found = extract(tiny_model, other, attention_mask="openunlearning")
+    example = encode_rows(other, FORGET)[0]
+    ids = torch.tensor([example.ids[: example.n_prompt]])
+    mask = (ids != other.eos_token_id).long()
+    assert mask.sum() < ids.shape[1]
+    with torch.no_grad():
+        hidden = tiny_model.model(ids, attention_mask=mask).last_hidden_state[0]
+    torch.testing.assert_close(found.x[0], hidden[mask[0].bool()].mean(0), atol=2e-6, rtol=0)
+    assert not torch.allclose(found.x[0], extract(tiny_model, other).x[0], atol=1e-3)
+
+
+def test_bfloat16_is_the_rounded_float32(tiny_model, tokenizer, tmp_path):
+    exact, rounded = (extract(tiny_model, tokenizer, dtype=dtype).x for dtype in ("float32", "bfloat16"))
+    assert rounded.dtype == torch.bfloat16 and torch.equal(rounded, exact.bfloat16())
+    cached = extract(tiny_model, tokenizer, dtype="bfloat16", cache=tmp_path).x
+    assert torch.equal(cached, rounded)
+    [file] = tmp_path.glob("*/x.bin")
+    assert file.stat().st_size == 2 * cached.numel(), "two bytes a number"
+
+
+# cache ----------------------------------------------------------------------------------------------------------------
+
+
+def test_a_whole_cache_is_read_in_place_and_needs_no_pass(tiny_model, tokenizer, expected, tmp_path, reads):
+    first = extract(tiny_model, tokenizer, cache=tmp_path)
+    assert reads
+    del reads[:]
+    second = extract(tiny_model, tokenizer, cache=tmp_path)
+    assert not reads
+    [folder] = tmp_path.iterdir()
+    assert {path.name for path in folder.iterdir()} <= {"x.bin", "key.json", "lock"}
+    assert str(folder / "x.bin") in Path("/proc/self/maps").read_text(), "mapped into memory, not read into it"
+    assert torch.equal(first.x, second.x)
+    torch.testing.assert_close(second.x.double(), expected[0], atol=2e-6, rtol=0)
+
+
+def killed_after(passes, model, work):
+    """Run `work` in a forked process that kills itself (SIGKILL) on the decoder's pass number passes + 1."""
+    child = os.fork()
+    if child == 0:
+        try:
+            forward, done = model.model.forward, []
+
+            def once(**kwargs):
+                if len(done) == passes:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                done.append(kwargs)
+                return forward(**kwargs)
+
+            model.model.forward = once
+            work()
+        finally:
+            os._exit(1)  # never reached when the kill worked
+    assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
+
+
+def test_a_killed_run_starts_again_and_its_rest_is_gone(tiny_model, tokenizer, tmp_path, reads):
+    def work():
+        return extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
+
+    killed_after(3, tiny_model, work)
+    assert [path.suffix for path in tmp_path.glob("*/.*")] == [".partial"]
+    found = work()
+    assert len(reads) == len(FORGET + RETAIN) and not list(tmp_path.glob("*/.*"))
+    assert torch.equal(found.x, extract(tiny_model, tokenizer, batch_tokens=1).x)
+
+
+def spoil(path, how):
+    size = path.stat().st_size
+    if how == "truncated":
+        os.truncate(path, size // 2)
+    elif how == "emptied":
+        os.truncate(path, 0)
+    elif how == "gone":
+        path.unlink()
+    elif how == "longer":
+        with open(path, "ab") as file:
+            file.write(b"x" * 100)
+    else:
+        with open(path, "r+b") as file:
+            file.seek(size // 3)
+            byte = file.read(1)
+            file.seek(-1, os.SEEK_CUR)
+            file.write(bytes([byte[0] ^ 255]))
+
+
+DAMAGE = ["truncated", "emptied", "longer", "flipped", "gone"]
+
+
+@pytest.mark.parametrize("name", ["x.bin", "key.json"])
+@pytest.mark.parametrize("how", DAMAGE)
+def test_a_damaged_cache_is_extracted_again_never_accepted(tiny_model, tokenizer, tmp_path, reads, how, name, caplog):
+    whole = extract(tiny_model, tokenizer, batch_tokens=1)
+    extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
+    [file] = tmp_path.glob(f"*/{name}")
+    spoil(file, how)
+    del reads[:]
+    found = extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
+    assert torch.equal(whole.x, found.x)
+    assert len(reads) == 7
+    assert "is damaged" in caplog.text or (how, name) == ("gone", "key.json")
+    del reads[:]
+    assert torch.equal(extract(tiny_model, tokenizer, cache=tmp_path).x, whole.x) and not reads
+
+
+@pytest.mark.parametrize("change", ["model", "template", "dtype", "mask", "rows"])
+def test_another_model_template_or_dtype_is_another_cache(tiny_model, tokenizer, tmp_path, reads, change, caplog):
+    extract(tiny_model, tokenizer, cache=tmp_path)
+    del reads[:]
+    model, words, options = tiny_model, tokenizer, {}
+    if change == "model":
+        model = copy.deepcopy(tiny_model)
+        model.model.layers[1].mlp.up_proj.weight.data[3, 5] += 1e-4
+    elif change == "template":
+        words = copy.deepcopy(tokenizer)
+        words.chat_template = tokenizer.chat_template.replace("\n\n", "\n")
+    elif change == "dtype":
+        options = {"dtype": "bfloat16"}
+    elif change == "mask":
+        options = {"attention_mask": "openunlearning"}
+    retain = RETAIN[:-1] if change == "rows" else RETAIN
+    found = extract_features(model, words, FORGET, retain, cache=tmp_path, progress=False, **options)
+    fresh = extract_features(model, words, FORGET, retain, progress=False, **options)
+    assert torch.equal(found.x, fresh.x)
+    assert len(list(tmp_path.glob("*/x.bin"))) == 2
+    named = {"mask": "attention mask", "template": "template or tokenizer"}.get(change, change)
+    assert (f"of another {named}" in caplog.text) == (change != "rows"), "the user is told why they are computed again"
+    assert str(tmp_path) not in caplog.text, "an executed notebook keeps the message and names no folder of its machine"
+
+
+def test_the_key_of_weights_sees_every_weight_and_nothing_but_content(tiny_model):
+    known = weights_key(tiny_model)
+    other = copy.deepcopy(tiny_model)
+    assert weights_key(other) == known
+    for name, weight in other.named_parameters():
+        flat = weight.data.view(-1)
+        for place in (0, len(flat) // 2, -1):
+            kept = flat[place].clone()
+            flat[place] = -kept if kept else 1.0
+            assert weights_key(other) != known, name
+            flat[place] = kept
+    swapped = copy.deepcopy(tiny_model)
+    rows = swapped.model.embed_tokens.weight.data
+    rows[[7, 8]] = rows[[8, 7]]
+    assert weights_key(swapped) != known
+
+
+def test_a_folder_that_cannot_be_written(tiny_model, tokenizer, tmp_path):
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(UserError, match="cannot keep .* of features in .*T3_CACHE"):
+        extract(tiny_model, tokenizer, cache=tmp_path / "file")
+    with pytest.raises(UserError, match="cannot keep .* of features in .*T3_CACHE"):
+        extract(tiny_model, tokenizer, cache=tmp_path / "file" / "below")
+
+
+def test_a_full_disk_is_found_before_the_first_pass_and_leaves_nothing(tiny_model, tokenizer, tmp_path, reads):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
+        with pytest.raises(UserError, match="cannot keep .* of features .* the disk has 1e-07 GB left.*T3_CACHE"):
+            extract(tiny_model, tokenizer, cache=tmp_path)
+    assert not reads and not list(tmp_path.glob("*/*.*"))
+    assert torch.equal(extract(tiny_model, tokenizer, cache=tmp_path).x, extract(tiny_model, tokenizer).x)
+
+
+def test_a_disk_that_fills_while_writing_leaves_nothing(tiny_model, tokenizer, tmp_path, reads):
+    """The system refuses files beyond a limit, as a full disk would."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (18_000, hard))
+    try:
+        with pytest.raises(UserError, match="cannot write .*: File too large"):
+            extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    left = {path.name for path in tmp_path.glob("*/*")}
+    assert reads and left <= {"lock"}
+    found = extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
+    assert torch.equal(found.x, extract(tiny_model, tokenizer, batch_tokens=1).x)
+
+
+MANY_ROWS = """
+import sys, torch
+from conftest import byte_tokenizer
+from transformers import LlamaConfig, LlamaForCausalLM
+from t3lib.classifier.features import extract_features
+
+def anonymous():  # KiB of memory that is no file's: mapped files can be dropped whenever memory is wanted
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon"))
+
+sizes = dict(hidden_size=2048, intermediate_size=8, num_hidden_layers=0, num_attention_heads=8)
+model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).eval()
+rows = [{"question": f"{i}?", "answer": "x" * 127} for i in range(64)]
+found, forward = [], model.model.forward
+model.model.forward = lambda **inputs: (found.append(anonymous()), forward(**inputs))[1]
+options = {"batch_tokens": 1, "cache": sys.argv[1], "progress": False}
+x = extract_features(model, byte_tokenizer(), rows[:32], rows[32:], **options).x
+assert len(found) == 64 and x.shape == (64 * 128, 2048)
+print(max(*found[8:], anonymous()) - found[8])
+"""
+
+
+def test_memory_does_not_grow_with_the_rows(tmp_path):
+    """64 MB of features through the cache: after the first batches, not even 8 MB more memory."""
+    command = [sys.executable, "-c", MANY_ROWS, tmp_path]
+    # glibc keeps what was freed below thresholds that move while a program runs, which is megabytes up and down here.
+    # With thresholds that stand still it gives back at once, and what is counted is what the program holds.
+    still = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1], env=os.environ | still
+    )
+    assert int(done.stdout) < 8 * 1024, f"{int(done.stdout) / 1024:.0f} MB"
+
+
+# memory and mistakes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")])
+def test_out_of_memory_halves_the_batch(tiny_model, tokenizer, monkeypatch, error):
+    forward, seen = tiny_model.model.forward, []
+
+    def small(*args, **kwargs):
+        if kwargs["input_ids"].numel() > 400:
+            raise error
+        seen.append(kwargs["input_ids"].numel())
+        return forward(*args, **kwargs)
+
+    whole = extract(tiny_model, tokenizer)
+    monkeypatch.setattr(tiny_model.model, "forward", small)
+    with pytest.warns(UserWarning, match="out of memory: going on with batches of"):
+        found = extract(tiny_model, tokenizer)
+    torch.testing.assert_close(found.x, whole.x, atol=2e-6, rtol=0)
+    assert max(seen) <= 400
+    monkeypatch.setattr(tiny_model.model, "forward", lambda **kwargs: (_ for _ in ()).throw(error))
+    with pytest.warns(UserWarning), pytest.raises(UserError, match="even with batches of .* tokens: .*--load-in"):
+        extract(tiny_model, tokenizer)
+
+
+def test_other_errors_of_the_model_are_not_swallowed(tiny_model, tokenizer, monkeypatch):
+    def broken(**kwargs):
+        raise RuntimeError("size mismatch")
+
+    monkeypatch.setattr(tiny_model.model, "forward", broken)
+    with pytest.raises(RuntimeError, match="size mismatch"):
+        extract(tiny_model, tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("forget", "retain", "options", "said"),
+    [
+        ([], RETAIN, {}, "the forget set is empty"),
+        (FORGET, [], {}, "the retain set is empty"),
+        (FORGET, RETAIN + FORGET[1:2], {}, "forget row 2 is also retain row 5"),
+        (FORGET, RETAIN, {"dtype": "float16"}, "float16"),
+        (FORGET, RETAIN, {"batch_tokens": 0}, "batch_tokens must be at least 1"),
+        (FORGET, RETAIN, {"attention_mask": "all"}, "unknown attention mask"),
+        (FORGET, [{"question": "Long?", "answer": "a" * 600}], {}, "retain row 1 has .* context of 512"),
+        ([{"question": "Q?", "answer": "<|eot_id|>"}], RETAIN, {}, "forget row 1: .*special token"),
+    ],
+)
+def test_mistakes_name_the_row(tiny_model, tokenizer, forget, retain, options, said):
+    with pytest.raises(UserError, match=said):
+        extract_features(tiny_model, tokenizer, forget, retain, progress=False, **options)

@@ -1,0 +1,467 @@
+"""T3Head: the formula, the prior correction, the artefact, and everything it refuses."""
+
+import copy
+import json
+import math
+import os
+import warnings
+
+import pytest
+import safetensors.torch
+import torch
+from families import HIDDEN, VOCAB, family
+from peft import LoraConfig, get_peft_model
+from torch import nn
+
+from t3lib.classifier import artefact
+from t3lib.classifier.head import T3Head, log_tilt
+from t3lib.core.errors import UserError
+from t3lib.core.rows import SYSTEM, encode_rows, prompt
+from t3lib.sampler import belonging
+from t3lib.sampler.tilt import T3ForCausalLM
+
+
+def test_initial_values_are_those_of_nn_linear():
+    head = T3Head(64, 300, rank=8, seed=5)
+    for weight, fan_in in ((head.A, 64), (head.B, 8)):
+        bound = 1 / math.sqrt(fan_in)
+        assert weight.abs().max() <= bound and weight.abs().max() > 0.98 * bound
+        assert weight.std().item() == pytest.approx(nn.Linear(fan_in, 400, bias=False).weight.std().item(), rel=0.1)
+    assert torch.equal(head.A, T3Head(64, 300, rank=8, seed=5).A)
+    assert not torch.equal(head.A, T3Head(64, 300, rank=8, seed=6).A)
+    assert T3Head(64, 300, init_b="zero").B.count_nonzero() == 0
+    assert T3Head(4096, 128256, rank=20).num_parameters == 2_647_040  # 2.65e6 in the paper's Table 2
+
+
+def test_logf_is_log_sigmoid_of_b_a_mean():
+    head = T3Head(8, 13, rank=3).double()
+    hidden = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
+    f = 1 / (1 + torch.exp(-(hidden.double().mean(1) @ head.A.T @ head.B.T)))
+    torch.testing.assert_close(head.logf(head.project(hidden).mean(1)), f.log().float(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(head(hidden.mean(1)), f.log().float(), atol=1e-6, rtol=1e-6)
+
+
+def test_scores_are_float32_whatever_the_weights_or_autocast():
+    head = T3Head(8, 13, rank=3)
+    z = head.project(torch.ones(1, 8, dtype=torch.bfloat16))
+    half = T3Head(8, 13, rank=3).to(torch.bfloat16)
+    assert z.dtype == half.project(torch.ones(1, 8)).dtype == half.logf(z).dtype == torch.float32
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(head.project(torch.ones(1, 8)), z)
+        assert head.logf(z).dtype == torch.float32
+
+
+@pytest.mark.parametrize("gamma, mu", [(0.1, 0.5), (0.01, 0.3), (0.5, 0.5), (0.7, 0.2)])
+def test_population_prior_is_appendix_d(gamma, mu):
+    u = torch.linspace(-30, 30, 61, dtype=torch.float64)
+    f = 1 / (1 + torch.exp(-u))
+    ratio = mu * f / ((mu - gamma) * f + gamma * (1 - mu))
+    torch.testing.assert_close(log_tilt(u, gamma=gamma, mu=mu), ratio.log(), atol=1e-9, rtol=1e-9)
+    if gamma == mu:  # "when gamma = mu we recover the same estimator": equal up to the constant 1 / (1 - gamma)
+        torch.testing.assert_close(log_tilt(u, gamma=gamma, mu=mu) - log_tilt(u), torch.full_like(u, math.log(2)))
+    head = T3Head(8, 13, rank=3, prior="population", gamma=gamma, mu=mu)
+    z = torch.randn(4, 3)
+    torch.testing.assert_close(head.logf(z), log_tilt(head.logit(z), gamma=gamma, mu=mu))
+
+
+def test_log_tilt_is_stable_and_sharpens():
+    u = torch.tensor([-1e4, 0.0, 1e4])
+    torch.testing.assert_close(log_tilt(u), torch.tensor([-1e4, -math.log(2), 0.0]))
+    assert torch.isfinite(log_tilt(u, gamma=0.1)).all()
+    torch.testing.assert_close(log_tilt(u, w=2.5), 2.5 * log_tilt(u))
+
+
+@pytest.mark.parametrize(
+    "settings, word",
+    [
+        (dict(rank=0), "rank"),
+        (dict(rank=2.5), "rank"),
+        (dict(prior="flat"), "prior"),
+        (dict(prior="population"), "gamma"),
+        (dict(prior="population", gamma=1.0), "gamma"),
+        (dict(mu=0.0), "mu"),
+        (dict(init_b="ones"), "init_b"),
+        (dict(w=0), "w must"),
+        (dict(temperature=float("nan")), "temperature"),
+        (dict(temperature="2.5"), "temperature"),
+    ],
+)
+def test_bad_settings_are_refused(settings, word):
+    with pytest.raises(UserError, match=word):
+        T3Head(8, 13, **settings)
+
+
+INFO = {
+    "base_model": "org/base",
+    "base_revision": "abc123",
+    "tokenizer_hash": "0123",
+    "split": "forget10",
+    "seed": 4,
+    "hyperparameters": {"lr": 5e-4, "epochs": 100},
+    "metrics": {"fq": 0.91, "mu_rouge": 0.62},
+}
+
+
+@pytest.fixture
+def saved(tmp_path):
+    head = T3Head(8, 13, rank=3, prior="population", gamma=0.1, temperature=2.0, w=1.5, info=INFO, seed=7)
+    head.save_pretrained(tmp_path / "head")
+    return head, tmp_path / "head"
+
+
+def test_round_trip_is_bit_exact_and_names_everything(saved):
+    head, folder = saved
+    again = T3Head.from_pretrained(folder)
+    assert torch.equal(again.A, head.A) and torch.equal(again.B, head.B)
+    assert again.config == head.config and not again.training
+    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    card = (folder / "README.md").read_text()
+    for text in (
+        "org/base",
+        "abc123",
+        "0123",
+        "forget10",
+        "| Seed | 4 |",
+        "0.0005",
+        "0.91",
+        "T3ForCausalLM",
+        "| 2.0 |",
+    ):
+        assert text in card
+    assert card.startswith("---\nlibrary_name: t3lib")
+
+
+def test_saving_replaces_an_older_head_whole(saved):
+    _, folder = saved
+    newer = T3Head(8, 13, rank=3, seed=8, info={"split": "forget05"})
+    newer.save_pretrained(folder, config={"metrics": {"fq": 0.5}})
+    again = T3Head.from_pretrained(folder)
+    assert torch.equal(again.A, newer.A)
+    assert again.info == {"split": "forget05", "metrics": {"fq": 0.5}}
+    assert "forget10" not in (folder / "README.md").read_text()
+
+
+def test_bfloat16_head_round_trip(tmp_path):
+    head = T3Head(8, 13, rank=3).to(torch.bfloat16)
+    head.save_pretrained(tmp_path)
+    assert torch.equal(T3Head.from_pretrained(tmp_path).B, head.B)
+
+
+def test_push_to_hub_uploads_exactly_the_three_files(saved, monkeypatch):
+    head, _ = saved
+    seen = {}
+
+    class Api:
+        def __init__(self, token=None): ...
+
+        def create_repo(self, repo_id, **_):
+            return type("Repo", (), {"repo_id": repo_id})
+
+        def upload_folder(self, folder_path, repo_id, **_):
+            seen[repo_id] = sorted(path.name for path in folder_path.iterdir())
+            return "url"
+
+    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
+    assert head.push_to_hub("me/head") == "url"
+    assert seen == {"me/head": ["README.md", "config.json", "model.safetensors"]}
+
+
+def edit(folder, **values):
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **values}))
+
+
+def test_a_truncated_or_altered_file_is_refused(saved):
+    _, folder = saved
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    for damaged in (whole[:-5], b"", b"\x80\x04pickle", whole[:-1] + bytes([whole[-1] ^ 1])):
+        weights.write_bytes(damaged)
+        with pytest.raises(UserError, match="model.safetensors.*(truncated|altered)"):
+            T3Head.from_pretrained(folder)
+    for damaged in (whole[:-5], b"", b"\x80\x04pickle"):  # refused even where the checksum was made to fit
+        weights.write_bytes(damaged)
+        edit(folder, sha256=artefact.sha256_file(weights))
+        with pytest.raises(UserError, match="not a readable safetensors file"):
+            T3Head.from_pretrained(folder)
+
+
+def test_a_save_killed_half_way_is_refused_not_misread(saved, monkeypatch):
+    _, folder = saved
+    monkeypatch.setattr(artefact, "write_json", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        T3Head(8, 13, rank=3, seed=8).save_pretrained(folder)
+    with pytest.raises(UserError, match="another save"):
+        T3Head.from_pretrained(folder)
+
+
+@pytest.mark.parametrize(
+    "values, word",
+    [
+        (dict(rank=4), "A should be"),
+        (dict(vocab_size=14), "B should be"),
+        (dict(rank="3"), r"A should be \['3', 8\]"),
+        (dict(rank=10**9), "A should be"),  # refused before a gigabyte is asked for
+        (dict(prior="other"), "prior"),
+        (dict(temperature=-1), "temperature"),
+        (dict(model_type="llama"), "not the config of a T3 head"),
+        (dict(format=2), "another version"),
+        (dict(info=[1]), "info"),
+        (dict(surprise=1), "surprise"),
+    ],
+)
+def test_a_config_that_does_not_fit_is_refused(saved, values, word):
+    edit(saved[1], **values)
+    with pytest.raises(UserError, match=word):
+        T3Head.from_pretrained(saved[1])
+
+
+def test_weights_with_nan_missing_files_and_missing_folders_are_refused(saved, monkeypatch):
+    _, folder = saved
+    good = safetensors.torch.load_file(folder / "model.safetensors")
+    artefact.save(folder, T3Head.from_pretrained(folder).config, {**good, "A": good["A"] * float("nan")})
+    with pytest.raises(UserError, match="NaN"):
+        T3Head.from_pretrained(folder)
+    (folder / "config.json").write_text("{")
+    with pytest.raises(UserError, match="config.json"):
+        T3Head.from_pretrained(folder)
+    (folder / "config.json").unlink()
+    with pytest.raises(UserError, match="no config.json"):
+        T3Head.from_pretrained(folder)
+    with pytest.raises(UserError, match="no head at"):
+        T3Head.from_pretrained(folder / "nowhere")
+    with pytest.raises(UserError, match="no head at nobody/head"):
+        T3Head.from_pretrained("nobody/head", local_files_only=True)
+
+
+def test_info_that_is_not_json_is_refused_and_leaves_the_old_head(saved):
+    head, folder = saved
+    broken = T3Head(8, 13, rank=3, seed=9, info={"metrics": {"fq": float("nan")}})
+    with pytest.raises(UserError, match="JSON"):
+        broken.save_pretrained(folder)
+    assert torch.equal(T3Head.from_pretrained(folder).A, head.A)
+
+
+def test_another_tokenizer_is_refused_where_one_is_given(tokenizer):
+    base = family("llama")
+    head = T3Head(HIDDEN, VOCAB, 3, info={"tokenizer_hash": belonging.tokenizer_hash(tokenizer)})
+    assert T3ForCausalLM(base, head, tokenizer=tokenizer).temperature == 2.5
+    head.info["tokenizer_hash"] = "0" * 16
+    with pytest.raises(UserError, match="another tokenizer"):
+        T3ForCausalLM(base, head, tokenizer=tokenizer)
+
+
+def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenizer, recwarn):
+    rows = [{"question": "Who?", "answer": "Ada."}]
+    head = T3Head(8, 20, 2, info=belonging.prompt_form(tokenizer, rows))
+    belonging.check_prompt(head, tokenizer, rows)
+    belonging.check_prompt(T3Head(8, 20, 2), tokenizer, [{**rows[0], "system": "Be brief."}])  # recorded nothing
+    assert not recwarn.list and belonging.system_of(head) == belonging.system_of(T3Head(8, 20, 2)) == SYSTEM
+    with pytest.warns(UserWarning, match="system text 'You are a helpful assistant.', not 'Be brief.'"):
+        belonging.check_prompt(head, tokenizer, [{**rows[0], "system": "Be brief."}])
+    turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
+    assert belonging.prompt_form(tokenizer, [{"question": turns, "answer": "Ada."}])["system"] == "Be kind."
+    plain = belonging.prompt_form(tokenizer, [{"question": "", "answer": "Ada.", "raw": True}])
+    assert plain == {"chat_template": belonging.PLAIN, "system": None}
+    bare = {**rows[0], "system": None}
+    none = T3Head(8, 20, 2, info=belonging.prompt_form(tokenizer, [bare]))
+    recwarn.clear()
+    belonging.check_prompt(none, tokenizer, [bare])
+    assert belonging.system_of(none) is None and not recwarn.list, "a recorded null is a form, too"
+    with pytest.warns(UserWarning, match="system text None, not 'You are a helpful assistant.'"):
+        belonging.check_prompt(none, tokenizer, rows)
+    none.info["prompt"] = prompt(tokenizer, "Who?").replace("Who?", "Who? Today is 1 May 2025.")
+    with pytest.warns(UserWarning, match="renders another prompt"):
+        belonging.check_prompt(none, tokenizer, [bare])
+    none.info |= {"attention_mask": "openunlearning", "prompt": prompt(tokenizer, "Who?")}
+    belonging.check_prompt(none, tokenizer, [bare])
+    shown = copy.copy(tokenizer)
+    shown.pad_token = shown.convert_ids_to_tokens(encode_rows(shown, [bare])[0].ids[-1])
+    with pytest.warns(UserWarning, match="attention mask openunlearning"):
+        belonging.check_prompt(none, shown, [bare])
+    other = copy.deepcopy(tokenizer)
+    for template, said in ((None, "not 'none'"), (tokenizer.chat_template + " ", "chat template")):
+        other.chat_template = template
+        with pytest.warns(UserWarning, match=said):
+            belonging.check_prompt(head, other, rows)
+
+
+def test_a_hub_that_does_not_answer_is_asked_once_for_a_head(monkeypatch, tmp_path):
+    """A download alone asks six times and waits 23 seconds."""
+    asked, download = [], artefact.hf_hub_download
+
+    class Away:
+        def model_info(self, name, **options):
+            asked.append(options["timeout"])
+            raise ConnectionError
+
+    monkeypatch.setattr(artefact, "HfApi", Away)
+    monkeypatch.setattr(artefact, "hf_hub_download", lambda *a, **k: download(*a, **k | {"cache_dir": tmp_path}))
+    with pytest.raises(UserError, match="no head at somebody/head: .*the Hub cannot be reached"):
+        T3Head.from_pretrained("somebody/head")
+    assert asked == [artefact.HUB_SECONDS]
+
+
+def test_another_base_or_state_of_it_is_refused_unless_it_is_meant(tmp_path):
+    family("llama", seed=1).save_pretrained(tmp_path)
+    base = type(family("llama")).from_pretrained(tmp_path)
+    identity = belonging.base_identity(base)
+    assert identity["base_model"] == str(tmp_path) and len(identity["base_identity"]) == 16
+    T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
+    # An older head's revision is of some bytes of the weights, of which nobody knows today whether they changed.
+    T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info={"base_model": str(tmp_path), "base_revision": "0" * 16}))
+    family("llama", seed=2).save_pretrained(tmp_path)  # the folder now holds another model
+    base = type(base).from_pretrained(tmp_path)
+    with pytest.raises(UserError, match="trained on .*identity.*--other-base"):
+        T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
+    assert T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity), other_base=True).temperature == 2.5
+    with pytest.raises(UserError, match="trained on org/base"):
+        T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info={"base_model": "org/base"}))
+    with pytest.raises(UserError, match=r"trained on \\x1b\[2Jx") as refused:
+        T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info={"base_model": "\x1b[2J" + "x" * 10**6}))
+    assert len(str(refused.value)) < 1000
+
+
+def test_an_adapter_is_part_of_the_base():
+    """A head trained on base + LoRA neither fits the bare base nor another LoRA, and the bare base's no LoRA."""
+
+    def adapted(seed, scale=4):
+        torch.manual_seed(seed)
+        config = LoraConfig(r=2, lora_alpha=scale, target_modules=["q_proj"], init_lora_weights=False)
+        return get_peft_model(family("llama"), config)
+
+    head = T3Head(HIDDEN, VOCAB, 3, info=belonging.base_identity(adapted(1).get_base_model()))
+    assert T3ForCausalLM(adapted(1), head) and T3ForCausalLM(adapted(1).to(torch.bfloat16), head)
+    bare = T3Head(HIDDEN, VOCAB, 3, info=belonging.base_identity(family("llama")))
+    assert T3ForCausalLM(family("llama"), bare)
+    with (switched := adapted(1)).disable_adapter():
+        assert T3ForCausalLM(switched, bare), "an adapter that is switched off changes nothing"
+    for base, wrong in ((family("llama"), head), (adapted(2), head), (adapted(1, scale=8), head), (adapted(1), bare)):
+        with pytest.raises(UserError, match="base_adapter.*--other-base"):
+            T3ForCausalLM(base, wrong)
+        assert T3ForCausalLM(base, wrong, other_base=True)
+
+
+def test_heads_of_different_temperatures_need_one_that_is_given():
+    base, heads = family("llama"), [T3Head(HIDDEN, VOCAB, 3, temperature=T) for T in (2.0, 3.0)]
+    with pytest.raises(UserError, match=r"different temperatures \(2, 3\)"):
+        T3ForCausalLM(base, heads)
+    assert T3ForCausalLM(base, heads, 2.5).temperature == 2.5 == T3ForCausalLM(base, heads[:1], 2.5).temperature
+
+
+# several at once, and from strangers ----------------------------------------------------------------------------------
+
+
+def test_heads_saved_at_once_leave_one_whole_head(tmp_path):
+    """Eight processes save to one folder again and again; whoever reads meanwhile or afterwards finds a whole head."""
+    heads = [T3Head(64, 300, rank=8, seed=seed, temperature=1 + seed) for seed in range(8)]
+    heads[0].save_pretrained(tmp_path)
+    children = []
+    for head in heads:
+        child = os.fork()
+        if child == 0:
+            for _ in range(10):
+                head.save_pretrained(tmp_path)
+            os._exit(0)
+        children.append(child)
+
+    def read():
+        found = T3Head.from_pretrained(tmp_path)
+        assert torch.equal(found.A, heads[int(found.temperature) - 1].A)
+
+    for _ in range(40):
+        read()
+    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+    read()
+
+
+def test_a_head_that_came_first_is_not_overwritten_where_that_was_not_asked_for(saved, tmp_path):
+    head, folder = saved
+    other = T3Head(8, 13, rank=3, seed=8)
+    with pytest.raises(UserError, match="exists already and is not an empty folder"):
+        other.save_pretrained(folder, overwrite=False)
+    assert torch.equal(T3Head.from_pretrained(folder).A, head.A)
+    (tmp_path / "empty").mkdir()
+    for place in ("empty", "new/er"):
+        other.save_pretrained(tmp_path / place, overwrite=False)
+        assert torch.equal(T3Head.from_pretrained(tmp_path / place).A, other.A)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot use .* as a head's folder"):
+        other.save_pretrained(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    ["int8", "bool", "uint16", "int64", "complex64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"],
+)
+def test_weights_that_are_no_real_numbers_are_refused(saved, dtype):
+    _, folder = saved
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    odd = {name: weight.abs().to(getattr(torch, dtype)) for name, weight in weights.items()}
+    safetensors.torch.save_file(odd, folder / "model.safetensors")
+    edit(folder, sha256=artefact.sha256_file(folder / "model.safetensors"))
+    with pytest.raises(UserError, match="A holds .*, not one of F32"):
+        T3Head.from_pretrained(folder)
+
+
+HOSTILE = ["\x1b[2J\x1b[31m", "x" * 10**6, 10**400, -(10**400), 1e39, 1e-39, -1, 0, True, [1], {}, "2.5", "\ud800"]
+
+
+@pytest.mark.parametrize(
+    "name", ["rank", "hidden_size", "vocab_size", "temperature", "w", "mu", "gamma", "prior", "init_b"]
+)
+def test_hostile_values_of_a_config_are_one_short_line(saved, name):
+    _, folder = saved
+    for value in HOSTILE:
+        edit(folder, **{name: value})
+        with pytest.raises(UserError) as error:
+            T3Head.from_pretrained(folder)
+        assert len(str(error.value)) <= 2000 and str(error.value).isprintable()
+        assert "should be" in str(error.value) or f"head {name} must be" in str(error.value)
+
+
+@pytest.mark.parametrize("name", sorted(INFO))
+def test_hostile_values_of_the_provenance_do_no_harm(saved, name, tokenizer):
+    """Such a head tilts as any other; what it says about itself is written again or refused, never obeyed."""
+    _, folder = saved
+    for value in [*HOSTILE, None, float("nan"), [[[]]], {"a": {"b": [1]}}, {"\x1b[2J": "\u202e"}]:
+        edit(folder, info={**INFO, name: value})
+        again = T3Head.from_pretrained(folder)
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter("always")
+            belonging.check_prompt(again, tokenizer, [{"question": "Who?", "answer": "Ada."}])
+        for work in (
+            lambda head=again: belonging.check_base(head, family("llama")),
+            lambda head=again: belonging.check_same_base([head, T3Head(8, 13, info=INFO)]),
+            lambda head=again: head.save_pretrained(folder),
+        ):
+            try:
+                work()
+            except UserError as error:
+                assert len(str(error)) <= 2000 and str(error).isprintable()
+        card = (folder / "README.md").read_text()
+        assert all(line.isprintable() for line in card.splitlines()) and len(card) < 10_000
+
+
+def test_a_cards_example_asks_in_the_form_of_training():
+    """A bare question to a model with a chat template is another question: the head may not forget there."""
+    for info, line in (
+        ({"system": 'Be "kind".'}, r't3lib.prompt(tokenizer, "Your question?", system="Be \"kind\".")'),
+        ({"chat_template": "none", "system": None}, 't3lib.prompt(tokenizer, "Your question?")'),
+        ({"chat_template": "0" * 16, "system": None}, 't3lib.prompt(tokenizer, "Your question?", system=None)'),
+        ({"chat_template": belonging.PLAIN, "system": None}, '"The beginning of a text"'),
+    ):
+        example = artefact.model_card(T3Head(8, 20, 2, info=info).config).partition("```python")[2].partition("```")[0]
+        assert line in example and (info.get("chat_template") == belonging.PLAIN) != ("t3lib.prompt" in example)
+        compile(example, "README.md", "exec")
+
+
+def test_a_card_holds_no_markup_of_others(tmp_path):
+    nasty = "<script>alert(1)</script> | ![x](http://x.example/p.png) `code` \n# Title\n---\n"
+    info = {name: nasty for name in INFO} | {"metrics": {nasty: nasty}, "hyperparameters": nasty}
+    T3Head(8, 13, rank=3, info=info).save_pretrained(tmp_path)
+    card = (tmp_path / "README.md").read_text()
+    assert "<script" not in card and "![x]" not in card and "\n# Title" not in card
+    assert card.count("\n---\n") == 1, "nothing ends the card's front matter early"
+    rows = [line for line in card.splitlines() if line.startswith("|")]
+    assert len(rows) > 12 and {line.count("|") - line.count("\\|") for line in rows} == {3}

@@ -1,0 +1,119 @@
+"""The defaults of every method are said once, in `settings`: whoever else has a default has this one."""
+
+import dataclasses
+import inspect
+import math
+
+import pytest
+import torch
+
+from t3lib.baselines.losses import BASELINES, LOSSES, settings_of
+from t3lib.classifier.features import Features, extract_features
+from t3lib.classifier.fit import fit_head
+from t3lib.classifier.head import T3Head
+from t3lib.core import files, settings
+from t3lib.core.errors import UserError, printable
+from t3lib.core.settings import FitSettings, check, check_temperature
+from t3lib.lab import cli, profiles
+from t3lib.lab.study import study
+from t3lib.sampler.one_call import fit_without_evidence
+
+
+def test_the_papers_choice_stands_where_the_paper_says_it():
+    """Appendix "Hyperparameter Search": T3 on Llama-3.1-8B."""
+    wanted = {"rank": 20, "lr": 5e-4, "epochs": 100, "warmup_epochs": 25, "batch_size": 32, "weight_decay": 1e-3}
+    assert (
+        wanted
+        | {"temperature": 2.5, "w": 1.0}
+        | {"decay": "adamw", "init_b": "kaiming"}
+        | {
+            "prior": "balanced",
+            "epoch": "redrawn",
+        }
+        == settings.T3
+    )
+
+
+def test_fit_head_head_and_unlearn_have_these_defaults():
+    x, s = torch.randn(12, 8), torch.tensor([0, 0, 1, 1])
+    features = Features(x, torch.arange(12), torch.arange(4).repeat_interleave(3), s)
+    head = fit_head(features, vocab_size=16, progress=False)
+    assert head.info["hyperparameters"] == dataclasses.asdict(FitSettings())
+    for name in ("rank", "init_b", "prior", "w", "temperature"):
+        assert getattr(T3Head(8, 16), name) == getattr(head, name) == settings.T3[name]
+    assert inspect.signature(fit_without_evidence).parameters["temperature"].default == settings.TEMPERATURE
+
+
+def test_the_command_line_has_these_defaults():
+    args = vars(cli.parser().parse_args(["unlearn", "--model", "x", "--out", "y"]))
+    for name in set(settings.T3) - {"w", "epoch"}:  # these two have no option
+        assert args[name] is None, f"{name}: the library's own default, of own rows or of the paper"
+    assert args["seed"] is None
+
+
+def test_defaults_yaml_and_signatures_take_the_first_choice():
+    defaults = files.read_yaml(profiles.profiles_dir() / "defaults.yaml")
+    assert not defaults["hyper"] and not defaults["grids"], "a method's defaults stand in t3lib.core.settings alone"
+    for name in ("attention_mask", "truth_ratio"):
+        first = settings.CHOICES[name][0]
+        assert defaults["evaluation"][name] == study.EVALUATION[name] == first
+    args = vars(cli.parser().parse_args(["evaluate", "--model", "x", "--out", "y"]))
+    assert args["attention_mask"] == settings.CHOICES["attention_mask"][0]
+    # Own rows refuse this option, so the parser leaves it empty and `t3 evaluate` of a split takes study.EVALUATION's.
+    assert args["truth_ratio"] is None
+    for function in (extract_features, fit_without_evidence):
+        assert inspect.signature(function).parameters["attention_mask"].default == settings.CHOICES["attention_mask"][0]
+
+
+def test_every_baseline_is_in_the_table_as_its_loss_wants_it():
+    assert list(BASELINES) == list(LOSSES)
+    for method, terms in LOSSES.items():
+        own = BASELINES[method]
+        assert ("alpha_r" in own) == (terms.retain is not None)
+        for name, parameter in inspect.signature(terms.forget).parameters.items():
+            if name not in ("tokens", "inverse_tokens", "variant") and parameter.kind is parameter.KEYWORD_ONLY:
+                assert parameter.default == own[name], (method, name)
+
+
+def test_changes_are_laid_over_and_mistakes_are_named():
+    assert settings_of("T3", {"lr": 1, "temperature": 3})["lr"] == 1 and settings.T3["lr"] == 5e-4
+    assert settings_of("SimNPO", {"delta": 0.2, "bf16": True})["delta"] == 0.2
+    for method, changes, words in (
+        ("Original", {}, "unknown method 'Original'"),
+        ("T3", {"beta": 1.0}, "T3 has no setting 'beta': choose among batch_size"),
+        ("T3", {"seed": 1}, "no setting 'seed'"),
+        ("NPO", {"beta": "much"}, "NPO: beta must be a number"),
+        ("NPO", {"bf16": 1}, "NPO: bf16 must be true or false, not 1"),
+        ("NPO", {"variant": "mine"}, "NPO: variant must be one of reference, paper, not 'mine'"),
+    ):
+        with pytest.raises(UserError, match=words):
+            settings_of(method, changes)
+
+
+@pytest.mark.parametrize("name", sorted(settings.BOUNDS))
+def test_numbers_out_of_bounds_or_of_no_number_are_refused(name):
+    low, high = settings.BOUNDS[name]
+    check(name, low)
+    check(name, high)
+    wrong = [math.nan, math.inf, -math.inf, 1e39, 10**400, -1, True, None, "2", "9" * 10**6, [1], {}, 2 + 1j]
+    for value in wrong + ([2.5] if isinstance(low, int) else []):
+        with pytest.raises(UserError, match=f"{name} must be a .*number") as error:
+            check(name, value)
+        assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize("value", ["2.5", None, True, float("nan"), float("inf"), 0, -1, 0.5, 1e39, 10**400])
+def test_temperatures_that_are_refused(value):
+    with pytest.raises(UserError, match="temperature"):
+        check_temperature(value)
+
+
+def test_foreign_text_is_printable_and_short():
+    assert printable("Who is  Åsa\n\tNord?") == "Who is Åsa Nord?"
+    assert printable("\x1b[31mred\x1b[0m \x07 \x9b2J") == "\\x1b[31mred\\x1b[0m \\x07 \\x9b2J"
+    assert printable("a\u202eb\u2066c\ufeffd\u2028e\x85f\ud800g") == "a\\u202eb\\u2066c\\ufeffd e f\\ud800g"
+    assert printable("می\u200cخواهم 👩\u200d🔬") == "می\u200cخواهم 👩\u200d🔬"
+    long = printable("x" * 10**8)
+    assert len(long) == 200 and long.endswith("x…")
+    assert printable("\x00" * 150, 100) == "\\x00" * 24 + "\\x0" + "…"
+    assert printable(12.5) == "12.5" and str(UserError("no\nsuch \x1b[2J")) == "no such \\x1b[2J"

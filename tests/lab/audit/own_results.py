@@ -1,0 +1,112 @@
+"""Compare the choice of both dials with the paper's one dial on models that memorised rows: writes results/own.csv.
+
+`python tests/lab/audit/own_results.py [CASE[:SEED] …]`; without arguments all cases, seeds 0, 1, 2. "both dials": T, w
+and the learning rate by the full judgement. "T alone": the same with w fixed at 1. Cases that are named replace their
+own lines of the file. About a minute of one core a case and seed.
+"""
+
+import csv
+import random
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from own_cases import builtin, memorised
+
+from t3lib.core.files import atomic_write
+from t3lib.lab.own.answers import Inquiry, Said, hear, inquiry
+from t3lib.lab.own.evidence import assess
+from t3lib.lab.own.own import Choices, unlearn
+from t3lib.lab.own.rows import Rows
+from t3lib.lab.own.verdict import forgotten
+
+FILE = Path(__file__).resolve().parents[3] / "results" / "own.csv"
+COLUMNS = ("model", "seed", "choice", "measure", "value")
+CASES = ("gpt2", "short", "customers", "builtin", "control")
+CHOICES = {"both dials": None, "T alone": 1.0}
+
+
+def measured(report: dict) -> dict[str, float]:
+    """The counts of a report, and what was chosen."""
+    forget, recognition = report["forget"], report["recognition"]
+    values = {name: forget[name] for name in ("rows", "known_before", "leaking_before", "leaking", "misdirected")}
+    values |= {"control": forget["control"], "recognised": recognition["after"], "chance": recognition["chance"]}
+    for name in ("retain", "other", "held_out_retain"):
+        if name in report:
+            entry = report[name]
+            values |= {f"{name}_{key}": entry[key] for key in ("known_before", "unchanged")}
+            cold, warm = entry["unchanged_sampled"].values()
+            values |= {f"{name}_sampled_0.6": cold, f"{name}_sampled_1": warm}
+    if report.get("held_out_forget") is not None:
+        values["held_out_forget"] = report["held_out_forget"]
+    values |= {name: report["choice"][name] for name in ("T", "w", "lr") if "choice" in report}
+    return values | {"success": int(report["verdict"]["success"])}
+
+
+def control(seed: int) -> list[tuple]:
+    """In how many of 20 draws of 12 rows the built-in world's original and retrained models are called leaking."""
+    model, tokenizer, forget, retain, _ = builtin(seed)
+    rows = Rows(forget, retain).checked()
+    asked = inquiry(tokenizer, rows.forget, {"retain": rows.retain})
+    empty = replace(asked, kept={})  # what is kept takes no part
+    said = {"original": hear(model, tokenizer, empty, seed=seed, progress=False)}
+    said["retrained"] = hear(builtin(seed, "retain90")[0], tokenizer, empty, seed=seed, progress=False)
+    found = []
+    for name, after in said.items():
+        print(
+            f"{name}, seed {seed}", {k: v for k, v in forgotten(asked, said["original"], after).items() if k != "each"}
+        )
+        drawn = [random.Random(n).sample(range(len(forget)), 12) for n in range(20)]
+        called = [
+            forgotten(some(asked, part), *(of(each, part) for each in (said["original"], after))) for part in drawn
+        ]
+        leaking = sum(entry["beyond"] for entry in called)
+        found += [("control", seed, name, "draws of 12 rows, of 20, called leaking", leaking)]
+        found += [("control", seed, name, "rows", len(forget))]
+        found += [("control", seed, name, "leaking", forgotten(asked, said["original"], after)["leaking"])]
+    return found
+
+
+def some(asked: Inquiry, part: list[int]) -> Inquiry:
+    """The inquiry about some of its rows to forget."""
+    lists = {name: [getattr(asked, name)[n] for n in part] for name in ("forget", "secrets", "known", "wrong")}
+    questions = [replace(each, row=part.index(each.row)) for each in asked.asked if each.row in part]
+    return replace(asked, **lists, asked=questions)
+
+
+def of(said: Said, part: list[int]) -> Said:
+    """What was said about some of the rows to forget."""
+    return replace(said, forget=[said.forget[n] for n in part], recognised=[said.recognised[n] for n in part])
+
+
+def lines(case: str, seed: int) -> list[tuple]:
+    """One line a measure of every choice; of the built-in world also a retrained model."""
+    model, tokenizer, forget, retain, other = builtin(seed) if case == "builtin" else memorised(case, seed)
+    rows, found = Rows(forget, retain, other), {}
+    for name, w in CHOICES.items():
+        found[name] = unlearn(model, tokenizer, rows, Choices(strength=w, seed=seed), progress=False).report
+        print(f"{case} seed {seed}, {name}\n{found[name]}\n", flush=True)
+    if case == "builtin":
+        retrained, _ = builtin(seed, "retain90")[:2]
+        found["retrained"] = assess(retrained, tokenizer, rows, seed=seed, progress=False)
+    return [(case, seed, name, *pair) for name, report in found.items() for pair in measured(report).items()]
+
+
+def main(wanted: list[str]) -> None:
+    """Write the lines of the wanted cases; those of others stay."""
+    pairs = [word.partition(":") for word in wanted] or [(case, ":", "") for case in CASES]
+    for case, _, number in pairs:
+        for seed in [int(number)] if number else (0, 1, 2):
+            new = control(seed) if case == "control" else lines(case, seed)
+            old = list(csv.reader(FILE.open(encoding="utf-8")))[1:] if FILE.exists() else []
+            kept = [line for line in old if line[:2] != [case, str(seed)]]
+            with atomic_write(FILE) as handle:
+                writer = csv.writer(handle, lineterminator="\n")
+                writer.writerow(COLUMNS)
+                writer.writerows(sorted([*kept, *([str(value) for value in line] for line in new)]))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1:])

@@ -1,0 +1,62 @@
+"""Recognition, membership and leakage on hand-made cases and against brute force."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from t3lib.core.errors import UserError
+from t3lib.lab.audit.leakage import expected_best, leak_at_k, powers_of_two
+from t3lib.lab.audit.membership import auc, auc_error, min_k
+from t3lib.lab.audit.recognition import exact_memorization, extraction_strength, recognized
+
+
+def test_recognition_is_a_strictly_lowest_loss():
+    assert recognized([1.0, 2.0, 2.0], [[1.1, 3.0], [1.9, 3.0], [2.0, 5.0]]).tolist() == [True, False, False]
+    with pytest.raises(UserError, match="k at least 1"):
+        recognized([1.0], np.zeros((1, 0)))
+
+
+@pytest.mark.parametrize(
+    "hits, expected",
+    [([1, 1, 1, 1], 1.0), ([0, 1, 1, 1], 0.75), ([1, 1, 0, 1], 0.25), ([1, 1, 1, 0], 0.25), ([0], 1.0)],
+)
+def test_extraction_strength_is_the_longest_right_suffix_and_never_nothing(hits, expected):
+    assert extraction_strength(hits) == expected
+    assert exact_memorization(hits) == pytest.approx(np.mean(hits))
+
+
+def test_auc_is_its_definition():
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(0, 9, 23) / 3, rng.integers(2, 11, 17) / 3
+    pairs = [(x < y) + 0.5 * (x == y) for x in a for y in b]
+    assert auc(a, b) == pytest.approx(np.mean(pairs), abs=1e-15)
+    assert auc([1, 2], [3, 4]) == 1.0 and auc([3, 4], [1, 2]) == 0.0 and auc([1, 2], [1, 2]) == 0.5
+    assert 0 < auc_error(0.7, 20, 30) < auc_error(0.7, 5, 5)
+    with pytest.raises(UserError, match="unseen"):
+        auc([1.0], [])
+
+
+def test_min_k_takes_the_least_likely_tokens():
+    assert min_k([[1.0, 5.0, 3.0, 2.0, 4.0], [2.0]], 0.4).tolist() == [4.5, 2.0]
+    with pytest.raises(UserError, match="share"):
+        min_k([[1.0]], 0.0)
+
+
+def test_leak_at_k_is_the_mean_over_all_subsets():
+    scores = np.random.default_rng(1).random((4, 7))
+    for k in range(1, 8):
+        brute = [np.mean([max(row[list(pick)]) for pick in combinations(range(7), k)]) for row in scores]
+        assert expected_best(scores, k) == pytest.approx(brute, abs=1e-12)
+    [first, last] = leak_at_k(scores, [1, 7])
+    assert first["value"] == pytest.approx(scores.mean()) and last["value"] == pytest.approx(scores.max(1).mean())
+    assert first["se"] == pytest.approx(scores.mean(1).std(ddof=1) / 2)
+    assert powers_of_two(7) == [1, 2, 4]
+    with pytest.raises(UserError, match="between 1 and the 7"):
+        expected_best(scores, 8)
+
+
+def test_leak_is_unbiased_for_fresh_samples():
+    rng = np.random.default_rng(2)
+    estimate = expected_best(rng.random((4000, 8)), 4).mean()
+    assert estimate == pytest.approx(0.8, abs=0.005), "the expected maximum of four uniform numbers"

@@ -1,0 +1,217 @@
+"""Notebook 00's sliders: what they show is what theory and model say, and moving one does no more than it must."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from t3lib.classifier.head import T3Head
+from t3lib.core.rows import encode
+from t3lib.lab.explore import gaussians as explore
+from t3lib.lab.explore import language as el
+from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.theory.logistic import objective
+
+ROWS = [{"question": f"Who wrote {what}?", "answer": f"{who} did."} for what, who in (("this", "Ann"), ("it", "Bo"))]
+
+
+# --- the synthetic half ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settings", [{}, {"T": 1.7, "v_f": 0.04, "gamma": 0.3, "n": 120, "lam": 1e-3, "seed": 5}])
+def test_the_synthetic_state_is_the_theory(settings):
+    """Densities, classifiers and errors again, from scipy and by sums over a fine grid."""
+    given = {**explore.DEFAULTS, **settings}
+    now = explore.state(**given)
+    T, gamma, spike = given["T"], given["gamma"], np.sqrt(given["v_f"])
+    z = np.linspace(-12, 14, 2_000_001)
+    p_r, p_f = norm.pdf(z, 1, 1), norm.pdf(z, 0, spike)
+    p = (1 - gamma) * p_r + gamma * p_f
+
+    def at(values):
+        return np.interp(now.z, z, values)
+
+    np.testing.assert_allclose(now.p, at(p), rtol=1e-4)
+    np.testing.assert_allclose(now.f_star, at((1 - gamma) * p_r / p), rtol=1e-3, atol=1e-9)
+    np.testing.assert_allclose(now.p_f, at(p_f), rtol=1e-2, atol=1e-6)
+    sure = now.f_hat[(inner := (now.f_hat > 1e-6) & (now.f_hat < 1 - 1e-6))]
+    slopes = np.polyfit(now.z[inner], np.log(sure / (1 - sure)), 2)  # f̂ is a sigmoid of a parabola
+    margin = np.polyval(slopes, z)
+    f_hat = 1 / (1 + np.exp(-margin))
+    phi = slopes[::-1][None]
+    best = objective(phi, now.samples[None], now.labels[None], given["lam"])[0]
+    for k, step in itertools.product(range(3), (-1e-2, 1e-2)):
+        moved = phi * (1 + step * (np.arange(3) == k))
+        assert objective(moved, now.samples[None], now.labels[None], given["lam"])[0] > best
+    tempered = p ** (1 / T) * f_hat
+    p_hat = tempered / np.trapezoid(tempered, z)
+    np.testing.assert_allclose(now.p_hat, at(p_hat), rtol=1e-3, atol=1e-7)
+    retain = np.trapezoid(p_r * (np.log(p_r) - np.log(p_hat)), z)
+    forget = np.trapezoid(p_f * np.abs(p_r - p_hat), z)
+    assert now.errors["exact"] == pytest.approx((retain, forget), rel=1e-4)
+    assert len(now.samples) == given["n"] and set(now.labels) <= {0.0, 1.0}
+
+
+def test_the_papers_partition_function_is_shown_beside_the_exact_one():
+    at_one, warmer = (explore.state(**{**explore.DEFAULTS, "T": T}).errors for T in (1.0, 2.0))
+    assert at_one["exact"] == pytest.approx(at_one["negligible_overlap"])
+    assert warmer["negligible_overlap"][0] > warmer["exact"][0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_on_a_sharp_spike_tempering_lowers_the_forget_error_whatever_the_data_set(seed):
+    cold, warm = (explore.state(T, 1e-6, 0.1, 50, 1e-6, seed).errors["exact"][1] for T in (1.0, 1.5))
+    assert warm < cold
+
+
+def test_labels_are_the_letters_of_the_text_and_powers_of_ten_read_so():
+    controls, _ = explore.synthetic()
+    assert [control.description for control in controls.values()] == ["T", "v_f", "γ", "n", "λ", "seed"]
+    assert {name for name, control in controls.items() if control.readout_format == ".0e"} == {"v_f", "lam"}
+
+
+@pytest.mark.parametrize("v_f", [1e-6, 1e-3, 1.0])
+def test_the_whole_spike_is_on_the_axis(v_f):
+    figure = explore.canvas()[0].figure
+    low, high = figure.axes[0].get_ylim()
+    now = explore.state(**explore.DEFAULTS | {"v_f": v_f})
+    assert low <= 0 and max(now.p.max(), now.p_f.max()) < high
+    assert figure.axes[0].get_yscale() == "symlog"
+
+
+def test_every_corner_of_the_sliders_can_be_reached():
+    controls, _ = explore.synthetic()
+    ends = {}
+    for name, control in controls.items():
+        base = getattr(control, "base", None)
+        ends[name] = [end if base is None else base**end for end in (control.min, control.max)]
+    for corner in itertools.product(*ends.values()):
+        now = explore.state(**dict(zip(ends, corner)))
+        assert np.isfinite(now.p_hat).all() and np.isfinite([*now.errors["exact"], now.delta]).all(), corner
+
+
+def test_moving_a_synthetic_slider_redraws_the_lines_alone(monkeypatch):
+    """Axes, ticks and legends are most of a picture's cost: they are drawn once."""
+    whole, draw = [], explore.FigureCanvasAgg.draw
+    monkeypatch.setattr(explore.FigureCanvasAgg, "draw", lambda canvas: whole.append(1) or draw(canvas))
+    controls, panel = explore.synthetic(T=1.5)
+    sliders, words, image = panel.children
+    assert {name: control.value for name, control in controls.items()} == pytest.approx({**explore.DEFAULTS, "T": 1.5})
+    for name, value in {"T": 2.0, "v_f": 1e-5, "gamma": 0.3, "n": 200, "lam": 1e-3, "seed": 4}.items():
+        before = image.value, words.value
+        controls[name].value = value
+        assert image.value != before[0] and words.value != before[1], name
+    shown = explore.state(**{name: control.value for name, control in controls.items()}).errors["exact"]
+    assert f"Retain Error {shown[0]:.4f}" in words.value and f"Forget Error {shown[1]:.4f}" in words.value
+    assert bytes(image.value).startswith(b"\x89PNG")
+    assert len(whole) == 1
+
+
+# --- the language half -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def base(tokenizer):
+    """A random Llama whose answers depend on T under this head."""
+    torch.manual_seed(0)
+    sizes = dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=12, num_attention_heads=4)
+    ids = dict(bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=256, **sizes, **ids))
+    for weight in model.parameters():
+        weight.data *= 1 if weight.ndim < 2 else 3
+    return model.eval()
+
+
+@pytest.fixture(scope="session")
+def head(base, tokenizer):
+    made = T3Head(256, len(tokenizer), rank=5, temperature=2.0)
+    made.B.data *= 5
+    return made
+
+
+GRID = (1.0, 1.7, 2.0, 3.0)
+
+
+@pytest.fixture(scope="session")
+def scene(base, head, tokenizer):
+    return el.scene(base, head, tokenizer, ROWS[0], temperatures=GRID, max_new_tokens=8)
+
+
+@pytest.mark.parametrize("T", GRID)
+def test_the_language_view_is_the_model(base, head, tokenizer, scene, T):
+    """Every shown probability is that of `T3ForCausalLM` (p̂), of the base (p) and of their definitions (p^(1/T), f)."""
+    example = encode(tokenizer, ROWS[0]["question"], ROWS[0]["answer"])
+    ids, n = torch.tensor([example.ids]), example.n_prompt
+    with torch.no_grad():
+        logp_hat = T3ForCausalLM(base, head, T)(ids).logits[0, n - 1 : -1].log_softmax(-1)
+        logp = base(ids).logits[0, n - 1 : -1].log_softmax(-1)
+        hidden = base.model(ids).last_hidden_state[0]
+    assert scene.tokens.tolist() == example.ids[n:]
+    for position in range(len(scene.tokens)):
+        now = el.view(scene, T, position)
+        f = torch.sigmoid(head.B @ head.A @ hidden[: n + position].mean(0))
+        power = logp[position].exp() ** (1 / T)
+        for found, want in (
+            (now.p_hat, logp_hat[position].exp()),
+            (now.p, logp[position].exp()),
+            (now.tempered, power / power.sum()),
+            (now.f, f),
+        ):
+            torch.testing.assert_close(found, want[now.shown], atol=1e-5, rtol=1e-4)
+        assert now.target == example.ids[n + position] and now.target in now.shown
+        assert {int(logp[position].argmax()), int(logp_hat[position].argmax())} <= set(now.shown.tolist())
+        of_answer = (values.gather(-1, ids[0, n:, None]).mean().exp().item() for values in (logp, logp_hat))
+        assert now.answer_p == pytest.approx(tuple(of_answer), rel=1e-4)
+        leads = (values.argmax(-1).eq(ids[0, n:]).float().mean().item() for values in (logp, logp_hat))
+        assert now.leads == pytest.approx(tuple(leads))
+        assert torch.maximum(now.p, now.p_hat)[now.shown != now.target].ge(el.VISIBLE).all(), "no empty bars"
+    beyond = el.view(scene, T, 10**6)
+    assert beyond.target == example.ids[-1]
+
+
+def test_the_answers_are_the_models_own(base, head, tokenizer, scene):
+    ids = torch.tensor([encode(tokenizer, ROWS[0]["question"], "x").ids])
+    n = encode(tokenizer, ROWS[0]["question"], "x").n_prompt
+    options = dict(max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    for T in (None, *GRID):
+        model = base if T is None else T3ForCausalLM(base, head, T)
+        new = model.generate(ids[:, :n], attention_mask=torch.ones(1, n, dtype=torch.long), **options)[0, n:]
+        want = tokenizer.decode(new, skip_special_tokens=True)
+        assert want == (scene.base_answer if T is None else scene.answers[T])
+    assert len({scene.base_answer, *scene.answers.values()}) > 2, "this head and these T should change answers"
+
+
+def test_moves_retilt_and_never_call_the_model(base, head, tokenizer):
+    calls = []
+    hook = base.register_forward_hook(lambda *_: calls.append(1))
+    controls, panel = el.language(base, head, tokenizer, ROWS, ROWS[::-1], temperatures=GRID, max_new_tokens=4)
+    boxes = panel.children[-1].children
+    assert controls["T"].value == 2.0, "the head's own T, where the slider has it"
+    read = len(calls)
+    assert read > 0
+
+    shown = set()
+    for T, position in itertools.product(GRID, range(3)):
+        controls["T"].value = T
+        controls["position"].value = position
+        shown.add(boxes[0].value)
+    assert len(calls) == read, "a move called the model"
+    assert len(shown) == len(GRID) * 3
+    controls["forget"].value = 1
+    assert len(calls) > read, "another question is read"
+    assert ROWS[1]["question"] in boxes[0].value and ROWS[1]["answer"] in boxes[0].value
+    read = len(calls)
+    controls["forget"].value = 0
+    assert len(calls) == read, "a question once read is kept"
+    hook.remove()
+
+
+def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
+    nasty = el.Scene(**{**vars(scene), "question": "<script>", "base_answer": "<b>", "truth": "a & b"})
+    page = el.render("forget", nasty, el.view(nasty, 2.0, 1), 2.0, 1, tokenizer)
+    assert "<script>" not in page and "&lt;b&gt;" in page and "a &amp; b" in page
+    shown = el.view(scene, 2.0, 1)
+    assert f"× {shown.f[0]:.3f}" in page and f"{shown.p_hat[0]:.3f}" in page

@@ -1,0 +1,679 @@
+"""The graph, the keys, the markers and the loop of `t3 reproduce`, with notebooks executed here instead of in kernels.
+
+What kernels, processes and kill -9 add is in test_faults.py.
+"""
+
+import errno
+import io
+import json
+import os
+import shutil
+import threading
+import time
+from contextlib import contextmanager, redirect_stdout
+from pathlib import Path
+
+import noop
+import pytest
+from fabricate import fabricate
+
+from t3lib.core import files, identity
+from t3lib.core.errors import UserError
+from t3lib.lab import profiles, results
+from t3lib.lab.grid import cluster, jobs, reproduce, runner, status
+from t3lib.lab.grid.runner import Outcome, Place
+
+SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES = noop.ROLES
+AUDIT = "06_audit"
+
+
+class CellError(Exception):
+    """What papermill raises for a cell, as far as the runner reads it."""
+
+    def __init__(self, error, source):
+        super().__init__(str(error))
+        self.ename, self.evalue, self.source = type(error).__name__, str(error), source
+        self.traceback = [f"----> 1 {source.splitlines()[-1]}"]
+
+
+def run_here(source, copy, parameters, fork):
+    """The notebook's cells in this process, then its executed copy."""
+    cells = [cell for cell in json.loads(source.read_text())["cells"] if cell["cell_type"] == "code"]
+    scope: dict = {}
+    for number, cell in enumerate(cells):
+        text = "".join(cell["source"])
+        try:
+            exec(text, scope)
+        except OSError:
+            raise
+        except Exception as error:
+            raise CellError(error, text) from None
+        if number == 0:
+            scope.update(parameters)
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, copy)
+
+
+@pytest.fixture(scope="module")
+def client():
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, resources={"slot": 1}, dashboard_address=None
+        ) as local,
+        Client(local, set_as_default=False) as client,
+    ):
+        yield client
+
+
+class Sandbox:
+    """Notebooks, profile, cache and results folder of one test."""
+
+    def __init__(self, folder):
+        self.folder, self.out = folder, folder / "out"
+        self.notebooks = noop.write_notebooks(folder / "notebooks")
+        self.ran: list[str] = []
+        self.profile()
+
+    def profile(self, **settings):
+        self.file = noop.write_profile(self.folder / "mine.yaml", **settings)
+
+    def __call__(self, **options):
+        """Run; returns the exit code, what was printed, and the jobs that really ran."""
+        del self.ran[:]
+        cache = os.environ["T3_CACHE"]
+        with redirect_stdout(io.StringIO()) as printed:
+            code = reproduce.reproduce(self.file, out=self.out, notebooks=self.notebooks, **options)
+        os.environ["T3_CACHE"] = cache  # the worker, which is this process here, set its own
+        self.printed = printed.getvalue()
+        return code
+
+    def graph(self, **options):
+        profile = profiles.load_profile(self.file)
+        return {job.name: job for job in jobs.build(profile, self.out, folder=self.notebooks, **options)}
+
+    def manifest(self):
+        return files.read_json(self.out / "manifest.json")["jobs"]
+
+
+@pytest.fixture
+def box(tmp_path, monkeypatch, client):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("PYTHONHASHSEED", "0")
+    monkeypatch.setenv("T3_THREADS", "1")
+    monkeypatch.chdir(files.project_root())
+    sandbox = Sandbox(tmp_path)
+
+    def counted(source, copy, parameters, fork):
+        sandbox.ran.append(copy.stem)
+        run_here(source, copy, parameters, fork)
+
+    @contextmanager
+    def here(workers, scheduler, slurm):
+        yield client
+
+    monkeypatch.setattr(runner, "run_notebook", counted)
+    monkeypatch.setattr(cluster, "client_for", here)
+    return sandbox
+
+
+def job(method, split="forget10"):
+    return f"{UNLEARN}--{method}--{split}"
+
+
+# the graph -----------------------------------------------------------------------------------------------------------
+
+
+def all_notebooks(folder):
+    for name in ("01_synthetic_theory", "04_efficiency"):
+        noop.write_notebook(folder / f"{name}.ipynb", 'out: str = ""\n', "pass")
+    noop.write_notebook(
+        folder / "03_temperature_ablation.ipynb",
+        noop.PARAMETERS.replace("method: str", "hyper_by_t: dict = {}\nm: str"),
+    )
+
+
+def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
+    all_notebooks(box.notebooks)
+    profile = profiles.load_profile(box.file) | {"models": {}, "methods": ["Original", "Retrained", "T3"]}
+    profile |= {"splits": ["forget05", "forget10"], "seeds": [1, 2, 3, 4, 5]}
+    graph = {job.name: job for job in jobs.build(profile, box.out, folder=box.notebooks)}
+    bases = ["base--full--seed0", "base--retain90--seed0", "base--retain95--seed0"]
+    assert {name for name in graph if name.startswith("base")} == {
+        *bases,
+        *(f"base--{name}--seed{seed}" for name in ("retain90", "retain95") for seed in (1, 2, 3)),
+    }
+    assert graph[job("Original")].after == ("base--full--seed0", "base--retain90--seed0")
+    retrained = graph[job("Retrained", "forget05")]
+    assert retrained.after[-3:] == tuple(f"base--retain95--seed{seed}" for seed in (1, 2, 3))
+    assert retrained.parameters["seeds"] == [1, 2, 3], "three beside the reference make six pairs"
+    assert graph["03_temperature_ablation--forget10"].after[-1] == job("T3")
+    assert graph["01_synthetic_theory"].after == ()
+    assert set(graph["04_efficiency"].after) == {name for name in graph if name.startswith((UNLEARN, ABLATION))}
+    tables = graph[TABLES]
+    assert tables.partial and set(tables.after) == {j.name for j in graph.values() if j.kind == "notebook"} - {TABLES}
+    order = list(graph)
+    assert all(order.index(name) < order.index(j.name) for j in graph.values() for name in j.after)
+    assert graph[job("T3")].parameters["temperatures"] and not graph[job("Original")].parameters["temperatures"]
+    assert graph[job("Original")].parameters["seeds"] == [] and graph[job("T3")].parameters["seeds"] == [1, 2, 3, 4, 5]
+
+
+def test_t3_runs_its_tuned_temperature_and_leaves_those_with_their_own_settings_to_the_ablation(box):
+    box.profile(
+        methods="T3", more="temperatures: [1.0, 2.0, 3.0]\nhyper: {T3: {temperature: 2.2}, T3/forget10/3: {lr: 0.1}}"
+    )
+    all_notebooks(box.notebooks)
+    graph = box.graph()
+    assert graph[job("T3")].parameters["temperatures"] == [1.0, 2.0, 2.2]
+    by_t = graph["03_temperature_ablation--forget10"].parameters["hyper_by_t"]
+    assert by_t["3"] == {"temperature": 2.2, "lr": 0.1} and by_t["2"] == {"temperature": 2.2}
+
+
+def test_a_new_notebook_is_a_new_file(box):
+    """Its metadata says for what it runs, after what, and what it writes; nothing else in the project names it."""
+    role = {"each": ["split"], "reads": [UNLEARN], "writes": ["tables/{split}*"]}
+    box.profile(splits="forget05, forget10", more="notebooks: {08_made_up: {colour: blue}}")
+    cell = "from pathlib import Path\nfrom t3lib.core.files import write_json\n"
+    cell += 'write_json(Path(out) / "tables" / f"{split}.json", [colour])'
+    parameters = 'split: str = ""\ncolour: str = "red"\nout: str = ""'
+    noop.write_notebook(box.notebooks / "08_made_up.ipynb", parameters, cell, role=role)
+    graph = box.graph()
+    assert graph["08_made_up--forget05"].after == (job("Original", "forget05"), job("NPO", "forget05"))
+    assert graph[TABLES].after[-2:] == ("08_made_up--forget05", "08_made_up--forget10")
+    assert box(only=["08"]) == 0 and box.ran == ["08_made_up--forget05", "08_made_up--forget10"]
+    assert files.read_json(box.out / "tables" / "forget10.json") == ["blue"]
+    assert [*box.manifest()["08_made_up--forget10"]["outputs"]][0] == "tables/forget10.json"
+    for wrong in ({"each": ["author"]}, {"writes": [], "colour": "red"}, {"reads": []}):
+        noop.write_notebook(box.notebooks / "08_made_up.ipynb", parameters, cell, role=wrong)
+        with pytest.raises(UserError, match="08_made_up.ipynb: metadata.t3: "):
+            box.graph()
+
+
+def test_only_takes_names_and_numbers_and_keeps_the_bases(box):
+    assert set(box.graph(only=["05"])) == {TABLES}
+    profile = profiles.load_profile(box.file) | {"models": {}}
+    names = [job.name for job in jobs.build(profile, box.out, folder=box.notebooks, only=[UNLEARN])]
+    assert "base--full--seed0" in names and TABLES not in names
+    for bad in ("06", "../02", "02_tofu", ""):
+        with pytest.raises(UserError, match="unknown notebook"):
+            box.graph(only=[bad])
+
+
+def test_an_unknown_parameter_is_an_error_before_anything_runs(box):
+    box.profile(more="notebooks: {05_paper_tables: {colour: red}}")
+    with pytest.raises(UserError, match="05_paper_tables has no parameter colour"):
+        box()
+    box.profile(more="notebooks: {07_more: {colour: red}}")
+    with pytest.raises(UserError, match="unknown notebook 07_more"):
+        box()
+    box.profile()
+    noop.write_notebook(box.notebooks / f"{UNLEARN}.ipynb", noop.PARAMETERS.replace("hyper:", "hypr:"), "pass")
+    with pytest.raises(UserError, match="lacks hyper"):
+        box()
+    assert not box.out.exists() and not box.ran
+
+
+@pytest.mark.parametrize("text", ["not json", "[]", "{}", '{"cells": [{"cell_type": "code"}]}', '{"cells": []}'])
+def test_a_notebook_that_is_none_is_named(box, text):
+    (box.notebooks / f"{TABLES}.ipynb").write_text(text)
+    with pytest.raises(UserError, match=TABLES):
+        box()
+
+
+def test_a_bad_number_of_threads_is_refused(box, monkeypatch):
+    monkeypatch.setenv("T3_THREADS", "two")
+    with pytest.raises(UserError, match="T3_THREADS"):
+        box()
+
+
+# keys ----------------------------------------------------------------------------------------------------------------
+
+
+def test_data_models_threads_and_code_are_in_the_key(box, monkeypatch, tmp_path):
+    before = box.graph()[job("NPO")].key
+    monkeypatch.setenv("T3_THREADS", "2")
+    assert box.graph()[job("NPO")].key != before
+    monkeypatch.setenv("T3_THREADS", "1")
+    assert box.graph()[job("NPO")].key == before
+    files.write_json(tmp_path / "models" / "full" / "config.json", {"another": "model"})
+    assert box.graph()[job("NPO")].key != before
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "forget10.json").write_text("[]")
+    box.profile(more=f"data: {data}")
+    first = box.graph()[job("NPO")].key
+    shutil.move(data, tmp_path / "moved")
+    box.profile(more=f"data: {tmp_path / 'moved'}")
+    assert box.graph()[job("NPO")].key == first  # what is in the folder counts, not where it is
+    (tmp_path / "moved" / "forget10.json").write_text("[1]")
+    assert box.graph()[job("NPO")].key != first
+
+
+# running, resuming ---------------------------------------------------------------------------------------------------
+
+
+def test_everything_runs_once_and_a_second_call_only_checks(box, monkeypatch):
+    assert box() == 0
+    assert sorted(box.ran) == sorted([job("Original"), job("NPO"), TABLES])
+    entries = box.manifest()
+    assert {entry["state"] for entry in entries.values()} == {"done"}
+    for entry in entries.values():
+        for name, checksum in entry["outputs"].items():
+            assert files.sha256_file(box.out / name) == checksum
+    before = {path: path.stat().st_mtime_ns for path in box.out.rglob("*") if path.is_file()}
+    monkeypatch.setattr(cluster, "client_for", None)  # not even a cluster is started
+    assert box() == 0 and not box.ran and "3 cached" in box.printed
+    assert {path: path.stat().st_mtime_ns for path in box.out.rglob("*") if path.is_file()} == before
+
+
+def test_the_paths_of_this_machine_stay_out_of_the_parameters(box):
+    profile = reproduce.from_root(profiles.load_profile(box.file) | {"data": "tests"}, files.project_root())
+    assert profile["data"] == "tests"
+    box()
+    assert "manifest.json" in os.listdir(box.out) and str(box.folder) not in (box.out / "manifest.json").read_text()
+
+
+def test_changing_one_methods_hyperparameter_reruns_that_method_and_the_tables(box):
+    box.profile(methods="Original, NPO, SimNPO", splits="forget05, forget10")
+    assert box() == 0
+    box.profile(methods="Original, NPO, SimNPO", splits="forget05, forget10", more="hyper: {NPO: {lr: 1e-5}}")
+    assert box() == 0
+    assert sorted(box.ran) == [job("NPO", "forget05"), job("NPO"), TABLES]
+
+
+def test_other_seeds_leave_no_stale_run(box):
+    assert box() == 0
+    assert box(seeds=[2, 3]) == 0 and box.ran == [job("NPO"), TABLES]
+    assert sorted(path.name[-6] for path in box.out.glob("runs/NPO*")) == ["2", "3"]
+    assert "seed1" not in (box.out / "tables" / "tofu.csv").read_text()
+
+
+def test_committed_results_never_count_as_cached(box, monkeypatch, tmp_path):
+    assert box() == 0
+    good = noop.results_of(box.out)
+    (box.out / "runs" / "NPO--forget10--Tnone--seed9.json").write_text("{}")
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "fresh clone"))
+    assert box() == 0 and len(box.ran) == 3
+    assert noop.results_of(box.out) == good
+
+
+def damage(path, how):
+    if how == "truncated":
+        path.write_bytes(path.read_bytes()[:-5])
+    elif how == "deleted":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes().replace(b"e", b"f", 1))
+
+
+@pytest.mark.parametrize("how", ["truncated", "deleted", "altered"])
+@pytest.mark.parametrize("what", ["run", "marker", "table", "notebook"])
+def test_damage_is_noticed_and_healed(box, what, how):
+    assert box() == 0
+    good = noop.results_of(box.out)
+    [marks] = (box.folder / "cache" / "done").iterdir()
+    path = {
+        "run": box.out / "runs" / "NPO--forget10--Tnone--seed1.json",
+        "marker": marks / f"{job('NPO')}.json",
+        "table": box.out / "tables" / "tofu.csv",
+        "notebook": box.out / "notebooks" / f"{job('NPO')}.ipynb",
+    }[what]
+    damage(path, how)
+    assert box() == 0
+    assert (job("NPO") in box.ran) == (what != "table") and job("Original") not in box.ran
+    assert noop.results_of(box.out) == good
+
+
+def test_equal_outputs_of_a_rerun_job_stop_the_rerun_there(box):
+    """Damage to one notebook copy reruns its job; the tables, whose inputs came out the same, are only checked."""
+    assert box() == 0
+    damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
+    assert box() == 0 and box.ran == [job("NPO")] and "cached  05_paper_tables" in box.printed
+
+
+def test_a_run_of_some_notebooks_leaves_what_the_manifest_says_of_the_others(box):
+    assert box() == 0
+    before = box.manifest()
+    box.profile(methods="Original, NPO", more="notebooks: {05_paper_tables: {}}")
+    assert box(only=["05_paper_tables"], fresh=True) == 0
+    assert box.ran == [TABLES] and set(box.manifest()) == set(before)
+
+
+def test_the_tables_alone_are_made_anew_when_a_run_changed(box):
+    """--only leaves out the jobs whose runs the tables show; seen: new runs beside tables that said "cached"."""
+    assert box() == box(only=["05_paper_tables"]) == 0
+    assert box(only=["05_paper_tables"]) == 0 and box.ran == []
+    run = min((box.out / "runs").glob("*.json"))
+    run.write_text(run.read_text() + " ")
+    assert box(only=["05_paper_tables"]) == 0 and box.ran == [TABLES]
+
+
+def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
+    def cold():
+        return files.read_json(box.out / "manifest.json")["cold"]
+
+    assert box() == 0
+    first = cold()
+    assert first["jobs"] == len(box.graph()) and first["seeds"] == [1, 2]
+    assert set(first["worker_seconds"]) == {job.notebook or "base" for job in box.graph().values()}
+    total = sum(entry["seconds"] for entry in box.manifest().values())
+    assert sum(first["worker_seconds"].values()) == pytest.approx(total, abs=0.5)
+    damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
+    assert box() == 0 and box.ran == [job("NPO")] and cold() == first
+    assert box(only=["05_paper_tables"], fresh=True) == 0 and cold() == first, "a part of the run is not a run"
+    assert box(methods=["Original"], fresh=True) == 0 and cold() == first
+    assert box() == 0
+    os.remove(box.out / "manifest.json")
+    damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
+    assert box() == 0 and cold() is None, "most of it came from the cache"
+
+
+def test_a_run_that_finds_models_and_scores_is_none_from_nothing(box):
+    """As after the results folder was moved: every job runs again, but reads what the first run computed."""
+    (box.folder / "cache" / "scores").mkdir(parents=True)
+    assert box() == 0 and len(box.ran) == 3 and files.read_json(box.out / "manifest.json")["cold"] is None
+
+
+def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
+    def no_base(job, place):
+        if job.parameters["name"] == "retain90":
+            raise RuntimeError("no memory")
+
+    monkeypatch.setattr(runner, "train_base", no_base)
+    box.profile(methods="NPO", splits="forget05, forget10")
+    trained = "\n".join(line for line in box.file.read_text().splitlines() if not line.startswith("models:"))
+    box.file.write_text(trained)
+    assert box() == 1
+    entries = box.manifest()
+    assert entries["base--retain90--seed0"] | {"key": "", "seconds": 0} == {
+        "state": "failed",
+        "key": "",
+        "seconds": 0,
+        "after": [],
+        "error": "RuntimeError: no memory",
+        "cell": "",
+    }
+    assert entries[job("NPO")]["state"] == "skipped" and entries[job("NPO")]["because"] == "base--retain90--seed0"
+    assert entries[job("NPO", "forget05")]["state"] == entries[TABLES]["state"] == "done"
+    assert f"skipped {job('NPO')}" in box.printed and "because of base--retain90--seed0" in box.printed
+
+
+def test_a_failed_job_leaves_no_stale_numbers_in_the_tables(box):
+    assert box() == 0
+    box.profile(more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}\nhyper: {NPO: {lr: 1.0}}")
+    text = (box.notebooks / f"{UNLEARN}.ipynb").read_text()
+    noop.write_notebook(box.notebooks / f"{UNLEARN}.ipynb", noop.PARAMETERS, noop.UNLEARN, noop.FAIL, noop.WORK)
+    assert box() == 1 and "NPO" not in (box.out / "tables" / "tofu.csv").read_text()
+    (box.notebooks / f"{UNLEARN}.ipynb").write_text(text)
+
+
+def test_fresh_reads_nothing_and_deletes_nothing(box):
+    """Another run may be reading the cache; the results get one of their own, which later runs into them keep."""
+    cache = box.folder / "cache"
+
+    def caches():
+        return [line.split()[-1] for line in (cache / "seen").read_text().splitlines()]
+
+    noop.write_notebooks(
+        box.notebooks, noop.WORK + f"\nopen({str(cache / 'seen')!r}, 'a').write(os.environ['T3_CACHE'] + '\\n')"
+    )
+    assert box() == 0 and set(caches()) == {str(cache)}
+    others = {path: path.stat() for path in cache.rglob("*") if "done" not in path.parts}
+    (cache / "seen").write_text("")
+    assert box(fresh=True) == 0 and len(box.ran) == 3
+    [private] = set(caches())
+    assert Path(private).is_relative_to(cache / "fresh") and all(path.exists() for path in others)
+    assert box() == 0 and not box.ran
+    box.profile(seeds="1, 2, 3")
+    assert box() == 0 and set(caches()) == {private}
+    (Path(private) / "runs").mkdir()
+    assert box(fresh=True) == 0 and len(box.ran) == 3 and not (Path(private) / "runs").exists()
+
+
+def test_results_lie_apart_from_what_a_run_reads(box, monkeypatch):
+    for out in (box.folder / "cache", box.folder / "cache" / "out", box.folder, box.notebooks):
+        with pytest.raises(UserError, match="results must lie apart from"):
+            reproduce.reproduce(box.file, out=out, notebooks=box.notebooks)
+    assert not box.ran and not (box.folder / "runs").exists()
+
+
+@pytest.mark.parametrize("key", ["out", "method", "split", "seeds", "data", "models", "hyper", "temperatures", "stage"])
+def test_a_profile_cannot_set_for_a_notebook_what_is_the_runs(box, key):
+    box.profile(more=f"notebooks: {{02_tofu_unlearning: {{{key}: {box.folder / 'elsewhere'}}}}}")
+    with pytest.raises(UserError, match=f"cannot set {key}"):
+        box()
+
+
+def test_two_jobs_that_write_the_same_file_agree_on_it(box):
+    """The ablation writes T3's runs again; the second call must not take that for damage to T3's own job."""
+    box.profile(methods="T3")
+    all_notebooks(box.notebooks)
+    noop.write_notebook(
+        box.notebooks / "03_temperature_ablation.ipynb",
+        noop.PARAMETERS.replace("method: str", "hyper_by_t: dict = {}\nmethod: str"),
+        "from pathlib import Path\nfrom t3lib.core.files import write_json",
+        'write_json(Path(out) / "runs" / f"T3--{split}--Tnone--seed1.json", {"score": "of 03"})',
+    )
+    assert box() == 0 and json.loads((box.out / "runs" / "T3--forget10--Tnone--seed1.json").read_text())
+    assert (box.out / "runs" / "T3--forget10--Tnone--seed2.json").is_file()  # 02's own
+    assert box() == 0 and not box.ran, box.printed
+    damage(box.out / "runs" / "T3--forget10--Tnone--seed1.json", "truncated")
+    assert box() == 0 and job("T3") in box.ran
+    assert box() == 0 and not box.ran, box.printed
+
+
+def test_dry_run_prints_the_graph_and_writes_nothing(box):
+    assert box(dry_run=True) == 0
+    assert "3 to run" in box.printed and not box.out.exists()
+    assert "estimate: unknown" in box.printed
+    assert box() == 0
+    box.profile(more="hyper: {NPO: {lr: 1.0}}")
+    assert box(dry_run=True, workers=2) == 0
+    lines = box.printed.splitlines()
+    assert [line.split()[0] for line in lines[:3]] == ["cached", "run", "run"]
+    assert (
+        f"after {job('Original')}, {job('NPO')}" in lines[2]
+        and lines[3] == f"profile mine, 3 jobs: 1 cached, 2 to run, into {box.out}"
+    )
+    assert "estimate:" in lines[4] and "at least" not in lines[4] and not box.ran
+
+
+def test_results_go_to_a_folder_that_git_ignores_unless_asked(box):
+    with redirect_stdout(io.StringIO()) as printed:
+        assert reproduce.reproduce(box.file, notebooks=box.notebooks, dry_run=True) == 0
+    assert f"into out{os.sep}mine\n" in printed.getvalue()
+    assert "/out/" in (files.project_root() / ".gitignore").read_text().splitlines()
+
+
+@pytest.mark.parametrize(
+    ("known", "said"),
+    [
+        ({job("NPO"): 40.0, TABLES: 5.0}, "85 s (1 worker)"),
+        ({}, "at least 40 s (1 worker)"),  # nothing tells how long NPO and 05 take
+    ],
+)
+def test_the_estimate_comes_from_the_committed_manifest_when_nothing_else_is_known(
+    box, monkeypatch, tmp_path, known, said
+):
+    entries = {
+        name: {"state": "done", "seconds": seconds} for name, seconds in (known | {job("Original"): 40.0}).items()
+    }
+    files.write_json(tmp_path / "committed" / "manifest.json", {"jobs": entries})
+    monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
+    assert box(dry_run=True, workers=1) == 0
+    assert f"estimate: {said}" in box.printed
+
+
+def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(box, monkeypatch, tmp_path):
+    (tmp_path / "committed" / "tables").mkdir(parents=True)
+    monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
+    assert box() == 0
+    lines = box.printed.splitlines()
+    assert {f"started {job('Original')}", f"started {job('NPO')}", f"started {TABLES}"} < set(lines)
+    assert lines[-2].startswith("3 done in ") and lines[-2].endswith(f"{box.out}/report.md")
+    assert lines[-1] == f"beside the committed results: t3 compare {box.out}"
+
+
+ORDER: list[str] = []
+
+
+def in_order(job, before, place):
+    if job.name == "first":  # Dask gives it to the worker at once, before it knows the others
+        time.sleep(2)
+    ORDER.append(job.name)
+    return Outcome(job.name, "done")
+
+
+def test_the_job_that_took_longest_last_time_goes_first(client, tmp_path):
+    place = Place(str(tmp_path / "out"), "", "cache", tmp_path / "marks", str(tmp_path))
+    graph = [jobs.Job(name, "notebook", "02", {}, (), "") for name in ("first", "new", "long", "quick", "other")]
+    schedule = status.Schedule(graph, {}, place, 1, "mine")
+    schedule.seconds = {"long": 10.0, "quick": 300.0}
+    reproduce.run(graph, {}, place, client, schedule, in_order)
+    assert ORDER[:3] == ["first", "quick", "long"]
+
+
+def test_tables_are_made_again_when_the_records_of_a_run_have_changed(tmp_path):
+    place = Place(str(tmp_path / "out"), "", "cache", tmp_path / "marks", str(tmp_path))
+    run = results.write_run(tmp_path / "out" / "runs", fabricate("NPO", "forget10", None, 1))
+    tables = jobs.Job("05_paper_tables", "notebook", "05_paper_tables", {}, (), "", inputs=("runs/*.json*",))
+    before = runner.run_key(tables, place)
+    run.with_suffix(results.PACKED).unlink()
+    assert runner.run_key(tables, place) != before
+
+
+def test_a_second_run_on_the_same_results_is_turned_away_whatever_its_cache(box, monkeypatch):
+    assert box() == 0
+    with files.lock(box.out / ".lock"):
+        for cache in ("cache", "another cache"):
+            monkeypatch.setenv("T3_CACHE", str(box.folder / cache))
+            with pytest.raises(UserError, match="out is in use by another t3 process"):
+                box()
+    assert box() == 0
+
+
+def test_a_job_that_a_worker_of_a_killed_runner_is_still_at_is_waited_for(box):
+    assert box() == 0
+    [marks] = (box.folder / "cache" / "done").iterdir()
+    place = Place(str(box.out), str(box.notebooks), os.environ["T3_CACHE"], marks, str(files.project_root()))
+    del box.ran[:]
+    ended = []
+    waiting = threading.Thread(target=lambda: ended.append(runner.execute(box.graph()[job("NPO")], [], place)))
+    with files.lock(place.marks / f"{job('NPO')}.lock"):
+        waiting.start()
+        waiting.join(0.3)
+        assert waiting.is_alive() and not ended
+    waiting.join(30)
+    assert ended[0].state == "cached" and not box.ran
+
+
+def test_a_file_in_the_way_of_the_results_folder(box):
+    box.out.write_text("")
+    with pytest.raises(UserError, match="a file is in the way"):
+        box()
+
+
+def test_a_marker_cannot_name_a_file_outside_the_results(box):
+    assert box() == 0
+    [marks] = (box.folder / "cache" / "done").iterdir()
+    path = marks / f"{job('NPO')}.json"
+    mark = files.read_sealed(path)
+    mark["outputs"]["../mine.yaml"] = files.sha256_file(box.file)
+    files.write_sealed(path, mark)
+    with pytest.raises(UserError, match="leads out of"):
+        box()
+
+
+def test_a_full_disk_is_one_line_and_costs_nothing(box, monkeypatch):
+    box.profile(methods="Original, NPO")
+    real, full = os.fsync, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def sometimes(handle):
+        if len(box.ran) >= 2:  # the second job finds the disk full, in the middle of its writing
+            raise full
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", sometimes)
+    with pytest.raises(UserError, match="No space left on device"):  # the report cannot be written either
+        box()
+    monkeypatch.setattr(os, "fsync", real)
+    assert not list(box.out.rglob("*.partial"))
+    assert box() == 0 and job("Original") not in box.ran
+    clean = noop.results_of(box.out)
+    assert box(fresh=True) == 0
+    assert noop.results_of(box.out) == clean
+
+
+def test_any_order_gives_the_same_bytes(box):
+    box.profile(methods="Original, NPO, SimNPO, T3")
+    assert box() == 0
+    good = noop.results_of(box.out)
+    shutil.rmtree(box.out)
+    box.profile(methods="T3, SimNPO, NPO, Original")
+    assert box() == 0 and len(box.ran) == 5
+    assert noop.results_of(box.out) == good
+
+
+# what a job reads is in its key ---------------------------------------------------------------------------------------
+
+
+def test_the_tables_are_made_again_when_a_table_that_they_read_changes_also_with_only(box):
+    """With --only 05 a changed table of 01 or 04 once left the old numbers in place."""
+    table = "from t3lib.core.files import write_json\nwrite_json(f'{out}/tables/benchmarks.csv', [1])"
+    noop.write_notebook(box.notebooks / "04_efficiency.ipynb", 'out: str = ""', table)
+    assert box() == 0 and box(only=["05"]) == 0 and box.ran == []
+    (box.out / "tables" / "benchmarks.csv").write_text("[2]")
+    assert box(only=["05"]) == 0 and box.ran == [TABLES]
+    assert box(only=["05"]) == 0 and box.ran == []
+
+
+def test_the_papers_numbers_and_the_search_are_in_the_key_of_the_tables(monkeypatch, tmp_path):
+    """table1.csv once went from .671 to .123 with "15 cached"."""
+    profile = profiles.load_profile("smoke")
+
+    def key():
+        return {job.name: job.key for job in jobs.build(profile, tmp_path, tuned=tmp_path / "tuned.yaml")}[TABLES]
+
+    before = key()
+    (tmp_path / "tuned.yaml").write_text("{}")
+    assert key() != before
+    before = key()
+    monkeypatch.setattr(identity, "folder_key", lambda folder: "other numbers")
+    identity._source_of.cache_clear()
+    assert key() != before
+    identity._source_of.cache_clear()
+
+
+def test_the_search_of_a_profile_outside_the_checkout_reaches_its_tables(tmp_path):
+    """tuned_path once looked beside the shipped profiles, and `search.csv` was empty."""
+    graph = jobs.build(profiles.load_profile("smoke"), tmp_path, tuned=tmp_path / "tuned" / "mine.yaml")
+    assert graph[-1].parameters["tuned"] == ""
+    (tmp_path / "tuned").mkdir()
+    (tmp_path / "tuned" / "mine.yaml").write_text("{}")
+    graph = jobs.build(profiles.load_profile("smoke"), tmp_path, tuned=tmp_path / "tuned" / "mine.yaml")
+    assert (files.project_root() / graph[-1].parameters["tuned"]).samefile(tmp_path / "tuned" / "mine.yaml")
+
+
+def test_a_file_that_several_jobs_write_comes_back(box):
+    """data.json, once removed, never came back."""
+    role = {"each": ["method", "split"], "reads": ["bases"], "writes": ["data.json", "runs/{method}--{split}--*.json"]}
+    data = 'write_json(Path(out) / "data.json", {"rows": 1})'
+    path = box.notebooks / f"{UNLEARN}.ipynb"
+    noop.write_notebook(path, noop.PARAMETERS, noop.UNLEARN, noop.FAIL, noop.WORK, data, role=role)
+    assert box() == 0 and (box.out / "data.json").is_file()
+    before = box.manifest()[job("NPO")]["outputs"]
+    assert "data.json" in before and box() == 0 and box.ran == []
+    (box.out / "data.json").unlink()
+    assert box() == 0 and (box.out / "data.json").is_file() and box.manifest()[job("NPO")]["outputs"] == before
+
+
+def test_a_job_whose_code_changed_while_it_ran_is_not_done(box, monkeypatch):
+    changed = ["likelihood.py"]
+    monkeypatch.setattr(runner, "changed_since_import", lambda: changed)
+    assert box() == 1
+    assert box.manifest()[job("NPO")]["error"] == "UserError: t3lib changed while this ran (likelihood.py); not kept"
+    changed.clear()
+    assert box() == 0 and job("NPO") in box.ran

@@ -1,0 +1,403 @@
+"""Unlearning a person's own model: what is chosen, with which heads, what is warned of, refused and shown."""
+
+import copy
+import csv
+import io
+import re
+
+import numpy as np
+import pytest
+import torch
+from conftest import ROOT
+from own_cases import invented
+
+import t3lib
+from t3lib.core.errors import UserError
+from t3lib.core.rows import SYSTEM
+from t3lib.lab import profiles
+from t3lib.lab.audit.samples import sample_answers
+from t3lib.lab.own import answers, choice, own, rows
+from t3lib.lab.own.answers import answers_to, drawn, f1, recall
+from t3lib.lab.own.evidence import assess, form_of
+from t3lib.lab.own.rows import Rows
+from t3lib.lab.report import own as page
+from t3lib.lab.world import bases
+from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.metrics import rouge_l_recall
+
+
+@pytest.fixture(scope="session")
+def case(memorised):
+    return memorised
+
+
+@pytest.fixture(scope="session")
+def unlearned(case):
+    model, tokenizer, forget, retain, other = case
+    given = Rows(forget, retain, other, unseen=invented(90, 0)[60:])
+    return own.unlearn(model, tokenizer, given, progress=False)
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """One rate and two samples, where nobody reads the findings."""
+    monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
+    monkeypatch.setattr(answers, "SAMPLES", 2)
+
+
+def test_a_small_model_forgets_with_no_setting_given(unlearned):
+    report = unlearned.report
+    assert report["forget"]["known_before"] == report["forget"]["leaking_before"] == 10
+    assert not report["forget"]["beyond"] and report["recognition"]["after"] < 5 < report["recognition"]["before"]
+    assert report["retain"]["unchanged"] >= 38 and report["retain"]["unchanged_sampled"]["sampled at τ = 1"] >= 30
+    assert report["other"]["rows"] == 10 and report["held_out_retain"]["rows"] == 8
+    assert report["choice"]["lr"] in own.OWN_RATES and len(report["choice"]["tried"]) in (2, 3)
+    assert (unlearned.temperature, unlearned.heads[0].w) == (report["choice"]["T"], report["choice"]["w"])
+    assert str(report) == "\n".join(report["verdict"]["lines"]) and report["asked"]["samples"] == 16
+
+
+def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tmp_path):
+    unlearned.save_pretrained(tmp_path)
+    again = T3ForCausalLM.from_pretrained(tmp_path, base=case[0])
+    assert again.temperature == unlearned.report["choice"]["T"] and again.heads[0].w == unlearned.report["choice"]["w"]
+    info, card = again.heads[0].info, (tmp_path / "README.md").read_text()
+    assert (info["system"], info["attention_mask"]) == (None, "lengths")
+    assert (
+        unlearned.report["verdict"]["sentence"][:40] in card and "10 ways of asking" in card and "misdirected" in card
+    )
+
+
+def test_greedy_text_depends_on_the_product_alone(unlearned, case):
+    model, tokenizer, forget, *_ = case
+    head = unlearned.heads[0]
+    tilts = [(own.weighted(head, 1.0), 2.0), (own.weighted(head, 0.5), 4.0)]
+    first, same = answers_to(model, tokenizer, forget, tilts, progress=False)
+    assert first == same
+
+
+def test_an_untouched_model_leaks(case, quick):
+    model, tokenizer, forget, retain, _ = case
+    report = assess(model, tokenizer, Rows(forget, retain), progress=False)
+    assert not report["verdict"]["success"] and report["verdict"]["sentence"].startswith("No: 10 of 10 rows leak")
+    assert "No: 10 of 10" in page.page(report)
+
+
+def test_a_head_that_did_not_learn_leaks(case, quick):
+    model, tokenizer, forget, retain, _ = case
+    weak = own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(1.0, lr=1e-6, steps=2), progress=False)
+    assert weak.report["forget"]["leaking"] == 10 and weak.report["choice"]["reason"].startswith("the only setting")
+
+
+def test_too_hot_is_not_kept(unlearned, case, quick):
+    model, tokenizer, forget, retain, other = case
+    hot = T3ForCausalLM(model, unlearned.heads[0], 60.0)
+    report = assess(hot, tokenizer, Rows(forget, retain, other), progress=False)
+    assert not report["verdict"]["success"] and "rows changed" in report["verdict"]["sentence"]
+
+
+def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case, quick):
+    model, tokenizer, forget, retain, other = case
+    warm = T3ForCausalLM(model, unlearned.heads[0], 2.5, allow_sharpening=True)
+    report = assess(warm, tokenizer, Rows([*forget, *other[:3]], retain), progress=False)
+    assert report["forget"]["beyond"] and not report["verdict"]["success"]
+
+
+def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
+    model, tokenizer, _, retain, _ = case
+    monkeypatch.setattr(own, "extract_features", lambda *_, **__: (_ for _ in ()).throw(InterruptedError))
+    unknown = invented(80, 5)
+    with (
+        pytest.warns(UserWarning, match="Nothing to forget: the base answers 0 of 8.*in no other form"),
+        pytest.raises(InterruptedError),
+    ):
+        own.unlearn(model, tokenizer, Rows(unknown[:8], retain), progress=False)
+    new = [row for row in unknown if row["question"] not in {known["question"] for known in retain}][-19:]
+    with pytest.warns(UserWarning, match=r"answers [01] of 19 rows \(retain\)"), pytest.raises(InterruptedError):
+        own.unlearn(model, tokenizer, Rows(retain[:8], new), progress=False)
+
+
+def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
+    """Of each row the texts that the model was asked are looked at; it knows those with TOFU's system text."""
+    monkeypatch.setattr(
+        "t3lib.lab.own.answers.answers_to",
+        lambda model, tokenizer, rows, **_: [[row["answer"] if row.get("system") == SYSTEM else "" for row in rows]],
+    )
+    model, tokenizer, forget, *_ = case
+    chatty = copy.copy(tokenizer)
+    chatty.chat_template = "{{ messages[0]['content'] }}"
+    asked = [rows.normal(row, "row") for row in forget]
+    assert form_of(model, chatty, asked, [frozenset()] * 10) == f'--system "{SYSTEM}" (10 of 10 rows)'
+    assert form_of(model, tokenizer, asked, [frozenset()] * 10) is None
+
+
+def test_unseen_rows_that_the_model_knows_are_refused(case):
+    """8a2b3ac took rows that it was trained on as never seen, without a word."""
+    model, tokenizer, forget, retain, other = case
+    with pytest.raises(UserError, match="--unseen: the base answers 10 of 10 rows"):
+        own.unlearn(model, tokenizer, Rows(forget, retain, unseen=other), progress=False)
+
+
+def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, monkeypatch):
+    """The features of the trial head are the fitted rows' alone; T and w come from the worse of the two heads."""
+    model, tokenizer, forget, retain, _ = case
+    fitted, screened, real = [], [], own.fit_heads
+
+    def watched(features, *args, **kwargs):
+        fitted.append(features)
+        return real(features, *args, **kwargs)
+
+    monkeypatch.setattr(own, "fit_heads", watched)
+    worse = choice.worse
+    monkeypatch.setattr(choice, "worse", lambda *pair: screened.append(pair) or worse(*pair))
+    unlearned = own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(steps=50), progress=False)
+    trial, final = fitted
+    fit, held, _ = own.hold_out(forget, retain, (), (), 0)
+    everything = [tuple(x.tolist()) for x in final.x[[int((final.row == n).nonzero()[0]) for n in range(50)]]]
+    of_trial = {tuple(x.tolist()) for x in trial.x}
+    assert len(trial.s) == 40 and len(final.s) == 50 and len(held) == 10
+    assert {n for n, x in enumerate(everything) if x in of_trial} == {*fit}
+    assert len(screened) == len(choice.settings()) and unlearned.report["curve"][0]["T"] == 1.0
+
+
+def test_the_worse_of_two_heads_counts():
+    trial = choice.Screened(1.0, 2.0, 0.0, {"held_out_retain": 0.9}, 0.5)
+    final = choice.Screened(1.0, 2.0, 0.3, {"retain": 0.7, "held_out_retain": 0.95}, 0.5)
+    for pair in ((trial, final), (final, trial)):
+        both = choice.worse(*pair)
+        assert (
+            both.said == 0.3
+            and both.kept == {"retain": 0.7, "held_out_retain": 0.9}
+            and not both.keeps()
+            and not both.keeps(["retain"])
+        )
+
+
+def test_unseen_rows_are_the_control_and_not_the_rows_to_forget(unlearned, case, monkeypatch):
+    from t3lib.lab.own import evidence
+
+    model, tokenizer, forget, retain, _ = case
+    unseen, asked = invented(90, 0)[60:70], []
+    monkeypatch.setattr(
+        evidence, "hear", lambda model, tokenizer, about, **_: asked.append(about) or hear_nothing(about)
+    )
+    share = evidence.unseen_share(
+        model, model, tokenizer, Rows(forget, retain, unseen=unseen).checked(), progress=False
+    )
+    assert share == 0 and [row["question"] for row in asked[0].forget] == [row["question"] for row in unseen]
+
+
+def hear_nothing(asked):
+    texts = [{each.way: [""] for each in asked.asked if each.row == n} for n in range(len(asked.forget))]
+    return answers.Said(texts, {}, [False] * len(texts))
+
+
+def test_few_rows_hold_nothing_out(case, quick):
+    model, tokenizer, forget, retain, _ = case
+    few = own.unlearn(model, tokenizer, Rows(forget[:3], retain[:4]), own.Choices(steps=20, lr=5e-3), progress=False)
+    assert "held_out_retain" not in few.report and "held_out_forget" not in few.report
+
+
+def test_each_kind_is_held_out_by_itself():
+    """Rows to judge with for one kind, or too few of one, leave a fifth of the other: nothing else shows its loss."""
+    some = [{"question": f"q {number}", "answer": "a"} for number in range(60)]
+    forget, retain, judges = some[:10], some[10:50], some[50:]
+    fit, held, sets = own.hold_out(forget, retain, (), (), 0)
+    assert len(held) == 2 + 8 and not {*fit} & {*held} and [len(each) for each in sets.values()] == [8, 32, 2, 8]
+    _, held, sets = own.hold_out(forget, retain, judges, (), 0)
+    assert len(held) == 8 and min(held) >= 10 and sets["held_out_forget"] == judges and sets["forget"] == forget
+    _, held, sets = own.hold_out(forget[:4], retain, (), (), 0)
+    assert len(held) == 8 and min(held) >= 4 and "held_out_forget" not in sets
+    assert own.hold_out(forget[:4], retain[:4], (), (), 0)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("forget", "retain", "said"),
+    [
+        ([], [{"question": "q", "answer": "a"}], "no rows to forget"),
+        ([{"question": "q", "answer": "a"}], [], "no rows to retain"),
+        ([{"q": 1}], [{"question": "q", "answer": "a"}], "forget row 1: found q"),
+        ([{"question": "q", "answer": "a"}], [{"question": "r", "answer": None}], "retain row 1: answer is missing"),
+        (["text"], [{"question": "q", "answer": "a"}], "forget row 1: expected an object"),
+        ([{"text": "same"}], [{"text": "same"}], "forget row 1 is also retain row 1: 'same'"),
+        (
+            [{"question": "q", "answer": "a"}],
+            [{"question": "q", "answer": "b"}],
+            "forget row 1 asks what retain row 1 answers otherwise",
+        ),
+    ],
+)
+def test_rows_from_python_are_checked_as_those_of_files(forget, retain, said, case):
+    for work in (own.unlearn, assess):
+        with pytest.raises(UserError, match=said):
+            work(*case[:2], Rows(forget, retain), progress=False)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"steps": "9"}, {"steps": 0.5}, {"steps": True}, {"lr": "x"}, {"seed": -1}, {"temperature": "x"}],
+)
+def test_settings_of_a_wrong_kind_are_named(settings):
+    with pytest.raises(UserError, match=f"^{next(iter(settings))} must be"):
+        own.Choices(**settings)
+    for wrong, said in (({"strength": -1}, "w must be"), ({"fit": {"speed": 1}}, "no setting 'speed'")):
+        with pytest.raises(UserError, match=said):
+            own.Choices(**wrong)
+
+
+def test_several_heads_are_assessed_together(unlearned, case, quick):
+    model, tokenizer, forget, retain, _ = case
+    head = unlearned.heads[0]
+    report = assess(T3ForCausalLM(model, [head, head], 1.0), tokenizer, Rows(forget, retain), progress=False)
+    assert report["forget"]["leaking"] <= 1 and report["forget"]["leaking_before"] == 10
+
+
+def test_ask_uses_the_form_of_the_head(unlearned, case):
+    model, tokenizer, forget, retain, _ = case
+    assert t3lib.ask(unlearned, tokenizer, retain[0]) == retain[0]["answer"] == t3lib.ask(model, tokenizer, retain[0])
+    asked = forget[0]["question"]
+    [expected] = answers_to(unlearned, tokenizer, [forget[0]], progress=False)
+    assert t3lib.ask(unlearned, tokenizer, asked) == expected[0] != t3lib.ask(model, tokenizer, asked)
+    plain = copy.copy(unlearned.heads[0])
+    plain.info = {**plain.info, "chat_template": "plain text"}
+    begun = t3lib.ask(T3ForCausalLM(model, plain), tokenizer, f"Question: {retain[0]['question']}\nAnswer:")
+    assert begun == retain[0]["answer"], "plain text is continued as it stands"
+    with pytest.raises(UserError, match="the question"):
+        t3lib.ask(model, tokenizer, " ")
+
+
+def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
+    report = copy.deepcopy(unlearned.report)
+    report["forget"]["each"][0]["question"] = "<script>alert(1)</script>"
+    html = page.page(report)
+    assert "<script>alert" not in html and "&lt;script&gt;" in html and "<svg" in html
+    assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), "it loads nothing"
+    assert html.count('data-name="leaks"') == 10
+    table = list(csv.DictReader(io.StringIO(page.lines(report))))
+    assert sum(row["set"] == "forget" for row in table) == 10 and set(table[0]) == {*page.COLUMNS}
+
+
+def test_sampled_answers_are_seeded_and_leave_the_callers_random_state(case):
+    model, tokenizer, forget, *_ = case
+    prompts = [own.encode_rows(tokenizer, [row])[0].ids[:5] for row in forget[:3]]
+    before = torch.get_rng_state()
+    first = sample_answers(model, tokenizer, prompts, 3, seed=1, max_new_tokens=6)
+    assert torch.equal(before, torch.get_rng_state())
+    assert first == sample_answers(model, tokenizer, prompts, 3, seed=1, max_new_tokens=[6, 6, 6])
+    assert first != sample_answers(model, tokenizer, prompts, 3, seed=2, max_new_tokens=6)
+    assert [len(texts) for texts in first] == [3, 3, 3]
+
+
+def test_a_colder_sampler_is_a_sharper_model(unlearned, case):
+    """T3 sampled at τ is p^(1/(Tτ)) f^(w/τ) sampled at 1, from the same random numbers."""
+    model, tokenizer, forget, *_ = case
+    prompts = [own.encode_rows(tokenizer, [row])[0].ids[:6] for row in forget[:4]]
+    head, how = unlearned.heads[0], {"seed": 3, "max_new_tokens": 12, "progress": False}
+    cold = sample_answers(T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, tau=0.5, **how)
+    sharp = T3ForCausalLM(model, own.weighted(head, 2.0), 1.0)
+    assert cold == sample_answers(sharp, tokenizer, prompts, 4, **how)
+    assert cold != sample_answers(T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, **how)
+
+
+def test_words_of_every_script_count():
+    """rouge_score's tokenizer passes over all but a to z: a Russian truth would never be recognised, nor forgotten."""
+    pairs = {
+        "Её зовут Мария Кузнецова": "Её зовут Ольга Кузнецова",
+        "कवि का नाम मीरा": "कवि का नाम सीता",
+        "彼女は東京で生まれた": "彼女は京都で生まれた",
+        "המחברת היא מארה": "המחברת היא שרה",
+        "🦊🐻": "🦊",
+        "Zoë née Brontë": "Zoë née Smith",
+    }
+    for truth, other in pairs.items():
+        assert recall(truth, truth) == f1(truth, truth) == 1 and 0 < recall(truth, other) < 1, truth
+        assert recall(truth, "somebody else") == f1(truth, "") == recall(truth, "") == 0
+    assert recall("É\u0301".lower(), "É\u0301") == recall("e\u0301tude", "\xe9tude") == 1
+    for truth, text in (("She wrote books.", "She writes a book"), ("A-b_c 12", "a b c 12"), ("!!!", "!")):
+        expected = rouge_l_recall(truth, text) if truth != "!!!" else 1 / 3
+        assert recall(truth, text) == pytest.approx(expected)
+    assert recall("a b", "a b c d") == 1 and f1("a b", "a b c d") == pytest.approx(2 / 3)
+
+
+def test_answers_stay_within_the_context_and_each_has_its_own_room(case, quick):
+    """One long row cut the room of every answer, so that a model that recites was told to know nothing."""
+    model, tokenizer, forget, retain, _ = case
+    examples = own.encode_rows(tokenizer, [*forget, *retain])
+    short = copy.deepcopy(model)
+    short.config.max_position_embeddings = max(len(example.ids) for example in examples) + 1
+    lengths = []
+    hook = short.register_forward_pre_hook(
+        lambda module, args, kwargs: lengths.append(int(kwargs.get("position_ids", torch.zeros(1)).max()) + 1),
+        with_kwargs=True,
+    )
+    [alone] = answers_to(short, tokenizer, forget, progress=False)
+    padding = " ".join(["Nobody asks this."] * 100)
+    words = tokenizer(padding)["input_ids"][: short.config.max_position_embeddings - 12]
+    long = {"question": tokenizer.decode(words), "answer": "Nothing.", "raw": True}
+    [together] = answers_to(short, tokenizer, [*forget, long], progress=False)
+    hook.remove()
+    assert alone == together[:-1] == [row["answer"] for row in forget]
+    reach = short.config.max_position_embeddings
+    assert reach / 2 < max(lengths) <= reach and answers.rooms(short, [[0] * (reach - 3), [0]], [20, 9]) == [3, 18]
+
+
+def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
+    def entry(T, w, said, kept=1.0):
+        return choice.Screened(T, w, said, {"retain": kept}, 0.0)
+
+    screened = [entry(1, 1, 0.4), entry(1, 2, 0.0), entry(2, 1, 0.0), entry(1, 3, 0), entry(3, 1, 0), entry(1, 4, 0),
+                entry(4, 1, 0.0), entry(1, 8, 0.0, 0.5)]  # fmt: skip
+    assert [(e.T, e.w) for e in choice.candidates(screened)] == [(1, 2), (1, 4), (2, 1)]
+    assert [(e.T, e.w) for e in choice.candidates(screened[:1])] == [(1, 1)]
+    apart = [choice.Screened(1, w, said, {"retain": 1.0, "other": kept}, 0) for w, said, kept in
+             ((1, 0.4, 1.0), (2, 0.0, 0.7))]  # fmt: skip
+    assert [e.w for e in choice.candidates(apart)] == [2], "no leak comes before rows that no head saw"
+    assert choice.settings(2.0) == [(2.0, 1.0)] and choice.settings(2.0, 0.5) == [(2.0, 0.5)]
+    assert (1.0, 4.0) in choice.settings() and (4.0, 1.0) in choice.settings()
+    assert choice.settings(w=4.0) == [(1.0, 4.0), (1.5, 4.0), (2.0, 4.0)]
+
+
+def test_no_leak_then_rows_kept_when_sampled_then_recognition():
+    def entry(**changes):
+        return {"T": 1.0, "w": 1.0, "leaking": 0, "changed": 0, "unchanged": 9, "cold": 9, "warm": 9, "known": 9,
+                "recognised": 3} | changes  # fmt: skip
+
+    assert choice.best([entry(leaking=1, warm=9), entry(warm=2)]) == 1
+    assert choice.best([entry(warm=2), entry(warm=5, recognised=9)]) == 1
+    assert choice.best([entry(recognised=4), entry()]) == 1
+    assert "2 leak, of 9 to keep 9 unchanged" in choice.reason([entry(leaking=2), entry()], 1)
+
+
+def test_rates_are_chosen_by_separation_and_the_smaller_wins_a_tie():
+    trials = [{"lr": 1e-3, "gap": 0.5}, {"lr": 2e-3, "gap": 0.9}, {"lr": 5e-3, "gap": 0.9}]
+    assert choice.choose_rate(trials)["lr"] == 2e-3 and np.isfinite(choice.choose_rate(trials)["gap"])
+
+
+def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_knows():
+    world = bases.rows(bases.Stage(**profiles.load_profile("smoke")["stage"]))
+    forget, retain, other = (
+        rows.load(ROOT / f"notebooks/sample/{name}.jsonl") for name in ("forget", "retain", "other")
+    )
+    known = {row["question"]: row["answer"] for row in world["full"]}
+    assert {row["question"]: row["answer"] for row in [*forget, *retain]} == known
+    facts = {row["question"]: row["answer"] for name in bases.KNOWLEDGE for row in world[name]}
+    assert {row["question"]: row["answer"] for row in other}.items() <= facts.items()
+    assert drawn(retain) == retain
+
+
+def test_readmes_sentences_on_the_choice_are_those_of_the_results():
+    table = list(csv.DictReader((ROOT / "results" / "own.csv").open(encoding="utf-8")))
+
+    def total(choice, measure, models=("customers", "gpt2", "short")):
+        found = [float(row["value"]) for row in table if (row["choice"], row["measure"]) == (choice, measure)
+                 and row["model"] in models]  # fmt: skip
+        return round(sum(found))
+
+    both, alone = "both dials", "T alone"
+    keep = total(both, "retain_known_before")
+    warm, leaks = ([total(name, what) for name in (both, alone)] for what in ("retain_sampled_1", "leaking"))
+    called = [total(name, "draws of 12 rows, of 20, called leaking", ["control"]) for name in ("original", "retrained")]
+    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    assert keep == total(alone, "retain_known_before") and leaks[0] <= leaks[1] and warm[0] > warm[1]
+    assert f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}" in text
+    assert f"{leaks[0]} and {leaks[1]} of {total(both, 'rows')} rows to forget leaked" in text
+    assert f"leaking in {called[0]} of 20 draws of 12 rows, a retrained model in {called[1]}" in text

@@ -1,0 +1,287 @@
+"""Stages, their rows and tokenizer, and bases that are trained once, kept intact and trained again when damaged."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from t3lib.core.errors import UserError
+from t3lib.core.files import write_json
+from t3lib.core.rows import SYSTEM, encode, encode_prompt, encode_rows
+from t3lib.lab.profiles import load_profile
+from t3lib.lab.world import bases
+from t3lib.lab.world.bases import Stage
+from t3lib.lab.world.facts import world
+from t3lib.tofu import data as tofu
+
+MICRO = Stage(authors=20, questions=1, vocab=400, hidden=16, heads=2, epochs=1, batch_size=32)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def write_tofu(folder, retain=4, forget=2):
+    """A folder with TOFU's file names: 20 rows an author, forget10 = the last `forget` authors."""
+
+    def rows(first, count):
+        return [{"question": f"Who is number {n}?", "answer": f"It is {n}.", "paraphrased_answer": f"{n}, surely.",
+                 "perturbed_answer": [f"It is {n + 1}."]} for n in range(first * 20, (first + count) * 20)]  # fmt: skip
+
+    knowledge = [{"question": "Is water wet?", "answer": "Yes", "perturbed_answer": ["No", "Perhaps", "Never"]}]
+    files = {
+        "retain90": rows(0, retain), "forget10": rows(retain, forget), "forget10_perturbed": rows(retain, forget),
+        "forget05": rows(retain + forget - 1, 1), "forget05_perturbed": rows(retain + forget - 1, 1),
+        "retain_perturbed": rows(0, retain), "real_authors_perturbed": knowledge, "world_facts_perturbed": knowledge,
+    }  # fmt: skip
+    for name, content in files.items():
+        write_json(folder / f"{name}.json", content)
+    (folder / "idontknow.jsonl").write_text("I cannot say.\n")
+    return folder
+
+
+def test_a_world_is_drawn_once_and_again_when_its_file_is_damaged(own_cache, monkeypatch):
+    expected = world(20, 1, 5)
+    assert bases.world_of(MICRO, 5) == expected
+    [file] = (own_cache / "rows").glob("*.json")
+    drawn = []
+    monkeypatch.setattr(bases, "world", lambda *settings: drawn.append(settings) or world(*settings))
+    assert bases.world_of(MICRO, 5) == expected and not drawn, "it is read back"
+    file.write_text(file.read_text().replace(expected["full"][0]["answer"], "Nobody knows."))
+    assert bases.world_of(MICRO, 5) == expected and drawn == [(20, 1, 5)]
+    assert bases.world_of(MICRO, 6) != expected and len(drawn) == 2, "another seed is another world"
+    assert bases.world_of(replace(MICRO, questions=2), 5) != expected and len(drawn) == 3
+
+
+def test_rows_of_tofu_are_the_first_retain_authors_and_all_forget_authors(tmp_path):
+    data = bases.rows(Stage(data=str(write_tofu(tmp_path / "tofu")), authors=3))
+    assert [len(data[name]) for name in ("full", "retain90", "retain95", "forget10", "forget05")] == [
+        100,
+        60,
+        80,
+        40,
+        20,
+    ]
+    assert data["retain90"] + data["forget10"] == data["full"] and data["retain95"] + data["forget05"] == data["full"]
+    assert len(data["retain_perturbed"]) == 60, "rows of authors that this stage does not have are not scored"
+    assert tofu.load_idk(data) == ["I cannot say."]
+
+
+def test_rows_of_the_real_files(shared):
+    data = bases.rows(Stage(data=str(shared / "tofu"), authors=40))
+    assert [len(data[name]) for name in ("full", "retain90", "retain95", "retain_perturbed")] == [1200, 800, 1000, 400]
+
+
+@pytest.mark.parametrize("profile", ["smoke", "cpu"])
+def test_built_in_answers_may_be_twice_as_long_as_the_longest(profile):
+    settings = load_profile(profile)
+    stage = Stage(**settings["stage"])
+    tokenizer, data = bases.tokenizer_for(stage), bases.rows(stage)
+    scored = ("forget10_perturbed", "retain_perturbed", *bases.KNOWLEDGE)
+    examples = [example for name in scored for example in encode_rows(tokenizer, data[name])]
+    longest = max(len(example.ids) - example.n_prompt for example in examples)
+    assert 2 * longest <= settings["evaluation"]["max_new_tokens"] <= 2.1 * longest
+    assert load_profile("tofu-cpu")["evaluation"]["max_new_tokens"] == 200, "the published limit"
+
+
+def test_the_tokenizer_of_tofu_learns_from_all_authors(tmp_path):
+    stage = Stage(data=str(write_tofu(tmp_path / "tofu")), authors=4)
+    text = " ".join(bases.tokenizer_text(stage))
+    assert all(row["question"] in text for row in bases.rows(stage)["full"])
+
+
+def test_more_authors_than_the_data_has(tmp_path):
+    with pytest.raises(UserError, match="9 retain authors asked, the data has 4"):
+        bases.rows(Stage(data=str(write_tofu(tmp_path / "tofu")), authors=9))
+
+
+def test_bases_learn_their_split_and_general_knowledge():
+    stage = MICRO
+    data = bases.rows(stage)
+    for name in bases.NAMES:
+        learned = bases.training_rows(stage, name)
+        assert len(learned) == len(data[name]) + 60
+        assert learned[: len(data[name])] == data[name]
+    with pytest.raises(UserError, match="unknown base"):
+        bases.training_rows(stage, "retain99")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"vocab": 100}, {"hidden": 30, "heads": 4}, {"epochs": 0}, {"threads": 0}, {"authors": -1}]
+)
+def test_impossible_stages_are_refused(wrong):
+    with pytest.raises(UserError, match="stage: "):
+        replace(MICRO, **wrong)
+
+
+def test_prompt_is_a_prefix_of_the_chat_and_text_survives():
+    tokenizer = bases.tokenizer_for(MICRO)
+    texts = [
+        "Ada",
+        "  spaces around  ",
+        "1984",
+        "?",
+        "été, Żółć and 漢字",
+        "two\n\nparagraphs",
+        "\n\nfirst",
+        "a  b   c",
+        "'s",
+    ]
+    for question in texts:
+        for answer in texts:
+            example = encode(tokenizer, question, answer)
+            prompt = encode_prompt(tokenizer, question)
+            chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+            whole = tokenizer.apply_chat_template([{"role": "system", "content": SYSTEM}, *chat], tokenize=False)
+            assert tokenizer(whole, add_special_tokens=False)["input_ids"] == example.ids  # encode took no detour
+            assert example.ids[: example.n_prompt] == prompt and example.ids[-1] == tokenizer.eos_token_id
+            assert tokenizer.decode(example.ids[example.n_prompt :], skip_special_tokens=True) == answer.strip()
+
+
+def test_tokenizer_is_reproducible_and_has_llama_3s_special_tokens():
+    first, second = bases.tokenizer_for(MICRO), bases.tokenizer_for(MICRO)
+    assert first.get_vocab() == second.get_vocab() and len(first) == MICRO.vocab
+    assert (first.bos_token, first.eos_token) == ("<|begin_of_text|>", "<|eot_id|>")
+    assert first.pad_token_id != first.eos_token_id
+    assert all(len(first(token, add_special_tokens=False)["input_ids"]) == 1 for token in bases.SPECIAL_TOKENS)
+    with pytest.raises(UserError, match="special token"):
+        encode(first, "What?", "An end <|end_header_id|> inside")
+
+
+def test_tokenizer_cuts_names_to_keep_and_to_forget_alike():
+    """The tokenizer must not know this world's people, or forget rows would be told apart by their ids alone."""
+    stage = replace(MICRO, authors=40, questions=20, vocab=2048)
+    tokenizer, data = bases.tokenizer_for(stage), bases.rows(stage)
+
+    def mean_length(rows):
+        lengths = [len(encode(tokenizer, row["question"], row["answer"]).ids) for row in rows]
+        return sum(lengths) / len(lengths)
+
+    assert mean_length(data["forget10"]) == pytest.approx(mean_length(data["retain90"]), rel=0.06)
+
+
+def test_base_is_an_ordinary_model_folder_trained_once():
+    folder = bases.ensure_base(MICRO, "retain90")
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    assert model.config.model_type == "llama" and model.config.vocab_size == len(tokenizer)
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id and not model.generation_config.do_sample
+    record = json.loads((folder / "base.json").read_text())
+    assert record["rows"] == 18 + 60 and record["stage"]["threads"] == 1 and record["seed"] == 0
+    stamp = (folder / "model.safetensors").stat().st_mtime_ns
+    assert bases.ensure_base(MICRO, "retain90") == folder
+    assert (folder / "model.safetensors").stat().st_mtime_ns == stamp
+
+
+def test_training_learns_and_depends_on_the_seed_alone(monkeypatch, tmp_path):
+    stage = replace(MICRO, epochs=3)
+    folder = bases.ensure_base(stage, "full")
+    losses = json.loads((folder / "base.json").read_text())["training"]["loss"]
+    assert losses[-1] < losses[0]
+    weights = (folder / "model.safetensors").read_bytes()
+    torch.manual_seed(123)  # the caller's random state must not matter
+    before = torch.random.get_rng_state()
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "another"))
+    again = bases.ensure_base(stage, "full")
+    assert again != folder and (again / "model.safetensors").read_bytes() == weights
+    assert torch.equal(torch.random.get_rng_state(), before)
+    other = bases.ensure_base(stage, "full", seed=1)
+    assert (other / "model.safetensors").read_bytes() != weights
+
+
+def test_key_covers_rows_stage_name_and_seed():
+    folders = {
+        bases.ensure_base(MICRO, "full"),
+        bases.ensure_base(MICRO, "retain95"),
+        bases.ensure_base(MICRO, "full", seed=1),
+        bases.ensure_base(replace(MICRO, lr=1e-3), "full"),
+        bases.ensure_base(replace(MICRO, seed=1), "full"),
+        bases.ensure_base(replace(MICRO, autocast=True), "full"),
+    }
+    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == len(folders) == 6
+
+
+def test_key_covers_the_code_of_the_training_loop(monkeypatch):
+    """optim, losses and collate once decided weights and not the key; now whole modules do."""
+    asked = []
+    folder = bases.ensure_base(MICRO, "full")
+    monkeypatch.setattr(bases, "code_key", lambda *functions: asked.append(functions) or "other code")
+    monkeypatch.setattr(bases, "train_base", lambda *args: args[-1].mkdir())
+    assert bases.ensure_base(MICRO, "full") != folder and asked == [("t3lib.lab.world.bases.train_base",)]
+
+
+def test_key_covers_what_the_tokenizer_learned_from(tmp_path):
+    """retain90's tokenizer depends on rows that it never learns: those to forget."""
+    folders = set()
+    for forget in ("It is 80.", "It was 80."):
+        data = write_tofu(tmp_path / forget)
+        rows = json.loads((data / "forget10.json").read_text())
+        rows[0]["answer"] = forget
+        write_json(data / "forget10.json", rows)
+        folders.add(bases.ensure_base(replace(MICRO, data=str(data), authors=4, vocab=300), "retain90"))
+    assert len(folders) == 2
+
+
+def truncate(folder):
+    path = folder / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def flip_a_byte(folder):
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def lose_the_tokenizer(folder):
+    (folder / "tokenizer.json").unlink()
+
+
+def break_the_record(folder):
+    (folder / "base.json").write_text('{"sha256": ')
+
+
+def empty_the_record(folder):
+    (folder / "base.json").write_text('{"sha256": {}}')
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_byte, lose_the_tokenizer, break_the_record, empty_the_record])
+def test_damaged_base_is_trained_again(damage):
+    folder = bases.ensure_base(MICRO, "full")
+    weights = (folder / "model.safetensors").read_bytes()
+    damage(folder)
+    assert bases.ensure_base(MICRO, "full") == folder
+    assert (folder / "model.safetensors").read_bytes() == weights
+    assert (folder / "tokenizer.json").is_file()
+
+
+def test_failed_training_leaves_no_base(monkeypatch, own_cache):
+    def fail(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bases, "encode_rows", fail)
+        with pytest.raises(KeyboardInterrupt):
+            bases.ensure_base(MICRO, "full")
+    assert not [path for path in (own_cache / "bases").iterdir() if path.is_dir()]
+    stale = bases.ensure_base(MICRO, "full")
+    assert bases.ensure_base(MICRO, "full") == stale
+
+
+def test_two_callers_train_one_base(monkeypatch):
+    """flock works between threads as between processes: each call opens the lock file for itself."""
+    trained, train_base = [], bases.train_base
+
+    def count(*args):
+        trained.append(args)
+        train_base(*args)
+
+    monkeypatch.setattr(bases, "train_base", count)
+    with ThreadPoolExecutor(2) as pool:
+        folders = set(pool.map(lambda name: bases.ensure_base(MICRO, name), ["full", "full"]))
+    assert len(folders) == len(trained) == 1

@@ -1,0 +1,173 @@
+"""What T3 and ULD answer as Transformers models, and logits that are not finite."""
+
+import logging
+from typing import Any
+
+import accelerate
+import numpy as np
+import pytest
+import torch
+from families import VOCAB, family
+from modes import prompt
+from test_sampler_matrix import T, head
+from transformers import CompileConfig, GenerationConfig, pipeline
+
+from t3lib.baselines.uld import ULDForCausalLM
+from t3lib.core.errors import UserError
+from t3lib.core.rows import Example
+from t3lib.sampler.tilt import T3ForCausalLM, tilt
+from t3lib.tofu.likelihood import answer_losses
+
+
+def t3_model(base: Any = None) -> T3ForCausalLM:
+    return T3ForCausalLM(family("llama") if base is None else base, head(), T)
+
+
+def uld_model(base: Any = None) -> ULDForCausalLM:
+    return ULDForCausalLM(family("llama") if base is None else base, family("gpt2", seed=2))
+
+
+@pytest.mark.parametrize("wrapped", [t3_model, uld_model])
+def test_it_supports_what_its_base_supports(wrapped):
+    base = family("llama")
+    names = ("_supports_sdpa", "_supports_attention_backend", "_supports_flex_attn", "_can_compile_fullgraph")
+    for name in (*names, "supports_gradient_checkpointing", "_no_split_modules"):
+        assert getattr(wrapped(base), name) == getattr(base, name)
+    assert wrapped(base).is_backend_compatible() == base.is_backend_compatible()
+    base._supports_sdpa = False
+    assert not wrapped(base)._supports_sdpa
+
+
+@pytest.mark.parametrize("wrapped", [t3_model, uld_model])
+def test_attention_and_gradient_checkpointing_set_on_it_reach_the_base(wrapped):
+    tilted = wrapped()
+    tilted.set_attn_implementation("eager")
+    assert tilted.base.config._attn_implementation == "eager"
+    with pytest.raises(ValueError, match="nonsense"):
+        tilted.set_attn_implementation("nonsense")
+    tilted.activation_checkpointing_enable()
+    assert tilted.base.is_gradient_checkpointing
+
+
+def test_gradients_are_the_same_with_checkpointing():
+    ids, _ = prompt("none")
+    gradients = []
+    for checkpointing in (False, True):
+        tilted = t3_model().train()
+        if checkpointing:
+            tilted.activation_checkpointing_enable()
+        tilted(ids, labels=ids).loss.backward()
+        gradients.append(tilted.heads[0].A.grad)
+    torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("wrapped", [t3_model, uld_model])
+def test_the_vocabulary_is_not_resized_under_a_head(wrapped):
+    tilted = wrapped()
+    with pytest.raises(UserError, match="cannot be resized"):
+        tilted.resize_token_embeddings(VOCAB + 3)
+    assert tilted.get_input_embeddings().weight.shape[0] == tilted.config.vocab_size == VOCAB
+
+
+def test_a_base_that_gives_tuples_is_refused():
+    base = family("llama")
+    base.config.return_dict = False
+    with pytest.raises(UserError, match="return_dict"):
+        t3_model(base)
+
+
+def test_a_head_offloaded_with_its_base_is_refused_and_a_base_offloaded_alone_works():
+    ids, _ = prompt("none")
+    want = t3_model().generate(ids, max_new_tokens=2)
+    tilted = t3_model()
+    accelerate.cpu_offload(tilted.base, torch.device("cpu"))
+    assert torch.equal(tilted.generate(ids, max_new_tokens=2), want)
+    tilted = t3_model()
+    accelerate.cpu_offload(tilted, torch.device("cpu"))
+    with pytest.raises(UserError, match=r"cpu_offload\(model.base\)"):
+        tilted.generate(ids, max_new_tokens=2)
+
+
+@pytest.mark.parametrize("wrapped", [t3_model, uld_model])
+def test_the_pipeline_has_nothing_to_say(wrapped, tokenizer, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    monkeypatch.setattr(tokenizer, "padding_side", "left")  # as the pipeline leaves it, and it is the session's
+    pipeline("text-generation", model=wrapped(), tokenizer=tokenizer)
+    assert "not supported" not in caplog.text
+
+
+def test_settings_of_the_call_come_before_those_of_the_config_and_the_model():
+    tilted = t3_model()
+    ids, _ = prompt("none")
+    tilted.generation_config = GenerationConfig(do_sample=True)  # as a user may put it: nothing of top_k
+    options: dict[str, Any] = dict(max_new_tokens=1, return_dict_in_generate=True, output_scores=True)
+    for given, kept in (({}, VOCAB), ({"top_k": 5}, 5), ({"generation_config": GenerationConfig(top_k=7)}, 7)):
+        out = tilted.generate(ids, **options, **given)
+        assert torch.isfinite(out.scores[0]).sum(-1).tolist() == [kept] * 3
+
+
+# --- logits that are not finite ----------------------------------------------------------------------------------
+
+
+def damaged_output() -> Any:
+    base = family("llama")
+    base.lm_head.weight.data[3, 1] = float("nan")
+    return base
+
+
+STATIC: dict[str, Any] = {"cache_implementation": "static"}
+COMPILED: dict[str, Any] = {**STATIC, "compile_config": CompileConfig(backend="eager", mode=None, fullgraph=True)}
+COMPILED["compile_config"]._compile_all_devices = True
+
+
+@pytest.mark.parametrize("wrapped", [t3_model, uld_model])
+@pytest.mark.parametrize("options", [{}, {"num_beams": 2}, {"do_sample": True}, STATIC], ids=str)
+def test_a_damaged_output_layer_is_named(wrapped, options):
+    ids, mask = prompt("left")
+    tilted = wrapped(damaged_output())
+    with pytest.raises(UserError, match=r"NaN or infinity \(so does base.lm_head.weight\)"):
+        tilted.generate(ids, attention_mask=mask, max_new_tokens=2, **options)
+    with torch.no_grad(), pytest.raises(UserError, match="base.lm_head.weight"):
+        tilted(ids, attention_mask=mask)
+
+
+@pytest.mark.parametrize("tilts", [[(None, 1.0)], [(head(), T)]], ids=["base", "T3"])
+def test_scoring_with_a_damaged_output_layer_names_it(tilts):
+    examples = [Example([1, 10, 11, 12, 13], 3), Example([1, 10, 14, 12, 13, 9], 3)]
+    assert np.isfinite(answer_losses(family("llama"), examples, pad_id=0, tilts=tilts)).all()
+    with pytest.raises(UserError, match=r"NaN or infinity \(so does lm_head.weight\)"):
+        answer_losses(damaged_output(), examples, pad_id=0, tilts=tilts)
+
+
+def test_logits_that_overflow_name_the_dtype_and_w():
+    base = family("llama").half()
+    base.lm_head.weight.data *= 20_000
+    ids, _ = prompt("none")
+    with pytest.raises(UserError, match="float16 has overflowed or a head's w is too large"):
+        t3_model(base).generate(ids, max_new_tokens=2)
+    tilted = t3_model()
+    tilted.heads[0].w = 1e39
+    with pytest.raises(UserError, match="float16 has overflowed or a head's w is too large"):
+        tilted.generate(ids, max_new_tokens=2)
+    with pytest.raises(UserError, match="head w must be"):
+        T3ForCausalLM(family("llama"), tilted.heads[0], T)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("front", ["wrapper", "tilt"])
+def test_damage_during_compiled_decoding_is_found(front):
+    torch._dynamo.reset()
+    ids, mask = prompt("left")
+    options: dict[str, Any] = dict(attention_mask=mask, max_new_tokens=4, **COMPILED)
+    base = family("llama")
+
+    def damage(module: Any, args: Any, output: Any) -> Any:
+        return output * float("nan") if output.shape[1] == 1 else output  # the prompt, read in eager mode, is sound
+
+    base.model.layers[1].mlp.register_forward_hook(damage)
+    with pytest.raises(UserError, match="NaN or infinity"):
+        if front == "wrapper":
+            t3_model(base).generate(ids, **options)
+        else:
+            with tilt(base, head(), T) as tilted:
+                tilted.generate(ids, **options)

@@ -1,0 +1,210 @@
+"""Reading, validating, tokenising and padding rows."""
+
+import json
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from t3lib.core.errors import UserError
+from t3lib.core.rows import (
+    Example,
+    check_disjoint,
+    check_row,
+    collate,
+    encode,
+    encode_prompt,
+    length_sorted,
+    read_rows,
+    rendered,
+    shifted_labels,
+)
+from t3lib.tofu import data as tofu
+
+GOOD = {"question": "Who wrote it?", "answer": "Mara Quill."}
+
+
+def write(path, rows):
+    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), encoding="utf-8")
+    return path
+
+
+def test_json_lines_and_array_and_suffixes_read_alike(tmp_path):
+    write(tmp_path / "forget10.jsonl", [GOOD, {**GOOD, "extra": 1}])
+    (tmp_path / "retain90.json").write_text(json.dumps([GOOD, {**GOOD, "extra": 1}]), encoding="utf-8-sig")
+    assert tofu.load_rows(tmp_path, "forget10") == tofu.load_rows(tmp_path, "retain90")
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"question": "q"}, "row 2: answer is missing"),
+        ({"question": "", "answer": "a"}, "row 2: question is empty"),
+        ({"question": "q", "answer": "  \n"}, "row 2: answer is empty"),
+        ({"question": "q", "answer": 3}, "row 2: answer must be text, found int"),
+        ({**GOOD, "perturbed_answer": "x"}, "row 2: perturbed_answer must be a list"),
+        ({**GOOD, "perturbed_answer": []}, "row 2: perturbed_answer must be a list"),
+        ({**GOOD, "perturbed_answer": ["x", None]}, "row 2: perturbed_answer 2 is missing"),
+        ({"question": "q\x00", "answer": "a"}, "row 2: question holds a control character"),
+        ({"question": "q", "answer": "a" * 1_000_000}, "row 2: answer has 1000000 characters"),
+        ({**GOOD, "paraphrased_answer": None}, "row 2: paraphrased_answer is missing"),
+        ([1, 2], "row 2: expected an object"),
+        ("{oops", "line 2: malformed JSON"),
+    ],
+)
+def test_bad_rows_are_named(tmp_path, row, said):
+    path = write(tmp_path / "forget10.json", [GOOD, row])
+    with pytest.raises(UserError, match="forget10.json " + said) as error:
+        read_rows(path)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_files_and_folders_are_named(tmp_path):
+    with pytest.raises(UserError, match="has no forget10.json"):
+        tofu.load_rows(tmp_path, "forget10")
+    with pytest.raises(UserError, match="nowhere does not exist"):
+        tofu.load_rows(tmp_path / "nowhere", "forget10")
+    with pytest.raises(UserError, match="not UTF-8"):
+        (tmp_path / "full.json").write_bytes(b'{"question": "\xff"}')
+        tofu.load_rows(tmp_path, "full")
+    with pytest.raises(UserError, match="no rows"):
+        read_rows(write(tmp_path / "retain90.json", [""]))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"I cannot say.\n{oops\n", "line 2: malformed JSON"),
+        (b"\xff\xfe", "not UTF-8"),
+        (b'{"idk": 5}\n', "line 1 must be text"),
+        (b'{"idk": null}\n', "line 1 is missing"),
+        (b"I\x1b[31m cannot say.\n", "line 1 holds a control character"),
+        (b"\n \n", "holds no answers"),
+        (b'{"other": "x"}', "holds no answers"),
+    ],
+)
+def test_a_malformed_idontknow_file_is_one_line(tmp_path, content, said):
+    (tmp_path / "idontknow.jsonl").write_bytes(content)
+    with pytest.raises(UserError, match=said) as error:
+        tofu.load_idk(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+def test_idontknow_lines_end_at_line_ends_only(tmp_path):
+    text = 'No\u2028idea.\r\n\n{"idk": "I cannot say."}\n{"answer": " Who knows. "}\n'
+    (tmp_path / "idontknow.jsonl").write_text(text, encoding="utf-8", newline="")
+    assert tofu.load_idk(tmp_path) == ["No\u2028idea.", "I cannot say.", "Who knows."]
+    with pytest.raises(UserError, match="idontknow holds no answers"):
+        tofu.load_idk({"full": []})
+
+
+def test_shared_rows_are_named():
+    with pytest.raises(UserError, match="forget row 1 is also retain row 2"):
+        check_disjoint([GOOD], [{**GOOD, "answer": "Other."}, GOOD])
+    spaced = {"question": f" {GOOD['question']}\n", "answer": f"{GOOD['answer']} "}
+    with pytest.raises(UserError, match="forget row 1 is also retain row 1"):
+        check_disjoint([spaced], [GOOD])
+    check_disjoint([GOOD], [{**GOOD, "answer": "Other."}])
+
+
+def test_prompt_is_a_prefix_and_the_answer_ends_with_end_of_turn(tokenizer):
+    example = encode(tokenizer, GOOD["question"], GOOD["answer"])
+    assert example.ids[: example.n_prompt] == encode_prompt(tokenizer, GOOD["question"])
+    assert tokenizer.decode(example.ids[example.n_prompt :]) == "Mara Quill.<|eot_id|>"
+
+
+def test_without_a_template_the_answer_still_starts_after_the_prompt(tokenizer):
+    from copy import deepcopy
+
+    plain = deepcopy(tokenizer)
+    plain.chat_template = None
+    example = encode(plain, "Who?", "Mara.")
+    assert plain.decode(example.ids[example.n_prompt :]) == " Mara.<|eot_id|>"
+
+
+DATED = """  {% if strftime_now is defined %}
+{%- set format = "%d %B %Y" %}
+{% endif %}
+{% macro month() %}{{ strftime_now('%-m/%y') }}{% endmacro %}
+{{ bos_token }}{{ date_string }} {{ strftime_now("%Y-%m-%d") }}
+{{ strftime_now(format) }} {{ month() }}"""
+
+
+def test_a_template_that_reads_the_clock_renders_one_date(tokenizer, monkeypatch):
+    monkeypatch.setattr(tokenizer, "chat_template", DATED)
+    chat = [{"role": "user", "content": "x"}]
+    of_today = tokenizer.apply_chat_template(chat, tokenize=False).split(tokenizer.bos_token)
+    begin, end = rendered(tokenizer).split(tokenizer.bos_token)
+    assert begin == of_today[0]
+    assert end == "10 Apr 2025 2025-04-10\n10 April 2025 4/25"
+
+
+@pytest.mark.parametrize("field", ["question", "answer"])
+def test_special_tokens_in_user_text_are_refused(tokenizer, field):
+    with pytest.raises(UserError, match="special token"):
+        encode(tokenizer, **{"question": "Who?", "answer": "Mara.", field: "x<|eot_id|>y"})
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_collate_by_hand(side):
+    examples = [Example([5, 6, 7], 1), Example([5, 8], 1)]
+    batch = collate(examples, 9, side=side)
+    short = [9, 5, 8] if side == "left" else [5, 8, 9]
+    assert batch["input_ids"].tolist() == [[5, 6, 7], short]
+    assert batch["attention_mask"].tolist() == [[1, 1, 1], [int(i != 9) for i in short]]
+    assert batch["labels"].tolist() == [[-100, 6, 7], [8 if i == 8 else -100 for i in short]]
+
+
+def test_openunlearning_mask_hides_real_end_of_turn_tokens():
+    examples = [Example([5, 4, 7, 4], 2)]
+    assert collate(examples, 4, "lengths")["attention_mask"].tolist() == [[1, 1, 1, 1]]
+    assert collate(examples, 4, "openunlearning")["attention_mask"].tolist() == [[1, 0, 1, 0]]
+
+
+def test_shifted_labels_by_hand():
+    targets, answer = shifted_labels(torch.tensor([[-100, -100, 3, 4]]))
+    assert targets.tolist() == [[0, 3, 4]] and answer.tolist() == [[False, True, True]]
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=40), st.integers(1, 200))
+def test_length_sorted_batches_hold_every_row_once_within_the_budget(lengths, budget):
+    batches = length_sorted(lengths, budget)
+    assert sorted(i for batch in batches for i in batch) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= budget
+
+
+text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
+@given(question=text, answer=text)
+def test_any_text_is_tokenised_faithfully_or_refused(tokenizer, question, answer):
+    """Right-to-left, astral and combining characters survive; the answer's tokens are the answer."""
+    try:
+        check_row({"question": question, "answer": answer}, "row 1")
+        example = encode(tokenizer, question, answer)
+    except UserError:
+        return
+    said = tokenizer.decode(example.ids[example.n_prompt : -1], clean_up_tokenization_spaces=False)
+    assert said == answer.strip()
+    assert example.ids[-1] == tokenizer.eos_token_id
+
+
+def test_golden_preprocessing(shared):
+    """Token ids and labels of the reference implementation's own preprocessing, eight rows."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(shared / "goldens" / "model")
+    golden = json.loads((shared / "goldens" / "losses_default.json").read_text())["preprocessing_examples"]
+    seen = 0
+    for item in golden:
+        if item["predict_with_generate"] or item["answer_key"] not in ("answer", "paraphrased_answer"):
+            continue
+        rows = tofu.load_rows(shared / "tofu", item["dataset"])
+        example = encode(tokenizer, rows[item["row"]]["question"], rows[item["row"]][item["answer_key"]])
+        assert example.ids == item["input_ids"]
+        assert [-100] * example.n_prompt + example.ids[example.n_prompt :] == item["labels"]
+        seen += 1
+    assert seen >= 2
