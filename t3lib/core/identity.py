@@ -40,9 +40,9 @@ def code_key(
 ) -> str:
     """Content key of all code in t3lib that some functions can reach.
 
-    entries: functions, or dotted names such as "t3lib.tofu.evaluation.score"; "t3lib.theory" is all of a module. methods:
-    rows of literal tables (dicts, tuples, lists or sets) that are named after another method do not count; () counts
-    all. through: also follow functions marked `keyed`. library: folder of t3lib.
+    entries: functions, or dotted names such as "t3lib.tofu.evaluation.score"; "t3lib.theory" is all of a module.
+    methods: rows of literal tables (dicts, tuples, lists or sets) that are named after another method do not count;
+    () counts all. through: also follow functions marked `keyed`. library: folder of t3lib.
 
     Counted are whole top-level definitions, by name and content: other definitions that they name (in strings only by
     their dotted name), constants, defaults, decorators, base classes, statements that run when the module is imported,
