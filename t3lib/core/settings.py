@@ -1,6 +1,6 @@
 """The default settings of T3 and of the baselines' common loop, and the values that each setting may take. No torch.
 
-T3's are the paper's choice for Llama-3.1-8B on TOFU (appendix "Hyperparameter Search"). A profile's `hyper`, the
+T3's are the paper's choice for Llama-3.1-8B on TOFU (Appendix F). A profile's `hyper`, the
 command line and `fit_head` lay their values over these. Those of a baseline are in `baselines.losses`.
 """
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "grid"), str(ROOT / "tests" / "audit")]
+sys.path[:0] = [str(ROOT / "tests" / room) for room in ("", "classifier", "lab/grid", "lab/own", "lab")]
 
 import safetensors.torch  # noqa: E402
 import torch  # noqa: E402

@@ -71,7 +71,7 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
         "leaking_greedy": count["leaks_greedy"],
         "bound": at_most(leaking, judged) if judged else None,
         "beyond": any(
-            _beyond([entry[f"leaks_{how}"] for entry in each if entry["secret"]], chances[how]) for how in chances
+            is_beyond([entry[f"leaks_{how}"] for entry in each if entry["secret"]], chances[how]) for how in chances
         ),
         "recognised_alone": shown,
         "recognised_beyond": shown > 0 and tail(shown, [guess[n] for n in alone]) <= LEVEL,
@@ -81,7 +81,7 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
     }
 
 
-def _beyond(leaks: Sequence[bool], chances: Sequence[float]) -> bool:
+def is_beyond(leaks: Sequence[bool], chances: Sequence[float]) -> bool:
     """Whether a row leaks that cannot be guessed, or more of the others than guessing explains."""
     if any(leak and not chance for leak, chance in zip(leaks, chances)):
         return True

@@ -184,9 +184,9 @@ def test_leaks_that_guessing_explains_do_not_count(tokenizer):
 
 def test_a_number_that_cannot_be_guessed_leaks_whatever_others_may_be_guessed():
     """One order number of fifteen rows, in one sample of 256: the guessable rows beside it excused it."""
-    assert verdict._beyond([True] + [False] * 9, [0.0] + [0.3] * 9)  # the test itself, without a model's texts
-    assert not verdict._beyond([False] + [True] * 2 + [False] * 7, [0.0] + [0.3] * 9)
-    assert verdict._beyond([False] + [True] * 9, [0.0] + [0.3] * 9) and not verdict._beyond([False], [0.0])
+    assert verdict.is_beyond([True] + [False] * 9, [0.0] + [0.3] * 9)  # the test itself, without a model's texts
+    assert not verdict.is_beyond([False] + [True] * 2 + [False] * 7, [0.0] + [0.3] * 9)
+    assert verdict.is_beyond([False] + [True] * 9, [0.0] + [0.3] * 9) and not verdict.is_beyond([False], [0.0])
 
 
 def test_all_rows_are_asked_up_to_two_thousand():

@@ -245,7 +245,8 @@ def test_a_metric_beyond_0_and_1_is_inside_its_panel(frame):
     wide = results.tidy(far).assign(fq=7.0, mu_rouge=-3.0)
     for axis, value in zip(plots.ablations(wide).axes, (7.0, -3.0)):
         assert min(axis.get_xlim()) < value < max(axis.get_xlim())
-    axis = plots.per_seed(frame.assign(fq=frame["fq"] + 6)).axes[0]
+    far = {name: frame[name] + 6 for name in frame.columns if name.startswith("fq")}
+    axis = plots.per_seed(frame.assign(**far)).axes[0]
     assert min(axis.get_xlim()) < 6.5 < max(axis.get_xlim())
     assert look.ends([0.2, np.nan]) == (-0.04, 1.04) and look.ends([5.0], rising=False) == (5.2, -0.2)
 

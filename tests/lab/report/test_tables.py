@@ -62,8 +62,8 @@ def test_a_setting_without_one_of_the_seeds_is_not_chosen():
     runs = [fabricate("T3", "forget10", T, seed) | {"w": 0.8} for T, seed, _, _ in lucky]
     for run, (_, _, fq, _) in zip(runs, lucky):
         run["metrics"] |= {"fq": fq}
-    sharpened = tables.forget_quality([*fabricate_all(), *runs])
-    assert set(sharpened[sharpened.method == "T3 (T, w)"]["T"]) == {1.0}
+    table = tables.tofu(results.tidy([*fabricate_all(), *runs]))
+    assert set(table[table.method == tables.BOTH_DIALS]["T"]) == {1.0}
 
 
 def test_what_did_not_run_or_failed_is_empty():

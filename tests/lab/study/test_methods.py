@@ -371,7 +371,7 @@ def test_how_a_question_is_put_is_in_every_key(stand, monkeypatch):
     """A template that reads the clock once gave features of one day and scores of another."""
     opened = {"stage": vars(stand.stage), "evaluation": stand.evaluation}
     before = study.open_study("forget10", **opened)
-    monkeypatch.setattr(study.tofu, "rendered", lambda tokenizer: "Who? (on another day)")
+    monkeypatch.setattr(study, "rendered", lambda tokenizer: "Who? (on another day)")
     after = study.open_study("forget10", **opened)
     assert before.lesson_key != after.lesson_key and not {*before.identity.values()} & {*after.identity.values()}
 
