@@ -169,7 +169,10 @@ def verdict(
     for name, entry in kept.items():
         known, rows = entry["known_before"], entry["rows"]
         of = f"{known}" if known == rows else f"{known} known of {rows}"
-        cold, warm = (entry["unchanged_sampled"][how] for how in (COLD, WARM))
+        cold, warm = (
+            f"{entry['unchanged_sampled'][how]} (the base itself {entry['sampled_before'][how]})"
+            for how in (COLD, WARM)
+        )
         lines.append(f"{NAMES[name]}: {entry['unchanged']} of {of} unchanged, {cold} when {COLD}, {warm} at τ = 1")
     no_evidence = not knows_some(max(forget["known_before"], forget["leaking_before"]), forget["rows"])
     faults = [f"{forget['leaking']} of {n} rows leak"] if forget["beyond"] else []
