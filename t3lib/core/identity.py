@@ -65,10 +65,11 @@ def notebook_key(text: str, *, methods: Iterable[str] = (), without: str = "", l
 
 
 def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
-    """What decides the last digits of a result beside code and inputs: versions, device type, threads and vectors.
+    """List what decides the last digits of a result beside code and inputs, for a cache key.
 
-    device: a torch device or its name; its number does not count. threads: of torch on the CPU, default as they are.
-    Imports torch.
+    The list holds package versions, the type of the device and, on a CPU, the number of threads and
+    the width of its vector instructions. device: a torch device or its name; its number does not
+    count. threads: of torch, default as many as it uses now. Imports torch.
     """
     import torch
 
@@ -91,8 +92,8 @@ def changed_since_import(library: Path = LIBRARY) -> list[str]:
 def keep(path: Path, value: dict[str, Any]) -> None:
     """Write one sealed entry of a cache, unless t3lib has changed on disk since this process imported it.
 
-    The key of the entry was made from the files on disk, the value by the code in memory. Then a warning says that the
-    value is not kept.
+    The entry's key comes from the files on disk and its value from the code in memory. Where the two
+    differ the entry would be wrong, so nothing is written and a warning says so.
     """
     if still_the_code(path.name):
         write_sealed(path, value)
