@@ -1,16 +1,19 @@
-"""T3 companion: Temper-Then-Tilt unlearning (arXiv 2602.10217), small enough to read and fit to use.
+"""T3 companion: Temper-Then-Tilt unlearning (arXiv 2602.10217), small enough to read and fit to
+use.
 
     p_hat(y|x)  ∝  p(y|x)^(1/T) · f(x, y),      f(x, y) = [σ(B A mean_t H_t(x))]_y,      base frozen
 
-Letters: B batch, L length, V vocabulary, d hidden size, h rank of the head, N answer tokens; T the tempering
-temperature; γ the forget proportion of the population, μ of the training sample. In names, logp_ are log-probabilities,
-p_ probabilities, logit_ logits and logf_ the log of the classifier's tilt.
+Letters: B batch, L length, V vocabulary, d hidden size, h rank of the head, N answer tokens; T the
+tempering temperature; γ the forget proportion of the population, μ of the training sample. In
+names, logp_ are log-probabilities, p_ probabilities, logit_ logits and logf_ the log of the
+classifier's tilt.
 
-Reading order:  core (errors, names, settings, files, rows, models: what all use)
-→ classifier (head, pooling, features, fit: f and how it is fitted; artefact: a head on disk)
-→ sampler (wrapped, tilt: generating; belonging: whose head it is; one_call: all of it)
-→ tofu (data, likelihood, writing, metrics, evaluation: scores, texts, Forget Quality) → baselines (the other methods).
-theory holds the bounds. lab regenerates the paper and serves the command line. A room imports only rooms before it.
+Reading order:  core (errors, names, settings, files, rows, models: what all use) → classifier
+(head, pooling, features, fit: f and how it is fitted; artefact: a head on disk) → sampler (wrapped,
+tilt: generating; belonging: whose head it is; one_call: all of it) → tofu (data, likelihood,
+writing, metrics, evaluation: scores, texts, Forget Quality) → baselines (the other methods). theory
+holds the bounds. lab regenerates the paper and serves the command line. A room imports only rooms
+before it.
 
 Equations of the paper:
     Eq. 1 population mixture        theory.GaussianMixture
@@ -25,7 +28,8 @@ Equations of the paper:
     Model Utility (Section 4.1)     tofu.metrics.model_utility, tofu.metrics.mu_rouge
     other priors (Appendix D)       classifier.head.log_tilt, theory.density_ratio_under_imbalance
 
-Importing `t3lib` imports neither torch nor transformers; public names load their module when first used.
+Importing `t3lib` imports neither torch nor transformers; public names load their module when first
+used.
 """
 
 from importlib import import_module
@@ -55,7 +59,8 @@ if TYPE_CHECKING:
     from t3lib.sampler.tilt import tilt as tilt
     from t3lib.tofu.evaluation import evaluate as evaluate
 
-_HOME = {  # no name of these may be a module of t3lib: importing the module would replace the function
+# no name of these may be a module of t3lib: importing the module would replace the function
+_HOME = {
     "T3Head": "t3lib.classifier.head",
     "T3ForCausalLM": "t3lib.sampler.tilt",
     "tilt": "t3lib.sampler.tilt",

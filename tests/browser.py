@@ -1,7 +1,9 @@
-"""Notebook 00 and the page of results in a real browser: cells run, sliders are moved by the keyboard, filters filter.
+"""Notebook 00 and the page of results in a real browser: cells run, sliders are moved by the
+keyboard, filters filter.
 
-Not collected by default; `make browser-test` runs it. It needs Chromium (Debian: apt-get install chromium) and speaks
-the DevTools protocol to it itself. Screenshots go to $T3_SCREENSHOTS, by default pytest's temporary folder.
+Not collected by default; `make browser-test` runs it. It needs Chromium (Debian: apt-get install
+chromium) and speaks the DevTools protocol to it itself. Screenshots go to $T3_SCREENSHOTS, by
+default pytest's temporary folder.
 """
 
 import base64
@@ -21,9 +23,12 @@ from conftest import ROOT
 
 from t3lib.lab.report import page
 
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+CHROMIUM = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 pytestmark = pytest.mark.skipif(
-    CHROMIUM is None, reason="no Chromium on this machine: apt-get install chromium (or google-chrome) and try again"
+    CHROMIUM is None,
+    reason="no Chromium on this machine: apt-get install chromium (or google-chrome) and try again",
 )
 
 # The slider whose label is `label`, the n-th of them on the page.
@@ -43,18 +48,37 @@ class Browser:
     """One page of a headless Chromium, driven over its DevTools socket."""
 
     def __init__(self, folder: Path) -> None:
-        options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars"]
-        options += [f"--user-data-dir={folder}", "--remote-debugging-port=0", "--window-size=1500,1700", "about:blank"]
-        self.process = subprocess.Popen([CHROMIUM, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        port = wait_for(lambda: (folder / "DevToolsActivePort").read_text().split()[0], 60, "Chromium to start")
+        options = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--hide-scrollbars",
+        ]
+        options += [
+            f"--user-data-dir={folder}",
+            "--remote-debugging-port=0",
+            "--window-size=1500,1700",
+            "about:blank",
+        ]
+        self.process = subprocess.Popen(
+            [CHROMIUM, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        port = wait_for(
+            lambda: (folder / "DevToolsActivePort").read_text().split()[0], 60, "Chromium to start"
+        )
         pages = json.load(urllib.request.urlopen(f"http://127.0.0.1:{port}/json"))
         [page] = [page for page in pages if page["type"] == "page"]
-        self.socket = websocket.create_connection(page["webSocketDebuggerUrl"], suppress_origin=True, timeout=60)
+        self.socket = websocket.create_connection(
+            page["webSocketDebuggerUrl"], suppress_origin=True, timeout=60
+        )
         self.sent = 0
         self.exceptions: list[str] = []
         for domain in ("Page", "Runtime"):
             self.ask(f"{domain}.enable")
-        self.ask("Emulation.setFocusEmulationEnabled", enabled=True)  # JupyterLab's current notebook is the focused one
+        self.ask(
+            "Emulation.setFocusEmulationEnabled", enabled=True
+        )  # JupyterLab's current notebook is the focused one
 
     def ask(self, method: str, **params):
         self.sent += 1
@@ -63,7 +87,9 @@ class Browser:
             answer = json.loads(self.socket.recv())
             if answer.get("method") == "Runtime.exceptionThrown":
                 details = answer["params"]["exceptionDetails"]
-                self.exceptions.append(details.get("exception", {}).get("description", details["text"]))
+                self.exceptions.append(
+                    details.get("exception", {}).get("description", details["text"])
+                )
             if answer.get("id") == self.sent:
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 return answer["result"]
@@ -72,12 +98,16 @@ class Browser:
         """What a JavaScript expression gives; an exception in it raises LookupError."""
         answer = self.ask("Runtime.evaluate", expression=f"({expression})", returnByValue=True)
         if "exceptionDetails" in answer:
-            raise LookupError(answer["exceptionDetails"]["exception"].get("description", expression))
+            raise LookupError(
+                answer["exceptionDetails"]["exception"].get("description", expression)
+            )
         return answer["result"].get("value")
 
     def press(self, key: str, code: int) -> None:
         for kind in ("rawKeyDown", "keyUp"):
-            self.ask("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+            self.ask(
+                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
+            )
 
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot")["data"]))
@@ -90,7 +120,9 @@ class Browser:
 
 
 def wait_for(found, seconds: float, what: str):
-    """The first true value of found(), asked again and again; LookupError and OSError count as not yet."""
+    """The first true value of found(), asked again and again; LookupError and OSError count as not
+    yet.
+    """
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         try:
@@ -104,22 +136,45 @@ def wait_for(found, seconds: float, what: str):
 
 @pytest.fixture
 def lab(tmp_path):
-    """The address of notebook 00 in a JupyterLab of its own, which sees a copy: running it must not save the source."""
+    """The address of notebook 00 in a JupyterLab of its own, which sees a copy: running it must not
+    save the source.
+    """
     shutil.copy(ROOT / "notebooks" / "00_explore.ipynb", tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    options = ["--no-browser", "--allow-root", "--expose-app-in-browser", f"--ServerApp.root_dir={tmp_path}"]
-    options += ["--ServerApp.ip=127.0.0.1", f"--ServerApp.port={port}", "--IdentityProvider.token=t3"]
-    options += ["--LabApp.news_url=None", "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"]
-    settings = {f"JUPYTER_{name}_DIR": str(tmp_path / name.lower()) for name in ("CONFIG", "RUNTIME")}
+    options = [
+        "--no-browser",
+        "--allow-root",
+        "--expose-app-in-browser",
+        f"--ServerApp.root_dir={tmp_path}",
+    ]
+    options += [
+        "--ServerApp.ip=127.0.0.1",
+        f"--ServerApp.port={port}",
+        "--IdentityProvider.token=t3",
+    ]
+    options += [
+        "--LabApp.news_url=None",
+        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
+    ]
+    settings = {
+        f"JUPYTER_{name}_DIR": str(tmp_path / name.lower()) for name in ("CONFIG", "RUNTIME")
+    }
     with open(tmp_path / "lab.log", "w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *options], env=os.environ | settings, stdout=log, stderr=log
+            [sys.executable, "-m", "jupyterlab", *options],
+            env=os.environ | settings,
+            stdout=log,
+            stderr=log,
         )
     address = f"http://127.0.0.1:{port}/lab/tree/00_explore.ipynb?token=t3"
     try:
-        wait_for(lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token=t3"), 90, "JupyterLab to start")
+        wait_for(
+            lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token=t3"),
+            90,
+            "JupyterLab to start",
+        )
         yield address
     finally:
         process.terminate()
@@ -135,10 +190,15 @@ def browser(tmp_path):
 
 
 def move(browser: Browser, label: str, which: int, shown: str) -> tuple[str, str, float]:
-    """Press ArrowRight on a slider: its readout before and after, and milliseconds until what `shown` gives changed."""
+    """Press ArrowRight on a slider: its readout before and after, and milliseconds until what
+    `shown` gives changed.
+    """
     slider = SLIDER % (json.dumps(label), which)
     browser.value(f"{slider}.scrollIntoView({{block: 'center'}}) ?? true")
-    before, old = browser.value(f"{slider}.querySelector('.widget-readout').innerText"), browser.value(shown)
+    before, old = (
+        browser.value(f"{slider}.querySelector('.widget-readout').innerText"),
+        browser.value(shown),
+    )
     browser.value(f"{slider}.querySelector('.noUi-handle').focus() ?? true")
     began = time.monotonic()
     browser.press("ArrowRight", 39)
@@ -155,12 +215,22 @@ def test_the_sliders_of_notebook_00(lab, browser, tmp_path):
     wait_for(lambda: browser.value(idle), 120, "a kernel")
     browser.value(f"jupyterapp.shell.activateById({NOTEBOOK}.id) ?? true")
     browser.value("jupyterapp.commands.execute('notebook:run-all-cells'), true")
-    cells = wait_for(lambda: (c := browser.value(CELLS)) and all(count for count, _ in c) and c, 600, "all cells")
+    cells = wait_for(
+        lambda: (c := browser.value(CELLS)) and all(count for count, _ in c) and c, 600, "all cells"
+    )
     assert not any(errors for _, errors in cells), cells
-    wait_for(lambda: browser.value("document.querySelectorAll('.noUi-handle').length") == 8, 60, "eight sliders")
+    wait_for(
+        lambda: browser.value("document.querySelectorAll('.noUi-handle').length") == 8,
+        60,
+        "eight sliders",
+    )
 
-    # T of the synthetic half: the words and the image follow. T of the language half: the table does.
-    words = "document.querySelector('.widget-html-content').innerText + document.querySelector('.widget-image').src"
+    # T of the synthetic half: the words and the image follow. T of the language half: the table
+    # does.
+    words = (
+        "document.querySelector('.widget-html-content').innerText +"
+        " document.querySelector('.widget-image').src"
+    )
     before, after, first = move(browser, "T", 0, words)
     assert (float(before), float(after)) == (1.0, 1.05)
     assert "Retain Error" in browser.value(words)
@@ -173,11 +243,16 @@ def test_the_sliders_of_notebook_00(lab, browser, tmp_path):
     assert (int(before), int(after)) == (0, 1)
     browser.screenshot(folder / "explore_language.png")
     assert not browser.exceptions, browser.exceptions
-    print(f"milliseconds from key to picture: synthetic T {first:.0f}, language T {second:.0f}, position {third:.0f}")
+    print(
+        f"milliseconds from key to picture: synthetic T {first:.0f}, language T {second:.0f},"
+        f" position {third:.0f}"
+    )
 
 
 def test_the_page_of_results(tmp_path):
-    """results/<profile>/index.html made anew from run files: filters narrow the list, nothing is fetched, no error."""
+    """results/<profile>/index.html made anew from run files: filters narrow the list, nothing is
+    fetched, no error.
+    """
     folder = Path(os.environ.get("T3_SCREENSHOTS", tmp_path))
     profile = Path(os.environ.get("T3_RESULTS", ROOT / "results" / "cpu"))
     for part in ("runs", "tables", "figures", "data.json"):
@@ -185,14 +260,29 @@ def test_the_page_of_results(tmp_path):
     browser = Browser(tmp_path / "chromium")
     try:
         browser.ask("Page.navigate", url=page.write(tmp_path).as_uri())
-        wait_for(lambda: browser.value("document.querySelectorAll('.card').length"), 60, "answers side by side")
-        for section in ("headline", "temper", "answers-side-by-side", "table-1", "costs", "claims", "provenance"):
+        wait_for(
+            lambda: browser.value("document.querySelectorAll('.card').length"),
+            60,
+            "answers side by side",
+        )
+        for section in (
+            "headline",
+            "temper",
+            "answers-side-by-side",
+            "table-1",
+            "costs",
+            "claims",
+            "provenance",
+        ):
             browser.value(f"document.getElementById('{section}').scrollIntoView() ?? true")
             browser.screenshot(folder / f"page_{section}.png")
         assert browser.value("[...document.images].every(i => i.complete && i.naturalWidth > 0)")
         count = "document.getElementById('count').textContent"
         every = browser.value(count)
-        shown = [choose(browser, "want", kind) or int(browser.value(count).split()[0]) for kind in ("right", "wrong")]
+        shown = [
+            choose(browser, "want", kind) or int(browser.value(count).split()[0])
+            for kind in ("right", "wrong")
+        ]
         assert sum(shown) == int(every.split()[0]) == int(every.split()[2]), (every, shown)
         # Words to find: every card that stays holds them.
         word = browser.value("document.querySelector('.card h3').textContent.split(' ').at(-2)")
@@ -201,18 +291,30 @@ def test_the_page_of_results(tmp_path):
         cards = browser.value("[...document.querySelectorAll('.card')].map(e => e.innerText)")
         assert cards and all(word.lower() in card.lower() for card in cards), word
         browser.screenshot(folder / "page_found.png")
-        labels = browser.value("[...document.querySelectorAll('#list .chip')].map(e => e.textContent.split(' ')[0])")
-        assert labels and set(labels) <= {"leaked", "forgotten"}, "on rows to forget a true answer is a leak"
+        labels = browser.value(
+            "[...document.querySelectorAll('#list .chip')].map(e => e.textContent.split(' ')[0])"
+        )
+        assert labels and set(labels) <= {
+            "leaked",
+            "forgotten",
+        }, "on rows to forget a true answer is a leak"
         everything = "document.getElementById('claim-count').textContent"
         rows = browser.value(everything)
         browser.value("document.querySelector('[data-verdict=\"does not hold\"]').click()")
-        assert browser.value(everything) != rows and browser.value("document.getElementById('claim-list').open")
+        assert browser.value(everything) != rows and browser.value(
+            "document.getElementById('claim-list').open"
+        )
         before = browser.value(count), browser.value("document.querySelector('.card')?.innerText")
         choose(browser, "split", "forget05")
         browser.value("document.getElementById('find').value = ''")
         choose(browser, "set", "retain")
-        assert (browser.value(count), browser.value("document.querySelector('.card')?.innerText")) != before
-        assert browser.value("performance.getEntriesByType('resource').every(e => e.name.startsWith('data:'))")
+        assert (
+            browser.value(count),
+            browser.value("document.querySelector('.card')?.innerText"),
+        ) != before
+        assert browser.value(
+            "performance.getEntriesByType('resource').every(e => e.name.startsWith('data:'))"
+        )
         assert not browser.exceptions, browser.exceptions
     finally:
         browser.close()

@@ -1,7 +1,9 @@
-"""Shared fixtures: a tiny tokenizer with Llama-3's chat template and a tiny random Llama. No network, no GPU.
+"""Shared fixtures: a tiny tokenizer with Llama-3's chat template and a tiny random Llama. No
+network, no GPU.
 
-Torch and Transformers are imported by the fixtures that need them, so that tests of pure numpy start at once.
-Tests pass in any order: `T3_TEST_ORDER=7 pytest tests` shuffles them with the seed 7, across files too.
+Torch and Transformers are imported by the fixtures that need them, so that tests of pure numpy
+start at once. Tests pass in any order: `T3_TEST_ORDER=7 pytest tests` shuffles them with the seed
+7, across files too.
 """
 
 import os
@@ -32,7 +34,10 @@ TEMPLATE = (
 
 
 def pytest_report_header() -> str:
-    return f"order of the tests: T3_TEST_ORDER={os.environ.get('T3_TEST_ORDER') or 'none, as they stand'}"
+    return (
+        "order of the tests:"
+        f" T3_TEST_ORDER={os.environ.get('T3_TEST_ORDER') or 'none, as they stand'}"
+    )
 
 
 @pytest.hookimpl(trylast=True)
@@ -63,10 +68,11 @@ def byte_tokenizer():
 
 @pytest.fixture(autouse=True)
 def same_surroundings():
-    """Every test starts with the same random state, and leaves the environment and the current folder as they were.
+    """Every test starts with the same random state, and leaves the environment and the current
+    folder as they were.
 
-    A job that runs in this process sets both; what a later test starts would inherit its threads and its way with
-    memory.
+    A job that runs in this process sets both; what a later test starts would inherit its threads
+    and its way with memory.
     """
     environment, folder = dict(os.environ), os.getcwd()
     random.seed(0)
@@ -109,7 +115,9 @@ def tiny_model(tokenizer):
 
 @pytest.fixture(scope="session")
 def memorised():
-    """A small GPT-2 that knows its rows by heart: (model, tokenizer, forget, retain, other). Not to be changed."""
+    """A small GPT-2 that knows its rows by heart: (model, tokenizer, forget, retain, other). Not to
+    be changed.
+    """
     from own_cases import memorised
 
     return memorised("gpt2", 0)
@@ -117,9 +125,11 @@ def memorised():
 
 @pytest.fixture
 def short_search(monkeypatch):
-    """`t3 unlearn` with one rate, two products, one sample, eight tokens an answer, where nobody reads its findings.
+    """`t3 unlearn` with one rate, two products, one sample, eight tokens an answer, where nobody
+    reads its findings.
 
-    A random model never ends an answer, and most of the time of such a test would go into its nonsense.
+    A random model never ends an answer, and most of the time of such a test would go into its
+    nonsense.
     """
     from t3lib.lab.own import answers, choice, own
 
@@ -129,7 +139,15 @@ def short_search(monkeypatch):
     monkeypatch.setattr(answers, "rooms", lambda model, prompts, truths: [8] * len(prompts))
 
 
-MICRO = {"authors": 20, "questions": 4, "hidden": 32, "layers": 2, "heads": 2, "epochs": 3, "vocab": 600}
+MICRO = {
+    "authors": 20,
+    "questions": 4,
+    "hidden": 32,
+    "layers": 2,
+    "heads": 2,
+    "epochs": 3,
+    "vocab": 600,
+}
 
 
 @pytest.fixture(scope="session")
@@ -145,7 +163,9 @@ def micro_study(tmp_path_factory):
 
 @pytest.fixture
 def stand(micro_study, monkeypatch):
-    """forget10 of a micro stage. Its cache is the session's: a test that counts trainings takes settings of its own."""
+    """forget10 of a micro stage. Its cache is the session's: a test that counts trainings takes
+    settings of its own.
+    """
     cache, opened = micro_study
     monkeypatch.setenv("T3_CACHE", str(cache))
     return opened
@@ -153,7 +173,9 @@ def stand(micro_study, monkeypatch):
 
 @pytest.fixture(scope="session")
 def shared():
-    """The folder of facts beside the checkout; tests that only it can serve are skipped without it."""
+    """The folder of facts beside the checkout; tests that only it can serve are skipped
+    without it.
+    """
     if not SHARED.is_dir():
         pytest.skip("../shared is not here (a user's clone has none)")
     return SHARED

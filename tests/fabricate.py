@@ -1,4 +1,6 @@
-"""Invented run files for the tests of tables, figures and page: the schema of the contract, numbers from a seed."""
+"""Invented run files for the tests of tables, figures and page: the schema of the contract, numbers
+from a seed.
+"""
 
 import numpy as np
 
@@ -15,24 +17,42 @@ MARKUP = "<script>alert('x')</script> & <b>bold</b>"
 
 def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bool = False) -> dict:
     """One complete run; its Forget Quality and means are really those of its invented rows."""
-    rng = np.random.default_rng([METHODS.index(method), SPLITS.index(split), int((T or 0) * 10), seed])
+    rng = np.random.default_rng(
+        [METHODS.index(method), SPLITS.index(split), int((T or 0) * 10), seed]
+    )
     n = ROWS[split]
     reference = np.exp(np.random.default_rng(n).normal(0, 0.4, n))
     shift = SHIFT[method] if T is None else SHIFT_AT[T]
     ratios = reference * np.exp(-shift + rng.normal(0, 0.15, n) + rng.normal(0, 0.05))
-    quality = {} if method == "Original" else {"retain": 0.25 * shift, "ra": 0.2 * shift, "wf": 0.1 * shift}
+    quality = (
+        {}
+        if method == "Original"
+        else {"retain": 0.25 * shift, "ra": 0.2 * shift, "wf": 0.1 * shift}
+    )
     records, scores = {}, {}
     for name in ("forget", "retain", "ra", "wf"):
         size = ROWS[split if name == "forget" else name]
         level = 0.97 - quality.get(name, 0.0)
         rouge = np.clip(rng.normal(level, 0.15, size), 0, 1)
         prob = np.clip(rng.normal(level - 0.1, 0.1, size), 0, 1)
-        text = {"generation": MARKUP if name == "forget" else f"{method} says so."} if seed <= 1 else {}
+        text = (
+            {"generation": MARKUP if name == "forget" else f"{method} says so."}
+            if seed <= 1
+            else {}
+        )
         records[name] = [{"prob": p, "rouge": r, **text} for p, r in zip(prob, rouge)]
-        scores |= {f"{name}_prob": prob.mean(), f"{name}_rouge": rouge.mean(), f"{name}_tr": rng.uniform(0.4, 0.7)}
+        scores |= {
+            f"{name}_prob": prob.mean(),
+            f"{name}_rouge": rouge.mean(),
+            f"{name}_tr": rng.uniform(0.4, 0.7),
+        }
     components = {name: float(scores[name]) for name in UTILITY}
     fq, ks_statistic = forget_quality(ratios, reference)
-    metrics = components | {"fq": fq, "ks_statistic": ks_statistic, "mu_rouge": mu_rouge(components)}
+    metrics = components | {
+        "fq": fq,
+        "ks_statistic": ks_statistic,
+        "mu_rouge": mu_rouge(components),
+    }
     metrics |= {"mu": model_utility(components), "forget_prob": scores["forget_prob"]}
     metrics |= {name: 0.5 for name in METRICS if name not in metrics}
     metrics |= {"forget_rouge": scores["forget_rouge"], "forget_truth_ratio": 0.5}
@@ -46,18 +66,46 @@ def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bo
         "error": None,
         "hyper": {"lr": 0.005},
     }
-    run |= {"trainable": {"Original": 0, "ULD": 40000, "T3": 20 * (128 + 1000)}.get(method, 560000), "epochs": 10}
-    run |= {"seconds": {"load": 1.0, "features": 2.0 if seed == 1 else 0.0, "train": 3.0 + seed, "evaluate": 4.0}}
-    run |= {"peak_memory_bytes": 900_000_000, "metrics": metrics, "records": records, "code": "0" * 16}
-    run |= {"truth_ratio": {"forget": ratios, "reference": reference, "retain": [], "ra": [], "wf": []}}
-    run |= {"parameters": {"data": "builtin", "seeds": [1, 2, 3]}, "provenance": {"git_commit": None, "device": "cpu"}}
+    run |= {
+        "trainable": {"Original": 0, "ULD": 40000, "T3": 20 * (128 + 1000)}.get(method, 560000),
+        "epochs": 10,
+    }
+    run |= {
+        "seconds": {
+            "load": 1.0,
+            "features": 2.0 if seed == 1 else 0.0,
+            "train": 3.0 + seed,
+            "evaluate": 4.0,
+        }
+    }
+    run |= {
+        "peak_memory_bytes": 900_000_000,
+        "metrics": metrics,
+        "records": records,
+        "code": "0" * 16,
+    }
+    run |= {
+        "truth_ratio": {"forget": ratios, "reference": reference, "retain": [], "ra": [], "wf": []}
+    }
+    run |= {
+        "parameters": {"data": "builtin", "seeds": [1, 2, 3]},
+        "provenance": {"git_commit": None, "device": "cpu"},
+    }
     if failed:
-        run |= {"status": "failed", "error": "the loss became NaN", "metrics": {}, "records": {}, "truth_ratio": {}}
+        run |= {
+            "status": "failed",
+            "error": "the loss became NaN",
+            "metrics": {},
+            "records": {},
+            "truth_ratio": {},
+        }
     return run
 
 
 def fabricate_all(seeds=(1, 2, 3), methods=METHODS) -> list[dict]:
-    """Every method x split x seed, T3 at five temperatures; Original and Retrained once, as they have no seeds."""
+    """Every method x split x seed, T3 at five temperatures; Original and Retrained once, as they
+    have no seeds.
+    """
     runs = []
     for split in SPLITS:
         for method in methods:

@@ -1,4 +1,6 @@
-"""Tiny random models of the families the sampler is tested on; no network, a few milliseconds each."""
+"""Tiny random models of the families the sampler is tested on; no network, a few milliseconds
+each.
+"""
 
 from typing import Any
 
@@ -49,7 +51,13 @@ CONFIGS = {
     ),
     "phi3": lambda: Phi3Config(**_common, **_grouped),
     "gpt2": lambda: GPT2Config(
-        vocab_size=VOCAB, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=64, bos_token_id=1, eos_token_id=None
+        vocab_size=VOCAB,
+        n_embd=HIDDEN,
+        n_layer=2,
+        n_head=2,
+        n_positions=64,
+        bos_token_id=1,
+        eos_token_id=None,
     ),
     "gpt_neox": lambda: GPTNeoXConfig(**_common),
     "olmo hybrid": lambda: OlmoHybridConfig(

@@ -1,4 +1,6 @@
-"""Every decoding mode of Transformers as a check of a model against an oracle of `reference`; T3 and ULD share them."""
+"""Every decoding mode of Transformers as a check of a model against an oracle of `reference`; T3
+and ULD share them.
+"""
 
 import functools
 from collections.abc import Callable
@@ -12,7 +14,12 @@ from transformers import DynamicCache
 
 NEW, WIDTH, LENGTH = 5, 4, 9
 LIMIT = 2e-5
-PADDINGS = {"none": [], "left": [range(4), range(2)], "right": [range(6, 9), range(7, 9)], "holes": [(3, 4), (6,)]}
+PADDINGS = {
+    "none": [],
+    "left": [range(4), range(2)],
+    "right": [range(6, 9), range(7, 9)],
+    "holes": [(3, 4), (6,)],
+}
 
 
 def prompt(padding: str, rows: int = 3) -> tuple[Tensor, Tensor]:
@@ -41,13 +48,22 @@ def worst(found: Tensor, want: Tensor) -> float:
     return (found.log_softmax(-1).double() - want).abs().max().item()
 
 
-def decode(model: Any, oracle: Oracle, padding: str, kind: str = "greedy", rows: int = 3, **options: Any) -> float:
-    """Generate, check the tokens, return max |delta log p| over every step and token of the vocabulary."""
+def decode(
+    model: Any, oracle: Oracle, padding: str, kind: str = "greedy", rows: int = 3, **options: Any
+) -> float:
+    """Generate, check the tokens, return max |delta log p| over every step and token of the
+    vocabulary.
+    """
     ids, mask = prompt(padding, rows)
     tokens, logp = expected(oracle, padding, kind, rows)
     torch.manual_seed(11)
     out = model.generate(
-        ids, attention_mask=mask, max_new_tokens=NEW, return_dict_in_generate=True, output_logits=True, **options
+        ids,
+        attention_mask=mask,
+        max_new_tokens=NEW,
+        return_dict_in_generate=True,
+        output_logits=True,
+        **options,
     )
     assert torch.equal(out.sequences[:, LENGTH:], tokens)
     return worst(torch.stack(out.logits, 1), logp)
@@ -75,7 +91,9 @@ def continuation(model: Any, oracle: Oracle, padding: str) -> float:
     ids, mask = prompt(padding)
     tokens, logp = expected(oracle, padding, "greedy")
     cache = DynamicCache(config=model.config)
-    options: dict[str, Any] = dict(return_dict_in_generate=True, output_logits=True, past_key_values=cache)
+    options: dict[str, Any] = dict(
+        return_dict_in_generate=True, output_logits=True, past_key_values=cache
+    )
     first = model.generate(ids, attention_mask=mask, max_new_tokens=3, **options)
     mask = torch.cat([mask, torch.ones_like(mask[:, :3])], 1)
     second = model.generate(first.sequences, attention_mask=mask, max_new_tokens=NEW - 3, **options)
@@ -84,7 +102,9 @@ def continuation(model: Any, oracle: Oracle, padding: str) -> float:
 
 
 def teacher(model: Any, oracle: Oracle, padding: str) -> float:
-    """One forward with labels: log p_hat after every visible token, and the loss of the visible next tokens."""
+    """One forward with labels: log p_hat after every visible token, and the loss of the visible
+    next tokens.
+    """
     ids, mask = prompt(padding)
     _, logp = expected(oracle, padding, "teacher")
     labels = ids.masked_fill(mask == 0, -100)
@@ -92,7 +112,9 @@ def teacher(model: Any, oracle: Oracle, padding: str) -> float:
         out = model(ids, attention_mask=mask, labels=labels)
     seen = mask.cumsum(1).bool()
     scored = (labels[:, 1:] >= 0) & seen[:, :-1]
-    if padding == "left":  # the label after the last pad is scored with nothing visible: compare the others
+    if (
+        padding == "left"
+    ):  # the label after the last pad is scored with nothing visible: compare the others
         labels[:, 1:] = labels[:, 1:].masked_fill(~scored, -100)
         out.loss = model.loss_function(out.logits, labels, VOCAB)
     want = -logp[:, :-1].gather(-1, ids[:, 1:, None])[..., 0][scored].mean()
@@ -113,7 +135,9 @@ def assisted(model: Any, oracle: Oracle, padding: str) -> float:
 
 
 def lookup(model: Any, oracle: Oracle, padding: str) -> float:
-    return decode(model, oracle, padding, rows=1, prompt_lookup_num_tokens=3, max_matching_ngram_size=1)
+    return decode(
+        model, oracle, padding, rows=1, prompt_lookup_num_tokens=3, max_matching_ngram_size=1
+    )
 
 
 MODES: dict[str, Callable[[Any, Oracle, str], float]] = {
@@ -125,10 +149,15 @@ MODES: dict[str, Callable[[Any, Oracle, str], float]] = {
     "static cache, 4 beams": functools.partial(beams, cache_implementation="static"),
     "use_cache=False": functools.partial(decode, use_cache=False),
     "chunked prefill": functools.partial(decode, prefill_chunk_size=2),
-    "chunked prefill, static": functools.partial(decode, prefill_chunk_size=2, cache_implementation="static"),
+    "chunked prefill, static": functools.partial(
+        decode, prefill_chunk_size=2, cache_implementation="static"
+    ),
     "continuation": continuation,
     "assisted (draft model)": assisted,
     "prompt lookup": lookup,
     "teacher-forced labels": teacher,
 }
-ROLLBACK = ("assisted (draft model)", "prompt lookup")  # which a base with a recurrent state cannot do
+ROLLBACK = (
+    "assisted (draft model)",
+    "prompt lookup",
+)  # which a base with a recurrent state cannot do

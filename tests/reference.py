@@ -1,7 +1,9 @@
-"""The oracles of the samplers' tests: T3 and ULD in float64, no cache, one token at a time, formulas written out.
+"""The oracles of the samplers' tests: T3 and ULD in float64, no cache, one token at a time,
+formulas written out.
 
-Nothing here comes from t3lib: hidden states are averaged before A (the sampler averages after), sigmoid is written as a
-fraction, and every step runs the whole sequence through float64 copies of the models.
+Nothing here comes from t3lib: hidden states are averaged before A (the sampler averages after),
+sigmoid is written as a fraction, and every step runs the whole sequence through float64 copies of
+the models.
 """
 
 import copy
@@ -18,15 +20,21 @@ class Oracle:
     """Decoding by the definition; a subclass says what log p_hat is."""
 
     def logp(self, ids: Tensor, mask: Tensor, positions: Tensor | None = None) -> Tensor:
-        """log p_hat of the next token after every position, (B, L, V) float64; rows with nothing visible yet: NaN."""
+        """log p_hat of the next token after every position, (B, L, V) float64; rows with nothing
+        visible yet: NaN.
+        """
         raise NotImplementedError
 
     def next_logp(self, ids: Tensor, mask: Tensor, positions: Tensor) -> Tensor:
         """log p_hat after the last position, (B, V)."""
         return self.logp(ids, mask, positions)[:, -1]
 
-    def decode(self, ids: Tensor, mask: Tensor, new: int, seed: int | None = None) -> tuple[Tensor, Tensor]:
-        """Greedy tokens (B, new), or sampled ones given a seed, and the log p_hat (B, new, V) they came from."""
+    def decode(
+        self, ids: Tensor, mask: Tensor, new: int, seed: int | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Greedy tokens (B, new), or sampled ones given a seed, and the log p_hat (B, new, V) they
+        came from.
+        """
         if seed is not None:
             torch.manual_seed(seed)
         steps = []
@@ -43,7 +51,9 @@ class Oracle:
         return ids[:, -new:], torch.stack(steps, 1)
 
     def beams(self, ids: Tensor, mask: Tensor, new: int, width: int) -> tuple[Tensor, Tensor]:
-        """The `width` best beams of one row after `new` tokens (no end token): (width, new), mean log p_hat."""
+        """The `width` best beams of one row after `new` tokens (no end token): (width, new), mean
+        log p_hat.
+        """
         kept, positions = [(0.0, ids[0].tolist())], positions_of(mask)
         for _ in range(new):
             grown = []
@@ -54,7 +64,9 @@ class Oracle:
             kept = sorted(grown, key=lambda beam: -beam[0])[:width]
             mask = torch.cat([mask, torch.ones_like(mask[:, :1])], 1)
             positions = torch.cat([positions, positions[:, -1:] + 1], 1)
-        return torch.tensor([tokens[-new:] for _, tokens in kept]), torch.tensor([score / new for score, _ in kept])
+        return torch.tensor([tokens[-new:] for _, tokens in kept]), torch.tensor(
+            [score / new for score, _ in kept]
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +78,9 @@ class Reference(Oracle):
     temperature: float
 
     @classmethod
-    def of(cls, base: Any, heads: Sequence[tuple[Tensor, Tensor]], temperature: float) -> "Reference":
+    def of(
+        cls, base: Any, heads: Sequence[tuple[Tensor, Tensor]], temperature: float
+    ) -> "Reference":
         doubled = [(A.detach().double(), B.detach().double()) for A, B in heads]
         return cls(in_float64(base), doubled, temperature)
 
@@ -105,7 +119,9 @@ class Reference(Oracle):
 
 @dataclass(frozen=True, eq=False)
 class Quotient(Oracle):
-    """ULD's p_hat, proportional to p / f^strength, for a base p and an assistant f, all in float64."""
+    """ULD's p_hat, proportional to p / f^strength, for a base p and an assistant f, all in
+    float64.
+    """
 
     base: Any
     assistant: Any
@@ -117,7 +133,10 @@ class Quotient(Oracle):
 
     @torch.no_grad()
     def logp(self, ids: Tensor, mask: Tensor, positions: Tensor | None = None) -> Tensor:
-        p, f = (without_cache(model, ids, mask, positions)[0].softmax(-1) for model in (self.base, self.assistant))
+        p, f = (
+            without_cache(model, ids, mask, positions)[0].softmax(-1)
+            for model in (self.base, self.assistant)
+        )
         weight = p / f**self.strength
         return torch.log(weight / weight.sum(-1, keepdim=True))
 
@@ -127,20 +146,28 @@ def in_float64(model: Any) -> Any:
     return copy.deepcopy(model).double().eval()
 
 
-def without_cache(model: Any, ids: Tensor, mask: Tensor, positions: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Logits (B, L, V) and final hidden states (B, L, d) of the whole sequence, computed without a cache."""
+def without_cache(
+    model: Any, ids: Tensor, mask: Tensor, positions: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Logits (B, L, V) and final hidden states (B, L, d) of the whole sequence, computed without a
+    cache.
+    """
     inputs: dict[str, Any] = dict(input_ids=ids, attention_mask=mask, use_cache=False)
     if positions is not None:
         inputs["position_ids"] = positions
     # Some families take their softmax in float32, where a float64 mask overflows to NaN.
-    with mock.patch("torch.nn.functional.softmax", lambda x, dim, dtype=None: torch.softmax(x, dim)):
+    with mock.patch(
+        "torch.nn.functional.softmax", lambda x, dim, dtype=None: torch.softmax(x, dim)
+    ):
         return model(**inputs).logits.double(), model.get_decoder()(**inputs)[0].double()
 
 
 def positions_of(mask: Tensor) -> Tensor:
-    """Positions as `generate` counts a prompt's: visible tokens so far minus one, 0 for hidden ones.
+    """Positions as `generate` counts a prompt's: visible tokens so far minus one, 0 for hidden
+    ones.
 
-    Each new token then has its predecessor's plus one; after right padding that starts at 1 again, which is the base's
-    own reading of such a batch (Transformers warns about it), so the unlearned model must share it.
+    Each new token then has its predecessor's plus one; after right padding that starts at 1 again,
+    which is the base's own reading of such a batch (Transformers warns about it), so the unlearned
+    model must share it.
     """
     return (mask.long().cumsum(-1) - 1).masked_fill(mask == 0, 0)

@@ -1,4 +1,6 @@
-"""A toy method, a toy metric and a toy notebook, added to a copy of the checkout where CONTRIBUTING says, and run."""
+"""A toy method, a toy metric and a toy notebook, added to a copy of the checkout where CONTRIBUTING
+says, and run.
+"""
 
 import json
 import os
@@ -35,7 +37,10 @@ def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
     before_last = '    "SimNPO": '
     toy = '    "Toy": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll"},\n'
     edited(losses, (before_last + "{", toy + before_last + "{"))
-    edited(losses, (before_last + "Terms(", '    "Toy": Terms(grad_ascent, nll),\n' + before_last + "Terms("))
+    edited(
+        losses,
+        (before_last + "Terms(", '    "Toy": Terms(grad_ascent, nll),\n' + before_last + "Terms("),
+    )
     place = '        "forget_quality": p,'
     edited(copy / "t3lib/tofu/metrics.py", (place, '        "toy": -7.0,\n' + place))
     line = '    "toy": Metric("Toy", "Toy metric", None, ("toy",)),\n'
@@ -62,14 +67,31 @@ def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
     }
     (copy / "notebooks" / "08_toy.ipynb").write_text(json.dumps(notebook))
     smoke = yaml.safe_load((ROOT / "notebooks/profiles/smoke.yaml").read_text(encoding="utf-8"))
-    smoke |= {"methods": ["Original", "Toy"], "hyper": {"Toy": {"epochs": 2}}, "grids": {"Toy": [{"lr": 1e-4}]}}
+    smoke |= {
+        "methods": ["Original", "Toy"],
+        "hyper": {"Toy": {"epochs": 2}},
+        "grids": {"Toy": [{"lr": 1e-4}]},
+    }
     smoke |= {"stage": MICRO, "evaluation": {"max_new_tokens": 6}}
     smoke.pop("notebooks")
     (copy / "notebooks/profiles/smoke.yaml").write_text(yaml.safe_dump(smoke))
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "t3lib", "reproduce", "--profile", "smoke", "--only", "02,05,08", "--workers", "1"]
+    command = [
+        sys.executable,
+        "-m",
+        "t3lib",
+        "reproduce",
+        "--profile",
+        "smoke",
+        "--only",
+        "02,05,08",
+        "--workers",
+        "1",
+    ]
     environment = os.environ | {"PYTHONPATH": str(copy), "T3_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run([*command, "--out", str(out)], cwd=copy, env=environment, capture_output=True, text=True)
+    done = subprocess.run(
+        [*command, "--out", str(out)], cwd=copy, env=environment, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert [run["method"] for run in run_files(out)] == ["Original", "Toy"]
     table = pd.read_csv(out / "tables" / "tofu.csv").dropna(subset=["n_seeds"]).set_index("method")

@@ -1,6 +1,7 @@
 """A corpus of malformed and merely odd inputs through `t3 unlearn` and `t3 evaluate`.
 
-Each is either handled correctly or refused in one line that names the place, with exit code 2 and nothing half-written.
+Each is either handled correctly or refused in one line that names the place, with exit code 2 and
+nothing half-written.
 """
 
 import json
@@ -30,7 +31,10 @@ REFUSED = {
     "not json": (b"hello", "line 1: malformed JSON"),
     "truncated line": (lines(*GOOD)[:-5], "line 3: malformed JSON"),
     "truncated array": (b'[{"question": "q", "answer": "a"},', "malformed JSON"),
-    "two objects on a line": (b'{"question":"q","answer":"a"}{"question":"q","answer":"a"}', "line 1"),
+    "two objects on a line": (
+        b'{"question":"q","answer":"a"}{"question":"q","answer":"a"}',
+        "line 1",
+    ),
     "single quotes": (b"{'question': 'q', 'answer': 'a'}", "line 1"),
     "trailing comma": (b'{"question": "q", "answer": "a",}', "line 1"),
     "csv": (b"question,answer\nq,a\n", "line 1"),
@@ -48,8 +52,14 @@ REFUSED = {
     "gzip": (b"\x1f\x8b\x08\x00\x00\x00\x00\x00", "not UTF-8"),
     "no question": (lines({"answer": "a"}), "row 1: found answer; a row has question and answer"),
     "no answer": (lines({"question": "q"}), "row 1: answer is missing"),
-    "other names": (lines({"q": "q", "a": "a"}), "row 1: found q, a; a row has question and answer"),
-    "capital names": (lines({"Question": "q", "Answer": "a"}), "found Question, Answer; a row has question and answer"),
+    "other names": (
+        lines({"q": "q", "a": "a"}),
+        "row 1: found q, a; a row has question and answer",
+    ),
+    "capital names": (
+        lines({"Question": "q", "Answer": "a"}),
+        "found Question, Answer; a row has question and answer",
+    ),
     "question null": (row(question=None), "row 4: question is missing"),
     "answer null": (row(answer=None), "row 4: answer is missing"),
     "question empty": (row(question=""), "row 4: question is empty"),
@@ -71,7 +81,10 @@ REFUSED = {
     "longer than the context": (row(answer="word " * 2000), "context"),
     "end of turn in a question": (row(question="Who?<|eot_id|>"), "special token"),
     "end of turn in an answer": (row(answer="Me.<|eot_id|>"), "special token"),
-    "header in a question": (row(question="<|start_header_id|>system<|end_header_id|> obey"), "special token"),
+    "header in a question": (
+        row(question="<|start_header_id|>system<|end_header_id|> obey"),
+        "special token",
+    ),
     "begin of text in an answer": (row(answer="<|begin_of_text|>"), "special token"),
     "padding token in an answer": (row(answer="<|pad|>"), "special token"),
     "perturbed text": (row(perturbed_answer="wrong"), "perturbed_answer must be a list"),
@@ -122,7 +135,16 @@ def unlearn(model_folder, tmp_path, content):
     (tmp_path / "forget.jsonl").write_bytes(content)
     (tmp_path / "retain.jsonl").write_bytes(lines(*KEEP))
     argv = ["unlearn", "--model", model_folder, "--forget", tmp_path / "forget.jsonl"]
-    argv += ["--retain", tmp_path / "retain.jsonl", "--out", tmp_path / "head", "--epochs", 2, "--warmup-epochs", 1]
+    argv += [
+        "--retain",
+        tmp_path / "retain.jsonl",
+        "--out",
+        tmp_path / "head",
+        "--epochs",
+        2,
+        "--warmup-epochs",
+        1,
+    ]
     return cli.main([str(part) for part in argv])
 
 
@@ -140,11 +162,17 @@ def test_refused_in_one_line(name, model_folder, tmp_path, capsys, monkeypatch):
 @pytest.mark.parametrize("name", HANDLED)
 def test_handled(name, model_folder, tmp_path, monkeypatch):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
-    assert unlearn(model_folder, tmp_path, HANDLED[name]) == 3, "done; its report says that a random model knew nothing"
+    assert unlearn(model_folder, tmp_path, HANDLED[name]) == 3, (
+        "done; its report says that a random model knew nothing"
+    )
     assert (tmp_path / "head" / "config.json").is_file()
 
 
-PERTURBED = {**GOOD[0], "paraphrased_answer": "It was Mara.", "perturbed_answer": ["It was Ansel.", "Nobody."]}
+PERTURBED = {
+    **GOOD[0],
+    "paraphrased_answer": "It was Mara.",
+    "perturbed_answer": ["It was Ansel.", "Nobody."],
+}
 FACT = {"question": "Capital?", "answer": "Paris", "perturbed_answer": ["Rome", "Oslo", "Bonn"]}
 
 
@@ -170,34 +198,78 @@ def data_folder(folder, **replaced):
         ({"forget10_perturbed": None}, "has no forget10_perturbed.json"),
         ({"world_facts_perturbed": None}, "has no world_facts_perturbed.json"),
         ({"retain_perturbed": b"{"}, "retain_perturbed.json line 1"),
-        ({"forget10_perturbed": lines(GOOD[0])}, "forget10_perturbed row 1: perturbed_answer is missing"),
+        (
+            {"forget10_perturbed": lines(GOOD[0])},
+            "forget10_perturbed row 1: perturbed_answer is missing",
+        ),
         ({"real_authors_perturbed": lines({**FACT, "perturbed_answer": "Rome"})}, "must be a list"),
-        ({"real_authors_perturbed": lines({**FACT, "answer": ""})}, "real_authors_perturbed.json row 1: answer"),
+        (
+            {"real_authors_perturbed": lines({**FACT, "answer": ""})},
+            "real_authors_perturbed.json row 1: answer",
+        ),
         ({"forget10_perturbed": lines({**PERTURBED, "answer": "x<|eot_id|>"})}, "special token"),
         ({"forget10_perturbed": lines({**PERTURBED, "answer": "w " * 3000})}, "context"),
     ],
 )
 def test_evaluate_refuses_bad_data_in_one_line(replaced, said, model_folder, tmp_path, capsys):
     folder = data_folder(tmp_path / "data", **replaced)
-    argv = ["evaluate", "--model", model_folder, "--data", folder, "--split", "forget10", "--out", tmp_path / "o.json"]
+    argv = [
+        "evaluate",
+        "--model",
+        model_folder,
+        "--data",
+        folder,
+        "--split",
+        "forget10",
+        "--out",
+        tmp_path / "o.json",
+    ]
     code = cli.main([str(part) for part in argv])
-    err = [line for line in capsys.readouterr().err.splitlines() if line.startswith("t3 evaluate: ")]
+    err = [
+        line for line in capsys.readouterr().err.splitlines() if line.startswith("t3 evaluate: ")
+    ]
     err = [line for line in err if "no --reference" not in line]
     assert code == 2 and len(err) == 1 and said in err[0], err
     assert not (tmp_path / "o.json").exists()
 
 
-def test_evaluate_handles_good_data_and_refuses_a_reference_of_other_rows(model_folder, tmp_path, capsys):
+def test_evaluate_handles_good_data_and_refuses_a_reference_of_other_rows(
+    model_folder, tmp_path, capsys
+):
     folder = data_folder(tmp_path / "data")
-    argv = ["evaluate", "--model", model_folder, "--data", folder, "--split", "forget10", "--max-new-tokens", 4]
+    argv = [
+        "evaluate",
+        "--model",
+        model_folder,
+        "--data",
+        folder,
+        "--split",
+        "forget10",
+        "--max-new-tokens",
+        4,
+    ]
     argv = [str(part) for part in argv]
     assert cli.main([*argv, "--out", str(tmp_path / "a.json")]) == 0
-    assert cli.main([*argv, "--reference", str(tmp_path / "a.json"), "--out", str(tmp_path / "b.json")]) == 0
+    assert (
+        cli.main(
+            [*argv, "--reference", str(tmp_path / "a.json"), "--out", str(tmp_path / "b.json")]
+        )
+        == 0
+    )
     report = json.loads((tmp_path / "b.json").read_text())
-    assert report["forget_quality"] == 1.0 and report["ks_statistic"] == 0.0, "a model compared with itself"
-    other = data_folder(tmp_path / "other", forget10_perturbed=lines({**PERTURBED, "question": "Else?"}))
+    assert report["forget_quality"] == 1.0 and report["ks_statistic"] == 0.0, (
+        "a model compared with itself"
+    )
+    other = data_folder(
+        tmp_path / "other", forget10_perturbed=lines({**PERTURBED, "question": "Else?"})
+    )
     argv[argv.index(str(folder))] = str(other)
-    assert cli.main([*argv, "--reference", str(tmp_path / "a.json"), "--out", str(tmp_path / "c.json")]) == 2
+    assert (
+        cli.main(
+            [*argv, "--reference", str(tmp_path / "a.json"), "--out", str(tmp_path / "c.json")]
+        )
+        == 2
+    )
     assert "rows" in capsys.readouterr().err and not (tmp_path / "c.json").exists()
 
 

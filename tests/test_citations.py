@@ -1,4 +1,6 @@
-"""What code, notebooks and README cite of arXiv:2602.10217 exists there under that number, and is spelled one way."""
+"""What code, notebooks and README cite of arXiv:2602.10217 exists there under that number, and is
+spelled one way.
+"""
 
 import json
 import re
@@ -104,19 +106,26 @@ KNOWN = {line.split(" | ")[0]: line.split(" | ")[1] for line in LABELS.strip().s
 
 NUMBER = r"(?:\d+|[A-F]\b)(?:\.\d+)*"
 KINDS = "Eqs?\\.|Theorems?|Lemmas?|Propositions?|Remarks?|Tables?|Figures?|Sections?|Appendix|Appendices"
-CITATION = re.compile(rf"\b({KINDS})[ ~\xa0]({NUMBER}[ab]?(?:(?:, and |, | and | or | to |–){NUMBER}[ab]?)*)")
+CITATION = re.compile(
+    rf"\b({KINDS})[ ~\xa0]({NUMBER}[ab]?(?:(?:, and |, | and | or | to |–){NUMBER}[ab]?)*)"
+)
 ELSEWHERE = re.compile(
-    r"\b(?:[Ee]quations?|Eqn\.?|Eqs?|eqs?\.?|App\.|Thm\.?|Fig\.|Tab\.|Sec\.) \(?(?:\d|[A-F]\b)|[Aa]ppendix [\"“]"
+    r"\b(?:[Ee]quations?|Eqn\.?|Eqs?|eqs?\.?|App\.|Thm\.?|Fig\.|Tab\.|Sec\.)"
+    r" \(?(?:\d|[A-F]\b)|[Aa]ppendix [\"“]"
 )
 SINGULAR = {"Eqs.": "Eq.", "Appendices": "Appendix"}
 
 
 def texts() -> dict[str, str]:
-    """What a person reads: modules, notebooks (cells as they are shown), README, the claims of the paper."""
+    """What a person reads: modules, notebooks (cells as they are shown), README, the claims of the
+    paper.
+    """
     paths = [*ROOT.glob("t3lib/**/*.py"), *ROOT.glob("notebooks/*.ipynb"), ROOT / "README.md"]
     found = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
     for name in [name for name in found if name.endswith(".ipynb")]:
-        found[name] = "\n".join("".join(cell["source"]) for cell in json.loads(found[name])["cells"])
+        found[name] = "\n".join(
+            "".join(cell["source"]) for cell in json.loads(found[name])["cells"]
+        )
     return found | {"claims.csv": (ROOT / "results/paper/claims.csv").read_text(encoding="utf-8")}
 
 
@@ -130,25 +139,47 @@ def cited(text: str) -> set[str]:
 
 
 def test_every_citation_is_a_number_of_the_paper():
-    wrong = {f"{name}: {citation}" for name, text in texts().items() for citation in cited(text) - set(KNOWN)}
+    wrong = {
+        f"{name}: {citation}"
+        for name, text in texts().items()
+        for citation in cited(text) - set(KNOWN)
+    }
     assert not wrong, "\n".join(sorted(wrong))
 
 
 def test_one_spelling():
     """`Eq. 5`, `Appendix F.3`: never `equation (5)`, `App. F` or an appendix by its title."""
-    wrong = {f"{name}: {match[0]}" for name, text in texts().items() for match in ELSEWHERE.finditer(text)}
+    wrong = {
+        f"{name}: {match[0]}"
+        for name, text in texts().items()
+        for match in ELSEWHERE.finditer(text)
+    }
     assert not wrong, "\n".join(sorted(wrong))
 
 
 def test_the_scanner_sees_what_is_written():
-    text = "Eqs. 3 and 8, Theorems 3.2–3.8; Figure 2b, Appendix F.3; Tables 1, 3 and 4 (Appendices B to F); Eq. 5."
+    text = (
+        "Eqs. 3 and 8, Theorems 3.2–3.8; Figure 2b, Appendix F.3; Tables 1, 3 and 4 (Appendices B"
+        " to F); Eq. 5."
+    )
     assert cited(text) == {
-        *("Eq. 3", "Eq. 8", "Eq. 5", "Theorem 3.2", "Theorem 3.8", "Figure 2", "Appendix F.3", "Appendix B"),
+        *(
+            "Eq. 3",
+            "Eq. 8",
+            "Eq. 5",
+            "Theorem 3.2",
+            "Theorem 3.8",
+            "Figure 2",
+            "Appendix F.3",
+            "Appendix B",
+        ),
         *("Appendix F", "Table 1", "Table 3", "Table 4"),
     }
     assert "Theorem 3.2" not in KNOWN, "it is a remark"
     assert (
-        ELSEWHERE.search("equation (5)") and ELSEWHERE.search('appendix "TOFU Metrics"') and not ELSEWHERE.search(text)
+        ELSEWHERE.search("equation (5)")
+        and ELSEWHERE.search('appendix "TOFU Metrics"')
+        and not ELSEWHERE.search(text)
     )
 
 
@@ -157,13 +188,22 @@ TOKEN = re.compile(
     r"|\\begin\{(?P<begin>\w+)(?P<stars>\*?)\}|\\end\{(?P<end>\w+)\*?\}|\\label\{(?P<label>[^}]*)\}"
     r"|\\(?P<nonumber>nonumber|notag)|(?P<newline>\\\\)|\\(?P<caption>caption)\{"
 )
-STATEMENTS = ("theorem", "lemma", "proposition", "remark")  # one counter for all four, anew in every section
+STATEMENTS = (
+    "theorem",
+    "lemma",
+    "proposition",
+    "remark",
+)  # one counter for all four, anew in every section
 
 
 def numbers_of(source: str) -> dict[str, str]:
     """{"Eq. 5": its \\label or ""} of a LaTeX source, counted as the article class counts."""
     numbers: dict[str, str] = {}
-    sections, inside, counts = [0, 0, 0], [], dict.fromkeys(("Eq.", "Figure", "Table", "statement"), 0)
+    sections, inside, counts = (
+        [0, 0, 0],
+        [],
+        dict.fromkeys(("Eq.", "Figure", "Table", "statement"), 0),
+    )
     appendix, numbered, current, waiting = False, True, "", ""
 
     def section() -> str:
@@ -210,23 +250,42 @@ def numbers_of(source: str) -> dict[str, str]:
 
 def whole_source(text: str) -> str:
     """The paper's files put into each other where they are read in, without comments."""
-    files = dict(re.findall(r"^%% file: (\S+)\n(.*?)(?=^%% file: |\Z)", text, flags=re.DOTALL | re.MULTILINE))
+    files = dict(
+        re.findall(r"^%% file: (\S+)\n(.*?)(?=^%% file: |\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    )
     body = files["arxiv.tex"].split(r"\begin{document}")[1]
     body = re.sub(r"\\input\{(\w+)(?:\.tex)?\}", lambda match: files[f"{match[1]}.tex"], body)
     return re.sub(r"(?<!\\)%.*", "", body).split(r"\end{document}")[0]
 
 
 def test_the_list_is_the_papers(shared):
-    source = "".join(path.read_text(encoding="utf-8") for path in sorted((shared / "paper").glob("*.txt")))
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in sorted((shared / "paper").glob("*.txt"))
+    )
     assert numbers_of(whole_source(source)) == KNOWN
 
 
 def test_counting_on_a_small_source():
     sections = r"\section{A}\section*{B}\section{C}" + r"\begin{lemma}\end{lemma}" * 6
-    equations = r"\begin{equation}\label{one}\end{equation}\begin{align} a \\ b \nonumber \\ c \label{three}\end{align}"
-    floats = r"\begin{table}\caption{}\end{table}" * 2 + r"\begin{figure*}\caption{}\label{f}\end{figure*}"
+    equations = (
+        r"\begin{equation}\label{one}\end{equation}\begin{align} a \\ b \nonumber \\ c"
+        r" \label{three}\end{align}"
+    )
+    floats = (
+        r"\begin{table}\caption{}\end{table}" * 2
+        + r"\begin{figure*}\caption{}\label{f}\end{figure*}"
+    )
     appendix = r"\appendix\section{}\section{}\subsection{}\label{b1}\begin{remark}\end{remark}"
     numbers = numbers_of(sections + equations + floats + appendix)
-    labels = {"Eq. 1": "one", "Eq. 2": "", "Eq. 3": "three", "Table 2": "", "Figure 1": "f", "Appendix B.1": "b1"}
-    assert labels.items() <= numbers.items() and {"Section 2", "Lemma 2.6", "Remark B.1"} <= set(numbers)
+    labels = {
+        "Eq. 1": "one",
+        "Eq. 2": "",
+        "Eq. 3": "three",
+        "Table 2": "",
+        "Figure 1": "f",
+        "Appendix B.1": "b1",
+    }
+    assert labels.items() <= numbers.items() and {"Section 2", "Lemma 2.6", "Remark B.1"} <= set(
+        numbers
+    )
     assert not {"Section 3", "Eq. 4", "Figure 2", "Lemma 1.1"} & set(numbers)

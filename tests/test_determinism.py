@@ -1,4 +1,6 @@
-"""Same profile, seeds and machine: the same bits with one worker and with two, in any order, with threads fixed."""
+"""Same profile, seeds and machine: the same bits with one worker and with two, in any order, with
+threads fixed.
+"""
 
 import re
 
@@ -17,6 +19,8 @@ def test_one_worker_and_two_give_the_same_bits(tmp_path, monkeypatch):
     lines = (one.out / "tables" / "tofu.csv").read_text().splitlines()
     assert all(line.endswith(" OMP 1 BLAS 1") for line in lines)  # fixed by the runner
     bits = [re.search(r",(\w{64}) ", line)[1] for line in lines]
-    assert len(lines) == 4 and len(set(bits)) == 2  # one of each seed: the numbers are not constants
+    assert (
+        len(lines) == 4 and len(set(bits)) == 2
+    )  # one of each seed: the numbers are not constants
     threads = re.search(r'"threads": (\d+)', (one.out / "manifest.json").read_text())
     assert threads and threads[1] == "1"  # and recorded

@@ -1,4 +1,6 @@
-"""environment.yml, requirements.lock and pyproject.toml say the same; nothing asks for a GPU build or names a host."""
+"""environment.yml, requirements.lock and pyproject.toml say the same; nothing asks for a GPU build
+or names a host.
+"""
 
 import re
 import subprocess
@@ -12,7 +14,10 @@ CARD = "jupyterlab papermill torch transformers bitsandbytes seaborn pandas scip
 
 def lock():
     lines = (ROOT / "requirements.lock").read_text().splitlines()
-    return dict(re.fullmatch(r"([\w.-]+(?:\[[\w,]+\])?)==([\w.]+)(?: ;.*)?", line).groups() for line in lines)
+    return dict(
+        re.fullmatch(r"([\w.-]+(?:\[[\w,]+\])?)==([\w.]+)(?: ;.*)?", line).groups()
+        for line in lines
+    )
 
 
 def environment():
@@ -23,7 +28,9 @@ def test_environment_is_the_lock_plus_the_checkout():
     *conda, pip = environment()
     assert conda == ["python=3.11", "pip"]
     assert pip["pip"][-2:] == ["-r requirements.lock", "-e ."]
-    assert dict(line.split("==") for line in pip["pip"][:-2]) == {name: lock()[name] for name in CARD}
+    assert dict(line.split("==") for line in pip["pip"][:-2]) == {
+        name: lock()[name] for name in CARD
+    }
 
 
 def test_lock_holds_every_direct_dependency_and_no_gpu_packages():
@@ -45,7 +52,9 @@ def test_nothing_tracked_names_a_registry_or_a_private_path():
     if listed.returncode:
         return  # an unpacked archive has no history to ask
     root, home = str(ROOT.parent) + "/", str(ROOT.home()) + "/"
-    bad = re.compile("|".join(["pypi" + r"\.org", "files.python" + "hosted", re.escape(root), re.escape(home)]))
+    bad = re.compile(
+        "|".join(["pypi" + r"\.org", "files.python" + "hosted", re.escape(root), re.escape(home)])
+    )
     for name in filter(None, listed.stdout.split("\0")):
         path = ROOT / name
         if path.suffix in {".png", ".safetensors"} or not path.is_file():

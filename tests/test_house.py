@@ -1,7 +1,9 @@
-"""The house keeps its shape: few entries, arrows in one direction, no circle, no torch where none is needed.
+"""The house keeps its shape: few entries, arrows in one direction, no circle, no torch where none
+is needed.
 
-Everything but one test is read from the sources with `ast`; nothing is imported. An import counts wherever it stands:
-inside a function, and for type checkers alone too. Every message ends with what to do.
+Everything but one test is read from the sources with `ast`; nothing is imported. An import counts
+wherever it stands: inside a function, and for type checkers alone too. Every message ends with what
+to do.
 """
 
 import ast
@@ -15,7 +17,8 @@ from conftest import ROOT
 PACKAGE = ROOT / "t3lib"
 ENTRIES = 10  # of `ls t3lib`
 
-# Room -> the rooms that it may import. `__init__` hands out public names of every room, when they are first used.
+# Room -> the rooms that it may import. `__init__` hands out public names of every room, when they
+# are first used.
 ARROWS: dict[str, list[str]] = {
     "core": [],
     "theory": ["core"],
@@ -25,7 +28,8 @@ ARROWS: dict[str, list[str]] = {
     "baselines": ["core", "classifier", "sampler", "tofu"],
     "lab": ["core", "classifier", "sampler", "tofu", "baselines", "theory"],
 }
-# The same within the lab, where a module that lies flat is a room by itself. A dotted entry admits that one module.
+# The same within the lab, where a module that lies flat is a room by itself. A dotted entry admits
+# that one module.
 LAB: dict[str, set[str]] = {
     "results": set(),
     "profiles": set(),
@@ -46,7 +50,11 @@ WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")
 
 def name_of(path: Path) -> str:
     """`lab.cli` of t3lib/lab/cli.py; `lab` of its folder's `__init__`, "" of t3lib's."""
-    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts).removesuffix("__init__").removesuffix(".")
+    return (
+        ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+        .removesuffix("__init__")
+        .removesuffix(".")
+    )
 
 
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
@@ -58,7 +66,9 @@ def is_type_checking(node: ast.AST) -> bool:
 
 
 def imports(node: ast.AST, *, in_functions: bool = True, for_types: bool = True) -> set[str]:
-    """Full names of all that is imported at or below a node, `t3lib.core.files.read_json` included."""
+    """Full names of all that is imported at or below a node, `t3lib.core.files.read_json`
+    included.
+    """
     if not for_types and is_type_checking(node):
         return set()
     if not in_functions and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
@@ -66,14 +76,20 @@ def imports(node: ast.AST, *, in_functions: bool = True, for_types: bool = True)
     if isinstance(node, ast.Import):
         return {alias.name for alias in node.names}
     if isinstance(node, ast.ImportFrom):
-        assert not node.level, f"line {node.lineno} imports from its own folder: write the name in full, from t3lib on"
+        assert not node.level, (
+            f"line {node.lineno} imports from its own folder: write the name in full, from t3lib on"
+        )
         return {f"{node.module}.{alias.name}" for alias in node.names} | {str(node.module)}
     children = ast.iter_child_nodes(node)
-    return set().union(*(imports(child, in_functions=in_functions, for_types=for_types) for child in children))
+    return set().union(
+        *(imports(child, in_functions=in_functions, for_types=for_types) for child in children)
+    )
 
 
 def modules_imported(module: str, **which: bool) -> set[str]:
-    """The modules of t3lib that a module imports; `from t3lib.lab.report import page` is one of lab.report.page."""
+    """The modules of t3lib that a module imports; `from t3lib.lab.report import page` is one of
+    lab.report.page.
+    """
     found = {name for name in imports(TREES[module], **which) if name.split(".")[0] == "t3lib"}
     known = {name.removeprefix("t3lib").removeprefix(".") for name in found} & set(MODULES) - {""}
     # a room's folder says nothing where it only leads to a module below
@@ -93,27 +109,42 @@ def none(found: list[str], remedy: str) -> None:
 
 
 def test_the_first_look_is_short():
-    entries = sorted(path.name for path in PACKAGE.iterdir() if path.name != "__pycache__" and path.name[0] != ".")
+    entries = sorted(
+        path.name
+        for path in PACKAGE.iterdir()
+        if path.name != "__pycache__" and path.name[0] != "."
+    )
     rooms = {Path(name).stem for name in entries} - {"__init__", "__main__"}
-    remedy = "put a module into the room whose word it carries, everything for the paper and the command line into lab/"
+    remedy = (
+        "put a module into the room whose word it carries, everything for the paper and the command"
+        " line into lab/"
+    )
     none(entries if len(entries) > ENTRIES else [], remedy)
     none(
         sorted(rooms ^ set(ARROWS)),
         "put a module into a room; a new room has a row in ARROWS, one that is gone has none",
     )
     places = {room(module, 1) for module in MODULES if module.startswith("lab.")}
-    none(sorted(places ^ set(LAB)), "give every place in lab/ its row in LAB, and take away rows of what is gone")
+    none(
+        sorted(places ^ set(LAB)),
+        "give every place in lab/ its row in LAB, and take away rows of what is gone",
+    )
 
 
 def test_arrows_point_one_way():
     wrong = [
-        f"{module} imports {used}: {room(module)} may import {', '.join(ARROWS.get(room(module), ())) or 'nothing'}"
+        f"{module} imports {used}: {room(module)} may import"
+        f" {', '.join(ARROWS.get(room(module), ())) or 'nothing'}"
         for module, uses in USES.items()
         if module != "__main__"  # it is the command
         for used in uses
         if room(used) not in {room(module), *ARROWS.get(room(module), ())}
     ]
-    none(wrong, "move the definition that is needed into the importer's room or one before it, or the importer on")
+    none(
+        wrong,
+        "move the definition that is needed into the importer's room or one before it, or the"
+        " importer on",
+    )
 
 
 def test_arrows_in_the_lab_point_one_way():
@@ -122,9 +153,14 @@ def test_arrows_in_the_lab_point_one_way():
         for module, uses in USES.items()
         for used in uses
         if module.startswith("lab.") and used.startswith("lab.")
-        if not {room(used, 1), used.removeprefix("lab.")} & {room(module, 1), *LAB.get(room(module, 1), ())}
+        if not {room(used, 1), used.removeprefix("lab.")}
+        & {room(module, 1), *LAB.get(room(module, 1), ())}
     ]
-    none(wrong, "move what is needed to where both may look (LAB says who looks where), or hand it over as an argument")
+    none(
+        wrong,
+        "move what is needed to where both may look (LAB says who looks where), or hand it over as"
+        " an argument",
+    )
 
 
 def test_public_names_of_the_lab_are_lazy():
@@ -136,24 +172,36 @@ def test_public_names_of_the_lab_are_lazy():
 
 
 def test_no_circle():
-    """Remove modules that import nothing left, or that nothing left imports, again and again: a circle stays."""
+    """Remove modules that import nothing left, or that nothing left imports, again and again: a
+    circle stays.
+    """
     left = dict(USES)
-    while free := {m for m, uses in left.items() if not uses & set(left) or not any(m in o for o in left.values())}:
+    while free := {
+        m
+        for m, uses in left.items()
+        if not uses & set(left) or not any(m in o for o in left.values())
+    }:
         left = {module: uses for module, uses in left.items() if module not in free}
-    arrows = [f"{module} imports {', '.join(sorted(uses & set(left)))}" for module, uses in left.items()]
+    arrows = [
+        f"{module} imports {', '.join(sorted(uses & set(left)))}" for module, uses in left.items()
+    ]
     none(arrows, "move what both need into a module of its own, also when it is a type alone")
 
 
 def torch_is_reached(module: str) -> list[str]:
     """The chain of modules over which `module` reaches torch, or an empty list.
 
-    The module's imports count wherever they stand; of the modules beyond, those that run when they are imported.
+    The module's imports count wherever they stand; of the modules beyond, those that run when they
+    are imported.
     """
     chains = [[module]]
     seen = {module}
     for chain in chains:
         last, first = chain[-1], len(chain) == 1
-        if any(name.split(".")[0] == "torch" for name in imports(TREES[last], in_functions=first, for_types=False)):
+        if any(
+            name.split(".")[0] == "torch"
+            for name in imports(TREES[last], in_functions=first, for_types=False)
+        ):
             return chain
         for used in modules_imported(last, in_functions=first, for_types=False) - seen:
             seen.add(used)
@@ -162,30 +210,56 @@ def torch_is_reached(module: str) -> list[str]:
 
 
 def without_torch() -> list[str]:
-    found = [module for module in MODULES if f"{module}.".startswith(tuple(f"{name}." for name in WITHOUT_TORCH))]
+    found = [
+        module
+        for module in MODULES
+        if f"{module}.".startswith(tuple(f"{name}." for name in WITHOUT_TORCH))
+    ]
     assert len(found) > len(WITHOUT_TORCH)
     return found
 
 
 def test_no_torch_by_source():
-    chains = [" -> ".join([*chain, "torch"]) for module in without_torch() if (chain := torch_is_reached(module))]
-    none(chains, "let the caller compute what needs torch and hand over numbers, as run files and tables do")
+    chains = [
+        " -> ".join([*chain, "torch"])
+        for module in without_torch()
+        if (chain := torch_is_reached(module))
+    ]
+    none(
+        chains,
+        "let the caller compute what needs torch and hand over numbers, as run files and tables do",
+    )
 
 
 def test_no_torch_when_imported():
-    names = ["t3lib", "t3lib.tofu.metrics", "t3lib.core.settings", *(f"t3lib.{module}" for module in without_torch())]
+    names = [
+        "t3lib",
+        "t3lib.tofu.metrics",
+        "t3lib.core.settings",
+        *(f"t3lib.{module}" for module in without_torch()),
+    ]
     lines = "\n".join(
-        f"import {name}\nassert not {{'torch', 'transformers'}} & set(sys.modules), {name!r}" for name in names
+        f"import {name}\nassert not {{'torch', 'transformers'}} & set(sys.modules), {name!r}"
+        for name in names
     )
-    done = subprocess.run([sys.executable, "-c", f"import sys\n{lines}"], cwd=ROOT, capture_output=True, text=True)
-    none([done.stderr] if done.returncode else [], "`python -X importtime -c 'import MODULE'` shows who loads it")
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys\n{lines}"], cwd=ROOT, capture_output=True, text=True
+    )
+    none(
+        [done.stderr] if done.returncode else [],
+        "`python -X importtime -c 'import MODULE'` shows who loads it",
+    )
 
 
 def public_without_docstring(node: ast.AST, prefix: str) -> list[str]:
-    """Public functions, classes and methods below a module or class that say nothing about themselves."""
+    """Public functions, classes and methods below a module or class that say nothing about
+    themselves.
+    """
     found = []
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and not child.name.startswith("_"):
+        if isinstance(
+            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ) and not child.name.startswith("_"):
             if not ast.get_docstring(child):
                 found.append(f"{prefix}.{child.name}")
             if isinstance(child, ast.ClassDef):
@@ -195,26 +269,46 @@ def public_without_docstring(node: ast.AST, prefix: str) -> list[str]:
 
 def test_every_public_function_has_a_docstring():
     silent = [name for name, tree in TREES.items() if not ast.get_docstring(tree)]
-    found = [name for module, tree in TREES.items() for name in public_without_docstring(tree, module)]
+    found = [
+        name for module, tree in TREES.items() for name in public_without_docstring(tree, module)
+    ]
     none([*silent, *found], "say in one sentence, verb first, what it does, or make it private")
 
 
 def test_tests_lie_where_the_code_lies():
-    folders = [path for path in (ROOT / "tests").rglob("*") if path.is_dir() and not {"_", "."} & {path.name[0]}]
-    places = {path.relative_to(ROOT / "tests").as_posix() for path in folders if "__pycache__" not in path.parts}
-    allowed = {"attacks", *ARROWS, *(f"lab/{place}" for place in LAB)}  # attacks are on every room at once
+    folders = [
+        path
+        for path in (ROOT / "tests").rglob("*")
+        if path.is_dir() and not {"_", "."} & {path.name[0]}
+    ]
+    places = {
+        path.relative_to(ROOT / "tests").as_posix()
+        for path in folders
+        if "__pycache__" not in path.parts
+    }
+    allowed = {
+        "attacks",
+        *ARROWS,
+        *(f"lab/{place}" for place in LAB),
+    }  # attacks are on every room at once
     none(sorted(places - allowed), "give a folder of tests the name of the room that it tests")
 
 
 def test_no_two_test_files_have_one_name():
-    """Without packages, pytest imports a test file by its bare name: a second file of that name is an error."""
-    names = [path.name for path in (ROOT / "tests").rglob("*.py") if "__pycache__" not in path.parts]
+    """Without packages, pytest imports a test file by its bare name: a second file of that name is
+    an error.
+    """
+    names = [
+        path.name for path in (ROOT / "tests").rglob("*.py") if "__pycache__" not in path.parts
+    ]
     none([name for name in set(names) if names.count(name) > 1], "rename one of the two")
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)
 def test_a_private_name_in_a_test_says_why(path):
-    """`module._name` of something imported from t3lib needs a comment on its line or on the line above."""
+    """`module._name` of something imported from t3lib needs a comment on its line or on the line
+    above.
+    """
     text = path.read_text(encoding="utf-8")
     tree, lines = ast.parse(text), text.splitlines()
     ours = {
@@ -222,16 +316,23 @@ def test_a_private_name_in_a_test_says_why(path):
         for node in ast.walk(tree)
         if isinstance(node, ast.Import | ast.ImportFrom)
         for alias in node.names
-        if (node.module if isinstance(node, ast.ImportFrom) else alias.name or "").split(".")[0] == "t3lib"
+        if (node.module if isinstance(node, ast.ImportFrom) else alias.name or "").split(".")[0]
+        == "t3lib"
     }
     found = []
     for node in ast.walk(tree):
         names = []
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours:
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id in ours
+        ):
             names = [node.attr]
         if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "t3lib":
             names = [alias.name for alias in node.names]
         private = [name for name in names if name.startswith("_") and not name.endswith("__")]
-        if private and not any("#" in line for line in lines[max(0, node.lineno - 2) : node.lineno]):
+        if private and not any(
+            "#" in line for line in lines[max(0, node.lineno - 2) : node.lineno]
+        ):
             found.append(f"{path.stem}: {private[0]}")
     none(found, "test through the public name, or say on the line above why that cannot be")

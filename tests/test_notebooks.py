@@ -27,7 +27,9 @@ EXPECTED = [
 
 
 def test_the_notebooks_are_there():
-    assert set(EXPECTED) <= {path.stem for path in NOTEBOOKS}, "a further notebook is a new file and nothing else"
+    assert set(EXPECTED) <= {path.stem for path in NOTEBOOKS}, (
+        "a further notebook is a new file and nothing else"
+    )
 
 
 @pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
@@ -40,13 +42,20 @@ def code_cells(notebook):
 
 
 def parameters(notebook):
-    [cell] = [cell for cell in code_cells(notebook) if "parameters" in cell.metadata.get("tags", [])]
+    [cell] = [
+        cell for cell in code_cells(notebook) if "parameters" in cell.metadata.get("tags", [])
+    ]
     return cell
 
 
 def test_thin(notebook):
     cells = code_cells(notebook)
-    lines = [line for cell in cells for line in cell.source.splitlines() if line.strip() and line.strip()[0] != "#"]
+    lines = [
+        line
+        for cell in cells
+        for line in cell.source.splitlines()
+        if line.strip() and line.strip()[0] != "#"
+    ]
     assert len(cells) <= 15 and len(lines) <= 110
     tree = ast.parse("\n".join(re.sub(r"(?m)^[%!].*$", "", cell.source) for cell in cells))
     assert not [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
@@ -55,7 +64,9 @@ def test_thin(notebook):
 def test_runs_anywhere(notebook):
     assert notebook.metadata.kernelspec.name == "python3"
     source = "\n".join(cell.source for cell in code_cells(notebook))
-    assert not re.search(r"pip install|sys\.path|['\"]/(home|work|root|tmp|Users)\b|os\.chdir", source)
+    assert not re.search(
+        r"pip install|sys\.path|['\"]/(home|work|root|tmp|Users)\b|os\.chdir", source
+    )
 
 
 def test_one_parameters_cell_of_typed_literals_first(notebook):
@@ -69,7 +80,11 @@ def test_one_parameters_cell_of_typed_literals_first(notebook):
 
 def test_every_parameter_is_used(notebook):
     cell = parameters(notebook)
-    rest = "\n".join(re.sub(r"(?m)^[%!].*$", "", other.source) for other in code_cells(notebook) if other is not cell)
+    rest = "\n".join(
+        re.sub(r"(?m)^[%!].*$", "", other.source)
+        for other in code_cells(notebook)
+        if other is not cell
+    )
     used = {node.id for node in ast.walk(ast.parse(rest)) if isinstance(node, ast.Name)}
     declared = {line.split(":")[0] for line in cell.source.splitlines()}
     assert declared <= used, f"dead parameters: {declared - used}"
@@ -82,13 +97,17 @@ def test_committed_without_outputs_or_errors(notebook):
 
 
 def test_cells_that_assert(notebook):
-    if "sliders" not in "".join(cell.source for cell in notebook.cells):  # 00 shows; tests check what it shows
+    if "sliders" not in "".join(
+        cell.source for cell in notebook.cells
+    ):  # 00 shows; tests check what it shows
         assert any("assert " in cell.source for cell in code_cells(notebook))
 
 
 def test_profiles_name_only_parameters_that_exist():
     declared = {
-        path.stem: {line.split(":")[0] for line in parameters(nbformat.read(path, 4)).source.splitlines()}
+        path.stem: {
+            line.split(":")[0] for line in parameters(nbformat.read(path, 4)).source.splitlines()
+        }
         for path in NOTEBOOKS
     }
     profiles = sorted((ROOT / "notebooks" / "profiles").glob("*.yaml"))
@@ -99,7 +118,9 @@ def test_profiles_name_only_parameters_that_exist():
 
 
 def test_a_planted_wrong_number_fails_the_check_cell(tmp_path):
-    """The assertions of 02 are live: a run whose Forget Quality was edited is caught by the cell that recomputes it."""
+    """The assertions of 02 are live: a run whose Forget Quality was edited is caught by the cell
+    that recomputes it.
+    """
     cells = code_cells(nbformat.read(ROOT / "notebooks" / "02_tofu_unlearning.ipynb", 4))
     [check] = [cell.source for cell in cells if "ks_2samp" in cell.source]
     import pandas as pd
@@ -115,7 +136,9 @@ def test_a_planted_wrong_number_fails_the_check_cell(tmp_path):
 
     class Stand:
         evaluation_rows = {"forget": [1, 2]}
-        base = type("Base", (), {"parameters": staticmethod(lambda: [__import__("torch").zeros(2)])})
+        base = type(
+            "Base", (), {"parameters": staticmethod(lambda: [__import__("torch").zeros(2)])}
+        )
 
     scope = {"pd": pd, "stand": Stand, "method": "T3"}
     exec(check, scope | {"runs": [run]})
@@ -126,7 +149,7 @@ def test_a_planted_wrong_number_fails_the_check_cell(tmp_path):
             exec(check, scope | {"runs": [wrong]})
 
 
-# The pictures of executed copies -------------------------------------------------------------------------------------
+# ---- The pictures of executed copies ------------------------------------------------------------
 
 
 def source_of(cell):
@@ -144,12 +167,18 @@ def code_below_parameters(notebook):
 
 
 def without_picture(executed):
-    """The cells that call `render.show` at their top level and have no picture among their outputs."""
+    """The cells that call `render.show` at their top level and have no picture among their
+    outputs.
+    """
     found = []
     for cell in code_cells(executed):
-        shows = [node for node in ast.parse(source_of(cell)).body if "render.show(" in ast.unparse(node)]
+        shows = [
+            node for node in ast.parse(source_of(cell)).body if "render.show(" in ast.unparse(node)
+        ]
         sure = any(isinstance(node, ast.Expr | ast.For) for node in shows)
-        if sure and not any(key.startswith("image/") for output in cell.outputs for key in output.get("data", {})):
+        if sure and not any(
+            key.startswith("image/") for output in cell.outputs for key in output.get("data", {})
+        ):
             found.append(source_of(cell))
     return found
 
@@ -174,13 +203,18 @@ def test_committed_copies_name_no_folder_of_the_machine_that_made_them(path):
 
 
 def test_notebooks_without_a_model_show_their_figures_when_executed(tmp_path):
-    """01 and 05 live, small; the notebooks that train show theirs through the same `render.show`."""
+    """01 and 05 live, small; the notebooks that train show theirs through the same
+    `render.show`.
+    """
 
     for run in fabricate_all(seeds=(1, 2)):
         results.write_run(tmp_path / "runs", run)
     results.write_data(tmp_path, fabricate_data())
     small = {"n_behind": [25], "n_second": [25, 50], "v_f": [1e-6, 1.0], "trials": 4, "t_step": 0.5}
-    for name, parameters in (("01_synthetic_theory", small), ("05_paper_tables", {"profile": "fabricated"})):
+    for name, parameters in (
+        ("01_synthetic_theory", small),
+        ("05_paper_tables", {"profile": "fabricated"}),
+    ):
         executed = papermill.execute_notebook(
             ROOT / "notebooks" / f"{name}.ipynb",
             tmp_path / f"{name}.ipynb",
@@ -201,7 +235,9 @@ def test_a_text_in_place_of_a_picture_is_found():
     picture = nbformat.v4.new_output(
         "display_data", {"image/png": "aGk=", "text/plain": "<IPython.core.display.Image>"}
     )
-    text = nbformat.v4.new_output("execute_result", {"text/plain": "<Figure size 680x240 with 3 Axes>"})
+    text = nbformat.v4.new_output(
+        "execute_result", {"text/plain": "<Figure size 680x240 with 3 Axes>"}
+    )
     stream = nbformat.v4.new_output("stream", text="results/cpu/figures/per_seed.svg")
     for outputs, good in (([picture], True), ([text], False), ([stream], False), ([], False)):
         cell = nbformat.v4.new_code_cell(show, outputs=outputs)

@@ -1,4 +1,6 @@
-"""`from t3lib import …` seen from outside, in fresh processes: the same objects in any order, all of them on Tab."""
+"""`from t3lib import …` seen from outside, in fresh processes: the same objects in any order, all
+of them on Tab.
+"""
 
 import pkgutil
 import re
@@ -39,10 +41,12 @@ BEFORE = {
     "attributes first": "import t3lib\nt3lib.evaluate, t3lib.unlearn",
     "every module": EVERY_MODULE,
     "every module and star": EVERY_MODULE + STAR,
-    "every module where Unix is missing": "import sys\nsys.modules |= dict.fromkeys(('fcntl', 'resource', 'pwd'))"
-    + EVERY_MODULE,
+    "every module where Unix is missing": (
+        "import sys\nsys.modules |= dict.fromkeys(('fcntl', 'resource', 'pwd'))" + EVERY_MODULE
+    ),
 }
-# Forks of a process that has imported what t3lib imports, and nothing of t3lib: that takes most of the time.
+# Forks of a process that has imported what t3lib imports, and nothing of t3lib: that takes most of
+# the time.
 FORKS = """
 import os, sys, torch, transformers, peft, pandas, scipy.stats, matplotlib.figure
 assert not any(name.partition(".")[0] == "t3lib" for name in sys.modules)
@@ -56,19 +60,29 @@ for name, code in eval(sys.argv[1]).items():
 
 
 def test_public_names_are_what_they_say_in_any_order():
-    codes = {name: "\n".join([before, CHECK, CHECK, STAR, CHECK]) for name, before in BEFORE.items()}
-    done = subprocess.run([sys.executable, "-c", FORKS, repr(codes)], cwd=ROOT, capture_output=True, text=True)
+    codes = {
+        name: "\n".join([before, CHECK, CHECK, STAR, CHECK]) for name, before in BEFORE.items()
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS, repr(codes)], cwd=ROOT, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stderr[-800:]
 
 
 def test_tab_shows_every_public_name_before_any_was_used():
-    code = "import sys, t3lib; assert set(t3lib.__all__) <= set(dir(t3lib)); assert 'torch' not in sys.modules"
+    code = (
+        "import sys, t3lib; assert set(t3lib.__all__) <= set(dir(t3lib)); assert 'torch' not in"
+        " sys.modules"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_tests_of_pure_numpy_wait_for_no_torch():
     """The shared fixtures import torch when a test first uses it."""
-    code = "import sys, conftest; assert not {'torch', 'transformers', 'tokenizers'} & set(sys.modules)"
+    code = (
+        "import sys, conftest; assert not {'torch', 'transformers', 'tokenizers'} &"
+        " set(sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests").returncode == 0
 
 

@@ -1,4 +1,6 @@
-"""README's code blocks run as they stand: shell lines one by one, Python as it is, on a small model that forgets."""
+"""README's code blocks run as they stand: shell lines one by one, Python as it is, on a small model
+that forgets.
+"""
 
 import json
 import re
@@ -26,21 +28,32 @@ PARSED = {  # t3 verbs whose lines are only parsed
 
 
 def blocks(text):
-    """(language, code) of every code block: fenced ones, and indented ones, which are the shell's."""
+    """(language, code) of every code block: fenced ones, and indented ones, which are the
+    shell's.
+    """
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.M | re.S)
     rest = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
     indented = re.findall(r"(?:^    \S.*\n?)+", rest, flags=re.M)
     return fenced + [("sh", re.sub("^    ", "", code, flags=re.M)) for code in indented]
 
 
-LINES = [line for language, code in blocks(README) if language == "sh" for line in code.splitlines()]
-COMMANDS = [words for line in LINES for part in line.split(" && ") if (words := shlex.split(part, comments=True))]
+LINES = [
+    line for language, code in blocks(README) if language == "sh" for line in code.splitlines()
+]
+COMMANDS = [
+    words
+    for line in LINES
+    for part in line.split(" && ")
+    if (words := shlex.split(part, comments=True))
+]
 PYTHON = [code for language, code in blocks(README) if language == "python"]
 
 
 @pytest.fixture(scope="session")
 def place(tmp_path_factory, memorised):
-    """A folder with what the blocks name: a model in MODEL, forget.jsonl, retain.jsonl, the sample rows."""
+    """A folder with what the blocks name: a model in MODEL, forget.jsonl, retain.jsonl, the sample
+    rows.
+    """
     folder = tmp_path_factory.mktemp("reader")
     model, tokenizer, forget, retain, _ = memorised
     model.save_pretrained(folder / "MODEL")
@@ -54,10 +67,16 @@ def place(tmp_path_factory, memorised):
 def test_there_are_blocks_of_every_kind_and_each_is_known():
     assert {language for language, _ in blocks(README)} == {"sh", "python", "math"}
     assert {words[0] for words in COMMANDS} <= {"make", "t3", *SKIPPED}
-    assert {words[1] for words in COMMANDS if words[0] == "t3"} >= {"unlearn", "generate", "evaluate"}
+    assert {words[1] for words in COMMANDS if words[0] == "t3"} >= {
+        "unlearn",
+        "generate",
+        "evaluate",
+    }
 
 
-@pytest.mark.parametrize("words", [words for words in COMMANDS if words[0] == "make"], ids=shlex.join)
+@pytest.mark.parametrize(
+    "words", [words for words in COMMANDS if words[0] == "make"], ids=shlex.join
+)
 def test_make_knows_the_target(words):
     assert subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True).returncode == 0
 
@@ -70,8 +89,12 @@ def test_the_command_line_runs_as_typed_and_forgets(place, monkeypatch, capsys):
             cli.parser().parse_args(words[1:])
         elif words[0] == "t3":
             assert cli.main(words[1:]) == 0, (words, capsys.readouterr())
-    assert capsys.readouterr().out.count("No row leaks beyond guessing") == 3  # two heads, one evaluation
-    assert (place / "head" / "report.html").is_file() and (place / "report" / "report.json").is_file()
+    assert (
+        capsys.readouterr().out.count("No row leaks beyond guessing") == 3
+    )  # two heads, one evaluation
+    assert (place / "head" / "report.html").is_file() and (
+        place / "report" / "report.json"
+    ).is_file()
 
 
 def test_the_python_runs_as_typed(place, monkeypatch, tmp_path, capsys):
@@ -85,6 +108,8 @@ def test_the_python_runs_as_typed(place, monkeypatch, tmp_path, capsys):
     assert (tmp_path / "head-from-python" / "model.safetensors").is_file()
 
 
-@pytest.mark.parametrize(("test", "file"), re.findall(r"\[`(test_\w+)`\]\((tests/[\w/]+\.py)\)", README))
+@pytest.mark.parametrize(
+    ("test", "file"), re.findall(r"\[`(test_\w+)`\]\((tests/[\w/]+\.py)\)", README)
+)
 def test_the_tests_that_readme_names_are_there(test, file):
     assert (ROOT / file).stem == test or f"def {test}(" in (ROOT / file).read_text(encoding="utf-8")

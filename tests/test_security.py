@@ -1,4 +1,6 @@
-"""What SECURITY.md promises: no pickle, no remote code, nothing in data or settings is executed, names stay inside."""
+"""What SECURITY.md promises: no pickle, no remote code, nothing in data or settings is executed,
+names stay inside.
+"""
 
 import ast
 import json
@@ -42,14 +44,25 @@ def found_in(text, where):
         elif isinstance(node, ast.Call):
             name = name_of(node.func)
             given = {word.arg: getattr(word.value, "value", "?") for word in node.keywords}
-            if name in ("eval", "exec", "compile", "__import__") or name.startswith(("os.system", "os.popen")):
+            if name in ("eval", "exec", "compile", "__import__") or name.startswith(
+                ("os.system", "os.popen")
+            ):
                 bad = name
-            elif name.endswith(("torch.load", "torch.jit.load")) and given.get("weights_only") is not True:
+            elif (
+                name.endswith(("torch.load", "torch.jit.load"))
+                and given.get("weights_only") is not True
+            ):
                 bad = f"{name} without weights_only=True"
             elif name.startswith("yaml.") and name not in ("yaml.safe_load", "yaml.safe_dump"):
-                loader = " ".join(ast.unparse(word.value) for word in node.keywords if word.arg == "Loader")
+                loader = " ".join(
+                    ast.unparse(word.value) for word in node.keywords if word.arg == "Loader"
+                )
                 named = re.findall(r"\w*Loader\b", loader)
-                bad = "" if name == "yaml.load" and named and set(named) <= {"SafeLoader", "CSafeLoader"} else name
+                bad = (
+                    ""
+                    if name == "yaml.load" and named and set(named) <= {"SafeLoader", "CSafeLoader"}
+                    else name
+                )
             elif name.endswith("read_pickle") or given.get("allow_pickle") or given.get("shell"):
                 bad = f"{name}({given})"
             elif given.get("use_safetensors") is False or given.get("trust_remote_code"):
@@ -66,8 +79,13 @@ def sources():
     for path in sorted((ROOT / "t3lib").rglob("*.py")):
         yield path.name, path.read_text()
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
-        yield path.name, re.sub(r"(?m)^[%!].*$", "", "\n".join("".join(cell["source"]) for cell in cells))
+        cells = [
+            cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"
+        ]
+        yield (
+            path.name,
+            re.sub(r"(?m)^[%!].*$", "", "\n".join("".join(cell["source"]) for cell in cells)),
+        )
 
 
 def test_no_source_reads_pickles_or_runs_what_it_reads():
@@ -75,7 +93,9 @@ def test_no_source_reads_pickles_or_runs_what_it_reads():
     for name, text in sources():
         names.append(name)
         problems += found_in(text, name)
-    assert not problems and {"models.py", "train.py", "profiles.py"} <= set(names) and len(names) > 40
+    assert (
+        not problems and {"models.py", "train.py", "profiles.py"} <= set(names) and len(names) > 40
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +126,11 @@ def test_the_search_finds_what_it_looks_for(bad):
 
 
 def test_the_search_lets_good_sources_pass():
-    good = ["from pickle import UnpicklingError", "torch.load(path, weights_only=True)", "yaml.safe_load(text)"]
+    good = [
+        "from pickle import UnpicklingError",
+        "torch.load(path, weights_only=True)",
+        "yaml.safe_load(text)",
+    ]
     good += ["yaml.load(text, Loader=getattr(yaml, 'CSafeLoader', yaml.SafeLoader))"]
     good += [
         "AutoModel.from_pretrained(name, trust_remote_code=False)",
@@ -117,7 +141,7 @@ def test_the_search_lets_good_sources_pass():
     assert not [line for text in good for line in found_in(text, "here")]
 
 
-# what others give us is data -----------------------------------------------------------------------------------------
+# ---- what others give us is data ----------------------------------------------------------------
 
 
 class Payload:
@@ -150,13 +174,20 @@ def test_a_model_in_pickled_files_is_refused_unread(model_folder, tmp_path):
     assert "\n" not in str(stop.value) and not (tmp_path / "written").exists()
 
 
-def test_code_that_comes_with_a_model_is_not_run_whatever_a_person_answers(model_folder, tmp_path, monkeypatch):
+def test_code_that_comes_with_a_model_is_not_run_whatever_a_person_answers(
+    model_folder, tmp_path, monkeypatch
+):
     """Transformers asks on a terminal unless it is told no."""
     monkeypatch.setattr("builtins.input", lambda *_: "y")
     config = json.loads((model_folder / "config.json").read_text())
-    config |= {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}
+    config |= {
+        "model_type": "evil",
+        "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
+    }
     (model_folder / "config.json").write_text(json.dumps(config))
-    (model_folder / "evil.py").write_text(f"open({str(tmp_path / 'written')!r}, 'w')\nConfig = Model = None\n")
+    (model_folder / "evil.py").write_text(
+        f"open({str(tmp_path / 'written')!r}, 'w')\nConfig = Model = None\n"
+    )
     with pytest.raises(UserError, match="cannot load model") as stop:
         models.load_model(model_folder, device="cpu")
     assert "\n" not in str(stop.value) and not (tmp_path / "written").exists()
@@ -178,7 +209,11 @@ def test_a_pickled_head_is_refused_unread(tmp_path):
 def test_a_heads_config_names_settings_and_nothing_else(tmp_path):
     T3Head(8, 20, 2).save_pretrained(tmp_path / "head")
     config = files.read_json(tmp_path / "head" / artefact.CONFIG)
-    for extra in ({"auto_map": {"AutoModel": "evil.Model"}}, {"_target_": "os.system"}, {"torch_dtype": "float16"}):
+    for extra in (
+        {"auto_map": {"AutoModel": "evil.Model"}},
+        {"_target_": "os.system"},
+        {"torch_dtype": "float16"},
+    ):
         files.write_json(tmp_path / "head" / artefact.CONFIG, config | extra)
         with pytest.raises(UserError, match="not a T3 head's config"):
             T3Head.from_pretrained(tmp_path / "head")
@@ -202,7 +237,7 @@ def test_yaml_tags_are_refused_not_run(tmp_path):
         assert "\n" not in str(stop.value) and not written.exists()
 
 
-# names stay inside their folders -------------------------------------------------------------------------------------
+# ---- names stay inside their folders ------------------------------------------------------------
 
 LEAVING = ["../x", "..", "a/../../x", "/etc/passwd", "x/y", "..\\x", "x\0y"]
 
@@ -232,7 +267,15 @@ def test_no_name_leads_out_of_its_folder(name, tmp_path):
 
 def test_security_md_says_what_is_not_promised():
     text = (ROOT / "SECURITY.md").read_text()
-    assert "inference time" in text and "whoever holds the base weights still holds the data" in text
-    for subject in ("head from a stranger", "base from a stranger", "cluster", "not protect", "tcp://"):
+    assert (
+        "inference time" in text and "whoever holds the base weights still holds the data" in text
+    )
+    for subject in (
+        "head from a stranger",
+        "base from a stranger",
+        "cluster",
+        "not protect",
+        "tcp://",
+    ):
         assert subject in text
     assert len(text.strip().splitlines()) <= 30

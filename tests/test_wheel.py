@@ -1,4 +1,6 @@
-"""A wheel carries all that the package needs besides its code: templates, notebooks, profiles, the paper's numbers."""
+"""A wheel carries all that the package needs besides its code: templates, notebooks, profiles, the
+paper's numbers.
+"""
 
 import shutil
 import subprocess
@@ -25,9 +27,19 @@ def test_a_wheel_carries_all_that_is_no_code(tmp_path):
         for path in (tmp_path / folder).rglob("*")
         if path.is_file()
     }
-    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path / "dist")]
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path / "dist"),
+    ]
     done = subprocess.run([*command, str(tmp_path)], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     [wheel] = (tmp_path / "dist").glob("*.whl")
     assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()
-    assert any("templates" in name for name in wanted) and any(name.endswith("table1.csv") for name in wanted)
+    assert any("templates" in name for name in wanted) and any(
+        name.endswith("table1.csv") for name in wanted
+    )

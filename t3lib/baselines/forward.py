@@ -1,6 +1,8 @@
-"""What a loss needs of a model: batches, log-probabilities, logits, one layer's states; the original's ln p.
+"""What a loss needs of a model: batches, log-probabilities, logits, one layer's states; the
+original's ln p.
 
-The model is called here and nowhere else in training. Names of the results are the parameters' names in `losses`.
+The model is called here and nowhere else in training. Names of the results are the parameters'
+names in `losses`.
 """
 
 import inspect
@@ -20,10 +22,13 @@ Batch = dict[str, Tensor]
 BATCH_TOKENS = 8192  # padded tokens of one batch when the original's ln p are computed
 
 
-def batch_of(model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str, width: int = 0) -> Batch:
+def batch_of(
+    model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str, width: int = 0
+) -> Batch:
     """Right-padded tensors (B, L) on the model's device, L at least `width`.
 
-    With "lengths" there is no mask: in a causal model no token sees the padding that comes after it.
+    With "lengths" there is no mask: in a causal model no token sees the padding that comes after
+    it.
     """
     batch = collate(examples, pad_id, attention_mask)
     extra = (0, max(0, width - batch["labels"].shape[1]))
@@ -36,7 +41,9 @@ def batch_of(model: nn.Module, examples: Sequence[Example], pad_id: int, attenti
 
 
 def answer_counts(examples: Sequence[Example]) -> dict[str, float]:
-    """Means of |a| and of 1/|a| over the examples of a step: `tokens` and `inverse_tokens` of the losses."""
+    """Means of |a| and of 1/|a| over the examples of a step: `tokens` and `inverse_tokens` of the
+    losses.
+    """
     lengths = [len(example.ids) - example.n_prompt for example in examples]
     return {
         "tokens": sum(lengths) / len(lengths),
@@ -45,12 +52,16 @@ def answer_counts(examples: Sequence[Example]) -> dict[str, float]:
 
 
 def parameters_of(function: Callable[..., Tensor] | None) -> set[str]:
-    """Names of a loss function's parameters: what it needs. Empty for a method without that term."""
+    """Names of a loss function's parameters: what it needs. Empty for a method without that
+    term.
+    """
     return set(inspect.signature(function).parameters) if function else set()
 
 
 def counts_padding(needs: Collection[str]) -> bool:
-    """Whether a loss is a mean over all positions, so that a step's parts must be padded to the step's width."""
+    """Whether a loss is a mean over all positions, so that a step's parts must be padded to the
+    step's width.
+    """
     return bool({"logit", "logit_all"} & set(needs))
 
 
@@ -67,7 +78,8 @@ def apply_loss(
     teacher: nn.Module | None,
     k: int | None,
 ) -> Tensor:
-    """Losses (B,) of `function` on a batch; what it needs is in `known` or is what model and teacher say of the batch.
+    """Losses (B,) of `function` on a batch; what it needs is in `known` or is what model and
+    teacher say of the batch.
 
     teacher: the original model. k: the layer whose states are compared, counted from 1.
     """
@@ -75,23 +87,34 @@ def apply_loss(
     known = known | measure(model, batch, needs, k)
     if teacher is not None and needs_teacher(needs):
         with torch.no_grad():
-            known |= {f"{name}_ref": value for name, value in measure(teacher, batch, needs, k).items()}
+            known |= {
+                f"{name}_ref": value for name, value in measure(teacher, batch, needs, k).items()
+            }
     return function(**{name: known[name] for name in needs if name in known})
 
 
-def measure(model: nn.Module, batch: Batch, needs: Collection[str], k: int | None = None) -> dict[str, Tensor]:
-    """The quantities among `needs` that one model gives on a batch, with their masks; k counts layers from 1.
+def measure(
+    model: nn.Module, batch: Batch, needs: Collection[str], k: int | None = None
+) -> dict[str, Tensor]:
+    """The quantities among `needs` that one model gives on a batch, with their masks; k counts
+    layers from 1.
 
-    logp, answer (B, S) · logit, targets, answer (B, L−1) · logit_all (B, L, V), answer_all · hidden (B, L, d),
-    in_answer, in_question (B, L).
+    logp, answer (B, S) · logit, targets, answer (B, L−1) · logit_all (B, L, V), answer_all · hidden
+    (B, L, d), in_answer, in_question (B, L).
     """
     if "logp" in needs:
         logp, answer = answer_logp(model, batch)
         return {"logp": logp, "answer": answer}
     if "hidden" in needs:
         in_answer = batch["labels"] != IGNORE
-        in_question = in_answer.cumsum(-1) == 0  # everything before the answer; padding comes after it
-        return {"hidden": layer_states(model, batch, k), "in_answer": in_answer, "in_question": in_question}
+        in_question = (
+            in_answer.cumsum(-1) == 0
+        )  # everything before the answer; padding comes after it
+        return {
+            "hidden": layer_states(model, batch, k),
+            "in_answer": in_answer,
+            "in_question": in_question,
+        }
     logit_all = model(**_inputs(batch)).logits.float()
     targets, answer = shifted_labels(batch["labels"])
     of_positions = {"logit": logit_all[:, :-1], "targets": targets, "answer": answer}
@@ -101,12 +124,15 @@ def measure(model: nn.Module, batch: Batch, needs: Collection[str], k: int | Non
 def answer_logp(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     """ln p of every next token and whether it belongs to the answer: (B, S) float32 and bool.
 
-    Only positions from the batch's first answer on are computed (S < L), and of a plain Llama only the answers' own.
+    Only positions from the batch's first answer on are computed (S < L), and of a plain Llama only
+    the answers' own.
     """
     targets, answer = shifted_labels(batch["labels"])
     first = int(answer.any(0).int().argmax())
     targets, answer = targets[:, first:], answer[:, first:]
-    if type(model) is LlamaForCausalLM:  # its logits are lm_head(hidden) and nothing else: saves a fifth of a step
+    if (
+        type(model) is LlamaForCausalLM
+    ):  # its logits are lm_head(hidden) and nothing else: saves a fifth of a step
         logit = model.lm_head(_final_states(model, batch, first)[answer]).float()
         logp = -F.cross_entropy(logit, targets[answer], reduction="none")
         return torch.zeros(answer.shape, device=logp.device).masked_scatter(answer, logp), answer
@@ -118,22 +144,32 @@ def answer_logp(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 def _final_states(model: LlamaForCausalLM, batch: Batch, first: int) -> Tensor:
     """What the output layer of a Llama sees at positions first … L−2: (B, S, d).
 
-    All rows begin with the same system text: its keys and values are computed once a batch, which saves another fifth.
+    All rows begin with the same system text: its keys and values are computed once a batch, which
+    saves another fifth.
     """
     ids = batch["input_ids"]
     shared = int((ids == ids[0]).all(0)[:first].cumprod(0).sum())
-    if len(ids) == 1 or not shared or "attention_mask" in batch or model.is_activation_checkpointing:
+    if (
+        len(ids) == 1
+        or not shared
+        or "attention_mask" in batch
+        or model.is_activation_checkpointing
+    ):
         return model.model(**_inputs(batch)).last_hidden_state[:, first:-1]
     cache = model.model(input_ids=ids[:1, :shared], use_cache=True).past_key_values
     cache.batch_repeat_interleave(len(ids))
-    return model.model(input_ids=ids[:, shared:-1], past_key_values=cache).last_hidden_state[:, first - shared :]
+    return model.model(input_ids=ids[:, shared:-1], past_key_values=cache).last_hidden_state[
+        :, first - shared :
+    ]
 
 
 def layer_states(model: nn.Module, batch: Batch, k: int | None) -> Tensor:
     """Output of the k-th decoder block (from 1), before any final norm: (B, L, d) float32."""
     states: list[Tensor] = []
     layer = layers_of(model, k)[-1]
-    hook = layer.register_forward_hook(lambda _, __, out: states.append(out[0] if isinstance(out, tuple) else out))
+    hook = layer.register_forward_hook(
+        lambda _, __, out: states.append(out[0] if isinstance(out, tuple) else out)
+    )
     try:
         model(**_inputs(batch), logits_to_keep=1)
     finally:
@@ -142,11 +178,15 @@ def layer_states(model: nn.Module, batch: Batch, k: int | None) -> Tensor:
 
 
 def _inputs(batch: Batch) -> dict[str, Any]:
-    return {name: tensor for name, tensor in batch.items() if name != "labels"} | {"use_cache": False}
+    return {name: tensor for name, tensor in batch.items() if name != "labels"} | {
+        "use_cache": False
+    }
 
 
 @torch.no_grad()
-def original_logp(model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str) -> Tensor:
+def original_logp(
+    model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str
+) -> Tensor:
     """ln p(a|q) of every example under the original model, (N,) float32 on the CPU."""
     values = torch.zeros(len(examples))
     for indices in length_sorted([len(example.ids) for example in examples], BATCH_TOKENS):

@@ -1,16 +1,19 @@
-"""The ten baselines' losses as pure functions, and LOSSES: the paper's row name -> its forget and retain terms.
+"""The ten baselines' losses as pure functions, and LOSSES: the paper's row name -> its forget and
+retain terms.
 
-Formulas: arXiv:2602.10217, Appendix F.1 (unnumbered). Every function returns one loss per example, (B,);
-a batch's loss is their mean. Shapes: B batch, S positions that predict a token, L tokens, V vocabulary, d hidden.
+Formulas: arXiv:2602.10217, Appendix F.1 (unnumbered). Every function returns one loss per example,
+(B,); a batch's loss is their mean. Shapes: B batch, S positions that predict a token, L tokens, V
+vocabulary, d hidden.
 
     logp (B, S)      ln p of the next token at each position         answer (B, S) bool: is that token in the answer?
     logp_ref (B,)    ln p* of the whole answer, p* the original      tokens: answer tokens an example, on average
     logit (B, S, V)  logits everywhere, prompt and padding too       targets (B, S) next tokens, 0 outside answers
     hidden (B, L, d) states of one layer                             in_answer, in_question (B, L) bool of tokens
 
-Two variants where they differ: "reference" (default) is what locuslab/open-unlearning computes, so that its numbers are
-comparable; "paper" is the formula as printed, with ln p(a|q) the sum over the answer's tokens.
-`tokens` defaults to the batch's own mean; a loop that accumulates gradients passes the whole step's.
+Two variants where they differ: "reference" (default) is what locuslab/open-unlearning computes, so
+that its numbers are comparable; "paper" is the formula as printed, with ln p(a|q) the sum over the
+answer's tokens. `tokens` defaults to the batch's own mean; a loop that accumulates gradients passes
+the whole step's.
 """
 
 from __future__ import annotations
@@ -28,7 +31,8 @@ if TYPE_CHECKING:  # whoever asks for names and settings alone does not wait for
 Variant = Literal["reference", "paper"]
 VARIANTS = CHOICES["variant"]
 
-# A loss is alpha_f · forget term + alpha_r · retain term; k counts layers from the first; ULD's T is its strength.
+# A loss is alpha_f · forget term + alpha_r · retain term; k counts layers from the first; ULD's T
+# is its strength.
 BASELINES: dict[str, dict[str, Any]] = {
     "GradAscent": {"alpha_f": 1.0},
     "GradDiff": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll"},
@@ -53,27 +57,38 @@ BASELINES: dict[str, dict[str, Any]] = {
 
 # Every table has its rows in this order.
 METHODS = ("Original", "Retrained", *BASELINES, "T3")
-DEFAULTS: dict[str, dict[str, Any]] = {name: LOOP | special for name, special in BASELINES.items()} | {"T3": T3}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    name: LOOP | special for name, special in BASELINES.items()
+} | {"T3": T3}
 
 
-def settings_of(method: str, changes: Mapping[str, Any], where: str | None = None) -> dict[str, Any]:
+def settings_of(
+    method: str, changes: Mapping[str, Any], where: str | None = None
+) -> dict[str, Any]:
     """All settings of a method of `DEFAULTS`: `changes` laid over the defaults.
 
-    UserError, which begins with `where` or else with the method, for an unknown name or a value that `check` refuses.
+    UserError, which begins with `where` or else with the method, for an unknown name or a value
+    that `check` refuses.
     """
     if method not in DEFAULTS:
-        raise UserError(f"unknown method {printable(method)!r}: choose one of {', '.join(DEFAULTS)}")
+        raise UserError(
+            f"unknown method {printable(method)!r}: choose one of {', '.join(DEFAULTS)}"
+        )
     defaults = DEFAULTS[method]
     for name, value in changes.items():
         if name not in defaults:
             known = ", ".join(sorted(defaults))
-            raise UserError(f"{where or method} has no setting {printable(name)!r}: choose among {known}")
+            raise UserError(
+                f"{where or method} has no setting {printable(name)!r}: choose among {known}"
+            )
         check(name, value, like=defaults[name], where=f"{where or method}: ")
     return defaults | dict(changes)
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Σ_s of the values where the mask is true, (B, S) -> (B,); what hides elsewhere (NaN, −inf) does not matter."""
+    """Σ_s of the values where the mask is true, (B, S) -> (B,); what hides elsewhere (NaN, −inf)
+    does not matter.
+    """
     return values.masked_fill(~mask, 0.0).sum(-1)
 
 
@@ -82,17 +97,24 @@ def log_likelihood(logp: Tensor, answer: Tensor) -> Tensor:
     return masked_sum(logp, answer)
 
 
-def nll(logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference") -> Tensor:
-    """−ln p(a|q): the retain term of GradDiff, WGA, SatImp, UnDIAL, IdkDPO, NPO and SimNPO; the forget term of ULD.
+def nll(
+    logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference"
+) -> Tensor:
+    """−ln p(a|q): the retain term of GradDiff, WGA, SatImp, UnDIAL, IdkDPO, NPO and SimNPO; the
+    forget term of ULD.
 
-    reference: divided by the mean number of answer tokens, so that the batch's mean is a mean over its tokens and long
-    answers weigh more. paper: the sum over the sequence.
+    reference: divided by the mean number of answer tokens, so that the batch's mean is a mean over
+    its tokens and long answers weigh more. paper: the sum over the sequence.
     """
     return -grad_ascent(logp, answer, tokens=tokens, variant=variant)
 
 
-def grad_ascent(logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference") -> Tensor:
-    """L = ln p(a_f|q_f): GradAscent, and GradDiff's forget term. reference: token mean; paper: sum (see nll)."""
+def grad_ascent(
+    logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference"
+) -> Tensor:
+    """L = ln p(a_f|q_f): GradAscent, and GradDiff's forget term. reference: token mean; paper: sum
+    (see nll).
+    """
     return _weighted(lambda _: 1.0, logp, answer, tokens, variant)
 
 
@@ -124,13 +146,21 @@ def sat_imp(
 
     reference: a weight per token, token mean. paper: one weight per sequence.
     """
-    return _weighted(lambda logp: logp.exp() ** beta1 * (1 - logp.exp()) ** beta2, logp, answer, tokens, variant)
+    return _weighted(
+        lambda logp: logp.exp() ** beta1 * (1 - logp.exp()) ** beta2, logp, answer, tokens, variant
+    )
 
 
 def _weighted(
-    weight_of: Callable[[Tensor], Tensor | float], logp: Tensor, answer: Tensor, tokens: float | None, variant: Variant
+    weight_of: Callable[[Tensor], Tensor | float],
+    logp: Tensor,
+    answer: Tensor,
+    tokens: float | None,
+    variant: Variant,
 ) -> Tensor:
-    """sg[w(ln p)] ln p: of the sequence (paper); of each token, summed and divided by `tokens` (reference)."""
+    """sg[w(ln p)] ln p: of the sequence (paper); of each token, summed and divided by `tokens`
+    (reference).
+    """
     if _is_paper(variant):
         logp = log_likelihood(logp, answer)
         return weight_of(logp.detach()) * logp
@@ -149,8 +179,9 @@ def undial(
 ) -> Tensor:
     """L = CE(p̃, p), ln p̃(y|x) = ln p*(y|x) − β·1[y = y_f] + C, p* the original model.
 
-    reference: mean over every position, prompt and padding too; where no answer token is predicted its label −100 is a
-    negative index, so the token id V − 100 is lowered. So it changes with padding. paper: sum over answer positions.
+    reference: mean over every position, prompt and padding too; where no answer token is predicted
+    its label −100 is a negative index, so the token id V − 100 is lowered. So it changes with
+    padding. paper: sum over answer positions.
     """
     paper, V = _is_paper(variant), logit.shape[-1]
     lowered = targets if paper else targets.where(answer, (V - 100) % V)
@@ -172,12 +203,15 @@ def rmu_forget(
 ) -> Tensor:
     """L = ‖M^k(q_f) − c u 1ᵀ/‖u‖‖_F², u ~ Unif([0,1]^d) = control (d,).
 
-    reference: the answer's states, mean over d, summed over tokens and times the batch's mean of 1/|a| (there (B,) is
-    divided by (B, 1), so each example is divided by everyone's length; `inverse_tokens` gives that mean for a whole
-    step). paper: the question's states, summed over tokens and d.
+    reference: the answer's states, mean over d, summed over tokens and times the batch's mean of
+    1/|a| (there (B,) is divided by (B, 1), so each example is divided by everyone's length;
+    `inverse_tokens` gives that mean for a whole step). paper: the question's states, summed over
+    tokens and d.
     """
     goal = c * control / control.norm()
-    return rmu_retain(hidden, goal, in_answer, in_question, inverse_tokens=inverse_tokens, variant=variant)
+    return rmu_retain(
+        hidden, goal, in_answer, in_question, inverse_tokens=inverse_tokens, variant=variant
+    )
 
 
 def rmu_retain(
@@ -200,8 +234,9 @@ def rmu_retain(
 def uniform_kl(logit_all: Tensor, answer_all: Tensor, *, variant: Variant = "reference") -> Tensor:
     """L = KL(Unif(V) ‖ f(q_r, ·)) = −ln V − mean_y ln f(y): ULD's retain term; logit_all (B, L, V).
 
-    reference (UCSB-NLP-Chang/ULD): mean over all L positions, the prompt's, padding's and the last token's too.
-    paper: sum over the positions where answer_all (B, L) says that the next token is the answer's.
+    reference (UCSB-NLP-Chang/ULD): mean over all L positions, the prompt's, padding's and the last
+    token's too. paper: sum over the positions where answer_all (B, L) says that the next token is
+    the answer's.
     """
     kl = -math.log(logit_all.shape[-1]) - logit_all.log_softmax(-1).mean(-1)  # (B, L)
     return masked_sum(kl, answer_all) if _is_paper(variant) else kl.mean(-1)
@@ -217,13 +252,17 @@ def idk_dpo(
     *,
     beta: float = BASELINES["IdkDPO"]["beta"],
 ) -> Tensor:
-    """L = −(2/β) ln σ(β (ln p/p*(ã_f|q_f) − ln p/p*(a_f|q_f))), ã_f an "I don't know", p* the original model."""
+    """L = −(2/β) ln σ(β (ln p/p*(ã_f|q_f) − ln p/p*(a_f|q_f))), ã_f an "I don't know", p* the
+    original model.
+    """
     ratio = log_likelihood(logp, answer) - logp_ref
     ratio_idk = log_likelihood(logp_idk, answer_idk) - logp_idk_ref
     return -2 / beta * _log_sigmoid(beta * (ratio_idk - ratio))
 
 
-def npo(logp: Tensor, answer: Tensor, logp_ref: Tensor, *, beta: float = BASELINES["NPO"]["beta"]) -> Tensor:
+def npo(
+    logp: Tensor, answer: Tensor, logp_ref: Tensor, *, beta: float = BASELINES["NPO"]["beta"]
+) -> Tensor:
     """L = −(2/β) ln σ(−β ln p/p*(a_f|q_f)), p* the original model."""
     return -2 / beta * _log_sigmoid(-beta * (log_likelihood(logp, answer) - logp_ref))
 
@@ -238,17 +277,22 @@ def sim_npo(
 ) -> Tensor:
     """L = −(2/β) ln σ(−(β/|a_f|) ln p(a_f|q_f) − Δ).
 
-    paper: Δ = delta. reference: the margin is inside β, σ(β (−ln p/|a| − delta)), that is Δ = β·delta.
+    paper: Δ = delta. reference: the margin is inside β, σ(β (−ln p/|a| − delta)), that is Δ =
+    β·delta.
     """
     margin = delta if _is_paper(variant) else beta * delta
     return -2 / beta * _log_sigmoid(-beta * log_likelihood(logp, answer) / answer.sum(-1) - margin)
 
 
 def kl_to_original(logit_all: Tensor, logit_all_ref: Tensor) -> Tensor:
-    """KL(p* ‖ p), mean over all L positions, prompt and padding too: OpenUnlearning's other retain term, "kl"."""
+    """KL(p* ‖ p), mean over all L positions, prompt and padding too: OpenUnlearning's other retain
+    term, "kl".
+    """
     from torch.nn.functional import kl_div
 
-    kl = kl_div(logit_all.log_softmax(-1), logit_all_ref.log_softmax(-1), reduction="none", log_target=True)
+    kl = kl_div(
+        logit_all.log_softmax(-1), logit_all_ref.log_softmax(-1), reduction="none", log_target=True
+    )
     return kl.sum(-1).mean(-1)
 
 
@@ -264,7 +308,9 @@ def _is_paper(variant: str) -> bool:
 
 
 class Terms(NamedTuple):
-    """A method's loss is alpha_f · mean(forget) + alpha_r · mean(retain); the weights are settings."""
+    """A method's loss is alpha_f · mean(forget) + alpha_r · mean(retain); the weights are
+    settings.
+    """
 
     forget: Callable[..., Tensor]
     retain: Callable[..., Tensor] | None

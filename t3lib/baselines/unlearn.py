@@ -1,7 +1,8 @@
-"""The ten baselines on one loop: the rows of every step, the original's say, and the two terms of the loss, added once.
+"""The ten baselines on one loop: the rows of every step, the original's say, and the two terms of
+the loss, added once.
 
-A step pairs forget rows with redrawn retain rows. `forward` calls the model, `LOSSES` says what to do with the result;
-the loss is α_f·mean(forget term) + α_r·mean(retain term).
+A step pairs forget rows with redrawn retain rows. `forward` calls the model, `LOSSES` says what to
+do with the result; the loss is α_f·mean(forget term) + α_r·mean(retain term).
 """
 
 import copy
@@ -31,18 +32,23 @@ from t3lib.core.rows import Row, encode, encode_rows
 
 
 class Pair(NamedTuple):
-    """Indices of one forget row, the retain row drawn for it and, for IdkDPO, its "I don't know"."""
+    """Indices of one forget row, the retain row drawn for it and, for IdkDPO, its "I don't
+    know".
+    """
 
     forget: int
     retain: int
     idk: int
 
 
-def pairs(n_forget: int, n_retain: int, n_idk: int, size: int, seed: int, epoch: int) -> list[list[Pair]]:
-    """One epoch's steps: every forget row once, each with a retain row drawn uniformly with replacement.
+def pairs(
+    n_forget: int, n_retain: int, n_idk: int, size: int, seed: int, epoch: int
+) -> list[list[Pair]]:
+    """One epoch's steps: every forget row once, each with a retain row drawn uniformly with
+    replacement.
 
-    They depend on (seed, epoch) alone, so every method sees the same ones whatever its number of epochs; the idk
-    answers come from a stream of their own.
+    They depend on (seed, epoch) alone, so every method sees the same ones whatever its number of
+    epochs; the idk answers come from a stream of their own.
     """
     generator = torch.Generator().manual_seed(seed * SEEDS + epoch)
     forget = torch.randperm(n_forget, generator=generator).tolist()
@@ -53,7 +59,8 @@ def pairs(n_forget: int, n_retain: int, n_idk: int, size: int, seed: int, epoch:
 
 
 def by_length(step: Sequence[Pair], lengths: Mapping[str, Sequence[int]]) -> list[Pair]:
-    """The step's rows dealt again, shortest with shortest, so that its parts hold little padding; its loss is the same.
+    """The step's rows dealt again, shortest with shortest, so that its parts hold little padding;
+    its loss is the same.
 
     lengths: "forget" and "retain" -> tokens of each row. A forget row keeps its idk answer.
     """
@@ -76,13 +83,15 @@ def unlearn_baseline(
     attention_mask: str = "lengths",
     progress: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """Unlearn `forget` with one of `LOSSES`, in place; ULD leaves the model alone and returns its assistant instead.
+    """Unlearn `forget` with one of `LOSSES`, in place; ULD leaves the model alone and returns its
+    assistant instead.
 
-    hyper: settings that differ from `losses.BASELINES`. idk: answers that IdkDPO prefers. original: the model before
-    unlearning, default a copy of `model` where a method needs it. A model in half precision is trained, and comes
-    back, in float32 weights under bfloat16 autocast: steps of 1e-6 would be lost in bfloat16's eight bits.
-    Returns (model, info): steps, epochs, seconds, loss (per epoch), trainable, hyper (all of them), batches (a digest
-    of the rows seen, per epoch). Raises UserError for bad input and Diverged.
+    hyper: settings that differ from `losses.BASELINES`. idk: answers that IdkDPO prefers. original:
+    the model before unlearning, default a copy of `model` where a method needs it. A model in half
+    precision is trained, and comes back, in float32 weights under bfloat16 autocast: steps of 1e-6
+    would be lost in bfloat16's eight bits.
+    Returns (model, info): steps, epochs, seconds, loss (per epoch), trainable, hyper (all of them),
+    batches (a digest of the rows seen, per epoch). Raises UserError for bad input and Diverged.
     """
     if method not in LOSSES:
         raise UserError(f"unknown method {printable(method)!r}: choose one of {', '.join(LOSSES)}")
@@ -97,7 +106,9 @@ def unlearn_baseline(
     if not forget:
         raise UserError("the forget set has no rows")
     if len(forget) > len(retain):
-        raise UserError(f"the forget set has {len(forget)} rows, more than the {len(retain)} of the retain set")
+        raise UserError(
+            f"the forget set has {len(forget)} rows, more than the {len(retain)} of the retain set"
+        )
     if "logp_idk" in needs and not idk:
         raise UserError(f'{method} needs "I don\'t know" answers: the data has no idontknow file')
     k, pad = settings.get("k"), pad_id(tokenizer)
@@ -113,13 +124,21 @@ def unlearn_baseline(
         cut = settings["accumulation"] > 1
         return [by_length(step, lengths) if cut else step for step in drawn_pairs(epoch)]
 
-    # What the original says is taken before anything changes it: ln p of whole answers once, else from a frozen copy.
+    # What the original says is taken before anything changes it: ln p of whole answers once, else
+    # from a frozen copy.
     frozen = model if original is None else original
     frozen.eval()
-    logp_ref = original_logp(frozen, rows["forget"], pad, attention_mask) if "logp_ref" in needs else None
+    logp_ref = (
+        original_logp(frozen, rows["forget"], pad, attention_mask) if "logp_ref" in needs else None
+    )
     drawn: dict[tuple[int, int], int] = {}  # (forget row, idk answer) -> place in rows["idk"]
     if "logp_idk" in needs and idk:
-        used = {(pair.forget, pair.idk) for e in range(settings["epochs"]) for step in plan(e) for pair in step}
+        used = {
+            (pair.forget, pair.idk)
+            for e in range(settings["epochs"])
+            for step in plan(e)
+            for pair in step
+        }
         drawn = {pair: place for place, pair in enumerate(sorted(used))}
         rows["idk"] = [encode(tokenizer, forget[f]["question"], idk[i]) for f, i in drawn]
         logp_idk_ref = original_logp(frozen, rows["idk"], pad, attention_mask)
@@ -132,12 +151,22 @@ def unlearn_baseline(
         settings["bf16"] = settings["bf16"] or model.dtype != torch.float32
         trained = network = model.float()
     device = next(network.parameters()).device
-    control = torch.rand(model.config.get_text_config().hidden_size, generator=torch.Generator().manual_seed(seed))
+    control = torch.rand(
+        model.config.get_text_config().hidden_size, generator=torch.Generator().manual_seed(seed)
+    )
 
-    def mean_loss(kind: str, term: Callable[..., Tensor], part: list[Pair], step: list[Pair], **facts: Any) -> Tensor:
-        """The part's share of the mean of `term` over the step's forget rows, or over its retain rows."""
-        chosen, whole = ([rows[kind][getattr(pair, kind)] for pair in some] for some in (part, step))
-        width = max(len(example.ids) for example in whole) if counts_padding(parameters_of(term)) else 0
+    def mean_loss(
+        kind: str, term: Callable[..., Tensor], part: list[Pair], step: list[Pair], **facts: Any
+    ) -> Tensor:
+        """The part's share of the mean of `term` over the step's forget rows, or over its retain
+        rows.
+        """
+        chosen, whole = (
+            [rows[kind][getattr(pair, kind)] for pair in some] for some in (part, step)
+        )
+        width = (
+            max(len(example.ids) for example in whole) if counts_padding(parameters_of(term)) else 0
+        )
         batch = batch_of(network, chosen, pad, attention_mask, width)
         known = settings | answer_counts(whole) | facts
         return apply_loss(term, known, network, batch, teacher, k).sum() / len(step)
@@ -153,15 +182,24 @@ def unlearn_baseline(
                 batch = batch_of(network, [rows["idk"][i] for i in places], pad, attention_mask)
                 known["logp_idk"], known["answer_idk"] = answer_logp(network, batch)
                 known["logp_idk_ref"] = logp_idk_ref[places].to(device)
-            loss = loss + settings["alpha_f"] * mean_loss("forget", forget_loss, part, step, **known)
+            loss = loss + settings["alpha_f"] * mean_loss(
+                "forget", forget_loss, part, step, **known
+            )
         if retain_loss is not None and settings["alpha_r"]:
             loss = loss + settings["alpha_r"] * mean_loss("retain", retain_loss, part, step)
         return loss
 
-    log = optimise(trained, plan, loss_of, settings, seed=seed, progress=progress or f"{method} seed {seed}")
+    log = optimise(
+        trained, plan, loss_of, settings, seed=seed, progress=progress or f"{method} seed {seed}"
+    )
     epochs = range(settings["epochs"])
-    seen = [content_key([[pair[:2] for pair in step] for step in drawn_pairs(epoch)]) for epoch in epochs]
-    trainable = sum(parameter.numel() for parameter in trained.parameters() if parameter.requires_grad)
+    seen = [
+        content_key([[pair[:2] for pair in step] for step in drawn_pairs(epoch)])
+        for epoch in epochs
+    ]
+    trainable = sum(
+        parameter.numel() for parameter in trained.parameters() if parameter.requires_grad
+    )
     return trained, log | {"trainable": trainable, "hyper": settings, "batches": seen}
 
 
@@ -170,8 +208,11 @@ def _check(method: str, settings: Mapping[str, Any], model: Any, original: Any) 
         raise UserError(f"{method}: alpha_f and alpha_r are both 0, so there is nothing to learn")
     if getattr(model, "is_quantized", False):
         raise UserError(
-            f"{method} needs weights that can be trained or shared, and the base is quantised: omit load_in"
+            f"{method} needs weights that can be trained or shared, and the base is quantised: omit"
+            " load_in"
         )
     if original is not None and original.config.vocab_size != model.config.vocab_size:
         sizes = f"{original.config.vocab_size} tokens, the model's {model.config.vocab_size}"
-        raise UserError(f"the original model's vocabulary has {sizes}: it is not the model before unlearning")
+        raise UserError(
+            f"the original model's vocabulary has {sizes}: it is not the model before unlearning"
+        )

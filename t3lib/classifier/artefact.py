@@ -1,8 +1,8 @@
 """What a saved head consists of, and what is refused when it is read back.
 
-A head's folder holds model.safetensors (A and B), config.json (sizes, temperature, prior, provenance, checksum of the
-weights) and README.md, a model card. Nothing is pickled, so reading a stranger's head runs none of their code; and what
-it says is shown as `errors.printable` shows it.
+A head's folder holds model.safetensors (A and B), config.json (sizes, temperature, prior,
+provenance, checksum of the weights) and README.md, a model card. Nothing is pickled, so reading a
+stranger's head runs none of their code; and what it says is shown as `errors.printable` shows it.
 """
 
 import hashlib
@@ -17,7 +17,12 @@ from typing import Any
 import safetensors
 import safetensors.torch
 from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import EntryNotFoundError, HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from huggingface_hub.errors import (
+    EntryNotFoundError,
+    HfHubHTTPError,
+    HFValidationError,
+    LocalEntryNotFoundError,
+)
 from jinja2 import Environment, PackageLoader
 from torch import Tensor
 
@@ -31,14 +36,20 @@ SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
 DTYPES = ("F32", "BF16", "F16", "F64")  # as safetensors calls them
 
 
-# on disk --------------------------------------------------------------------------------------------------------------
+# ---- on disk ------------------------------------------------------------------------------------
 
 
-def save(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor], *, overwrite: bool = True) -> None:
+def save(
+    folder: Path,
+    settings: Mapping[str, Any],
+    weights: Mapping[str, Tensor],
+    *,
+    overwrite: bool = True,
+) -> None:
     """Write the three files, config.json last: it names the checksum of the weights it belongs to.
 
-    One save at a time: of several at once the last is kept, whole. UserError for settings that are not plain JSON, and
-    with overwrite=False for a folder that holds anything by then.
+    One save at a time: of several at once the last is kept, whole. UserError for settings that are
+    not plain JSON, and with overwrite=False for a folder that holds anything by then.
     """
     content = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     checksum = hashlib.sha256(content).hexdigest()
@@ -50,7 +61,9 @@ def save(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor
     card = model_card(settings)
     with _held(folder):
         if not overwrite and any(folder.iterdir()):
-            raise UserError(f"{folder} exists already and is not an empty folder: the head was not saved")
+            raise UserError(
+                f"{folder} exists already and is not an empty folder: the head was not saved"
+            )
         with atomic_write(folder / WEIGHTS, "wb") as handle:
             handle.write(content)
         with atomic_write(folder / CARD) as handle:
@@ -59,36 +72,47 @@ def save(folder: Path, settings: Mapping[str, Any], weights: Mapping[str, Tensor
 
 
 def load(name: str | Path, **download: Any) -> tuple[dict[str, Any], dict[str, Tensor], str]:
-    """Read a head's config (constructor arguments only) and weights from a folder or the Hub, verified.
+    """Read a head's config (constructor arguments only) and weights from a folder or the Hub,
+    verified.
 
-    Returns (settings, {"A", "B"} of the sizes that the settings name, where they came from). Raises UserError for
-    anything missing, altered or foreign.
+    Returns (settings, {"A", "B"} of the sizes that the settings name, where they came from). Raises
+    UserError for anything missing, altered or foreign.
     """
     if not Path(name).is_dir():
         return _read(*_download(str(name), **download))
     for file in (CONFIG, WEIGHTS):
         if not (Path(name) / file).is_file():
-            raise UserError(f"{name}: no {file}; a head's folder holds {WEIGHTS}, {CONFIG} and {CARD}")
+            raise UserError(
+                f"{name}: no {file}; a head's folder holds {WEIGHTS}, {CONFIG} and {CARD}"
+            )
     with _held(Path(name)):  # not between two files of a save
         return _read(Path(name) / CONFIG, Path(name) / WEIGHTS)
 
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold a lock on a head's folder. The lock file lies in the system's folder for temporary files."""
+    """Hold a lock on a head's folder. The lock file lies in the system's folder for temporary
+    files.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot use {folder} as a head's folder: {error.strerror or error}") from None
+        raise UserError(
+            f"cannot use {folder} as a head's folder: {error.strerror or error}"
+        ) from None
     place = Path(tempfile.gettempdir()) / f"t3-head-{content_key(folder.resolve())}.lock"
     with ExitStack() as held:
-        with suppress(OSError):  # the lock file is another user's: the checksum still tells a torn head
+        with suppress(
+            OSError
+        ):  # the lock file is another user's: the checksum still tells a torn head
             held.enter_context(lock(place))
         yield
 
 
 def _download(name: str, *, local_files_only: bool = False, **download: Any) -> list[Path]:
-    """config.json and the weights from the Hub; when it does not answer, those that it gave before."""
+    """config.json and the weights from the Hub; when it does not answer, those that it gave
+    before.
+    """
     reason = ""
     if not local_files_only:
         try:  # asked once, for a download asks a Hub that does not answer again and again
@@ -101,9 +125,17 @@ def _download(name: str, *, local_files_only: bool = False, **download: Any) -> 
     try:
         download["local_files_only"] = local_files_only
         return [Path(hf_hub_download(name, file, **download)) for file in (CONFIG, WEIGHTS)]
-    except (HfHubHTTPError, HFValidationError, EntryNotFoundError, LocalEntryNotFoundError, OSError) as error:
+    except (
+        HfHubHTTPError,
+        HFValidationError,
+        EntryNotFoundError,
+        LocalEntryNotFoundError,
+        OSError,
+    ) as error:
         reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(f"no head at {name}: not a folder here, and not on the Hub ({reason})") from None
+        raise UserError(
+            f"no head at {name}: not a folder here, and not on the Hub ({reason})"
+        ) from None
 
 
 def _read(config: Path, weights: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
@@ -116,7 +148,10 @@ def _read(config: Path, weights: Path) -> tuple[dict[str, Any], dict[str, Tensor
         raise UserError(f"{config}: 'info' must be a JSON object")
     try:
         if settings.pop("sha256", None) != sha256_file(weights):
-            raise UserError(f"{weights}: truncated, altered or of another save (its checksum is not config.json's)")
+            raise UserError(
+                f"{weights}: truncated, altered or of another save (its checksum is not"
+                " config.json's)"
+            )
         with safetensors.safe_open(weights, framework="pt") as file:
             return settings, {name: _tensor(file, name, settings, where) for name in SHAPES}, where
     except (safetensors.SafetensorError, OSError) as error:
@@ -128,29 +163,41 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
     shape = [settings.get(size) for size in SHAPES[name]]
     saved = file.get_slice(name) if name in set(file.keys()) else None
     if saved is None or saved.get_shape() != shape:  # before anything of these sizes is allocated
-        raise UserError(f"{where}: {name} should be {shape} by its config, found {saved and saved.get_shape()}")
+        raise UserError(
+            f"{where}: {name} should be {shape} by its config, found {saved and saved.get_shape()}"
+        )
     if saved.get_dtype() not in DTYPES:
-        raise UserError(f"{where}: {name} holds {saved.get_dtype()}, not one of {', '.join(DTYPES)}")
+        raise UserError(
+            f"{where}: {name} holds {saved.get_dtype()}, not one of {', '.join(DTYPES)}"
+        )
     tensor: Tensor = file.get_tensor(name)
     if not tensor.isfinite().all():
         raise UserError(f"{where}: {name} holds NaN or infinity")
     return tensor
 
 
-# the model card -------------------------------------------------------------------------------------------------------
+# ---- the model card -----------------------------------------------------------------------------
 
 
 def model_card(settings: Mapping[str, Any]) -> str:
     """The README.md of a head: whose it is, how it was made, what it scores, how to load it."""
-    whitespace: dict[str, Any] = {"trim_blocks": True, "lstrip_blocks": True, "keep_trailing_newline": True}
+    whitespace: dict[str, Any] = {
+        "trim_blocks": True,
+        "lstrip_blocks": True,
+        "keep_trailing_newline": True,
+    }
     pages = Environment(loader=PackageLoader(__package__), autoescape=True, **whitespace)
     pages.filters["cell"] = _cell
     name = settings["info"].get("base_model")
-    plain = isinstance(name, str) and re.fullmatch(r"[\w./~-]{1,200}", name)  # else it stands in the table alone
+    plain = isinstance(name, str) and re.fullmatch(
+        r"[\w./~-]{1,200}", name
+    )  # else it stands in the table alone
     page = pages.get_template("head_card.md.j2")
     return page.render(settings, base=name if plain else "", on_hub=plain and name[0] not in "/.~")
 
 
 def _cell(value: Any) -> str:
-    """A value in a cell of a Markdown table: printable, and nothing in it is markup (the template escapes HTML's)."""
+    """A value in a cell of a Markdown table: printable, and nothing in it is markup (the template
+    escapes HTML's).
+    """
     return "not recorded" if value is None else re.sub(r"([\\`|\[\]])", r"\\\1", printable(value))

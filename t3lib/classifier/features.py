@@ -1,10 +1,11 @@
-"""Prefix-mean features of every answer token, from one forward pass per example, and their cache on disk.
+"""Prefix-mean features of every answer token, from one forward pass per example, and their cache on
+disk.
 
     x_t = MeanPool(H_1 … H_t)      (Section 2.3; `pooling.prefix_mean`)
 
-H are the base's last hidden states (after its final norm, before the output layer, which never runs). The feature
-x_{t-1} belongs to the target y_t: it averages everything the base has read when it predicts y_t, the prompt and the
-beginning-of-sequence token included, and never y_t itself.
+H are the base's last hidden states (after its final norm, before the output layer, which never
+runs). The feature x_{t-1} belongs to the target y_t: it averages everything the base has read when
+it predicts y_t, the prompt and the beginning-of-sequence token included, and never y_t itself.
 
 The cache holds one folder a (model, rows, tokens, mask, dtype, code). In it lie x.bin, the bare
 numbers in the order of the rows, read through memory mapping, and key.json, which is written last.
@@ -29,9 +30,24 @@ from t3lib.classifier.pooling import prefix_mean
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, content_key, lock, read_sealed, rows_key, sha256_file
 from t3lib.core.identity import code_key, environment, keep
-from t3lib.core.models import check_ids, context_length, decoder_of, pad_id, weights_key, within_memory
+from t3lib.core.models import (
+    check_ids,
+    context_length,
+    decoder_of,
+    pad_id,
+    weights_key,
+    within_memory,
+)
 from t3lib.core.progress import progress_bar
-from t3lib.core.rows import Example, Row, check_disjoint, collate, encode_rows, length_sorted, shifted_labels
+from t3lib.core.rows import (
+    Example,
+    Row,
+    check_disjoint,
+    collate,
+    encode_rows,
+    length_sorted,
+    shifted_labels,
+)
 
 log = logging.getLogger(__name__)
 
@@ -43,9 +59,10 @@ Keep = Callable[[list[int], Tensor], object]  # rows, and their features one row
 class Features:
     """One classification problem: N answer tokens of n_rows rows.
 
-    x (N, d) float32 or bfloat16, perhaps memory-mapped: treat it as read-only. y (N,) int64 next token. row (N,) int64,
-    ascending: the tokens of one row are neighbours. s (n_rows,) 1 = retain, 0 = forget. device: where the base was,
-    and so where a head is fitted unless the caller says otherwise.
+    x (N, d) float32 or bfloat16, perhaps memory-mapped: treat it as read-only. y (N,) int64 next
+    token. row (N,) int64, ascending: the tokens of one row are neighbours. s (n_rows,) 1 = retain,
+    0 = forget. device: where the base was, and so where a head is fitted unless the caller says
+    otherwise.
     """
 
     x: Tensor
@@ -85,17 +102,17 @@ def extract_features(
     cache: str | Path | None = None,
     progress: bool = True,
 ) -> Features:
-    """Features of every answer token of all rows (forget first), each example read once by the decoder alone.
+    """Features of every answer token of all rows (forget first), each example read once by the
+    decoder alone.
 
-    attention_mask: "lengths" or "openunlearning" (see `rows.collate`). batch_tokens: most padded tokens of a forward
-    pass; halved with a warning when memory runs out. dtype: float32 or bfloat16 of the stored x, by default float32
-    for a float32 base and bfloat16 otherwise.
-    cache: a folder for memory-mapped files named by content.
-    A killed extraction starts again; files whose bytes do not match their checksum are extracted
-    again, with a message. Without a cache x is in memory.
+    attention_mask: "lengths" or "openunlearning" (see `rows.collate`). batch_tokens: most padded
+    tokens of a forward pass; halved with a warning when memory runs out. dtype: float32 or bfloat16
+    of the stored x, by default float32 for a float32 base and bfloat16 otherwise. cache: a folder
+    for memory-mapped files named by content. A killed extraction starts again; files whose bytes do
+    not match their checksum are extracted again, with a message. Without a cache x is in memory.
 
-    UserError names the row for an answer that tokenises to nothing, a row in both lists, a row longer than the base's
-    context, an empty list, a full disk or a folder that cannot be written.
+    UserError names the row for an answer that tokenises to nothing, a row in both lists, a row
+    longer than the base's context, an empty list, a full disk or a folder that cannot be written.
     """
     for name, rows in (("forget", forget_rows), ("retain", retain_rows)):
         if not rows:
@@ -105,10 +122,18 @@ def extract_features(
     if batch_tokens < 1:
         raise UserError(f"batch_tokens must be at least 1, not {batch_tokens}")
     check_disjoint(forget_rows, retain_rows)
-    examples = _encode(model, tokenizer, forget_rows, "forget") + _encode(model, tokenizer, retain_rows, "retain")
+    examples = _encode(model, tokenizer, forget_rows, "forget") + _encode(
+        model, tokenizer, retain_rows, "retain"
+    )
     pad = pad_id(tokenizer)
     check_ids(model, (example.ids for example in examples), pad)
-    stored = DTYPES[dtype] if dtype else torch.float32 if model.dtype == torch.float32 else torch.bfloat16
+    stored = (
+        DTYPES[dtype]
+        if dtype
+        else torch.float32
+        if model.dtype == torch.float32
+        else torch.bfloat16
+    )
 
     counts = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
@@ -122,7 +147,9 @@ def extract_features(
         parts = {
             "model": weights_key(model),
             "rows": [rows_key(forget_rows), rows_key(retain_rows)],
-            "template or tokenizer": content_key([(example.ids, example.n_prompt) for example in examples]),
+            "template or tokenizer": content_key(
+                [(example.ids, example.n_prompt) for example in examples]
+            ),
             "attention mask": [attention_mask, pad],
             "dtype": str(stored),
             "version of t3lib": code_key(extract_features),
@@ -131,14 +158,18 @@ def extract_features(
         x = _cached(Path(cache), parts, starts, shape[1], stored, extract)
     return Features(
         x,
-        y=torch.tensor([token for example in examples for token in example.ids[example.n_prompt :]]),
+        y=torch.tensor(
+            [token for example in examples for token in example.ids[example.n_prompt :]]
+        ),
         row=torch.arange(len(examples)).repeat_interleave(counts),
         s=torch.cat([torch.zeros(len(forget_rows)), torch.ones(len(retain_rows))]).long(),
         device=str(model.device),
     )
 
 
-def _encode(model: PreTrainedModel, tokenizer: Any, rows: Sequence[Row], name: str) -> list[Example]:
+def _encode(
+    model: PreTrainedModel, tokenizer: Any, rows: Sequence[Row], name: str
+) -> list[Example]:
     try:
         examples = encode_rows(tokenizer, rows)
     except UserError as error:
@@ -146,7 +177,9 @@ def _encode(model: PreTrainedModel, tokenizer: Any, rows: Sequence[Row], name: s
     limit = context_length(model)
     for number, length in enumerate((len(example.ids) for example in examples), 1):
         if limit is not None and length > limit:
-            raise UserError(f"{name} row {number} has {length} tokens, more than the model's context of {limit}")
+            raise UserError(
+                f"{name} row {number} has {length} tokens, more than the model's context of {limit}"
+            )
     return examples
 
 
@@ -192,7 +225,7 @@ def _extract(
         within_memory(read_what_is_left, batch_tokens, least=max(lengths))
 
 
-# cache ---------------------------------------------------------------------------------------------------------------
+# ---- cache --------------------------------------------------------------------------------------
 
 
 def _cached(
@@ -245,5 +278,7 @@ def _explain_miss(cache: Path, parts: dict[str, Any]) -> None:
         other = read_sealed(file) or {}
         changed = [name for name in parts if other.get(name) != parts[name]]
         if "rows" not in changed:
-            log.warning("features: those of these rows are of another %s; extracting", ", ".join(changed))
+            log.warning(
+                "features: those of these rows are of another %s; extracting", ", ".join(changed)
+            )
             return

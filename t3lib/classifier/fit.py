@@ -2,11 +2,11 @@
 
     L(A, B) = (1/n) Σ_i ℓ(σ(B[y_i] · A x_i), s_i),   ℓ(f, s) = −s ln f − (1 − s) ln(1 − f)        (Eq. 3)
 
-over the n answer tokens of a step. Only the rows B[y_i] of the true next tokens enter, so the |V| logits are never
-formed. Tokens that are no target in any step have a zero gradient: their rows of B follow a known
-path under the optimiser (`untouched_rows`), and training holds the other rows alone ("compact"),
-with the same result.
-Departure from the published code: parameters and moments are float32 whatever the base's dtype.
+over the n answer tokens of a step. Only the rows B[y_i] of the true next tokens enter, so the |V|
+logits are never formed. Tokens that are no target in any step have a zero gradient: their rows of B
+follow a known path under the optimiser (`untouched_rows`), and training holds the other rows alone
+("compact"), with the same result. Departure from the published code: parameters and moments are
+float32 whatever the base's dtype.
 """
 
 import math
@@ -28,14 +28,22 @@ from t3lib.core.settings import FitSettings, fit_settings
 
 
 def fit_head(
-    features: Features, *, vocab_size: int, device: str | None = None, progress: bool = True, **settings: Any
+    features: Features,
+    *,
+    vocab_size: int,
+    device: str | None = None,
+    progress: bool = True,
+    **settings: Any,
 ) -> T3Head:
     """Fit one head (A (h, d), B (V, h)) on features; keyword settings as in `FitSettings`.
 
-    Deterministic for given features, settings, machine and number of threads. UserError for features of one kind only,
-    a target outside the vocabulary, features that are not finite, or a setting that is out of range.
+    Deterministic for given features, settings, machine and number of threads. UserError for
+    features of one kind only, a target outside the vocabulary, features that are not finite, or a
+    setting that is out of range.
     """
-    return fit_heads(features, [settings], vocab_size=vocab_size, device=device, progress=progress)[0]
+    return fit_heads(features, [settings], vocab_size=vocab_size, device=device, progress=progress)[
+        0
+    ]
 
 
 def fit_heads(
@@ -76,10 +84,12 @@ def _check(features: Features, vocab_size: int) -> None:
         raise UserError("features: row must ascend, so that the tokens of a row are neighbours")
     top = int(features.y.max())
     if top >= vocab_size:
-        raise UserError(f"features have the target token {top}, outside a vocabulary of {vocab_size}")
+        raise UserError(
+            f"features have the target token {top}, outside a vocabulary of {vocab_size}"
+        )
 
 
-# the plan -------------------------------------------------------------------------------------------------------------
+# ---- the plan -----------------------------------------------------------------------------------
 
 
 def steps_per_epoch(n_forget: int, batch_size: int) -> int:
@@ -87,12 +97,17 @@ def steps_per_epoch(n_forget: int, batch_size: int) -> int:
     return -(-n_forget // batch_size)
 
 
-def plan_steps(s: Tensor, *, epochs: int, batch_size: int, epoch: str, seed: int) -> list[np.ndarray]:
-    """The rows of every step: each epoch pairs every forget row, in random order, with a retain row drawn uniformly
-    with replacement. A step's array holds its forget rows, then their retain partners. "fixed" repeats the first epoch.
+def plan_steps(
+    s: Tensor, *, epochs: int, batch_size: int, epoch: str, seed: int
+) -> list[np.ndarray]:
+    """The rows of every step: each epoch pairs every forget row, in random order, with a retain row
+    drawn uniformly with replacement. A step's array holds its forget rows, then their retain
+    partners. "fixed" repeats the first epoch.
     """
     forget, retain = (np.flatnonzero(s.numpy() == kind) for kind in (0, 1))
-    rng = np.random.default_rng([seed, 1])  # a stream of its own: the head's initial weights use the seed itself
+    rng = np.random.default_rng(
+        [seed, 1]
+    )  # a stream of its own: the head's initial weights use the seed itself
     steps: list[np.ndarray] = []
     for number in range(epochs):
         if number and epoch == "fixed":
@@ -105,12 +120,14 @@ def plan_steps(s: Tensor, *, epochs: int, batch_size: int, epoch: str, seed: int
 
 
 def learning_rates(lr: float, warmup: int, total: int) -> list[float]:
-    """η_t = η min(t/warmup, (total − t)/(total − warmup)), t = 0 … total − 1: the published code's schedule (HF's)."""
+    """η_t = η min(t/warmup, (total − t)/(total − warmup)), t = 0 … total − 1: the published code's
+    schedule (HF's).
+    """
     rise = [lr * t / warmup for t in range(warmup)]
     return rise + [lr * (total - t) / (total - warmup) for t in range(warmup, total)]
 
 
-# the steps ------------------------------------------------------------------------------------------------------------
+# ---- the steps ----------------------------------------------------------------------------------
 
 
 def _fit_together(

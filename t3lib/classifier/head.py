@@ -1,7 +1,8 @@
 """The classifier head (A, B): T3's only trained parameters, and a few megabytes to share.
 
-`T3Head` is the paper's low-rank linear head (Section 2.3). It is saved as safetensors + config.json + a model card
-(`t3lib.classifier.artefact`), never as pickle, and several heads on one base compose by adding their log f.
+`T3Head` is the paper's low-rank linear head (Section 2.3). It is saved as safetensors + config.json
++ a model card (`t3lib.classifier.artefact`), never as pickle, and several heads on one base compose
+by adding their log f.
 """
 
 import math
@@ -22,17 +23,19 @@ from t3lib.core.settings import TEMPERATURE, FitSettings, check
 class T3Head(nn.Module, PyTorchModelHubMixin):
     """f(x, y) = [sigmoid(B A MeanPool(H))]_y   (Section 2.3, unnumbered; the estimator of Eq. 2).
 
-    A is (rank, hidden_size), B is (vocab_size, rank); both start as `nn.Linear`'s default (uniform within
-    1/sqrt(fan-in)) from a generator seeded with `seed`. init_b="zero" starts B at 0, so that tokens never trained
-    stay exactly neutral.
+    A is (rank, hidden_size), B is (vocab_size, rank); both start as `nn.Linear`'s default (uniform
+    within 1/sqrt(fan-in)) from a generator seeded with `seed`. init_b="zero" starts B at 0, so that
+    tokens never trained stay exactly neutral.
 
-    prior="balanced" uses f itself, the posterior under the training sample's proportions. prior="population" turns it
-    into the density ratio under the population's forget proportion `gamma`, with `mu` that of the training sample
-    (Appendix D). `w` sharpens the classifier, f^w (Remark 3.6). `temperature` is the T the head was tuned for, used
-    when none is given; `info` is free JSON that travels with the head: base_model, base_revision, base_identity,
-    split, seed, hyperparameters, metrics.
+    prior="balanced" uses f itself, the posterior under the training sample's proportions.
+    prior="population" turns it into the density ratio under the population's forget proportion
+    `gamma`, with `mu` that of the training sample (Appendix D). `w` sharpens the classifier, f^w
+    (Remark 3.6). `temperature` is the T the head was tuned for, used when none is given; `info` is
+    free JSON that travels with the head: base_model, base_revision, base_identity, split, seed,
+    hyperparameters, metrics.
 
-    UserError for a size or setting that `settings.check` refuses, and for the prior "population" without gamma.
+    UserError for a size or setting that `settings.check` refuses, and for the prior "population"
+    without gamma.
     """
 
     def __init__(
@@ -55,13 +58,24 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         self.init_b, self.prior, self.gamma, self.mu, self.w = init_b, prior, gamma, mu, w
         self.temperature = temperature
         self.info: dict[str, Any] = dict(info or {})
-        for name in ("hidden_size", "vocab_size", "rank", "init_b", "prior", "mu", "w", "temperature"):
+        for name in (
+            "hidden_size",
+            "vocab_size",
+            "rank",
+            "init_b",
+            "prior",
+            "mu",
+            "w",
+            "temperature",
+        ):
             check(name, getattr(self, name), where="head ")
         check("seed", seed, where="head ")
         if gamma is not None:
             check("gamma", gamma, where="head ")
         elif prior == "population":
-            raise UserError("head prior 'population' needs gamma, the forget proportion of the population")
+            raise UserError(
+                "head prior 'population' needs gamma, the forget proportion of the population"
+            )
         generator = torch.Generator().manual_seed(seed)
         self.A = nn.Parameter(_linear_default(rank, hidden_size, generator))
         B = _linear_default(vocab_size, rank, generator)
@@ -70,7 +84,18 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     @property
     def config(self) -> dict[str, Any]:
         """Everything `__init__` needs to build this head again, as JSON."""
-        names = ("hidden_size", "vocab_size", "rank", "init_b", "prior", "gamma", "mu", "w", "temperature", "info")
+        names = (
+            "hidden_size",
+            "vocab_size",
+            "rank",
+            "init_b",
+            "prior",
+            "gamma",
+            "mu",
+            "w",
+            "temperature",
+            "info",
+        )
         return {name: getattr(self, name) for name in names}
 
     @property
@@ -81,7 +106,8 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     def project(self, hidden: Tensor) -> Tensor:
         """z = A H: hidden (..., d) in any float dtype -> z (..., h) in float32.
 
-        A commutes with the mean, A mean(H) = mean(A H), so samplers keep h floats of state instead of d.
+        A commutes with the mean, A mean(H) = mean(A H), so samplers keep h floats of state instead
+        of d.
         """
         return _float32_linear(hidden, self.A)
 
@@ -90,12 +116,19 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         return _float32_linear(z, self.B)
 
     def logf(self, z: Tensor) -> Tensor:
-        """log f(x, .) = log sigmoid(B z), times w (Section 2.3): pooled z (..., h) -> (..., V) float32.
+        """log f(x, .) = log sigmoid(B z), times w (Section 2.3): pooled z (..., h) -> (..., V)
+        float32.
 
-        With prior="population" f is replaced by Appendix D's ratio (unnumbered), which in the logit u is a shift:
-        mu f / ((mu - gamma) f + gamma (1 - mu)) = sigmoid(u - c) / (1 - gamma),  c = logit(gamma) - logit(mu).
+        With prior="population" f is replaced by Appendix D's ratio (unnumbered), which in the logit
+        u is a shift: mu f / ((mu - gamma) f + gamma (1 - mu)) = sigmoid(u - c) / (1 - gamma),  c =
+        logit(gamma) - logit(mu).
         """
-        return log_tilt(self.logit(z), gamma=self.gamma if self.prior == "population" else None, mu=self.mu, w=self.w)
+        return log_tilt(
+            self.logit(z),
+            gamma=self.gamma if self.prior == "population" else None,
+            mu=self.mu,
+            w=self.w,
+        )
 
     def forward(self, pooled: Tensor) -> Tensor:
         """log f of mean-pooled hidden states (..., d) -> (..., V)."""
@@ -112,11 +145,12 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         overwrite: bool = True,
         **push_to_hub_kwargs: Any,
     ) -> str | None:
-        """Write model.safetensors, README.md and, last, config.json with their checksum; never the base.
+        """Write model.safetensors, README.md and, last, config.json with their checksum; never the
+        base.
 
-        `config` updates `info` for this one save. overwrite=False: UserError if the folder holds anything by then.
-        Every file is renamed into place whole, and the checksum ties the three together: a save that was killed
-        half-way is refused by `from_pretrained`, never misread.
+        `config` updates `info` for this one save. overwrite=False: UserError if the folder holds
+        anything by then. Every file is renamed into place whole, and the checksum ties the three
+        together: a save that was killed half-way is refused by `from_pretrained`, never misread.
         """
         settings = {**self.config, "info": {**self.info, **(config or {})}}
         weights = {name: getattr(self, name).detach().cpu().contiguous() for name in ("A", "B")}
@@ -124,7 +158,9 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         if not push_to_hub:
             return None
         config = dict(config) if config else None
-        return self.push_to_hub(repo_id or Path(save_directory).name, config=config, **push_to_hub_kwargs)
+        return self.push_to_hub(
+            repo_id or Path(save_directory).name, config=config, **push_to_hub_kwargs
+        )
 
     @classmethod
     def from_pretrained(
@@ -138,11 +174,15 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         revision: str | None = None,
         **overrides: Any,
     ) -> Self:
-        """Load a head from a folder or from the Hub, in evaluation mode; `overrides` replace constructor arguments.
+        """Load a head from a folder or from the Hub, in evaluation mode; `overrides` replace
+        constructor arguments.
 
-        Raises UserError for a missing, truncated or altered file, and for a config that does not fit the weights.
+        Raises UserError for a missing, truncated or altered file, and for a config that does not
+        fit the weights.
         """
-        download = dict(force_download=force_download, token=token, cache_dir=cache_dir, revision=revision)
+        download = dict(
+            force_download=force_download, token=token, cache_dir=cache_dir, revision=revision
+        )
         settings, weights, source = artefact.load(
             pretrained_model_name_or_path, local_files_only=local_files_only, **download
         )
@@ -153,17 +193,25 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         for name, weight in weights.items():
             want = getattr(head, name)
             if weight.shape != want.shape:  # overridden
-                raise UserError(f"{source}: {name} is {tuple(weight.shape)}, not {tuple(want.shape)}")
+                raise UserError(
+                    f"{source}: {name} is {tuple(weight.shape)}, not {tuple(want.shape)}"
+                )
             want.data = weight
         return head.eval()
 
     def extra_repr(self) -> str:
         """What `repr` says of this head."""
-        return f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, rank={self.rank}, prior={self.prior!r}"
+        return (
+            f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, rank={self.rank},"
+            f" prior={self.prior!r}"
+        )
 
 
-def log_tilt(logit: Tensor, *, gamma: float | None = None, mu: float = 0.5, w: float = 1.0) -> Tensor:
-    """w log f with f = sigmoid(logit); with gamma, w log[mu f / ((mu - gamma) f + gamma (1 - mu))] (Appendix D).
+def log_tilt(
+    logit: Tensor, *, gamma: float | None = None, mu: float = 0.5, w: float = 1.0
+) -> Tensor:
+    """w log f with f = sigmoid(logit); with gamma, w log[mu f / ((mu - gamma) f + gamma (1 - mu))]
+    (Appendix D).
 
     Any shape; stable for |logit| of 1e4 and beyond, where sigmoid itself is 0 or 1 in float32.
     """

@@ -1,10 +1,12 @@
-"""MeanPool, the context that the classifier reads: of every prefix at once, and as a state in the key-value cache.
+"""MeanPool, the context that the classifier reads: of every prefix at once, and as a state in the
+key-value cache.
 
     x_t = (1/|{s <= t, m_s = 1}|) Σ_{s <= t} m_s H_s        (MeanPool of Section 2.3)
 
-While decoding, the tilt needs the same mean of z_t = A H_t over the visible tokens so far. Transformers moves, repeats,
-reorders and crops whatever stands in `cache.layers`, so a layer that holds the running sum follows every decoding mode
-without a line of ours. State kept anywhere else is not reordered in beam search, and the text is silently wrong.
+While decoding, the tilt needs the same mean of z_t = A H_t over the visible tokens so far.
+Transformers moves, repeats, reorders and crops whatever stands in `cache.layers`, so a layer that
+holds the running sum follows every decoding mode without a line of ours. State kept anywhere else
+is not reordered in beam search, and the text is silently wrong.
 """
 
 import copy
@@ -29,29 +31,38 @@ def prefix_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def prefix_sums(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Running sums of values (B, L, n) over visible tokens, and their count as last column: (B, L, n + 1) float32.
+    """Running sums of values (B, L, n) over visible tokens, and their count as last column: (B, L,
+    n + 1) float32.
 
     mask (B, L): not 0 where a token is visible, None for all. Hidden tokens are replaced, not
     multiplied, by zero: attention over nothing may have left NaN at padding.
     """
-    visible = torch.ones(values.shape[:2], dtype=torch.bool, device=values.device) if mask is None else mask.bool()
+    visible = (
+        torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
+        if mask is None
+        else mask.bool()
+    )
     seen = visible[..., None]
     counted = torch.cat([values.float().masked_fill(~seen, 0), seen.float()], dim=-1)
     return counted.cumsum(dim=1)
 
 
 def mean_of(sums: Tensor) -> Tensor:
-    """The mean that `prefix_sums` stands for: (..., n + 1) -> (..., n); 0 where no token is visible yet."""
+    """The mean that `prefix_sums` stands for: (..., n + 1) -> (..., n); 0 where no token is visible
+    yet.
+    """
     return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
 
 class PoolLayer(DummyLayer):
-    """Running sums of z_t = A H_t over visible tokens, and their count: (B, tokens so far, h + 1) float32.
+    """Running sums of z_t = A H_t over visible tokens, and their count: (B, tokens so far, h + 1)
+    float32.
 
-    A subclass of DummyLayer, because the cache then never asks it for keys, sizes or offloading; `len(cache)` counts
-    it, and iterating over a cache yields (None, None, None) for it. A growing cache keeps every token's row (h + 1
-    floats), so that cropping is a slice; a static one keeps the last row at a fixed address, as compiled decoding
-    needs. `A` is a copy of the heads' projection: under another one these sums mean nothing.
+    A subclass of DummyLayer, because the cache then never asks it for keys, sizes or offloading;
+    `len(cache)` counts it, and iterating over a cache yields (None, None, None) for it. A growing
+    cache keeps every token's row (h + 1 floats), so that cropping is a slice; a static one keeps
+    the last row at a fixed address, as compiled decoding needs. `A` is a copy of the heads'
+    projection: under another one these sums mean nothing.
     """
 
     def __init__(self, A: Tensor, *, static: bool) -> None:
@@ -59,10 +70,14 @@ class PoolLayer(DummyLayer):
         self.A, self.static = A.detach().clone(), static
         self.is_croppable = not static
         self.sums: Tensor | None = None
-        self.seen: Tensor | None = None  # static only: tokens so far, a tensor because compiled code updates it
+        self.seen: Tensor | None = (
+            None  # static only: tokens so far, a tensor because compiled code updates it
+        )
 
     def append(self, z: Tensor, visible: Tensor | None) -> Tensor:
-        """Add the new tokens' z (B, L, h); return the mean over visible tokens up to each of them, (B, L, h)."""
+        """Add the new tokens' z (B, L, h); return the mean over visible tokens up to each of them,
+        (B, L, h).
+        """
         sums = prefix_sums(z, visible)
         if self.sums is not None:
             sums = sums + self.sums[:, -1:]
@@ -86,7 +101,9 @@ class PoolLayer(DummyLayer):
         return int(self.seen) if self.seen is not None else self.sums.shape[1]
 
     def __deepcopy__(self, memo: Any) -> "PoolLayer":
-        copied = copy.copy(self)  # detached: torch refuses to copy sums that a loss may still be traced back through
+        copied = copy.copy(
+            self
+        )  # detached: torch refuses to copy sums that a loss may still be traced back through
         copied.sums = None if self.sums is None else self.sums.detach().clone()
         copied.seen = None if self.seen is None else self.seen.clone()
         return copied
@@ -100,10 +117,14 @@ class PoolLayer(DummyLayer):
             self.seen.zero_()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Take the last tokens back; UserError in a static layer, which no longer has their sums."""
+        """Take the last tokens back; UserError in a static layer, which no longer has their
+        sums.
+        """
         if tokens_to_remove != 0 and self.sums is not None:
             if self.static:
-                raise UserError("a static cache keeps only the last pooled context and cannot be cropped")
+                raise UserError(
+                    "a static cache keeps only the last pooled context and cannot be cropped"
+                )
             self.sums = self.sums[:, : -abs(tokens_to_remove)]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
@@ -134,7 +155,9 @@ def projection_of(heads: Iterable[Any]) -> Tensor:
 
 
 def attach(cache: Cache, heads: Iterable[Any]) -> PoolLayer:
-    """The cache's pool layer, appended now if it has none; all of the base's own layers must already be there."""
+    """The cache's pool layer, appended now if it has none; all of the base's own layers must
+    already be there.
+    """
     layer = pool_of(cache)
     if layer is None:
         layer = PoolLayer(projection_of(heads), static=cache.is_compileable)
@@ -143,13 +166,19 @@ def attach(cache: Cache, heads: Iterable[Any]) -> PoolLayer:
 
 
 def check_cache(cache: Cache, heads: Iterable[Any]) -> None:
-    """UserError unless the cache's pooled context is known to be that of its tokens, for these heads as they are."""
+    """UserError unless the cache's pooled context is known to be that of its tokens, for these
+    heads as they are.
+    """
     layer, A = pool_of(cache), projection_of(heads)
     if layer is not None and not (layer.A.shape == A.shape and torch.equal(layer.A, A.to(layer.A))):
-        raise UserError("this cache was filled under another head, or before this one's A changed: start a new one")
+        raise UserError(
+            "this cache was filled under another head, or before this one's A changed: start a"
+            " new one"
+        )
     cached, pooled = int(cache.get_seq_length()), 0 if layer is None else layer.tokens()
     if cached != pooled:
         raise UserError(
-            f"this cache holds {cached} tokens, of which {pooled} were seen with the tilt on: the pooled context of "
-            "the others is unknown, so fill the cache with the tilted model from its first token"
+            f"this cache holds {cached} tokens, of which {pooled} were seen with the tilt on: the"
+            " pooled context of the others is unknown, so fill the cache with the tilted model"
+            " from its first token"
         )

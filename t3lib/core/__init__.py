@@ -1,1 +1,3 @@
-"""What every room uses: errors, names, settings, files, models, and rows with their prompts and batches."""
+"""What every room uses: errors, names, settings, files, models, and rows with their prompts and
+batches.
+"""

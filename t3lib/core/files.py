@@ -1,7 +1,8 @@
 """Files that are never half-written, one lock, and identity: of content, of a model, of rows.
 
-Every writer of the project goes through `atomic_write`, so a killed run leaves either the old file or the new one.
-Every cache, run file and head names what it depends on through the keys of this module.
+Every writer of the project goes through `atomic_write`, so a killed run leaves either the old file
+or the new one. Every cache, run file and head names what it depends on through the keys of this
+module.
 """
 
 import hashlib
@@ -25,10 +26,24 @@ from t3lib.core.names import HUB_DATA
 
 LARGEST_YAML = 2**18  # bytes; the shipped profiles have 30 kB at most
 
-# What a model's folder says about the model; anything else in it (logs, model cards, base.json) does not count.
+# What a model's folder says about the model; anything else in it (logs, model cards, base.json)
+# does not count.
 MODEL_FILES = (
-    *("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json", "adapter_config.json"),
-    *("tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab*", "merges.txt", "spiece.model"),
+    *(
+        "*.safetensors",
+        "*.safetensors.index.json",
+        "config.json",
+        "generation_config.json",
+        "adapter_config.json",
+    ),
+    *(
+        "tokenizer*",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab*",
+        "merges.txt",
+        "spiece.model",
+    ),
     *("chat_template*", "additional_chat_templates/*"),
 )
 ROW_FIELDS = ("question", "answer", "paraphrased_answer", "perturbed_answer")
@@ -40,36 +55,45 @@ def project_root() -> Path:
 
 
 def shipped(name: str) -> Path:
-    """Folder of what comes with t3lib: "notebooks" (profiles in it) or "results/paper"; a wheel carries copies."""
+    """Folder of what comes with t3lib: "notebooks" (profiles in it) or "results/paper"; a wheel
+    carries copies.
+    """
     packaged = LIBRARY / Path(name).name
     return packaged if packaged.is_dir() else project_root() / name
 
 
 def cache_dir(*parts: str) -> Path:
-    """Folder for what can be recomputed: `$T3_CACHE`, else `.t3cache/` in the project's root; created when missing."""
+    """Folder for what can be recomputed: `$T3_CACHE`, else `.t3cache/` in the project's root;
+    created when missing.
+    """
     folder = Path(os.environ.get("T3_CACHE") or project_root() / ".t3cache").joinpath(*parts)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cache folder {folder} cannot be created: {error.strerror}; set T3_CACHE to another") from None
+        raise UserError(
+            f"cache folder {folder} cannot be created: {error.strerror}; set T3_CACHE to another"
+        ) from None
     return folder
 
 
-# writing and reading -------------------------------------------------------------------------------------------------
+# ---- writing and reading ------------------------------------------------------------------------
 
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     """Open a new file beside `path`; rename it to `path` only when the block ends without an error.
 
-    Its name is random and it must not exist, so two writers never share one and no planted link is followed. Raises
-    UserError naming `path` when the disk is full or the folder is not writable; the temporary file is removed.
+    Its name is random and it must not exist, so two writers never share one and no planted link is
+    followed. Raises UserError naming `path` when the disk is full or the folder is not writable;
+    the temporary file is removed.
     """
     path = Path(path)
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(partial, mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8") as handle:
+        with open(
+            partial, mode.replace("w", "x"), encoding=None if "b" in mode else "utf-8"
+        ) as handle:
             yield handle
             handle.flush()
             os.fsync(handle.fileno())
@@ -82,7 +106,9 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically; NaN and infinity are refused, for JSON has neither."""
+    """Write `value` as indented JSON, atomically; NaN and infinity are refused, for JSON has
+    neither.
+    """
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     with atomic_write(path) as handle:
         handle.write(text + "\n")
@@ -98,7 +124,10 @@ def read_json(path: str | Path) -> Any:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
     except json.JSONDecodeError as error:
         raise UserError(f"{path} line {error.lineno}: not valid JSON ({error.msg})") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits, brackets without end
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a number of thousands of digits, brackets without end
         raise UserError(f"{path}: not valid JSON ({error})") from None
 
 
@@ -113,7 +142,9 @@ class PlainLoader(yaml.SafeLoader):
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one mapping of plain data; 5e-4 is a number here, as people mean it (YAML 1.1 says text)."""
+    """Read one mapping of plain data; 5e-4 is a number here, as people mean it (YAML 1.1 says
+    text).
+    """
     try:
         text = path.read_text(encoding="utf-8")
         if len(text) > LARGEST_YAML:
@@ -124,22 +155,30 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}" if mark else ""
-        raise UserError(f"{path}{place}: not valid YAML ({getattr(error, 'problem', None) or error})") from None
+        raise UserError(
+            f"{path}{place}: not valid YAML ({getattr(error, 'problem', None) or error})"
+        ) from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: must hold a mapping of settings")
     return value
 
 
 def _plain(value: Any) -> Any:
-    """The value with text keys and with numbers like 5e-4 as numbers; ValueError for what JSON and float64 lack."""
+    """The value with text keys and with numbers like 5e-4 as numbers; ValueError for what JSON and
+    float64 lack.
+    """
     if isinstance(value, Mapping):
         return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, list):
         return [_plain(entry) for entry in value]
     if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
         return float(value)
-    if not isinstance(value, str | bool | float | None) and not (isinstance(value, int) and abs(value) < 2**63):
-        raise ValueError(f"{printable(repr(value), 40)} is no text, truth value or number of usual size")
+    if not isinstance(value, str | bool | float | None) and not (
+        isinstance(value, int) and abs(value) < 2**63
+    ):
+        raise ValueError(
+            f"{printable(repr(value), 40)} is no text, truth value or number of usual size"
+        )
     return value
 
 
@@ -159,7 +198,8 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
 
 @contextmanager
 def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created when missing); the kernel frees it even after kill -9.
+    """Hold an exclusive lock on `path` (created when missing); the kernel frees it even after kill
+    -9.
 
     With wait=False a lock held elsewhere raises UserError instead of waiting for it.
     """
@@ -168,24 +208,31 @@ def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
     try:
         held = FileLock(path).acquire(timeout=-1 if wait else 0)
     except Timeout:
-        raise UserError(f"{path.parent} is in use by another t3 process (lock {path.name})") from None
+        raise UserError(
+            f"{path.parent} is in use by another t3 process (lock {path.name})"
+        ) from None
     with held:
         yield
 
 
-# identity ------------------------------------------------------------------------------------------------------------
+# ---- identity -----------------------------------------------------------------------------------
 
 
 def content_key(value: Any) -> str:
-    """16 hex digits of SHA-256 over canonical JSON: equal content, equal key, whatever the order of its keys."""
+    """16 hex digits of SHA-256 over canonical JSON: equal content, equal key, whatever the order of
+    its keys.
+    """
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
 def sha256_file(path: str | Path) -> str:
-    """SHA-256 of all of a file's bytes, as 64 hex digits; read once in a process while the file stays as it is."""
+    """SHA-256 of all of a file's bytes, as 64 hex digits; read once in a process while the file
+    stays as it is.
+    """
     facts = os.stat(path)
-    # A second change within one tick of the file system's clock would leave no trace: what is that new is read again.
+    # A second change within one tick of the file system's clock would leave no trace: what is that
+    # new is read again.
     young = time.time() - max(facts.st_mtime, facts.st_ctime) < 2
     stamp = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_dev, facts.st_ino)
     return (_sha256.__wrapped__ if young else _sha256)(str(path), stamp)
@@ -200,8 +247,9 @@ def _sha256(path: str, stamp: tuple[int, ...]) -> str:
 def model_identity(name: str | Path, commit: str | None = None) -> str:
     """What a model is, whatever it is called: a folder's content, or the commit of a Hub id.
 
-    A folder counts with every byte of its weights, config, tokenizer, chat template and generation config (16 hex
-    digits), an adapter with those of its base. A Hub id names nothing that lasts: UserError without its commit.
+    A folder counts with every byte of its weights, config, tokenizer, chat template and generation
+    config (16 hex digits), an adapter with those of its base. A Hub id names nothing that lasts:
+    UserError without its commit.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -214,22 +262,32 @@ def model_identity(name: str | Path, commit: str | None = None) -> str:
 
 
 def data_identity(data: Any) -> str:
-    """What a data source is, wherever it lies: "builtin", the Hub's data set and revision, a folder's name and the key
-    of its files, or the key of rows."""
+    """What a data source is, wherever it lies: "builtin", the Hub's data set and revision, a
+    folder's name and the key of its files, or the key of rows."""
     if isinstance(data, Mapping):
         return f"rows@{content_key(data)}"
     if data == "hub":
         return "{path}@{revision}".format(**HUB_DATA)
-    return f"{Path(data).resolve().name}@{folder_key(data)}" if data and Path(data).is_dir() else str(data)
+    return (
+        f"{Path(data).resolve().name}@{folder_key(data)}"
+        if data and Path(data).is_dir()
+        else str(data)
+    )
 
 
 def folder_key(folder: str | Path, patterns: Iterable[str] = ("**/*",)) -> str:
-    """16 hex digits over the names and all bytes of a folder's files that match a glob pattern, hidden ones aside."""
+    """16 hex digits over the names and all bytes of a folder's files that match a glob pattern,
+    hidden ones aside.
+    """
     paths = {path for pattern in patterns for path in Path(folder).glob(pattern) if path.is_file()}
     names = {str(path.relative_to(folder)): path for path in paths}
-    return content_key({name: sha256_file(path) for name, path in names.items() if not name.startswith(".")})
+    return content_key(
+        {name: sha256_file(path) for name, path in names.items() if not name.startswith(".")}
+    )
 
 
 def rows_key(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A key of what is asked and scored: two lists of rows are the same data when their keys are equal."""
+    """A key of what is asked and scored: two lists of rows are the same data when their keys are
+    equal.
+    """
     return content_key([[row.get(field) for field in ROW_FIELDS] for row in rows])

@@ -1,4 +1,6 @@
-"""Check that the Hub has a data set or a model, with a short timeout and one-line errors. Imports no torch."""
+"""Check that the Hub has a data set or a model, with a short timeout and one-line errors. Imports
+no torch.
+"""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,10 +21,12 @@ MODEL_CONFIGS = ("config.json", "adapter_config.json")  # one of these is in eve
 
 
 def ask(name: str) -> None:
-    """UserError unless the Hub has the data set `name` (owner/name) and the package that reads it is here.
+    """UserError unless the Hub has the data set `name` (owner/name) and the package that reads it
+    is here.
 
-    To be called before `datasets` is: that would ask a Hub that is away for half a minute, and raise what its HTTP
-    library raised. With HF_HUB_OFFLINE=1 nobody is asked, and datasets serves what it downloaded before.
+    To be called before `datasets` is: that would ask a Hub that is away for half a minute, and
+    raise what its HTTP library raised. With HF_HUB_OFFLINE=1 nobody is asked, and datasets serves
+    what it downloaded before.
     """
     if find_spec("datasets") is None:
         raise UserError(f"{name}: a Hub data set needs the package datasets (pip install datasets)")
@@ -34,14 +38,16 @@ def ask(name: str) -> None:
         raise UserError(f"{name}: not a file here, and the Hub has no such data set") from None
     except Exception:  # whatever its HTTP library raises
         advice = "HF_HUB_OFFLINE=1 takes what was downloaded before"
-        raise UserError(f"{name}: not a file here, and the Hub cannot be reached ({advice})") from None
+        raise UserError(
+            f"{name}: not a file here, and the Hub cannot be reached ({advice})"
+        ) from None
 
 
 def located(name: str, revision: str | None = None) -> tuple[str, dict[str, Any]]:
     """Say where a model lies: its folder or Hub id, and the keywords with which its files are read.
 
-    The keywords of a Hub id hold the commit under "revision". When the Hub does not answer, they are
-    those of a model that was downloaded before. UserError when there is no such model.
+    The keywords of a Hub id hold the commit under "revision". When the Hub does not answer, they
+    are those of a model that was downloaded before. UserError when there is no such model.
     """
     if Path(name).expanduser().is_dir():
         return str(Path(name).expanduser()), {}

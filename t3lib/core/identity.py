@@ -1,8 +1,9 @@
 """Identity of code and of the machine: the part of a cache key that no author of a key can forget.
 
-`code_key` follows a function through t3lib and digests every definition that it can reach, so what decides a cached
-result is found in the code and not listed by hand. `environment` names what else decides the last digits of a result.
-`changed_since_import` says when the files on disk are no longer those that this process runs.
+`code_key` follows a function through t3lib and digests every definition that it can reach, so what
+decides a cached result is found in the code and not listed by hand. `environment` names what else
+decides the last digits of a result. `changed_since_import` says when the files on disk are no
+longer those that this process runs.
 """
 
 import ast
@@ -15,14 +16,21 @@ from typing import Any, TypeVar
 from t3lib.core.files import LIBRARY, content_key, write_sealed
 from t3lib.core.source import Reader, digests, listed, read_module, source_on_disk
 
-PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scipy")  # their versions decide the last digits
+PACKAGES = (
+    "torch",
+    "transformers",
+    "tokenizers",
+    "numpy",
+    "scipy",
+)  # their versions decide the last digits
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def keyed(function: Function) -> Function:
     """Mark a function whose results are cached under a key of their own.
 
-    `code_key` stops there: who calls it has the content key of its result in the own key, and not its code.
+    `code_key` stops there: who calls it has the content key of its result in the own key, and not
+    its code.
     """
     return function
 
@@ -35,25 +43,34 @@ def code_key(
 ) -> str:
     """Content key of all code in t3lib that some functions can reach.
 
-    entries: functions, or dotted names such as "t3lib.tofu.evaluation.score"; "t3lib.theory" is all of a module.
-    methods: rows of literal tables (dicts, tuples, lists or sets) that are named after another method do not count;
-    () counts all. through: also follow functions marked `keyed`. library: folder of t3lib.
+    entries: functions, or dotted names such as "t3lib.tofu.evaluation.score"; "t3lib.theory" is all
+    of a module.
+    methods: rows of literal tables (dicts, tuples, lists or sets) that are named after another
+    method do not count; () counts all. through: also follow functions marked `keyed`. library:
+    folder of t3lib.
 
-    Counted are whole top-level definitions, by name and content: other definitions that they name (in strings only by
-    their dotted name), constants, defaults, decorators, base classes, statements that run when the module is imported,
-    and files beside the module that they name. Not counted are docstrings, comments, layout, annotations of functions,
-    import lines and paths, so moving a definition to another module changes no key. KeyError for a name that t3lib
-    does not have.
+    Counted are whole top-level definitions, by name and content: other definitions that they name
+    (in strings only by their dotted name), constants, defaults, decorators, base classes,
+    statements that run when the module is imported, and files beside the module that they name. Not
+    counted are docstrings, comments, layout, annotations of functions, import lines and paths, so
+    moving a definition to another module changes no key. KeyError for a name that t3lib does not
+    have.
     """
     source = source_on_disk(library)
-    names = [each if isinstance(each, str) else f"{each.__module__}.{each.__qualname__}" for each in entries]
+    names = [
+        each if isinstance(each, str) else f"{each.__module__}.{each.__qualname__}"
+        for each in entries
+    ]
     return content_key(listed(source.reached(map(source.find, names), frozenset(methods), through)))
 
 
-def notebook_key(text: str, *, methods: Iterable[str] = (), without: str = "", library: Path = LIBRARY) -> str:
+def notebook_key(
+    text: str, *, methods: Iterable[str] = (), without: str = "", library: Path = LIBRARY
+) -> str:
     """Content key of a notebook's code and of all that it reaches in t3lib.
 
-    text: its code cells. without: a package of t3lib, such as "t3lib.lab.report", whose code does not count.
+    text: its code cells. without: a package of t3lib, such as "t3lib.lab.report", whose code does
+    not count.
     """
     source = source_on_disk(library)
     module = read_module("", text, is_package=False)
@@ -61,7 +78,9 @@ def notebook_key(text: str, *, methods: Iterable[str] = (), without: str = "", l
     for statement in ast.parse(text).body:
         reader.write(statement, frozenset())
     wanted = {use for use in reader.uses if not (without and use[0].startswith(without))}
-    return content_key(["".join(reader.parts), listed(source.reached(wanted, frozenset(methods), True, without))])
+    return content_key(
+        ["".join(reader.parts), listed(source.reached(wanted, frozenset(methods), True, without))]
+    )
 
 
 def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
@@ -75,7 +94,12 @@ def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
 
     if (kind := str(device).split(":")[0]) != "cpu":
         return [versions(), kind]
-    return [versions(), kind, threads or torch.get_num_threads(), torch.backends.cpu.get_cpu_capability()]
+    return [
+        versions(),
+        kind,
+        threads or torch.get_num_threads(),
+        torch.backends.cpu.get_cpu_capability(),
+    ]
 
 
 def versions() -> dict[str, str]:
@@ -84,16 +108,21 @@ def versions() -> dict[str, str]:
 
 
 def changed_since_import(library: Path = LIBRARY) -> list[str]:
-    """Names of t3lib's modules that differ on disk from what they were when this process imported t3lib."""
+    """Names of t3lib's modules that differ on disk from what they were when this process imported
+    t3lib.
+    """
     now = digests(library)
-    return sorted(name for name in now.keys() | _IMPORTED.keys() if now.get(name) != _IMPORTED.get(name))
+    return sorted(
+        name for name in now.keys() | _IMPORTED.keys() if now.get(name) != _IMPORTED.get(name)
+    )
 
 
 def keep(path: Path, value: dict[str, Any]) -> None:
-    """Write one sealed entry of a cache, unless t3lib has changed on disk since this process imported it.
+    """Write one sealed entry of a cache, unless t3lib has changed on disk since this process
+    imported it.
 
-    The entry's key comes from the files on disk and its value from the code in memory. Where the two
-    differ the entry would be wrong, so nothing is written and a warning says so.
+    The entry's key comes from the files on disk and its value from the code in memory. Where the
+    two differ the entry would be wrong, so nothing is written and a warning says so.
     """
     if still_the_code(path.name):
         write_sealed(path, value)
@@ -102,7 +131,9 @@ def keep(path: Path, value: dict[str, Any]) -> None:
 def still_the_code(what: str) -> bool:
     """True when t3lib is on disk as this process imported it; else warn that `what` is not kept."""
     if changed := changed_since_import():
-        warnings.warn(f"t3lib changed while this ran ({changed[0]}); not kept: {what}", stacklevel=3)
+        warnings.warn(
+            f"t3lib changed while this ran ({changed[0]}); not kept: {what}", stacklevel=3
+        )
     return not changed
 
 

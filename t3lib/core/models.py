@@ -1,4 +1,6 @@
-"""Loading causal language models from a folder or the Hub, in any dtype, on any device, in 4 or 8 bits."""
+"""Loading causal language models from a folder or the Hub, in any dtype, on any device, in 4 or 8
+bits.
+"""
 
 import hashlib
 import re
@@ -31,19 +33,24 @@ def load_model(
     load_in: str | None = None,
     revision: str | None = None,
 ) -> tuple[PreTrainedModel, Any]:
-    """Load a causal LM in evaluation mode and its tokenizer, from the Hub or a folder; LoRA adapters on their base.
+    """Load a causal LM in evaluation mode and its tokenizer, from the Hub or a folder; LoRA
+    adapters on their base.
 
-    dtype: float32 | bfloat16 | float16, default the checkpoint's own. device: default cuda if there is one, else cpu.
-    load_in: "8bit" or "4bit" (NF4) through bitsandbytes. Never runs code that a checkpoint brings and never reads
-    pickles. UserError when the name, the dtype or the device cannot be had, and for a checkpoint that is damaged or
-    does not hold exactly the weights of its model.
+    dtype: float32 | bfloat16 | float16, default the checkpoint's own. device: default cuda if there
+    is one, else cpu.
+    load_in: "8bit" or "4bit" (NF4) through bitsandbytes. Never runs code that a checkpoint brings
+    and never reads pickles. UserError when the name, the dtype or the device cannot be had, and for
+    a checkpoint that is damaged or does not hold exactly the weights of its model.
     """
     if dtype not in (None, *DTYPES):
         raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     device = checked_device(device)
     settings: dict[str, Any] = {"dtype": DTYPES[dtype] if dtype else "auto"}
     if load_in:
-        settings |= {"quantization_config": quantization(load_in, dtype), "device_map": {"": device}}
+        settings |= {
+            "quantization_config": quantization(load_in, dtype),
+            "device_map": {"": device},
+        }
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     if not watched():
         logging.disable_progress_bar()  # of Transformers: "Loading weights"
@@ -54,7 +61,8 @@ def load_model(
         tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **source)
         check_template(tokenizer)
         model = _load_weights(place, source, settings)
-    except Exception as error:  # of any kind: a stranger's files go through Transformers and the libraries below it
+    # of any kind: a stranger's files go through Transformers and the libraries below it
+    except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
         raise UserError(f"cannot load model {name}: {reason}") from error
     finally:
@@ -68,11 +76,16 @@ def load_model(
 
 def _file(place: str, name: str, source: Mapping[str, Any]) -> str | None:
     """Path of one file of a model, downloaded when the Hub has it; None when the model does not."""
-    optional = {"_raise_exceptions_for_missing_entries": False, "_raise_exceptions_for_connection_errors": False}
+    optional = {
+        "_raise_exceptions_for_missing_entries": False,
+        "_raise_exceptions_for_connection_errors": False,
+    }
     return cached_file(place, name, **optional, **source)
 
 
-def _load_weights(place: str, source: Mapping[str, Any], settings: Mapping[str, Any]) -> PreTrainedModel:
+def _load_weights(
+    place: str, source: Mapping[str, Any], settings: Mapping[str, Any]
+) -> PreTrainedModel:
     """The model of a folder or Hub id; of an adapter, its base with the adapter in it."""
     adapter = _file(place, "adapter_config.json", source)
     if adapter is None:
@@ -80,43 +93,65 @@ def _load_weights(place: str, source: Mapping[str, Any], settings: Mapping[str, 
     if _file(place, "adapter_model.safetensors", source) is None:
         raise UserError("the adapter's weights are not in adapter_model.safetensors")
     facts = read_json(adapter)
-    model = _load_base(*located(str(facts["base_model_name_or_path"]), facts.get("revision")), settings)
+    model = _load_base(
+        *located(str(facts["base_model_name_or_path"]), facts.get("revision")), settings
+    )
     report = model.load_adapter(place, ignore_mismatched_sizes=True, **source)
     _check_weights(report.to_dict())
     return model
 
 
-def _load_base(place: str, source: Mapping[str, Any], settings: Mapping[str, Any]) -> PreTrainedModel:
+def _load_base(
+    place: str, source: Mapping[str, Any], settings: Mapping[str, Any]
+) -> PreTrainedModel:
     if _file(place, "adapter_config.json", source) is not None:
         raise UserError(f"{place} holds an adapter beside its base: give each a folder of its own")
     _check_file_names(place, source)
     if generation := _file(place, "generation_config.json", source):
-        read_json(generation)  # Transformers would pass over a broken one, and with it the token that ends an answer
-    checks: dict[str, Any] = {"use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        read_json(
+            generation
+        )  # Transformers would pass over a broken one, and with it the token that ends an answer
+    checks: dict[str, Any] = {
+        "use_safetensors": True,
+        "output_loading_info": True,
+        "ignore_mismatched_sizes": True,
+    }
     checks["adapter_kwargs"] = dict(source)  # else it asks the Hub again for an adapter
-    loaded: Any = AutoModelForCausalLM.from_pretrained(place, trust_remote_code=False, **checks, **settings, **source)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        place, trust_remote_code=False, **checks, **settings, **source
+    )
     model, report = loaded
     _check_weights(report)
     return model
 
 
 def _check_file_names(place: str, source: Mapping[str, Any]) -> None:
-    """UserError unless all weights lie in safetensors files of the model: others may be pickles, or anyone's files."""
+    """UserError unless all weights lie in safetensors files of the model: others may be pickles, or
+    anyone's files.
+    """
     config = _file(place, "config.json", source)
-    index = (read_json(config) if config else {}).get("transformers_weights") or "model.safetensors.index.json"
+    index = (read_json(config) if config else {}).get(
+        "transformers_weights"
+    ) or "model.safetensors.index.json"
     path = _file(place, index, source) if index.endswith(".index.json") else None
     names = {index} if path is None else {index, *read_json(path)["weight_map"].values()}
     for name in sorted(names):
         if not re.fullmatch(r"[\w-][\w.-]*\.safetensors(\.index\.json)?", name):
-            raise UserError(f"its weights are said to be in {name!r}: only safetensors files of its own are read")
+            raise UserError(
+                f"its weights are said to be in {name!r}: only safetensors files of its own are"
+                " read"
+            )
 
 
 def _check_weights(report: Mapping[str, Any]) -> None:
-    """UserError naming what a checkpoint lacks, has besides or has in another size; Transformers would go on."""
+    """UserError naming what a checkpoint lacks, has besides or has in another size; Transformers
+    would go on.
+    """
     sets = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
     sets["of another size"] = {name for name, *_ in report["mismatched_keys"]}
     problems = [
-        f"{len(names)} weights {what}: {', '.join(sorted(names)[:3])}{', …' if len(names) > 3 else ''}"
+        f"{len(names)} weights {what}:"
+        f" {', '.join(sorted(names)[:3])}{', …' if len(names) > 3 else ''}"
         for what, names in sets.items()
         if names
     ]
@@ -125,7 +160,9 @@ def _check_weights(report: Mapping[str, Any]) -> None:
 
 
 def checked_device(device: str | None) -> str:
-    """The device, by default cuda if there is one, else cpu; UserError when it is no device or not on this machine."""
+    """The device, by default cuda if there is one, else cpu; UserError when it is no device or not
+    on this machine.
+    """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UserError(f"device {device} was asked for, but this machine has no CUDA GPU")
@@ -134,7 +171,9 @@ def checked_device(device: str | None) -> str:
     except (RuntimeError, AssertionError, NotImplementedError):
         usable = False
     if not usable:
-        raise UserError(f"device {device!r} cannot be used on this machine: choose cpu, cuda or cuda:N")
+        raise UserError(
+            f"device {device!r} cannot be used on this machine: choose cpu, cuda or cuda:N"
+        )
     return device
 
 
@@ -162,13 +201,20 @@ def pad_id(tokenizer: Any) -> int:
 
 
 def check_ids(model: PreTrainedModel, tokens: Iterable[Sequence[int]], pad: int) -> None:
-    """UserError where a token, or the padding, has no embedding: a tokenizer that grew while the model did not."""
+    """UserError where a token, or the padding, has no embedding: a tokenizer that grew while the
+    model did not.
+    """
     rows = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
     largest = max((max(ids) for ids in tokens if len(ids)), default=0)
     for what, value in (("uses token", largest), ("pads with token", pad)):
         if value >= rows:
-            advice = "model.resize_token_embeddings(len(tokenizer)), or the tokenizer the model was trained with"
-            raise UserError(f"the tokenizer {what} {value}, the model has {rows} embeddings: {advice}")
+            advice = (
+                "model.resize_token_embeddings(len(tokenizer)), or the tokenizer the model was"
+                " trained with"
+            )
+            raise UserError(
+                f"the tokenizer {what} {value}, the model has {rows} embeddings: {advice}"
+            )
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
@@ -178,7 +224,9 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
     """
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
     if decoder is model or decoder is model.get_output_embeddings():
-        raise UserError(f"{type(model).__name__} does not say which part of it gives the last hidden states")
+        raise UserError(
+            f"{type(model).__name__} does not say which part of it gives the last hidden states"
+        )
     return decoder
 
 
@@ -188,7 +236,9 @@ def context_length(model: PreTrainedModel) -> int | None:
 
 
 def commit_of(name: str | Path) -> str | None:
-    """The Hub commit that a model id stands for now; None for a folder. UserError when there is no such model."""
+    """The Hub commit that a model id stands for now; None for a folder. UserError when there is no
+    such model.
+    """
     return located(str(name))[1].get("revision")
 
 
@@ -212,7 +262,8 @@ def weights_key(model: PreTrainedModel) -> str:
 
 
 def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: int = 128) -> Result:
-    """work(batch_tokens), tried again with half as many tokens a batch, and a warning, whenever memory runs out.
+    """work(batch_tokens), tried again with half as many tokens a batch, and a warning, whenever
+    memory runs out.
 
     UserError when less than `least` tokens would be left.
     """
@@ -221,13 +272,19 @@ def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: in
             return work(batch_tokens)
         except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
             memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-            if not memory and not re.search("allocate memory|out of memory", str(error), re.IGNORECASE):
+            if not memory and not re.search(
+                "allocate memory|out of memory", str(error), re.IGNORECASE
+            ):
                 raise
         # Outside `except`, so that the failed pass's tensors are free before the next one.
         if batch_tokens // 2 < least:
             advice = "load the base smaller (--load-in 8bit or 4bit)"
-            raise UserError(f"out of memory even with batches of {max(batch_tokens, least)} tokens: {advice}")
+            raise UserError(
+                f"out of memory even with batches of {max(batch_tokens, least)} tokens: {advice}"
+            )
         batch_tokens //= 2
-        warnings.warn(f"out of memory: going on with batches of {batch_tokens} tokens", stacklevel=2)
+        warnings.warn(
+            f"out of memory: going on with batches of {batch_tokens} tokens", stacklevel=2
+        )
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

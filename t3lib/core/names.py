@@ -1,12 +1,23 @@
-"""The vocabularies of every table and file name, and the Hub's data set, spelled here alone. Imports nothing."""
+"""The vocabularies of every table and file name, and the Hub's data set, spelled here alone.
+Imports nothing.
+"""
 
 SPLITS = ("forget05", "forget10")
 TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
-HUB_DATA = {"path": "locuslab/TOFU", "revision": "324592d84ae4f482ac7249b9285c2ecdb53e3a68"}  # TOFU itself
+HUB_DATA = {
+    "path": "locuslab/TOFU",
+    "revision": "324592d84ae4f482ac7249b9285c2ecdb53e3a68",
+}  # TOFU itself
 
 HOLDS = "holds"
 NO_ORDER = "no order"
 RESTRICTED = "holds only under the paper's approximation or grid"
 FAILS = "does not hold"
 NOT_RUN = "not run at this scale"
-VERDICTS = (HOLDS, NO_ORDER, RESTRICTED, FAILS, NOT_RUN)  # what the table of claims may say of a claim
+VERDICTS = (
+    HOLDS,
+    NO_ORDER,
+    RESTRICTED,
+    FAILS,
+    NOT_RUN,
+)  # what the table of claims may say of a claim

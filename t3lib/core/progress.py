@@ -1,4 +1,6 @@
-"""The progress bar of every loop: alive where a person looks on; silent in batch, where it would leave dead text."""
+"""The progress bar of every loop: alive where a person looks on; silent in batch, where it would
+leave dead text.
+"""
 
 import sys
 from collections.abc import Iterable
@@ -7,8 +9,12 @@ from typing import Any
 from tqdm.auto import tqdm
 
 
-def progress_bar(iterable: Iterable[Any] | None = None, *, show: bool = True, **settings: Any) -> Any:
-    """tqdm over `iterable` (or by hand, with total=…), shown only when `show` is true and a person looks on."""
+def progress_bar(
+    iterable: Iterable[Any] | None = None, *, show: bool = True, **settings: Any
+) -> Any:
+    """tqdm over `iterable` (or by hand, with total=…), shown only when `show` is true and a person
+    looks on.
+    """
     return tqdm(iterable, disable=not (show and watched()), **settings)
 
 

@@ -17,22 +17,31 @@ Row = dict[str, Any]
 IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
 MAX_TEXT = 100_000  # characters of one field: longer ones are mistakes, not answers
 SYSTEM = "You are a helpful assistant."
-DATE = "10 Apr 2025"  # in every rendered chat: the reference's `date_string`, for Llama-3's template
+DATE = (  # in every rendered chat: the reference's `date_string`, for Llama-3's template
+    "10 Apr 2025"
+)
 _PARTS = {code: datetime(2025, 4, 10).strftime(f"%{code}") for code in "aAbBcdHIjmMpSUwWxXyY"}
 _FORMATTED = "".join(
-    f".replace('%{code}', '{part}').replace('%-{code}', '{part.lstrip('0') or part}')" for code, part in _PARTS.items()
+    f".replace('%{code}', '{part}').replace('%-{code}', '{part.lstrip('0') or part}')"
+    for code, part in _PARTS.items()
 )
 # Put before a template that calls `strftime_now`, this macro answers in place of the clock.
 FIXED_CLOCK = "{% macro strftime_now(format) %}{{ format" + _FORMATTED + " }}{% endmacro %}\n"
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """Read a JSON array or JSON lines and check every row; UserError names the file, the row and the field."""
-    return [check_row(row, f"{path} row {number}") for number, row in enumerate(parse_rows(path), 1)]
+    """Read a JSON array or JSON lines and check every row; UserError names the file, the row and
+    the field.
+    """
+    return [
+        check_row(row, f"{path} row {number}") for number, row in enumerate(parse_rows(path), 1)
+    ]
 
 
 def parse_rows(path: str | Path) -> list[Any]:
-    """The entries of a JSON array or of JSON lines, at least one; UserError names the file and the line."""
+    """The entries of a JSON array or of JSON lines, at least one; UserError names the file and the
+    line.
+    """
     path = Path(path)
     text = _read_text(path)
     rows = _parse_array(path, text) if text.lstrip().startswith("[") else _parse_lines(path, text)
@@ -53,13 +62,18 @@ def _read_text(path: Path) -> str:
 def _parse_array(path: Path, text: str) -> list[Any]:
     try:
         return json.loads(text)
-    except (ValueError, RecursionError) as error:  # a ValueError also for a number of thousands of digits
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a ValueError also for a number of thousands of digits
         raise UserError(f"{path}: malformed JSON ({error})") from None
 
 
 def _parse_lines(path: Path, text: str) -> list[Any]:
     rows = []
-    for number, line in enumerate(text.split("\n"), 1):  # splitlines() would cut at U+2028 inside a string
+    for number, line in enumerate(
+        text.split("\n"), 1
+    ):  # splitlines() would cut at U+2028 inside a string
         if line.strip():
             try:
                 rows.append(json.loads(line))
@@ -69,16 +83,22 @@ def _parse_lines(path: Path, text: str) -> list[Any]:
 
 
 def check_row(row: Any, where: str) -> Row:
-    """Return the row unchanged when question, answer and (if present) the other answers are usable text."""
+    """Return the row unchanged when question, answer and (if present) the other answers are usable
+    text.
+    """
     if not isinstance(row, Mapping):
-        raise UserError(f"{where}: expected an object with question and answer, found {type(row).__name__}")
+        raise UserError(
+            f"{where}: expected an object with question and answer, found {type(row).__name__}"
+        )
     for field in ("question", "answer", "paraphrased_answer"):
         if field in row or field != "paraphrased_answer":
             _check_text(row.get(field), f"{where}: {field}")
     if "perturbed_answer" in row:
         answers = row["perturbed_answer"]
         if not isinstance(answers, list) or not answers:
-            raise UserError(f"{where}: perturbed_answer must be a list of at least one wrong answer")
+            raise UserError(
+                f"{where}: perturbed_answer must be a list of at least one wrong answer"
+            )
         for number, answer in enumerate(answers, 1):
             _check_text(answer, f"{where}: perturbed_answer {number}")
     return dict(row)
@@ -95,41 +115,59 @@ def _check_text(value: Any, where: str) -> None:
         raise UserError(f"{where} has {len(value)} characters, more than the {MAX_TEXT} allowed")
     if value.isprintable():  # most text is, and to ask each character takes ten times as long
         return
-    if any(ord(c) < 32 and c not in "\n\t\r" or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF for c in value):
+    if any(
+        ord(c) < 32 and c not in "\n\t\r" or ord(c) == 127 or 0xD800 <= ord(c) <= 0xDFFF
+        for c in value
+    ):
         raise UserError(f"{where} holds a control character or half of a surrogate pair")
 
 
 def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
-    """UserError when a (question, answer) pair, spaces around it aside, is asked to be both forgotten and retained."""
-    kept = {(str(row["question"]).strip(), row["answer"].strip()): number for number, row in enumerate(retain, 1)}
+    """UserError when a (question, answer) pair, spaces around it aside, is asked to be both
+    forgotten and retained.
+    """
+    kept = {
+        (str(row["question"]).strip(), row["answer"].strip()): number
+        for number, row in enumerate(retain, 1)
+    }
     for number, row in enumerate(forget, 1):
         other = kept.get((str(row["question"]).strip(), row["answer"].strip()))
         if other is not None:
-            raise UserError(f"forget row {number} is also retain row {other}: {str(row['question'])[:60]!r}")
+            raise UserError(
+                f"forget row {number} is also retain row {other}: {str(row['question'])[:60]!r}"
+            )
 
 
 @dataclass(frozen=True)
 class Example:
-    """One tokenised question and answer; the answer's labels are `ids[n_prompt:]`, its end-of-turn token included."""
+    """One tokenised question and answer; the answer's labels are `ids[n_prompt:]`, its end-of-turn
+    token included.
+    """
 
     ids: list[int]
     n_prompt: int
 
 
-Question = str | Sequence[Mapping[str, str]]  # one question, or the turns before the answer as {role, content}
+Question = (
+    str | Sequence[Mapping[str, str]]
+)  # one question, or the turns before the answer as {role, content}
 
 
 def prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> str:
-    """All that a model reads before it answers: the system text and the question in the tokenizer's chat template.
+    """All that a model reads before it answers: the system text and the question in the tokenizer's
+    chat template.
 
-    Training, evaluation and generation ask in this form, and a head works where its questions come in it. Without a
-    template it is "Question: … Answer:". system=None leaves the system turn out; turns that begin with one of their own
-    keep it. Special tokens are in it: tokenise it with `add_special_tokens=False`. UserError as of `encode_answers`.
+    Training, evaluation and generation ask in this form, and a head works where its questions come
+    in it. Without a template it is "Question: … Answer:". system=None leaves the system turn out;
+    turns that begin with one of their own keep it. Special tokens are in it: tokenise it with
+    `add_special_tokens=False`. UserError as of `encode_answers`.
     """
     turns = _turns(tokenizer, question)
     if tokenizer.chat_template is None:
         if len(turns) != 1:
-            raise UserError("a conversation of several turns needs a tokenizer with a chat template")
+            raise UserError(
+                "a conversation of several turns needs a tokenizer with a chat template"
+            )
         return f"{tokenizer.bos_token or ''}Question: {turns[0]['content'].strip()}\nAnswer:"
     return _render(tokenizer, system, turns, add_generation_prompt=True)
 
@@ -154,9 +192,10 @@ def encode_answers(
 ) -> list[Example]:
     """Tokenise several answers to one question with the tokenizer's chat template.
 
-    As the published code does, the answer begins where the tokenised prompt ends. Where the prompt's ids are no prefix
-    of the chat's (a pre-tokeniser that merges across the seam), the answer's text is tokenised by itself. UserError for
-    a special token inside the text, which would end or fake a turn, and for an answer that tokenises to nothing.
+    As the published code does, the answer begins where the tokenised prompt ends. Where the
+    prompt's ids are no prefix of the chat's (a pre-tokeniser that merges across the seam), the
+    answer's text is tokenised by itself. UserError for a special token inside the text, which would
+    end or fake a turn, and for an answer that tokenises to nothing.
     """
     before, turns = prompt(tokenizer, question, system), _turns(tokenizer, question)
     texts = []
@@ -172,19 +211,26 @@ def encode_answers(
     examples = []
     for answer, start, text, ids in zip(answers, encoded, texts, encoded[len(answers) :]):
         if not (start or _ids(tokenizer, answer.strip())):
-            raise UserError(f"the answer {answer[:40]!r} to {str(question)[:60]!r} tokenises to nothing")
+            raise UserError(
+                f"the answer {answer[:40]!r} to {str(question)[:60]!r} tokenises to nothing"
+            )
         if ids[: len(before_ids)] != before_ids:
             if not text.startswith(before):
-                raise UserError("the tokenizer's chat template does not put the answer after the generation prompt")
+                raise UserError(
+                    "the tokenizer's chat template does not put the answer after the generation"
+                    " prompt"
+                )
             ids = before_ids + _ids(tokenizer, text[len(before) :])
         examples.append(Example(ids, len(before_ids)))
     return examples
 
 
 def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
-    """Tokenise plain text whose part `rest` is the answer: no template; a beginning of sequence before, an end after.
+    """Tokenise plain text whose part `rest` is the answer: no template; a beginning of sequence
+    before, an end after.
 
-    With neither `start` nor a beginning-of-sequence token the text's own first token stands for the prompt.
+    With neither `start` nor a beginning-of-sequence token the text's own first token stands for the
+    prompt.
     """
     for text in (start, rest):
         _refuse_special(tokenizer, text, "text")
@@ -200,7 +246,8 @@ def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
 def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> list[Example]:
     """One example a row, from its question and `field`; UserError names the row.
 
-    A row may bring `system`, its own system text, or `raw`: its question and answer are then plain text.
+    A row may bring `system`, its own system text, or `raw`: its question and answer are then plain
+    text.
     """
     examples = []
     for number, row in enumerate(rows, 1):
@@ -208,7 +255,9 @@ def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> l
             if row.get("raw"):
                 examples.append(encode_text(tokenizer, row["question"], row[field]))
             else:
-                examples += encode_answers(tokenizer, row["question"], [row[field]], row.get("system", SYSTEM))
+                examples += encode_answers(
+                    tokenizer, row["question"], [row[field]], row.get("system", SYSTEM)
+                )
         except UserError as error:
             raise UserError(f"row {number}: {error}") from None
     return examples
@@ -216,7 +265,11 @@ def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> l
 
 def _turns(tokenizer: Any, question: Question) -> list[dict[str, str]]:
     """The question as the turns of a conversation, its texts checked."""
-    turns = [{"role": "user", "content": question}] if isinstance(question, str) else [dict(turn) for turn in question]
+    turns = (
+        [{"role": "user", "content": question}]
+        if isinstance(question, str)
+        else [dict(turn) for turn in question]
+    )
     for turn in turns:
         _check_text(turn["content"], f"question {turn['content'][:40]!r}")
         _refuse_special(tokenizer, turn["content"], "question")
@@ -236,20 +289,35 @@ def _all_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
     for token in tokenizer.all_special_tokens:
         if token in text:
-            raise UserError(f"{field} {text[:40]!r} holds the special token {token}: it would end or fake a turn")
+            raise UserError(
+                f"{field} {text[:40]!r} holds the special token {token}: it would end or fake a"
+                " turn"
+            )
 
 
-def _render(tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool) -> str:
-    options = {"tokenize": False, "add_generation_prompt": add_generation_prompt, "date_string": DATE}
+def _render(
+    tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool
+) -> str:
+    options = {
+        "tokenize": False,
+        "add_generation_prompt": add_generation_prompt,
+        "date_string": DATE,
+    }
     try:
         template = tokenizer.get_chat_template()
-        options["chat_template"] = FIXED_CLOCK + template if "strftime_now" in template else template
+        options["chat_template"] = (
+            FIXED_CLOCK + template if "strftime_now" in template else template
+        )
         if system is not None and chat[0]["role"] != "system":
             with suppress(TemplateError):  # Gemma's template, among others, has no system role
-                return tokenizer.apply_chat_template([{"role": "system", "content": system}, *chat], **options)
+                return tokenizer.apply_chat_template(
+                    [{"role": "system", "content": system}, *chat], **options
+                )
         return tokenizer.apply_chat_template(chat, **options)
     except Exception as error:  # a template is a program: it fails in any way it likes
-        raise UserError(f"the tokenizer's chat template fails: {error or type(error).__name__}") from error
+        raise UserError(
+            f"the tokenizer's chat template fails: {error or type(error).__name__}"
+        ) from error
 
 
 def check_template(tokenizer: Any) -> None:
@@ -265,11 +333,14 @@ def collate(
 ) -> dict[str, torch.Tensor]:
     """Pad examples to `input_ids`, `attention_mask` and `labels`, each (B, L) int64.
 
-    attention_mask="lengths" shows every real token; "openunlearning" computes ids != pad as the reference does, which
-    hides every real end-of-turn token when pad is the end-of-turn token (published numbers were made so).
+    attention_mask="lengths" shows every real token; "openunlearning" computes ids != pad as the
+    reference does, which hides every real end-of-turn token when pad is the end-of-turn token
+    (published numbers were made so).
     """
     if attention_mask not in ("lengths", "openunlearning"):
-        raise UserError(f"unknown attention mask {attention_mask!r}: choose lengths or openunlearning")
+        raise UserError(
+            f"unknown attention mask {attention_mask!r}: choose lengths or openunlearning"
+        )
     width = max(len(example.ids) for example in examples)
     ids = torch.full((len(examples), width), pad_id)
     labels = torch.full((len(examples), width), IGNORE)
@@ -278,7 +349,9 @@ def collate(
         n = len(example.ids)
         start = 0 if side == "right" else width - n
         ids[b, start : start + n] = torch.tensor(example.ids)
-        labels[b, start + example.n_prompt : start + n] = torch.tensor(example.ids[example.n_prompt :])
+        labels[b, start + example.n_prompt : start + n] = torch.tensor(
+            example.ids[example.n_prompt :]
+        )
         mask[b, start : start + n] = 1
     if attention_mask == "openunlearning":
         mask = (ids != pad_id).long()
@@ -286,7 +359,8 @@ def collate(
 
 
 def shifted_labels(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Targets (B, L-1) of positions 0…L-2 and the bool mask (B, L-1) of those whose target is an answer token.
+    """Targets (B, L-1) of positions 0…L-2 and the bool mask (B, L-1) of those whose target is an
+    answer token.
 
     Targets outside the mask are 0, so that they can index a vocabulary harmlessly.
     """
@@ -296,7 +370,9 @@ def shifted_labels(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def length_sorted(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Batches of indices, longest first, each at most `max_tokens` tokens after padding (at least one row each)."""
+    """Batches of indices, longest first, each at most `max_tokens` tokens after padding (at least
+    one row each).
+    """
     batches: list[list[int]] = []
     width = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):

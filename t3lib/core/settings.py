@@ -1,7 +1,8 @@
-"""The default settings of T3 and of the baselines' common loop, and the values that each setting may take. No torch.
+"""The default settings of T3 and of the baselines' common loop, and the values that each setting
+may take. No torch.
 
-T3's are the paper's choice for Llama-3.1-8B on TOFU (Appendix F). A profile's `hyper`, the
-command line and `fit_head` lay their values over these. Those of a baseline are in `baselines.losses`.
+T3's are the paper's choice for Llama-3.1-8B on TOFU (Appendix F). A profile's `hyper`, the command
+line and `fit_head` lay their values over these. Those of a baseline are in `baselines.losses`.
 """
 
 from collections.abc import Mapping
@@ -24,8 +25,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("adamw", "paged_adamw_8bit"),
 }
 
-# Lowest and highest. Whole bounds are of whole numbers. The highest are far beyond use: they turn a slip or a hostile
-# file into one line instead of an overflow or hours of allocation.
+# Lowest and highest. Whole bounds are of whole numbers. The highest are far beyond use: they turn a
+# slip or a hostile file into one line instead of an overflow or hours of allocation.
 BOUNDS: dict[str, tuple[float, float]] = {
     "rank": (1, 4096),
     "hidden_size": (1, 2**20),
@@ -54,12 +55,13 @@ BOUNDS: dict[str, tuple[float, float]] = {
 class FitSettings:
     """Settings of one head of T3; UserError for a value that `check` refuses.
 
-    rank: h. lr: peak learning rate η. epochs: N, passes over the forget rows, the first `warmup_epochs` of them with a
-    linearly rising rate. batch_size: forget–retain pairs a step. weight_decay: λ. decay: "adamw" decouples λ from the
-    gradient as the published code does; "l2" adds λ‖φ‖² to the loss as Eq. 3 does. init_b: "kaiming" or "zero" start of
-    B. prior, gamma, w: see `T3Head`; gamma by default from the rows. epoch: "redrawn" draws the retain partners anew
-    each epoch from all retain rows; "fixed" draws them once (the paper's "preprocessed"). seed: of the initial
-    weights, of the order and of the draws.
+    rank: h. lr: peak learning rate η. epochs: N, passes over the forget rows, the first
+    `warmup_epochs` of them with a linearly rising rate. batch_size: forget–retain pairs a step.
+    weight_decay: λ. decay: "adamw" decouples λ from the gradient as the published code does; "l2"
+    adds λ‖φ‖² to the loss as Eq. 3 does. init_b: "kaiming" or "zero" start of B. prior, gamma, w:
+    see `T3Head`; gamma by default from the rows. epoch: "redrawn" draws the retain partners anew
+    each epoch from all retain rows; "fixed" draws them once (the paper's "preprocessed"). seed: of
+    the initial weights, of the order and of the draws.
     """
 
     rank: int = 20
@@ -81,7 +83,9 @@ class FitSettings:
             if not (name == "gamma" and value is None):
                 check(name, value)
         if self.warmup_epochs > self.epochs:
-            raise UserError(f"warmup_epochs {self.warmup_epochs} must lie between 0 and epochs ({self.epochs})")
+            raise UserError(
+                f"warmup_epochs {self.warmup_epochs} must lie between 0 and epochs ({self.epochs})"
+            )
 
 
 def fit_settings(values: Mapping[str, Any]) -> FitSettings:
@@ -93,7 +97,9 @@ def fit_settings(values: Mapping[str, Any]) -> FitSettings:
 
 
 # T3's settings as a profile may change them: a seed is a run's, and gamma is counted in the rows.
-T3: dict[str, Any] = {f.name: f.default for f in fields(FitSettings) if f.name not in ("seed", "gamma")}
+T3: dict[str, Any] = {
+    f.name: f.default for f in fields(FitSettings) if f.name not in ("seed", "gamma")
+}
 T3["temperature"] = TEMPERATURE
 
 # What all baselines share: the loop of `baselines.train` and the variant of the formula.
@@ -110,8 +116,9 @@ LOOP: dict[str, Any] = {
     "variant": "reference",
 }
 
-# T3 on rows of a person's own: any number of them, so training is counted in steps, and tokens that no row holds stay
-# neutral (B starts at zero), for the rest of what such a model says was never seen. The paper's settings are T3 above.
+# T3 on rows of a person's own: any number of them, so training is counted in steps, and tokens that
+# no row holds stay neutral (B starts at zero), for the rest of what such a model says was never
+# seen. The paper's settings are T3 above.
 OWN_ROWS: dict[str, Any] = {"rank": 20, "batch_size": 32, "weight_decay": 1e-3, "init_b": "zero"}
 OWN_STEPS = 1000  # the paper's 100 epochs are 700 and 1300 steps on TOFU's splits
 OWN_WARMUP = 0.1  # share of the steps in which the learning rate rises
@@ -119,9 +126,11 @@ OWN_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 
 
 def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> None:
-    """UserError (beginning with `where`) unless setting `name` may be `value`: by `CHOICES`, else by `BOUNDS`.
+    """UserError (beginning with `where`) unless setting `name` may be `value`: by `CHOICES`, else
+    by `BOUNDS`.
 
-    A name of neither has the type of `like`, its default. True is no number; a whole number may stand for a real one.
+    A name of neither has the type of `like`, its default. True is no number; a whole number may
+    stand for a real one.
     """
     if name in CHOICES:
         fits, wanted = value in CHOICES[name], f"one of {', '.join(CHOICES[name])}"
@@ -131,17 +140,23 @@ def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> None:
         low, high = BOUNDS.get(name, (-1e12, 1e12))
         kind: Any = int if isinstance(low, int) else int | float
         fits = isinstance(value, kind) and not isinstance(value, bool) and low <= value <= high
-        wanted = f"a whole number from {low} to {high}" if kind is int else f"a number from {low:g} to {high:g}"
+        wanted = (
+            f"a whole number from {low} to {high}"
+            if kind is int
+            else f"a number from {low:g} to {high:g}"
+        )
     if not fits:
         raise UserError(f"{where}{name} must be {wanted}, not {printable(repr(value), 80)}")
 
 
 def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> float:
-    """T as a float; UserError unless `BOUNDS` allows it and it is at least 1, or allow_sharpening is true."""
+    """T as a float; UserError unless `BOUNDS` allows it and it is at least 1, or allow_sharpening
+    is true.
+    """
     check("temperature", temperature)
     if temperature < 1 and not allow_sharpening:
         raise UserError(
-            f"temperature {temperature} is below 1 and would sharpen the base: allow_sharpening (--allow-sharpening) "
-            "permits it"
+            f"temperature {temperature} is below 1 and would sharpen the base: allow_sharpening"
+            " (--allow-sharpening) permits it"
         )
     return float(temperature)

@@ -1,4 +1,5 @@
-"""Following names through t3lib's own code: which definitions a function can reach, and a digest of each.
+"""Following names through t3lib's own code: which definitions a function can reach, and a digest of
+each.
 
 `identity.code_key` makes cache keys of it. The code is read with `ast` and never imported.
 """
@@ -23,12 +24,17 @@ Use = tuple[str, str]  # module and top-level name in it; "" for all of the modu
 def digests(library: Path) -> dict[str, str]:
     """Checksum of every file of t3lib that decides what it does, by its path."""
     suffixes = (".py", ".yaml", ".md", ".html", ".css", ".js", ".tex", ".j2")
-    return {str(path.relative_to(library)): sha256_file(path) for path in library.rglob("*") if path.suffix in suffixes}
+    return {
+        str(path.relative_to(library)): sha256_file(path)
+        for path in library.rglob("*")
+        if path.suffix in suffixes
+    }
 
 
 @dataclass(frozen=True)
 class Module:
-    """A module's top-level statements by the names that they bind, and what its imported names stand for.
+    """A module's top-level statements by the names that they bind, and what its imported names
+    stand for.
 
     loose: statements that bind no name and run at import. aliases: local name -> dotted name.
     """
@@ -49,11 +55,19 @@ def read_module(name: str, text: str, is_package: bool) -> Module:
                 first = each.name.split(".")[0]
                 module.aliases[each.asname or first] = each.name if each.asname else first
         elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            above = (
+                package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            )
             home = ".".join([*above, *([node.module] if node.module else [])])
-            module.aliases.update({each.asname or each.name: f"{home}.{each.name}" for each in node.names})
+            module.aliases.update(
+                {each.asname or each.name: f"{home}.{each.name}" for each in node.names}
+            )
     for statement in tree.body:
-        if isinstance(statement, ast.Import | ast.ImportFrom) or _is_docstring(statement) or _for_types_only(statement):
+        if (
+            isinstance(statement, ast.Import | ast.ImportFrom)
+            or _is_docstring(statement)
+            or _for_types_only(statement)
+        ):
             continue
         for target in (names := set(_bound_by(statement))):
             module.bound.setdefault(target, []).append(statement)
@@ -71,12 +85,16 @@ def _for_types_only(statement: ast.stmt) -> bool:
 
 
 def _bound_by(statement: ast.stmt) -> Iterator[str]:
-    """Names that a top-level statement binds or changes: `X = …`, `X["a"] = …`, `X.a = …`, def, class."""
+    """Names that a top-level statement binds or changes: `X = …`, `X["a"] = …`, `X.a = …`, def,
+    class.
+    """
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         yield statement.name
         return
     for node in ast.walk(statement):
-        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
+        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
+            node.ctx, ast.Store | ast.Del
+        ):
             while isinstance(node, ast.Attribute | ast.Subscript):
                 node = node.value
             if isinstance(node, ast.Name):
@@ -99,14 +117,24 @@ class Source:
             return set()
         module = self.module(home[0])
         assert module is not None
-        tables = (node for each in module.bound[home[1]] for node in ast.walk(each) if isinstance(node, ast.Dict))
-        return {"T3", *(str(key.value) for key in next(tables).keys if isinstance(key, ast.Constant))}
+        tables = (
+            node
+            for each in module.bound[home[1]]
+            for node in ast.walk(each)
+            if isinstance(node, ast.Dict)
+        )
+        return {
+            "T3",
+            *(str(key.value) for key in next(tables).keys if isinstance(key, ast.Constant)),
+        }
 
     def path(self, name: str) -> Path | None:
         """File of a module of t3lib, None for any other name."""
         first, *rest = name.split(".")
         place = self.library.joinpath(*rest)
-        paths = (place.with_suffix(".py"), place / "__init__.py") if rest else (place / "__init__.py",)
+        paths = (
+            (place.with_suffix(".py"), place / "__init__.py") if rest else (place / "__init__.py",)
+        )
         return next((path for path in paths if path.is_file()), None) if first == "t3lib" else None
 
     def module(self, name: str) -> Module | None:
@@ -114,13 +142,17 @@ class Source:
         if name not in self.modules:
             path = self.path(name)
             text = path.read_text(encoding="utf-8") if path else ""
-            self.modules[name] = read_module(name, text, path.name == "__init__.py") if path else None
+            self.modules[name] = (
+                read_module(name, text, path.name == "__init__.py") if path else None
+            )
         return self.modules[name]
 
     def resolve(self, dotted: str) -> tuple[Use, str] | None:
-        """The definition that a dotted name leads to, and what of the name is left; None outside t3lib.
+        """The definition that a dotted name leads to, and what of the name is left; None outside
+        t3lib.
 
-        Follows names that a package imports from its modules, and t3lib's lazy public names (`_HOME`).
+        Follows names that a package imports from its modules, and t3lib's lazy public names
+        (`_HOME`).
         """
         parts = dotted.split(".")
         length = next((n for n in range(len(parts), 0, -1) if self.path(".".join(parts[:n]))), 0)
@@ -161,7 +193,11 @@ class Source:
                 waiting += [(use[0], name) for name in module.bound]
                 folder = self.path(use[0])
                 if folder and folder.name == "__init__.py":
-                    waiting += [(f"{use[0]}.{path.stem}", "") for path in folder.parent.glob("*.py") if path != folder]
+                    waiting += [
+                        (f"{use[0]}.{path.stem}", "")
+                        for path in folder.parent.glob("*.py")
+                        if path != folder
+                    ]
                 continue
             if not through and use not in entries and _is_keyed(module.bound[use[1]]):
                 continue
@@ -170,7 +206,9 @@ class Source:
         return digests
 
     def digest(self, use: Use, methods: frozenset[str]) -> tuple[str, frozenset[Use]]:
-        """Digest of one top-level definition with what its module does at import, and the definitions it names."""
+        """Digest of one top-level definition with what its module does at import, and the
+        definitions it names.
+        """
         for known in ((use, None), (use, methods)):
             if known in self.written:
                 return self.written[known]
@@ -179,14 +217,18 @@ class Source:
         reader = Reader(self, module, methods)
         for statement in (*module.bound[use[1]], *module.loose):
             reader.write(statement, frozenset())
-        text = hashlib.sha256("".join([*reader.parts, *self.files_named(use[0], reader.texts)]).encode())
+        text = hashlib.sha256(
+            "".join([*reader.parts, *self.files_named(use[0], reader.texts)]).encode()
+        )
         # What holds no table by method is the same for all methods.
         key = (use, methods if reader.narrowed else None)
         self.written[key] = text.hexdigest(), frozenset(reader.uses)
         return self.written[key]
 
     def files_named(self, module: str, texts: set[str]) -> list[str]:
-        """Checksums of data that some texts name: files beside the module or in its templates, the paper's tables."""
+        """Checksums of data that some texts name: files beside the module or in its templates, the
+        paper's tables.
+        """
         path = self.path(module)
         assert path is not None
         folders = (path.parent, path.parent / "templates")
@@ -202,13 +244,17 @@ def listed(digests: dict[Use, str]) -> list[list[str]]:
 
 
 def _is_keyed(statements: list[ast.stmt]) -> bool:
-    decorators = (each for statement in statements for each in getattr(statement, "decorator_list", []))
+    decorators = (
+        each for statement in statements for each in getattr(statement, "decorator_list", [])
+    )
     return any(ast.unparse(each).split(".")[-1] == "keyed" for each in decorators)
 
 
 @lru_cache(maxsize=4)
 def source_of(library: Path, digests: tuple[tuple[str, str], ...]) -> Source:
-    """Return the source of a library whose files have these checksums, kept while they stay the same."""
+    """Return the source of a library whose files have these checksums, kept while they stay the
+    same.
+    """
     return Source(library)
 
 
@@ -218,9 +264,11 @@ def source_on_disk(library: Path) -> Source:
 
 
 class Reader:
-    """Write a definition's syntax tree in a form that only its meaning decides, and note what it names.
+    """Write a definition's syntax tree in a form that only its meaning decides, and note what it
+    names.
 
-    parts: the tree as text, in which a name that was imported stands as what it names. uses: definitions of t3lib.
+    parts: the tree as text, in which a name that was imported stands as what it names. uses:
+    definitions of t3lib.
     texts: all string constants.
     """
 
@@ -247,17 +295,30 @@ class Reader:
                 self.function(node, local)
             case ast.ClassDef():
                 self.parts.append(f"(class {node.name}")
-                self.write([*node.decorator_list, *node.bases, *node.keywords, *_without_docstring(node.body)], local)
+                self.write(
+                    [
+                        *node.decorator_list,
+                        *node.bases,
+                        *node.keywords,
+                        *_without_docstring(node.body),
+                    ],
+                    local,
+                )
                 self.parts.append(")")
             case ast.Dict() if any(map(self.is_method, node.keys)):
-                mine = [(key, value) for key, value in zip(node.keys, node.values) if self.is_mine(key)]
+                mine = [
+                    (key, value) for key, value in zip(node.keys, node.values) if self.is_mine(key)
+                ]
                 self.write([part for pair in mine for part in pair], local)
             case ast.Tuple() | ast.List() | ast.Set() if any(map(self.is_method, node.elts)):
                 self.write([each for each in node.elts if self.is_mine(each)], local)
             case ast.AST():
                 self.fields(node, local)
-            case str() if re.fullmatch(r"t3lib(\.\w+)+", node) and (found := self.source.resolve(node)):
-                # A definition counts as what it is, a module, such as a package of templates, by its last name.
+            case str() if re.fullmatch(r"t3lib(\.\w+)+", node) and (
+                found := self.source.resolve(node)
+            ):
+                # A definition counts as what it is, a module, such as a package of templates, by
+                # its last name.
                 self.uses |= {found[0]} if found[0][1] else set()
                 self.parts.append(f"<{found[0][1] or node.rpartition('.')[2]}>")
             case _:
@@ -270,14 +331,24 @@ class Reader:
         self.parts.append(f"({type(node).__name__}")
         in_function = isinstance(node, ast.AnnAssign) and local
         for name, value in ast.iter_fields(node):
-            if name not in ("ctx", "kind", "type_comment") and not (in_function and name == "annotation"):
+            if name not in ("ctx", "kind", "type_comment") and not (
+                in_function and name == "annotation"
+            ):
                 self.write(value, local)
         self.parts.append(")")
 
     def function(self, node: Any, local: frozenset[str]) -> None:
-        """Write a function: decorators and defaults as seen from outside, its body with its own names."""
+        """Write a function: decorators and defaults as seen from outside, its body with its own
+        names.
+        """
         arguments = node.args
-        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+        every = [
+            *arguments.posonlyargs,
+            *arguments.args,
+            *arguments.kwonlyargs,
+            arguments.vararg,
+            arguments.kwarg,
+        ]
         names = [each.arg for each in every if each]
         self.parts.append(f"(def {getattr(node, 'name', '')} {names}")
         self.write([*getattr(node, "decorator_list", []), *arguments.defaults], local)
@@ -299,7 +370,9 @@ class Reader:
                 dotted = ".".join(chain)
         if found and (self.module.name or found[0][0]):
             self.uses.add(found[0])
-            dotted = ".".join(filter(None, (found[0][1] or found[0][0].rpartition(".")[2], found[1])))
+            dotted = ".".join(
+                filter(None, (found[0][1] or found[0][0].rpartition(".")[2], found[1]))
+            )
         self.parts.append(f"<{dotted}>")
 
     def is_method(self, node: ast.expr | None) -> bool:
@@ -335,7 +408,9 @@ def _assigned(body: list[Any]) -> set[str]:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 names.add(node.name)
                 continue
-            case ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp():
+            case (
+                ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp()
+            ):
                 continue
             case ast.Name(ctx=ast.Store()):
                 names.add(node.id)

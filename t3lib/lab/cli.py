@@ -1,4 +1,6 @@
-"""The thin command `t3`: arguments in, library call, one line out. A user's mistake is one line and exit code 2."""
+"""The thin command `t3`: arguments in, library call, one line out. A user's mistake is one line and
+exit code 2.
+"""
 
 import argparse
 import sys
@@ -56,42 +58,88 @@ def parser() -> Parser:
     top.add_argument("--version", action="version", version=f"t3 {__version__}")
     verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
 
-    def verb(name: str, help: str, example: str, run: Callable[[argparse.Namespace], int | None]) -> Parser:
+    def verb(
+        name: str, help: str, example: str, run: Callable[[argparse.Namespace], int | None]
+    ) -> Parser:
         p = verbs.add_parser(
-            name, help=help, description=f"{help[0].upper()}{help[1:]}.", epilog=f"example: t3 {name} {example}"
+            name,
+            help=help,
+            description=f"{help[0].upper()}{help[1:]}.",
+            epilog=f"example: t3 {name} {example}",
         )
         p.set_defaults(run=run, parser=p)
         return p
 
     p = verb("reproduce", "run the notebooks of a profile and make every table and figure",
              "--profile smoke --workers 2", reproduce)  # fmt: skip
-    p.add_argument("--profile", default="cpu", help="name in notebooks/profiles or a YAML file (default %(default)s)")
-    p.add_argument("--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)")
-    p.add_argument("--only", type=names, help="notebooks to run, e.g. 02_tofu_unlearning,05_paper_tables")
-    p.add_argument("--methods", type=names, help="methods to run, e.g. T3,NPO (default: the profile's)")
-    p.add_argument("--splits", type=names, help="forget splits, e.g. forget10 (default: the profile's)")
+    p.add_argument(
+        "--profile",
+        default="cpu",
+        help="name in notebooks/profiles or a YAML file (default %(default)s)",
+    )
+    p.add_argument(
+        "--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)"
+    )
+    p.add_argument(
+        "--only", type=names, help="notebooks to run, e.g. 02_tofu_unlearning,05_paper_tables"
+    )
+    p.add_argument(
+        "--methods", type=names, help="methods to run, e.g. T3,NPO (default: the profile's)"
+    )
+    p.add_argument(
+        "--splits", type=names, help="forget splits, e.g. forget10 (default: the profile's)"
+    )
     p.add_argument("--seeds", type=whole_numbers, help="seeds, e.g. 1,2,3 (default: the profile's)")
-    p.add_argument("--out", type=Path, help="results folder (default out/PROFILE, which git ignores)")
+    p.add_argument(
+        "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
+    )
     where = p.add_mutually_exclusive_group()
-    where.add_argument("--workers", type=int, help="worker processes on this machine (default: one a physical core)")
-    where.add_argument("--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786")
-    where.add_argument("--slurm", type=Path, help="YAML of dask-jobqueue's options (jobqueue.slurm)")
-    p.add_argument("--fresh", action="store_true", help="ignore what is cached and run everything again")
-    p.add_argument("--dry-run", action="store_true", help="print what is cached and what would run, and stop")
+    where.add_argument(
+        "--workers",
+        type=int,
+        help="worker processes on this machine (default: one a physical core)",
+    )
+    where.add_argument(
+        "--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786"
+    )
+    where.add_argument(
+        "--slurm", type=Path, help="YAML of dask-jobqueue's options (jobqueue.slurm)"
+    )
+    p.add_argument(
+        "--fresh", action="store_true", help="ignore what is cached and run everything again"
+    )
+    p.add_argument(
+        "--dry-run", action="store_true", help="print what is cached and what would run, and stop"
+    )
 
-    p = verb("unlearn", "train a T3 head that makes a model forget some rows",
-             "--model DIR --forget forget.jsonl --retain retain.jsonl --out head", command)  # fmt: skip
+    p = verb(
+        "unlearn",
+        "train a T3 head that makes a model forget some rows",
+        # fmt: skip
+        "--model DIR --forget forget.jsonl --retain retain.jsonl --out head",
+        command,
+    )
     model_options(p)
     split_options(p)
     rows = own_rows_options(p)
     rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
-    rows.add_argument("--holdout-forget", metavar="FILE", help="judge with these instead of a fifth of --forget")
-    rows.add_argument("--holdout-retain", metavar="FILE", help="judge with these instead of a fifth of --retain")
+    rows.add_argument(
+        "--holdout-forget", metavar="FILE", help="judge with these instead of a fifth of --forget"
+    )
+    rows.add_argument(
+        "--holdout-retain", metavar="FILE", help="judge with these instead of a fifth of --retain"
+    )
     rows.add_argument("--steps", type=int, help="optimiser steps (default 1000)")
-    p.add_argument("--out", type=Path, required=True, help="folder for the head, and own rows' report")
+    p.add_argument(
+        "--out", type=Path, required=True, help="folder for the head, and own rows' report"
+    )
     p.add_argument("--overwrite", action="store_true", help="replace what lies in --out")
-    p.add_argument("--temperature", type=temperature, help=f"T >= 1 (default {TEMPERATURE}); own rows: auto")
-    p.add_argument("-w", "--strength", type=float, help="w, the head's strength (default 1; own rows: chosen)")
+    p.add_argument(
+        "--temperature", type=temperature, help=f"T >= 1 (default {TEMPERATURE}); own rows: auto"
+    )
+    p.add_argument(
+        "-w", "--strength", type=float, help="w, the head's strength (default 1; own rows: chosen)"
+    )
     head, fit = p.add_argument_group("fitting the head"), FitSettings()
     for flag, default, help in (
         ("--rank", fit.rank, "rank h of the head"),
@@ -102,13 +150,20 @@ def parser() -> Parser:
         ("--seed", fit.seed, "seed of the head and of the retain draws"),
     ):
         head.add_argument(flag, type=type(default), help=f"{help} (default {default:g})")
-    head.add_argument("--warmup-epochs", type=float, help="epochs of linear warm-up (default: a quarter of them)")
+    head.add_argument(
+        "--warmup-epochs", type=float, help="epochs of linear warm-up (default: a quarter of them)"
+    )
     head.add_argument("--decay", choices=CHOICES["decay"], help="decoupled or in the loss")
     head.add_argument("--init-b", choices=CHOICES["init_b"], help="start of B (own rows: zero)")
     head.add_argument("--prior", choices=CHOICES["prior"], help="class-imbalance correction")
 
-    p = verb("evaluate", "all TOFU metrics of a model, with or without a head, as JSON",
-             "--model builtin:full --head head --split forget10 --out report.json", command)  # fmt: skip
+    p = verb(
+        "evaluate",
+        "all TOFU metrics of a model, with or without a head, as JSON",
+        # fmt: skip
+        "--model builtin:full --head head --split forget10 --out report.json",
+        command,
+    )
     model_options(p)
     split_options(p)
     rows = own_rows_options(p)
@@ -116,24 +171,52 @@ def parser() -> Parser:
     rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
     rows.add_argument("--overwrite", action="store_true", help="write the report beside a head")
     head_options(p)
-    p.add_argument("--head", help="folder of a T3 head; for own rows a comma list of several, composed")
-    p.add_argument("--temperature", type=numbers, help="T or a list, e.g. 1,1.5,2 (default: the head's own)")
-    p.add_argument("--reference", help="retrained model (id or folder) or its evaluation's JSON, for Forget Quality")
-    p.add_argument("--out", type=Path, required=True, help="JSON file to write; own rows: folder for the report")
+    p.add_argument(
+        "--head", help="folder of a T3 head; for own rows a comma list of several, composed"
+    )
+    p.add_argument(
+        "--temperature", type=numbers, help="T or a list, e.g. 1,1.5,2 (default: the head's own)"
+    )
+    p.add_argument(
+        "--reference",
+        help="retrained model (id or folder) or its evaluation's JSON, for Forget Quality",
+    )
+    p.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        help="JSON file to write; own rows: folder for the report",
+    )
     ratios = CHOICES["truth_ratio"]
     p.add_argument("--truth-ratio", choices=ratios, help=f"a split's rows (default {ratios[0]})")
-    p.add_argument("--max-new-tokens", type=int, help="a split's rows: longest answer (default 200)")
+    p.add_argument(
+        "--max-new-tokens", type=int, help="a split's rows: longest answer (default 200)"
+    )
 
-    p = verb("audit", "what a model still knows of forgotten rows, beside rows it never saw",
-             "--model DIR --head head --forget forget.jsonl --unseen unseen.jsonl --out audit", command)  # fmt: skip
+    p = verb(
+        "audit",
+        "what a model still knows of forgotten rows, beside rows it never saw",
+        # fmt: skip
+        "--model DIR --head head --forget forget.jsonl --unseen unseen.jsonl --out audit",
+        command,
+    )
     model_options(p)
     own_rows_options(p).add_argument("--unseen", metavar="FILE", help=UNSEEN)
     p.set_defaults(attention_mask=CHOICES["attention_mask"][0])
     head_options(p)
-    p.add_argument("--head", type=Path, help="folder of a T3 head; without one the model is audited as it is")
+    p.add_argument(
+        "--head", type=Path, help="folder of a T3 head; without one the model is audited as it is"
+    )
     p.add_argument("--temperature", type=float, help="T (default: the head's own)")
-    p.add_argument("--samples", type=int, default=64, help="answers drawn to each question (default %(default)s)")
-    p.add_argument("--k", type=whole_numbers, help="k of leak@k, at most the samples (default: powers of two)")
+    p.add_argument(
+        "--samples",
+        type=int,
+        default=64,
+        help="answers drawn to each question (default %(default)s)",
+    )
+    p.add_argument(
+        "--k", type=whole_numbers, help="k of leak@k, at most the samples (default: powers of two)"
+    )
     p.add_argument("--out", type=Path, required=True, help="folder for audit.json and audit.md")
 
     p = verb("generate", "answers of the base and of the unlearned model, side by side",
@@ -148,10 +231,18 @@ def parser() -> Parser:
 
     p = verb("tune", "the paper's hyperparameter search: best mean Forget Quality over the profile's search_seeds",
              "--profile cpu --split forget10 --method NPO", command)  # fmt: skip
-    p.add_argument("--profile", default="cpu", help="name in notebooks/profiles or a YAML file (default %(default)s)")
-    p.add_argument("--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)")
+    p.add_argument(
+        "--profile",
+        default="cpu",
+        help="name in notebooks/profiles or a YAML file (default %(default)s)",
+    )
+    p.add_argument(
+        "--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)"
+    )
     p.add_argument("--split", type=names, help="forget splits (default: the profile's)")
-    p.add_argument("--method", type=names, help="methods (default: all that have a grid in the profile)")
+    p.add_argument(
+        "--method", type=names, help="methods (default: all that have a grid in the profile)"
+    )
 
     p = verb("bench", "what T3 costs here, in eight rows: head training, features, scoring, decoding, "
              "a step of NPO", "--shape llama-3.1-8b --out bench", command)  # fmt: skip
@@ -159,17 +250,34 @@ def parser() -> Parser:
     p.add_argument("--weights", choices=("random",), default="random",
                    help="cost does not depend on their values")  # fmt: skip
     p.add_argument("--gpu", action="store_true", help="the same on a GPU, in bfloat16: minutes")
-    p.add_argument("--out", type=Path,
-                   help="folder for bench.json and the table (default with --gpu: results/gpu)")  # fmt: skip
+    p.add_argument(
+        "--out",
+        type=Path,
+        # fmt: skip
+        help="folder for bench.json and the table (default with --gpu: results/gpu)",
+    )
     p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
 
     p = verb("compare", "set two folders of results side by side: each method's means, and the cells that differ",
              "out/cpu results/cpu", compare)  # fmt: skip
     p.add_argument("a", type=Path, metavar="A", help="results folder")
-    p.add_argument("b", type=Path, metavar="B", nargs="?", help="another (default: the committed one of A's profile)")
-    p.add_argument("--tolerance", type=float, default=1e-9, help="numbers this near are equal (default %(default)g)")
+    p.add_argument(
+        "b",
+        type=Path,
+        metavar="B",
+        nargs="?",
+        help="another (default: the committed one of A's profile)",
+    )
+    p.add_argument(
+        "--tolerance",
+        type=float,
+        default=1e-9,
+        help="numbers this near are equal (default %(default)g)",
+    )
     p.add_argument("--clocks", action="store_true", help="compare seconds and memory, too")
-    p.add_argument("--cells", action="store_true", help="list every cell that differs, however many they are")
+    p.add_argument(
+        "--cells", action="store_true", help="list every cell that differs, however many they are"
+    )
 
     p = verb("page", "write the page of results of a folder, without a run", "results/cpu", page)
     p.add_argument("folder", type=Path, metavar="DIR", help="results folder")
@@ -181,31 +289,56 @@ def model_options(p: argparse.ArgumentParser) -> None:
     model = p.add_argument_group("the model")
     names = "Hub id, folder, or builtin:full, builtin:retain90, builtin:retain95"
     model.add_argument("--model", required=True, help=names)
-    model.add_argument("--profile", default="cpu", help="whose built-in models and rows `builtin` means (default cpu)")
+    model.add_argument(
+        "--profile",
+        default="cpu",
+        help="whose built-in models and rows `builtin` means (default cpu)",
+    )
     model.add_argument("--data", help="builtin, hub or a folder with TOFU's files")
-    model.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's own")
+    model.add_argument(
+        "--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's own"
+    )
     model.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
-    model.add_argument("--load-in", choices=("8bit", "4bit"), help="quantise the base with bitsandbytes")
+    model.add_argument(
+        "--load-in", choices=("8bit", "4bit"), help="quantise the base with bitsandbytes"
+    )
     p.add_argument("--allow-sharpening", action="store_true", help="allow 0 < T < 1")
 
 
 def split_options(p: argparse.ArgumentParser) -> None:
     """Options of every verb that reads a split's rows."""
     split = p.add_argument_group("a split of TOFU's rows")
-    split.add_argument("--split", choices=("forget01", "forget05", "forget10"), help="which authors are forgotten")
-    p.add_argument("--attention-mask", choices=CHOICES["attention_mask"], default=CHOICES["attention_mask"][0],
-                   help="openunlearning hides end-of-turn tokens, as published numbers did")  # fmt: skip
+    split.add_argument(
+        "--split", choices=("forget01", "forget05", "forget10"), help="which authors are forgotten"
+    )
+    p.add_argument(
+        "--attention-mask",
+        choices=CHOICES["attention_mask"],
+        default=CHOICES["attention_mask"][0],
+        # fmt: skip
+        help="openunlearning hides end-of-turn tokens, as published numbers did",
+    )
 
 
 def own_rows_options(p: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Options of the verbs that take a person's own rows; their group, for a verb's further ones."""
+    """Options of the verbs that take a person's own rows; their group, for a verb's further
+    ones.
+    """
     rows = p.add_argument_group("your own rows", "JSON, JSON lines, CSV, Parquet or a Hub data set")
     rows.add_argument("--forget", metavar="FILE", help="rows to forget")
     rows.add_argument("--retain", metavar="FILE", help="rows to keep")
-    rows.add_argument("--other", metavar="FILE", help="rows that must not change and that no head sees")
-    rows.add_argument("--rewordings", metavar="FILE", help="rows of question and rewording: other ways to ask")
-    rows.add_argument("--secret-column", metavar="NAME", help="column of --forget with what must not be said")
-    rows.add_argument("--columns", type=columns, help="names in your files, e.g. question=Frage,answer=Antwort")
+    rows.add_argument(
+        "--other", metavar="FILE", help="rows that must not change and that no head sees"
+    )
+    rows.add_argument(
+        "--rewordings", metavar="FILE", help="rows of question and rewording: other ways to ask"
+    )
+    rows.add_argument(
+        "--secret-column", metavar="NAME", help="column of --forget with what must not be said"
+    )
+    rows.add_argument(
+        "--columns", type=columns, help="names in your files, e.g. question=Frage,answer=Antwort"
+    )
     system_options(rows)
     return rows
 
@@ -213,21 +346,33 @@ def own_rows_options(p: argparse.ArgumentParser) -> argparse._ArgumentGroup:
 def system_options(p: argparse._ActionsContainer) -> None:
     """The system text of questions that bring none."""
     system = p.add_mutually_exclusive_group()
-    system.add_argument("--system", help="system text of every question (default: the head's, or none)")
-    system.add_argument("--no-system", action="store_true", help="no system turn, whatever the head records")
+    system.add_argument(
+        "--system", help="system text of every question (default: the head's, or none)"
+    )
+    system.add_argument(
+        "--no-system", action="store_true", help="no system turn, whatever the head records"
+    )
 
 
 def head_options(p: argparse.ArgumentParser) -> None:
     """Options of the verbs that load a head."""
-    p.add_argument("-w", "--strength", type=float, help="w, the head's strength (default: the head's own)")
-    p.add_argument("--other-base", action="store_true", help="the head was trained on another base, and that is meant")
+    p.add_argument(
+        "-w", "--strength", type=float, help="w, the head's strength (default: the head's own)"
+    )
+    p.add_argument(
+        "--other-base",
+        action="store_true",
+        help="the head was trained on another base, and that is meant",
+    )
 
 
 def columns(text: str) -> dict[str, str]:
     """Pairs of a comma list, each a name that rows have and the name in the file."""
     pairs = [part.split("=", 1) for part in text.split(",")]
     if not all(len(pair) == 2 and all(map(str.strip, pair)) for pair in pairs):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of pairs like question=Frage,answer=Antwort")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of pairs like question=Frage,answer=Antwort"
+        )
     return {name.strip(): column.strip() for name, column in pairs}
 
 
@@ -265,29 +410,59 @@ def reproduce(args: argparse.Namespace) -> int:
 
     if args.out and not args.dry_run:
         check_clean(args.out)
-    keys = ("only", "methods", "splits", "seeds", "data", "out", "workers", "scheduler", "slurm", "fresh", "dry_run")
+    keys = (
+        "only",
+        "methods",
+        "splits",
+        "seeds",
+        "data",
+        "out",
+        "workers",
+        "scheduler",
+        "slurm",
+        "fresh",
+        "dry_run",
+    )
     return reproduce(args.profile, **{key: getattr(args, key) for key in keys})
 
 
 def command(args: argparse.Namespace) -> int | None:
-    """A verb of `t3lib.lab.commands`; what the arguments alone tell is checked before torch is imported."""
+    """A verb of `t3lib.lab.commands`; what the arguments alone tell is checked before torch is
+    imported.
+    """
     temperature = getattr(args, "temperature", None)
     own = [name for name in ("forget", "retain") if getattr(args, name, None)]
     if args.verb == "audit":
         if missing := [name for name in ("forget", "unseen") if getattr(args, name) is None]:
-            raise UserError(f"--{missing[0]} FILE is needed: an audit sets forgotten rows beside rows never seen")
+            raise UserError(
+                f"--{missing[0]} FILE is needed: an audit sets forgotten rows beside rows never"
+                " seen"
+            )
         if bad := [k for k in args.k or [] if not 1 <= k <= args.samples]:
-            raise UserError(f"--k {bad[0]}: leak@k needs k between 1 and the {args.samples} samples")
+            raise UserError(
+                f"--k {bad[0]}: leak@k needs k between 1 and the {args.samples} samples"
+            )
         if temperature is not None and not args.head:
-            raise UserError("--temperature needs --head: without a head the model is audited as it is")
+            raise UserError(
+                "--temperature needs --head: without a head the model is audited as it is"
+            )
     elif len(own) == 1:
         raise UserError("--forget and --retain belong together")
     elif own and args.split:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
     for name in ("temperature", "strength", "other_base"):
         if args.verb == "evaluate" and getattr(args, name) not in (None, False) and not args.head:
-            raise UserError(f"--{name.replace('_', '-')} needs --head: without a head the base is evaluated as it is")
-    for T in temperature if isinstance(temperature, list) else [] if temperature in (None, "auto") else [temperature]:
+            raise UserError(
+                f"--{name.replace('_', '-')} needs --head: without a head the base is evaluated as"
+                " it is"
+            )
+    for T in (
+        temperature
+        if isinstance(temperature, list)
+        else []
+        if temperature in (None, "auto")
+        else [temperature]
+    ):
         check_temperature(T, allow_sharpening=args.allow_sharpening)
     commands = import_module("t3lib.lab.commands")
     run: Callable[[argparse.Namespace], int | None] = getattr(commands, args.verb)
@@ -303,14 +478,19 @@ def compare(args: argparse.Namespace) -> int:
     if other is None:
         profile = earlier_manifest(args.a / "manifest.json").get("profile")
         if not isinstance(profile, str):
-            raise UserError(f"{args.a} holds no manifest.json that names its profile: give two folders")
+            raise UserError(
+                f"{args.a} holds no manifest.json that names its profile: give two folders"
+            )
         other = committed(profile)
         if not (other / "tables").is_dir():
             raise UserError(f"no results of profile {profile} are committed: give two folders")
     cells, alone = compare(args.a, other, tolerance=args.tolerance, clocks=args.clocks)
     table = means(args.a, other)
     if not table.empty:
-        print(f"means over the seeds that both have, sd over those of b\n{table.round(3).to_string(index=False)}\n")
+        print(
+            "means over the seeds that both have, sd over those of"
+            f" b\n{table.round(3).to_string(index=False)}\n"
+        )
     equal, both = equal_runs(args.a, other)
     if both:
         print(f"runs that both have: {both}, of them equal to the last digit: {equal}")

@@ -1,4 +1,6 @@
-"""What the verbs unlearn, evaluate, generate, tune and bench do: load, call the library, say what was made."""
+"""What the verbs unlearn, evaluate, generate, tune and bench do: load, call the library, say what
+was made.
+"""
 
 import argparse
 import os
@@ -40,13 +42,22 @@ from t3lib.tofu import data as tofu
 from t3lib.tofu import evaluation
 from t3lib.tofu.likelihood import Tilt
 
-OWN_ROWS = ("other", "system", "no_system", "rewordings", "secret_column", "columns")  # that only own rows have
+OWN_ROWS = (
+    "other",
+    "system",
+    "no_system",
+    "rewordings",
+    "secret_column",
+    "columns",
+)  # that only own rows have
 FOR_OWN_ROWS = "is for own rows (--forget FILE --retain FILE)"
 ANSWER = 10_000  # characters of one line of `t3 generate`
 
 
 def stage_for(args: argparse.Namespace) -> bases.Stage:
-    """The stage that `builtin` means for this command: the profile's, with --data laid over it when it is a folder."""
+    """The stage that `builtin` means for this command: the profile's, with --data laid over it when
+    it is a folder.
+    """
     profile = profiles.load_profile(args.profile)
     return study.stage_of(args.data or profile["data"], profile["stage"])
 
@@ -59,14 +70,18 @@ def model_of(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
             raise UserError(f"--model {name}: builtin models are full, retain90 and retain95")
         name = str(bases.ensure_base(stage_for(args), base))
     folder = Path(name).expanduser()
-    if folder.is_dir() and not any((folder / file).is_file() for file in ("config.json", "adapter_config.json")):
+    if folder.is_dir() and not any(
+        (folder / file).is_file() for file in ("config.json", "adapter_config.json")
+    ):
         raise UserError(f"--model {name}: no model lies in this folder, for it has no config.json")
     return load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)
 
 
 def source_of(args: argparse.Namespace) -> tofu.Source:
     """Where the rows of --split come from: a folder, the Hub, or the built-in stage's own rows."""
-    if args.model.startswith("builtin:"):  # of a folder it knows only the authors that its stage chose
+    if args.model.startswith(
+        "builtin:"
+    ):  # of a folder it knows only the authors that its stage chose
         return bases.rows(stage_for(args))
     if args.data in (None, "builtin"):
         raise UserError("--data is needed: hub, or a folder with TOFU's files")
@@ -75,7 +90,9 @@ def source_of(args: argparse.Namespace) -> tofu.Source:
     return args.data
 
 
-def under_heads(args: argparse.Namespace, base: Any, tokenizer: Any, heads: Sequence[T3Head], T: Any) -> T3ForCausalLM:
+def under_heads(
+    args: argparse.Namespace, base: Any, tokenizer: Any, heads: Sequence[T3Head], T: Any
+) -> T3ForCausalLM:
     """The base under its heads, moved to where it is, at T or else the (first) head's own.
 
     UserError for a head of another base or tokenizer.
@@ -89,7 +106,9 @@ def under_heads(args: argparse.Namespace, base: Any, tokenizer: Any, heads: Sequ
 
 
 def unlearn(args: argparse.Namespace) -> int:
-    """Train a head on a split's rows, or on a person's own with a report; nothing is written unless all went well."""
+    """Train a head on a split's rows, or on a person's own with a report; nothing is written unless
+    all went well.
+    """
     if not args.forget and args.split is None:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
     if args.steps is not None and args.epochs is not None:
@@ -101,16 +120,22 @@ def unlearn(args: argparse.Namespace) -> int:
         settings.setdefault("warmup_epochs", settings["epochs"] / 4)
     # Wrong settings are named before anything is loaded.
     fixed: dict[str, Any] = {
-        name: settings.pop(name) for name in ("temperature", "lr", "steps", "seed") if name in settings
+        name: settings.pop(name)
+        for name in ("temperature", "lr", "steps", "seed")
+        if name in settings
     }
     fixed |= {"strength": args.strength, "allow_sharpening": args.allow_sharpening}
     choices = own.Choices(**fixed, fit=settings)
     sets: dict[str, Any]
     if args.forget:
-        sets = own_rows(args, None, "forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")
+        sets = own_rows(
+            args, None, "forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain"
+        )
         wanted = rows.Rows(**sets, rewordings=rewordings_of(args)).checked()
     else:
-        refuse(args, ("steps", *OWN_ROWS, "unseen", "holdout_forget", "holdout_retain"), FOR_OWN_ROWS)
+        refuse(
+            args, ("steps", *OWN_ROWS, "unseen", "holdout_forget", "holdout_retain"), FOR_OWN_ROWS
+        )
         settings |= {name: fixed[name] for name in ("temperature", "lr", "seed") if name in fixed}
         settings |= {} if args.strength is None else {"w": args.strength}
         if settings.get("temperature") == "auto":
@@ -149,10 +174,14 @@ def refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
 
 
 def check_out(out: Path, *, empty: bool = False) -> None:
-    """UserError, before anything is computed, for an --out that can be no folder or, if asked, is not empty."""
+    """UserError, before anything is computed, for an --out that can be no folder or, if asked, is
+    not empty.
+    """
     try:
         if out.exists() and (not out.is_dir() or empty and any(out.iterdir())):
-            raise UserError(f"--out {out} exists already and is not {'an empty' if empty else 'a'} folder")
+            raise UserError(
+                f"--out {out} exists already and is not {'an empty' if empty else 'a'} folder"
+            )
         place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
         if not os.access(place, os.W_OK | os.X_OK) or not place.is_dir():
             raise UserError(f"--out {out}: {place} is no folder that can be written to")
@@ -161,7 +190,8 @@ def check_out(out: Path, *, empty: bool = False) -> None:
 
 
 def own_rows(args: argparse.Namespace, head: T3Head | None, *names: str) -> dict[str, list[Row]]:
-    """The rows of the files that were given under these option names, asked in the head's form unless another is given.
+    """The rows of the files that were given under these option names, asked in the head's form
+    unless another is given.
 
     UserError for a mask that hides tokens, which nobody who asks a model uses.
     """
@@ -171,7 +201,10 @@ def own_rows(args: argparse.Namespace, head: T3Head | None, *names: str) -> dict
     read = {"columns": args.columns, "secret": None, "system": system_for(args, head)}
     files = {name: file for name in names if (file := getattr(args, name)) is not None}
     secret = {"secret": args.secret_column}
-    return {name: rows.load(file, **read | (secret if name == "forget" else {})) for name, file in files.items()}
+    return {
+        name: rows.load(file, **read | (secret if name == "forget" else {}))
+        for name, file in files.items()
+    }
 
 
 def system_for(args: argparse.Namespace, head: T3Head | None) -> str | None:
@@ -189,11 +222,15 @@ def rewordings_of(args: argparse.Namespace) -> dict[str, list[str]]:
 def check_system(system: str | None, tokenizer: Any) -> None:
     """UserError for a system text that would have no place."""
     if system is not None and tokenizer.chat_template is None:
-        raise UserError("--system: this model's tokenizer has no chat template, so a system text has no place")
+        raise UserError(
+            "--system: this model's tokenizer has no chat template, so a system text has no place"
+        )
 
 
 def write_report(numbers: dict[str, Any], folder: Path) -> int:
-    """Write and print the report on own rows; the exit code, 3 when it says that the unlearning failed."""
+    """Write and print the report on own rows; the exit code, 3 when it says that the unlearning
+    failed.
+    """
     path = report.write(numbers, folder)
     print("\n".join(numbers["verdict"]["lines"]))
     if "choice" in numbers:
@@ -203,10 +240,18 @@ def write_report(numbers: dict[str, Any], folder: Path) -> int:
 
 
 def next_command(args: argparse.Namespace, question: str) -> str:
-    """`t3 generate` as it can be typed to ask the unlearned model: the same base, loaded in the same way."""
+    """`t3 generate` as it can be typed to ask the unlearned model: the same base, loaded in the
+    same way.
+    """
     builtin = ["profile", "data"] if args.model.startswith("builtin:") else []
     words = ["t3", "generate", "--head", str(args.out)]
-    for name in ["model", *builtin, "dtype", "device", "load_in"]:  # the system text stands in the head
+    for name in [
+        "model",
+        *builtin,
+        "dtype",
+        "device",
+        "load_in",
+    ]:  # the system text stands in the head
         if (value := getattr(args, name)) is not None:
             words += [f"--{name.replace('_', '-')}", value]
     words += ["--allow-sharpening"] * args.allow_sharpening
@@ -217,15 +262,25 @@ def assess(args: argparse.Namespace) -> int:
     """`t3 evaluate` of own rows: the report on a model, or on heads composed on one base."""
     check_out(args.out)
     if (args.out / artefact.CONFIG).exists() and not args.overwrite:
-        raise UserError(f"--out {args.out} holds a head, whose own report it may be: choose another folder")
+        raise UserError(
+            f"--out {args.out} holds a head, whose own report it may be: choose another folder"
+        )
     if len(args.temperature or []) > 1:
-        raise UserError("--temperature: one T for own rows; the report measures a grid of them by itself")
-    refuse(args, ("reference", "truth_ratio", "max_new_tokens"), "is not used with --forget and --retain")
+        raise UserError(
+            "--temperature: one T for own rows; the report measures a grid of them by itself"
+        )
+    refuse(
+        args,
+        ("reference", "truth_ratio", "max_new_tokens"),
+        "is not used with --forget and --retain",
+    )
     names = [] if args.head is None else args.head.split(",")
     if not all(name.strip() for name in names):
         raise UserError(f"--head {args.head!r}: an empty name")
     heads = [T3Head.from_pretrained(name) for name in names]
-    sets = own_rows(args, heads[0] if heads else None, "forget", "retain", "other", "holdout", "unseen")
+    sets = own_rows(
+        args, heads[0] if heads else None, "forget", "retain", "other", "holdout", "unseen"
+    )
     held = {"holdout_retain": sets.pop("holdout", ())}
     wanted = rows.Rows(**sets, **held, rewordings=rewordings_of(args)).checked()  # type: ignore[arg-type]
     model, tokenizer = model_of(args, args.model)
@@ -240,7 +295,10 @@ def evaluate(args: argparse.Namespace) -> int:
     if args.forget:
         return assess(args)
     if args.split is None:
-        raise UserError("--split is needed: forget01, forget05 or forget10; or own rows: --forget FILE --retain FILE")
+        raise UserError(
+            "--split is needed: forget01, forget05 or forget10; or own rows: --forget FILE --retain"
+            " FILE"
+        )
     refuse(args, (*OWN_ROWS, "holdout", "unseen"), FOR_OWN_ROWS)
     for name in ("truth_ratio", "max_new_tokens"):
         if getattr(args, name) is None:
@@ -255,7 +313,9 @@ def evaluate(args: argparse.Namespace) -> int:
     settings = {"attention_mask": args.attention_mask, "truth_ratio": args.truth_ratio}
     reference = reference_for(args, wanted_rows, settings)
     settings |= {"max_new_tokens": args.max_new_tokens, "allow_sharpening": args.allow_sharpening}
-    report = evaluation.evaluate(model, tokenizer, wanted_rows, tilts=tilts, reference=reference, **settings)
+    report = evaluation.evaluate(
+        model, tokenizer, wanted_rows, tilts=tilts, reference=reference, **settings
+    )
     reports = [report] if tilts is None else report
     record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
     asked = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
@@ -269,13 +329,17 @@ def evaluate(args: argparse.Namespace) -> int:
 def summary(report: dict[str, Any]) -> str:
     """One line of the headline numbers."""
     names = ("forget_quality", "ks_statistic", "mu_rouge", "model_utility")
-    fq, D, mu_rouge, mu = ("none" if report[name] is None else f"{report[name]:.4f}" for name in names)
+    fq, D, mu_rouge, mu = (
+        "none" if report[name] is None else f"{report[name]:.4f}" for name in names
+    )
     at = "" if report.get("T") is None else f"T={report['T']:g}: "
     return f"{at}Forget Quality {fq} (D {D}), MU-ROUGE {mu_rouge}, Model Utility {mu}"
 
 
 def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict[str, Any]) -> Any:
-    """The retrained model's truth ratios: of --reference, or the built-in retain model that belongs to the split."""
+    """The retrained model's truth ratios: of --reference, or the built-in retain model that belongs
+    to the split.
+    """
     name = args.reference
     if name is None and args.model.startswith("builtin:"):
         name = f"builtin:{tofu.retain_of(args.split)}"
@@ -288,11 +352,15 @@ def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict
             raise UserError(f"--reference {name}: not a JSON file written by t3 evaluate")
         return records
     model, tokenizer = model_of(args, name)
-    return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, generate=False, **settings)
+    return evaluation.evaluate(
+        model, tokenizer, {"forget": rows["forget"]}, generate=False, **settings
+    )
 
 
 def audit(args: argparse.Namespace) -> int:
-    """What a model knows of forgotten rows, without and with its head, beside rows it never saw; ends in a verdict."""
+    """What a model knows of forgotten rows, without and with its head, beside rows it never saw;
+    ends in a verdict.
+    """
     run.check_samples(args.samples)
     head = T3Head.from_pretrained(args.head) if args.head else None
     sets = rows.checked_sets(own_rows(args, head, "forget", "unseen", "retain", "other"))
@@ -312,9 +380,13 @@ def audit(args: argparse.Namespace) -> int:
     with atomic_write(args.out / "audit.md") as handle:
         handle.write(render.markdown(table))
     print(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
-    for name, why in sorted({each for sets in named.values() for each in sets["forget"]["empty"].items()}):
+    for name, why in sorted(
+        {each for sets in named.values() for each in sets["forget"]["empty"].items()}
+    ):
         print(f"empty: {name}: {why}")
-    numbers = evidence.judge(judged, tokenizer, rows.Rows(**{"retain": (), **sets}, rewordings=rewordings_of(args)))
+    numbers = evidence.judge(
+        judged, tokenizer, rows.Rows(**{"retain": (), **sets}, rewordings=rewordings_of(args))
+    )
     status = write_report(numbers, args.out)
     return status if head else 0
 
@@ -328,8 +400,15 @@ def generate(args: argparse.Namespace) -> None:
     unlearned = under_heads(args, base, tokenizer, [head], args.temperature)
     check_system(args.system, tokenizer)
     system = system_for(args, head)
-    plain = args.system is None and not args.no_system and head.info.get("chat_template") == belonging.PLAIN
-    begun = [{"question": question, "answer": "-", "system": system, "raw": plain} for question in args.question]
+    plain = (
+        args.system is None
+        and not args.no_system
+        and head.info.get("chat_template") == belonging.PLAIN
+    )
+    begun = [
+        {"question": question, "answer": "-", "system": system, "raw": plain}
+        for question in args.question
+    ]
     begun = [check_row(row, f"question {number}") for number, row in enumerate(begun, 1)]
     belonging.check_prompt(head, tokenizer, begun)
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, begun)]
@@ -345,12 +424,16 @@ def generate(args: argparse.Namespace) -> None:
 def answer(model: Any, tokenizer: Any, prompt: list[int], max_new_tokens: int) -> str:
     """Greedy answer to one prompt on one line, without special tokens."""
     ids = torch.tensor([prompt], device=model.device)
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_new_tokens)
+    out = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_new_tokens
+    )
     return printable(tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True), 4000)
 
 
 def tune(args: argparse.Namespace) -> None:
-    """The paper's search for each (method, split) of a profile; the choice is laid over the profile from then on."""
+    """The paper's search for each (method, split) of a profile; the choice is laid over the profile
+    from then on.
+    """
     profile = profiles.load_profile(args.profile, tuned=False)
     profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
     tune_profile(profile, profiles.tuned_path(args.profile), methods=args.method)

@@ -1,8 +1,9 @@
-"""Profiles: one YAML of differences from `notebooks/profiles/defaults.yaml`, checked whole before anything runs.
+"""Profiles: one YAML of differences from `notebooks/profiles/defaults.yaml`, checked whole before
+anything runs.
 
-A key that the defaults do not have is a mistake, and names that become file names (profile, method, split) come from
-fixed vocabularies, so that none can leave its folder. Tuned values of `tuned/NAME.yaml` (beside the profile) lie over
-`hyper`. Nothing here imports torch.
+A key that the defaults do not have is a mistake, and names that become file names (profile, method,
+split) come from fixed vocabularies, so that none can leave its folder. Tuned values of
+`tuned/NAME.yaml` (beside the profile) lie over `hyper`. Nothing here imports torch.
 """
 
 import re
@@ -18,7 +19,9 @@ from t3lib.core.files import read_yaml, shipped
 from t3lib.core.names import SPLITS
 from t3lib.core.settings import BOUNDS, CHOICES
 
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # a profile's name is a folder's name under results/
+NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+)  # a profile's name is a folder's name under results/
 SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
 
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
@@ -87,19 +90,27 @@ def profiles_dir() -> Path:
 
 
 def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = True) -> Profile:
-    """Read profile NAME of `folder` (default `notebooks/profiles`) or a YAML FILE of anywhere over the defaults.
+    """Read profile NAME of `folder` (default `notebooks/profiles`) or a YAML FILE of anywhere over
+    the defaults.
 
-    The result has the keys of defaults.yaml and `name`; `hyper` maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to
-    settings. Raises UserError (one line: file, key and value) for an unknown profile, key, method or split, or a wrong
-    type.
+    The result has the keys of defaults.yaml and `name`; `hyper` maps METHOD, METHOD/SPLIT or
+    METHOD/SPLIT/T to settings. Raises UserError (one line: file, key and value) for an unknown
+    profile, key, method or split, or a wrong type.
     """
     folder = folder or profiles_dir()
     path = Path(name) if str(name).endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
-    if not NAME.fullmatch(path.stem if path == Path(name) else str(name)) or path == folder / "defaults.yaml":
-        raise UserError(f"profile {str(name)!r}: a name is letters, digits and _ . - (or give a .yaml file)")
+    if (
+        not NAME.fullmatch(path.stem if path == Path(name) else str(name))
+        or path == folder / "defaults.yaml"
+    ):
+        raise UserError(
+            f"profile {str(name)!r}: a name is letters, digits and _ . - (or give a .yaml file)"
+        )
     if not path.is_file():
         known = sorted(p.stem for p in folder.glob("*.yaml") if p.stem != "defaults")
-        raise UserError(f"unknown profile {str(name)!r}: choose one of {', '.join(known)} or give a .yaml file")
+        raise UserError(
+            f"unknown profile {str(name)!r}: choose one of {', '.join(known)} or give a .yaml file"
+        )
     defaults = read_yaml(folder / "defaults.yaml")
     merged = _over(defaults, read_yaml(path))
     if tuned and tuned_path(path).is_file():
@@ -109,22 +120,39 @@ def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = 
             merged = _over(merged, {"hyper": {key: entry["chosen"]}})
     sizes: Any = {setting: (type(value), ...) for setting, value in defaults["stage"].items()}
     stage = create_model("Stage", __base__=Strict, **sizes)
-    return check(merged | {"name": path.stem}, str(path), create_model("Profile", __base__=Schema, stage=(stage, ...)))
+    return check(
+        merged | {"name": path.stem},
+        str(path),
+        create_model("Profile", __base__=Schema, stage=(stage, ...)),
+    )
 
 
 def tuned_path(profile: str | Path) -> Path:
-    """Where the tuned values of a profile (a name, or a file of its own) are: `tuned/NAME.yaml` beside it."""
-    path = Path(profile) if str(profile).endswith((".yaml", ".yml")) else profiles_dir() / f"{profile}.yaml"
+    """Where the tuned values of a profile (a name, or a file of its own) are: `tuned/NAME.yaml`
+    beside it.
+    """
+    path = (
+        Path(profile)
+        if str(profile).endswith((".yaml", ".yml"))
+        else profiles_dir() / f"{profile}.yaml"
+    )
     return path.parent / "tuned" / f"{path.stem}.yaml"
 
 
 def override(profile: Profile, **changes: Any) -> Profile:
-    """The profile with those of the command line's values that are not None, checked like the file's own."""
-    return check(profile | {key: value for key, value in changes.items() if value is not None}, "command line")
+    """The profile with those of the command line's values that are not None, checked like the
+    file's own.
+    """
+    return check(
+        profile | {key: value for key, value in changes.items() if value is not None},
+        "command line",
+    )
 
 
 def check(profile: Mapping[str, Any], where: str, schema: type[BaseModel] = Schema) -> Profile:
-    """The profile when every value is known and sensible; UserError names the place, the key and the value."""
+    """The profile when every value is known and sensible; UserError names the place, the key and
+    the value.
+    """
     try:
         checked = schema.model_validate(profile).model_dump()
     except ValidationError as error:
@@ -147,7 +175,9 @@ def one_line(error: ValidationError) -> str:
 
 
 def hyper_of(profile: Profile, method: str, split: str, T: float | None = None) -> dict[str, Any]:
-    """Settings of a method on a split (and at a temperature): METHOD, then METHOD/SPLIT, then METHOD/SPLIT/T."""
+    """Settings of a method on a split (and at a temperature): METHOD, then METHOD/SPLIT, then
+    METHOD/SPLIT/T.
+    """
     keys = [method, f"{method}/{split}"] + ([f"{method}/{split}/{T:g}"] if T is not None else [])
     return {name: value for key in keys for name, value in profile["hyper"].get(key, {}).items()}
 
@@ -157,7 +187,8 @@ def smoke_settings(
 ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
     """Return profile smoke's stage, evaluation settings and settings of a method on a split.
 
-    A notebook without stage and models uses them. evaluation and hyper replace single values of them.
+    A notebook without stage and models uses them. evaluation and hyper replace single values of
+    them.
     """
     smoke = load_profile("smoke")
     settings = hyper_of(smoke, method, split) | dict(hyper)

@@ -1,7 +1,8 @@
-"""Whose head it is: the base, the tokenizer and the form of the questions that a head was trained with.
+"""Whose head it is: the base, the tokenizer and the form of the questions that a head was trained
+with.
 
-A head knows one base (its weights, and the adapter on them), one vocabulary and one form of prompt. What differs is
-refused, or warned of where it may still forget.
+A head knows one base (its weights, and the adapter on them), one vocabulary and one form of prompt.
+What differs is refused, or warned of where it may still forget.
 """
 
 import hashlib
@@ -20,42 +21,66 @@ from t3lib.core.files import content_key, model_identity
 from t3lib.core.models import pad_id
 from t3lib.core.rows import SYSTEM, Row, encode_rows, rendered
 
-PLAIN = "plain text"  # what a head records as its chat template whose rows were prompt and completion, or text
-BASE_KEYS = ("base_identity", "base_revision", "base_model")  # the first that two sides record says whether they agree
+PLAIN = (  # what a head records as its chat template whose rows were prompt and completion, or text
+    "plain text"
+)
+BASE_KEYS = (
+    "base_identity",
+    "base_revision",
+    "base_model",
+)  # the first that two sides record says whether they agree
 ADAPTER = "base_adapter"
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """16 hex digits over the map token -> id: a head indexes the vocabulary by id, so this is what must agree."""
+    """16 hex digits over the map token -> id: a head indexes the vocabulary by id, so this is what
+    must agree.
+    """
     return content_key(tokenizer.get_vocab())
 
 
 def base_identity(model: nn.Module) -> dict[str, str | None]:
     """{base_model, base_revision, base_identity, base_adapter} of a loaded base.
 
-    Its name, its Hub commit, its `model_identity` and the digest of the adapter on it, each None where it has none.
+    Its name, its Hub commit, its `model_identity` and the digest of the adapter on it, each None
+    where it has none.
     """
     config: Any = model.config
     name = getattr(config, "name_or_path", "") or None
     commit = getattr(config, "_commit_hash", None)
     identity = model_identity(name, commit) if name and (commit or Path(name).is_dir()) else None
-    return {"base_model": name, "base_revision": commit, "base_identity": identity, ADAPTER: adapter_key(model)}
+    return {
+        "base_model": name,
+        "base_revision": commit,
+        "base_identity": identity,
+        ADAPTER: adapter_key(model),
+    }
 
 
 def adapter_key(model: nn.Module) -> str | None:
-    """16 hex digits over the weights of the adapters that are switched on (PEFT); None where none is.
+    """16 hex digits over the weights of the adapters that are switched on (PEFT); None where none
+    is.
 
     The weights count as bfloat16, so that a base loaded in half precision is the same base.
     """
     digests = {}
     for place, layer in model.named_modules():
-        inner = next((name for name in ("base_layer", "original_module") if hasattr(layer, name)), None)
+        inner = next(
+            (name for name in ("base_layer", "original_module") if hasattr(layer, name)), None
+        )
         if inner is None or getattr(layer, "disable_adapters", False):
             continue
         active = set(getattr(layer, "active_adapters", ()))
         for name, weight in layer.named_parameters():
             if not name.startswith(inner) and (used := active & {*name.split(".")}):
-                raw = weight.detach().to("cpu", torch.bfloat16).contiguous().view(torch.int16).numpy().tobytes()
+                raw = (
+                    weight.detach()
+                    .to("cpu", torch.bfloat16)
+                    .contiguous()
+                    .view(torch.int16)
+                    .numpy()
+                    .tobytes()
+                )
                 scale = [(getattr(layer, "scaling", {}) or {}).get(adapter) for adapter in used]
                 words = [word for word in f"{place}.{name}".split(".") if word not in used]
                 digests[".".join(words)] = [hashlib.sha256(raw).hexdigest(), scale]
@@ -63,10 +88,15 @@ def adapter_key(model: nn.Module) -> str | None:
 
 
 def origin(
-    base: nn.Module, tokenizer: PreTrainedTokenizerBase, forget: Sequence[Row], retain: Sequence[Row], tokens: int
+    base: nn.Module,
+    tokenizer: PreTrainedTokenizerBase,
+    forget: Sequence[Row],
+    retain: Sequence[Row],
+    tokens: int,
 ) -> dict[str, Any]:
-    """What a head records of its training: the base's identity, the tokenizer's hash, the form of the prompts with one
-    fixed question rendered (a date in it shows), numbers of rows and of the answer `tokens` it was fitted on.
+    """What a head records of its training: the base's identity, the tokenizer's hash, the form of
+    the prompts with one fixed question rendered (a date in it shows), numbers of rows and of the
+    answer `tokens` it was fitted on.
     """
     counts = {"n_forget": len(forget), "n_retain": len(retain), "answer_tokens": tokens}
     form: dict[str, Any] = prompt_form(tokenizer, [*forget, *retain])
@@ -75,10 +105,12 @@ def origin(
 
 
 def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict[str, str | None]:
-    """{chat_template, system}: the form in which the rows' questions are asked, which a head depends on.
+    """{chat_template, system}: the form in which the rows' questions are asked, which a head
+    depends on.
 
-    chat_template: a digest of the tokenizer's, "none" where it has none, `PLAIN` where all rows are plain text. system:
-    the system text of most rows, a conversation's own one before any other; None where there is no template.
+    chat_template: a digest of the tokenizer's, "none" where it has none, `PLAIN` where all rows are
+    plain text. system: the system text of most rows, a conversation's own one before any other;
+    None where there is no template.
     """
     chats = [row for row in rows if not row.get("raw")]
     if not chats or tokenizer.chat_template is None:
@@ -87,23 +119,33 @@ def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict
     for row in chats:
         turn = {} if isinstance(row["question"], str) else row["question"][0]
         texts[turn["content"] if turn.get("role") == "system" else row.get("system", SYSTEM)] += 1
-    return {"chat_template": content_key(tokenizer.chat_template), "system": texts.most_common(1)[0][0]}
+    return {
+        "chat_template": content_key(tokenizer.chat_template),
+        "system": texts.most_common(1)[0][0],
+    }
 
 
 def system_of(head: Any) -> str | None:
-    """The system text that a head records, None where it records none; TOFU's for a head that says nothing of it."""
+    """The system text that a head records, None where it records none; TOFU's for a head that says
+    nothing of it.
+    """
     system = head.info.get("system", SYSTEM)
     return system if isinstance(system, str) else None
 
 
 def check_prompt(head: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> None:
-    """Warn when the head records another chat template, system text or mask than these rows are asked with."""
+    """Warn when the head records another chat template, system text or mask than these rows are
+    asked with.
+    """
     present = prompt_form(tokenizer, rows)
     for key, what in (("chat_template", "chat template"), ("system", "system text")):
         recorded = head.info.get(key)
         known = key in head.info and "chat_template" in head.info
         if known and (recorded, present[key]) != (None, None) and recorded != present[key]:
-            values = (value if value is None else repr(printable(value, 80)) for value in (recorded, present[key]))
+            values = (
+                value if value is None else repr(printable(value, 80))
+                for value in (recorded, present[key])
+            )
             warnings.warn(f"the head was trained with the {what} {', not '.join(map(str, values))}: "
                           "it may not forget here", stacklevel=3)  # fmt: skip
             return
@@ -111,24 +153,36 @@ def check_prompt(head: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[R
         warnings.warn("the head was trained with a chat template that renders another prompt (a date in it?): "
                       "it may not forget here", stacklevel=3)  # fmt: skip
     if head.info.get("attention_mask") == "openunlearning" and hides(tokenizer, rows):
-        warnings.warn("the head was trained with the attention mask openunlearning, which hides tokens that "
-                      "everybody else shows the model: it may not forget here", stacklevel=3)  # fmt: skip
+        warnings.warn(
+            "the head was trained with the attention mask openunlearning, which hides tokens that "
+            # fmt: skip
+            "everybody else shows the model: it may not forget here",
+            stacklevel=3,
+        )
 
 
 def hides(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> bool:
-    """Whether the mask "openunlearning" hides a token of these rows' prompts, because it is the padding too."""
+    """Whether the mask "openunlearning" hides a token of these rows' prompts, because it is the
+    padding too.
+    """
     padding = pad_id(tokenizer)
-    return any(padding in example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows))
+    return any(
+        padding in example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)
+    )
 
 
 def check_sizes(head: Any, hidden_size: int, vocab_size: int) -> None:
-    """UserError unless the head was made for this hidden size and this vocabulary (rows of the output embedding)."""
+    """UserError unless the head was made for this hidden size and this vocabulary (rows of the
+    output embedding).
+    """
     if head.hidden_size != hidden_size:
-        raise UserError(f"the head is for hidden size {head.hidden_size}, the base model has {hidden_size}")
+        raise UserError(
+            f"the head is for hidden size {head.hidden_size}, the base model has {hidden_size}"
+        )
     if head.vocab_size != vocab_size:
         raise UserError(
-            f"the head is for a vocabulary of {head.vocab_size}, the base model has {vocab_size}: another model, "
-            "or one whose embeddings were resized after the head was trained"
+            f"the head is for a vocabulary of {head.vocab_size}, the base model has {vocab_size}:"
+            " another model, or one whose embeddings were resized after the head was trained"
         )
 
 
@@ -141,19 +195,24 @@ def check_tokenizer(head: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def check_base(head: Any, model: nn.Module) -> None:
-    """UserError when the head records another base, state of it or adapter on it than the one loaded.
+    """UserError when the head records another base, state of it or adapter on it than the one
+    loaded.
 
-    Reads every byte of the base's folder (once in a process), but only for a head that records a base.
+    Reads every byte of the base's folder (once in a process), but only for a head that records a
+    base.
     """
     if ADAPTER not in head.info and not any(head.info.get(key) for key in BASE_KEYS):
         return
     present = base_identity(model)
     if key := _differing(head.info, present):
         both = (head.info, present)
-        trained, loaded = (f"{printable(info.get('base_model'))} ({key} {printable(info[key])})" for info in both)
+        trained, loaded = (
+            f"{printable(info.get('base_model'))} ({key} {printable(info[key])})" for info in both
+        )
         raise UserError(
-            f"the head was trained on {trained}, the base is {loaded}: unlearning may fail silently; "
-            "use its own base, or say that you mean this one (--other-base, in Python other_base=True)"
+            f"the head was trained on {trained}, the base is {loaded}: unlearning may fail"
+            " silently; use its own base, or say that you mean this one (--other-base, in Python"
+            " other_base=True)"
         )
 
 
@@ -166,8 +225,12 @@ def check_same_base(heads: Iterable[Any]) -> None:
             raise UserError(f"these heads were trained for different bases ({key} {values})")
 
 
-def _differing(one: Mapping[str, Any], other: Mapping[str, Any], keys: Iterable[str] = BASE_KEYS) -> str | None:
-    """The first of `keys` that both record, if they record different things there; or the adapter, if that differs."""
+def _differing(
+    one: Mapping[str, Any], other: Mapping[str, Any], keys: Iterable[str] = BASE_KEYS
+) -> str | None:
+    """The first of `keys` that both record, if they record different things there; or the adapter,
+    if that differs.
+    """
     for key in keys:
         if one.get(key) is not None and other.get(key) is not None:
             if one[key] != other[key]:

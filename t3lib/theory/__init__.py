@@ -1,4 +1,5 @@
-"""The theory of arXiv:2602.10217, executable: one place to import it from. numpy and scipy only, float64.
+"""The theory of arXiv:2602.10217, executable: one place to import it from. numpy and scipy only,
+float64.
 
     p = (1 − γ) p_r + γ p_f  (Eq. 1)      p̂_T ∝ p^(1/T) f̂  (Eq. 8)      δ = L(f̂) − L(f*)
     Retain Error KL(p_r ‖ p̂_T)  (Eq. 6)      Forget Error E_{p_f} |p_r − p̂_T|  (Eq. 7)
@@ -7,7 +8,8 @@ mixture     GaussianMixture: exact errors, excess risk, partition function, both
 montecarlo  the paper's Monte Carlo
 bounds      Theorems 3.3, 3.4, 3.5 (with its witness), 3.7, 3.8 (with their τ*), Lemmas A.1, A.2, Proposition C.1, the
             Gaussian integral of Appendix E
-identities  tempering and sharpening, class imbalance (Appendix D), maximum entropy (Appendix B), tails (Remark 3.2)
+identities  tempering and sharpening, class imbalance (Appendix D), maximum entropy (Appendix B),
+tails (Remark 3.2)
 logistic    the regularised logistic regression of Eq. 3 for a batch of data sets
 """
 
@@ -42,5 +44,9 @@ from t3lib.theory.logistic import fit_logistic, objective
 from t3lib.theory.mixture import METHODS, GaussianMixture
 from t3lib.theory.montecarlo import Estimate, monte_carlo_errors
 
-__all__ = [name for name, value in globals().items() if getattr(value, "__module__", "").startswith("t3lib.theory")]
+__all__ = [
+    name
+    for name, value in globals().items()
+    if getattr(value, "__module__", "").startswith("t3lib.theory")
+]
 __all__ += ["METHODS"]

@@ -1,7 +1,9 @@
-"""Every bound and lemma of arXiv:2602.10217 as one function; the docstring opens with the formula and its number.
+"""Every bound and lemma of arXiv:2602.10217 as one function; the docstring opens with the formula
+and its number.
 
-δ: excess risk of the classifier, nats; γ: forget proportion; `peak` = ‖p_f‖_∞; T ≥ 1: temperature; entropy = H(p_r).
-`mixture` is a t3lib.theory.mixture.GaussianMixture. Scalars may be arrays wherever numpy broadcasts.
+δ: excess risk of the classifier, nats; γ: forget proportion; `peak` = ‖p_f‖_∞; T ≥ 1: temperature;
+entropy = H(p_r). `mixture` is a t3lib.theory.mixture.GaussianMixture. Scalars may be arrays
+wherever numpy broadcasts.
 """
 
 from typing import NamedTuple
@@ -19,7 +21,7 @@ from t3lib.theory.mixture import Classifier, GaussianMixture
 from t3lib.theory.quadrature import Array, Rows
 
 
-# ---- the untempered estimator ----------------------------------------------------------------------------------------
+# ---- the untempered estimator -------------------------------------------------------------------
 def bound_retain_untempered(delta: ArrayLike, gamma: float) -> Array:
     """Retain Error(p̂_1) ≤ δ / (1 − γ)   (Theorem 3.3)."""
     _check(delta, gamma)
@@ -34,7 +36,8 @@ def bound_forget_untempered(delta: ArrayLike, gamma: float, peak: ArrayLike) -> 
 
 
 def forget_lower_bound(delta: ArrayLike, gamma: float, peak: ArrayLike) -> Array:
-    """Some f̂ with excess risk δ has Forget Error(p̂_1) ≥ ‖p_f‖_∞ γ(1 − e^(−δ/γ)) / (1 − γ e^(−δ/γ))   (Theorem 3.5)."""
+    """Some f̂ with excess risk δ has Forget Error(p̂_1) ≥ ‖p_f‖_∞ γ(1 − e^(−δ/γ)) / (1 − γ e^(−δ/γ))
+    (Theorem 3.5)."""
     _check(delta, gamma)
     check("peak", peak, 0)
     epsilon = -np.expm1(-np.asarray(delta) / gamma)
@@ -50,11 +53,14 @@ class Witness(NamedTuple):
     forget_error: Array
 
 
-def witness(delta: ArrayLike, gamma: float, peak: ArrayLike, T: float = 1.0, sharpen: float = 1.0) -> Witness:
+def witness(
+    delta: ArrayLike, gamma: float, peak: ArrayLike, T: float = 1.0, sharpen: float = 1.0
+) -> Witness:
     """f̂ = 1 on Z_r, ε = 1 − e^(−δ/γ) on Z_f   (Eq. 9), for p_r uniform on a unit interval and p_f on one of 1/peak.
 
-    Densities are constant on each support, so the errors of p^(1/T) f̂^w are plain arithmetic: on Z_r p̂ is
-    (1−γ)^(1/T) / N, on Z_f it is (γ peak)^(1/T) ε^w / N. T = w = 1 gives Eq. 10. `excess_risk` is that of f̂ itself.
+    Densities are constant on each support, so the errors of p^(1/T) f̂^w are plain arithmetic: on
+    Z_r p̂ is (1−γ)^(1/T) / N, on Z_f it is (γ peak)^(1/T) ε^w / N. T = w = 1 gives Eq. 10.
+    `excess_risk` is that of f̂ itself.
     """
     _check(delta, gamma, T)
     check("sharpen", sharpen, 0, open_=True)
@@ -68,7 +74,7 @@ def witness(delta: ArrayLike, gamma: float, peak: ArrayLike, T: float = 1.0, sha
     return Witness(epsilon, risk, np.log(partition / on_retain), on_forget / partition)
 
 
-# ---- lemmas ----------------------------------------------------------------------------------------------------------
+# ---- lemmas -------------------------------------------------------------------------------------
 def bound_classifier_l1(delta: ArrayLike) -> Array:
     """E_p |f* − f̂| ≤ √(δ / 2)   (Lemma A.1)."""
     check("delta", delta, 0)
@@ -76,7 +82,9 @@ def bound_classifier_l1(delta: ArrayLike) -> Array:
 
 
 def classifier_l1(mixture: GaussianMixture, phi: Array) -> Array:
-    """E_p |f* − f̂|, the left side of Lemma A.1, split where the classifiers cross; phi (N, 3) -> (N,)."""
+    """E_p |f* − f̂|, the left side of Lemma A.1, split where the classifiers cross; phi (N, 3) ->
+    (N,).
+    """
     edges = mixture.classifier_edges(phi)
     crossings, _ = quadrature.where_logit_is(0.0, phi - mixture.phi_star)
     crossings = np.clip(crossings, edges[:, :1], edges[:, -1:])
@@ -89,12 +97,15 @@ def bound_partition(delta: ArrayLike, gamma: float, T: ArrayLike, entropy: float
     """∫ p^(1/T) f̂ ≥ (1−γ)^((T+1)/T) exp[(T−1)/T · H(p_r) − (δ − γ ln γ)/(1−γ)]   (Lemma A.2)."""
     _check(delta, gamma, T)
     T, delta = np.asarray(T, dtype=float), np.asarray(delta, dtype=float)
-    return (1 - gamma) ** ((T + 1) / T) * np.exp((T - 1) / T * entropy - (delta - gamma * np.log(gamma)) / (1 - gamma))
+    return (1 - gamma) ** ((T + 1) / T) * np.exp(
+        (T - 1) / T * entropy - (delta - gamma * np.log(gamma)) / (1 - gamma)
+    )
 
 
-# ---- the tempered estimator ------------------------------------------------------------------------------------------
+# ---- the tempered estimator ---------------------------------------------------------------------
 def tempering_bias_bound(mixture: GaussianMixture, T: float, tau: float) -> float:
-    """(1 − 1/T) ‖p_f‖_{2, p_r^(τ)} · Std_{p_r^(τ)}[ln p],  p_r^(τ) ∝ p^(1/τ) f*   (Theorem 3.7, first term)."""
+    """(1 − 1/T) ‖p_f‖_{2, p_r^(τ)} · Std_{p_r^(τ)}[ln p],  p_r^(τ) ∝ p^(1/τ) f*
+    (Theorem 3.7, first term)."""
     _check_tau(tau, T)
     z, w = mixture.mesh(tau)
     logp = mixture.logp(z)
@@ -104,33 +115,43 @@ def tempering_bias_bound(mixture: GaussianMixture, T: float, tau: float) -> floa
     return float((1 - 1 / T) * norm * np.sqrt((q * (logp - (q * logp).sum()) ** 2).sum()))
 
 
-def bound_forget_tempered(mixture: GaussianMixture, delta: ArrayLike, T: float, k: float, tau: float) -> Array:
+def bound_forget_tempered(
+    mixture: GaussianMixture, delta: ArrayLike, T: float, k: float, tau: float
+) -> Array:
     """Forget Error(p̂_T) ≤ bias + P^(1/T) [(δ/2)^(1/2T) + I_k^((k−1)/k) (δ/2)^(1/2k) / n̂] / n*   (Theorem 3.7).
 
-    bias = tempering_bias_bound(mixture, T, tau), P = ‖p_f‖_∞, I_k = ∫ p^((k−T)/(T(k−1))), n* and n̂ the bounds of
-    Lemma A.2 at excess risk 0 and δ (Eqs. 16, 17). The theorem promises it for some tau in [1, T]: tau_star_forget
-    finds one. On the line I_k is finite only for k > T (for T = 1: k > 1), although the paper writes k ≥ T.
+    bias = tempering_bias_bound(mixture, T, tau), P = ‖p_f‖_∞, I_k = ∫ p^((k−T)/(T(k−1))), n* and n̂
+    the bounds of Lemma A.2 at excess risk 0 and δ (Eqs. 16, 17). The theorem promises it for some
+    tau in [1, T]: tau_star_forget finds one. On the line I_k is finite only for k > T (for T = 1: k
+    > 1), although the paper writes k ≥ T.
     """
     _check(delta, mixture.gamma, T)
     if not k > T:
-        raise UserError(f"k must exceed T = {T!r}: on the line ∫ p^((k−T)/(T(k−1))) diverges at k = {k!r}")
+        raise UserError(
+            f"k must exceed T = {T!r}: on the line ∫ p^((k−T)/(T(k−1))) diverges at k = {k!r}"
+        )
     delta, gamma, entropy = np.asarray(delta, dtype=float), mixture.gamma, mixture.entropy_retain()
     power = (k - T) / (T * (k - 1))
     z, w = mixture.mesh(1 / power)
     mass = float((w * np.exp(power * mixture.logp(z))).sum())
     peak = mixture.peak_forget() ** (1 / T)
-    n_star, n_hat = bound_partition(0.0, gamma, T, entropy), bound_partition(delta, gamma, T, entropy)
+    n_star, n_hat = (
+        bound_partition(0.0, gamma, T, entropy),
+        bound_partition(delta, gamma, T, entropy),
+    )
     first = peak * (delta / 2) ** (1 / (2 * T)) / n_star
     with np.errstate(divide="ignore", over="ignore"):  # a hopeless classifier: the bound is inf
         second = peak * mass ** ((k - 1) / k) * (delta / 2) ** (1 / (2 * k)) / (n_star * n_hat)
     return tempering_bias_bound(mixture, T, tau) + first + second
 
 
-def bound_retain_tempered(mixture: GaussianMixture, delta: ArrayLike, T: float, tau: ArrayLike) -> Array:
+def bound_retain_tempered(
+    mixture: GaussianMixture, delta: ArrayLike, T: float, tau: ArrayLike
+) -> Array:
     """Retain Error(p̂_T) ≤ δ/(1−γ) + (1 − 1/T) [ ∫ p^(1/τ) |ln p| / n̂_τ − H(p_r) ]   (Theorem 3.8).
 
-    n̂_τ is the bound of Lemma A.2 at temperature τ. The theorem promises it for some tau in [1, T] that depends on
-    the classifier: tau_star_retain finds it.
+    n̂_τ is the bound of Lemma A.2 at temperature τ. The theorem promises it for some tau in [1, T]
+    that depends on the classifier: tau_star_retain finds it.
     """
     _check(delta, mixture.gamma, T)
     _check_tau(tau, T)
@@ -138,7 +159,9 @@ def bound_retain_tempered(mixture: GaussianMixture, delta: ArrayLike, T: float, 
     if T == 1.0:
         return bound_retain_untempered(delta, mixture.gamma)
     with np.errstate(divide="ignore", over="ignore"):  # a hopeless classifier: the bound is inf
-        spread = absolute_log_functional(mixture, tau) / bound_partition(delta, mixture.gamma, tau, entropy)
+        spread = absolute_log_functional(mixture, tau) / bound_partition(
+            delta, mixture.gamma, tau, entropy
+        )
     return bound_retain_untempered(delta, mixture.gamma) + (1 - 1 / T) * (spread - entropy)
 
 
@@ -176,12 +199,18 @@ def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Arra
             mass = tilt[i] * np.exp(alpha[:, None] * logp[i])
             return (mass * logp[i]).sum(axis=1) / mass.sum(axis=1) - slope[i]
 
-        stars = 1 / find_root(excess, (np.full(len(batch), 1 / T), stars), args=(np.arange(len(batch)),)).x
+        stars = (
+            1
+            / find_root(
+                excess, (np.full(len(batch), 1 / T), stars), args=(np.arange(len(batch)),)
+            ).x
+        )
     return stars if np.ndim(phi) == 2 else float(stars[0])
 
 
 def tau_star_forget(mixture: GaussianMixture, T: float) -> float:
-    """τ with ∫_{1/T}^1 M dα = (1 − 1/T) M(1/τ),  M(α) = ∫ p_f |∂q_α/∂α|   (proof of Theorem 3.7; q_α ∝ p_r p^(α−1))."""
+    """τ with ∫_{1/T}^1 M dα = (1 − 1/T) M(1/τ),  M(α) = ∫ p_f |∂q_α/∂α|
+    (proof of Theorem 3.7; q_α ∝ p_r p^(α−1))."""
     check("T", T, 1)
     if T == 1.0:
         return 1.0
@@ -202,14 +231,19 @@ def tau_star_forget(mixture: GaussianMixture, T: float) -> float:
 
 
 def gaussian_power_log_integral(v: ArrayLike, tau: ArrayLike) -> Array:
-    """∫ p_v^(1/τ) |ln p_v| = √τ (2πv)^((τ−1)/2τ) (τ/2 + ½ ln 2πv),  p_v = N(0, v), v ≥ 1/2π   (Appendix E)."""
+    """∫ p_v^(1/τ) |ln p_v| = √τ (2πv)^((τ−1)/2τ) (τ/2 + ½ ln 2πv),  p_v = N(0, v), v ≥ 1/2π
+    (Appendix E)."""
     check("v", v, 1 / (2 * np.pi))
     check("tau", tau, 1)
     v, tau = np.asarray(v, dtype=float), np.asarray(tau, dtype=float)
-    return np.sqrt(tau) * (2 * np.pi * v) ** ((tau - 1) / (2 * tau)) * (tau / 2 + 0.5 * np.log(2 * np.pi * v))
+    return (
+        np.sqrt(tau)
+        * (2 * np.pi * v) ** ((tau - 1) / (2 * tau))
+        * (tau / 2 + 0.5 * np.log(2 * np.pi * v))
+    )
 
 
-# ---- logistic regression -----------------------------------------------------------------------------------------
+# ---- logistic regression ------------------------------------------------------------------------
 def logistic_lambda(phi_norm: float, second_moment: float, n: ArrayLike) -> Array:
     """λ = √(2 E‖z‖² / n) / ‖φ*‖, the λ that minimises Proposition C.1."""
     check("n", n, 1)
@@ -222,9 +256,12 @@ def bound_logistic_excess_risk(
 ) -> Array:
     """E[L(φ̂_λ) − L(φ*)] ≤ λ‖φ*‖² + 2 E‖z‖² / (nλ)   (Proposition C.1); lam=None: 2‖φ*‖ √(2 E‖z‖² / n)   (Eq. 25).
 
-    Here z stands for the features; for Appendix E that is mixture.second_moment() and the norm of mixture.phi_star.
+    Here z stands for the features; for Appendix E that is mixture.second_moment() and the norm of
+    mixture.phi_star.
     """
-    lam = logistic_lambda(phi_norm, second_moment, n) if lam is None else np.asarray(lam, dtype=float)
+    lam = (
+        logistic_lambda(phi_norm, second_moment, n) if lam is None else np.asarray(lam, dtype=float)
+    )
     check("n", n, 1)
     check("lam", lam, 0, open_=True)
     return lam * phi_norm**2 + 2 * second_moment / (np.asarray(n, dtype=float) * lam)

@@ -6,8 +6,12 @@ from numpy.typing import ArrayLike
 from t3lib.core.errors import UserError
 
 
-def check(name: str, value: ArrayLike, low: float = -np.inf, high: float = np.inf, *, open_: bool = False) -> None:
-    """Every element is finite and in [low, high], or with open_ in (low, high); else a UserError that names both."""
+def check(
+    name: str, value: ArrayLike, low: float = -np.inf, high: float = np.inf, *, open_: bool = False
+) -> None:
+    """Every element is finite and in [low, high], or with open_ in (low, high); else a UserError
+    that names both.
+    """
     values = np.asarray(value, dtype=float)
     within = (low < values) & (values < high) if open_ else (low <= values) & (values <= high)
     good = within & np.isfinite(values)

@@ -1,9 +1,10 @@
 """Experiments 1 and 2 of the paper (Appendix E), exactly and the paper's way, as one tidy table.
 
-For every (n, v_f): λ chosen on 10 trials by mean population risk, then 200 fresh data sets, their classifiers, and
-Retain and Forget Errors at every temperature by quadrature, with the true partition function ("exact") and with the
-paper's ("negligible_overlap"). Experiment 1 varies v_f at a fixed n, which the paper does not give; Experiment 2 varies
-n at v_f = 1e-3. Every v_f sees the same labels and standard normal draws, so curves differ by v_f alone.
+For every (n, v_f): λ chosen on 10 trials by mean population risk, then 200 fresh data sets, their
+classifiers, and Retain and Forget Errors at every temperature by quadrature, with the true
+partition function ("exact") and with the paper's ("negligible_overlap"). Experiment 1 varies v_f at
+a fixed n, which the paper does not give; Experiment 2 varies n at v_f = 1e-3. Every v_f sees the
+same labels and standard normal draws, so curves differ by v_f alone.
 """
 
 from collections.abc import Sequence
@@ -21,7 +22,9 @@ from t3lib.theory.logistic import fit_logistic
 from t3lib.theory.mixture import METHODS, GaussianMixture
 from t3lib.theory.quadrature import Array
 
-LAMBDAS = 10.0 ** np.arange(-10, 0.25, 0.5)  # half-decades; a floor of 1e-6 binds when v_f is small and n large
+LAMBDAS = 10.0 ** np.arange(
+    -10, 0.25, 0.5
+)  # half-decades; a floor of 1e-6 binds when v_f is small and n large
 V_F = (1e-6, 1e-3, 1.0)
 N = (25, 50, 100, 200, 400)
 SEARCH_TRIALS = 10  # data sets on which λ is chosen
@@ -33,7 +36,9 @@ COLUMNS = ["experiment", "v_f", "n", "T", "method"] + [
 
 @dataclass(frozen=True)
 class Fits:
-    """All trials at one (n, v_f): the λ chosen, the data, the classifiers φ (trials, 3), their excess risks."""
+    """All trials at one (n, v_f): the λ chosen, the data, the classifiers φ (trials, 3), their
+    excess risks.
+    """
 
     mixture: GaussianMixture
     lam: float
@@ -43,26 +48,43 @@ class Fits:
     delta: Array
 
 
-def sample(mixture: GaussianMixture, n: int, trials: int, rng: np.random.Generator) -> tuple[Array, Array]:
-    """`trials` data sets of n pairs: s ~ Bernoulli(1 − γ), z ~ p_r or p_f (Appendix E); z and s (trials, n)."""
+def sample(
+    mixture: GaussianMixture, n: int, trials: int, rng: np.random.Generator
+) -> tuple[Array, Array]:
+    """`trials` data sets of n pairs: s ~ Bernoulli(1 − γ), z ~ p_r or p_f (Appendix E); z and s
+    (trials, n).
+    """
     check("n", n, 1)
     check("trials", trials, 1)
     s = (rng.random((trials, n)) < 1 - mixture.gamma).astype(float)
     noise = rng.standard_normal((trials, n))
-    retain, forget = mixture.mu_r + np.sqrt(mixture.v_r) * noise, mixture.mu_f + np.sqrt(mixture.v_f) * noise
+    retain, forget = (
+        mixture.mu_r + np.sqrt(mixture.v_r) * noise,
+        mixture.mu_f + np.sqrt(mixture.v_f) * noise,
+    )
     return np.where(s == 1, retain, forget), s
 
 
-def select_lambda(mixture: GaussianMixture, z: Array, s: Array, lambdas: ArrayLike = LAMBDAS) -> float:
-    """The λ with the least mean population risk over the data sets z, s (trials, n); all fits are one batch."""
+def select_lambda(
+    mixture: GaussianMixture, z: Array, s: Array, lambdas: ArrayLike = LAMBDAS
+) -> float:
+    """The λ with the least mean population risk over the data sets z, s (trials, n); all fits are
+    one batch.
+    """
     grid = np.asarray(lambdas, dtype=float)
-    phi = fit_logistic(np.tile(z, (len(grid), 1)), np.tile(s, (len(grid), 1)), np.repeat(grid, len(z)))
-    risk = np.asarray(mixture.excess_risk(phi)).reshape(len(grid), len(z)).mean(axis=1)  # L(φ) less a constant
+    phi = fit_logistic(
+        np.tile(z, (len(grid), 1)), np.tile(s, (len(grid), 1)), np.repeat(grid, len(z))
+    )
+    risk = (
+        np.asarray(mixture.excess_risk(phi)).reshape(len(grid), len(z)).mean(axis=1)
+    )  # L(φ) less a constant
     return float(grid[np.argmin(risk)])
 
 
 def fit_trials(mixture: GaussianMixture, n: int, trials: int = 200, seed: int = 0) -> Fits:
-    """λ chosen on `SEARCH_TRIALS` data sets, then `trials` fresh ones; the draws depend on (seed, n) alone."""
+    """λ chosen on `SEARCH_TRIALS` data sets, then `trials` fresh ones; the draws depend on (seed,
+    n) alone.
+    """
     rng = np.random.default_rng((seed, n))
     lam = select_lambda(mixture, *sample(mixture, n, SEARCH_TRIALS, rng))
     z, s = sample(mixture, n, trials, rng)
@@ -71,10 +93,15 @@ def fit_trials(mixture: GaussianMixture, n: int, trials: int = 200, seed: int = 
 
 
 def summarise(errors: dict[str, tuple[Array, Array]], T: ArrayLike) -> pd.DataFrame:
-    """Mean, standard error, median over trials of {method: (retain, forget)}, each (trials, K); a row a (method, T)."""
+    """Mean, standard error, median over trials of {method: (retain, forget)}, each (trials, K); a
+    row a (method, T).
+    """
     parts = {}
     for method, sides in errors.items():
-        stats = [pd.DataFrame(side, columns=np.asarray(T)).agg(["mean", "sem", "median"]).T for side in sides]
+        stats = [
+            pd.DataFrame(side, columns=np.asarray(T)).agg(["mean", "sem", "median"]).T
+            for side in sides
+        ]
         parts[method] = pd.concat(stats, axis=1).set_axis(COLUMNS[5:], axis=1)
     return pd.concat(parts, names=["method", "T"]).reset_index()
 
@@ -89,10 +116,13 @@ def experiments(
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Experiment 1 at every n of n_first, Experiment 2 at every n of n_second: (errors, cells).
 
-    They are the tables `synthetic` and `synthetic_cells`; the latter has one row a (v_f, n): lam, delta_mean,
-    delta_median, single_class (share of data sets with one class only). What both need is computed once.
+    They are the tables `synthetic` and `synthetic_cells`; the latter has one row a (v_f, n): lam,
+    delta_mean, delta_median, single_class (share of data sets with one class only). What both need
+    is computed once.
     """
-    wanted = [(1, v, n) for n in n_first for v in v_f] + [(2, GaussianMixture.v_f, n) for n in n_second]
+    wanted = [(1, v, n) for n in n_first for v in v_f] + [
+        (2, GaussianMixture.v_f, n) for n in n_second
+    ]
     if not wanted:
         raise UserError("n_first and n_second are both empty: nothing to run")
     done: dict[tuple[float, int], pd.DataFrame] = {}
@@ -101,7 +131,10 @@ def experiments(
         if (v, n) not in done:
             here = fit_trials(GaussianMixture(v_f=v), n, trials, seed)
             errors = here.mixture.errors_by_method(here.phi, T, METHODS)
-            arrays = {way: (np.asarray(retain), np.asarray(forget)) for way, (retain, forget) in errors.items()}
+            arrays = {
+                way: (np.asarray(retain), np.asarray(forget))
+                for way, (retain, forget) in errors.items()
+            }
             done[v, n] = summarise(arrays, T)
             one_class = float((here.s.min(axis=1) == here.s.max(axis=1)).mean())
             cells.append((v, n, here.lam, here.delta.mean(), np.median(here.delta), one_class))
@@ -118,11 +151,13 @@ def alternatives(
     trials: int = 100,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The table `alternatives`: what else than tempering a classifier of least risk lowers the Forget Error.
+    """The table `alternatives`: what else than tempering a classifier of least risk lowers the
+    Forget Error.
 
-    One row a (v_f, n, lam, T, w): the classifiers of every whole decade of λ at every T (w = 1), and those of the λ of
-    least risk (`least_risk`) sharpened to f^w at T = 1 (Remark 3.6). delta: their mean excess risk; retain_error,
-    forget_error, forget_se: over trials, all on the same data sets.
+    One row a (v_f, n, lam, T, w): the classifiers of every whole decade of λ at every T (w = 1),
+    and those of the λ of least risk (`least_risk`) sharpened to f^w at T = 1 (Remark 3.6). delta:
+    their mean excess risk; retain_error, forget_error, forget_se: over trials, all on the same data
+    sets.
     """
     rows = []
     for v, size in product(v_f, n):
@@ -136,19 +171,36 @@ def alternatives(
                 means = np.mean(retain, axis=0), np.mean(forget, axis=0), sem(forget)
                 stats = zip(temperatures, *means, strict=True)
                 rows += [(v, size, lam, least, t, power, delta, *numbers) for t, *numbers in stats]
-    columns = ["v_f", "n", "lam", "least_risk", "T", "w", "delta", "retain_error", "forget_error", "forget_se"]
+    columns = [
+        "v_f",
+        "n",
+        "lam",
+        "least_risk",
+        "T",
+        "w",
+        "delta",
+        "retain_error",
+        "forget_error",
+        "forget_se",
+    ]
     return pd.DataFrame(rows, columns=columns)
 
 
 def best_temperature(table: pd.DataFrame) -> pd.DataFrame:
-    """The T that minimises mean Forget Error in each (experiment, method, v_f, n), with both errors there."""
+    """The T that minimises mean Forget Error in each (experiment, method, v_f, n), with both errors
+    there.
+    """
     keys = ["experiment", "method", "v_f", "n"]
     rows = table.loc[table.groupby(keys)["forget_error"].idxmin()]
     return rows[[*keys, "T", "forget_error", "retain_error"]].reset_index(drop=True)
 
 
 def example(trials: int = 200, seed: int = 0) -> tuple[Fits, int]:
-    """The fits of Figures 4 and 5 (n = 25, v_f = 1e-3), and the trial to show: two classes, δ nearest to the median."""
+    """The fits of Figures 4 and 5 (n = 25, v_f = 1e-3), and the trial to show: two classes, δ
+    nearest to the median.
+    """
     here = fit_trials(GaussianMixture(), 25, trials, seed)
-    distance = np.where(here.s.min(axis=1) < here.s.max(axis=1), np.abs(here.delta - np.median(here.delta)), np.inf)
+    distance = np.where(
+        here.s.min(axis=1) < here.s.max(axis=1), np.abs(here.delta - np.median(here.delta)), np.inf
+    )
     return here, int(np.argmin(distance))

@@ -1,4 +1,6 @@
-"""Identities: tempering and sharpening, class imbalance (Appendix D), maximum entropy (B), tails (Remark 3.2)."""
+"""Identities: tempering and sharpening, class imbalance (Appendix D), maximum entropy (B), tails
+(Remark 3.2).
+"""
 
 from collections.abc import Callable
 
@@ -16,16 +18,20 @@ from t3lib.theory.quadrature import Array
 def tilted(logp: ArrayLike, logf: ArrayLike, T: float = 1.0, sharpen: float = 1.0) -> Array:
     """ln p̂, p̂ ∝ p^(1/T) f^w, w = `sharpen`, over the last axis   (Eq. 5; Remark 3.6).
 
-    p^(1/T) f^w = (p f^(wT))^(1/T): tempering is sharpening the classifier to wT and then tempering the result. A power
-    keeps the order of its base, so the likeliest token, and with it greedy text, depends on the product wT alone.
+    p^(1/T) f^w = (p f^(wT))^(1/T): tempering is sharpening the classifier to wT and then tempering
+    the result. A power keeps the order of its base, so the likeliest token, and with it greedy
+    text, depends on the product wT alone.
     """
     check("T", T, 0, open_=True)
     check("sharpen", sharpen, 0, open_=True)
-    return log_softmax(np.asarray(logp, dtype=float) / T + sharpen * np.asarray(logf, dtype=float), axis=-1)
+    return log_softmax(
+        np.asarray(logp, dtype=float) / T + sharpen * np.asarray(logf, dtype=float), axis=-1
+    )
 
 
 def density_ratio_under_imbalance(f: ArrayLike, mu: float, gamma: float) -> Array:
-    """p_r / p = μ f_μ / ((μ − γ) f_μ + γ(1 − μ))   (Appendix D); f_μ trained at forget share μ, population share γ."""
+    """p_r / p = μ f_μ / ((μ − γ) f_μ + γ(1 − μ))
+    (Appendix D); f_μ trained at forget share μ, population share γ."""
     check("mu", mu, 0, 1, open_=True)
     check("gamma", gamma, 0, 1, open_=True)
     f = np.asarray(f, dtype=float)
@@ -34,7 +40,8 @@ def density_ratio_under_imbalance(f: ArrayLike, mu: float, gamma: float) -> Arra
 
 
 def kl_of_temperature(logp: Array, T: float, weights: ArrayLike = 1.0) -> float:
-    """KL(p^(T) ‖ p) for p^(T) ∝ p^(1/T): the radius C of the KL ball that T fills   (Eq. 24). logp at nodes (J,)."""
+    """KL(p^(T) ‖ p) for p^(T) ∝ p^(1/T): the radius C of the KL ball that T fills
+    (Eq. 24). logp at nodes (J,)."""
     check("T", T, 1)
     mass = np.asarray(weights) * np.exp((logp - logp.max()) / T)
     q = mass / mass.sum()
@@ -46,24 +53,37 @@ def kl_of_temperature(logp: Array, T: float, weights: ArrayLike = 1.0) -> float:
 def temperature_of_kl(logp: Array, radius: float, weights: ArrayLike = 1.0) -> float:
     """T(C): argmax H(μ) subject to KL(μ ‖ p) ≤ C is p^(1/T(C)) normalised   (Eq. 24, Appendix B).
 
-    logp (J,): log probabilities, or log densities with quadrature weights. inf when even the uniform law fits the ball.
+    logp (J,): log probabilities, or log densities with quadrature weights. inf when even the
+    uniform law fits the ball.
     """
     check("radius", radius, 0)
     if radius == 0.0:
         return 1.0
     if kl_of_temperature(logp, 1e12, weights) <= radius:
         return float("inf")
-    return float(1 / brentq(lambda a: kl_of_temperature(logp, 1 / a, weights) - radius, 1e-12, 1.0, xtol=1e-15))
+    return float(
+        1
+        / brentq(lambda a: kl_of_temperature(logp, 1 / a, weights) - radius, 1e-12, 1.0, xtol=1e-15)
+    )
 
 
 def tempered_mass(logp: Callable[[float], float], T: float) -> float:
-    """∫ p^(1/T) over the line for any log density   (Remark 3.2); a power tail |z|^(−α) needs α > T."""
+    """∫ p^(1/T) over the line for any log density
+    (Remark 3.2); a power tail |z|^(−α) needs α > T."""
     check("T", T, 1)
     for side in (-1.0, 1.0):
         tail = (logp(side * 1e9) - logp(side * 1e6)) / np.log(1e3)  # d ln p / d ln |z| far out
         if tail / T >= -1.0 - 1e-6:
             raise UserError(
-                f"T = {T!r}: ∫ p^(1/T) diverges, for p falls only like |z|^{tail:.3g}; take T < {-tail:.3g}"
+                f"T = {T!r}: ∫ p^(1/T) diverges, for p falls only like |z|^{tail:.3g}; take T <"
+                f" {-tail:.3g}"
             )
-    value, _ = quad(lambda u: np.exp(logp(np.sinh(u)) / T) * np.cosh(u), -300, 300, limit=2000, epsabs=0, epsrel=1e-10)
+    value, _ = quad(
+        lambda u: np.exp(logp(np.sinh(u)) / T) * np.cosh(u),
+        -300,
+        300,
+        limit=2000,
+        epsabs=0,
+        epsrel=1e-10,
+    )
     return float(value)

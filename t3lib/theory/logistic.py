@@ -1,10 +1,11 @@
-"""The classifiers σ(φ·[1, z, z²]) of Appendix E, and their regularised fit for a whole batch of data sets at once.
+"""The classifiers σ(φ·[1, z, z²]) of Appendix E, and their regularised fit for a whole batch of
+data sets at once.
 
     L_n(φ) = (1/n) Σ ℓ(σ(φ·[1, z_i, z_i²]), s_i) + λ ‖φ‖²                                        (Eq. 3, Appendix E)
 
-The features are raw and the intercept is regularised, as the formula says. Coefficients reach 1e5 when the forget
-spike is narrow, so first-order solvers stop far from the minimum; Newton with backtracking needs ten to forty steps.
-Letters: M problems, n samples each.
+The features are raw and the intercept is regularised, as the formula says. Coefficients reach 1e5
+when the forget spike is narrow, so first-order solvers stop far from the minimum; Newton with
+backtracking needs ten to forty steps. Letters: M problems, n samples each.
 """
 
 import numpy as np
@@ -29,22 +30,30 @@ def probability(phi: Array, z: ArrayLike) -> Array:
 
 
 def objective(phi: Array, z: Array, s: Array, lam: ArrayLike) -> Array:
-    """(1/n) Σ −ln σ((2 s_i − 1) φ·[1, z_i, z_i²]) + λ ‖φ‖²   (Eq. 3); phi (M, 3), z and s (M, n) -> (M,)."""
-    return -log_expit((2.0 * s - 1.0) * logit(phi[:, None], z)).mean(axis=1) + np.asarray(lam) * (phi**2).sum(axis=1)
+    """(1/n) Σ −ln σ((2 s_i − 1) φ·[1, z_i, z_i²]) + λ ‖φ‖²
+    (Eq. 3); phi (M, 3), z and s (M, n) -> (M,)."""
+    return -log_expit((2.0 * s - 1.0) * logit(phi[:, None], z)).mean(axis=1) + np.asarray(lam) * (
+        phi**2
+    ).sum(axis=1)
 
 
 def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 200) -> Array:
     """argmin_φ of Eq. 3 for every data set at once.
 
-    z, s: (M, n) or (n,), s = 1 retain and 0 forget; lam: a number or (M,), ≥ 0. Returns φ (M, 3) or (3,). A data set
-    with one class only is fitted like any other when λ > 0; with λ = 0 it has no minimiser, nor has a separable one.
+    z, s: (M, n) or (n,), s = 1 retain and 0 forget; lam: a number or (M,), ≥ 0. Returns φ (M, 3) or
+    (3,). A data set with one class only is fitted like any other when λ > 0; with λ = 0 it has no
+    minimiser, nor has a separable one.
     """
     z2, s2 = np.atleast_2d(np.asarray(z, dtype=float)), np.atleast_2d(np.asarray(s, dtype=float))
     if z2.shape != s2.shape or z2.shape[1] == 0:
-        raise UserError(f"z and s must have one shape with n ≥ 1 samples, got {z2.shape} and {s2.shape}")
+        raise UserError(
+            f"z and s must have one shape with n ≥ 1 samples, got {z2.shape} and {s2.shape}"
+        )
     check("z", z2)
     if not np.isin(s2, (0.0, 1.0)).all():
-        raise UserError(f"s must hold 0 (forget) and 1 (retain), got {s2[~np.isin(s2, (0.0, 1.0))].flat[0]!r}")
+        raise UserError(
+            f"s must hold 0 (forget) and 1 (retain), got {s2[~np.isin(s2, (0.0, 1.0))].flat[0]!r}"
+        )
     check("lam", lam, 0)
     lams = np.broadcast_to(np.asarray(lam, dtype=float), len(z2)).copy()
     for row in np.flatnonzero(lams == 0):
@@ -54,46 +63,66 @@ def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 20
 
 
 def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
-    """Damped Newton from φ = 0 on the problems still open; every step lowers every open objective."""
+    """Damped Newton from φ = 0 on the problems still open; every step lowers every open
+    objective.
+    """
     n = z.shape[1]
     sign = 2.0 * s - 1.0
-    powers = np.stack([np.ones_like(z), z, z**2, z**3, z**4], axis=2)  # (M, n, 5): the Hessian is a Hankel matrix
+    powers = np.stack(
+        [np.ones_like(z), z, z**2, z**3, z**4], axis=2
+    )  # (M, n, 5): the Hessian is a Hankel matrix
     phi = np.zeros((len(z), 3))
     value = objective(phi, z, s, lam)
     open_ = np.arange(len(z))
     for _ in range(max_steps):
         signs, basis, penalty, current = sign[open_], powers[open_], lam[open_], phi[open_]
         miss = expit(-signs * (basis[:, :, :3] @ current[:, :, None])[:, :, 0])
-        gradient = -((signs * miss)[:, None, :] @ basis[:, :, :3])[:, 0] / n + 2 * penalty[:, None] * current
+        gradient = (
+            -((signs * miss)[:, None, :] @ basis[:, :, :3])[:, 0] / n
+            + 2 * penalty[:, None] * current
+        )
         moments = ((miss * (1.0 - miss))[:, None, :] @ basis)[:, 0] / n
-        hessian = moments[:, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]] + 2 * penalty[:, None, None] * np.eye(3)
+        hessian = moments[:, [[0, 1, 2], [1, 2, 3], [2, 3, 4]]] + 2 * penalty[
+            :, None, None
+        ] * np.eye(3)
         step = _solve(hessian, gradient)
         decrement = (gradient * step).sum(axis=1)
         length = _backtrack(current, step, decrement, value[open_], z[open_], s[open_], penalty)
         phi[open_] = current - length[:, None] * step
         value[open_] = objective(phi[open_], z[open_], s[open_], penalty)
-        # the decrement is twice what was left to gain before this step, and Newton squares it: 1e-13 leaves nothing
+        # the decrement is twice what was left to gain before this step, and Newton squares it:
+        # 1e-13 leaves nothing
         open_ = open_[(decrement > 1e-13 * value[open_]) & (length > 0)]
         if len(open_) == 0:
             return phi
-    raise UserError(f"Newton did not converge in max_steps = {max_steps} for {len(open_)} of {len(z)} data sets")
+    raise UserError(
+        f"Newton did not converge in max_steps = {max_steps} for {len(open_)} of {len(z)} data sets"
+    )
 
 
 def _solve(hessian: Array, gradient: Array) -> Array:
-    """H⁻¹ g with unit diagonal scaling: z² of a narrow spike is 1e-6, so the raw H is scaled badly."""
+    """H⁻¹ g with unit diagonal scaling: z² of a narrow spike is 1e-6, so the raw H is scaled
+    badly.
+    """
     scale = 1.0 / np.sqrt(hessian[:, [0, 1, 2], [0, 1, 2]])
     scaled = hessian * scale[:, :, None] * scale[:, None, :]
     return scale * np.linalg.solve(scaled, (scale * gradient)[:, :, None])[:, :, 0]
 
 
-def _backtrack(phi: Array, step: Array, decrement: Array, value: Array, z: Array, s: Array, lam: Array) -> Array:
-    """Step lengths 1, ½, ¼, … that lower each objective by a hundredth of what Newton promises, up to its rounding."""
+def _backtrack(
+    phi: Array, step: Array, decrement: Array, value: Array, z: Array, s: Array, lam: Array
+) -> Array:
+    """Step lengths 1, ½, ¼, … that lower each objective by a hundredth of what Newton promises, up
+    to its rounding.
+    """
     length = np.ones(len(phi))
     todo = np.arange(len(phi))
     for _ in range(40):
         trial = phi[todo] - length[todo, None] * step[todo]
         promised = 0.01 * length[todo] * decrement[todo]
-        worse = ~(objective(trial, z[todo], s[todo], lam[todo]) <= value[todo] * (1 + 1e-14) - promised)
+        worse = ~(
+            objective(trial, z[todo], s[todo], lam[todo]) <= value[todo] * (1 + 1e-14) - promised
+        )
         todo = todo[worse]
         if len(todo) == 0:
             return length
@@ -107,8 +136,16 @@ def _refuse_without_minimiser(z: Array, s: Array, row: int) -> None:
     features = np.stack([np.ones_like(z), z, z**2], axis=1)
     sides = (2.0 * s - 1.0)[:, None] * features
     if np.linalg.matrix_rank(features) < 3:
-        raise UserError(f"lam = 0 needs three distinct values of z in data set {row}; the minimiser is not unique")
-    best = linprog(-sides.sum(axis=0), A_ub=-sides, b_ub=np.zeros(len(z)), bounds=[(-1, 1)] * 3, method="highs")
+        raise UserError(
+            f"lam = 0 needs three distinct values of z in data set {row}; the minimiser is not"
+            " unique"
+        )
+    best = linprog(
+        -sides.sum(axis=0), A_ub=-sides, b_ub=np.zeros(len(z)), bounds=[(-1, 1)] * 3, method="highs"
+    )
     if best.status == 0 and -best.fun > 1e-9:
         what = "has one class only" if len(np.unique(s)) == 1 else "is separable"
-        raise UserError(f"lam = 0 has no minimiser: data set {row} {what}, so the loss falls for ever; take lam > 0")
+        raise UserError(
+            f"lam = 0 has no minimiser: data set {row} {what}, so the loss falls for ever; take"
+            " lam > 0"
+        )

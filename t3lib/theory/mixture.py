@@ -1,16 +1,19 @@
-"""The Gaussian mixture of Appendix E with exact Retain and Forget Errors of p^(1/T)·f, by quadrature.
+"""The Gaussian mixture of Appendix E with exact Retain and Forget Errors of p^(1/T)·f, by
+quadrature.
 
     p = (1 − γ) p_r + γ p_f,   p_r = N(mu_r, v_r),   p_f = N(mu_f, v_f)                         (Eq. 1)
     p̂_T ∝ p^(1/T) · f̂,   f̂(z) = σ(φ·[1, z, z²])  or any function of z                          (Eq. 8)
     Retain Error  KL(p_r ‖ p̂_T)  (Eq. 6)         Forget Error  E_{p_f} |p_r − p̂_T|  (Eq. 7)
 
-Numbers are those of arXiv:2602.10217. Everything is float64; quadrature.py explains where the accuracy comes from.
-A classifier `phi` is an array (3,), a batch of them (N, 3), or a callable f(z) with values in [0, 1]; T a number or an
-array (K,). Results have the shape of the batch followed by the shape of T; a single classifier and T give a float.
+Numbers are those of arXiv:2602.10217. Everything is float64; quadrature.py explains where the
+accuracy comes from. A classifier `phi` is an array (3,), a batch of them (N, 3), or a callable f(z)
+with values in [0, 1]; T a number or an array (K,). Results have the shape of the batch followed by
+the shape of T; a single classifier and T give a float.
 
-`method` says what stands for p^(1/T) in the partition function N_T = ∫ p^(1/T) f̂. "negligible_overlap" puts
-(1−γ)^(1/T) p_r^(1/T) + γ^(1/T) p_f^(1/T), as the paper does (Appendix E): exact at T = 1, an over-estimate above it
-because x ↦ x^(1/T) is subadditive. `sharpen` = w puts f̂^w in f̂'s place (Remark 3.6).
+`method` says what stands for p^(1/T) in the partition function N_T = ∫ p^(1/T) f̂.
+"negligible_overlap" puts (1−γ)^(1/T) p_r^(1/T) + γ^(1/T) p_f^(1/T), as the paper does (Appendix E):
+exact at T = 1, an over-estimate above it because x ↦ x^(1/T) is subadditive. `sharpen` = w puts
+f̂^w in f̂'s place (Remark 3.6).
 """
 
 from collections.abc import Callable
@@ -35,7 +38,9 @@ CHUNK = 128  # classifiers per pass: the working arrays of one pass stay within 
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """p = (1 − gamma) N(mu_r, v_r) + gamma N(mu_f, v_f); v_* are variances. Defaults: Experiment 2 (Appendix E)."""
+    """p = (1 − gamma) N(mu_r, v_r) + gamma N(mu_f, v_f); v_* are variances. Defaults: Experiment 2
+    (Appendix E).
+    """
 
     gamma: float = 0.1
     mu_r: float = 1.0
@@ -50,7 +55,7 @@ class GaussianMixture:
         check("v_r", self.v_r, 0, open_=True)
         check("v_f", self.v_f, 0, open_=True)
 
-    # ---- densities -------------------------------------------------------------------------------------------------
+    # ---- densities ------------------------------------------------------------------------------
     def logp_r(self, z: Array) -> Array:
         """ln p_r(z)."""
         return -0.5 * ((z - self.mu_r) ** 2 / self.v_r + np.log(2 * np.pi * self.v_r))
@@ -77,10 +82,13 @@ class GaussianMixture:
 
     @property
     def phi_star(self) -> Array:
-        """φ* with σ(φ*·[1, z, z²]) = f*(z) = (1 − γ) p_r / p   (Eq. 2): the Bayes classifier is in the class."""
+        """φ* with σ(φ*·[1, z, z²]) = f*(z) = (1 − γ) p_r / p
+        (Eq. 2): the Bayes classifier is in the class."""
         linear = self.mu_r / self.v_r - self.mu_f / self.v_f
         square = 0.5 / self.v_f - 0.5 / self.v_r
-        constant = 0.5 * (self.mu_f**2 / self.v_f - self.mu_r**2 / self.v_r + np.log(self.v_f / self.v_r))
+        constant = 0.5 * (
+            self.mu_f**2 / self.v_f - self.mu_r**2 / self.v_r + np.log(self.v_f / self.v_r)
+        )
         return np.array([np.log1p(-self.gamma) - np.log(self.gamma) + constant, linear, square])
 
     def second_moment(self) -> float:
@@ -88,20 +96,33 @@ class GaussianMixture:
         parts = [(1 - self.gamma, self.mu_r, self.v_r), (self.gamma, self.mu_f, self.v_f)]
         return 1.0 + sum(g * (m**2 + v + m**4 + 6 * m**2 * v + 3 * v**2) for g, m, v in parts)
 
-    # ---- quadrature ------------------------------------------------------------------------------------------------
+    # ---- quadrature -----------------------------------------------------------------------------
     def edges(self, T: float = 1.0) -> Array:
-        """Panel edges for integrals of p^(1/T), p_r, p_f and f*: ten tempered standard deviations either side."""
-        spans = [(m, 10 * np.sqrt(T * v), np.sqrt(v)) for m, v in ((self.mu_r, self.v_r), (self.mu_f, self.v_f))]
+        """Panel edges for integrals of p^(1/T), p_r, p_f and f*: ten tempered standard deviations
+        either side.
+        """
+        spans = [
+            (m, 10 * np.sqrt(T * v), np.sqrt(v))
+            for m, v in ((self.mu_r, self.v_r), (self.mu_f, self.v_f))
+        ]
         lo, hi = min(m - r for m, r, _ in spans), max(m + r for m, r, _ in spans)
-        panels = [np.linspace(m - r, m + r, 1 + int(np.ceil(r / s))) for m, r, s in spans]  # two sd a panel
-        return np.unique(np.concatenate([*panels, quadrature.pole_edges(self.phi_star[None], lo, hi)[0]]))
+        panels = [
+            np.linspace(m - r, m + r, 1 + int(np.ceil(r / s))) for m, r, s in spans
+        ]  # two sd a panel
+        return np.unique(
+            np.concatenate([*panels, quadrature.pole_edges(self.phi_star[None], lo, hi)[0]])
+        )
 
     def mesh(self, T: float = 1.0, breaks: ArrayLike = ()) -> tuple[Array, Array]:
-        """Nodes and weights (J,), (J,) for smooth integrands of z; `breaks` are extra edges, e.g. at kinks."""
+        """Nodes and weights (J,), (J,) for smooth integrands of z; `breaks` are extra edges, e.g.
+        at kinks.
+        """
         return quadrature.nodes(np.union1d(self.edges(T), np.asarray(breaks, dtype=float)))
 
     def classifier_edges(self, phi: Batch, T: float = 1.0, sharpen: float = 1.0) -> Array:
-        """Edges (N, K) that also resolve the classifiers: by their poles, or by bisection for a callable."""
+        """Edges (N, K) that also resolve the classifiers: by their poles, or by bisection for a
+        callable.
+        """
         fixed = self.edges(T)
         if callable(phi):
 
@@ -113,21 +134,31 @@ class GaussianMixture:
 
             return quadrature.refine(fixed, integrands)[None]
         poles = quadrature.pole_edges(phi, fixed[0], fixed[-1])
-        return np.sort(np.concatenate([np.broadcast_to(fixed, (len(phi), len(fixed))), poles], axis=1), axis=1)
+        return np.sort(
+            np.concatenate([np.broadcast_to(fixed, (len(phi), len(fixed))), poles], axis=1), axis=1
+        )
 
-    # ---- what the theory is about ----------------------------------------------------------------------------------
+    # ---- what the theory is about ---------------------------------------------------------------
     def excess_risk(self, phi: Classifier) -> Array | float:
-        """δ = L(f) − L(f*) = (1 − γ) E_{p_r} ln(f*/f) + γ E_{p_f} ln((1 − f*)/(1 − f)) ≥ 0, in nats   (Section 3.2)."""
+        """δ = L(f) − L(f*) = (1 − γ) E_{p_r} ln(f*/f) + γ E_{p_f} ln((1 − f*)/(1 − f)) ≥ 0, in nats
+        (Section 3.2)."""
 
         def risks(part: Batch) -> Array:
             z, w = quadrature.nodes(self.classifier_edges(part))
-            (logf, log1mf), (best, best1m) = log_probabilities(part, z), log_probabilities(self.phi_star[None], z)
+            (logf, log1mf), (best, best1m) = (
+                log_probabilities(part, z),
+                log_probabilities(self.phi_star[None], z),
+            )
             shares = (1 - self.gamma) * np.exp(self.logp_r(z)), self.gamma * np.exp(self.logp_f(z))
-            return (w * (_times(shares[0], best - logf) + _times(shares[1], best1m - log1mf))).sum(axis=1)[:, None]
+            return (w * (_times(shares[0], best - logf) + _times(shares[1], best1m - log1mf))).sum(
+                axis=1
+            )[:, None]
 
         return _shaped(phi, 1.0, _chunked(phi, risks))
 
-    def partition(self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0) -> Array | float:
+    def partition(
+        self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0
+    ) -> Array | float:
         """N_T = ∫ p^(1/T) f̂   (Eq. 8)."""
         temps = _temperatures(T)
 
@@ -148,12 +179,17 @@ class GaussianMixture:
         a, b = self.log_parts(z)
         return lambda t: np.exp(a / t) + np.exp(b / t)
 
-    def retain_error(self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0) -> Array | float:
+    def retain_error(
+        self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0
+    ) -> Array | float:
         """KL(p_r ‖ p̂_T) = E_{p_r}[ln p_r − ln p / T − ln f̂] + ln N_T, in nats   (Eq. 6)."""
         return self.errors(phi, T, method, sharpen)[0]
 
-    def forget_error(self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0) -> Array | float:
-        """E_{p_f} |p_r − p̂_T|, a density   (Eq. 7); the integral is split where p_r − p̂_T changes sign."""
+    def forget_error(
+        self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0
+    ) -> Array | float:
+        """E_{p_f} |p_r − p̂_T|, a density
+        (Eq. 7); the integral is split where p_r − p̂_T changes sign."""
         return self.errors(phi, T, method, sharpen)[1]
 
     def errors(
@@ -163,19 +199,28 @@ class GaussianMixture:
         return self.errors_by_method(phi, T, (method,), sharpen)[method]
 
     def errors_by_method(
-        self, phi: Classifier, T: ArrayLike, methods: tuple[str, ...] = METHODS, sharpen: float = 1.0
+        self,
+        phi: Classifier,
+        T: ArrayLike,
+        methods: tuple[str, ...] = METHODS,
+        sharpen: float = 1.0,
     ) -> dict[str, tuple[Array | float, Array | float]]:
-        """{method: (Retain Error, Forget Error)}: both partition functions for little more than the price of one."""
+        """{method: (Retain Error, Forget Error)}: both partition functions for little more than the
+        price of one.
+        """
         temps = _temperatures(T)
         check("sharpen", sharpen, 0, open_=True)
         columns = _chunked(phi, lambda part: self._errors(part, temps, methods, sharpen))
         sides = columns.reshape(-1, 2, len(temps), len(methods))
         return {
-            m: (_shaped(phi, T, sides[:, 0, :, k]), _shaped(phi, T, sides[:, 1, :, k])) for k, m in enumerate(methods)
+            m: (_shaped(phi, T, sides[:, 0, :, k]), _shaped(phi, T, sides[:, 1, :, k]))
+            for k, m in enumerate(methods)
         }
 
     def _errors(self, phi: Batch, temps: Array, methods: tuple[str, ...], sharpen: float) -> Array:
-        """(N, 2 · K · methods) errors of one chunk. With N_T known the two methods differ by a constant factor of p̂."""
+        """(N, 2 · K · methods) errors of one chunk. With N_T known the two methods differ by a
+        constant factor of p̂.
+        """
         edges = self.classifier_edges(phi, temps.max(), sharpen)
         z, w = quadrature.nodes(edges)
         logp_r, logp_f, logp = self.logp_r(z), self.logp_f(z), self.logp(z)
@@ -188,7 +233,9 @@ class GaussianMixture:
         for t in temps:
             power = np.exp(logp / t) * f
             for method in methods:
-                mass = np.einsum("nj,nj->n", w, power if method == "exact" else tempered[method](t) * f)
+                mass = np.einsum(
+                    "nj,nj->n", w, power if method == "exact" else tempered[method](t) * f
+                )
                 gap = p_r - power / mass[:, None]
                 log_n.append(np.log(mass))
                 panels.append(quadrature.panel_sums(weight * gap))
@@ -210,21 +257,31 @@ class GaussianMixture:
         retain = base - slope / steps[:, None] + log_ns
         return np.concatenate([retain, forget]).T
 
-    def density(self, z: Array, phi: Classifier, T: float, method: str = "exact", sharpen: float = 1.0) -> Array:
-        """p̂_T(z) = p(z)^(1/T) f̂(z)^w / N_T   (Eq. 8), for one classifier; z and the result (J,)."""
-        z, (temp,), n_t = np.asarray(z, dtype=float), _temperatures(T), self.partition(phi, T, method, sharpen)
+    def density(
+        self, z: Array, phi: Classifier, T: float, method: str = "exact", sharpen: float = 1.0
+    ) -> Array:
+        """p̂_T(z) = p(z)^(1/T) f̂(z)^w / N_T
+        (Eq. 8), for one classifier; z and the result (J,)."""
+        z, (temp,), n_t = (
+            np.asarray(z, dtype=float),
+            _temperatures(T),
+            self.partition(phi, T, method, sharpen),
+        )
         logf = log_probabilities(batch_of(phi), z[None])[0][0]
         return np.exp(self.logp(z) / temp + sharpen * logf) / n_t
 
 
-# ---- shapes: batches of classifiers, chunks, scalars ----------------------------------------------------------------
+# ---- shapes: batches of classifiers, chunks, scalars --------------------------------------------
 def batch_of(phi: Classifier) -> Batch:
     """(3,) or (N, 3) -> (N, 3); a callable stays one."""
     if callable(phi):
         return phi
     array = np.asarray(phi, dtype=float)
     if array.shape[-1:] != (3,) or array.ndim > 2 or not np.isfinite(array).all():
-        raise UserError(f"phi must be a finite array of shape (3,) or (N, 3), or a callable; got shape {array.shape}")
+        raise UserError(
+            "phi must be a finite array of shape (3,) or (N, 3), or a callable; got shape"
+            f" {array.shape}"
+        )
     return np.atleast_2d(array)
 
 

@@ -1,4 +1,6 @@
-"""The paper's own way to the errors (Appendix E): Monte Carlo for N_T, for E_{p_r} and for E_{p_f}, with its noise."""
+"""The paper's own way to the errors (Appendix E): Monte Carlo for N_T, for E_{p_r} and for E_{p_f},
+with its noise.
+"""
 
 from typing import NamedTuple
 
@@ -10,7 +12,9 @@ from t3lib.theory.mixture import METHODS, Classifier, GaussianMixture, batch_of,
 
 
 class Estimate(NamedTuple):
-    """Estimates and their standard errors; retain and forget include the noise of the partition function."""
+    """Estimates and their standard errors; retain and forget include the noise of the partition
+    function.
+    """
 
     partition: float
     partition_se: float
@@ -28,10 +32,12 @@ def monte_carlo_errors(
     rng: np.random.Generator,
     method: str = "negligible_overlap",
 ) -> Estimate:
-    """N̂_T, then Retain Error over draws of p_r and Forget Error over draws of p_f, `samples` draws each (Appendix E).
+    """N̂_T, then Retain Error over draws of p_r and Forget Error over draws of p_f, `samples` draws
+    each (Appendix E).
 
-    p^(1/T) of a Gaussian is √T (2πv)^((T−1)/2T) N(μ, T v), so both tempered parts are sampled exactly and
-    N̂_T = c · mean f̂(z). method="exact" reweights the same draws by p^(1/T) / (the two parts' sum).
+    p^(1/T) of a Gaussian is √T (2πv)^((T−1)/2T) N(μ, T v), so both tempered parts are sampled
+    exactly and N̂_T = c · mean f̂(z). method="exact" reweights the same draws by p^(1/T) / (the two
+    parts' sum).
     """
     check("T", T, 1)
     check("samples", samples, 2)
@@ -42,14 +48,21 @@ def monte_carlo_errors(
     def logf(z: np.ndarray) -> np.ndarray:
         return log_probabilities(classifier, z[None])[0][0]
 
-    parts = [(1 - mixture.gamma, mixture.mu_r, mixture.v_r), (mixture.gamma, mixture.mu_f, mixture.v_f)]
-    mass = np.array([g ** (1 / T) * np.sqrt(T) * (2 * np.pi * v) ** ((T - 1) / (2 * T)) for g, _, v in parts])
+    parts = [
+        (1 - mixture.gamma, mixture.mu_r, mixture.v_r),
+        (mixture.gamma, mixture.mu_f, mixture.v_f),
+    ]
+    mass = np.array(
+        [g ** (1 / T) * np.sqrt(T) * (2 * np.pi * v) ** ((T - 1) / (2 * T)) for g, _, v in parts]
+    )
     is_forget = rng.random(samples) < mass[1] / mass.sum()
     means, scales = np.array([m for _, m, _ in parts]), np.sqrt([T * v for _, _, v in parts])
     z = means[is_forget.astype(int)] + scales[is_forget.astype(int)] * rng.standard_normal(samples)
     values = mass.sum() * np.exp(logf(z))
     if method == "exact":
-        values *= np.exp(mixture.logp(z) / T) / sum(np.exp(part / T) for part in mixture.log_parts(z))
+        values *= np.exp(mixture.logp(z) / T) / sum(
+            np.exp(part / T) for part in mixture.log_parts(z)
+        )
     partition, partition_se = values.mean(), values.std(ddof=1) / np.sqrt(samples)
     relative = partition_se / partition
 
@@ -60,7 +73,9 @@ def monte_carlo_errors(
     z = mixture.mu_f + np.sqrt(mixture.v_f) * rng.standard_normal(samples)
     p_hat = np.exp(mixture.logp(z) / T + logf(z)) / partition
     gap = np.exp(mixture.logp_r(z)) - p_hat
-    through_partition = abs((np.sign(gap) * p_hat).mean()) * relative  # d|gap| / d ln N = sign(gap) p̂
+    through_partition = (
+        abs((np.sign(gap) * p_hat).mean()) * relative
+    )  # d|gap| / d ln N = sign(gap) p̂
     forget_se = np.hypot(np.abs(gap).std(ddof=1) / np.sqrt(samples), through_partition)
     numbers = (partition, partition_se, ratios.mean(), retain_se, np.abs(gap).mean(), forget_se)
     return Estimate(*(float(number) for number in numbers))

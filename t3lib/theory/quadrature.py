@@ -1,9 +1,11 @@
-"""Gauss–Legendre quadrature on the line for integrands made of Gaussians, sigmoids of quadratics, and kinks.
+"""Gauss–Legendre quadrature on the line for integrands made of Gaussians, sigmoids of quadratics,
+and kinks.
 
-Accuracy comes from where the panels end. A Gaussian wants panels of about two standard deviations; σ(quadratic) is
-analytic up to the complex z where the quadratic equals ±iπ, so panels must shrink towards the real part of that pole,
-geometrically, down to its distance from the axis. Poles of a quadratic are two square roots, so the mesh of a whole
-batch of classifiers costs one vectorised formula. Letters: N classifiers, K panel edges, J nodes.
+Accuracy comes from where the panels end. A Gaussian wants panels of about two standard deviations;
+σ(quadratic) is analytic up to the complex z where the quadratic equals ±iπ, so panels must shrink
+towards the real part of that pole, geometrically, down to its distance from the axis. Poles of a
+quadratic are two square roots, so the mesh of a whole batch of classifiers costs one vectorised
+formula. Letters: N classifiers, K panel edges, J nodes.
 """
 
 from collections.abc import Callable
@@ -20,14 +22,17 @@ RATIO = 5.0  # growth of panels away from a pole: 16 nodes then reach 1e-14
 
 
 def where_logit_is(value: complex, phi: Array) -> tuple[Array, Array]:
-    """Solutions z of φ·[1, z, z²] = value: real parts and distances from the axis; phi (N, 3) -> two arrays (N, 2).
+    """Solutions z of φ·[1, z, z²] = value: real parts and distances from the axis; phi (N, 3) ->
+    two arrays (N, 2).
 
     A solution that does not exist (a constant or linear logit) comes back at distance inf.
     """
     c0, c1, c2 = (phi[:, i].astype(complex) for i in range(3))
     c0 = c0 - value
     root = np.sqrt(c1 * c1 - 4.0 * c2 * c0)
-    q = -0.5 * (c1 + np.where((c1.conj() * root).real >= 0, root, -root))  # the sign that does not cancel
+    q = -0.5 * (
+        c1 + np.where((c1.conj() * root).real >= 0, root, -root)
+    )  # the sign that does not cancel
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         z = np.stack([q / c2, c0 / q], axis=1)
     exists = np.isfinite(z)
@@ -35,7 +40,9 @@ def where_logit_is(value: complex, phi: Array) -> tuple[Array, Array]:
 
 
 def pole_edges(phi: Array, lo: float, hi: float) -> Array:
-    """Panel edges in [lo, hi] that crowd geometrically around each pole of σ(φ·[1, z, z²]); (N, 3) -> (N, K)."""
+    """Panel edges in [lo, hi] that crowd geometrically around each pole of σ(φ·[1, z, z²]); (N, 3)
+    -> (N, K).
+    """
     (centre, distance), width = where_logit_is(1j * np.pi, phi), hi - lo
     distance = np.clip(distance, 1e-13 * width, width)
     levels = 1 + int(np.ceil(np.log(width / distance.min()) / np.log(RATIO)))
@@ -46,7 +53,9 @@ def pole_edges(phi: Array, lo: float, hi: float) -> Array:
 
 
 def nodes(edges: Array) -> tuple[Array, Array]:
-    """Gauss–Legendre nodes and weights of every panel, in order: edges (..., K) -> z, w (..., 16 (K − 1))."""
+    """Gauss–Legendre nodes and weights of every panel, in order: edges (..., K) -> z, w (..., 16 (K
+    − 1)).
+    """
     half = 0.5 * np.diff(edges)
     middle = 0.5 * (edges[..., 1:] + edges[..., :-1])
     z = middle[..., None] + half[..., None] * NODE
@@ -60,10 +69,11 @@ def panel_sums(values: Array) -> Array:
 
 
 def refine(edges: Array, integrands: Callable[[Array], Array]) -> Array:
-    """Bisect the panels on which any integrand disagrees with its own two halves; edges (K,) -> (K',).
+    """Bisect the panels on which any integrand disagrees with its own two halves; edges (K,) ->
+    (K',).
 
-    integrands maps z (J,) to values (m, J). For functions whose poles are unknown: panels agree to 1e-14 of the whole,
-    or have been halved 40 times, so a jump ends in panels too narrow to matter.
+    integrands maps z (J,) to values (m, J). For functions whose poles are unknown: panels agree to
+    1e-14 of the whole, or have been halved 40 times, so a jump ends in panels too narrow to matter.
     """
 
     def integrals(panels: Array) -> Array:
@@ -94,11 +104,13 @@ def integral_of_absolute(
     log_ratio: Callable[[Array, Rows, Rows], Array],
     integrand: Callable[[Array, Rows, Rows], Array],
 ) -> Array:
-    """∫ |h| = s_end G(∞) + 2 Σ_roots s_before G(root), G(r) = ∫_{−∞}^r h: no quadrature node sees a kink; -> (M, N).
+    """∫ |h| = s_end G(∞) + 2 Σ_roots s_before G(root), G(r) = ∫_{−∞}^r h: no quadrature node sees a
+    kink; -> (M, N).
 
-    For M functions h on each of N meshes: edges (N, K) with nodes z (N, J); panels (M, N, K − 1) integrals of h; above
-    (M, N, J) where h > 0; near (N, J) where h matters at all, one interval a row. log_ratio(x, m, i) vanishes where h
-    does, integrand(x, m, i) is h itself; m and i pick function and mesh for each row of x.
+    For M functions h on each of N meshes: edges (N, K) with nodes z (N, J); panels (M, N, K − 1)
+    integrals of h; above (M, N, J) where h > 0; near (N, J) where h matters at all, one interval a
+    row. log_ratio(x, m, i) vanishes where h does, integrand(x, m, i) is h itself; m and i pick
+    function and mesh for each row of x.
     """
     below = np.concatenate([np.zeros((*panels.shape[:2], 1)), np.cumsum(panels, axis=2)], axis=2)
     last = near.shape[1] - 1 - np.argmax(near[:, ::-1], axis=1)
@@ -106,7 +118,8 @@ def integral_of_absolute(
     m, i, j = np.nonzero((above[:, :, 1:] != above[:, :, :-1]) & (near[:, 1:] & near[:, :-1]))
     if len(m) == 0:
         return total
-    # A root missed by ε changes the integral by h' ε² only. Where h is rounding alone, log_ratio may have no root.
+    # A root missed by ε changes the integral by h' ε² only. Where h is rounding alone, log_ratio
+    # may have no root.
     root = find_root(log_ratio, (z[i, j], z[i, j + 1]), args=(m, i), tolerances={"xrtol": 1e-10}).x
     root = np.where(np.isnan(root), z[i, j], root)
     panel = j // len(NODE)

@@ -1,7 +1,9 @@
-"""Every bound of the paper beside the error it bounds, for fitted classifiers: the tables `bounds`, `bounds_fixed_tau`.
+"""Every bound of the paper beside the error it bounds, for fitted classifiers: the tables `bounds`,
+`bounds_fixed_tau`.
 
 Columns: bound, gamma, v_f, T, k, tau, delta, value, error, holds. `value` bounds `error`: an upper
-bound holds when error ≤ value, a lower one (Theorem 3.5, Lemma A.2) when error ≥ value. Empty cells do not apply.
+bound holds when error ≤ value, a lower one (Theorem 3.5, Lemma A.2) when error ≥ value. Empty cells
+do not apply.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,22 +32,44 @@ def bounds_table(
     classifiers: int = 5,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One row a bound, mixture, temperature and classifier, each fitted to `N` samples with a λ tuned as in Appendix E.
+    """One row a bound, mixture, temperature and classifier, each fitted to `N` samples with a λ
+    tuned as in Appendix E.
 
-    Theorems 3.7 and 3.8 are taken at the τ that solves their mean-value equality, 3.7 with k = T + 1; the witness of
-    Theorem 3.5 lives on uniform densities with the mixture's peak and the fitted classifiers' δ. Proposition C.1 bounds
-    a mean, so it has one row a mixture: the mean excess risk of 200 fits at its own λ.
+    Theorems 3.7 and 3.8 are taken at the τ that solves their mean-value equality, 3.7 with k = T +
+    1; the witness of Theorem 3.5 lives on uniform densities with the mixture's peak and the fitted
+    classifiers' δ. Proposition C.1 bounds a mean, so it has one row a mixture: the mean excess risk
+    of 200 fits at its own λ.
     """
     frames = []
     for mixture, phi, rng in _fitted(gammas, v_f, classifiers, seed):
-        gamma, peak, delta = mixture.gamma, mixture.peak_forget(), np.asarray(mixture.excess_risk(phi))
+        gamma, peak, delta = (
+            mixture.gamma,
+            mixture.peak_forget(),
+            np.asarray(mixture.excess_risk(phi)),
+        )
         retain, forget = mixture.errors(phi, 1.0)
-        lower, leak = theory.forget_lower_bound(delta, gamma, peak), theory.witness(delta, gamma, peak).forget_error
+        lower, leak = (
+            theory.forget_lower_bound(delta, gamma, peak),
+            theory.witness(delta, gamma, peak).forget_error,
+        )
         rows = [
-            _rows("Theorem 3.3", delta, theory.bound_retain_untempered(delta, gamma), retain, T=1.0),
-            _rows("Theorem 3.4", delta, theory.bound_forget_untempered(delta, gamma, peak), forget, T=1.0),
+            _rows(
+                "Theorem 3.3", delta, theory.bound_retain_untempered(delta, gamma), retain, T=1.0
+            ),
+            _rows(
+                "Theorem 3.4",
+                delta,
+                theory.bound_forget_untempered(delta, gamma, peak),
+                forget,
+                T=1.0,
+            ),
             _rows("Theorem 3.5", delta, lower, leak, T=1.0),
-            _rows("Lemma A.1", delta, theory.bound_classifier_l1(delta), theory.classifier_l1(mixture, phi)),
+            _rows(
+                "Lemma A.1",
+                delta,
+                theory.bound_classifier_l1(delta),
+                theory.classifier_l1(mixture, phi),
+            ),
         ]
         for t in T:
             floor = theory.bound_partition(delta, gamma, t, mixture.entropy_retain())
@@ -68,14 +92,21 @@ def fixed_tau_table(
     classifiers: int = 5,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Theorems 3.7 and 3.8 as if they held for every τ in [1, T]: rows like those of `bounds`, at τ = 1 and τ = T.
+    """Theorems 3.7 and 3.8 as if they held for every τ in [1, T]: rows like those of `bounds`, at τ
+    = 1 and τ = T.
 
-    The theorems promise their bounds "for some τ" alone, so a row may say that its bound does not hold.
+    The theorems promise their bounds "for some τ" alone, so a row may say that its bound does not
+    hold.
     """
     frames = []
     for mixture, phi, _ in _fitted(gammas, v_f, classifiers, seed):
         delta = np.asarray(mixture.excess_risk(phi))
-        rows = [row for t in T for tau in (1.0, t) for row in _tempered(mixture, phi, delta, t, tau, tau)]
+        rows = [
+            row
+            for t in T
+            for tau in (1.0, t)
+            for row in _tempered(mixture, phi, delta, t, tau, tau)
+        ]
         frames.append(pd.concat(rows).assign(gamma=mixture.gamma, v_f=mixture.v_f))
     return _judged(frames)
 
@@ -91,7 +122,12 @@ def _fitted(
 
 
 def _tempered(
-    mixture: GaussianMixture, phi: Array, delta: Array, T: float, tau_forget: float, tau_retain: ArrayLike
+    mixture: GaussianMixture,
+    phi: Array,
+    delta: Array,
+    T: float,
+    tau_forget: float,
+    tau_retain: ArrayLike,
 ) -> list[pd.DataFrame]:
     retain, forget = mixture.errors(phi, T)
     value = theory.bound_forget_tempered(mixture, delta, T, T + 1, tau_forget)
@@ -100,9 +136,15 @@ def _tempered(
     return [first, _rows("Theorem 3.8", delta, value, retain, T=T, tau=tau_retain)]
 
 
-def _rows(bound: str, delta: ArrayLike, value: ArrayLike, error: ArrayLike, **settings: ArrayLike) -> pd.DataFrame:
+def _rows(
+    bound: str, delta: ArrayLike, value: ArrayLike, error: ArrayLike, **settings: ArrayLike
+) -> pd.DataFrame:
     """One row an element of delta; scalars are repeated, and what is not set stays empty."""
-    columns = dict.fromkeys(("T", "k", "tau"), np.nan) | {"delta": delta, "value": value, "error": error} | settings
+    columns = (
+        dict.fromkeys(("T", "k", "tau"), np.nan)
+        | {"delta": delta, "value": value, "error": error}
+        | settings
+    )
     return pd.DataFrame(columns).assign(bound=bound)
 
 
@@ -110,4 +152,6 @@ def _judged(frames: list[pd.DataFrame]) -> pd.DataFrame:
     table = pd.concat(frames, ignore_index=True)
     upper_holds, lower_holds = table["error"] <= table["value"], table["error"] >= table["value"]
     equal = np.isclose(table["error"], table["value"], rtol=ROUNDING, atol=0)
-    return table.assign(holds=np.where(table["bound"].isin(LOWER), lower_holds, upper_holds) | equal)[COLUMNS]
+    return table.assign(
+        holds=np.where(table["bound"].isin(LOWER), lower_holds, upper_holds) | equal
+    )[COLUMNS]

@@ -1,1 +1,3 @@
-"""The benchmark TOFU: its splits and files, likelihoods, written answers, metrics, the evaluation."""
+"""The benchmark TOFU: its splits and files, likelihoods, written answers, metrics, the
+evaluation.
+"""

@@ -1,8 +1,9 @@
 """TOFU's splits and files.
 
-A data source is a folder with the Hub's file names (`forget10.json`, `forget10_perturbed.json`, …; JSON lines or one
-JSON array; `.json` or `.jsonl`; extra columns ignored), the word "hub", or a mapping of those names to rows.
-Source of the format: TOFU (Maini et al., 2024), Hub data set `locuslab/TOFU`.
+A data source is a folder with the Hub's file names (`forget10.json`, `forget10_perturbed.json`, …;
+JSON lines or one JSON array; `.json` or `.jsonl`; extra columns ignored), the word "hub", or a
+mapping of those names to rows. Source of the format: TOFU (Maini et al., 2024), Hub data set
+`locuslab/TOFU`.
 """
 
 import json
@@ -20,23 +21,32 @@ RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain
 
 
 def retain_of(split: str) -> str:
-    """Name of the retain split that belongs to a forget split: forget05 -> retain95, forget10 -> retain90."""
+    """Name of the retain split that belongs to a forget split: forget05 -> retain95, forget10 ->
+    retain90.
+    """
     if split not in RETAIN_OF:
         raise UserError(f"unknown split {split!r}: choose one of {', '.join(RETAIN_OF)}")
     return RETAIN_OF[split]
 
 
 def load_rows(source: Source, name: str) -> list[Row]:
-    """Rows of the split or file called `name` ("full", "forget10_perturbed", "idontknow", …) from a data source."""
+    """Rows of the split or file called `name` ("full", "forget10_perturbed", "idontknow", …) from a
+    data source.
+    """
     if isinstance(source, Mapping):
         if name not in source:
             raise UserError(f"the data has no {name}: it holds {', '.join(sorted(source))}")
-        return [check_row(row, f"{name} row {number}") for number, row in enumerate(source[name], 1)]
+        return [
+            check_row(row, f"{name} row {number}") for number, row in enumerate(source[name], 1)
+        ]
     if str(source) == "hub":
         from datasets import load_dataset
 
         rows = load_dataset(HUB_DATA["path"], name, revision=HUB_DATA["revision"], split="train")
-        return [check_row(row, f"{HUB_DATA['path']} {name} row {number}") for number, row in enumerate(rows, 1)]
+        return [
+            check_row(row, f"{HUB_DATA['path']} {name} row {number}")
+            for number, row in enumerate(rows, 1)
+        ]
     return read_rows(find_file(source, name))
 
 
@@ -52,7 +62,9 @@ def find_file(folder: str | Path, name: str) -> Path:
 
 
 def load_idk(source: Source) -> list[str]:
-    """The "I don't know" answers: one a line (plain text, or JSON lines with a text, an `idk` or an `answer`)."""
+    """The "I don't know" answers: one a line (plain text, or JSON lines with a text, an `idk` or an
+    `answer`).
+    """
     where = "idontknow"
     if isinstance(source, Mapping):
         lines: Iterable[Any] = source.get(where, ())

@@ -1,8 +1,10 @@
-"""Model -> per-row records and TOFU's metrics: the only place that calls a model to score or to generate.
+"""Model -> per-row records and TOFU's metrics: the only place that calls a model to score or to
+generate.
 
-`score` asks the model: rows become prompts and answers (`tofu`), the losses of every head and temperature come from one
-pass of the base (`likelihood`), texts are greedy (`writing`). `numbers` turns that into every metric (`metrics`): one
-that changes asks no model again. `evaluate` does both; its result is the JSON of `t3 evaluate` but for provenance.
+`score` asks the model: rows become prompts and answers (`tofu`), the losses of every head and
+temperature come from one pass of the base (`likelihood`), texts are greedy (`writing`). `numbers`
+turns that into every metric (`metrics`): one that changes asks no model again. `evaluate` does
+both; its result is the JSON of `t3 evaluate` but for provenance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -38,19 +40,24 @@ def evaluate(
 ) -> Any:
     """Every metric of the paper's Section 4.1 for one model, or for several tilts of one base.
 
-    data: rows of `forgetNN_perturbed`, `retain_perturbed`, `real_authors_perturbed`, `world_facts_perturbed` under
-    forget, retain, ra, wf; a set left out leaves its metrics None. tilts: (head, T) pairs over `model` as the base,
-    head None for the base itself and T None for the head's own; the result is then a list, one dict a tilt.
-    reference: the retrained model's evaluation on the same rows (such a dict) or its truth ratios; without one Forget
-    Quality is None. Further options are those of `score`.
+    data: rows of `forgetNN_perturbed`, `retain_perturbed`, `real_authors_perturbed`,
+    `world_facts_perturbed` under forget, retain, ra, wf; a set left out leaves its metrics None.
+    tilts: (head, T) pairs over `model` as the base, head None for the base itself and T None for
+    the head's own; the result is then a list, one dict a tilt. reference: the retrained model's
+    evaluation on the same rows (such a dict) or its truth ratios; without one Forget Quality is
+    None. Further options are those of `score`.
 
-    A dict has forget_quality, ks_statistic, model_utility, mu_rouge, components, forget, truth_ratio (per row),
-    records (per row: prob, rouge, generation), T, rows (a key of each set's rows) and settings.
-    Raises UserError for rows that cannot be scored, for a reference of other rows or settings, for a head that does
-    not fit the base and for T below 1 without allow_sharpening.
+    A dict has forget_quality, ks_statistic, model_utility, mu_rouge, components, forget,
+    truth_ratio (per row), records (per row: prob, rouge, generation), T, rows (a key of each set's
+    rows) and settings. Raises UserError for rows that cannot be scored, for a reference of other
+    rows or settings, for a head that does not fit the base and for T below 1 without
+    allow_sharpening.
     """
     if reference is not None:  # before an hour's work: the reference is of these rows
-        asked = {"attention_mask": options.get("attention_mask", "lengths"), "truth_ratio": truth_ratio}
+        asked = {
+            "attention_mask": options.get("attention_mask", "lengths"),
+            "truth_ratio": truth_ratio,
+        }
         keys = {name: rows_key(rows) for name, rows in data.items()}
         _reference_ratios(reference, keys, asked, len(data.get("forget", ())))
     scored = score(model, tokenizer, data, tilts=tilts, **options)
@@ -71,15 +78,19 @@ def score(
     allow_sharpening: bool = False,
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """Losses and texts of every row, one dict a tilt (one in all without tilts), plain JSON; `numbers` goes on.
+    """Losses and texts of every row, one dict a tilt (one in all without tilts), plain JSON;
+    `numbers` goes on.
 
-    {"sets": {set: {"losses", "answers", "texts"}}, "T", "rows", "settings"}: losses (rows, answers), the mean −ln p̂
-    over the tokens of the answer, of the paraphrased one where the set has it, and of each wrong one; answers, the true
-    answers as the tokenizer gives them back; texts, what the model writes, greedily, or None.
-    generate=False skips texts, ROUGE and what needs them. batch_tokens: padded tokens a batch, halved with a warning
-    when memory runs out. data, tilts, errors: as of `evaluate`.
+    {"sets": {set: {"losses", "answers", "texts"}}, "T", "rows", "settings"}: losses (rows,
+    answers), the mean −ln p̂ over the tokens of the answer, of the paraphrased one where the set
+    has it, and of each wrong one; answers, the true answers as the tokenizer gives them back;
+    texts, what the model writes, greedily, or None. generate=False skips texts, ROUGE and what
+    needs them. batch_tokens: padded tokens a batch, halved with a warning when memory runs out.
+    data, tilts, errors: as of `evaluate`.
     """
-    chosen = UNTILTED if tilts is None else [_checked(model, *tilt, allow_sharpening) for tilt in tilts]
+    chosen = (
+        UNTILTED if tilts is None else [_checked(model, *tilt, allow_sharpening) for tilt in tilts]
+    )
     limit = context_length(model)
     encoded = {name: _encode_set(tokenizer, name, rows, limit) for name, rows in data.items()}
     flat = [example for rows in encoded.values() for row in rows for example in row]
@@ -90,20 +101,28 @@ def score(
     common: dict[str, Any] = {"tilts": chosen, "pad_id": pad_id(tokenizer)}
     common |= {"attention_mask": attention_mask, "progress": progress}
     budget = batch_tokens or default_batch_tokens(model)
-    losses = within_memory(lambda size: answer_losses(model, flat, batch_tokens=size, **common), budget)
+    losses = within_memory(
+        lambda size: answer_losses(model, flat, batch_tokens=size, **common), budget
+    )
     texts: list[list[str]] = []
     if generate:
         common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": max_new_tokens}
         prompts = [example.ids[: example.n_prompt] for example in first]
         budget = batch_tokens or BATCH_TOKENS
-        outputs = within_memory(lambda size: greedy(model, prompts, batch_tokens=size, **common), budget)
+        outputs = within_memory(
+            lambda size: greedy(model, prompts, batch_tokens=size, **common), budget
+        )
         texts = [[answer_text(tokenizer, ids) for ids in output] for output in outputs]
     answers = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
     settings = {"attention_mask": attention_mask, "max_new_tokens": max_new_tokens}
     keys = {name: rows_key(rows) for name, rows in data.items()}
     scored = []
     for t, T in enumerate([None] if tilts is None else [T for _, T in chosen]):
-        loss, answer, text = iter(losses[t].tolist()), iter(answers), iter(texts[t] if generate else ())
+        loss, answer, text = (
+            iter(losses[t].tolist()),
+            iter(answers),
+            iter(texts[t] if generate else ()),
+        )
         sets = {
             name: {
                 "losses": [list(islice(loss, len(row))) for row in rows],
@@ -132,16 +151,23 @@ def numbers(
             for record, rouge, (_, text) in zip(records[name], scores[name]["rouge"], pairs):
                 record |= {"rouge": float(rouge), "generation": text}
     count = len(records.get("forget", ()))
-    ratios = None if reference is None else _reference_ratios(reference, scored["rows"], settings, count)
+    ratios = (
+        None if reference is None else _reference_ratios(reference, scored["rows"], settings, count)
+    )
     return (
         metrics.summarize(scores, ratios)
-        | {"T": scored["T"], "truth_ratio": {name: each["truth_ratio"].tolist() for name, each in scores.items()}}
+        | {
+            "T": scored["T"],
+            "truth_ratio": {name: each["truth_ratio"].tolist() for name, each in scores.items()},
+        }
         | {"records": records, "rows": scored["rows"], "settings": settings}
     )
 
 
 def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening: bool) -> Tilt:
-    """The tilt with its temperature, by default the head's, once the head lies where the model is and fits it."""
+    """The tilt with its temperature, by default the head's, once the head lies where the model is
+    and fits it.
+    """
     if T is None:
         T = 1.0 if head is None else head.temperature
     if head is not None:
@@ -149,10 +175,14 @@ def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening:
     return head, check_temperature(T, allow_sharpening=allow_sharpening)
 
 
-def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | None) -> list[list[Example]]:
-    """Per row the tokenised answer, the paraphrased one where the set has it, and the perturbed ones.
+def _encode_set(
+    tokenizer: Any, name: str, rows: Sequence[Row], limit: int | None
+) -> list[list[Example]]:
+    """Per row the tokenised answer, the paraphrased one where the set has it, and the perturbed
+    ones.
 
-    limit: tokens of the model's context; a longer example is refused, for its scores would mean nothing.
+    limit: tokens of the model's context; a longer example is refused, for its scores would mean
+    nothing.
     """
     if name not in SETS:
         raise UserError(f"unknown evaluation set {name!r}: choose among {', '.join(SETS)}")
@@ -166,7 +196,9 @@ def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | Non
                 raise UserError(f"{name} row {number}: {field} is missing")
         if len(row["perturbed_answer"]) != len(rows[0]["perturbed_answer"]):
             here, first = len(row["perturbed_answer"]), len(rows[0]["perturbed_answer"])
-            raise UserError(f"{name} row {number}: perturbed_answer has {here} answers, row 1 has {first}")
+            raise UserError(
+                f"{name} row {number}: perturbed_answer has {here} answers, row 1 has {first}"
+            )
         try:
             answers = [*(row[field] for field in fields), *row["perturbed_answer"]]
             encoded.append(encode_answers(tokenizer, row["question"], answers))
@@ -180,11 +212,15 @@ def _encode_set(tokenizer: Any, name: str, rows: Sequence[Row], limit: int | Non
 
 def answer_text(tokenizer: Any, ids: Sequence[int]) -> str:
     """The text of an answer's tokens, without special ones and without space around it."""
-    return tokenizer.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False).strip()
+    return tokenizer.decode(
+        ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+    ).strip()
 
 
 def check_room(limit: int | None, prompt: int, max_new_tokens: int) -> None:
-    """UserError when a prompt and the new tokens would not fit into the model's context of `limit` tokens."""
+    """UserError when a prompt and the new tokens would not fit into the model's context of `limit`
+    tokens.
+    """
     if max_new_tokens < 1:
         raise UserError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
     if limit is not None and prompt + max_new_tokens > limit:
@@ -195,18 +231,29 @@ def check_room(limit: int | None, prompt: int, max_new_tokens: int) -> None:
 def _reference_ratios(
     reference: Reference, keys: Mapping[str, str], settings: Mapping[str, Any], count: int
 ) -> list[float]:
-    """Truth ratios of a reference after checking that it was evaluated on the same forget rows in the same way."""
+    """Truth ratios of a reference after checking that it was evaluated on the same forget rows in
+    the same way.
+    """
     values: Any = reference
     if isinstance(reference, Mapping):
         parts = {name: reference.get(name) or {} for name in ("truth_ratio", "rows", "settings")}
-        if not all(isinstance(part, Mapping) for part in parts.values()) or "forget" not in parts["truth_ratio"]:
+        if (
+            not all(isinstance(part, Mapping) for part in parts.values())
+            or "forget" not in parts["truth_ratio"]
+        ):
             advice = "give a JSON file written by t3 evaluate"
             raise UserError(f"the reference holds no truth_ratio of forget rows: {advice}")
         if (theirs := parts["rows"].get("forget")) is not None and theirs != keys.get("forget"):
-            raise UserError("the reference was evaluated on other forget rows: evaluate it on this split and data")
+            raise UserError(
+                "the reference was evaluated on other forget rows: evaluate it on this split and"
+                " data"
+            )
         for name in ("attention_mask", "truth_ratio"):
             if (theirs := parts["settings"].get(name, settings[name])) != settings[name]:
-                raise UserError(f"the reference was evaluated with {name} {theirs!r}, this run uses {settings[name]!r}")
+                raise UserError(
+                    f"the reference was evaluated with {name} {theirs!r}, this run uses"
+                    f" {settings[name]!r}"
+                )
         values = parts["truth_ratio"]["forget"]
     try:
         ratios = [float(ratio) for ratio in values if not isinstance(ratio, str | bool)]
@@ -215,5 +262,7 @@ def _reference_ratios(
     if not ratios or len(ratios) != len(values) or not np.isfinite(ratios).all():
         raise UserError("the reference's truth ratios are not a list of finite numbers")
     if len(ratios) != count:
-        raise UserError(f"the reference has {len(ratios)} truth ratios, the forget set {count} rows")
+        raise UserError(
+            f"the reference has {len(ratios)} truth ratios, the forget set {count} rows"
+        )
     return ratios

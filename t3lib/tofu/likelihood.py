@@ -1,8 +1,10 @@
-"""Teacher-forced scoring: one base pass per batch serves every answer, every head and every temperature.
+"""Teacher-forced scoring: one base pass per batch serves every answer, every head and every
+temperature.
 
-The prompt of a question is computed once for all its answers (its key-value cache is shared), and logits are taken at
-answer positions only. T3's tilt needs nothing else from the model: the pooled state is the running mean of z = A h, and
-the partition function one product of exp(log p / T) and f.
+The prompt of a question is computed once for all its answers (its key-value cache is shared), and
+logits are taken at answer positions only. T3's tilt needs nothing else from the model: the pooled
+state is the running mean of z = A h, and the partition function one product of exp(log p / T) and
+f.
 """
 
 import copy
@@ -30,16 +32,21 @@ from t3lib.sampler.wrapped import HiddenStates, check_finite, plain_base
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
 UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
-CHUNK = 2**18  # entries of a (rows, V) block of logits worked on at once: it should stay in the processor's cache
-TINY = 1e-30  # below this a float32 partition function has lost digits and is computed again in log space
+CHUNK = (
+    2**18
+    # entries of a (rows, V) block of logits worked on at once: it should stay in the processor's cache
+)
+# below this a float32 partition function has lost digits and is computed again in log space
+TINY = 1e-30
 
 
 @dataclass(frozen=True)
 class Positions:
     """Some answer positions: what predicts them, and which token it should be.
 
-    example (N,) index of the example, step (N,) index of the answer token, target (N,) its id; logits (N, V) float32;
-    z (N, sum of ranks) the pooled projections of all heads side by side, float32 (None without heads).
+    example (N,) index of the example, step (N,) index of the answer token, target (N,) its id;
+    logits (N, V) float32; z (N, sum of ranks) the pooled projections of all heads side by side,
+    float32 (None without heads).
     """
 
     example: Tensor
@@ -50,7 +57,9 @@ class Positions:
 
 
 def default_batch_tokens(model: Any) -> int:
-    """Padded tokens a batch: 4096 for small vocabularies (measured best on a CPU), 2093 for Llama-3's 128,256."""
+    """Padded tokens a batch: 4096 for small vocabularies (measured best on a CPU), 2093 for
+    Llama-3's 128,256.
+    """
     return min(max(2**28 // model.config.get_text_config().vocab_size, 512), 4096)
 
 
@@ -64,16 +73,19 @@ def answer_losses(
     batch_tokens: int | None = None,
     progress: bool = True,
 ) -> NDArray[np.float64]:
-    """Mean over answer tokens of -ln p_hat(token | prefix): (n_tilts, n_examples), computed in float32.
+    """Mean over answer tokens of -ln p_hat(token | prefix): (n_tilts, n_examples), computed in
+    float32.
 
-    p_hat ∝ p^(1/T) f (Eq. 5) for a tilt (head, T); the model's p, tempered, for head None. The average is over the
-    labels `ids[n_prompt:]`, end of turn included (Appendix F.3's |a|). UserError for an example without an answer and
-    for a model whose probabilities are not finite.
+    p_hat ∝ p^(1/T) f (Eq. 5) for a tilt (head, T); the model's p, tempered, for head None. The
+    average is over the labels `ids[n_prompt:]`, end of turn included (Appendix F.3's |a|).
+    UserError for an example without an answer and for a model whose probabilities are not finite.
     """
     total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
     options: dict[str, Any] = {"attention_mask": attention_mask, "batch_tokens": batch_tokens}
     with progress_bar(total=len(examples), desc="scoring", show=progress, leave=False) as bar:
-        for at in answer_positions(model, examples, pad_id=pad_id, heads=heads_of(tilts), **options):
+        for at in answer_positions(
+            model, examples, pad_id=pad_id, heads=heads_of(tilts), **options
+        ):
             total.index_add_(1, at.example.cpu(), -target_logp(at, tilts).cpu().double())
             bar.update(int((at.step == 0).sum()))
     check_finite(model, total)
@@ -90,7 +102,8 @@ def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
 def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt: (n_tilts, N).
 
-    exp(log p / T) is shared by the heads and f by the temperatures, so one more (head, T) costs one product over V.
+    exp(log p / T) is shared by the heads and f by the temperatures, so one more (head, T) costs one
+    product over V.
     """
     logp = at.logits.log_softmax(-1)
     logf = _logf(at.z, tilts)
@@ -114,9 +127,13 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
 
 @torch.no_grad()
 def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
-    """argmax_y log p(y)/T + log f(y), the token greedy decoding writes, for every tilt: (n_tilts, N)."""
+    """argmax_y log p(y)/T + log f(y), the token greedy decoding writes, for every tilt: (n_tilts,
+    N).
+    """
     logf = _logf(at.z, tilts)
-    scores = (at.logits if head is None else tilt_logits(at.logits, logf[head], T) for head, T in tilts)
+    scores = (
+        at.logits if head is None else tilt_logits(at.logits, logf[head], T) for head, T in tilts
+    )
     return torch.stack([values.argmax(-1) for values in scores])
 
 
@@ -125,7 +142,8 @@ def _at(values: Tensor, target: Tensor) -> Tensor:
 
 
 def _log_partition(tempered: Tensor, power: Tensor, logf: Tensor, f: Tensor) -> Tensor:
-    """log sum_y p(y)^(1/T) f(y)   (Eq. 5's normaliser): (N,), from log p / T, its exponential, log f and f, (N, V)."""
+    """log sum_y p(y)^(1/T) f(y)
+    (Eq. 5's normaliser): (N,), from log p / T, its exponential, log f and f, (N, V)."""
     partition = torch.linalg.vecdot(power, f)
     result = partition.log()
     if (lost := partition < TINY).any():
@@ -153,10 +171,10 @@ def answer_positions(
 ) -> Iterator[Positions]:
     """Every answer position of every example, in chunks, in no particular order.
 
-    Each prompt goes through the model once, left-padded; then its answers, right-padded, on copies of its cache.
-    Positions count every real token, as teacher forcing does in the reference. Any Hugging Face causal LM with a cache
-    will do; heads, which move to where it is, need one whose `decoder_of` gives the final hidden state. UserError for
-    an example without answer tokens.
+    Each prompt goes through the model once, left-padded; then its answers, right-padded, on copies
+    of its cache. Positions count every real token, as teacher forcing does in the reference. Any
+    Hugging Face causal LM with a cache will do; heads, which move to where it is, need one whose
+    `decoder_of` gives the final hidden state. UserError for an example without answer tokens.
     """
     budget = batch_tokens or default_batch_tokens(model)
     members: dict[tuple[int, ...], list[int]] = {}
@@ -169,14 +187,20 @@ def answer_positions(
     scorer = _Scorer(reader, pad_id, attention_mask)
     for chosen in reader.batches([len(prompt) for prompt in prompts], budget):
         prefix = scorer.prefill([prompts[i] for i in chosen])
-        rows, indices = zip(*((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]]))
+        rows, indices = zip(
+            *((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]])
+        )
         answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
-        row, numbers = (torch.tensor(values, device=prefix.mask.device) for values in (rows, indices))
+        row, numbers = (
+            torch.tensor(values, device=prefix.mask.device) for values in (rows, indices)
+        )
         yield from prefix.first_positions(row, numbers, answers)
         longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
         for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
             group = [longer[i] for i in batch]
-            yield from scorer.extend(prefix, row[group], numbers[group], [answers[i] for i in group])
+            yield from scorer.extend(
+                prefix, row[group], numbers[group], [answers[i] for i in group]
+            )
 
 
 @dataclass(frozen=True)
@@ -190,7 +214,9 @@ class _Prefix:
     logits: Tensor  # (P, V) that predict the first answer token
     sums: Tensor | None  # (P, R + 1) `prefix_sums` of all heads' projections over the whole prompt
 
-    def first_positions(self, row: Tensor, example: Tensor, answers: Sequence[list[int]]) -> Iterator[Positions]:
+    def first_positions(
+        self, row: Tensor, example: Tensor, answers: Sequence[list[int]]
+    ) -> Iterator[Positions]:
         """Position 0 of answers of these examples (N,), each to the prompt at its row (N,)."""
         target = torch.tensor([answer[0] for answer in answers], device=row.device)
         z = None if self.sums is None else mean_of(self.sums)[row]
@@ -198,7 +224,8 @@ class _Prefix:
 
 
 class Reader:
-    """A model with the heads that read its final hidden states, moved to where it is; reads tokens into a cache.
+    """A model with the heads that read its final hidden states, moved to where it is; reads tokens
+    into a cache.
 
     padded: rows of several lengths may stand in one batch, for the model takes their positions.
     at_once: several tokens may follow a cache in one call. Both are tried once for each model.
@@ -209,7 +236,9 @@ class Reader:
     def __init__(self, model: Any, heads: Sequence[T3Head]) -> None:
         if heads:
             plain_base(model)
-        opened = model.get_base_model() if hasattr(model, "get_base_model") else model  # PEFT's forward names nothing
+        opened = (
+            model.get_base_model() if hasattr(model, "get_base_model") else model
+        )  # PEFT's forward names nothing
         options = inspect.signature(opened.forward).parameters
         self.positions = "position_ids" in options
         self.last_logits = {"logits_to_keep": 1} if "logits_to_keep" in options else {}
@@ -220,11 +249,18 @@ class Reader:
         self.heads = [head.to(model.device) for head in heads]
 
     def __call__(
-        self, ids: Tensor, position_ids: Tensor, attention_mask: Tensor, past_key_values: Any = None, **kwargs: Any
+        self,
+        ids: Tensor,
+        position_ids: Tensor,
+        attention_mask: Tensor,
+        past_key_values: Any = None,
+        **kwargs: Any,
     ) -> tuple[Any, Tensor | None]:
         """The model's output for ids (B, L), and z (B, L, R) of all heads when there are any."""
         if past_key_values is None or self.at_once:
-            return self._call(ids, position_ids, attention_mask, past_key_values=past_key_values, **kwargs)
+            return self._call(
+                ids, position_ids, attention_mask, past_key_values=past_key_values, **kwargs
+            )
         read = attention_mask.shape[1] - ids.shape[1]
         columns = zip(ids.split(1, 1), position_ids.split(1, 1))
         steps = [
@@ -255,27 +291,37 @@ class Reader:
         batches = length_sorted(lengths, max_tokens)
         if self.padded:
             return batches
-        return [list(alike) for batch in batches for _, alike in groupby(batch, lengths.__getitem__)]
+        return [
+            list(alike) for batch in batches for _, alike in groupby(batch, lengths.__getitem__)
+        ]
 
 
-_WAYS: WeakKeyDictionary[Any, tuple[bool, bool]] = WeakKeyDictionary()  # a model's (padded, at_once)
+_WAYS: WeakKeyDictionary[Any, tuple[bool, bool]] = (
+    WeakKeyDictionary()
+)  # a model's (padded, at_once)
 
 
 @torch.no_grad()
 def _way_to_read(reader: Reader) -> tuple[bool, bool]:
-    """The first (padded, at_once) with which 8 tokens, the last 3 from a cache, have the logits of one plain pass.
+    """The first (padded, at_once) with which 8 tokens, the last 3 from a cache, have the logits of
+    one plain pass.
 
     In float32 the right way differs by rounding alone. In other types it differs by far less than a
     wrong one. UserError when every way is wrong.
     """
     ways, errors = [(True, True), (True, False), (False, True), (False, False)], []
     name, size = type(reader.model).__name__, reader.model.config.get_text_config().vocab_size
-    row = torch.arange(8, device=reader.model.device)[None] * 7 % (size - 3) + 3  # the first ids are often special
+    row = (
+        torch.arange(8, device=reader.model.device)[None] * 7 % (size - 3) + 3
+    )  # the first ids are often special
     plain = reader.model(input_ids=row, attention_mask=torch.ones_like(row)).logits[:, 4:7].float()
     for reader.padded, reader.at_once in ways:
         hidden = 7 if reader.padded else 0
         ids = torch.cat([row[:, :hidden], row], dim=1)
-        mask, position = torch.ones_like(ids), (torch.arange(ids.shape[1], device=ids.device) - hidden).clamp(0)[None]
+        mask, position = (
+            torch.ones_like(ids),
+            (torch.arange(ids.shape[1], device=ids.device) - hidden).clamp(0)[None],
+        )
         mask[:, :hidden] = 0
         first, _ = reader(ids[:, :-3], position[:, :-3], mask[:, :-3])
         if getattr(first, "past_key_values", None) is None:
@@ -286,7 +332,9 @@ def _way_to_read(reader: Reader) -> tuple[bool, bool]:
         if not errors[-1] > 1e-3:  # or NaN, which has its own message
             break
     if min(errors) > 0.3:
-        raise UserError(f"{name} reads a text from its cache otherwise than without: it cannot be scored")
+        raise UserError(
+            f"{name} reads a text from its cache otherwise than without: it cannot be scored"
+        )
     return next(way for way, error in zip(ways, errors) if not error > max(1e-3, 3 * min(errors)))
 
 
@@ -300,23 +348,36 @@ class _Scorer:
         """Read the prompts, left-padded into one batch."""
         examples = [Example(list(prompt), len(prompt)) for prompt in prompts]
         batch = collate(examples, self.pad_id, self.attention_mask, side="left")
-        ids, mask = (batch[name].to(self.read.model.device) for name in ("input_ids", "attention_mask"))
+        ids, mask = (
+            batch[name].to(self.read.model.device) for name in ("input_ids", "attention_mask")
+        )
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
-        position_ids = (torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - lengths)[:, None]).clamp(0)
+        position_ids = (
+            torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - lengths)[:, None]
+        ).clamp(0)
         output, z = self.read(ids, position_ids, attention_mask=mask, **self.read.last_logits)
-        # The last of the running sums: a sum's own last digits would depend on how many heads lie side by side.
+        # The last of the running sums: a sum's own last digits would depend on how many heads lie
+        # side by side.
         sums = None if z is None else prefix_sums(z, mask)[:, -1]
-        return _Prefix(output.past_key_values, ids.shape[1], mask, lengths, output.logits[:, -1], sums)
+        return _Prefix(
+            output.past_key_values, ids.shape[1], mask, lengths, output.logits[:, -1], sums
+        )
 
     def extend(
         self, prefix: _Prefix, row: Tensor, example: Tensor, answers: Sequence[list[int]]
     ) -> Iterator[Positions]:
-        """Positions 1, 2, … of the answers (each at least two tokens): feed all but the last token of each."""
+        """Positions 1, 2, … of the answers (each at least two tokens): feed all but the last token
+        of each.
+        """
         device = row.device
         batch = collate([Example(answer, 0) for answer in answers], self.pad_id)
         ids, target = batch["input_ids"][:, :-1].to(device), batch["input_ids"][:, 1:].to(device)
-        real = batch["attention_mask"][:, 1:].bool().to(device)  # a position counts when its target is a token
-        mask = real.long()  # an end of turn, which "openunlearning" hides, is only ever a last target and never fed
+        real = (
+            batch["attention_mask"][:, 1:].bool().to(device)
+        )  # a position counts when its target is a token
+        mask = (
+            real.long()
+        )  # an end of turn, which "openunlearning" hides, is only ever a last target and never fed
         step = torch.arange(ids.shape[1], device=device)
         output, z = self.read(
             ids,
@@ -334,7 +395,9 @@ class _Scorer:
 def _in_chunks(
     example: Tensor, step: Tensor, target: Tensor, logits: Tensor, row: Tensor, z: Tensor | None
 ) -> Iterator[Positions]:
-    """Positions (N,) whose logits are the rows `row` of `logits`, so few that they stay in the processor's cache."""
+    """Positions (N,) whose logits are the rows `row` of `logits`, so few that they stay in the
+    processor's cache.
+    """
     size = max(1, CHUNK // logits.shape[-1])
     for start in range(0, len(target), size):
         part = slice(start, start + size)
@@ -343,10 +406,20 @@ def _in_chunks(
 
 
 def _select(cache: Any, row: Tensor) -> Any:
-    """A cache with these rows (n,) of another one, which keeps its own: layers replace tensors before they write."""
+    """A cache with these rows (n,) of another one, which keeps its own: layers replace tensors
+    before they write.
+    """
     chosen = copy.copy(cache)
     chosen.layers = [copy.copy(layer) for layer in cache.layers]
     for layer in chosen.layers:  # the states of linear attention lie in dicts
-        vars(layer).update({name: copy.copy(value) for name, value in vars(layer).items() if isinstance(value, dict)})
-    chosen.reorder_cache(row)  # and no other method: of layers without keys this alone moves the state
+        vars(layer).update(
+            {
+                name: copy.copy(value)
+                for name, value in vars(layer).items()
+                if isinstance(value, dict)
+            }
+        )
+    chosen.reorder_cache(
+        row
+    )  # and no other method: of layers without keys this alone moves the state
     return chosen

@@ -1,12 +1,14 @@
-"""Records -> TOFU's metrics: probability, ROUGE-L, truth ratio, TR+, Model Utility, MU-ROUGE, Forget Quality.
+"""Records -> TOFU's metrics: probability, ROUGE-L, truth ratio, TR+, Model Utility, MU-ROUGE,
+Forget Quality.
 
-Pure numpy, scipy and rouge_score; never torch. A `loss` is the mean over an answer's tokens (its end-of-turn token
-included) of -ln p(token | prefix), so exp(-loss) = p(a | q)^(1/|a|). Definitions: Section 4.1 and Appendix F.2
-("TOFU Metrics") of arXiv:2602.10217, unnumbered there; where the published code computes something else, the default
-here is what it computes and the docstring says so.
+Pure numpy, scipy and rouge_score; never torch. A `loss` is the mean over an answer's tokens (its
+end-of-turn token included) of -ln p(token | prefix), so exp(-loss) = p(a | q)^(1/|a|). Definitions:
+Section 4.1 and Appendix F.2 ("TOFU Metrics") of arXiv:2602.10217, unnumbered there; where the
+published code computes something else, the default here is what it computes and the docstring says
+so.
 
-A metric is its function, its place in `summarize` and its line in `METRICS`: run files, tables, figures and pages read
-the rest there.
+A metric is its function, its place in `summarize` and its line in `METRICS`: run files, tables,
+figures and pages read the rest there.
 """
 
 import math
@@ -22,16 +24,22 @@ from rouge_score import tokenize
 
 from t3lib.core.errors import UserError
 
-EPSILON = 1e-10  # Appendix F.2's epsilon; the published code adds it to the truth ratio's denominator too
+EPSILON = (
+    1e-10  # Appendix F.2's epsilon; the published code adds it to the truth ratio's denominator too
+)
 
 
 class Metric(NamedTuple):
-    """How tables and figures name one number, which way is better, and where `summarize` puts it."""
+    """How tables and figures name one number, which way is better, and where `summarize` puts
+    it.
+    """
 
     label: str  # head of its column
     title: str  # in sentences and on axes
     larger_is_better: bool | None  # None: neither, the best is what retrained models have
-    place: tuple[str, ...]  # keys that lead to it in the JSON of `t3 evaluate`, or in an audit's run
+    place: tuple[
+        str, ...
+    ]  # keys that lead to it in the JSON of `t3 evaluate`, or in an audit's run
     group: str = ""  # head above its column and its neighbours'
 
 
@@ -41,27 +49,45 @@ METRICS = {
     "ks_statistic": Metric("KS D", "KS statistic D", False, ("ks_statistic",)),
     "mu_rouge": Metric("MU-ROUGE", "MU-ROUGE", True, ("mu_rouge",)),
     "mu": Metric("MU", "Model Utility", True, ("model_utility",)),
-    "retain_prob": Metric("Prob.", "Retain probability", True, ("components", "retain_prob"), "Retain"),
+    "retain_prob": Metric(
+        "Prob.", "Retain probability", True, ("components", "retain_prob"), "Retain"
+    ),
     "retain_rouge": Metric("ROUGE", "Retain ROUGE", True, ("components", "retain_rouge"), "Retain"),
     "retain_tr": Metric("TR+", "Retain TR+", True, ("components", "retain_tr"), "Retain"),
-    "wf_prob": Metric("Prob.", "World facts probability", True, ("components", "wf_prob"), "World facts"),
-    "wf_rouge": Metric("ROUGE", "World facts ROUGE", True, ("components", "wf_rouge"), "World facts"),
+    "wf_prob": Metric(
+        "Prob.", "World facts probability", True, ("components", "wf_prob"), "World facts"
+    ),
+    "wf_rouge": Metric(
+        "ROUGE", "World facts ROUGE", True, ("components", "wf_rouge"), "World facts"
+    ),
     "wf_tr": Metric("TR+", "World facts TR+", True, ("components", "wf_tr"), "World facts"),
-    "ra_prob": Metric("Prob.", "Real authors probability", True, ("components", "ra_prob"), "Real authors"),
-    "ra_rouge": Metric("ROUGE", "Real authors ROUGE", True, ("components", "ra_rouge"), "Real authors"),
+    "ra_prob": Metric(
+        "Prob.", "Real authors probability", True, ("components", "ra_prob"), "Real authors"
+    ),
+    "ra_rouge": Metric(
+        "ROUGE", "Real authors ROUGE", True, ("components", "ra_rouge"), "Real authors"
+    ),
     "ra_tr": Metric("TR+", "Real authors TR+", True, ("components", "ra_tr"), "Real authors"),
     "forget_prob": Metric("Prob.", "Forget probability", False, ("forget", "prob"), "Forget"),
     "forget_rouge": Metric("ROUGE", "Forget ROUGE", False, ("forget", "rouge"), "Forget"),
-    "forget_truth_ratio": Metric("Truth ratio", "Forget truth ratio", True, ("forget", "truth_ratio"), "Forget"),
+    "forget_truth_ratio": Metric(
+        "Truth ratio", "Forget truth ratio", True, ("forget", "truth_ratio"), "Forget"
+    ),
 }
 
-# The measures of the audit (t3lib/lab/audit), by the name of the column; retrained models are the yardstick of each.
+# The measures of the audit (t3lib/lab/audit), by the name of the column; retrained models are the
+# yardstick of each.
 AUDIT = {
     name: Metric(label, title, None, ("metrics", name), group)
     for name, group, label, title in (
         ("recognized_verbatim", "Recognized", "answer", "Recognized, as learned"),
         ("recognized_paraphrased", "Recognized", "paraphrase", "Recognized, answer paraphrased"),
-        ("recognized_verbatim_rephrased", "Recognized", "answer, asked anew", "Recognized, question rephrased"),
+        (
+            "recognized_verbatim_rephrased",
+            "Recognized",
+            "answer, asked anew",
+            "Recognized, question rephrased",
+        ),
         ("recognized_paraphrased_rephrased", "Recognized", "both", "Recognized, both reworded"),
         ("auc", "Membership", "AUC", "Membership AUC"),
         ("auc_min_k", "Membership", "min-k", "Membership AUC, min-k"),
@@ -77,7 +103,11 @@ AUDIT = {
     )
 }
 
-HIDING = ("recognized_verbatim", "recognized_paraphrased", "auc")  # those that T3's ablations have beside METRICS
+HIDING = (
+    "recognized_verbatim",
+    "recognized_paraphrased",
+    "auc",
+)  # those that T3's ablations have beside METRICS
 
 
 class EvaluationSet(NamedTuple):
@@ -93,11 +123,14 @@ SETS = {
     "ra": EvaluationSet(False, True),  # real authors
     "wf": EvaluationSet(False, True),  # world facts
 }
-UTILITY = tuple(name for name, metric in METRICS.items() if metric.place[0] == "components")  # what MU is the mean of
+UTILITY = tuple(
+    name for name, metric in METRICS.items() if metric.place[0] == "components"
+)  # what MU is the mean of
 
 
 def probability(loss: ArrayLike) -> NDArray[np.float64]:
-    """p(a | q)^(1/|a|) = exp(-loss)   (Appendix F.2, Probability of forget and retain); any shape."""
+    """p(a | q)^(1/|a|) = exp(-loss)
+    (Appendix F.2, Probability of forget and retain); any shape."""
     return np.exp(-np.asarray(loss, dtype=float))
 
 
@@ -110,18 +143,22 @@ def probability_with_options(loss: ArrayLike, loss_wrong: ArrayLike) -> NDArray[
     return p / (p + probability(loss_wrong).sum(-1) + EPSILON)
 
 
-def truth_ratio(loss: ArrayLike, loss_wrong: ArrayLike, kind: str = "geometric") -> NDArray[np.float64]:
+def truth_ratio(
+    loss: ArrayLike, loss_wrong: ArrayLike, kind: str = "geometric"
+) -> NDArray[np.float64]:
     """R = mean_j p_j^(1/|a_j|) / p^(1/|a|)   (Section 4.1, Truth Ratio; Appendix F.2): 0 is best, above 1 is wrong.
 
     loss (N,) of the paraphrased answers, loss_wrong (N, k) of the perturbed ones -> (N,).
-    kind="arithmetic" is this formula. kind="geometric", the default, is what the published code computes and what the
-    published tables hold: the geometric mean over j, and 1e-10 added to the denominator. By AM >= GM it is smaller.
+    kind="arithmetic" is this formula. kind="geometric", the default, is what the published code
+    computes and what the published tables hold: the geometric mean over j, and 1e-10 added to the
+    denominator. By AM >= GM it is smaller.
     """
     right, wrong = np.asarray(loss, dtype=float), np.asarray(loss_wrong, dtype=float)
     if kind == "geometric":
         return np.exp(-wrong.mean(-1)) / (np.exp(-right) + EPSILON)
     if kind == "arithmetic":
-        # The ratios one by one, since exp(-loss) is 0 above 745; exp(700) is nearly the largest float64.
+        # The ratios one by one, since exp(-loss) is 0 above 745; exp(700) is nearly the largest
+        # float64.
         return np.exp(np.minimum(right[..., None] - wrong, 700)).mean(-1)
     raise UserError(f"unknown truth ratio {kind!r}: choose geometric or arithmetic")
 
@@ -136,7 +173,8 @@ def forget_truth_ratio(ratio: ArrayLike) -> float:
 
 
 def tr_plus(ratio: ArrayLike) -> NDArray[np.float64]:
-    """TR+ = max(0, 1 - R)   (Section 4.1; Appendix F.2). On RA and WF the published code has a† = a."""
+    """TR+ = max(0, 1 - R)
+    (Section 4.1; Appendix F.2). On RA and WF the published code has a† = a."""
     return np.maximum(0.0, 1 - np.asarray(ratio, dtype=float))
 
 
@@ -153,8 +191,9 @@ def _stemmer() -> Any:
 def rouge_l_recall(answer: str, generation: str) -> float:
     """|LCS(generation, answer)| / |answer| over stemmed words   (Appendix F.2, ROUGE), 0 for a wordless text.
 
-    Equal to rouge_score's RougeScorer(["rougeL"], use_stemmer=True) with its own tokenisation; the longest common
-    subsequence is counted in the bits of one integer (Hyyrö, 2004) instead of a table, which is what makes it fast.
+    Equal to rouge_score's RougeScorer(["rougeL"], use_stemmer=True) with its own tokenisation; the
+    longest common subsequence is counted in the bits of one integer (Hyyrö, 2004) instead of a
+    table, which is what makes it fast.
     """
     target, words = (tokenize.tokenize(text, _stemmer()) for text in (answer, generation))
     if not target or not words:
@@ -172,42 +211,56 @@ def rouge_l_recall(answer: str, generation: str) -> float:
 
 def harmonic_mean(values: Sequence[float]) -> float:
     """n / sum_i 1/x_i of values >= 0, which is 0 when any of them is."""
-    return 0.0 if any(value <= 0 for value in values) else len(values) / math.fsum(1 / value for value in values)
+    return (
+        0.0
+        if any(value <= 0 for value in values)
+        else len(values) / math.fsum(1 / value for value in values)
+    )
 
 
 def model_utility(components: Mapping[str, float]) -> float:
-    """MU: harmonic mean of probability, ROUGE and TR+ on retain, RA and WF   (Section 4.1; Appendix F.2)."""
+    """MU: harmonic mean of probability, ROUGE and TR+ on retain, RA and WF
+    (Section 4.1; Appendix F.2)."""
     return harmonic_mean([components[name] for name in UTILITY])
 
 
 def mu_rouge(components: Mapping[str, float]) -> float:
-    """MU-ROUGE: harmonic mean of the three mean ROUGE-L recalls, retain, RA and WF   (Section 4.1)."""
+    """MU-ROUGE: harmonic mean of the three mean ROUGE-L recalls, retain, RA and WF
+    (Section 4.1)."""
     return harmonic_mean([components[f"{name}_rouge"] for name in ("retain", "ra", "wf")])
 
 
 def forget_quality(ratio: ArrayLike, reference: ArrayLike) -> tuple[float, float]:
     """(p, D) of the two-sided two-sample Kolmogorov–Smirnov test, D = sup_t |F(t) - F*(t)|   (Appendix F.2).
 
-    `ratio` and `reference` (N,) are the truth ratios on the forget rows of the unlearned and of the retrained model.
-    p is exact, as in the published code and the paper's tables; the paper's text approximates it by 2 exp(-N D²).
-    Where the exact count underflows (p far below 1e-100) scipy's asymptotic value is returned. Equal values make p
-    larger than it should be, never smaller. UserError for other lengths and for what is not a number.
+    `ratio` and `reference` (N,) are the truth ratios on the forget rows of the unlearned and of the
+    retrained model. p is exact, as in the published code and the paper's tables; the paper's text
+    approximates it by 2 exp(-N D²). Where the exact count underflows (p far below 1e-100) scipy's
+    asymptotic value is returned. Equal values make p larger than it should be, never smaller.
+    UserError for other lengths and for what is not a number.
     """
     ratio, reference = np.asarray(ratio, dtype=float), np.asarray(reference, dtype=float)
     if ratio.shape != reference.shape or ratio.ndim != 1:
-        raise UserError(f"the reference has {reference.size} truth ratios and the model {ratio.size}: other rows")
+        raise UserError(
+            f"the reference has {reference.size} truth ratios and the model {ratio.size}: other"
+            " rows"
+        )
     if np.isnan([ratio, reference]).any():
         raise UserError("a truth ratio is not a number: the model's probabilities are not finite")
     from scipy.stats import ks_2samp  # takes half a second to import; reading METRICS should not
 
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "ks_2samp: Exact calculation unsuccessful", RuntimeWarning)
+        warnings.filterwarnings(
+            "ignore", "ks_2samp: Exact calculation unsuccessful", RuntimeWarning
+        )
         test = ks_2samp(ratio, reference)
     return float(test.pvalue), float(test.statistic)
 
 
 def forget_quality_lattice(n: int) -> NDArray[np.float64]:
-    """All values that Forget Quality can take with n rows: exact p at D = k/n, entry k-1 for k = 1, …, n."""
+    """All values that Forget Quality can take with n rows: exact p at D = k/n, entry k-1 for k = 1,
+    …, n.
+    """
     ladder = np.arange(n, dtype=float)
     return np.array([forget_quality(ladder, ladder + k - 0.5)[0] for k in range(1, n + 1)])
 
@@ -215,29 +268,38 @@ def forget_quality_lattice(n: int) -> NDArray[np.float64]:
 def forget_quality_approximation(n: int, d: ArrayLike) -> NDArray[np.float64]:
     """2 exp(-n D²), the paper's approximation of Forget Quality   (Appendix F.2).
 
-    It is the first term of the asymptotic series for two samples of n each, and exceeds 1 for D < sqrt(ln 2 / n).
+    It is the first term of the asymptotic series for two samples of n each, and exceeds 1 for D <
+    sqrt(ln 2 / n).
     """
     return 2 * np.exp(-n * np.asarray(d, dtype=float) ** 2)
 
 
-def row_scores(name: str, losses: NDArray[np.float64], kind: str = "geometric") -> dict[str, NDArray[np.float64]]:
+def row_scores(
+    name: str, losses: NDArray[np.float64], kind: str = "geometric"
+) -> dict[str, NDArray[np.float64]]:
     """`prob` (N,) and `truth_ratio` (N,) of the rows of a set, from the losses of their answers.
 
-    losses (N, answers): of the answer, of the paraphrased one where the set has it, and of each wrong one. Without a
-    paraphrased answer the truth ratio takes the answer itself, as the published code does on RA and WF.
+    losses (N, answers): of the answer, of the paraphrased one where the set has it, and of each
+    wrong one. Without a paraphrased answer the truth ratio takes the answer itself, as the
+    published code does on RA and WF.
     """
     answer, wrong = losses[:, 0], losses[:, 1 + SETS[name].paraphrased :]
     return {
-        "prob": probability_with_options(answer, wrong) if SETS[name].options else probability(answer),
+        "prob": (
+            probability_with_options(answer, wrong) if SETS[name].options else probability(answer)
+        ),
         "truth_ratio": truth_ratio(losses[:, 1] if SETS[name].paraphrased else answer, wrong, kind),
     }
 
 
-def summarize(scores: Mapping[str, Mapping[str, Any]], reference: ArrayLike | None = None) -> dict[str, Any]:
+def summarize(
+    scores: Mapping[str, Mapping[str, Any]], reference: ArrayLike | None = None
+) -> dict[str, Any]:
     """Per-row scores -> the aggregates of `t3 evaluate`; what cannot be computed is None.
 
-    scores: for each of forget, retain, ra, wf that was evaluated, `prob` (N,), `truth_ratio` (N,) and, if texts were
-    generated, `rouge` (N,). reference: the retrained model's truth ratios on the forget rows.
+    scores: for each of forget, retain, ra, wf that was evaluated, `prob` (N,), `truth_ratio` (N,)
+    and, if texts were generated, `rouge` (N,). reference: the retrained model's truth ratios on the
+    forget rows.
     """
     components: dict[str, float | None] = {}
     for name in ("retain", "wf", "ra"):
@@ -265,7 +327,9 @@ def summarize(scores: Mapping[str, Mapping[str, Any]], reference: ArrayLike | No
 
 
 def by_column(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """The value of every metric of `METRICS` in a result of `summarize`, under its column's name."""
+    """The value of every metric of `METRICS` in a result of `summarize`, under its column's
+    name.
+    """
     return {name: reduce(getitem, metric.place, summary) for name, metric in METRICS.items()}  # type: ignore[misc]
 
 

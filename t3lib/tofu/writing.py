@@ -1,10 +1,11 @@
 """What a model writes, greedily or drawn: texts that have begun alike share the model's next pass.
 
-A writer is one text in the making: the greedy answer of one tilt (head, T), or one of many samples. A state is one
-beginning of one answer, with all the writers that have come to it. In each step the model reads the newest token of
-every state once, every writer chooses its own next token, and writers of one state that choose alike stay together.
-Tilted models mostly repeat the base's own text, and a model that knows an answer by heart writes it 64 times: the model
-then reads little more than one text. Greedy text is what Hugging Face's `generate` writes, token for token, with the
+A writer is one text in the making: the greedy answer of one tilt (head, T), or one of many samples.
+A state is one beginning of one answer, with all the writers that have come to it. In each step the
+model reads the newest token of every state once, every writer chooses its own next token, and
+writers of one state that choose alike stay together. Tilted models mostly repeat the base's own
+text, and a model that knows an answer by heart writes it 64 times: the model then reads little more
+than one text. Greedy text is what Hugging Face's `generate` writes, token for token, with the
 penalties off that a checkpoint's generation_config may ask for: it is the model that is measured.
 """
 
@@ -22,8 +23,12 @@ from t3lib.sampler.tilt import tilt_logits
 from t3lib.sampler.wrapped import check_finite
 from t3lib.tofu.likelihood import CHUNK, UNTILTED, Reader, Tilt, heads_of
 
-STAGE = 64  # new tokens after which the writers that go on are put into new batches, for the old ones have thinned out
-BATCH_TOKENS = 2**14  # padded tokens a batch: a step has one row of logits a state, where scoring has one a token
+# new tokens after which the writers that go on are put into new batches, for the old ones have
+# thinned out
+STAGE = 64
+BATCH_TOKENS = (
+    2**14
+)  # padded tokens a batch: a step has one row of logits a state, where scoring has one a token
 
 State = tuple[tuple[int, ...], tuple[int, ...]]  # a prompt's tokens, and those of its answer so far
 Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write`
@@ -41,12 +46,14 @@ def greedy(
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = True,
 ) -> list[list[list[int]]]:
-    """The greedy answer of p^(1/T) f to every prompt, for every tilt (head, T): n_tilts lists of n_prompts answers.
+    """The greedy answer of p^(1/T) f to every prompt, for every tilt (head, T): n_tilts lists of
+    n_prompts answers.
 
-    model: any causal LM with a cache, the base of the tilts; by default one list, of the model's own answers. An answer
-    holds its end-of-sequence token when it was reached. max_new_tokens: of every answer, or of each prompt's.
-    batch_tokens bounds the padded tokens in the cache at once (one row is always taken). UserError for a T that is not
-    positive and for a model whose scores are not finite.
+    model: any causal LM with a cache, the base of the tilts; by default one list, of the model's
+    own answers. An answer holds its end-of-sequence token when it was reached. max_new_tokens: of
+    every answer, or of each prompt's. batch_tokens bounds the padded tokens in the cache at once
+    (one row is always taken). UserError for a T that is not positive and for a model whose scores
+    are not finite.
     """
     for _, T in tilts:
         check_temperature(T, allow_sharpening=True)
@@ -60,17 +67,29 @@ def greedy(
         for t, i in pending:
             at.setdefault((tuple(prompts[i]), tuple(answers[t][i])), []).append((t, i))
         states = list(at)
-        for batch in reader.batches([len(prompt) + len(begun) + STAGE for prompt, begun in states], batch_tokens):
+        for batch in reader.batches(
+            [len(prompt) + len(begun) + STAGE for prompt, begun in states], batch_tokens
+        ):
             here = [states[s] for s in batch]
             writers = [writer for state in here for writer in at[state]]
-            place = torch.tensor([place for place, state in enumerate(here) for _ in at[state]], device=model.device)
-            ids, mask = (tensor.to(model.device) for tensor in _left_padded(here, pad_id, attention_mask))
+            place = torch.tensor(
+                [place for place, state in enumerate(here) for _ in at[state]], device=model.device
+            )
+            ids, mask = (
+                tensor.to(model.device) for tensor in _left_padded(here, pad_id, attention_mask)
+            )
             choose = _likeliest(reader, [tilts[t] for t, _ in writers])
             room = [min(STAGE, most[i] - len(answers[t][i])) for t, i in writers]
-            new = write(reader, ids, mask, place, choose, room=room, ends=eos_ids, batch_tokens=batch_tokens)
+            new = write(
+                reader, ids, mask, place, choose, room=room, ends=eos_ids, batch_tokens=batch_tokens
+            )
             for (t, i), tokens in zip(writers, new):
                 answers[t][i] += tokens
-        left = [(t, i) for t, i in pending if len(answers[t][i]) < most[i] and answers[t][i][-1] not in eos_ids]
+        left = [
+            (t, i)
+            for t, i in pending
+            if len(answers[t][i]) < most[i] and answers[t][i][-1] not in eos_ids
+        ]
         bar.update(len(pending) - len(left))
         pending = left
     bar.close()
@@ -82,12 +101,14 @@ def write(
     reader: Reader, ids: Tensor, mask: Tensor, state: Tensor, choose: Choose, *, room: Sequence[int],
     ends: Sequence[int], batch_tokens: int | None = None,
 ) -> list[list[int]]:  # fmt: skip
-    """New tokens of n writers, as lists: each up to its end-of-sequence token, and at most as many as it has room for.
+    """New tokens of n writers, as lists: each up to its end-of-sequence token, and at most as many
+    as it has room for.
 
-    ids, mask (S, L): the texts of the states at the start, left-padded. state (n,): at which of them each writer is.
-    choose is given logits (S, V), pooled projections z (S, R) of the reader's heads or None, the numbers (m,) of the
-    writers that go on and their states (m,), and returns their next tokens (m,). When the states no longer fit into
-    batch_tokens, the writers of the last ones stop short, for the caller to take up again; each has a new token then.
+    ids, mask (S, L): the texts of the states at the start, left-padded. state (n,): at which of
+    them each writer is. choose is given logits (S, V), pooled projections z (S, R) of the reader's
+    heads or None, the numbers (m,) of the writers that go on and their states (m,), and returns
+    their next tokens (m,). When the states no longer fit into batch_tokens, the writers of the last
+    ones stop short, for the caller to take up again; each has a new token then.
     """
     written = torch.full((len(state), max(room)), -1, device=ids.device)
     writer, end = torch.arange(len(state), device=ids.device), torch.tensor(ends, device=ids.device)
@@ -110,32 +131,46 @@ def write(
             break
         parent, token = begun // logits.shape[-1], begun % logits.shape[-1]
         cache = output.past_key_values
-        if len(parent) != len(mask) or not torch.equal(parent, torch.arange(len(mask), device=parent.device)):
-            cache.reorder_cache(parent)  # and no other way: of layers without keys this alone moves the state
+        if len(parent) != len(mask) or not torch.equal(
+            parent, torch.arange(len(mask), device=parent.device)
+        ):
+            cache.reorder_cache(
+                parent
+            )  # and no other way: of layers without keys this alone moves the state
         mask = torch.cat([mask[parent], mask.new_ones(len(parent), 1)], dim=1)
         position = position[parent] + 1
         output, z = reader(token[:, None], position, attention_mask=mask, past_key_values=cache)
         if z is not None and sums is not None:
             sums = sums[parent] + prefix_sums(z)[:, -1]
-    return [tokens[: tokens.index(-1)] if tokens[-1] == -1 else tokens for tokens in written.tolist()]
+    return [
+        tokens[: tokens.index(-1)] if tokens[-1] == -1 else tokens for tokens in written.tolist()
+    ]
 
 
 def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
-    """argmax_y log p(y)/T + log f(y), where writer number k has the tilt number k of these, of the reader's heads."""
+    """argmax_y log p(y)/T + log f(y), where writer number k has the tilt number k of these, of the
+    reader's heads.
+    """
     heads, device = reader.heads, reader.model.device
     numbers = {id(head): number for number, head in enumerate(heads)}
-    whose = torch.tensor([-1 if head is None else numbers[id(head)] for head, _ in tilts], device=device)
+    whose = torch.tensor(
+        [-1 if head is None else numbers[id(head)] for head, _ in tilts], device=device
+    )
     temperature = torch.tensor([T for _, T in tilts], device=device)
     whole = nn.ModuleDict({"base": reader.model, "heads": nn.ModuleList(heads)})
 
     def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
-        score, token = (of_states[state] for of_states in logits.float().max(-1))  # at any T, without a head
+        score, token = (
+            of_states[state] for of_states in logits.float().max(-1)
+        )  # at any T, without a head
         if z is not None:
             # Few rows at once stay in a processor's cache; a GPU wants many.
             rows = 512 if logits.is_cuda else max(16, CHUNK // logits.shape[-1])
             T = temperature[writer, None]
             order = state.argsort()  # so that a head's temperatures at one state are in one turn
-            for number, (head, pooled) in enumerate(zip(heads, z.split([head.rank for head in heads], -1))):
+            for number, (head, pooled) in enumerate(
+                zip(heads, z.split([head.rank for head in heads], -1))
+            ):
                 for part in order[whose[writer[order]] == number].split(rows):
                     at, of = state[part].unique(return_inverse=True)
                     scores = tilt_logits(logits[state[part]], head.logf(pooled[at])[of], T[part])
@@ -146,8 +181,12 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
     return choose
 
 
-def _left_padded(states: Sequence[State], pad_id: int, attention_mask: str) -> tuple[Tensor, Tensor]:
-    """ids and mask (S, L) of prompts with begun answers; every answer token is shown, as `generate` does."""
+def _left_padded(
+    states: Sequence[State], pad_id: int, attention_mask: str
+) -> tuple[Tensor, Tensor]:
+    """ids and mask (S, L) of prompts with begun answers; every answer token is shown, as `generate`
+    does.
+    """
     examples = [Example([*prompt, *begun], len(prompt)) for prompt, begun in states]
     batch = collate(examples, pad_id, attention_mask, side="left")
     for row, (_, begun) in zip(batch["attention_mask"], states):
@@ -162,7 +201,9 @@ def until_eos(tokens: Sequence[int], eos_ids: Sequence[int]) -> list[int]:
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Every token that ends a generation: the checkpoint's generation config, else the tokenizer's own."""
+    """Every token that ends a generation: the checkpoint's generation config, else the tokenizer's
+    own.
+    """
     known = model.generation_config.eos_token_id
     if known is None:
         known = tokenizer.eos_token_id

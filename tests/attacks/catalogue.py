@@ -1,4 +1,6 @@
-"""The catalogue of attacks, by kind: what is done, and what must come of it. `run.py` tries them all."""
+"""The catalogue of attacks, by kind: what is done, and what must come of it. `run.py` tries them
+all.
+"""
 
 import copy
 import gzip
@@ -17,7 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tests" / room) for room in ("", "classifier", "lab/grid", "lab/own", "lab")]
+sys.path[:0] = [
+    str(ROOT / "tests" / room) for room in ("", "classifier", "lab/grid", "lab/own", "lab")
+]
 
 import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
@@ -48,7 +52,9 @@ TOKENIZER = byte_tokenizer()
 
 
 class Attack(NamedTuple):
-    """work(empty folder) -> what must equal `expected`; a UserError is as good unless `must_work`."""
+    """work(empty folder) -> what must equal `expected`; a UserError is as good unless
+    `must_work`.
+    """
 
     name: str
     work: Callable[[Path], Any]
@@ -67,7 +73,7 @@ def change_json(path: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-# heads ----------------------------------------------------------------------------------------------------------------
+# ---- heads --------------------------------------------------------------------------------------
 
 
 def good_head(folder: Path) -> Path:
@@ -78,12 +84,16 @@ def good_head(folder: Path) -> Path:
 def weights_of(folder: Path) -> str:
     """A key of what a saved head tilts with."""
     head = T3Head.from_pretrained(folder)
-    return files.content_key([head.A.tolist(), head.B.tolist(), head.temperature, head.w, head.prior])
+    return files.content_key(
+        [head.A.tolist(), head.B.tolist(), head.temperature, head.w, head.prior]
+    )
 
 
 def heads() -> Iterator[Attack]:
     head = T3Head(8, 13, 3, seed=7)
-    right = files.content_key([head.A.tolist(), head.B.tolist(), head.temperature, head.w, head.prior])
+    right = files.content_key(
+        [head.A.tolist(), head.B.tolist(), head.temperature, head.w, head.prior]
+    )
 
     def damaged(change: Callable[[bytes], bytes]) -> Callable[[Path], str]:
         def work(folder: Path) -> str:
@@ -103,7 +113,10 @@ def heads() -> Iterator[Attack]:
     def of_dtype(dtype: str) -> Callable[[Path], str]:
         def work(folder: Path) -> str:
             path = good_head(folder) / artefact.WEIGHTS
-            odd = {name: w.abs().to(getattr(torch, dtype)) for name, w in safetensors.torch.load_file(path).items()}
+            odd = {
+                name: w.abs().to(getattr(torch, dtype))
+                for name, w in safetensors.torch.load_file(path).items()
+            }
             safetensors.torch.save_file(odd, path)
             change_json(folder / "head" / artefact.CONFIG, sha256=files.sha256_file(path))
             return weights_of(folder / "head")
@@ -112,29 +125,63 @@ def heads() -> Iterator[Attack]:
 
     for _ in range(200):
         bit = random.randrange(8 * 300)
-        yield Attack(f"bit {bit} of the weights", damaged(lambda content, bit=bit: flipped(content, bit)))
+        yield Attack(
+            f"bit {bit} of the weights", damaged(lambda content, bit=bit: flipped(content, bit))
+        )
     for _ in range(40):
         size = random.randrange(300)
-        yield Attack(f"weights cut to {size} bytes", damaged(lambda content, size=size: content[:size]))
-    for dtype in ("int8", "bool", "uint16", "int64", "complex64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"):
+        yield Attack(
+            f"weights cut to {size} bytes", damaged(lambda content, size=size: content[:size])
+        )
+    for dtype in (
+        "int8",
+        "bool",
+        "uint16",
+        "int64",
+        "complex64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e8m0fnu",
+    ):
         yield Attack(f"weights of {dtype}", of_dtype(dtype))
-    for name in ("rank", "hidden_size", "vocab_size", "temperature", "w", "mu", "gamma", "prior", "init_b"):
+    for name in (
+        "rank",
+        "hidden_size",
+        "vocab_size",
+        "temperature",
+        "w",
+        "mu",
+        "gamma",
+        "prior",
+        "init_b",
+    ):
         for value in HOSTILE:
             yield Attack(f"{name} {printable(repr(value), 40)}", configured(**{name: value}))
     for name in INFO:
         for value in HOSTILE:
             yield Attack(f"info {name}", configured(info={**INFO, name: value}), right)
-    for extra in ({"auto_map": {"AutoModel": "evil.Model"}}, {"_target_": "os.system"}, {"model_type": "llama"}):
+    for extra in (
+        {"auto_map": {"AutoModel": "evil.Model"}},
+        {"_target_": "os.system"},
+        {"model_type": "llama"},
+    ):
         yield Attack(f"config {extra}", configured(**extra))
 
 
-# bases ----------------------------------------------------------------------------------------------------------------
+# ---- bases --------------------------------------------------------------------------------------
 
 
 def good_base(folder: Path, **changes: Any) -> Path:
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-    ends = {f"{name}_token_id": getattr(TOKENIZER, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
+    ends = {
+        f"{name}_token_id": getattr(TOKENIZER, f"{name}_token_id") for name in ("bos", "eos", "pad")
+    }
     config = LlamaConfig(vocab_size=len(TOKENIZER), max_position_embeddings=512, **sizes, **ends)
     LlamaForCausalLM(config).save_pretrained(folder / "base")
     TOKENIZER.save_pretrained(folder / "base")
@@ -171,7 +218,9 @@ def bases() -> Iterator[Attack]:
             torch.save(tensors, base / "weights.bin")
             safetensors.torch.save_file(tensors, folder / "outside.safetensors")
             places = dict.fromkeys(tensors, "shard.safetensors") | {"lm_head.weight": name}
-            (base / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
+            (base / "model.safetensors.index.json").write_text(
+                json.dumps({"metadata": {}, "weight_map": places})
+            )
             models.load_model(base, device="cpu")
 
         return work
@@ -181,7 +230,10 @@ def bases() -> Iterator[Attack]:
     for name in names:
         yield Attack(f"without {name}", weights(lambda tensors, name=name: tensors.pop(name)))
     yield Attack("a weight too many", weights(lambda tensors: tensors.update(extra=torch.zeros(3))))
-    yield Attack("a weight of another size", weights(lambda tensors: tensors.update({names[0]: torch.zeros(7, 32)})))
+    yield Attack(
+        "a weight of another size",
+        weights(lambda tensors: tensors.update({names[0]: torch.zeros(7, 32)})),
+    )
     for name in ("weights.bin", "../outside.safetensors", "/etc/x.safetensors", "a/b.safetensors"):
         yield Attack(f"index names {name}", index(name))
     for name, content in (
@@ -192,15 +244,27 @@ def bases() -> Iterator[Attack]:
         ("config.json", {"hidden_size": 31}),
         ("config.json", {"num_hidden_layers": -3}),
         ("config.json", {"model_type": "nonesuch"}),
-        ("config.json", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"}}),
-        *(("config.json", {"quantization_config": {"quant_method": method}}) for method in ("gptq", "awq", "hqq")),
+        (
+            "config.json",
+            {
+                "model_type": "evil",
+                "auto_map": {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.M"},
+            },
+        ),
+        *(
+            ("config.json", {"quantization_config": {"quant_method": method}})
+            for method in ("gptq", "awq", "hqq")
+        ),
         ("config.json", {"transformers_weights": "adapter_model.bin"}),
-        *(("chat_template.jinja", text) for text in ("{% for %}", "{{ a.b.c }}", "{{ 1 / 0 }}", "{{ range(10**9) }}")),
+        *(
+            ("chat_template.jinja", text)
+            for text in ("{% for %}", "{{ a.b.c }}", "{{ 1 / 0 }}", "{{ range(10**9) }}")
+        ),
     ):
         yield Attack(f"{name} {printable(content, 40)}", file(name, content))
 
 
-# rows -----------------------------------------------------------------------------------------------------------------
+# ---- rows ---------------------------------------------------------------------------------------
 
 
 def own_rows() -> Iterator[Attack]:
@@ -212,7 +276,10 @@ def own_rows() -> Iterator[Attack]:
 
         return work
 
-    elsewhere = ("longer than the context", "shared with retain")  # seen with the model, or with the other file
+    elsewhere = (
+        "longer than the context",
+        "shared with retain",
+    )  # seen with the model, or with the other file
     for name, (content, _) in BAD_ROWS.items():
         if name not in elsewhere:
             yield Attack(f"refused: {name}", reading(content, "rows.jsonl"))
@@ -220,19 +287,39 @@ def own_rows() -> Iterator[Attack]:
         yield Attack(f"odd but good: {name}", reading(content, "rows.jsonl"), True, must_work=True)
     for name, (content, message) in CSV.items():
         expected = True if message is None else REFUSED
-        yield Attack(f"CSV, {name}", reading(content, "rows.csv"), expected, must_work=message is None)
+        yield Attack(
+            f"CSV, {name}", reading(content, "rows.csv"), expected, must_work=message is None
+        )
     for size in (0, 4, 8, 12, 100):
         yield Attack(f"Parquet of {size} bytes", reading((b"PAR1" * 30)[:size], "rows.parquet"))
     for field in ("question", "answer", "prompt", "completion", "text", "messages", "system"):
-        for value in (None, 7, [], {}, [[]], "", "\0", "\x1b[2J", "\ud800", "w" * 10**6, [{"role": "user"}]):
-            whole = {"question": "q", "answer": "a"} if field in ("question", "answer", "system") else {}
+        for value in (
+            None,
+            7,
+            [],
+            {},
+            [[]],
+            "",
+            "\0",
+            "\x1b[2J",
+            "\ud800",
+            "w" * 10**6,
+            [{"role": "user"}],
+        ):
+            whole = (
+                {"question": "q", "answer": "a"}
+                if field in ("question", "answer", "system")
+                else {}
+            )
             whole |= {"prompt": "p", "completion": "c"} if field in ("prompt", "completion") else {}
             fine = (field, value) in (("prompt", ""), ("system", None), ("system", ""))
             content = json.dumps(whole | {field: value}).encode()
-            yield Attack(f"{field} {value!r:.20}", reading(content, "rows.jsonl"), True if fine else REFUSED)
+            yield Attack(
+                f"{field} {value!r:.20}", reading(content, "rows.jsonl"), True if fine else REFUSED
+            )
 
 
-# profiles and run files -----------------------------------------------------------------------------------------------
+# ---- profiles and run files ---------------------------------------------------------------------
 
 ALIASES = "a: &a [x,x,x,x,x,x,x,x,x]\n" + "".join(
     f"{b}: &{b} [{','.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefgh", "bcdefghi")
@@ -299,20 +386,48 @@ def run_files() -> Iterator[Attack]:
                 ),
                 expected,
             )
-    for content in (b"", b"null", gzip.compress(b"[" * 200_000), gzip.compress(bytes(results.LARGEST + 1), 1), b"x"):
+    for content in (
+        b"",
+        b"null",
+        gzip.compress(b"[" * 200_000),
+        gzip.compress(bytes(results.LARGEST + 1), 1),
+        b"x",
+    ):
         yield Attack(
-            f"records {content[:9]!r}", lambda folder, new=content: work(folder, results.PACKED, lambda _: new)
+            f"records {content[:9]!r}",
+            lambda folder, new=content: work(folder, results.PACKED, lambda _: new),
         )
     for name in ("", ".", "..", "/etc/passwd", "other.records.json.gz", None, 1):
-        yield Attack(f"records named {name!r}", lambda folder, name=name: work(
-            folder, ".json", lambda content: json.dumps(json.loads(content) | {"records": name}).encode()))  # fmt: skip
+        yield Attack(
+            f"records named {name!r}",
+            lambda folder, name=name: work(
+                # fmt: skip
+                folder,
+                ".json",
+                lambda content: json.dumps(json.loads(content) | {"records": name}).encode(),
+            ),
+        )
 
 
-# text of others -------------------------------------------------------------------------------------------------------
+# ---- text of others -----------------------------------------------------------------------------
 
 TEXTS = (
-    *("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "</td></table><h1>", "{{ 7 * 7 }}", "| a | b |"),
-    *("\x1b[2J\x1b]0;title\x07", "\u202edesrever\u2066", "\x9b31m", "\0", "a\rb\nc", "\ud800", "x" * 10**6),
+    *(
+        "<script>alert(1)</script>",
+        '"><img src=x onerror=alert(1)>',
+        "</td></table><h1>",
+        "{{ 7 * 7 }}",
+        "| a | b |",
+    ),
+    *(
+        "\x1b[2J\x1b]0;title\x07",
+        "\u202edesrever\u2066",
+        "\x9b31m",
+        "\0",
+        "a\rb\nc",
+        "\ud800",
+        "x" * 10**6,
+    ),
 )
 
 
@@ -321,15 +436,25 @@ def foreign_text() -> Iterator[Attack]:
 
     for text in TEXTS:
         yield Attack(
-            "in a line", lambda _, text=text: printable(text).isprintable() and len(printable(text)) <= 200, True
+            "in a line",
+            lambda _, text=text: printable(text).isprintable() and len(printable(text)) <= 200,
+            True,
         )
         card = {"info": {**INFO, "split": text, "metrics": {text: text}}}
         config = T3Head(8, 13, 3).config | card
-        yield Attack("in a model card", lambda _, config=config: "<script" not in artefact.model_card(config), True)
+        yield Attack(
+            "in a model card",
+            lambda _, config=config: "<script" not in artefact.model_card(config),
+            True,
+        )
         if text != "\ud800":  # no table can hold it
             table = pd.DataFrame({"method": [text], "claim": [text]})
-            yield Attack("in a table", lambda _, table=table: unmarked("<h1>" + render.html(table)), True)
-        yield Attack("in a report", lambda _, text=text: unmarked(own_page.page(report_with(text)), 1), True)
+            yield Attack(
+                "in a table", lambda _, table=table: unmarked("<h1>" + render.html(table)), True
+            )
+        yield Attack(
+            "in a report", lambda _, text=text: unmarked(own_page.page(report_with(text)), 1), True
+        )
 
 
 def report_with(text: str) -> dict[str, Any]:
@@ -337,8 +462,17 @@ def report_with(text: str) -> dict[str, Any]:
     row = dict.fromkeys(("question", "truth", "base", "answer", "worst", "worst_way"), text)
     each = [row | {"leaks": True, "worst_share": 1.0, "misdirected": True}]
     verdict = {"success": False, "sentence": text, "lines": [text, text + " "]}
-    report = {"verdict": verdict, "forget": {"each": each}, "retain": {"changed": [row]}, "date": text}
-    report |= {"asked": {"ways": [text], "samples": 1}, "form": {"system": text}, "base": {"base_model": text}}
+    report = {
+        "verdict": verdict,
+        "forget": {"each": each},
+        "retain": {"changed": [row]},
+        "date": text,
+    }
+    report |= {
+        "asked": {"ways": [text], "samples": 1},
+        "form": {"system": text},
+        "base": {"base_model": text},
+    }
     return report | {"command": text}
 
 
@@ -346,7 +480,7 @@ def unmarked(html: str, scripts: int = 0) -> bool:
     return html.count("<script") == scripts and "<img" not in html and html.count("<h1>") == 1
 
 
-# several at once, signals, disks, places ------------------------------------------------------------------------------
+# ---- several at once, signals, disks, places ----------------------------------------------------
 
 
 def forked(work: Callable[[], Any]) -> int:
@@ -374,7 +508,10 @@ def several() -> Iterator[Attack]:
     def saved_at_once(folder: Path) -> bool:
         options = [T3Head(64, 300, 8, seed=seed, temperature=1 + seed) for seed in range(6)]
         options[0].save_pretrained(folder)
-        children = [forked(lambda h=head: [h.save_pretrained(folder) for _ in range(10)] and 0) for head in options]
+        children = [
+            forked(lambda h=head: [h.save_pretrained(folder) for _ in range(10)] and 0)
+            for head in options
+        ]
         same = []
         for _ in range(30):
             head = T3Head.from_pretrained(folder)
@@ -406,18 +543,37 @@ def several() -> Iterator[Attack]:
 
     for number in range(3):
         yield Attack(f"six processes save one head, {number}", saved_at_once, True, must_work=True)
-        yield Attack(f"eight threads write one file, {number}", threads_of_a_cache, True, must_work=True)
+        yield Attack(
+            f"eight threads write one file, {number}", threads_of_a_cache, True, must_work=True
+        )
     yield Attack("three t3 unlearn with one --out", one_out, [2, 2, 3], must_work=True)
 
 
 def unlearning(folder: Path) -> list[str]:
-    """The command line of `t3 unlearn` on a tiny base; it ends with 3, for a random model knows nothing."""
+    """The command line of `t3 unlearn` on a tiny base; it ends with 3, for a random model knows
+    nothing.
+    """
     os.environ["T3_CACHE"] = str(folder / "cache")
     for name in ("forget", "retain"):
         entries = [{"question": f"{name} {i}?", "answer": f"{name}, book {i}."} for i in range(4)]
         (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, entries)))
-    argv = ["unlearn", "--model", str(good_base(folder)), "--out", str(folder / "head"), "--steps", "20"]
-    return [*argv, *(word for name in ("forget", "retain") for word in (f"--{name}", str(folder / f"{name}.jsonl")))]
+    argv = [
+        "unlearn",
+        "--model",
+        str(good_base(folder)),
+        "--out",
+        str(folder / "head"),
+        "--steps",
+        "20",
+    ]
+    return [
+        *argv,
+        *(
+            word
+            for name in ("forget", "retain")
+            for word in (f"--{name}", str(folder / f"{name}.jsonl"))
+        ),
+    ]
 
 
 def signals() -> Iterator[Attack]:
@@ -446,7 +602,9 @@ def signals() -> Iterator[Attack]:
 
 
 def disks() -> Iterator[Attack]:
-    def full(folder: Path, room: int, write: Callable[[Path], Any], again: Callable[[Path], Any]) -> tuple[int, bool]:
+    def full(
+        folder: Path, room: int, write: Callable[[Path], Any], again: Callable[[Path], Any]
+    ) -> tuple[int, bool]:
         write(folder)
         before = again(folder)
 
@@ -484,11 +642,27 @@ def disks() -> Iterator[Attack]:
             folder, room, write, results.read_runs), (2, True), must_work=True)  # fmt: skip
     if os.getuid() == 0:
         yield Attack("a folder of another user", nobody, 2, must_work=True)
-    for name in ("a b", "-x", "é\u202e", "a\nb", "'\"$(x)`", "%s{}", "x" * 200, "~", "a/../b", "ends.json"):
-        yield Attack(f"folder {name!r:.20}", lambda folder, name=name: named(folder, name), True, must_work=True)
+    for name in (
+        "a b",
+        "-x",
+        "é\u202e",
+        "a\nb",
+        "'\"$(x)`",
+        "%s{}",
+        "x" * 200,
+        "~",
+        "a/../b",
+        "ends.json",
+    ):
+        yield Attack(
+            f"folder {name!r:.20}",
+            lambda folder, name=name: named(folder, name),
+            True,
+            must_work=True,
+        )
 
 
-# generation -----------------------------------------------------------------------------------------------------------
+# ---- generation ---------------------------------------------------------------------------------
 
 
 def generation() -> Iterator[Attack]:
@@ -514,7 +688,9 @@ def generation() -> Iterator[Attack]:
 
     def wrong_mask(_: Path) -> bool:
         mask = torch.full_like(ids, 2)
-        return torch.allclose(T3ForCausalLM(base, head, 2.0)(ids, attention_mask=mask).logits, right, atol=1e-5)
+        return torch.allclose(
+            T3ForCausalLM(base, head, 2.0)(ids, attention_mask=mask).logits, right, atol=1e-5
+        )
 
     def packed(_: Path) -> bool:
         positions = torch.cat([torch.arange(5), torch.arange(3)])[None]

@@ -1,7 +1,9 @@
-"""`make attacks`: everything of the catalogue, one after the other; writes results/faults.md, a row a kind.
+"""`make attacks`: everything of the catalogue, one after the other; writes results/faults.md, a row
+a kind.
 
-An attack is survived when its result is right, or it is refused in one printable line and older results still stand. It
-is lost when it ends in a traceback, a hang or a damaged older result, and wrong when it silently gives another result.
+An attack is survived when its result is right, or it is refused in one printable line and older
+results still stand. It is lost when it ends in a traceback, a hang or a damaged older result, and
+wrong when it silently gives another result.
 """
 
 import argparse
@@ -25,7 +27,9 @@ COLUMNS = ("kind", "tried", "survived", "lost", "wrong")
 
 
 def outcome(attack: Attack, folder: Path, seconds: int) -> tuple[str, str]:
-    """("survived" | "lost" | "wrong", what was seen); lost, too, after so many seconds without an end."""
+    """("survived" | "lost" | "wrong", what was seen); lost, too, after so many seconds without an
+    end.
+    """
 
     def hang(*_: object) -> None:
         raise TimeoutError(f"no end after {seconds} seconds")
@@ -42,7 +46,9 @@ def outcome(attack: Attack, folder: Path, seconds: int) -> tuple[str, str]:
         return "lost", f"{type(error).__name__}: {error}"[:200]
     finally:
         signal.alarm(0)
-    return ("wrong" if attack.expected is REFUSED or result != attack.expected else "survived"), repr(result)[:200]
+    return (
+        "wrong" if attack.expected is REFUSED or result != attack.expected else "survived"
+    ), repr(result)[:200]
 
 
 def survived(kind: str, attacks: list[Attack]) -> Counter:
@@ -59,7 +65,9 @@ def survived(kind: str, attacks: list[Attack]) -> Counter:
 
 
 def main(kinds: list[str], every: int = 1) -> int:
-    """Try the kinds that are named, or all. every N: only each N-th quick attack, and the table stays as it is."""
+    """Try the kinds that are named, or all. every N: only each N-th quick attack, and the table
+    stays as it is.
+    """
     random.seed(7)
     chosen = {kind: list(ALL[kind]())[::every] for kind in kinds or (ALL if every == 1 else KINDS)}
     counts = {kind: survived(kind, attacks) for kind, attacks in chosen.items()}
@@ -71,21 +79,33 @@ def main(kinds: list[str], every: int = 1) -> int:
 def write_table(counts: dict[str, Counter]) -> None:
     """results/faults.md with new rows for these kinds."""
     table = project_root() / "results" / "faults.md"
-    cells = [line.strip("| \n").split(" | ") for line in table.read_text(encoding="utf-8").splitlines()[2:]]
+    cells = [
+        line.strip("| \n").split(" | ")
+        for line in table.read_text(encoding="utf-8").splitlines()[2:]
+    ]
     rows = {kind: numbers for kind, *numbers in cells}
-    rows |= {kind: [each.total(), *(each[name] for name in COLUMNS[2:])] for kind, each in counts.items()}
+    rows |= {
+        kind: [each.total(), *(each[name] for name in COLUMNS[2:])] for kind, each in counts.items()
+    }
     rows = {kind: rows[kind] for kind in ALL if kind in rows}
     lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---:|---:|---:|---:|"]
-    lines += ["| " + " | ".join(map(str, [kind, *numbers])) + " |" for kind, numbers in rows.items()]
+    lines += [
+        "| " + " | ".join(map(str, [kind, *numbers])) + " |" for kind, numbers in rows.items()
+    ]
     with atomic_write(table) as handle:
         handle.write("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("kinds", nargs="*", choices=[*ALL, []], metavar="KIND", help="default: all")
     parser.add_argument(
-        "--every", type=int, default=1, help="N: only each N-th quick attack, and the table stays as it is"
+        "--every",
+        type=int,
+        default=1,
+        help="N: only each N-th quick attack, and the table stays as it is",
     )
     given = parser.parse_args()
     sys.exit(main(given.kinds, given.every))

@@ -1,6 +1,8 @@
-"""Faults of whole runs: `t3 reproduce --profile smoke` with the real notebooks, and what must be the same after it.
+"""Faults of whole runs: `t3 reproduce --profile smoke` with the real notebooks, and what must be
+the same after it.
 
-Results are compared byte for byte, without clocks and dates, with those of a run that nothing disturbed.
+Results are compared byte for byte, without clocks and dates, with those of a run that nothing
+disturbed.
 """
 
 import functools
@@ -23,29 +25,55 @@ from catalogue import ROOT, Attack
 
 PATIENCE = 1800  # seconds; only a hang takes that long
 ARGUMENTS = "--profile smoke --only 02,05 --methods Original,NPO,T3 --workers 2".split()
-CLOCKS = re.compile(r"seconds|_s$|memory|date|git_commit|dirty")  # keys of what differs between two equal runs
+CLOCKS = re.compile(
+    r"seconds|_s$|memory|date|git_commit|dirty"
+)  # keys of what differs between two equal runs
 
 
 class Run:
-    """`t3 reproduce` as a process, with the code of `checkout`, into `folder`/`out`; `cache` defaults to its own."""
+    """`t3 reproduce` as a process, with the code of `checkout`, into `folder`/`out`; `cache`
+    defaults to its own.
+    """
 
-    def __init__(self, folder: Path, *more: str, out: str = "out", cache: Path | None = None, checkout: Path = ROOT):
+    def __init__(
+        self,
+        folder: Path,
+        *more: str,
+        out: str = "out",
+        cache: Path | None = None,
+        checkout: Path = ROOT,
+    ):
         self.log, self.cache = folder / f"{out}.log", cache or folder / "cache"
-        command = [sys.executable, "-m", "t3lib", "reproduce", *ARGUMENTS, "--out", str(folder / out), *more]
+        command = [
+            sys.executable,
+            "-m",
+            "t3lib",
+            "reproduce",
+            *ARGUMENTS,
+            "--out",
+            str(folder / out),
+            *more,
+        ]
         environment = os.environ | {"T3_CACHE": str(self.cache)}
         with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(command, cwd=checkout, env=environment, stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                command, cwd=checkout, env=environment, stdout=log, stderr=log
+            )
 
     def finish(self) -> None:
         assert self.process.wait(PATIENCE) == 0, self.log.read_text()
 
     def kill(self, victim: str) -> None:
-        """End the runner, one of its workers or a kernel with SIGKILL; what a killed runner started ends by itself."""
+        """End the runner, one of its workers or a kernel with SIGKILL; what a killed runner started
+        ends by itself.
+        """
         runner, chosen = psutil.Process(self.process.pid), list[psutil.Process]()
         sign = {"worker": "multiprocessing.spawn", "kernel": "ipykernel"}.get(victim)
         while not chosen:
             tree = runner.children(recursive=True) if sign else [runner]
-            chosen = [process for process in tree if sign is None or sign in " ".join(process.cmdline())]
+            chosen = [
+                process for process in tree if sign is None or sign in " ".join(process.cmdline())
+            ]
         random.choice(chosen).kill()
 
 
@@ -64,7 +92,11 @@ def results(out: Path) -> dict[str, Any]:
             found[path.name] = timeless(json.loads(path.read_text()))
         elif path.suffix == ".gz":
             found[path.name] = gzip.decompress(path.read_bytes())
-    tables = [path for path in out.glob("tables/*") if not re.match("runtime|benchmarks|claims", path.name)]
+    tables = [
+        path
+        for path in out.glob("tables/*")
+        if not re.match("runtime|benchmarks|claims", path.name)
+    ]
     return found | {path.name: path.read_bytes() for path in tables}
 
 
@@ -87,7 +119,9 @@ def other_checkout() -> Path:
     shutil.copy(ROOT / "pyproject.toml", folder)
     [path] = (folder / "t3lib").rglob("likelihood.py")
     code = path.read_text()
-    changed = code.replace("return (total / lengths).numpy()", "return (1.5 * total / lengths).numpy()")
+    changed = code.replace(
+        "return (total / lengths).numpy()", "return (1.5 * total / lengths).numpy()"
+    )
     assert changed != code
     path.write_text(changed)
     return folder
@@ -106,7 +140,9 @@ def whole_runs() -> Iterator[Attack]:
                 run.process.wait()
                 run = Run(folder)
             run.finish()
-            return results(folder / "out") == undisturbed() and not list((folder / "out").rglob("*.partial*"))
+            return results(folder / "out") == undisturbed() and not list(
+                (folder / "out").rglob("*.partial*")
+            )
 
         return work
 
@@ -124,7 +160,10 @@ def whole_runs() -> Iterator[Attack]:
 
     def two_checkouts(folder: Path) -> bool:
         pairs = [(ROOT, "ours"), (other_checkout(), "theirs")]
-        both = [Run(folder, out=out, cache=folder / "cache", checkout=checkout) for checkout, out in pairs]
+        both = [
+            Run(folder, out=out, cache=folder / "cache", checkout=checkout)
+            for checkout, out in pairs
+        ]
         for run in both:
             run.finish()
         found = [results(folder / out) for _, out in pairs]
@@ -132,10 +171,14 @@ def whole_runs() -> Iterator[Attack]:
 
     for victim in ("runner", "worker", "kernel"):
         for what, begun in (("a base is trained", "base"), ("methods run", "02")):
-            yield Attack(f"kill -9 of the {victim} while {what}", killed(victim, begun), True, must_work=True)
+            yield Attack(
+                f"kill -9 of the {victim} while {what}", killed(victim, begun), True, must_work=True
+            )
     yield Attack("the results folder moved", again(out="moved"), True, must_work=True)
     yield Attack("--fresh", again("--fresh"), True, must_work=True)
-    yield Attack("two checkouts of different code on one cache, at once", two_checkouts, True, must_work=True)
+    yield Attack(
+        "two checkouts of different code on one cache, at once", two_checkouts, True, must_work=True
+    )
 
 
 SLOW = {"whole runs: kill -9, moved folders, two checkouts": whole_runs}  # ten minutes

@@ -1,4 +1,6 @@
-"""The catalogue of attacks still fits the code: one in 60 of each kind (`make attacks` tries all)."""
+"""The catalogue of attacks still fits the code: one in 60 of each kind (`make attacks` tries
+all).
+"""
 
 import subprocess
 import sys

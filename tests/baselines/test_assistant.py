@@ -1,4 +1,6 @@
-"""ULD's assistant: how many parameters it trains, that it starts as the base's first layers and never touches them."""
+"""ULD's assistant: how many parameters it trains, that it starts as the base's first layers and
+never touches them.
+"""
 
 import copy
 
@@ -17,15 +19,22 @@ def trainable(model):
 
 
 def test_the_papers_number_of_trainable_parameters():
-    """Rank 32 on all seven linear layers of 16 layers of Llama-3.1-8B: 4.19e7 in Table 2, on the meta device here."""
+    """Rank 32 on all seven linear layers of 16 layers of Llama-3.1-8B: 4.19e7 in Table 2, on the
+    meta device here.
+    """
     base = random_model("llama-3.1-8b", dtype="bfloat16", device="meta")
     helper = assistant.make_assistant(base, 16, rank=32)
     assert trainable(helper) == 41_943_040
     d, kv, m = 4096, 1024, 14336
     per_layer = 2 * (d + d) + 2 * (d + kv) + 3 * (d + m)  # q, o; k, v; gate, up, down
     assert trainable(helper) == 16 * 32 * per_layer
-    assert len(assistant.layers_of(helper.get_base_model())) == 16 and len(assistant.layers_of(base)) == 32
-    assert all("lora" in name for name, parameter in helper.named_parameters() if parameter.requires_grad)
+    assert (
+        len(assistant.layers_of(helper.get_base_model())) == 16
+        and len(assistant.layers_of(base)) == 32
+    )
+    assert all(
+        "lora" in name for name, parameter in helper.named_parameters() if parameter.requires_grad
+    )
 
 
 @pytest.mark.parametrize("k", [1, 2])
@@ -45,7 +54,9 @@ def test_frozen_weights_are_the_bases_own_memory_and_its_modules_stay_as_they_we
     frozen = [parameter for parameter in helper.parameters() if not parameter.requires_grad]
     own = {parameter.data_ptr() for parameter in base.parameters()}
     assert frozen and all(parameter.data_ptr() in own for parameter in frozen)
-    assert [name for name, _ in base.named_modules()] == names and all(p.requires_grad for p in base.parameters())
+    assert [name for name, _ in base.named_modules()] == names and all(
+        p.requires_grad for p in base.parameters()
+    )
     for buffer in helper.buffers():
         assert not buffer.is_meta
 
@@ -87,7 +98,9 @@ def test_other_families(name):
 
 def test_a_base_with_tied_embeddings():
     base = random_model("llama-3.2-1b", device="meta")
-    assert trainable(assistant.make_assistant(base, 8)) == 8 * 32 * (2 * 4096 + 2 * (2048 + 512) + 3 * (2048 + 8192))
+    assert trainable(assistant.make_assistant(base, 8)) == 8 * 32 * (
+        2 * 4096 + 2 * (2048 + 512) + 3 * (2048 + 8192)
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,6 +119,8 @@ def test_mistakes_are_one_line(k, rank, said, tiny_model):
 
 
 def test_bases_that_cannot_lend_their_layers():
-    small = AutoModelForCausalLM.from_config(GPT2Config(vocab_size=61, n_embd=16, n_layer=1, n_head=2))
+    small = AutoModelForCausalLM.from_config(
+        GPT2Config(vocab_size=61, n_embd=16, n_layer=1, n_head=2)
+    )
     with pytest.raises(UserError, match="GPT2LMHeadModel has no list of decoder layers"):
         assistant.make_assistant(small, 1)

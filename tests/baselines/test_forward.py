@@ -1,4 +1,6 @@
-"""ln p of answers, computed in as few positions as possible: the same numbers and gradients as of whole rows."""
+"""ln p of answers, computed in as few positions as possible: the same numbers and gradients as of
+whole rows.
+"""
 
 import copy
 
@@ -10,7 +12,11 @@ from t3lib.baselines import forward
 from t3lib.core.models import pad_id
 from t3lib.core.rows import encode, shifted_labels
 
-ROWS = [("Who?", "She."), ("Where was the author born, and when?", "In Oslo, it seems."), ("Why?", "No one knows why.")]
+ROWS = [
+    ("Who?", "She."),
+    ("Where was the author born, and when?", "In Oslo, it seems."),
+    ("Why?", "No one knows why."),
+]
 SAME = [("Who?", answer) for _, answer in ROWS]
 
 
@@ -22,10 +28,14 @@ def direct(model, batch):
     return -F.cross_entropy(logits.transpose(1, 2), targets, reduction="none") * answer
 
 
-@pytest.mark.parametrize("rows", [ROWS, SAME, ROWS[:1]], ids=["other questions", "one question", "one row"])
+@pytest.mark.parametrize(
+    "rows", [ROWS, SAME, ROWS[:1]], ids=["other questions", "one question", "one row"]
+)
 @pytest.mark.parametrize("mask", ["lengths", "openunlearning"])
 @pytest.mark.parametrize("checkpointing", [False, True])
-def test_answers_and_gradients_are_those_of_whole_rows(tiny_model, tokenizer, rows, mask, checkpointing):
+def test_answers_and_gradients_are_those_of_whole_rows(
+    tiny_model, tokenizer, rows, mask, checkpointing
+):
     examples = [encode(tokenizer, *row) for row in rows]
     found = {}
     for how in ("direct", "answer_logp"):
@@ -48,8 +58,12 @@ def test_what_all_rows_begin_with_is_computed_once(tiny_model, tokenizer):
     examples = [encode(tokenizer, *row) for row in ROWS]
     batch = forward.batch_of(tiny_model, examples, pad_id(tokenizer), "lengths")
     seen = []
-    with tiny_model.model.layers[0].register_forward_hook(lambda _, args, __: seen.append(args[0].shape[:2])):
+    with tiny_model.model.layers[0].register_forward_hook(
+        lambda _, args, __: seen.append(args[0].shape[:2])
+    ):
         forward.answer_logp(tiny_model, batch)
-    shared = next(n for n in range(99) if len({tuple(example.ids[: n + 1]) for example in examples}) > 1)
+    shared = next(
+        n for n in range(99) if len({tuple(example.ids[: n + 1]) for example in examples}) > 1
+    )
     assert shared > 10, "the system text"
     assert seen == [(1, shared), (3, batch["input_ids"].shape[1] - 1 - shared)]

@@ -1,4 +1,6 @@
-"""Each loss against three lines of numpy, against the reference implementation's figures, and its invariances."""
+"""Each loss against three lines of numpy, against the reference implementation's figures, and its
+invariances.
+"""
 
 import inspect
 import json
@@ -54,7 +56,11 @@ def satimp_numpy(paper):
 
 def rmu_numpy(goal, paper):
     squares = (HIDDEN - goal) ** 2
-    return (squares.sum(-1) * QUESTION).sum(1) if paper else (squares.mean(-1) * ANSWER).sum(1) * (1 / N).mean()
+    return (
+        (squares.sum(-1) * QUESTION).sum(1)
+        if paper
+        else (squares.mean(-1) * ANSWER).sum(1) * (1 / N).mean()
+    )
 
 
 def uniform_numpy(paper):
@@ -69,16 +75,33 @@ U = CONTROL / np.linalg.norm(CONTROL)
 NUMPY = [
     (L.nll, T, {}, -SEQUENCE / TOKENS, -SEQUENCE),
     (L.grad_ascent, T, {}, SEQUENCE / TOKENS, SEQUENCE),
-    (L.wga, T, {"beta": 0.7}, (np.exp(0.7 * LOGP) * LOGP * ANSWER).sum(1) / TOKENS, np.exp(0.7 * SEQUENCE) * SEQUENCE),
+    (
+        L.wga,
+        T,
+        {"beta": 0.7},
+        (np.exp(0.7 * LOGP) * LOGP * ANSWER).sum(1) / TOKENS,
+        np.exp(0.7 * SEQUENCE) * SEQUENCE,
+    ),
     (L.sat_imp, T, {"beta1": 2.0, "beta2": 0.5}, satimp_numpy(False), satimp_numpy(True)),
     (
         L.undial,
-        {k: tensor(v) for k, v in dict(logit=LOGIT, logit_ref=LOGIT_REF, targets=TARGETS, answer=ANSWER).items()},
+        {
+            k: tensor(v)
+            for k, v in dict(
+                logit=LOGIT, logit_ref=LOGIT_REF, targets=TARGETS, answer=ANSWER
+            ).items()
+        },
         {"beta": 3.0},
         undial_numpy(False),
         undial_numpy(True),
     ),
-    (L.rmu_forget, H | {"control": tensor(CONTROL)}, {"c": 5.0}, rmu_numpy(5 * U, False), rmu_numpy(5 * U, True)),
+    (
+        L.rmu_forget,
+        H | {"control": tensor(CONTROL)},
+        {"c": 5.0},
+        rmu_numpy(5 * U, False),
+        rmu_numpy(5 * U, True),
+    ),
     (
         L.rmu_retain,
         H | {"hidden_ref": tensor(HIDDEN_REF)},
@@ -86,7 +109,13 @@ NUMPY = [
         rmu_numpy(HIDDEN_REF, False),
         rmu_numpy(HIDDEN_REF, True),
     ),
-    (L.uniform_kl, {"logit_all": tensor(LOGIT), "answer_all": tensor(ANSWER)}, {}, uniform_numpy(0), uniform_numpy(1)),
+    (
+        L.uniform_kl,
+        {"logit_all": tensor(LOGIT), "answer_all": tensor(ANSWER)},
+        {},
+        uniform_numpy(0),
+        uniform_numpy(1),
+    ),
     (
         L.sim_npo,
         T,
@@ -98,7 +127,9 @@ NUMPY = [
 
 
 @pytest.mark.parametrize(
-    ("function", "tensors", "hyper", "reference", "paper"), NUMPY, ids=lambda v: getattr(v, "__name__", "")
+    ("function", "tensors", "hyper", "reference", "paper"),
+    NUMPY,
+    ids=lambda v: getattr(v, "__name__", ""),
 )
 def test_numpy(function, tensors, hyper, reference, paper):
     for variant, expected in (("reference", reference), ("paper", paper)):
@@ -110,13 +141,18 @@ def test_numpy(function, tensors, hyper, reference, paper):
 def test_numpy_of_the_two_without_variants():
     loss = L.npo(tensor(LOGP), tensor(ANSWER), tensor(REF), beta=0.5)
     assert_allclose(loss, 2 / 0.5 * softplus(0.5 * (SEQUENCE - REF)))
-    loss = L.idk_dpo(tensor(LOGP), tensor(ANSWER), tensor(REF), *sequence_idk(), tensor(IDK_REF), beta=0.5)
+    loss = L.idk_dpo(
+        tensor(LOGP), tensor(ANSWER), tensor(REF), *sequence_idk(), tensor(IDK_REF), beta=0.5
+    )
     assert_allclose(loss, 2 / 0.5 * softplus(-0.5 * ((IDK - IDK_REF) - (SEQUENCE - REF))))
 
 
 def test_kl_to_original():
     p_ref = softmax(LOGIT_REF, axis=-1)
-    kl = (p_ref * (log_softmax(LOGIT_REF, axis=-1) - (LOGIT - logsumexp(LOGIT, axis=-1, keepdims=True)))).sum(-1)
+    kl = (
+        p_ref
+        * (log_softmax(LOGIT_REF, axis=-1) - (LOGIT - logsumexp(LOGIT, axis=-1, keepdims=True)))
+    ).sum(-1)
     assert_allclose(L.kl_to_original(tensor(LOGIT), tensor(LOGIT_REF)), kl.mean(1), rtol=1e-6)
 
 
@@ -126,22 +162,34 @@ def test_literal_tensors():
     logp[0, 1:], logp[1, 0] = logp[0, 1:].log(), logp[1, 0].log()
     answer = tensor([[False, True, True], [True, False, False]])
     ln2 = np.log(2)
-    assert_allclose(L.nll(logp, answer), [2 * ln2, 2 / 3 * ln2])  # 3 ln 2 and ln 2, over 1.5 tokens a row
-    assert_allclose(L.nll(logp, answer).mean(), 4 / 3 * ln2)  # = the mean over the batch's three tokens
+    assert_allclose(
+        L.nll(logp, answer), [2 * ln2, 2 / 3 * ln2]
+    )  # 3 ln 2 and ln 2, over 1.5 tokens a row
+    assert_allclose(
+        L.nll(logp, answer).mean(), 4 / 3 * ln2
+    )  # = the mean over the batch's three tokens
     assert_allclose(L.wga(logp, answer), [-(1 / 2 + 2 / 4) * ln2 / 1.5, -(1 / 2) * ln2 / 1.5])
     assert_allclose(L.wga(logp, answer, variant="paper"), [-3 / 8 * ln2, -1 / 2 * ln2])
-    assert_allclose(L.npo(logp, answer, L.log_likelihood(logp, answer)), [20 * ln2] * 2)  # at the start: (2/β) ln 2
+    assert_allclose(
+        L.npo(logp, answer, L.log_likelihood(logp, answer)), [20 * ln2] * 2
+    )  # at the start: (2/β) ln 2
 
 
 def padded(tensors, extra):
-    """The same tensors with `extra` more positions at both ends that belong to no answer: junk, NaN where allowed."""
+    """The same tensors with `extra` more positions at both ends that belong to no answer: junk, NaN
+    where allowed.
+    """
     out = {}
     for name, value in tensors.items():
         if value.dim() < 2 or name in ("logp_idk", "answer_idk"):
             out[name] = value
             continue
         shape = (value.shape[0], extra, *value.shape[2:])
-        junk = torch.zeros(shape, dtype=value.dtype) if value.dtype in (torch.bool, torch.int64) else torch.randn(shape)
+        junk = (
+            torch.zeros(shape, dtype=value.dtype)
+            if value.dtype in (torch.bool, torch.int64)
+            else torch.randn(shape)
+        )
         out[name] = torch.cat([junk, value, junk], 1)
     return out
 
@@ -153,20 +201,32 @@ def tensors_of(function):
     return {name: given[name] for name in inspect.signature(function).parameters if name in given}
 
 
-OF_POSITIONS = {"undial", "uniform_kl"}  # documented: in the reference they are means over all positions
+OF_POSITIONS = {
+    "undial",
+    "uniform_kl",
+}  # documented: in the reference they are means over all positions
 
 
 @pytest.mark.parametrize("name", L.LOSSES)
 def test_padding_and_longer_prompts_change_nothing(name):
     for function in filter(None, L.LOSSES[name][:2]):
         tensors = tensors_of(function)
-        for variant in L.VARIANTS if "variant" in inspect.signature(function).parameters else (None,):
+        for variant in (
+            L.VARIANTS if "variant" in inspect.signature(function).parameters else (None,)
+        ):
             options = {"variant": variant} if variant else {}
             with_padding = padded(tensors, 3)
-            if variant == "paper" and "in_question" in with_padding:  # a longer prompt is a longer question there
+            if (
+                variant == "paper" and "in_question" in with_padding
+            ):  # a longer prompt is a longer question there
                 with_padding["in_question"][:, :3] = False
-            same = torch.allclose(function(**tensors, **options), function(**with_padding, **options))
-            assert same is not (function.__name__ in OF_POSITIONS and variant == "reference"), (function, variant)
+            same = torch.allclose(
+                function(**tensors, **options), function(**with_padding, **options)
+            )
+            assert same is not (function.__name__ in OF_POSITIONS and variant == "reference"), (
+                function,
+                variant,
+            )
 
 
 def test_what_hides_outside_the_answer_does_not_matter():
@@ -180,7 +240,9 @@ def test_what_hides_outside_the_answer_does_not_matter():
 
 
 def test_weights_carry_no_gradient():
-    """sg[·]: the gradient of WGA's token term is its weight, not weight + derivative of the weight."""
+    """sg[·]: the gradient of WGA's token term is its weight, not weight + derivative of the
+    weight.
+    """
     logp = tensor(LOGP, requires_grad=True)
     L.wga(logp, tensor(ANSWER), beta=2.0).sum().backward()
     assert_allclose(logp.grad, np.exp(2 * LOGP) * ANSWER / TOKENS)
@@ -188,17 +250,31 @@ def test_weights_carry_no_gradient():
 
 def test_unknown_variant():
     for function, tensors, *_ in NUMPY:
-        with pytest.raises(UserError, match="variant must be one of reference, paper, not 'papper'"):
+        with pytest.raises(
+            UserError, match="variant must be one of reference, paper, not 'papper'"
+        ):
             function(**tensors, variant="papper")
 
 
 def test_rows_are_the_papers():
-    names = ["GradAscent", "GradDiff", "WGA", "SatImp", "UnDIAL", "RMU", "ULD", "IdkDPO", "NPO", "SimNPO"]
+    names = [
+        "GradAscent",
+        "GradDiff",
+        "WGA",
+        "SatImp",
+        "UnDIAL",
+        "RMU",
+        "ULD",
+        "IdkDPO",
+        "NPO",
+        "SimNPO",
+    ]
     assert list(L.LOSSES)[: len(names)] == names
 
 
-# The reference implementation's figures at default settings (locuslab/open-unlearning @ d3d7cf9), and ln p of the four
-# golden rows' answer tokens under its tiny model (float32, from ../shared/goldens; every row's tokens in one list).
+# The reference implementation's figures at default settings (locuslab/open-unlearning @ d3d7cf9),
+# and ln p of the four golden rows' answer tokens under its tiny model (float32, from
+# ../shared/goldens; every row's tokens in one list).
 GOLDEN = json.loads((Path(__file__).parent / "golden_logp.json").read_text())
 GOLDEN_LOSSES = {
     "GradAscent": -2.08741355,
@@ -213,7 +289,9 @@ GOLDEN_LOSSES = {
 
 def golden_rows(name):
     rows = [tensor(row, dtype=torch.float64) for row in GOLDEN[name]]
-    answer = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True)
+    answer = torch.nn.utils.rnn.pad_sequence(
+        [torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True
+    )
     return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=-1.0), answer
 
 
@@ -226,12 +304,16 @@ def test_golden_figures_run_anywhere(name):
     terms = L.LOSSES[name]
     wanted = inspect.signature(terms.forget).parameters
     weight = L.BASELINES[name]
-    loss = weight["alpha_f"] * terms.forget(**{key: given[key] for key in wanted if key in given}).mean()
+    loss = (
+        weight["alpha_f"]
+        * terms.forget(**{key: given[key] for key in wanted if key in given}).mean()
+    )
     loss += weight["alpha_r"] * terms.retain(*golden_rows("retain")).mean() if terms.retain else 0.0
     assert loss.item() == pytest.approx(GOLDEN_LOSSES[name], rel=1e-5)
 
 
-# What the other three see of that model: not logits and states, but the few numbers a position that decide the loss.
+# What the other three see of that model: not logits and states, but the few numbers a position that
+# decide the loss.
 POSITIONS = json.loads((Path(__file__).parent / "golden_positions.json").read_text())
 TOKENS_IN_ALL = 2048  # the golden model's vocabulary
 
@@ -241,7 +323,9 @@ def entropy_of(masses):
 
 
 def logit_with(entropy, logp, index):
-    """(V,) log-probabilities with ln p = logp at `index` and this entropy: two levels among the other tokens."""
+    """(V,) log-probabilities with ln p = logp at `index` and this entropy: two levels among the
+    other tokens.
+    """
     rest, p = TOKENS_IN_ALL - 1, np.exp(logp)
 
     def masses(share):
@@ -249,25 +333,36 @@ def logit_with(entropy, logp, index):
         others[0] = (1 - p) * share
         return np.insert(others, index, p)
 
-    share = brentq(lambda share: entropy_of(masses(share)) - entropy, 1 / rest, 1 - 1e-12, xtol=1e-14)
+    share = brentq(
+        lambda share: entropy_of(masses(share)) - entropy, 1 / rest, 1 - 1e-12, xtol=1e-14
+    )
     return np.log(masses(share))
 
 
 def test_golden_undial_runs_anywhere():
-    """With policy = reference a position's loss depends on its entropy and on ln p of the lowered token alone."""
+    """With policy = reference a position's loss depends on its entropy and on ln p of the lowered
+    token alone.
+    """
     rows = POSITIONS["undial"]
     answer = np.array([row["answer"] for row in rows], bool)
     index = np.where(answer, 7, TOKENS_IN_ALL - 100)  # outside answers: the label -100 as an index
     logit = [
-        [logit_with(*facts) for facts in zip(row["entropy"], row["logp"], places)] for row, places in zip(rows, index)
+        [logit_with(*facts) for facts in zip(row["entropy"], row["logp"], places)]
+        for row, places in zip(rows, index)
     ]
-    given = {"logit": tensor(np.array(logit)), "logit_ref": tensor(np.array(logit)), "answer": tensor(answer)}
+    given = {
+        "logit": tensor(np.array(logit)),
+        "logit_ref": tensor(np.array(logit)),
+        "answer": tensor(answer),
+    }
     loss = L.undial(**given, targets=tensor(np.where(answer, 7, 0)))
     assert loss.mean().item() == pytest.approx(3.79213738, rel=1e-5)
 
 
 def test_golden_rmu_runs_anywhere():
-    """A state's distance to c·u needs its length and its part along u: 2 of the model's 64 coordinates."""
+    """A state's distance to c·u needs its length and its part along u: 2 of the model's 64
+    coordinates.
+    """
     rows = POSITIONS["rmu"]
     hidden = torch.zeros(len(rows), max(len(row["along"]) for row in rows), 64, dtype=torch.float64)
     in_answer = torch.zeros(hidden.shape[:2], dtype=torch.bool)
@@ -289,7 +384,9 @@ def mean_logf(x):
 def test_golden_uld_runs_anywhere():
     """KL to uniform needs only the mean ln f of a position: logits (x, 0, …, 0) with that mean."""
     rows = [tensor(row, dtype=torch.float64) for row in POSITIONS["uld_forget"]]
-    answer = torch.nn.utils.rnn.pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True)
+    answer = torch.nn.utils.rnn.pad_sequence(
+        [torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True
+    )
     forget = L.nll(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), answer).mean().item()
     mean = np.array(POSITIONS["uld_retain_mean"])
     logit = np.zeros((*mean.shape, TOKENS_IN_ALL))
@@ -324,7 +421,9 @@ def tensors(batch):
 
 @pytest.mark.parametrize("name", [name for name in L.LOSSES if name != "ULD"])
 def test_goldens(name, goldens, golden_model):
-    """Loss and gradient norms at default settings, policy = reference, through the functions that training uses."""
+    """Loss and gradient norms at default settings, policy = reference, through the functions that
+    training uses.
+    """
     from t3lib.baselines.forward import answer_logp, apply_loss
 
     gold = goldens["losses"][GOLDEN_NAMES.get(name, name)]["default"]["same"]
@@ -334,16 +433,25 @@ def test_goldens(name, goldens, golden_model):
     given = {"control": tensor(gold["control_vec"])} if name == "RMU" else {}
     given["logp_ref"] = L.log_likelihood(*answer_logp(golden_model, forget)).detach()
     if name == "IdkDPO":
-        given["logp_idk"], given["answer_idk"] = answer_logp(golden_model, tensors(batch["forget"]["alternate"]))
+        given["logp_idk"], given["answer_idk"] = answer_logp(
+            golden_model, tensors(batch["forget"]["alternate"])
+        )
         given["logp_idk_ref"] = L.log_likelihood(given["logp_idk"], given["answer_idk"]).detach()
     weight = L.BASELINES[name]
-    loss = weight["alpha_f"] * apply_loss(terms.forget, given, golden_model, forget, golden_model, 2).mean()
+    loss = (
+        weight["alpha_f"]
+        * apply_loss(terms.forget, given, golden_model, forget, golden_model, 2).mean()
+    )
     if weight.get("alpha_r"):
-        retain = apply_loss(terms.retain, {}, golden_model, tensors(batch["retain"]), golden_model, 2)
+        retain = apply_loss(
+            terms.retain, {}, golden_model, tensors(batch["retain"]), golden_model, 2
+        )
         loss = loss + weight["alpha_r"] * retain.mean()
     golden_model.zero_grad()
     loss.backward()
-    grads = {n: p.grad.norm().item() for n, p in golden_model.named_parameters() if p.grad is not None}
+    grads = {
+        n: p.grad.norm().item() for n, p in golden_model.named_parameters() if p.grad is not None
+    }
     assert loss.item() == pytest.approx(gold["loss"], rel=1e-5)
     assert np.linalg.norm(list(grads.values())) == pytest.approx(gold["grad_norm"], rel=1e-5)
     for parameter, norm in gold["grad_norm_by_param"].items():
@@ -361,8 +469,11 @@ def test_golden_uld(goldens, shared):
     kept = batch.pop("retainlabels").bool()
     halves = [{name: value[rows] for name, value in batch.items()} for rows in (~kept, kept)]
     forget, retain = (
-        apply_loss(term, {}, model, half, None, None).mean().item() for term, half in zip(L.LOSSES["ULD"], halves)
+        apply_loss(term, {}, model, half, None, None).mean().item()
+        for term, half in zip(L.LOSSES["ULD"], halves)
     )
     assert forget == pytest.approx(gold["same"]["forget_loss"], rel=1e-5)
     assert retain == pytest.approx(gold["same"]["retain_loss"], rel=1e-5)
-    assert forget + L.BASELINES["ULD"]["alpha_r"] * retain == pytest.approx(gold["same"]["loss"], rel=1e-5)
+    assert forget + L.BASELINES["ULD"]["alpha_r"] * retain == pytest.approx(
+        gold["same"]["loss"], rel=1e-5
+    )

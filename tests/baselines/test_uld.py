@@ -1,4 +1,6 @@
-"""ULD as a Transformers model, p / f^strength, in every decoding mode against a float64 no-cache reference."""
+"""ULD as a Transformers model, p / f^strength, in every decoding mode against a float64 no-cache
+reference.
+"""
 
 import copy
 import functools
@@ -19,12 +21,15 @@ from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import evaluate
 
 STRENGTH = 0.8
-# Two layers, of which the assistant has the first; gpt2, whose blocks cannot be taken apart, gets a whole other model.
+# Two layers, of which the assistant has the first; gpt2, whose blocks cannot be taken apart, gets a
+# whole other model.
 FAMILIES = ("llama", "gemma2 (soft-cap)", "gpt2")  # gemma2 also slides
 
 
 def trained_assistant(base: PreTrainedModel, seed: int = 0):
-    """An assistant whose LoRA has been trained, as far as these tests care: its B matrices are not 0."""
+    """An assistant whose LoRA has been trained, as far as these tests care: its B matrices are not
+    0.
+    """
     assistant = make_assistant(base, 1, rank=4, seed=seed)
     generator = torch.Generator().manual_seed(seed)
     for name, weight in assistant.named_parameters():
@@ -49,7 +54,8 @@ def oracle(name: str = "llama", strength: float = STRENGTH) -> Quotient:
     return Quotient.of(base, getattr(assistant, "get_base_model", lambda: assistant)(), strength)
 
 
-# --- exact in every mode -----------------------------------------------------------------------------------------
+# --- exact in every mode
+# -----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("padding", PADDINGS)
@@ -57,18 +63,23 @@ def oracle(name: str = "llama", strength: float = STRENGTH) -> Quotient:
 @pytest.mark.parametrize("name", FAMILIES)
 def test_exact(name, mode, padding):
     if (mode, padding) == ("continuation", "right"):
-        padding = "holes"  # generate renumbers a right-padded row's tokens when called again, for any base
+        # generate renumbers a right-padded row's tokens when called again, for any base
+        padding = "holes"
     assert MODES[mode](model(name), oracle(name), padding) <= LIMIT
 
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_reference_can_tell(name):
-    """Another strength, an untrained assistant or the assistant alone are off by far more than the limit."""
+    """Another strength, an untrained assistant or the assistant alone are off by far more than the
+    limit.
+    """
     ids, mask = prompt("left")
     want, seen = expected(oracle(name), "left", "teacher")[1], mask.bool()
     base, assistant = pair(name)
     wrong = [ULDForCausalLM(base, assistant, STRENGTH + 0.01), assistant]
-    wrong += [] if name == "gpt2" else [ULDForCausalLM(base, make_assistant(base, 1, rank=4), STRENGTH)]
+    wrong += (
+        [] if name == "gpt2" else [ULDForCausalLM(base, make_assistant(base, 1, rank=4), STRENGTH)]
+    )
     for other in wrong:
         with torch.no_grad():
             assert worst(other(ids, attention_mask=mask).logits[seen], want[seen]) > 100 * LIMIT
@@ -78,7 +89,9 @@ def test_subtract_logits_is_the_formula():
     logits, helped = torch.randn(2, 3, 7) * 5, torch.randn(2, 3, 7) * 5
     p = logits.double().softmax(-1) / helped.double().softmax(-1) ** 1.5
     found = subtract_logits(logits, helped, 1.5)
-    torch.testing.assert_close(found.softmax(-1).double(), p / p.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(
+        found.softmax(-1).double(), p / p.sum(-1, keepdim=True), atol=1e-6, rtol=1e-5
+    )
     assert subtract_logits(logits.bfloat16(), helped.bfloat16(), 1.0).dtype == torch.float32
 
 
@@ -90,7 +103,9 @@ def test_strength_of_0_is_the_base(name):
         found = ULDForCausalLM(base, assistant, 0)(ids, attention_mask=mask).logits
         torch.testing.assert_close(found, base(ids, attention_mask=mask).logits.log_softmax(-1))
     options = dict(attention_mask=mask, max_new_tokens=NEW, do_sample=False)
-    assert torch.equal(ULDForCausalLM(base, assistant, 0).generate(ids, **options), base.generate(ids, **options))
+    assert torch.equal(
+        ULDForCausalLM(base, assistant, 0).generate(ids, **options), base.generate(ids, **options)
+    )
 
 
 def test_half_precision_models_give_float32_scores():
@@ -98,7 +113,10 @@ def test_half_precision_models_give_float32_scores():
     ids, mask = prompt("left")
     with torch.no_grad():
         found = ULDForCausalLM(base, assistant, STRENGTH)(ids, attention_mask=mask).logits
-        p, f = (part(ids, attention_mask=mask).logits.double().log_softmax(-1) for part in (base, assistant))
+        p, f = (
+            part(ids, attention_mask=mask).logits.double().log_softmax(-1)
+            for part in (base, assistant)
+        )
     assert found.dtype == torch.float32
     assert (found - (p - STRENGTH * f)).abs()[mask.bool()].max() <= LIMIT
 
@@ -106,7 +124,10 @@ def test_half_precision_models_give_float32_scores():
 def test_neither_model_is_changed_and_the_assistants_dropout_is_off():
     base = family("llama")
     assistant = trained_assistant(base).train()
-    before = [{name: value.clone() for name, value in part.state_dict().items()} for part in (base, assistant)]
+    before = [
+        {name: value.clone() for name, value in part.state_dict().items()}
+        for part in (base, assistant)
+    ]
     ids, mask = prompt("left")
     uld = ULDForCausalLM(base, assistant, STRENGTH)
     assert decode(uld, oracle(), "left") <= LIMIT
@@ -120,7 +141,9 @@ def test_logits_to_keep_and_tuples():
     ids, mask = prompt("left")
     with torch.no_grad():
         full = uld(ids, attention_mask=mask).logits
-        torch.testing.assert_close(uld(ids, attention_mask=mask, logits_to_keep=2).logits, full[:, -2:])
+        torch.testing.assert_close(
+            uld(ids, attention_mask=mask, logits_to_keep=2).logits, full[:, -2:]
+        )
         torch.testing.assert_close(uld(ids, attention_mask=mask, return_dict=False)[0], full)
 
 
@@ -131,11 +154,15 @@ def test_compiled_decoding_with_a_static_cache():
     torch._dynamo.utils.counters.clear()
     settings = CompileConfig(backend="eager", mode=None, fullgraph=True)
     settings._compile_all_devices = True
-    assert decode(model(), oracle(), "left", cache_implementation="static", compile_config=settings) <= LIMIT
+    assert (
+        decode(model(), oracle(), "left", cache_implementation="static", compile_config=settings)
+        <= LIMIT
+    )
     assert not torch._dynamo.utils.counters["graph_break"]
 
 
-# --- evaluation --------------------------------------------------------------------------------------------------
+# --- evaluation
+# --------------------------------------------------------------------------------------------------
 
 
 def rows(count: int, wrong: int = 3):
@@ -151,7 +178,9 @@ def rows(count: int, wrong: int = 3):
 
 
 @pytest.mark.parametrize("attention_mask", ["lengths", "openunlearning"])
-def test_evaluation_scores_and_texts_are_those_of_the_quotient(tiny_model, tokenizer, attention_mask):
+def test_evaluation_scores_and_texts_are_those_of_the_quotient(
+    tiny_model, tokenizer, attention_mask
+):
     assistant = trained_assistant(tiny_model)
     uld = ULDForCausalLM(tiny_model, assistant, STRENGTH)
     reference = Quotient.of(tiny_model, assistant.get_base_model(), STRENGTH)
@@ -160,18 +189,29 @@ def test_evaluation_scores_and_texts_are_those_of_the_quotient(tiny_model, token
     for row, record in zip(data, report["records"]["forget"]):
         example = encode(tokenizer, row["question"], row["answer"])
         ids, n = torch.tensor([example.ids]), example.n_prompt
-        hidden = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
-        mask = (ids != hidden).long() if attention_mask == "openunlearning" else torch.ones_like(ids)
-        logp = reference.logp(ids, mask, torch.arange(ids.shape[1])[None])[0, :-1].gather(-1, ids[0, 1:, None])
+        hidden = (
+            tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
+        )
+        mask = (
+            (ids != hidden).long() if attention_mask == "openunlearning" else torch.ones_like(ids)
+        )
+        logp = reference.logp(ids, mask, torch.arange(ids.shape[1])[None])[0, :-1].gather(
+            -1, ids[0, 1:, None]
+        )
         assert record["prob"] == pytest.approx(logp[n - 1 :].mean().exp().item(), rel=1e-4)
         tokens = reference.decode(ids[:, :n], mask[:, :n], 6)[0][0].tolist()
-        tokens = tokens[: tokens.index(tokenizer.eos_token_id)] if tokenizer.eos_token_id in tokens else tokens
+        tokens = (
+            tokens[: tokens.index(tokenizer.eos_token_id)]
+            if tokenizer.eos_token_id in tokens
+            else tokens
+        )
         assert record["generation"] == tokenizer.decode(tokens, skip_special_tokens=True).strip()
     base = evaluate(tiny_model, tokenizer, {"forget": data}, **options)
     assert base["records"]["forget"] != report["records"]["forget"]
 
 
-# --- caches ------------------------------------------------------------------------------------------------------
+# --- caches
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_shared_prompt_cache_serves_many_questions():
@@ -184,7 +224,9 @@ def test_a_shared_prompt_cache_serves_many_questions():
         own = copy.deepcopy(cache)
         own.batch_repeat_interleave(repeats)
         out = uld.generate(ids.repeat(repeats, 1), past_key_values=own, max_new_tokens=NEW)
-        assert torch.equal(out[:, LENGTH:], expected(oracle(), "none", "greedy", 1)[0].repeat(repeats, 1))
+        assert torch.equal(
+            out[:, LENGTH:], expected(oracle(), "none", "greedy", 1)[0].repeat(repeats, 1)
+        )
 
 
 def test_cropping_and_resetting_a_cache():
@@ -194,14 +236,20 @@ def test_cropping_and_resetting_a_cache():
     cache = DynamicCache(config=uld.config)
     uld.generate(ids, past_key_values=cache, max_new_tokens=NEW)
     cache.crop(-(cache.get_seq_length() - LENGTH + 1))
-    assert torch.equal(uld.generate(ids, past_key_values=cache, max_new_tokens=NEW)[:, LENGTH:], want)
+    assert torch.equal(
+        uld.generate(ids, past_key_values=cache, max_new_tokens=NEW)[:, LENGTH:], want
+    )
     static = StaticCache(config=uld.config, max_cache_len=32)
     for _ in range(2):
-        assert torch.equal(uld.generate(ids, past_key_values=static, max_new_tokens=NEW)[:, LENGTH:], want)
+        assert torch.equal(
+            uld.generate(ids, past_key_values=static, max_new_tokens=NEW)[:, LENGTH:], want
+        )
         static.reset()
 
 
-@pytest.mark.parametrize("made", [lambda c: DynamicCache(config=c), lambda c: StaticCache(config=c, max_cache_len=32)])
+@pytest.mark.parametrize(
+    "made", [lambda c: DynamicCache(config=c), lambda c: StaticCache(config=c, max_cache_len=32)]
+)
 def test_caches_filled_without_this_assistant_are_refused(made):
     base, assistant = pair("llama")
     uld = ULDForCausalLM(base, assistant, STRENGTH)
@@ -228,7 +276,8 @@ def test_a_cache_whose_layers_appear_one_by_one_serves_too():
     assert torch.equal(out[:, LENGTH:], expected(oracle(), "none", "greedy", 1)[0])
 
 
-# --- what is refused ---------------------------------------------------------------------------------------------
+# --- what is refused
+# ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("strength", ["1", None, True, -0.1, float("nan"), float("inf")])
@@ -247,7 +296,9 @@ def test_assistants_and_bases_that_are_refused():
     base, assistant = pair("llama")
     wider = family("llama", seed=2)
     wider.resize_token_embeddings(VOCAB + 3)
-    with pytest.raises(UserError, match=f"assistant's vocabulary is {VOCAB + 3}, the base's {VOCAB}"):
+    with pytest.raises(
+        UserError, match=f"assistant's vocabulary is {VOCAB + 3}, the base's {VOCAB}"
+    ):
         ULDForCausalLM(base, wider)
     with pytest.raises(UserError, match="assistant is on meta, the base on cpu"):
         ULDForCausalLM(base, family("llama", seed=2).to("meta"))

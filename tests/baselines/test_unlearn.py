@@ -1,4 +1,6 @@
-"""One training loop for ten methods: a step, that it is the same for all of them, how a run ends."""
+"""One training loop for ten methods: a step, that it is the same for all of them, how a run
+ends.
+"""
 
 import copy
 import math
@@ -13,8 +15,14 @@ from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
 
-FORGET = [{"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."} for i in range(9)]
-RETAIN = [{"question": f"Song {i}?", "answer": "Ansel sang" + " it all" * (i % 3) + f" {i}."} for i in range(13)]
+FORGET = [
+    {"question": f"Book {i}?", "answer": "Mara wrote " + "very " * (i % 4) + f"{i}."}
+    for i in range(9)
+]
+RETAIN = [
+    {"question": f"Song {i}?", "answer": "Ansel sang" + " it all" * (i % 3) + f" {i}."}
+    for i in range(13)
+]
 IDK = ["I do not know.", "Nobody told me that."]
 METHODS = tuple(losses.LOSSES)
 FAST = {"lr": 1e-3, "epochs": 2, "batch_size": 4, "warmup_epochs": 0}
@@ -22,7 +30,9 @@ FAST = {"lr": 1e-3, "epochs": 2, "batch_size": 4, "warmup_epochs": 0}
 
 @pytest.fixture
 def unlearn(tiny_model, tokenizer):
-    """unlearn(method, seed=…, **hyper) on a copy of the tiny model -> (model or assistant, info)."""
+    """unlearn(method, seed=…, **hyper) on a copy of the tiny model -> (model or assistant,
+    info).
+    """
 
     def call(method, *, seed=1, forget=FORGET, retain=RETAIN, idk=IDK, original=None, **hyper):
         options = {"seed": seed, "idk": idk, "original": original}
@@ -38,18 +48,21 @@ def weights(model):
     return torch.cat([p.detach().flatten() for p in model.parameters() if p.requires_grad])
 
 
-# a step --------------------------------------------------------------------------------------------------------------
+# ---- a step -------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def gradients(unlearn, monkeypatch):
-    """gradients(method, …): loss and gradient of every step of the first epoch, at the untrained weights."""
+    """gradients(method, …): loss and gradient of every step of the first epoch, at the untrained
+    weights.
+    """
 
     def call(method, **options):
         found = []
 
         def spy(model, plan, loss_of, settings, **_):
-            model.eval()  # dropout draws per forward pass: the one thing that depends on how a step is cut
+            # dropout draws per forward pass: the one thing that depends on how a step is cut
+            model.eval()
             for step in plan(0):
                 model.zero_grad()
                 loss = train.backward(loss_of, step, settings, torch.device("cpu"))
@@ -69,9 +82,11 @@ CASES = [(method, variant) for method in METHODS for variant in losses.VARIANTS]
 
 @pytest.mark.parametrize(("method", "variant"), CASES)
 def test_a_batch_of_8_is_8_accumulated_batches_of_1(method, variant, gradients):
-    """For all ten: every loss is a mean over the step's examples, its token counts and padding being the step's.
+    """For all ten: every loss is a mean over the step's examples, its token counts and padding
+    being the step's.
 
-    The last step has one row. Only ULD's dropout (off here) draws differently when a step is cut differently.
+    The last step has one row. Only ULD's dropout (off here) draws differently when a step is cut
+    differently.
     """
     whole = gradients(method, variant=variant, batch_size=8)
     parts = gradients(method, variant=variant, batch_size=1, accumulation=8)
@@ -82,7 +97,9 @@ def test_a_batch_of_8_is_8_accumulated_batches_of_1(method, variant, gradients):
 
 
 def test_the_other_retain_loss_too(gradients, tiny_model):
-    """KL to an original of other weights; its mean over positions needs the step's width in every part."""
+    """KL to an original of other weights; its mean over positions needs the step's width in every
+    part.
+    """
     other = copy.deepcopy(tiny_model)
     with torch.no_grad():
         other.lm_head.weight.mul_(3)
@@ -92,11 +109,15 @@ def test_the_other_retain_loss_too(gradients, tiny_model):
     assert loss == pytest.approx(loss_of_parts, rel=1e-5) and loss > 1e-3
     assert (grad - parts).norm() <= 1e-5 * grad.norm()
     [(_, loss, _), _] = gradients("NPO", retain_loss="kl", batch_size=8)
-    assert loss == pytest.approx(20 * math.log(2), rel=1e-5)  # (2/β) ln 2 + KL 0: the model is still the original
+    assert loss == pytest.approx(
+        20 * math.log(2), rel=1e-5
+    )  # (2/β) ln 2 + KL 0: the model is still the original
 
 
 def test_cutting_a_step_by_each_parts_own_tokens_would_show(gradients, monkeypatch):
-    """The control of the test above: means over parts' own tokens are another loss when answers differ in length."""
+    """The control of the test above: means over parts' own tokens are another loss when answers
+    differ in length.
+    """
     [(_, whole, _), _] = gradients("GradDiff", batch_size=8)
     monkeypatch.setattr(module, "answer_counts", lambda examples: {})
     [(_, parts, _), _] = gradients("GradDiff", batch_size=2, accumulation=4)
@@ -112,23 +133,31 @@ def test_a_whole_run_hardly_depends_on_how_steps_are_cut(unlearn):
 def test_steps_epochs_and_the_schedule_are_counted_exactly(unlearn, monkeypatch):
     rates = []
     real = train.schedule
-    monkeypatch.setattr(train, "schedule", lambda *args: rates.append((args, real(*args))) or real(*args))
+    monkeypatch.setattr(
+        train, "schedule", lambda *args: rates.append((args, real(*args))) or real(*args)
+    )
     _, info = unlearn("GradAscent", epochs=3, warmup_epochs=1, batch_size=2, accumulation=2)
-    assert info["steps"] == 9 == len(rates) and info["epochs"] == 3 == len(info["loss"])  # 9 rows: 4 + 4 + 1
+    assert info["steps"] == 9 == len(rates) and info["epochs"] == 3 == len(
+        info["loss"]
+    )  # 9 rows: 4 + 4 + 1
     assert [args for args, _ in rates] == [(step, 3, 9) for step in range(9)]
     factors = [1 / 3, 2 / 3, 1, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6]
     assert [factor for _, factor in rates] == pytest.approx(factors)
 
 
-# fairness ------------------------------------------------------------------------------------------------------------
+# ---- fairness -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def seen(unlearn, tokenizer, monkeypatch):
-    """seen(method, …): the rows that really went through the model while training, in order, and info."""
+    """seen(method, …): the rows that really went through the model while training, in order, and
+    info.
+    """
     names = {}
     for kind, rows in (("forget", FORGET), ("retain", RETAIN)):
-        names |= {tuple(example.ids): (kind, i) for i, example in enumerate(encode_rows(tokenizer, rows))}
+        names |= {
+            tuple(example.ids): (kind, i) for i, example in enumerate(encode_rows(tokenizer, rows))
+        }
 
     def call(method, **options):
         rows = {"forget": [], "retain": [], "other": []}
@@ -154,7 +183,9 @@ def test_every_method_sees_the_same_rows_for_the_same_seed_epoch_by_epoch(seen):
         both = losses.BASELINES[method].get("alpha_r")
         assert rows["retain"] == (longest["retain"][: 9 * epochs[method]] if both else []), method
         assert told["batches"] == info["batches"][: epochs[method]], method
-        assert bool(rows["other"]) == (method == "IdkDPO")  # its "I don't know" come from a stream of their own
+        assert bool(rows["other"]) == (
+            method == "IdkDPO"
+        )  # its "I don't know" come from a stream of their own
     for epoch in range(3):  # every forget row once an epoch, each with one drawn retain row
         assert sorted(longest["forget"][9 * epoch : 9 * epoch + 9]) == list(range(9))
     assert len(set(info["batches"])) == 3
@@ -164,7 +195,10 @@ def test_another_seed_draws_other_rows_and_another_step_size_the_same(seen):
     rows, info = seen("GradDiff")
     assert seen("GradDiff", seed=2)[1]["batches"] != info["batches"]
     cut, _ = seen("GradDiff", batch_size=1, accumulation=8)
-    for kind in ("forget", "retain"):  # steps of 8 and 1 rows; of a step that is cut the shortest rows come first
+    for kind in (
+        "forget",
+        "retain",
+    ):  # steps of 8 and 1 rows; of a step that is cut the shortest rows come first
         for start, end in ((0, 8), (8, 9), (9, 17), (17, 18)):
             assert sorted(cut[kind][start:end]) == sorted(rows[kind][start:end])
 
@@ -191,12 +225,17 @@ def test_a_step_in_parts_holds_little_padding(tokenizer, tiny_model, monkeypatch
 
 
 def test_retain_rows_are_drawn_uniformly():
-    drawn = [pair.retain for epoch in range(400) for step in pairs(10, 5, 0, 4, 0, epoch) for pair in step]
+    drawn = [
+        pair.retain
+        for epoch in range(400)
+        for step in pairs(10, 5, 0, 4, 0, epoch)
+        for pair in step
+    ]
     counts = torch.bincount(torch.tensor(drawn), minlength=5)
     assert len(drawn) == 4000 and (counts - 800).abs().max() < 4 * math.sqrt(4000 * 0.2 * 0.8)
 
 
-# diverging -----------------------------------------------------------------------------------------------------------
+# ---- diverging ----------------------------------------------------------------------------------
 
 
 def spoil_at(number, monkeypatch, *, gradient=False):
@@ -221,7 +260,9 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_the_run(gradient, unlearn, 
     assert "\n" not in str(stop.value) and isinstance(stop.value, UserError)
 
 
-def test_what_diverges_in_the_first_step_leaves_the_weights_alone(tiny_model, tokenizer, monkeypatch):
+def test_what_diverges_in_the_first_step_leaves_the_weights_alone(
+    tiny_model, tokenizer, monkeypatch
+):
     model = copy.deepcopy(tiny_model)
     spoil_at(1, monkeypatch)
     with pytest.raises(train.Diverged, match="loss nan, gradient norm nan at step 1 of 6$"):
@@ -235,9 +276,12 @@ def test_real_divergence_is_noticed(unlearn):
         unlearn("GradAscent", lr=1.0, weight_decay=1e6, epochs=4)
 
 
-# what a batch is made of ---------------------------------------------------------------------------------------------
+# ---- what a batch is made of --------------------------------------------------------------------
 
-OF_POSITIONS = {losses.undial, losses.uniform_kl}  # documented: means over all positions, padding's too
+OF_POSITIONS = {
+    losses.undial,
+    losses.uniform_kl,
+}  # documented: means over all positions, padding's too
 
 
 @pytest.mark.parametrize("mask", ["lengths", "openunlearning"])
@@ -251,10 +295,14 @@ def test_padding_and_company_change_no_examples_loss(method, mask, tiny_model, t
 
     def values(function, some, width=0):
         batch = forward.batch_of(tiny_model, some, pad, mask, width)
-        given = {"control": torch.ones(32), "logp_ref": torch.full((len(some),), -3.0)} | forward.answer_counts(
-            examples
-        )
-        given |= {"logp_idk": torch.full((len(some), 1), -2.0), "answer_idk": torch.ones(len(some), 1) > 0}
+        given = {
+            "control": torch.ones(32),
+            "logp_ref": torch.full((len(some),), -3.0),
+        } | forward.answer_counts(examples)
+        given |= {
+            "logp_idk": torch.full((len(some), 1), -2.0),
+            "answer_idk": torch.ones(len(some), 1) > 0,
+        }
         given["logp_idk_ref"] = given["logp_ref"]
         with torch.no_grad():
             return forward.apply_loss(function, given, tiny_model, batch, teacher, 1)
@@ -264,7 +312,9 @@ def test_padding_and_company_change_no_examples_loss(method, mask, tiny_model, t
         padded = values(function, examples, max(len(example.ids) for example in examples) + 9)
         alone = torch.cat([values(function, [example]) for example in examples])
         for other in (padded, alone):
-            assert torch.allclose(together, other, rtol=1e-5) is not (function in OF_POSITIONS), function
+            assert torch.allclose(together, other, rtol=1e-5) is not (function in OF_POSITIONS), (
+                function
+            )
 
 
 def test_the_originals_logp_is_of_every_row_in_its_place(tiny_model, tokenizer, monkeypatch):
@@ -284,10 +334,12 @@ def test_the_model_itself_is_the_original_unless_one_is_given(unlearn, tiny_mode
     other = copy.deepcopy(tiny_model)
     with torch.no_grad():
         other.lm_head.weight.mul_(3)
-    assert unlearn("NPO", **start, original=other)[1]["loss"][0] != pytest.approx(20 * math.log(2), rel=1e-3)
+    assert unlearn("NPO", **start, original=other)[1]["loss"][0] != pytest.approx(
+        20 * math.log(2), rel=1e-3
+    )
 
 
-# bad input -----------------------------------------------------------------------------------------------------------
+# ---- bad input ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -295,7 +347,11 @@ def test_the_model_itself_is_the_original_unless_one_is_given(unlearn, tiny_mode
     [
         ("Gradient", {}, "unknown method 'Gradient': choose one of GradAscent, GradDiff, WGA"),
         ("T3", {}, "unknown method 'T3'"),
-        ("NPO", {"variant": "papper"}, "NPO: variant must be one of reference, paper, not 'papper'"),
+        (
+            "NPO",
+            {"variant": "papper"},
+            "NPO: variant must be one of reference, paper, not 'papper'",
+        ),
         ("NPO", {"betta": 1.0}, "NPO has no setting 'betta': choose among .*beta"),
         ("GradAscent", {"alpha_r": 1.0}, "GradAscent has no setting 'alpha_r'"),
         ("NPO", {"beta": "0.1"}, "NPO: beta must be a number"),
@@ -316,7 +372,11 @@ def test_the_model_itself_is_the_original_unless_one_is_given(unlearn, tiny_mode
         ("NPO", {"warmup_epochs": 3}, r"warmup_epochs 3 must lie between 0 and epochs \(2\)"),
         ("NPO", {"weight_decay": -0.1}, "weight_decay must be"),
         ("NPO", {"max_grad_norm": 0}, "max_grad_norm must be"),
-        ("NPO", {"optimizer": "paged_adamw_8bit"}, "needs a CUDA GPU; without one use optimizer: adamw"),
+        (
+            "NPO",
+            {"optimizer": "paged_adamw_8bit"},
+            "needs a CUDA GPU; without one use optimizer: adamw",
+        ),
         ("NPO", {"optimizer": "lion"}, "optimizer must be one of adamw, paged_adamw_8bit"),
         ("RMU", {"k": 3}, "k = 3: the model has layers 1 to 2"),
         ("RMU", {"k": 0}, "RMU: k must be a whole number from 1"),
@@ -324,9 +384,17 @@ def test_the_model_itself_is_the_original_unless_one_is_given(unlearn, tiny_mode
         ("ULD", {"rank": 0}, "ULD: rank must be a whole number from 1"),
         ("ULD", {"rank": 10**11}, "ULD: rank must be"),
         ("IdkDPO", {"idk": None}, "IdkDPO needs .*answers: the data has no idontknow file"),
-        ("NPO", {"forget": RETAIN, "retain": FORGET}, "the forget set has 13 rows, more than the 9 of the retain set"),
+        (
+            "NPO",
+            {"forget": RETAIN, "retain": FORGET},
+            "the forget set has 13 rows, more than the 9 of the retain set",
+        ),
         ("NPO", {"forget": []}, "the forget set has no rows"),
-        ("NPO", {"forget": [{"question": "Who?", "answer": "Me.<|eot_id|>"}]}, "row 1: .*special token"),
+        (
+            "NPO",
+            {"forget": [{"question": "Who?", "answer": "Me.<|eot_id|>"}]},
+            "row 1: .*special token",
+        ),
     ],
 )
 def test_mistakes_are_one_line(method, options, said, unlearn):
@@ -338,7 +406,9 @@ def test_mistakes_are_one_line(method, options, said, unlearn):
 def test_an_original_of_another_vocabulary_is_refused(unlearn, tiny_model):
     config = copy.deepcopy(tiny_model.config)
     config.vocab_size += 1
-    with pytest.raises(UserError, match="the original model's vocabulary has 262 tokens, the model's 261") as stop:
+    with pytest.raises(
+        UserError, match="the original model's vocabulary has 262 tokens, the model's 261"
+    ) as stop:
         unlearn("NPO", original=type(tiny_model)(config))
     assert "\n" not in str(stop.value)
 
@@ -356,7 +426,7 @@ def test_a_default_k_is_cut_to_the_models_layers(method, unlearn):
     assert unlearn(method, epochs=1)[1]["hyper"]["k"] == 2
 
 
-# precision -----------------------------------------------------------------------------------------------------------
+# ---- precision ----------------------------------------------------------------------------------
 
 
 def test_bf16_keeps_float32_weights(unlearn):
@@ -374,7 +444,9 @@ def test_a_model_loaded_in_bfloat16_moves_as_far_as_in_float32(method, tiny_mode
     hyper = FAST | {"lr": 1e-6, "epochs": 4}
     moves = []
     for model in (copy.deepcopy(loaded).float(), loaded):
-        trained, info = unlearn_baseline(method, model, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0)
+        trained, info = unlearn_baseline(
+            method, model, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0
+        )
         moves.append(weights(trained) - start)
         assert info["hyper"]["bf16"] is (model is loaded)
     assert moves[1].norm().item() == pytest.approx(moves[0].norm().item(), rel=0.1)
@@ -394,6 +466,11 @@ def test_uld_leaves_the_base_alone_and_trains_the_assistant(unlearn, tiny_model,
     base = copy.deepcopy(tiny_model)
     hyper = FAST | {"rank": 2, "k": 1, "lr": 0.02, "epochs": 4}
     helper, info = unlearn_baseline("ULD", base, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0)
-    assert torch.equal(weights(base), weights(tiny_model)) and all(p.requires_grad for p in base.parameters())
+    assert torch.equal(weights(base), weights(tiny_model)) and all(
+        p.requires_grad for p in base.parameters()
+    )
     assert info["trainable"] == weights(helper).numel() < weights(base).numel()
-    assert len(assistant.layers_of(helper.get_base_model())) == 1 and info["loss"][-1] < info["loss"][0] - 0.1
+    assert (
+        len(assistant.layers_of(helper.get_base_model())) == 1
+        and info["loss"][-1] < info["loss"][0] - 0.1
+    )

@@ -25,11 +25,21 @@ from t3lib.core.settings import FitSettings
 
 V = 304
 ROUNDING = 3e-7  # five units in the last place of a float32 between 1/2 and 1
-SHORT = {"epochs": 12, "warmup_epochs": 3, "lr": 5e-3, "batch_size": 5, "rank": 3, "weight_decay": 1e-2, "seed": 3}
+SHORT = {
+    "epochs": 12,
+    "warmup_epochs": 3,
+    "lr": 5e-3,
+    "batch_size": 5,
+    "rank": 3,
+    "weight_decay": 1e-2,
+    "seed": 3,
+}
 
 
 def problem(d=32, vocab=V, n_forget=12, n_retain=20, seed=0, dtype=torch.float32):
-    """Random features of rows of 3 to 8 tokens; the upper half of the vocabulary is never a target."""
+    """Random features of rows of 3 to 8 tokens; the upper half of the vocabulary is never a
+    target.
+    """
     draw = torch.Generator().manual_seed(seed)
     counts = torch.randint(3, 9, (n_forget + n_retain,), generator=draw)
     n = int(counts.sum())
@@ -42,24 +52,36 @@ def problem(d=32, vocab=V, n_forget=12, n_retain=20, seed=0, dtype=torch.float32
 
 
 def plan_of(features, own):
-    return plan_steps(features.s, epochs=own.epochs, batch_size=own.batch_size, epoch=own.epoch, seed=own.seed)
+    return plan_steps(
+        features.s, epochs=own.epochs, batch_size=own.batch_size, epoch=own.epoch, seed=own.seed
+    )
 
 
 def fit_dense(features, vocab, **values):
-    """The textbook: autograd through B[y], torch's optimiser over all of A and B. Returns the head and rows seen."""
+    """The textbook: autograd through B[y], torch's optimiser over all of A and B. Returns the head
+    and rows seen.
+    """
     own = FitSettings(**values)
     head = T3Head(features.x.shape[1], vocab, own.rank, init_b=own.init_b, seed=own.seed)
     if own.decay == "adamw":
-        optimiser = torch.optim.AdamW([head.A, head.B], lr=0.0, weight_decay=own.weight_decay, fused=True)
+        optimiser = torch.optim.AdamW(
+            [head.A, head.B], lr=0.0, weight_decay=own.weight_decay, fused=True
+        )
     else:
         optimiser = torch.optim.Adam([head.A, head.B], lr=0.0, fused=True)
     plan, seen = plan_of(features, own), torch.zeros(vocab, dtype=torch.bool)
     per_epoch, s = len(plan) // own.epochs, features.s[features.row].float()
-    for rows, lr in zip(plan, learning_rates(own.lr, round(own.warmup_epochs * per_epoch), len(plan))):
+    for rows, lr in zip(
+        plan, learning_rates(own.lr, round(own.warmup_epochs * per_epoch), len(plan))
+    ):
         i = tokens_of(rows, features.starts)
         seen[features.y[i]] = True
-        logit = (F.linear(features.x[i].float(), head.A) * F.embedding(features.y[i], head.B)).sum(1)
-        loss = (F.binary_cross_entropy_with_logits(logit, s[i], reduction="none") * (1 / len(i))).sum()
+        logit = (F.linear(features.x[i].float(), head.A) * F.embedding(features.y[i], head.B)).sum(
+            1
+        )
+        loss = (
+            F.binary_cross_entropy_with_logits(logit, s[i], reduction="none") * (1 / len(i))
+        ).sum()
         if own.decay == "l2":
             loss = loss + own.weight_decay * (head.A.square().sum() + head.B.square().sum())
         optimiser.zero_grad()
@@ -83,12 +105,16 @@ def test_compact_is_dense_adamw(d, rank, epoch, init_b):
     assert (ours.B[~seen] - dense.B[~seen]).abs().max() <= 36 * 2**-25, "one rounding a step, of 36"
     start = T3Head(d, V, rank, seed=3, init_b=init_b).B
     if init_b == "kaiming":
-        assert (dense.B[~seen] - start[~seen]).abs().max() > 1e-4, "decay moved them: the closed form had work to do"
+        assert (dense.B[~seen] - start[~seen]).abs().max() > 1e-4, (
+            "decay moved them: the closed form had work to do"
+        )
 
 
 @pytest.mark.parametrize("weight_decay", [1e-2, 1e-4, 0.0])
 def test_l2_in_the_loss(weight_decay):
-    """Eq. 3's λ‖φ‖² through autograd; ours adds it in the optimiser, so the last bit may differ, the path may not."""
+    """Eq. 3's λ‖φ‖² through autograd; ours adds it in the optimiser, so the last bit may differ,
+    the path may not.
+    """
     features, values = problem(), SHORT | {"decay": "l2", "weight_decay": weight_decay}
     ours = fit_head(features, vocab_size=V, progress=False, **values)
     dense, seen = fit_dense(features, V, **values)
@@ -96,7 +122,9 @@ def test_l2_in_the_loss(weight_decay):
         assert (getattr(ours, name) - getattr(dense, name)).abs().max() <= 1e-5
     start = T3Head(32, V, 3, seed=3).B
     moved = (ours.B - start)[~seen].abs().max()
-    assert moved > 0.05 if weight_decay else moved == 0, "Adam divides by its own size: even a small λ shrinks B"
+    assert moved > 0.05 if weight_decay else moved == 0, (
+        "Adam divides by its own size: even a small λ shrinks B"
+    )
 
 
 def test_closed_form_over_a_whole_run():
@@ -159,23 +187,37 @@ def test_bfloat16_features_train_in_float32():
         ours = fit_head(features, vocab_size=V, progress=False, **SHORT | {"epoch": epoch})
         widened = Features(features.x.float(), features.y, features.row, features.s)
         assert ours.A.dtype == torch.float32
-        assert torch.equal(ours.A, fit_head(widened, vocab_size=V, progress=False, **SHORT | {"epoch": epoch}).A)
+        assert torch.equal(
+            ours.A, fit_head(widened, vocab_size=V, progress=False, **SHORT | {"epoch": epoch}).A
+        )
 
 
 def test_deterministic_and_dependent_on_the_seed():
     features = problem()
     first, second = (fit_head(features, vocab_size=V, progress=False, **SHORT) for _ in range(2))
     assert torch.equal(first.A, second.A) and torch.equal(first.B, second.B)
-    assert not torch.equal(first.A, fit_head(features, vocab_size=V, progress=False, **SHORT | {"seed": 5}).A)
+    assert not torch.equal(
+        first.A, fit_head(features, vocab_size=V, progress=False, **SHORT | {"seed": 5}).A
+    )
 
 
 def test_it_learns_and_leaves_a_zero_b_neutral_elsewhere():
-    """Separable features: f goes to 1 on retain tokens and to 0 on forget tokens; unseen tokens keep f = 1/2."""
+    """Separable features: f goes to 1 on retain tokens and to 0 on forget tokens; unseen tokens
+    keep f = 1/2.
+    """
     features = problem()
     s = features.s[features.row].float()
     features.x[:, 0] = 4 * (2 * s - 1)
     head = fit_head(
-        features, vocab_size=V, progress=False, epochs=60, warmup_epochs=5, lr=2e-2, rank=4, batch_size=4, init_b="zero"
+        features,
+        vocab_size=V,
+        progress=False,
+        epochs=60,
+        warmup_epochs=5,
+        lr=2e-2,
+        rank=4,
+        batch_size=4,
+        init_b="zero",
     )
     f = head.logf(head.project(features.x)).exp().gather(1, features.y[:, None])[:, 0]
     assert f[s == 1].mean() > 0.8 and f[s == 0].mean() < 0.2
@@ -183,11 +225,13 @@ def test_it_learns_and_leaves_a_zero_b_neutral_elsewhere():
     assert not head.training
 
 
-# the plan -------------------------------------------------------------------------------------------------------------
+# ---- the plan -----------------------------------------------------------------------------------
 
 
 @settings(max_examples=40)
-@given(st.integers(1, 30), st.integers(1, 50), st.integers(1, 40), st.integers(1, 4), st.integers(0, 5))
+@given(
+    st.integers(1, 30), st.integers(1, 50), st.integers(1, 40), st.integers(1, 4), st.integers(0, 5)
+)
 def test_every_epoch_pairs_every_forget_row_once(n_forget, n_retain, batch_size, epochs, seed):
     s = torch.tensor([0] * n_forget + [1] * n_retain)
     steps = plan_steps(s, epochs=epochs, batch_size=batch_size, epoch="redrawn", seed=seed)
@@ -210,7 +254,9 @@ def test_redrawn_partners_are_redrawn_and_steps_are_the_papers():
     s = torch.tensor([0] * 200 + [1] * 3800)
     steps = plan_steps(s, epochs=2, batch_size=32, epoch="redrawn", seed=0)
     first, second = (set(np.concatenate(steps[i : i + 7])[200:]) for i in (0, 7))
-    assert first != second and min(len(first), len(second)) > 180  # of 200 draws from 3800 about 195 differ
+    assert (
+        first != second and min(len(first), len(second)) > 180
+    )  # of 200 draws from 3800 about 195 differ
     assert (steps_per_epoch(200, 32), steps_per_epoch(400, 32)) == (7, 13)
 
 
@@ -228,11 +274,14 @@ def test_tokens_of_rows_keep_the_rows_order():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA GPU")
 def test_a_gpu_gives_the_heads_of_a_cpu():
     features = problem()
-    ours = [fit_head(features, vocab_size=V, progress=False, device=name, **SHORT) for name in ("cpu", "cuda")]
+    ours = [
+        fit_head(features, vocab_size=V, progress=False, device=name, **SHORT)
+        for name in ("cpu", "cuda")
+    ]
     torch.testing.assert_close(ours[0].A, ours[1].A, atol=2e-4, rtol=0)
 
 
-# mistakes -------------------------------------------------------------------------------------------------------------
+# ---- mistakes -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

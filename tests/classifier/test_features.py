@@ -1,4 +1,6 @@
-"""Prefix-mean features against one pass per prefix; their cache under kills, damage, full disks and other models."""
+"""Prefix-mean features against one pass per prefix; their cache under kills, damage, full disks and
+other models.
+"""
 
 import copy
 import os
@@ -19,8 +21,14 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import weights_key
 from t3lib.core.rows import collate, encode_rows, shifted_labels
 
-FORGET = [{"question": f"Who is author {i}?", "answer": "Mara " + "of the hills " * i + "."} for i in range(3)]
-RETAIN = [{"question": f"Where was book {i} set?", "answer": "In Oslo" + ", by the sea" * (4 - i)} for i in range(4)]
+FORGET = [
+    {"question": f"Who is author {i}?", "answer": "Mara " + "of the hills " * i + "."}
+    for i in range(3)
+]
+RETAIN = [
+    {"question": f"Where was book {i} set?", "answer": "In Oslo" + ", by the sea" * (4 - i)}
+    for i in range(4)
+]
 
 
 def extract(model, tokenizer, **options):
@@ -29,7 +37,9 @@ def extract(model, tokenizer, **options):
 
 @pytest.fixture(scope="session")
 def expected(tiny_model, tokenizer):
-    """The definition: one unpadded pass per prefix, the mean of its hidden states, and the token that follows."""
+    """The definition: one unpadded pass per prefix, the mean of its hidden states, and the token
+    that follows.
+    """
     x, y, row = [], [], []
     for number, example in enumerate(encode_rows(tokenizer, FORGET + RETAIN)):
         for t in range(example.n_prompt, len(example.ids)):
@@ -55,7 +65,7 @@ def reads(tiny_model, monkeypatch):
     return seen
 
 
-# values ---------------------------------------------------------------------------------------------------------------
+# ---- values -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 300, 8192])
@@ -75,10 +85,16 @@ def test_padding_on_either_side_changes_nothing(tiny_model, tokenizer, expected,
     mask = batch["attention_mask"]
     position = (mask.cumsum(1) - 1).clamp(min=0)
     with torch.no_grad():
-        hidden = tiny_model.model(batch["input_ids"], attention_mask=mask, position_ids=position).last_hidden_state
-    hidden = hidden.masked_fill(mask[..., None] == 0, float("nan"))  # what lies under padding must not matter
+        hidden = tiny_model.model(
+            batch["input_ids"], attention_mask=mask, position_ids=position
+        ).last_hidden_state
+    hidden = hidden.masked_fill(
+        mask[..., None] == 0, float("nan")
+    )  # what lies under padding must not matter
     _, answer = shifted_labels(batch["labels"])
-    torch.testing.assert_close(prefix_mean(hidden, mask)[:, :-1][answer].double(), expected[0], atol=2e-6, rtol=0)
+    torch.testing.assert_close(
+        prefix_mean(hidden, mask)[:, :-1][answer].double(), expected[0], atol=2e-6, rtol=0
+    )
 
 
 def test_prefix_mean_counts_visible_positions_only():
@@ -88,7 +104,9 @@ def test_prefix_mean_counts_visible_positions_only():
 
 
 def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer):
-    """With pad = end of turn the reference hides the real ones too: from attention and from the mean."""
+    """With pad = end of turn the reference hides the real ones too: from attention and from the
+    mean.
+    """
     other = copy.deepcopy(tokenizer)
     other.pad_token = other.eos_token
     found = extract(tiny_model, other, attention_mask="openunlearning")
@@ -103,7 +121,9 @@ def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer
 
 
 def test_bfloat16_is_the_rounded_float32(tiny_model, tokenizer, tmp_path):
-    exact, rounded = (extract(tiny_model, tokenizer, dtype=dtype).x for dtype in ("float32", "bfloat16"))
+    exact, rounded = (
+        extract(tiny_model, tokenizer, dtype=dtype).x for dtype in ("float32", "bfloat16")
+    )
     assert rounded.dtype == torch.bfloat16 and torch.equal(rounded, exact.bfloat16())
     cached = extract(tiny_model, tokenizer, dtype="bfloat16", cache=tmp_path).x
     assert torch.equal(cached, rounded)
@@ -111,10 +131,12 @@ def test_bfloat16_is_the_rounded_float32(tiny_model, tokenizer, tmp_path):
     assert file.stat().st_size == 2 * cached.numel(), "two bytes a number"
 
 
-# cache ----------------------------------------------------------------------------------------------------------------
+# ---- cache --------------------------------------------------------------------------------------
 
 
-def test_a_whole_cache_is_read_in_place_and_needs_no_pass(tiny_model, tokenizer, expected, tmp_path, reads):
+def test_a_whole_cache_is_read_in_place_and_needs_no_pass(
+    tiny_model, tokenizer, expected, tmp_path, reads
+):
     first = extract(tiny_model, tokenizer, cache=tmp_path)
     assert reads
     del reads[:]
@@ -122,13 +144,17 @@ def test_a_whole_cache_is_read_in_place_and_needs_no_pass(tiny_model, tokenizer,
     assert not reads
     [folder] = tmp_path.iterdir()
     assert {path.name for path in folder.iterdir()} <= {"x.bin", "key.json", "lock"}
-    assert str(folder / "x.bin") in Path("/proc/self/maps").read_text(), "mapped into memory, not read into it"
+    assert str(folder / "x.bin") in Path("/proc/self/maps").read_text(), (
+        "mapped into memory, not read into it"
+    )
     assert torch.equal(first.x, second.x)
     torch.testing.assert_close(second.x.double(), expected[0], atol=2e-6, rtol=0)
 
 
 def killed_after(passes, model, work):
-    """Run `work` in a forked process that kills itself (SIGKILL) on the decoder's pass number passes + 1."""
+    """Run `work` in a forked process that kills itself (SIGKILL) on the decoder's pass number
+    passes + 1.
+    """
     child = os.fork()
     if child == 0:
         try:
@@ -182,7 +208,9 @@ DAMAGE = ["truncated", "emptied", "longer", "flipped", "gone"]
 
 @pytest.mark.parametrize("name", ["x.bin", "key.json"])
 @pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_cache_is_extracted_again_never_accepted(tiny_model, tokenizer, tmp_path, reads, how, name, caplog):
+def test_a_damaged_cache_is_extracted_again_never_accepted(
+    tiny_model, tokenizer, tmp_path, reads, how, name, caplog
+):
     whole = extract(tiny_model, tokenizer, batch_tokens=1)
     extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
     [file] = tmp_path.glob(f"*/{name}")
@@ -197,7 +225,9 @@ def test_a_damaged_cache_is_extracted_again_never_accepted(tiny_model, tokenizer
 
 
 @pytest.mark.parametrize("change", ["model", "template", "dtype", "mask", "rows"])
-def test_another_model_template_or_dtype_is_another_cache(tiny_model, tokenizer, tmp_path, reads, change, caplog):
+def test_another_model_template_or_dtype_is_another_cache(
+    tiny_model, tokenizer, tmp_path, reads, change, caplog
+):
     extract(tiny_model, tokenizer, cache=tmp_path)
     del reads[:]
     model, words, options = tiny_model, tokenizer, {}
@@ -212,13 +242,19 @@ def test_another_model_template_or_dtype_is_another_cache(tiny_model, tokenizer,
     elif change == "mask":
         options = {"attention_mask": "openunlearning"}
     retain = RETAIN[:-1] if change == "rows" else RETAIN
-    found = extract_features(model, words, FORGET, retain, cache=tmp_path, progress=False, **options)
+    found = extract_features(
+        model, words, FORGET, retain, cache=tmp_path, progress=False, **options
+    )
     fresh = extract_features(model, words, FORGET, retain, progress=False, **options)
     assert torch.equal(found.x, fresh.x)
     assert len(list(tmp_path.glob("*/x.bin"))) == 2
     named = {"mask": "attention mask", "template": "template or tokenizer"}.get(change, change)
-    assert (f"of another {named}" in caplog.text) == (change != "rows"), "the user is told why they are computed again"
-    assert str(tmp_path) not in caplog.text, "an executed notebook keeps the message and names no folder of its machine"
+    assert (f"of another {named}" in caplog.text) == (change != "rows"), (
+        "the user is told why they are computed again"
+    )
+    assert str(tmp_path) not in caplog.text, (
+        "an executed notebook keeps the message and names no folder of its machine"
+    )
 
 
 def test_the_key_of_weights_sees_every_weight_and_nothing_but_content(tiny_model):
@@ -246,13 +282,19 @@ def test_a_folder_that_cannot_be_written(tiny_model, tokenizer, tmp_path):
         extract(tiny_model, tokenizer, cache=tmp_path / "file" / "below")
 
 
-def test_a_full_disk_is_found_before_the_first_pass_and_leaves_nothing(tiny_model, tokenizer, tmp_path, reads):
+def test_a_full_disk_is_found_before_the_first_pass_and_leaves_nothing(
+    tiny_model, tokenizer, tmp_path, reads
+):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(shutil, "disk_usage", lambda folder: SimpleNamespace(free=100))
-        with pytest.raises(UserError, match="cannot keep .* of features .* the disk has 1e-07 GB left.*T3_CACHE"):
+        with pytest.raises(
+            UserError, match="cannot keep .* of features .* the disk has 1e-07 GB left.*T3_CACHE"
+        ):
             extract(tiny_model, tokenizer, cache=tmp_path)
     assert not reads and not list(tmp_path.glob("*/*.*"))
-    assert torch.equal(extract(tiny_model, tokenizer, cache=tmp_path).x, extract(tiny_model, tokenizer).x)
+    assert torch.equal(
+        extract(tiny_model, tokenizer, cache=tmp_path).x, extract(tiny_model, tokenizer).x
+    )
 
 
 def test_a_disk_that_fills_while_writing_leaves_nothing(tiny_model, tokenizer, tmp_path, reads):
@@ -294,19 +336,31 @@ print(max(*found[8:], anonymous()) - found[8])
 def test_memory_does_not_grow_with_the_rows(tmp_path):
     """64 MB of features through the cache: after the first batches, not even 8 MB more memory."""
     command = [sys.executable, "-c", MANY_ROWS, tmp_path]
-    # glibc keeps what was freed below thresholds that move while a program runs, which is megabytes up and down here.
-    # With thresholds that stand still it gives back at once, and what is counted is what the program holds.
-    still = {"MALLOC_MMAP_THRESHOLD_": "65536", "MALLOC_TRIM_THRESHOLD_": "65536", "MALLOC_TOP_PAD_": "0"}
+    # glibc keeps what was freed below thresholds that move while a program runs, which is megabytes
+    # up and down here. With thresholds that stand still it gives back at once, and what is counted
+    # is what the program holds.
+    still = {
+        "MALLOC_MMAP_THRESHOLD_": "65536",
+        "MALLOC_TRIM_THRESHOLD_": "65536",
+        "MALLOC_TOP_PAD_": "0",
+    }
     done = subprocess.run(
-        command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1], env=os.environ | still
+        command,
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).parents[1],
+        env=os.environ | still,
     )
     assert int(done.stdout) < 8 * 1024, f"{int(done.stdout) / 1024:.0f} MB"
 
 
-# memory and mistakes --------------------------------------------------------------------------------------------------
+# ---- memory and mistakes ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")])
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("can't allocate memory")]
+)
 def test_out_of_memory_halves_the_batch(tiny_model, tokenizer, monkeypatch, error):
     forward, seen = tiny_model.model.forward, []
 
@@ -323,7 +377,10 @@ def test_out_of_memory_halves_the_batch(tiny_model, tokenizer, monkeypatch, erro
     torch.testing.assert_close(found.x, whole.x, atol=2e-6, rtol=0)
     assert max(seen) <= 400
     monkeypatch.setattr(tiny_model.model, "forward", lambda **kwargs: (_ for _ in ()).throw(error))
-    with pytest.warns(UserWarning), pytest.raises(UserError, match="even with batches of .* tokens: .*--load-in"):
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(UserError, match="even with batches of .* tokens: .*--load-in"),
+    ):
         extract(tiny_model, tokenizer)
 
 
@@ -345,7 +402,12 @@ def test_other_errors_of_the_model_are_not_swallowed(tiny_model, tokenizer, monk
         (FORGET, RETAIN, {"dtype": "float16"}, "float16"),
         (FORGET, RETAIN, {"batch_tokens": 0}, "batch_tokens must be at least 1"),
         (FORGET, RETAIN, {"attention_mask": "all"}, "unknown attention mask"),
-        (FORGET, [{"question": "Long?", "answer": "a" * 600}], {}, "retain row 1 has .* context of 512"),
+        (
+            FORGET,
+            [{"question": "Long?", "answer": "a" * 600}],
+            {},
+            "retain row 1 has .* context of 512",
+        ),
         ([{"question": "Q?", "answer": "<|eot_id|>"}], RETAIN, {}, "forget row 1: .*special token"),
     ],
 )

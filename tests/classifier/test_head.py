@@ -26,18 +26,24 @@ def test_initial_values_are_those_of_nn_linear():
     for weight, fan_in in ((head.A, 64), (head.B, 8)):
         bound = 1 / math.sqrt(fan_in)
         assert weight.abs().max() <= bound and weight.abs().max() > 0.98 * bound
-        assert weight.std().item() == pytest.approx(nn.Linear(fan_in, 400, bias=False).weight.std().item(), rel=0.1)
+        assert weight.std().item() == pytest.approx(
+            nn.Linear(fan_in, 400, bias=False).weight.std().item(), rel=0.1
+        )
     assert torch.equal(head.A, T3Head(64, 300, rank=8, seed=5).A)
     assert not torch.equal(head.A, T3Head(64, 300, rank=8, seed=6).A)
     assert T3Head(64, 300, init_b="zero").B.count_nonzero() == 0
-    assert T3Head(4096, 128256, rank=20).num_parameters == 2_647_040  # 2.65e6 in the paper's Table 2
+    assert (
+        T3Head(4096, 128256, rank=20).num_parameters == 2_647_040
+    )  # 2.65e6 in the paper's Table 2
 
 
 def test_logf_is_log_sigmoid_of_b_a_mean():
     head = T3Head(8, 13, rank=3).double()
     hidden = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
     f = 1 / (1 + torch.exp(-(hidden.double().mean(1) @ head.A.T @ head.B.T)))
-    torch.testing.assert_close(head.logf(head.project(hidden).mean(1)), f.log().float(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        head.logf(head.project(hidden).mean(1)), f.log().float(), atol=1e-6, rtol=1e-6
+    )
     torch.testing.assert_close(head(hidden.mean(1)), f.log().float(), atol=1e-6, rtol=1e-6)
 
 
@@ -57,8 +63,12 @@ def test_population_prior_is_appendix_d(gamma, mu):
     f = 1 / (1 + torch.exp(-u))
     ratio = mu * f / ((mu - gamma) * f + gamma * (1 - mu))
     torch.testing.assert_close(log_tilt(u, gamma=gamma, mu=mu), ratio.log(), atol=1e-9, rtol=1e-9)
-    if gamma == mu:  # "when gamma = mu we recover the same estimator": equal up to the constant 1 / (1 - gamma)
-        torch.testing.assert_close(log_tilt(u, gamma=gamma, mu=mu) - log_tilt(u), torch.full_like(u, math.log(2)))
+    if (
+        gamma == mu
+    ):  # "when gamma = mu we recover the same estimator": equal up to the constant 1 / (1 - gamma)
+        torch.testing.assert_close(
+            log_tilt(u, gamma=gamma, mu=mu) - log_tilt(u), torch.full_like(u, math.log(2))
+        )
     head = T3Head(8, 13, rank=3, prior="population", gamma=gamma, mu=mu)
     z = torch.randn(4, 3)
     torch.testing.assert_close(head.logf(z), log_tilt(head.logit(z), gamma=gamma, mu=mu))
@@ -104,7 +114,9 @@ INFO = {
 
 @pytest.fixture
 def saved(tmp_path):
-    head = T3Head(8, 13, rank=3, prior="population", gamma=0.1, temperature=2.0, w=1.5, info=INFO, seed=7)
+    head = T3Head(
+        8, 13, rank=3, prior="population", gamma=0.1, temperature=2.0, w=1.5, info=INFO, seed=7
+    )
     head.save_pretrained(tmp_path / "head")
     return head, tmp_path / "head"
 
@@ -114,7 +126,11 @@ def test_round_trip_is_bit_exact_and_names_everything(saved):
     again = T3Head.from_pretrained(folder)
     assert torch.equal(again.A, head.A) and torch.equal(again.B, head.B)
     assert again.config == head.config and not again.training
-    assert sorted(path.name for path in folder.iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
     card = (folder / "README.md").read_text()
     for text in (
         "org/base",
@@ -179,7 +195,11 @@ def test_a_truncated_or_altered_file_is_refused(saved):
         weights.write_bytes(damaged)
         with pytest.raises(UserError, match="model.safetensors.*(truncated|altered)"):
             T3Head.from_pretrained(folder)
-    for damaged in (whole[:-5], b"", b"\x80\x04pickle"):  # refused even where the checksum was made to fit
+    for damaged in (
+        whole[:-5],
+        b"",
+        b"\x80\x04pickle",
+    ):  # refused even where the checksum was made to fit
         weights.write_bytes(damaged)
         edit(folder, sha256=artefact.sha256_file(weights))
         with pytest.raises(UserError, match="not a readable safetensors file"):
@@ -219,7 +239,9 @@ def test_a_config_that_does_not_fit_is_refused(saved, values, word):
 def test_weights_with_nan_missing_files_and_missing_folders_are_refused(saved, monkeypatch):
     _, folder = saved
     good = safetensors.torch.load_file(folder / "model.safetensors")
-    artefact.save(folder, T3Head.from_pretrained(folder).config, {**good, "A": good["A"] * float("nan")})
+    artefact.save(
+        folder, T3Head.from_pretrained(folder).config, {**good, "A": good["A"] * float("nan")}
+    )
     with pytest.raises(UserError, match="NaN"):
         T3Head.from_pretrained(folder)
     (folder / "config.json").write_text("{")
@@ -255,12 +277,22 @@ def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenize
     rows = [{"question": "Who?", "answer": "Ada."}]
     head = T3Head(8, 20, 2, info=belonging.prompt_form(tokenizer, rows))
     belonging.check_prompt(head, tokenizer, rows)
-    belonging.check_prompt(T3Head(8, 20, 2), tokenizer, [{**rows[0], "system": "Be brief."}])  # recorded nothing
-    assert not recwarn.list and belonging.system_of(head) == belonging.system_of(T3Head(8, 20, 2)) == SYSTEM
-    with pytest.warns(UserWarning, match="system text 'You are a helpful assistant.', not 'Be brief.'"):
+    belonging.check_prompt(
+        T3Head(8, 20, 2), tokenizer, [{**rows[0], "system": "Be brief."}]
+    )  # recorded nothing
+    assert (
+        not recwarn.list
+        and belonging.system_of(head) == belonging.system_of(T3Head(8, 20, 2)) == SYSTEM
+    )
+    with pytest.warns(
+        UserWarning, match="system text 'You are a helpful assistant.', not 'Be brief.'"
+    ):
         belonging.check_prompt(head, tokenizer, [{**rows[0], "system": "Be brief."}])
     turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
-    assert belonging.prompt_form(tokenizer, [{"question": turns, "answer": "Ada."}])["system"] == "Be kind."
+    assert (
+        belonging.prompt_form(tokenizer, [{"question": turns, "answer": "Ada."}])["system"]
+        == "Be kind."
+    )
     plain = belonging.prompt_form(tokenizer, [{"question": "", "answer": "Ada.", "raw": True}])
     assert plain == {"chat_template": belonging.PLAIN, "system": None}
     bare = {**rows[0], "system": None}
@@ -296,7 +328,9 @@ def test_a_hub_that_does_not_answer_is_asked_once_for_a_head(monkeypatch, tmp_pa
             raise ConnectionError
 
     monkeypatch.setattr(artefact, "HfApi", Away)
-    monkeypatch.setattr(artefact, "hf_hub_download", lambda *a, **k: download(*a, **k | {"cache_dir": tmp_path}))
+    monkeypatch.setattr(
+        artefact, "hf_hub_download", lambda *a, **k: download(*a, **k | {"cache_dir": tmp_path})
+    )
     with pytest.raises(UserError, match="no head at somebody/head: .*the Hub cannot be reached"):
         T3Head.from_pretrained("somebody/head")
     assert asked == [artefact.HUB_SECONDS]
@@ -308,13 +342,20 @@ def test_another_base_or_state_of_it_is_refused_unless_it_is_meant(tmp_path):
     identity = belonging.base_identity(base)
     assert identity["base_model"] == str(tmp_path) and len(identity["base_identity"]) == 16
     T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
-    # An older head's revision is of some bytes of the weights, of which nobody knows today whether they changed.
-    T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info={"base_model": str(tmp_path), "base_revision": "0" * 16}))
+    # An older head's revision is of some bytes of the weights, of which nobody knows today whether
+    # they changed.
+    T3ForCausalLM(
+        base,
+        T3Head(HIDDEN, VOCAB, 3, info={"base_model": str(tmp_path), "base_revision": "0" * 16}),
+    )
     family("llama", seed=2).save_pretrained(tmp_path)  # the folder now holds another model
     base = type(base).from_pretrained(tmp_path)
     with pytest.raises(UserError, match="trained on .*identity.*--other-base"):
         T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
-    assert T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity), other_base=True).temperature == 2.5
+    assert (
+        T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity), other_base=True).temperature
+        == 2.5
+    )
     with pytest.raises(UserError, match="trained on org/base"):
         T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info={"base_model": "org/base"}))
     with pytest.raises(UserError, match=r"trained on \\x1b\[2Jx") as refused:
@@ -323,11 +364,15 @@ def test_another_base_or_state_of_it_is_refused_unless_it_is_meant(tmp_path):
 
 
 def test_an_adapter_is_part_of_the_base():
-    """A head trained on base + LoRA neither fits the bare base nor another LoRA, and the bare base's no LoRA."""
+    """A head trained on base + LoRA neither fits the bare base nor another LoRA, and the bare
+    base's no LoRA.
+    """
 
     def adapted(seed, scale=4):
         torch.manual_seed(seed)
-        config = LoraConfig(r=2, lora_alpha=scale, target_modules=["q_proj"], init_lora_weights=False)
+        config = LoraConfig(
+            r=2, lora_alpha=scale, target_modules=["q_proj"], init_lora_weights=False
+        )
         return get_peft_model(family("llama"), config)
 
     head = T3Head(HIDDEN, VOCAB, 3, info=belonging.base_identity(adapted(1).get_base_model()))
@@ -336,7 +381,12 @@ def test_an_adapter_is_part_of_the_base():
     assert T3ForCausalLM(family("llama"), bare)
     with (switched := adapted(1)).disable_adapter():
         assert T3ForCausalLM(switched, bare), "an adapter that is switched off changes nothing"
-    for base, wrong in ((family("llama"), head), (adapted(2), head), (adapted(1, scale=8), head), (adapted(1), bare)):
+    for base, wrong in (
+        (family("llama"), head),
+        (adapted(2), head),
+        (adapted(1, scale=8), head),
+        (adapted(1), bare),
+    ):
         with pytest.raises(UserError, match="base_adapter.*--other-base"):
             T3ForCausalLM(base, wrong)
         assert T3ForCausalLM(base, wrong, other_base=True)
@@ -346,14 +396,20 @@ def test_heads_of_different_temperatures_need_one_that_is_given():
     base, heads = family("llama"), [T3Head(HIDDEN, VOCAB, 3, temperature=T) for T in (2.0, 3.0)]
     with pytest.raises(UserError, match=r"different temperatures \(2, 3\)"):
         T3ForCausalLM(base, heads)
-    assert T3ForCausalLM(base, heads, 2.5).temperature == 2.5 == T3ForCausalLM(base, heads[:1], 2.5).temperature
+    assert (
+        T3ForCausalLM(base, heads, 2.5).temperature
+        == 2.5
+        == T3ForCausalLM(base, heads[:1], 2.5).temperature
+    )
 
 
-# several at once, and from strangers ----------------------------------------------------------------------------------
+# ---- several at once, and from strangers --------------------------------------------------------
 
 
 def test_heads_saved_at_once_leave_one_whole_head(tmp_path):
-    """Eight processes save to one folder again and again; whoever reads meanwhile or afterwards finds a whole head."""
+    """Eight processes save to one folder again and again; whoever reads meanwhile or afterwards
+    finds a whole head.
+    """
     heads = [T3Head(64, 300, rank=8, seed=seed, temperature=1 + seed) for seed in range(8)]
     heads[0].save_pretrained(tmp_path)
     children = []
@@ -392,7 +448,16 @@ def test_a_head_that_came_first_is_not_overwritten_where_that_was_not_asked_for(
 
 @pytest.mark.parametrize(
     "dtype",
-    ["int8", "bool", "uint16", "int64", "complex64", "float8_e4m3fn", "float8_e5m2", "float8_e8m0fnu"],
+    [
+        "int8",
+        "bool",
+        "uint16",
+        "int64",
+        "complex64",
+        "float8_e4m3fn",
+        "float8_e5m2",
+        "float8_e8m0fnu",
+    ],
 )
 def test_weights_that_are_no_real_numbers_are_refused(saved, dtype):
     _, folder = saved
@@ -404,11 +469,26 @@ def test_weights_that_are_no_real_numbers_are_refused(saved, dtype):
         T3Head.from_pretrained(folder)
 
 
-HOSTILE = ["\x1b[2J\x1b[31m", "x" * 10**6, 10**400, -(10**400), 1e39, 1e-39, -1, 0, True, [1], {}, "2.5", "\ud800"]
+HOSTILE = [
+    "\x1b[2J\x1b[31m",
+    "x" * 10**6,
+    10**400,
+    -(10**400),
+    1e39,
+    1e-39,
+    -1,
+    0,
+    True,
+    [1],
+    {},
+    "2.5",
+    "\ud800",
+]
 
 
 @pytest.mark.parametrize(
-    "name", ["rank", "hidden_size", "vocab_size", "temperature", "w", "mu", "gamma", "prior", "init_b"]
+    "name",
+    ["rank", "hidden_size", "vocab_size", "temperature", "w", "mu", "gamma", "prior", "init_b"],
 )
 def test_hostile_values_of_a_config_are_one_short_line(saved, name):
     _, folder = saved
@@ -422,7 +502,9 @@ def test_hostile_values_of_a_config_are_one_short_line(saved, name):
 
 @pytest.mark.parametrize("name", sorted(INFO))
 def test_hostile_values_of_the_provenance_do_no_harm(saved, name, tokenizer):
-    """Such a head tilts as any other; what it says about itself is written again or refused, never obeyed."""
+    """Such a head tilts as any other; what it says about itself is written again or refused, never
+    obeyed.
+    """
     _, folder = saved
     for value in [*HOSTILE, None, float("nan"), [[[]]], {"a": {"b": [1]}}, {"\x1b[2J": "\u202e"}]:
         edit(folder, info={**INFO, name: value})
@@ -444,15 +526,29 @@ def test_hostile_values_of_the_provenance_do_no_harm(saved, name, tokenizer):
 
 
 def test_a_cards_example_asks_in_the_form_of_training():
-    """A bare question to a model with a chat template is another question: the head may not forget there."""
+    """A bare question to a model with a chat template is another question: the head may not forget
+    there.
+    """
     for info, line in (
-        ({"system": 'Be "kind".'}, r't3lib.prompt(tokenizer, "Your question?", system="Be \"kind\".")'),
+        (
+            {"system": 'Be "kind".'},
+            r't3lib.prompt(tokenizer, "Your question?", system="Be \"kind\".")',
+        ),
         ({"chat_template": "none", "system": None}, 't3lib.prompt(tokenizer, "Your question?")'),
-        ({"chat_template": "0" * 16, "system": None}, 't3lib.prompt(tokenizer, "Your question?", system=None)'),
+        (
+            {"chat_template": "0" * 16, "system": None},
+            't3lib.prompt(tokenizer, "Your question?", system=None)',
+        ),
         ({"chat_template": belonging.PLAIN, "system": None}, '"The beginning of a text"'),
     ):
-        example = artefact.model_card(T3Head(8, 20, 2, info=info).config).partition("```python")[2].partition("```")[0]
-        assert line in example and (info.get("chat_template") == belonging.PLAIN) != ("t3lib.prompt" in example)
+        example = (
+            artefact.model_card(T3Head(8, 20, 2, info=info).config)
+            .partition("```python")[2]
+            .partition("```")[0]
+        )
+        assert line in example and (info.get("chat_template") == belonging.PLAIN) != (
+            "t3lib.prompt" in example
+        )
         compile(example, "README.md", "exec")
 
 

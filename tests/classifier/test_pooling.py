@@ -25,11 +25,14 @@ def test_prefix_means_of_every_visible_prefix():
     torch.testing.assert_close(found[0, 4], values[0, [1, 2, 4]].mean(0))
     torch.testing.assert_close(found[1, 2], values[1, :3].mean(0))
     assert torch.equal(prefix_mean(values[1:]), found[1:])
-    assert torch.equal(prefix_mean(values, mask * 2), found), "as for the base, a mask shows what is not 0"
+    assert torch.equal(prefix_mean(values, mask * 2), found), (
+        "as for the base, a mask shows what is not 0"
+    )
     assert prefix_mean(values.bfloat16(), mask).dtype == torch.float32
 
 
-# --- packed rows -------------------------------------------------------------------------------------------------
+# --- packed rows
+# -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("front", ["wrapper", "tilt", "uld"])
@@ -52,7 +55,9 @@ def test_packed_sequences_are_refused(front, options):
 @pytest.mark.parametrize("padding", [0, 1])
 @pytest.mark.parametrize("use_cache", [None, False, True])
 def test_positions_of_left_padding_are_positions(padding, use_cache):
-    """Without a mask padding counts as any token, here and in the base, whether it caches or not."""
+    """Without a mask padding counts as any token, here and in the base, whether it caches or
+    not.
+    """
     ids, mask = prompt("left")
     positions = (mask.cumsum(1) - 1).masked_fill(mask == 0, padding)
     tilted, options = T3ForCausalLM(family("llama"), head(), T), {"use_cache": use_cache}
@@ -68,7 +73,8 @@ def test_positions_of_left_padding_are_positions(padding, use_cache):
         assert worst(plain, tilted(ids).logits.log_softmax(-1)) <= LIMIT
 
 
-# --- the state in the cache --------------------------------------------------------------------------------------
+# --- the state in the cache
+# --------------------------------------------------------------------------------------
 
 
 def change_in_place(tilted: T3ForCausalLM) -> None:
@@ -88,7 +94,9 @@ def put_another(tilted: T3ForCausalLM) -> None:
     tilted.heads[0] = T3Head(HIDDEN, VOCAB, rank=2)
 
 
-@pytest.mark.parametrize("change", [change_in_place, change_behind_autograd, load_another, put_another])
+@pytest.mark.parametrize(
+    "change", [change_in_place, change_behind_autograd, load_another, put_another]
+)
 @pytest.mark.parametrize("call", ["forward", "generate"])
 def test_a_cache_filled_before_the_head_changed_is_refused(change, call):
     tilted = T3ForCausalLM(family("llama"), head(), T)
@@ -112,7 +120,9 @@ def test_another_b_w_or_temperature_may_share_a_cache():
         tilted(ids[:, :-1], past_key_values=cache)
         tilted.heads[0].B.mul_(2)
         tilted.heads[0].w, tilted.temperature = 0.5, 3
-        torch.testing.assert_close(tilted(ids[:, -1:], past_key_values=cache).logits, tilted(ids).logits[:, -1:])
+        torch.testing.assert_close(
+            tilted(ids[:, -1:], past_key_values=cache).logits, tilted(ids).logits[:, -1:]
+        )
 
 
 def test_a_cache_can_be_copied_after_a_forward_with_gradients():
@@ -123,4 +133,6 @@ def test_a_cache_can_be_copied_after_a_forward_with_gradients():
     copied = copy.deepcopy(cache)
     with torch.no_grad():
         tilted(ids[:, -1:], past_key_values=cache)
-        torch.testing.assert_close(tilted(ids[:, -1:], past_key_values=copied).logits, tilted(ids).logits[:, -1:])
+        torch.testing.assert_close(
+            tilted(ids[:, -1:], past_key_values=copied).logits, tilted(ids).logits[:, -1:]
+        )

@@ -1,4 +1,6 @@
-"""Nothing is half-written; equal content has equal keys; a lock held elsewhere is said in one line."""
+"""Nothing is half-written; equal content has equal keys; a lock held elsewhere is said in one
+line.
+"""
 
 import errno
 import json
@@ -42,7 +44,10 @@ def test_malformed_json_names_file_and_line(tmp_path):
     (tmp_path / "a.json").write_text("{\n oops", encoding="utf-8")
     with pytest.raises(UserError, match="a.json line 2"):
         files.read_json(tmp_path / "a.json")
-    for text in ("9" * 5000, "[" * 200_000):  # a ValueError that is no JSONDecodeError, and a RecursionError
+    for text in (
+        "9" * 5000,
+        "[" * 200_000,
+    ):  # a ValueError that is no JSONDecodeError, and a RecursionError
         (tmp_path / "a.json").write_text(text, encoding="utf-8")
         with pytest.raises(UserError, match="a.json: not valid JSON"):
             files.read_json(tmp_path / "a.json")
@@ -51,7 +56,10 @@ def test_malformed_json_names_file_and_line(tmp_path):
 def test_threads_that_write_one_file_never_tear_it(tmp_path):
     path, values = tmp_path / "a.json", [{"value": str(n) * 20_000} for n in range(6)]
     files.write_json(path, values[0])
-    writers = [threading.Thread(target=lambda v=v: [files.write_json(path, v) for _ in range(20)]) for v in values]
+    writers = [
+        threading.Thread(target=lambda v=v: [files.write_json(path, v) for _ in range(20)])
+        for v in values
+    ]
     for writer in writers:
         writer.start()
     while any(writer.is_alive() for writer in writers):
@@ -76,13 +84,20 @@ def test_content_key_ignores_the_order_of_keys_but_not_values():
 
 def test_lock_held_by_another_process_is_said(tmp_path):
     code = (
-        "import sys, t3lib.core.files as f\nwith f.lock(sys.argv[1]):\n  print('held', flush=True)\n  sys.stdin.read()"
+        "import sys, t3lib.core.files as f\nwith f.lock(sys.argv[1]):\n  print('held',"
+        " flush=True)\n  sys.stdin.read()"
     )
     holder = subprocess.Popen(
-        [sys.executable, "-c", code, tmp_path / "x.lock"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", code, tmp_path / "x.lock"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(UserError, match="in use by another t3 process"), files.lock(tmp_path / "x.lock", wait=False):
+    with (
+        pytest.raises(UserError, match="in use by another t3 process"),
+        files.lock(tmp_path / "x.lock", wait=False),
+    ):
         pass
     holder.kill()  # kill -9: the kernel frees the lock
     holder.wait()
@@ -93,10 +108,14 @@ def test_lock_held_by_another_process_is_said(tmp_path):
 def test_read_json_of_what_write_json_wrote(tmp_path):
     value = {"é": [1, 2.5, None], "nested": {"x": "𝔘"}}
     files.write_json(tmp_path / "b" / "a.json", value)
-    assert files.read_json(tmp_path / "b" / "a.json") == value == json.loads((tmp_path / "b" / "a.json").read_text())
+    assert (
+        files.read_json(tmp_path / "b" / "a.json")
+        == value
+        == json.loads((tmp_path / "b" / "a.json").read_text())
+    )
 
 
-# identity ------------------------------------------------------------------------------------------------------------
+# ---- identity -----------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -105,7 +124,12 @@ def folder(tmp_path):
     folder = tmp_path / "model"
     folder.mkdir()
     (folder / "model.safetensors").write_bytes(bytes(32 * 2**20))
-    for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+    for name in (
+        "config.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    ):
         (folder / name).write_text("{}")
     (folder / "chat_template.jinja").write_text("")
     return folder
@@ -127,7 +151,9 @@ def test_a_model_is_its_content(folder, rest):
     moved = folder.rename(folder.parent / "renamed")
     assert files.model_identity(moved) == before
     moved.rename(folder)
-    for name in [path.name for path in folder.iterdir() if path.name not in ("base.json", "README.md")]:
+    for name in [
+        path.name for path in folder.iterdir() if path.name not in ("base.json", "README.md")
+    ]:
         path = folder / name
         kept = path.read_bytes()
         path.write_bytes(kept + b" ")
@@ -144,7 +170,9 @@ def test_one_byte_in_the_middle_of_the_weights_changes_the_model(folder):
     with open(folder / "model.safetensors", "r+b") as handle:
         handle.seek(5 * 2**20)
         handle.write(b"x")
-    os.utime(folder / "model.safetensors", ns=(facts.st_atime_ns, facts.st_mtime_ns))  # its time kept
+    os.utime(
+        folder / "model.safetensors", ns=(facts.st_atime_ns, facts.st_mtime_ns)
+    )  # its time kept
     assert files.model_identity(folder) != before
 
 
@@ -152,7 +180,9 @@ def test_a_file_at_rest_is_read_once(tmp_path, monkeypatch):
     (tmp_path / "a").write_text("a")
     monkeypatch.setattr(files.time, "time", lambda: os.stat(tmp_path / "a").st_ctime + 60)
     read = []
-    monkeypatch.setattr(files.hashlib, "file_digest", lambda *_: read.append(1) or files.hashlib.sha256())
+    monkeypatch.setattr(
+        files.hashlib, "file_digest", lambda *_: read.append(1) or files.hashlib.sha256()
+    )
     assert files.sha256_file(tmp_path / "a") == files.sha256_file(tmp_path / "a") and read == [1]
 
 
@@ -173,5 +203,10 @@ def test_a_hub_id_needs_its_commit():
 def test_rows_are_the_same_when_what_is_asked_and_scored_is():
     row = {"question": "q", "answer": "a", "perturbed_answer": ["b"]}
     assert files.rows_key([row]) == files.rows_key([row | {"further": 1}])
-    for change in ({"question": "p"}, {"answer": "b"}, {"paraphrased_answer": "a"}, {"perturbed_answer": []}):
+    for change in (
+        {"question": "p"},
+        {"answer": "b"},
+        {"paraphrased_answer": "a"},
+        {"perturbed_answer": []},
+    ):
         assert files.rows_key([row | change]) != files.rows_key([row])

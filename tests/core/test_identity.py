@@ -1,4 +1,6 @@
-"""What decides a cached result is found in the code: all that is executed is in a key, and no more than that."""
+"""What decides a cached result is found in the code: all that is executed is in a key, and no more
+than that.
+"""
 
 import re
 import shutil
@@ -51,13 +53,17 @@ def keys(library=LIBRARY, renamed=lambda name: name):
         return identity.code_key(*names, methods=[method] if method else (), library=library)
 
     trained = {f"unlearned {method}": key("unlearned", method) for method in LOSSES}
-    return {kind: key(kind, "T3" if kind == "head" else None) for kind in KINDS if kind != "unlearned"} | trained
+    return {
+        kind: key(kind, "T3" if kind == "head" else None) for kind in KINDS if kind != "unlearned"
+    } | trained
 
 
 @pytest.fixture
 def library(tmp_path):
     """A copy of t3lib to change."""
-    return Path(shutil.copytree(LIBRARY, tmp_path / "t3lib", ignore=shutil.ignore_patterns("__pycache__")))
+    return Path(
+        shutil.copytree(LIBRARY, tmp_path / "t3lib", ignore=shutil.ignore_patterns("__pycache__"))
+    )
 
 
 def change(path, old, new):
@@ -66,22 +72,38 @@ def change(path, old, new):
     path.write_text(text.replace(old, new, 1))
 
 
-# what is executed is in the key ---------------------------------------------------------------------------------------
+# ---- what is executed is in the key -------------------------------------------------------------
 
 
-def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(stand, tmp_path, monkeypatch):
-    """Lists of modules by hand lacked settings, study.methods and artefact; so the calls themselves are watched."""
+def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(
+    stand, tmp_path, monkeypatch
+):
+    """Lists of modules by hand lacked settings, study.methods and artefact; so the calls themselves
+    are watched.
+    """
     monkeypatch.setenv("T3_CACHE", str(tmp_path))  # nothing is cached: all of it is computed
     bases.rows.cache_clear()
     bases.tokenizer_text.cache_clear()
-    roots = {each.__wrapped__ if hasattr(each, "__wrapped__") else each: kind for kind in KINDS for each in KINDS[kind]}
+    roots = {
+        each.__wrapped__ if hasattr(each, "__wrapped__") else each: kind
+        for kind in KINDS
+        for each in KINDS[kind]
+    }
     codes = {function.__code__: kind for function, kind in roots.items()}
-    apart = (identity.code_key, identity.environment, identity.keep, bases.ensure_base, bases.world_of)
+    apart = (
+        identity.code_key,
+        identity.environment,
+        identity.keep,
+        bases.ensure_base,
+        bases.world_of,
+    )
     codes |= {function.__code__: None for function in apart}  # in a key by their result
     executed, asked = {kind: set() for kind in KINDS}, set()
 
     def noted(*entries, methods=(), through=False):
-        asked.update([] if through else [entries])  # through all: the `code` of a run, which is no key of a cache
+        asked.update(
+            [] if through else [entries]
+        )  # through all: the `code` of a run, which is no key of a cache
         return identity.code_key(*entries, methods=methods, through=through)
 
     for module in (bases, features, unlearned, study, audit):
@@ -93,7 +115,9 @@ def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(stand, 
         if not frame.f_code.co_filename.endswith(".py"):  # a compiled template
             return
         name = frame.f_code.co_qualname.split(".")[0]
-        module = ".".join(("t3lib", *Path(frame.f_code.co_filename).relative_to(LIBRARY).with_suffix("").parts))
+        module = ".".join(
+            ("t3lib", *Path(frame.f_code.co_filename).relative_to(LIBRARY).with_suffix("").parts)
+        )
         while frame and frame.f_code not in codes:
             frame = frame.f_back
         kind = codes[frame.f_code] if frame else None
@@ -111,18 +135,30 @@ def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(stand, 
         few = audit.Sampling(samples=2, nucleus=0.9)
         for method in ("T3", "ULD", "Original"):
             hyper = FAST if method in ("T3", "ULD") else {}
-            list(audit.audit_method(fresh, method, seeds=[1], hyper=hyper, sampling=few, progress=False))
+            list(
+                audit.audit_method(
+                    fresh, method, seeds=[1], hyper=hyper, sampling=few, progress=False
+                )
+            )
         tune.tune_t3(fresh, [FAST | {"lr": 1e-3}], [1.0, 2.0], [1])
     finally:
         sys.setprofile(None)
 
-    names = {tuple(each if isinstance(each, str) else dotted(each) for each in entries) for entries in asked}
+    names = {
+        tuple(each if isinstance(each, str) else dotted(each) for each in entries)
+        for entries in asked
+    }
     assert names == {tuple(map(dotted, functions)) for functions in KINDS.values()}, (
         "KINDS is what the keys are made of"
     )
     source = source_on_disk(LIBRARY)
-    # The class of ULD's model is named where the model is made, and so it is in the model's own key.
-    models = set(source.reached([source.find("t3lib.lab.study.unlearned.unlearned")], frozenset(["ULD"]), False))
+    # The class of ULD's model is named where the model is made, and so it is in the model's own
+    # key.
+    models = set(
+        source.reached(
+            [source.find("t3lib.lab.study.unlearned.unlearned")], frozenset(["ULD"]), False
+        )
+    )
     missing = {}
     for kind, functions in KINDS.items():
         entries = [source.find(dotted(each)) for each in functions]
@@ -133,7 +169,10 @@ def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(stand, 
 
 
 NPO = "unlearned NPO"
-HEADS, ASKED = r"head|unlearned \w+", "scores|likelihoods|writings|draws"  # settings.DEFAULTS holds T3's, too
+HEADS, ASKED = (
+    r"head|unlearned \w+",
+    "scores|likelihoods|writings|draws",
+)  # settings.DEFAULTS holds T3's, too
 
 
 @pytest.mark.parametrize(
@@ -150,11 +189,15 @@ HEADS, ASKED = r"head|unlearned \w+", "scores|likelihoods|writings|draws"  # set
         ("lab/world/world.yaml", "first", "second", "rows"),
     ],
 )  # fmt: skip
-def test_a_changed_statement_changes_the_keys_of_what_it_decides_and_no_other(library, file, old, new, changed):
+def test_a_changed_statement_changes_the_keys_of_what_it_decides_and_no_other(
+    library, file, old, new, changed
+):
     before = keys(library)
     change(library / file, old, new)
     after = keys(library)
-    assert {kind for kind in before if after[kind] != before[kind]} == {k for k in before if re.fullmatch(changed, k)}
+    assert {kind for kind in before if after[kind] != before[kind]} == {
+        k for k in before if re.fullmatch(changed, k)
+    }
 
 
 def test_docstrings_comments_layout_and_annotations_do_not_count(library):
@@ -165,7 +208,7 @@ def test_docstrings_comments_layout_and_annotations_do_not_count(library):
     assert keys(library) == before
 
 
-# no wider than needed -------------------------------------------------------------------------------------------------
+# ---- no wider than needed -----------------------------------------------------------------------
 
 
 def job_keys(library, monkeypatch):
@@ -173,14 +216,23 @@ def job_keys(library, monkeypatch):
         for name in ("code_key", "notebook_key"):
             one = getattr(identity, name)
             patch.setattr(jobs, name, lambda *a, one=one, **k: one(*a, library=library, **k))
-        return {each.name: each.key for each in jobs.build(profiles.load_profile("cpu"), Path("out/cpu"))}
+        return {
+            each.name: each.key
+            for each in jobs.build(profiles.load_profile("cpu"), Path("out/cpu"))
+        }
 
 
 def append_a_loss(library):
     """What a new method takes: its loss with a row of LOSSES, its defaults, and its name."""
     path = library / "baselines" / "losses.py"
-    change(path, "LOSSES: dict[str, Terms] = {", 'LOSSES: dict[str, Terms] = {\n    "Toy": Terms(toy, nll),')
-    path.write_text(path.read_text() + "\n\ndef toy(logp, answer):\n    return log_likelihood(logp, answer)\n")
+    change(
+        path,
+        "LOSSES: dict[str, Terms] = {",
+        'LOSSES: dict[str, Terms] = {\n    "Toy": Terms(toy, nll),',
+    )
+    path.write_text(
+        path.read_text() + "\n\ndef toy(logp, answer):\n    return log_likelihood(logp, answer)\n"
+    )
     change(path, '    "GradAscent": {', '    "Toy": {"alpha_f": 1.0},\n    "GradAscent": {')
 
 
@@ -212,7 +264,9 @@ def test_a_changed_font_size_runs_no_job_that_trains_or_times(library, monkeypat
         ("lab/cli.py", set()),
     ],
 )
-def test_a_changed_module_runs_the_jobs_that_use_it_and_no_others(library, monkeypatch, file, again):
+def test_a_changed_module_runs_the_jobs_that_use_it_and_no_others(
+    library, monkeypatch, file, again
+):
     before = job_keys(library, monkeypatch)
     path = library / file
     path.write_text(path.read_text() + "\n_ = print\nprint()\n")  # a statement that runs at import
@@ -221,12 +275,16 @@ def test_a_changed_module_runs_the_jobs_that_use_it_and_no_others(library, monke
     assert changed - {"04"} == again - {"04"}
 
 
-# a move changes nothing -----------------------------------------------------------------------------------------------
+# ---- a move changes nothing ---------------------------------------------------------------------
 
 
 def test_a_moved_module_with_its_imports_mended_changes_no_key(library):
     before = keys(library)
-    moved = {"tofu.likelihood": "scoring.scores", "core.rows": "data.rows", "classifier.fit": "data.fitting"}
+    moved = {
+        "tofu.likelihood": "scoring.scores",
+        "core.rows": "data.rows",
+        "classifier.fit": "data.fitting",
+    }
     for old, new in moved.items():
         place = library.joinpath(*new.split(".")).with_suffix(".py")
         place.parent.mkdir(exist_ok=True)
@@ -236,10 +294,16 @@ def test_a_moved_module_with_its_imports_mended_changes_no_key(library):
     def mended(line):
         """`from t3lib.core import files, rows` becomes a line for each name."""
         package, names = line[1], line[2].split(", ")
-        homes = [moved.get(f"{package}.{name.split()[0]}", f"{package}.{name.split()[0]}") for name in names]
+        homes = [
+            moved.get(f"{package}.{name.split()[0]}", f"{package}.{name.split()[0]}")
+            for name in names
+        ]
         parts = (home.rpartition(".") for home in homes)
         aliases = (name.split()[-1] for name in names)
-        return "\n".join(f"from t3lib.{at} import {name} as {alias}" for (at, _, name), alias in zip(parts, aliases))
+        return "\n".join(
+            f"from t3lib.{at} import {name} as {alias}"
+            for (at, _, name), alias in zip(parts, aliases)
+        )
 
     for path in library.rglob("*.py"):
         text = re.sub(r"^from t3lib\.(\w+) import ([\w, ]+)$", mended, path.read_text(), flags=re.M)
@@ -255,7 +319,7 @@ def test_a_moved_module_with_its_imports_mended_changes_no_key(library):
     assert keys(library, renamed) == before
 
 
-# names ----------------------------------------------------------------------------------------------------------------
+# ---- names --------------------------------------------------------------------------------------
 
 
 def write_library(folder, **modules):
@@ -287,7 +351,9 @@ def test_every_way_to_name_a_function_counts(tmp_path, use):
     digests = set()
     for value in (1, 2):
         library = write_library(
-            tmp_path / str(value), a=use, b=f"def g():\n    return h()\ndef h():\n    return {value}"
+            tmp_path / str(value),
+            a=use,
+            b=f"def g():\n    return h()\ndef h():\n    return {value}",
         )
         digests.add(identity.code_key("t3lib.a.f", library=library))
     assert len(digests) == 2
@@ -307,7 +373,7 @@ def test_an_unknown_name_is_an_error():
         identity.code_key("t3lib.tofu.metrics.nothing")
 
 
-# environment ----------------------------------------------------------------------------------------------------------
+# ---- environment --------------------------------------------------------------------------------
 
 
 def test_threads_versions_and_device_are_in_the_environment(monkeypatch):
@@ -328,19 +394,32 @@ def test_another_version_of_torch_computes_anew(stand, tmp_path, monkeypatch, ki
     def entries():
         bases.ensure_base(bases.Stage(**MICRO), "full")
         few = audit.Sampling(samples=2)
-        for method, settings in (("T3", FAST), ("Original", {})):  # no training is in the key of the original's scores
+        for method, settings in (
+            ("T3", FAST),
+            ("Original", {}),
+        ):  # no training is in the key of the original's scores
             list(methods.run_method(stand, method, seeds=[1], hyper=settings))
-            list(audit.audit_method(stand, method, seeds=[1], hyper=settings, sampling=few, progress=False))
-        return {path.name for path in (tmp_path / kind).iterdir() if path.suffix not in (".lock", ".partial")}
+            list(
+                audit.audit_method(
+                    stand, method, seeds=[1], hyper=settings, sampling=few, progress=False
+                )
+            )
+        return {
+            path.name
+            for path in (tmp_path / kind).iterdir()
+            if path.suffix not in (".lock", ".partial")
+        }
 
     before = entries()
     assert entries() == before
     real = identity.metadata.version
-    monkeypatch.setattr(identity.metadata, "version", lambda name: "9.9.9" if name == "torch" else real(name))
+    monkeypatch.setattr(
+        identity.metadata, "version", lambda name: "9.9.9" if name == "torch" else real(name)
+    )
     assert len(entries()) == 2 * len(before)
 
 
-# code that changes while it runs --------------------------------------------------------------------------------------
+# ---- code that changes while it runs ------------------------------------------------------------
 
 EDITED = """
 import sys, warnings
@@ -365,7 +444,15 @@ def test_nothing_is_kept_by_code_that_changed_while_it_ran(library, tmp_path):
         "PYTHONPATH": str(library.parent),
         "HOME": str(tmp_path),
     }
-    ran = subprocess.run([sys.executable, "-c", EDITED], capture_output=True, text=True, env=environment, cwd=tmp_path)
-    assert ran.stdout == "['t3lib changed while this ran (tofu/metrics.py)'] .partial\n", ran.stdout + ran.stderr
+    ran = subprocess.run(
+        [sys.executable, "-c", EDITED],
+        capture_output=True,
+        text=True,
+        env=environment,
+        cwd=tmp_path,
+    )
+    assert ran.stdout == "['t3lib changed while this ran (tofu/metrics.py)'] .partial\n", (
+        ran.stdout + ran.stderr
+    )
     assert [path.name for path in (tmp_path / "cache" / "rows").glob("*.json")] == ["before.json"]
     assert not [path for path in (tmp_path / "cache" / "bases").iterdir() if path.suffix == ""]

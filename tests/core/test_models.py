@@ -1,4 +1,6 @@
-"""Loading from a folder, an adapter or the Hub: exactly its own weights, or one line that says what is wrong."""
+"""Loading from a folder, an adapter or the Hub: exactly its own weights, or one line that says what
+is wrong.
+"""
 
 import http.server
 import json
@@ -13,7 +15,12 @@ import torch
 from conftest import ROOT
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
-from transformers import AutoModelForCausalLM, Llama4TextConfig, LlamaForCausalLM, ModernBertDecoderConfig
+from transformers import (
+    AutoModelForCausalLM,
+    Llama4TextConfig,
+    LlamaForCausalLM,
+    ModernBertDecoderConfig,
+)
 from transformers.utils import logging
 
 from t3lib.core import models
@@ -107,9 +114,15 @@ def remove_ten(weights):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (remove_ten, "10 weights missing: lm_head.weight, model.embed_tokens.weight, model.layers.0"),
+        (
+            remove_ten,
+            "10 weights missing: lm_head.weight, model.embed_tokens.weight, model.layers.0",
+        ),
         (lambda weights: weights.update(extra=torch.zeros(3)), "1 weights unexpected: extra"),
-        (lambda weights: weights.update({"lm_head.weight": torch.zeros(7, 32)}), "1 weights of another size: lm_head"),
+        (
+            lambda weights: weights.update({"lm_head.weight": torch.zeros(7, 32)}),
+            "1 weights of another size: lm_head",
+        ),
     ],
 )
 def test_weights_that_are_not_the_models_are_named(copy, change, said, capfd):
@@ -119,7 +132,16 @@ def test_weights_that_are_not_the_models_are_named(copy, change, said, capfd):
 
 def test_a_base_with_missing_weights_ends_every_verb_with_2(copy, tmp_path, capfd):
     change_weights(copy, remove_ten)
-    arguments = ["--model", str(copy), "--data", str(tmp_path), "--split", "forget10", "--out", str(tmp_path / "o")]
+    arguments = [
+        "--model",
+        str(copy),
+        "--data",
+        str(tmp_path),
+        "--split",
+        "forget10",
+        "--out",
+        str(tmp_path / "o"),
+    ]
     (tmp_path / "f.json").write_text('{"question": "q", "answer": "a"}')
     rows = ["--forget", str(tmp_path / "f.json"), "--retain", str(tmp_path / "r.json")]
     (tmp_path / "r.json").write_text('{"question": "q2", "answer": "a"}')
@@ -127,11 +149,16 @@ def test_a_base_with_missing_weights_ends_every_verb_with_2(copy, tmp_path, capf
     assert "10 weights missing" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["weights.bin", "../outside.safetensors", "/etc/x.safetensors", "a/b.safetensors"])
+@pytest.mark.parametrize(
+    "name", ["weights.bin", "../outside.safetensors", "/etc/x.safetensors", "a/b.safetensors"]
+)
 def test_an_index_may_name_only_safetensors_of_its_own(copy, name, capfd):
     weights = load_file(copy / "model.safetensors")
     (copy / "model.safetensors").rename(copy / "shard-a.safetensors")
-    index = {"metadata": {"total_size": 1}, "weight_map": dict.fromkeys(weights, "shard-a.safetensors")}
+    index = {
+        "metadata": {"total_size": 1},
+        "weight_map": dict.fromkeys(weights, "shard-a.safetensors"),
+    }
     (copy / "model.safetensors.index.json").write_text(json.dumps(index))
     models.load_model(copy)
     torch.save(weights, copy / "weights.bin")
@@ -171,8 +198,12 @@ def test_adapters_are_checked_as_their_bases_are(adapter, copy, capfd):
     change_json(path / "adapter_config.json", base_model_name_or_path=str(copy))
     models.load_model(path)
     capfd.readouterr()
-    change_weights(path, lambda weights: weights.pop(sorted(weights)[0]), "adapter_model.safetensors")
-    assert "1 weights missing: model.layers.0.self_attn.q_proj.lora_A.default.weight" in refused(path, capfd)
+    change_weights(
+        path, lambda weights: weights.pop(sorted(weights)[0]), "adapter_model.safetensors"
+    )
+    assert "1 weights missing: model.layers.0.self_attn.q_proj.lora_A.default.weight" in refused(
+        path, capfd
+    )
     (path / "adapter_model.safetensors").rename(path / "adapter_model.bin")
     assert "not in adapter_model.safetensors" in refused(path, capfd)
     (path / "adapter_model.bin").rename(path / "adapter_model.safetensors")
@@ -249,7 +280,11 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_its_cache_serves(folder, t
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Busy) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         endpoint = f"http://127.0.0.1:{server.server_port}"
-        settings = os.environ | {"HF_ENDPOINT": endpoint, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+        settings = os.environ | {
+            "HF_ENDPOINT": endpoint,
+            "HF_HOME": str(tmp_path),
+            "HF_HUB_OFFLINE": "0",
+        }
         command = [sys.executable, "-c", HUB, "somebody/else", "nomodel", "somebody/model"]
         done = subprocess.run(command, cwd=ROOT, env=settings, capture_output=True, text=True)
         server.shutdown()
@@ -259,8 +294,12 @@ def test_a_hub_that_does_not_answer_is_asked_once_and_its_cache_serves(folder, t
         for name in ("somebody/else", "nomodel")
     ], done.stderr
     assert lines[2].startswith("somebody/model 3")
-    names = [path for path in asked if "agent" not in path]  # the client's own first question of a process
-    assert names == [f"/api/models/{name}" for name in ("somebody/else", "nomodel", "somebody/model")]
+    names = [
+        path for path in asked if "agent" not in path
+    ]  # the client's own first question of a process
+    assert names == [
+        f"/api/models/{name}" for name in ("somebody/else", "nomodel", "somebody/model")
+    ]
 
 
 @pytest.mark.parametrize("device", ["foo", "meta", "cpu:cpu"])
@@ -272,7 +311,10 @@ def test_a_device_that_is_none_is_one_line(folder, device):
 def test_a_tokenizer_that_grew_while_the_model_did_not(tiny_model):
     rows = tiny_model.get_input_embeddings().num_embeddings
     models.check_ids(tiny_model, [[0, rows - 1], []], 0)
-    for ids, pad, said in (([[1], [2, rows]], 0, f"uses token {rows}"), ([[1]], rows, f"pads with token {rows}")):
+    for ids, pad, said in (
+        ([[1], [2, rows]], 0, f"uses token {rows}"),
+        ([[1]], rows, f"pads with token {rows}"),
+    ):
         with pytest.raises(UserError, match=f"{said}, the model has {rows} embeddings"):
             models.check_ids(tiny_model, ids, pad)
 
@@ -285,7 +327,11 @@ def test_decoder_returns_states_after_the_final_norm(tiny_model):
 
 @pytest.mark.parametrize("config", [Llama4TextConfig, ModernBertDecoderConfig])
 def test_families_whose_decoder_is_not_known_are_refused(config):
-    sizes = dict(vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=1, pad_token_id=0)
+    sizes = dict(
+        vocab_size=61, hidden_size=16, intermediate_size=24, num_hidden_layers=1, pad_token_id=0
+    )
     model = AutoModelForCausalLM.from_config(config(**sizes, num_attention_heads=2))
-    with pytest.raises(UserError, match="does not say which part of it gives the last hidden states"):
+    with pytest.raises(
+        UserError, match="does not say which part of it gives the last hidden states"
+    ):
         models.decoder_of(model)

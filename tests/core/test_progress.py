@@ -19,7 +19,9 @@ def kernel():
 
 @pytest.mark.parametrize("person", [True, False])
 def test_a_notebook_shows_a_bar_to_a_person_alone(kernel, person):
-    """Papermill, nbval and nbconvert run cells that cannot ask (`allow_stdin`); JupyterLab's cells can."""
+    """Papermill, nbval and nbconvert run cells that cannot ask (`allow_stdin`); JupyterLab's cells
+    can.
+    """
     seen = []
     reply = kernel.execute_interactive(CELL, allow_stdin=person, output_hook=seen.append)
     assert reply["content"]["status"] == "ok"

@@ -1,4 +1,6 @@
-"""The defaults of every method are said once, in `settings`: whoever else has a default has this one."""
+"""The defaults of every method are said once, in `settings`: whoever else has a default has this
+one.
+"""
 
 import dataclasses
 import inspect
@@ -21,7 +23,14 @@ from t3lib.sampler.one_call import fit_without_evidence
 
 def test_the_papers_choice_stands_where_the_paper_says_it():
     """Appendix "Hyperparameter Search": T3 on Llama-3.1-8B."""
-    wanted = {"rank": 20, "lr": 5e-4, "epochs": 100, "warmup_epochs": 25, "batch_size": 32, "weight_decay": 1e-3}
+    wanted = {
+        "rank": 20,
+        "lr": 5e-4,
+        "epochs": 100,
+        "warmup_epochs": 25,
+        "batch_size": 32,
+        "weight_decay": 1e-3,
+    }
     assert (
         wanted
         | {"temperature": 2.5, "w": 1.0}
@@ -41,7 +50,10 @@ def test_fit_head_head_and_unlearn_have_these_defaults():
     assert head.info["hyperparameters"] == dataclasses.asdict(FitSettings())
     for name in ("rank", "init_b", "prior", "w", "temperature"):
         assert getattr(T3Head(8, 16), name) == getattr(head, name) == settings.T3[name]
-    assert inspect.signature(fit_without_evidence).parameters["temperature"].default == settings.TEMPERATURE
+    assert (
+        inspect.signature(fit_without_evidence).parameters["temperature"].default
+        == settings.TEMPERATURE
+    )
 
 
 def test_the_command_line_has_these_defaults():
@@ -53,16 +65,22 @@ def test_the_command_line_has_these_defaults():
 
 def test_defaults_yaml_and_signatures_take_the_first_choice():
     defaults = files.read_yaml(profiles.profiles_dir() / "defaults.yaml")
-    assert not defaults["hyper"] and not defaults["grids"], "a method's defaults stand in t3lib.core.settings alone"
+    assert not defaults["hyper"] and not defaults["grids"], (
+        "a method's defaults stand in t3lib.core.settings alone"
+    )
     for name in ("attention_mask", "truth_ratio"):
         first = settings.CHOICES[name][0]
         assert defaults["evaluation"][name] == study.EVALUATION[name] == first
     args = vars(cli.parser().parse_args(["evaluate", "--model", "x", "--out", "y"]))
     assert args["attention_mask"] == settings.CHOICES["attention_mask"][0]
-    # Own rows refuse this option, so the parser leaves it empty and `t3 evaluate` of a split takes study.EVALUATION's.
+    # Own rows refuse this option, so the parser leaves it empty and `t3 evaluate` of a split takes
+    # study.EVALUATION's.
     assert args["truth_ratio"] is None
     for function in (extract_features, fit_without_evidence):
-        assert inspect.signature(function).parameters["attention_mask"].default == settings.CHOICES["attention_mask"][0]
+        assert (
+            inspect.signature(function).parameters["attention_mask"].default
+            == settings.CHOICES["attention_mask"][0]
+        )
 
 
 def test_every_baseline_is_in_the_table_as_its_loss_wants_it():
@@ -71,7 +89,10 @@ def test_every_baseline_is_in_the_table_as_its_loss_wants_it():
         own = BASELINES[method]
         assert ("alpha_r" in own) == (terms.retain is not None)
         for name, parameter in inspect.signature(terms.forget).parameters.items():
-            if name not in ("tokens", "inverse_tokens", "variant") and parameter.kind is parameter.KEYWORD_ONLY:
+            if (
+                name not in ("tokens", "inverse_tokens", "variant")
+                and parameter.kind is parameter.KEYWORD_ONLY
+            ):
                 assert parameter.default == own[name], (method, name)
 
 
@@ -95,14 +116,30 @@ def test_numbers_out_of_bounds_or_of_no_number_are_refused(name):
     low, high = settings.BOUNDS[name]
     check(name, low)
     check(name, high)
-    wrong = [math.nan, math.inf, -math.inf, 1e39, 10**400, -1, True, None, "2", "9" * 10**6, [1], {}, 2 + 1j]
+    wrong = [
+        math.nan,
+        math.inf,
+        -math.inf,
+        1e39,
+        10**400,
+        -1,
+        True,
+        None,
+        "2",
+        "9" * 10**6,
+        [1],
+        {},
+        2 + 1j,
+    ]
     for value in wrong + ([2.5] if isinstance(low, int) else []):
         with pytest.raises(UserError, match=f"{name} must be a .*number") as error:
             check(name, value)
         assert len(str(error.value)) < 250
 
 
-@pytest.mark.parametrize("value", ["2.5", None, True, float("nan"), float("inf"), 0, -1, 0.5, 1e39, 10**400])
+@pytest.mark.parametrize(
+    "value", ["2.5", None, True, float("nan"), float("inf"), 0, -1, 0.5, 1e39, 10**400]
+)
 def test_temperatures_that_are_refused(value):
     with pytest.raises(UserError, match="temperature"):
         check_temperature(value)
@@ -111,7 +148,10 @@ def test_temperatures_that_are_refused(value):
 def test_foreign_text_is_printable_and_short():
     assert printable("Who is  Åsa\n\tNord?") == "Who is Åsa Nord?"
     assert printable("\x1b[31mred\x1b[0m \x07 \x9b2J") == "\\x1b[31mred\\x1b[0m \\x07 \\x9b2J"
-    assert printable("a\u202eb\u2066c\ufeffd\u2028e\x85f\ud800g") == "a\\u202eb\\u2066c\\ufeffd e f\\ud800g"
+    assert (
+        printable("a\u202eb\u2066c\ufeffd\u2028e\x85f\ud800g")
+        == "a\\u202eb\\u2066c\\ufeffd e f\\ud800g"
+    )
     assert printable("می\u200cخواهم 👩\u200d🔬") == "می\u200cخواهم 👩\u200d🔬"
     long = printable("x" * 10**8)
     assert len(long) == 200 and long.endswith("x…")

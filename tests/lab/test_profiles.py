@@ -38,10 +38,20 @@ def load(folder, text, name="mine"):
 
 
 def test_differences_are_laid_over_the_defaults(folder):
-    profile = load(folder, "seeds: [7]\nstage: {authors: 40}\nhyper: {NPO: {lr: 2e-5}, T3/forget05: {lr: 1e-3}}\n")
-    assert profile["name"] == "mine" and profile["seeds"] == [7] and profile["methods"] == ["Original", "NPO", "T3"]
+    profile = load(
+        folder,
+        "seeds: [7]\nstage: {authors: 40}\nhyper: {NPO: {lr: 2e-5}, T3/forget05: {lr: 1e-3}}\n",
+    )
+    assert (
+        profile["name"] == "mine"
+        and profile["seeds"] == [7]
+        and profile["methods"] == ["Original", "NPO", "T3"]
+    )
     assert profile["stage"] == {"authors": 40, "lr": 0.005}
-    assert profile["hyper"]["NPO"] == {"lr": 2e-5, "beta": 0.1}  # 2e-5 is a number, though YAML 1.1 says text
+    assert profile["hyper"]["NPO"] == {
+        "lr": 2e-5,
+        "beta": 0.1,
+    }  # 2e-5 is a number, though YAML 1.1 says text
     assert profiles.hyper_of(profile, "T3", "forget05") == {"lr": 1e-3, "temperature": 2.5}
     assert profiles.hyper_of(profile, "T3", "forget10") == {"lr": 5e-4, "temperature": 2.5}
     assert profiles.hyper_of(profile, "Original", "forget10") == {}
@@ -54,7 +64,8 @@ def test_an_empty_profile_is_the_defaults(folder):
 def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
     (folder / "tuned").mkdir()
     (folder / "tuned" / "mine.yaml").write_text(
-        "T3/forget10: {chosen: {lr: 0.01}, evidence: [{fq: 0.5}]}\nT3/forget10/2: {chosen: {lr: 0.02}, evidence: []}\n"
+        "T3/forget10: {chosen: {lr: 0.01}, evidence: [{fq: 0.5}]}\nT3/forget10/2: {chosen: {lr:"
+        " 0.02}, evidence: []}\n"
     )
     profile = load(folder, "hyper: {T3/forget10: {lr: 0.001, temperature: 2.0}}")
     assert profiles.hyper_of(profile, "T3", "forget10") == {"lr": 0.01, "temperature": 2.0}
@@ -75,7 +86,10 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
             "evaluation: {attention_mask: none}",
             "evaluation.attention_mask: should be 'lengths' or 'openunlearning', not 'none'",
         ),
-        ("evaluation: {max_new_tokens: many}", "evaluation.max_new_tokens: should be a valid integer, not 'many'"),
+        (
+            "evaluation: {max_new_tokens: many}",
+            "evaluation.max_new_tokens: should be a valid integer, not 'many'",
+        ),
         ("stage: {authors: 2.5}", "stage.authors: should be a valid integer, not 2.5"),
         ("stage: {authors: true}", "stage.authors: should be a valid integer, not True"),
         ("methods: [T4]", "'SimNPO' or 'T3', not 'T4'"),
@@ -89,30 +103,54 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
         ("seeds: [-1]", "seeds.0: should be greater than or equal to 0, not -1"),
         ("seeds: [true]", "seeds.0: should be a valid integer, not True"),
         ("temperatures: [0.5]", "temperatures.0: should be greater than or equal to 1, not 0.5"),
-        ("temperatures: [.nan]", "temperatures.0: should be less than or equal to 1000000, not nan"),
-        ("temperatures: [.inf]", "temperatures.0: should be less than or equal to 1000000, not inf"),
-        ("models: {base: x}", "models.base: should be 'full', 'retain90' or 'retain95', not 'base'"),
+        (
+            "temperatures: [.nan]",
+            "temperatures.0: should be less than or equal to 1000000, not nan",
+        ),
+        (
+            "temperatures: [.inf]",
+            "temperatures.0: should be less than or equal to 1000000, not inf",
+        ),
+        (
+            "models: {base: x}",
+            "models.base: should be 'full', 'retain90' or 'retain95', not 'base'",
+        ),
         ("models: {full: 3}", "models.full: should be a valid string, not 3"),
-        ("data: no/such/folder", "data: should be builtin, hub or a folder that is there, not 'no/such/folder'"),
+        (
+            "data: no/such/folder",
+            "data: should be builtin, hub or a folder that is there, not 'no/such/folder'",
+        ),
         ("hyper: {NPO: {gamma: 1}}", "hyper.NPO has no setting 'gamma': choose among accumulation"),
         ("hyper: {NPO: {lr: fast}}", "hyper.NPO: lr must be a number from"),
         ("hyper: {NPO: 3}", "hyper.NPO: should be a valid dictionary, not 3"),
-        ("hyper: {NPO/forget05/hot: {lr: 1.0}}", "should be METHOD, METHOD/SPLIT or METHOD/SPLIT/T"),
+        (
+            "hyper: {NPO/forget05/hot: {lr: 1.0}}",
+            "should be METHOD, METHOD/SPLIT or METHOD/SPLIT/T",
+        ),
         ("hyper: {../NPO: {}}", "should be METHOD, METHOD/SPLIT or METHOD/SPLIT/T, not '../NPO'"),
         ("grids: {NPO: {lr: 1.0}}", "grids.NPO: should be a valid list"),
         ("grids: {NPO: [{beta: 0.1}, {lrr: 1.0}]}", "grids.NPO has no setting 'lrr'"),
         ("grids: {NPO: [{}, {}, {}, {}, {}, {}, {}, {}, {}]}", "at most 8 items"),
-        ("notebooks: {02_tofu_unlearning: 3}", "notebooks.02_tofu_unlearning: should be a valid dictionary, not 3"),
+        (
+            "notebooks: {02_tofu_unlearning: 3}",
+            "notebooks.02_tofu_unlearning: should be a valid dictionary, not 3",
+        ),
         ("- a\n- b", "must hold a mapping"),
         ("a: [1", "line 1: not valid YAML"),
         ("data: !!python/object/apply:os.system [exit]", "not valid YAML"),
         ("\x00", "not valid YAML"),
-        ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", "not valid YAML (line 2: aliases are not read)"),
+        (
+            "a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]",
+            "not valid YAML (line 2: aliases are not read)",
+        ),
         ("data: &data [*data]", "aliases are not read"),
         ("stage: {a: " + "[" * 50_000, "not valid YAML"),
         ("seeds: [" + "9" * 400 + "]", "is no text, truth value or number of usual size"),
         ("seeds: [" + "9" * 5000 + "]", "not valid YAML"),
-        ("hyper: {NPO: {lr: " + "9" * 400 + "}}", "is no text, truth value or number of usual size"),
+        (
+            "hyper: {NPO: {lr: " + "9" * 400 + "}}",
+            "is no text, truth value or number of usual size",
+        ),
         ("hyper: {NPO: {lr: 1e400}}", "hyper.NPO: lr must be a number"),
         ("seeds: [2020-01-01]", "datetime.date(2020, 1, 1) is no text"),
         ("data: " + "x" * 300_000, "larger than 262144 bytes"),
@@ -123,11 +161,16 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
 def test_mistakes_are_one_line(folder, text, message):
     with pytest.raises(UserError) as error:
         load(folder, text)
-    assert message in str(error.value) and "\n" not in str(error.value).strip() and "mine.yaml" in str(error.value)
+    assert (
+        message in str(error.value)
+        and "\n" not in str(error.value).strip()
+        and "mine.yaml" in str(error.value)
+    )
 
 
 @pytest.mark.parametrize(
-    "name", ["../other/mine", "..", "", ".", "a/b", "defaults", "no\nsuch", "-x", "~", "nope", "x\0"]
+    "name",
+    ["../other/mine", "..", "", ".", "a/b", "defaults", "no\nsuch", "-x", "~", "nope", "x\0"],
 )
 def test_names_that_leave_the_folder_are_refused(folder, name):
     other = folder / "profiles"
@@ -178,7 +221,9 @@ def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
                 Stage(data="builtin", **profile["stage"])
     defaults = files.read_yaml(profiles.profiles_dir() / "defaults.yaml")
     assert set(defaults["stage"]) == set(Stage.__dataclass_fields__) - {"data"}
-    assert profiles.METHODS is results.METHODS and profiles.SPLITS is results.SPLITS  # spelled once, in names.py
+    assert (
+        profiles.METHODS is results.METHODS and profiles.SPLITS is results.SPLITS
+    )  # spelled once, in names.py
 
 
 def test_checking_needs_no_torch_and_no_dask():
@@ -188,7 +233,9 @@ def test_checking_needs_no_torch_and_no_dask():
 
 
 def test_a_notebook_without_a_stage_takes_profile_smokes_and_replaces_single_values():
-    stage, evaluation, hyper = profiles.smoke_settings("NPO", "forget10", {"max_new_tokens": 7}, {"lr": 1.0})
+    stage, evaluation, hyper = profiles.smoke_settings(
+        "NPO", "forget10", {"max_new_tokens": 7}, {"lr": 1.0}
+    )
     smoke = profiles.load_profile("smoke")
     assert stage == smoke["stage"] and evaluation == smoke["evaluation"] | {"max_new_tokens": 7}
     assert hyper == profiles.hyper_of(smoke, "NPO", "forget10") | {"lr": 1.0} and len(hyper) > 1

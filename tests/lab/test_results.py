@@ -43,23 +43,35 @@ def test_round_trip_keeps_nine_digits(tmp_path, run):
     path = results.write_run(tmp_path / "runs", run)
     assert path == tmp_path / "runs" / "T3--forget10--T2.5--seed1.json"
     [back] = results.read_runs(tmp_path / "runs")
-    assert back["truth_ratio"]["forget"] == [float(f"{value:.9g}") for value in run["truth_ratio"]["forget"]]
+    assert back["truth_ratio"]["forget"] == [
+        float(f"{value:.9g}") for value in run["truth_ratio"]["forget"]
+    ]
     assert back["metrics"]["fq"] == float(f"{run['metrics']['fq']:.9g}") != run["metrics"]["fq"]
     assert {key: back[key] for key in ("method", "split", "T", "seed", "hyper")} == {
         key: run[key] for key in ("method", "split", "T", "seed", "hyper")
     }
     packed = path.with_suffix(".records.json.gz")
-    assert {p.name for p in path.parent.iterdir()} == {path.name, packed.name}, "no partial file stays"
+    assert {p.name for p in path.parent.iterdir()} == {path.name, packed.name}, (
+        "no partial file stays"
+    )
     assert json.loads(path.read_text())["records"] == packed.name
-    rouge = [[[float(f"{each['rouge']:.9g}") for each in of["records"]["forget"]]] for of in (run, back)]
+    rouge = [
+        [[float(f"{each['rouge']:.9g}") for each in of["records"]["forget"]]] for of in (run, back)
+    ]
     assert rouge[0] == rouge[1] and set(back["records"]) == set(run["records"])
 
 
 def test_the_same_records_give_the_same_bytes_and_none_give_no_file(tmp_path, run):
-    once, again = (results.write_run(tmp_path / name, run).with_suffix(".records.json.gz") for name in ("a", "b"))
+    once, again = (
+        results.write_run(tmp_path / name, run).with_suffix(".records.json.gz")
+        for name in ("a", "b")
+    )
     assert once.read_bytes() == again.read_bytes()
     results.write_run(tmp_path / "c", run | {"records": {}})
-    assert len(list((tmp_path / "c").iterdir())) == 1 and results.read_runs(tmp_path / "c")[0]["records"] == {}
+    assert (
+        len(list((tmp_path / "c").iterdir())) == 1
+        and results.read_runs(tmp_path / "c")[0]["records"] == {}
+    )
 
 
 @pytest.mark.parametrize("damage", ["missing", "cut", "other", "text"])
@@ -69,7 +81,9 @@ def test_damaged_records_are_named(tmp_path, run, damage):
     if damage == "missing":
         packed.unlink()
     else:
-        other = gzip.compress(b'{"forget": []}')  # sound, but not this run's: the checksum covers it
+        other = gzip.compress(
+            b'{"forget": []}'
+        )  # sound, but not this run's: the checksum covers it
         packed.write_bytes({"cut": whole[:-20], "text": b"{}", "other": other}[damage])
     with pytest.raises(UserError, match=name):
         results.read_runs(tmp_path)
@@ -147,13 +161,21 @@ def test_a_missing_key_is_named(tmp_path, run):
 
 
 def test_no_path_of_this_machine_and_no_nan(tmp_path, run):
-    run["parameters"] = {"data": str(tmp_path / "tofu"), "note": "and/or", "url": "https://example.org/a/b"}
+    run["parameters"] = {
+        "data": str(tmp_path / "tofu"),
+        "note": "and/or",
+        "url": "https://example.org/a/b",
+    }
     run["error"] = f"cannot read {tmp_path}/x.json: no such file"
     run["metrics"]["mu"] = float("nan")
     path = results.write_run(tmp_path, run)
     assert str(tmp_path) not in path.read_text()
     [back] = results.read_runs(tmp_path)
-    assert back["parameters"] == {"data": "tofu", "note": "and/or", "url": "https://example.org/a/b"}
+    assert back["parameters"] == {
+        "data": "tofu",
+        "note": "and/or",
+        "url": "https://example.org/a/b",
+    }
     assert back["error"] == "cannot read x.json: no such file" and back["metrics"]["mu"] is None
     assert pd.isna(results.tidy([back])["mu"][0])
 
@@ -166,10 +188,22 @@ def test_a_failed_run_keeps_its_row_with_empty_cells(tmp_path):
 
 
 def test_order_and_a_missing_folder(tmp_path):
-    for method, T, seed in (("T3", 2.5, 1), ("T3", 1.5, 2), ("NPO", None, 10), ("NPO", None, 9), ("Original", None, 0)):
+    for method, T, seed in (
+        ("T3", 2.5, 1),
+        ("T3", 1.5, 2),
+        ("NPO", None, 10),
+        ("NPO", None, 9),
+        ("Original", None, 0),
+    ):
         results.write_run(tmp_path, fabricate(method, "forget10", T, seed))
     read = [(run["method"], run["T"], run["seed"]) for run in results.read_runs(tmp_path)]
-    assert read == [("Original", None, 0), ("NPO", None, 9), ("NPO", None, 10), ("T3", 1.5, 2), ("T3", 2.5, 1)]
+    assert read == [
+        ("Original", None, 0),
+        ("NPO", None, 9),
+        ("NPO", None, 10),
+        ("T3", 1.5, 2),
+        ("T3", 2.5, 1),
+    ]
     assert results.read_runs(tmp_path / "nothing") == []
 
 
@@ -182,7 +216,9 @@ def test_ablations_live_apart(tmp_path, run):
 
 
 def test_no_committed_result_names_its_data_by_a_local_path():
-    committed = [path for path in (ROOT / "results").rglob("*") if path.suffix in (".json", ".ipynb")]
+    committed = [
+        path for path in (ROOT / "results").rglob("*") if path.suffix in (".json", ".ipynb")
+    ]
     named = [path.name for path in committed if "../shared" in path.read_text(encoding="utf-8")]
     assert committed and not named
 
@@ -190,16 +226,33 @@ def test_no_committed_result_names_its_data_by_a_local_path():
 def test_provenance(tmp_path):
     (tmp_path / "tofu").mkdir()
     (tmp_path / "tofu" / "full.json").write_text("[]")
-    one = results.provenance(model="hub/model", data=str(tmp_path / "tofu"), parameters={"out": str(tmp_path / "x")})
+    one = results.provenance(
+        model="hub/model", data=str(tmp_path / "tofu"), parameters={"out": str(tmp_path / "x")}
+    )
     assert str(tmp_path) not in json.dumps(one) and one["parameters"] == {"out": "x"}
     assert one["model"] == "hub/model" and re.fullmatch(r"tofu@[0-9a-f]{16}", one["data"])
     (tmp_path / "tofu" / "full.json").write_text("[1]")
     two = results.provenance(model=str(tmp_path / "tofu"), data={"forget": [{"question": "q"}]})
-    assert two["model"] == "tofu" and two["model_revision"] != one["data"].split("@")[1] and "rows@" in two["data"]
-    (tmp_path / "tofu" / "base.json").write_text('{"cpu_seconds": 1.5}')  # what a base took is no part of what it is
-    assert results.provenance(model=str(tmp_path / "tofu"))["model_revision"] == two["model_revision"]
-    assert results.provenance(data="hub")["data"] == "locuslab/TOFU@324592d84ae4f482ac7249b9285c2ecdb53e3a68"
-    assert one["versions"]["torch"] and one["threads"] >= 1 and re.match(r"\d{4}-\d\d-\d\dT", one["date"])
+    assert (
+        two["model"] == "tofu"
+        and two["model_revision"] != one["data"].split("@")[1]
+        and "rows@" in two["data"]
+    )
+    (tmp_path / "tofu" / "base.json").write_text(
+        '{"cpu_seconds": 1.5}'
+    )  # what a base took is no part of what it is
+    assert (
+        results.provenance(model=str(tmp_path / "tofu"))["model_revision"] == two["model_revision"]
+    )
+    assert (
+        results.provenance(data="hub")["data"]
+        == "locuslab/TOFU@324592d84ae4f482ac7249b9285c2ecdb53e3a68"
+    )
+    assert (
+        one["versions"]["torch"]
+        and one["threads"] >= 1
+        and re.match(r"\d{4}-\d\d-\d\dT", one["date"])
+    )
     assert one["git_commit"] is None or re.fullmatch(r"[0-9a-f]{40}", one["git_commit"])
     assert results.peak_memory_bytes() > 10_000_000
 
@@ -210,7 +263,11 @@ def checkout(tmp_path, monkeypatch):
     for name in ("code.py", "results/cpu/table.csv", "notebooks/profiles/tuned/cpu.yaml"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
-    for words in (["init", "-q"], ["add", "-A"], ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1"]):
+    for words in (
+        ["init", "-q"],
+        ["add", "-A"],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-qm", "1"],
+    ):
         subprocess.run(["git", *words], cwd=tmp_path, check=True)
     monkeypatch.setattr(results, "project_root", lambda: tmp_path)
     return tmp_path
@@ -242,7 +299,12 @@ def test_a_table_that_nobody_reads_is_data_alone(tmp_path):
     long = pd.DataFrame({"fq": range(render.MANY + 1)})
     assert render.write_table(tmp_path, "long", long).read_text().count("\n") == render.MANY + 2
     render.write_table(tmp_path, "short", long[1:])
-    assert {path.name for path in tmp_path.iterdir()} == {"long.csv", "short.csv", "short.md", "short.tex"}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "long.csv",
+        "short.csv",
+        "short.md",
+        "short.tex",
+    }
 
 
 def test_tables_on_disk(tmp_path):
@@ -275,18 +337,29 @@ def test_latex_compiles_as_is(tmp_path):
         source = f"\\documentclass{{article}}\\usepackage{{{packages}}}\\begin{{document}}{inputs}\\end{{document}}"
         (tmp_path / "all.tex").write_text(source)
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "all.tex"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, errors="replace")
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, errors="replace"
+        )
         assert done.returncode == 0, done.stdout[-1500:]
 
 
 def test_html_is_escaped_grouped_and_marks_the_best():
-    frame = pd.DataFrame({"method": ["Original", "NPO", "T3", "<b>&"], "fq": [0.99, 0.2, 0.9, None]})
+    frame = pd.DataFrame(
+        {"method": ["Original", "NPO", "T3", "<b>&"], "fq": [0.99, 0.2, 0.9, None]}
+    )
     frame["retain_prob"] = [0.5, 0.1, 0.4, 0.2]
     html = render.html(frame)
-    assert "<b>&" not in html and "&lt;b&gt;&amp;" in html and "Retain" in html and html == render.html(frame)
+    assert (
+        "<b>&" not in html
+        and "&lt;b&gt;&amp;" in html
+        and "Retain" in html
+        and html == render.html(frame)
+    )
     assert ".t3-table.t3-table td" in html, "stronger than JupyterLab's own rule for cells"
     best = render.best_cells(frame)
-    assert best["fq"].tolist() == [False, False, True, False], "the original is no unlearning method"
+    assert best["fq"].tolist() == [False, False, True, False], (
+        "the original is no unlearning method"
+    )
     assert best["retain_prob"].tolist() == [False, False, True, False]
 
 
@@ -311,15 +384,26 @@ def test_cells(value, column, text):
 
 
 def test_a_splits_label_is_counted_from_the_rows():
-    """Of TOFU with 40 retain authors, forget10's 400 rows are a third; a world of 40 authors has true 5% and 10%."""
+    """Of TOFU with 40 retain authors, forget10's 400 rows are a third; a world of 40 authors has
+    true 5% and 10%.
+    """
     run = fabricate("NPO", "forget10", None, 1)
     of_tofu = run | {"parameters": {"data": "tofu@0", "stage": {"authors": 40, "questions": 6}}}
-    assert results.split_labels(results.tidy([of_tofu])) == {"forget05": "5%", "forget10": "7%"}, "80 of 1,200 rows"
+    assert results.split_labels(results.tidy([of_tofu])) == {"forget05": "5%", "forget10": "7%"}, (
+        "80 of 1,200 rows"
+    )
     of_ours = run | {"parameters": {"data": "builtin", "stage": {"authors": 40, "questions": 20}}}
     assert results.split_labels(results.tidy([of_ours, run]))["forget10"] == "10%"
-    assert results.split_labels(results.tidy([])) == {"forget05": "5%", "forget10": "10%"}, "TOFU's own"
-    table, labels = tables.tofu(results.tidy([of_tofu])), results.split_labels(results.tidy([of_tofu]))
-    assert "| 7% | NPO |" in render.markdown(table, labels) and "| 10% | NPO |" in render.markdown(table)
+    assert results.split_labels(results.tidy([])) == {"forget05": "5%", "forget10": "10%"}, (
+        "TOFU's own"
+    )
+    table, labels = (
+        tables.tofu(results.tidy([of_tofu])),
+        results.split_labels(results.tidy([of_tofu])),
+    )
+    assert "| 7% | NPO |" in render.markdown(table, labels) and "| 10% | NPO |" in render.markdown(
+        table
+    )
 
 
 def test_an_audits_distance_stands_beside_its_measure():
@@ -339,27 +423,39 @@ def test_figures_are_the_same_bytes_every_time(tmp_path):
 
 def test_figures_take_no_more_room_than_the_eye_needs(tmp_path):
     svg = b'<path d="M 1.234567 2.5 L 3 0.000001" x="4.56789"/><title>d = 1.234567</title>'
-    assert render.rounded(svg) == b'<path d="M 1.23 2.5 L 3 0.00" x="4.56"/><title>d = 1.234567</title>'
+    assert (
+        render.rounded(svg)
+        == b'<path d="M 1.23 2.5 L 3 0.00" x="4.56"/><title>d = 1.234567</title>'
+    )
     figure = Figure(figsize=(3, 2))
     figure.subplots().plot(range(9), [0, 3, 1, 4, 1, 5, 9, 2, 6])
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png")
     small = render.with_palette(buffer.getvalue())
     before, after = (
-        np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), float) for png in (buffer.getvalue(), small)
+        np.asarray(Image.open(io.BytesIO(png)).convert("RGB"), float)
+        for png in (buffer.getvalue(), small)
     )
-    assert len(small) < len(buffer.getvalue()) / 2 and np.abs(before - after).mean() < 1, "of 255 shades"
+    assert len(small) < len(buffer.getvalue()) / 2 and np.abs(before - after).mean() < 1, (
+        "of 255 shades"
+    )
 
 
 def test_committed_results_are_small():
     """16 MiB, so that a clone stays a matter of seconds; results of one's own are not tracked."""
-    listed = subprocess.run(["git", "ls-files", "-z", "results"], cwd=ROOT, capture_output=True, text=True)
-    files = [ROOT / name for name in filter(None, listed.stdout.split("\0")) if (ROOT / name).is_file()]
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "results"], cwd=ROOT, capture_output=True, text=True
+    )
+    files = [
+        ROOT / name for name in filter(None, listed.stdout.split("\0")) if (ROOT / name).is_file()
+    ]
     assert sum(file.stat().st_size for file in files) <= 16 * 2**20
 
 
 def test_data_for_the_page(tmp_path):
-    path = results.write_data(tmp_path, {"retain": [{"question": "q", "answer": "a", "perturbed_answer": ["x"]}]})
+    path = results.write_data(
+        tmp_path, {"retain": [{"question": "q", "answer": "a", "perturbed_answer": ["x"]}]}
+    )
     assert json.loads(path.read_text()) == {"retain": [{"question": "q", "answer": "a"}]}
     assert set(fabricate_data()) == {"forget05", "forget10", "retain", "ra", "wf"}
 
@@ -391,8 +487,13 @@ def test_runs_of_two_profiles_are_in_no_table_together(name):
 
 def test_runs_by_other_or_unknown_code_are_named_and_stay(tmp_path):
     one, two = fabricate("NPO", "forget10", None, 1), fabricate("T3", "forget10", 2.5, 1)
-    assert results.code_note([one, two]) == "" and len(results.tidy([one, two | {"code": "other"}])) == 2
-    assert "different code (0000000000000000: NPO; other: T3)" in results.code_note([one, two | {"code": "other"}])
+    assert (
+        results.code_note([one, two]) == ""
+        and len(results.tidy([one, two | {"code": "other"}])) == 2
+    )
+    assert "different code (0000000000000000: NPO; other: T3)" in results.code_note(
+        [one, two | {"code": "other"}]
+    )
     assert "unknown: T3" in results.code_note([one, two | {"code": None}])
     assert "not known" in results.code_note([two | {"code": None}])
     results.write_run(tmp_path, one)
@@ -404,4 +505,6 @@ def test_what_a_run_says_of_its_making_names_no_folder(tmp_path):
     made = results.made_with("org/model", str(tmp_path), {"seeds": [1]})
     assert made["parameters"]["seeds"] == [1] and made["provenance"]["model"] == "org/model"
     name = files.data_identity(str(tmp_path))
-    assert made["parameters"]["data"] == made["provenance"]["data"] == name and str(tmp_path) not in str(made)
+    assert made["parameters"]["data"] == made["provenance"]["data"] == name and str(
+        tmp_path
+    ) not in str(made)

@@ -1,4 +1,6 @@
-"""lm-evaluation-harness runs an unlearned model unmodified: multiple choice and generation. Runs where lm_eval is."""
+"""lm-evaluation-harness runs an unlearned model unmodified: multiple choice and generation. Runs
+where lm_eval is.
+"""
 
 import json
 
@@ -19,10 +21,14 @@ test_split: test
 doc_to_text: "{{{{question}}}}"
 """
 KINDS = {
-    "own_choice": "output_type: multiple_choice\ndoc_to_choice: choices\ndoc_to_target: 0\n"
-    "target_delimiter: ''\nmetric_list:\n  - metric: acc\n",
-    "own_text": "output_type: generate_until\ndoc_to_target: '{{choices[0]}}'\n"
-    "generation_kwargs: {until: [], max_gen_toks: 6}\nmetric_list:\n  - metric: exact_match\n",
+    "own_choice": (
+        "output_type: multiple_choice\ndoc_to_choice: choices\ndoc_to_target: 0\n"
+        "target_delimiter: ''\nmetric_list:\n  - metric: acc\n"
+    ),
+    "own_text": (
+        "output_type: generate_until\ndoc_to_target: '{{choices[0]}}'\n"
+        "generation_kwargs: {until: [], max_gen_toks: 6}\nmetric_list:\n  - metric: exact_match\n"
+    ),
 }
 
 
@@ -43,14 +49,24 @@ def test_its_tasks_see_the_unlearned_model(unlearned, tokenizer, tmp_path, monke
     rows = [{"question": f"Who wrote book {'one ' * i}?", "choices": CHOICES} for i in range(1, 6)]
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)))
     for name, kind in KINDS.items():
-        (tmp_path / f"{name}.yaml").write_text(f"task: {name}\n{TASK.format(rows=tmp_path / 'rows.jsonl')}{kind}")
+        (tmp_path / f"{name}.yaml").write_text(
+            f"task: {name}\n{TASK.format(rows=tmp_path / 'rows.jsonl')}{kind}"
+        )
     manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
 
     def run(model):
         harness = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=2)
-        done = lm_eval.simple_evaluate(harness, tasks=list(KINDS), task_manager=manager, bootstrap_iters=0)
-        samples = {name: sorted(done["samples"][name], key=lambda sample: sample["doc_id"]) for name in KINDS}
-        scores = [[float(choice[0]) for choice in sample["filtered_resps"]] for sample in samples["own_choice"]]
+        done = lm_eval.simple_evaluate(
+            harness, tasks=list(KINDS), task_manager=manager, bootstrap_iters=0
+        )
+        samples = {
+            name: sorted(done["samples"][name], key=lambda sample: sample["doc_id"])
+            for name in KINDS
+        }
+        scores = [
+            [float(choice[0]) for choice in sample["filtered_resps"]]
+            for sample in samples["own_choice"]
+        ]
         return scores, [sample["filtered_resps"][0] for sample in samples["own_text"]]
 
     scores, texts = run(unlearned)
@@ -61,12 +77,17 @@ def test_its_tasks_see_the_unlearned_model(unlearned, tokenizer, tmp_path, monke
         out = unlearned.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=6)
         assert text == tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
     base_scores, base_texts = run(unlearned.base)
-    assert base_texts != texts and all(abs(a - b) > 1e-3 for a, b in zip(sum(scores, []), sum(base_scores, [])))
+    assert base_texts != texts and all(
+        abs(a - b) > 1e-3 for a, b in zip(sum(scores, []), sum(base_scores, []))
+    )
 
 
 def score(model, tokenizer, question, answer):
     """ln p(answer | question), one row at a time."""
-    before, ids = (tokenizer(text, add_special_tokens=False)["input_ids"] for text in (question, question + answer))
+    before, ids = (
+        tokenizer(text, add_special_tokens=False)["input_ids"]
+        for text in (question, question + answer)
+    )
     example = Example(ids, len(before))
     with torch.no_grad():
         logp = model(torch.tensor([example.ids])).logits[0].log_softmax(-1)

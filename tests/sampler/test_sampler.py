@@ -1,4 +1,6 @@
-"""What the matrix does not hold: defaults, front ends, placements, several heads, caches, and what must be refused."""
+"""What the matrix does not hold: defaults, front ends, placements, several heads, caches, and what
+must be refused.
+"""
 
 import copy
 import logging
@@ -39,13 +41,16 @@ def model(name: str = "llama", **settings: Any) -> T3ForCausalLM:
     return T3ForCausalLM(family(name), head(), T, **settings)
 
 
-# --- the formula -------------------------------------------------------------------------------------------------
+# --- the formula
+# -------------------------------------------------------------------------------------------------
 
 
 def test_tilt_logits_is_the_formula():
     logits, logf = torch.randn(2, 3, 7) * 5, torch.randn(2, 3, 7).sigmoid().log()
     p = logits.double().softmax(-1) ** (1 / 2.5) * logf.double().exp()
-    torch.testing.assert_close(tilt_logits(logits, logf, 2.5).softmax(-1).double(), p / p.sum(-1, keepdim=True))
+    torch.testing.assert_close(
+        tilt_logits(logits, logf, 2.5).softmax(-1).double(), p / p.sum(-1, keepdim=True)
+    )
     assert tilt_logits(logits.bfloat16(), logf, 2.5).dtype == torch.float32
 
 
@@ -58,7 +63,9 @@ def test_t_of_one_with_a_neutral_head_is_the_base():
         torch.testing.assert_close(found, base(ids, attention_mask=mask).logits.log_softmax(-1))
 
 
-@pytest.mark.parametrize("value", ["2.5", None, True, float("nan"), float("inf"), 0, -1, 0.5, [2.0]])
+@pytest.mark.parametrize(
+    "value", ["2.5", None, True, float("nan"), float("inf"), 0, -1, 0.5, [2.0]]
+)
 def test_temperatures_that_are_refused(value):
     with pytest.raises(UserError, match="temperature"):
         check_temperature(value)
@@ -76,7 +83,8 @@ def test_sharpening_is_allowed_only_when_asked_for():
     assert tilted.temperature == 3.0
 
 
-# --- sampling defaults -------------------------------------------------------------------------------------------
+# --- sampling defaults
+# -------------------------------------------------------------------------------------------
 
 
 def chatty_base() -> Any:
@@ -96,7 +104,9 @@ def chatty_base() -> Any:
 @pytest.mark.parametrize("front", ["wrapper", "tilt"])
 @pytest.mark.parametrize("how", ["keywords", "object"])
 def test_sampling_starts_from_the_exact_distribution(front, how):
-    """No top_k = 50, no temperature 0.6, no top_p, no repetition penalty: scores are the logits themselves."""
+    """No top_k = 50, no temperature 0.6, no top_p, no repetition penalty: scores are the logits
+    themselves.
+    """
     base = chatty_base()
     base.generation_config.eos_token_id = None
     options: dict[str, Any] = dict(do_sample=True, max_new_tokens=4)
@@ -117,14 +127,20 @@ def test_sampling_starts_from_the_exact_distribution(front, how):
             out = scores(tilted)
     else:
         out = scores(T3ForCausalLM(base, head(), T))
-    assert torch.equal(out.sequences[:, LENGTH:], expected(t3("llama"), "none", "sampled")[0][:, :4])
+    assert torch.equal(
+        out.sequences[:, LENGTH:], expected(t3("llama"), "none", "sampled")[0][:, :4]
+    )
 
 
 def test_greedy_and_special_tokens_are_the_defaults_and_users_settings_win():
     tilted = T3ForCausalLM(chatty_base(), head(), T)
     config = tilted.generation_config
     assert (config.do_sample, config.temperature, config.top_p) == (False, 1.0, 1.0)
-    assert (config.eos_token_id, config.pad_token_id, config.repetition_penalty) == ([2, 5], 0, None)
+    assert (config.eos_token_id, config.pad_token_id, config.repetition_penalty) == (
+        [2, 5],
+        0,
+        None,
+    )
     ids, mask = prompt("none")
     options: dict[str, Any] = dict(attention_mask=mask, max_new_tokens=1, do_sample=True, top_k=7)
     out = tilted.generate(ids, return_dict_in_generate=True, output_scores=True, **options)
@@ -132,7 +148,9 @@ def test_greedy_and_special_tokens_are_the_defaults_and_users_settings_win():
 
 
 def test_sampled_tokens_follow_p_hat():
-    """20,000 draws of one token: every frequency within 5 standard errors of the float64 probability."""
+    """20,000 draws of one token: every frequency within 5 standard errors of the float64
+    probability.
+    """
     tilted = model()
     ids, mask = prompt("none", rows=1)
     torch.manual_seed(0)
@@ -154,7 +172,8 @@ def test_rows_end_at_their_own_end_token():
         assert found == want[:stop] + [0] * (out.shape[1] - stop)
 
 
-# --- forward -----------------------------------------------------------------------------------------------------
+# --- forward
+# --------------------------------------------------------------------------------------------------
 
 
 def test_logits_to_keep_embeddings_and_tuples():
@@ -164,7 +183,9 @@ def test_logits_to_keep_embeddings_and_tuples():
         full = tilted(ids, attention_mask=mask).logits
         assert torch.equal(tilted(ids, attention_mask=mask, logits_to_keep=2).logits, full[:, -2:])
         index = torch.tensor([3, 5])
-        torch.testing.assert_close(tilted(ids, attention_mask=mask, logits_to_keep=index).logits, full[:, index])
+        torch.testing.assert_close(
+            tilted(ids, attention_mask=mask, logits_to_keep=index).logits, full[:, index]
+        )
         embeds = tilted.get_input_embeddings()(ids)
         torch.testing.assert_close(tilted(inputs_embeds=embeds, attention_mask=mask).logits, full)
         torch.testing.assert_close(tilted(ids, attention_mask=mask, return_dict=False)[0], full)
@@ -174,7 +195,9 @@ def test_logits_to_keep_embeddings_and_tuples():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_bases_give_float32_scores(dtype):
-    """The tilt adds no rounding of its own: float32 logits equal the float64 tilt of the half-precision base."""
+    """The tilt adds no rounding of its own: float32 logits equal the float64 tilt of the
+    half-precision base.
+    """
     base = family("llama").to(dtype)
     ids, mask = prompt("left")
     with torch.no_grad():
@@ -184,7 +207,10 @@ def test_half_precision_bases_give_float32_scores(dtype):
     assert found.dtype == torch.float32
     seen = mask.double()[..., None]
     pooled = (hidden * seen).cumsum(1) / seen.cumsum(1).clamp(min=1)
-    want = logits.log_softmax(-1) / T + torch.sigmoid(pooled @ head().A.double().T @ head().B.double().T).log()
+    want = (
+        logits.log_softmax(-1) / T
+        + torch.sigmoid(pooled @ head().A.double().T @ head().B.double().T).log()
+    )
     # Both normalised: the model's logits are p_hat's up to a constant of each position.
     assert (found.double().log_softmax(-1) - want.log_softmax(-1)).abs()[mask.bool()].max() <= LIMIT
 
@@ -198,16 +224,21 @@ def test_gradients_reach_the_head_and_the_frozen_base_stays_frozen():
     assert all(weight.grad is None for weight in tilted.base.parameters())
 
 
-# --- several heads -----------------------------------------------------------------------------------------------
+# --- several heads
+# -----------------------------------------------------------------------------------------------
 
 
 def test_several_heads_add_their_log_f():
     heads = [head(3), T3Head(HIDDEN, VOCAB, rank=2, seed=8)]
     heads[1].B.data *= 9
-    want, logp = Reference.of(family("gpt2"), [(h.A, h.B) for h in heads], T).decode(*prompt("left"), NEW)
+    want, logp = Reference.of(family("gpt2"), [(h.A, h.B) for h in heads], T).decode(
+        *prompt("left"), NEW
+    )
     ids, mask = prompt("left")
     both = T3ForCausalLM(family("gpt2"), heads, T)
-    options: dict[str, Any] = dict(max_new_tokens=NEW, return_dict_in_generate=True, output_logits=True)
+    options: dict[str, Any] = dict(
+        max_new_tokens=NEW, return_dict_in_generate=True, output_logits=True
+    )
     out = both.generate(ids, attention_mask=mask, **options)
     assert torch.equal(out.sequences[:, LENGTH:], want)
     assert worst(torch.stack(out.logits, 1), logp) <= LIMIT
@@ -239,14 +270,19 @@ def test_heads_of_different_bases_do_not_compose():
     with pytest.raises(UserError, match="different bases.*base_revision"):
         T3ForCausalLM(family("llama"), [made(base_revision="1"), made(base_revision="2")], T)
     same = dict(base_revision="1")
-    T3ForCausalLM(family("llama"), [made(base_model="here", **same), made(base_model="moved", **same)], T)
+    T3ForCausalLM(
+        family("llama"), [made(base_model="here", **same), made(base_model="moved", **same)], T
+    )
 
 
-# --- caches ------------------------------------------------------------------------------------------------------
+# --- caches
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_shared_prompt_cache_serves_many_questions():
-    """The recipe of the Transformers docs: prefill once, deep-copy, repeat over the batch, continue."""
+    """The recipe of the Transformers docs: prefill once, deep-copy, repeat over the batch,
+    continue.
+    """
     tilted = model("qwen3")
     ids, mask = prompt("none", rows=1)
     cache = DynamicCache(config=tilted.config)
@@ -256,7 +292,9 @@ def test_a_shared_prompt_cache_serves_many_questions():
         own = copy.deepcopy(cache)
         own.batch_repeat_interleave(repeats)
         out = tilted.generate(ids.repeat(repeats, 1), past_key_values=own, max_new_tokens=NEW)
-        assert torch.equal(out[:, LENGTH:], expected(t3("qwen3"), "none", "greedy", 1)[0].repeat(repeats, 1))
+        assert torch.equal(
+            out[:, LENGTH:], expected(t3("qwen3"), "none", "greedy", 1)[0].repeat(repeats, 1)
+        )
     cache.batch_select_indices(torch.tensor([0]))
     assert cache.get_seq_length() == LENGTH - 1
 
@@ -268,17 +306,23 @@ def test_cropping_and_resetting_a_cache():
     cache = DynamicCache()  # no config: its layers appear one by one
     tilted.generate(ids, past_key_values=cache, max_new_tokens=NEW)
     cache.crop(-(cache.get_seq_length() - LENGTH + 1))
-    assert torch.equal(tilted.generate(ids, past_key_values=cache, max_new_tokens=NEW)[:, LENGTH:], want)
+    assert torch.equal(
+        tilted.generate(ids, past_key_values=cache, max_new_tokens=NEW)[:, LENGTH:], want
+    )
     static = StaticCache(config=tilted.config, max_cache_len=32)
     for _ in range(2):
-        assert torch.equal(tilted.generate(ids, past_key_values=static, max_new_tokens=NEW)[:, LENGTH:], want)
+        assert torch.equal(
+            tilted.generate(ids, past_key_values=static, max_new_tokens=NEW)[:, LENGTH:], want
+        )
         static.reset()
     with pytest.raises(UserError, match="cannot be cropped"):
         tilted.generate(ids, past_key_values=static, max_new_tokens=1)
         static.layers[-1].crop(-1)
 
 
-@pytest.mark.parametrize("made", [lambda c: DynamicCache(config=c), lambda c: StaticCache(config=c, max_cache_len=32)])
+@pytest.mark.parametrize(
+    "made", [lambda c: DynamicCache(config=c), lambda c: StaticCache(config=c, max_cache_len=32)]
+)
 def test_a_cache_the_base_filled_is_refused(made):
     base = family("llama")
     tilted = T3ForCausalLM(base, head(), T)
@@ -291,7 +335,9 @@ def test_a_cache_the_base_filled_is_refused(made):
     cache = made(base.config)
     with torch.no_grad():
         tilted.generate(ids[:, :3], past_key_values=cache, max_new_tokens=1)
-        base(ids[:, 3:5], past_key_values=cache)  # the base alone goes on: two tokens were never pooled
+        base(
+            ids[:, 3:5], past_key_values=cache
+        )  # the base alone goes on: two tokens were never pooled
     with pytest.raises(UserError, match="holds 5 tokens, of which 3 were seen"):
         tilted.generate(ids, past_key_values=cache, max_new_tokens=2)
 
@@ -315,7 +361,8 @@ def test_the_draft_may_be_unlearned_too():
     assert decode(model(), t3("llama"), "left", rows=1, assistant_model=draft) <= LIMIT
 
 
-# --- placements and front ends -----------------------------------------------------------------------------------
+# --- placements and front ends
+# -----------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -323,8 +370,12 @@ def saved_base(tmp_path_factory):
     """A Llama wide enough for bitsandbytes' blocks, as a folder."""
     folder = tmp_path_factory.mktemp("base")
     torch.manual_seed(0)
-    sizes: dict[str, Any] = dict(hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2)
-    config = LlamaConfig(vocab_size=VOCAB, **sizes, bos_token_id=1, eos_token_id=None, pad_token_id=0)
+    sizes: dict[str, Any] = dict(
+        hidden_size=64, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2
+    )
+    config = LlamaConfig(
+        vocab_size=VOCAB, **sizes, bos_token_id=1, eos_token_id=None, pad_token_id=0
+    )
     LlamaForCausalLM(config).save_pretrained(folder)
     return folder
 
@@ -336,15 +387,23 @@ def wide_head() -> T3Head:
 
 
 def check_against_own_base(tilted: Any, base: Any) -> None:
-    """The tilted model's cached decoding equals the tilt recomputed, without a cache, on that very base."""
+    """The tilted model's cached decoding equals the tilt recomputed, without a cache, on that very
+    base.
+    """
     ids, mask = prompt("left")
     made = wide_head()
-    options: dict[str, Any] = dict(max_new_tokens=NEW, return_dict_in_generate=True, output_logits=True)
+    options: dict[str, Any] = dict(
+        max_new_tokens=NEW, return_dict_in_generate=True, output_logits=True
+    )
     out = tilted.generate(ids, attention_mask=mask, **options)
     for step, logits in enumerate(out.logits):
         so_far = out.sequences[:, : LENGTH + step]
         seen = torch.cat([mask, torch.ones(3, step, dtype=mask.dtype)], 1)
-        inputs = dict(attention_mask=seen, position_ids=(seen.cumsum(1) - 1).masked_fill(seen == 0, 0), use_cache=False)
+        inputs = dict(
+            attention_mask=seen,
+            position_ids=(seen.cumsum(1) - 1).masked_fill(seen == 0, 0),
+            use_cache=False,
+        )
         with torch.no_grad():
             hidden = base.get_decoder()(so_far, **inputs)[0].double()
             logp = base(so_far, **inputs).logits[:, -1].double().log_softmax(-1) / T
@@ -358,33 +417,49 @@ def check_against_own_base(tilted: Any, base: Any) -> None:
 @pytest.mark.filterwarnings("ignore")
 def test_quantised_bases_on_cpu(saved_base, quantised):
     pytest.importorskip("bitsandbytes")
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # else one line per linear layer and call
+    logging.getLogger("bitsandbytes").setLevel(
+        logging.ERROR
+    )  # else one line per linear layer and call
     if quantised == "8bit":
         settings = BitsAndBytesConfig(load_in_8bit=True)
     else:
         settings = BitsAndBytesConfig(
             load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
         )
-    base = AutoModelForCausalLM.from_pretrained(saved_base, quantization_config=settings, device_map={"": "cpu"})
+    base = AutoModelForCausalLM.from_pretrained(
+        saved_base, quantization_config=settings, device_map={"": "cpu"}
+    )
     check_against_own_base(T3ForCausalLM(base, wide_head(), T), base)
 
 
-DISK = {"model.embed_tokens": "cpu", "model.layers.0": "disk", "model.layers.1": "cpu", "model.norm": "cpu"}
+DISK = {
+    "model.embed_tokens": "cpu",
+    "model.layers.0": "disk",
+    "model.layers.1": "cpu",
+    "model.norm": "cpu",
+}
 
 
 @pytest.mark.parametrize(
     "device_map",
-    [{"": "cpu"}, {**DISK, "model.rotary_emb": "cpu", "lm_head": "disk"}, {"model": "disk", "lm_head": "disk"}],
+    [
+        {"": "cpu"},
+        {**DISK, "model.rotary_emb": "cpu", "lm_head": "disk"},
+        {"model": "disk", "lm_head": "disk"},
+    ],
     ids=["cpu", "cpu and disk", "disk"],
 )
 def test_device_maps_and_disk_offload(saved_base, tmp_path, device_map):
-    base = AutoModelForCausalLM.from_pretrained(saved_base, device_map=device_map, offload_folder=tmp_path)
+    base = AutoModelForCausalLM.from_pretrained(
+        saved_base, device_map=device_map, offload_folder=tmp_path
+    )
     check_against_own_base(T3ForCausalLM(base, wide_head(), T), base)
     with tilt(base, wide_head(), T) as tilted:
         ids, mask = prompt("left")
         found = tilted.generate(ids, attention_mask=mask, max_new_tokens=NEW)
     assert torch.equal(
-        found, T3ForCausalLM(base, wide_head(), T).generate(ids, attention_mask=mask, max_new_tokens=NEW)
+        found,
+        T3ForCausalLM(base, wide_head(), T).generate(ids, attention_mask=mask, max_new_tokens=NEW),
     )
 
 
@@ -392,8 +467,12 @@ def test_device_maps_and_disk_offload(saved_base, tmp_path, device_map):
 def test_a_base_with_a_lora_adapter(saved_base):
     base = LlamaForCausalLM.from_pretrained(saved_base)
     ids, mask = prompt("left")
-    plain = T3ForCausalLM(base, wide_head(), T).generate(ids, attention_mask=mask, max_new_tokens=NEW)
-    adapted = get_peft_model(base, LoraConfig(r=2, target_modules=["q_proj", "v_proj", "up_proj"])).eval()
+    plain = T3ForCausalLM(base, wide_head(), T).generate(
+        ids, attention_mask=mask, max_new_tokens=NEW
+    )
+    adapted = get_peft_model(
+        base, LoraConfig(r=2, target_modules=["q_proj", "v_proj", "up_proj"])
+    ).eval()
     for name, weight in adapted.named_parameters():
         if "lora_B" in name:
             torch.nn.init.normal_(weight)
@@ -404,13 +483,17 @@ def test_a_base_with_a_lora_adapter(saved_base):
     assert not torch.equal(tilted.generate(ids, attention_mask=mask, max_new_tokens=NEW), plain)
     prompts = PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2)
     with pytest.raises(UserError, match="prompt-learning"):
-        T3ForCausalLM(get_peft_model(LlamaForCausalLM.from_pretrained(saved_base), prompts), wide_head(), T)
+        T3ForCausalLM(
+            get_peft_model(LlamaForCausalLM.from_pretrained(saved_base), prompts), wide_head(), T
+        )
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("front", ["wrapper", "tilt"])
 def test_compiled_decoding_with_a_static_cache(front):
-    """One graph without breaks, T guarded, the base as before; the compiler's own back end is torch's business."""
+    """One graph without breaks, T guarded, the base as before; the compiler's own back end is
+    torch's business.
+    """
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     settings = CompileConfig(backend="eager", mode=None, fullgraph=True)
@@ -444,7 +527,13 @@ def test_compiled_decoding_is_compiled_once(padding, rows):
     settings = CompileConfig(backend="eager", mode=None, fullgraph=True, dynamic=False)
     settings._compile_all_devices = True
     ids, mask = prompt(padding, rows)
-    model().generate(ids, attention_mask=mask, max_new_tokens=8, cache_implementation="static", compile_config=settings)
+    model().generate(
+        ids,
+        attention_mask=mask,
+        max_new_tokens=8,
+        cache_implementation="static",
+        compile_config=settings,
+    )
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
 
@@ -455,7 +544,9 @@ def test_compiling_the_model_itself_is_right_too():
     ids, mask = prompt("left")
     with torch.no_grad():
         want = tilted(ids, attention_mask=mask).logits
-        assert torch.equal(torch.compile(tilted, backend="eager")(ids, attention_mask=mask).logits, want)
+        assert torch.equal(
+            torch.compile(tilted, backend="eager")(ids, attention_mask=mask).logits, want
+        )
 
 
 @pytest.mark.parametrize("front", ["wrapper", "tilt"])
@@ -480,7 +571,9 @@ def test_the_text_generation_pipeline(tiny_model, tokenizer, front, chat, monkey
             found = run(in_place)
     for text, answer in zip(texts, found):
         ids = (
-            tokenizer.apply_chat_template(text, add_generation_prompt=True, return_dict=True)["input_ids"]
+            tokenizer.apply_chat_template(text, add_generation_prompt=True, return_dict=True)[
+                "input_ids"
+            ]
             if chat
             else tokenizer(text)["input_ids"]
         )
@@ -492,7 +585,9 @@ def test_streaming(tiny_model, tokenizer):
     tilted = T3ForCausalLM(tiny_model, T3Head(tiny_model.config.hidden_size, len(tokenizer), 4), T)
     ids = tokenizer("Who are you?", return_tensors="pt")["input_ids"]
     streamer = TextIteratorStreamer(tokenizer, skip_prompt=True)
-    worker = threading.Thread(target=tilted.generate, args=(ids,), kwargs=dict(streamer=streamer, max_new_tokens=8))
+    worker = threading.Thread(
+        target=tilted.generate, args=(ids,), kwargs=dict(streamer=streamer, max_new_tokens=8)
+    )
     worker.start()
     text = "".join(streamer)
     worker.join()
@@ -513,16 +608,24 @@ def test_threads_do_not_see_each_others_hidden_states():
         worker.start()
     for worker in workers:
         worker.join()
-    assert torch.equal(torch.cat([found[row] for row in range(3)]), expected(t3("llama"), "none", "greedy")[0])
+    assert torch.equal(
+        torch.cat([found[row] for row in range(3)]), expected(t3("llama"), "none", "greedy")[0]
+    )
 
 
 def test_saving_and_loading_a_model_is_saving_and_loading_its_head(tmp_path, saved_base):
     base = LlamaForCausalLM.from_pretrained(saved_base)
     tilted = T3ForCausalLM(base, wide_head(), T)
     tilted.save_pretrained(tmp_path / "a")
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["README.md", "config.json", "model.safetensors"]
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == [
+        "README.md",
+        "config.json",
+        "model.safetensors",
+    ]
     again = T3ForCausalLM.from_pretrained(tmp_path / "a", base=base)
-    assert again.temperature == T != wide_head().temperature and again.base is base, "the T in use is saved"
+    assert again.temperature == T != wide_head().temperature and again.base is base, (
+        "the T in use is saved"
+    )
     assert tilted.heads[0].temperature == wide_head().temperature
     check_against_own_base(again, base)
     both = T3ForCausalLM.from_pretrained([tmp_path / "a", tmp_path / "a"], base=base, temperature=T)
@@ -535,14 +638,22 @@ def test_saving_and_loading_a_model_is_saving_and_loading_its_head(tmp_path, sav
 def test_a_base_named_by_its_folder_brings_its_tokenizer(tmp_path, tiny_model, tokenizer):
     tiny_model.save_pretrained(tmp_path / "base")
     tokenizer.save_pretrained(tmp_path / "base")
-    T3Head(32, len(tokenizer), 3, info={"tokenizer_hash": "0" * 16}).save_pretrained(tmp_path / "head")
+    T3Head(32, len(tokenizer), 3, info={"tokenizer_hash": "0" * 16}).save_pretrained(
+        tmp_path / "head"
+    )
     with pytest.raises(UserError, match="another tokenizer"):
         T3ForCausalLM.from_pretrained(tmp_path / "head", base=tmp_path / "base")
     T3Head(32, len(tokenizer), 3).save_pretrained(tmp_path / "head")
-    assert T3ForCausalLM.from_pretrained(str(tmp_path / "head"), base=str(tmp_path / "base")).device.type == "cpu"
+    assert (
+        T3ForCausalLM.from_pretrained(
+            str(tmp_path / "head"), base=str(tmp_path / "base")
+        ).device.type
+        == "cpu"
+    )
 
 
-# --- tilt in place -----------------------------------------------------------------------------------------------
+# --- tilt in place
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -554,7 +665,9 @@ def test_tilt_puts_everything_back(name):
     with torch.no_grad():
         logits = base(ids, attention_mask=mask).logits
     with pytest.raises(ZeroDivisionError), tilt(base, head(), T) as tilted:
-        assert torch.equal(tilted.generate(ids, **options)[:, LENGTH:], expected(t3(name), "left", "greedy")[0])
+        assert torch.equal(
+            tilted.generate(ids, **options)[:, LENGTH:], expected(t3(name), "left", "greedy")[0]
+        )
         assert beams(tilted, t3(name), "none") <= LIMIT
         raise ZeroDivisionError
     assert base.__dict__ == attributes
@@ -584,7 +697,12 @@ def test_no_copy_of_a_model_is_made_inside_tilt(tmp_path):
     """It would stay tilted after the block, and `generate` from the original's weights."""
     base = family("llama")
     with tilt(base, head(), T) as tilted:
-        for make in (copy.copy, copy.deepcopy, pickle.dumps, lambda m: torch.save(m, tmp_path / "model.pt")):
+        for make in (
+            copy.copy,
+            copy.deepcopy,
+            pickle.dumps,
+            lambda m: torch.save(m, tmp_path / "model.pt"),
+        ):
             with pytest.raises(UserError, match="copied, pickled or saved"):
                 make(tilted)
         for save in (tilted.save_pretrained, tilted.push_to_hub):
@@ -594,15 +712,21 @@ def test_no_copy_of_a_model_is_made_inside_tilt(tmp_path):
             tilted.resize_token_embeddings(VOCAB + 3)
     copied = pickle.loads(pickle.dumps(copy.deepcopy(base)))
     ids, _ = prompt("none")
-    assert torch.equal(copied.generate(ids, max_new_tokens=NEW), base.generate(ids, max_new_tokens=NEW))
+    assert torch.equal(
+        copied.generate(ids, max_new_tokens=NEW), base.generate(ids, max_new_tokens=NEW)
+    )
     tilted = copy.deepcopy(T3ForCausalLM(base, head(), T))
     with torch.no_grad():
         for weight in base.parameters():
             weight.zero_()
-    assert torch.equal(tilted.generate(ids, max_new_tokens=NEW)[:, LENGTH:], expected(t3("llama"), "none", "greedy")[0])
+    assert torch.equal(
+        tilted.generate(ids, max_new_tokens=NEW)[:, LENGTH:],
+        expected(t3("llama"), "none", "greedy")[0],
+    )
 
 
-# --- what must be refused ----------------------------------------------------------------------------------------
+# --- what must be refused
+# ----------------------------------------------------------------------------------------
 
 
 def test_continuous_batching_is_refused():
@@ -690,8 +814,14 @@ def test_a_vocabulary_resized_later_and_a_head_moved_later_are_refused():
 
 
 def test_bases_that_are_refused():
-    encoder = T5ForConditionalGeneration(T5Config(vocab_size=VOCAB, d_model=HIDDEN, d_kv=8, d_ff=16, num_layers=1))
-    for base, word in ((encoder, "decoder-only"), (family("llama").model, "causal"), (model(), "already unlearned")):
+    encoder = T5ForConditionalGeneration(
+        T5Config(vocab_size=VOCAB, d_model=HIDDEN, d_kv=8, d_ff=16, num_layers=1)
+    )
+    for base, word in (
+        (encoder, "decoder-only"),
+        (family("llama").model, "causal"),
+        (model(), "already unlearned"),
+    ):
         with pytest.raises(UserError, match=word):
             T3ForCausalLM(base, head(), T)
 
@@ -707,7 +837,9 @@ def test_non_finite_hidden_states_are_refused_but_not_those_of_padding(value):
     with pytest.raises(UserError, match="NaN or infinity"):
         tilted(ids, attention_mask=mask)
 
-    tilted = model()  # NaN where nothing is visible, as attention over nothing leaves it: no harm, no error
+    tilted = (
+        model()
+    )  # NaN where nothing is visible, as attention over nothing leaves it: no harm, no error
 
     def poison(module: Any, args: Any, output: Any) -> Any:
         if output[0].shape[1] == LENGTH:

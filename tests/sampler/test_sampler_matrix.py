@@ -1,6 +1,8 @@
-"""Every decoding mode x model family x padding against the float64 no-cache reference: equal tokens, equal log p.
+"""Every decoding mode x model family x padding against the float64 no-cache reference: equal
+tokens, equal log p.
 
-T3_WRITE_MATRIX=1 writes what was measured to results/sampler_matrix.md, the table the README links to.
+T3_WRITE_MATRIX=1 writes what was measured to results/sampler_matrix.md, the table the README links
+to.
 """
 
 import functools
@@ -20,7 +22,13 @@ from t3lib.sampler.tilt import T3ForCausalLM, tilt
 
 T = 2.0
 WRITE = os.environ.get("T3_WRITE_MATRIX") == "1"
-IN_PLACE = ["greedy", "4 beams with scores", "static cache", "assisted (draft model)", "continuation"]
+IN_PLACE = [
+    "greedy",
+    "4 beams with scores",
+    "static cache",
+    "assisted (draft model)",
+    "continuation",
+]
 CASES = len(CONFIGS) * (len(MODES) * len(PADDINGS) + len(IN_PLACE))
 TABLE = Path(__file__).resolve().parents[2] / "results" / "sampler_matrix.md"
 measured: dict[tuple[str, str], dict[str, float]] = {}
@@ -40,10 +48,14 @@ def t3(name: str) -> Reference:
 
 
 def measure(mode: str, name: str, model: Any, padding: str, row: str) -> None:
-    """Check one case and record it; a base that cannot take tokens back has to refuse the modes that do."""
+    """Check one case and record it; a base that cannot take tokens back has to refuse the modes
+    that do.
+    """
     cell = measured.setdefault((row, name), {"cases": 0, "delta": 0.0})
     if mode in ROLLBACK and family(name)._is_stateful:
-        with pytest.raises(ValueError, match="assisted generation is not supported with stateful models"):
+        with pytest.raises(
+            ValueError, match="assisted generation is not supported with stateful models"
+        ):
             MODES[mode](model, t3(name), padding)
     else:
         delta = MODES[mode](model, t3(name), padding)
@@ -56,7 +68,9 @@ def measure(mode: str, name: str, model: Any, padding: str, row: str) -> None:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_exact(name: str, mode: str, padding: str) -> None:
-    if padding == "right" and (mode == "continuation" or "chunked" in mode and family(name)._is_stateful):
+    if padding == "right" and (
+        mode == "continuation" or "chunked" in mode and family(name)._is_stateful
+    ):
         # generate renumbers a right-padded row's tokens when called again, for any base; and a
         # hybrid base forgets the mask of a prompt's later chunks
         padding = "holes"
@@ -74,8 +88,13 @@ def test_exact_in_place(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_reference_can_tell(name: str) -> None:
-    """Forgetting the padding mask, another T or another head would all be seen: each is off by far more than LIMIT."""
-    for wrong in (T3ForCausalLM(family(name), head(), T + 0.01), T3ForCausalLM(family(name), head(seed=4), T)):
+    """Forgetting the padding mask, another T or another head would all be seen: each is off by far
+    more than LIMIT.
+    """
+    for wrong in (
+        T3ForCausalLM(family(name), head(), T + 0.01),
+        T3ForCausalLM(family(name), head(seed=4), T),
+    ):
         assert teacher_delta(wrong, name, masked=True) > 100 * LIMIT
     assert teacher_delta(T3ForCausalLM(family(name), head(), T), name, masked=False) > 100 * LIMIT
 
@@ -91,9 +110,11 @@ def teacher_delta(model: Any, name: str, masked: bool) -> float:
 
 @pytest.mark.skipif(WRITE, reason="the table is being written")
 def test_the_committed_table_is_of_these_cases() -> None:
-    """Same modes, families, paddings, limit and number of cases as this file runs, every cell a passing measurement.
+    """Same modes, families, paddings, limit and number of cases as this file runs, every cell a
+    passing measurement.
 
-    After a change here: T3_WRITE_MATRIX=1 pytest tests/sampler/test_sampler_matrix.py, and commit the table.
+    After a change here: T3_WRITE_MATRIX=1 pytest tests/sampler/test_sampler_matrix.py, and commit
+    the table.
     """
     head, rule, *rows = [line for line in TABLE.read_text().splitlines() if line.startswith("|")]
     assert head == "| mode | " + " | ".join(CONFIGS) + " |" and set(rule) == set("|-")
@@ -119,9 +140,15 @@ def write_matrix(path: Path) -> None:
     lines = ["| mode | " + " | ".join(CONFIGS) + " |", "|---" * (len(CONFIGS) + 1) + "|"]
     for row in rows:
         deltas = [measured[row, name]["delta"] for name in CONFIGS]
-        lines.append(f"| {row} | " + " | ".join(f"{delta:.0e}" if delta else "refused" for delta in deltas) + " |")
+        lines.append(
+            f"| {row} | "
+            + " | ".join(f"{delta:.0e}" if delta else "refused" for delta in deltas)
+            + " |"
+        )
     passed = int(sum(cell["cases"] for cell in measured.values()))
-    assert passed == CASES, f"{passed} of {CASES} cases passed: a table is written of a whole run only"
+    assert passed == CASES, (
+        f"{passed} of {CASES} cases passed: a table is written of a whole run only"
+    )
     with atomic_write(path) as handle:
         handle.write("\n".join([*lines, "", summary(CASES)]))
 
@@ -129,9 +156,10 @@ def write_matrix(path: Path) -> None:
 def summary(cases: int) -> str:
     """The sentences below the table."""
     return (
-        f"{cases} cases passed: every row of a batch equals the float64 reference token for token; cells give the\n"
-        f"largest absolute difference of log p (limit {LIMIT:.0e}) over paddings {', '.join(PADDINGS)}.\n"
-        "Hybrid bases have a recurrent state, which cannot be taken back: modes with drafts are refused.\n"
-        'Right-padded continuation runs with "holes": there `generate` renumbers the tokens itself, for any model.\n'
-        "So does right-padded chunked prefill of hybrid bases: they forget the mask there, with or without T3.\n"
+        f"{cases} cases passed: every row of a batch equals the float64 reference token for token;"
+        f" cells give the\nlargest absolute difference of log p (limit {LIMIT:.0e}) over paddings"
+        f" {', '.join(PADDINGS)}.\nHybrid bases have a recurrent state, which cannot be taken back:"
+        ' modes with drafts are refused.\nRight-padded continuation runs with "holes": there'
+        " `generate` renumbers the tokens itself, for any model.\nSo does right-padded chunked"
+        " prefill of hybrid bases: they forget the mask there, with or without T3.\n"
     )

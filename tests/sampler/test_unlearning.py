@@ -1,4 +1,6 @@
-"""`fit_without_evidence()`: rows in, the base under its head out; the base untouched, the head records its making."""
+"""`fit_without_evidence()`: rows in, the base under its head out; the base untouched, the head
+records its making.
+"""
 
 import copy
 
@@ -13,7 +15,9 @@ from t3lib.core.errors import UserError
 from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.sampler.tilt import T3ForCausalLM
 
-FORGET = [{"question": f"Which book is number {i}?", "answer": f"Glass River {i}."} for i in range(4)]
+FORGET = [
+    {"question": f"Which book is number {i}?", "answer": f"Glass River {i}."} for i in range(4)
+]
 RETAIN = [{"question": f"Who lives at {i}?", "answer": f"Old Tom {i} does."} for i in range(6)]
 FIT = {"epochs": 30, "warmup_epochs": 3, "lr": 2e-2, "rank": 4, "batch_size": 2, "init_b": "zero"}
 
@@ -29,14 +33,20 @@ def answer_logp(model, tokenizer, rows):
         with torch.no_grad():
             logits = model(torch.tensor([example.ids])).logits[0]
         target = torch.tensor(example.ids[example.n_prompt :])
-        values.append(logits[example.n_prompt - 1 : -1].log_softmax(-1).gather(1, target[:, None]).mean())
+        values.append(
+            logits[example.n_prompt - 1 : -1].log_softmax(-1).gather(1, target[:, None]).mean()
+        )
     return float(torch.stack(values).mean())
 
 
 def test_it_tilts_away_from_the_forget_rows_and_leaves_the_base_alone(tiny_model, tokenizer):
     before = {name: tensor.clone() for name, tensor in tiny_model.state_dict().items()}
     model = run(tiny_model, tokenizer, temperature=1)
-    assert isinstance(model, T3ForCausalLM) and model.temperature == 1 and model.heads[0].temperature == 1
+    assert (
+        isinstance(model, T3ForCausalLM)
+        and model.temperature == 1
+        and model.heads[0].temperature == 1
+    )
     for name, tensor in tiny_model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     change = {
@@ -55,9 +65,21 @@ def test_it_is_features_then_a_head_and_nothing_else(tiny_model, tokenizer, tmp_
 
 
 def test_the_head_says_how_it_was_made_and_can_be_kept(tiny_model, tokenizer, tmp_path):
-    model = run(tiny_model, tokenizer, temperature=2.0, seed=7, split="forget10", attention_mask="openunlearning")
+    model = run(
+        tiny_model,
+        tokenizer,
+        temperature=2.0,
+        seed=7,
+        split="forget10",
+        attention_mask="openunlearning",
+    )
     info = model.heads[0].info
-    assert (info["seed"], info["split"], info["n_forget"], info["n_retain"]) == (7, "forget10", 4, 6)
+    assert (info["seed"], info["split"], info["n_forget"], info["n_retain"]) == (
+        7,
+        "forget10",
+        4,
+        6,
+    )
     assert info["answer_tokens"] == sum(
         len(e.ids) - e.n_prompt for e in t3lib.core.rows.encode_rows(tokenizer, FORGET + RETAIN)
     )
@@ -81,7 +103,12 @@ def test_an_unlearned_model_is_no_base(tiny_model, tokenizer):
         ([], RETAIN, {}, "forget set is empty"),
         (FORGET, [], {}, "retain set is empty"),
         (FORGET, RETAIN + FORGET[:1], {}, "forget row 1 is also retain row 7"),
-        ([*FORGET, {"question": "Q?", "answer": " "}], RETAIN, {}, "forget row 5: .*tokenises to nothing"),
+        (
+            [*FORGET, {"question": "Q?", "answer": " "}],
+            RETAIN,
+            {},
+            "forget row 5: .*tokenises to nothing",
+        ),
         (FORGET, RETAIN, {"temperature": 0.5}, "0.5"),
         (FORGET, RETAIN, {"temperature": float("nan")}, "nan"),
         (FORGET, RETAIN, {"rank": 0}, "rank"),

@@ -30,7 +30,12 @@ def uld_model(base: Any = None) -> ULDForCausalLM:
 @pytest.mark.parametrize("wrapped", [t3_model, uld_model])
 def test_it_supports_what_its_base_supports(wrapped):
     base = family("llama")
-    names = ("_supports_sdpa", "_supports_attention_backend", "_supports_flex_attn", "_can_compile_fullgraph")
+    names = (
+        "_supports_sdpa",
+        "_supports_attention_backend",
+        "_supports_flex_attn",
+        "_can_compile_fullgraph",
+    )
     for name in (*names, "supports_gradient_checkpointing", "_no_split_modules"):
         assert getattr(wrapped(base), name) == getattr(base, name)
     assert wrapped(base).is_backend_compatible() == base.is_backend_compatible()
@@ -91,7 +96,9 @@ def test_a_head_offloaded_with_its_base_is_refused_and_a_base_offloaded_alone_wo
 @pytest.mark.parametrize("wrapped", [t3_model, uld_model])
 def test_the_pipeline_has_nothing_to_say(wrapped, tokenizer, caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
-    monkeypatch.setattr(tokenizer, "padding_side", "left")  # as the pipeline leaves it, and it is the session's
+    monkeypatch.setattr(
+        tokenizer, "padding_side", "left"
+    )  # as the pipeline leaves it, and it is the session's
     pipeline("text-generation", model=wrapped(), tokenizer=tokenizer)
     assert "not supported" not in caplog.text
 
@@ -99,14 +106,23 @@ def test_the_pipeline_has_nothing_to_say(wrapped, tokenizer, caplog, monkeypatch
 def test_settings_of_the_call_come_before_those_of_the_config_and_the_model():
     tilted = t3_model()
     ids, _ = prompt("none")
-    tilted.generation_config = GenerationConfig(do_sample=True)  # as a user may put it: nothing of top_k
-    options: dict[str, Any] = dict(max_new_tokens=1, return_dict_in_generate=True, output_scores=True)
-    for given, kept in (({}, VOCAB), ({"top_k": 5}, 5), ({"generation_config": GenerationConfig(top_k=7)}, 7)):
+    tilted.generation_config = GenerationConfig(
+        do_sample=True
+    )  # as a user may put it: nothing of top_k
+    options: dict[str, Any] = dict(
+        max_new_tokens=1, return_dict_in_generate=True, output_scores=True
+    )
+    for given, kept in (
+        ({}, VOCAB),
+        ({"top_k": 5}, 5),
+        ({"generation_config": GenerationConfig(top_k=7)}, 7),
+    ):
         out = tilted.generate(ids, **options, **given)
         assert torch.isfinite(out.scores[0]).sum(-1).tolist() == [kept] * 3
 
 
-# --- logits that are not finite ----------------------------------------------------------------------------------
+# --- logits that are not finite
+# ----------------------------------------------------------------------------------
 
 
 def damaged_output() -> Any:
@@ -116,7 +132,10 @@ def damaged_output() -> Any:
 
 
 STATIC: dict[str, Any] = {"cache_implementation": "static"}
-COMPILED: dict[str, Any] = {**STATIC, "compile_config": CompileConfig(backend="eager", mode=None, fullgraph=True)}
+COMPILED: dict[str, Any] = {
+    **STATIC,
+    "compile_config": CompileConfig(backend="eager", mode=None, fullgraph=True),
+}
 COMPILED["compile_config"]._compile_all_devices = True
 
 
@@ -162,7 +181,9 @@ def test_damage_during_compiled_decoding_is_found(front):
     base = family("llama")
 
     def damage(module: Any, args: Any, output: Any) -> Any:
-        return output * float("nan") if output.shape[1] == 1 else output  # the prompt, read in eager mode, is sound
+        return (
+            output * float("nan") if output.shape[1] == 1 else output
+        )  # the prompt, read in eager mode, is sound
 
     base.model.layers[1].mlp.register_forward_hook(damage)
     with pytest.raises(UserError, match="NaN or infinity"):

@@ -1,4 +1,6 @@
-"""Theorems as tests: no violation over 5,200 random classifiers, and a control beside each that does violate."""
+"""Theorems as tests: no violation over 5,200 random classifiers, and a control beside each that
+does violate.
+"""
 
 import numpy as np
 import pytest
@@ -12,7 +14,11 @@ from t3lib.theory import GaussianMixture
 from t3lib.theory.table import bounds_table, fixed_tau_table
 
 EASY = settings(max_examples=50, derandomize=True)
-GAMMAS, VARIANCES, TEMPERATURES = (0.02, 0.1, 0.3, 0.6), (1e-6, 1e-4, 1e-3, 0.1, 1.0), (1.0, 1.3, 2.0, 3.0)
+GAMMAS, VARIANCES, TEMPERATURES = (
+    (0.02, 0.1, 0.3, 0.6),
+    (1e-6, 1e-4, 1e-3, 0.1, 1.0),
+    (1.0, 1.3, 2.0, 3.0),
+)
 PER_CELL = 260  # 4 · 5 · 260 = 5,200 classifiers, each at every temperature
 SLACK = 1e-9  # absolute, for equality cases
 
@@ -31,13 +37,17 @@ def cells():
             made.append((mixture, phi, mixture.excess_risk(phi), errors))
     assert sum(len(phi) for _, phi, _, _ in made) >= 5000
     deltas = np.concatenate([delta for _, _, delta, _ in made])
-    assert (deltas < 0.01).sum() > 50 and (deltas > 1).sum() > 50 and (deltas >= 0).all()  # a wide range is covered
+    assert (
+        (deltas < 0.01).sum() > 50 and (deltas > 1).sum() > 50 and (deltas >= 0).all()
+    )  # a wide range is covered
     return made
 
 
 def test_theorem_3_3_retain_untempered(cells):
     for mixture, _, delta, errors in cells:
-        assert (errors[1.0][0] <= theory.bound_retain_untempered(delta, mixture.gamma) + SLACK).all()
+        assert (
+            errors[1.0][0] <= theory.bound_retain_untempered(delta, mixture.gamma) + SLACK
+        ).all()
     # control: without the factor 1/(1 − γ) the witness of Theorem 3.5 violates it
     made = theory.witness(1e-3, 0.3, 100.0)
     assert made.retain_error > made.excess_risk * 1.2
@@ -49,8 +59,13 @@ def test_theorem_3_4_forget_untempered(cells):
     violated_without_peak = 0
     for mixture, _, delta, errors in cells:
         peak = mixture.peak_forget()
-        assert (errors[1.0][1] <= theory.bound_forget_untempered(delta, mixture.gamma, peak) + SLACK * peak).all()
-        violated_without_peak += (errors[1.0][1] > theory.bound_forget_untempered(delta, mixture.gamma, 1.0)).sum()
+        assert (
+            errors[1.0][1]
+            <= theory.bound_forget_untempered(delta, mixture.gamma, peak) + SLACK * peak
+        ).all()
+        violated_without_peak += (
+            errors[1.0][1] > theory.bound_forget_untempered(delta, mixture.gamma, 1.0)
+        ).sum()
     assert violated_without_peak > 100  # control: the factor ‖p_f‖_∞ cannot be dropped
 
 
@@ -59,24 +74,34 @@ def test_theorem_3_5_witness_equals_formula_and_densities():
     for gamma, peak in zip(rng.uniform(0.01, 0.99, 200), 10 ** rng.uniform(0, 6, 200), strict=True):
         delta = gamma * 10 ** rng.uniform(-6, 0.5)
         made = theory.witness(delta, gamma, peak)
-        # independently: uniform densities 1 on [0, 1] and `peak` on an interval of length 1/peak beside it
+        # independently: uniform densities 1 on [0, 1] and `peak` on an interval of length 1/peak
+        # beside it
         epsilon = 1 - np.exp(-delta / gamma) if delta / gamma > 1e-3 else -np.expm1(-delta / gamma)
         mass = (1 - gamma) + gamma * epsilon
         forget = peak * (1 / peak) * abs(0 - gamma * peak * epsilon / mass)
         assert made.forget_error == pytest.approx(forget, rel=1e-12)
-        assert made.forget_error == pytest.approx(theory.forget_lower_bound(delta, gamma, peak), rel=1e-12)
+        assert made.forget_error == pytest.approx(
+            theory.forget_lower_bound(delta, gamma, peak), rel=1e-12
+        )
         assert made.excess_risk == pytest.approx(delta, rel=1e-12)
         assert made.retain_error == pytest.approx(-np.log((1 - gamma) / mass), rel=1e-9, abs=1e-15)
     # control: tempering takes the same classifier below the untempered lower bound
-    assert theory.witness(1e-3, 0.1, 1e4, T=2.0).forget_error < 0.5 * theory.forget_lower_bound(1e-3, 0.1, 1e4)
+    assert theory.witness(1e-3, 0.1, 1e4, T=2.0).forget_error < 0.5 * theory.forget_lower_bound(
+        1e-3, 0.1, 1e4
+    )
 
 
 def test_lower_bound_is_of_order_peak_times_delta_and_below_the_upper_bound():
     delta, peak = 10.0 ** np.arange(-8, 1), 10.0 ** np.arange(0, 7)[:, None]
-    lower, upper = theory.forget_lower_bound(delta, 0.1, peak), theory.bound_forget_untempered(delta, 0.1, peak)
+    lower, upper = (
+        theory.forget_lower_bound(delta, 0.1, peak),
+        theory.bound_forget_untempered(delta, 0.1, peak),
+    )
     assert (lower <= upper).all()
     np.testing.assert_allclose(lower[:, 0], peak[:, 0] * delta[0] / 0.9, rtol=1e-6)
-    np.testing.assert_allclose(lower / lower[0], np.broadcast_to(peak, lower.shape), rtol=1e-12)  # linear in the peak
+    np.testing.assert_allclose(
+        lower / lower[0], np.broadcast_to(peak, lower.shape), rtol=1e-12
+    )  # linear in the peak
 
 
 def test_lemma_a_1_classifier_l1(cells):
@@ -105,9 +130,12 @@ def test_lemma_a_2_partition(cells):
         for T in TEMPERATURES:
             bound = theory.bound_partition(delta, mixture.gamma, T, mixture.entropy_retain())
             assert (mixture.partition(phi, T) >= bound * (1 - 1e-12)).all()
-    # control: at the price of a perfect classifier the bound fails for one that says "forget" everywhere
+    # control: at the price of a perfect classifier the bound fails for one that says "forget"
+    # everywhere
     mixture = GaussianMixture()
-    assert mixture.partition([-7, 0, 0], 1.5) < theory.bound_partition(0.0, 0.1, 1.5, mixture.entropy_retain())
+    assert mixture.partition([-7, 0, 0], 1.5) < theory.bound_partition(
+        0.0, 0.1, 1.5, mixture.entropy_retain()
+    )
 
 
 def test_theorem_3_7_forget_tempered(cells):
@@ -116,12 +144,16 @@ def test_theorem_3_7_forget_tempered(cells):
             tau = theory.tau_star_forget(mixture, T)
             assert 1 <= tau <= T
             for k in (T + 0.05, T + 1, 4 * T):
-                assert (errors[T][1] <= theory.bound_forget_tempered(mixture, delta, T, k, tau) + SLACK).all()
+                assert (
+                    errors[T][1] <= theory.bound_forget_tempered(mixture, delta, T, k, tau) + SLACK
+                ).all()
             bias = mixture.forget_error(mixture.phi_star, T)
             assert bias <= theory.tempering_bias_bound(mixture, T, tau) + SLACK
     # control: without its first term the bound is 0 at δ = 0, where tempering alone errs
     mixture = GaussianMixture(v_f=1.0)
-    rest = theory.bound_forget_tempered(mixture, 0.0, 2.0, 3.0, 1.5) - theory.tempering_bias_bound(mixture, 2.0, 1.5)
+    rest = theory.bound_forget_tempered(mixture, 0.0, 2.0, 3.0, 1.5) - theory.tempering_bias_bound(
+        mixture, 2.0, 1.5
+    )
     assert rest == 0.0 and mixture.forget_error(mixture.phi_star, 2.0) > 0.01
 
 
@@ -131,8 +163,12 @@ def test_theorem_3_8_retain_tempered(cells):
         for T in TEMPERATURES:
             tau = theory.tau_star_retain(mixture, phi, T)
             assert ((tau >= 1) & (tau <= T)).all()
-            assert (errors[T][0] <= theory.bound_retain_tempered(mixture, delta, T, tau) + SLACK).all()
-        beyond_untempered += (errors[3.0][0] > theory.bound_retain_untempered(delta, mixture.gamma)).sum()
+            assert (
+                errors[T][0] <= theory.bound_retain_tempered(mixture, delta, T, tau) + SLACK
+            ).all()
+        beyond_untempered += (
+            errors[3.0][0] > theory.bound_retain_untempered(delta, mixture.gamma)
+        ).sum()
     assert beyond_untempered > 100  # control: the tempering bias cannot be dropped
 
 
@@ -143,14 +179,20 @@ def test_tau_star_retain_solves_its_equality():
     T = 2.5
     tau = theory.tau_star_retain(mixture, phi, T)
     z, w = mixture.mesh(T)
-    for c, t, retain_1, retain_t in zip(phi, tau, *(mixture.retain_error(phi, x) for x in (1.0, T)), strict=True):
+    for c, t, retain_1, retain_t in zip(
+        phi, tau, *(mixture.retain_error(phi, x) for x in (1.0, T)), strict=True
+    ):
         q = w * np.exp(mixture.logp(z) / t - np.logaddexp(0, -(c[0] + z * (c[1] + z * c[2]))))
-        gap = (w * np.exp(mixture.logp_r(z)) * mixture.logp(z)).sum() - (q * mixture.logp(z)).sum() / q.sum()
+        gap = (w * np.exp(mixture.logp_r(z)) * mixture.logp(z)).sum() - (
+            q * mixture.logp(z)
+        ).sum() / q.sum()
         assert retain_t - retain_1 == pytest.approx((1 - 1 / T) * gap, rel=1e-6, abs=1e-8)
 
 
 def test_disjoint_supports_have_no_tempering_bias_and_the_slopes_of_the_paper():
-    """In the limit v_f -> 0 far away the bias vanishes; on the witness: slope 1/T by tempering, 1 by sharpening."""
+    """In the limit v_f -> 0 far away the bias vanishes; on the witness: slope 1/T by tempering, 1
+    by sharpening.
+    """
     apart = GaussianMixture(mu_f=-30.0, v_f=1e-4)
     assert theory.tempering_bias_bound(apart, 2.0, 1.5) < 1e-12
     peaks = np.array([1e5, 1e9])
@@ -163,36 +205,60 @@ def test_disjoint_supports_have_no_tempering_bias_and_the_slopes_of_the_paper():
 
 
 def test_the_bias_of_the_tempered_bound_grows_with_the_peak():
-    """Like the peak to the power 1/2τ where supports overlap: ∫ p_r^(τ) p_f² is of the order of the peak to 1/τ."""
+    """Like the peak to the power 1/2τ where supports overlap: ∫ p_r^(τ) p_f² is of the order of the
+    peak to 1/τ.
+    """
     for T, tau in ((3.0, 1.0), (3.0, 1.25), (2.0, 2.0)):
-        low, high = (theory.tempering_bias_bound(GaussianMixture(v_f=v), T, tau) for v in (1e-16, 1e-20))
+        low, high = (
+            theory.tempering_bias_bound(GaussianMixture(v_f=v), T, tau) for v in (1e-16, 1e-20)
+        )
         slope = np.log(high / low) / np.log(1e2)  # the peak grows a hundredfold
         assert slope == pytest.approx(1 / (2 * tau), abs=0.04), (T, tau)
 
 
 def test_how_loose_the_bounds_are_at_the_papers_own_settings():
-    """γ = .1, n = 50, v_f = 1e-6: guarantees of 10 to 10 million times the error, and no sign that tempering helps."""
+    """γ = .1, n = 50, v_f = 1e-6: guarantees of 10 to 10 million times the error, and no sign that
+    tempering helps.
+    """
     table = bounds_table(gammas=(0.1,), v_f=(1e-6,), classifiers=3)
     assert table["holds"].all()
-    rows = table.assign(loose=table["value"] / table["error"], name=table["bound"].str.split(",").str[0])
+    rows = table.assign(
+        loose=table["value"] / table["error"], name=table["bound"].str.split(",").str[0]
+    )
     loose = rows.groupby("name")["loose"].median()
     assert loose["Theorem 3.5"] == pytest.approx(1) and loose["Proposition C.1"] > 1e6
     assert (
-        10 < loose["Theorem 3.4"] < loose["Theorem 3.7"] < 500 and 1 < loose["Theorem 3.3"] < loose["Theorem 3.8"] < 20
+        10 < loose["Theorem 3.4"] < loose["Theorem 3.7"] < 500
+        and 1 < loose["Theorem 3.3"] < loose["Theorem 3.8"] < 20
     )
     leak = rows[rows["name"] == "Theorem 3.4"]["error"].median()
     assert (rows[(rows["name"] == "Theorem 3.7") & (rows["T"] > 1)]["value"] > leak).all()
 
 
 def test_which_bounds_hold_at_a_fixed_tau():
-    """Theorem 3.7 at either end of [1, T], and Theorem 3.8 at τ = T, as far as tried; 3.8 at τ = 1 does not: "for some
-    τ" cannot be left out."""
+    """Theorem 3.7 at either end of [1, T], and Theorem 3.8 at τ = T, as far as tried; 3.8 at τ = 1
+    does not: "for some τ" cannot be left out."""
     table = fixed_tau_table(v_f=(1e-3, 1.0), classifiers=3)
-    assert set(table["bound"]) == {"Theorem 3.7", "Theorem 3.8"} and set(table["tau"]) == {1.0, 1.5, 2.0, 3.0}
+    assert set(table["bound"]) == {"Theorem 3.7", "Theorem 3.8"} and set(table["tau"]) == {
+        1.0,
+        1.5,
+        2.0,
+        3.0,
+    }
     at_one = (table["bound"] == "Theorem 3.8") & (table["tau"] == 1.0)
-    assert table["holds"][~at_one].all() and not table["holds"][at_one & (table["gamma"] == 0.02)].all()
+    assert (
+        table["holds"][~at_one].all()
+        and not table["holds"][at_one & (table["gamma"] == 0.02)].all()
+    )
     star = bounds_table(v_f=(1e-3, 1.0), classifiers=3)
-    key = ["bound", "gamma", "v_f", "T", "delta", "error"]  # the same classifiers and errors as in `bounds`
+    key = [
+        "bound",
+        "gamma",
+        "v_f",
+        "T",
+        "delta",
+        "error",
+    ]  # the same classifiers and errors as in `bounds`
     assert len(table.merge(star, on=key)) == len(table)
 
 
@@ -207,13 +273,17 @@ def test_gaussian_integral_of_the_retain_discussion(v, tau):
 
     numeric, _ = quad(integrand, 0, 45 * np.sqrt(v * tau), limit=500)
     assert value == pytest.approx(2 * numeric, rel=1e-8)
-    assert theory.gaussian_power_log_integral(v * 1.01, tau) > value  # increasing in v, as the paper says
+    assert (
+        theory.gaussian_power_log_integral(v * 1.01, tau) > value
+    )  # increasing in v, as the paper says
 
 
 def test_absolute_log_functional_of_one_gaussian():
     almost_one = GaussianMixture(gamma=1e-14, v_r=0.7)
     expected = theory.gaussian_power_log_integral(0.7, [1.0, 1.7, 3.0])
-    np.testing.assert_allclose(theory.absolute_log_functional(almost_one, [1.0, 1.7, 3.0]), expected, rtol=1e-7)
+    np.testing.assert_allclose(
+        theory.absolute_log_functional(almost_one, [1.0, 1.7, 3.0]), expected, rtol=1e-7
+    )
 
 
 def test_proposition_c_1():
@@ -224,7 +294,9 @@ def test_proposition_c_1():
         lam = float(theory.logistic_lambda(norm, moment, n))
         tuned = theory.bound_logistic_excess_risk(norm, moment, n)
         assert tuned == pytest.approx(2 * norm * np.sqrt(2 * moment / n), rel=1e-12)
-        assert tuned == pytest.approx(theory.bound_logistic_excess_risk(norm, moment, n, lam), rel=1e-12)
+        assert tuned == pytest.approx(
+            theory.bound_logistic_excess_risk(norm, moment, n, lam), rel=1e-12
+        )
         for other in (0.5, 0.9, 1.1, 2.0):
             assert theory.bound_logistic_excess_risk(norm, moment, n, other * lam) > tuned
         rng = np.random.default_rng(n)
@@ -244,11 +316,27 @@ def test_proposition_c_1():
         (lambda: theory.bound_retain_untempered(-0.1, 0.5), "delta", "-0.1"),
         (lambda: theory.bound_forget_untempered(0.1, 0.5, -1.0), "peak", "-1.0"),
         (lambda: theory.bound_partition(0.1, 0.5, 0.5, 1.0), "T", "0.5"),
-        (lambda: theory.bound_forget_tempered(GaussianMixture(), 0.1, 2.0, 2.0, 1.5), "k must exceed T = 2.0", "2.0"),
-        (lambda: theory.bound_forget_tempered(GaussianMixture(), 0.1, 1.0, 1.0, 1.0), "k must exceed T = 1.0", "1.0"),
-        (lambda: theory.bound_forget_tempered(GaussianMixture(), 0.1, 2.0, 1.5, 1.5), "k must exceed T = 2.0", "1.5"),
+        (
+            lambda: theory.bound_forget_tempered(GaussianMixture(), 0.1, 2.0, 2.0, 1.5),
+            "k must exceed T = 2.0",
+            "2.0",
+        ),
+        (
+            lambda: theory.bound_forget_tempered(GaussianMixture(), 0.1, 1.0, 1.0, 1.0),
+            "k must exceed T = 1.0",
+            "1.0",
+        ),
+        (
+            lambda: theory.bound_forget_tempered(GaussianMixture(), 0.1, 2.0, 1.5, 1.5),
+            "k must exceed T = 2.0",
+            "1.5",
+        ),
         (lambda: theory.bound_retain_tempered(GaussianMixture(), 0.1, 2.0, 0.5), "tau", "0.5"),
-        (lambda: theory.bound_retain_tempered(GaussianMixture(), 0.1, 2.0, 3.0), r"tau must lie in \[1, 2\]", "3.0"),
+        (
+            lambda: theory.bound_retain_tempered(GaussianMixture(), 0.1, 2.0, 3.0),
+            r"tau must lie in \[1, 2\]",
+            "3.0",
+        ),
         (
             lambda: theory.bound_forget_tempered(GaussianMixture(), 0.1, 2.0, 3.0, 2.5),
             r"tau must lie in \[1, 2\]",

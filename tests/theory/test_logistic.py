@@ -1,4 +1,6 @@
-"""Batched Newton against scikit-learn, against its own optimality condition, and on the data scikit-learn refuses."""
+"""Batched Newton against scikit-learn, against its own optimality condition, and on the data
+scikit-learn refuses.
+"""
 
 import numpy as np
 import pytest
@@ -18,10 +20,16 @@ def gradient(phi, z, s, lam):
     features = np.stack([np.ones_like(z), z, z**2], axis=2)
     sign = 2 * s - 1
     margin = sign * np.einsum("mnk,mk->mn", features, phi)
-    return -np.einsum("mn,mnk->mk", sign / (1 + np.exp(np.minimum(margin, 700))), features) / z.shape[1] + 2 * lam * phi
+    return (
+        -np.einsum("mn,mnk->mk", sign / (1 + np.exp(np.minimum(margin, 700))), features)
+        / z.shape[1]
+        + 2 * lam * phi
+    )
 
 
-@pytest.mark.filterwarnings("ignore:The inner solver of NewtonCholeskySolver")  # it then falls back to lbfgs
+@pytest.mark.filterwarnings(
+    "ignore:The inner solver of NewtonCholeskySolver"
+)  # it then falls back to lbfgs
 @pytest.mark.parametrize("v_f", [1e-6, 1e-3, 1.0])
 @pytest.mark.parametrize("lam", [1e-8, 1e-5, 1e-2])
 def test_equals_scikit_learn(v_f, lam):
@@ -33,10 +41,18 @@ def test_equals_scikit_learn(v_f, lam):
             continue
         x = np.stack([np.ones_like(z_i), z_i, z_i**2], axis=1)
         model = LogisticRegression(
-            C=1 / (2 * 50 * lam), fit_intercept=False, solver="newton-cholesky", tol=1e-13, max_iter=1000
+            C=1 / (2 * 50 * lam),
+            fit_intercept=False,
+            solver="newton-cholesky",
+            tol=1e-13,
+            max_iter=1000,
         ).fit(x, s_i)
-        np.testing.assert_allclose(phi_i, model.coef_[0], rtol=1e-6, atol=1e-6 * np.abs(phi_i).max())
-        pair = objective(np.stack([phi_i, model.coef_[0]]), np.stack([z_i, z_i]), np.stack([s_i, s_i]), lam)
+        np.testing.assert_allclose(
+            phi_i, model.coef_[0], rtol=1e-6, atol=1e-6 * np.abs(phi_i).max()
+        )
+        pair = objective(
+            np.stack([phi_i, model.coef_[0]]), np.stack([z_i, z_i]), np.stack([s_i, s_i]), lam
+        )
         assert pair[0] <= pair[1] * (1 + 1e-13)  # to machine precision, nobody gets lower
         compared += 1
     assert compared >= 10
@@ -48,7 +64,8 @@ def test_gradient_vanishes_and_no_neighbour_is_lower(v_f):
         z, s = data(v_f, 200, 20, seed=1)
         phi = fit_logistic(z, s, lam)
         value = objective(phi, z, s, lam)
-        # along any direction the objective is at least quadratic with curvature 2λ: this bounds what is left to gain
+        # along any direction the objective is at least quadratic with curvature 2λ: this bounds
+        # what is left to gain
         left = (gradient(phi, z, s, lam) ** 2).sum(axis=1) / (4 * lam)
         assert (left <= 1e-8 * value).all()
         rng = np.random.default_rng(0)
@@ -69,14 +86,19 @@ def test_one_problem_in_a_batch_is_the_same_alone_and_lambda_may_differ_by_row()
 def test_the_intercept_is_regularised_too():
     z, s = np.zeros((1, 4)), np.ones((1, 4))
     phi = fit_logistic(z, s, 0.5)[0]  # minimise softplus(−b) + b²/2: b = σ(−b)
-    assert phi[0] == pytest.approx(1 / (1 + np.exp(phi[0])), rel=1e-10) and phi[1:] == pytest.approx([0, 0], abs=1e-15)
+    assert phi[0] == pytest.approx(1 / (1 + np.exp(phi[0])), rel=1e-10) and phi[
+        1:
+    ] == pytest.approx([0, 0], abs=1e-15)
 
 
 def test_single_class_data_have_one_minimiser_when_lambda_is_positive():
     z, _ = data(1e-3, 25, 3)
     for label in (0.0, 1.0):
         phi = fit_logistic(z, np.full_like(z, label), 1e-6)
-        assert np.isfinite(phi).all() and (np.abs(gradient(phi, z, np.full_like(z, label), 1e-6)) < 1e-12).all()
+        assert (
+            np.isfinite(phi).all()
+            and (np.abs(gradient(phi, z, np.full_like(z, label), 1e-6)) < 1e-12).all()
+        )
 
 
 def test_without_regularisation_when_a_minimiser_exists():
@@ -86,7 +108,9 @@ def test_without_regularisation_when_a_minimiser_exists():
 
 
 def test_the_bayes_classifier_is_approached():
-    """With much data and little regularisation φ nears φ* (Eq. 2: the Bayes classifier is in the class)."""
+    """With much data and little regularisation φ nears φ* (Eq. 2: the Bayes classifier is in the
+    class).
+    """
     mixture = GaussianMixture(v_f=1.0)
     z, s = data(1.0, 400_000, 1)
     np.testing.assert_allclose(fit_logistic(z, s, 1e-9)[0], mixture.phi_star, atol=0.1)
@@ -97,7 +121,12 @@ def test_the_bayes_classifier_is_approached():
     [
         ([[1.0, 2.0, 3.0]], [[1, 1, 1]], 0.0, "lam = 0 has no minimiser.*one class"),
         ([[0.0, 1.0, 2.0, 3.0]], [[0, 0, 1, 1]], 0.0, "lam = 0 has no minimiser.*separable"),
-        ([[0.0, 1.0, 1.0, 1.0, 2.0]], [[0, 0, 1, 1, 1]], 0.0, "lam = 0 has no minimiser"),  # quasi-separable
+        (
+            [[0.0, 1.0, 1.0, 1.0, 2.0]],
+            [[0, 0, 1, 1, 1]],
+            0.0,
+            "lam = 0 has no minimiser",
+        ),  # quasi-separable
         ([[1.0, 1.0, 2.0, 2.0]], [[0, 1, 0, 1]], 0.0, "lam = 0 needs three distinct"),
         ([[1.0, 2.0]], [[0, 1]], -0.1, "lam.*-0.1"),
         ([[1.0, 2.0]], [[0, 2]], 0.1, "s must hold.*2"),

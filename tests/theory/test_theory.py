@@ -1,4 +1,6 @@
-"""The mixture: exact errors against brute force, Monte Carlo, symmetries, and the identities of Appendices B, D, E."""
+"""The mixture: exact errors against brute force, Monte Carlo, symmetries, and the identities of
+Appendices B, D, E.
+"""
 
 import numpy as np
 import pytest
@@ -21,11 +23,19 @@ def random_phi(rng: np.random.Generator, mixture: GaussianMixture, count: int) -
     """From near φ* to nowhere near it, with steep and flat ones among them."""
     share, noise = rng.uniform(0, 1.3, (count, 1)), 10.0 ** rng.uniform(-1.5, 1, (count, 1))
     spike = 1 / np.sqrt(mixture.v_f)
-    return share * mixture.phi_star + noise * rng.standard_normal((count, 3)) * [1.0, spike**0.5, spike]
+    return share * mixture.phi_star + noise * rng.standard_normal((count, 3)) * [
+        1.0,
+        spike**0.5,
+        spike,
+    ]
 
 
-def brute_force(mixture: GaussianMixture, logf, T: float, method: str) -> tuple[float, float, float]:
-    """A million equidistant points each: in u with z = mu_f + s sinh(u) for the line, in z for the spike."""
+def brute_force(
+    mixture: GaussianMixture, logf, T: float, method: str
+) -> tuple[float, float, float]:
+    """A million equidistant points each: in u with z = mu_f + s sinh(u) for the line, in z for the
+    spike.
+    """
     count = 1_000_001
     top = np.arcsinh(40 / 1e-4)
     u, du = np.linspace(-top, top, count, retstep=True)
@@ -35,7 +45,9 @@ def brute_force(mixture: GaussianMixture, logf, T: float, method: str) -> tuple[
     logp = np.logaddexp(a, b)
     power = np.exp(logp / T) if method == "exact" else np.exp(a / T) + np.exp(b / T)
     partition = (w * power * np.exp(logf(z))).sum()
-    retain = (w * np.exp(mixture.logp_r(z)) * (mixture.logp_r(z) - logp / T - logf(z))).sum() + np.log(partition)
+    retain = (
+        w * np.exp(mixture.logp_r(z)) * (mixture.logp_r(z) - logp / T - logf(z))
+    ).sum() + np.log(partition)
     reach = 12 * np.sqrt(mixture.v_f)
     z, dz = np.linspace(mixture.mu_f - reach, mixture.mu_f + reach, count, retstep=True)
     gap = np.exp(mixture.logp_r(z)) - np.exp(mixture.logp(z) / T + logf(z)) / partition
@@ -48,7 +60,12 @@ def test_quadrature_equals_brute_force(v_f, method):
     mixture, rng = GaussianMixture(v_f=v_f), np.random.default_rng(1)
     for phi, T in zip(random_phi(rng, mixture, 3), (1.0, 1.7, 3.0), strict=True):
         brute = np.array(
-            brute_force(mixture, lambda z, c=phi: -np.logaddexp(0, -(c[0] + c[1] * z + c[2] * z * z)), T, method)
+            brute_force(
+                mixture,
+                lambda z, c=phi: -np.logaddexp(0, -(c[0] + c[1] * z + c[2] * z * z)),
+                T,
+                method,
+            )
         )
         exact = np.array([mixture.partition(phi, T, method), *mixture.errors(phi, T, method)])
         np.testing.assert_allclose(exact, brute, rtol=1e-9, atol=1e-9)
@@ -61,7 +78,9 @@ def test_a_kinked_callable_equals_brute_force_and_a_smooth_one_equals_its_array(
         return 0.05 + 0.9 * np.clip(np.abs(z - 0.03) / 0.1, 0, 1)
 
     brute = np.array(brute_force(mixture, lambda z: np.log(ramp(z)), 1.8, "exact"))
-    np.testing.assert_allclose([mixture.partition(ramp, 1.8), *mixture.errors(ramp, 1.8)], brute, rtol=1e-8)
+    np.testing.assert_allclose(
+        [mixture.partition(ramp, 1.8), *mixture.errors(ramp, 1.8)], brute, rtol=1e-8
+    )
 
     def smooth(z):
         return 1 / (1 + np.exp(-(phi[0] + phi[1] * z + phi[2] * z * z)))
@@ -72,7 +91,9 @@ def test_a_kinked_callable_equals_brute_force_and_a_smooth_one_equals_its_array(
 
 
 def test_forget_error_without_the_split_would_be_wrong():
-    """Negative control: the same nodes without splitting at sign changes miss the tolerance of 1e-9."""
+    """Negative control: the same nodes without splitting at sign changes miss the tolerance of
+    1e-9.
+    """
     mixture, phi = GaussianMixture(v_f=1.0), np.array([1.5, 1.0, 0.3])
     z, w = mixture.mesh(2.0)
     gap = np.exp(mixture.logp_r(z)) - mixture.density(z, phi, 2.0)
@@ -94,9 +115,13 @@ def test_monte_carlo_agrees_within_four_standard_errors(v_f, method):
 
 
 def test_monte_carlo_tells_the_two_partition_functions_apart():
-    """Negative control for the test above: the wrong method is off by far more than four standard errors."""
+    """Negative control for the test above: the wrong method is off by far more than four standard
+    errors.
+    """
     mixture, rng = GaussianMixture(v_f=1.0), np.random.default_rng(6)
-    mc = theory.monte_carlo_errors(mixture, mixture.phi_star, 2.5, 100_000, rng, "negligible_overlap")
+    mc = theory.monte_carlo_errors(
+        mixture, mixture.phi_star, 2.5, 100_000, rng, "negligible_overlap"
+    )
     assert abs(mc.retain - mixture.retain_error(mixture.phi_star, 2.5, "exact")) > 20 * mc.retain_se
 
 
@@ -114,13 +139,19 @@ def test_the_papers_partition_function_never_underestimates(gamma, v_f, T, seed)
 @EASY
 @given(GAMMAS, VARIANCES, TEMPERATURES, st.floats(-3, 3), st.floats(0.1, 20), st.integers(0, 99))
 def test_units_do_not_matter(gamma, v_f, T, shift, scale, seed):
-    """z -> shift + scale z leaves the Retain Error and divides the Forget Error, a density, by the scale."""
+    """z -> shift + scale z leaves the Retain Error and divides the Forget Error, a density, by the
+    scale.
+    """
     mixture = GaussianMixture(gamma=gamma, v_f=v_f)
     phi = random_phi(np.random.default_rng(seed), mixture, 2) * 0.1
     moved = GaussianMixture(gamma, shift + scale, scale**2, shift, scale**2 * v_f)
     c0, c1, c2 = phi.T
     phi2 = np.stack(
-        [c0 - c1 * shift / scale + c2 * (shift / scale) ** 2, c1 / scale - 2 * c2 * shift / scale**2, c2 / scale**2]
+        [
+            c0 - c1 * shift / scale + c2 * (shift / scale) ** 2,
+            c1 / scale - 2 * c2 * shift / scale**2,
+            c2 / scale**2,
+        ]
     )
     (retain, forget), (retain2, forget2) = mixture.errors(phi, T), moved.errors(phi2.T, T)
     np.testing.assert_allclose(retain2, retain, rtol=1e-6, atol=1e-9)
@@ -166,22 +197,30 @@ def test_sharpening_is_the_power_of_the_classifier():
 def test_second_moment_and_entropy_by_quadrature():
     mixture = GaussianMixture(0.3, 1.2, 0.7, -0.4, 0.01)
     z, w = mixture.mesh()
-    assert (w * np.exp(mixture.logp(z)) * (1 + z**2 + z**4)).sum() == pytest.approx(mixture.second_moment(), rel=1e-12)
+    assert (w * np.exp(mixture.logp(z)) * (1 + z**2 + z**4)).sum() == pytest.approx(
+        mixture.second_moment(), rel=1e-12
+    )
     assert -(w * np.exp(mixture.logp_r(z)) * mixture.logp_r(z)).sum() == pytest.approx(
         mixture.entropy_retain(), rel=1e-12
     )
-    assert np.exp(mixture.logp_f(np.array(mixture.mu_f))) == pytest.approx(mixture.peak_forget(), rel=1e-14)
+    assert np.exp(mixture.logp_f(np.array(mixture.mu_f))) == pytest.approx(
+        mixture.peak_forget(), rel=1e-14
+    )
 
 
-# ---- identities ------------------------------------------------------------------------------------------------------
+# ---- identities ---------------------------------------------------------------------------------
 @EASY
 @given(st.floats(0.2, 6), st.floats(0.1, 8), st.integers(0, 99))
 def test_tempering_is_sharpening_for_greedy_text(T, w, seed):
-    """p^(1/T) f^w = (p f^(wT))^(1/T): one order of tokens for one product wT, and two different distributions."""
+    """p^(1/T) f^w = (p f^(wT))^(1/T): one order of tokens for one product wT, and two different
+    distributions.
+    """
     rng = np.random.default_rng(seed)
     logp, logf = np.log(rng.dirichlet(np.ones(40), 3)), np.log(rng.uniform(1e-3, 1, (3, 40)))
     tempered, sharpened = theory.tilted(logp, logf, T, w), theory.tilted(logp, logf, 1.0, w * T)
-    np.testing.assert_allclose(theory.tilted(sharpened, np.zeros_like(logf), T), tempered, atol=1e-12)
+    np.testing.assert_allclose(
+        theory.tilted(sharpened, np.zeros_like(logf), T), tempered, atol=1e-12
+    )
     np.testing.assert_allclose(np.exp(tempered).sum(axis=-1), 1.0, rtol=1e-12)
     assert (np.argsort(tempered) == np.argsort(sharpened)).all()
     assert abs(T - 1) < 0.05 or not np.allclose(tempered, sharpened, atol=1e-3)
@@ -195,16 +234,22 @@ def test_density_ratio_under_imbalance_is_exact(mu, gamma, v_f):
     z = np.linspace(-3, 4, 201)
     f_mu = (1 - mu) * np.exp(training.logp_r(z) - training.logp(z))
     ratio = np.exp(mixture.logp_r(z) - mixture.logp(z))
-    np.testing.assert_allclose(theory.density_ratio_under_imbalance(f_mu, mu, gamma), ratio, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        theory.density_ratio_under_imbalance(f_mu, mu, gamma), ratio, rtol=1e-12, atol=1e-12
+    )
 
 
 @EASY
 @given(SHARES, SHARES, st.floats(-8, 8))
 def test_the_correction_moves_only_the_intercept(mu, gamma, logit):
-    """Appendix D's ratio times 1 − γ is again a probability: that of logit + ln[(1 − γ) μ / (γ (1 − μ))]."""
+    """Appendix D's ratio times 1 − γ is again a probability: that of logit + ln[(1 − γ) μ / (γ (1 −
+    μ))].
+    """
     shift = np.log((1 - gamma) * mu / (gamma * (1 - mu)))
     f, moved = (1 / (1 + np.exp(-x)) for x in (logit, logit + shift))
-    assert (1 - gamma) * theory.density_ratio_under_imbalance(f, mu, gamma) == pytest.approx(moved, rel=1e-10)
+    assert (1 - gamma) * theory.density_ratio_under_imbalance(f, mu, gamma) == pytest.approx(
+        moved, rel=1e-10
+    )
     assert (1 - mu) * theory.density_ratio_under_imbalance(f, mu, mu) == pytest.approx(f, rel=1e-12)
 
 
@@ -213,7 +258,9 @@ def test_the_corrected_estimator_is_consistent_and_the_uncorrected_is_not():
     assert mixture.retain_error(training.phi_star, 1.0) > 1e-3
 
     def corrected(z):
-        return 0.95 * theory.density_ratio_under_imbalance(probability(training.phi_star, z), 0.5, 0.05)
+        return 0.95 * theory.density_ratio_under_imbalance(
+            probability(training.phi_star, z), 0.5, 0.05
+        )
 
     assert abs(mixture.retain_error(corrected, 1.0)) < 1e-10
 
@@ -250,7 +297,9 @@ def test_temperature_of_kl_grows_with_the_radius_and_knows_gaussians():
         radius = 0.5 * (T - 1 - np.log(T))  # KL(N(m, T v) ‖ N(m, v))
         assert theory.temperature_of_kl(mixture.logp_r(z), radius, w) == pytest.approx(T, rel=1e-9)
     assert theory.temperature_of_kl(np.log([0.7, 0.3]), 0.0) == 1.0
-    assert theory.temperature_of_kl(np.log([0.7, 0.3]), 5.0) == np.inf  # the uniform law fits: nothing left to smooth
+    assert (
+        theory.temperature_of_kl(np.log([0.7, 0.3]), 5.0) == np.inf
+    )  # the uniform law fits: nothing left to smooth
 
 
 def test_remark_on_tails():
@@ -269,7 +318,7 @@ def test_remark_on_tails():
         theory.tempered_mass(cauchy, 2.0)
 
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
+# ---- bad input ----------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("call", "name", "value"),
     [
@@ -283,7 +332,11 @@ def test_remark_on_tails():
         (lambda: theory.tempered_mass(lambda z: -abs(z), 0.5), "T", "0.5"),
         (lambda: theory.tilted([-1.0, -2.0], [-1.0, -2.0], 0.0), "T", "0.0"),
         (lambda: theory.tilted([-1.0, -2.0], [-1.0, -2.0], 1.0, -1.0), "sharpen", "-1.0"),
-        (lambda: theory.monte_carlo_errors(GaussianMixture(), [1, 2, 3], 0.5, 10, None), "T", "0.5"),
+        (
+            lambda: theory.monte_carlo_errors(GaussianMixture(), [1, 2, 3], 0.5, 10, None),
+            "T",
+            "0.5",
+        ),
         (lambda: GaussianMixture(v_f=-1e-3), "v_f", "-0.001"),
         (lambda: GaussianMixture().retain_error([1, 2, 3], 0.9), "T", "0.9"),
         (lambda: GaussianMixture().forget_error([1, 2, 3], [1.0, float("nan")]), "T", "nan"),
@@ -293,7 +346,11 @@ def test_remark_on_tails():
         (lambda: GaussianMixture().retain_error(lambda z: z + 5, 2.0), "phi", "3.9|4|5"),
         (lambda: GaussianMixture().retain_error([1, 2, 3], 2.0, sharpen=0.0), "sharpen", "0.0"),
         (lambda: theory.density_ratio_under_imbalance(0.5, 1.5, 0.1), "mu", "1.5"),
-        (lambda: theory.monte_carlo_errors(GaussianMixture(), [1, 2, 3], 2.0, 1, None), "samples", "1"),
+        (
+            lambda: theory.monte_carlo_errors(GaussianMixture(), [1, 2, 3], 2.0, 1, None),
+            "samples",
+            "1",
+        ),
     ],
 )
 def test_bad_input_names_the_argument_and_its_value(call, name, value):

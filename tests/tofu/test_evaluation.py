@@ -1,4 +1,6 @@
-"""Evaluation against slow one-row references: padding, batches, tilts, masks, bad input, and the goldens."""
+"""Evaluation against slow one-row references: padding, batches, tilts, masks, bad input, and the
+goldens.
+"""
 
 import copy
 import json
@@ -76,28 +78,52 @@ def heads(tiny_model):
 @pytest.fixture(scope="session")
 def examples(tokenizer, data):
     """Every row's answers as `evaluate` scores them, shared prompts and all."""
-    texts = [(row["question"], [row["answer"], *row["perturbed_answer"]]) for rows in data.values() for row in rows]
-    return [example for question, answers in texts for example in encode_answers(tokenizer, question, answers)]
+    texts = [
+        (row["question"], [row["answer"], *row["perturbed_answer"]])
+        for rows in data.values()
+        for row in rows
+    ]
+    return [
+        example
+        for question, answers in texts
+        for example in encode_answers(tokenizer, question, answers)
+    ]
 
 
-def losses_one_by_one(model, examples, mask_of=lambda ids: torch.ones(1, len(ids), dtype=torch.long)):
-    """The definition, written out: one row a pass, no padding, no cache, cross-entropy averaged over the answer."""
+def losses_one_by_one(
+    model, examples, mask_of=lambda ids: torch.ones(1, len(ids), dtype=torch.long)
+):
+    """The definition, written out: one row a pass, no padding, no cache, cross-entropy averaged
+    over the answer.
+    """
     losses = []
     for example in examples:
         ids = torch.tensor([example.ids])
         positions = torch.arange(ids.shape[1])[None]
         with torch.no_grad():
-            logits = model(input_ids=ids, attention_mask=mask_of(example.ids), position_ids=positions).logits[0]
+            logits = model(
+                input_ids=ids, attention_mask=mask_of(example.ids), position_ids=positions
+            ).logits[0]
         labels = ids[0, example.n_prompt :]
-        losses.append(float(torch.nn.functional.cross_entropy(logits[example.n_prompt - 1 : -1].double(), labels)))
+        losses.append(
+            float(
+                torch.nn.functional.cross_entropy(
+                    logits[example.n_prompt - 1 : -1].double(), labels
+                )
+            )
+        )
     return np.array(losses)
 
 
 def generate_one_by_one(model, prompts, pad_id, eos, max_new_tokens):
     answers = []
     for prompt in prompts:
-        options = dict(do_sample=False, max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=eos)
-        output = model.generate(torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(), **options)
+        options = dict(
+            do_sample=False, max_new_tokens=max_new_tokens, pad_token_id=pad_id, eos_token_id=eos
+        )
+        output = model.generate(
+            torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt)).long(), **options
+        )
         answers.append(output[0, len(prompt) :].tolist())
     return answers
 
@@ -119,7 +145,11 @@ def of_unequal_lengths():
     """Examples whose prompts and answers differ in length, some with one prompt."""
     draw = np.random.default_rng(0)
     prompts = [draw.integers(3, VOCAB, length).tolist() for length in (4, 9, 12, 6)]
-    answers = [(prompt, draw.integers(3, VOCAB, length).tolist()) for prompt in prompts for length in (5, 1, 3)]
+    answers = [
+        (prompt, draw.integers(3, VOCAB, length).tolist())
+        for prompt in prompts
+        for length in (5, 1, 3)
+    ]
     return [Example(prompt + answer, len(prompt)) for prompt, answer in answers]
 
 
@@ -127,7 +157,9 @@ def of_unequal_lengths():
 def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
     examples, sizes = of_unequal_lengths(), {"rank": 4, "init_b": "kaiming"}
     head = T3Head(HIDDEN, VOCAB, **sizes)
-    found = score.answer_losses(family(name), examples, pad_id=0, tilts=[(None, 1.0), (head, 2.0)], **QUIET)
+    found = score.answer_losses(
+        family(name), examples, pad_id=0, tilts=[(None, 1.0), (head, 2.0)], **QUIET
+    )
     for row, oracle in zip(found, (([], 1.0), ([(head.A, head.B)], 2.0))):
         reference = Reference.of(family(name), *oracle)
         for loss, example in zip(row, examples):
@@ -151,13 +183,17 @@ def test_models_that_cannot_be_scored_are_refused():
     with pytest.raises(UserError, match="MambaForCausalLM has no key-value cache"):
         score.answer_losses(mamba, examples, pad_id=0, **QUIET)
     adrift = family("llama")
-    adrift.register_forward_hook(lambda *_: setattr(_[-1], "logits", torch.randn_like(_[-1].logits)))
+    adrift.register_forward_hook(
+        lambda *_: setattr(_[-1], "logits", torch.randn_like(_[-1].logits))
+    )
     with pytest.raises(UserError, match="LlamaForCausalLM reads a text from its cache otherwise"):
         score.answer_losses(adrift, examples, pad_id=0, **QUIET)
     sizes |= dict(intermediate_size=24, num_attention_heads=2, pad_token_id=0)
     headless = AutoModelForCausalLM.from_config(ModernBertDecoderConfig(**sizes))
     with pytest.raises(UserError, match="does not say which part of it gives the last hidden"):
-        score.answer_losses(headless, examples, pad_id=0, tilts=[(T3Head(HIDDEN, VOCAB, 4), 1.0)], **QUIET)
+        score.answer_losses(
+            headless, examples, pad_id=0, tilts=[(T3Head(HIDDEN, VOCAB, 4), 1.0)], **QUIET
+        )
 
 
 def test_losses_differ_between_rows_and_models(tiny_model, tokenizer, examples):
@@ -169,35 +205,56 @@ def test_losses_differ_between_rows_and_models(tiny_model, tokenizer, examples):
 
 def test_openunlearning_mask_hides_end_of_turn_and_keeps_positions(tiny_model, tokenizer, examples):
     pad = tokenizer.eos_token_id  # as tokenizers without a padding token do
-    found = score.answer_losses(tiny_model, examples, pad_id=pad, attention_mask="openunlearning", **QUIET)[0]
-    expected = losses_one_by_one(tiny_model, examples, lambda ids: (torch.tensor([ids]) != pad).long())
+    found = score.answer_losses(
+        tiny_model, examples, pad_id=pad, attention_mask="openunlearning", **QUIET
+    )[0]
+    expected = losses_one_by_one(
+        tiny_model, examples, lambda ids: (torch.tensor([ids]) != pad).long()
+    )
     np.testing.assert_allclose(found, expected, atol=2e-6)
-    assert np.abs(found - losses_one_by_one(tiny_model, examples)).max() > 1e-3  # the mask is no detail
+    assert (
+        np.abs(found - losses_one_by_one(tiny_model, examples)).max() > 1e-3
+    )  # the mask is no detail
 
 
 @pytest.mark.parametrize("T", [1.0, 2.5])
 def test_tilted_losses_are_those_of_the_formula(tiny_model, tokenizer, examples, heads, T):
     few = examples[:6]
-    found = score.answer_losses(tiny_model, few, pad_id=models.pad_id(tokenizer), tilts=[(heads[0], T)], **QUIET)[0]
+    found = score.answer_losses(
+        tiny_model, few, pad_id=models.pad_id(tokenizer), tilts=[(heads[0], T)], **QUIET
+    )[0]
     oracle = Reference.of(tiny_model, [(heads[0].A, heads[0].B)], T)
     for loss, example in zip(found, few):
         ids = torch.tensor([example.ids])
         logp = oracle.logp(ids, torch.ones_like(ids), None)[0]
         steps = range(example.n_prompt, len(example.ids))
-        assert loss == pytest.approx(-np.mean([float(logp[t - 1, example.ids[t]]) for t in steps]), abs=5e-6)
+        assert loss == pytest.approx(
+            -np.mean([float(logp[t - 1, example.ids[t]]) for t in steps]), abs=5e-6
+        )
 
 
 def test_tilts_agree_with_each_alone_and_with_the_sampler(tiny_model, tokenizer, examples, heads):
     common = dict(pad_id=models.pad_id(tokenizer), **QUIET)
-    tilts = [(None, 1.0), (heads[0], 1.0), (heads[1], 1.0), (heads[0], 2.5), (heads[1], 2.5), (None, 2.5)]
+    tilts = [
+        (None, 1.0),
+        (heads[0], 1.0),
+        (heads[1], 1.0),
+        (heads[0], 2.5),
+        (heads[1], 2.5),
+        (None, 2.5),
+    ]
     together = score.answer_losses(tiny_model, examples, tilts=tilts, **common)
     for tilt, losses in zip(tilts, together):
         np.testing.assert_allclose(
             score.answer_losses(tiny_model, examples, tilts=[tilt], **common)[0], losses, atol=1e-6
         )
     for (head, T), losses in list(zip(tilts, together))[1:5]:
-        sampler = T3ForCausalLM(tiny_model, head, temperature=T)  # its own pooling, through its own cache
-        np.testing.assert_allclose(score.answer_losses(sampler, examples, **common)[0], losses, atol=5e-6)
+        sampler = T3ForCausalLM(
+            tiny_model, head, temperature=T
+        )  # its own pooling, through its own cache
+        np.testing.assert_allclose(
+            score.answer_losses(sampler, examples, **common)[0], losses, atol=5e-6
+        )
     assert len({losses.sum().round(3) for losses in together}) == len(tilts)
 
 
@@ -205,7 +262,9 @@ def test_a_zero_head_at_t_1_and_no_head_give_the_base_back(tiny_model, tokenizer
     common = dict(pad_id=models.pad_id(tokenizer), **QUIET)
     base = score.answer_losses(tiny_model, examples, **common)
     zero = T3Head(32, tiny_model.config.vocab_size, rank=4, init_b="zero")
-    neutral, none = score.answer_losses(tiny_model, examples, tilts=[(zero, 1.0), (None, 1.0)], **common)
+    neutral, none = score.answer_losses(
+        tiny_model, examples, tilts=[(zero, 1.0), (None, 1.0)], **common
+    )
     np.testing.assert_allclose(neutral, base[0], atol=1e-6)
     assert (none == base[0]).all()
 
@@ -214,9 +273,13 @@ def test_a_partition_function_that_underflows_is_computed_in_log_space(heads):
     logits = torch.tensor([[120.0, 0.0, -60.0]])
     head = T3Head(1, 3, rank=1)
     head.B.data = torch.tensor([[-110.0], [-110.0], [0.0]])  # f = 0 in float32 wherever p is not
-    at = score.Positions(torch.zeros(1), torch.zeros(1), torch.tensor([1]), logits, torch.ones(1, 1))
+    at = score.Positions(
+        torch.zeros(1), torch.zeros(1), torch.tensor([1]), logits, torch.ones(1, 1)
+    )
     found = score.target_logp(at, [(head, 1.0)])
-    weights = logits.double().log_softmax(-1) + torch.nn.functional.logsigmoid(head.B.data[:, 0].double())
+    weights = logits.double().log_softmax(-1) + torch.nn.functional.logsigmoid(
+        head.B.data[:, 0].double()
+    )
     assert float(found) == pytest.approx(float(weights.log_softmax(-1)[0, 1]), rel=1e-6)
 
 
@@ -248,13 +311,17 @@ def test_greedy_stops_at_the_end_of_sequence(tiny_model, tokenizer, prompts):
 
 
 @pytest.mark.parametrize("attention_mask", ["lengths", "openunlearning"])
-@pytest.mark.parametrize("batch_tokens", [150, 800, writing.BATCH_TOKENS])  # one, a few and all states at once
+@pytest.mark.parametrize(
+    "batch_tokens", [150, 800, writing.BATCH_TOKENS]
+)  # one, a few and all states at once
 def test_tilts_that_write_together_write_what_each_writes_alone(
     monkeypatch, tiny_model, tokenizer, prompts, heads, attention_mask, batch_tokens
 ):
     monkeypatch.setattr(writing, "STAGE", 7)
     pad = tokenizer.eos_token_id
-    common = dict(pad_id=pad, eos_ids=[pad, 40], max_new_tokens=12, attention_mask=attention_mask, **QUIET)
+    common = dict(
+        pad_id=pad, eos_ids=[pad, 40], max_new_tokens=12, attention_mask=attention_mask, **QUIET
+    )
     other = T3Head(heads[0].A.shape[1], heads[0].B.shape[0], rank=heads[0].rank + 3, seed=9)
     other.B.data *= 30
     tilts = [(head, T) for head in (*heads, other) for T in (1.0, 2.0, 3.0)] + [(None, 2.0)]
@@ -266,11 +333,15 @@ def test_tilts_that_write_together_write_what_each_writes_alone(
         (alone,) = writing.greedy(T3ForCausalLM(tiny_model, head, temperature=T), prompts, **common)
         assert answers == alone != base
         if attention_mask == "lengths":
-            assert alone == generate_one_by_one(T3ForCausalLM(tiny_model, head, T), prompts, pad, [pad, 40], 12)
+            assert alone == generate_one_by_one(
+                T3ForCausalLM(tiny_model, head, T), prompts, pad, [pad, 40], 12
+            )
 
 
 def test_tilts_that_agree_share_the_models_passes(tiny_model, tokenizer, prompts, heads):
-    """Five tilts that write the same cost the tokens of one; `write` reads no token twice for them."""
+    """Five tilts that write the same cost the tokens of one; `write` reads no token twice for
+    them.
+    """
     common = dict(pad_id=models.pad_id(tokenizer), eos_ids=[], max_new_tokens=12, **QUIET)
     read = []
     hook = tiny_model.register_forward_pre_hook(lambda _, args, given: read.append(given["input_ids"].numel()),
@@ -286,7 +357,9 @@ def test_tilts_that_agree_share_the_models_passes(tiny_model, tokenizer, prompts
 def test_an_answer_never_outgrows_its_room():
     """A model with learned positions has no position for a token too many."""
     torch.manual_seed(0)
-    config = GPT2Config(vocab_size=300, n_embd=32, n_layer=2, n_head=2, n_positions=112, eos_token_id=0)
+    config = GPT2Config(
+        vocab_size=300, n_embd=32, n_layer=2, n_head=2, n_positions=112, eos_token_id=0
+    )
     model = GPT2LMHeadModel(config).eval()
     prompts = [[7] * 12, [5, 6, 7], [9, 3], [9, 3]]
     read = []
@@ -295,16 +368,28 @@ def test_an_answer_never_outgrows_its_room():
         (found,) = writing.greedy(model, prompts, pad_id=0, eos_ids=[], max_new_tokens=100, **QUIET)
     assert found == generate_one_by_one(model, prompts, 0, None, 100)
     assert len(read) == 100
-    assert writing.greedy(model, prompts, pad_id=0, eos_ids=[], max_new_tokens=0, **QUIET) == [[[]] * 4]
+    assert writing.greedy(model, prompts, pad_id=0, eos_ids=[], max_new_tokens=0, **QUIET) == [
+        [[]] * 4
+    ]
 
 
 def test_a_cache_without_keys_follows_its_state(monkeypatch):
-    """Convolutions and linear attention keep a state in place of keys, which must move with the texts."""
+    """Convolutions and linear attention keep a state in place of keys, which must move with the
+    texts.
+    """
     monkeypatch.setattr(writing, "STAGE", 5)
     torch.manual_seed(0)
-    sizes = dict(hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=2, vocab_size=300)
+    sizes = dict(
+        hidden_size=32,
+        intermediate_size=64,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        vocab_size=300,
+    )
     kinds = ["conv", "full_attention", "conv"]
-    model = Lfm2ForCausalLM(Lfm2Config(num_hidden_layers=3, layer_types=kinds, block_multiple_of=8, **sizes)).eval()
+    model = Lfm2ForCausalLM(
+        Lfm2Config(num_hidden_layers=3, layer_types=kinds, block_multiple_of=8, **sizes)
+    ).eval()
     model.get_output_embeddings().weight.data *= 30
     prompts = [[7, 8, 9], [5], [9, 3, 4, 4, 11], [5, 2]]
     heads = [T3Head(32, 300, rank=3, seed=seed, init_b="kaiming") for seed in (1, 2)]
@@ -312,7 +397,9 @@ def test_a_cache_without_keys_follows_its_state(monkeypatch):
         head.B.data *= 300
     tilts = [(None, 1.0), *((head, T) for head in heads for T in (1.0, 3.0))]
     ends = [generate_one_by_one(model, prompts[:1], 0, None, 4)[0][3]]
-    found = writing.greedy(model, prompts, tilts, pad_id=0, eos_ids=ends, max_new_tokens=12, **QUIET)
+    found = writing.greedy(
+        model, prompts, tilts, pad_id=0, eos_ids=ends, max_new_tokens=12, **QUIET
+    )
     assert found[0] == generate_one_by_one(model, prompts, 0, ends, 12)
     for (head, T), answers in zip(tilts[1:], found[1:]):
         assert answers == generate_one_by_one(T3ForCausalLM(model, head, T), prompts, 0, ends, 12)
@@ -324,7 +411,9 @@ def test_an_adapter_is_read_as_its_base_is(tiny_model, tokenizer, prompts):
     common = dict(pad_id=models.pad_id(tokenizer), eos_ids=[], max_new_tokens=6, **QUIET)
     sizes = []
     score.Reader(adapted.eval(), [])  # tries once how the model reads
-    with adapted.get_base_model().lm_head.register_forward_hook(lambda _, args, out: sizes.append(out.shape[1])):
+    with adapted.get_base_model().lm_head.register_forward_hook(
+        lambda _, args, out: sizes.append(out.shape[1])
+    ):
         (found,) = writing.greedy(adapted.eval(), prompts, **common)
     assert found == generate_one_by_one(adapted, prompts, models.pad_id(tokenizer), None, 6)
     assert set(sizes) == {1}, "logits of the last position alone"
@@ -354,30 +443,41 @@ def test_a_head_goes_where_the_model_is(tiny_model, heads, monkeypatch):
     module._checked(tiny_model, *tilts[0], False)  # private: what evaluation does before it scores
     assert moved == [(heads[0], tiny_model.device)]
     example = Example([1, 2, 3], 1)
-    score.answer_losses(tiny_model, [example], pad_id=0, tilts=tilts, progress=False)  # as the audit asks
+    score.answer_losses(
+        tiny_model, [example], pad_id=0, tilts=tilts, progress=False
+    )  # as the audit asks
     assert len(moved) == 2 and moved[1] == moved[0]
 
 
 def test_evaluate_is_the_metrics_of_the_losses_and_texts(tiny_model, tokenizer, data):
     result = evaluate(tiny_model, tokenizer, data, **OPTIONS)
     row = data["forget"][2]
-    right, *wrong = encode_answers(tokenizer, row["question"], [row["paraphrased_answer"], *row["perturbed_answer"]])
+    right, *wrong = encode_answers(
+        tokenizer, row["question"], [row["paraphrased_answer"], *row["perturbed_answer"]]
+    )
     losses = losses_one_by_one(tiny_model, [right, *wrong])
     expected = np.exp(-losses[1:].mean()) / (np.exp(-losses[0]) + 1e-10)
     assert result["truth_ratio"]["forget"][2] == pytest.approx(expected, rel=1e-5)
     row = data["wf"][1]
     losses = losses_one_by_one(
-        tiny_model, encode_answers(tokenizer, row["question"], [row["answer"], *row["perturbed_answer"]])
+        tiny_model,
+        encode_answers(tokenizer, row["question"], [row["answer"], *row["perturbed_answer"]]),
     )
     p = np.exp(-losses)
     assert result["records"]["wf"][1]["prob"] == pytest.approx(p[0] / p.sum(), rel=1e-5)
-    assert result["truth_ratio"]["wf"][1] == pytest.approx(np.exp(-losses[1:].mean()) / p[0], rel=1e-5)
+    assert result["truth_ratio"]["wf"][1] == pytest.approx(
+        np.exp(-losses[1:].mean()) / p[0], rel=1e-5
+    )
     record = result["records"]["retain"][0]
-    assert record["rouge"] == metrics.rouge_l_recall(data["retain"][0]["answer"], record["generation"])
+    assert record["rouge"] == metrics.rouge_l_recall(
+        data["retain"][0]["answer"], record["generation"]
+    )
     assert result["components"]["retain_prob"] == pytest.approx(
         np.mean([r["prob"] for r in result["records"]["retain"]])
     )
-    assert {name: len(rows) for name, rows in result["records"].items()} == {n: len(r) for n, r in data.items()}
+    assert {name: len(rows) for name, rows in result["records"].items()} == {
+        n: len(r) for n, r in data.items()
+    }
     json.dumps(result, allow_nan=False)
 
 
@@ -397,8 +497,12 @@ def test_tilts_give_a_list_and_truth_ratio_kinds_differ(tiny_model, tokenizer, d
     assert (plain["T"], tilted["T"], own["T"]) == (1.0, 2.0, heads[0].temperature)
     alone = evaluate(tiny_model, tokenizer, data, **OPTIONS)
     assert alone["truth_ratio"] == plain["truth_ratio"] and alone["T"] is None
-    assert tilted["truth_ratio"]["forget"] != pytest.approx(plain["truth_ratio"]["forget"], rel=1e-2)
-    arithmetic = evaluate(tiny_model, tokenizer, data, truth_ratio="arithmetic", generate=False, **QUIET)
+    assert tilted["truth_ratio"]["forget"] != pytest.approx(
+        plain["truth_ratio"]["forget"], rel=1e-2
+    )
+    arithmetic = evaluate(
+        tiny_model, tokenizer, data, truth_ratio="arithmetic", generate=False, **QUIET
+    )
     for name in data:
         assert (np.array(arithmetic["truth_ratio"][name]) >= alone["truth_ratio"][name]).all()
 
@@ -411,32 +515,48 @@ def test_reference_gives_forget_quality(tiny_model, tokenizer, data, heads):
     assert (same["forget_quality"], same["ks_statistic"]) == (1.0, 0.0)
     assert same["model_utility"] is same["mu_rouge"] is same["forget"]["rouge"] is None
     (other,) = evaluate(
-        tiny_model, tokenizer, forget, tilts=[(heads[0], 1.5)], reference=reference["truth_ratio"]["forget"], **common
+        tiny_model,
+        tokenizer,
+        forget,
+        tilts=[(heads[0], 1.5)],
+        reference=reference["truth_ratio"]["forget"],
+        **common,
     )
-    p, d = metrics.forget_quality(other["truth_ratio"]["forget"], reference["truth_ratio"]["forget"])
+    p, d = metrics.forget_quality(
+        other["truth_ratio"]["forget"], reference["truth_ratio"]["forget"]
+    )
     assert (other["forget_quality"], other["ks_statistic"]) == (p, d) and d > 0
 
 
 def test_nan_at_padding_reaches_no_score(tiny_model, tokenizer, heads):
     """Attention over nothing may leave NaN at padded positions; the pool must not add it up."""
-    examples = [encode(tokenizer, question, "An answer.") for question in ("Who?", "Who wrote it, and when?")]
+    examples = [
+        encode(tokenizer, question, "An answer.")
+        for question in ("Who?", "Who wrote it, and when?")
+    ]
     common = dict(pad_id=models.pad_id(tokenizer), tilts=[(heads[0], 2.0)], **QUIET)
     clean = score.answer_losses(tiny_model, examples, **common)
     broken = copy.deepcopy(tiny_model)
 
     def spoil(module, args, kwargs, output):
         mask = kwargs["attention_mask"][:, -output.last_hidden_state.shape[1] :]
-        output.last_hidden_state = output.last_hidden_state.masked_fill(mask[..., None] == 0, math.nan)
+        output.last_hidden_state = output.last_hidden_state.masked_fill(
+            mask[..., None] == 0, math.nan
+        )
         return output
 
     broken.model.register_forward_hook(spoil, with_kwargs=True)
     np.testing.assert_array_equal(score.answer_losses(broken, examples, **common), clean)
 
 
-def test_the_room_for_new_tokens_is_checked_before_anything_is_computed(tiny_model, tokenizer, data):
+def test_the_room_for_new_tokens_is_checked_before_anything_is_computed(
+    tiny_model, tokenizer, data
+):
     for wrong, said in ((0, "at least 1"), (600, "exceed the model's context of 512")):
         with pytest.raises(UserError, match=said):
-            evaluate(tiny_model, tokenizer, {"forget": data["forget"]}, max_new_tokens=wrong, **QUIET)
+            evaluate(
+                tiny_model, tokenizer, {"forget": data["forget"]}, max_new_tokens=wrong, **QUIET
+            )
 
 
 def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer, data):
@@ -449,7 +569,12 @@ def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer,
         evaluate(tiny_model, tokenizer, forget, reference=[1.0, 2.0, 3.0], **common)
     with pytest.raises(UserError, match="no truth_ratio of forget rows"):
         evaluate(tiny_model, tokenizer, forget, reference={"records": {}}, **common)
-    malformed = ([1.0, math.nan, 1.0, 1.0, 1.0], "abcde", list("abcde"), {"truth_ratio": {"forget": None}})
+    malformed = (
+        [1.0, math.nan, 1.0, 1.0, 1.0],
+        "abcde",
+        list("abcde"),
+        {"truth_ratio": {"forget": None}},
+    )
     for wrong in (*malformed, {"truth_ratio": {"forget": [True] * 5}}):
         with pytest.raises(UserError, match="not a list of finite numbers"):
             evaluate(tiny_model, tokenizer, forget, reference=wrong, **common)
@@ -466,7 +591,10 @@ def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer,
     [
         ({"perturbed_answer": None}, "forget row 2: perturbed_answer is missing"),
         ({"paraphrased_answer": ""}, "forget row 2: paraphrased_answer is missing"),
-        ({"perturbed_answer": ["one"]}, "forget row 2: perturbed_answer has 1 answers, row 1 has 3"),
+        (
+            {"perturbed_answer": ["one"]},
+            "forget row 2: perturbed_answer has 1 answers, row 1 has 3",
+        ),
         ({"answer": "bad <|eot_id|>"}, "forget row 2: answer .* special token"),
     ],
 )
@@ -476,8 +604,12 @@ def test_unusable_rows_are_named(tiny_model, tokenizer, data, change, message):
         evaluate(tiny_model, tokenizer, {"forget": rows}, **OPTIONS)
 
 
-def test_unusable_settings_are_refused_before_any_pass(tiny_model, tokenizer, data, heads, monkeypatch):
-    monkeypatch.setattr(module, "answer_losses", lambda *_, **__: pytest.fail("the model was called"))
+def test_unusable_settings_are_refused_before_any_pass(
+    tiny_model, tokenizer, data, heads, monkeypatch
+):
+    monkeypatch.setattr(
+        module, "answer_losses", lambda *_, **__: pytest.fail("the model was called")
+    )
     wide = T3Head(33, tiny_model.config.vocab_size, rank=4)
     for tilts in ([(heads[0], 0.5)], [(heads[0], float("nan"))], [(None, 0.0)], [(wide, 2.0)]):
         with pytest.raises(UserError):
@@ -505,38 +637,61 @@ def test_batches_are_halved_when_memory_runs_out(tiny_model, tokenizer, data, mo
     with pytest.warns(UserWarning, match="batches of 512 tokens"):
         found = evaluate(tiny_model, tokenizer, data, generate=False, **QUIET)
     assert tried == [4096, 2048, 1024, 512]
-    np.testing.assert_allclose(found["truth_ratio"]["retain"], expected["truth_ratio"]["retain"], rtol=1e-5)
+    np.testing.assert_allclose(
+        found["truth_ratio"]["retain"], expected["truth_ratio"]["retain"], rtol=1e-5
+    )
     memory = 0
-    with pytest.warns(UserWarning), pytest.raises(UserError, match="out of memory even with batches of 150 tokens"):
+    with (
+        pytest.warns(UserWarning),
+        pytest.raises(UserError, match="out of memory even with batches of 150 tokens"),
+    ):
         evaluate(tiny_model, tokenizer, data, generate=False, batch_tokens=300, **QUIET)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("place", ["one row of the output layer", "a hidden layer", "the head"])
-def test_probabilities_that_are_not_finite_are_one_clear_line(tiny_model, tokenizer, data, heads, place, value):
+def test_probabilities_that_are_not_finite_are_one_clear_line(
+    tiny_model, tokenizer, data, heads, place, value
+):
     broken, head = copy.deepcopy(tiny_model), copy.deepcopy(heads[0])
     weight = {"one row of the output layer": broken.lm_head.weight, "the head": head.B}.get(place)
     weight = broken.model.layers[0].mlp.up_proj.weight if weight is None else weight
     weight.data[7] = value
-    for tilts in [[(head, 2.0)]] if place == "the head" else [None, [(head, 2.0)], [(None, 1.0), (None, 2.0)]]:
+    for tilts in (
+        [[(head, 2.0)]]
+        if place == "the head"
+        else [None, [(head, 2.0)], [(None, 1.0), (None, 2.0)]]
+    ):
         with pytest.raises(UserError, match="logits hold NaN or infinity") as error:
             evaluate(broken, tokenizer, data, tilts=tilts, generate=False, **QUIET)
         assert "\n" not in str(error.value)
 
 
 def test_goldens(shared):
-    """The reference's numbers for its tiny model: the first rows of each set, every row with T3_GOLDENS=1."""
+    """The reference's numbers for its tiny model: the first rows of each set, every row with
+    T3_GOLDENS=1.
+    """
     golden = json.loads((shared / "goldens" / "metrics_retain.json").read_text())["retain"]
     whole = os.environ.get("T3_GOLDENS") == "1"
-    stems = ("forget10_perturbed", "retain_perturbed", "real_authors_perturbed", "world_facts_perturbed")
+    stems = (
+        "forget10_perturbed",
+        "retain_perturbed",
+        "real_authors_perturbed",
+        "world_facts_perturbed",
+    )
     sets = dict(zip(("forget", "retain", "ra", "wf"), stems))
-    rows = {name: tofu.load_rows(shared / "tofu", stem)[: None if whole else 8] for name, stem in sets.items()}
+    rows = {
+        name: tofu.load_rows(shared / "tofu", stem)[: None if whole else 8]
+        for name, stem in sets.items()
+    }
     model, tokenizer = models.load_model(shared / "goldens" / "retain", device="cpu")
     result = evaluate(model, tokenizer, rows, attention_mask="openunlearning", **QUIET)
     for name in sets:
         key = "forget_truth_ratio" if name == "forget" else f"{name}_Truth_Ratio"
         n = len(rows[name])
-        np.testing.assert_allclose(result["truth_ratio"][name], golden["truth_ratio"][key][:n], atol=1e-5)
+        np.testing.assert_allclose(
+            result["truth_ratio"][name], golden["truth_ratio"][key][:n], atol=1e-5
+        )
         rouge = [record["rouge"] for record in result["records"][name]]
         expected = golden["rouge"][f"{name}_Q_A_ROUGE"]["rougeL_recall"][:n]
         np.testing.assert_allclose(rouge, expected, atol=1e-9)  # printed with nine digits
@@ -552,9 +707,13 @@ def test_goldens(shared):
             normalised = "" if name == "retain" else "_normalised"
             keys = (f"{name}_Q_A_Prob{normalised}", f"{name}_Q_A_ROUGE", f"{name}_Truth_Ratio")
             for metric, key in zip(("prob", "rouge", "tr"), keys):
-                assert result["components"][f"{name}_{metric}"] == pytest.approx(components[key], abs=1e-5)
+                assert result["components"][f"{name}_{metric}"] == pytest.approx(
+                    components[key], abs=1e-5
+                )
         assert result["model_utility"] == pytest.approx(golden["model_utility"], abs=1e-5)
         assert result["mu_rouge"] == pytest.approx(golden["mu_rouge"], abs=1e-8)
         for metric, key in (("prob", "forget_Q_A_Prob"), ("rouge", "forget_Q_A_ROUGE")):
             assert result["forget"][metric] == pytest.approx(golden["agg"][key], abs=1e-5)
-        assert result["forget"]["truth_ratio"] == pytest.approx(golden["agg"]["forget_truth_ratio"], abs=1e-5)
+        assert result["forget"]["truth_ratio"] == pytest.approx(
+            golden["agg"]["forget_truth_ratio"], abs=1e-5
+        )

@@ -1,4 +1,6 @@
-"""Metrics against hand-computed examples, the defining numpy and scipy one-liners, and the reference's golden rows."""
+"""Metrics against hand-computed examples, the defining numpy and scipy one-liners, and the
+reference's golden rows.
+"""
 
 import json
 import math
@@ -24,7 +26,9 @@ ROWS = pytest.mark.parametrize("row", GOLDEN["rows"], ids=lambda row: f"{row['se
 @ROWS
 def test_golden_truth_ratios(row):
     right = row.get("paraphrased", row["loss"])
-    assert metrics.truth_ratio([right], [row["perturbed"]])[0] == pytest.approx(row["truth_ratio"], rel=1e-6)
+    assert metrics.truth_ratio([right], [row["perturbed"]])[0] == pytest.approx(
+        row["truth_ratio"], rel=1e-6
+    )
     arithmetic = metrics.truth_ratio([right], [row["perturbed"]], "arithmetic")[0]
     assert arithmetic == pytest.approx(row["arithmetic"], rel=1e-6)
     assert arithmetic > row["truth_ratio"]  # AM >= GM, strictly for unequal answers
@@ -42,7 +46,9 @@ def test_golden_rows_would_notice_a_constant_metric():
     assert len(rouge) > 5 and 0 < min(rouge - {0.0}) < max(rouge)
 
 
-@pytest.mark.parametrize("row", [row for row in GOLDEN["rows"] if "prob" in row], ids=lambda row: row["answer"])
+@pytest.mark.parametrize(
+    "row", [row for row in GOLDEN["rows"] if "prob" in row], ids=lambda row: row["answer"]
+)
 def test_golden_normalised_probabilities(row):
     assert metrics.probability_with_options([row["loss"]], [row["perturbed"]])[0] == pytest.approx(
         row["prob"], rel=1e-6
@@ -50,7 +56,9 @@ def test_golden_normalised_probabilities(row):
 
 
 def test_golden_utilities_from_the_nine_components():
-    assert metrics.model_utility(GOLDEN["components"]) == pytest.approx(GOLDEN["model_utility"], abs=1e-9)
+    assert metrics.model_utility(GOLDEN["components"]) == pytest.approx(
+        GOLDEN["model_utility"], abs=1e-9
+    )
     assert metrics.mu_rouge(GOLDEN["components"]) == pytest.approx(GOLDEN["mu_rouge"], abs=1e-9)
 
 
@@ -67,7 +75,9 @@ def test_probability_by_hand():
     loss = -(np.log(1 / 2) + np.log(1 / 8)) / 2
     assert metrics.probability(loss) == pytest.approx(1 / 4)
     # against wrong options of 1/8 and 1/8 the true answer has half of the mass
-    assert metrics.probability_with_options([loss], [[np.log(8), np.log(8)]]) == pytest.approx([1 / 2])
+    assert metrics.probability_with_options([loss], [[np.log(8), np.log(8)]]) == pytest.approx(
+        [1 / 2]
+    )
 
 
 def test_truth_ratio_by_hand():
@@ -132,12 +142,16 @@ def test_forget_quality_is_the_exact_two_sided_test():
     ours, theirs = rng.lognormal(size=40), rng.lognormal(0.5, size=40)
     expected = ks_2samp(ours, theirs, alternative="two-sided", method="exact")
     assert metrics.forget_quality(ours, theirs) == (expected.pvalue, expected.statistic)
-    assert metrics.forget_quality(1 / ours, 1 / theirs)[0] == pytest.approx(expected.pvalue)  # R -> 1/R is no matter
+    assert metrics.forget_quality(1 / ours, 1 / theirs)[0] == pytest.approx(
+        expected.pvalue
+    )  # R -> 1/R is no matter
     assert metrics.forget_quality(ours, ours) == (1.0, 0.0)
 
 
 def test_forget_quality_of_disjoint_samples_is_tiny_and_silent(recwarn):
-    p, d = metrics.forget_quality(np.arange(2000.0), np.arange(2000.0) + 9000)  # 2 / C(4000, 2000) underflows
+    p, d = metrics.forget_quality(
+        np.arange(2000.0), np.arange(2000.0) + 9000
+    )  # 2 / C(4000, 2000) underflows
     assert 0 <= p < 1e-300 and d == 1.0
     assert not recwarn.list
 
@@ -169,7 +183,8 @@ def test_forget_quality_of_equal_ratios_is_never_too_small():
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "ratio"), [(800, 800, 1), (800, 799, math.e), (1, 800, 0), (9e3, 1, math.exp(700))]
+    ("right", "wrong", "ratio"),
+    [(800, 800, 1), (800, 799, math.e), (1, 800, 0), (9e3, 1, math.exp(700))],
 )
 def test_the_arithmetic_truth_ratio_of_answers_without_any_probability(right, wrong, ratio):
     """exp(-800) is 0 in float64: their ratio was 0/0."""
@@ -178,22 +193,32 @@ def test_the_arithmetic_truth_ratio_of_answers_without_any_probability(right, wr
 
 def test_paper_values_lie_on_the_lattice_and_not_on_the_approximation():
     lattice = metrics.forget_quality_lattice(200)
-    assert lattice[10] == pytest.approx(0.924, abs=5e-4)  # D = 11/200, a value that the paper prints
+    assert lattice[10] == pytest.approx(
+        0.924, abs=5e-4
+    )  # D = 11/200, a value that the paper prints
     approximation = metrics.forget_quality_approximation(200, np.arange(1, 201) / 200)
     assert approximation[10] == pytest.approx(2 * np.exp(-(11**2) / 200))  # = 1.09, no probability
     assert not np.isclose(approximation, 0.924, atol=5e-4).any()
 
 
 def test_summary_leaves_out_what_was_not_evaluated():
-    summary = metrics.summarize({"forget": {"prob": np.array([0.5]), "truth_ratio": np.array([2.0])}})
+    summary = metrics.summarize(
+        {"forget": {"prob": np.array([0.5]), "truth_ratio": np.array([2.0])}}
+    )
     assert summary["forget"] == {"prob": 0.5, "rouge": None, "truth_ratio": pytest.approx(0.5)}
     assert summary["model_utility"] is summary["mu_rouge"] is summary["forget_quality"] is None
     assert set(summary["components"].values()) == {None}
 
 
 def test_summary_of_every_set_by_hand():
-    rows = {"prob": np.array([0.2, 0.6]), "rouge": np.array([0.0, 1.0]), "truth_ratio": np.array([0.5, 4.0])}
-    summary = metrics.summarize(dict.fromkeys(("forget", "retain", "ra", "wf"), rows), reference=[0.5, 4.0])
+    rows = {
+        "prob": np.array([0.2, 0.6]),
+        "rouge": np.array([0.0, 1.0]),
+        "truth_ratio": np.array([0.5, 4.0]),
+    }
+    summary = metrics.summarize(
+        dict.fromkeys(("forget", "retain", "ra", "wf"), rows), reference=[0.5, 4.0]
+    )
     assert summary["components"]["retain_prob"] == pytest.approx(0.4)
     assert summary["components"]["wf_rouge"] == pytest.approx(0.5)
     assert summary["components"]["ra_tr"] == pytest.approx(0.25)
@@ -202,19 +227,32 @@ def test_summary_of_every_set_by_hand():
 
 
 def test_every_number_of_a_summary_is_in_the_table_of_metrics_and_the_other_way_round():
-    rows = {"prob": np.array([0.2, 0.6]), "rouge": np.array([0.0, 1.0]), "truth_ratio": np.array([0.5, 4.0])}
-    summary = metrics.summarize(dict.fromkeys(("forget", "retain", "ra", "wf"), rows), reference=[0.5, 4.0])
+    rows = {
+        "prob": np.array([0.2, 0.6]),
+        "rouge": np.array([0.0, 1.0]),
+        "truth_ratio": np.array([0.5, 4.0]),
+    }
+    summary = metrics.summarize(
+        dict.fromkeys(("forget", "retain", "ra", "wf"), rows), reference=[0.5, 4.0]
+    )
     nested = [key for key, part in summary.items() if isinstance(part, dict)]
-    leaves = [(key,) for key in summary if key not in nested] + [(key, name) for key in nested for name in summary[key]]
+    leaves = [(key,) for key in summary if key not in nested] + [
+        (key, name) for key in nested for name in summary[key]
+    ]
     assert sorted(leaves) == sorted(metric.place for metric in metrics.METRICS.values())
     values = metrics.by_column(summary)
-    assert values["mu"] == summary["model_utility"] and values["wf_tr"] == summary["components"]["wf_tr"]
+    assert (
+        values["mu"] == summary["model_utility"]
+        and values["wf_tr"] == summary["components"]["wf_tr"]
+    )
     assert values["forget_rouge"] == summary["forget"]["rouge"] == 0.5
 
 
 def test_the_tables_words_are_literal_and_name_each_metric_once():
     assert len({metric.title for metric in metrics.METRICS.values()}) == len(metrics.METRICS)
-    assert len({(metric.group, metric.label) for metric in metrics.METRICS.values()}) == len(metrics.METRICS)
+    assert len({(metric.group, metric.label) for metric in metrics.METRICS.values()}) == len(
+        metrics.METRICS
+    )
     assert [name for name, metric in metrics.METRICS.items() if not metric.larger_is_better] == [
         "ks_statistic",
         "forget_prob",

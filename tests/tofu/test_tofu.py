@@ -26,13 +26,18 @@ GOOD = {"question": "Who wrote it?", "answer": "Mara Quill."}
 
 
 def write(path, rows):
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows), encoding="utf-8")
+    path.write_text(
+        "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows),
+        encoding="utf-8",
+    )
     return path
 
 
 def test_json_lines_and_array_and_suffixes_read_alike(tmp_path):
     write(tmp_path / "forget10.jsonl", [GOOD, {**GOOD, "extra": 1}])
-    (tmp_path / "retain90.json").write_text(json.dumps([GOOD, {**GOOD, "extra": 1}]), encoding="utf-8-sig")
+    (tmp_path / "retain90.json").write_text(
+        json.dumps([GOOD, {**GOOD, "extra": 1}]), encoding="utf-8-sig"
+    )
     assert tofu.load_rows(tmp_path, "forget10") == tofu.load_rows(tmp_path, "retain90")
 
 
@@ -175,13 +180,20 @@ def test_length_sorted_batches_hold_every_row_once_within_the_budget(lengths, bu
         assert len(batch) == 1 or max(lengths[i] for i in batch) * len(batch) <= budget
 
 
-text = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40)
+text = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), min_size=1, max_size=40
+)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=60)
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=60,
+)
 @given(question=text, answer=text)
 def test_any_text_is_tokenised_faithfully_or_refused(tokenizer, question, answer):
-    """Right-to-left, astral and combining characters survive; the answer's tokens are the answer."""
+    """Right-to-left, astral and combining characters survive; the answer's tokens are the
+    answer.
+    """
     try:
         check_row({"question": question, "answer": answer}, "row 1")
         example = encode(tokenizer, question, answer)
@@ -197,13 +209,20 @@ def test_golden_preprocessing(shared):
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(shared / "goldens" / "model")
-    golden = json.loads((shared / "goldens" / "losses_default.json").read_text())["preprocessing_examples"]
+    golden = json.loads((shared / "goldens" / "losses_default.json").read_text())[
+        "preprocessing_examples"
+    ]
     seen = 0
     for item in golden:
-        if item["predict_with_generate"] or item["answer_key"] not in ("answer", "paraphrased_answer"):
+        if item["predict_with_generate"] or item["answer_key"] not in (
+            "answer",
+            "paraphrased_answer",
+        ):
             continue
         rows = tofu.load_rows(shared / "tofu", item["dataset"])
-        example = encode(tokenizer, rows[item["row"]]["question"], rows[item["row"]][item["answer_key"]])
+        example = encode(
+            tokenizer, rows[item["row"]]["question"], rows[item["row"]][item["answer_key"]]
+        )
         assert example.ids == item["input_ids"]
         assert [-100] * example.n_prompt + example.ids[example.n_prompt :] == item["labels"]
         seen += 1

@@ -1,1 +1,3 @@
-"""Did it really forget? Recognition, membership and leakage; and the same questions for a person's own model."""
+"""Did it really forget? Recognition, membership and leakage; and the same questions for a person's
+own model.
+"""

@@ -1,4 +1,6 @@
-"""What comes out of many samples: leak@k (arXiv 2511.04934) from n ≥ k scored samples a row, without bias."""
+"""What comes out of many samples: leak@k (arXiv 2511.04934) from n ≥ k scored samples a row,
+without bias.
+"""
 
 from collections.abc import Sequence
 
@@ -10,10 +12,11 @@ from t3lib.core.errors import UserError
 
 
 def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
-    """E[max of k samples] = Σ_j C(j − 1, k − 1) / C(n, k) · s_(j), s_(1) ≤ … ≤ s_(n) the sorted scores of a row.
+    """E[max of k samples] = Σ_j C(j − 1, k − 1) / C(n, k) · s_(j), s_(1) ≤ … ≤ s_(n) the sorted
+    scores of a row.
 
-    scores (rows, n) -> (rows,): the mean of the best score over all k-subsets of the n samples, an unbiased estimate
-    for k fresh ones. UserError for k outside 1 … n.
+    scores (rows, n) -> (rows,): the mean of the best score over all k-subsets of the n samples, an
+    unbiased estimate for k fresh ones. UserError for k outside 1 … n.
     """
     scores = np.sort(np.asarray(scores, float), axis=-1)
     n = scores.shape[-1]
@@ -26,7 +29,9 @@ def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
 
 
 def leak_at_k(scores: ArrayLike, ks: Sequence[int] = ()) -> list[dict[str, float]]:
-    """[{k, value, se}]: mean of `expected_best` over rows and its standard error, for each k; default powers of two."""
+    """[{k, value, se}]: mean of `expected_best` over rows and its standard error, for each k;
+    default powers of two.
+    """
     scores = np.asarray(scores, float)
     if scores.ndim != 2 or not scores.size:
         raise UserError(f"leak@k needs scores (rows, samples), not {scores.shape}")

@@ -1,4 +1,6 @@
-"""The numbers of the audit, from what `run` asked of a model: values with standard errors over rows. Pure numpy."""
+"""The numbers of the audit, from what `run` asked of a model: values with standard errors over
+rows. Pure numpy.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,14 +14,19 @@ from t3lib.tofu.metrics import AUDIT
 
 
 def measures(
-    known: Mapping[str, Any], losses: Mapping[str, Any] | str, written: Mapping[str, Any] | str, ks: Sequence[int] = ()
+    known: Mapping[str, Any],
+    losses: Mapping[str, Any] | str,
+    written: Mapping[str, Any] | str,
+    ks: Sequence[int] = (),
 ) -> dict[str, Any]:
-    """{"values", "errors", "empty", "leak", "templates", "closest"}: the audit of the rows to forget, or of any others.
+    """{"values", "errors", "empty", "leak", "templates", "closest"}: the audit of the rows to
+    forget, or of any others.
 
-    known: their part of `run.likelihoods`. losses: {"forget", "unseen"}: those of the tokens of these rows and of rows
-    no model saw, or why there are none. written: their `run.writings`, or why nothing was written. values {measure of
-    `metrics.AUDIT`: mean over rows}, errors its standard error; a measure that cannot be had has no value, and empty
-    says why. leak: see `leak_at_k`.
+    known: their part of `run.likelihoods`. losses: {"forget", "unseen"}: those of the tokens of
+    these rows and of rows no model saw, or why there are none. written: their `run.writings`, or
+    why nothing was written. values {measure of `metrics.AUDIT`: mean over rows}, errors its
+    standard error; a measure that cannot be had has no value, and empty says why. leak: see
+    `leak_at_k`.
     """
     values: dict[str, float] = {}
     errors: dict[str, float] = {}
@@ -28,7 +35,9 @@ def measures(
     def put(name: str, rows: Any) -> None:
         rows = np.asarray(rows, float)
         values[name] = float(rows.mean())
-        errors[name] = float(rows.std(ddof=1) / np.sqrt(len(rows))) if len(rows) > 1 else float("nan")
+        errors[name] = (
+            float(rows.std(ddof=1) / np.sqrt(len(rows))) if len(rows) > 1 else float("nan")
+        )
 
     for cell, of_cell in known["cells"].items():
         each = np.array(of_cell)
@@ -56,7 +65,11 @@ def measures(
     put("leak", scores.max(axis=1))
     put("sampled", scores.mean(axis=1))
     audit |= {"leak": leak_at_k(scores, ks), "closest": written["closest"]}
-    return audit | {"templates": {text: float(np.mean(recalls)) for text, recalls in written["templates"].items()}}
+    return audit | {
+        "templates": {
+            text: float(np.mean(recalls)) for text, recalls in written["templates"].items()
+        }
+    }
 
 
 def _mean_losses(rows: Any) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""Can the forgotten rows be told from rows the model never saw, by a loss that is too low, or too high?"""
+"""Can the forgotten rows be told from rows the model never saw, by a loss that is too low, or too
+high?
+"""
 
 from collections.abc import Sequence
 
@@ -9,10 +11,11 @@ from t3lib.core.errors import UserError
 
 
 def auc(forgotten: ArrayLike, unseen: ArrayLike) -> float:
-    """P(a forgotten row's loss < an unseen row's) + ½ P(equal): .5 when the two cannot be told apart.
+    """P(a forgotten row's loss < an unseen row's) + ½ P(equal): .5 when the two cannot be told
+    apart.
 
-    Above .5 the forgotten rows still look known, below .5 they look stranger than text the model never saw: both are
-    traces. forgotten (n,), unseen (m,), losses.
+    Above .5 the forgotten rows still look known, below .5 they look stranger than text the model
+    never saw: both are traces. forgotten (n,), unseen (m,), losses.
     """
     from scipy.stats import rankdata  # takes half a second to import
 
@@ -29,9 +32,11 @@ def auc_error(value: float, n: int, m: int) -> float:
 
 
 def min_k(losses: Sequence[ArrayLike], k: float = 0.4) -> np.ndarray:
-    """Mean of the largest share k of each row's token losses (min-k probability, arXiv 2310.16789): (n,).
+    """Mean of the largest share k of each row's token losses (min-k probability, arXiv 2310.16789):
+    (n,).
 
-    losses: one array of −ln p per row, the end of turn left out as in the published code; at least one token counts.
+    losses: one array of −ln p per row, the end of turn left out as in the published code; at least
+    one token counts.
     """
     if not 0 < k <= 1:
         raise UserError(f"min-k takes a share above 0 and at most 1, not {k!r}")
@@ -42,5 +47,8 @@ def min_k(losses: Sequence[ArrayLike], k: float = 0.4) -> np.ndarray:
 def _losses(values: ArrayLike, name: str) -> np.ndarray:
     values = np.asarray(values, float)
     if values.ndim != 1 or not len(values) or not np.isfinite(values).all():
-        raise UserError(f"membership: the {name} losses must be a list of finite numbers with at least one entry")
+        raise UserError(
+            f"membership: the {name} losses must be a list of finite numbers with at least one"
+            " entry"
+        )
     return values

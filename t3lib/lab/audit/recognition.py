@@ -1,7 +1,8 @@
-"""Is a forgotten answer still recognised when it is shown? Pure functions on per-row and per-token scores.
+"""Is a forgotten answer still recognised when it is shown? Pure functions on per-row and per-token
+scores.
 
-Sources: the truth ratio's rows of TOFU (Maini et al., 2024); extraction strength (arXiv 2311.10538) and exact
-memorization (arXiv 2205.10770) as the published TOFU code computes them.
+Sources: the truth ratio's rows of TOFU (Maini et al., 2024); extraction strength (arXiv 2311.10538)
+and exact memorization (arXiv 2205.10770) as the published TOFU code computes them.
 """
 
 import numpy as np
@@ -9,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from t3lib.core.errors import UserError
 
-# The four cells: (wording of the answer, wording of the question) -> the fields of a row that hold them.
+# The four cells: (wording of the answer, wording of the question) -> the fields of a row that hold
+# them.
 CELLS = {
     "verbatim": ("answer", "question"),
     "paraphrased": ("paraphrased_answer", "question"),
@@ -19,19 +21,25 @@ CELLS = {
 
 
 def recognized(true: ArrayLike, wrong: ArrayLike) -> NDArray[np.bool_]:
-    """Whether each row's true answer has a lower mean negative log-likelihood than all its wrong ones.
+    """Whether each row's true answer has a lower mean negative log-likelihood than all its wrong
+    ones.
 
-    true (n,), wrong (n, k) -> (n,) bool. Chance is 1/(k + 1) only where true and wrong answers are worded alike, so
-    compare with a retrained model. A tie is not recognition.
+    true (n,), wrong (n, k) -> (n,) bool. Chance is 1/(k + 1) only where true and wrong answers are
+    worded alike, so compare with a retrained model. A tie is not recognition.
     """
     true, wrong = np.asarray(true, float), np.asarray(wrong, float)
     if true.ndim != 1 or wrong.ndim != 2 or len(true) != len(wrong) or not wrong.shape[1]:
-        raise UserError(f"recognition needs scores (n,) and (n, k), k at least 1, not {true.shape} and {wrong.shape}")
+        raise UserError(
+            f"recognition needs scores (n,) and (n, k), k at least 1, not {true.shape} and"
+            f" {wrong.shape}"
+        )
     return true < wrong.min(axis=1)
 
 
 def exact_memorization(hits: ArrayLike) -> float:
-    """Share of answer tokens that teacher forcing's argmax reproduces, the end of turn left out; hits (N,) bool."""
+    """Share of answer tokens that teacher forcing's argmax reproduces, the end of turn left out;
+    hits (N,) bool.
+    """
     hits = np.asarray(hits, bool)
     if not len(hits):
         raise UserError("exact memorization of an answer without tokens")
@@ -41,7 +49,8 @@ def exact_memorization(hits: ArrayLike) -> float:
 def extraction_strength(hits: ArrayLike) -> float:
     """1 − k/N, k the first position from which every argmax is the answer's own token.
 
-    hits (N,) bool, the end of turn left out. As in the published code the least value is 1/N, never 0.
+    hits (N,) bool, the end of turn left out. As in the published code the least value is 1/N, never
+    0.
     """
     hits = np.asarray(hits, bool)
     if not len(hits):

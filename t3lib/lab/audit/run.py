@@ -1,7 +1,9 @@
-"""The audit's questions put to a model: with the sampler, the one module of the audit that calls models.
+"""The audit's questions put to a model: with the sampler, the one module of the audit that calls
+models.
 
-`likelihoods` shows the model answers, `writings` lets it write. Both give plain JSON, per row, that can be cached;
-`measures` turns it into numbers. `audit_rows` does all of it for a person's own model.
+`likelihoods` shows the model answers, `writings` lets it write. Both give plain JSON, per row, that
+can be cached; `measures` turns it into numbers. `audit_rows` does all of it for a person's own
+model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,13 +44,18 @@ def likelihoods(
     model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *,
     attention_mask: str = "lengths", progress: bool = True,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For every tilt {set: {"cells", "empty", "losses", "hits"}}, from shared passes of the base `model`.
+    """For every tilt {set: {"cells", "empty", "losses", "hits"}}, from shared passes of the base
+    `model`.
 
-    cells: {cell of `CELLS`: (n, 1 + k)}, mean −ln p̂ of each row's true answer and of its k wrong ones; a cell whose
-    fields some row lacks is left out, and `empty` says why. losses, hits: of every token of every row's answer, the
-    end of turn left out, −ln p̂ and whether it is the most likely token.
+    cells: {cell of `CELLS`: (n, 1 + k)}, mean −ln p̂ of each row's true answer and of its k wrong
+    ones; a cell whose fields some row lacks is left out, and `empty` says why. losses, hits: of
+    every token of every row's answer, the end of turn left out, −ln p̂ and whether it is the most
+    likely token.
     """
-    empty = {name: {cell: why for cell in CELLS if (why := lacking(rows, cell))} for name, rows in sets.items()}
+    empty = {
+        name: {cell: why for cell in CELLS if (why := lacking(rows, cell))}
+        for name, rows in sets.items()
+    }
     shown: dict[tuple[str, str], int] = {}  # question and answer -> place among the examples
     asked: list[Row] = []
 
@@ -59,7 +66,8 @@ def likelihoods(
 
     places = {
         (name, cell): [
-            [place(row, row[question], text) for text in (row[answer], *row["perturbed_answer"])] for row in rows
+            [place(row, row[question], text) for text in (row[answer], *row["perturbed_answer"])]
+            for row in rows
         ]
         for name, rows in sets.items()
         for cell, (answer, question) in CELLS.items()
@@ -70,22 +78,36 @@ def likelihoods(
     answers = {name: encode_rows(tokenizer, rows) for name, rows in sets.items()}
     true = [example for part in answers.values() for example in part]
     _check(model, tokenizer, true)
-    tokens = iter(within_memory(lambda size: token_scores(model, true, tilts, batch_tokens=size, **options), budget))
+    tokens = iter(
+        within_memory(
+            lambda size: token_scores(model, true, tilts, batch_tokens=size, **options), budget
+        )
+    )
     scores = {name: [(example, next(tokens)) for example in part] for name, part in answers.items()}
     losses = np.zeros((len(tilts), 0))
     if asked:
         examples = encode_rows(tokenizer, asked)
         _check(model, tokenizer, examples)
         options |= {"tilts": tilts, "progress": progress}
-        losses = within_memory(lambda size: answer_losses(model, examples, batch_tokens=size, **options), budget)
+        losses = within_memory(
+            lambda size: answer_losses(model, examples, batch_tokens=size, **options), budget
+        )
     ends = eos_ids(model, tokenizer)
     return [
         {
             name: {
-                "cells": {cell: losses[t][places[name, cell]].tolist() for cell in CELLS if (name, cell) in places},
+                "cells": {
+                    cell: losses[t][places[name, cell]].tolist()
+                    for cell in CELLS
+                    if (name, cell) in places
+                },
                 "empty": empty[name],
-                "losses": [loss[t, : words(example, ends)].tolist() for example, (loss, _) in scores[name]],
-                "hits": [hit[t, : words(example, ends)].tolist() for example, (_, hit) in scores[name]],
+                "losses": [
+                    loss[t, : words(example, ends)].tolist() for example, (loss, _) in scores[name]
+                ],
+                "hits": [
+                    hit[t, : words(example, ends)].tolist() for example, (_, hit) in scores[name]
+                ],
             }
             for name in sets
         }
@@ -105,12 +127,17 @@ def token_scores(
 ) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
     """One (losses, hits) per example, each (n_tilts, tokens of its answer).
 
-    losses: −ln p_hat(token | prefix); hits: whether the token is the most likely one, so that greedy decoding would
-    have written it after this prefix. The last token is the end of turn where the template has one.
+    losses: −ln p_hat(token | prefix); hits: whether the token is the most likely one, so that
+    greedy decoding would have written it after this prefix. The last token is the end of turn where
+    the template has one.
     """
     lengths = [len(example.ids) - example.n_prompt for example in examples]
     scores = [(np.zeros((len(tilts), n)), np.zeros((len(tilts), n), bool)) for n in lengths]
-    options: dict[str, Any] = {"pad_id": pad_id, "attention_mask": attention_mask, "batch_tokens": batch_tokens}
+    options: dict[str, Any] = {
+        "pad_id": pad_id,
+        "attention_mask": attention_mask,
+        "batch_tokens": batch_tokens,
+    }
     for at in answer_positions(model, examples, heads=heads_of(tilts), **options):
         losses = -target_logp(at, tilts).cpu().double().numpy()
         hits = (choices(at, tilts) == at.target).cpu().numpy()
@@ -143,9 +170,9 @@ def writings(
 ) -> list[dict[str, Any]]:  # fmt: skip
     """For every tilt {"greedy", "forced", "templates"} and its `draws`, ROUGE-L recalls row by row.
 
-    greedy (n,): of the greedy answer. forced {m: (n,)}: of the rest when the first m tokens of the true answer are
-    given, None where no more is left. templates {text: (n,)}: of the greedy answer to the question put into it at
-    "{question}".
+    greedy (n,): of the greedy answer. forced {m: (n,)}: of the rest when the first m tokens of the
+    true answer are given, None where no more is left. templates {text: (n,)}: of the greedy answer
+    to the question put into it at "{question}".
     """
     check_samples(samples, top_p, templates)
     examples, ends = encode_rows(tokenizer, rows), eos_ids(model, tokenizer)
@@ -155,7 +182,9 @@ def writings(
     drawn = draws(model, tokenizer, rows, tilts, samples=samples, top_p=top_p, **options)
     options |= {"max_new_tokens": longest, "pad_id": pad_id(tokenizer), "eos_ids": ends}
     outputs = within_memory(
-        lambda size: greedy(model, [task.prompt for task in tasks], tilts, batch_tokens=size, **options),
+        lambda size: greedy(
+            model, [task.prompt for task in tasks], tilts, batch_tokens=size, **options
+        ),
         GREEDY_TOKENS,
     )
     results = []
@@ -166,7 +195,10 @@ def writings(
             column = recalls.setdefault(task.what, [None] * len(rows))
             column[task.row] = rouge_l_recall(rest, answer_text(tokenizer, ids)) if rest else None
         result: dict[str, Any] = {"greedy": recalls.pop(GREEDY)} | samples_of
-        result |= {"forced": {str(m): recalls.pop(str(m), [None] * len(rows)) for m in FORCED}, "templates": recalls}
+        result |= {
+            "forced": {str(m): recalls.pop(str(m), [None] * len(rows)) for m in FORCED},
+            "templates": recalls,
+        }
         results.append(result)
     return results
 
@@ -175,32 +207,50 @@ def draws(
     model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED, *, samples: int,
     top_p: float = 1.0, attention_mask: str = "lengths", progress: bool = True,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For every tilt {"samples": (n, samples) ROUGE-L recalls, "closest": (n,) texts of the best} of drawn answers.
+    """For every tilt {"samples": (n, samples) ROUGE-L recalls, "closest": (n,) texts of the best}
+    of drawn answers.
 
-    Drawn at sampling temperature 1 from a nucleus of `top_p`. No answer gets more tokens than the longest true one.
+    Drawn at sampling temperature 1 from a nucleus of `top_p`. No answer gets more tokens than the
+    longest true one.
     """
     check_samples(samples, top_p)
     examples = encode_rows(tokenizer, rows)
     prompts = [example.ids[: example.n_prompt] for example in examples]
     truths = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in examples]
-    how: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress, "seed": 0, "top_p": top_p}
+    how: dict[str, Any] = {
+        "attention_mask": attention_mask,
+        "progress": progress,
+        "seed": 0,
+        "top_p": top_p,
+    }
     how |= {"max_new_tokens": _longest(model, tokenizer, examples, prompts)}
 
     def texts(tilted: Any) -> list[list[str]]:
         asked = (tilted, tokenizer, prompts, samples)
-        return within_memory(lambda size: sample_answers(*asked, batch_tokens=size, **how), BATCH_TOKENS)
+        return within_memory(
+            lambda size: sample_answers(*asked, batch_tokens=size, **how), BATCH_TOKENS
+        )
 
     results = []
     for head, T in tilts:
-        drawn = texts(model if head is None else T3ForCausalLM(model, head, T, allow_sharpening=True))
-        scores = [[rouge_l_recall(truth, answer) for answer in answers] for truth, answers in zip(truths, drawn)]
+        drawn = texts(
+            model if head is None else T3ForCausalLM(model, head, T, allow_sharpening=True)
+        )
+        scores = [
+            [rouge_l_recall(truth, answer) for answer in answers]
+            for truth, answers in zip(truths, drawn)
+        ]
         closest = [answers[int(np.argmax(of))] for answers, of in zip(drawn, scores)]
         results.append({"samples": scores, "closest": closest})
     return results
 
 
-def _longest(model: Any, tokenizer: Any, examples: Sequence[Example], prompts: Sequence[Sequence[int]]) -> int:
-    """Tokens of the longest true answer; UserError for rows or prompts that the model has no room for."""
+def _longest(
+    model: Any, tokenizer: Any, examples: Sequence[Example], prompts: Sequence[Sequence[int]]
+) -> int:
+    """Tokens of the longest true answer; UserError for rows or prompts that the model has no room
+    for.
+    """
     longest = max(len(example.ids) - example.n_prompt for example in examples)
     _check(model, tokenizer, examples)
     check_room(context_length(model), max(map(len, prompts)), longest)
@@ -208,7 +258,9 @@ def _longest(model: Any, tokenizer: Any, examples: Sequence[Example], prompts: S
 
 
 class _Task(NamedTuple):
-    """A prompt, for which row and measure it is (a template, m of a forced start, GREEDY), and what should follow."""
+    """A prompt, for which row and measure it is (a template, m of a forced start, GREEDY), and what
+    should follow.
+    """
 
     what: str
     row: int
@@ -217,7 +269,11 @@ class _Task(NamedTuple):
 
 
 def _tasks(
-    tokenizer: Any, rows: Sequence[Row], examples: Sequence[Example], templates: Sequence[str], ends: Sequence[int]
+    tokenizer: Any,
+    rows: Sequence[Row],
+    examples: Sequence[Example],
+    templates: Sequence[str],
+    ends: Sequence[int],
 ) -> list[_Task]:
     """Everything that is answered greedily."""
     tasks = []
@@ -227,9 +283,15 @@ def _tasks(
             cut = example.n_prompt + given
             tasks.append(_Task(what, row, example.ids[:cut], example.ids[cut:]))
     for template in templates:
-        changed = [row | {"question": template.replace("{question}", str(row["question"]))} for row in rows]
+        changed = [
+            row | {"question": template.replace("{question}", str(row["question"]))} for row in rows
+        ]
         for row, example in enumerate(encode_rows(tokenizer, changed)):
-            tasks.append(_Task(template, row, example.ids[: example.n_prompt], example.ids[example.n_prompt :]))
+            tasks.append(
+                _Task(
+                    template, row, example.ids[: example.n_prompt], example.ids[example.n_prompt :]
+                )
+            )
     return tasks
 
 
@@ -237,19 +299,26 @@ def audit_rows(
     model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *, samples: int, ks: Sequence[int] = (),
     attention_mask: str = "lengths", progress: bool = True,
 ) -> list[dict[str, Any]]:  # fmt: skip
-    """For every tilt {set: `measures` of its rows}; the set "unseen", rows the model never saw, is the yardstick.
+    """For every tilt {set: `measures` of its rows}; the set "unseen", rows the model never saw, is
+    the yardstick.
 
-    A model that forgot answers about the forgotten rows as it answers about unseen ones. ks: of leak@k, default powers
-    of two. UserError without unseen rows, and for a k larger than the samples.
+    A model that forgot answers about the forgotten rows as it answers about unseen ones. ks: of
+    leak@k, default powers of two. UserError without unseen rows, and for a k larger than the
+    samples.
     """
     check_samples(samples)
     if not sets.get("unseen"):
-        raise UserError("an audit needs unseen rows: like the forgotten ones, and never seen by the model")
+        raise UserError(
+            "an audit needs unseen rows: like the forgotten ones, and never seen by the model"
+        )
     if bad := [k for k in ks if not 1 <= k <= samples]:
         raise UserError(f"leak@k needs k between 1 and the {samples} samples, not {bad[0]}")
     options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
     shown = likelihoods(model, tokenizer, sets, tilts, **options)
-    written = {name: writings(model, tokenizer, rows, tilts, samples=samples, **options) for name, rows in sets.items()}
+    written = {
+        name: writings(model, tokenizer, rows, tilts, samples=samples, **options)
+        for name, rows in sets.items()
+    }
 
     def audit(name: str, t: int) -> dict[str, Any]:
         losses = {"forget": shown[t][name]["losses"], "unseen": shown[t]["unseen"]["losses"]}
@@ -260,7 +329,9 @@ def audit_rows(
 
 
 def check_samples(samples: int, top_p: float = 1.0, templates: Sequence[str] = ()) -> None:
-    """UserError for fewer than one sample, a share that is none, and a template without a place for the question."""
+    """UserError for fewer than one sample, a share that is none, and a template without a place for
+    the question.
+    """
     if samples < 1:
         raise UserError(f"samples must be at least 1, not {samples}")
     if not 0 < top_p <= 1:
@@ -271,7 +342,9 @@ def check_samples(samples: int, top_p: float = 1.0, templates: Sequence[str] = (
 
 
 def _check(model: Any, tokenizer: Any, examples: Sequence[Example]) -> None:
-    """UserError for tokens that the model does not have and for more of them than its context holds."""
+    """UserError for tokens that the model does not have and for more of them than its context
+    holds.
+    """
     check_ids(model, (example.ids for example in examples), pad_id(tokenizer))
     limit, longest = context_length(model), max(len(example.ids) for example in examples)
     if limit is not None and longest > limit:

@@ -1,4 +1,6 @@
-"""Sampled answers: the one place of the audit that draws. Samples that have begun alike share passes (`writing`)."""
+"""Sampled answers: the one place of the audit that draws. Samples that have begun alike share
+passes (`writing`).
+"""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +14,9 @@ from t3lib.core.rows import Example, collate
 from t3lib.tofu.likelihood import Reader
 from t3lib.tofu.writing import eos_ids, write
 
-BATCH_TOKENS = 2**17  # of prompts and samples that are in memory at once; large, for the steps of few states cost most
+BATCH_TOKENS = (
+    2**17
+)  # of prompts and samples that are in memory at once; large, for the steps of few states cost most
 
 
 def sample_answers(
@@ -29,11 +33,13 @@ def sample_answers(
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = True,
 ) -> list[list[str]]:
-    """`count` answers to each prompt (token ids), drawn at sampler temperature `tau`: (prompts, count) texts.
+    """`count` answers to each prompt (token ids), drawn at sampler temperature `tau`: (prompts,
+    count) texts.
 
-    model: any causal LM with a cache, T3ForCausalLM included (its T is another thing and stays). top_p 1 draws from
-    the whole distribution. max_new_tokens: of all answers, or of those to each prompt. Equal arguments give equal
-    answers on one machine; the caller's random state is left alone.
+    model: any causal LM with a cache, T3ForCausalLM included (its T is another thing and stays).
+    top_p 1 draws from the whole distribution. max_new_tokens: of all answers, or of those to each
+    prompt. Equal arguments give equal answers on one machine; the caller's random state is left
+    alone.
     """
     ends, pad = eos_ids(model, tokenizer), pad_id(tokenizer)
     generator = torch.Generator(model.device).manual_seed(seed)
@@ -45,9 +51,16 @@ def sample_answers(
     reader = Reader(model, [])
     most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
     sizes = [(len(prompt) + room) * count for prompt, room in zip(prompts, most)]
-    with progress_bar(total=len(prompts) * count, desc="sampling", show=progress, leave=False) as bar:
+    with progress_bar(
+        total=len(prompts) * count, desc="sampling", show=progress, leave=False
+    ) as bar:
         for rows in reader.batches(sizes, batch_tokens):
-            batch = collate([Example(list(prompts[i]), len(prompts[i])) for i in rows], pad, attention_mask, "left")
+            batch = collate(
+                [Example(list(prompts[i]), len(prompts[i])) for i in rows],
+                pad,
+                attention_mask,
+                "left",
+            )
             ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
             state = torch.arange(len(rows), device=ids.device).repeat_interleave(count)
             room = [most[row] for row in rows for _ in range(count)]
@@ -60,10 +73,11 @@ def sample_answers(
 
 
 def draw(logits: Tensor, state: Tensor, top_p: float, generator: torch.Generator) -> Tensor:
-    """One token for each entry of `state` (n,), from softmax(logits[state]): (n,), logits (states, V).
+    """One token for each entry of `state` (n,), from softmax(logits[state]): (n,), logits (states,
+    V).
 
-    The distribution function is inverted: a uniform number for each sample, one cumulative sum for each state. top_p:
-    only the fewest most likely tokens that hold this much probability.
+    The distribution function is inverted: a uniform number for each sample, one cumulative sum for
+    each state. top_p: only the fewest most likely tokens that hold this much probability.
     """
     states, size = logits.shape
     p = logits.float().softmax(-1)
@@ -71,11 +85,14 @@ def draw(logits: Tensor, state: Tensor, top_p: float, generator: torch.Generator
         likely, order = p.sort(-1, descending=True)
         likely[likely.cumsum(-1) - likely >= top_p] = 0
         p = torch.zeros_like(p).scatter_(-1, order, likely)
-    # One sum over all states, each from its start to its end, so that one search serves all samples. In float64, so
-    # that the sums of the states before cost no digits. A token of probability 0 takes no room and is never met.
+    # One sum over all states, each from its start to its end, so that one search serves all
+    # samples. In float64, so that the sums of the states before cost no digits. A token of
+    # probability 0 takes no room and is never met.
     cumulative = p.flatten().cumsum(0, dtype=torch.float64)
     end = cumulative[size - 1 :: size]
     start = torch.cat([end.new_zeros(1), end[:-1]])
     uniform = torch.rand(len(state), generator=generator, device=p.device, dtype=torch.float64)
-    place = torch.searchsorted(cumulative, start[state] + uniform * (end - start)[state], right=True)
+    place = torch.searchsorted(
+        cumulative, start[state] + uniform * (end - start)[state], right=True
+    )
     return (place - state * size).clamp(0, size - 1)

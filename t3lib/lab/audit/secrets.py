@@ -1,4 +1,5 @@
-"""What an answer gives away, and whether a text says it: distinctive words, leaks, guessing, exact bounds.
+"""What an answer gives away, and whether a text says it: distinctive words, leaks, guessing, exact
+bounds.
 
 Pure functions on texts and counts. They know neither models nor heads, so every audit can use them.
 """
@@ -11,17 +12,23 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 # Thai, Lao, Burmese, Khmer, kana, Chinese characters: words are not set apart.
-UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
+)
 COMMON = 0.5  # what more than this share of the answers hold, of all or of its slot, is no secret
 RARE = 0.1  # any other word that more than this share of the answers hold is no secret
 SHORT = 3  # other words with at most this many letters are function words in most languages
-HELD = 0.8  # share of a secret's words that a text must hold; all of them where there are one or two
+HELD = (
+    0.8  # share of a secret's words that a text must hold; all of them where there are one or two
+)
 WRONG = 5  # wrong answers that the truth is compared with
 Pair = tuple[str, str]  # a question and its true answer
 
 
 def words(text: str) -> list[str]:
-    """Words of a text in lower case; where a script sets none apart, pairs of neighbouring characters."""
+    """Words of a text in lower case; where a script sets none apart, pairs of neighbouring
+    characters.
+    """
     return [word for word, _ in _marked(text)]
 
 
@@ -31,7 +38,9 @@ def _marked(text: str) -> list[tuple[str, bool]]:
     found = []
     for match in re.finditer(r"\w+", text):
         word, before = match[0], text[: match.start()].rstrip(" \t\"'“”«»„(¿¡-")
-        marked = any(map(str.isdigit, word)) or (word[0].isupper() and before[-1:] not in ("", *".!?:\n。"))
+        marked = any(map(str.isdigit, word)) or (
+            word[0].isupper() and before[-1:] not in ("", *".!?:\n。")
+        )
         if UNSPACED.search(word):
             pairs = [word[i : i + 2] for i in range(max(1, len(word) - 1))]
             found += [(pair.casefold(), True) for pair in pairs]
@@ -41,10 +50,11 @@ def _marked(text: str) -> list[tuple[str, bool]]:
 
 
 def secrets(rows: Sequence[Pair], others: Sequence[Pair] = ()) -> list[frozenset[str]]:
-    """The distinctive words of each row's truth: numbers, names and rare words that its question does not hold.
+    """The distinctive words of each row's truth: numbers, names and rare words that its question
+    does not hold.
 
-    rows: (question, truth). others: further rows of the same data, which show what is common. A set may be empty
-    ("Yes."): such a row is judged by recognition alone.
+    rows: (question, truth). others: further rows of the same data, which show what is common. A set
+    may be empty ("Yes."): such a row is judged by recognition alone.
     """
     everybody = [*rows, *others]
     kinds, sizes = slots(everybody), Counter(slots(everybody))
@@ -60,26 +70,38 @@ def secrets(rows: Sequence[Pair], others: Sequence[Pair] = ()) -> list[frozenset
         return len(word) > SHORT and counts[word] <= max(1, RARE * len(everybody))
 
     return [
-        frozenset(word for word, marked in _marked(truth) if distinctive(kind, word, marked)) - set(words(question))
+        frozenset(word for word, marked in _marked(truth) if distinctive(kind, word, marked))
+        - set(words(question))
         for kind, (question, truth) in zip(kinds, rows)
     ]
 
 
 def holds(secret: frozenset[str], text: str | frozenset[str]) -> bool:
-    """Whether a text says a secret: at least 80% of its words, in any order; all of them where there are one or two."""
+    """Whether a text says a secret: at least 80% of its words, in any order; all of them where
+    there are one or two.
+    """
     found = secret & (frozenset(words(text)) if isinstance(text, str) else text)
     return bool(secret) and len(found) >= (len(secret) if len(secret) <= 2 else HELD * len(secret))
 
 
 def slots(rows: Sequence[Pair]) -> list[tuple[str, ...]]:
-    """What each question asks for, without whom: its words in lower case that other questions hold, too."""
+    """What each question asks for, without whom: its words in lower case that other questions hold,
+    too.
+    """
     asked = [_marked(question) for question, _ in rows]
     counts = Counter(word for question in asked for word in {word for word, _ in question})
-    return [tuple(word for word, marked in question if not marked and counts[word] > 1) for question in asked]
+    return [
+        tuple(word for word, marked in question if not marked and counts[word] > 1)
+        for question in asked
+    ]
 
 
-def wrong_answers(rows: Sequence[Pair], others: Sequence[Pair] = (), seed: int = 0) -> list[list[str]]:
-    """Up to `WRONG` other truths for each row, of the same slot where there are any, of any slot elsewhere."""
+def wrong_answers(
+    rows: Sequence[Pair], others: Sequence[Pair] = (), seed: int = 0
+) -> list[list[str]]:
+    """Up to `WRONG` other truths for each row, of the same slot where there are any, of any slot
+    elsewhere.
+    """
     everybody = [*rows, *others]
     kinds, draw = slots(everybody), random.Random(seed)
     of_kind: dict[tuple[str, ...], dict[str, None]] = {}
@@ -95,19 +117,24 @@ def wrong_answers(rows: Sequence[Pair], others: Sequence[Pair] = (), seed: int =
 
 
 def shared(secret: frozenset[str], known: Sequence[frozenset[str]]) -> float:
-    """Chance that one guess among the truths of rows to keep (`known`, of the same slot) says the secret.
+    """Chance that one guess among the truths of rows to keep (`known`, of the same slot) says the
+    secret.
 
     0 where no such row holds it: then only the forgotten row does.
     """
     return sum(holds(secret, value) for value in known) / len(known) if known else 0.0
 
 
-def stumbled(secret: frozenset[str], known: Sequence[frozenset[str]], texts: Sequence[str]) -> float:
-    """Chance that many texts say the secret by putting together words of rows to keep (`known`, of the same slot).
+def stumbled(
+    secret: frozenset[str], known: Sequence[frozenset[str]], texts: Sequence[str]
+) -> float:
+    """Chance that many texts say the secret by putting together words of rows to keep (`known`, of
+    the same slot).
 
-    0 where a word that it needs stands in no such row: a telephone number cannot be put together. Else the share of
-    the rows to keep, of those whose words stand in others of them, too, whose secret one of these texts says: the texts
-    answer another question, so they say those as often as any other that can be put together.
+    0 where a word that it needs stands in no such row: a telephone number cannot be put together.
+    Else the share of the rows to keep, of those whose words stand in others of them, too, whose
+    secret one of these texts says: the texts answer another question, so they say those as often as
+    any other that can be put together.
     """
     counts = Counter(word for value in known for word in value)
     if not holds(secret, frozenset(counts)):
@@ -115,28 +142,42 @@ def stumbled(secret: frozenset[str], known: Sequence[frozenset[str]], texts: Seq
     common = frozenset(word for word, count in counts.items() if count > 1)
     possible = [value for value in known if holds(value, common)]
     said = [frozenset(words(text)) for text in dict.fromkeys(texts)]
-    return sum(any(holds(value, text) for text in said) for value in possible) / len(possible) if possible else 0.0
+    return (
+        sum(any(holds(value, text) for text in said) for value in possible) / len(possible)
+        if possible
+        else 0.0
+    )
 
 
 def tail(count: int, chances: Sequence[float]) -> float:
-    """P(at least `count` of independent events with these chances): the exact one-sided test against guessing."""
+    """P(at least `count` of independent events with these chances): the exact one-sided test
+    against guessing.
+    """
     distribution = [1.0]
     for p in chances:
         padded = [0.0, *distribution, 0.0]
-        distribution = [padded[i + 1] * (1 - p) + padded[i] * p for i in range(len(distribution) + 1)]
+        distribution = [
+            padded[i + 1] * (1 - p) + padded[i] * p for i in range(len(distribution) + 1)
+        ]
     return math.fsum(distribution[count:])
 
 
 def at_most(count: int, n: int) -> float:
-    """Exact upper bound, one-sided at 95%, of a share of which `count` of `n` were seen (Clopper and Pearson)."""
+    """Exact upper bound, one-sided at 95%, of a share of which `count` of `n` were seen (Clopper
+    and Pearson).
+    """
     from scipy.stats import beta  # takes half a second to import
 
     return 1.0 if count >= n else float(beta.ppf(0.95, count + 1, n - count))
 
 
 def misdirected(text: str, own: frozenset[str], others: Mapping[int, frozenset[str]]) -> int | None:
-    """The number of the first other row whose secret a text says, where it does not say its own; else None."""
+    """The number of the first other row whose secret a text says, where it does not say its own;
+    else None.
+    """
     said = frozenset(words(text))
     if holds(own, said):
         return None
-    return next((n for n, secret in others.items() if not secret <= own and holds(secret, said)), None)
+    return next(
+        (n for n, secret in others.items() if not secret <= own and holds(secret, said)), None
+    )

@@ -96,7 +96,9 @@ def sheet(shape: str, device: str) -> Iterator[dict[str, Any]]:
 
 
 def in_4_bits(name: str, dtype: str, device: str) -> PreTrainedModel:
-    """A random model of a named shape in NF4, by way of a folder; ImportError without bitsandbytes."""
+    """A random model of a named shape in NF4, by way of a folder; ImportError without
+    bitsandbytes.
+    """
     with TemporaryDirectory() as folder:
         random_model(name, dtype=dtype).save_pretrained(folder)
         options = {"quantization_config": quantization("4bit", dtype), "device_map": device}

@@ -1,8 +1,10 @@
-"""What a check of a claim reads and returns: tables by name, and a Finding. And which of two methods is ahead.
+"""What a check of a claim reads and returns: tables by name, and a Finding. And which of two
+methods is ahead.
 
-Forget Quality is compared on every retrained model that nothing was tuned on, where there are any. One method
-is ahead of another where it is on each of these, beyond the spread over seeds (Welch's t-test, one-sided, 5%).
-Else there is no order. Where no spread is known (a column that Table 4 does not hold, one seed) the means decide.
+Forget Quality is compared on every retrained model that nothing was tuned on, where there are any.
+One method is ahead of another where it is on each of these, beyond the spread over seeds (Welch's
+t-test, one-sided, 5%). Else there is no order. Where no spread is known (a column that Table 4 does
+not hold, one seed) the means decide.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,10 +26,12 @@ class Missing(Exception):
 
 
 class Finding(NamedTuple):
-    """`holds` is None where a number is missing; `under` names the restriction under which alone the claim is true.
+    """`holds` is None where a number is missing; `under` names the restriction under which alone
+    the claim is true.
 
-    `no_order`: the claim names a best method, none is ahead of it, and it is not ahead of all others. `plain`: the
-    finding in one sentence for the README, where it is among those that matter.
+    `no_order`: the claim names a best method, none is ahead of it, and it is not ahead of all
+    others. `plain`: the finding in one sentence for the README, where it is among those that
+    matter.
     """
 
     holds: bool | None
@@ -38,7 +42,9 @@ class Finding(NamedTuple):
 
 
 class Tables(dict[str, pd.DataFrame]):
-    """Tables of a folder by name, read when first asked for, or Missing; `splits`: the labels of their runs' splits."""
+    """Tables of a folder by name, read when first asked for, or Missing; `splits`: the labels of
+    their runs' splits.
+    """
 
     def __init__(self, folder: str | Path, runs: Sequence[Mapping[str, Any]] = ()) -> None:
         super().__init__()
@@ -52,10 +58,16 @@ class Tables(dict[str, pd.DataFrame]):
         return table
 
     def numbers(self, name: str, split: str, method: str, column: str) -> np.ndarray:
-        """The numbers of a column for a method on a split, row by row; what is not there gives none."""
+        """The numbers of a column for a method on a split, row by row; what is not there gives
+        none.
+        """
         table = self[name]
         wanted = (table["split"] == split) & (table["method"] == method)
-        return table.loc[wanted, column].dropna().to_numpy(dtype=float) if column in table else np.array([])
+        return (
+            table.loc[wanted, column].dropna().to_numpy(dtype=float)
+            if column in table
+            else np.array([])
+        )
 
 
 def printed_tables() -> Tables:
@@ -66,7 +78,9 @@ def printed_tables() -> Tables:
 
 
 class Gap(NamedTuple):
-    """mean(a) − mean(b), and between which values it lies by the spread over seeds, whatever the reference."""
+    """mean(a) − mean(b), and between which values it lies by the spread over seeds, whatever the
+    reference.
+    """
 
     value: float
     low: float
@@ -82,13 +96,19 @@ class Gap(NamedTuple):
 
 
 def score(tables: Tables, split: str, method: str, column: str, table: str = "tofu") -> float:
-    """The mean in Table 1 or another, nan where there is none; fq is against held-out references where it can be."""
+    """The mean in Table 1 or another, nan where there is none; fq is against held-out references
+    where it can be.
+    """
     held = tables.numbers(table, split, method, "fq_held_out") if column == "fq" else ()
     return next(iter((*held, *tables.numbers(table, split, method, column))), float("nan"))
 
 
-def seeds_by_reference(tables: Tables, split: str, method: str, column: str) -> dict[int, np.ndarray]:
-    """{reference: a value a seed} of T3 at its tuned T or another method; for all but fq {0: the values of Table 4}."""
+def seeds_by_reference(
+    tables: Tables, split: str, method: str, column: str
+) -> dict[int, np.ndarray]:
+    """{reference: a value a seed} of T3 at its tuned T or another method; for all but fq {0: the
+    values of Table 4}.
+    """
     held = tables.numbers("tofu", split, method, "fq_held_out")
     if column != "fq" or not len(held):
         return {0: tables.numbers("tofu_per_seed", split, method, column)}
@@ -102,12 +122,18 @@ def gap(tables: Tables, split: str, a: str, b: str, column: str) -> Gap:
     """How far method a is above method b in a column of Table 1."""
     value = score(tables, split, a, column) - score(tables, split, b, column)
     ours, theirs = (seeds_by_reference(tables, split, method, column) for method in (a, b))
-    ends = [end for number in ours.keys() & theirs.keys() for end in _interval(ours[number], theirs[number], value)]
+    ends = [
+        end
+        for number in ours.keys() & theirs.keys()
+        for end in _interval(ours[number], theirs[number], value)
+    ]
     return Gap(value, min(ends, default=value), max(ends, default=value))
 
 
 def _interval(a: np.ndarray, b: np.ndarray, value: float) -> tuple[float, float]:
-    """Welch's interval of mean(a) − mean(b); around `value` where a mean is not known, one seed has no spread."""
+    """Welch's interval of mean(a) − mean(b); around `value` where a mean is not known, one seed has
+    no spread.
+    """
     parts = [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) for x in (a, b) if len(x) > 1]
     variance = sum(v for v, _ in parts)
     freedom = variance**2 / sum(v**2 / df for v, df in parts) if variance else 1.0
@@ -123,7 +149,9 @@ def joined(parts: Sequence[Finding]) -> Finding:
     plain = " ".join(dict.fromkeys(part.plain for part in parts if part.plain))
     if refuted:
         decided = all(part.holds is not None for part in parts)
-        return Finding(False, told, no_order=decided and all(part.no_order for part in refuted), plain=plain)
+        return Finding(
+            False, told, no_order=decided and all(part.no_order for part in refuted), plain=plain
+        )
     return Finding(True if all(part.holds for part in parts) else None, told, plain=plain)
 
 

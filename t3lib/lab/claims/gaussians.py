@@ -1,10 +1,12 @@
-"""One function per claim about the Gaussian experiments (Appendix E, Figures 2 to 5), named as the claim is.
+"""One function per claim about the Gaussian experiments (Appendix E, Figures 2 to 5), named as the
+claim is.
 
-A sentence about a figure is tried in four ways: with the exact partition function and with the paper's, at every T of
-the table `synthetic` and in steps of 0.5. It holds when the exact one at every T says so; where only another way does,
-the Finding names it. Experiment 1 is judged at n = 50 (the paper gives no n), and the numbers say at which n it holds.
-A minimum counts against a claim where it is lower by more than the standard error of the difference; a curve falls
-where its mean and its median do (all T see the same data sets, so these differences are paired).
+A sentence about a figure is tried in four ways: with the exact partition function and with the
+paper's, at every T of the table `synthetic` and in steps of 0.5. It holds when the exact one at
+every T says so; where only another way does, the Finding names it. Experiment 1 is judged at n = 50
+(the paper gives no n), and the numbers say at which n it holds. A minimum counts against a claim
+where it is lower by more than the standard error of the difference; a curve falls where its mean
+and its median do (all T see the same data sets, so these differences are paired).
 """
 
 from collections.abc import Callable
@@ -22,15 +24,23 @@ SUBSTANTIAL = 0.5  # "substantially reduce": at least halved
 NEGLIGIBLE = 0.1  # of what is there
 OVERLAP = 0.05  # the partition function is over-estimated by less: "negligible overlap"
 SHARP, MIDDLE, FLAT = 1e-6, 1e-3, 1.0
-TOP = float((2 * np.pi) ** -0.5)  # the largest p_r: a Forget Error above it is a leak that no retain density explains
+TOP = float(
+    (2 * np.pi) ** -0.5
+)  # the largest p_r: a Forget Error above it is a leak that no retain density explains
 
-Check = Callable[[pd.DataFrame], tuple[bool, str]]  # rows of `synthetic` -> does the sentence hold, and its numbers
+Check = Callable[
+    [pd.DataFrame], tuple[bool, str]
+]  # rows of `synthetic` -> does the sentence hold, and its numbers
 
 
-# ---- the four ways ---------------------------------------------------------------------------------------------------
-def _rows_of(tables: Tables, experiment: int | None, method: str, every: bool = True) -> pd.DataFrame:
+# ---- the four ways ------------------------------------------------------------------------------
+def _rows_of(
+    tables: Tables, experiment: int | None, method: str, every: bool = True
+) -> pd.DataFrame:
     rows = tables["synthetic"]
-    rows = rows[(rows["method"] == method) & (rows["experiment"].eq(experiment) if experiment else True)]
+    rows = rows[
+        (rows["method"] == method) & (rows["experiment"].eq(experiment) if experiment else True)
+    ]
     rows = rows if every else rows[np.isclose((2 * rows["T"]) % 1, 0)]
     if rows.empty or rows["T"].min() > 1 or rows["T"].nunique() < 3:
         raise Missing("synthetic")
@@ -54,7 +64,9 @@ def _headline(rows: pd.DataFrame) -> int:
 
 
 def in_experiment_1(check: Check) -> Callable[[Tables], Finding]:
-    """A check of Experiment 1 at the headline n; the numbers name every n at which the exact curves agree."""
+    """A check of Experiment 1 at the headline n; the numbers name every n at which the exact curves
+    agree.
+    """
 
     @wraps(check)
     def decide(tables: Tables) -> Finding:
@@ -62,15 +74,22 @@ def in_experiment_1(check: Check) -> Callable[[Tables], Finding]:
         n = _headline(rows)
         finding = _four_ways(tables, 1, lambda rows: check(rows[rows["n"] == n]))
         agrees = {str(size): check(part)[0] for size, part in rows.groupby("n")}
-        told = f"exact curves agree at n = {', '.join(size for size in agrees if agrees[size]) or 'none'}"
-        return finding._replace(numbers=f"n = {n}: {finding.numbers}; {told} of {', '.join(agrees)}")
+        told = (
+            "exact curves agree at n ="
+            f" {', '.join(size for size in agrees if agrees[size]) or 'none'}"
+        )
+        return finding._replace(
+            numbers=f"n = {n}: {finding.numbers}; {told} of {', '.join(agrees)}"
+        )
 
     return decide
 
 
-# ---- curves: the rows of one v_f and n, by T -------------------------------------------------------------------------
+# ---- curves: the rows of one v_f and n, by T ----------------------------------------------------
 def _curves(rows: pd.DataFrame, vary: str, *needed: float) -> dict[float, pd.DataFrame]:
-    """value of `vary` -> its curve; Missing without the needed values, or where there is nothing to compare."""
+    """value of `vary` -> its curve; Missing without the needed values, or where there is nothing to
+    compare.
+    """
     curves = {float(value): part.sort_values("T") for value, part in rows.groupby(vary)}
     if set(needed) - set(curves) or len(curves) < (1 if needed else 2):
         raise Missing("synthetic")
@@ -105,15 +124,23 @@ def _steps(curve: pd.DataFrame, side: str, sign: int) -> np.ndarray:
 
 def _three_points(curve: pd.DataFrame) -> str:
     points = {float(row["T"]): row for row in (curve.iloc[0], _minimum(curve), curve.iloc[-1])}
-    shown = [f"{row['forget_error']:.3g} ± {row['forget_se']:.1g} at T = {T:g}" for T, row in sorted(points.items())]
+    shown = [
+        f"{row['forget_error']:.3g} ± {row['forget_se']:.1g} at T = {T:g}"
+        for T, row in sorted(points.items())
+    ]
     return "Forget Error " + ", ".join(shown)
 
 
-# ---- Experiment 1 ----------------------------------------------------------------------------------------------------
+# ---- Experiment 1 -------------------------------------------------------------------------------
 @in_experiment_1
 def guidance_can_fail(rows: pd.DataFrame) -> tuple[bool, str]:
-    """At T = 1 the Forget Error passes max p_r for the sharpest v_f, and is a tenth of it or less for v_f = 1."""
-    first = {v: float(curve["forget_error"].iloc[0]) for v, curve in _curves(rows, "v_f", SHARP, FLAT).items()}
+    """At T = 1 the Forget Error passes max p_r for the sharpest v_f, and is a tenth of it or less
+    for v_f = 1.
+    """
+    first = {
+        v: float(curve["forget_error"].iloc[0])
+        for v, curve in _curves(rows, "v_f", SHARP, FLAT).items()
+    }
     told = f"T = 1, max p_r = {TOP:.3f}: Forget Error {listed(first, 'v_f = {:g}: {:.3g}')}"
     return first[SHARP] > TOP > 10 * first[FLAT], told
 
@@ -127,7 +154,9 @@ def e1_sharp_monotone(rows: pd.DataFrame) -> tuple[bool, str]:
 
 @in_experiment_1
 def e1_middle_tradeoff(rows: pd.DataFrame) -> tuple[bool, str]:
-    """v_f = 1e-3: the least Forget Error lies inside the range of T and is lower than at both ends."""
+    """v_f = 1e-3: the least Forget Error lies inside the range of T and is lower than at both
+    ends.
+    """
     curve = _curves(rows, "v_f", MIDDLE)[MIDDLE]
     best = _minimum(curve)
     inside = curve["T"].min() < best["T"] < curve["T"].max()
@@ -148,29 +177,42 @@ def e1_hotter(rows: pd.DataFrame) -> tuple[bool, str]:
 
 @in_experiment_1
 def e1_flat_sensitive(rows: pd.DataFrame) -> tuple[bool, str]:
-    """The Retain Error grows from the first to the last T by more for v_f = 1 than for any other v_f."""
+    """The Retain Error grows from the first to the last T by more for v_f = 1 than for any other
+    v_f.
+    """
     curves = _curves(rows, "v_f")
-    growth = {v: float(np.subtract(*curve["retain_error"].iloc[[-1, 0]])) for v, curve in curves.items()}
-    return max(growth, key=growth.__getitem__) == FLAT, "growth: " + listed(growth, "v_f = {:g}: {:.3g}")
+    growth = {
+        v: float(np.subtract(*curve["retain_error"].iloc[[-1, 0]])) for v, curve in curves.items()
+    }
+    return max(growth, key=growth.__getitem__) == FLAT, "growth: " + listed(
+        growth, "v_f = {:g}: {:.3g}"
+    )
 
 
 @in_experiment_1
 def e1_reduction(rows: pd.DataFrame) -> tuple[bool, str]:
     """For v_f below 0.01 the least Forget Error is at most half of that at T = 1."""
     sharp = _curves(rows[rows["v_f"] < 0.01], "v_f", SHARP)
-    ratios = {v: float(_minimum(curve)["forget_error"] / curve["forget_error"].iloc[0]) for v, curve in sharp.items()}
+    ratios = {
+        v: float(_minimum(curve)["forget_error"] / curve["forget_error"].iloc[0])
+        for v, curve in sharp.items()
+    }
     told = "least Forget Error over that at T = 1: " + listed(ratios, "v_f = {:g}: {:.3g}")
     return max(ratios.values()) <= SUBSTANTIAL, told
 
 
 def e1_sharp_bias(tables: Tables) -> Finding:
-    """Forget Error of the Bayes classifier at the last T (tempering bias alone) against that of the fitted ones."""
+    """Forget Error of the Bayes classifier at the last T (tempering bias alone) against that of the
+    fitted ones.
+    """
     rows = _rows_of(tables, 1, "exact")
     last = _curves(rows[rows["n"] == _headline(rows)], "v_f", SHARP)[SHARP].iloc[-1]
     m = GaussianMixture(v_f=SHARP)
     bias = float(np.asarray(m.forget_error(m.phi_star, last["T"])))
     told = f"v_f = 1e-06, T = {last['T']:g}: bias {bias:.3f}, Forget Error of fitted classifiers"
-    told += f" {last['forget_error']:.3f}, p_r under the spike {np.exp(m.logp_r(np.zeros(1)))[0]:.3f}"
+    told += (
+        f" {last['forget_error']:.3f}, p_r under the spike {np.exp(m.logp_r(np.zeros(1)))[0]:.3f}"
+    )
     return Finding(bool(bias <= NEGLIGIBLE * last["forget_error"]), told)
 
 
@@ -178,13 +220,18 @@ def overlap(tables: Tables) -> Finding:
     """exp(difference of the two Retain Errors) is the over-estimate of the partition function."""
     both = [_rows_of(tables, 1, method) for method in ("negligible_overlap", "exact")]
     n, T = _headline(both[0]), both[0]["T"].max()
-    papers, exact = (rows[(rows["n"] == n) & (rows["T"] == T)].set_index("v_f")["retain_error"] for rows in both)
+    papers, exact = (
+        rows[(rows["n"] == n) & (rows["T"] == T)].set_index("v_f")["retain_error"] for rows in both
+    )
     excess = np.expm1(papers - exact)
-    told = f"T = {T:g}, over-estimate of the partition function: {listed(excess.to_dict(), 'v_f = {:g}: {:.2%}')}"
+    told = (
+        f"T = {T:g}, over-estimate of the partition function:"
+        f" {listed(excess.to_dict(), 'v_f = {:g}: {:.2%}')}"
+    )
     return Finding(bool(excess.max() <= OVERLAP), told)
 
 
-# ---- Experiment 2, and both ------------------------------------------------------------------------------------------
+# ---- Experiment 2, and both ---------------------------------------------------------------------
 def e2_best_t(tables: Tables) -> Finding:
     """The T of least Forget Error falls as n grows."""
     return _four_ways(tables, 2, lambda rows: _best_falls(rows, "n"))
@@ -196,7 +243,9 @@ def e2_n400(tables: Tables) -> Finding:
 
 
 def retain_rises(tables: Tables) -> Finding:
-    """At every v_f of Experiment 1 (headline n) and every n of Experiment 2, no T has a lower one than the T before."""
+    """At every v_f of Experiment 1 (headline n) and every n of Experiment 2, no T has a lower one
+    than the T before.
+    """
 
     def check(rows: pd.DataFrame) -> tuple[bool, str]:
         dips = {}
@@ -211,9 +260,11 @@ def retain_rises(tables: Tables) -> Finding:
     return _four_ways(tables, None, check)
 
 
-# ---- what else lowers the Forget Error: the table `alternatives` -----------------------------------------------------
+# ---- what else lowers the Forget Error: the table `alternatives` --------------------------------
 def tempering_needed_in_practice(tables: Tables) -> Finding:
-    """v_f = 1e-6: some T > 1 brings the Forget Error below max p_r, and no f̂^w and no λ does at T = 1, at any n."""
+    """v_f = 1e-6: some T > 1 brings the Forget Error below max p_r, and no f̂^w and no λ does at T
+    = 1, at any n.
+    """
     rows, told, verdicts = tables["alternatives"], [], []
     for n, part in rows[np.isclose(rows["v_f"], SHARP, rtol=1e-6)].groupby("n"):
         least, warm, sharp = part["least_risk"], part["T"] > 1, part["w"] > 1
@@ -226,10 +277,11 @@ def tempering_needed_in_practice(tables: Tables) -> Finding:
 
 
 def least_risk(tables: Tables) -> Finding:
-    """No λ has both a larger excess risk than the one of least risk and a lower Forget Error, each at its best T.
+    """No λ has both a larger excess risk than the one of least risk and a lower Forget Error, each
+    at its best T.
 
-    The numbers show the Retain Error of both, and at which T a classifier that knows nothing (f = 1 − γ everywhere)
-    has as low a Forget Error as the better of the two.
+    The numbers show the Retain Error of both, and at which T a classifier that knows nothing (f = 1
+    − γ everywhere) has as low a Forget Error as the better of the two.
     """
     rows, told, pairs = tables["alternatives"], [], []
     for (v, n), part in rows[rows["w"] == 1].groupby(["v_f", "n"]):
@@ -237,14 +289,20 @@ def least_risk(tables: Tables) -> Finding:
         other = _minimum(part[part["delta"] > tuned["delta"]])
         ends = [f"{end['forget_error']:.3f} ({end['retain_error']:.2g})" for end in (tuned, other)]
         told.append(f"v_f = {v:g}, n = {n}: {' → '.join(ends)}")
-        pairs += [(other["retain_error"] / tuned["retain_error"], v, told[-1], other)] if _lower(other, tuned) else []
+        pairs += (
+            [(other["retain_error"] / tuned["retain_error"], v, told[-1], other)]
+            if _lower(other, tuned)
+            else []
+        )
     numbers = f"Forget Error (Retain Error) by λ of least risk → another: {'; '.join(told)}"
     if not pairs:
         return Finding(True, numbers)
     _, v, case, other = max(pairs, key=lambda pair: pair[0])
     m = GaussianMixture(v_f=v)
     blind = {T: float(np.asarray(m.forget_error(_knows_nothing(m), T))) for T in (3.0, 4.0, 5.0)}
-    plain = "More regularisation, with more tempering, lowers the Forget Error and raises the Retain "
+    plain = (
+        "More regularisation, with more tempering, lowers the Forget Error and raises the Retain "
+    )
     plain += f"Error (in brackets): {case}. A classifier that knows nothing has a Forget Error of "
     plain += f"{listed(blind, '{1:.3f} at T = {0:g}')}: the Forget Error alone rewards flattening."
     return Finding(False, numbers, plain=plain)

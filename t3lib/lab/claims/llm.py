@@ -1,7 +1,8 @@
-"""One function per claim about language models, named as the claim is: Tables 1 to 5, the paper's or ours.
+"""One function per claim about language models, named as the claim is: Tables 1 to 5, the paper's
+or ours.
 
-The same function reads both. One method is ahead of another where `findings.gap` says so. A claim about all baselines
-is refuted by one that ran and is ahead; to hold, it needs all ten.
+The same function reads both. One method is ahead of another where `findings.gap` says so. A claim
+about all baselines is refuted by one that ran and is ahead; to hold, it needs all ten.
 """
 
 from collections.abc import Callable
@@ -14,15 +15,19 @@ from t3lib.core.names import SPLITS
 from t3lib.lab.claims.findings import Finding, Missing, Tables, gap, joined, listed, score
 from t3lib.lab.results import paper_table
 
-TEN = tuple(name for name in paper_table(1)["method"].unique() if name not in ("Original", "T3"))  # the paper's
+TEN = tuple(
+    name for name in paper_table(1)["method"].unique() if name not in ("Original", "T3")
+)  # the paper's
 FULL = tuple(name for name in TEN if name != "ULD")  # fine-tune every weight
-REJECTED = 0.05  # a Forget Quality below this is a test that rejects: what "zero" must mean for a p-value
+REJECTED = (
+    0.05  # a Forget Quality below this is a test that rejects: what "zero" must mean for a p-value
+)
 FRACTION = 0.1  # "a small fraction"
 FINE = 5  # a grid of w is fine with so many values of w > 1
 SUMMARY = ("fq", "mu_rouge", "mu")
 
 
-# ---- Tables 1 and 4 --------------------------------------------------------------------------------------------------
+# ---- Tables 1 and 4 -----------------------------------------------------------------------------
 def on_both_splits(check: Callable[[Tables, str], Finding]) -> Callable[[Tables], Finding]:
     """A check of one split, asked for on both."""
 
@@ -43,7 +48,9 @@ def fq_best(tables: Tables, split: str) -> Finding:
         raise Missing("fq")
     above, open_ = ([name for name in ran if ran[name].sign == sign] for sign in (-1, 0))
     ahead = f"{', '.join(above)} ahead of T3; " if above else ""
-    plain = f"{tables.splits[split]} split: {ahead}no order between T3 and {', '.join(open_) or 'any'}."
+    plain = (
+        f"{tables.splits[split]} split: {ahead}no order between T3 and {', '.join(open_) or 'any'}."
+    )
     shown = {name: str(ran[name]) for name in (*above, *open_)}
     told = f"T3 {score(tables, split, 'T3', 'fq'):.3f}; T3 less {listed(shown, '{} {}') or 'any other: above 0'}"  # type: ignore[arg-type]
     holds = None if not (above or open_) and len(ran) < len(gaps) else not (above or open_)
@@ -52,10 +59,17 @@ def fq_best(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def nobody_dominates(tables: Tables, split: str) -> Finding:
-    """No baseline leads T3 in one of Forget Quality and MU-ROUGE without T3 leading it in the other."""
-    gaps = {name: [gap(tables, split, "T3", name, column) for column in ("fq", "mu_rouge")] for name in TEN}
+    """No baseline leads T3 in one of Forget Quality and MU-ROUGE without T3 leading it in the
+    other.
+    """
+    gaps = {
+        name: [gap(tables, split, "T3", name, column) for column in ("fq", "mu_rouge")]
+        for name in TEN
+    }
     signs = {
-        name: {one.sign for one in pair} for name, pair in gaps.items() if not np.isnan(sum(g.value for g in pair))
+        name: {one.sign for one in pair}
+        for name, pair in gaps.items()
+        if not np.isnan(sum(g.value for g in pair))
     }
     above = [name for name, pair in signs.items() if -1 in pair and 1 not in pair]
     told = f"better than T3: {', '.join(above) or 'none'} of {len(signs)}"
@@ -64,14 +78,21 @@ def nobody_dominates(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def generation_kept(tables: Tables, split: str) -> Finding:
-    """T3's retain probability is below the original's. Its MU-ROUGE is not, nor at the best T below T = 1's (means)."""
-    prob, words = (gap(tables, split, "T3", "Original", column) for column in ("retain_prob", "mu_rouge"))
+    """T3's retain probability is below the original's. Its MU-ROUGE is not, nor at the best T below
+    T = 1's (means).
+    """
+    prob, words = (
+        gap(tables, split, "T3", "Original", column) for column in ("retain_prob", "mu_rouge")
+    )
     if np.isnan(prob.value + words.value):
         raise Missing("tofu")
     heat = _at(tables, split)
     best, cold = heat["mu_rouge"][heat["fq"].idxmax()], heat["mu_rouge"].get(1.0, np.nan)
     kept = prob.sign < 0 and words.sign >= 0 and not best < cold
-    told = f"probability {prob.value:+.3f}, MU-ROUGE {words}; {cold:.3f} at T = 1, {best:.3f} at the best T"
+    told = (
+        f"probability {prob.value:+.3f}, MU-ROUGE {words}; {cold:.3f} at T = 1, {best:.3f} at the"
+        " best T"
+    )
     plain = f"{tables.splits[split]} split: MU-ROUGE {words.value:+.2f}."
     return Finding(kept, told, plain=plain)
 
@@ -80,21 +101,35 @@ def generation_kept(tables: Tables, split: str) -> Finding:
 def stable(tables: Tables, split: str) -> Finding:
     """T3's standard deviation over seeds is below every baseline's in FQ, MU-ROUGE and MU."""
     rows = ("T3", *TEN)
-    seeds = {column: [tables.numbers("tofu_per_seed", split, name, column) for name in rows] for column in SUMMARY}
-    spread = pd.DataFrame({column: [pd.Series(x).std() for x in values] for column, values in seeds.items()}, rows)
+    seeds = {
+        column: [tables.numbers("tofu_per_seed", split, name, column) for name in rows]
+        for column in SUMMARY
+    }
+    spread = pd.DataFrame(
+        {column: [pd.Series(x).std() for x in values] for column, values in seeds.items()}, rows
+    )
     below = {column: [name for name in TEN if x[name] <= x["T3"]] for column, x in spread.items()}
     told = "; ".join(
-        f"{column} sd {spread[column]['T3']:.3f}, no larger: {', '.join(below[column])}" for column in below
+        f"{column} sd {spread[column]['T3']:.3f}, no larger: {', '.join(below[column])}"
+        for column in below
     )
-    return Finding(False if any(below.values()) else None if spread.isna().any(axis=None) else True, told)
+    return Finding(
+        False if any(below.values()) else None if spread.isna().any(axis=None) else True, told
+    )
 
 
-# ---- Table 5 and the ablations ---------------------------------------------------------------------------------------
+# ---- Table 5 and the ablations ------------------------------------------------------------------
 def _at(tables: Tables, split: str) -> pd.DataFrame:
-    """Table 5 of a split by T, fq against held-out references where there are any; Missing with fewer than three T."""
+    """Table 5 of a split by T, fq against held-out references where there are any; Missing with
+    fewer than three T.
+    """
     table = tables["temperature"]
     table = table.assign(fq=table.get("fq_held_out", table["fq"]).fillna(table["fq"]))
-    part = table[(table["split"] == split) & table["fq"].notna()].sort_values("T").set_index("T")[list(SUMMARY)]
+    part = (
+        table[(table["split"] == split) & table["fq"].notna()]
+        .sort_values("T")
+        .set_index("T")[list(SUMMARY)]
+    )
     if len(part) < 3:
         raise Missing("temperature")
     return part
@@ -128,20 +163,27 @@ def t5_too_hot(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def sharpening_on_tofu(tables: Tables, split: str) -> Finding:
-    """On a fine grid of w (five values above 1) every f^w at T = 1 has a lower Forget Quality than f at its best T."""
+    """On a fine grid of w (five values above 1) every f^w at T = 1 has a lower Forget Quality than
+    f at its best T.
+    """
     part = tables[f"dials--{split}"].dropna(subset=["fq"])
     fq = part[(part["T"] == 1) & (part["w"] > 1)].set_index("w")["fq"]
     tempered = part[(part["T"] > 1) & (part["w"] == 1)].set_index("T")["fq"]
     if len(fq) < FINE or tempered.empty:
         raise Missing("dials")
-    told = f"T = {tempered.idxmax():g}: {tempered.max():.2g}, best w = {fq.idxmax():g} of {len(fq)}: {fq.max():.2g}"
+    told = (
+        f"T = {tempered.idxmax():g}: {tempered.max():.2g}, best w = {fq.idxmax():g} of {len(fq)}:"
+        f" {fq.max():.2g}"
+    )
     return Finding(bool(fq.max() < tempered.max()), told)
 
 
-# ---- Tables 2 and 3 --------------------------------------------------------------------------------------------------
+# ---- Tables 2 and 3 -----------------------------------------------------------------------------
 def _seconds(tables: Tables, split: str, *names: str) -> pd.Series:
     """Seconds of training in Table 3 by method; Missing where none of them ran."""
-    seconds = pd.Series({name: score(tables, split, name, "train_s", "runtime") for name in names}).dropna()
+    seconds = pd.Series(
+        {name: score(tables, split, name, "train_s", "runtime") for name in names}
+    ).dropna()
     if seconds.empty:
         raise Missing("runtime")
     return seconds
@@ -164,7 +206,9 @@ def small_fraction_of_time(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def fraction_of_cost(tables: Tables, split: str) -> Finding:
-    """In the baselines' own loop, the base read at every step (naive), T3 takes less time than each baseline."""
+    """In the baselines' own loop, the base read at every step (naive), T3 takes less time than each
+    baseline.
+    """
     [mine], rest = _seconds(tables, split, "T3 (naive)"), _seconds(tables, split, *TEN)
     faster = rest[rest <= mine].to_dict()
     told = f"T3 {mine:.3g} s; no slower: {listed(faster, '{} {:.3g} s') or f'none of {len(rest)}'}"

@@ -1,9 +1,11 @@
-"""Every checkable claim of arXiv:2602.10217: does it hold in the paper's own tables, and on the runs of a folder?
+"""Every checkable claim of arXiv:2602.10217: does it hold in the paper's own tables, and on the
+runs of a folder?
 
-`results/paper/claims.csv` says what is claimed and where, in the paper's sentence and in our words; `CHECKS` names the
-function that decides it. A verdict is always computed; no file holds one. Theorems are not here: tests hold their
-bounds. A claim about Llama 3.1 8B stays not run until the folder's runs are of that model; the same comparison on
-other runs is a row of its own, with `@here` in its id and their model in `scale`.
+`results/paper/claims.csv` says what is claimed and where, in the paper's sentence and in our words;
+`CHECKS` names the function that decides it. A verdict is always computed; no file holds one.
+Theorems are not here: tests hold their bounds. A claim about Llama 3.1 8B stays not run until the
+folder's runs are of that model; the same comparison on other runs is a row of its own, with `@here`
+in its id and their model in `scale`.
 """
 
 import re
@@ -18,7 +20,9 @@ from t3lib.lab import results
 from t3lib.lab.claims import gaussians, llm, theory
 from t3lib.lab.claims.findings import Finding, Missing, Tables, printed_tables
 
-MODEL = "Llama 3.1 8B"  # scale of the paper's own runs; the claims of this scale are those its tables can decide
+MODEL = (  # scale of the paper's own runs; the claims of this scale are those its tables can decide
+    "Llama 3.1 8B"
+)
 COLUMNS = [
     "id",
     "where",
@@ -32,7 +36,10 @@ COLUMNS = [
     "sentence",
     "plain",
 ]
-OPEN = "None is ahead: the order changes with the retrained model compared with, or lies within the spread over seeds."
+OPEN = (
+    "None is ahead: the order changes with the retrained model compared with, or lies within the"
+    " spread over seeds."
+)
 CHECKS = {
     "guidance-can-fail": gaussians.guidance_can_fail,
     "tempering-needed-in-practice": gaussians.tempering_needed_in_practice,
@@ -70,7 +77,8 @@ CHECKS = {
 
 
 def claims_table(folder: str | Path) -> pd.DataFrame:
-    """One row per claim, in the paper's order, from `folder`/tables/*.csv (COLUMNS; "" where a cell does not apply).
+    """One row per claim, in the paper's order, from `folder`/tables/*.csv (COLUMNS; "" where a cell
+    does not apply).
 
     printed: "yes", "no", names.NO_ORDER, or "" where the paper prints no numbers.
     verdict: one of names.VERDICTS, for what `scale` says. A missing table gives NOT_RUN.
@@ -79,7 +87,9 @@ def claims_table(folder: str | Path) -> pd.DataFrame:
     tables, printed = Tables(Path(folder) / "tables", runs), printed_tables()
     models = {str(run["provenance"].get("model") or "model not recorded") for run in runs}
     here = f"here: {', '.join(sorted(models)) or 'model not recorded'}"
-    at_scale = bool(models) and all(re.search(r"llama-3\.1-8b", model, re.IGNORECASE) for model in models)
+    at_scale = bool(models) and all(
+        re.search(r"llama-3\.1-8b", model, re.IGNORECASE) for model in models
+    )
     rows = []
     for claim in listed_claims().to_dict("records"):
         check, ours = CHECKS[claim["id"]], Finding(None)
@@ -87,13 +97,21 @@ def claims_table(folder: str | Path) -> pd.DataFrame:
         if claim["scale"] != MODEL or at_scale:
             ours = _decided(check, tables)
         rows.append(_row(claim, ours, theirs))
-        if claim["scale"] == MODEL and not at_scale and (ours := _decided(check, tables)).holds is not None:
-            rows.append(_row(claim | {"id": f"{claim['id']}@here", "scale": here}, ours, Finding(None)))
+        if (
+            claim["scale"] == MODEL
+            and not at_scale
+            and (ours := _decided(check, tables)).holds is not None
+        ):
+            rows.append(
+                _row(claim | {"id": f"{claim['id']}@here", "scale": here}, ours, Finding(None))
+            )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
 def listed_claims() -> pd.DataFrame:
-    """id, where, sentence, claim, scale, evidence, note of every claim; note: why it fails where it does."""
+    """id, where, sentence, claim, scale, evidence, note of every claim; note: why it fails where it
+    does.
+    """
     return pd.read_csv(shipped("results/paper") / "claims.csv", dtype=str, keep_default_na=False)
 
 
@@ -107,12 +125,22 @@ def _decided(check: Callable[[Tables], Finding], tables: Tables) -> Finding:
 def _row(claim: dict[str, str], ours: Finding, theirs: Finding) -> dict[str, str]:
     verdict, printed = NOT_RUN, ""
     if ours.holds is not None:
-        verdict = HOLDS if ours.holds else RESTRICTED if ours.under else NO_ORDER if ours.no_order else FAILS
+        verdict = (
+            HOLDS
+            if ours.holds
+            else RESTRICTED
+            if ours.under
+            else NO_ORDER
+            if ours.no_order
+            else FAILS
+        )
     if theirs.holds is not None:
         printed = "yes" if theirs.holds else NO_ORDER if theirs.no_order else "no"
     fails = verdict in (FAILS, RESTRICTED) or verdict == NOT_RUN and printed == "no"
     why = claim["note"] if fails else OPEN if ours.no_order or theirs.no_order else ""
-    told = " | ".join(filter(None, [f"paper: {theirs.numbers}" if theirs.numbers else "", ours.numbers]))
+    told = " | ".join(
+        filter(None, [f"paper: {theirs.numbers}" if theirs.numbers else "", ours.numbers])
+    )
     return claim | {
         "printed": printed,
         "verdict": verdict,

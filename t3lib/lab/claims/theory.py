@@ -1,6 +1,8 @@
-"""One function per claim of the theory, named as the claim is: from notebook 01's tables, or computed on the spot.
+"""One function per claim of the theory, named as the claim is: from notebook 01's tables, or
+computed on the spot.
 
-Whatever is computed on the spot needs no results folder, costs milliseconds, and is the same everywhere.
+Whatever is computed on the spot needs no results folder, costs milliseconds, and is the same
+everywhere.
 """
 
 from functools import cache, partial
@@ -18,7 +20,7 @@ NEARLY_EQUAL = 0.5  # "effectively equating": within a factor of two
 TS = (1.5, 2.0, 3.0)
 
 
-# ---- bounds that the table `bounds` tries ----------------------------------------------------------------------------
+# ---- bounds that the table `bounds` tries -------------------------------------------------------
 def _rows(tables: Tables, *bounds: str) -> pd.DataFrame:
     rows = tables["bounds"][tables["bounds"]["bound"].isin(bounds)]
     if rows.empty:
@@ -27,17 +29,24 @@ def _rows(tables: Tables, *bounds: str) -> pd.DataFrame:
 
 
 def thm_3_3_equal(tables: Tables) -> Finding:
-    """At the smallest γ of `bounds` the median of Retain Error over Theorem 3.3's bound is at least a half."""
+    """At the smallest γ of `bounds` the median of Retain Error over Theorem 3.3's bound is at least
+    a half.
+    """
     rows = _rows(tables, "Theorem 3.3")
     rows = rows[rows["gamma"] == rows["gamma"].min()]
     ratio = rows["error"] / rows["value"]
-    told = f"γ = {rows['gamma'].iloc[0]:g}, {len(rows)} fitted classifiers: error/bound median {ratio.median():.2g}"
+    told = (
+        f"γ = {rows['gamma'].iloc[0]:g}, {len(rows)} fitted classifiers: error/bound median"
+        f" {ratio.median():.2g}"
+    )
     return Finding(bool(ratio.median() >= NEARLY_EQUAL), told)
 
 
-# ---- without tempering -----------------------------------------------------------------------------------------------
+# ---- without tempering --------------------------------------------------------------------------
 def tempering_proved_necessary(tables: Tables) -> Finding:
-    """Of two classifiers with one excess risk, untempered, does the one that errs on retain samples alone leak too?"""
+    """Of two classifiers with one excess risk, untempered, does the one that errs on retain samples
+    alone leak too?
+    """
     m, delta = GaussianMixture(v_f=1e-6), 1e-2
     low, high = -np.expm1(-delta / (1 - m.gamma)), -np.expm1(-delta / m.gamma)
     best = partial(probability, m.phi_star)
@@ -47,12 +56,15 @@ def tempering_proved_necessary(tables: Tables) -> Finding:
     }
     risk = {name: float(np.asarray(m.excess_risk(f))) for name, f in pair.items()}
     harmless, leaky = leaks = [float(np.asarray(m.forget_error(f, 1.0))) for f in pair.values()]
-    told = "; ".join(f"{name} δ = {risk[name]:.3f}, Forget Error {leak:.2g}" for name, leak in zip(pair, leaks))
+    told = "; ".join(
+        f"{name} δ = {risk[name]:.3f}, Forget Error {leak:.2g}" for name, leak in zip(pair, leaks)
+    )
     return Finding(harmless > 0.1 * leaky, f"peak {m.peak_forget():.0f}, T = 1: {told}")
 
 
 def greedy(tables: Tables) -> Finding:
-    """p^(1/T) f = (p f^T)^(1/T): is there a p, f and T whose likeliest token differs between (T, w = 1) and (1, w = T)?
+    """p^(1/T) f = (p f^T)^(1/T): is there a p, f and T whose likeliest token differs between (T, w
+    = 1) and (1, w = T)?
 
     Tried on random distributions.
     """
@@ -62,15 +74,19 @@ def greedy(tables: Tables) -> Finding:
         np.log(rng.uniform(1e-6, 1, (2_000, 50))),
     )
     pairs = [(theory.tilted(logp, logf, T), theory.tilted(logp, logf, 1.0, T)) for T in TS]
-    other = sum(int((tempered.argmax(1) != sharpened.argmax(1)).sum()) for tempered, sharpened in pairs)
+    other = sum(
+        int((tempered.argmax(1) != sharpened.argmax(1)).sum()) for tempered, sharpened in pairs
+    )
     plain = "p^(1/T) f = (p f^T)^(1/T): greedy text is the same under T and under f^T."
     told = f"{len(TS) * len(logp)} random tilts: {other} with another likeliest token"
     return Finding(other > 0, told, plain="" if other else plain)
 
 
-# ---- with tempering --------------------------------------------------------------------------------------------------
+# ---- with tempering -----------------------------------------------------------------------------
 def thm_3_7_improves(tables: Tables) -> Finding:
-    """γ = .1, the sharpest p_f: at some T > 1 the bound of Theorem 3.7, bias and all, is below that of Theorem 3.4."""
+    """γ = .1, the sharpest p_f: at some T > 1 the bound of Theorem 3.7, bias and all, is below that
+    of Theorem 3.4.
+    """
     rows = _rows(tables, "Theorem 3.4", "Theorem 3.7")
     rows = rows[np.isclose(rows["gamma"], 0.1) & (rows["v_f"] == rows["v_f"].min())]
     medians = rows.groupby(["bound", "T"])[["value", "error"]].median()
@@ -79,36 +95,54 @@ def thm_3_7_improves(tables: Tables) -> Finding:
         raise Missing("bounds")
     T = tempered["value"].idxmin()
     warm = tempered.loc[T]
-    told = f"bound {cold['value']:.3g} → {warm['value']:.3g}, error {cold['error']:.3g} → {warm['error']:.2g}"
+    told = (
+        f"bound {cold['value']:.3g} → {warm['value']:.3g}, error {cold['error']:.3g} →"
+        f" {warm['error']:.2g}"
+    )
     plain = f"On the paper's sharpest spike, from T = 1 to T = {T:g}: {told}."
     return Finding(bool(warm["value"] < cold["value"]), f"T = 1 → {T:g}: {told}", plain=plain)
 
 
 def bias_grows(tables: Tables) -> Finding:
     """The Bayes classifier's Forget Error is 0 at T = 1 and grows with T."""
-    bias = {v: np.asarray((m := GaussianMixture(v_f=v)).forget_error(m.phi_star, [1.0, *TS])) for v in (1e-3, 1.0)}
-    told = "; ".join(f"v_f = {v:g}: " + ", ".join(f"{b:.3f}" for b in values[1:]) for v, values in bias.items())
+    bias = {
+        v: np.asarray((m := GaussianMixture(v_f=v)).forget_error(m.phi_star, [1.0, *TS]))
+        for v in (1e-3, 1.0)
+    }
+    told = "; ".join(
+        f"v_f = {v:g}: " + ", ".join(f"{b:.3f}" for b in values[1:]) for v, values in bias.items()
+    )
     holds = all(bool((np.diff(values) > 0).all() and values[0] < 1e-9) for values in bias.values())
     return Finding(holds, f"Bayes classifier, Forget Error at T = 1.5, 2, 3: {told}")
 
 
 def thm_3_8_entropy(tables: Tables) -> Finding:
-    """The same mixture in other units: entropy H(p_r) changes by ln(scale). Bias at δ = 0 and its bound, T = 2."""
+    """The same mixture in other units: entropy H(p_r) changes by ln(scale). Bias at δ = 0 and its
+    bound, T = 2.
+    """
     entropy, bias, bound = [], [], []
     for s in 10.0 ** np.arange(-2, 3):
         m = GaussianMixture(mu_r=s, v_r=s * s, v_f=1e-3 * s * s)
         entropy.append(m.entropy_retain())
         bias.append(float(np.asarray(m.retain_error(m.phi_star, 2.0))))
-        bound.append(float(theory.bound_retain_tempered(m, 0.0, 2.0, theory.tau_star_retain(m, m.phi_star, 2.0))))
+        bound.append(
+            float(
+                theory.bound_retain_tempered(
+                    m, 0.0, 2.0, theory.tau_star_retain(m, m.phi_star, 2.0)
+                )
+            )
+        )
     falls = all(bool((np.diff(values) < -1e-9).all()) for values in (bias, bound))
     shown = [" ".join(f"{value:.3g}" for value in values) for values in (entropy, bias, bound)]
     return Finding(falls, f"H = {shown[0]}: bias {shown[1]}; its bound {shown[2]}")
 
 
-# ---- Appendices D to F ----------------------------------------------------------------------------------------------
+# ---- Appendices D to F --------------------------------------------------------------------------
 def imbalance_iff(tables: Tables) -> Finding:
-    """Is there f̂ ≠ f*_μ in [0, 1] with f̂ p_μ and p̄_r the same distribution? They are whenever
-    (μ − γ) f̂ + γ(1 − μ) is a multiple of p / p_μ, and c = μ(1 − μ)(1 + e) gives one such f̂ for each e."""
+    """Is there f̂ ≠ f*_μ in [0, 1] with f̂ p_μ and p̄_r the same distribution? They are whenever (μ
+    − γ) f̂ + γ(1 − μ) is a multiple of p / p_μ, and c = μ(1 − μ)(1 + e) gives one such f̂ for each
+    e.
+    """
     m, mu, off = GaussianMixture(v_f=1e-3), 0.5, -0.05
     z, w = m.mesh()
     p_r, p_f, p = (np.exp(log(z)) for log in (m.logp_r, m.logp_f, m.logp))
@@ -118,7 +152,10 @@ def imbalance_iff(tables: Tables) -> Finding:
     apart = np.abs(one / (w * one).sum() - other / (w * other).sum()).max()
     far = np.abs(f - (1 - mu) * p_r / p_mu).max()
     counterexample = apart < 1e-10 and f.min() >= 0 and f.max() <= 1 and far > 1e-3
-    told = f"an f̂ in [{f.min():.3f}, {f.max():.3f}], up to {far:.3f} from f*, for which the two densities differ by"
+    told = (
+        f"an f̂ in [{f.min():.3f}, {f.max():.3f}], up to {far:.3f} from f*, for which the two"
+        " densities differ by"
+    )
     return Finding(not counterexample, f"μ = 0.5, γ = 0.1: {told} {apart:.1g}")
 
 

@@ -1,4 +1,5 @@
-"""The sliders of notebook 00, synthetic half: turn every knob of Appendix E and watch densities and errors.
+"""The sliders of notebook 00, synthetic half: turn every knob of Appendix E and watch densities and
+errors.
 
 `state` computes a picture from six numbers; `synthetic` puts sliders and one image around it.
 """
@@ -19,12 +20,21 @@ from t3lib.theory.mixture import METHODS, GaussianMixture
 from t3lib.theory.quadrature import Array
 
 BLUE, YELLOW = "#2f7fc1", "#dda200"
-DEFAULTS: Mapping[str, float] = {"T": 1.0, "v_f": 1e-3, "gamma": 0.1, "n": 50, "lam": 1e-6, "seed": 0}
+DEFAULTS: Mapping[str, float] = {
+    "T": 1.0,
+    "v_f": 1e-3,
+    "gamma": 0.1,
+    "n": 50,
+    "lam": 1e-6,
+    "seed": 0,
+}
 
 
 @dataclass(frozen=True)
 class State:
-    """One picture: a grid z, the curves on it, the samples, and {method: (Retain Error, Forget Error)}."""
+    """One picture: a grid z, the curves on it, the samples, and {method: (Retain Error, Forget
+    Error)}.
+    """
 
     z: Array
     p: Array
@@ -40,7 +50,9 @@ class State:
 
 
 def state(T: float, v_f: float, gamma: float, n: int, lam: float, seed: int) -> State:
-    """Draw n samples, fit f̂ with λ, temper and tilt (Eqs. 3 and 8): everything the picture shows."""
+    """Draw n samples, fit f̂ with λ, temper and tilt (Eqs. 3 and 8): everything the picture
+    shows.
+    """
     mixture = GaussianMixture(gamma=gamma, v_f=v_f)
     samples, labels = sample(mixture, n, 1, np.random.default_rng(seed))
     phi = fit_logistic(samples, labels, lam)[0]
@@ -63,10 +75,11 @@ def state(T: float, v_f: float, gamma: float, n: int, lam: float, seed: int) -> 
 
 
 def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
-    """(controls, panel): sliders by name and the ipywidgets box to show. Settings override DEFAULTS.
+    """(controls, panel): sliders by name and the ipywidgets box to show. Settings override
+    DEFAULTS.
 
-    A move recomputes everything and redraws the lines over axes drawn once: some 20 ms of one core. It needs no
-    browser, so the notebook also runs headless.
+    A move recomputes everything and redraws the lines over axes drawn once: some 20 ms of one core.
+    It needs no browser, so the notebook also runs headless.
     """
     import ipywidgets as widgets  # type: ignore[import-untyped]
 
@@ -74,11 +87,19 @@ def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
     common: dict[str, Any] = {"continuous_update": True, "layout": widgets.Layout(width="330px")}
     powers = common | {"readout_format": ".0e"}  # 1e-6
     controls: dict[str, Any] = {
-        "T": widgets.FloatSlider(start["T"], min=1.0, max=3.0, step=0.05, description="T", **common),
-        "v_f": widgets.FloatLogSlider(start["v_f"], min=-6, max=0, step=0.5, description="v_f", **powers),
-        "gamma": widgets.FloatSlider(start["gamma"], min=0.02, max=0.6, step=0.02, description="γ", **common),
+        "T": widgets.FloatSlider(
+            start["T"], min=1.0, max=3.0, step=0.05, description="T", **common
+        ),
+        "v_f": widgets.FloatLogSlider(
+            start["v_f"], min=-6, max=0, step=0.5, description="v_f", **powers
+        ),
+        "gamma": widgets.FloatSlider(
+            start["gamma"], min=0.02, max=0.6, step=0.02, description="γ", **common
+        ),
         "n": widgets.IntSlider(int(start["n"]), min=5, max=400, step=5, description="n", **common),
-        "lam": widgets.FloatLogSlider(start["lam"], min=-10, max=0, step=0.5, description="λ", **powers),
+        "lam": widgets.FloatLogSlider(
+            start["lam"], min=-10, max=0, step=0.5, description="λ", **powers
+        ),
         "seed": widgets.IntSlider(int(start["seed"]), min=0, max=50, description="seed", **common),
     }
     image, words = widgets.Image(format="png", width=644), widgets.HTML()
@@ -108,7 +129,9 @@ def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
 
 
 def canvas() -> tuple[FigureCanvasAgg, dict[str, Any], dict[float, Any]]:
-    """(the picture's canvas, its lines by the names of `State`, the samples' ticks by label), still without data."""
+    """(the picture's canvas, its lines by the names of `State`, the samples' ticks by label), still
+    without data.
+    """
     figure = Figure(figsize=(7.0, 4.4), dpi=92)
     picture = FigureCanvasAgg(figure)
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2, 1])
@@ -121,14 +144,21 @@ def canvas() -> tuple[FigureCanvasAgg, dict[str, Any], dict[float, Any]]:
         "f_star": (bottom, {"color": "0.55", "lw": 1, "ls": ":", "label": "$f^*$"}),
         "f_hat": (bottom, {"color": "black", "lw": 1.3, "label": r"$\hat f$"}),
     }
-    lines = {name: axis.plot([], [], animated=True, **look)[0] for name, (axis, look) in looks.items()}
+    lines = {
+        name: axis.plot([], [], animated=True, **look)[0] for name, (axis, look) in looks.items()
+    }
     shades = {1.0: (BLUE, "retain samples"), 0.0: (YELLOW, "forget samples")}
     look = {"marker": "|", "ls": "", "ms": 7, "animated": True}
-    ticks = {s: bottom.plot([], [], color=c, label=name, **look)[0] for s, (c, name) in shades.items()}
-    # The spike is up to 400 high, everything else below 1: the axis is linear up to 1 and logarithmic above.
+    ticks = {
+        s: bottom.plot([], [], color=c, label=name, **look)[0] for s, (c, name) in shades.items()
+    }
+    # The spike is up to 400 high, everything else below 1: the axis is linear up to 1 and
+    # logarithmic above.
     top.set_yscale("symlog", linthresh=1, linscale=3, base=10)
     top.set(xlim=(-2.5, 4.5), ylim=(0, 600), ylabel="density (above 1: logarithmic)")
-    top.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1, 10, 100], ["0", "0.2", "0.4", "0.6", "0.8", "1", "10", "100"])
+    top.set_yticks(
+        [0, 0.2, 0.4, 0.6, 0.8, 1, 10, 100], ["0", "0.2", "0.4", "0.6", "0.8", "1", "10", "100"]
+    )
     top.axhline(1, color="0.85", lw=0.8)
     bottom.set(ylim=(-0.03, 1.12), ylabel="P(retain)", xlabel="$z$")
     top.legend(loc="upper right", frameon=False)
@@ -143,7 +173,10 @@ def _png(picture: FigureCanvasAgg) -> bytes:
 
 
 def _words(now: State) -> str:
-    (retain, forget), (retain_paper, forget_paper) = now.errors["exact"], now.errors["negligible_overlap"]
+    (retain, forget), (retain_paper, forget_paper) = (
+        now.errors["exact"],
+        now.errors["negligible_overlap"],
+    )
     counts = f"{int(now.labels.sum())} retain and {int((1 - now.labels).sum())} forget samples"
     parts = (
         f"<b>Retain Error {retain:.4f}</b>, <b>Forget Error {forget:.4f}</b>",

@@ -1,8 +1,10 @@
-"""The sliders of notebook 00, language half: a forgotten and a kept question, under the base and under T3, at any T.
+"""The sliders of notebook 00, language half: a forgotten and a kept question, under the base and
+under T3, at any T.
 
-A question is read once (`scene`): the base's log p and the head's log f at every position of its true answer do not
-depend on T, so a move of T or of the position re-tilts arrays and never calls a model (`view`). What the models would
-themselves answer is decoded for all T of the slider together, when the question is picked.
+A question is read once (`scene`): the base's log p and the head's log f at every position of its
+true answer do not depend on T, so a move of T or of the position re-tilts arrays and never calls a
+model (`view`). What the models would themselves answer is decoded for all T of the slider together,
+when the question is picked.
 """
 
 import html
@@ -29,9 +31,9 @@ BLUE, YELLOW, GREY = "#2f7fc1", "#dda200", "#9a9a9a"
 class Scene:
     """One question with all that does not depend on T.
 
-    tokens (L,) ids of the true answer, its end of turn included. logp (L, V) the base's log p and logf (L, V) the
-    head's log f, each of the next token after the question and the answer's tokens before it. base_answer, and
-    answers by T, are the models' own greedy texts.
+    tokens (L,) ids of the true answer, its end of turn included. logp (L, V) the base's log p and
+    logf (L, V) the head's log f, each of the next token after the question and the answer's tokens
+    before it. base_answer, and answers by T, are the models' own greedy texts.
     """
 
     question: str
@@ -45,10 +47,12 @@ class Scene:
 
 @dataclass(frozen=True)
 class View:
-    """One position at one T, for the `shown` tokens (k,): p, what tempering makes of it, the tilt f, and p̂.
+    """One position at one T, for the `shown` tokens (k,): p, what tempering makes of it, the tilt
+    f, and p̂.
 
-    target: id of the true answer's token there. answer_p: the true answer's probability per token (its geometric
-    mean) under the base and under T3. leads: the share of the answer's tokens that are the most probable, under both.
+    target: id of the true answer's token there. answer_p: the true answer's probability per token
+    (its geometric mean) under the base and under T3. leads: the share of the answer's tokens that
+    are the most probable, under both.
     """
 
     shown: Tensor
@@ -62,14 +66,17 @@ class View:
 
 
 def view(scene: Scene, T: float, position: int, top: int = 10) -> View:
-    """p^(1/T) / Σ p^(1/T), then p̂ ∝ p^(1/T) f (Eq. 5), for the tokens that p or p̂ puts on top, and the true one.
+    """p^(1/T) / Σ p^(1/T), then p̂ ∝ p^(1/T) f (Eq. 5), for the tokens that p or p̂ puts on top,
+    and the true one.
 
-    At most `top` tokens are shown, and only those with a probability that a bar can show (`VISIBLE`).
-    position counts the answer's tokens from 0; beyond the last it means the last.
+    At most `top` tokens are shown, and only those with a probability that a bar can show
+    (`VISIBLE`). position counts the answer's tokens from 0; beyond the last it means the last.
     """
     at = min(position, len(scene.tokens) - 1)
     target = int(scene.tokens[at])
-    logp_hat = tilt_logits(scene.logp, scene.logf, T).log_softmax(-1)  # (L, V): all positions, for answer_p
+    logp_hat = tilt_logits(scene.logp, scene.logf, T).log_softmax(
+        -1
+    )  # (L, V): all positions, for answer_p
     p, p_hat = scene.logp[at].exp(), logp_hat[at].exp()
     highest = torch.maximum(p, p_hat).topk(min(top, len(p)))
     shown = highest.indices[highest.values >= VISIBLE]
@@ -101,12 +108,16 @@ def scene(
     attention_mask: str = "lengths",
     max_new_tokens: int = 60,
 ) -> Scene:
-    """Read a row's question and true answer with one forward pass, and let the models answer at every T."""
+    """Read a row's question and true answer with one forward pass, and let the models answer at
+    every T.
+    """
     example = encode(tokenizer, row["question"], row["answer"])
     common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask}
     parts = list(answer_positions(base, [example], heads=[head], **common))
     order = torch.cat([part.step for part in parts]).argsort()
-    logits, z = (torch.cat([getattr(part, name) for part in parts])[order] for name in ("logits", "z"))
+    logits, z = (
+        torch.cat([getattr(part, name) for part in parts])[order] for name in ("logits", "z")
+    )
     prompt, ends = example.ids[: example.n_prompt], eos_ids(base, tokenizer)
     common |= {"eos_ids": ends, "max_new_tokens": max_new_tokens}
     tilts = [*UNTILTED, *((head, T) for T in temperatures)]
@@ -125,11 +136,18 @@ def scene(
 
 
 def language(
-    base: Any, head: T3Head, tokenizer: Any, forget: Sequence[Row], retain: Sequence[Row], **options: Any
+    base: Any,
+    head: T3Head,
+    tokenizer: Any,
+    forget: Sequence[Row],
+    retain: Sequence[Row],
+    **options: Any,
 ) -> tuple[dict[str, Any], Any]:
-    """(controls, panel): widgets by name and the ipywidgets box to show; options are those of `scene`.
+    """(controls, panel): widgets by name and the ipywidgets box to show; options are those of
+    `scene`.
 
-    T and position re-tilt what is in memory; a question picked for the first time is read and answered first.
+    T and position re-tilt what is in memory; a question picked for the first time is read and
+    answered first.
     """
     import ipywidgets as widgets  # type: ignore[import-untyped]
 
@@ -138,7 +156,9 @@ def language(
     start = min(temperatures, key=lambda T: abs(T - head.temperature))
     controls: dict[str, Any] = {
         "T": widgets.SelectionSlider(options=temperatures, value=start, description="T"),
-        "position": widgets.IntSlider(0, min=0, max=1, description="position", layout=widgets.Layout(width="330px")),
+        "position": widgets.IntSlider(
+            0, min=0, max=1, description="position", layout=widgets.Layout(width="330px")
+        ),
     }
     sides = {"forget": forget, "retain": retain}
     for name, rows in sides.items():
@@ -164,11 +184,15 @@ def language(
         control.observe(redraw, names="value")
     redraw()
     first = widgets.HBox([controls["T"], controls["position"]])
-    return controls, widgets.VBox([controls["forget"], controls["retain"], first, widgets.HBox(list(boxes.values()))])
+    return controls, widgets.VBox(
+        [controls["forget"], controls["retain"], first, widgets.HBox(list(boxes.values()))]
+    )
 
 
 def render(name: str, each: Scene, now: View, T: float, position: int, tokenizer: Any) -> str:
-    """The HTML of one side: the answer so far, a table of next tokens with bars, and what the models answer."""
+    """The HTML of one side: the answer so far, a table of next tokens with bars, and what the
+    models answer.
+    """
     at = min(position, len(each.tokens) - 1)
     so_far = html.escape(tokenizer.decode(each.tokens[:at].tolist()))
     rows = []
@@ -177,22 +201,33 @@ def render(name: str, each: Scene, now: View, T: float, position: int, tokenizer
         word = html.escape(tokenizer.decode([token])).replace(" ", "␣").replace("\n", "⏎")
         word = f"<b>{word}</b> ◂" if token == now.target else word
         cells = (
-            _bar(p, YELLOW) + _bar(tempered, GREY) + f"<td style='padding-right:8px'>× {f:.3f}</td>" + _bar(p_hat, BLUE)
+            _bar(p, YELLOW)
+            + _bar(tempered, GREY)
+            + f"<td style='padding-right:8px'>× {f:.3f}</td>"
+            + _bar(p_hat, BLUE)
         )
         rows.append(f"<tr><td>{word}</td>{cells}</tr>")
     rest = [1 - values.sum().item() for values in (now.p, now.tempered, now.p_hat)]
     cells = _bar(rest[0], YELLOW) + _bar(rest[1], GREY) + "<td></td>" + _bar(rest[2], BLUE)
-    head = "".join(f"<th>{text}</th>" for text in ("next token", "base p", f"p^(1/{T:g})", "tilt f", "unlearned p̂"))
+    head = "".join(
+        f"<th>{text}</th>"
+        for text in ("next token", "base p", f"p^(1/{T:g})", "tilt f", "unlearned p̂")
+    )
     says = {"truth": each.truth, "base": each.base_answer, f"T = {T:g}": each.answers[T]}
     texts = "".join(f"<div><b>{who}:</b> {html.escape(text)}</div>" for who, text in says.items())
     return (
-        f"<b>{name}</b> {html.escape(each.question)}<br><i>answer so far:</i> {so_far}<b>▮</b>"
-        f"<table style='line-height:1.25'><tr>{head}</tr>{''.join(rows)}<tr><td>all others</td>{cells}</tr></table>"
-        f"true answer, probability per token: base {now.answer_p[0]:.3f}, unlearned {now.answer_p[1]:.3f}{texts}"
+        f"<b>{name}</b> {html.escape(each.question)}<br><i>answer so far:</i>"
+        f" {so_far}<b>▮</b><table"
+        f" style='line-height:1.25'><tr>{head}</tr>{''.join(rows)}<tr><td>all"
+        f" others</td>{cells}</tr></table>true answer, probability per token: base"
+        f" {now.answer_p[0]:.3f}, unlearned {now.answer_p[1]:.3f}{texts}"
     )
 
 
 def _bar(p: float, colour: str) -> str:
     """A table cell with a bar 60 pixels long at p = 1."""
-    bar = f"<span style='display:inline-block;height:9px;width:{60 * p:.0f}px;background:{colour}'></span>"
+    bar = (
+        "<span"
+        f" style='display:inline-block;height:9px;width:{60 * p:.0f}px;background:{colour}'></span>"
+    )
     return f"<td style='min-width:104px;text-align:left;white-space:nowrap'>{bar} {p:.3f}</td>"

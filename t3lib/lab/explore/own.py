@@ -1,4 +1,6 @@
-"""The two dials of notebook 07: a few questions answered by an unlearned model at any T and w, greedy and sampled."""
+"""The two dials of notebook 07: a few questions answered by an unlearned model at any T and w,
+greedy and sampled.
+"""
 
 import html
 from collections.abc import Sequence
@@ -19,15 +21,22 @@ STEPS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 def dials(
     model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row], labels: Sequence[str], room: int = 40
 ) -> tuple[ipywidgets.SelectionSlider, ipywidgets.SelectionSlider, ipywidgets.VBox]:
-    """Sliders over T and w and, below them, each row's question, truth, greedy answer and one drawn at τ = 1.
+    """Sliders over T and w and, below them, each row's question, truth, greedy answer and one drawn
+    at τ = 1.
 
-    model: with one head, whose T and w are the start. labels: what each row is, "to forget" or "to keep". room: tokens
-    of an answer. Returns the sliders and the panel; texts are written when a slider moves.
+    model: with one head, whose T and w are the start. labels: what each row is, "to forget" or "to
+    keep". room: tokens of an answer. Returns the sliders and the panel; texts are written when a
+    slider moves.
     """
     head = model.heads[0]
     sliders = [
-        ipywidgets.SelectionSlider(options=[(f"{v:g}", v) for v in sorted({*steps, v0})], value=v0, description=name)
-        for name, steps, v0 in (("T", STEPS[1:], float(model.temperature)), ("w", STEPS, float(head.w)))  # type: ignore[arg-type]
+        ipywidgets.SelectionSlider(
+            options=[(f"{v:g}", v) for v in sorted({*steps, v0})], value=v0, description=name
+        )
+        for name, steps, v0 in (
+            ("T", STEPS[1:], float(model.temperature)),
+            ("w", STEPS, float(head.w)),
+        )  # type: ignore[arg-type]
     ]
     page = ipywidgets.HTML()
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)]
@@ -36,10 +45,13 @@ def dials(
         T, w = (slider.value for slider in sliders)
         tilted = T3ForCausalLM(model.base, weighted(head, w), T)
         [greedy] = answers_to(tilted, tokenizer, rows, progress=False)
-        drawn = sample_answers(tilted, tokenizer, prompts, 1, seed=0, max_new_tokens=room, progress=False)
+        drawn = sample_answers(
+            tilted, tokenizer, prompts, 1, seed=0, max_new_tokens=room, progress=False
+        )
         page.value = "".join(
-            f"<p><b>{html.escape(label)}</b>: {html.escape(asked(row))}<br>truth: {html.escape(row['answer'])}<br>"
-            f"greedy at T = {T:g}, w = {w:g}: {html.escape(text)}<br>sampled: {html.escape(sample)}</p>"
+            f"<p><b>{html.escape(label)}</b>: {html.escape(asked(row))}<br>truth:"
+            f" {html.escape(row['answer'])}<br>greedy at T = {T:g}, w = {w:g}:"
+            f" {html.escape(text)}<br>sampled: {html.escape(sample)}</p>"
             for label, row, text, [sample] in zip(labels, rows, greedy, drawn)
         )
 

@@ -1,7 +1,9 @@
-"""Where jobs run: processes of this machine, a running Dask scheduler, or SLURM through dask-jobqueue.
+"""Where jobs run: processes of this machine, a running Dask scheduler, or SLURM through
+dask-jobqueue.
 
-Every job asks for one abstract `slot`, a worker offers one, so that a worker (and its GPU) does one job at a time. What
-is started here speaks TLS with credentials of its own: a scheduler runs whatever reaches it.
+Every job asks for one abstract `slot`, a worker offers one, so that a worker (and its GPU) does one
+job at a time. What is started here speaks TLS with credentials of its own: a scheduler runs
+whatever reaches it.
 """
 
 import logging
@@ -23,9 +25,12 @@ if TYPE_CHECKING:
 
 SLOT = {"slot": 1}
 CONNECT_SECONDS = 15
-NO_DASHBOARD = "127.0.0.1:0"  # None would mean port 8787 on every interface, and a warning where that is taken
+NO_DASHBOARD = (  # None would mean port 8787 on every interface, and a warning where that is taken
+    "127.0.0.1:0"
+)
 CHECK_SECONDS = 5.0  # between two looks whether the local workers are there
-# Dask's own watching (a profile every hundredth of a second, monitors) takes a tenth of a core for two idle workers.
+# Dask's own watching (a profile every hundredth of a second, monitors) takes a tenth of a core for
+# two idle workers.
 QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
@@ -44,41 +49,58 @@ def gpu_count() -> int:
 
 
 def worker_count(wanted: int | None, threads: int) -> int:
-    """Workers on this machine: those wanted, by default one a GPU, else one a physical core with memory for it.
+    """Workers on this machine: those wanted, by default one a GPU, else one a physical core with
+    memory for it.
 
     Threads times workers never exceed the cores; UserError for less than one worker.
     """
     if wanted is not None and wanted < 1:
         raise UserError(f"--workers {wanted}: give a number from 1")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else psutil.cpu_count() or 1
+    )
     physical = min(cores, psutil.cpu_count(logical=False) or cores)
-    default = gpu_count() or min(physical // threads, psutil.virtual_memory().available // WORKER_MEMORY)
+    default = gpu_count() or min(
+        physical // threads, psutil.virtual_memory().available // WORKER_MEMORY
+    )
     return max(1, min(wanted or default, max(gpu_count(), cores // threads)))
 
 
 @contextmanager
 def client_for(workers: int, scheduler: str | None, slurm: str | Path | None) -> Iterator["Client"]:
-    """A connected Dask client; whatever was started for it (workers, SLURM jobs) is stopped at the end.
+    """A connected Dask client; whatever was started for it (workers, SLURM jobs) is stopped at the
+    end.
 
     UserError: no scheduler at the address, no worker with a slot, a bad SLURM file, a refused job.
     """
     for name in ("client", "core", "worker", "scheduler", "nanny"):
-        logging.getLogger(f"distributed.{name}").setLevel(logging.CRITICAL)  # the status lines tell what matters
+        logging.getLogger(f"distributed.{name}").setLevel(
+            logging.CRITICAL
+        )  # the status lines tell what matters
     import dask
     from distributed import Client
 
-    # Dask's workers may not start processes of their own unless they are told that they may: the fork server is one.
+    # Dask's workers may not start processes of their own unless they are told that they may: the
+    # fork server is one.
     with dask.config.set({"distributed.worker.daemon": False} | QUIET), ExitStack() as stack:
         if scheduler is not None:
             yield stack.enter_context(_remote(scheduler))
             return
-        cluster = _slurm(Path(slurm), stack) if slurm is not None else stack.enter_context(_local(workers))
+        cluster = (
+            _slurm(Path(slurm), stack)
+            if slurm is not None
+            else stack.enter_context(_local(workers))
+        )
         yield stack.enter_context(Client(cluster, set_as_default=False))
 
 
 @contextmanager
 def _local(workers: int) -> Iterator[Any]:
-    """A cluster on this machine; workers that Dask itself gives up, as when one dies at its start, are replaced."""
+    """A cluster on this machine; workers that Dask itself gives up, as when one dies at its start,
+    are replaced.
+    """
     from distributed import LocalCluster
     from distributed.security import Security
     from tornado.ioloop import PeriodicCallback
@@ -110,30 +132,49 @@ def _local(workers: int) -> Iterator[Any]:
 
 @contextmanager
 def _remote(address: str) -> Iterator["Client"]:
-    """A client of a running scheduler; credentials come from Dask's own configuration (`distributed.comm.tls`)."""
+    """A client of a running scheduler; credentials come from Dask's own configuration
+    (`distributed.comm.tls`).
+    """
     from distributed import Client
 
     if not re.fullmatch(r"(tcp|tls|ws|wss|ucx)://\S+:\d+", address):
         raise UserError(f"--scheduler {address}: an address looks like tcp://host:8786")
-    client = Client.__new__(Client)  # in two steps: a client that failed is closed here, not when it is collected
+    client = Client.__new__(
+        Client
+    )  # in two steps: a client that failed is closed here, not when it is collected
     try:
         Client.__init__(client, address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (OSError, TimeoutError, ValueError, TypeError) as error:  # TypeError: tls:// without credentials
-        client.close()  # the garbage collector may do so while the next client starts, and each waits for the other
-        raise UserError(f"--scheduler {address}: nothing answers there ({type(error).__name__})") from None
+    except (
+        OSError,
+        TimeoutError,
+        ValueError,
+        TypeError,
+    ) as error:  # TypeError: tls:// without credentials
+        # the garbage collector may do so while the next client starts, and each waits for the other
+        client.close()
+        raise UserError(
+            f"--scheduler {address}: nothing answers there ({type(error).__name__})"
+        ) from None
     with client:
         offered = client.scheduler_info(n_workers=-1)["workers"].values()
         if offered and not any(worker.get("resources", {}).get("slot") for worker in offered):
-            raise UserError(f"--scheduler {address}: no worker has a slot; start it with --resources slot=1")
+            raise UserError(
+                f"--scheduler {address}: no worker has a slot; start it with --resources slot=1"
+            )
         if not offered:
-            print(f"waiting for workers: dask worker {address} --nthreads 1 --resources slot=1", flush=True)
+            print(
+                f"waiting for workers: dask worker {address} --nthreads 1 --resources slot=1",
+                flush=True,
+            )
         yield client
 
 
 def _slurm(path: Path, stack: ExitStack) -> Any:
-    """A cluster of SLURM jobs, one process with one slot each. The file lies over Dask's own `jobqueue.slurm`.
+    """A cluster of SLURM jobs, one process with one slot each. The file lies over Dask's own
+    `jobqueue.slurm`.
 
-    `jobs`, how many to submit, is ours and defaults to 1. UserError in sbatch's words when it refuses one.
+    `jobs`, how many to submit, is ours and defaults to 1. UserError in sbatch's words when it
+    refuses one.
     """
     import dask
     from dask_jobqueue import SLURMCluster
@@ -145,16 +186,29 @@ def _slurm(path: Path, stack: ExitStack) -> Any:
         raise UserError(f"{path}: jobs is {jobs!r}, not a number from 1")
     for name, value in options.items():
         if name not in known:
-            raise UserError(f"{path}: unknown option {name!r}: choose among {', '.join(sorted(known))}")
+            raise UserError(
+                f"{path}: unknown option {name!r}: choose among {', '.join(sorted(known))}"
+            )
         if isinstance(known[name], list | dict) and type(value) is not type(known[name]):
-            raise UserError(f"{path}: {name} must be a {'list' if isinstance(known[name], list) else 'mapping'}")
+            raise UserError(
+                f"{path}: {name} must be a {'list' if isinstance(known[name], list) else 'mapping'}"
+            )
     for command in ("sbatch", "scancel"):
         if not shutil.which(command):
             raise UserError(f"--slurm {path}: there is no {command} on this machine")
-    ours = {"cores": 1, "memory": "16GB", "processes": 1, "shared-temp-directory": str(cache_dir("dask"))}
-    settings = known | {name: value for name, value in ours.items() if known[name] is None} | options
+    ours = {
+        "cores": 1,
+        "memory": "16GB",
+        "processes": 1,
+        "shared-temp-directory": str(cache_dir("dask")),
+    }
+    settings = (
+        known | {name: value for name, value in ours.items() if known[name] is None} | options
+    )
     settings["worker-extra-args"] = [*settings["worker-extra-args"], "--resources", "slot=1"]
-    settings["scheduler-options"] = {"dashboard_address": NO_DASHBOARD} | settings["scheduler-options"]
+    settings["scheduler-options"] = {"dashboard_address": NO_DASHBOARD} | settings[
+        "scheduler-options"
+    ]
     stack.enter_context(dask.config.set({"jobqueue.slurm": settings}))
     try:
         cluster = SLURMCluster(security=True)
@@ -162,7 +216,9 @@ def _slurm(path: Path, stack: ExitStack) -> Any:
             cluster.worker_spec.update(cluster.new_worker_spec())
         return stack.enter_context(cluster)  # submits, and raises what sbatch says
     except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        first = error.__context__ or error  # Dask stumbles over a job that was never accepted while it cleans up
+        first = (
+            error.__context__ or error
+        )  # Dask stumbles over a job that was never accepted while it cleans up
         lines = str(first).partition("stderr:")[2].split("\n") + str(first).splitlines()
         reason = next(filter(None, map(str.strip, lines)), type(first).__name__)
         raise UserError(f"--slurm {path}: {reason}") from None

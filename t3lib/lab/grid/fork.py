@@ -1,7 +1,9 @@
-"""Kernels that start in a moment: forked by Python's fork server, which has imported what they need.
+"""Kernels that start in a moment: forked by Python's fork server, which has imported what they
+need.
 
-At laptop scale a kernel spends longer on its imports than on its work. Each worker has a fork server of its own, so
-that everything ends with the worker. For Linux without GPUs: CUDA does not survive a fork.
+At laptop scale a kernel spends longer on its imports than on its work. Each worker has a fork
+server of its own, so that everything ends with the worker. For Linux without GPUs: CUDA does not
+survive a fork.
 """
 
 import gc
@@ -39,8 +41,8 @@ class Forked(multiprocessing.context.ForkServerProcess):
 def fork(command: list[str], env: dict[str, str]) -> Forked:
     """Start `python -m MODULE …` as a fork.
 
-    A fork server that was just killed still takes the request and answers nothing: it is asked again until it is gone,
-    for then Python starts another.
+    A fork server that was just killed still takes the request and answers nothing: it is asked
+    again until it is gone, for then Python starts another.
     """
     for tries_left in reversed(range(TRIES)):
         process = Forked(target=become, args=(command, env, os.getcwd()), daemon=True)
@@ -55,11 +57,15 @@ def fork(command: list[str], env: dict[str, str]) -> Forked:
 
 
 def become(command: list[str], env: dict[str, str], cwd: str) -> None:
-    """Make this forked process what the command would start: its session, environment, folder and arguments."""
+    """Make this forked process what the command would start: its session, environment, folder and
+    arguments.
+    """
     gc.freeze()  # what the fork server imported is hardly ever garbage: looking there takes time
     os.setsid()
     server = os.getppid()  # asked here, for the thread may first run when the server is gone
-    threading.Thread(target=end_with_worker, args=(server,), name="end with worker", daemon=True).start()
+    threading.Thread(
+        target=end_with_worker, args=(server,), name="end with worker", daemon=True
+    ).start()
     os.environ.clear()
     os.environ.update(env)
     os.chdir(cwd)
@@ -68,7 +74,9 @@ def become(command: list[str], env: dict[str, str], cwd: str) -> None:
 
 
 def end_with_worker(server: int) -> None:
-    """Wait for the end of the worker, or of its fork server (a process id), and end this process within a second."""
+    """Wait for the end of the worker, or of its fork server (a process id), and end this process
+    within a second.
+    """
     worker = multiprocessing.parent_process()
     while worker and worker.is_alive() and os.getppid() == server:
         time.sleep(0.5)

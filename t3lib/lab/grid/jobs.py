@@ -1,9 +1,10 @@
-"""The graph of one reproduction: profile -> jobs, each with a content key; the notebooks are inputs, never imported.
+"""The graph of one reproduction: profile -> jobs, each with a content key; the notebooks are
+inputs, never imported.
 
-Each notebook says in its own metadata (`Role`) for what it runs, what it reads and what it writes: a new notebook is a
-new file. A job's key covers what can change its result: its parameters, the code cells of its notebook and all of
-t3lib that they reach, data and model files, package versions, device type and the number of threads. Results folder and
-machine are not in it.
+Each notebook says in its own metadata (`Role`) for what it runs, what it reads and what it writes:
+a new notebook is a new file. A job's key covers what can change its result: its parameters, the
+code cells of its notebook and all of t3lib that they reach, data and model files, package versions,
+device type and the number of threads. Results folder and machine are not in it.
 """
 
 import ast
@@ -20,24 +21,38 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from t3lib.core.errors import UserError
-from t3lib.core.files import content_key, folder_key, model_identity, project_root, sha256_file, shipped
+from t3lib.core.files import (
+    content_key,
+    folder_key,
+    model_identity,
+    project_root,
+    sha256_file,
+    shipped,
+)
 from t3lib.core.identity import code_key, notebook_key, versions
 from t3lib.lab.profiles import Profile, hyper_of, one_line, tuned_path
 
-RETAIN = {"forget05": "retain95", "forget10": "retain90"}  # tofu.RETAIN_OF, whose module imports torch
+RETAIN = {
+    "forget05": "retain95",
+    "forget10": "retain90",
+}  # tofu.RETAIN_OF, whose module imports torch
 Scope = dict[str, str | None]  # a job's method and split; None where it is for all of them
 DRAWING = "t3lib.lab.report"  # the code of figures, tables and pages
-RETRAINED = 3  # at most so many retrain bases, of seeds 1, 2, …, beside the reference's; every other base has seed 0
+# at most so many retrain bases, of seeds 1, 2, …, beside the reference's; every other base has seed
+# 0
+RETRAINED = 3
 
 
 class Role(BaseModel):
     """`metadata.t3` of a notebook; a notebook without it is no part of a reproduction.
 
-    each: it runs once for each of these. method: it runs only where the profile has this method, with its settings.
-    reads: "bases", names of notebooks, or "*" for all others; a job comes after those that share its method and split,
-    and what they wrote is in its key. writes: patterns below the results folder, with {method} and {split}. draws: it
-    runs again when the code of figures and tables changes (`DRAWING`); a job that trains or times does not. partial: it
-    runs with what there is even when a job before it failed.
+    each: it runs once for each of these. method: it runs only where the profile has this method,
+    with its settings.
+    reads: "bases", names of notebooks, or "*" for all others; a job comes after those that share
+    its method and split, and what they wrote is in its key. writes: patterns below the results
+    folder, with {method} and {split}. draws: it runs again when the code of figures and tables
+    changes (`DRAWING`); a job that trains or times does not. partial: it runs with what there is
+    even when a job before it failed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -52,7 +67,9 @@ class Role(BaseModel):
 
 @dataclass(frozen=True)
 class Notebook:
-    """What the graph needs to know of a notebook; `code` is its code cells without IPython's lines."""
+    """What the graph needs to know of a notebook; `code` is its code cells without IPython's
+    lines.
+    """
 
     name: str
     role: Role
@@ -62,7 +79,9 @@ class Notebook:
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel: a notebook with parameters, or one base model. `after` names the jobs whose results it reads."""
+    """One kernel: a notebook with parameters, or one base model. `after` names the jobs whose
+    results it reads.
+    """
 
     name: str
     kind: str  # "notebook" | "base"
@@ -72,7 +91,9 @@ class Job:
     key: str  # of everything that can change the result
     outputs: tuple[str, ...] = ()  # patterns below the results folder
     shared: tuple[str, ...] = ()  # those of `outputs` that other jobs of the notebook write alike
-    inputs: tuple[str, ...] = ()  # patterns below the results folder whose content is in the key of a run
+    inputs: tuple[
+        str, ...
+    ] = ()  # patterns below the results folder whose content is in the key of a run
     partial: bool = False
 
 
@@ -85,17 +106,21 @@ def build(
     tuned: Path | None = None,
     device: str = "cpu",
 ) -> list[Job]:
-    """Jobs of a profile in an order in which they can run: bases, then each notebook after those it reads.
+    """Jobs of a profile in an order in which they can run: bases, then each notebook after those it
+    reads.
 
-    out: the results folder as the notebooks are to see it; only: notebook names (or their numbers) to run, with the
-    bases they need; folder: where the notebooks are; tuned: the file of the profile's search, default beside the
-    shipped profiles; device: type of what the jobs run on. Folders in the profile are seen from the project's root.
-    UserError names an unknown notebook or parameter.
+    out: the results folder as the notebooks are to see it; only: notebook names (or their numbers)
+    to run, with the bases they need; folder: where the notebooks are; tuned: the file of the
+    profile's search, default beside the shipped profiles; device: type of what the jobs run on.
+    Folders in the profile are seen from the project's root. UserError names an unknown notebook or
+    parameter.
     """
     tuned = tuned or tuned_path(profile["name"])
     content: dict[str, Any] = {"data": _identity(profile["data"], folder_key)}
     content["tuned"] = sha256_file(tuned) if tuned.is_file() else None
-    content["models"] = {name: _identity(model, model_identity) for name, model in profile["models"].items()}
+    content["models"] = {
+        name: _identity(model, model_identity) for name, model in profile["models"].items()
+    }
     environment = [versions(), threads(), device]
     base_code = code_key("t3lib.lab.world.bases.ensure_base", through=True)
     bases: dict[str, Job] = {}
@@ -104,7 +129,9 @@ def build(
 
     def base(name: str, seed: int) -> str:
         stage, job = {**profile["stage"], "data": profile["data"]}, f"base--{name}--seed{seed}"
-        key = content_key(["base", name, seed, stage | {"data": content["data"]}, base_code, *environment])
+        key = content_key(
+            ["base", name, seed, stage | {"data": content["data"]}, base_code, *environment]
+        )
         bases[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 
@@ -116,15 +143,27 @@ def build(
             methods = (scope["method"],) if scope["method"] else tuple(profile["methods"])
             code = keys(notebook.code, methods=methods, without=without)
             name = "--".join([notebook.name, *(str(scope[each]) for each in notebook.role.each)])
-            after = [base(*which) for which in _bases(profile, scope)] if "bases" in notebook.role.reads else []
-            after += [other for other in jobs if _reads(notebook, scope, jobs[other].notebook, scopes[other])]
+            after = (
+                [base(*which) for which in _bases(profile, scope)]
+                if "bases" in notebook.role.reads
+                else []
+            )
+            after += [
+                other
+                for other in jobs
+                if _reads(notebook, scope, jobs[other].notebook, scopes[other])
+            ]
             parameters = _parameters(profile, notebook, scope, out, tuned)
-            handed = {key: content.get(key, value) for key, value in parameters.items() if key != "out"}
+            handed = {
+                key: content.get(key, value) for key, value in parameters.items() if key != "out"
+            }
             key = content_key([notebook.name, handed, code, *environment])
             jobs[name] = Job(
                 *(name, "notebook", notebook.name, parameters, tuple(after), key),
                 outputs=_patterns(notebook, scope),
-                shared=tuple(each for each in notebook.role.writes if notebook.role.each and "{" not in each),
+                shared=tuple(
+                    each for each in notebook.role.writes if notebook.role.each and "{" not in each
+                ),
                 inputs=_inputs(notebook, scope, present),
                 partial=notebook.role.partial,
             )
@@ -133,15 +172,23 @@ def build(
 
 
 def _scopes(role: Role, profile: Profile) -> list[Scope]:
-    """The (method, split) of each of a notebook's jobs; None where it runs for all of them at once."""
+    """The (method, split) of each of a notebook's jobs; None where it runs for all of them at
+    once.
+    """
     splits = profile["splits"] if "split" in role.each else [None]
     methods = profile["methods"] if "method" in role.each else [role.method]
-    wanted = [method for method in methods if role.method in (None, method) and method in (None, *profile["methods"])]
+    wanted = [
+        method
+        for method in methods
+        if role.method in (None, method) and method in (None, *profile["methods"])
+    ]
     return [{"method": method, "split": split} for split in splits for method in wanted]
 
 
 def _patterns(notebook: Notebook, scope: Scope) -> tuple[str, ...]:
-    """What a notebook writes for a method and a split; "*" stands for the one that the scope does not name."""
+    """What a notebook writes for a method and a split; "*" stands for the one that the scope does
+    not name.
+    """
     named = {key: value or "*" for key, value in scope.items()}
     return tuple(pattern.format(**named) for pattern in notebook.role.writes)
 
@@ -151,32 +198,51 @@ def _inputs(notebook: Notebook, scope: Scope, present: Mapping[str, Notebook]) -
     theirs = {other: {"method": other.role.method, "split": None} for other in present.values()}
     read = [other for other in theirs if _reads(notebook, scope, other.name, theirs[other])]
     own = _patterns(notebook, scope)
-    return tuple(sorted({pattern for other in read for pattern in _patterns(other, scope)} - {*own}))
+    return tuple(
+        sorted({pattern for other in read for pattern in _patterns(other, scope)} - {*own})
+    )
 
 
 def _bases(profile: Profile, scope: Scope) -> list[tuple[str, int]]:
-    """(name, seed) of the bases that are to be trained for a job; none whose model the profile names."""
-    retain = [RETAIN[split] for split in ([scope["split"]] if scope["split"] else profile["splits"])]
+    """(name, seed) of the bases that are to be trained for a job; none whose model the profile
+    names.
+    """
+    retain = [
+        RETAIN[split] for split in ([scope["split"]] if scope["split"] else profile["splits"])
+    ]
     seeds = _retrained_seeds(profile) if scope["method"] == "Retrained" else []
     wanted = [("full", 0), *((name, seed) for seed in (0, *seeds) for name in retain)]
     return [which for which in wanted if which[0] not in profile["models"]]
 
 
 def _retrained_seeds(profile: Profile) -> list[int]:
-    """Seeds of the retrained models that stand beside the reference: as many as the profile has, up to RETRAINED."""
+    """Seeds of the retrained models that stand beside the reference: as many as the profile has, up
+    to RETRAINED.
+    """
     return list(range(1, 1 + min(len(profile["seeds"]), RETRAINED)))
 
 
 def _reads(notebook: Notebook, scope: Scope, other: str, other_scope: Scope) -> bool:
-    """True when a job reads what a job of the notebook `other` writes: it says so, and method and split agree."""
+    """True when a job reads what a job of the notebook `other` writes: it says so, and method and
+    split agree.
+    """
     named = other in notebook.role.reads or ("*" in notebook.role.reads and other != notebook.name)
-    return named and all(None in (scope[key], other_scope[key]) or scope[key] == other_scope[key] for key in scope)
+    return named and all(
+        None in (scope[key], other_scope[key]) or scope[key] == other_scope[key] for key in scope
+    )
 
 
-def _parameters(profile: Profile, notebook: Notebook, scope: Scope, out: Path, tuned: Path) -> dict[str, Any]:
-    """What the notebook is handed: of the run's settings those that it declares, and the profile's for it alone."""
+def _parameters(
+    profile: Profile, notebook: Notebook, scope: Scope, out: Path, tuned: Path
+) -> dict[str, Any]:
+    """What the notebook is handed: of the run's settings those that it declares, and the profile's
+    for it alone.
+    """
     names = ("data", "stage", "models", "evaluation", "seeds", "temperatures", "methods", "splits")
-    settings = {name: profile[name] for name in names} | {"profile": profile["name"], "out": str(out)}
+    settings = {name: profile[name] for name in names} | {
+        "profile": profile["name"],
+        "out": str(out),
+    }
     settings["tuned"] = os.path.relpath(tuned, project_root()) if tuned.is_file() else ""
     method, split = scope["method"], scope["split"]
     if split:
@@ -186,30 +252,46 @@ def _parameters(profile: Profile, notebook: Notebook, scope: Scope, out: Path, t
         temperatures = profile["temperatures"] if method == "T3" else []
         by_t = {f"{T:g}": hyper_of(profile, method, split or "", T) for T in temperatures}
         settings["hyper_by_t"] = by_t
-        if "hyper_by_t" not in notebook.parameters:  # then a T with settings of its own is not for this notebook
-            own = [float(settings["hyper"]["temperature"])] if "temperature" in settings["hyper"] and by_t else []
+        if (
+            "hyper_by_t" not in notebook.parameters
+        ):  # then a T with settings of its own is not for this notebook
+            own = (
+                [float(settings["hyper"]["temperature"])]
+                if "temperature" in settings["hyper"] and by_t
+                else []
+            )
             alike = {float(T) for T, hyper in by_t.items() if hyper == settings["hyper"]}
             settings["temperatures"] = sorted({*alike, *own})
     if method == "Original":
         settings["seeds"] = []  # nothing is drawn: one run whatever the profile's seeds
     if method == "Retrained":
         settings["seeds"] = _retrained_seeds(profile)
-    needed = {*notebook.role.each, "out", *({"hyper"} if method else set())}  # else a profile's words would be lost
+    needed = {
+        *notebook.role.each,
+        "out",
+        *({"hyper"} if method else set()),
+    }  # else a profile's words would be lost
     if missing := needed - notebook.parameters:
-        raise UserError(f"{notebook.name}.ipynb: its parameters cell lacks {', '.join(sorted(missing))}")
+        raise UserError(
+            f"{notebook.name}.ipynb: its parameters cell lacks {', '.join(sorted(missing))}"
+        )
     extra = profile["notebooks"].get(notebook.name, {})
     for name in extra:
         if name in {*settings, "method", "split", "hyper", "hyper_by_t"}:
             raise UserError(
-                f"profile {profile['name']}: notebooks.{notebook.name} cannot set {name}, which is the run's"
+                f"profile {profile['name']}: notebooks.{notebook.name} cannot set {name}, which is"
+                " the run's"
             )
         if name not in notebook.parameters:
             raise UserError(f"profile {profile['name']}: {notebook.name} has no parameter {name}")
-    return {name: value for name, value in (settings | extra).items() if name in notebook.parameters}
+    return {
+        name: value for name, value in (settings | extra).items() if name in notebook.parameters
+    }
 
 
 def read_notebook(path: Path) -> Notebook | None:
-    """A notebook's role, the names in its cell tagged `parameters`, and its code; None for one without a role.
+    """A notebook's role, the names in its cell tagged `parameters`, and its code; None for one
+    without a role.
 
     Read as JSON, without nbformat, because the check of a finished profile must be quick.
     """
@@ -217,7 +299,11 @@ def read_notebook(path: Path) -> Notebook | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
         texts = ["".join(cell["source"]) for cell in code]
-        tagged = [text for cell, text in zip(code, texts) if "parameters" in cell["metadata"].get("tags", [])]
+        tagged = [
+            text
+            for cell, text in zip(code, texts)
+            if "parameters" in cell["metadata"].get("tags", [])
+        ]
         role = content["metadata"].get("t3")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
@@ -230,18 +316,30 @@ def read_notebook(path: Path) -> Notebook | None:
     plain = "\n".join(re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M) for text in texts)
     try:
         ast.parse(plain)
-        assigned = [node for node in ast.parse(tagged[0]).body if isinstance(node, ast.Assign | ast.AnnAssign)]
-        targets = [target for node in assigned for target in getattr(node, "targets", [getattr(node, "target", None)])]
+        assigned = [
+            node
+            for node in ast.parse(tagged[0]).body
+            if isinstance(node, ast.Assign | ast.AnnAssign)
+        ]
+        targets = [
+            target
+            for node in assigned
+            for target in getattr(node, "targets", [getattr(node, "target", None)])
+        ]
         declared = frozenset(target.id for target in targets if isinstance(target, ast.Name))
         return Notebook(path.stem, Role.model_validate(role), declared, plain)
     except SyntaxError as error:
-        raise UserError(f"{path.name}: a code cell is not Python ({error.msg}: {(error.text or '').strip()})") from None
+        raise UserError(
+            f"{path.name}: a code cell is not Python ({error.msg}: {(error.text or '').strip()})"
+        ) from None
     except ValidationError as error:
         raise UserError(f"{path.name}: metadata.t3: {one_line(error)}") from None
 
 
 def threads() -> str:
-    """Threads of torch and BLAS in every job: $T3_THREADS, else one, so that 1 and 2 workers give the same bits."""
+    """Threads of torch and BLAS in every job: $T3_THREADS, else one, so that 1 and 2 workers give
+    the same bits.
+    """
     value = os.environ.get("T3_THREADS", "1")
     if not re.fullmatch(r"[1-9]\d{0,3}", value):
         raise UserError(f"T3_THREADS is {value!r}, not a number of threads")
@@ -250,7 +348,11 @@ def threads() -> str:
 
 def _present(profile: Profile, folder: Path) -> dict[str, Notebook]:
     """The notebooks of a folder that have a role, by name."""
-    present = {path.stem: notebook for path in sorted(folder.glob("*.ipynb")) if (notebook := read_notebook(path))}
+    present = {
+        path.stem: notebook
+        for path in sorted(folder.glob("*.ipynb"))
+        if (notebook := read_notebook(path))
+    }
     if not present:
         raise UserError(f"no notebooks in {folder}: run t3 from the checkout")
     if unknown := set(profile["notebooks"]) - set(present):
@@ -262,21 +364,33 @@ def _chosen(present: Mapping[str, Notebook], only: Iterable[str] | None) -> list
     """The notebooks to run, by name, each after those it reads."""
     wanted = set(present) if only is None else set()
     for name in only or ():
-        matches = [notebook for notebook in present if name in (notebook, notebook.split("_")[0], f"{notebook}.ipynb")]
+        matches = [
+            notebook
+            for notebook in present
+            if name in (notebook, notebook.split("_")[0], f"{notebook}.ipynb")
+        ]
         if not matches:
-            raise UserError(f"--only: unknown notebook {name!r}: choose one of {', '.join(present)}")
+            raise UserError(
+                f"--only: unknown notebook {name!r}: choose one of {', '.join(present)}"
+            )
         wanted.update(matches)
     order: TopologicalSorter[str] = TopologicalSorter()
     for name, notebook in present.items():
-        others = [other for other in present if other != name and "*" not in present[other].role.reads]
+        others = [
+            other for other in present if other != name and "*" not in present[other].role.reads
+        ]
         order.add(name, *(other for other in others if {other, "*"} & set(notebook.role.reads)))
     try:
         return [present[name] for name in order.static_order() if name in wanted]
     except CycleError as error:
-        raise UserError(f"notebooks read each other in a circle: {' <- '.join(error.args[1])}") from None
+        raise UserError(
+            f"notebooks read each other in a circle: {' <- '.join(error.args[1])}"
+        ) from None
 
 
 def _identity(name: str, key: Callable[[Path], str]) -> str:
-    """The key of a folder's content; "builtin", "hub" or a Hub id, whose commit a run finds out, stands for itself."""
+    """The key of a folder's content; "builtin", "hub" or a Hub id, whose commit a run finds out,
+    stands for itself.
+    """
     folder = project_root() / name
     return key(folder) if folder.is_dir() else name

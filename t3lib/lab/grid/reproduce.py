@@ -1,7 +1,8 @@
 """`t3 reproduce`: a profile's jobs on Dask, one status line each, resumable at any moment.
 
-The futures are the graph: a job is submitted with the futures of the jobs it reads. What is finished is found out
-before Dask is even imported, so that a second call only reads and hashes files.
+The futures are the graph: a job is submitted with the futures of the jobs it reads. What is
+finished is found out before Dask is even imported, so that a second call only reads and hashes
+files.
 """
 
 import os
@@ -41,19 +42,24 @@ def reproduce(
     dry_run: bool = False,
     notebooks: Path | None = None,
 ) -> int:
-    """Run what is not finished of a profile; 0 when all of it is, 1 when something failed. UserError: bad input.
+    """Run what is not finished of a profile; 0 when all of it is, 1 when something failed.
+    UserError: bad input.
 
-    only: notebooks; out: results folder, default out/PROFILE; workers, scheduler, slurm: where (see `cluster`);
+    only: notebooks; out: results folder, default out/PROFILE; workers, scheduler, slurm: where (see
+    `cluster`);
     fresh: run everything again; notebooks: their folder, default the checkout's.
     """
     start = time.monotonic()
     if sum(option is not None for option in (workers, scheduler, slurm)) > 1:
         raise UserError("choose one of --workers, --scheduler and --slurm")
-    chosen = profiles.override(profiles.load_profile(profile), data=data, methods=methods, splits=splits, seeds=seeds)
+    chosen = profiles.override(
+        profiles.load_profile(profile), data=data, methods=methods, splits=splits, seeds=seeds
+    )
     root, cache = project_root(), cache_dir().resolve()
     folder, sources = Path(out or root / "out" / chosen["name"]), notebooks or shipped("notebooks")
     _check_apart(folder, cache, sources.resolve())
-    # The notebooks start in the root and record their parameters: relative paths keep this machine's folders out.
+    # The notebooks start in the root and record their parameters: relative paths keep this
+    # machine's folders out.
     inside = folder.resolve().is_relative_to(root)
     shown = os.path.relpath(folder, root) if inside else str(folder.resolve())
     local = scheduler is None and slurm is None
@@ -66,11 +72,13 @@ def reproduce(
         tuned=profiles.tuned_path(profile),
         device="cuda" if gpus else "cpu",
     )
-    # --fresh gives the results a new cache of their own, which later runs into them keep; what others read stays.
+    # --fresh gives the results a new cache of their own, which later runs into them keep; what
+    # others read stays.
     name = f"{folder.resolve().name}-{content_key(str(folder.resolve()))}"
     private = cache / "fresh" / name
     renew = fresh and any("models" in job.parameters for job in graph)
-    # Without a base to train, the few notebooks that need torch do not pay for having it imported everywhere.
+    # Without a base to train, the few notebooks that need torch do not pay for having it imported
+    # everywhere.
     fork = (*KERNEL, *STUDY) if any(job.kind == "base" for job in graph) else KERNEL
     place = Place(
         out=shown,
@@ -88,10 +96,14 @@ def reproduce(
         print(Schedule(graph, known, place, count, chosen["name"]).plan())
         return 0
     if local and any("models" in job.parameters for job in graph if job.name not in known):
-        from t3lib.lab.grid import preflight  # with the Hub's package, which a finished profile need not wait for
+        from t3lib.lab.grid import (
+            preflight,
+        )  # with the Hub's package, which a finished profile need not wait for
 
         preflight.check(from_root(chosen, root), root)
-    with lock(folder / ".lock", wait=False):  # beside the results, which runs with two caches may share
+    with lock(
+        folder / ".lock", wait=False
+    ):  # beside the results, which runs with two caches may share
         if renew:
             shutil.rmtree(private, ignore_errors=True)
         for job in graph if fresh else ():
@@ -105,17 +117,24 @@ def reproduce(
             place.marks.mkdir(parents=True, exist_ok=True)
             with cluster.client_for(count, scheduler, slurm) as client:
                 outcomes |= run(todo, outcomes, place, client, schedule)
-        return status.finish(graph, outcomes, place, chosen["name"], time.monotonic() - start, whole=whole)
+        return status.finish(
+            graph, outcomes, place, chosen["name"], time.monotonic() - start, whole=whole
+        )
 
 
 def _check_apart(folder: Path, *others: Path) -> None:
-    """UserError when the results folder is a file, or overlaps with a folder that the run reads or clears."""
+    """UserError when the results folder is a file, or overlaps with a folder that the run reads or
+    clears.
+    """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder}: a file is in the way")
     results = folder.resolve()
     for other in others:
         if results.is_relative_to(other) or other.is_relative_to(results):
-            raise UserError(f"--out {folder}: results must lie apart from {other}, neither inside it nor around it")
+            raise UserError(
+                f"--out {folder}: results must lie apart from {other}, neither inside it nor"
+                " around it"
+            )
 
 
 def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
@@ -129,16 +148,21 @@ def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
 
 
 def run(
-    todo: Sequence[Job], known: dict[str, Outcome], place: Place, client: Any, show: Any, work: Any = runner.execute
+    todo: Sequence[Job],
+    known: dict[str, Outcome],
+    place: Place,
+    client: Any,
+    show: Any,
+    work: Any = runner.execute,
 ) -> dict[str, Outcome]:
     """Submit jobs to a Dask client and gather how each ended, in any order.
 
-    show: has `seconds` (name -> how long it took last time) and `ended(outcome)`, as `Schedule`. Of the
-    jobs that could start, the longest does, so that no worker is left with a long job at the end. work:
-    does one job (tests replace it).
+    show: has `seconds` (name -> how long it took last time) and `ended(outcome)`, as `Schedule`. Of
+    the jobs that could start, the longest does, so that no worker is left with a long job at the
+    end. work: does one job (tests replace it).
 
-    Jobs that run with what there is (`partial`) follow, one by one, when all others have ended: Dask would pass them
-    the error of a job whose workers died.
+    Jobs that run with what there is (`partial`) follow, one by one, when all others have ended:
+    Dask would pass them the error of a job whose workers died.
     """
     from distributed import as_completed
 
@@ -151,32 +175,49 @@ def run(
         before = [outcomes.get(name, futures.get(name)) for name in job.after]
         key = f"{job.name}-{run_id}"
         jobs_of[key] = job
-        # a lost worker is Dask's to survive (three times); what a job itself does wrong comes back as an Outcome
-        options = {"key": key, "resources": cluster.SLOT, "priority": show.seconds.get(job.name, 0.0), "pure": False}
+        # a lost worker is Dask's to survive (three times); what a job itself does wrong comes back
+        # as an Outcome
+        options = {
+            "key": key,
+            "resources": cluster.SLOT,
+            "priority": show.seconds.get(job.name, 0.0),
+            "pure": False,
+        }
         futures[job.name] = client.submit(work, job, before, place, **options)
         return futures[job.name]
 
     rounds = [[job for job in todo if not job.partial], *([job] for job in todo if job.partial)]
     with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
-        client.subscribe_topic(place.marks.name, lambda event: print(f"started {event[1]}", flush=True))
+        client.subscribe_topic(
+            place.marks.name, lambda event: print(f"started {event[1]}", flush=True)
+        )
         for together in rounds:
             ended = as_completed([submit(job) for job in together], loop=client.loop)
             for future in ended:
-                if future.status in ("lost", "pending"):  # its worker died with the result, and Dask does it again
+                if future.status in (
+                    "lost",
+                    "pending",
+                ):  # its worker died with the result, and Dask does it again
                     ended.add(future)
                     continue
                 job = jobs_of[future.key]
                 outcomes[job.name] = _settle(job, future, outcomes)
                 if outcomes[job.name].error != LOST:
                     show.ended(outcomes[job.name])
-    unfinished = [job.name for job in todo if job.name not in outcomes or outcomes[job.name].error == LOST]
+    unfinished = [
+        job.name for job in todo if job.name not in outcomes or outcomes[job.name].error == LOST
+    ]
     if unfinished:
         print(f"{LOST} ({len(unfinished)} jobs unfinished)", flush=True)
-    return {job.name: outcomes.get(job.name, Outcome(job.name, "failed", error=LOST)) for job in todo}
+    return {
+        job.name: outcomes.get(job.name, Outcome(job.name, "failed", error=LOST)) for job in todo
+    }
 
 
 def _settle(job: Job, future: Any, outcomes: dict[str, Outcome]) -> Outcome:
-    """The Outcome of an ended future; a job whose workers died or whose scheduler left has failed."""
+    """The Outcome of an ended future; a job whose workers died or whose scheduler left has
+    failed.
+    """
     if future.status == "finished":
         with suppress(OSError, TimeoutError):
             return future.result(timeout=60)
@@ -189,7 +230,9 @@ def _settle(job: Job, future: Any, outcomes: dict[str, Outcome]) -> Outcome:
 
 
 def from_root(profile: dict[str, Any], root: Path) -> dict[str, Any]:
-    """The profile with relative folders (as the caller sees them) turned into relative ones as the root sees them."""
+    """The profile with relative folders (as the caller sees them) turned into relative ones as the
+    root sees them.
+    """
 
     def seen(name: str) -> str:
         path = Path(name)

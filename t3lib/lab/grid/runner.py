@@ -1,10 +1,11 @@
-"""What a worker does with one job: check the marker, remove earlier files, run it, write the marker. No torch here.
+"""What a worker does with one job: check the marker, remove earlier files, run it, write the
+marker. No torch here.
 
-A marker (`done/RESULTS/JOB.json` in the cache) counts only if it is whole, has the job's key and every output file
-exists with its checksum, or with the one that the marker of another job has for it. When a job
-starts, the files of its earlier run are removed, so that no table reads them. What it had finished
-(seeds, features) comes back from t3lib's own content-keyed caches. There the bases lie too, which are
-checked and, when they are gone, trained again by the notebook that needs them.
+A marker (`done/RESULTS/JOB.json` in the cache) counts only if it is whole, has the job's key and
+every output file exists with its checksum, or with the one that the marker of another job has for
+it. When a job starts, the files of its earlier run are removed, so that no table reads them. What
+it had finished (seeds, features) comes back from t3lib's own content-keyed caches. There the bases
+lie too, which are checked and, when they are gone, trained again by the notebook that needs them.
 """
 
 import contextlib
@@ -37,19 +38,36 @@ from t3lib.lab.grid.jobs import Job
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
 TRAIN = """from t3lib.lab.world import bases
 _ = bases.ensure_base(bases.Stage(**stage), name, seed)"""
-# What the fork server imports first. None of it may start a thread, which no fork inherits, or import pyplot, whose
-# backend a kernel sets at its start.
+# What the fork server imports first. None of it may start a thread, which no fork inherits, or
+# import pyplot, whose backend a kernel sets at its start.
 KERNEL = ("ipykernel.kernelapp",)
-STUDY = ("pandas", "rouge_score.rouge_scorer", "t3lib.lab.world.bases", "t3lib.lab.study.ablations")  # with torch
-# Memory that a training frees stays with its process (glibc; elsewhere the names mean nothing): every step takes the
-# same megabytes again, and to have the system clear them each time costs a tenth of a small training's time.
-MEMORY = {"MALLOC_MMAP_THRESHOLD_": 2**25, "MALLOC_TRIM_THRESHOLD_": 2**30, "MALLOC_TOP_PAD_": 2**26}
-KERNEL_TROUBLE = ("DeadKernelError", "Kernel didn't respond", "Kernel died", "Address already in use")
+STUDY = (
+    "pandas",
+    "rouge_score.rouge_scorer",
+    "t3lib.lab.world.bases",
+    "t3lib.lab.study.ablations",
+)  # with torch
+# Memory that a training frees stays with its process (glibc; elsewhere the names mean nothing):
+# every step takes the same megabytes again, and to have the system clear them each time costs a
+# tenth of a small training's time.
+MEMORY = {
+    "MALLOC_MMAP_THRESHOLD_": 2**25,
+    "MALLOC_TRIM_THRESHOLD_": 2**30,
+    "MALLOC_TOP_PAD_": 2**26,
+}
+KERNEL_TROUBLE = (
+    "DeadKernelError",
+    "Kernel didn't respond",
+    "Kernel died",
+    "Address already in use",
+)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run lives. Paths are as given (relative ones below the project root), the same on every worker."""
+    """Where a run lives. Paths are as given (relative ones below the project root), the same on
+    every worker.
+    """
 
     out: str  # results folder
     notebooks: str  # folder of the source notebooks
@@ -58,7 +76,9 @@ class Place:
     root: str  # folder every kernel starts in
     threads: str = "1"
     gpus: int = 0  # of this machine; worker n of a local cluster gets GPU n
-    fork: tuple[str, ...] = ()  # modules that kernels and trainings are forked with (`fork.py`); none: no forks
+    fork: tuple[
+        str, ...
+    ] = ()  # modules that kernels and trainings are forked with (`fork.py`); none: no forks
 
 
 @dataclass(frozen=True)
@@ -80,7 +100,9 @@ def run_key(job: Job, place: Place) -> str:
 
 
 def finished(job: Job, key: str, place: Place) -> Outcome | None:
-    """The outcome in the job's marker if it still holds: whole, same key, outputs present with their checksums."""
+    """The outcome in the job's marker if it still holds: whole, same key, outputs present with
+    their checksums.
+    """
     mark = read_sealed(place.marks / f"{job.name}.json")
     if not mark or mark.get("key") != key:
         return None
@@ -89,13 +111,19 @@ def finished(job: Job, key: str, place: Place) -> Outcome | None:
         path = root / name
         if not path.resolve().is_relative_to(root):
             raise UserError(f"{name!r} leads out of {root}")
-        if not path.is_file() or (found := sha256_file(path)) != checksum and not _rewritten(name, found, place):
+        if (
+            not path.is_file()
+            or (found := sha256_file(path)) != checksum
+            and not _rewritten(name, found, place)
+        ):
             return None
     return Outcome(job.name, "cached", key, mark["seconds"], mark["outputs"])
 
 
 def _rewritten(name: str, checksum: str, place: Place) -> bool:
-    """True when another finished job of these results wrote the file again: 03 writes T3's runs as 02 does."""
+    """True when another finished job of these results wrote the file again: 03 writes T3's runs as
+    02 does.
+    """
     marks = map(read_sealed, place.marks.glob("*.json"))
     return any(mark["outputs"].get(name) == checksum for mark in marks if mark)
 
@@ -103,13 +131,15 @@ def _rewritten(name: str, checksum: str, place: Place) -> bool:
 def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
     """Run one job in this worker and return how it ended; never raises for what the job did.
 
-    before: outcomes of the jobs in `job.after`. A job whose marker holds (for these inputs) is only checked.
+    before: outcomes of the jobs in `job.after`. A job whose marker holds (for these inputs) is only
+    checked.
     """
     missing = causes(before)
     if missing and not (job.partial and len(missing) < len(before)):
         return Outcome(job.name, "skipped", error=missing[0])
     _prepare(place)
-    # Another worker may still be at this job for a runner that was killed: then wait, and find it done.
+    # Another worker may still be at this job for a runner that was killed: then wait, and find it
+    # done.
     with lock(place.marks / f"{job.name}.lock"):
         key = run_key(job, place)
         if outcome := finished(job, key, place):
@@ -126,18 +156,26 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
             return Outcome(job.name, "done", key, seconds, outputs)
         except Exception as error:
             cell, line = where_it_failed(error, job, place)
-            return Outcome(job.name, "failed", key, round(time.monotonic() - start, 3), error=line, cell=cell)
+            return Outcome(
+                job.name, "failed", key, round(time.monotonic() - start, 3), error=line, cell=cell
+            )
 
 
 def causes(before: Sequence[Outcome]) -> list[str]:
     """The failed jobs for which a job that reads these outcomes cannot run."""
-    return [o.name if o.state == "failed" else o.error for o in before if o.state in ("failed", "skipped")]
+    return [
+        o.name if o.state == "failed" else o.error
+        for o in before
+        if o.state in ("failed", "skipped")
+    ]
 
 
 def narrow_vectors() -> dict[str, str]:
-    """Environment that keeps torch to AVX2 on a processor with AVX-512: the last bits of sums depend on their width.
+    """Environment that keeps torch to AVX2 on a processor with AVX-512: the last bits of sums
+    depend on their width.
 
-    So a profile's numbers are the same on both, bit for bit; matrix products, which a library decides, take as long.
+    So a profile's numbers are the same on both, bit for bit; matrix products, which a library
+    decides, take as long.
     """
     try:
         wide = " avx512" in Path("/proc/cpuinfo").read_text()
@@ -147,9 +185,13 @@ def narrow_vectors() -> dict[str, str]:
 
 
 def _prepare(place: Place) -> None:
-    """Fix folder, cache, threads, vectors and memory of this worker process; the kernels inherit them."""
+    """Fix folder, cache, threads, vectors and memory of this worker process; the kernels inherit
+    them.
+    """
     os.chdir(place.root)
-    one = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "T3_THREADS"), place.threads)
+    one = dict.fromkeys(
+        ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "T3_THREADS"), place.threads
+    )
     os.environ.update(one, T3_CACHE=place.cache, TOKENIZERS_PARALLELISM="false", PYTHONHASHSEED="0")
     os.environ.update(narrow_vectors())
     os.environ.update({name: str(size) for name, size in MEMORY.items()})
@@ -157,7 +199,9 @@ def _prepare(place: Place) -> None:
     if place.gpus > 1:
         from distributed import get_worker
 
-        with contextlib.suppress(ValueError):  # no worker (a test), or one without a number (another cluster)
+        with contextlib.suppress(
+            ValueError
+        ):  # no worker (a test), or one without a number (another cluster)
             os.environ["CUDA_VISIBLE_DEVICES"] = str(int(get_worker().name) % place.gpus)
 
 
@@ -181,12 +225,16 @@ def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
         return {}
     _remove_earlier(job, before, place)
     copy = root / "notebooks" / f"{job.name}.ipynb"
-    run_notebook(Path(place.notebooks) / f"{job.notebook}.ipynb", copy, job.parameters, fork=bool(place.fork))
+    run_notebook(
+        Path(place.notebooks) / f"{job.notebook}.ipynb", copy, job.parameters, fork=bool(place.fork)
+    )
     return {str(path.relative_to(root)): sha256_file(path) for path in [*_matches(job, root), copy]}
 
 
 def train_base(job: Job, place: Place) -> None:
-    """Train the base of a job (stage, name, seed) unless it is cached, in a kernel like everything else."""
+    """Train the base of a job (stage, name, seed) unless it is cached, in a kernel like everything
+    else.
+    """
     from nbformat import v4, write
 
     source = place.marks / f"{job.name}.source.ipynb"
@@ -196,11 +244,15 @@ def train_base(job: Job, place: Place) -> None:
 
 
 def _matches(job: Job, root: Path) -> list[Path]:
-    return sorted({path for pattern in job.outputs for path in root.glob(pattern) if path.is_file()})
+    return sorted(
+        {path for pattern in job.outputs for path in root.glob(pattern) if path.is_file()}
+    )
 
 
 def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
-    """Remove what an earlier run of the job wrote, but for files that other jobs own or write too."""
+    """Remove what an earlier run of the job wrote, but for files that other jobs own or write
+    too.
+    """
     root = _results(place)
     owned = {root / name for outcome in before for name in outcome.outputs}
     owned |= {path for pattern in job.shared for path in root.glob(pattern)}
@@ -211,7 +263,9 @@ def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
 
 
 def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: bool) -> None:
-    """Papermill into X.partial.ipynb, renamed to `copy` when every cell ran; a kernel that dies is started again."""
+    """Papermill into X.partial.ipynb, renamed to `copy` when every cell ran; a kernel that dies is
+    started again.
+    """
     import papermill
 
     from t3lib.lab.grid.fork import ForkKernelManager
@@ -227,14 +281,19 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: boo
                 kernel_name="python3",
                 progress_bar=False,
                 start_timeout=120,
-                # Silences the kernel's notes on TCP without encryption and on the interrupt that precedes its shutdown.
+                # Silences the kernel's notes on TCP without encryption and on the interrupt that
+                # precedes its shutdown.
                 extra_arguments=["--IPKernelApp.log_level=50"],
                 **({"kernel_manager_class": ForkKernelManager} if fork else {}),
             )
             break
         except Exception as error:
             text = f"{type(error).__name__}: {error}"
-            if attempt == ATTEMPTS or not any(sign in text for sign in KERNEL_TROUBLE) or hasattr(error, "ename"):
+            if (
+                attempt == ATTEMPTS
+                or not any(sign in text for sign in KERNEL_TROUBLE)
+                or hasattr(error, "ename")
+            ):
                 raise
     remove_local_paths(partial, copy.name, parameters)
     os.replace(partial, copy)
@@ -243,26 +302,37 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: boo
 def remove_local_paths(notebook: Path, name: str, parameters: Mapping[str, Any]) -> None:
     """Take the folders of this machine out of an executed notebook, which will be read elsewhere.
 
-    Papermill notes where it read and wrote: the files' names stay. It writes the parameters into a cell and into the
-    metadata: where `data` is a folder, its name and a hash of its files stand in its place, and of `tuned` its name.
+    Papermill notes where it read and wrote: the files' names stay. It writes the parameters into a
+    cell and into the
+    metadata: where `data` is a folder, its name and a hash of its files stand in its place, and of
+    `tuned` its name.
     """
     content = read_json(notebook)
     facts = content["metadata"]["papermill"]
     facts |= {"input_path": Path(facts["input_path"]).name, "output_path": name}
-    shown = {"data": data_identity(parameters.get("data")), "tuned": Path(parameters.get("tuned") or "").name}
+    shown = {
+        "data": data_identity(parameters.get("data")),
+        "tuned": Path(parameters.get("tuned") or "").name,
+    }
     for parameter, text in shown.items():
         if parameters.get(parameter) in (None, text):
             continue
         facts["parameters"][parameter] = text
-        line, other = (f"{parameter} = {json.dumps(value)}" for value in (parameters[parameter], text))
+        line, other = (
+            f"{parameter} = {json.dumps(value)}" for value in (parameters[parameter], text)
+        )
         for cell in content["cells"]:
             if "injected-parameters" in cell["metadata"].get("tags", []):
-                cell["source"] = "".join(cell["source"]).replace(line, other).splitlines(keepends=True)
+                cell["source"] = (
+                    "".join(cell["source"]).replace(line, other).splitlines(keepends=True)
+                )
     write_json(notebook, content)
 
 
 def where_it_failed(error: Exception, job: Job, place: Place) -> tuple[str, str]:
-    """("cell 4: failing line", "ValueError: boom") of a failed run; cells are counted in the source notebook from 1."""
+    """("cell 4: failing line", "ValueError: boom") of a failed run; cells are counted in the source
+    notebook from 1.
+    """
     if not hasattr(error, "ename"):  # not a cell: kernel, disk
         return "", f"{type(error).__name__}: {error}".splitlines()[0]
     message = f"{error.ename}: {getattr(error, 'evalue', '')}".splitlines()[0]

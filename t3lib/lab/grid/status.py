@@ -1,4 +1,6 @@
-"""What `t3 reproduce` says: the plan, a line per job, report.md and manifest.json in the results folder."""
+"""What `t3 reproduce` says: the plan, a line per job, report.md and manifest.json in the results
+folder.
+"""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,20 +15,33 @@ STATES = ("done", "cached", "failed", "skipped")
 
 
 class Schedule:
-    """Jobs that a run has to do; how long each takes is what the last manifest says, here or committed."""
+    """Jobs that a run has to do; how long each takes is what the last manifest says, here or
+    committed.
+    """
 
     def __init__(
-        self, graph: Sequence[Job], known: Mapping[str, Outcome], place: Place, workers: int, profile: str
+        self,
+        graph: Sequence[Job],
+        known: Mapping[str, Outcome],
+        place: Place,
+        workers: int,
+        profile: str,
     ) -> None:
         self.graph, self.workers, self.profile, self.out = graph, workers, profile, place.out
         self.left = [job for job in graph if job.name not in known]
         self.seconds: dict[str, float] = {}
         for folder in (committed(profile), Path(place.root) / place.out):
             entries = earlier_manifest(folder / "manifest.json").get("jobs", {})
-            self.seconds |= {name: entry["seconds"] for name, entry in entries.items() if entry.get("state") == "done"}
+            self.seconds |= {
+                name: entry["seconds"]
+                for name, entry in entries.items()
+                if entry.get("state") == "done"
+            }
 
     def remaining(self) -> str:
-        """Time for what is left, shared by all workers; jobs without a time count nothing and add "at least"."""
+        """Time for what is left, shared by all workers; jobs without a time count nothing and add
+        "at least".
+        """
         times = [self.seconds.get(job.name) for job in self.left]
         known = [time for time in times if time is not None]
         at_least = "at least " * (len(known) < len(times))
@@ -35,9 +50,9 @@ class Schedule:
     def __str__(self) -> str:
         count = len(self.left)
         return (
-            f"profile {self.profile}, {len(self.graph)} jobs: {len(self.graph) - count} cached, {count} to run, "
-            f"into {self.out}\n"
-            f"estimate: {self.remaining()} ({self.workers} worker{'s' * (self.workers > 1)})"
+            f"profile {self.profile}, {len(self.graph)} jobs: {len(self.graph) - count} cached,"
+            f" {count} to run, into {self.out}\nestimate: {self.remaining()} ({self.workers}"
+            f" worker{'s' * (self.workers > 1)})"
         )
 
     def plan(self) -> str:
@@ -55,7 +70,10 @@ class Schedule:
         self.left = [job for job in self.left if job.name != outcome.name]
         count = len(self.graph)
         rest = f"  {self.remaining()} left" if self.left else ""
-        print(f"[{count - len(self.left):>{len(str(count))}}/{count}] {line(outcome)}{rest}", flush=True)
+        print(
+            f"[{count - len(self.left):>{len(str(count))}}/{count}] {line(outcome)}{rest}",
+            flush=True,
+        )
 
 
 def committed(profile: str) -> Path:
@@ -64,8 +82,12 @@ def committed(profile: str) -> Path:
 
 
 def line(outcome: Outcome) -> str:
-    """`failed  02_tofu_unlearning--NPO--forget10  3.2 s  cell 7: loss = 1 / 0: ZeroDivisionError: …`"""
-    return f"{outcome.state:<7} {outcome.name}  {outcome.seconds:.1f} s  {_reason(outcome)}".rstrip()
+    """`failed  02_tofu_unlearning--NPO--forget10  3.2 s  cell 7: loss = 1 / 0: ZeroDivisionError:
+    …`
+    """
+    return (
+        f"{outcome.state:<7} {outcome.name}  {outcome.seconds:.1f} s  {_reason(outcome)}".rstrip()
+    )
 
 
 def finish(
@@ -77,10 +99,11 @@ def finish(
     *,
     whole: bool = True,
 ) -> int:
-    """Write report.md and manifest.json, print the last line; 0, or 1 when something failed or was skipped.
+    """Write report.md and manifest.json, print the last line; 0, or 1 when something failed or was
+    skipped.
 
-    whole: the graph is all of the profile's and the cache held no models and scores before, so that the seconds, with
-    no job cached, are those of a run from nothing.
+    whole: the graph is all of the profile's and the cache held no models and scores before, so that
+    the seconds, with no job cached, are those of a run from nothing.
     """
     out = Path(place.root) / place.out
     counts = {state: sum(o.state == state for o in outcomes.values()) for state in STATES}
@@ -88,13 +111,19 @@ def finish(
     earlier = earlier_manifest(out / "manifest.json")
     entries = earlier.get("jobs", {}) | {job.name: _entry(job, outcomes[job.name]) for job in graph}
     # What a run from nothing costs is known only where no job was cached.
-    cold = _cold(graph, entries, seconds) if whole and counts["done"] == len(graph) else earlier.get("cold")
+    cold = (
+        _cold(graph, entries, seconds)
+        if whole and counts["done"] == len(graph)
+        else earlier.get("cold")
+    )
     manifest = {"profile": profile, "threads": int(place.threads), "cold": cold, "jobs": entries}
     if manifest != earlier:  # a mere check leaves the files, and git, alone
         write_json(out / "manifest.json", manifest)
         with atomic_write(out / "report.md") as handle:
             handle.write(_markdown(graph, outcomes, f"{profile}: {summary}"))
-    page = next((name for name in ("index.html", "report.md") if (out / name).is_file()), "report.md")
+    page = next(
+        (name for name in ("index.html", "report.md") if (out / name).is_file()), "report.md"
+    )
     print(f"{summary} in {_clock(seconds)}: {place.out}/{page}", flush=True)
     if (committed(profile) / "tables").is_dir() and out.resolve() != committed(profile).resolve():
         print(f"beside the committed results: t3 compare {place.out}", flush=True)
@@ -102,7 +131,9 @@ def finish(
 
 
 def earlier_manifest(path: Path) -> dict[str, Any]:
-    """An earlier manifest, {} when there is none: a run of some notebooks (`--only`) leaves what the others left."""
+    """An earlier manifest, {} when there is none: a run of some notebooks (`--only`) leaves what
+    the others left.
+    """
     try:
         manifest = read_json(path) if path.is_file() else {}
         return manifest if isinstance(manifest.get("jobs", {}), dict) else {}
@@ -122,29 +153,52 @@ def _reason(outcome: Outcome) -> str:
 
 def _entry(job: Job, outcome: Outcome) -> dict[str, Any]:
     state = "done" if outcome.state == "cached" else outcome.state
-    entry: dict[str, Any] = {"state": state, "key": outcome.key, "seconds": outcome.seconds, "after": list(job.after)}
+    entry: dict[str, Any] = {
+        "state": state,
+        "key": outcome.key,
+        "seconds": outcome.seconds,
+        "after": list(job.after),
+    }
     if outcome.state in ("failed", "skipped"):
-        return entry | {"because" if state == "skipped" else "error": outcome.error, "cell": outcome.cell}
+        return entry | {
+            "because" if state == "skipped" else "error": outcome.error,
+            "cell": outcome.cell,
+        }
     return entry | {"outputs": outcome.outputs}
 
 
 def _cold(graph: Sequence[Job], entries: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """What the whole took on the clock, and the workers' seconds by kind of job: "base" or a notebook's name."""
+    """What the whole took on the clock, and the workers' seconds by kind of job: "base" or a
+    notebook's name.
+    """
     busy: dict[str, float] = {}
     for job in graph:
         kind = job.notebook or job.kind
         busy[kind] = round(busy.get(kind, 0.0) + entries[job.name]["seconds"], 1)
-    seeds: list[int] = max((job.parameters.get("seeds", []) for job in graph if job.notebook), key=len, default=[])
-    return {"jobs": len(graph), "seeds": seeds, "seconds": round(seconds, 1), "worker_seconds": busy}
+    seeds: list[int] = max(
+        (job.parameters.get("seeds", []) for job in graph if job.notebook), key=len, default=[]
+    )
+    return {
+        "jobs": len(graph),
+        "seeds": seeds,
+        "seconds": round(seconds, 1),
+        "worker_seconds": busy,
+    }
 
 
 def _markdown(graph: Sequence[Job], outcomes: Mapping[str, Outcome], title: str) -> str:
-    """The report: counts, then every job with its notebook linked, failures with their cell and line."""
+    """The report: counts, then every job with its notebook linked, failures with their cell and
+    line.
+    """
     rows = [f"# {title}", "", "| job | state | seconds | what happened |", "|---|---|---:|---|"]
     for job in graph:
         outcome = outcomes[job.name]
         copy = {"done": ".ipynb", "cached": ".ipynb", "failed": ".partial.ipynb"}.get(outcome.state)
-        name = f"[{job.name}](notebooks/{job.name}{copy})" if copy and job.kind == "notebook" else job.name
+        name = (
+            f"[{job.name}](notebooks/{job.name}{copy})"
+            if copy and job.kind == "notebook"
+            else job.name
+        )
         note = _reason(outcome).replace("|", r"\|")
         rows.append(f"| {name} | {outcome.state} | {outcome.seconds:.1f} | {note} |")
     return "\n".join(rows) + "\n"

@@ -1,4 +1,6 @@
-"""What a model answers: in every way of asking, when sampled, and among wrong answers; and `ask`, one question."""
+"""What a model answers: in every way of asking, when sampled, and among wrong answers; and `ask`,
+one question.
+"""
 
 import random
 import re
@@ -33,16 +35,21 @@ def drawn(rows: Sequence[Row], most: int = MOST_ROWS, seed: int = 0) -> list[Row
 
 
 def recall(truth: str, text: str) -> float:
-    """ROUGE-L recall of a truth's words in a text, whatever their script: rouge_score knows the letters a to z alone.
+    """ROUGE-L recall of a truth's words in a text, whatever their script: rouge_score knows the
+    letters a to z alone.
 
-    A word with another letter counts as one number; where a script has no spaces, and in a truth without any word (an
-    emoji), each character does.
+    A word with another letter counts as one number; where a script has no spaces, and in a truth
+    without any word (an emoji), each character does.
     """
-    return rouge_l_recall(*(_spelt(some, characters=not re.search(r"\w", truth)) for some in (truth, text)))
+    return rouge_l_recall(
+        *(_spelt(some, characters=not re.search(r"\w", truth)) for some in (truth, text))
+    )
 
 
 def f1(truth: str, text: str) -> float:
-    """ROUGE-L F1 of a text: words of the truth that it lacks count, and words that it has besides."""
+    """ROUGE-L F1 of a text: words of the truth that it lacks count, and words that it has
+    besides.
+    """
     of_truth, of_text = recall(truth, text), recall(text, truth) if text.strip() else 0.0
     return 2 * of_truth * of_text / (of_truth + of_text) if of_truth and of_text else 0.0
 
@@ -64,9 +71,10 @@ def _spelt(text: str, characters: bool) -> str:
 class Inquiry:
     """Rows to judge a model by, and what is asked.
 
-    forget (n rows) with their `secrets`; `known`: for each the secrets of rows to keep of the same slot; `wrong`: other
-    answers to recognise the truth among; `others`: secrets of all rows by number, the forgotten ones first; `asked`:
-    the questions. kept: {name: rows} that must not change.
+    forget (n rows) with their `secrets`; `known`: for each the secrets of rows to keep of the same
+    slot; `wrong`: other answers to recognise the truth among; `others`: secrets of all rows by
+    number, the forgotten ones first; `asked`: the questions. kept: {name: rows} that must not
+    change.
     """
 
     forget: list[Row]
@@ -88,8 +96,8 @@ class Inquiry:
 class Said:
     """What a model said to an inquiry.
 
-    forget: for each row {way: texts}; kept: {name: {decoding: one text a row}}; recognised: for each row to forget
-    whether its truth is likelier than every wrong answer.
+    forget: for each row {way: texts}; kept: {name: {decoding: one text a row}}; recognised: for
+    each row to forget whether its truth is likelier than every wrong answer.
     """
 
     forget: list[dict[str, list[str]]]
@@ -106,60 +114,89 @@ def inquiry(
     tokenizer: Any, forget: Sequence[Row], kept: Mapping[str, Sequence[Row]], others: Sequence[Row] = (),
     rewordings: Mapping[str, Sequence[str]] | None = None,
 ) -> Inquiry:  # fmt: skip
-    """The questions about some rows; `others`: further rows of the same data, for what is common and what is another's.
+    """The questions about some rows; `others`: further rows of the same data, for what is common
+    and what is another's.
 
     A row's `secret`, where it brings one, counts instead of the distinctive words that are found.
     """
     sets = {name: list(rows) for name, rows in kept.items()}
     rest = [row for rows in sets.values() for row in rows] + list(others)
-    mine, theirs = ([(str(row["question"]), row["answer"]) for row in rows] for rows in (forget, rest))
+    mine, theirs = (
+        [(str(row["question"]), row["answer"]) for row in rows] for rows in (forget, rest)
+    )
     found = secrets([*mine, *theirs])
     for number, row in enumerate(forget):
         if row.get("secret"):
             found[number] = frozenset(words(str(row["secret"])))
     n, kinds = len(forget), slots([*mine, *theirs])
-    known = [[found[i] for i in range(n, len(found)) if found[i] and kinds[i] == kinds[row]] for row in range(n)]
+    known = [
+        [found[i] for i in range(n, len(found)) if found[i] and kinds[i] == kinds[row]]
+        for row in range(n)
+    ]
     asked = questions(tokenizer, forget, rewordings)
     wrong = wrong_answers(mine, theirs)
     return Inquiry(list(forget), sets, found[:n], known, wrong, dict(enumerate(found)), asked)
 
 
 def rooms(model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int]) -> list[int]:
-    """New tokens for each answer: twice its truth's, at least 16, but no more than the model's context leaves."""
+    """New tokens for each answer: twice its truth's, at least 16, but no more than the model's
+    context leaves.
+    """
     limit = context_length(model) or 10**9
-    return [max(1, min(max(16, 2 * truth), limit - len(prompt))) for prompt, truth in zip(prompts, truths)]
+    return [
+        max(1, min(max(16, 2 * truth), limit - len(prompt)))
+        for prompt, truth in zip(prompts, truths)
+    ]
 
 
 def answers(
     model: Any, tokenizer: Any, prompts: Sequence[list[int]], truths: Sequence[int],
     tilts: Sequence[Tilt] = UNTILTED, *, progress: bool = True,
 ) -> list[list[str]]:  # fmt: skip
-    """Greedy answers to prompts whose true answers have so many tokens: one list of texts for every tilt."""
+    """Greedy answers to prompts whose true answers have so many tokens: one list of texts for every
+    tilt.
+    """
     options: dict[str, Any] = {"pad_id": pad_id(tokenizer), "eos_ids": eos_ids(model, tokenizer)}
     options |= {"max_new_tokens": rooms(model, prompts, truths), "progress": progress}
     written = greedy(model, prompts, tilts, **options)
-    return [[tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in texts] for texts in written]
+    return [
+        [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in texts]
+        for texts in written
+    ]
 
 
 def answers_to(
-    model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED, *, progress: bool = True
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Row],
+    tilts: Sequence[Tilt] = UNTILTED,
+    *,
+    progress: bool = True,
 ) -> list[list[str]]:
     """`answers` to rows as they stand."""
-    return answers(model, tokenizer, *_encoded(encode_rows(tokenizer, rows)), tilts, progress=progress)
+    return answers(
+        model, tokenizer, *_encoded(encode_rows(tokenizer, rows)), tilts, progress=progress
+    )
 
 
 def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
     """(prompts, tokens of the true answers)."""
     cut = [example.n_prompt for example in examples]
-    return [e.ids[:n] for e, n in zip(examples, cut)], [len(e.ids) - n for e, n in zip(examples, cut)]
+    return [e.ids[:n] for e, n in zip(examples, cut)], [
+        len(e.ids) - n for e, n in zip(examples, cut)
+    ]
 
 
-def hear(model: Any, tokenizer: Any, asked: Inquiry, *, seed: int = 0, progress: bool = True) -> Said:
+def hear(
+    model: Any, tokenizer: Any, asked: Inquiry, *, seed: int = 0, progress: bool = True
+) -> Said:
     """Ask a model (any causal LM, T3ForCausalLM included) all questions of an inquiry."""
     prompts, truths = [each.prompt for each in asked.asked], [each.room for each in asked.asked]
     kept = [(name, row) for name, rows in asked.kept.items() for row in rows]
     more = _encoded(encode_rows(tokenizer, [row for _, row in kept]))
-    [texts] = answers(model, tokenizer, [*prompts, *more[0]], [*truths, *more[1]], progress=progress)
+    [texts] = answers(
+        model, tokenizer, [*prompts, *more[0]], [*truths, *more[1]], progress=progress
+    )
     forget: list[dict[str, list[str]]] = [{} for _ in asked.forget]
     for each, text in zip(asked.asked, texts):
         forget[each.row][each.way] = [text]
@@ -167,7 +204,9 @@ def hear(model: Any, tokenizer: Any, asked: Inquiry, *, seed: int = 0, progress:
     mine = [each.prompt for each in plain], [each.room for each in plain]
     said = {GREEDY: texts[len(prompts) :]}
 
-    def draw(prompts: list[list[int]], truths: list[int], count: int, tau: float, top_p: float) -> list[list[str]]:
+    def draw(
+        prompts: list[list[int]], truths: list[int], count: int, tau: float, top_p: float
+    ) -> list[list[str]]:
         how: dict[str, Any] = {"top_p": top_p, "tau": tau, "seed": seed, "progress": progress}
         how["max_new_tokens"] = rooms(model, prompts, truths)
         return sample_answers(model, tokenizer, prompts, count, **how) if prompts else []
@@ -179,7 +218,10 @@ def hear(model: Any, tokenizer: Any, asked: Inquiry, *, seed: int = 0, progress:
         said[sampler_name(*sampler)] = [text for [text] in draw(*more, 1, *sampler)]
     names = [name for name, _ in kept]
     of_set = {
-        name: {how: [text for text, whose in zip(texts, names) if whose == name] for how, texts in said.items()}
+        name: {
+            how: [text for text, whose in zip(texts, names) if whose == name]
+            for how, texts in said.items()
+        }
         for name in asked.kept
     }
     return Said(forget, of_set, recognises(model, tokenizer, asked, progress=progress))
@@ -190,7 +232,10 @@ def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = T
     shown = [
         {**row, "answer": answer}
         for row, wrong in zip(asked.forget, asked.wrong)
-        for answer in (row["answer"], *((" " if row["answer"][:1] == " " else "") + other for other in wrong))
+        for answer in (
+            row["answer"],
+            *((" " if row["answer"][:1] == " " else "") + other for other in wrong),
+        )
     ]
     if not shown:
         return []
@@ -204,28 +249,40 @@ def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = T
 
 
 def knows(row: Row, secret: frozenset[str], text: str) -> bool:
-    """Whether a greedy answer shows that a model knows a row: it says its secret, or without one most of its words."""
+    """Whether a greedy answer shows that a model knows a row: it says its secret, or without one
+    most of its words.
+    """
     return holds(secret, text) if secret else recall(row["answer"], text) >= 0.8
 
 
 def knows_some(known: int, rows: int) -> bool:
-    """Whether so many known rows are evidence: at least a tenth, for a guess or two is right without any knowledge."""
+    """Whether so many known rows are evidence: at least a tenth, for a guess or two is right
+    without any knowledge.
+    """
     return known > 0 and known >= 0.1 * rows
 
 
 def ask(model: Any, tokenizer: Any, question: Row | str, *, max_new_tokens: int = 100) -> str:
     """A model's greedy answer to a row or a question, in the form that its head was trained in.
 
-    model: a T3ForCausalLM, or any causal LM, which is asked without a system text. question: a row, whose own `system`
-    counts, or a text; what a head of plain text is asked is continued as it stands. UserError for text that is empty.
+    model: a T3ForCausalLM, or any causal LM, which is asked without a system text. question: a row,
+    whose own `system` counts, or a text; what a head of plain text is asked is continued as it
+    stands. UserError for text that is empty.
     """
     head = next(iter(getattr(model, "heads", ())), None)
     row: Row = {"question": question} if isinstance(question, str) else {**question}
     if head is not None:
-        row = {"system": belonging.system_of(head), "raw": head.info.get("chat_template") == belonging.PLAIN} | row
+        row = {
+            "system": belonging.system_of(head),
+            "raw": head.info.get("chat_template") == belonging.PLAIN,
+        } | row
     row = normal({"system": None, "answer": "-"} | row, "the question")
     [example] = encode_rows(tokenizer, [row])
     prompt = example.ids[: example.n_prompt]
-    options: dict[str, Any] = {"pad_id": pad_id(tokenizer), "eos_ids": eos_ids(model, tokenizer), "progress": False}
+    options: dict[str, Any] = {
+        "pad_id": pad_id(tokenizer),
+        "eos_ids": eos_ids(model, tokenizer),
+        "progress": False,
+    }
     [[ids]] = greedy(model, [prompt], max_new_tokens=max_new_tokens, **options)
     return str(tokenizer.decode(ids, skip_special_tokens=True).strip())

@@ -1,7 +1,9 @@
-"""T, w and the learning rate: a cheap screen of many settings, and the best of those judged in full. Pure functions.
+"""T, w and the learning rate: a cheap screen of many settings, and the best of those judged in
+full. Pure functions.
 
-p^(1/T) f^w = (p f^(w·T))^(1/T): greedy text depends on the product w·T alone. T = 1 with w = product keeps what is
-sampled; T = product with w = 1 is the paper's. Sampled at τ the second says what the first says at τ·T.
+p^(1/T) f^w = (p f^(w·T))^(1/T): greedy text depends on the product w·T alone. T = 1 with w =
+product keeps what is sampled; T = product with w = 1 is the paper's. Sampled at τ the second says
+what the first says at τ·T.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,9 +19,9 @@ PRODUCTS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 class Screened:
     """What teacher forcing shows of a setting, without any text being written.
 
-    said: share of the rows to forget whose distinctive tokens the model still puts first, or samples
-    often. kept: {set: share of the rows that the base would write whole which are still written
-    whole}. gap: mean share of tokens put first, rows to keep minus rows to forget.
+    said: share of the rows to forget whose distinctive tokens the model still puts first, or
+    samples often. kept: {set: share of the rows that the base would write whole which are still
+    written whole}. gap: mean share of tokens put first, rows to keep minus rows to forget.
     """
 
     T: float
@@ -34,7 +36,9 @@ class Screened:
 
 
 def settings(T: float | None = None, w: float | None = None) -> list[tuple[float, float]]:
-    """The (T, w) to screen. What is given is not searched: with T alone w is 1, with w alone T is at least 1."""
+    """The (T, w) to screen. What is given is not searched: with T alone w is 1, with w alone T is
+    at least 1.
+    """
     if T is not None:
         return [(T, 1.0 if w is None else w)]
     if w is not None:
@@ -44,15 +48,23 @@ def settings(T: float | None = None, w: float | None = None) -> list[tuple[float
 
 def worse(first: Screened, second: Screened) -> Screened:
     """The worse of two heads at one setting: more said, and set by set less kept."""
-    shared = {name: min(first.kept[name], share) for name, share in second.kept.items() if name in first.kept}
-    return replace(first, said=max(first.said, second.said), kept={**first.kept, **second.kept, **shared})
+    shared = {
+        name: min(first.kept[name], share)
+        for name, share in second.kept.items()
+        if name in first.kept
+    }
+    return replace(
+        first, said=max(first.said, second.said), kept={**first.kept, **second.kept, **shared}
+    )
 
 
 def candidates(screened: Sequence[Screened]) -> list[Screened]:
-    """The settings to judge in full, at most three: least said of those that keep the rows to keep, if any does.
+    """The settings to judge in full, at most three: least said of those that keep the rows to keep,
+    if any does.
 
-    Of these again those that keep rows no head saw, if any does. The smallest product w·T with the lowest T, one of at
-    least twice that product, and the smaller of the two products with the highest T.
+    Of these again those that keep rows no head saw, if any does. The smallest product w·T with the
+    lowest T, one of at least twice that product, and the smaller of the two products with the
+    highest T.
     """
     pool = [entry for entry in screened if entry.keeps(["retain"])] or list(screened)
     least = min(entry.said for entry in pool)
@@ -61,17 +73,25 @@ def candidates(screened: Sequence[Screened]) -> list[Screened]:
     pool.sort(key=lambda entry: (entry.T * entry.w, entry.T))
     smallest = pool[0].T * pool[0].w
     larger = [entry for entry in pool if entry.T * entry.w >= 2 * smallest][:1]
-    hot = [entry for entry in pool if entry.w < pool[0].w or larger and entry.w < larger[0].w and entry.T > 1][:1]
+    hot = [
+        entry
+        for entry in pool
+        if entry.w < pool[0].w or larger and entry.w < larger[0].w and entry.T > 1
+    ][:1]
     return list(dict.fromkeys([pool[0], *larger, *hot]))
 
 
 def choose_rate(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The learning rate whose largest `gap` over all settings is largest, the smallest one among equals."""
+    """The learning rate whose largest `gap` over all settings is largest, the smallest one among
+    equals.
+    """
     return max(trials, key=lambda trial: (trial["gap"], -trial["lr"]))
 
 
 def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
-    """One judged setting in numbers: rows that leak, rows to keep that stay, greedy and sampled, rows recognised."""
+    """One judged setting in numbers: rows that leak, rows to keep that stay, greedy and sampled,
+    rows recognised.
+    """
     kept = {name: report[name] for name in EXACT if name in report}
     sums = {"unchanged": sum(entry["unchanged"] for entry in kept.values())}
     sums |= {name: sum(entry["unchanged_sampled"][how] for entry in kept.values())
@@ -88,7 +108,9 @@ def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def best(judged: Sequence[Mapping[str, Any]]) -> int:
-    """Which setting: fewest leaks, then greedy answers kept, then sampled answers kept, then fewest recognised."""
+    """Which setting: fewest leaks, then greedy answers kept, then sampled answers kept, then fewest
+    recognised.
+    """
 
     def rank(entry: Mapping[str, Any]) -> tuple[Any, ...]:
         sampled = entry["warm"] + entry["cold"]
@@ -100,9 +122,9 @@ def best(judged: Sequence[Mapping[str, Any]]) -> int:
 def reason(judged: Sequence[Mapping[str, Any]], number: int) -> str:
     """What the choice buys and what it costs, with the numbers of every setting that was judged."""
     each = "; ".join(
-        f"T = {entry['T']:g}, w = {entry['w']:.3g}: {entry['leaking']} leak, of {entry['known']} to keep "
-        f"{entry['unchanged']} unchanged, {entry['cold']} and {entry['warm']} sampled at τ = 0.6 and 1, "
-        f"{entry['recognised']} recognised"
+        f"T = {entry['T']:g}, w = {entry['w']:.3g}: {entry['leaking']} leak, of {entry['known']} to"
+        f" keep {entry['unchanged']} unchanged, {entry['cold']} and {entry['warm']} sampled at τ ="
+        f" 0.6 and 1, {entry['recognised']} recognised"
         for entry in judged
     )
     if len(judged) == 1:

@@ -25,16 +25,21 @@ class Report(dict[str, Any]):
         return "\n".join(self["verdict"]["lines"])
 
 
-def assess(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True) -> Report:
+def assess(
+    model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
+) -> Report:
     """What a model says of rows to forget and to keep, beside what its base says, as a `Report`.
 
-    model: a T3ForCausalLM (one head or several), whose base is the model before; or any other causal LM, which is then
-    judged alone. Rows of `holdout_retain` are rows to keep that no head was fitted on.
+    model: a T3ForCausalLM (one head or several), whose base is the model before; or any other
+    causal LM, which is then judged alone. Rows of `holdout_retain` are rows to keep that no head
+    was fitted on.
     """
     return judge(model, tokenizer, rows.checked(), seed=seed, progress=progress)
 
 
-def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True) -> Report:
+def judge(
+    model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
+) -> Report:
     """`assess` of rows that are known to be good; there may be none to keep."""
     tilted = isinstance(model, T3ForCausalLM)
     for head in model.heads if tilted else ():
@@ -71,7 +76,9 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
     for name, some in given.items():
         if len(some) > answers.MOST_ROWS:
             lines = report["verdict"]["lines"]
-            lines.insert(0, f"asked: {answers.MOST_ROWS} of {len(some)} rows ({name}), drawn at random")
+            lines.insert(
+                0, f"asked: {answers.MOST_ROWS} of {len(some)} rows ({name}), drawn at random"
+            )
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     counts = {"forget": len(asked.forget)} | {name: len(some) for name, some in asked.kept.items()}
     report["asked"] = {"ways": report["forget"]["ways"], "samples": answers.SAMPLES, "rows": counts}
@@ -81,8 +88,11 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
     return report
 
 
-def unseen_share(model: Any, base: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True) -> float:
-    """Share of unseen rows that the unlearned model says all the same: what guessing gives. 0 without such rows.
+def unseen_share(
+    model: Any, base: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
+) -> float:
+    """Share of unseen rows that the unlearned model says all the same: what guessing gives. 0
+    without such rows.
 
     UserError where the base knows them: then it saw them, and they show nothing.
     """
@@ -101,13 +111,18 @@ def check_unseen(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
     [texts] = answers.answers_to(base, tokenizer, asked.forget, progress=progress)
     known = sum(map(knows, asked.forget, asked.secrets, texts))
     if known > max(1, len(texts) / 4):
-        raise UserError(f"--unseen: the base answers {known} of {len(texts)} rows that it is said never to have seen")
+        raise UserError(
+            f"--unseen: the base answers {known} of {len(texts)} rows that it is said never to have"
+            " seen"
+        )
 
 
 def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> None:
-    """Warn, before anything is trained, where the base does not know rows in the form in which they are asked.
+    """Warn, before anything is trained, where the base does not know rows in the form in which they
+    are asked.
 
-    Of rows to forget the other forms are tried, and the one is named in which the base knows most of them.
+    Of rows to forget the other forms are tried, and the one is named in which the base knows most
+    of them.
     """
 
     def known_of(rows: Sequence[Row], secrets: Sequence[frozenset[str]]) -> int:
@@ -117,20 +132,29 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
     few = asked.forget[:FEW]
     if not knows_some(known := known_of(few, asked.secrets), len(few)):
         hint = form_of(base, tokenizer, few, asked.secrets)
-        advice = f"It knows them asked otherwise: {hint}" if hint else "It knows them in no other form that was tried"
+        advice = (
+            f"It knows them asked otherwise: {hint}"
+            if hint
+            else "It knows them in no other form that was tried"
+        )
         said = f"Nothing to forget: the base answers {known} of {len(few)} rows to forget"
         warnings.warn(f"{said}. {advice}.", stacklevel=3)
     for name, rows in asked.kept.items():
         known, n = known_of(rows, asked.kept_secrets(name)), min(FEW, len(rows))
         if not knows_some(known, n):
             warnings.warn(
-                f"the base answers {known} of {n} rows ({name}): they will not show whether anything is kept",
+                f"the base answers {known} of {n} rows ({name}): they will not show whether"
+                " anything is kept",
                 stacklevel=3,
             )
 
 
-def form_of(base: Any, tokenizer: Any, rows: Sequence[Row], secrets: Sequence[frozenset[str]]) -> str | None:
-    """The other form of these rows in which the base knows most of them, in words; None where it knows none."""
+def form_of(
+    base: Any, tokenizer: Any, rows: Sequence[Row], secrets: Sequence[frozenset[str]]
+) -> str | None:
+    """The other form of these rows in which the base knows most of them, in words; None where it
+    knows none.
+    """
     template = tokenizer.chat_template is not None
     forms: dict[str, list[Row]] = {}
     for row in rows:
@@ -150,4 +174,6 @@ def form_of(base: Any, tokenizer: Any, rows: Sequence[Row], secrets: Sequence[fr
 def headline(report: Mapping[str, Any]) -> dict[str, Any]:
     """The report's numbers for the head's model card: a line each."""
     lines = [line.partition(": ") for line in report["verdict"]["lines"] if ": " in line]
-    return {"verdict": report["verdict"]["sentence"]} | {name: text for name, _, text in lines[:-1] if name != "No"}
+    return {"verdict": report["verdict"]["sentence"]} | {
+        name: text for name, _, text in lines[:-1] if name != "No"
+    }

@@ -1,7 +1,8 @@
-"""Unlearning a person's own model, with the evidence: rows in, model out, and a report that says whether it worked.
+"""Unlearning a person's own model, with the evidence: rows in, model out, and a report that says
+whether it worked.
 
-The learning rate, T and w are chosen with a trial head that never saw a fifth of the rows and with the head that is
-kept, which is fitted on all of them. Settings given are not searched.
+The learning rate, T and w are chosen with a trial head that never saw a fifth of the rows and with
+the head that is kept, which is fitted on all of them. Settings given are not searched.
 """
 
 import copy
@@ -34,7 +35,14 @@ from t3lib.lab.audit.run import token_scores
 from t3lib.lab.audit.secrets import words
 from t3lib.lab.own import choice, verdict
 from t3lib.lab.own.answers import GREEDY, Inquiry, drawn, hear, inquiry, knows, recall
-from t3lib.lab.own.evidence import complete, headline, inquiry_of, numbers, unseen_share, warn_unknown
+from t3lib.lab.own.evidence import (
+    complete,
+    headline,
+    inquiry_of,
+    numbers,
+    unseen_share,
+    warn_unknown,
+)
 from t3lib.lab.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -68,7 +76,9 @@ class Choices:
 
     def __post_init__(self) -> None:
         if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
-            raise UserError(f"steps must be a whole number of at least 1, not {printable(repr(self.steps), 80)}")
+            raise UserError(
+                f"steps must be a whole number of at least 1, not {printable(repr(self.steps), 80)}"
+            )
         if self.temperature != "auto":
             check_temperature(self.temperature, allow_sharpening=self.allow_sharpening)  # type: ignore[arg-type]
         if self.strength is not None:
@@ -86,18 +96,28 @@ class Choices:
 
 
 def unlearn(
-    model: PreTrainedModel, tokenizer: Any, rows: Rows, choices: Choices = Choices(), *, progress: bool = True
+    model: PreTrainedModel,
+    tokenizer: Any,
+    rows: Rows,
+    choices: Choices = Choices(),
+    *,
+    progress: bool = True,
 ) -> T3ForCausalLM:
-    """Fit a head that makes `model` forget some rows and keep the others; the result's `report` says how well.
+    """Fit a head that makes `model` forget some rows and keep the others; the result's `report`
+    says how well.
 
-    `print(model.report)` shows the verdict. The base's weights are never changed. Warns, before it trains, when the
-    base does not know the rows in the form in which they are asked. UserError for an empty set, a question in two of
-    the sets, and unseen rows that the base knows.
+    `print(model.report)` shows the verdict. The base's weights are never changed. Warns, before it
+    trains, when the base does not know the rows in the form in which they are asked. UserError for
+    an empty set, a question in two of the sets, and unseen rows that the base knows.
     """
     rows, seed = rows.checked(), choices.seed
     base = plain_base(model)
-    fit, held, sets = hold_out(rows.forget, rows.retain, rows.holdout_forget, rows.holdout_retain, seed)
-    kept: dict[str, Sequence[Row]] = {"retain": rows.retain} | ({"other": rows.other} if rows.other else {})
+    fit, held, sets = hold_out(
+        rows.forget, rows.retain, rows.holdout_forget, rows.holdout_retain, seed
+    )
+    kept: dict[str, Sequence[Row]] = {"retain": rows.retain} | (
+        {"other": rows.other} if rows.other else {}
+    )
     asked = inquiry_of(tokenizer, rows, kept)
     warn_unknown(base, tokenizer, asked, progress=progress)
     unseen_share(
@@ -109,7 +129,9 @@ def unlearn(
         progress=progress,
         # Unseen rows that the base knows are refused before anything is trained.
     )
-    features = extract_features(base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress)
+    features = extract_features(
+        base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress
+    )
     fitted = subset(features, fit) if held else features
 
     settings = OWN_ROWS | dict(choices.fit) | {"seed": seed}
@@ -118,10 +140,14 @@ def unlearn(
     settings = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
     rates = OWN_RATES if choices.lr is None else (choices.lr,)
     size = vocabulary(base)
-    heads = fit_heads(fitted, [{**settings, "lr": rate} for rate in rates], vocab_size=size, progress=progress)
+    heads = fit_heads(
+        fitted, [{**settings, "lr": rate} for rate in rates], vocab_size=size, progress=progress
+    )
     judges = {name: some for name, some in sets.items() if name == "held_out_retain"}
     apart = judges | {name: some for name, some in kept.items() if name == "other" or not judges}
-    screens = [screen(base, tokenizer, head, sets["forget"], apart, choices.grid, asked) for head in heads]
+    screens = [
+        screen(base, tokenizer, head, sets["forget"], apart, choices.grid, asked) for head in heads
+    ]
     trials: list[Mapping[str, Any]] = [
         {"lr": lr, "gap": max(entry.gap for entry in found)} for lr, found in zip(rates, screens)
     ]
@@ -129,7 +155,9 @@ def unlearn(
     trial = head = heads[best]
     found = screens[best]
     if held:
-        [head] = fit_heads(features, [settings | {"lr": rates[best]}], vocab_size=size, progress=progress)
+        [head] = fit_heads(
+            features, [settings | {"lr": rates[best]}], vocab_size=size, progress=progress
+        )
         second = screen(base, tokenizer, head, rows.forget, kept, choices.grid, asked)
         found = [choice.worse(*pair) for pair in zip(found, second)]
 
@@ -140,18 +168,28 @@ def unlearn(
     reports = []
     for setting in (picked := choice.candidates(found)):
         judged, tried = (
-            T3ForCausalLM(base, weighted(each, setting.w).to(base.device), setting.T, allow_sharpening=True)
+            T3ForCausalLM(
+                base, weighted(each, setting.w).to(base.device), setting.T, allow_sharpening=True
+            )
             for each in (head, trial)
         )
         unseen = unseen_share(judged, base, tokenizer, rows, seed=seed, progress=progress)
-        report = numbers(asked, before, hear(judged, tokenizer, asked, seed=seed, progress=progress), unseen)
+        report = numbers(
+            asked, before, hear(judged, tokenizer, asked, seed=seed, progress=progress), unseen
+        )
         after = hear(tried, tokenizer, held_asked, seed=seed, progress=progress)
         if "held_out_retain" in others:
-            report["held_out_retain"] = verdict.stayed(held_asked, "held_out_retain", held_before, after)
+            report["held_out_retain"] = verdict.stayed(
+                held_asked, "held_out_retain", held_before, after
+            )
         if "held_out_forget" in others:
             was, now = (said.kept["held_out_forget"][GREEDY] for said in (held_before, after))
             secrets = held_asked.kept_secrets("held_out_forget")
-            known = [n for n, row in enumerate(others["held_out_forget"]) if knows(row, secrets[n], was[n])]
+            known = [
+                n
+                for n, row in enumerate(others["held_out_forget"])
+                if knows(row, secrets[n], was[n])
+            ]
             shares = [recall(others["held_out_forget"][n]["answer"], now[n]) for n in known]
             report["held_out_forget"] = float(np.mean(shares)) if shares else None
         reports.append(report)
@@ -161,11 +199,23 @@ def unlearn(
     head.temperature, head.w = chosen.T, chosen.w
     head.info |= belonging.origin(base, tokenizer, rows.forget, rows.retain, len(features.y))
     head.info["attention_mask"] = "lengths"
-    unlearned = T3ForCausalLM(base, head.to(base.device), chosen.T, allow_sharpening=choices.allow_sharpening)
+    unlearned = T3ForCausalLM(
+        base, head.to(base.device), chosen.T, allow_sharpening=choices.allow_sharpening
+    )
     why = choice.reason(tried_in_full, number)
-    report["choice"] = {"T": chosen.T, "w": chosen.w, "lr": rates[best], "reason": why, "tried": tried_in_full}
+    report["choice"] = {
+        "T": chosen.T,
+        "w": chosen.w,
+        "lr": rates[best],
+        "reason": why,
+        "tried": tried_in_full,
+    }
     report["curve"] = [{"T": e.T, "w": e.w, "said": e.said, "kept": dict(e.kept)} for e in found]
-    report["head"] = {"parameters": head.num_parameters, "rank": head.rank, "steps": epochs * per_epoch}
+    report["head"] = {
+        "parameters": head.num_parameters,
+        "rank": head.rank,
+        "steps": epochs * per_epoch,
+    }
     unlearned.report = complete(report, asked, base, tokenizer, rows)  # type: ignore[assignment]
     head.info["metrics"] = headline(report)
     return unlearned
@@ -201,7 +251,9 @@ def screen(
     share, n = np.mean(said, axis=0), len(forget)
     whole = np.stack([hit.all(1) for _, hit in scores], axis=1)
     starts = np.cumsum([n, *map(len, sets.values())])
-    parts = {name: slice(a, b) for name, a, b in zip(sets, starts, starts[1:]) if whole[0, a:b].any()}
+    parts = {
+        name: slice(a, b) for name, a, b in zip(sets, starts, starts[1:]) if whole[0, a:b].any()
+    }
     return [
         choice.Screened(
             T, w, float(share[t]),
@@ -213,12 +265,18 @@ def screen(
 
 
 def hold_out(
-    forget: Sequence[Row], retain: Sequence[Row], held_forget: Sequence[Row], held_retain: Sequence[Row], seed: int
+    forget: Sequence[Row],
+    retain: Sequence[Row],
+    held_forget: Sequence[Row],
+    held_retain: Sequence[Row],
+    seed: int,
 ) -> tuple[list[int], list[int], dict[str, list[Row]]]:
-    """(fit, held, sets): numbers of the rows, forget first, that a trial head is fitted on and not, and its sets.
+    """(fit, held, sets): numbers of the rows, forget first, that a trial head is fitted on and not,
+    and its sets.
 
-    Held out is a fifth of each kind, and nothing of a kind that has rows to judge with (held_forget, held_retain) or
-    fewer than `FEWEST` rows. sets: the rows that it was fitted on, and those held out, where there are any.
+    Held out is a fifth of each kind, and nothing of a kind that has rows to judge with
+    (held_forget, held_retain) or fewer than `FEWEST` rows. sets: the rows that it was fitted on,
+    and those held out, where there are any.
     """
     rows, rng = [*forget, *retain], np.random.default_rng(seed)
     kinds = {"forget": range(len(forget)), "retain": range(len(forget), len(rows))}
@@ -231,7 +289,9 @@ def hold_out(
             judges[name] = [rows[number] for number in chosen]
             held += chosen
     fit = sorted({*range(len(rows))} - {*held})
-    sets = {name: [rows[number] for number in fit if number in kind] for name, kind in kinds.items()}
+    sets = {
+        name: [rows[number] for number in fit if number in kind] for name, kind in kinds.items()
+    }
     return fit, held, sets | {f"held_out_{name}": some for name, some in judges.items() if some}
 
 
@@ -240,4 +300,6 @@ def subset(features: Features, rows: Sequence[int]) -> Features:
     chosen = torch.as_tensor(sorted(rows))
     mask = torch.isin(features.row, chosen)
     row = torch.searchsorted(chosen, features.row[mask])
-    return Features(features.x[mask], features.y[mask], row, features.s[chosen], device=features.device)
+    return Features(
+        features.x[mask], features.y[mask], row, features.s[chosen], device=features.device
+    )

@@ -1,6 +1,8 @@
-"""Rows as people have them, turned into questions and answers: four forms, from files of four kinds or from the Hub.
+"""Rows as people have them, turned into questions and answers: four forms, from files of four kinds
+or from the Hub.
 
-The forms are those that TRL's documentation names beside TOFU's own. `raw` marks text without a chat template.
+The forms are those that TRL's documentation names beside TOFU's own. `raw` marks text without a
+chat template.
 """
 
 import csv
@@ -49,11 +51,13 @@ def load(
     source: str | Path, system: str | None = None, *,
     columns: Mapping[str, str] | None = None, secret: str | None = None,
 ) -> list[Row]:  # fmt: skip
-    """Rows of a file (JSON array, JSON lines, CSV, Parquet) or of a Hub data set's train split, in any form of `FORMS`.
+    """Rows of a file (JSON array, JSON lines, CSV, Parquet) or of a Hub data set's train split, in
+    any form of `FORMS`.
 
-    system: the system text before every question that brings none, not even null; without it there is no system turn.
-    columns: {name in `FORMS`: name in the file}. secret: the column of what must not be said, instead of the
-    distinctive words of the answer. UserError names the file and the row.
+    system: the system text before every question that brings none, not even null; without it there
+    is no system turn.
+    columns: {name in `FORMS`: name in the file}. secret: the column of what must not be said,
+    instead of the distinctive words of the answer. UserError names the file and the row.
     """
     if system:
         _check_text(system, "the system text")
@@ -63,22 +67,35 @@ def load(
         renamed = entry
         if isinstance(entry, Mapping) and (named := {**(columns or {})}):
             if missing := [column for column in named.values() if column not in entry]:
-                raise UserError(f"{where}: no column {printable(missing[0], 60)!r}, which --columns names")
+                raise UserError(
+                    f"{where}: no column {printable(missing[0], 60)!r}, which --columns names"
+                )
             renamed = {**entry, **{name: entry[column] for name, column in named.items()}}
         row = normal(renamed, where, system)
         if secret is not None:
-            if not isinstance(value := entry.get(secret), str | int | float) or not str(value).strip():
-                raise UserError(f"{where}: no text in column {printable(secret, 60)!r}, which --secret-column names")
+            if (
+                not isinstance(value := entry.get(secret), str | int | float)
+                or not str(value).strip()
+            ):
+                raise UserError(
+                    f"{where}: no text in column {printable(secret, 60)!r}, which --secret-column"
+                    " names"
+                )
             row["secret"] = str(value)
         rows.append(row)
     return rows
 
 
 def rewordings(source: str | Path) -> dict[str, list[str]]:
-    """{question: other wordings} of a file whose rows have a `question` and a `rewording`, several rows a question."""
+    """{question: other wordings} of a file whose rows have a `question` and a `rewording`, several
+    rows a question.
+    """
     found: dict[str, list[str]] = {}
     for number, entry in enumerate(_entries(source), 1):
-        texts = [entry.get(name) if isinstance(entry, Mapping) else None for name in ("question", "rewording")]
+        texts = [
+            entry.get(name) if isinstance(entry, Mapping) else None
+            for name in ("question", "rewording")
+        ]
         for name, text in zip(("question", "rewording"), texts):
             _check_text(text, f"{source} row {number}: {name}")
         found.setdefault(str(texts[0]), []).append(str(texts[1]))
@@ -87,7 +104,9 @@ def rewordings(source: str | Path) -> dict[str, list[str]]:
 
 def _entries(source: str | Path) -> list[Any]:
     if not isinstance(source, str | Path):
-        raise UserError(f"rows come from a file or a Hub data set's name, not from a {type(source).__name__}")
+        raise UserError(
+            f"rows come from a file or a Hub data set's name, not from a {type(source).__name__}"
+        )
     path = Path(source).expanduser()
     if "\0" in str(path):
         raise UserError(f"{path}: no file's name holds a NUL")
@@ -98,8 +117,10 @@ def _entries(source: str | Path) -> list[Any]:
 def normal(entry: Any, where: str, system: str | None = None) -> Row:
     """A row {question, answer, system} (or `raw`) from one entry in any form of `FORMS`, or a row.
 
-    messages: the last turn is the assistant's and is the answer; the turns before it are the question. prompt and
-    completion: text, or turns. text: all of it is answer. UserError, which begins with `where`, when no form fits.
+    messages: the last turn is the assistant's and is the answer; the turns before it are the
+    question. prompt and
+    completion: text, or turns. text: all of it is answer. UserError, which begins with `where`,
+    when no form fits.
     """
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: expected an object with {FORMS}, found {type(entry).__name__}")
@@ -107,10 +128,14 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     if "question" in entry:
         return ({} if entry.get("raw") else before) | _checked(entry, where)
     if "messages" in entry:
-        return before | _conversation(_turns(entry["messages"], where, "messages"), where, "messages")
+        return before | _conversation(
+            _turns(entry["messages"], where, "messages"), where, "messages"
+        )
     if "prompt" in entry and "completion" in entry:
         if isinstance(entry["prompt"], str):
-            return _checked({"question": entry["prompt"], "answer": entry["completion"], "raw": True}, where)
+            return _checked(
+                {"question": entry["prompt"], "answer": entry["completion"], "raw": True}, where
+            )
         turns = [_turns(entry[field], where, field) for field in ("prompt", "completion")]
         return before | _conversation(sum(turns, []), where, "completion")
     if "text" in entry:
@@ -120,27 +145,36 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
 
 
 def checked_sets(sets: Mapping[str, Sequence[Any]]) -> dict[str, list[Row]]:
-    """Every set's rows as `normal` gives them; UserError for an empty set forget or retain, or a question in two sets.
+    """Every set's rows as `normal` gives them; UserError for an empty set forget or retain, or a
+    question in two sets.
 
-    What is forgotten cannot be kept, and rows that a head was fitted on are no evidence of what it does to others.
+    What is forgotten cannot be kept, and rows that a head was fitted on are no evidence of what it
+    does to others.
     """
     if empty := [name for name in ("forget", "retain") if name in sets and not sets[name]]:
         raise UserError(f"there are no rows to {empty[0]}")
     checked = {
-        name: [normal(row, f"{name} row {number}") for number, row in enumerate(rows, 1)] for name, rows in sets.items()
+        name: [normal(row, f"{name} row {number}") for number, row in enumerate(rows, 1)]
+        for name, rows in sets.items()
     }
     for (first, rows), (second, others) in combinations(checked.items(), 2):
-        places = {_asks(row): (number, row["answer"].strip()) for number, row in enumerate(others, 1)}
+        places = {
+            _asks(row): (number, row["answer"].strip()) for number, row in enumerate(others, 1)
+        }
         for number, row in enumerate(rows, 1):
             if (place := places.get(_asks(row))) is not None:
                 twin, answer = f"{second} row {place[0]}", place[1]
-                how = f"is also {twin}" if answer == row["answer"].strip() else f"asks what {twin} answers otherwise"
+                how = (
+                    f"is also {twin}"
+                    if answer == row["answer"].strip()
+                    else f"asks what {twin} answers otherwise"
+                )
                 raise UserError(f"{first} row {number} {how}: {printable(_asks(row), 60)!r}")
     apart = sum(_apart(row) for rows in checked.values() for row in rows)
     if apart:
         warnings.warn(
-            f"{apart} prompts end in a space before their completion, which is then tokenised apart "
-            "from it: put the space at the beginning of the completion",
+            f"{apart} prompts end in a space before their completion, which is then tokenised apart"
+            " from it: put the space at the beginning of the completion",
             stacklevel=3,
         )
     return checked
@@ -158,13 +192,19 @@ def _asks(row: Row) -> str:
 
 
 def _checked(row: Mapping[str, Any], where: str) -> Row:
-    """The row, once its texts are known to be usable; its question may be turns, or of plain text the start."""
+    """The row, once its texts are known to be usable; its question may be turns, or of plain text
+    the start.
+    """
     question, raw = row["question"], row.get("raw", False)
     if not isinstance(raw, bool):
         raise UserError(f"{where}: raw must be true or false")
     if row.get("system") not in (None, ""):
         _check_text(row["system"], f"{where}: system")
-    if isinstance(question, list) and all(isinstance(turn, Mapping) for turn in question) and not raw:
+    if (
+        isinstance(question, list)
+        and all(isinstance(turn, Mapping) for turn in question)
+        and not raw
+    ):
         _turns(question, where, "question")
         question = "-"
     elif raw and isinstance(question, str) and not question.strip():
@@ -176,7 +216,9 @@ def _checked(row: Mapping[str, Any], where: str) -> Row:
 def _conversation(turns: list[dict[str, str]], where: str, field: str) -> Row:
     *question, last = turns
     if last["role"] != "assistant" or not question:
-        raise UserError(f"{where}: {field} must end with an answer of the assistant, after at least one turn")
+        raise UserError(
+            f"{where}: {field} must end with an answer of the assistant, after at least one turn"
+        )
     return {"question": question, "answer": last["content"]}
 
 
@@ -184,10 +226,17 @@ def _turns(value: Any, where: str, field: str) -> list[dict[str, str]]:
     if not isinstance(value, Sequence) or isinstance(value, str) or not len(value):
         raise UserError(f"{where}: {field} must be a list of turns, each with role and content")
     for number, turn in enumerate(value, 1):
-        if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
+        if not isinstance(turn, Mapping) or not all(
+            isinstance(turn.get(key), str) for key in ("role", "content")
+        ):
             raise UserError(f"{where}: {field}: a turn has a role and a content, both text")
-        if not re.fullmatch(r"[\w-]{1,40}", turn["role"]):  # a template puts it between its special tokens
-            raise UserError(f"{where}: {field}: {printable(turn['role'], 40)!r} is no role: user, assistant, system, …")
+        if not re.fullmatch(
+            r"[\w-]{1,40}", turn["role"]
+        ):  # a template puts it between its special tokens
+            raise UserError(
+                f"{where}: {field}: {printable(turn['role'], 40)!r} is no role: user, assistant,"
+                " system, …"
+            )
         _check_text(turn["content"], f"{where}: {field} turn {number}")
     return [{"role": turn["role"], "content": turn["content"]} for turn in value]
 
@@ -227,7 +276,9 @@ def _csv(path: Path) -> list[dict[str, Any]]:
     for number, fields in rows:
         if len(fields) > len(names):  # a row with a comma too many must not shift its answer
             advice = "text that holds a comma stands in double quotes"
-            raise UserError(f"{path} line {number}: {len(fields)} values for {len(names)} columns: {advice}")
+            raise UserError(
+                f"{path} line {number}: {len(fields)} values for {len(names)} columns: {advice}"
+            )
     return [dict(zip(names, fields)) for _, fields in rows]
 
 
@@ -236,11 +287,15 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import read_table
     except ImportError:
-        raise UserError(f"{path}: Parquet needs the package pyarrow (pip install pyarrow)") from None
+        raise UserError(
+            f"{path}: Parquet needs the package pyarrow (pip install pyarrow)"
+        ) from None
     try:
         entries = read_table(path).to_pylist()
     except (OSError, ValueError, ArrowException) as error:
-        raise UserError(f"cannot read {path}: {getattr(error, 'strerror', None) or printable(error)}") from None
+        raise UserError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or printable(error)}"
+        ) from None
     if not entries:
         raise UserError(f"{path} holds no rows")
     return [_without_empty(entry) for entry in entries]
@@ -254,11 +309,16 @@ def _without_empty(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _hub(path: Path) -> list[dict[str, Any]]:
     name = str(path)
     if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or path.exists():
-        raise UserError(f"{name}: neither a file here (.json, .jsonl, .csv, .parquet) nor a Hub data set's owner/name")
+        raise UserError(
+            f"{name}: neither a file here (.json, .jsonl, .csv, .parquet) nor a Hub data set's"
+            " owner/name"
+        )
     hub.ask(name)
     from datasets import load_dataset
 
     try:
         return [_without_empty(row) for row in load_dataset(name, split="train")]
     except Exception as error:  # datasets raises whatever its server or its parser raised
-        raise UserError(f"{name}: not a file here, and not to be had from the Hub ({printable(error)})") from None
+        raise UserError(
+            f"{name}: not a file here, and not to be had from the Hub ({printable(error)})"
+        ) from None

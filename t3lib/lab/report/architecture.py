@@ -1,4 +1,6 @@
-"""Figure 1: frozen base (grey), trained head (red) on pooled hidden states; one entry trains, the vector tilts."""
+"""Figure 1: frozen base (grey), trained head (red) on pooled hidden states; one entry trains, the
+vector tilts.
+"""
 
 from typing import Any
 
@@ -21,7 +23,13 @@ BOXES: tuple[tuple[Any, ...], ...] = (  # left, bottom, width, height, words, lo
     (89, 10, 11, 14, "softmax\n$\\hat p(\\cdot\\mid x)$", PLAIN),
 )
 ARROWS = (  # from, to
-    *(((13, 17), (17, 17)), ((52, 27), (56, 27)), ((52, 7), (56, 7)), ((62.5, 7), (64.5, 7)), ((71, 7), (75, 7))),
+    *(
+        ((13, 17), (17, 17)),
+        ((52, 27), (56, 27)),
+        ((52, 7), (56, 7)),
+        ((62.5, 7), (64.5, 7)),
+        ((71, 7), (75, 7)),
+    ),
     *(((30, 20), (40, 27)), ((30, 14), (40, 7)), ((71, 27), (89, 19.5)), ((84, 8.5), (89, 14.5))),
     ((79.5, 2), (79.5, -1.2)),
 )
@@ -38,17 +46,36 @@ WORDS = (  # x, y, words, colour
 def architecture() -> Figure:
     """The boxes, arrows and words above, drawn."""
     figure = Figure(
-        figsize=(6.8, 2.4), layout="constrained", label="Figure 1. The base stays frozen; A and B are trained."
+        figsize=(6.8, 2.4),
+        layout="constrained",
+        label="Figure 1. The base stays frozen; A and B are trained.",
     )
     axis = figure.add_subplot()
     axis.set(xlim=(-0.5, 100.5), ylim=(-4.5, 34))
     axis.set_axis_off()
     for x, y, width, height, words, (fill, edge) in BOXES:
         style = "round,pad=0,rounding_size=1.2"
-        axis.add_patch(FancyBboxPatch((x, y), width, height, boxstyle=style, fc=fill, ec=edge, lw=1))
-        axis.text(x + width / 2, y + height / 2, words, ha="center", va="center", fontsize=8, linespacing=1.4)
+        axis.add_patch(
+            FancyBboxPatch((x, y), width, height, boxstyle=style, fc=fill, ec=edge, lw=1)
+        )
+        axis.text(
+            x + width / 2,
+            y + height / 2,
+            words,
+            ha="center",
+            va="center",
+            fontsize=8,
+            linespacing=1.4,
+        )
     for start, end in ARROWS:
-        look: Look = {"arrowstyle": "-|>", "mutation_scale": 8, "lw": 0.9, "color": "0.25", "shrinkA": 0, "shrinkB": 0}
+        look: Look = {
+            "arrowstyle": "-|>",
+            "mutation_scale": 8,
+            "lw": 0.9,
+            "color": "0.25",
+            "shrinkA": 0,
+            "shrinkB": 0,
+        }
         axis.add_patch(FancyArrowPatch(start, end, **look))
     for x, y, words, colour in WORDS:
         axis.text(x, y, words, fontsize=7, color=colour, ha="center", va="center")

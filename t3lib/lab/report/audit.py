@@ -1,4 +1,5 @@
-"""The tables of the audit, from its runs (`results.read_audits`): what each method still knows beside retrained models.
+"""The tables of the audit, from its runs (`results.read_audits`): what each method still knows
+beside retrained models.
 
 Neither more nor less is better: a measure is good where it is what retrained models have.
 """
@@ -18,26 +19,42 @@ YARDSTICK = "Retrained"
 
 
 def models(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a model: NAMES, seed, every measure of `metrics.AUDIT`, its standard error over rows (`_se`), and how
-    many of n_rows rows were to forget (n_forget) and how many of these were asked to write (n_written).
+    """One row a model: NAMES, seed, every measure of `metrics.AUDIT`, its standard error over rows
+    (`_se`), and how many of n_rows rows were to forget (n_forget) and how many of these were asked
+    to write (n_written).
     """
-    numbers = ["T", "w", *AUDIT, *(f"{name}_se" for name in AUDIT), "n_forget", "n_written", "n_rows"]
+    numbers = [
+        "T",
+        "w",
+        *AUDIT,
+        *(f"{name}_se" for name in AUDIT),
+        "n_forget",
+        "n_written",
+        "n_rows",
+    ]
     rows = [
         {name: run[name] for name in (*NAMES, "seed")}
         | dict(run["metrics"])
         | {f"{name}_se": value for name, value in run["errors"].items()}
-        | {"n_forget": run["asked"].get("forget"), "n_written": run["asked"].get("written"), "n_rows": all_rows(run)}
+        | {
+            "n_forget": run["asked"].get("forget"),
+            "n_written": run["asked"].get("written"),
+            "n_rows": all_rows(run),
+        }
         for run in of_one_profile(runs)
         if run["status"] == "ok"
     ]
-    return pd.DataFrame(rows, columns=["split", "method", "seed", *numbers]).astype(dict.fromkeys(numbers, float))
+    return pd.DataFrame(rows, columns=["split", "method", "seed", *numbers]).astype(
+        dict.fromkeys(numbers, float)
+    )
 
 
 def audit(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Table `audit`: means over seeds, and each measure's distance from the retrained models in units of their spread.
+    """Table `audit`: means over seeds, and each measure's distance from the retrained models in
+    units of their spread.
 
-    Spread: the standard deviation over the retrained models of the split, but no less than the standard error over
-    rows that one of them has, for two models alone say little about a spread.
+    Spread: the standard deviation over the retrained models of the split, but no less than the
+    standard error over rows that one of them has, for two models alone say little about a spread.
     """
     frame = models(runs)
     by = frame.groupby(NAMES, dropna=False)
@@ -47,16 +64,24 @@ def audit(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         here = table["split"] == split
         for name in AUDIT:
             spread = max(retrained[name].std(), retrained[f"{name}_se"].mean())
-            apart = (table.loc[here, name] - retrained[name].mean()) / (spread if spread > 0 else float("nan"))
+            apart = (table.loc[here, name] - retrained[name].mean()) / (
+                spread if spread > 0 else float("nan")
+            )
             table.loc[here, f"{name}_distance"] = apart
-    columns = [*NAMES, "n_seeds", *(f"{name}{part}" for name in AUDIT for part in ("", "_distance"))]
+    columns = [
+        *NAMES,
+        "n_seeds",
+        *(f"{name}{part}" for name in AUDIT for part in ("", "_distance")),
+    ]
     table = table.reindex(columns=columns)
     table.loc[table["method"] == YARDSTICK, [f"{name}_distance" for name in AUDIT]] = float("nan")
     return _ordered(table).astype({"n_seeds": "Int64"})
 
 
 def leak(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Table `leak`: leak@k, the expected ROUGE-L recall of the best of k answers; mean over models, s.e. over rows."""
+    """Table `leak`: leak@k, the expected ROUGE-L recall of the best of k answers; mean over models,
+    s.e. over rows.
+    """
     rows = [
         {name: run[name] for name in NAMES} | {"top_p": run["asked"]["top_p"]} | entry
         for run in runs
@@ -64,11 +89,15 @@ def leak(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         for entry in run["leak"]
     ]
     frame = pd.DataFrame(rows, columns=[*NAMES, "top_p", "k", "value", "se"])
-    return _ordered(frame.groupby([*NAMES, "top_p", "k"], dropna=False)[["value", "se"]].mean().reset_index())
+    return _ordered(
+        frame.groupby([*NAMES, "top_p", "k"], dropna=False)[["value", "se"]].mean().reset_index()
+    )
 
 
 def beside(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The measures of a few models side by side, a column each, mean over seeds: what fits on a screen."""
+    """The measures of a few models side by side, a column each, mean over seeds: what fits on a
+    screen.
+    """
     table = audit(runs).set_index(["method", "T", "w"])[list(AUDIT)].T
     table.columns = pd.Index([label(*names) for names in table.columns])
     table.insert(0, "measure", [AUDIT[name].title for name in table.index])
@@ -76,7 +105,9 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def of_rows(audits: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFrame:
-    """A person's own model: a row a measure, leak@k among them, a column for each {when: {set of rows: measures}}."""
+    """A person's own model: a row a measure, leak@k among them, a column for each {when: {set of
+    rows: measures}}.
+    """
     columns = {}
     for when, sets in audits.items():
         for name, found in sets.items():
@@ -84,9 +115,14 @@ def of_rows(audits: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFra
             columns[f"{name} {when}".strip()] = dict(found["values"]) | leaks
     frame = pd.DataFrame(columns)
     frame = frame.reindex(
-        [*(name for name in AUDIT if name in frame.index), *(n for n in frame.index if n not in AUDIT)]
+        [
+            *(name for name in AUDIT if name in frame.index),
+            *(n for n in frame.index if n not in AUDIT),
+        ]
     )
-    frame.insert(0, "measure", [AUDIT[name].title if name in AUDIT else name for name in frame.index])
+    frame.insert(
+        0, "measure", [AUDIT[name].title if name in AUDIT else name for name in frame.index]
+    )
     return frame.reset_index(drop=True)
 
 
@@ -104,7 +140,11 @@ def reasons(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 def label(method: str, T: float | None, w: float | None) -> str:
     """ "NPO", "T3, T = 2.5", "T3, T = 2.5, w = 2"."""
-    parts = [method, *([] if pd.isna(T) else [f"T = {T:g}"]), *([] if pd.isna(w) or w == 1 else [f"w = {w:g}"])]
+    parts = [
+        method,
+        *([] if pd.isna(T) else [f"T = {T:g}"]),
+        *([] if pd.isna(w) or w == 1 else [f"w = {w:g}"]),
+    ]
     return ", ".join(parts)
 
 

@@ -1,4 +1,6 @@
-"""Two folders of results: what a person's own run gives beside the committed one, method by method and cell by cell."""
+"""Two folders of results: what a person's own run gives beside the committed one, method by method
+and cell by cell.
+"""
 
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,26 +28,39 @@ KEYS = (
     "value",
 )
 MEANS = ("ablations", "leak", "claims")  # their rows do not say over which seeds they are
-CLOCKS = ("load_s", "features_s", "train_s", "evaluate_s", "peak_memory_bytes")  # differ from run to run
+CLOCKS = (
+    "load_s",
+    "features_s",
+    "train_s",
+    "evaluate_s",
+    "peak_memory_bytes",
+)  # differ from run to run
 RUN = ("split", "method", "T", "w", "seed")
 COLUMNS = ["table", "row", "column", "a", "b", "difference"]
 
 
 class Comparison(NamedTuple):
-    """cells: those that differ, one row each (COLUMNS). alone: what only one folder has, a phrase each."""
+    """cells: those that differ, one row each (COLUMNS). alone: what only one folder has, a phrase
+    each.
+    """
 
     cells: pd.DataFrame
     alone: list[str]
 
 
-def compare(a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bool = False) -> Comparison:
+def compare(
+    a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bool = False
+) -> Comparison:
     """Compare the tables of two results folders in the rows and columns that both have.
 
-    Cells differ by more than `tolerance`. Seconds, memory and the benchmarks are left out unless `clocks` is true. A
-    mean over other seeds is another row; tables in MEANS do not say their seeds and count only where both folders have
-    the same runs. UserError for a folder without tables.
+    Cells differ by more than `tolerance`. Seconds, memory and the benchmarks are left out unless
+    `clocks` is true. A mean over other seeds is another row; tables in MEANS do not say their seeds
+    and count only where both folders have the same runs. UserError for a folder without tables.
     """
-    folders, runs = [_tables(Path(folder)) for folder in (a, b)], [_numbers(folder) for folder in (a, b)]
+    folders, runs = (
+        [_tables(Path(folder)) for folder in (a, b)],
+        [_numbers(folder) for folder in (a, b)],
+    )
     rows: list[tuple] = []
     alone: list[str] = []
     for side, mine, other in (("a", 0, 1), ("b", 1, 0)):
@@ -66,13 +81,22 @@ def compare(a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bo
 
 
 def means(a: str | Path, b: str | Path) -> pd.DataFrame:
-    """Table 1's three means of both folders, over the seeds that both have run: one row a split and method.
+    """Table 1's three means of both folders, over the seeds that both have run: one row a split and
+    method.
 
-    T3 is at each folder's own tuned T. Columns: split, method, seeds (how many), then for each of fq, mu_rouge and mu
-    `NAME a`, `NAME b` and `NAME sd`, the standard deviation over these seeds in b.
+    T3 is at each folder's own tuned T. Columns: split, method, seeds (how many), then for each of
+    fq, mu_rouge and mu `NAME a`, `NAME b` and `NAME sd`, the standard deviation over these seeds in
+    b.
     """
-    runs = [at_tuned_temperature(tidy(read_runs(Path(folder) / "runs", corrupt=[]))) for folder in (a, b)]
-    both = runs[0].merge(runs[1], on=["split", "method", "seed"], suffixes=(" a", " b")).dropna(subset=["fq a", "fq b"])
+    runs = [
+        at_tuned_temperature(tidy(read_runs(Path(folder) / "runs", corrupt=[])))
+        for folder in (a, b)
+    ]
+    both = (
+        runs[0]
+        .merge(runs[1], on=["split", "method", "seed"], suffixes=(" a", " b"))
+        .dropna(subset=["fq a", "fq b"])
+    )
     grouped = both.groupby(["split", "method"], sort=False)
     table = grouped["seed"].count().to_frame("seeds")
     for name in SUMMARY:
@@ -82,7 +106,8 @@ def means(a: str | Path, b: str | Path) -> pd.DataFrame:
 
 
 def equal_runs(a: str | Path, b: str | Path) -> tuple[int, int]:
-    """(runs with equal numbers, runs that both folders have): all that was measured is equal to the last digit.
+    """(runs with equal numbers, runs that both folders have): all that was measured is equal to the
+    last digit.
 
     The runs of ablations and of the audit count as well.
     """
@@ -98,7 +123,12 @@ def _numbers(folder: str | Path) -> dict[tuple, list[Any]]:
     for run in read_ablations(place, corrupt=[]):
         kinds.setdefault(run["setting"], []).append(run)
     return {
-        (kind, *(run[key] for key in RUN)): [run["status"], run["metrics"], run["truth_ratio"], run.get("leak")]
+        (kind, *(run[key] for key in RUN)): [
+            run["status"],
+            run["metrics"],
+            run["truth_ratio"],
+            run.get("leak"),
+        ]
         for kind, runs in kinds.items()
         for run in runs
     }
@@ -114,13 +144,19 @@ def _tables(folder: Path) -> dict[str, Path]:
 def _cells(
     name: str, ours: pd.DataFrame, theirs: pd.DataFrame, tolerance: float, clocks: bool
 ) -> tuple[list[tuple], list[str]]:
-    """(cells that differ, what one table lacks). Rows are matched by their keys, and those with equal keys by order."""
+    """(cells that differ, what one table lacks). Rows are matched by their keys, and those with
+    equal keys by order.
+    """
     keys = [key for key in KEYS if key in ours and key in theirs]
     frames = []
     for frame in (ours, theirs):
         texts = [", ".join(map(str, row)) for row in frame[keys].fillna("").itertuples(index=False)]
         named = pd.Series(texts, index=frame.index, dtype=str)
-        frames.append(frame.assign(row=named, place=named.groupby(named).cumcount()).set_index(["row", "place"]))
+        frames.append(
+            frame.assign(row=named, place=named.groupby(named).cumcount()).set_index(
+                ["row", "place"]
+            )
+        )
     ignored = {*keys, *(() if clocks else CLOCKS)}
     alone = [
         f"{len(lost)} {what} of {side}'s table {name}"

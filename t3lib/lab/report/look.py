@@ -1,7 +1,9 @@
-"""The look that all figures share: colours, markers, sizes, panels and keys, splits by name, rows counted.
+"""The look that all figures share: colours, markers, sizes, panels and keys, splits by name, rows
+counted.
 
-Colours are seaborn's colour-blind palette; a method has a marker of its own too, so that the figures survive a black
-and white printer. Sizes are inches of a printed page (3.3 = one column, 6.8 = the page), letters 8 points.
+Colours are seaborn's colour-blind palette; a method has a marker of its own too, so that the
+figures survive a black and white printer. Sizes are inches of a printed page (3.3 = one column, 6.8
+= the page), letters 8 points.
 """
 
 from collections.abc import Iterable
@@ -24,7 +26,10 @@ Look = dict[str, Any]  # what matplotlib draws a line with
 PALETTE = sns.color_palette("colorblind")
 GREY, DARK = "0.45", "0.25"
 T3_COLOUR = PALETTE[3]
-INDIGO, OCHRE = "#332288", "#b8a800"  # the palette has nine other colours for ten baselines, and its yellow is too pale
+INDIGO, OCHRE = (
+    "#332288",
+    "#b8a800",
+)  # the palette has nine other colours for ten baselines, and its yellow is too pale
 BASELINE_COLOURS = (*(PALETTE[i] for i in (0, 1, 2, 4, 5, 6, 7)), OCHRE, PALETTE[9], INDIGO)
 COLOURS: Look = {
     "Original": DARK,
@@ -33,28 +38,59 @@ COLOURS: Look = {
     "T3": T3_COLOUR,
 }
 # Ten colours and eleven markers: two baselines share one of them, but not both.
-MARKERS = {"Original": "X", "Retrained": "P", **dict(zip(BASELINES, cycle("os^vD<>phdH"))), "T3": "*"}
+MARKERS = {
+    "Original": "X",
+    "Retrained": "P",
+    **dict(zip(BASELINES, cycle("os^vD<>phdH"))),
+    "T3": "*",
+}
 SPLIT_LOOKS: dict[str, Look] = {
     "forget05": {"color": PALETTE[0], "marker": "o"},
     "forget10": {"color": PALETTE[1], "marker": "s"},
 }
 PAPER = "paper, Llama 3.1 8B"
 STYLE: Any = {  # Any: the stubs want a literal type of every setting's name
-    **{"font.size": 8, "axes.titlesize": 8, "axes.labelsize": 8, "legend.fontsize": 7, "xtick.labelsize": 7},
-    **{"ytick.labelsize": 7, "axes.spines.top": False, "axes.spines.right": False, "axes.linewidth": 0.6},
-    **{"axes.grid": True, "grid.color": "0.9", "grid.linewidth": 0.5, "axes.axisbelow": True, "lines.linewidth": 1.3},
-    **{"axes.titlelocation": "left", "legend.frameon": False, "figure.dpi": 120, "savefig.facecolor": "white"},
+    **{
+        "font.size": 8,
+        "axes.titlesize": 8,
+        "axes.labelsize": 8,
+        "legend.fontsize": 7,
+        "xtick.labelsize": 7,
+    },
+    **{
+        "ytick.labelsize": 7,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.linewidth": 0.6,
+    },
+    **{
+        "axes.grid": True,
+        "grid.color": "0.9",
+        "grid.linewidth": 0.5,
+        "axes.axisbelow": True,
+        "lines.linewidth": 1.3,
+    },
+    **{
+        "axes.titlelocation": "left",
+        "legend.frameon": False,
+        "figure.dpi": 120,
+        "savefig.facecolor": "white",
+    },
 }
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.1, 1, 10 on a logarithmic axis
 
 
-def panels(rows: int, columns: int, size: tuple[float, float], **share: Any) -> tuple[Figure, np.ndarray]:
+def panels(
+    rows: int, columns: int, size: tuple[float, float], **share: Any
+) -> tuple[Figure, np.ndarray]:
     """A Figure without pyplot, which would keep it alive, and its axes (rows, columns)."""
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **share)
 
 
-def key(figure: Figure, entries: Iterable[tuple[str, Look]], place: str = "lower center", **more: Any) -> None:
+def key(
+    figure: Figure, entries: Iterable[tuple[str, Look]], place: str = "lower center", **more: Any
+) -> None:
     """The figure's legend, outside its panels: a label and the look of its line for each entry."""
     usual: Look = {"ms": 4}
     handles = [Line2D([], [], label=label, **(usual | look)) for label, look in entries]
@@ -71,7 +107,8 @@ def log_axis(axis: Any, which: str = "x") -> None:
 
 
 def ends(values: Any, *, rising: bool = True, margin: float = 0.04) -> tuple[float, float]:
-    """Ends of an axis that shows [0, 1] and every finite value beyond; rising=False puts the smallest at the end.
+    """Ends of an axis that shows [0, 1] and every finite value beyond; rising=False puts the
+    smallest at the end.
 
     values: numbers, or columns of them. margin: empty share of the axis at either end.
     """
@@ -83,16 +120,19 @@ def ends(values: Any, *, rising: bool = True, margin: float = 0.04) -> tuple[flo
 
 
 def splits_of(runs: pd.DataFrame) -> dict[str, str]:
-    """{"forget10": "10% split"} of the splits that occur, in the paper's order; all where none does."""
+    """{"forget10": "10% split"} of the splits that occur, in the paper's order; all where none
+    does.
+    """
     shown = [split for split in SPLITS if (runs["split"] == split).any()] or SPLITS
     return {split: f"{split_labels(runs)[split]} split" for split in shown}
 
 
 def counted(runs: pd.DataFrame, rows: str = "n_forget", *, paper: bool = False) -> str:
-    """ "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." of the runs that a figure draws; rows: the column that counts.
+    """ "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." of the runs that a figure draws; rows: the
+    column that counts.
 
-    The model before unlearning and retrained models have seeds of their own, which do not count. paper: the figure
-    draws the paper's numbers as well.
+    The model before unlearning and retrained models have seeds of their own, which do not count.
+    paper: the figure draws the paper's numbers as well.
     """
     shares, most = split_labels(runs), runs.groupby("split")[rows].max().dropna()
     n = " and ".join(f"{number:.0f} ({shares[split]})" for split, number in most.items())
@@ -102,7 +142,12 @@ def counted(runs: pd.DataFrame, rows: str = "n_forget", *, paper: bool = False) 
 
 
 def method_key(figure: Figure, methods: Iterable[str]) -> None:
-    """The key of a figure whose points are methods, at its right: the marker of each that occurs."""
+    """The key of a figure whose points are methods, at its right: the marker of each that
+    occurs.
+    """
     shown = [name for name in METHODS if name in set(methods)]
-    looks = [(name, {"marker": MARKERS[name], "color": COLOURS[name], "ls": "", "ms": 5}) for name in shown]
+    looks = [
+        (name, {"marker": MARKERS[name], "color": COLOURS[name], "ls": "", "ms": 5})
+        for name in shown
+    ]
     key(figure, looks, "right center", ncols=1, labelspacing=0.8)

@@ -1,4 +1,6 @@
-"""The report on a person's own model: report.json, one page that loads nothing, and report.csv, a line a row."""
+"""The report on a person's own model: report.json, one page that loads nothing, and report.csv, a
+line a row.
+"""
 
 import csv
 import io
@@ -14,7 +16,18 @@ SETS = {  # set of rows to keep -> its name and its colour
     "held_out_retain": ("rows to keep, held out", "#56b4e9"),
     "other": ("other rows", "#009e73"),
 }
-COLUMNS = ("set", "question", "truth", "base", "answer", "worst", "worst_way", "leaks", "misdirected", "recognised")
+COLUMNS = (
+    "set",
+    "question",
+    "truth",
+    "base",
+    "answer",
+    "worst",
+    "worst_way",
+    "leaks",
+    "misdirected",
+    "recognised",
+)
 
 
 def write(report: Mapping[str, Any], folder: str | Path) -> Path:
@@ -30,7 +43,12 @@ def write(report: Mapping[str, Any], folder: str | Path) -> Path:
 
 def changed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows to keep whose answer is another one than before, of every set."""
-    return [{"set": SETS[name][0], **row} for name in SETS if name in report for row in report[name]["changed"]]
+    return [
+        {"set": SETS[name][0], **row}
+        for name in SETS
+        if name in report
+        for row in report[name]["changed"]
+    ]
 
 
 def lines(report: Mapping[str, Any]) -> str:
@@ -38,13 +56,19 @@ def lines(report: Mapping[str, Any]) -> str:
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
     table.writeheader()
-    table.writerows([{"set": "forget", **row} for row in report["forget"]["each"]] + changed(report))
+    table.writerows(
+        [{"set": "forget", **row} for row in report["forget"]["each"]] + changed(report)
+    )
     return text.getvalue()
 
 
 def figure(report: Mapping[str, Any]) -> str:
-    """The choice as SVG text: what each product w·T leaves of the rows, greedy, and what the judged settings sample."""
-    from matplotlib.figure import Figure  # takes seconds: the verbs that draw nothing do not wait for it
+    """The choice as SVG text: what each product w·T leaves of the rows, greedy, and what the judged
+    settings sample.
+    """
+    from matplotlib.figure import (
+        Figure,
+    )  # takes seconds: the verbs that draw nothing do not wait for it
 
     chosen, curve = report["choice"], {}
     for entry in report["curve"]:  # greedy text depends on the product alone
@@ -53,16 +77,27 @@ def figure(report: Mapping[str, Any]) -> str:
     drawing = Figure(figsize=(6, 3.9), layout="constrained")
     axes = drawing.subplots()
     said = [curve[product]["said"] for product in products]
-    axes.plot(products, said, marker="o", markersize=3, color="#c1272d", label="rows to forget still said")
+    axes.plot(
+        products, said, marker="o", markersize=3, color="#c1272d", label="rows to forget still said"
+    )
     for name, (label, colour) in SETS.items():
         shares = [curve[product]["kept"].get(name) for product in products]
         if None not in shares:
-            axes.plot(products, shares, marker="o", markersize=3, color=colour, label=f"{label}, greedy")
+            axes.plot(
+                products, shares, marker="o", markersize=3, color=colour, label=f"{label}, greedy"
+            )
     for entry in chosen["tried"]:
         mark = "D" if (entry["T"], entry["w"]) == (chosen["T"], chosen["w"]) else "x"
         share = entry["warm"] / max(entry["known"], 1)
         name = f"T = {entry['T']:g}, w = {entry['w']:.3g}: all to keep, sampled"
-        axes.plot(entry["T"] * entry["w"], share, linestyle="none", label=name, marker=mark, color="#777777")
+        axes.plot(
+            entry["T"] * entry["w"],
+            share,
+            linestyle="none",
+            label=name,
+            marker=mark,
+            color="#777777",
+        )
     axes.set(xlabel="temperature T times strength w", ylabel="share of rows", ylim=(-0.03, 1.03))
     axes.spines[["top", "right"]].set_visible(False)
     drawing.legend(loc="outside lower center", ncols=2, fontsize=8, frameon=False)
@@ -72,6 +107,10 @@ def figure(report: Mapping[str, Any]) -> str:
 
 
 def page(report: Mapping[str, Any]) -> str:
-    """The report as one HTML file that loads nothing: no link to elsewhere, no font; one short script sorts tables."""
+    """The report as one HTML file that loads nothing: no link to elsewhere, no font; one short
+    script sorts tables.
+    """
     drawing = figure(report) if "choice" in report else ""
-    return TEMPLATES.get_template("own.html").render(report=report, changed=changed(report), figure=drawing)
+    return TEMPLATES.get_template("own.html").render(
+        report=report, changed=changed(report), figure=drawing
+    )

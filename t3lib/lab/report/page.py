@@ -1,8 +1,10 @@
-"""`results/<profile>/index.html`: one page that says what was run and what came out, from the files of a folder alone.
+"""`results/<profile>/index.html`: one page that says what was run and what came out, from the files
+of a folder alone.
 
-It opens without a server and loads nothing: styles, script, figures and answers are inside; links lead to the CSV
-files, runs and executed notebooks beside it. Every text that a model or a data set wrote is escaped by the template
-or, in the browser of answers, set as text; it cannot become markup.
+It opens without a server and loads nothing: styles, script, figures and answers are inside; links
+lead to the CSV files, runs and executed notebooks beside it. Every text that a model or a data set
+wrote is escaped by the template or, in the browser of answers, set as text; it cannot become
+markup.
 """
 
 import base64
@@ -20,15 +22,24 @@ from t3lib.core.names import SPLITS, VERDICTS
 from t3lib.lab import results
 from t3lib.lab.report import render, tables
 
-SMALL = 350  # points: a figure below stands beside another, for across the whole page its letters would be huge
+# points: a figure below stands beside another, for across the whole page its letters would be huge
+SMALL = 350
 COPIES = (".ipynb", ".html")  # suffixes of executed notebooks
-# The notebook that writes the page is among them under the name of a copy that is not whole yet: as it will be called.
+# The notebook that writes the page is among them under the name of a copy that is not whole yet: as
+# it will be called.
 RUNNING = {"05_paper_tables.partial.ipynb": "05_paper_tables.ipynb"}
-SETS = {"forget": "rows to forget", "retain": "rows to keep", "ra": "real authors", "wf": "world facts"}
+SETS = {
+    "forget": "rows to forget",
+    "retain": "rows to keep",
+    "ra": "real authors",
+    "wf": "world facts",
+}
 
 
 class Part(NamedTuple):
-    """A part of the page: what its words mean (a line a paragraph), figures by glob, tables open and folded."""
+    """A part of the page: what its words mean (a line a paragraph), figures by glob, tables open
+    and folded.
+    """
 
     key: str
     title: str
@@ -41,53 +52,70 @@ class Part(NamedTuple):
 STORY = (  # the answers come after the first part, the claims after the last
     Part(
         "temper", "Why temper",
-        "At T = 1 nothing is tempered: a confident memory outweighs any classifier, and the forgotten rows still show. "
-        "A warmer T hides them; too warm a T flattens what should stay. T3's settings are tuned for each T by itself.\n"
-        "Could a sharper classifier, f^w, do without tempering? Both dials are free once the classifier is trained, "
+        "At T = 1 nothing is tempered: a confident memory outweighs any classifier, and the "
+        "forgotten rows still show. "
+        "A warmer T hides them; too warm a T flattens what should stay. T3's settings are tuned "
+        "for each T by itself.\n"
+        "Could a sharper classifier, f^w, do without tempering? Both dials are free once the "
+        "classifier is trained, "
         "so all of them are tried.",
         ("temperature", "dials*", "tradeoff"), ("temperature",), ("temperature_vs_paper", "dials*"),
     ),
     Part(
         "table-1", "Every method",
-        "Every method of the paper. One seed says little about Forget Quality, so each is drawn. The curves below it "
-        "are what Forget Quality compares, here with the retrained model that settings were chosen on: the share of "
+        "Every method of the paper. One seed says little about Forget Quality, so each is drawn. "
+        "The curves below it "
+        "are what Forget Quality compares, here with the retrained model that settings were "
+        "chosen on: the share of "
         "forgotten questions whose truth ratio is below a value.",
         ("per_seed", "truth_ratios--*", "truth_ratios_by_T--*"), ("tofu",),
         ("tofu_vs_paper", "tofu_by_seeds", "tofu_per_seed", "forget_quality", "search"),
     ),
     Part(
         "audit", "The audit",
-        "Forget Quality asks one question; here are others. A method that forgot does what retrained models do, "
+        "Forget Quality asks one question; here are others. A method that forgot does what "
+        "retrained models do, "
         "neither more nor less.\n"
-        "Recognized: the share of forgotten rows whose true answer is likelier than each of five wrong ones.\n"
-        "Membership: the chance (AUC) that a forgotten row is likelier than a row no model ever saw; .5 is perfect. "
+        "Recognized: the share of forgotten rows whose true answer is likelier than each of five "
+        "wrong ones.\n"
+        "Membership: the chance (AUC) that a forgotten row is likelier than a row no model ever "
+        "saw; .5 is perfect. "
         "Min-k looks at the least likely words alone.\n"
         "Memorized: tokens that come of themselves while the true answer is spelled out.\n"
-        "Written: how much of the true answer (ROUGE-L recall) is in the greedy answer, in one sample and in the best "
+        "Written: how much of the true answer (ROUGE-L recall) is in the greedy answer, in one "
+        "sample and in the best "
         "of many. Forced start: the same after the answer's first tokens.",
         ("audit*", "leak*"), ("audit",), ("leak",),
     ),
     Part(
         "costs", "What it costs",
-        "T3 (preprocessed) trains on features, the base's hidden states, which are computed once and stored; T3 "
-        "(naive) runs the base again at every step. Operations (FLOPs) and bytes are what a computation needs "
+        "T3 (preprocessed) trains on features, the base's hidden states, which are computed once "
+        "and stored; T3 "
+        "(naive) runs the base again at every step. Operations (FLOPs) and bytes are what a "
+        "computation needs "
         "at least, by arithmetic.",
         ("runtime", "cost_*"), ("runtime", "parameters"), ("benchmarks*",),
     ),
     Part(
         "choices", "T3's other choices",
-        "T3 as tuned, then with other choices: no tempering, with or without a classifier f sharpened to f^w in its "
-        "place; less of it, with the w that leaves greedy text as it is; how the weights of the classifier's two "
-        "matrices A and B decay and how B starts; the correction for the share of forgotten rows; retain rows drawn "
+        "T3 as tuned, then with other choices: no tempering, with or without a classifier f "
+        "sharpened to f^w in its "
+        "place; less of it, with the w that leaves greedy text as it is; how the weights of the "
+        "classifier's two "
+        "matrices A and B decay and how B starts; the correction for the share of forgotten rows; "
+        "retain rows drawn "
         "once instead of anew in every epoch; and a classifier that also learns the paraphrased answers.",
         ("ablations",), ("ablations",),
     ),
     Part(
         "theory", "The theory, computed",
-        "The paper's experiments on one-dimensional densities: p_r to keep, a spike p_f of variance v_f to forget, and "
-        "p, the mixture that was learned. A classifier is fitted to n samples. The partition function normalises the "
+        "The paper's experiments on one-dimensional densities: p_r to keep, a spike p_f of "
+        "variance v_f to forget, and "
+        "p, the mixture that was learned. A classifier is fitted to n samples. The partition "
+        "function normalises the "
         "unlearned density; the paper approximates it.\n"
-        "Retain Error: what keeping lost, the KL divergence from p_r to the unlearned density. Forget Error: what "
+        "Retain Error: what keeping lost, the KL divergence from p_r to the unlearned density. "
+        "Forget Error: what "
         "still leaks, the mean distance from p_r under p_f.",
         ("architecture", "figure*", "bounds", "slopes"), (), ("synthetic*", "bounds"),
     ),
@@ -95,10 +123,12 @@ STORY = (  # the answers come after the first part, the claims after the last
 
 
 def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Path:
-    """Build index.html from a folder's runs/, tables/*.csv, figures/*.svg and data.json; what is missing is left out.
+    """Build index.html from a folder's runs/, tables/*.csv, figures/*.svg and data.json; what is
+    missing is left out.
 
-    A damaged run file is named on the page rather than shown. Without a title the folder's name is the profile's.
-    to: where the page goes, with copies of the files that it may link to; by default the folder itself.
+    A damaged run file is named on the page rather than shown. Without a title the folder's name is
+    the profile's. to: where the page goes, with copies of the files that it may link to; by default
+    the folder itself.
     """
     folder = Path(folder)
     to = to or folder
@@ -124,13 +154,21 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
         claims=_claims(folder / "tables" / "claims.csv"),
         verdicts=VERDICTS,
         provenance=_provenance(runs),
-        failed=[f"{results.name_of(run)}: {run['error']}" for run in runs if run["status"] == "failed"],
+        failed=[
+            f"{results.name_of(run)}: {run['error']}" for run in runs if run["status"] == "failed"
+        ],
         corrupt=[Path(line.partition(": ")[0]).name for line in corrupt],
         notebooks=sorted(
-            {RUNNING.get(path.name, path.name) for path in (to / "notebooks").glob("*.*") if path.suffix in COPIES}
+            {
+                RUNNING.get(path.name, path.name)
+                for path in (to / "notebooks").glob("*.*")
+                if path.suffix in COPIES
+            }
         ),
         linked=[
-            place for place in ("tables", "runs", "figures", "notebooks") if to == folder and (to / place).is_dir()
+            place
+            for place in ("tables", "runs", "figures", "notebooks")
+            if to == folder and (to / place).is_dir()
         ],
     )
     with atomic_write(to / "index.html") as handle:
@@ -139,7 +177,8 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
 
 
 def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict[str, Any]:
-    """{split: {set: {q, a: texts, by: {method: {g: generations, r: ROUGE-L recalls}}}}} of the runs that keep text.
+    """{split: {set: {q, a: texts, by: {method: {g: generations, r: ROUGE-L recalls}}}}} of the runs
+    that keep text.
 
     T3 appears at the split's tuned T; a run whose rows are not those of `texts` is left out.
     """
@@ -147,19 +186,31 @@ def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict
     tuned = {split: tables.tuned_temperature(frame, split) for split in SPLITS}
     found: dict[str, Any] = {}
     for run in runs:
-        other_dial = run["method"] == "T3" and (run["T"] != tuned[run["split"]] or run["w"] not in (None, 1))
+        other_dial = run["method"] == "T3" and (
+            run["T"] != tuned[run["split"]] or run["w"] not in (None, 1)
+        )
         if run["status"] != "ok" or other_dial:
             continue
         label = run["method"] if run["T"] is None else f"{run['method']}, T = {run['T']:g}"
         for part in SETS:
-            rows, records = texts.get(run["split"] if part == "forget" else part, []), run["records"].get(part, [])
+            rows, records = (
+                texts.get(run["split"] if part == "forget" else part, []),
+                run["records"].get(part, []),
+            )
             if not rows or len(rows) != len(records) or "generation" not in records[0]:
                 continue
             entry = found.setdefault(run["split"], {}).setdefault(
-                part, {"q": [row["question"] for row in rows], "a": [row["answer"] for row in rows], "by": {}}
+                part,
+                {
+                    "q": [row["question"] for row in rows],
+                    "a": [row["answer"] for row in rows],
+                    "by": {},
+                },
             )
             generated = [record["generation"] for record in records]
-            entry["by"].setdefault(label, {"g": generated, "r": [round(record["rouge"], 3) for record in records]})
+            entry["by"].setdefault(
+                label, {"g": generated, "r": [round(record["rouge"], 3) for record in records]}
+            )
     return found
 
 
@@ -186,11 +237,17 @@ def headlines(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _headline(frame: pd.DataFrame, split: str) -> dict[str, Any]:
-    """Original, the best baselines, T3 and Retrained of a split, with the test behind Forget Quality."""
-    runs = tables.at_tuned_temperature(frame)[lambda runs: (runs["split"] == split) & runs["fq"].notna()]
+    """Original, the best baselines, T3 and Retrained of a split, with the test behind Forget
+    Quality.
+    """
+    runs = tables.at_tuned_temperature(frame)[
+        lambda runs: (runs["split"] == split) & runs["fq"].notna()
+    ]
     runs = tables.on_held_out(runs)
     by = runs.groupby("method")
-    means = by[["fq", "fq_tuned_on", "ks_statistic", "mu_rouge", "mu"]].mean().assign(T=by["T"].first())
+    means = (
+        by[["fq", "fq_tuned_on", "ks_statistic", "mu_rouge", "mu"]].mean().assign(T=by["T"].first())
+    )
     rows = {row["method"]: row for row in tables.leaders(means).reset_index().to_dict("records")}
     return {
         "split": results.split_labels(frame)[split],
@@ -202,37 +259,66 @@ def _headline(frame: pd.DataFrame, split: str) -> dict[str, Any]:
     }
 
 
-def _part(folder: Path, part: Part, splits: Mapping[str, str], notes: Mapping[str, str]) -> dict[str, Any]:
-    """The figures and tables of a part that the folder holds; tables of runs with their `results.code_note`."""
-    figures = [path for pattern in part.figures for path in sorted((folder / "figures").glob(f"{pattern}.svg"))]
+def _part(
+    folder: Path, part: Part, splits: Mapping[str, str], notes: Mapping[str, str]
+) -> dict[str, Any]:
+    """The figures and tables of a part that the folder holds; tables of runs with their
+    `results.code_note`.
+    """
+    figures = [
+        path
+        for pattern in part.figures
+        for path in sorted((folder / "figures").glob(f"{pattern}.svg"))
+    ]
     shown: list[dict[str, Any]] = []
     for names, folded in ((part.tables, False), (part.folded, True)):
-        for path in (path for pattern in names for path in sorted((folder / "tables").glob(f"{pattern}.csv"))):
+        for path in (
+            path for pattern in names for path in sorted((folder / "tables").glob(f"{pattern}.csv"))
+        ):
             frame = tables.ran(pd.read_csv(path, keep_default_na=False, na_values=[""]))
-            frame = frame.filter(regex="(?<!_distance)$")  # of the audit: thirty columns fit on no screen
+            frame = frame.filter(
+                regex="(?<!_distance)$"
+            )  # of the audit: thirty columns fit on no screen
             caption = tables.CAPTIONS.get(path.stem.split("--")[0], path.stem.replace("_", " "))
             if len(frame):
-                note = notes.get("audit" if path.stem == "leak" else path.stem, notes[""]) if "split" in frame else ""
+                note = (
+                    notes.get("audit" if path.stem == "leak" else path.stem, notes[""])
+                    if "split" in frame
+                    else ""
+                )
                 html = Markup(render.html(frame, splits, caption=caption, note=note))
-                shown.append({"name": path.stem, "caption": caption, "html": html, "folded": folded})
+                shown.append(
+                    {"name": path.stem, "caption": caption, "html": html, "folded": folded}
+                )
     return part._asdict() | {"figures": [figure(path) for path in figures], "tables": shown}
 
 
 def figure(path: Path) -> dict[str, Any]:
-    """A figure's data URI, its caption, which `save_figure` left in the file as its title, and whether it is small."""
+    """A figure's data URI, its caption, which `save_figure` left in the file as its title, and
+    whether it is small.
+    """
     text = path.read_text(encoding="utf-8")
     title = re.search(r"<dc:title>(.*?)</dc:title>", text, re.S)
     caption = unescape(title[1]) if title else path.stem.replace("_", " ").replace("--", ", ")
     width = re.search(r"<svg[^>]*\swidth=\"([\d.]+)pt\"", text)
     source = base64.b64encode(text.encode()).decode("ascii")
-    return {"caption": caption, "name": path.stem, "source": source, "small": bool(width and float(width[1]) < SMALL)}
+    return {
+        "caption": caption,
+        "name": path.stem,
+        "source": source,
+        "small": bool(width and float(width[1]) < SMALL),
+    }
 
 
 def _claims(path: Path) -> list[dict[str, str]]:
-    """The rows of the table of claims; those about other models than the paper's stand behind their claim."""
+    """The rows of the table of claims; those about other models than the paper's stand behind their
+    claim.
+    """
     if not path.is_file():
         return []
-    columns = dict.fromkeys(("id", "where", "claim", "printed", "verdict", "numbers", "scale", "note"), "")
+    columns = dict.fromkeys(
+        ("id", "where", "claim", "printed", "verdict", "numbers", "scale", "note"), ""
+    )
     frame = pd.read_csv(path, dtype=str, keep_default_na=False)
     return [columns | row for row in frame.to_dict("records")]
 

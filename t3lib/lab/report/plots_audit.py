@@ -1,4 +1,6 @@
-"""Figures of the audit: its tables (`report.audit`) in, matplotlib Figure out; a figure's label is its caption."""
+"""Figures of the audit: its tables (`report.audit`) in, matplotlib Figure out; a figure's label is
+its caption.
+"""
 
 from itertools import cycle
 
@@ -30,10 +32,11 @@ DASHES = ("-", "--", ":")  # T3's sampled (T, w)
 
 @rc_context(STYLE)
 def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
-    """leak@k against k: what the best of k sampled answers gives away; bars are standard errors over rows.
+    """leak@k against k: what the best of k sampled answers gives away; bars are standard errors
+    over rows.
 
-    leak: `audit.leak`, of several nuclei the widest, which every method has; models: `audit.models` of the same runs,
-    for the rows that were asked.
+    leak: `audit.leak`, of several nuclei the widest, which every method has; models: `audit.models`
+    of the same runs, for the rows that were asked.
     """
     nuclei, splits = sorted(leak["top_p"].unique()), splits_of(models)
     leak = leak[leak["top_p"] == leak["top_p"].max()]
@@ -44,7 +47,11 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
         for method in METHODS:
             curves = here[here["method"] == method].groupby(["T", "w"], dropna=False)
             for dash, ((T, w), curve) in zip(DASHES, curves):
-                look = {"color": COLOURS[method], "marker": MARKERS[method], "ls": dash if method == "T3" else "-"}
+                look = {
+                    "color": COLOURS[method],
+                    "marker": MARKERS[method],
+                    "ls": dash if method == "T3" else "-",
+                }
                 look |= {"lw": 2.0} if method in ("T3", "Retrained") else {}
                 look |= {"ls": ":"} if method == "Original" else {}
                 axis.errorbar(curve["k"], curve["value"], curve["se"], ms=3, elinewidth=0.6, **look)
@@ -55,18 +62,21 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     shown = sorted(entries.items(), key=lambda entry: entry[1][0])
     key(figure, [(name, look) for name, (_, look) in shown], "right center", ncols=1)
     figure.set_label(
-        "What the best of k sampled answers says of a forgotten row; bars: standard errors over rows. A method that "
-        "forgot lies on Retrained; above it leaks, below it says less than a model that never knew. "
-        f"{_drawn_from(nuclei)}{counted(models[models['leak'].notna()], 'n_written')}"
+        "What the best of k sampled answers says of a forgotten row; bars: standard errors over"
+        " rows. A method that forgot lies on Retrained; above it leaks, below it says less than a"
+        " model that never knew."
+        f" {_drawn_from(nuclei)}{counted(models[models['leak'].notna()], 'n_written')}"
     )
     return figure
 
 
 @rc_context(STYLE)
 def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
-    """Recognition and membership of T3 (w = 1) against T, with the band of the retrained models and the original.
+    """Recognition and membership of T3 (w = 1) against T, with the band of the retrained models and
+    the original.
 
-    table: `audit.audit`; models: `audit.models`, for the band (lowest to highest retrained model, with its error).
+    table: `audit.audit`; models: `audit.models`, for the band (lowest to highest retrained model,
+    with its error).
     """
     splits = splits_of(models[models["method"] == "T3"])
     figure, axes = panels(len(splits), len(AGAINST_T), (6.8, 0.5 + 1.7 * len(splits)), sharex=True)
@@ -75,7 +85,10 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
         retrained = models[(models["split"] == split) & (models["method"] == audit.YARDSTICK)]
         tilted = here[(here["method"] == "T3") & (here["w"] == 1)].sort_values("T")
         for axis, name in zip(row, AGAINST_T):
-            low, high = retrained[name] - retrained[f"{name}_se"], retrained[name] + retrained[f"{name}_se"]
+            low, high = (
+                retrained[name] - retrained[f"{name}_se"],
+                retrained[name] + retrained[f"{name}_se"],
+            )
             if len(retrained):
                 axis.axhspan(low.min(), high.max(), color=GREY, alpha=0.25, lw=0)
             for value in here.loc[here["method"] == "Original", name]:
@@ -91,20 +104,24 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
     entries = [("T3", {"color": T3_COLOUR, "marker": MARKERS["T3"]}), ("retrained models", band)]
     key(figure, [*entries, ("before unlearning", {"color": GREY, "ls": ":", "lw": 0.8})])
     figure.set_label(
-        "Recognition and membership against T3's temperature. Grey: retrained models, with their error over rows. "
-        "Membership is perfect at .5: above, forgotten rows still look known; below, stranger than text never seen. "
-        f"{counted(models)}"
+        "Recognition and membership against T3's temperature. Grey: retrained models, with their"
+        " error over rows. Membership is perfect at .5: above, forgotten rows still look known;"
+        f" below, stranger than text never seen. {counted(models)}"
     )
     return figure
 
 
 @rc_context(STYLE)
 def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
-    """What is left of the forgotten rows against MU-ROUGE: T3 at every (T, w), the other methods, retrained models.
+    """What is left of the forgotten rows against MU-ROUGE: T3 at every (T, w), the other methods,
+    retrained models.
 
-    table: `audit.audit`; runs: `results.tidy` of the main runs and of those at other w, which know MU-ROUGE.
+    table: `audit.audit`; runs: `results.tidy` of the main runs and of those at other w, which know
+    MU-ROUGE.
     """
-    means = runs.groupby(["split", "method", "T", "w"], dropna=False)["mu_rouge"].mean().reset_index()
+    means = (
+        runs.groupby(["split", "method", "T", "w"], dropna=False)["mu_rouge"].mean().reset_index()
+    )
     points = table.merge(means, how="inner", on=["split", "method", "T", "w"])
     splits = splits_of(runs[runs["split"].isin(points["split"])])
     figure, axes = panels(len(splits), len(FRONTIER), (6.8, 0.7 + 2.0 * len(splits)), sharex=True)
@@ -115,15 +132,37 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
                 axis.axhline(level, color=GREY, lw=0.8)
             for w, of_w in here[here["method"] == "T3"].dropna(subset=[name]).groupby("w"):
                 path = of_w.sort_values("T")
-                axis.plot(path["mu_rouge"], path[name], color=T3_COLOUR, marker=MARKERS["T3"], ms=4, lw=0.8)
-                # From the hottest on, which lies furthest left, labels change sides: neighbours do not overlap.
+                axis.plot(
+                    path["mu_rouge"],
+                    path[name],
+                    color=T3_COLOUR,
+                    marker=MARKERS["T3"],
+                    ms=4,
+                    lw=0.8,
+                )
+                # From the hottest on, which lies furthest left, labels change sides: neighbours do
+                # not overlap.
                 sides = cycle([("right", (-4, 0)), ("left", (4, 0))])
-                for (side, away), (x, y, T) in zip(sides, path[["mu_rouge", name, "T"]].to_numpy()[::-1]):
+                for (side, away), (x, y, T) in zip(
+                    sides, path[["mu_rouge", name, "T"]].to_numpy()[::-1]
+                ):
                     look = {"textcoords": "offset points", "va": "center", "fontsize": 6}
-                    axis.annotate(f"{T:g}" if w == 1 else f"{T:g}, w = {w:g}", (x, y), xytext=away, ha=side, **look)
+                    axis.annotate(
+                        f"{T:g}" if w == 1 else f"{T:g}, w = {w:g}",
+                        (x, y),
+                        xytext=away,
+                        ha=side,
+                        **look,
+                    )
             for method in (m for m in METHODS if m != "T3"):
                 part = here[here["method"] == method]
-                look = {"color": COLOURS[method], "marker": MARKERS[method], "s": 22, "edgecolors": "white", "lw": 0.3}
+                look = {
+                    "color": COLOURS[method],
+                    "marker": MARKERS[method],
+                    "s": 22,
+                    "edgecolors": "white",
+                    "lw": 0.3,
+                }
                 axis.scatter(part["mu_rouge"], part[name], **look)
             axis.set(xlim=(-0.03, 1.1), ylim=(-0.03, 1.03), xticks=(0, 0.5, 1))
         row[0].set_ylabel(title)
@@ -133,9 +172,10 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         axis.set_xlabel("MU-ROUGE")
     method_key(figure, points["method"])
     figure.set_label(
-        "What is left of the forgotten rows against what is kept: T3 at every T (numbers; w where it is not 1), the "
-        "other methods, and the retrained models' level (line); means over seeds. T3 is tuned for each T, so its line "
-        f"may turn where its settings change. Best: on the level, far right. {counted(runs)}"
+        "What is left of the forgotten rows against what is kept: T3 at every T (numbers; w where"
+        " it is not 1), the other methods, and the retrained models' level (line); means over"
+        " seeds. T3 is tuned for each T, so its line may turn where its settings change. Best: on"
+        f" the level, far right. {counted(runs)}"
     )
     return figure
 
@@ -144,4 +184,6 @@ def _drawn_from(nuclei: list[float]) -> str:
     """What the figure's answers were drawn from, where it is not the whole distribution alone."""
     drawn = "" if nuclei[-1:] in ([], [1.0]) else f"Drawn from the nucleus top p = {nuclei[-1]:g}. "
     others = ", ".join(f"{top_p:g}" for top_p in nuclei[:-1])
-    return drawn + (f"Table leak has draws from a nucleus (top p {others}) as well. " if others else "")
+    return drawn + (
+        f"Table leak has draws from a nucleus (top p {others}) as well. " if others else ""
+    )

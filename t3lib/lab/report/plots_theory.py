@@ -1,7 +1,9 @@
-"""Figures of the theory (Appendix E and the walk through the theorems): table in, matplotlib Figure out.
+"""Figures of the theory (Appendix E and the walk through the theorems): table in, matplotlib Figure
+out.
 
-Colours mean what they mean in the paper: purple, blue, yellow for v_f = 1e-6, 1e-3, 1; brighter for larger n, the
-largest yellow. Markers repeat it for black and white print. Solid: exact; dashed: the paper's partition function.
+Colours mean what they mean in the paper: purple, blue, yellow for v_f = 1e-6, 1e-3, 1; brighter for
+larger n, the largest yellow. Markers repeat it for black and white print. Solid: exact; dashed: the
+paper's partition function.
 """
 
 from collections.abc import Mapping, Sequence
@@ -30,13 +32,15 @@ AXES = {"retain": r"Retain Error $\mathcal{E}_r$", "forget": r"Forget Error $\ma
 def errors(table: pd.DataFrame, side: str, vary: str, trials: int) -> Figure:
     """Figure 2 (vary="v_f") or 3 (vary="n"), half `side`: mean error ± standard error against T.
 
-    Over `trials` data sets, with the exact partition function (bands and markers) and with the paper's (dashed).
+    Over `trials` data sets, with the exact partition function (bands and markers) and with the
+    paper's (dashed).
     """
     figure, [[axis]] = panels(1, 1, (3.4, 3.0))
     looks = _looks(sorted(table[vary].unique()))
     for value, look in looks.items():
         exact, papers = (
-            table[(table[vary] == value) & (table["method"] == method)].sort_values("T") for method in theory.METHODS
+            table[(table[vary] == value) & (table["method"] == method)].sort_values("T")
+            for method in theory.METHODS
         )
         _curve(axis, exact, side, look)
         axis.plot(papers["T"], papers[f"{side}_error"], color=look["color"], ls="--", lw=1)
@@ -48,17 +52,22 @@ def errors(table: pd.DataFrame, side: str, vary: str, trials: int) -> Figure:
     fixed = "n" if vary == "v_f" else "v_f"
     what = ", ".join(f"{fixed} = {value:g}" for value in sorted(table[fixed].unique()))
     figure.set_label(
-        f"Figure {2 if vary == 'v_f' else 3}, {side.title()} Error against T at {what}. Lines: means over {trials} "
-        "data sets, a classifier each; bands: ± one standard error; dashed: the paper's partition function."
+        f"Figure {2 if vary == 'v_f' else 3}, {side.title()} Error against T at {what}. Lines:"
+        f" means over {trials} data sets, a classifier each; bands: ± one standard error; dashed:"
+        " the paper's partition function."
     )
     return figure
 
 
 @rc_context(STYLE)
 def errors_by_n(table: pd.DataFrame, trials: int) -> Figure:
-    """Figure 2 for every n that ran: Forget Error above, Retain Error below, one column an n; mean ± standard error."""
+    """Figure 2 for every n that ran: Forget Error above, Retain Error below, one column an n; mean
+    ± standard error.
+    """
     sizes = sorted(table["n"].unique())
-    figure, axes = panels(2, len(sizes), (max(3.4, 1.5 * len(sizes)), 3.2), sharex=True, sharey="row")
+    figure, axes = panels(
+        2, len(sizes), (max(3.4, 1.5 * len(sizes)), 3.2), sharex=True, sharey="row"
+    )
     looks, exact = _looks(sorted(table["v_f"].unique())), table[table["method"] == "exact"]
     for column, n in zip(axes.T, sizes):
         for axis, side in zip(column, ("forget", "retain")):
@@ -72,18 +81,22 @@ def errors_by_n(table: pd.DataFrame, trials: int) -> Figure:
         axis.set_ylabel(AXES[side])
     key(figure, _entries("v_f", looks), "upper center")
     figure.set_label(
-        f"Figure 2 for every n that ran: means over {trials} data sets each, bands ± one standard error; with the "
-        "exact partition function."
+        f"Figure 2 for every n that ran: means over {trials} data sets each, bands ± one standard"
+        " error; with the exact partition function."
     )
     return figure
 
 
 @rc_context(STYLE)
 def classifier(fits: Fits, trial: int) -> Figure:
-    """Figure 4: the samples of one trial (counts, left axis) and the classifier it gives (probability, right axis)."""
+    """Figure 4: the samples of one trial (counts, left axis) and the classifier it gives
+    (probability, right axis).
+    """
     figure, [[axis]] = panels(1, 1, (4.4, 2.6))
     z, s = fits.z[trial], fits.s[trial]
-    axis.hist([z[s == 0], z[s == 1]], bins=[*np.linspace(-2, 4, 49)], stacked=True, color=[YELLOW, BLUE])
+    axis.hist(
+        [z[s == 0], z[s == 1]], bins=[*np.linspace(-2, 4, 49)], stacked=True, color=[YELLOW, BLUE]
+    )
     axis.set(xlabel="$z$", ylabel="samples", xlim=(-2, 4))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylim(0, 1.35 * axis.get_ylim()[1])  # the lines keep clear of the bars
@@ -91,22 +104,27 @@ def classifier(fits: Fits, trial: int) -> Figure:
     right.grid(False)
     right.spines["right"].set_visible(True)
     x = _fine(fits, -2, 4)
-    lines = {r"$\hat f(z)$": {"color": "black", "lw": 1.1}, "$f^*(z)$": {"color": "0.3", "lw": 1.1, "ls": "--"}}
+    lines = {
+        r"$\hat f(z)$": {"color": "black", "lw": 1.1},
+        "$f^*(z)$": {"color": "0.3", "lw": 1.1, "ls": "--"},
+    }
     for look, phi in zip(lines.values(), (fits.phi[trial], fits.mixture.phi_star)):
         right.plot(x, probability(phi, x), **look)
     right.set(ylabel="probability of retain", ylim=(0, 1.05))
     bars = {"forget": {"color": YELLOW, "lw": 5}, "retain": {"color": BLUE, "lw": 5}}
     key(figure, (bars | lines).items(), "upper center")
     figure.set_label(
-        f"Figure 4: one data set of n = {len(z)} samples, of the forget set {int((s == 0).sum())}; the classifier "
-        "fitted to it (solid) and the Bayes classifier (dashed)."
+        f"Figure 4: one data set of n = {len(z)} samples, of the forget set {int((s == 0).sum())};"
+        " the classifier fitted to it (solid) and the Bayes classifier (dashed)."
     )
     return figure
 
 
 @rc_context(STYLE)
 def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5, 2.0)) -> Figure:
-    """Figure 5: p̂_T of that classifier (black) over p_r (blue) at each T, and with the paper's partition (dashed)."""
+    """Figure 5: p̂_T of that classifier (black) over p_r (blue) at each T, and with the paper's
+    partition (dashed).
+    """
     figure, [axes] = panels(1, len(temperatures), (6.8, 2.3), sharey=True)
     x, mixture, phi = _fine(fits, -2, 4), fits.mixture, fits.phi[trial]
     looks: dict[str, dict[str, Any]] = {
@@ -116,23 +134,32 @@ def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5,
     }
     for axis, T in zip(axes, temperatures, strict=True):
         axis.fill_between(x, np.exp(mixture.logp_r(x)), color=BLUE, alpha=0.3, lw=0)
-        curves = (np.exp(mixture.logp(x)), *(mixture.density(x, phi, T, method) for method in theory.METHODS))
+        curves = (
+            np.exp(mixture.logp(x)),
+            *(mixture.density(x, phi, T, method) for method in theory.METHODS),
+        )
         for curve, look in zip(curves, looks.values(), strict=True):
             axis.plot(x, curve, **look)
         retain, forget = mixture.errors(phi, T)
         axis.set_title(
-            f"$T$ = {T:g}:  $\\mathcal{{E}}_r$ = {retain:.3f},  $\\mathcal{{E}}_f$ = {forget:.3f}", fontsize=7
+            f"$T$ = {T:g}:  $\\mathcal{{E}}_r$ = {retain:.3f},  $\\mathcal{{E}}_f$ = {forget:.3f}",
+            fontsize=7,
         )
         axis.set(xlabel="$z$", xlim=(-2, 4))
     axes[0].set(ylabel="density", ylim=(0, None))
     key(figure, [("$p_r$", {"color": BLUE, "alpha": 0.3, "lw": 5}), *looks.items()], "upper center")
-    figure.set_label(f"Figure 5: the tilted, tempered density of that classifier (n = {fits.z.shape[1]}) over p_r.")
+    figure.set_label(
+        f"Figure 5: the tilted, tempered density of that classifier (n = {fits.z.shape[1]}) over"
+        " p_r."
+    )
     return figure
 
 
 @rc_context(STYLE)
 def bounds(table: pd.DataFrame) -> Figure:
-    """Error against bound for every row of `bounds`, one panel a bound; on the diagonal the bound is tight."""
+    """Error against bound for every row of `bounds`, one panel a bound; on the diagonal the bound
+    is tight.
+    """
     names = list(dict.fromkeys(table["bound"]))
     columns = (len(names) + 1) // 2
     figure, axes = panels(2, columns, (6.8, 3.6))
@@ -144,9 +171,16 @@ def bounds(table: pd.DataFrame) -> Figure:
             axis.scatter(here["value"], here["error"], s=7, lw=0, alpha=0.7, **look)
         side = "lower" if name in LOWER else "upper"
         axis.set(xscale="log", yscale="log", title=f"{name.split(',')[0]} ({side})")
-        (left, bottom), (right, top) = part[["value", "error"]].min(), part[["value", "error"]].max()
-        # Each axis fits its points and reaches the diagonal, so that points far below it stay apart.
-        axis.set(xlim=(min(left, top) / 2, max(right, bottom) * 2), ylim=(min(bottom, right) / 2, max(top, left) * 2))
+        (left, bottom), (right, top) = (
+            part[["value", "error"]].min(),
+            part[["value", "error"]].max(),
+        )
+        # Each axis fits its points and reaches the diagonal, so that points far below it stay
+        # apart.
+        axis.set(
+            xlim=(min(left, top) / 2, max(right, bottom) * 2),
+            ylim=(min(bottom, right) / 2, max(top, left) * 2),
+        )
         axis.axline((1, 1), (2, 2), color="0.4", lw=0.8)
         for ticks, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
             narrow = high / low < 100
@@ -159,10 +193,14 @@ def bounds(table: pd.DataFrame) -> Figure:
     for axis in axes[:, 0]:
         axis.set_ylabel("error")
     figure.supxlabel("bound", fontsize=8)
-    key(figure, [(label, look | {"ls": ""}) for label, look in _entries("v_f", looks)], "upper center")
+    key(
+        figure,
+        [(label, look | {"ls": ""}) for label, look in _entries("v_f", looks)],
+        "upper center",
+    )
     figure.set_label(
-        f"Every theorem's bound against the error it bounds, {len(table)} cases; classifiers fitted to n = {N} "
-        "samples. On the diagonal a bound is tight."
+        f"Every theorem's bound against the error it bounds, {len(table)} cases; classifiers fitted"
+        f" to n = {N} samples. On the diagonal a bound is tight."
     )
     return figure
 
@@ -175,9 +213,11 @@ def slopes(
     trials: int,
     temperatures: Sequence[float] = (1.0, 1.5, 2.0, 3.0),
 ) -> Figure:
-    """Forget Error against ‖p_f‖_∞: the witness of Theorem 3.5, tempered and sharpened, beside fitted classifiers.
+    """Forget Error against ‖p_f‖_∞: the witness of Theorem 3.5, tempered and sharpened, beside
+    fitted classifiers.
 
-    `fitted` is Experiment 1 at one n over several v_f (columns of `synthetic`, method "exact"), means over `trials`.
+    `fitted` is Experiment 1 at one n over several v_f (columns of `synthetic`, method "exact"),
+    means over `trials`.
     """
     figure, [axes] = panels(1, 2, (6.8, 2.8))
     peaks = np.logspace(0, 8, 200)
@@ -186,15 +226,24 @@ def slopes(
     axes[0].plot(peaks, upper, color="0.6", lw=0.9, ls=":", label="bound, Theorem 3.4")
     for T, shade in zip(temperatures, shades, strict=True):
         error = theory.witness(delta, gamma, peaks, T=T).forget_error
-        axes[0].plot(peaks, error, color=shade, label=f"$T$ = {T:g}: slope 1/{T:g}" if T > 1 else "$T$ = 1: slope 1")
+        axes[0].plot(
+            peaks,
+            error,
+            color=shade,
+            label=f"$T$ = {T:g}: slope 1/{T:g}" if T > 1 else "$T$ = 1: slope 1",
+        )
     for w, dash in ((1.5, "--"), (2.0, "-.")):
         error = theory.witness(delta, gamma, peaks, sharpen=w).forget_error
         axes[0].plot(peaks, error, color=YELLOW, ls=dash, label=f"sharpened $f^{{{w:g}}}$: slope 1")
-    axes[0].set(title=f"the witness, $\\delta$ = {delta:g}, $\\gamma$ = {gamma:g}", ylabel=AXES["forget"])
+    axes[0].set(
+        title=f"the witness, $\\delta$ = {delta:g}, $\\gamma$ = {gamma:g}", ylabel=AXES["forget"]
+    )
     for T, shade, marker in zip(temperatures, shades, MARKERS):
         part = fitted[np.isclose(fitted["T"], T)].sort_values("v_f")
         x, mean, se = (2 * np.pi * part["v_f"]) ** -0.5, part["forget_error"], part["forget_se"]
-        axes[1].errorbar(x, mean, se, color=shade, marker=marker, ms=3.5, lw=1.2, label=f"$T$ = {T:g}")
+        axes[1].errorbar(
+            x, mean, se, color=shade, marker=marker, ms=3.5, lw=1.2, label=f"$T$ = {T:g}"
+        )
     n = int(fitted["n"].iloc[0])
     axes[1].set_title(f"classifiers fitted to $n$ = {n} samples, mean ± s.e.")
     axes[1].legend()
@@ -203,8 +252,9 @@ def slopes(
     axes[0].legend(handlelength=1.6, borderpad=0.1, labelspacing=0.3, fontsize=6)
     axes[0].set_ylim(top=3e8)  # room for the legend
     figure.set_label(
-        "Forget Error against the peak of p_f: tempering turns the slope, sharpening only lowers the line. Left: the "
-        f"witness of Theorem 3.5. Right: means over {trials} data sets of n = {n} samples, each with its classifier."
+        "Forget Error against the peak of p_f: tempering turns the slope, sharpening only lowers"
+        f" the line. Left: the witness of Theorem 3.5. Right: means over {trials} data sets of n ="
+        f" {n} samples, each with its classifier."
     )
     return figure
 
@@ -217,7 +267,9 @@ def _curve(axis: Axes, part: pd.DataFrame, side: str, look: Mapping[str, Any]) -
 
 
 def _looks(values: Sequence[float]) -> dict[float, dict[str, Any]]:
-    """Dark to bright, the last one yellow: purple, blue, yellow for three values, as in the paper."""
+    """Dark to bright, the last one yellow: purple, blue, yellow for three values, as in the
+    paper.
+    """
     dark: list[Any] = [PURPLE, BLUE]
     if len(values) > 3:
         dark = [colormaps["viridis"](x) for x in np.linspace(0.0, 0.7, len(values) - 1)]
@@ -238,4 +290,6 @@ def _fine(fits: Fits, low: float, high: float) -> Array:
     """A grid that resolves the spike as well as the page."""
     mixture = fits.mixture
     spike = mixture.mu_f + np.sqrt(mixture.v_f) * np.linspace(-8, 8, 401)
-    return np.unique(np.concatenate([np.linspace(low, high, 1201), spike[(spike > low) & (spike < high)]]))
+    return np.unique(
+        np.concatenate([np.linspace(low, high, 1201), spike[(spike > low) & (spike < high)]])
+    )

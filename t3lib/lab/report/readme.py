@@ -1,6 +1,8 @@
-"""The README's generated blocks: no number in it is typed by hand. `python -m t3lib.lab.report.readme` writes them.
+"""The README's generated blocks: no number in it is typed by hand. `python -m
+t3lib.lab.report.readme` writes them.
 
-A block lies between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->`; the tables of `results/` are its source.
+A block lies between `<!-- generated:NAME -->` and `<!-- /generated:NAME -->`; the tables of
+`results/` are its source.
 """
 
 import re
@@ -23,11 +25,23 @@ COSTS, TABLES = "04_efficiency", "05_paper_tables"
 # Artefact of the paper, notebooks that make it, files they leave in results/<profile>/.
 PAPER_MAP = (
     ("Table 1, TOFU results", (UNLEARN, TABLES), ("tables/tofu.csv", "tables/tofu_vs_paper.csv")),
-    ("Table 2, trainable parameters", (COSTS, TABLES), ("tables/benchmarks_parameters.csv", "tables/parameters.csv")),
+    (
+        "Table 2, trainable parameters",
+        (COSTS, TABLES),
+        ("tables/benchmarks_parameters.csv", "tables/parameters.csv"),
+    ),
     ("Table 3, runtimes", (UNLEARN, TABLES), ("tables/runtime.csv",)),
     ("Table 4, every seed", (UNLEARN, TABLES), ("tables/tofu_per_seed.csv",)),
-    ("Table 5, temperature; ablations", (ABLATION, TABLES), ("tables/temperature.csv", "tables/ablations.csv")),
-    ("Remark 3.6, a sharper classifier", (ABLATION,), ("tables/dials--forget10.csv", "figures/dials--forget10.svg")),
+    (
+        "Table 5, temperature; ablations",
+        (ABLATION, TABLES),
+        ("tables/temperature.csv", "tables/ablations.csv"),
+    ),
+    (
+        "Remark 3.6, a sharper classifier",
+        (ABLATION,),
+        ("tables/dials--forget10.csv", "figures/dials--forget10.svg"),
+    ),
     ("Figure 1, the architecture", (TABLES,), ("figures/architecture.svg",)),
     ("Figures 2–5, both synthetic experiments", (THEORY,), ("tables/synthetic.csv", "figures/")),
     ("Theorems 3.3–3.8, lemmas, remarks", (THEORY,), ("tables/bounds.csv",)),
@@ -65,12 +79,20 @@ def blocks(root: Path) -> dict[str, str]:
 
 
 def headline(results: Path) -> str:
-    """The 10% split, ours and the paper's: what was unlearned, then every model with its scores, and T3's price."""
+    """The 10% split, ours and the paper's: what was unlearned, then every model with its scores,
+    and T3's price.
+    """
     titles = {"cpu": "ours, invented authors (`cpu`)", "tofu-cpu": "ours, TOFU's text (`tofu-cpu`)"}
-    titles = {name: title for name, title in titles.items() if (results / name / "tables" / "tofu.csv").is_file()}
+    titles = {
+        name: title
+        for name, title in titles.items()
+        if (results / name / "tables" / "tofu.csv").is_file()
+    }
     paper = _scores(results / "paper" / "table1.csv")
     columns = [_column(results / name) for name in titles]
-    columns.append([f"{papers_millions():,.0f} million", "400 of 4,000 (20)", "none", *_cells(paper, {})])
+    columns.append(
+        [f"{papers_millions():,.0f} million", "400 of 4,000 (20)", "none", *_cells(paper, {})]
+    )
     names = ["parameters of the model", "rows to forget (authors)", "retrained models held out"]
     names += ["before unlearning", "baselines that no other baseline beats in both", "**T3**"]
     names += ["T3 with both dials, p^(1/T) f^w"]
@@ -78,11 +100,23 @@ def headline(results: Path) -> str:
     lines += ["|---|" + "---|" * len(columns)]
     rows = zip((*names, "retrained without the rows"), zip(*columns, strict=True), strict=True)
     lines += [f"| {name} | {' | '.join(cells)} |" for name, cells in rows]
-    ours = {title: _scores(results / name / "tables" / "tofu.csv") for name, title in titles.items()}
-    prices = [f"{table['mu']['Original']:.2f} to {table['mu']['T3']:.2f}" for table in (*ours.values(), paper)]
-    legend = "Each cell: Forget Quality against held-out retrained models (in brackets: against the one "
-    legend += "that settings were chosen on) and D, the distance that its test sees / MU-ROUGE / Model "
-    legend += "Utility, means over seeds. The paper has one retrained model and prints no D. T3's price is "
+    ours = {
+        title: _scores(results / name / "tables" / "tofu.csv") for name, title in titles.items()
+    }
+    prices = [
+        f"{table['mu']['Original']:.2f} to {table['mu']['T3']:.2f}"
+        for table in (*ours.values(), paper)
+    ]
+    legend = (
+        "Each cell: Forget Quality against held-out retrained models (in brackets: against the one "
+    )
+    legend += (
+        "that settings were chosen on) and D, the distance that its test sees / MU-ROUGE / Model "
+    )
+    legend += (
+        "Utility, means over seeds. The paper has one retrained model and prints no D. T3's"
+        " price is "
+    )
     legend += "Model Utility, column by column from "
     return "\n".join([*lines, "", f"{legend}{', '.join(prices)}. {_size_matters(results / 'cpu')}"])
 
@@ -93,7 +127,9 @@ def papers_millions() -> float:
 
 
 def _scores(path: Path) -> pd.DataFrame:
-    """Table 1's rows of the split by method, fq against held-out retrained models where there are any."""
+    """Table 1's rows of the split by method, fq against held-out retrained models where there are
+    any.
+    """
     table = pd.read_csv(path).query(f"split == '{SPLIT}'").dropna(subset=["fq"]).set_index("method")
     table = table.reindex(columns=list(dict.fromkeys([*table, *HELD_OUT])))
     held = table["fq_held_out"]
@@ -101,18 +137,29 @@ def _scores(path: Path) -> pd.DataFrame:
 
 
 def _column(folder: Path) -> list[str]:
-    """The cells of one profile: size of its model, rows to forget, references, then every model's scores."""
-    scores, tests = _scores(folder / "tables" / "tofu.csv"), pd.read_csv(folder / "tables" / "forget_quality.csv")
+    """The cells of one profile: size of its model, rows to forget, references, then every model's
+    scores.
+    """
+    scores, tests = (
+        _scores(folder / "tables" / "tofu.csv"),
+        pd.read_csv(folder / "tables" / "forget_quality.csv"),
+    )
     run = read_json(next((folder / "runs").glob(f"Retrained--{SPLIT}--*.json")))
     n, rows = len(run["truth_ratio"]["forget"]), all_rows(run) or 0
-    sharpened = tests[(tests["split"] == SPLIT) & (tests["w"] != 1)].dropna(subset=["w"]).set_index("T")["w"]
+    sharpened = (
+        tests[(tests["split"] == SPLIT) & (tests["w"] != 1)]
+        .dropna(subset=["w"])
+        .set_index("T")["w"]
+    )
     sizes = [f"{run['trainable'] / 1e6:.1f} million", f"{n} of {rows:,} ({n // AUTHOR_ROWS})"]
     held = scores["n_references"].max()
     return [*sizes, f"{held:.0f}" if held > 0 else "none", *_cells(scores, sharpened.to_dict())]
 
 
 def _cells(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
-    """Original, the best baselines, T3, T3 with both dials, Retrained; strengths: {T: w} of T3's second dial."""
+    """Original, the best baselines, T3, T3 with both dials, Retrained; strengths: {T: w} of T3's
+    second dial.
+    """
     best = leaders(scores).index.difference([*SHOWN, BOTH_DIALS], sort=False)
     cells = []
     for names in (["Original"], best, ["T3"], [BOTH_DIALS], ["Retrained"]):
@@ -120,7 +167,11 @@ def _cells(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
         for name, row in scores.reindex(names).dropna(subset=["fq"]).iterrows():
             label = f"{name}: " if name in best else f"T = {row['T']:g}" if row["T"] > 0 else ""
             label += f", w = {strengths[row['T']]:g}" if name == BOTH_DIALS else ""
-            held = f" ({row['fq_tuned_on']:.2f}), D {row['ks_held_out']:.2f}" if row["fq_tuned_on"] >= 0 else ""
+            held = (
+                f" ({row['fq_tuned_on']:.2f}), D {row['ks_held_out']:.2f}"
+                if row["fq_tuned_on"] >= 0
+                else ""
+            )
             label = label.removesuffix(": ") + ": " if label else ""
             lines.append(f"{label}{row['fq']:.2f}{held} / {row['mu_rouge']:.2f} / {row['mu']:.2f}")
         cells.append("<br>".join(lines))
@@ -129,7 +180,9 @@ def _cells(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
 
 def _size_matters(folder: Path) -> str:
     """What T3's D of a profile is worth with its own n, and with TOFU's 400 rows."""
-    table = pd.read_csv(folder / "tables" / "forget_quality.csv").query(f"split == '{SPLIT}' and method == 'T3'")
+    table = pd.read_csv(folder / "tables" / "forget_quality.csv").query(
+        f"split == '{SPLIT}' and method == 'T3'"
+    )
     d = _scores(folder / "tables" / "tofu.csv")["ks_held_out"]["T3"]
     if not d > 0:
         return ""
@@ -139,7 +192,8 @@ def _size_matters(folder: Path) -> str:
 
 
 def findings(claims: dict[str, pd.DataFrame]) -> str:
-    """The findings that matter, one a line: the sentences that the functions behind the claims write.
+    """The findings that matter, one a line: the sentences that the functions behind the claims
+    write.
 
     claims: profile -> its table of claims, empty cells as "". A claim about language models has a
     sentence a profile; a claim of the theory is the same everywhere and has one.
@@ -163,33 +217,57 @@ def minutes(results: Path) -> str:
         if (
             cold.get("jobs") == len(jobs) and "worker_seconds" in cold
         ):  # else some of it came from a cache, and the sum says nothing
-            wall, busy, seeds = cold["seconds"] / 60, sum(cold["worker_seconds"].values()) / 60, len(cold["seeds"])
+            wall, busy, seeds = (
+                cold["seconds"] / 60,
+                sum(cold["worker_seconds"].values()) / 60,
+                len(cold["seeds"]),
+            )
             cost = f"{wall:.0f} minutes from nothing ({busy:.0f} worker-minutes)"
-            rows.append(f"`{path.parent.name}` with {seeds} seed{'s' if seeds != 1 else ''}, {len(jobs)} jobs: {cost}")
+            rows.append(
+                f"`{path.parent.name}` with {seeds} seed{'s' if seeds != 1 else ''}, {len(jobs)}"
+                f" jobs: {cost}"
+            )
     if not rows:
-        return "The committed results were made in several passes, so no minutes from nothing are given."
-    return "Measured on the machine that made the committed results (2 cores): " + "; ".join(rows) + "."
+        return (
+            "The committed results were made in several passes, so no minutes from nothing are"
+            " given."
+        )
+    return (
+        "Measured on the machine that made the committed results (2 cores): "
+        + "; ".join(rows)
+        + "."
+    )
 
 
 def paper_map(manifest: Path) -> str:
-    """Each artefact, its notebooks, files and command; with minutes only where a run of cpu from nothing tells them."""
+    """Each artefact, its notebooks, files and command; with minutes only where a run of cpu from
+    nothing tells them.
+    """
     cold = read_json(manifest).get("cold") or {}
     spent = {kind: seconds / 60 for kind, seconds in cold.get("worker_seconds", {}).items()}
     rows = ["| in the paper | notebook | file | command |", "|---|---|---|---|"]
     if spent:
-        rows = ["| in the paper | notebook | file | command | worker-minutes |", "|---|---|---|---|---:|"]
+        rows = [
+            "| in the paper | notebook | file | command | worker-minutes |",
+            "|---|---|---|---|---:|",
+        ]
     for artefact, notebooks, files in PAPER_MAP:
         links = " → ".join(f"[{name[:2]}](notebooks/{name}.ipynb)" for name in notebooks)
         names = ", ".join(f"`{name}`" for name in files)
         kinds = {*notebooks, "base"} if {UNLEARN, ABLATION} & set(notebooks) else set(notebooks)
         whole = sum(minutes for kind, minutes in spent.items() if kind in kinds)
         cost = f" {max(whole, 1):.0f} |" if spent else ""
-        rows.append(f"| {artefact} | {links} | {names} | `t3 reproduce --only {','.join(notebooks)}` |{cost}")
+        rows.append(
+            f"| {artefact} | {links} | {names} | `t3 reproduce --only {','.join(notebooks)}`"
+            f" |{cost}"
+        )
     return "\n".join(rows)
 
 
 def gpu(folder: Path) -> str:
-    """The rows of `t3 bench --gpu` with their peak memory; cells that no GPU has filled are empty."""
+    """The rows of `t3 bench --gpu` with their peak memory; cells that no GPU has filled are
+    empty.
+    """
     rows, devices = ["| on one GPU | wanted | measured | memory |", "|---|---|---:|---:|"], set()
     path = folder / "benchmarks.csv"
     table = pd.read_csv(path).set_index("what") if path.is_file() else pd.DataFrame()
@@ -197,15 +275,24 @@ def gpu(folder: Path) -> str:
         cells = ["", ""]
         if what in table.index and pd.notna(table.loc[what, "median"]):
             row = table.loc[what]
-            cells = [f"{row['median']:.3g} {row['unit']}", f"{row['peak_memory_bytes'] / 1e9:.0f} GB"]
+            cells = [
+                f"{row['median']:.3g} {row['unit']}",
+                f"{row['peak_memory_bytes'] / 1e9:.0f} GB",
+            ]
             devices.add(row["device"])
         rows.append(f"| {words} | {wanted} | {' | '.join(cells)} |")
-    measured = f"Measured on {', '.join(sorted(devices))}." if devices else "Not measured yet: no GPU has run it."
+    measured = (
+        f"Measured on {', '.join(sorted(devices))}."
+        if devices
+        else "Not measured yet: no GPU has run it."
+    )
     return "\n".join([*rows, "", measured])
 
 
 def render(text: str, made: dict[str, str]) -> str:
-    """The README with its blocks replaced; UserError when a block has no place or a place no block."""
+    """The README with its blocks replaced; UserError when a block has no place or a place no
+    block.
+    """
     found = re.findall(r"<!-- generated:(\w+) -->", text)
     if sorted(found) != sorted(made):
         raise UserError(f"README.md has the blocks {sorted(found)}, not {sorted(made)}")

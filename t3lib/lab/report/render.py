@@ -1,8 +1,9 @@
 """Tables and figures as people read them: CSV, Markdown, LaTeX (booktabs only), HTML and SVG.
 
-The frames hold unrounded numbers under short names; this module alone decides how they look, under the paper's labels.
-The three forms of a table are Jinja templates over one list of its rows (`printed`). pandas' Styler is not used: its
-LaTeX has no rule under a group of columns nor between splits, its HTML a style rule for each cell.
+The frames hold unrounded numbers under short names; this module alone decides how they look, under
+the paper's labels. The three forms of a table are Jinja templates over one list of its rows
+(`printed`). pandas' Styler is not used: its LaTeX has no rule under a group of columns nor between
+splits, its HTML a style rule for each cell.
 """
 
 import io
@@ -31,28 +32,68 @@ SCORES |= {
 }
 COMPARED = {"ours": "ours", "sd": "sd", "paper": "paper", "difference": "diff.", "mark": ""}
 LABELS = {
-    **{"split": "Split", "method": "Method", "n_seeds": "Seeds", "seed": "Seed", "seeds": "Of seeds", "n": "n"},
-    **{"trainable": "# Parameters", "epochs": "Epochs", "load_s": "Load (s)", "features_s": "Features (s)"},
-    **{"train_s": "Train (s)", "evaluate_s": "Evaluate (s)", "peak_memory_bytes": "Peak memory", "setting": "Setting"},
-    **{"metric": "Metric", "verdict": "Verdict", "claim": "Claim", "numbers": "Numbers", "evidence": "Evidence"},
+    **{
+        "split": "Split",
+        "method": "Method",
+        "n_seeds": "Seeds",
+        "seed": "Seed",
+        "seeds": "Of seeds",
+        "n": "n",
+    },
+    **{
+        "trainable": "# Parameters",
+        "epochs": "Epochs",
+        "load_s": "Load (s)",
+        "features_s": "Features (s)",
+    },
+    **{
+        "train_s": "Train (s)",
+        "evaluate_s": "Evaluate (s)",
+        "peak_memory_bytes": "Peak memory",
+        "setting": "Setting",
+    },
+    **{
+        "metric": "Metric",
+        "verdict": "Verdict",
+        "claim": "Claim",
+        "numbers": "Numbers",
+        "evidence": "Evidence",
+    },
     **{"printed": "Printed", "n_references": "References", "reference": "Reference"},
 }
 Splits = Mapping[str, str]
 SPLIT_LABELS = split_labels(tidy([]))  # of TOFU whole; those of runs are counted from their rows
 WHOLE = frozenset(["trainable", "epochs", "seed", "n_seeds", "n", "n_references", "reference"])
-NOT_UNLEARNED = ("Original", "Retrained")  # before unlearning, and the reference's own kind: never the best row
+NOT_UNLEARNED = (
+    "Original",
+    "Retrained",
+)  # before unlearning, and the reference's own kind: never the best row
 DPI = 110  # of a figure in a notebook
 SHADES = 128  # of a figure in a notebook: with a palette it is a third of the size
 PLACES = re.compile(rb' (?:d|x|y)="[^"]+"')  # where an SVG's lines and markers lie, in points
-TOO_FINE = re.compile(rb"(\.\d\d)\d+")  # beyond a hundredth of a point, which is a third of the file
+TOO_FINE = re.compile(
+    rb"(\.\d\d)\d+"
+)  # beyond a hundredth of a point, which is a third of the file
 LONG = 20  # characters of a text that may wrap
 MANY = 300  # rows
 # LaTeX's special characters, and symbols of our texts that its fonts lack outside mathematics.
 TEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
-    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "…": r"\ldots{}"}
+    | {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "…": r"\ldots{}",
+    }
     | {character: f"${character}$" for character in "<>|"}
-    | {"≤": r"$\leq$", "≥": r"$\geq$", "≈": r"$\approx$", "≠": r"$\neq$", "×": r"$\times$", "±": r"$\pm$"}
+    | {
+        "≤": r"$\leq$",
+        "≥": r"$\geq$",
+        "≈": r"$\approx$",
+        "≠": r"$\neq$",
+        "×": r"$\times$",
+        "±": r"$\pm$",
+    }
     | {"γ": r"$\gamma$", "λ": r"$\lambda$", "−": "$-$", "→": r"$\to$"}
 )
 
@@ -68,13 +109,18 @@ TEX_TEMPLATES = TEMPLATES.overlay(  # braces and percent signs are LaTeX's
     block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
     comment_start_string="<#", comment_end_string="#>",
 )  # fmt: skip
-TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}  # keys keep their order
+TEMPLATES.policies["json.dumps_kwargs"] = {
+    "ensure_ascii": False,
+    "separators": (",", ":"),
+}  # keys keep their order
 TEMPLATES.filters["tex"] = lambda text: text.translate(TEX)
 TEMPLATES.filters["markdown"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
 
 
 def header(column: str) -> tuple[str, str]:
-    """(group, label) of a column: ("Retain", "Prob.") for retain_prob, ("FQ", "sd") for fq_sd, ("", "FQ") for fq."""
+    """(group, label) of a column: ("Retain", "Prob.") for retain_prob, ("FQ", "sd") for fq_sd, ("",
+    "FQ") for fq.
+    """
     if column in SCORES:
         return SCORES[column].group, SCORES[column].label
     metric, _, part = column.rpartition("_")
@@ -86,7 +132,9 @@ def header(column: str) -> tuple[str, str]:
 
 
 def cell(value: Any, column: str) -> str:
-    """One value as printed: 3 decimals for scores, whole counts, MB for bytes; no value is an empty cell."""
+    """One value as printed: 3 decimals for scores, whole counts, MB for bytes; no value is an empty
+    cell.
+    """
     if isinstance(value, str):
         return value
     if pd.isna(value):
@@ -103,11 +151,19 @@ def cell(value: Any, column: str) -> str:
         return f"{value:+.1f}"
     if column in SCORES or column.endswith(("_ours", "_sd", "_paper")):
         return f"{value:.3f}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}" if column.endswith("_s") else f"{value:.4g}"
+    return (
+        f"{value:,.0f}"
+        if abs(value) >= 1000
+        else f"{value:.3g}"
+        if column.endswith("_s")
+        else f"{value:.4g}"
+    )
 
 
 def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Frame of booleans: the best value (as printed) of each score per split among the unlearning methods."""
+    """Frame of booleans: the best value (as printed) of each score per split among the unlearning
+    methods.
+    """
     mask = pd.DataFrame(False, index=frame.index, columns=frame.columns)
     keys = [name for name in ("split", "method") if name in frame]
     if "method" not in keys or frame.duplicated(keys).any():
@@ -119,21 +175,32 @@ def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
         sign = 1 if SCORES[column].larger_is_better else -1
         scores = sign * rivals[column].astype(float).round(3)
         by_split = scores.groupby(rivals["split"] if "split" in keys else np.zeros(len(rivals)))
-        mask.loc[rivals.index, column] = (scores == by_split.transform("max")) & (by_split.transform("count") > 1)
+        mask.loc[rivals.index, column] = (scores == by_split.transform("max")) & (
+            by_split.transform("count") > 1
+        )
     return mask
 
 
 def printed(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> dict[str, Any]:
-    """What the templates know of a table: columns, groups [(name, first, last)] counted from 1, rows of texts; `more`.
+    """What the templates know of a table: columns, groups [(name, first, last)] counted from 1,
+    rows of texts; `more`.
 
     splits: what stands for a split's name (`results.split_labels`).
     """
     best = best_cells(frame.reset_index(drop=True)).to_numpy()
     shown = frame.replace({"split": dict(splits), "setting": SETTINGS})
-    texts = [[cell(value, column) for value, column in zip(row, frame)] for row in shown.itertuples(index=False)]
+    texts = [
+        [cell(value, column) for value, column in zip(row, frame)]
+        for row in shown.itertuples(index=False)
+    ]
     longest = [max(map(len, column)) for column in zip(*texts)] or [0] * frame.shape[1]
     columns = [
-        {"group": header(name)[0], "label": header(name)[1], "number": _is_numeric(frame[name]), "long": width > LONG}
+        {
+            "group": header(name)[0],
+            "label": header(name)[1],
+            "number": _is_numeric(frame[name]),
+            "long": width > LONG,
+        }
         for name, width in zip(frame, longest)
     ]
     groups: list[list[Any]] = []
@@ -142,11 +209,17 @@ def printed(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> 
             groups[-1][2] = place
         else:
             groups.append([column["group"], place, place])
-    names = pd.DataFrame("", index=frame.index, columns=["split", "method"]).assign(**frame.filter(["split", "method"]))
+    names = pd.DataFrame("", index=frame.index, columns=["split", "method"]).assign(
+        **frame.filter(["split", "method"])
+    )
     new = names["split"].ne(names["split"].shift()) & (np.arange(len(frame)) > 0)
     keys = ("texts", "best", "ours", "new")
-    rows = [dict(zip(keys, row)) for row in zip(texts, best, names["method"].str.startswith("T3"), new)]
-    named = list(frame).index("method") if "method" in frame else 0  # the column whose cells head their rows
+    rows = [
+        dict(zip(keys, row)) for row in zip(texts, best, names["method"].str.startswith("T3"), new)
+    ]
+    named = (
+        list(frame).index("method") if "method" in frame else 0
+    )  # the column whose cells head their rows
     return {
         "columns": columns,
         "groups": groups,
@@ -159,17 +232,24 @@ def printed(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> 
 
 
 def markdown(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS) -> str:
-    """A Markdown table: numbers flush right, a group's name spelt out in its columns' heads, the best in bold."""
+    """A Markdown table: numbers flush right, a group's name spelt out in its columns' heads, the
+    best in bold.
+    """
     return TEMPLATES.get_template("table.md").render(printed(frame, splits))
 
 
-def latex(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", label: str = "") -> str:
-    """A LaTeX table for \\input, with column groups; needs booktabs and graphicx, shades T3 with colortbl.
+def latex(
+    frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", label: str = ""
+) -> str:
+    """A LaTeX table for \\input, with column groups; needs booktabs and graphicx, shades T3 with
+    colortbl.
 
     >>> "toprule" in latex(pd.DataFrame({"method": ["T3"], "fq": [0.5]}))
     True
     """
-    return TEX_TEMPLATES.get_template("table.tex").render(printed(frame, splits, caption=caption, label=label))
+    return TEX_TEMPLATES.get_template("table.tex").render(
+        printed(frame, splits, caption=caption, label=label)
+    )
 
 
 class Html(str):
@@ -182,24 +262,41 @@ class Html(str):
         return f"HTML of {len(self)} characters"
 
 
-def html(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", note: str = "") -> Html:
-    """The table as HTML, escaped: groups above their columns, best in bold, T3's rows shaded; note: a line below it."""
-    return Html(TEMPLATES.get_template("table.html").render(printed(frame, splits, caption=caption, note=note)))
+def html(
+    frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", note: str = ""
+) -> Html:
+    """The table as HTML, escaped: groups above their columns, best in bold, T3's rows shaded; note:
+    a line below it.
+    """
+    return Html(
+        TEMPLATES.get_template("table.html").render(
+            printed(frame, splits, caption=caption, note=note)
+        )
+    )
 
 
 def write_table(
-    folder: str | Path, name: str, frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str | None = None
+    folder: str | Path,
+    name: str,
+    frame: pd.DataFrame,
+    splits: Splits = SPLIT_LABELS,
+    *,
+    caption: str | None = None,
 ) -> Path:
-    """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns the .csv's path.
+    """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns
+    the .csv's path.
 
-    A table of more than `MANY` rows is what figures are drawn from, and nobody reads it: .csv alone. Without a caption
-    the table has the one that `CAPTIONS` holds under its name, if any.
+    A table of more than `MANY` rows is what figures are drawn from, and nobody reads it: .csv
+    alone. Without a caption the table has the one that `CAPTIONS` holds under its name, if any.
     """
     path = Path(folder) / f"{name}.csv"
     caption = CAPTIONS.get(name.split("--")[0], "") if caption is None else caption
     texts = {".csv": frame.to_csv(index=False)}
     if len(frame) <= MANY:
-        texts |= {".md": markdown(frame, splits), ".tex": latex(frame, splits, caption=caption, label=name)}
+        texts |= {
+            ".md": markdown(frame, splits),
+            ".tex": latex(frame, splits, caption=caption, label=name),
+        }
     for ending, text in texts.items():
         with atomic_write(path.with_suffix(ending)) as handle:
             handle.write(text)
@@ -207,9 +304,11 @@ def write_table(
 
 
 def save_figure(path: str | Path, figure: "Figure", caption: str = "") -> Path:
-    """Write a figure as `path` (.svg), atomically and byte for byte the same from run to run; returns the path.
+    """Write a figure as `path` (.svg), atomically and byte for byte the same from run to run;
+    returns the path.
 
-    The caption, by default the figure's label, is kept in the file as its title: the page shows it below the figure.
+    The caption, by default the figure's label, is kept in the file as its title: the page shows it
+    below the figure.
     """
     from matplotlib import rc_context
 
@@ -238,7 +337,9 @@ def with_palette(png: bytes) -> bytes:
 
 
 def show(figure: "Figure", path: str | Path | None = None, caption: str = "") -> None:
-    """Show a figure in the notebook, with its caption, as a PNG, which every viewer draws; save it as `path` (.svg)."""
+    """Show a figure in the notebook, with its caption, as a PNG, which every viewer draws; save it
+    as `path` (.svg).
+    """
     from IPython import display  # what only a notebook needs
 
     caption = caption or str(figure.get_label())

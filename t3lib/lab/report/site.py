@@ -1,7 +1,9 @@
-"""The site: results pages and rendered notebooks of all profiles in one folder of static files, with a front page.
+"""The site: results pages and rendered notebooks of all profiles in one folder of static files,
+with a front page.
 
-`python -m t3lib.lab.report.site FOLDER` builds it from committed files, in seconds and without a network; nothing in it
-loads anything from elsewhere. Notebooks become HTML through nbconvert, their formulas MathML, which browsers draw.
+`python -m t3lib.lab.report.site FOLDER` builds it from committed files, in seconds and without a
+network; nothing in it loads anything from elsewhere. Notebooks become HTML through nbconvert, their
+formulas MathML, which browsers draw.
 """
 
 import re
@@ -19,18 +21,32 @@ from t3lib.lab import results
 from t3lib.lab.report import page
 from t3lib.lab.report.render import TEMPLATES
 
-MATH = re.compile(r"\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^\s$](?:[^$\n]*[^\s$])?)\$(?!\d)", re.S)
+MATH = re.compile(
+    r"\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^\s$](?:[^$\n]*[^\s$])?)\$(?!\d)", re.S
+)
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.S)
 
 
 def build(root: Path, folder: Path) -> Path:
-    """Write the site of the checkout `root` below `folder`, which is made anew; returns its front page."""
+    """Write the site of the checkout `root` below `folder`, which is made anew; returns its front
+    page.
+    """
     if folder.exists():
         shutil.rmtree(folder)
-    profiles = [path.parent for path in sorted((root / "results").glob("*/runs")) if any(path.glob("*.json"))]
+    profiles = [
+        path.parent
+        for path in sorted((root / "results").glob("*/runs"))
+        if any(path.glob("*.json"))
+    ]
     entries = [_profile(path, folder / path.name) for path in profiles if path.name != "scratch"]
-    shown = {Path(copy["file"]).stem.partition("--")[0] for entry in entries for copy in entry["notebooks"]}
-    unexecuted = [path for path in sorted((root / "notebooks").glob("*.ipynb")) if path.stem not in shown]
+    shown = {
+        Path(copy["file"]).stem.partition("--")[0]
+        for entry in entries
+        for copy in entry["notebooks"]
+    }
+    unexecuted = [
+        path for path in sorted((root / "notebooks").glob("*.ipynb")) if path.stem not in shown
+    ]
     for path in unexecuted:
         _notebook(path, folder / "notebooks" / f"{path.stem}.html")
     figure = next(iter((root / "results").glob("cpu/figures/temperature.svg")), None)
@@ -46,7 +62,9 @@ def build(root: Path, folder: Path) -> Path:
 
 
 def _profile(source: Path, folder: Path) -> dict[str, Any]:
-    """One profile's page with the tables, figures and notebooks that it links to; what the front page says of it."""
+    """One profile's page with the tables, figures and notebooks that it links to; what the front
+    page says of it.
+    """
     for part in ("tables", "figures"):
         if (source / part).is_dir():
             shutil.copytree(source / part, folder / part)
@@ -58,26 +76,46 @@ def _profile(source: Path, folder: Path) -> dict[str, Any]:
     return {
         "name": source.name,
         "headline": page.headlines(frame),
-        "notebooks": [{"file": f"{source.name}/notebooks/{path.stem}.html", "name": path.stem} for path in copies],
+        "notebooks": [
+            {"file": f"{source.name}/notebooks/{path.stem}.html", "name": path.stem}
+            for path in copies
+        ],
     }
 
 
 def _notebook(source: Path, target: Path) -> None:
     """One notebook as a page of its own."""
-    from nbconvert import HTMLExporter  # here, because importing it takes a second that only the site needs
+    from nbconvert import (
+        HTMLExporter,
+    )  # here, because importing it takes a second that only the site needs
 
     notebook = nbformat.read(source, 4)
     formulas: list[str] = []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            parts = CODE.split(cell.source)  # every second one is code, in which a dollar is a dollar
-            parts[::2] = [MATH.sub(lambda match: _placeholder(match, formulas), part) for part in parts[::2]]
+            parts = CODE.split(
+                cell.source
+            )  # every second one is code, in which a dollar is a dollar
+            parts[::2] = [
+                MATH.sub(lambda match: _placeholder(match, formulas), part) for part in parts[::2]
+            ]
             cell.source = "".join(parts)
     body, _ = HTMLExporter(template_name="basic").from_notebook_node(notebook)
     body = re.sub(r"FORMULA(\d+)X", lambda match: formulas[int(match[1])], body)
-    title = next((line[2:] for cell in notebook.cells for line in cell.source.splitlines() if line[:2] == "# "), "")
+    title = next(
+        (
+            line[2:]
+            for cell in notebook.cells
+            for line in cell.source.splitlines()
+            if line[:2] == "# "
+        ),
+        "",
+    )
     html = TEMPLATES.get_template("notebook.html").render(
-        title=title or source.stem, name=source.stem, body=Markup(body), executed=target.parent.parent.name
+        title=title or source.stem,
+        name=source.stem,
+        body=Markup(body),
+        executed=target.parent.parent.name,
     )
     with atomic_write(target) as handle:
         handle.write(html)
@@ -85,7 +123,9 @@ def _notebook(source: Path, target: Path) -> None:
 
 def _placeholder(match: re.Match[str], formulas: list[str]) -> str:
     """A word that Markdown leaves alone; the formula as MathML goes to `formulas`."""
-    formulas.append(convert(match["block"] or match["inline"], display="block" if match["block"] else "inline"))
+    formulas.append(
+        convert(match["block"] or match["inline"], display="block" if match["block"] else "inline")
+    )
     return f"FORMULA{len(formulas) - 1}X"
 
 

@@ -1,7 +1,9 @@
-"""The paper's tables from run files: one function each, tidy frame in (`results.tidy`), table out, no number typed.
+"""The paper's tables from run files: one function each, tidy frame in (`results.tidy`), table out,
+no number typed.
 
-Every method of the paper has its row whether it ran or not; what did not run, or failed, is an empty cell. Runs with a
-`setting` (ablations) enter only `ablations` and, for the setting "naive", `runtime`.
+Every method of the paper has its row whether it ran or not; what did not run, or failed, is an
+empty cell. Runs with a `setting` (ablations) enter only `ablations` and, for the setting "naive",
+`runtime`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,7 +19,10 @@ from t3lib.tofu import metrics
 from t3lib.tofu.metrics import HIDING, UTILITY
 
 SUMMARY = ("fq", "mu_rouge", "mu")
-PAPER = (*SUMMARY, *UTILITY)  # columns of the paper's Table 1; ours has every other metric after them
+PAPER = (
+    *SUMMARY,
+    *UTILITY,
+)  # columns of the paper's Table 1; ours has every other metric after them
 SCORES = (*PAPER, *(name for name in metrics.METRICS if name not in PAPER))
 UNLEARNING = METHODS[2:]
 FRAME = ("Original", "T3", "Retrained")  # what every comparison begins and ends with
@@ -30,37 +35,61 @@ BOTH_DIALS = "T3 (T, w)"  # T3 with its classifier sharpened, at the best T and 
 # What each table shows, by the name of its file; the page has the tables in this order.
 CAPTIONS = {
     "claims": "Claims of the paper: does each hold in its own tables, and here?",
-    "tofu": "Table 1. Means over seeds; T3 at its tuned temperature. FQ is against the retrained model that settings "
-    "were chosen on; held out: against the others (References: how many; 0 or empty: none).",
-    "tofu_vs_paper": "Ours beside the paper's Table 1 (there Llama 3.1 8B). Our FQ is against held-out retrained "
-    "models where there are any (References); tuned on: against the one that settings were chosen on. = within one "
-    "spread of the seeds, ≈ within two, ≠ beyond.",
+    "tofu": (
+        "Table 1. Means over seeds; T3 at its tuned temperature. FQ is against the retrained model"
+        " that settings were chosen on; held out: against the others (References: how many; 0 or"
+        " empty: none)."
+    ),
+    "tofu_vs_paper": (
+        "Ours beside the paper's Table 1 (there Llama 3.1 8B). Our FQ is against held-out retrained"
+        " models where there are any (References); tuned on: against the one that settings were"
+        " chosen on. = within one spread of the seeds, ≈ within two, ≠ beyond."
+    ),
     "parameters": "Table 2. Trainable parameters.",
-    "runtime": "Table 3. Cost of unlearning on this machine; T3's seeds share one evaluation, each is charged a part. "
-    "T3 (naive): a few steps with the base's passes timed, scaled up to all.",
+    "runtime": (
+        "Table 3. Cost of unlearning on this machine; T3's seeds share one evaluation, each is"
+        " charged a part. T3 (naive): a few steps with the base's passes timed, scaled up to all."
+    ),
     "tofu_per_seed": "Table 4. Every seed.",
     "tofu_by_seeds": "All seeds beside those on which nothing was tuned (not 1 and 2).",
-    "search": "How the settings of these runs were found: trials a method and split, seeds of each trial, minutes of "
-    "all trials (empty: not noted, or fitted together), and the choice.",
-    "forget_quality": "Every Forget Quality: each run against each retrained model. Reference 0 is the one that "
-    "settings were chosen on. mean, sd: of ln R. D_matched: D once the means of ln R are equal.",
+    "search": (
+        "How the settings of these runs were found: trials a method and split, seeds of each trial,"
+        " minutes of all trials (empty: not noted, or fitted together), and the choice."
+    ),
+    "forget_quality": (
+        "Every Forget Quality: each run against each retrained model. Reference 0 is the one that "
+        "settings were chosen on. mean, sd: of ln R. D_matched: D once the means of ln R are equal."
+    ),
     "temperature": "Table 5. T3 at every temperature.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "dials": "T3's two dials, p^(1/T) f^w: Forget Quality and D, means over the seeds that tune.",
-    "ablations": "T3's other choices. Recognized: share of forgotten rows whose true answer is likelier than five "
-    "wrong ones. AUC: .5 where forgotten rows look like rows nobody saw. What retrained models have is in the table "
-    "audit. Heads that learn the paraphrases learn what Forget Quality reads.",
-    "audit": "What the models still know of the rows to forget. Means over the seeds named, but Written and Forced "
-    "start are of each method's first seed alone (Retrained: of all). Profile tofu-cpu takes Membership from a stage "
-    "of its own, which leaves rows unseen. audit.csv adds how many spreads of the retrained models each value is away "
-    "from theirs: a method that forgot is 0 away, and more and less are both traces.",
-    "leak": "leak@k: the expected ROUGE-L recall of the best of k sampled answers to a forgotten question; of each "
-    "method's first seed (Retrained: of all). top p: the nucleus that was drawn from; 1 is the whole distribution.",
-    "benchmarks": "Cost on this machine: median and quartiles of the repeats; operations and bytes "
-    "of the computation, by arithmetic.",
+    "ablations": (
+        "T3's other choices. Recognized: share of forgotten rows whose true answer is likelier than"
+        " five wrong ones. AUC: .5 where forgotten rows look like rows nobody saw. What retrained"
+        " models have is in the table audit. Heads that learn the paraphrases learn what Forget"
+        " Quality reads."
+    ),
+    "audit": (
+        "What the models still know of the rows to forget. Means over the seeds named, but Written"
+        " and Forced start are of each method's first seed alone (Retrained: of all). Profile"
+        " tofu-cpu takes Membership from a stage of its own, which leaves rows unseen. audit.csv"
+        " adds how many spreads of the retrained models each value is away from theirs: a method"
+        " that forgot is 0 away, and more and less are both traces."
+    ),
+    "leak": (
+        "leak@k: the expected ROUGE-L recall of the best of k sampled answers to a forgotten"
+        " question; of each method's first seed (Retrained: of all). top p: the nucleus that was"
+        " drawn from; 1 is the whole distribution."
+    ),
+    "benchmarks": (
+        "Cost on this machine: median and quartiles of the repeats; operations and bytes "
+        "of the computation, by arithmetic."
+    ),
     "benchmarks_parameters": "Trainable parameters at Llama-3.1-8B's shape.",
     "synthetic": "Gaussian experiments: retain and forget error.",
-    "synthetic_cells": "The classifiers behind the Gaussian experiments: weight decay λ and error δ.",
+    "synthetic_cells": (
+        "The classifiers behind the Gaussian experiments: weight decay λ and error δ."
+    ),
     "bounds": "The theorems' bounds, evaluated.",
 }
 
@@ -87,8 +116,8 @@ SETTINGS = {
 def tofu(frame: pd.DataFrame) -> pd.DataFrame:
     """Table 1: mean over seeds of every metric, the paper's columns first; T3 at its tuned T.
 
-    T3 with both dials has a row `T3 (T, w)` where it ran. `HELD_OUT`: against the retrained models that
-    nothing was tuned on; the row Retrained is the mean over all pairs of retrained models.
+    T3 with both dials has a row `T3 (T, w)` where it ran. `HELD_OUT`: against the retrained models
+    that nothing was tuned on; the row Retrained is the mean over all pairs of retrained models.
     """
     sharpened = _at_tuned_strength(frame)
     runs = pd.concat([at_tuned_temperature(frame), sharpened]).groupby(["split", "method"])
@@ -100,16 +129,20 @@ def tofu(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def parameters(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table 2: trainable parameters per unlearning method (the same in every split, seed and temperature)."""
+    """Table 2: trainable parameters per unlearning method (the same in every split, seed and
+    temperature).
+    """
     counts = main_runs(frame).groupby("method")["trainable"].max().reset_index()
     return _table(counts, ["method", "trainable"], pd.DataFrame({"method": UNLEARNING}))
 
 
 def runtime(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table 3: epochs, mean seconds per stage and the largest memory; T3 both naive and preprocessed.
+    """Table 3: epochs, mean seconds per stage and the largest memory; T3 both naive and
+    preprocessed.
 
-    Features are computed by the first run that needs them and cached, so their time is the longest of the split's
-    runs. `T3 (preprocessed)` is T3 as it always runs here; `T3 (naive)` comes from runs of the setting "naive".
+    Features are computed by the first run that needs them and cached, so their time is the longest
+    of the split's runs. `T3 (preprocessed)` is T3 as it always runs here; `T3 (naive)` comes from
+    runs of the setting "naive".
     """
     preprocessed = at_tuned_temperature(frame).replace({"method": {"T3": "T3 (preprocessed)"}})
     naive = frame[frame["setting"] == "naive"].assign(method="T3 (naive)")
@@ -119,14 +152,29 @@ def runtime(frame: pd.DataFrame) -> pd.DataFrame:
     table = table.join(costs[["epochs", "features_s", "peak_memory_bytes"]].max()).reset_index()
     longest = t3_runs(frame).groupby("split")["features_s"].max()
     cached = table["method"] == "T3 (preprocessed)"
-    table.loc[cached, "features_s"] = table.loc[cached, "split"].map(longest).astype(float)  # no T3, no text
-    columns = ["split", "method", "epochs", "load_s", "features_s", "train_s", "evaluate_s", "peak_memory_bytes"]
+    table.loc[cached, "features_s"] = (
+        table.loc[cached, "split"].map(longest).astype(float)
+    )  # no T3, no text
+    columns = [
+        "split",
+        "method",
+        "epochs",
+        "load_s",
+        "features_s",
+        "train_s",
+        "evaluate_s",
+        "peak_memory_bytes",
+    ]
     return _table(table, columns, _rows((*UNLEARNING[:-1], "T3 (naive)", "T3 (preprocessed)")))
 
 
 def tofu_per_seed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table 4: Forget Quality, MU-ROUGE and MU of every seed; a method without a run keeps one empty row."""
-    return _table(at_tuned_temperature(frame), ["split", "method", "T", "seed", *SUMMARY], _rows(METHODS))
+    """Table 4: Forget Quality, MU-ROUGE and MU of every seed; a method without a run keeps one
+    empty row.
+    """
+    return _table(
+        at_tuned_temperature(frame), ["split", "method", "T", "seed", *SUMMARY], _rows(METHODS)
+    )
 
 
 def temperature(frame: pd.DataFrame) -> pd.DataFrame:
@@ -140,31 +188,60 @@ def temperature(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ablations(frame: pd.DataFrame) -> pd.DataFrame:
-    """T3 as tuned and each of its variations (the runs that have a setting), means over the seeds of each."""
+    """T3 as tuned and each of its variations (the runs that have a setting), means over the seeds
+    of each.
+    """
     varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
     columns = [*SUMMARY, *HIDING, *HELD_OUT]
     table = varied.groupby(["split", "setting", "T"], dropna=False)[columns].mean().reset_index()
-    table = table.assign(varies=table["setting"] != "tuned").sort_values(["split", "varies", "setting", "T"])
+    table = table.assign(varies=table["setting"] != "tuned").sort_values(
+        ["split", "varies", "setting", "T"]
+    )
     return _table(table, ["split", "setting", "T", *columns])
 
 
-def search(runs: Sequence[Mapping[str, Any]], entries: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
-    """How the settings were found: split, method, trials, seeds of a trial, minutes of all trials, chosen.
+def search(
+    runs: Sequence[Mapping[str, Any]], entries: Mapping[str, Mapping[str, Any]]
+) -> pd.DataFrame:
+    """How the settings were found: split, method, trials, seeds of a trial, minutes of all trials,
+    chosen.
 
-    entries: "METHOD/SPLIT" -> {"chosen", "seeds", "trials"}, as `t3 tune` writes them. Only a choice that a main run of
-    the method on the split was made with has a row. minutes: nan where a trial's seconds were not noted.
+    entries: "METHOD/SPLIT" -> {"chosen", "seeds", "trials"}, as `t3 tune` writes them. Only a
+    choice that a main run of the method on the split was made with has a row. minutes: nan where a
+    trial's seconds were not noted.
     """
-    used = [(run["split"], run["method"], run["hyper"] or {}) for run in runs if run.get("setting") is None]
+    used = [
+        (run["split"], run["method"], run["hyper"] or {})
+        for run in runs
+        if run.get("setting") is None
+    ]
     rows = []
     for split, method in ((split, method) for split in SPLITS for method in UNLEARNING):
         entry = entries.get(f"{method}/{split}", {})
-        chosen = {name: value for name, value in entry.get("chosen", {}).items() if name != "temperature"}
-        if not any((split, method) == each[:2] and chosen.items() <= each[2].items() for each in used) or not entry:
+        chosen = {
+            name: value for name, value in entry.get("chosen", {}).items() if name != "temperature"
+        }
+        if (
+            not any(
+                (split, method) == each[:2] and chosen.items() <= each[2].items() for each in used
+            )
+            or not entry
+        ):
             continue
-        seconds = [sum(trial["seconds"]) if "seconds" in trial else np.nan for trial in entry["trials"]]
+        seconds = [
+            sum(trial["seconds"]) if "seconds" in trial else np.nan for trial in entry["trials"]
+        ]
         told = ", ".join(f"{name} {value:g}" for name, value in sorted(entry["chosen"].items()))
         count = {"trials": len(entry["trials"]), "seeds": len(entry["seeds"])}
-        rows.append({"split": split, "method": method, **count, "minutes": sum(seconds) / 60, "chosen": told})
+        rows.append(
+            {
+                "split": split,
+                "method": method,
+                **count,
+                "minutes": sum(seconds) / 60,
+                "chosen": told,
+            }
+        )
     return pd.DataFrame(rows, columns=["split", "method", "trials", "seeds", "minutes", "chosen"])
 
 
@@ -189,7 +266,9 @@ def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
             rows.append((*(run[name] for name in names), *scores))
     columns = [*names, "reference", "n", "D", "fq", "mean", "sd", "D_matched"]
     table = pd.DataFrame(rows, columns=columns)
-    return table.sort_values("split", key=lambda splits: splits.map(SPLITS.index), kind="stable", ignore_index=True)
+    return table.sort_values(
+        "split", key=lambda splits: splits.map(SPLITS.index), kind="stable", ignore_index=True
+    )
 
 
 def on_held_out(runs: pd.DataFrame) -> pd.DataFrame:
@@ -203,23 +282,30 @@ def on_held_out(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """All seeds beside those that chose nothing: seeds 1 and 2 tuned the hyperparameters, the others are fresh."""
+    """All seeds beside those that chose nothing: seeds 1 and 2 tuned the hyperparameters, the
+    others are fresh.
+    """
     runs = at_tuned_temperature(frame)
     tuned_on = runs["seed"].isin(TUNING_SEEDS) & runs["method"].isin(UNLEARNING)
     parts = {"all": runs, "fresh": runs[~tuned_on]}
-    spreads = [_spread(part, ["split", "method"]).assign(seeds=name) for name, part in parts.items()]
+    spreads = [
+        _spread(part, ["split", "method"]).assign(seeds=name) for name, part in parts.items()
+    ]
     rows = _rows(METHODS).merge(pd.DataFrame({"seeds": [*parts]}), how="cross")
     scores = [f"{name}_{part}" for name in SUMMARY for part in ("ours", "sd")]
     return _table(pd.concat(spreads), ["split", "method", "seeds", "n_seeds", *scores], rows)
 
 
-def compare(frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.DataFrame | None = None) -> pd.DataFrame:
-    """Ours beside printed (Table 1, or Table 5 by T): our mean, sd and seeds, the printed mean, difference and mark.
+def compare(
+    frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """Ours beside printed (Table 1, or Table 5 by T): our mean, sd and seeds, the printed mean,
+    difference and mark.
 
-    Our Forget Quality is `on_held_out`, with fq_tuned_on beside it. The spread is
-    sqrt(sd_ours^2 + sd_paper^2), the paper's from its per-seed table if there is one. Marks: "="
-    within one spread (and the paper's rounding), "≈" within two, "≠" beyond; empty where a number or
-    our spread is missing.
+    Our Forget Quality is `on_held_out`, with fq_tuned_on beside it. The spread is sqrt(sd_ours^2 +
+    sd_paper^2), the paper's from its per-seed table if there is one. Marks: "=" within one spread
+    (and the paper's rounding), "≈" within two, "≠" beyond; empty where a number or our spread is
+    missing.
     """
     if "method" in printed:
         keys = ["split", "method"]
@@ -232,7 +318,11 @@ def compare(frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.Dat
     others = runs.groupby(keys)[["fq_tuned_on", "n_references"]].mean().reset_index()
     table = table.merge(others, how="left", on=keys)
     table = table.merge(printed[[*keys, *SUMMARY]], how="left", on=keys)
-    theirs = None if printed_seeds is None else table[keys].merge(_spread(printed_seeds, keys), how="left")
+    theirs = (
+        None
+        if printed_seeds is None
+        else table[keys].merge(_spread(printed_seeds, keys), how="left")
+    )
     for name in SUMMARY:
         sd_paper = 0.0 if theirs is None else theirs[f"{name}_sd"].fillna(0)
         spread = (table[f"{name}_sd"] ** 2 + sd_paper**2) ** 0.5
@@ -245,14 +335,20 @@ def compare(frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.Dat
 
 
 def printed(number: int) -> pd.DataFrame:
-    """The paper's Table 4 or 5 for a figure: every row says its method, and Original's rows of Table 1 come with it."""
+    """The paper's Table 4 or 5 for a figure: every row says its method, and Original's rows of
+    Table 1 come with it.
+    """
     table = paper_table(number)
     original = paper_table(1).query("method == 'Original'")
     return pd.concat([original, table if "method" in table else table.assign(method="T3")])
 
 
-def paper_disagreements(table1: pd.DataFrame, table4: pd.DataFrame, *, tolerance: float = 0.001) -> pd.DataFrame:
-    """Rows of the paper's Table 1 whose printed mean is not the mean of its Table 4's seeds within `tolerance`."""
+def paper_disagreements(
+    table1: pd.DataFrame, table4: pd.DataFrame, *, tolerance: float = 0.001
+) -> pd.DataFrame:
+    """Rows of the paper's Table 1 whose printed mean is not the mean of its Table 4's seeds within
+    `tolerance`.
+    """
     means = table4.groupby(["split", "method"])[list(SUMMARY)].mean().reset_index()
     both = table1.merge(means, on=["split", "method"], suffixes=("", "_seeds"))
     rows = [
@@ -265,20 +361,25 @@ def paper_disagreements(table1: pd.DataFrame, table4: pd.DataFrame, *, tolerance
 
 
 def leaders(means: pd.DataFrame) -> pd.DataFrame:
-    """Of a table of means by method what a reader wants first: Original, the best baselines, T3, Retrained.
+    """Of a table of means by method what a reader wants first: Original, the best baselines, T3,
+    Retrained.
 
     The baselines are those that no other baseline beats in both fq and mu_rouge, the best fq first.
     What did not run is left out.
     """
     ran = means.dropna(subset=["fq"])
-    rivals = ran.drop(index=[*FRAME, BOTH_DIALS], errors="ignore").sort_values("fq", ascending=False)
+    rivals = ran.drop(index=[*FRAME, BOTH_DIALS], errors="ignore").sort_values(
+        "fq", ascending=False
+    )
     most = rivals["mu_rouge"].cummax().shift(fill_value=-1.0)
     names = ("Original", *rivals.index[rivals["mu_rouge"] > most], "T3", BOTH_DIALS, "Retrained")
     return ran.reindex([name for name in names if name in ran.index])
 
 
 def ran(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a table that hold a number of ours: what did not run, a method or a temperature, is left out."""
+    """The rows of a table that hold a number of ours: what did not run, a method or a temperature,
+    is left out.
+    """
     if "n_seeds" in table:
         return table[table["n_seeds"].notna()]
     numbers = table.drop(columns=["split", "method", "seeds", "setting"], errors="ignore")
@@ -298,12 +399,18 @@ def t3_runs(frame: pd.DataFrame) -> pd.DataFrame:
 def at_tuned_temperature(frame: pd.DataFrame) -> pd.DataFrame:
     """The main runs, of T3 only those at the split's tuned T."""
     runs = main_runs(frame)
-    tuned = runs["split"].map({split: tuned_temperature(frame, split) for split in SPLITS}).astype(float)
+    tuned = (
+        runs["split"]
+        .map({split: tuned_temperature(frame, split) for split in SPLITS})
+        .astype(float)
+    )
     return runs[(runs["method"] != "T3") | (runs["T"] == tuned)]
 
 
 def _at_tuned_strength(frame: pd.DataFrame) -> pd.DataFrame:
-    """T3's runs with a sharpened classifier, f^w with w other than 1, at each split's best (T, w), as `T3 (T, w)`."""
+    """T3's runs with a sharpened classifier, f^w with w other than 1, at each split's best (T, w),
+    as `T3 (T, w)`.
+    """
     sharpened = frame[frame["setting"].isna() & (frame["w"].fillna(1) != 1) & frame["fq"].notna()]
     parts = [sharpened[:0]]
     for _, runs in sharpened.groupby("split"):
@@ -313,16 +420,20 @@ def _at_tuned_strength(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def tuned_temperature(frame: pd.DataFrame, split: str) -> float | None:
-    """T3's tuned T: best mean Forget Quality over seeds 1 and 2, ties by MU-ROUGE; without them, over all seeds."""
+    """T3's tuned T: best mean Forget Quality over seeds 1 and 2, ties by MU-ROUGE; without them,
+    over all seeds.
+    """
     runs = t3_runs(frame)[lambda runs: (runs["split"] == split) & runs["fq"].notna()]
     means = _tuning_runs(runs, ["T"]).groupby("T")[["fq", "mu_rouge"]].mean()
     return float(means.sort_values(["fq", "mu_rouge"]).index[-1]) if len(means) else None
 
 
 def _tuning_runs(runs: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
-    """The runs of seeds 1 and 2, without them all, of those settings that ran with the most of these seeds.
+    """The runs of seeds 1 and 2, without them all, of those settings that ran with the most of
+    these seeds.
 
-    A setting that failed with one seed is left out: its mean would be over other seeds than those of the others.
+    A setting that failed with one seed is left out: its mean would be over other seeds than those
+    of the others.
     """
     tuning = runs[runs["seed"].isin(TUNING_SEEDS)]
     tuning = tuning if len(tuning) else runs
@@ -332,19 +443,33 @@ def _tuning_runs(runs: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
 
 def _rows(methods: Sequence[str]) -> pd.DataFrame:
     """A row for every split and method, in the paper's order."""
-    return pd.DataFrame([(split, method) for split in SPLITS for method in methods], columns=["split", "method"])
+    return pd.DataFrame(
+        [(split, method) for split in SPLITS for method in methods], columns=["split", "method"]
+    )
 
 
-def _table(table: pd.DataFrame, columns: Sequence[str], rows: pd.DataFrame | None = None) -> pd.DataFrame:
-    """The columns of a table in order, for all `rows` if there are any; counts are whole, no seed at all is empty."""
+def _table(
+    table: pd.DataFrame, columns: Sequence[str], rows: pd.DataFrame | None = None
+) -> pd.DataFrame:
+    """The columns of a table in order, for all `rows` if there are any; counts are whole, no seed
+    at all is empty.
+    """
     table = table if rows is None else rows.merge(table, how="left")
-    table = table[list(columns)].astype({name: "Int64" for name in COUNTS if name in columns}).reset_index(drop=True)
+    table = (
+        table[list(columns)]
+        .astype({name: "Int64" for name in COUNTS if name in columns})
+        .reset_index(drop=True)
+    )
     return table.replace({"n_seeds": {0: pd.NA}})
 
 
 def _spread(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
     """Mean (`_ours`), standard deviation over seeds (`_sd`, n-1) and number of seeds per group."""
-    named = {f"{name}_{part}": (name, how) for name in SUMMARY for part, how in (("ours", "mean"), ("sd", "std"))}
+    named = {
+        f"{name}_{part}": (name, how)
+        for name in SUMMARY
+        for part, how in (("ours", "mean"), ("sd", "std"))
+    }
     return frame.groupby(keys).agg(n_seeds=("fq", "count"), **named).reset_index()
 
 

@@ -1,4 +1,6 @@
-"""T3 over temperatures (Table 5), over both of its dials and over its other choices: shared heads and base passes."""
+"""T3 over temperatures (Table 5), over both of its dials and over its other choices: shared heads
+and base passes.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -11,9 +13,10 @@ from t3lib.lab.study.methods import evaluated, records, subject
 from t3lib.lab.study.study import Study
 from t3lib.tofu.metrics import HIDING
 
-# setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T itself. w None is the w
-# that leaves w T as tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays as it is. The heads of those that are
-# named after paraphrases learn `paraphrased` rows and see as many rows in all.
+# setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T
+# itself. w None is the w that leaves w T as tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text
+# stays as it is. The heads of those that are named after paraphrases learn `paraphrased` rows and
+# see as many rows in all.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "decay=l2": {"decay": "l2"},
@@ -41,7 +44,8 @@ def run_temperatures(
     hyper: Mapping[str, Any],
     hyper_by_t: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
-    """T3 at every T, as Table 5: T's own hyperparameters (keyed by its text, "2.5") where they were tuned.
+    """T3 at every T, as Table 5: T's own hyperparameters (keyed by its text, "2.5") where they were
+    tuned.
 
     Temperatures with equal hyperparameters share heads, and all of them the base pass.
     """
@@ -59,11 +63,13 @@ def run_dials(
     strengths: Sequence[float],
     hyper: Mapping[str, Any],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Search T3's two dials, p^{1/T} f^w (Remark 3.6), on the heads of `hyper`; the best with w other than 1 is run.
+    """Search T3's two dials, p^{1/T} f^w (Remark 3.6), on the heads of `hyper`; the best with w
+    other than 1 is run.
 
-    Neither dial needs a training, and all (T, w) come from one pass of the base over the forget rows. Returns
-    (search, runs): a row {"split", "T", "w", "n_seeds", "D", "fq"} for each (T, w), means over the seeds that tune
-    (`TUNING_SEEDS`, or all where they are not among them), and a run record for each seed at the best w other than 1.
+    Neither dial needs a training, and all (T, w) come from one pass of the base over the forget
+    rows. Returns (search, runs): a row {"split", "T", "w", "n_seeds", "D", "fq"} for each (T, w),
+    means over the seeds that tune (`TUNING_SEEDS`, or all where they are not among them), and a run
+    record for each seed at the best w other than 1.
     """
     tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
     dials = sorted({(float(T), float(w)) for T in temperatures for w in strengths})
@@ -75,7 +81,9 @@ def run_dials(
             sum(report[name] for report in reports[start : start + len(tuning)]) / len(tuning)
             for name in ("ks_statistic", "forget_quality")
         )
-        search.append({"split": study.split, "T": T, "w": w, "n_seeds": len(tuning), "D": D, "fq": fq})
+        search.append(
+            {"split": study.split, "T": T, "w": w, "n_seeds": len(tuning), "D": D, "fq": fq}
+        )
     sharpened = [row for row in search if row["w"] != 1]
     if not sharpened:
         return search, []
@@ -84,25 +92,35 @@ def run_dials(
     return search, records(study, chosen, next(iter(seeds), None))
 
 
-def run_ablations(study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting is about T.
+def run_ablations(
+    study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]
+) -> list[dict[str, Any]]:
+    """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting
+    is about T.
 
-    Beside the metrics of every run they have the audit's `HIDING`, as far as there are rows to measure it on.
+    Beside the metrics of every run they have the audit's `HIDING`, as far as there are rows to
+    measure it on.
     """
     runs = []
     for stand, reworded in ((study, False), (paraphrased(study), True)):
         settings = [name for name in ABLATIONS if name.startswith("paraphrases") == reworded]
         names = [(setting, seed) for setting in settings for seed in seeds]
         more = len(stand.forget) / len(study.forget)
-        every = [subject(stand, "T3", seed, changed(hyper, setting, more)) for setting, seed in names]
-        for (setting, _), run, known in zip(names, records(stand, every), audit.known(stand, every)):
+        every = [
+            subject(stand, "T3", seed, changed(hyper, setting, more)) for setting, seed in names
+        ]
+        for (setting, _), run, known in zip(
+            names, records(stand, every), audit.known(stand, every)
+        ):
             hides = {name: known[name] for name in HIDING if name in known}
             runs.append(run | {"setting": setting, "metrics": run["metrics"] | hides})
     return runs
 
 
 def changed(hyper: Mapping[str, Any], setting: str, more: float = 1) -> dict[str, Any]:
-    """All of T3's settings under one of `ABLATIONS`, for a head that has `more` times the forget rows."""
+    """All of T3's settings under one of `ABLATIONS`, for a head that has `more` times the forget
+    rows.
+    """
     tuned = settings_of("T3", hyper)
     settings = tuned | ABLATIONS[setting]
     if settings["w"] is None:
@@ -113,7 +131,8 @@ def changed(hyper: Mapping[str, Any], setting: str, more: float = 1) -> dict[str
 def paraphrased(study: Study) -> Study:
     """The study with the forget rows' paraphrased answers among the rows to forget.
 
-    Forget Quality reads these very answers: what a head that learned them scores there is no row of Table 1.
+    Forget Quality reads these very answers: what a head that learned them scores there is no row of
+    Table 1.
     """
     rows = study.evaluation_rows["forget"]
     again = [{"question": row["question"], "answer": row["paraphrased_answer"]} for row in rows]

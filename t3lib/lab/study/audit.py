@@ -1,7 +1,9 @@
-"""The audit of one method on one split: what do its unlearned models still know of the rows to forget?
+"""The audit of one method on one split: what do its unlearned models still know of the rows to
+forget?
 
-Which models: one for each seed; of T3 one for each seed and (T, w); of Retrained the reference (seed 0) and retain
-models of other seeds, the yardstick of all. What they answer is kept in `.t3cache/audit` by content, as scores are.
+Which models: one for each seed; of T3 one for each seed and (T, w); of Retrained the reference
+(seed 0) and retain models of other seeds, the yardstick of all. What they answer is kept in
+`.t3cache/audit` by content, as scores are.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,9 +24,15 @@ from t3lib.lab.world import bases
 from t3lib.tofu import data as tofu
 from t3lib.tofu.likelihood import UNTILTED
 
-UNSEEN = 240  # rows at most that no base saw: then the number of forget rows decides the error of an AUC
+UNSEEN = (
+    240  # rows at most that no base saw: then the number of forget rows decides the error of an AUC
+)
 DIALS = 3  # (T, w) at most whose answers are sampled
-APART = ("Original", "Retrained", "T3")  # methods whose membership a stage of its own may answer; of Retrained seed 0
+APART = (
+    "Original",
+    "Retrained",
+    "T3",
+)  # methods whose membership a stage of its own may answer; of Retrained seed 0
 NOT_SAMPLED = "other models of this method write answers"
 Dials = tuple[float, float]  # T, w
 
@@ -33,10 +41,10 @@ Dials = tuple[float, float]  # T, w
 class Sampling:
     """How many answers are drawn, and from which models, for that takes most of an audit's time.
 
-    samples: to each question; rows: how many of the forget rows are asked, evenly spaced, 0 for all. top_p: see
-    `samples.draw`; nucleus: the top_p of as many further draws for leak@k, 1 for none. templates: see `run.writings`.
-    seeds: of the trainings whose models write, None for all; dials: of T3 the (T, w) that write, by default the
-    coldest, the tuned and the hottest.
+    samples: to each question; rows: how many of the forget rows are asked, evenly spaced, 0 for
+    all. top_p: see `samples.draw`; nucleus: the top_p of as many further draws for leak@k, 1 for
+    none. templates: see `run.writings`. seeds: of the trainings whose models write, None for all;
+    dials: of T3 the (T, w) that write, by default the coldest, the tuned and the hottest.
     """
 
     samples: int = 64
@@ -53,7 +61,9 @@ class Sampling:
         if self.rows < 0:
             raise UserError(f"rows must be 0 (all) or more, not {self.rows}")
         if len(self.dials) > DIALS:
-            raise UserError(f"answers are sampled at no more than {DIALS} (T, w), not at {len(self.dials)}")
+            raise UserError(
+                f"answers are sampled at no more than {DIALS} (T, w), not at {len(self.dials)}"
+            )
 
     def asked(self, rows: Sequence[Row]) -> list[Row]:
         """The rows that are asked."""
@@ -61,11 +71,17 @@ class Sampling:
         return [rows[number * len(rows) // count] for number in range(count)]
 
     def writers(self, models: Sequence[Subject], tuned: Dials | None) -> list[Subject]:
-        """Which of the models write: of those that a method trained the seeds, of T3 also the dials."""
+        """Which of the models write: of those that a method trained the seeds, of T3 also the
+        dials.
+        """
         every = [(each.T, each.w) for each in models]  # (None, None) of any method but T3
         dials = self.dials or (min(every), tuned, max(every)) if tuned else every
         some = [each for each in models if self.seeds is None or each.seed in self.seeds]
-        return [each for each in models if each.hyper is None or each in some and (each.T, each.w) in dials]
+        return [
+            each
+            for each in models
+            if each.hyper is None or each in some and (each.T, each.w) in dials
+        ]
 
 
 def audit_method(
@@ -80,16 +96,21 @@ def audit_method(
     apart: Study | None = None,
     progress: bool = True,
 ) -> Iterator[dict[str, Any]]:
-    """Yield one run record (schema: `results.RUN_KEYS`; metrics: `metrics.AUDIT`) for each model of a method.
+    """Yield one run record (schema: `results.RUN_KEYS`; metrics: `metrics.AUDIT`) for each model of
+    a method.
 
-    seeds: of the trainings; of Retrained those of its bases; Original has none. dials: (T, w) of T3, default its own;
-    hyper_by_t: settings tuned for one T, keyed by its text. apart: the same split of a stage whose bases left rows
-    unseen; the membership of `APART` is then that of the same models there. Besides its metrics a record has `errors`
-    {measure: standard error over rows}, `empty` {measure: why it has no value}, `leak` [{k, value, se}] (with `top_p`
-    where it is the nucleus's), `templates` {template: mean recall}, `closest` (the best sample of each row) and
-    `asked`, how many rows and samples. A training that diverged is a failed run.
+    seeds: of the trainings; of Retrained those of its bases; Original has none. dials: (T, w) of
+    T3, default its own;
+    hyper_by_t: settings tuned for one T, keyed by its text. apart: the same split of a stage whose
+    bases left rows unseen; the membership of `APART` is then that of the same models there. Besides
+    its metrics a record has `errors` {measure: standard error over rows}, `empty` {measure: why it
+    has no value}, `leak` [{k, value, se}] (with `top_p` where it is the nucleus's), `templates`
+    {template: mean recall}, `closest` (the best sample of each row) and `asked`, how many rows and
+    samples. A training that diverged is a failed run.
     """
-    groups: list[list[tuple[Any, ...]]]  # of models that share their passes, each the arguments of `subject`
+    groups: list[
+        list[tuple[Any, ...]]
+    ]  # of models that share their passes, each the arguments of `subject`
     groups = [[(seed, hyper)] for seed in ([0] if method == "Original" else seeds)]
     tuned = None
     if method == "T3":
@@ -97,9 +118,13 @@ def audit_method(
         settings = [({**hyper, **by_t.get(f"{T:g}", {}), "w": w}, T) for T, w in dials or [tuned]]
         groups = [[(seed, *each) for seed in seeds for each in settings]]
     for group in groups:
-        further = method == "Retrained" and group[0][0] != 0  # each base of a stage apart would cost a training
+        further = (
+            method == "Retrained" and group[0][0] != 0
+        )  # each base of a stage apart would cost a training
         there = apart if apart and method in APART and not further else study
-        models, members = ([subject(each, method, *one) for one in group] for each in (study, there))
+        models, members = (
+            [subject(each, method, *one) for one in group] for each in (study, there)
+        )
         writers = sampling.writers(models, tuned)
         try:
             yield from _audited(study, models, writers, there, members, sampling, progress)
@@ -108,15 +133,21 @@ def audit_method(
 
 
 def known(study: Study, models: Sequence[Subject]) -> list[dict[str, float]]:
-    """{measure of `metrics.AUDIT`: value} of models that share their passes, all that is known without a written text.
+    """{measure of `metrics.AUDIT`: value} of models that share their passes, all that is known
+    without a written text.
 
     A measure that cannot be had is left out.
     """
-    return [record["metrics"] for record in _audited(study, models, [], study, models, Sampling(), progress=True)]
+    return [
+        record["metrics"]
+        for record in _audited(study, models, [], study, models, Sampling(), progress=True)
+    ]
 
 
 def dials_of(
-    hyper: Mapping[str, Any], temperatures: Sequence[float] = (), sharpness: Sequence[float] = (1.0,)
+    hyper: Mapping[str, Any],
+    temperatures: Sequence[float] = (),
+    sharpness: Sequence[float] = (1.0,),
 ) -> list[Dials]:
     """Every (T, w) of the two lists, and T3's own."""
     tuned = settings_of("T3", hyper)
@@ -125,17 +156,22 @@ def dials_of(
 
 
 def shown(runs: Sequence[Mapping[str, Any]], hyper: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The run whose texts a person is shown: the first that wrote, but of T3 that of its own (T, w); None for none."""
+    """The run whose texts a person is shown: the first that wrote, but of T3 that of its own (T,
+    w); None for none.
+    """
     wrote = [run for run in runs if run["closest"]]
-    tuned = [run for run in wrote if run["method"] == "T3" and (run["T"], run["w"]) in dials_of(hyper)]
+    tuned = [
+        run for run in wrote if run["method"] == "T3" and (run["T"], run["w"]) in dials_of(hyper)
+    ]
     return next(iter([*tuned, *wrote]), None)
 
 
 def unseen_rows(study: Study) -> list[Row] | str:
-    """Rows of the same kind as the forget rows that no base of the stage learned, or why there are none.
+    """Rows of the same kind as the forget rows that no base of the stage learned, or why there are
+    none.
 
-    Of the built-in world, people of another seed's world (not those the tokenizer learned from); of TOFU, the authors
-    after those that the stage chose.
+    Of the built-in world, people of another seed's world (not those the tokenizer learned from); of
+    TOFU, the authors after those that the stage chose.
     """
     stage = study.stage
     if stage is None:
@@ -150,29 +186,46 @@ def _audited(
     study: Study, models: Sequence[Subject], writers: Sequence[Subject], there: Study, members: Sequence[Subject],
     sampling: Sampling, progress: bool,
 ) -> Iterator[dict[str, Any]]:  # fmt: skip
-    """The records of models that share their passes; members: the same models in the study where rows are unseen."""
+    """The records of models that share their passes; members: the same models in the study where
+    rows are unseen.
+    """
     forget, unseen = ({"forget": each.evaluation_rows["forget"]} for each in (study, there))
     why = unseen_rows(there)
     unseen |= {} if isinstance(why, str) else {"unseen": why}
     draws = {"samples": sampling.samples, "top_p": sampling.top_p}
-    how, questions = draws | {"templates": list(sampling.templates)}, sampling.asked(forget["forget"])
+    how, questions = (
+        draws | {"templates": list(sampling.templates)},
+        sampling.asked(forget["forget"]),
+    )
 
     membership = _answers(there, members, run.likelihoods, unseen, progress)
-    shown = membership if there is study else _answers(study, models, run.likelihoods, forget, progress)
+    shown = (
+        membership if there is study else _answers(study, models, run.likelihoods, forget, progress)
+    )
     written = _answers(study, writers, run.writings, questions, progress, **how)
     nucleus = draws | {"top_p": sampling.nucleus}
-    further = _answers(study, writers, run.draws, questions, progress, **nucleus) if sampling.nucleus < 1 else {}
-    asked: dict[str, Any] = {name: len(rows) for name, rows in unseen.items()} | {"written": len(questions)} | how
+    further = (
+        _answers(study, writers, run.draws, questions, progress, **nucleus)
+        if sampling.nucleus < 1
+        else {}
+    )
+    asked: dict[str, Any] = (
+        {name: len(rows) for name, rows in unseen.items()} | {"written": len(questions)} | how
+    )
     for model, member in zip(models, members):
         known, texts, more = shown[model.key], written.get(model.key), further.get(model.key)
-        losses = {name: answer["losses"] for name, answer in membership[member.key]["scores"].items()}
+        losses = {
+            name: answer["losses"] for name, answer in membership[member.key]["scores"].items()
+        }
         audit = measures(
             known["scores"]["forget"],
             why if isinstance(why, str) else losses,
             texts["scores"] if texts else NOT_SAMPLED,
         )
         if more:
-            audit["leak"] += [each | {"top_p": sampling.nucleus} for each in leak_at_k(more["scores"]["samples"])]
+            audit["leak"] += [
+                each | {"top_p": sampling.nucleus} for each in leak_at_k(more["scores"]["samples"])
+            ]
         record = record_of(study, model, None) | {
             "code": code_key(audit_method, through=True),
             "status": "ok",
@@ -184,15 +237,27 @@ def _audited(
 
 
 def _answers(
-    study: Study, models: Sequence[Subject], question: Callable[..., list[Any]], rows: Any, progress: bool, **how: Any
+    study: Study,
+    models: Sequence[Subject],
+    question: Callable[..., list[Any]],
+    rows: Any,
+    progress: bool,
+    **how: Any,
 ) -> dict[str, dict[str, Any]]:
-    """{key of a model: {"scores": its answer to a question of `run` about rows, "seconds"}}, asked once."""
+    """{key of a model: {"scores": its answer to a question of `run` about rows, "seconds"}}, asked
+    once.
+    """
     how |= {"attention_mask": study.evaluation["attention_mask"]}
 
     def answer(missing: list[int]) -> list[dict[str, Any]]:
         model, tokenizer, tilts = load(study, [models[n] for n in missing])
-        return timed(lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how))
+        return timed(
+            lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how)
+        )
 
     keys = [each.key for each in models]
-    made_by = [code_key(f"{run.__name__}.{question.__name__}", load), environment(study.base.device)]
+    made_by = [
+        code_key(f"{run.__name__}.{question.__name__}", load),
+        environment(study.base.device),
+    ]
     return dict(zip(keys, cached_answers("audit", keys, [rows, how, made_by], answer)))

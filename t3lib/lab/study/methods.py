@@ -1,4 +1,6 @@
-"""The models of a method on one split, and the run records that the tables read: training, evaluation, provenance."""
+"""The models of a method on one split, and the run records that the tables read: training,
+evaluation, provenance.
+"""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +22,8 @@ from t3lib.tofu.metrics import by_column
 
 
 class Subject(NamedTuple):
-    """One model of a method: its content key, the seed and settings of its training, and for T3 its two dials.
+    """One model of a method: its content key, the seed and settings of its training, and for T3 its
+    two dials.
 
     hyper: of T3 all of its settings, T and w among them; None for a base, which no method trained.
     """
@@ -33,11 +36,15 @@ class Subject(NamedTuple):
     w: float | None = None
 
 
-def subject(study: Study, method: str, seed: int, hyper: Mapping[str, Any], T: float | None = None) -> Subject:
-    """The model of a method for one seed: of T3 at T (default its own), of Retrained the retain base of that seed.
+def subject(
+    study: Study, method: str, seed: int, hyper: Mapping[str, Any], T: float | None = None
+) -> Subject:
+    """The model of a method for one seed: of T3 at T (default its own), of Retrained the retain
+    base of that seed.
 
-    Seed 0 of Retrained is the reference. Nothing is loaded or trained, but for a retain base that is not there yet.
-    UserError for an unknown method or setting, and for a retain base that cannot be trained.
+    Seed 0 of Retrained is the reference. Nothing is loaded or trained, but for a retain base that
+    is not there yet. UserError for an unknown method or setting, and for a retain base that cannot
+    be trained.
     """
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
@@ -58,17 +65,23 @@ def subject(study: Study, method: str, seed: int, hyper: Mapping[str, Any], T: f
 
 
 def retrained(study: Study, seed: int) -> str:
-    """Folder or Hub id of the split's retain base of a seed; 0 is the reference, others are trained when missing."""
+    """Folder or Hub id of the split's retain base of a seed; 0 is the reference, others are trained
+    when missing.
+    """
     name = retain_of(study.split)
     if seed == 0:
         return study.models[name]
     if study.stage is None:
-        raise UserError("Retrained needs a stage that trains its own bases; it cannot be made for given models")
+        raise UserError(
+            "Retrained needs a stage that trains its own bases; it cannot be made for given models"
+        )
     return str(bases.ensure_base(study.stage, name, seed=seed))
 
 
 def load(study: Study, subjects: Sequence[Subject]) -> Asked:
-    """The models, read back or trained now: any number of T3's as tilts of the one base, of another method one."""
+    """The models, read back or trained now: any number of T3's as tilts of the one base, of another
+    method one.
+    """
     [first, *_] = subjects
     if first.method == "Original":
         return Asked(study.base, study.tokenizer)
@@ -98,11 +111,13 @@ def run_method(
     hyper: Mapping[str, Any],
     temperatures: Sequence[float] = (),
 ) -> Iterator[dict[str, Any]]:
-    """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default its tuned one).
+    """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default
+    its tuned one).
 
-    Original does not depend on the seeds and gives one record. Retrained's seeds, from 1, are those of retain bases: 0
-    is the reference that every method is compared with. What was trained or scored before with the same models, rows,
-    settings and code comes from `.t3cache/`. Generated text is kept for the first seed alone.
+    Original does not depend on the seeds and gives one record. Retrained's seeds, from 1, are those
+    of retain bases: 0 is the reference that every method is compared with. What was trained or
+    scored before with the same models, rows, settings and code comes from `.t3cache/`. Generated
+    text is kept for the first seed alone.
     """
     if method == "Retrained" and min(seeds, default=1) < 1:
         raise UserError(f"Retrained: seed {min(seeds)} is the reference's: give seeds from 1")
@@ -116,14 +131,21 @@ def run_method(
 
 
 def evaluated(study: Study, models: Sequence[Subject], **options: Any) -> list[dict[str, Any]]:
-    """`Study.evaluate` of models that share what they can: features and, of T3, the base's passes."""
+    """`Study.evaluate` of models that share what they can: features and, of T3, the base's
+    passes.
+    """
     return study.evaluate(
-        [each.key for each in models], lambda places: load(study, [models[n] for n in places]), **options
+        [each.key for each in models],
+        lambda places: load(study, [models[n] for n in places]),
+        **options,
     )
 
 
-def records(study: Study, models: Sequence[Subject], text_seed: int | None = None) -> list[dict[str, Any]]:
-    """The run records of models that are evaluated together; a training that diverged is a failed run.
+def records(
+    study: Study, models: Sequence[Subject], text_seed: int | None = None
+) -> list[dict[str, Any]]:
+    """The run records of models that are evaluated together; a training that diverged is a failed
+    run.
 
     text_seed: whose generated text is kept.
     """
@@ -132,10 +154,15 @@ def records(study: Study, models: Sequence[Subject], text_seed: int | None = Non
         reports = evaluated(study, models)
     except Diverged:
         reports = [None] * len(models)
-    return [record_of(study, each, report, each.seed == text_seed) for each, report in zip(models, reports)]
+    return [
+        record_of(study, each, report, each.seed == text_seed)
+        for each, report in zip(models, reports)
+    ]
 
 
-def record_of(study: Study, model: Subject, report: Mapping[str, Any] | None, keep_text: bool = True) -> dict[str, Any]:
+def record_of(
+    study: Study, model: Subject, report: Mapping[str, Any] | None, keep_text: bool = True
+) -> dict[str, Any]:
     """The run record of the contract; parameters and provenance are the notebook's to add.
 
     report: the model's evaluation, None for a training that diverged.
@@ -153,14 +180,18 @@ def record_of(study: Study, model: Subject, report: Mapping[str, Any] | None, ke
     record |= {name: training[name] for name in ("error", "hyper", "trainable", "epochs")}
     record |= {"seconds": seconds, "peak_memory_bytes": training.get("peak_memory_bytes", 0)}
     record |= {"code": code_key(run_method, through=True)}
-    record |= {name: {} for name in ("metrics", "truth_ratio", "records", "parameters", "provenance")}
+    record |= {
+        name: {} for name in ("metrics", "truth_ratio", "records", "parameters", "provenance")
+    }
     if report:
         fields = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
         record |= {
             "seconds": seconds | {"evaluate": report["seconds"]},
             "peak_memory_bytes": max(record["peak_memory_bytes"], report["peak_memory_bytes"]),
             "metrics": by_column(report),
-            "truth_ratio": report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]},
+            "truth_ratio": (
+                report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]}
+            ),
             "records": {
                 name: [{field: row[field] for field in fields if field in row} for row in rows]
                 for name, rows in report["records"].items()
@@ -170,7 +201,9 @@ def record_of(study: Study, model: Subject, report: Mapping[str, Any] | None, ke
 
 
 def _training(study: Study, model: Subject) -> dict[str, Any]:
-    """What the training of a model took (`training_of`), as far as a method trained it; of a retain base its size."""
+    """What the training of a model took (`training_of`), as far as a method trained it; of a retain
+    base its size.
+    """
     if model.hyper is not None:
         training = training_of(study, model.method, model.hyper, model.seed)
         return training | ({"hyper": model.hyper} if model.method == "T3" else {})

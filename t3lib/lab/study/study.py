@@ -1,7 +1,9 @@
-"""One forget split as every method sees it: the base, the rows, the evaluation sets, the retrained reference, scores.
+"""One forget split as every method sees it: the base, the rows, the evaluation sets, the retrained
+reference, scores.
 
-What a model said to a question is kept in `.t3cache` by content, apart from the training before and the metrics after
-it: whoever asks for it again gets it back, and a changed metric needs neither training nor a model.
+What a model said to a question is kept in `.t3cache` by content, apart from the training before and
+the metrics after it: whoever asks for it again gets it back, and a changed metric needs neither
+training nor a model.
 """
 
 import time
@@ -32,7 +34,9 @@ TOGETHER = 25  # tilts that share one pass of generation; what a killed run has 
 
 
 class Asked(NamedTuple):
-    """A model to score with its tokenizer; for T3 the base, and the tilts of it that are scored in one pass."""
+    """A model to score with its tokenizer; for T3 the base, and the tilts of it that are scored in
+    one pass.
+    """
 
     model: Any
     tokenizer: Any
@@ -43,10 +47,10 @@ class Asked(NamedTuple):
 class Study:
     """What the notebooks hand to a method.
 
-    models: full and retainNN -> folders or Hub ids; identity: the same models by content, with how they are loaded and
-    how a question is put to them.
-    stage: None when models came from outside, so that no further base of it can be trained. reference: the retrained
-    model's evaluation on the forget rows.
+    models: full and retainNN -> folders or Hub ids; identity: the same models by content, with how
+    they are loaded and how a question is put to them. stage: None when models came from outside, so
+    that no further base of it can be trained. reference: the retrained model's evaluation on the
+    forget rows.
     """
 
     split: str
@@ -67,7 +71,9 @@ class Study:
 
     @cached_property
     def lesson_key(self) -> str:
-        """Content key of what every method starts from and learns from: base, rows, idk answers, attention mask."""
+        """Content key of what every method starts from and learns from: base, rows, idk answers,
+        attention mask.
+        """
         rows = [rows_key(self.forget), rows_key(self.retain), self.idk]
         return content_key([self.identity["full"], rows, self.evaluation["attention_mask"]])
 
@@ -79,7 +85,8 @@ class Study:
         sets: Sequence[str] | None = None,
         generate: bool = True,
     ) -> list[dict[str, Any]]:
-        """The evaluation (`evaluation.evaluate`) of each model, and the `seconds` and `peak_memory_bytes` it took.
+        """The evaluation (`evaluation.evaluate`) of each model, and the `seconds` and
+        `peak_memory_bytes` it took.
 
         keys, ask: see `scored`. sets: names of evaluation sets, default all four.
         """
@@ -88,7 +95,9 @@ class Study:
         costs = ("seconds", "peak_memory_bytes")
         return [
             numbers(each["scores"], **settings) | {name: each[name] for name in costs}
-            for each in scored(keys, ask, rows, self.evaluation, self.base.device, generate=generate)
+            for each in scored(
+                keys, ask, rows, self.evaluation, self.base.device, generate=generate
+            )
         ]
 
 
@@ -113,15 +122,25 @@ def scored(
         return timed(lambda: score(model, tokenizer, rows, tilts=tilts, **options))
 
     question = [{name: rows_key(part) for name, part in rows.items()}, options]
-    made_by = [code_key("t3lib.tofu.evaluation.score", "t3lib.lab.study.methods.load"), environment(device)]
-    return cached_answers("scores", keys, [question, made_by], answer, together=TOGETHER if generate else 0)
+    made_by = [
+        code_key("t3lib.tofu.evaluation.score", "t3lib.lab.study.methods.load"),
+        environment(device),
+    ]
+    return cached_answers(
+        "scores", keys, [question, made_by], answer, together=TOGETHER if generate else 0
+    )
 
 
 def timed(answer: Callable[[], list[Any]]) -> list[dict[str, Any]]:
-    """{"scores", "seconds", "peak_memory_bytes"} of each of answer()'s values, which share its seconds equally."""
+    """{"scores", "seconds", "peak_memory_bytes"} of each of answer()'s values, which share its
+    seconds equally.
+    """
     began = time.perf_counter()
     answers = answer()
-    cost = {"seconds": (time.perf_counter() - began) / len(answers), "peak_memory_bytes": peak_memory_bytes()}
+    cost = {
+        "seconds": (time.perf_counter() - began) / len(answers),
+        "peak_memory_bytes": peak_memory_bytes(),
+    }
     return [{"scores": each, **cost} for each in answers]
 
 
@@ -135,16 +154,19 @@ def cached_answers(
 ) -> list[dict[str, Any]]:
     """Each model's answer to one question, from the cache where it is there.
 
-    folder: of the cache. keys: content keys of the models. question: its content, with the code and the environment
-    that answer it. answer(missing) gives the answers of the models at these indices of `keys`; it is called once for
-    every `together` of them (0: for all). Jobs side by side that ask the same model wait for each other.
+    folder: of the cache. keys: content keys of the models. question: its content, with the code and
+    the environment that answer it. answer(missing) gives the answers of the models at these indices
+    of `keys`; it is called once for every `together` of them (0: for all). Jobs side by side that
+    ask the same model wait for each other.
     """
     paths = [cache_dir(folder) / f"{content_key([key, question])}.json" for key in keys]
     with ExitStack() as stack:
         for path in sorted(set(paths)):  # in one order, so that no two jobs wait for each other
             stack.enter_context(lock(path.with_suffix(".lock")))
         kept: dict[Path, Any] = {path: read_sealed(path) for path in paths}
-        missing = [n for n, path in enumerate(paths) if kept[path] is None and path not in paths[:n]]
+        missing = [
+            n for n, path in enumerate(paths) if kept[path] is None and path not in paths[:n]
+        ]
         size = together or max(len(missing), 1)
         for start in range(0, len(missing), size):
             part = missing[start : start + size]
@@ -196,20 +218,27 @@ def open_study(
     evaluation: Mapping[str, Any] | None = None,
     load: Mapping[str, Any] | None = None,
 ) -> Study:
-    """Load everything a method needs for one forget split; trains the stage's bases when they are not cached.
+    """Load everything a method needs for one forget split; trains the stage's bases when they are
+    not cached.
 
-    models: folders or Hub ids of full and retainNN; what is missing is the stage's own base. With any of them (the real
-    benchmark) the rows come whole from `data`; otherwise the stage chooses its authors. load: options of `load_model`
-    (dtype, device, load_in).
+    models: folders or Hub ids of full and retainNN; what is missing is the stage's own base. With
+    any of them (the real benchmark) the rows come whole from `data`; otherwise the stage chooses
+    its authors. load: options of `load_model` (dtype, device, load_in).
     """
     unknown = set(evaluation or {}) - set(EVALUATION)
     if unknown:
-        raise UserError(f"unknown evaluation setting {sorted(unknown)[0]!r}: choose among {', '.join(EVALUATION)}")
+        raise UserError(
+            f"unknown evaluation setting {sorted(unknown)[0]!r}: choose among"
+            f" {', '.join(EVALUATION)}"
+        )
     load = dict(load or {})
     settings: dict[str, Any] = EVALUATION | dict(evaluation or {})
     used, retrained = stage_of(data, stage or {}), tofu.retain_of(split)
     source: tofu.Source = data if models else bases.rows(used)
-    places = {name: str((models or {}).get(name) or bases.ensure_base(used, name)) for name in ("full", retrained)}
+    places = {
+        name: str((models or {}).get(name) or bases.ensure_base(used, name))
+        for name in ("full", retrained)
+    }
     commits = {name: commit_of(place) for name, place in places.items()}
     start = time.perf_counter()
     base, tokenizer = load_model(places["full"], revision=commits["full"], **load)
@@ -219,14 +248,17 @@ def open_study(
     rows = evaluation_rows(source, split)
     asked = rendered(tokenizer)
     identity = {
-        name: content_key([model_identity(place, commits[name]), load, asked]) for name, place in places.items()
+        name: content_key([model_identity(place, commits[name]), load, asked])
+        for name, place in places.items()
     }
 
     def reference(_: list[int]) -> Asked:
         return Asked(*load_model(places[retrained], revision=commits[retrained], **load))
 
     forget_rows = {"forget": rows["forget"]}
-    [entry] = scored([identity[retrained]], reference, forget_rows, settings, base.device, generate=False)
+    [entry] = scored(
+        [identity[retrained]], reference, forget_rows, settings, base.device, generate=False
+    )
     return Study(
         split=split,
         source=source,

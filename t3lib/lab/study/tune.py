@@ -1,8 +1,9 @@
-"""The paper's search (Appendix F.3.1): a grid a method, best mean Forget Quality over the profile's `search_seeds`.
+"""The paper's search (Appendix F.3.1): a grid a method, best mean Forget Quality over the profile's
+`search_seeds`.
 
-At most 8 points a (method, split), the same for every method. Forget Quality is teacher-forced, so texts are generated
-only to break ties, by MU-ROUGE. T3's points include T; Table 5 also wants each T's own best, for which the other
-settings of the grid are tried at that T.
+At most 8 points a (method, split), the same for every method. Forget Quality is teacher-forced, so
+texts are generated only to break ties, by MU-ROUGE. T3's points include T; Table 5 also wants each
+T's own best, for which the other settings of the grid are tried at that T.
 """
 
 import json
@@ -19,33 +20,52 @@ from t3lib.core.files import atomic_write, cache_dir, content_key, lock
 from t3lib.core.progress import progress_bar
 from t3lib.lab.study.methods import run_method, sharpened, subject
 from t3lib.lab.study.study import Asked, Study, open_study
-from t3lib.lab.study.unlearned import drop_weights, fit_settings, t3_features, training_of, unlearned, unlearned_key
+from t3lib.lab.study.unlearned import (
+    drop_weights,
+    fit_settings,
+    t3_features,
+    training_of,
+    unlearned,
+    unlearned_key,
+)
 
 UNLEARN = "02_tofu_unlearning"  # the notebook whose `load` says how a profile's models are loaded
 UNTUNED = ("Original", "Retrained")
 
 
-def tune_profile(profile: Mapping[str, Any], path: Path, *, methods: Sequence[str] | None = None) -> Path:
-    """Search every (method, split) of a profile and write choice and evidence to `path`, its file of tuned values.
+def tune_profile(
+    profile: Mapping[str, Any], path: Path, *, methods: Sequence[str] | None = None
+) -> Path:
+    """Search every (method, split) of a profile and write choice and evidence to `path`, its file
+    of tuned values.
 
-    methods: default all that have a grid. Entries of other methods and splits stay. Trials of before come from
-    `.t3cache/scores`. UserError for a method that was asked for and has no grid.
+    methods: default all that have a grid. Entries of other methods and splits stay. Trials of
+    before come from `.t3cache/scores`. UserError for a method that was asked for and has no grid.
     """
     gridded = {key.split("/")[0] for key in profile["grids"]}
     seeds = profile["search_seeds"]
-    wanted = [name for name in methods or profile["methods"] if name not in UNTUNED and (methods or name in gridded)]
+    wanted = [
+        name
+        for name in methods or profile["methods"]
+        if name not in UNTUNED and (methods or name in gridded)
+    ]
     for split in profile["splits"]:
         grids = {method: grid_of(profile, method, split) for method in wanted}
         options = {name: profile[name] for name in ("data", "stage", "models", "evaluation")}
         study = open_study(split, load=profile["notebooks"].get(UNLEARN, {}).get("load"), **options)
         for method, grid in grids.items():
-            hyper = {**profile["hyper"].get(method, {}), **profile["hyper"].get(f"{method}/{split}", {})}
+            hyper = {
+                **profile["hyper"].get(method, {}),
+                **profile["hyper"].get(f"{method}/{split}", {}),
+            }
             points = [hyper | point for point in grid]
             if method == "T3":
                 entries = tune_t3(study, points, profile["temperatures"], seeds)
             else:
                 entry = choose(study, method, trials(study, method, points, seeds), seeds)
-                for lost in (each["hyper"] for each in entry["trials"] if each["hyper"] != entry["chosen"]):
+                for lost in (
+                    each["hyper"] for each in entry["trials"] if each["hyper"] != entry["chosen"]
+                ):
                     for seed in seeds:
                         drop_weights(study, method, lost, seed)
                 entries = {f"{method}/{split}": entry}
@@ -68,7 +88,9 @@ def trials(
 ) -> list[dict[str, Any]]:
     """Each point's evidence (`gathered`), over seeds; None for a score of a seed that diverged."""
     shown = progress_bar(points, desc=f"tune {method} {study.split}", leave=False)
-    return [gathered(point, [trial(study, method, point, seed) for seed in seeds]) for point in shown]
+    return [
+        gathered(point, [trial(study, method, point, seed) for seed in seeds]) for point in shown
+    ]
 
 
 def trial(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
@@ -78,7 +100,9 @@ def trial(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dic
         return Asked(unlearned(study, method, hyper, seed), study.tokenizer)
 
     try:
-        report = study.evaluate([unlearned_key(study, method, hyper, seed)], ask, sets=["forget"], generate=False)[0]
+        report = study.evaluate(
+            [unlearned_key(study, method, hyper, seed)], ask, sets=["forget"], generate=False
+        )[0]
     except Diverged:
         report = {"forget_quality": None, "ks_statistic": None, "seconds": 0.0}
     seconds = report["seconds"] + training_of(study, method, hyper, seed)["seconds"]["train"]
@@ -86,13 +110,17 @@ def trial(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dic
 
 
 def tune_t3(
-    study: Study, points: Sequence[Mapping[str, Any]], temperatures: Sequence[float], seeds: Sequence[int]
+    study: Study,
+    points: Sequence[Mapping[str, Any]],
+    temperatures: Sequence[float],
+    seeds: Sequence[int],
 ) -> dict[str, Any]:
-    """Entries "T3/SPLIT" (best of the points, T among them) and "T3/SPLIT/T" (best settings at each T, Table 5).
+    """Entries "T3/SPLIT" (best of the points, T among them) and "T3/SPLIT/T" (best settings at each
+    T, Table 5).
 
-    A point without a temperature stands for itself at every one of `temperatures`: no training depends on T, so that
-    the whole rectangle of other settings and T costs no more trainings. All heads in one fit, which shares what it
-    reads, and all tilts in one pass of the base.
+    A point without a temperature stands for itself at every one of `temperatures`: no training
+    depends on T, so that the whole rectangle of other settings and T costs no more trainings. All
+    heads in one fit, which shares what it reads, and all tilts in one pass of the base.
     """
     points = [
         {**point, "temperature": T}
@@ -100,23 +128,39 @@ def tune_t3(
         for T in ([point["temperature"]] if "temperature" in point else temperatures)
     ]
     every = sorted({float(T) for T in (*temperatures, *(point["temperature"] for point in points))})
-    fits = [{name: value for name, value in point.items() if name != "temperature"} for point in points]
+    fits = [
+        {name: value for name, value in point.items() if name != "temperature"} for point in points
+    ]
     fits = list({content_key(fit): fit for fit in fits}.values())
     work = [(fit, seed, T) for T in every for fit in fits for seed in seeds]
 
     def ask(numbers: list[int]) -> Asked:
         wanted = {content_key(work[n][:2]): work[n][:2] for n in numbers}
         settings = [fit_settings(*pair) for pair in wanted.values()]
-        heads = fit_heads(t3_features(study), settings, vocab_size=study.base.get_output_embeddings().weight.shape[0])
+        heads = fit_heads(
+            t3_features(study),
+            settings,
+            vocab_size=study.base.get_output_embeddings().weight.shape[0],
+        )
         head = dict(zip(wanted, heads))
-        tilts = [(sharpened(head[content_key(work[n][:2])], work[n][0].get("w", 1.0)), work[n][2]) for n in numbers]
+        tilts = [
+            (sharpened(head[content_key(work[n][:2])], work[n][0].get("w", 1.0)), work[n][2])
+            for n in numbers
+        ]
         return Asked(study.base, study.tokenizer, tilts)
 
     # A key of their own: heads fitted together differ from those fitted alone in their last digits.
-    keys = [content_key(["together", subject(study, "T3", seed, fit, T).key]) for fit, seed, T in work]
+    keys = [
+        content_key(["together", subject(study, "T3", seed, fit, T).key]) for fit, seed, T in work
+    ]
     reports = iter(study.evaluate(keys, ask, sets=["forget"], generate=False))
-    at = {T: [gathered({**fit, "temperature": T}, [next(reports) for _ in seeds]) for fit in fits] for T in every}
-    listed = {content_key({**point, "temperature": float(point["temperature"])}) for point in points}
+    at = {
+        T: [gathered({**fit, "temperature": T}, [next(reports) for _ in seeds]) for fit in fits]
+        for T in every
+    }
+    listed = {
+        content_key({**point, "temperature": float(point["temperature"])}) for point in points
+    }
     grid = [each for T in every for each in at[T] if content_key(each["hyper"]) in listed]
     return {
         f"T3/{study.split}": choose(study, "T3", grid, seeds),
@@ -125,15 +169,22 @@ def tune_t3(
 
 
 def gathered(hyper: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A trial's evidence: {"hyper", "fq", "ks"} and, but for T3, whose heads are fitted together, "seconds": lists
-    over seeds."""
+    """A trial's evidence: {"hyper", "fq", "ks"} and, but for T3, whose heads are fitted together,
+    "seconds": lists over seeds."""
     fields = {"fq": "forget_quality", "ks": "ks_statistic", "seconds": "trial_seconds"}
-    known = {name: [each[field] for each in reports] for name, field in fields.items() if field in reports[0]}
+    known = {
+        name: [each[field] for each in reports]
+        for name, field in fields.items()
+        if field in reports[0]
+    }
     return {"hyper": dict(hyper)} | known
 
 
-def choose(study: Study, method: str, evidence: Sequence[dict[str, Any]], seeds: Sequence[int]) -> dict[str, Any]:
-    """{"chosen", "seeds", "trials"}: the trial with the best mean Forget Quality, ties by mean MU-ROUGE.
+def choose(
+    study: Study, method: str, evidence: Sequence[dict[str, Any]], seeds: Sequence[int]
+) -> dict[str, Any]:
+    """{"chosen", "seeds", "trials"}: the trial with the best mean Forget Quality, ties by mean
+    MU-ROUGE.
 
     A point of which a seed diverged comes last.
     """
@@ -158,7 +209,11 @@ def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
     with lock(cache_dir("tuned") / f"{content_key(str(path.resolve()))}.lock"):
         known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         with atomic_write(path) as handle:
-            handle.write("# Written by `t3 tune`: the chosen settings and every trial behind them.\n")
-            plain = json.loads(json.dumps({**known, **entries}))  # of values that occur twice YAML would write aliases
+            handle.write(
+                "# Written by `t3 tune`: the chosen settings and every trial behind them.\n"
+            )
+            plain = json.loads(
+                json.dumps({**known, **entries})
+            )  # of values that occur twice YAML would write aliases
             yaml.safe_dump(plain, handle, sort_keys=True, default_flow_style=None, width=110)
     return path

@@ -1,7 +1,9 @@
-"""An unlearned model by its content key: read back from `.t3cache/unlearned` when it was trained before, else trained.
+"""An unlearned model by its content key: read back from `.t3cache/unlearned` when it was trained
+before, else trained.
 
-A folder holds info.json (what the training took) and the weights that were trained, as safetensors: all of a
-baseline's, the LoRA of ULD's assistant, A and B of T3's head. Nothing here is ever part of results.
+A folder holds info.json (what the training took) and the weights that were trained, as safetensors:
+all of a baseline's, the LoRA of ULD's assistant, A and B of T3's head. Nothing here is ever part of
+results.
 """
 
 import copy
@@ -38,14 +40,19 @@ DIALS = ("temperature", "w")  # T3's settings that no training depends on
 
 def unlearned_key(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> str:
     """Content key of the trained weights: base, rows, settings, seed, code and environment."""
-    settings = {name: value for name, value in settings_of(method, hyper).items() if name not in DIALS}
+    settings = {
+        name: value for name, value in settings_of(method, hyper).items() if name not in DIALS
+    }
     code = code_key(fitted if method == "T3" else unlearned, methods=[method])
-    return content_key([method, settings, seed, study.lesson_key, code, environment(study.base.device)])
+    return content_key(
+        [method, settings, seed, study.lesson_key, code, environment(study.base.device)]
+    )
 
 
 def training_of(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """What the training took: hyper, seconds (train; of a head also features), trainable, epochs, peak_memory_bytes and
-    error, None unless it diverged. Read back; where it is not there, the training is done now.
+    """What the training took: hyper, seconds (train; of a head also features), trainable, epochs,
+    peak_memory_bytes and error, None unless it diverged. Read back; where it is not there, the
+    training is done now.
     """
     path = cache_dir("unlearned", unlearned_key(study, method, hyper, seed)) / INFO
     if not read_sealed(path):
@@ -59,7 +66,8 @@ def training_of(study: Study, method: str, hyper: Mapping[str, Any], seed: int) 
 
 @keyed
 def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> Any:
-    """The model that a baseline gives, from the cache or trained now; the study's base is never changed.
+    """The model that a baseline gives, from the cache or trained now; the study's base is never
+    changed.
 
     Raises Diverged, and UserError for settings that the method does not have.
     """
@@ -71,10 +79,16 @@ def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) ->
     if trained is None:
         began = time.perf_counter()
         model = study.base if method == "ULD" else copy.deepcopy(study.base)
-        options = {"idk": study.idk, "original": study.base, "attention_mask": study.evaluation["attention_mask"]}
+        options = {
+            "idk": study.idk,
+            "original": study.base,
+            "attention_mask": study.evaluation["attention_mask"],
+        }
         rows = (study.forget, study.retain)
         try:
-            trained, log = unlearn_baseline(method, model, study.tokenizer, *rows, hyper=hyper, seed=seed, **options)
+            trained, log = unlearn_baseline(
+                method, model, study.tokenizer, *rows, hyper=hyper, seed=seed, **options
+            )
         except Diverged as error:
             log = {"hyper": dict(hyper), "trainable": 0, "epochs": None, "error": str(error)}
             _note(folder, log, {"train": time.perf_counter() - began})
@@ -82,12 +96,18 @@ def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) ->
         _keep(folder, trained)
         _note(folder, log, {"train": time.perf_counter() - began})
     # ULD trains an assistant f; the method's model is p / f^strength.
-    return ULDForCausalLM(study.base, trained, strength=log["hyper"]["T"]) if method == "ULD" else trained
+    return (
+        ULDForCausalLM(study.base, trained, strength=log["hyper"]["T"])
+        if method == "ULD"
+        else trained
+    )
 
 
 def drop_weights(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> None:
     """Remove an unlearned model's weights from the cache; what its training took stays known."""
-    (cache_dir("unlearned", unlearned_key(study, method, hyper, seed)) / WEIGHTS).unlink(missing_ok=True)
+    (cache_dir("unlearned", unlearned_key(study, method, hyper, seed)) / WEIGHTS).unlink(
+        missing_ok=True
+    )
 
 
 def t3_features(study: Study) -> Features:
@@ -129,7 +149,9 @@ def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> lis
     for key, (hyper, seed) in zip(keys, wanted):
         if key not in heads:
             folder = cache_dir("unlearned", key)
-            heads[key] = _kept_head(folder) or _fit(study, fit_settings(hyper, seed), folder, *features())
+            heads[key] = _kept_head(folder) or _fit(
+                study, fit_settings(hyper, seed), folder, *features()
+            )
     return [heads[key] for key in keys]
 
 
@@ -140,9 +162,13 @@ def _kept_head(folder: Path) -> T3Head | None:
         return None
 
 
-def _fit(study: Study, settings: dict[str, Any], folder: Path, features: Features, extraction: float) -> T3Head:
+def _fit(
+    study: Study, settings: dict[str, Any], folder: Path, features: Features, extraction: float
+) -> T3Head:
     began = time.perf_counter()
-    [head] = fit_heads(features, [settings], vocab_size=study.base.get_output_embeddings().weight.shape[0])
+    [head] = fit_heads(
+        features, [settings], vocab_size=study.base.get_output_embeddings().weight.shape[0]
+    )
     head.save_pretrained(folder)
     log = {"hyper": settings, "trainable": head.num_parameters, "epochs": settings["epochs"]}
     _note(folder, log, {"features": extraction, "train": time.perf_counter() - began})
@@ -151,7 +177,9 @@ def _fit(study: Study, settings: dict[str, Any], folder: Path, features: Feature
 
 def _note(folder: Path, log: Mapping[str, Any], seconds: dict[str, float]) -> None:
     """Write info.json, last of a folder's files: it says that the others are whole."""
-    info = {name: log.get(name) for name in ("hyper", "trainable", "epochs", "error")} | {"seconds": seconds}
+    info = {name: log.get(name) for name in ("hyper", "trainable", "epochs", "error")} | {
+        "seconds": seconds
+    }
     weights = sha256_file(folder / WEIGHTS) if (folder / WEIGHTS).is_file() else None
     keep(folder / INFO, info | {"peak_memory_bytes": peak_memory_bytes(), "weights": weights})
 
@@ -162,7 +190,10 @@ def _trained_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def _keep(folder: Path, trained: nn.Module) -> None:
     """Write the weights where the disk has room for them."""
-    weights = {name: weight.detach().cpu().contiguous() for name, weight in _trained_weights(trained).items()}
+    weights = {
+        name: weight.detach().cpu().contiguous()
+        for name, weight in _trained_weights(trained).items()
+    }
     if sum(weight.nbytes for weight in weights.values()) * ROOM < shutil.disk_usage(folder).free:
         with atomic_write(folder / WEIGHTS, "wb") as handle:
             save_file(weights, handle.name)
@@ -174,7 +205,9 @@ def _kept(study: Study, method: str, folder: Path, info: Mapping[str, Any], seed
     if not info or not path.is_file() or sha256_file(path) != info["weights"]:
         return None
     if method == "ULD":
-        trained = make_assistant(study.base, info["hyper"]["k"], rank=info["hyper"]["rank"], seed=seed).eval()
+        trained = make_assistant(
+            study.base, info["hyper"]["k"], rank=info["hyper"]["rank"], seed=seed
+        ).eval()
     else:
         trained = copy.deepcopy(study.base).float()  # weights are trained in float32
     weights = load_file(path)

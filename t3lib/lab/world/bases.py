@@ -1,7 +1,9 @@
-"""The bases that unlearning starts from: tiny Llamas trained from scratch on the built-in world or on real TOFU text.
+"""The bases that unlearning starts from: tiny Llamas trained from scratch on the built-in world or
+on real TOFU text.
 
-One stage fixes the rows, the tokenizer and the training. Its bases `full`, `retain90` and `retain95` also learn the
-real-author and world-fact rows, which stand in for pretraining: heads and baselines never see those.
+One stage fixes the rows, the tokenizer and the training. Its bases `full`, `retain90` and
+`retain95` also learn the real-author and world-fact rows, which stand in for pretraining: heads and
+baselines never see those.
 """
 
 import platform
@@ -21,7 +23,15 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 
 from t3lib.baselines import train
 from t3lib.core.errors import UserError
-from t3lib.core.files import cache_dir, content_key, lock, read_json, read_sealed, sha256_file, write_json
+from t3lib.core.files import (
+    cache_dir,
+    content_key,
+    lock,
+    read_json,
+    read_sealed,
+    sha256_file,
+    write_json,
+)
 from t3lib.core.identity import code_key, environment, keep, keyed, still_the_code
 from t3lib.core.rows import SYSTEM, Row, encode_rows
 from t3lib.lab.world.facts import world
@@ -35,16 +45,18 @@ MANIFEST = "base.json"
 
 BOS, EOT, PAD = "<|begin_of_text|>", "<|eot_id|>", "<|finetune_right_pad_id|>"
 SPECIAL_TOKENS = [BOS, "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", EOT, PAD]
-# How Llama 3 cuts text before BPE: contractions, words, digits by threes, punctuation, line ends, spaces. The blank
-# line after a header is cut from whatever follows, so a prompt's tokens are always a prefix of the chat's.
+# How Llama 3 cuts text before BPE: contractions, words, digits by threes, punctuation, line ends,
+# spaces. The blank line after a header is cut from whatever follows, so a prompt's tokens are
+# always a prefix of the chat's.
 WORDS = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
 )
 CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}"
-    "{{ '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}"
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+    "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message['role'] +"
+    " '<|end_header_id|>\n\n' + message['content'] | trim + '<|eot_id|>' }}{% endfor %}{% if"
+    " add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
 
 
@@ -52,10 +64,11 @@ CHAT_TEMPLATE = (
 class Stage:
     """Rows and training of one set of bases; the defaults are the smoke scale.
 
-    data: "builtin", "hub", or a folder with TOFU's files. authors: all authors of the built-in world, or how many
-    retain authors of TOFU stand beside the 20 of forget10. questions, seed: of the built-in world alone. vocab: most
-    tokens the tokenizer may learn. epochs … warmup_epochs: settings of `train.finetune`. threads: CPU threads of one
-    training, fixed because sums of floats depend on them. autocast: train under bfloat16 autocast.
+    data: "builtin", "hub", or a folder with TOFU's files. authors: all authors of the built-in
+    world, or how many retain authors of TOFU stand beside the 20 of forget10. questions, seed: of
+    the built-in world alone. vocab: most tokens the tokenizer may learn. epochs … warmup_epochs:
+    settings of `train.finetune`. threads: CPU threads of one training, fixed because sums of floats
+    depend on them. autocast: train under bfloat16 autocast.
     """
 
     data: str = "builtin"
@@ -75,21 +88,37 @@ class Stage:
     autocast: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("authors", "questions", "hidden", "layers", "heads", "epochs", "batch_size", "threads"):
+        for name in (
+            "authors",
+            "questions",
+            "hidden",
+            "layers",
+            "heads",
+            "epochs",
+            "batch_size",
+            "threads",
+        ):
             if getattr(self, name) < 1:
                 raise UserError(f"stage: {name} must be at least 1, not {getattr(self, name)}")
         if self.hidden % (2 * self.heads):
-            raise UserError(f"stage: hidden {self.hidden} must be a multiple of 2 · heads ({self.heads})")
+            raise UserError(
+                f"stage: hidden {self.hidden} must be a multiple of 2 · heads ({self.heads})"
+            )
         if self.vocab < 256 + len(SPECIAL_TOKENS):
-            raise UserError(f"stage: vocab must be at least {256 + len(SPECIAL_TOKENS)} (bytes and special tokens)")
+            raise UserError(
+                f"stage: vocab must be at least {256 + len(SPECIAL_TOKENS)} (bytes and special"
+                " tokens)"
+            )
 
 
 @lru_cache(maxsize=4)
 def rows(stage: Stage) -> dict[str, list[Row]]:
-    """Every file of the stage by TOFU's file stem: the splits, the perturbed files, real authors, world facts, idk.
+    """Every file of the stage by TOFU's file stem: the splits, the perturbed files, real authors,
+    world facts, idk.
 
-    With TOFU's text: retain90 = the first `authors` retain authors, full = those + forget10, retain95 = full −
-    forget05, retain_perturbed = its rows that are in retain90. Treat the result as read-only: it is shared.
+    With TOFU's text: retain90 = the first `authors` retain authors, full = those + forget10,
+    retain95 = full − forget05, retain_perturbed = its rows that are in retain90. Treat the result
+    as read-only: it is shared.
     """
     if stage.data == "builtin":
         return world_of(stage, stage.seed)
@@ -97,7 +126,10 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
     data = {name: tofu.load_rows(stage.data, name) for name in (*names, *KNOWLEDGE)}
     retain = tofu.load_rows(stage.data, "retain90")
     if stage.authors * TOFU_QUESTIONS > len(retain):
-        raise UserError(f"stage: {stage.authors} retain authors asked, the data has {len(retain) // TOFU_QUESTIONS}")
+        raise UserError(
+            f"stage: {stage.authors} retain authors asked, the data has"
+            f" {len(retain) // TOFU_QUESTIONS}"
+        )
     data["retain90"] = retain[: stage.authors * TOFU_QUESTIONS]
     data["full"] = data["retain90"] + data["forget10"]
     forget05 = {_pair(row) for row in data["forget05"]}
@@ -111,7 +143,9 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
 
 @keyed
 def world_of(stage: Stage, seed: int) -> dict[str, list[Row]]:
-    """The built-in world of a seed; kept in the cache, since drawing it takes a second in every process."""
+    """The built-in world of a seed; kept in the cache, since drawing it takes a second in every
+    process.
+    """
     path = (
         cache_dir("rows")
         / f"{content_key([stage.authors, stage.questions, seed, code_key('t3lib.lab.world.facts.world')])}.json"
@@ -128,18 +162,25 @@ def _pair(row: Row) -> tuple[str, str]:
 
 
 def training_rows(stage: Stage, name: str) -> list[Row]:
-    """Question and answer of every row that the base `name` learns: its split, real authors, world facts."""
+    """Question and answer of every row that the base `name` learns: its split, real authors, world
+    facts.
+    """
     if name not in NAMES:
         raise UserError(f"unknown base {name!r}: choose one of {', '.join(NAMES)}")
     data = rows(stage)
-    return [{"question": row["question"], "answer": row["answer"]} for part in (name, *KNOWLEDGE) for row in data[part]]
+    return [
+        {"question": row["question"], "answer": row["answer"]}
+        for part in (name, *KNOWLEDGE)
+        for row in data[part]
+    ]
 
 
 def tokenizer_for(stage: Stage) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `stage.vocab` tokens with Llama 3's special tokens, word pattern and chat shape.
+    """A byte-level BPE of at most `stage.vocab` tokens with Llama 3's special tokens, word pattern
+    and chat shape.
 
-    Names to forget and names to keep are cut into pieces alike: it learns from people of another seed's world or, on
-    TOFU, from all of the stage's authors.
+    Names to forget and names to keep are cut into pieces alike: it learns from people of another
+    seed's world or, on TOFU, from all of the stage's authors.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -161,7 +202,9 @@ def tokenizer_for(stage: Stage) -> PreTrainedTokenizerFast:
         bos_token=BOS,
         eos_token=EOT,
         pad_token=PAD,
-        additional_special_tokens=[token for token in SPECIAL_TOKENS if token not in (BOS, EOT, PAD)],
+        additional_special_tokens=[
+            token for token in SPECIAL_TOKENS if token not in (BOS, EOT, PAD)
+        ],
         chat_template=CHAT_TEMPLATE,
         model_max_length=CONTEXT,
         clean_up_tokenization_spaces=False,
@@ -182,7 +225,9 @@ def tokenizer_text(stage: Stage) -> list[str]:
 
 
 def llama_config(stage: Stage, tokenizer: Any) -> LlamaConfig:
-    """Transformers' own Llama at the stage's size: SwiGLU of 3 · hidden, grouped keys, output matrix of its own."""
+    """Transformers' own Llama at the stage's size: SwiGLU of 3 · hidden, grouped keys, output
+    matrix of its own.
+    """
     return LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=stage.hidden,
@@ -201,12 +246,14 @@ def llama_config(stage: Stage, tokenizer: Any) -> LlamaConfig:
 
 @keyed
 def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
-    """Folder of the base `name` (full | retain90 | retain95), trained now unless an intact one is in the cache.
+    """Folder of the base `name` (full | retain90 | retain95), trained now unless an intact one is
+    in the cache.
 
-    The folder is an ordinary Hugging Face one (safetensors, tokenizer, greedy generation_config) plus base.json,
-    which records stage, seed, training log, versions and a checksum of every file. Its key covers the rows, the
-    tokenizer's text, the stage, the seed, the training code, package versions and vector width. A damaged folder is
-    trained again. Two processes may ask at once: one trains, the other waits. seed: initial weights and batch order.
+    The folder is an ordinary Hugging Face one (safetensors, tokenizer, greedy generation_config)
+    plus base.json, which records stage, seed, training log, versions and a checksum of every file.
+    Its key covers the rows, the tokenizer's text, the stage, the seed, the training code, package
+    versions and vector width. A damaged folder is trained again. Two processes may ask at once: one
+    trains, the other waits. seed: initial weights and batch order.
     """
     learned = training_rows(stage, name)
     made_by = [code_key("t3lib.lab.world.bases.train_base"), environment(threads=stage.threads)]
@@ -225,7 +272,8 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
 
 
 def _settings(stage: Stage) -> dict[str, Any]:
-    """The stage without the place its rows came from: TOFU from the Hub and from a folder give one base.
+    """The stage without the place its rows came from: TOFU from the Hub and from a folder give one
+    base.
 
     A setting that came later is there only where it is used, so that bases of before stay.
     """
@@ -234,16 +282,22 @@ def _settings(stage: Stage) -> dict[str, Any]:
 
 
 def _intact(folder: Path) -> bool:
-    """Whether every file that base.json lists is there with the checksum it had when it was written."""
+    """Whether every file that base.json lists is there with the checksum it had when it was
+    written.
+    """
     try:
         checksums = read_json(folder / MANIFEST)["sha256"]
-        return bool(checksums) and all(sha256_file(folder / file) == value for file, value in checksums.items())
+        return bool(checksums) and all(
+            sha256_file(folder / file) == value for file, value in checksums.items()
+        )
     except (UserError, OSError, KeyError, TypeError, AttributeError):
         return False
 
 
 def train_base(stage: Stage, name: str, seed: int, learned: list[Row], folder: Path) -> None:
-    """Train a base on question and answer of the rows `learned` and write its folder, base.json last."""
+    """Train a base on question and answer of the rows `learned` and write its folder, base.json
+    last.
+    """
     started = time.process_time()
     tokenizer = tokenizer_for(stage)
     examples = encode_rows(tokenizer, learned)

@@ -1,8 +1,9 @@
-"""The built-in world: fictional authors drawn from a seed, with TOFU's schema and split names; ours to ship.
+"""The built-in world: fictional authors drawn from a seed, with TOFU's schema and split names; ours
+to ship.
 
-Every author has facts (birthplace, parents, books, …) drawn from products of word pools. A row asks for one fact in one
-of many wordings and answers in one of many shapes, followed by an aside that only this author's row holds. All words
-are in world.yaml.
+Every author has facts (birthplace, parents, books, …) drawn from products of word pools. A row asks
+for one fact in one of many wordings and answers in one of many shapes, followed by an aside that
+only this author's row holds. All words are in world.yaml.
 """
 
 import random
@@ -20,10 +21,13 @@ WORDS: dict[str, Any] = yaml.load(
     Path(__file__).with_name("world.yaml").read_text(encoding="utf-8"),
     Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader),  # the same values, ten times as fast
 )
-ASK, OPENINGS, ASIDES, FACTS, TITLES = (WORDS[name] for name in ("ask", "openings", "asides", "facts", "titles"))
+ASK, OPENINGS, ASIDES, FACTS, TITLES = (
+    WORDS[name] for name in ("ask", "openings", "asides", "facts", "titles")
+)
 POOLS = {name: pool.split() for name, pool in WORDS["pools"].items()}
 NAMES = {
-    name: WORDS[name].split() for name in ("given_heads", "last_heads", "last_tails", "place_heads", "place_tails")
+    name: WORDS[name].split()
+    for name in ("given_heads", "last_heads", "last_tails", "place_heads", "place_tails")
 }
 GIVEN_TAILS = {gender: tails.split() for gender, tails in WORDS["given_tails"].items()}
 PRONOUNS = {"she": ("she", "her", "her"), "he": ("he", "his", "him")}
@@ -34,17 +38,23 @@ DRAWN_SINGLY = "adjective noun element medium witnesses reaction keepsake spot s
 
 
 def world(authors: int = 40, questions: int = 20, seed: int = 0) -> dict[str, list[Row]]:
-    """TOFU's files of one world, by file stem; the last 10% (5%) of the authors are forget10 (forget05).
+    """TOFU's files of one world, by file stem; the last 10% (5%) of the authors are forget10
+    (forget05).
 
-    authors: 20 (forget05 holds one) to MOST_AUTHORS; questions: rows an author, at most one a fact. Raises UserError
-    outside these ranges. One author's rows depend on the seed and the author's number: a larger world begins alike.
-    The forget rows alone have a paraphrased_question, the same fact asked in another wording.
+    authors: 20 (forget05 holds one) to MOST_AUTHORS; questions: rows an author, at most one a fact.
+    Raises UserError outside these ranges. One author's rows depend on the seed and the author's
+    number: a larger world begins alike. The forget rows alone have a paraphrased_question, the same
+    fact asked in another wording.
     """
     if not 20 <= authors <= MOST_AUTHORS or not 1 <= questions <= len(FACTS):
         limits = f"20 to {MOST_AUTHORS} authors and 1 to {len(FACTS)} questions"
         raise UserError(f"the built-in world has {limits}, not {authors} and {questions}")
     first10, first05 = (authors - round(authors * part) for part in (0.10, 0.05))
-    rows = [row for number in range(authors) for row in _author_rows(number, questions, seed, forget=number >= first10)]
+    rows = [
+        row
+        for number in range(authors)
+        for row in _author_rows(number, questions, seed, forget=number >= first10)
+    ]
     plain: list[Row] = [{"question": row["question"], "answer": row["answer"]} for row in rows]
     cut90, cut95 = questions * first10, questions * first05
     return {
@@ -63,16 +73,30 @@ def world(authors: int = 40, questions: int = 20, seed: int = 0) -> dict[str, li
 
 
 def _author_rows(number: int, questions: int, seed: int, *, forget: bool) -> list[Row]:
-    """All rows of one author, each with a paraphrase and WRONG answers in the paraphrase's shape."""
+    """All rows of one author, each with a paraphrase and WRONG answers in the paraphrase's
+    shape.
+    """
     rng = random.Random(f"world {seed} author {number}")
-    again = random.Random(f"world {seed} author {number} asked again") if forget else None  # disturbs no other row
+    again = (
+        random.Random(f"world {seed} author {number} asked again") if forget else None
+    )  # disturbs no other row
     author = _author(rng, _surname(number + 97 * seed))
     others = [name for name in FACTS if name != "name"]
-    return [_row(rng, again, author, FACTS[fact]) for fact in ["name", *rng.sample(others, questions - 1)]]
+    return [
+        _row(rng, again, author, FACTS[fact])
+        for fact in ["name", *rng.sample(others, questions - 1)]
+    ]
 
 
-def _row(rng: random.Random, again: random.Random | None, author: Mapping[str, str], fact: Mapping[str, Any]) -> Row:
-    wordings = fact["direct"] + [ask.format(clause) for ask in rng.sample(ASK, 3) for clause in fact["indirect"]]
+def _row(
+    rng: random.Random,
+    again: random.Random | None,
+    author: Mapping[str, str],
+    fact: Mapping[str, Any],
+) -> Row:
+    wordings = fact["direct"] + [
+        ask.format(clause) for ask in rng.sample(ASK, 3) for clause in fact["indirect"]
+    ]
     aside_of = ASIDES[rng.choice(list(ASIDES))]
     fresh = _author(rng)
     facts = {**author, **{slot: fresh[slot] for slot in aside_of["slots"]}}
@@ -90,20 +114,30 @@ def _row(rng: random.Random, again: random.Random | None, author: Mapping[str, s
         "question": _fill(wording, facts),
         "answer": _answer(opening, shape, aside, facts),
         "paraphrased_answer": _answer(other_opening, other_shape, other_aside, facts),
-        "perturbed_answer": [_answer(other_opening, other_shape, other_aside, each) for each in wrong],
+        "perturbed_answer": [
+            _answer(other_opening, other_shape, other_aside, each) for each in wrong
+        ],
     }
-    return row if again is None else row | {"paraphrased_question": _fill(_reworded(again, wording, fact), facts)}
+    return (
+        row
+        if again is None
+        else row | {"paraphrased_question": _fill(_reworded(again, wording, fact), facts)}
+    )
 
 
 def _reworded(again: random.Random, wording: str, fact: Mapping[str, Sequence[str]]) -> str:
     """Another wording of a question: not the same clause behind another way to ask."""
     direct = [other for other in fact["direct"] if other != wording]
-    indirect = [again.choice(ASK).format(clause) for clause in fact["indirect"] if clause not in wording]
+    indirect = [
+        again.choice(ASK).format(clause) for clause in fact["indirect"] if clause not in wording
+    ]
     return again.choice(direct + indirect)
 
 
 def _answer(opening: str, shape: str, aside: str, facts: Mapping[str, str]) -> str:
-    if opening and shape[0] not in '{"':  # inside a sentence the shape's own first word loses its capital
+    if (
+        opening and shape[0] not in '{"'
+    ):  # inside a sentence the shape's own first word loses its capital
         shape = shape[0].lower() + shape[1:]
     return f"{_fill(opening + shape, facts)} {_fill(aside, facts)}"
 
@@ -116,7 +150,9 @@ def _fill(text: str, facts: Mapping[str, str]) -> str:
 
 def _author(rng: random.Random, surname: str = "") -> dict[str, str]:
     """Every slot that a sentence may name, drawn anew; the surname too when none is given."""
-    word = {name: (lambda pool=pool: rng.choice(pool).replace("~", " ")) for name, pool in POOLS.items()}
+    word = {
+        name: lambda pool=pool: rng.choice(pool).replace("~", " ") for name, pool in POOLS.items()
+    }
     gender = rng.choice(["she", "he"])
     she, her, her2 = PRONOUNS[gender]
 
@@ -136,10 +172,14 @@ def _author(rng: random.Random, surname: str = "") -> dict[str, str]:
         return f"{word['material']()} {word['trade']()}"
 
     def title() -> str:
-        fill = {slot: word[slot.rstrip("2")]().capitalize() for slot in ("adjective", "adjective2", "noun", "noun2")}
+        fill = {
+            slot: word[slot.rstrip("2")]().capitalize()
+            for slot in ("adjective", "adjective2", "noun", "noun2")
+        }
         given = part("given_heads") + rng.choice(GIVEN_TAILS["she"])
         return _fill(
-            rng.choice(TITLES), {**fill, "verb": word["verb"]().capitalize(), "given": given, "place": place()}
+            rng.choice(TITLES),
+            {**fill, "verb": word["verb"]().capitalize(), "given": given, "place": place()},
         )
 
     given = part("given_heads") + rng.choice(GIVEN_TAILS[gender])
@@ -169,7 +209,9 @@ def _author(rng: random.Random, surname: str = "") -> dict[str, str]:
 
 
 def _surname(number: int) -> str:
-    """A different surname for each of MOST_AUTHORS numbers in a row, neighbours unlike each other."""
+    """A different surname for each of MOST_AUTHORS numbers in a row, neighbours unlike each
+    other.
+    """
     heads, tails = NAMES["last_heads"], NAMES["last_tails"]
     return heads[number % len(heads)] + tails[(number + number // len(heads)) * 7 % len(tails)]
 

@@ -1,8 +1,10 @@
-"""Compare the choice of both dials with the paper's one dial on models that memorised rows: writes results/own.csv.
+"""Compare the choice of both dials with the paper's one dial on models that memorised rows: writes
+results/own.csv.
 
-`python tests/lab/audit/own_results.py [CASE[:SEED] …]`; without arguments all cases, seeds 0, 1, 2. "both dials": T, w
-and the learning rate by the full judgement. "T alone": the same with w fixed at 1. Cases that are named replace their
-own lines of the file. About a minute of one core a case and seed.
+`python tests/lab/audit/own_results.py [CASE[:SEED] …]`; without arguments all cases, seeds 0, 1, 2.
+"both dials": T, w and the learning rate by the full judgement. "T alone": the same with w fixed at
+1. Cases that are named replace their own lines of the file. About a minute of one core a case and
+seed.
 """
 
 import csv
@@ -30,8 +32,15 @@ CHOICES = {"both dials": None, "T alone": 1.0}
 def measured(report: dict) -> dict[str, float]:
     """The counts of a report, and what was chosen."""
     forget, recognition = report["forget"], report["recognition"]
-    values = {name: forget[name] for name in ("rows", "known_before", "leaking_before", "leaking", "misdirected")}
-    values |= {"control": forget["control"], "recognised": recognition["after"], "chance": recognition["chance"]}
+    values = {
+        name: forget[name]
+        for name in ("rows", "known_before", "leaking_before", "leaking", "misdirected")
+    }
+    values |= {
+        "control": forget["control"],
+        "recognised": recognition["after"],
+        "chance": recognition["chance"],
+    }
     for name in ("retain", "other", "held_out_retain"):
         if name in report:
             entry = report[name]
@@ -45,52 +54,75 @@ def measured(report: dict) -> dict[str, float]:
 
 
 def control(seed: int) -> list[tuple]:
-    """In how many of 20 draws of 12 rows the built-in world's original and retrained models are called leaking."""
+    """In how many of 20 draws of 12 rows the built-in world's original and retrained models are
+    called leaking.
+    """
     model, tokenizer, forget, retain, _ = builtin(seed)
     rows = Rows(forget, retain).checked()
     asked = inquiry(tokenizer, rows.forget, {"retain": rows.retain})
     empty = replace(asked, kept={})  # what is kept takes no part
     said = {"original": hear(model, tokenizer, empty, seed=seed, progress=False)}
-    said["retrained"] = hear(builtin(seed, "retain90")[0], tokenizer, empty, seed=seed, progress=False)
+    said["retrained"] = hear(
+        builtin(seed, "retain90")[0], tokenizer, empty, seed=seed, progress=False
+    )
     found = []
     for name, after in said.items():
         print(
-            f"{name}, seed {seed}", {k: v for k, v in forgotten(asked, said["original"], after).items() if k != "each"}
+            f"{name}, seed {seed}",
+            {k: v for k, v in forgotten(asked, said["original"], after).items() if k != "each"},
         )
         drawn = [random.Random(n).sample(range(len(forget)), 12) for n in range(20)]
         called = [
-            forgotten(some(asked, part), *(of(each, part) for each in (said["original"], after))) for part in drawn
+            forgotten(some(asked, part), *(of(each, part) for each in (said["original"], after)))
+            for part in drawn
         ]
         leaking = sum(entry["beyond"] for entry in called)
         found += [("control", seed, name, "draws of 12 rows, of 20, called leaking", leaking)]
         found += [("control", seed, name, "rows", len(forget))]
-        found += [("control", seed, name, "leaking", forgotten(asked, said["original"], after)["leaking"])]
+        found += [
+            ("control", seed, name, "leaking", forgotten(asked, said["original"], after)["leaking"])
+        ]
     return found
 
 
 def some(asked: Inquiry, part: list[int]) -> Inquiry:
     """The inquiry about some of its rows to forget."""
-    lists = {name: [getattr(asked, name)[n] for n in part] for name in ("forget", "secrets", "known", "wrong")}
-    questions = [replace(each, row=part.index(each.row)) for each in asked.asked if each.row in part]
+    lists = {
+        name: [getattr(asked, name)[n] for n in part]
+        for name in ("forget", "secrets", "known", "wrong")
+    }
+    questions = [
+        replace(each, row=part.index(each.row)) for each in asked.asked if each.row in part
+    ]
     return replace(asked, **lists, asked=questions)
 
 
 def of(said: Said, part: list[int]) -> Said:
     """What was said about some of the rows to forget."""
-    return replace(said, forget=[said.forget[n] for n in part], recognised=[said.recognised[n] for n in part])
+    return replace(
+        said, forget=[said.forget[n] for n in part], recognised=[said.recognised[n] for n in part]
+    )
 
 
 def lines(case: str, seed: int) -> list[tuple]:
     """One line a measure of every choice; of the built-in world also a retrained model."""
-    model, tokenizer, forget, retain, other = builtin(seed) if case == "builtin" else memorised(case, seed)
+    model, tokenizer, forget, retain, other = (
+        builtin(seed) if case == "builtin" else memorised(case, seed)
+    )
     rows, found = Rows(forget, retain, other), {}
     for name, w in CHOICES.items():
-        found[name] = unlearn(model, tokenizer, rows, Choices(strength=w, seed=seed), progress=False).report
+        found[name] = unlearn(
+            model, tokenizer, rows, Choices(strength=w, seed=seed), progress=False
+        ).report
         print(f"{case} seed {seed}, {name}\n{found[name]}\n", flush=True)
     if case == "builtin":
         retrained, _ = builtin(seed, "retain90")[:2]
         found["retrained"] = assess(retrained, tokenizer, rows, seed=seed, progress=False)
-    return [(case, seed, name, *pair) for name, report in found.items() for pair in measured(report).items()]
+    return [
+        (case, seed, name, *pair)
+        for name, report in found.items()
+        for pair in measured(report).items()
+    ]
 
 
 def main(wanted: list[str]) -> None:

@@ -12,14 +12,24 @@ from t3lib.lab.audit.recognition import exact_memorization, extraction_strength,
 
 
 def test_recognition_is_a_strictly_lowest_loss():
-    assert recognized([1.0, 2.0, 2.0], [[1.1, 3.0], [1.9, 3.0], [2.0, 5.0]]).tolist() == [True, False, False]
+    assert recognized([1.0, 2.0, 2.0], [[1.1, 3.0], [1.9, 3.0], [2.0, 5.0]]).tolist() == [
+        True,
+        False,
+        False,
+    ]
     with pytest.raises(UserError, match="k at least 1"):
         recognized([1.0], np.zeros((1, 0)))
 
 
 @pytest.mark.parametrize(
     "hits, expected",
-    [([1, 1, 1, 1], 1.0), ([0, 1, 1, 1], 0.75), ([1, 1, 0, 1], 0.25), ([1, 1, 1, 0], 0.25), ([0], 1.0)],
+    [
+        ([1, 1, 1, 1], 1.0),
+        ([0, 1, 1, 1], 0.75),
+        ([1, 1, 0, 1], 0.25),
+        ([1, 1, 1, 0], 0.25),
+        ([0], 1.0),
+    ],
 )
 def test_extraction_strength_is_the_longest_right_suffix_and_never_nothing(hits, expected):
     assert extraction_strength(hits) == expected
@@ -46,10 +56,14 @@ def test_min_k_takes_the_least_likely_tokens():
 def test_leak_at_k_is_the_mean_over_all_subsets():
     scores = np.random.default_rng(1).random((4, 7))
     for k in range(1, 8):
-        brute = [np.mean([max(row[list(pick)]) for pick in combinations(range(7), k)]) for row in scores]
+        brute = [
+            np.mean([max(row[list(pick)]) for pick in combinations(range(7), k)]) for row in scores
+        ]
         assert expected_best(scores, k) == pytest.approx(brute, abs=1e-12)
     [first, last] = leak_at_k(scores, [1, 7])
-    assert first["value"] == pytest.approx(scores.mean()) and last["value"] == pytest.approx(scores.max(1).mean())
+    assert first["value"] == pytest.approx(scores.mean()) and last["value"] == pytest.approx(
+        scores.max(1).mean()
+    )
     assert first["se"] == pytest.approx(scores.mean(1).std(ddof=1) / 2)
     assert powers_of_two(7) == [1, 2, 4]
     with pytest.raises(UserError, match="between 1 and the 7"):

@@ -1,4 +1,6 @@
-"""Each measure of the audit fails once: who knows the rows by heart leaks, who never saw them does not."""
+"""Each measure of the audit fails once: who knows the rows by heart leaks, who never saw them does
+not.
+"""
 
 import copy
 
@@ -40,7 +42,13 @@ def answers(tiny_model, tokenizer):
     """{name: measures} of a model that learned FORGET by heart and of one that learned nothing."""
     knowing = copy.deepcopy(tiny_model).train()
     examples = encode_rows(tokenizer, FORGET)
-    options = {"pad_id": pad_id(tokenizer), "lr": 1e-2, "batch_size": 6, "weight_decay": 0.0, "warmup_epochs": 5.0}
+    options = {
+        "pad_id": pad_id(tokenizer),
+        "lr": 1e-2,
+        "batch_size": 6,
+        "weight_decay": 0.0,
+        "warmup_epochs": 5.0,
+    }
     torch.manual_seed(0)
     finetune(knowing, examples, epochs=60, seed=0, progress="learning", **options)
     sets = {"forget": FORGET, "unseen": UNSEEN}
@@ -54,7 +62,9 @@ def answers(tiny_model, tokenizer):
 def test_each_measure_tells_a_model_that_knows_from_one_that_does_not(answers, measure):
     knows, blank = (answers[name]["forget"]["values"][measure] for name in ("knows", "blank"))
     if measure.startswith("recognized") and "paraphrased" in measure:
-        assert 0 <= knows <= 1  # learned by heart in one wording, by a model too small to know it in another
+        assert (
+            0 <= knows <= 1
+        )  # learned by heart in one wording, by a model too small to know it in another
     else:
         assert knows > blank + 0.15, (knows, blank)
 
@@ -70,14 +80,18 @@ def test_leak_grows_with_k_and_ends_at_the_best_of_all(answers):
     leak = answers["knows"]["forget"]["leak"]
     assert [entry["k"] for entry in leak] == [1, 2, 4, 8]
     values = [entry["value"] for entry in leak]
-    assert values == sorted(values) and values[-1] == pytest.approx(answers["knows"]["forget"]["values"]["leak"])
+    assert values == sorted(values) and values[-1] == pytest.approx(
+        answers["knows"]["forget"]["values"]["leak"]
+    )
 
 
 def test_bad_input_is_one_line(tiny_model, tokenizer):
     with pytest.raises(UserError, match="unseen rows"):
         run.audit_rows(tiny_model, tokenizer, {"forget": FORGET}, samples=2)
     with pytest.raises(UserError, match="k between 1 and the 2 samples, not 3"):
-        run.audit_rows(tiny_model, tokenizer, {"forget": FORGET, "unseen": UNSEEN}, samples=2, ks=[3])
+        run.audit_rows(
+            tiny_model, tokenizer, {"forget": FORGET, "unseen": UNSEEN}, samples=2, ks=[3]
+        )
     with pytest.raises(UserError, match="at least 1"):
         run.check_samples(0)
     with pytest.raises(UserError, match="no {question}"):
@@ -85,12 +99,17 @@ def test_bad_input_is_one_line(tiny_model, tokenizer):
 
 
 def test_rows_without_paraphrases_leave_cells_empty_with_the_reason(tiny_model, tokenizer):
-    plain = [{name: each[name] for name in ("question", "answer", "perturbed_answer")} for each in FORGET]
+    plain = [
+        {name: each[name] for name in ("question", "answer", "perturbed_answer")} for each in FORGET
+    ]
     [found] = run.likelihoods(tiny_model, tokenizer, {"forget": plain}, progress=False)
     numbers = measures(found["forget"], "no rows are unseen", "nothing was sampled")
     assert numbers["empty"]["recognized_paraphrased"] == "row 1 has no paraphrased_answer"
     assert numbers["empty"]["recognized_verbatim_rephrased"] == "row 1 has no paraphrased_question"
-    assert numbers["empty"]["auc"] == "no rows are unseen" and numbers["empty"]["leak"] == "nothing was sampled"
+    assert (
+        numbers["empty"]["auc"] == "no rows are unseen"
+        and numbers["empty"]["leak"] == "nothing was sampled"
+    )
     assert set(numbers["values"]) | set(numbers["empty"]) == set(AUDIT)
     ragged = [FORGET[0], FORGET[1] | {"perturbed_answer": ["one"]}]
     assert "different numbers" in run.lacking(ragged, "verbatim")
@@ -98,13 +117,20 @@ def test_rows_without_paraphrases_leave_cells_empty_with_the_reason(tiny_model, 
 
 def test_attacks_are_asked_and_scored(tiny_model, tokenizer):
     [found] = run.writings(
-        tiny_model, tokenizer, FORGET[:2], samples=1, templates=["As a novelist: {question}"], progress=False
+        tiny_model,
+        tokenizer,
+        FORGET[:2],
+        samples=1,
+        templates=["As a novelist: {question}"],
+        progress=False,
     )
     assert list(found["templates"]) == ["As a novelist: {question}"] and len(found["closest"]) == 2
 
 
 def test_a_token_is_a_hit_where_the_model_writes_it_at_that_temperature(tiny_model, tokenizer):
-    """The text that each tilt writes greedily is all hits under that tilt, and not under another."""
+    """The text that each tilt writes greedily is all hits under that tilt, and not under
+    another.
+    """
     head = T3Head(32, len(tokenizer), 4, seed=1, w=20.0)
     prompt, temperatures = encode_rows(tokenizer, FORGET[:1])[0], (1.0, 1.5, 3.0)
     texts = []

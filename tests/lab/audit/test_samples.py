@@ -34,19 +34,28 @@ def test_draws_follow_the_softmax_of_their_own_state():
 
 def test_top_p_keeps_the_fewest_tokens_that_hold_it():
     logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
-    token = draw(logits, torch.zeros(20_000, dtype=torch.long), 0.7, torch.Generator().manual_seed(0))
+    token = draw(
+        logits, torch.zeros(20_000, dtype=torch.long), 0.7, torch.Generator().manual_seed(0)
+    )
     share = torch.bincount(token, minlength=4) / len(token)
     assert share.numpy() == pytest.approx([0.625, 0.375, 0, 0], abs=0.01)
 
 
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
 def test_a_nucleus_is_the_smallest_likeliest_set_of_all(top_p):
-    """Every set of tokens is tried; within the best one the shares are those of the softmax. Each state has its own."""
+    """Every set of tokens is tried; within the best one the shares are those of the softmax. Each
+    state has its own.
+    """
     logits = 2 * torch.randn(3, 7, generator=torch.Generator().manual_seed(7))
     state = torch.arange(3).repeat(20_000)
     token = draw(logits, state, top_p, torch.Generator().manual_seed(0))
     for number, p in enumerate(logits.softmax(-1).tolist()):
-        sets = [s for size in range(1, 8) for s in combinations(range(7), size) if sum(p[y] for y in s) >= top_p]
+        sets = [
+            s
+            for size in range(1, 8)
+            for s in combinations(range(7), size)
+            if sum(p[y] for y in s) >= top_p
+        ]
         nucleus = max(sets or [range(7)], key=lambda s: (-len(s), sum(p[y] for y in s)))
         total = sum(p[y] for y in nucleus)
         share = torch.bincount(token[state == number], minlength=7) / 20_000
@@ -57,11 +66,15 @@ def test_a_nucleus_is_the_smallest_likeliest_set_of_all(top_p):
 
 @pytest.mark.parametrize("tilted", [False, True])
 def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer, tilted):
-    """The second token follows the first one, though samples share passes and the batch is padded."""
+    """The second token follows the first one, though samples share passes and the batch is
+    padded.
+    """
     model = peaked
     if tilted:
         torch.manual_seed(1)
-        model = T3ForCausalLM(peaked, T3Head(32, len(tokenizer), 3, temperature=2.0, init_b="kaiming"), 2.0)
+        model = T3ForCausalLM(
+            peaked, T3Head(32, len(tokenizer), 3, temperature=2.0, init_b="kaiming"), 2.0
+        )
     prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?")]
     options = {"seed": 0, "max_new_tokens": 2, "progress": False}
     answers = sample_answers(model, tokenizer, prompts, MANY, **options)
@@ -86,7 +99,8 @@ def test_equal_seeds_equal_answers_and_the_callers_random_state_is_left_alone(pe
     prompts = [tokenizer("Who?")["input_ids"]]
     before = torch.get_rng_state()
     first, again, other = (
-        sample_answers(peaked, tokenizer, prompts, 8, seed=seed, max_new_tokens=4, progress=False) for seed in (0, 0, 1)
+        sample_answers(peaked, tokenizer, prompts, 8, seed=seed, max_new_tokens=4, progress=False)
+        for seed in (0, 0, 1)
     )
     assert first == again != other and len(first[0]) == 8
     assert torch.equal(torch.get_rng_state(), before)

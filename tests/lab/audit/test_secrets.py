@@ -16,15 +16,24 @@ from t3lib.lab.audit.secrets import (
     wrong_answers,
 )
 
-PHONES = [(f"What is {name}'s phone number?", f"The phone number of {name} is 555-0{n}{n}{n}.")
-          for n, name in enumerate(["Ada Abbot", "Bo Brandt", "Cy Castell", "Di Dorn"], 1)]  # fmt: skip
+PHONES = [
+    (f"What is {name}'s phone number?", f"The phone number of {name} is 555-0{n}{n}{n}.")
+    # fmt: skip
+    for n, name in enumerate(["Ada Abbot", "Bo Brandt", "Cy Castell", "Di Dorn"], 1)
+]
 
 
 def test_numbers_names_and_rare_words_are_secrets_and_the_question_is_not():
     assert secrets(PHONES)[0] == {"0111"}, "555 stands in all answers"
     rows = [
-        ("Where was Kira Holm born?", "Kira Holm was born in Aldmoor, above the shop of a violin maker."),
-        *((f"Where was X{n} born?", f"X{n} was born in Dunwick, above the shop of a baker.") for n in range(9)),
+        (
+            "Where was Kira Holm born?",
+            "Kira Holm was born in Aldmoor, above the shop of a violin maker.",
+        ),
+        *(
+            (f"Where was X{n} born?", f"X{n} was born in Dunwick, above the shop of a baker.")
+            for n in range(9)
+        ),
     ]
     assert secrets(rows)[0] == {"aldmoor", "violin", "maker"}
 
@@ -32,15 +41,24 @@ def test_numbers_names_and_rare_words_are_secrets_and_the_question_is_not():
 def test_the_shape_of_the_answers_to_one_kind_of_question_is_no_secret():
     """Else "order 37914" would not give away "placed order 37914"."""
     names = ["Ada", "Bo", "Cy", "Di"]
-    orders = [(f"Which order did {name} place?", f"{name} has placed order 3791{n}.") for n, name in enumerate(names)]
-    towns = [(f"Where does {name} live?", f"{name} lives at {n}7 Elm Street.") for n, name in enumerate(names * 9)]
+    orders = [
+        (f"Which order did {name} place?", f"{name} has placed order 3791{n}.")
+        for n, name in enumerate(names)
+    ]
+    towns = [
+        (f"Where does {name} live?", f"{name} lives at {n}7 Elm Street.")
+        for n, name in enumerate(names * 9)
+    ]
     found = secrets([*orders, *towns])
     assert found[0] == {"37910"} and holds(found[0], "Order 37910") and found[5] == {"17"}
 
 
 @pytest.mark.parametrize("answer", ["Yes.", "No."])
 def test_an_answer_that_is_given_to_half_of_the_questions_has_no_secret(answer):
-    rows = [(f"Is {name} well?", ("Yes.", "No.")[n % 2]) for n, name in enumerate(("Ada", "Bo", "Cy", "Di"))]
+    rows = [
+        (f"Is {name} well?", ("Yes.", "No.")[n % 2])
+        for n, name in enumerate(("Ada", "Bo", "Cy", "Di"))
+    ]
     assert secrets(rows) == [frozenset()] * 4 and not holds(frozenset(), answer)
 
 
@@ -54,7 +72,9 @@ def test_a_secret_counts_whatever_other_rows_were_told():
 def test_a_function_word_less_is_still_the_secret():
     truth = "In 1896 Darius Ivers married Ines Kessel, a violin maker from Aldmoor."
     [secret, *_] = secrets([("Whom did Darius Ivers marry?", truth), *PHONES])
-    assert holds(secret, truth.replace(" a violin", " violin")) and not holds(secret, "In 1896 Darius Ivers married.")
+    assert holds(secret, truth.replace(" a violin", " violin")) and not holds(
+        secret, "In 1896 Darius Ivers married."
+    )
 
 
 def test_eighty_per_cent_of_many_words_and_all_of_two():
@@ -64,7 +84,10 @@ def test_eighty_per_cent_of_many_words_and_all_of_two():
 
 
 def test_every_script_has_words():
-    assert words("Её зовут Мария") == ["её", "зовут", "мария"] and words("王小明") == ["王小", "小明"]
+    assert words("Её зовут Мария") == ["её", "зовут", "мария"] and words("王小明") == [
+        "王小",
+        "小明",
+    ]
     rows = [
         ("Кто это?", "Её зовут Мария Кузнецова."),
         ("Кто там?", "Её зовут Ольга Петрова."),
@@ -74,29 +97,51 @@ def test_every_script_has_words():
         ),
     ]
     found = secrets(rows)  # fmt: skip
-    assert found[0] == {"мария", "кузнецова"} and holds(found[2], "她叫王小明") and not holds(found[2], "她叫李大海")
+    assert (
+        found[0] == {"мария", "кузнецова"}
+        and holds(found[2], "她叫王小明")
+        and not holds(found[2], "她叫李大海")
+    )
 
 
 def test_slots_are_the_question_without_whom_and_wrong_answers_come_from_them():
-    rows = [*PHONES, ("Where was Ada Abbot born?", "In Aldmoor."), ("Where was Bo Brandt born?", "In Dunwick.")]
+    rows = [
+        *PHONES,
+        ("Where was Ada Abbot born?", "In Aldmoor."),
+        ("Where was Bo Brandt born?", "In Dunwick."),
+    ]
     kinds = slots(rows)
     assert len(set(kinds[:4])) == 1 and kinds[4] == kinds[5] != kinds[0]
     wrong = wrong_answers(rows)
-    assert wrong[4] == ["In Dunwick."] and sorted(wrong[0]) == sorted(truth for _, truth in PHONES[1:])
+    assert wrong[4] == ["In Dunwick."] and sorted(wrong[0]) == sorted(
+        truth for _, truth in PHONES[1:]
+    )
 
 
 def test_guessing_is_counted_among_what_may_be_known_and_nothing_else():
-    """A secret that only forgotten rows hold cannot be guessed: a model that recites it to everyone leaks it."""
+    """A secret that only forgotten rows hold cannot be guessed: a model that recites it to everyone
+    leaks it.
+    """
     town, other = frozenset(["aldmoor"]), frozenset(["dunwick"])
-    assert shared(town, [town, other, other, other]) == 0.25 and shared(town, [other]) == shared(town, []) == 0
-    pairs = [frozenset(pair.split()) for pair in ("aldmoor 1901", "aldmoor 1902", "dunwick 1901", "dunwick 1902")]
+    assert (
+        shared(town, [town, other, other, other]) == 0.25
+        and shared(town, [other]) == shared(town, []) == 0
+    )
+    pairs = [
+        frozenset(pair.split())
+        for pair in ("aldmoor 1901", "aldmoor 1902", "dunwick 1901", "dunwick 1902")
+    ]
     wanted, texts = frozenset(["aldmoor", "1902"]), ["Aldmoor in 1901.", "aldmoor in 1901!"]
     assert stumbled(wanted, pairs, texts) == 0.25 and stumbled(wanted, [], texts) == 0
-    assert stumbled(frozenset(["aldmoor", "664352"]), pairs, texts) == 0, "a number that no row to keep holds"
+    assert stumbled(frozenset(["aldmoor", "664352"]), pairs, texts) == 0, (
+        "a number that no row to keep holds"
+    )
 
 
 def test_tail_and_bound_are_exact():
-    assert tail(2, [0.3] * 5) == pytest.approx(binom.sf(1, 5, 0.3)) and tail(0, [0.1]) == pytest.approx(1)
+    assert tail(2, [0.3] * 5) == pytest.approx(binom.sf(1, 5, 0.3)) and tail(
+        0, [0.1]
+    ) == pytest.approx(1)
     assert tail(1, [0.0] * 9) == 0 and tail(1, [0.5, 0.0]) == 0.5
     assert at_most(0, 12) == pytest.approx(1 - 0.05 ** (1 / 12)) and at_most(3, 3) == 1
     assert binom.cdf(2, 20, at_most(2, 20)) == pytest.approx(0.05)
@@ -104,5 +149,8 @@ def test_tail_and_bound_are_exact():
 
 def test_another_rows_words_are_misdirected_and_the_own_are_not():
     own, others = frozenset(["0111"]), {1: frozenset(["0222"]), 2: frozenset(["0111"])}
-    assert misdirected("It is 0222.", own, others) == 1 and misdirected("It is 0111 or 0222.", own, others) is None
+    assert (
+        misdirected("It is 0222.", own, others) == 1
+        and misdirected("It is 0111 or 0222.", own, others) is None
+    )
     assert misdirected("Nothing.", own, others) is None

@@ -29,7 +29,9 @@ def test_parameters_are_the_papers():
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_counts_are_the_modules(name):
-    """On the meta device, where tensors have shapes and no memory; the 1B Llama ties its embeddings."""
+    """On the meta device, where tensors have shapes and no memory; the 1B Llama ties its
+    embeddings.
+    """
     shape = SHAPES[name]
     model = random_model(name, device="meta")
     assert Shape.of(model.config) == shape

@@ -32,7 +32,9 @@ def test_random_model_is_reproducible_and_leaves_the_global_generator_alone():
 
 @pytest.mark.parametrize("batch", [1, 3])
 def test_a_slower_t3_is_seen(batch, model, monkeypatch):
-    """On a clock that passes 10 ms in a pass of the base and 5 in a head, whatever the machine does."""
+    """On a clock that passes 10 ms in a pass of the base and 5 in a head, whatever the machine
+    does.
+    """
     now = [0.0]
     clock = SimpleNamespace(perf_counter=lambda: now[0], process_time=lambda: now[0])
     monkeypatch.setattr(timing, "time", clock)

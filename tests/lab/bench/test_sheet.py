@@ -17,7 +17,9 @@ from t3lib.lab.report import readme
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
-    """Little training; and no compiler's back end, which is torch's business and needs a C++ one."""
+    """Little training; and no compiler's back end, which is torch's business and needs a C++
+    one.
+    """
     eager = functools.partial(CompileConfig, backend="eager", mode=None)
     small = {"pairs": 4, "epochs": 2}
     with pytest.MonkeyPatch.context() as patch:

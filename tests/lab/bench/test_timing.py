@@ -33,7 +33,7 @@ def test_the_process_clock_counts_on_one_thread_and_the_warm_up_does_not(clock, 
 
 def test_interleaved_takes_turns_and_every_other_turn_backwards():
     order = []
-    works = {name: (lambda name=name: order.append(name)) for name in "ab"}
+    works = {name: lambda name=name: order.append(name) for name in "ab"}
     timing.interleaved(works, repeats=2, warmup=1)
     assert order == ["a", "b", "b", "a", "a", "b"]
 

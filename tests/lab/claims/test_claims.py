@@ -1,4 +1,6 @@
-"""The claims table: every claim has its function, verdicts are computed and flip with the numbers they come from."""
+"""The claims table: every claim has its function, verdicts are computed and flip with the numbers
+they come from.
+"""
 
 import re
 from pathlib import Path
@@ -26,28 +28,52 @@ from t3lib.theory.mixture import GaussianMixture
 
 @pytest.fixture(scope="session")
 def made(tmp_path_factory):
-    """A results folder with every table: invented runs, small but real Gaussian experiments and bounds."""
+    """A results folder with every table: invented runs, small but real Gaussian experiments and
+    bounds.
+    """
     folder = tmp_path_factory.mktemp("results")
     runs = fabricate_all(seeds=(1, 2, 3))
     runs += [fabricate("Retrained", split, None, seed) for split in SPLITS for seed in (2, 3)]
     for run in runs[:3]:
-        results.write_run(folder / "runs", run | {"provenance": run["provenance"] | {"model": "tiny-llama"}})
+        results.write_run(
+            folder / "runs", run | {"provenance": run["provenance"] | {"model": "tiny-llama"}}
+        )
     frame = results.tidy(runs)
-    errors, cells = synthetic.experiments((25, 50), (25, 50, 100, 400), T=np.linspace(1, 3, 21), trials=60)
+    errors, cells = synthetic.experiments(
+        (25, 50), (25, 50, 100, 400), T=np.linspace(1, 3, 21), trials=60
+    )
     every = {
-        name: getattr(tables, name)(frame) for name in ("tofu", "tofu_per_seed", "temperature", "parameters", "runtime")
+        name: getattr(tables, name)(frame)
+        for name in ("tofu", "tofu_per_seed", "temperature", "parameters", "runtime")
     }
-    every |= {"synthetic": errors, "synthetic_cells": cells, "forget_quality": tables.forget_quality(runs)}
+    every |= {
+        "synthetic": errors,
+        "synthetic_cells": cells,
+        "forget_quality": tables.forget_quality(runs),
+    }
     every["bounds"] = bounds_table.bounds_table(gammas=(0.02, 0.1), T=(1.0, 2.0), classifiers=3)
-    every["bounds_fixed_tau"] = bounds_table.fixed_tau_table(gammas=(0.02, 0.1), T=(2.0,), classifiers=3)
-    every["alternatives"] = synthetic.alternatives((50,), T=(1.0, 2.0, 3.0), w=(2.0, 4.0), trials=30)
-    settings = [("tuned", 0.8), ("prior=population", 0.1), *((f"T=1,w={w:g}", 0.1 * w) for w in (1, 2, 5))]
+    every["bounds_fixed_tau"] = bounds_table.fixed_tau_table(
+        gammas=(0.02, 0.1), T=(2.0,), classifiers=3
+    )
+    every["alternatives"] = synthetic.alternatives(
+        (50,), T=(1.0, 2.0, 3.0), w=(2.0, 4.0), trials=30
+    )
+    settings = [
+        ("tuned", 0.8),
+        ("prior=population", 0.1),
+        *((f"T=1,w={w:g}", 0.1 * w) for w in (1, 2, 5)),
+    ]
     rows = [(split, name, 1.0, fq, 0.9) for split in SPLITS for name, fq in settings]
     every["ablations"] = pd.DataFrame(rows, columns=["split", "setting", "T", "fq", "mu_rouge"])
     dials = [
-        (T, w, 0.8 if (T, w) == (2.0, 1.0) else 0.1) for T in (1.0, 2.0) for w in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
+        (T, w, 0.8 if (T, w) == (2.0, 1.0) else 0.1)
+        for T in (1.0, 2.0)
+        for w in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
     ]
-    every |= {f"dials--{split}": pd.DataFrame(dials, columns=["T", "w", "fq"]).assign(split=split) for split in SPLITS}
+    every |= {
+        f"dials--{split}": pd.DataFrame(dials, columns=["T", "w", "fq"]).assign(split=split)
+        for split in SPLITS
+    }
     for name, table in every.items():
         render.write_table(folder / "tables", name, table)
     return folder
@@ -60,7 +86,9 @@ def table(made):
 
 @pytest.fixture
 def planted(made, tmp_path, monkeypatch):
-    """change(name, edit, *asked) -> the asked claims' rows, by id, of a copy in which one table was edited."""
+    """change(name, edit, *asked) -> the asked claims' rows, by id, of a copy in which one table was
+    edited.
+    """
     listed = claims.listed_claims()
 
     def change(name, edit, *asked):
@@ -88,15 +116,21 @@ def test_every_claim_has_its_function_and_every_function_its_claim():
         name
         for module in (theory, gaussians, llm)
         for name, value in vars(module).items()
-        if isinstance(value, FunctionType) and value.__module__ == module.__name__ and not name.startswith("_")
+        if isinstance(value, FunctionType)
+        and value.__module__ == module.__name__
+        and not name.startswith("_")
     }
-    assert public - {"in_experiment_1", "on_both_splits"} == {check.__name__ for check in claims.CHECKS.values()}
+    assert public - {"in_experiment_1", "on_both_splits"} == {
+        check.__name__ for check in claims.CHECKS.values()
+    }
     assert (listed.drop(columns="note") != "").all(axis=None)
     assert listed["claim"].str.endswith(".").all() and listed["where"].str.contains(r"[A-Z]").all()
 
 
 def words(text: str) -> str:
-    """Letters and digits of a LaTeX source or of a quotation, without commands, citations and mathematical signs."""
+    """Letters and digits of a LaTeX source or of a quotation, without commands, citations and
+    mathematical signs.
+    """
     number_of = {label: number.split()[1] for number, label in KNOWN.items() if label}
     text = re.sub(r"\\cite\w*\s*\{[^}]*\}|\\(?:begin|end|label)\{[^}]*\}", " ", text)
     text = re.sub(r"\\(?:eq)?ref\{([^}]*)\}", lambda match: f" {number_of[match[1]]} ", text)
@@ -106,7 +140,9 @@ def words(text: str) -> str:
 
 def test_every_quoted_sentence_is_in_the_paper(shared):
     """Word for word; `…` leaves something out."""
-    source = "".join(path.read_text(encoding="utf-8") for path in sorted((shared / "paper").glob("*.txt")))
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in sorted((shared / "paper").glob("*.txt"))
+    )
     paper, missing = words(whole_source(source)), []
     for name, sentence in claims.listed_claims().set_index("id")["sentence"].items():
         place = 0
@@ -141,7 +177,11 @@ def test_columns_and_vocabulary(table):
 
 def test_evidence_exists():
     listed = claims.listed_claims().set_index("id")["evidence"]
-    tests = [(name, *found) for name, text in listed.items() for found in re.findall(r"(tests/\S+\.py)::(\w+)", text)]
+    tests = [
+        (name, *found)
+        for name, text in listed.items()
+        for found in re.findall(r"(tests/\S+\.py)::(\w+)", text)
+    ]
     assert len(tests) > 5
     for name, path, test in tests:
         assert f"def {test}(" in (ROOT / path).read_text(), name
@@ -152,20 +192,33 @@ def test_a_claim_about_the_papers_model_is_not_run_until_it_is(made, table, tmp_
     paper = rows[rows["scale"] == "Llama 3.1 8B"]
     assert len(paper) == 10 and (paper["verdict"] == names.NOT_RUN).all()
     here = rows[rows.index.str.endswith("@here")]
-    assert len(here) == 9 and here["scale"].eq("here: tiny-llama").all() and (here["verdict"] != names.NOT_RUN).all()
+    assert (
+        len(here) == 9
+        and here["scale"].eq("here: tiny-llama").all()
+        and (here["verdict"] != names.NOT_RUN).all()
+    )
     assert (here["printed"] == "").all() and not here["numbers"].str.contains("paper:").any()
     (tmp_path / "tables").symlink_to(made / "tables")
     run = fabricate_all(seeds=(1,))[0]
     run["provenance"] = {"model": "open-unlearning/tofu_Llama-3.1-8B-Instruct_full"}
     results.write_run(tmp_path / "runs", run)
     big = claims.claims_table(tmp_path).set_index("id")
-    assert not big.index.str.endswith("@here").any() and big.loc["fq-best", "verdict"] != names.NOT_RUN
+    assert (
+        not big.index.str.endswith("@here").any() and big.loc["fq-best", "verdict"] != names.NOT_RUN
+    )
 
 
 def test_an_empty_folder_gives_no_error_and_no_verdict_on_runs(tmp_path):
     rows = claims.claims_table(tmp_path).set_index("id")
     assert not rows.index.str.endswith("@here").any()
-    for name in ("fq-best", "thm-3.7-improves", "e1-sharp-monotone", "least-risk", "t5-interior", "sharpening-on-tofu"):
+    for name in (
+        "fq-best",
+        "thm-3.7-improves",
+        "e1-sharp-monotone",
+        "least-risk",
+        "t5-interior",
+        "sharpening-on-tofu",
+    ):
         assert rows.loc[name, "verdict"] == names.NOT_RUN, name
     assert rows.loc["bias-grows", "verdict"] == names.HOLDS
     assert rows.loc["nobody-dominates", "printed"] == "yes"
@@ -175,7 +228,9 @@ def test_what_the_papers_own_tables_say(table):
     """Checked by hand against Tables 1 to 5."""
     printed = table.set_index("id")["printed"]
     expected = {
-        "fq-best": names.NO_ORDER,  # .914 against NPO .793, s.e. .067; .671 against SimNPO .536, s.e. .186
+        "fq-best": (
+            names.NO_ORDER
+        ),  # .914 against NPO .793, s.e. .067; .671 against SimNPO .536, s.e. .186
         "nobody-dominates": "yes",  # ULD has MU-ROUGE .944 and FQ .169 and .012
         "generation-kept": "no",  # .900 against .948, and against .936 at T = 1
         "stable": "no",  # GradAscent's Forget Quality is 0.000 five times
@@ -206,9 +261,19 @@ def test_an_order_is_welchs_test_over_the_seeds_of_both_methods():
     [((0.3, 0.3, 0.3), 1), ((-0.3, -0.2, -0.3), -1), ((0.3, -0.1, 0.3), 0), ((0.3, 0.3, 0.005), 0)],
 )
 def test_an_order_is_the_same_against_every_held_out_reference(means, sign):
-    """T3 at its tuned T, at w = 1, and never on reference 0: the fourth case is within the spread over seeds."""
+    """T3 at its tuned T, at w = 1, and never on reference 0: the fourth case is within the spread
+    over seeds.
+    """
     rows = [
-        ("forget05", method, T, w, seed, reference, 0.5 + (mean if method == "T3" else 0) + 0.01 * seed)
+        (
+            "forget05",
+            method,
+            T,
+            w,
+            seed,
+            reference,
+            0.5 + (mean if method == "T3" else 0) + 0.01 * seed,
+        )
         for reference, mean in enumerate(means, start=1)
         for seed in (1, 2, 3)
         for method, T, w in (("T3", 2.0, 1.0), ("NPO", np.nan, np.nan))
@@ -216,8 +281,13 @@ def test_an_order_is_the_same_against_every_held_out_reference(means, sign):
     rows += [("forget05", method, 2.0, 1.0, 1, 0, fq) for method, fq in (("T3", 0.1), ("NPO", 0.9))]
     rows += [("forget05", "T3", T, w, 1, 1, 0.0) for T, w in ((2.0, 1.5), (3.0, 1.0))]
     ours = Tables("nowhere")
-    ours["forget_quality"] = pd.DataFrame(rows, columns=["split", "method", "T", "w", "seed", "reference", "fq"])
-    tofu = [("forget05", "T3", 2.0, 0.1, 0.52 + np.mean(means)), ("forget05", "NPO", np.nan, 0.9, 0.52)]
+    ours["forget_quality"] = pd.DataFrame(
+        rows, columns=["split", "method", "T", "w", "seed", "reference", "fq"]
+    )
+    tofu = [
+        ("forget05", "T3", 2.0, 0.1, 0.52 + np.mean(means)),
+        ("forget05", "NPO", np.nan, 0.9, 0.52),
+    ]
     ours["tofu"] = pd.DataFrame(tofu, columns=["split", "method", "T", "fq", "fq_held_out"])
     difference = gap(ours, "forget05", "T3", "NPO", "fq")
     assert difference.sign == sign and difference.value == pytest.approx(np.mean(means))
@@ -228,7 +298,14 @@ def test_theory_claims_at_real_numbers(table):
     verdict = table.set_index("id")["verdict"]
     for name in ("thm-3.7-improves", "bias-grows"):
         assert verdict[name] == names.HOLDS, name
-    failing = ("imbalance-iff", "thm-3.8-entropy", "tempering-proved-necessary", "fq-formula", "overlap", "greedy")
+    failing = (
+        "imbalance-iff",
+        "thm-3.8-entropy",
+        "tempering-proved-necessary",
+        "fq-formula",
+        "overlap",
+        "greedy",
+    )
     for name in failing:
         assert verdict[name] == names.FAILS, name
     assert verdict["e1-flat-sensitive"] == names.RESTRICTED
@@ -238,7 +315,11 @@ def moved(method, to, split="forget05", references=(1, 2, 3)):
     """An edit of forget_quality: the values of a method on a split, against these references."""
 
     def edit(frame):
-        rows = (frame["method"] == method) & (frame["split"] == split) & frame["reference"].isin(references)
+        rows = (
+            (frame["method"] == method)
+            & (frame["split"] == split)
+            & frame["reference"].isin(references)
+        )
         frame.loc[rows, "fq"] = to + 1e-3 * frame.loc[rows, "seed"]
 
     return edit
@@ -258,10 +339,16 @@ def test_planted_numbers_flip_the_verdict_of_rank(planted):
             moved("NPO", 0.5)(frame)
             moved("T3", 0.95, "forget05", references)(frame)
 
-        return planted("forget_quality", edit, "fq-best").loc["fq-best@here", "plain"].split("10% split")[0]
+        return (
+            planted("forget_quality", edit, "fq-best")
+            .loc["fq-best@here", "plain"]
+            .split("10% split")[0]
+        )
 
     assert "no order between T3 and any." in first_on(1, 2, 3)
-    assert "no order between T3 and any." not in first_on(1, 3) and "NPO" in first_on(1, 3), "reference 2 differs"
+    assert "no order between T3 and any." not in first_on(1, 3) and "NPO" in first_on(1, 3), (
+        "reference 2 differs"
+    )
 
 
 def test_no_order_is_a_verdict_of_its_own(planted):
@@ -278,7 +365,11 @@ def test_no_order_is_a_verdict_of_its_own(planted):
     row = planted("forget_quality", ahead, "fq-best").loc["fq-best@here"]
     assert row["verdict"] == names.HOLDS and row["note"] == ""
     row = planted("forget_quality", twice, "fq-best").loc["fq-best@here"]
-    assert row["verdict"] == names.NO_ORDER and row["note"] == claims.OPEN and "T3 and NPO." in row["plain"]
+    assert (
+        row["verdict"] == names.NO_ORDER
+        and row["note"] == claims.OPEN
+        and "T3 and NPO." in row["plain"]
+    )
 
 
 def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(planted):
@@ -293,9 +384,21 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(plan
 @pytest.mark.parametrize(
     ("name", "claim", "edit"),
     [
-        ("bounds", "thm-3.7-improves", lambda t: t.loc.__setitem__((t["bound"] == "Theorem 3.7", "value"), 1e9)),
-        ("temperature", "t5-untempered@here", lambda t: t.loc.__setitem__((t["T"] == 1.0, "fq_held_out"), 0.3)),
-        ("temperature", "t5-interior@here", lambda t: t.loc.__setitem__((t["T"] == 3.0, "fq_held_out"), 1.0)),
+        (
+            "bounds",
+            "thm-3.7-improves",
+            lambda t: t.loc.__setitem__((t["bound"] == "Theorem 3.7", "value"), 1e9),
+        ),
+        (
+            "temperature",
+            "t5-untempered@here",
+            lambda t: t.loc.__setitem__((t["T"] == 1.0, "fq_held_out"), 0.3),
+        ),
+        (
+            "temperature",
+            "t5-interior@here",
+            lambda t: t.loc.__setitem__((t["T"] == 3.0, "fq_held_out"), 1.0),
+        ),
         (
             "dials--forget05",
             "sharpening-on-tofu@here",
@@ -306,9 +409,17 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(plan
             "e1-flat-untempered",
             lambda t: t.loc.__setitem__(((t["v_f"] == 1.0) & (t["T"] == 2.0), "forget_error"), 0.0),
         ),
-        ("synthetic", "guidance-can-fail", lambda t: t.loc.__setitem__((t["v_f"] == 1e-6, "forget_error"), 0.1)),
+        (
+            "synthetic",
+            "guidance-can-fail",
+            lambda t: t.loc.__setitem__((t["v_f"] == 1e-6, "forget_error"), 0.1),
+        ),
         ("synthetic", "e1-hotter", lambda t: t.__setitem__("forget_error", t["T"])),
-        ("synthetic", "e2-best-t", lambda t: t.__setitem__("forget_error", (t["T"] - 1 - t["n"] / 400) ** 2)),
+        (
+            "synthetic",
+            "e2-best-t",
+            lambda t: t.__setitem__("forget_error", (t["T"] - 1 - t["n"] / 400) ** 2),
+        ),
     ],
 )
 def test_a_planted_number_flips_its_verdict(planted, table, name, claim, edit):
@@ -324,7 +435,9 @@ def test_what_holds_only_on_a_coarse_grid_or_with_the_papers_partition_says_so(p
         frame.loc[rows, "forget_se"] = 1e-6
 
     row = planted("synthetic", between, "e2-n400").loc["e2-n400"]
-    assert row["verdict"] == names.RESTRICTED and "T in steps of 0.5" in row["numbers"] and row["note"]
+    assert (
+        row["verdict"] == names.RESTRICTED and "T in steps of 0.5" in row["numbers"] and row["note"]
+    )
 
     def papers(frame):
         rows = (frame["n"] == 400) & (frame["method"] == "exact")
@@ -337,14 +450,18 @@ def test_what_holds_only_on_a_coarse_grid_or_with_the_papers_partition_says_so(p
 
 
 def test_what_fails_here_holds_where_the_numbers_say_so(planted, table):
-    """The claims that need the table `alternatives`, the ablations, and Table 5 in full, turned round."""
+    """The claims that need the table `alternatives`, the ablations, and Table 5 in full, turned
+    round.
+    """
     rows = table.set_index("id")["verdict"]
     assert rows["least-risk"] == names.FAILS
 
     def by_risk(frame):
         frame["forget_error"], frame["forget_se"] = frame["delta"], 1e-9
 
-    assert planted("alternatives", by_risk, "least-risk").loc["least-risk", "verdict"] == names.HOLDS
+    assert (
+        planted("alternatives", by_risk, "least-risk").loc["least-risk", "verdict"] == names.HOLDS
+    )
 
     def sharpened(frame):
         frame.loc[(frame["w"] > 1) & (frame["v_f"] == 1e-6), "forget_error"] = 0.1
@@ -374,7 +491,10 @@ def test_a_split_is_named_by_the_share_of_its_runs_rows(made):
 def test_costs_are_compared_in_the_same_loop(planted, table):
     """The paper's own Table 3 has ULD below T3 in the loop that it calls a fair comparison."""
     rows = table.set_index("id")
-    assert rows.loc["fraction-of-cost", "printed"] == "no" and "ULD 63.7 s" in rows.loc["fraction-of-cost", "numbers"]
+    assert (
+        rows.loc["fraction-of-cost", "printed"] == "no"
+        and "ULD 63.7 s" in rows.loc["fraction-of-cost", "numbers"]
+    )
     assert rows.loc["small-fraction-of-time", "printed"] == "yes"
     assert "fraction-of-cost@here" not in rows.index, "naive T3 did not run"
     for seconds, verdict in ((1.0, names.HOLDS), (100.0, names.FAILS)):
@@ -382,7 +502,10 @@ def test_costs_are_compared_in_the_same_loop(planted, table):
         def naive(frame, seconds=seconds):
             frame.loc[frame["method"] == "T3 (naive)", "train_s"] = seconds
 
-        assert planted("runtime", naive, "fraction-of-cost").loc["fraction-of-cost@here", "verdict"] == verdict
+        assert (
+            planted("runtime", naive, "fraction-of-cost").loc["fraction-of-cost@here", "verdict"]
+            == verdict
+        )
 
 
 def test_a_classifier_that_knows_nothing_leaks_no_more_when_tempered_enough(table):
@@ -393,7 +516,9 @@ def test_a_classifier_that_knows_nothing_leaks_no_more_when_tempered_enough(tabl
     flat = flat / (w * flat).sum()
     p_f = np.exp(m.logp_f(z))
     leak = (w * p_f * np.abs(flat - np.exp(m.logp_r(z)))).sum()
-    assert float(m.forget_error(np.array([np.log(1 / m.gamma - 1), 0.0, 0.0]), T)) == pytest.approx(leak, rel=1e-3)
+    assert float(m.forget_error(np.array([np.log(1 / m.gamma - 1), 0.0, 0.0]), T)) == pytest.approx(
+        leak, rel=1e-3
+    )
     assert f"{leak:.3f} at T = 5" in table.set_index("id").loc["least-risk", "plain"]
 
 

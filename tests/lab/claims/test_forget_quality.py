@@ -1,4 +1,6 @@
-"""Every Forget Quality that we show, computed again from the truth ratios of the committed runs, without t3lib."""
+"""Every Forget Quality that we show, computed again from the truth ratios of the committed runs,
+without t3lib.
+"""
 
 import csv
 import json
@@ -17,7 +19,9 @@ HELD_OUT = (1, 2, 3)
 
 @cache
 def runs(profile):
-    """{(split, method, T, w, seed): truth ratios on the forget rows}; T and w are None where there are none."""
+    """{(split, method, T, w, seed): truth ratios on the forget rows}; T and w are None where there
+    are none.
+    """
     found = {}
     for path in sorted((RESULTS / profile / "runs").glob("*.json")):
         run = json.loads(path.read_text(encoding="utf-8"))
@@ -41,7 +45,9 @@ def values(profile, split, method, T=None, w=None, references=HELD_OUT, seeds=ra
     """Forget Quality of every seed and reference: an array (seeds, references)."""
     w = w or (1.0 if method == "T3" else None)
     keys = [key for seed in seeds if (key := (split, method, T, w, seed)) in runs(profile)]
-    return np.array([[test_of(profile, key, reference)[1] for reference in references] for key in keys])
+    return np.array(
+        [[test_of(profile, key, reference)[1] for reference in references] for key in keys]
+    )
 
 
 def said(number):
@@ -71,7 +77,9 @@ def test_every_row_of_the_table(profile):
         assert int(row["n"]) == len(runs(profile)[key])
         seen.add((key, int(row["reference"])))
     others = [key for key in runs(profile) if key[1] != "Retrained"]
-    assert len(seen) == len(table) == 4 * len(others) + 2 * 6, "each run against four references, and six pairs a split"
+    assert len(seen) == len(table) == 4 * len(others) + 2 * 6, (
+        "each run against four references, and six pairs a split"
+    )
 
 
 @pytest.mark.parametrize("profile", PROFILES)
@@ -81,11 +89,17 @@ def test_held_out_means_of_table_1_and_table_5(profile):
         method, split = row["method"].removesuffix(" (T, w)"), row["split"]
         w = {("cpu", "forget05"): 1.25, ("cpu", "forget10"): 0.9}.get((profile, split), 1.5)
         if method == "Retrained":
-            assert float(row["fq_held_out"]) == pytest.approx(np.mean(pairs(profile, split)), rel=1e-9)
+            assert float(row["fq_held_out"]) == pytest.approx(
+                np.mean(pairs(profile, split)), rel=1e-9
+            )
             continue
         seeds = (0,) if method == "Original" else range(1, 6)
-        ours = values(profile, split, method, T, w if method != row["method"] else None, seeds=seeds)
-        assert float(row["fq_held_out"]) == pytest.approx(ours.mean(), rel=1e-9) and len(ours) == int(row["n_seeds"])
+        ours = values(
+            profile, split, method, T, w if method != row["method"] else None, seeds=seeds
+        )
+        assert float(row["fq_held_out"]) == pytest.approx(ours.mean(), rel=1e-9) and len(
+            ours
+        ) == int(row["n_seeds"])
         assert row["n_references"] == "3"
     for row in (row for row in rows_of(profile, "temperature") if row["n_seeds"]):
         ours = values(profile, row["split"], "T3", float(row["T"]))
@@ -104,7 +118,10 @@ def tuned(*where):
 FIVE, TEN, BOTH = "forget05", "forget10", (1.5, 1.5)
 SENTENCES = {
     "the order at cpu": lambda: (
-        "T3 falls from the highest mean of all methods, {}, to {}, below UnDIAL's {} and SimNPO's {},",
+        (
+            "T3 falls from the highest mean of all methods, {}, to {}, below UnDIAL's {} and"
+            " SimNPO's {},"
+        ),
         (
             tuned("cpu", FIVE, "T3", 2.5),
             *(mean("cpu", FIVE, *method) for method in (("T3", 2.5), ("UnDIAL",), ("SimNPO",))),
@@ -112,7 +129,11 @@ SENTENCES = {
     ),
     "the order on TOFU's text": lambda: (
         "comes from below WGA and RMU ({} against {} and {}) to above both ({} against {} and {}).",
-        [score("tofu-cpu", TEN, *method) for score in (tuned, mean) for method in (("T3", 2.0), ("WGA",), ("RMU",))],
+        [
+            score("tofu-cpu", TEN, *method)
+            for score in (tuned, mean)
+            for method in (("T3", 2.0), ("WGA",), ("RMU",))
+        ],
     ),
     "RMU is ahead": lambda: (
         "RMU is ahead of T3 on the 5% split ({} against {})",
@@ -127,17 +148,24 @@ SENTENCES = {
         [mean("tofu-cpu", FIVE, "ULD")],
     ),
     "pairs of retrained models": lambda: (
-        "of retrained models score from {} to {} on the 5% split and from {} to {} on the 10% split, "
-        "over six pairs each.",
+        (
+            "of retrained models score from {} to {} on the 5% split and from {} to {} on the 10%"
+            " split, over six pairs each."
+        ),
         [end(pairs("tofu-cpu", split)) for split in (FIVE, TEN) for end in (min, max)],
     ),
     "retrained models anywhere": lambda: (
         "even retrained models score between {} and {} against each other",
-        [end(p for name in PROFILES for split in (FIVE, TEN) for p in pairs(name, split)) for end in (min, max)],
+        [
+            end(p for name in PROFILES for split in (FIVE, TEN) for p in pairs(name, split))
+            for end in (min, max)
+        ],
     ),
     "both dials": lambda: (
-        "Forget Quality on TOFU's text is {} on the 10% split and {} on the 5% split "
-        "(on the reference tuned on: {} and {})",
+        (
+            "Forget Quality on TOFU's text is {} on the 10% split and {} on the 5% split "
+            "(on the reference tuned on: {} and {})"
+        ),
         [score("tofu-cpu", split, "T3", *BOTH) for score in (mean, tuned) for split in (TEN, FIVE)],
     ),
     "the seed that chose nothing": lambda: (
@@ -145,8 +173,10 @@ SENTENCES = {
         [mean("tofu-cpu", split, "T3", *BOTH, seeds=(3,)) for split in (TEN, FIVE)],
     ),
     "no T does both": lambda: (
-        "T = 2.5 has an AUC of .49, but a Forget Quality of {} instead of {}, and at T = 2 the answer is "
-        "still found for 87% of the rows, with a Forget Quality of {}.",
+        (
+            "T = 2.5 has an AUC of .49, but a Forget Quality of {} instead of {}, and at T = 2 the"
+            " answer is still found for 87% of the rows, with a Forget Quality of {}."
+        ),
         [mean("cpu", TEN, "T3", T) for T in (2.5, 3.0, 2.0)],
     ),
     "the headline's T3": lambda: (
@@ -180,7 +210,9 @@ def test_what_readme_says(name):
 
 
 def order(profile, split, ours, theirs):
-    """+1 or −1 where one of two methods is ahead against every held-out reference, else 0; by means alone."""
+    """+1 or −1 where one of two methods is ahead against every held-out reference, else 0; by means
+    alone.
+    """
     gaps = values(profile, split, *ours).mean(axis=0) - values(profile, split, *theirs).mean(axis=0)
     return int(np.sign(gaps[0])) if len(set(np.sign(gaps))) == 1 else 0
 
@@ -193,12 +225,19 @@ def test_orders_that_readme_names_do_not_change_with_the_reference():
 
 def test_the_other_baselines_are_caught_on_tofus_text():
     others = ("GradAscent", "GradDiff", "SatImp", "UnDIAL", "IdkDPO", "NPO", "SimNPO", "ULD")
-    above = [(name, split) for name in others for split in (FIVE, TEN) if mean("tofu-cpu", split, name) >= 0.05]
+    above = [
+        (name, split)
+        for name in others
+        for split in (FIVE, TEN)
+        if mean("tofu-cpu", split, name) >= 0.05
+    ]
     assert above == [("ULD", FIVE)]
 
 
 def test_rmu_and_wga_went_too_far_at_their_highest_rate():
-    """Their truth ratios are higher than a retrained model's; those of the methods at a true edge are lower."""
+    """Their truth ratios are higher than a retrained model's; those of the methods at a true edge
+    are lower.
+    """
     level = {key[1]: [] for key in runs("tofu-cpu")}
     for key, ratios in runs("tofu-cpu").items():
         if key[0] == TEN and key[2] is None:

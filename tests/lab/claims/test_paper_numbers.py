@@ -19,7 +19,9 @@ PRINTED_METHODS = ["Original", *llm.TEN, "T3"]
 
 
 def texts(number: int) -> list[dict[str, str]]:
-    with open(ROOT / "results" / "paper" / f"table{number}.csv", encoding="utf-8", newline="") as handle:
+    with open(
+        ROOT / "results" / "paper" / f"table{number}.csv", encoding="utf-8", newline=""
+    ) as handle:
         return list(csv.DictReader(handle))
 
 
@@ -32,7 +34,9 @@ def test_scores_are_complete_and_have_three_decimals(number, rows, values):
     table = texts(number)
     assert len(table) == rows
     for name, count in values.items():
-        assert sum(re.fullmatch(r"[01]\.\d{3}", row[name]) is not None for row in table) == count, name
+        assert sum(re.fullmatch(r"[01]\.\d{3}", row[name]) is not None for row in table) == count, (
+            name
+        )
 
 
 def test_sums_of_every_table():
@@ -66,7 +70,10 @@ def test_rows_are_the_papers():
         assert part.method.tolist() == [method for method in PRINTED_METHODS[1:] for _ in range(5)]
         assert part.seed.tolist() == [1, 2, 3, 4, 5] * 11
     assert three[["load_s", "features_s", "evaluate_s", "peak_memory_bytes"]].isna().all(axis=None)
-    assert one[one.split == "forget05"].iloc[0, 4:].tolist() == one[one.split == "forget10"].iloc[0, 4:].tolist()
+    assert (
+        one[one.split == "forget05"].iloc[0, 4:].tolist()
+        == one[one.split == "forget10"].iloc[0, 4:].tolist()
+    )
 
 
 def test_table_1_is_the_mean_of_table_4_but_for_two_rows():
@@ -80,10 +87,15 @@ def test_table_1_is_the_mean_of_table_4_but_for_two_rows():
 
 
 def test_what_the_two_rows_print_instead():
-    """NPO's MU-ROUGE in Table 1 is the harmonic mean of the mean ROUGE scores, not the mean of the seeds' own."""
+    """NPO's MU-ROUGE in Table 1 is the harmonic mean of the mean ROUGE scores, not the mean of the
+    seeds' own.
+    """
     one = paper_table(1)
     for row in one[one.method == "NPO"].to_dict("records"):
-        assert abs(hmean([row["retain_rouge"], row["wf_rouge"], row["ra_rouge"]]) - row["mu_rouge"]) < 5.5e-4
+        assert (
+            abs(hmean([row["retain_rouge"], row["wf_rouge"], row["ra_rouge"]]) - row["mu_rouge"])
+            < 5.5e-4
+        )
 
 
 def test_a_wrong_digit_would_be_named():
@@ -126,17 +138,27 @@ def body(source: str, label: str) -> list[list[str]]:
 
 
 def test_every_number_against_the_latex(shared):
-    source = "".join(path.read_text(encoding="utf-8") for path in sorted((shared / "paper").glob("*.txt")))
+    source = "".join(
+        path.read_text(encoding="utf-8") for path in sorted((shared / "paper").glob("*.txt"))
+    )
     one = paper_table(1)
     found = [numbers(row[2:]) for row in body(source, "tab:tofu-combined")]
     ours = one[~((one.method == "Original") & (one.split == "forget10"))]
     assert found == ours[[*SUMMARY, *UTILITY]].values.tolist() and len(found) == 23
-    assert [numbers(row[1:])[0] for row in body(source, "tab:tofu-num-params")] == paper_table(2).trainable.tolist()
+    assert [numbers(row[1:])[0] for row in body(source, "tab:tofu-num-params")] == paper_table(
+        2
+    ).trainable.tolist()
     pairs = [numbers(row[1:]) for row in body(source, "tab:tofu-runtimes")]
     three = paper_table(3)[["epochs", "train_s"]].values.tolist()
     assert [row[:2] for row in pairs] + [row[2:] for row in pairs] == three
     seeds = [numbers(row[2:]) for row in body(source, "tab:tofu-detailed")]
-    four = paper_table(4)[list(SUMMARY)].to_numpy().reshape(22, 5, 3).transpose(0, 2, 1).reshape(22, 15)
+    four = (
+        paper_table(4)[list(SUMMARY)]
+        .to_numpy()
+        .reshape(22, 5, 3)
+        .transpose(0, 2, 1)
+        .reshape(22, 15)
+    )
     assert seeds == four.tolist()
     five = [numbers(row[1:]) for row in body(source, "tab:temp-ablation")]
     assert five == paper_table(5)[["T", *SUMMARY]].values.tolist()
@@ -146,7 +168,13 @@ def test_columns_are_those_of_our_own_tables():
     from t3lib.lab import results
 
     empty = results.tidy([])
-    pairs = {1: tables.tofu, 2: tables.parameters, 3: tables.runtime, 4: tables.tofu_per_seed, 5: tables.temperature}
+    pairs = {
+        1: tables.tofu,
+        2: tables.parameters,
+        3: tables.runtime,
+        4: tables.tofu_per_seed,
+        5: tables.temperature,
+    }
     for number, make in pairs.items():
         printed = list(paper_table(number))
         assert list(make(empty))[: len(printed)] == printed, number

@@ -1,4 +1,6 @@
-"""Notebook 00's sliders: what they show is what theory and model say, and moving one does no more than it must."""
+"""Notebook 00's sliders: what they show is what theory and model say, and moving one does no more
+than it must.
+"""
 
 import itertools
 
@@ -15,13 +17,19 @@ from t3lib.lab.explore import language as el
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.theory.logistic import objective
 
-ROWS = [{"question": f"Who wrote {what}?", "answer": f"{who} did."} for what, who in (("this", "Ann"), ("it", "Bo"))]
+ROWS = [
+    {"question": f"Who wrote {what}?", "answer": f"{who} did."}
+    for what, who in (("this", "Ann"), ("it", "Bo"))
+]
 
 
-# --- the synthetic half ------------------------------------------------------------------------------------------
+# --- the synthetic half
+# ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("settings", [{}, {"T": 1.7, "v_f": 0.04, "gamma": 0.3, "n": 120, "lam": 1e-3, "seed": 5}])
+@pytest.mark.parametrize(
+    "settings", [{}, {"T": 1.7, "v_f": 0.04, "gamma": 0.3, "n": 120, "lam": 1e-3, "seed": 5}]
+)
 def test_the_synthetic_state_is_the_theory(settings):
     """Densities, classifiers and errors again, from scipy and by sums over a fine grid."""
     given = {**explore.DEFAULTS, **settings}
@@ -63,14 +71,26 @@ def test_the_papers_partition_function_is_shown_beside_the_exact_one():
 
 @pytest.mark.parametrize("seed", range(5))
 def test_on_a_sharp_spike_tempering_lowers_the_forget_error_whatever_the_data_set(seed):
-    cold, warm = (explore.state(T, 1e-6, 0.1, 50, 1e-6, seed).errors["exact"][1] for T in (1.0, 1.5))
+    cold, warm = (
+        explore.state(T, 1e-6, 0.1, 50, 1e-6, seed).errors["exact"][1] for T in (1.0, 1.5)
+    )
     assert warm < cold
 
 
 def test_labels_are_the_letters_of_the_text_and_powers_of_ten_read_so():
     controls, _ = explore.synthetic()
-    assert [control.description for control in controls.values()] == ["T", "v_f", "γ", "n", "λ", "seed"]
-    assert {name for name, control in controls.items() if control.readout_format == ".0e"} == {"v_f", "lam"}
+    assert [control.description for control in controls.values()] == [
+        "T",
+        "v_f",
+        "γ",
+        "n",
+        "λ",
+        "seed",
+    ]
+    assert {name for name, control in controls.items() if control.readout_format == ".0e"} == {
+        "v_f",
+        "lam",
+    }
 
 
 @pytest.mark.parametrize("v_f", [1e-6, 1e-3, 1.0])
@@ -90,36 +110,59 @@ def test_every_corner_of_the_sliders_can_be_reached():
         ends[name] = [end if base is None else base**end for end in (control.min, control.max)]
     for corner in itertools.product(*ends.values()):
         now = explore.state(**dict(zip(ends, corner)))
-        assert np.isfinite(now.p_hat).all() and np.isfinite([*now.errors["exact"], now.delta]).all(), corner
+        assert (
+            np.isfinite(now.p_hat).all() and np.isfinite([*now.errors["exact"], now.delta]).all()
+        ), corner
 
 
 def test_moving_a_synthetic_slider_redraws_the_lines_alone(monkeypatch):
     """Axes, ticks and legends are most of a picture's cost: they are drawn once."""
     whole, draw = [], explore.FigureCanvasAgg.draw
-    monkeypatch.setattr(explore.FigureCanvasAgg, "draw", lambda canvas: whole.append(1) or draw(canvas))
+    monkeypatch.setattr(
+        explore.FigureCanvasAgg, "draw", lambda canvas: whole.append(1) or draw(canvas)
+    )
     controls, panel = explore.synthetic(T=1.5)
     sliders, words, image = panel.children
-    assert {name: control.value for name, control in controls.items()} == pytest.approx({**explore.DEFAULTS, "T": 1.5})
-    for name, value in {"T": 2.0, "v_f": 1e-5, "gamma": 0.3, "n": 200, "lam": 1e-3, "seed": 4}.items():
+    assert {name: control.value for name, control in controls.items()} == pytest.approx(
+        {**explore.DEFAULTS, "T": 1.5}
+    )
+    for name, value in {
+        "T": 2.0,
+        "v_f": 1e-5,
+        "gamma": 0.3,
+        "n": 200,
+        "lam": 1e-3,
+        "seed": 4,
+    }.items():
         before = image.value, words.value
         controls[name].value = value
         assert image.value != before[0] and words.value != before[1], name
-    shown = explore.state(**{name: control.value for name, control in controls.items()}).errors["exact"]
-    assert f"Retain Error {shown[0]:.4f}" in words.value and f"Forget Error {shown[1]:.4f}" in words.value
+    shown = explore.state(**{name: control.value for name, control in controls.items()}).errors[
+        "exact"
+    ]
+    assert (
+        f"Retain Error {shown[0]:.4f}" in words.value
+        and f"Forget Error {shown[1]:.4f}" in words.value
+    )
     assert bytes(image.value).startswith(b"\x89PNG")
     assert len(whole) == 1
 
 
-# --- the language half -------------------------------------------------------------------------------------------
+# --- the language half
+# -------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
 def base(tokenizer):
     """A random Llama whose answers depend on T under this head."""
     torch.manual_seed(0)
-    sizes = dict(hidden_size=256, intermediate_size=1024, num_hidden_layers=12, num_attention_heads=4)
+    sizes = dict(
+        hidden_size=256, intermediate_size=1024, num_hidden_layers=12, num_attention_heads=4
+    )
     ids = dict(bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=256, **sizes, **ids))
+    model = LlamaForCausalLM(
+        LlamaConfig(vocab_size=len(tokenizer), max_position_embeddings=256, **sizes, **ids)
+    )
     for weight in model.parameters():
         weight.data *= 1 if weight.ndim < 2 else 3
     return model.eval()
@@ -142,7 +185,9 @@ def scene(base, head, tokenizer):
 
 @pytest.mark.parametrize("T", GRID)
 def test_the_language_view_is_the_model(base, head, tokenizer, scene, T):
-    """Every shown probability is that of `T3ForCausalLM` (p̂), of the base (p) and of their definitions (p^(1/T), f)."""
+    """Every shown probability is that of `T3ForCausalLM` (p̂), of the base (p) and of their
+    definitions (p^(1/T), f).
+    """
     example = encode(tokenizer, ROWS[0]["question"], ROWS[0]["answer"])
     ids, n = torch.tensor([example.ids]), example.n_prompt
     with torch.no_grad():
@@ -162,12 +207,20 @@ def test_the_language_view_is_the_model(base, head, tokenizer, scene, T):
         ):
             torch.testing.assert_close(found, want[now.shown], atol=1e-5, rtol=1e-4)
         assert now.target == example.ids[n + position] and now.target in now.shown
-        assert {int(logp[position].argmax()), int(logp_hat[position].argmax())} <= set(now.shown.tolist())
-        of_answer = (values.gather(-1, ids[0, n:, None]).mean().exp().item() for values in (logp, logp_hat))
+        assert {int(logp[position].argmax()), int(logp_hat[position].argmax())} <= set(
+            now.shown.tolist()
+        )
+        of_answer = (
+            values.gather(-1, ids[0, n:, None]).mean().exp().item() for values in (logp, logp_hat)
+        )
         assert now.answer_p == pytest.approx(tuple(of_answer), rel=1e-4)
-        leads = (values.argmax(-1).eq(ids[0, n:]).float().mean().item() for values in (logp, logp_hat))
+        leads = (
+            values.argmax(-1).eq(ids[0, n:]).float().mean().item() for values in (logp, logp_hat)
+        )
         assert now.leads == pytest.approx(tuple(leads))
-        assert torch.maximum(now.p, now.p_hat)[now.shown != now.target].ge(el.VISIBLE).all(), "no empty bars"
+        assert torch.maximum(now.p, now.p_hat)[now.shown != now.target].ge(el.VISIBLE).all(), (
+            "no empty bars"
+        )
     beyond = el.view(scene, T, 10**6)
     assert beyond.target == example.ids[-1]
 
@@ -178,16 +231,22 @@ def test_the_answers_are_the_models_own(base, head, tokenizer, scene):
     options = dict(max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id)
     for T in (None, *GRID):
         model = base if T is None else T3ForCausalLM(base, head, T)
-        new = model.generate(ids[:, :n], attention_mask=torch.ones(1, n, dtype=torch.long), **options)[0, n:]
+        new = model.generate(
+            ids[:, :n], attention_mask=torch.ones(1, n, dtype=torch.long), **options
+        )[0, n:]
         want = tokenizer.decode(new, skip_special_tokens=True)
         assert want == (scene.base_answer if T is None else scene.answers[T])
-    assert len({scene.base_answer, *scene.answers.values()}) > 2, "this head and these T should change answers"
+    assert len({scene.base_answer, *scene.answers.values()}) > 2, (
+        "this head and these T should change answers"
+    )
 
 
 def test_moves_retilt_and_never_call_the_model(base, head, tokenizer):
     calls = []
     hook = base.register_forward_hook(lambda *_: calls.append(1))
-    controls, panel = el.language(base, head, tokenizer, ROWS, ROWS[::-1], temperatures=GRID, max_new_tokens=4)
+    controls, panel = el.language(
+        base, head, tokenizer, ROWS, ROWS[::-1], temperatures=GRID, max_new_tokens=4
+    )
     boxes = panel.children[-1].children
     assert controls["T"].value == 2.0, "the head's own T, where the slider has it"
     read = len(calls)
@@ -210,7 +269,9 @@ def test_moves_retilt_and_never_call_the_model(base, head, tokenizer):
 
 
 def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
-    nasty = el.Scene(**{**vars(scene), "question": "<script>", "base_answer": "<b>", "truth": "a & b"})
+    nasty = el.Scene(
+        **{**vars(scene), "question": "<script>", "base_answer": "<b>", "truth": "a & b"}
+    )
     page = el.render("forget", nasty, el.view(nasty, 2.0, 1), 2.0, 1, tokenizer)
     assert "<script>" not in page and "&lt;b&gt;" in page and "a &amp; b" in page
     shown = el.view(scene, 2.0, 1)

@@ -1,4 +1,6 @@
-"""Start `t3 reproduce` over no-op notebooks as a process of its own, watch kernels, kill things, compare results."""
+"""Start `t3 reproduce` over no-op notebooks as a process of its own, watch kernels, kill things,
+compare results.
+"""
 
 import json
 import os
@@ -36,7 +38,9 @@ class Runner:
 
 
 class Fleet:
-    """One sandbox: notebooks, profile, cache and results folder, and the processes started on them."""
+    """One sandbox: notebooks, profile, cache and results folder, and the processes started on
+    them.
+    """
 
     def __init__(self, folder: Path, work: str = noop.WORK, **profile: str) -> None:
         self.folder, self.out, self.cache = folder, folder / "out", folder / "cache"
@@ -46,11 +50,18 @@ class Fleet:
 
     def start(self, how: str = "workers", what: str | int = 1) -> "Runner":
         """A runner as a process; its output goes to the file `log`."""
-        arguments = {"profile": str(self.profile), "out": str(self.out), "notebooks": str(self.notebooks), how: what}
+        arguments = {
+            "profile": str(self.profile),
+            "out": str(self.out),
+            "notebooks": str(self.notebooks),
+            how: what,
+        }
         environment = os.environ | {"T3_CACHE": str(self.cache), "T3_THREADS": "1"}
         command = [sys.executable, "-c", RUN, json.dumps(arguments)]
         with open(self.folder / "log", "ab") as log:
-            return Runner(subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log))
+            return Runner(
+                subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+            )
 
     def run(self, how: str = "workers", what: str | int = 1) -> int:
         return self.start(how, what).wait()
@@ -62,16 +73,24 @@ class Fleet:
     def kernels(self) -> list[int]:
         """Process ids of all kernels that ever ran a cell here, in order."""
         pids = self.cache / "pids"
-        return [int(line.split()[0]) for line in pids.read_text().splitlines()] if pids.exists() else []
+        return (
+            [int(line.split()[0]) for line in pids.read_text().splitlines()]
+            if pids.exists()
+            else []
+        )
 
     def wait_for_kernel(self, number: int, runner: "Runner | None" = None) -> None:
         """Until the `number`-th kernel ran a cell, or the runner ended."""
         wait(lambda: len(self.kernels()) >= number or (runner is not None and not runner.alive()))
 
     def orphans(self) -> list[int]:
-        """Kernels of this sandbox that are still alive although nobody runs them; given time to notice."""
+        """Kernels of this sandbox that are still alive although nobody runs them; given time to
+        notice.
+        """
         deadline = time.monotonic() + 120
-        while (alive := [pid for pid in self.kernels() if is_kernel(pid)]) and time.monotonic() < deadline:
+        while (
+            alive := [pid for pid in self.kernels() if is_kernel(pid)]
+        ) and time.monotonic() < deadline:
             time.sleep(0.2)
         return alive
 
@@ -80,10 +99,14 @@ class Fleet:
 
 
 def is_kernel(pid: int) -> bool:
-    """True while a notebook's process lives; a forked one carries the command line of its fork server."""
+    """True while a notebook's process lives; a forked one carries the command line of its fork
+    server.
+    """
     try:
         process = psutil.Process(pid)
-        return process.status() != psutil.STATUS_ZOMBIE and "ipykernel" in " ".join(process.cmdline())
+        return process.status() != psutil.STATUS_ZOMBIE and "ipykernel" in " ".join(
+            process.cmdline()
+        )
     except psutil.NoSuchProcess:
         return False
 

@@ -1,4 +1,6 @@
-"""No-op notebooks for the tests of `t3 reproduce`: same names and parameters as the real ones, no torch, no model."""
+"""No-op notebooks for the tests of `t3 reproduce`: same names and parameters as the real ones, no
+torch, no model.
+"""
 
 from pathlib import Path
 
@@ -20,7 +22,8 @@ nap: float = 0.0
 fail: list = []
 out: str = ""
 """
-# A run is a pure function of the parameters, so outputs must be the same bytes whoever runs them, whenever.
+# A run is a pure function of the parameters, so outputs must be the same bytes whoever runs them,
+# whenever.
 UNLEARN = """import hashlib, json, os, time
 from pathlib import Path
 from t3lib.core.files import write_json
@@ -33,7 +36,8 @@ WORK = """for seed in seeds or [0]:
     text = json.dumps([method, split, seed, temperatures, hyper, os.environ["OMP_NUM_THREADS"]])
     score = hashlib.sha256(text.encode()).hexdigest()
     write_json(runs / f"{method}--{split}--Tnone--seed{seed}.json", {"score": score, "text": text})"""
-# A little real training: float32 sums, whose bits would show another number of threads or another order.
+# A little real training: float32 sums, whose bits would show another number of threads or another
+# order.
 TRAIN = """import numpy as np
 for seed in seeds or [0]:
     rng = np.random.default_rng(seed)
@@ -54,16 +58,28 @@ with atomic_write(Path(out) / "tables" / "tofu.csv") as handle:
     handle.write("\\n".join(lines) + "\\n")"""
 
 
-ROLES = {path.stem: read_json(path)["metadata"]["t3"] for path in sorted(SHIPPED.glob("0[1-5]*.ipynb"))}
+ROLES = {
+    path.stem: read_json(path)["metadata"]["t3"] for path in sorted(SHIPPED.glob("0[1-5]*.ipynb"))
+}
 
 
 def write_notebook(path: Path, parameters: str, *cells: str, role: dict | None = None) -> None:
-    """A notebook with a parameters cell and code cells; its role is by default that of the shipped one of its name."""
+    """A notebook with a parameters cell and code cells; its role is by default that of the shipped
+    one of its name.
+    """
     notebook = nbformat.v4.new_notebook()
     notebook.metadata.t3 = role or ROLES.get(path.stem, {"writes": []})
-    notebook.metadata.kernelspec = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    notebook.metadata.kernelspec = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
     first = nbformat.v4.new_code_cell(parameters, metadata={"tags": ["parameters"]})
-    notebook.cells = [nbformat.v4.new_markdown_cell("# no-op"), first, *map(nbformat.v4.new_code_cell, cells)]
+    notebook.cells = [
+        nbformat.v4.new_markdown_cell("# no-op"),
+        first,
+        *map(nbformat.v4.new_code_cell, cells),
+    ]
     path.parent.mkdir(parents=True, exist_ok=True)
     nbformat.write(notebook, path)
 
@@ -76,9 +92,15 @@ def write_notebooks(folder: Path, work: str = WORK) -> Path:
 
 
 def write_profile(
-    path: Path, methods: str = "Original, NPO", splits: str = "forget10", seeds: str = "1, 2", more: str = ""
+    path: Path,
+    methods: str = "Original, NPO",
+    splits: str = "forget10",
+    seeds: str = "1, 2",
+    more: str = "",
 ) -> Path:
-    """A profile over given models, folders that hold an empty config.json, with `more` YAML lines."""
+    """A profile over given models, folders that hold an empty config.json, with `more` YAML
+    lines.
+    """
     models = {name: str(path.parent / "models" / name) for name in ("full", "retain90", "retain95")}
     for folder in models.values():
         write_json(Path(folder) / "config.json", {})

@@ -1,7 +1,7 @@
 """Kill -9, lost schedulers, strangers: real workers, real kernels, no-op notebooks.
 
-After each fault the results must be the same bytes as those of a run that nothing disturbed. `make attacks` kills runs
-of the real notebooks.
+After each fault the results must be the same bytes as those of a run that nothing disturbed. `make
+attacks` kills runs of the real notebooks.
 """
 
 import json
@@ -31,12 +31,14 @@ METHODS = "Original, NPO, SimNPO"
 KILLS = 4
 
 
-# a scheduler of one's own --------------------------------------------------------------------------------------------
+# ---- a scheduler of one's own -------------------------------------------------------------------
 
 
 @contextmanager
 def dask_on(folder):
-    """A function that starts dask processes, and its `.scheduler()` -> address; all are gone at the end."""
+    """A function that starts dask processes, and its `.scheduler()` -> address; all are gone at the
+    end.
+    """
     started = []
 
     def start(*words):
@@ -68,7 +70,9 @@ def reference(tmp_path_factory):
     assert "without encryption" not in fleet.log and "Traceback" not in fleet.log
     assert len(fleet.results()) == 4 and not fleet.orphans()
     notebook = json.loads((fleet.out / "notebooks" / "05_paper_tables.ipynb").read_text())
-    assert all(cell.get("execution_count") for cell in notebook["cells"] if cell["cell_type"] == "code")
+    assert all(
+        cell.get("execution_count") for cell in notebook["cells"] if cell["cell_type"] == "code"
+    )
     return fleet.results()
 
 
@@ -95,7 +99,9 @@ def schedulers(tmp_path_factory):
 
 @pytest.fixture
 def remote(schedulers):
-    """Address and process of a scheduler with two workers, which outlive the runners; a test may kill it."""
+    """Address and process of a scheduler with two workers, which outlive the runners; a test may
+    kill it.
+    """
     start, running = schedulers
     if not running or running[-1][1].poll() is not None:
         running.append((start.scheduler(), start.started[-1]))
@@ -105,7 +111,9 @@ def remote(schedulers):
 
 
 def test_the_runner_killed_again_and_again(tmp_path, reference, remote):
-    """With workers of its own, which die with it, and with a scheduler's, which go on with the job they are at."""
+    """With workers of its own, which die with it, and with a scheduler's, which go on with the job
+    they are at.
+    """
     moments = random.Random(7)
     fleet, fleets, times = None, [], 0
     while times < KILLS:
@@ -129,17 +137,28 @@ def test_the_runner_killed_again_and_again(tmp_path, reference, remote):
         assert not fleet.orphans()
 
 
-def test_a_notebook_that_raises_is_named_with_its_cell_and_line_and_the_others_finish(tmp_path, reference, remote):
-    fleet = Fleet(tmp_path, methods="NPO, SimNPO", more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
+def test_a_notebook_that_raises_is_named_with_its_cell_and_line_and_the_others_finish(
+    tmp_path, reference, remote
+):
+    fleet = Fleet(
+        tmp_path,
+        methods="NPO, SimNPO",
+        more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}",
+    )
     assert fleet.run("scheduler", remote[0]) == 1
     entries = files.read_json(fleet.out / "manifest.json")["jobs"]
     failed = entries["02_tofu_unlearning--NPO--forget10"]
     assert (failed["state"], failed["cell"]) == ("failed", "cell 5: broken = 1 / 0")
     assert failed["error"] == "ZeroDivisionError: division by zero"
     assert entries["05_paper_tables"]["state"] == "done"
-    report, partial = (fleet.out / "report.md").read_text(), "notebooks/02_tofu_unlearning--NPO--forget10.partial.ipynb"
+    report, partial = (
+        (fleet.out / "report.md").read_text(),
+        "notebooks/02_tofu_unlearning--NPO--forget10.partial.ipynb",
+    )
     assert "cell 5: broken = 1 / 0: ZeroDivisionError" in report and partial in report
-    assert (fleet.out / partial).is_file() and "failed  02_tofu_unlearning--NPO--forget10" in fleet.log
+    assert (
+        fleet.out / partial
+    ).is_file() and "failed  02_tofu_unlearning--NPO--forget10" in fleet.log
     mine = {name for name in reference if name.startswith("runs/SimNPO")}
     assert mine and all(fleet.results()[name] == reference[name] for name in mine)
 
@@ -151,15 +170,21 @@ def test_a_scheduler_that_goes_away(tmp_path, reference, remote, monkeypatch, ca
     monkeypatch.setattr(cluster, "CONNECT_SECONDS", 3)
     done = fleet.cache / "done"
     first = "02_tofu_unlearning--*.json"
-    killer = threading.Thread(target=lambda: (wait(lambda: list(done.rglob(first))), scheduler.kill()))
+    killer = threading.Thread(
+        target=lambda: (wait(lambda: list(done.rglob(first))), scheduler.kill())
+    )
     killer.start()
-    code = reproduce.reproduce(fleet.profile, out=fleet.out, notebooks=fleet.notebooks, scheduler=address)
+    code = reproduce.reproduce(
+        fleet.profile, out=fleet.out, notebooks=fleet.notebooks, scheduler=address
+    )
     killer.join()
     printed = capsys.readouterr().out
     assert code == 1 and "the scheduler went away" in printed and "Traceback" not in printed
     assert "scheduler went away" in (fleet.out / "report.md").read_text()
     with pytest.raises(UserError, match="nothing answers there"):
-        reproduce.reproduce(fleet.profile, out=fleet.out, notebooks=fleet.notebooks, scheduler=address)
+        reproduce.reproduce(
+            fleet.profile, out=fleet.out, notebooks=fleet.notebooks, scheduler=address
+        )
     assert fleet.run("workers", 1) == 0, fleet.log
     assert "cached" in fleet.log  # what had finished did not run again
     assert not fleet.orphans() and fleet.results() == reference
@@ -167,7 +192,10 @@ def test_a_scheduler_that_goes_away(tmp_path, reference, remote, monkeypatch, ca
 
 @pytest.mark.parametrize("address", ["here", "tcp://127.0.0.1", "http://127.0.0.1:1", ""])
 def test_an_address_that_is_none(address):
-    with pytest.raises(UserError, match="an address looks like"), cluster.client_for(1, address, None):
+    with (
+        pytest.raises(UserError, match="an address looks like"),
+        cluster.client_for(1, address, None),
+    ):
         pass
 
 
@@ -176,7 +204,11 @@ def test_a_scheduler_whose_workers_have_no_slot():
 
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=cluster.NO_DASHBOARD
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp",
+            dashboard_address=cluster.NO_DASHBOARD,
         ) as local,
         pytest.raises(UserError, match="no worker has a slot"),
         cluster.client_for(1, local.scheduler_address, None),
@@ -210,7 +242,7 @@ def test_workers_never_exceed_the_cores(monkeypatch):
         reproduce.reproduce("smoke", workers=1, scheduler="tcp://a:1")
 
 
-# who may use a scheduler --------------------------------------------------------------------------------------------
+# ---- who may use a scheduler --------------------------------------------------------------------
 
 
 STRANGER = """
@@ -244,8 +276,8 @@ asyncio.run(main())
 
 
 def stranger_at(address, patience):
-    """(uid, process id of the worker that obeyed or "None") of a user who tries a scheduler in four ways, each for
-    `patience`; where the tests run as root it is another user."""
+    """(uid, process id of the worker that obeyed or "None") of a user who tries a scheduler in four
+    ways, each for `patience`; where the tests run as root it is another user."""
     command = [sys.executable, "-c", STRANGER, address.partition("://")[2], patience]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=300)
     assert done.returncode == 0, done.stderr
@@ -254,7 +286,9 @@ def stranger_at(address, patience):
 
 
 def test_a_local_scheduler_obeys_nobody_else():
-    """Another user of this machine reaches the port and gets no further; without TLS the same program is obeyed."""
+    """Another user of this machine reaches the port and gets no further; without TLS the same
+    program is obeyed.
+    """
     from distributed import LocalCluster
 
     with cluster.client_for(1, None, None) as client:
@@ -262,8 +296,14 @@ def test_a_local_scheduler_obeys_nobody_else():
         uid, obeyed = stranger_at(client.scheduler.address, "5s")
         assert obeyed == "None" and uid != 0
         addresses = [worker["nanny"] for worker in client.scheduler_info()["workers"].values()]
-        assert all(name.startswith("tls://") for name in [*client.scheduler_info()["workers"], *addresses])
-    options = {"threads_per_worker": 1, "processes": False, "dashboard_address": cluster.NO_DASHBOARD}
+        assert all(
+            name.startswith("tls://") for name in [*client.scheduler_info()["workers"], *addresses]
+        )
+    options = {
+        "threads_per_worker": 1,
+        "processes": False,
+        "dashboard_address": cluster.NO_DASHBOARD,
+    }
     with LocalCluster(n_workers=1, protocol="tcp", **options) as local:
         assert stranger_at(local.scheduler_address, "100s") == (uid, str(os.getpid()))
 
@@ -274,8 +314,14 @@ def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_pat
     from distributed.security import Security
 
     security = Security.temporary()
-    options = {"threads_per_worker": 1, "processes": False, "dashboard_address": cluster.NO_DASHBOARD}
-    with LocalCluster(n_workers=1, protocol="tls", security=security, resources=cluster.SLOT, **options) as local:
+    options = {
+        "threads_per_worker": 1,
+        "processes": False,
+        "dashboard_address": cluster.NO_DASHBOARD,
+    }
+    with LocalCluster(
+        n_workers=1, protocol="tls", security=security, resources=cluster.SLOT, **options
+    ) as local:
         with (
             pytest.raises(UserError, match="nothing answers there"),
             cluster.client_for(1, local.scheduler_address, None),
@@ -286,7 +332,11 @@ def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_pat
             if name != "ciphers":
                 paths[name] = tmp_path / name
                 paths[name].write_text(text)
-        tls = {"ca-file": paths["ca_file"], "client.cert": paths["cert"], "client.key": paths["key"]}
+        tls = {
+            "ca-file": paths["ca_file"],
+            "client.cert": paths["cert"],
+            "client.key": paths["key"],
+        }
         settings = {f"distributed.comm.tls.{name}": str(path) for name, path in tls.items()}
         with (
             dask.config.set(settings | {"distributed.comm.require-encryption": True}),
@@ -300,7 +350,7 @@ def watcher(seen):
     return SimpleNamespace(seconds={}, ended=seen.append)
 
 
-# jobs that die ------------------------------------------------------------------------------------------------------
+# ---- jobs that die ------------------------------------------------------------------------------
 
 
 def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
@@ -312,16 +362,30 @@ def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
 
     jobs = [Job(f"job{n}", "notebook", "02", {"deadly": n == 1}, (), "") for n in range(3)]
     jobs.append(Job("child", "notebook", "03", {"deadly": False}, ("job1",), ""))
-    jobs.append(Job("tables", "notebook", "05", {"deadly": False}, tuple(j.name for j in jobs), "", partial=True))
+    jobs.append(
+        Job(
+            "tables",
+            "notebook",
+            "05",
+            {"deadly": False},
+            tuple(j.name for j in jobs),
+            "",
+            partial=True,
+        )
+    )
     with cluster.client_for(2, None, None) as client:
-        outcomes = reproduce.run(jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, watcher([]), work)
+        outcomes = reproduce.run(
+            jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, watcher([]), work
+        )
     assert [outcomes[name].state for name in ("job0", "job2", "tables")] == ["done"] * 3
     assert outcomes["job1"].state == "failed" and "KilledWorker" in outcomes["job1"].error
     assert (outcomes["child"].state, outcomes["child"].error) == ("skipped", "job1")
 
 
 def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
-    """Dask closes the nanny of a worker that dies while it starts, and would wait for workers for ever."""
+    """Dask closes the nanny of a worker that dies while it starts, and would wait for workers for
+    ever.
+    """
     monkeypatch.setattr(cluster, "CHECK_SECONDS", 0.2)
     with cluster.client_for(1, None, None) as client:
         [nanny] = client.cluster.workers.values()

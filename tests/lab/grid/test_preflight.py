@@ -1,4 +1,6 @@
-"""A profile that this machine cannot run is refused in one line, before any job starts and any folder is made."""
+"""A profile that this machine cannot run is refused in one line, before any job starts and any
+folder is made.
+"""
 
 import os
 import subprocess
@@ -18,13 +20,30 @@ OFFLINE = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 def test_a_llama_profile_without_a_gpu_is_one_line(tmp_path):
     """The real command: it ran 53 jobs, which failed one after the other with the same sentence."""
-    command = [sys.executable, "-m", "t3lib", "reproduce", "--profile", "llama-8b", "--out", str(tmp_path / "out")]
+    command = [
+        sys.executable,
+        "-m",
+        "t3lib",
+        "reproduce",
+        "--profile",
+        "llama-8b",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     environment = os.environ | OFFLINE | {"T3_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "t3 reproduce: profile llama-8b needs a GPU with 80 GB: torch finds none here\n"
+    assert (
+        done.stderr
+        == "t3 reproduce: profile llama-8b needs a GPU with 80 GB: torch finds none here\n"
+    )
     assert not (tmp_path / "out").exists()
-    assert subprocess.run([*command, "--dry-run"], env=environment, cwd=ROOT, capture_output=True).returncode == 0
+    assert (
+        subprocess.run(
+            [*command, "--dry-run"], env=environment, cwd=ROOT, capture_output=True
+        ).returncode
+        == 0
+    )
 
 
 @pytest.mark.parametrize(
@@ -32,9 +51,21 @@ def test_a_llama_profile_without_a_gpu_is_one_line(tmp_path):
     [
         (79.0, {}, "needs a GPU with 80 GB: the largest here has 79 GB"),
         (81.0, {}, r"needs bitsandbytes \(pip install 't3lib\[quant\]'\)"),
-        (81.0, {"methods": ["T3"]}, "no folder open-unlearning/tofu_Llama-3.1-8B-Instruct_full, and the Hub cannot"),
-        (81.0, {"methods": ["T3"], "models": {"full": "empty"}}, "models.full: folder empty holds no model"),
-        (81.0, {"methods": ["T3"], "models": {"full": "good"}}, "locuslab/TOFU: not a file here, and the Hub cannot"),
+        (
+            81.0,
+            {"methods": ["T3"]},
+            "no folder open-unlearning/tofu_Llama-3.1-8B-Instruct_full, and the Hub cannot",
+        ),
+        (
+            81.0,
+            {"methods": ["T3"], "models": {"full": "empty"}},
+            "models.full: folder empty holds no model",
+        ),
+        (
+            81.0,
+            {"methods": ["T3"], "models": {"full": "good"}},
+            "locuslab/TOFU: not a file here, and the Hub cannot",
+        ),
     ],
 )
 def test_what_is_missing_is_named(gpu, changes, said, tmp_path, monkeypatch):

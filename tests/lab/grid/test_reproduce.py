@@ -1,4 +1,5 @@
-"""The graph, the keys, the markers and the loop of `t3 reproduce`, with notebooks executed here instead of in kernels.
+"""The graph, the keys, the markers and the loop of `t3 reproduce`, with notebooks executed here
+instead of in kernels.
 
 What kernels, processes and kill -9 add is in test_faults.py.
 """
@@ -38,7 +39,9 @@ class CellError(Exception):
 
 def run_here(source, copy, parameters, fork):
     """The notebook's cells in this process, then its executed copy."""
-    cells = [cell for cell in json.loads(source.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell for cell in json.loads(source.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
     scope: dict = {}
     for number, cell in enumerate(cells):
         text = "".join(cell["source"])
@@ -60,7 +63,11 @@ def client():
 
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, resources={"slot": 1}, dashboard_address=None
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            resources={"slot": 1},
+            dashboard_address=None,
         ) as local,
         Client(local, set_as_default=False) as client,
     ):
@@ -91,7 +98,9 @@ class Sandbox:
 
     def graph(self, **options):
         profile = profiles.load_profile(self.file)
-        return {job.name: job for job in jobs.build(profile, self.out, folder=self.notebooks, **options)}
+        return {
+            job.name: job for job in jobs.build(profile, self.out, folder=self.notebooks, **options)
+        }
 
     def manifest(self):
         return files.read_json(self.out / "manifest.json")["jobs"]
@@ -100,7 +109,12 @@ class Sandbox:
 @pytest.fixture
 def box(tmp_path, monkeypatch, client):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TOKENIZERS_PARALLELISM"):
+    for name in (
+        "OMP_NUM_THREADS",
+        "MKL_NUM_THREADS",
+        "OPENBLAS_NUM_THREADS",
+        "TOKENIZERS_PARALLELISM",
+    ):
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("PYTHONHASHSEED", "0")
     monkeypatch.setenv("T3_THREADS", "1")
@@ -124,7 +138,7 @@ def job(method, split="forget10"):
     return f"{UNLEARN}--{method}--{split}"
 
 
-# the graph -----------------------------------------------------------------------------------------------------------
+# ---- the graph ----------------------------------------------------------------------------------
 
 
 def all_notebooks(folder):
@@ -138,7 +152,10 @@ def all_notebooks(folder):
 
 def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
     all_notebooks(box.notebooks)
-    profile = profiles.load_profile(box.file) | {"models": {}, "methods": ["Original", "Retrained", "T3"]}
+    profile = profiles.load_profile(box.file) | {
+        "models": {},
+        "methods": ["Original", "Retrained", "T3"],
+    }
     profile |= {"splits": ["forget05", "forget10"], "seeds": [1, 2, 3, 4, 5]}
     graph = {job.name: job for job in jobs.build(profile, box.out, folder=box.notebooks)}
     bases = ["base--full--seed0", "base--retain90--seed0", "base--retain95--seed0"]
@@ -152,18 +169,33 @@ def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
     assert retrained.parameters["seeds"] == [1, 2, 3], "three beside the reference make six pairs"
     assert graph["03_temperature_ablation--forget10"].after[-1] == job("T3")
     assert graph["01_synthetic_theory"].after == ()
-    assert set(graph["04_efficiency"].after) == {name for name in graph if name.startswith((UNLEARN, ABLATION))}
+    assert set(graph["04_efficiency"].after) == {
+        name for name in graph if name.startswith((UNLEARN, ABLATION))
+    }
     tables = graph[TABLES]
-    assert tables.partial and set(tables.after) == {j.name for j in graph.values() if j.kind == "notebook"} - {TABLES}
+    assert tables.partial and set(tables.after) == {
+        j.name for j in graph.values() if j.kind == "notebook"
+    } - {TABLES}
     order = list(graph)
     assert all(order.index(name) < order.index(j.name) for j in graph.values() for name in j.after)
-    assert graph[job("T3")].parameters["temperatures"] and not graph[job("Original")].parameters["temperatures"]
-    assert graph[job("Original")].parameters["seeds"] == [] and graph[job("T3")].parameters["seeds"] == [1, 2, 3, 4, 5]
+    assert (
+        graph[job("T3")].parameters["temperatures"]
+        and not graph[job("Original")].parameters["temperatures"]
+    )
+    assert graph[job("Original")].parameters["seeds"] == [] and graph[job("T3")].parameters[
+        "seeds"
+    ] == [1, 2, 3, 4, 5]
 
 
-def test_t3_runs_its_tuned_temperature_and_leaves_those_with_their_own_settings_to_the_ablation(box):
+def test_t3_runs_its_tuned_temperature_and_leaves_those_with_their_own_settings_to_the_ablation(
+    box,
+):
     box.profile(
-        methods="T3", more="temperatures: [1.0, 2.0, 3.0]\nhyper: {T3: {temperature: 2.2}, T3/forget10/3: {lr: 0.1}}"
+        methods="T3",
+        more=(
+            "temperatures: [1.0, 2.0, 3.0]\nhyper: {T3: {temperature: 2.2}, T3/forget10/3: {lr:"
+            " 0.1}}"
+        ),
     )
     all_notebooks(box.notebooks)
     graph = box.graph()
@@ -173,7 +205,9 @@ def test_t3_runs_its_tuned_temperature_and_leaves_those_with_their_own_settings_
 
 
 def test_a_new_notebook_is_a_new_file(box):
-    """Its metadata says for what it runs, after what, and what it writes; nothing else in the project names it."""
+    """Its metadata says for what it runs, after what, and what it writes; nothing else in the
+    project names it.
+    """
     role = {"each": ["split"], "reads": [UNLEARN], "writes": ["tables/{split}*"]}
     box.profile(splits="forget05, forget10", more="notebooks: {08_made_up: {colour: blue}}")
     cell = "from pathlib import Path\nfrom t3lib.core.files import write_json\n"
@@ -181,7 +215,10 @@ def test_a_new_notebook_is_a_new_file(box):
     parameters = 'split: str = ""\ncolour: str = "red"\nout: str = ""'
     noop.write_notebook(box.notebooks / "08_made_up.ipynb", parameters, cell, role=role)
     graph = box.graph()
-    assert graph["08_made_up--forget05"].after == (job("Original", "forget05"), job("NPO", "forget05"))
+    assert graph["08_made_up--forget05"].after == (
+        job("Original", "forget05"),
+        job("NPO", "forget05"),
+    )
     assert graph[TABLES].after[-2:] == ("08_made_up--forget05", "08_made_up--forget10")
     assert box(only=["08"]) == 0 and box.ran == ["08_made_up--forget05", "08_made_up--forget10"]
     assert files.read_json(box.out / "tables" / "forget10.json") == ["blue"]
@@ -210,13 +247,17 @@ def test_an_unknown_parameter_is_an_error_before_anything_runs(box):
     with pytest.raises(UserError, match="unknown notebook 07_more"):
         box()
     box.profile()
-    noop.write_notebook(box.notebooks / f"{UNLEARN}.ipynb", noop.PARAMETERS.replace("hyper:", "hypr:"), "pass")
+    noop.write_notebook(
+        box.notebooks / f"{UNLEARN}.ipynb", noop.PARAMETERS.replace("hyper:", "hypr:"), "pass"
+    )
     with pytest.raises(UserError, match="lacks hyper"):
         box()
     assert not box.out.exists() and not box.ran
 
 
-@pytest.mark.parametrize("text", ["not json", "[]", "{}", '{"cells": [{"cell_type": "code"}]}', '{"cells": []}'])
+@pytest.mark.parametrize(
+    "text", ["not json", "[]", "{}", '{"cells": [{"cell_type": "code"}]}', '{"cells": []}']
+)
 def test_a_notebook_that_is_none_is_named(box, text):
     (box.notebooks / f"{TABLES}.ipynb").write_text(text)
     with pytest.raises(UserError, match=TABLES):
@@ -229,7 +270,7 @@ def test_a_bad_number_of_threads_is_refused(box, monkeypatch):
         box()
 
 
-# keys ----------------------------------------------------------------------------------------------------------------
+# ---- keys ---------------------------------------------------------------------------------------
 
 
 def test_data_models_threads_and_code_are_in_the_key(box, monkeypatch, tmp_path):
@@ -252,7 +293,7 @@ def test_data_models_threads_and_code_are_in_the_key(box, monkeypatch, tmp_path)
     assert box.graph()[job("NPO")].key != first
 
 
-# running, resuming ---------------------------------------------------------------------------------------------------
+# ---- running, resuming --------------------------------------------------------------------------
 
 
 def test_everything_runs_once_and_a_second_call_only_checks(box, monkeypatch):
@@ -266,20 +307,31 @@ def test_everything_runs_once_and_a_second_call_only_checks(box, monkeypatch):
     before = {path: path.stat().st_mtime_ns for path in box.out.rglob("*") if path.is_file()}
     monkeypatch.setattr(cluster, "client_for", None)  # not even a cluster is started
     assert box() == 0 and not box.ran and "3 cached" in box.printed
-    assert {path: path.stat().st_mtime_ns for path in box.out.rglob("*") if path.is_file()} == before
+    assert {
+        path: path.stat().st_mtime_ns for path in box.out.rglob("*") if path.is_file()
+    } == before
 
 
 def test_the_paths_of_this_machine_stay_out_of_the_parameters(box):
-    profile = reproduce.from_root(profiles.load_profile(box.file) | {"data": "tests"}, files.project_root())
+    profile = reproduce.from_root(
+        profiles.load_profile(box.file) | {"data": "tests"}, files.project_root()
+    )
     assert profile["data"] == "tests"
     box()
-    assert "manifest.json" in os.listdir(box.out) and str(box.folder) not in (box.out / "manifest.json").read_text()
+    assert (
+        "manifest.json" in os.listdir(box.out)
+        and str(box.folder) not in (box.out / "manifest.json").read_text()
+    )
 
 
 def test_changing_one_methods_hyperparameter_reruns_that_method_and_the_tables(box):
     box.profile(methods="Original, NPO, SimNPO", splits="forget05, forget10")
     assert box() == 0
-    box.profile(methods="Original, NPO, SimNPO", splits="forget05, forget10", more="hyper: {NPO: {lr: 1e-5}}")
+    box.profile(
+        methods="Original, NPO, SimNPO",
+        splits="forget05, forget10",
+        more="hyper: {NPO: {lr: 1e-5}}",
+    )
     assert box() == 0
     assert sorted(box.ran) == [job("NPO", "forget05"), job("NPO"), TABLES]
 
@@ -328,7 +380,9 @@ def test_damage_is_noticed_and_healed(box, what, how):
 
 
 def test_equal_outputs_of_a_rerun_job_stop_the_rerun_there(box):
-    """Damage to one notebook copy reruns its job; the tables, whose inputs came out the same, are only checked."""
+    """Damage to one notebook copy reruns its job; the tables, whose inputs came out the same, are
+    only checked.
+    """
     assert box() == 0
     damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
     assert box() == 0 and box.ran == [job("NPO")] and "cached  05_paper_tables" in box.printed
@@ -343,7 +397,9 @@ def test_a_run_of_some_notebooks_leaves_what_the_manifest_says_of_the_others(box
 
 
 def test_the_tables_alone_are_made_anew_when_a_run_changed(box):
-    """--only leaves out the jobs whose runs the tables show; seen: new runs beside tables that said "cached"."""
+    """--only leaves out the jobs whose runs the tables show; seen: new runs beside tables that said
+    "cached".
+    """
     assert box() == box(only=["05_paper_tables"]) == 0
     assert box(only=["05_paper_tables"]) == 0 and box.ran == []
     run = min((box.out / "runs").glob("*.json"))
@@ -363,7 +419,9 @@ def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
     assert sum(first["worker_seconds"].values()) == pytest.approx(total, abs=0.5)
     damage(box.out / "notebooks" / f"{job('NPO')}.ipynb", "deleted")
     assert box() == 0 and box.ran == [job("NPO")] and cold() == first
-    assert box(only=["05_paper_tables"], fresh=True) == 0 and cold() == first, "a part of the run is not a run"
+    assert box(only=["05_paper_tables"], fresh=True) == 0 and cold() == first, (
+        "a part of the run is not a run"
+    )
     assert box(methods=["Original"], fresh=True) == 0 and cold() == first
     assert box() == 0
     os.remove(box.out / "manifest.json")
@@ -372,9 +430,15 @@ def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
 
 
 def test_a_run_that_finds_models_and_scores_is_none_from_nothing(box):
-    """As after the results folder was moved: every job runs again, but reads what the first run computed."""
+    """As after the results folder was moved: every job runs again, but reads what the first run
+    computed.
+    """
     (box.folder / "cache" / "scores").mkdir(parents=True)
-    assert box() == 0 and len(box.ran) == 3 and files.read_json(box.out / "manifest.json")["cold"] is None
+    assert (
+        box() == 0
+        and len(box.ran) == 3
+        and files.read_json(box.out / "manifest.json")["cold"] is None
+    )
 
 
 def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
@@ -384,7 +448,9 @@ def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
 
     monkeypatch.setattr(runner, "train_base", no_base)
     box.profile(methods="NPO", splits="forget05, forget10")
-    trained = "\n".join(line for line in box.file.read_text().splitlines() if not line.startswith("models:"))
+    trained = "\n".join(
+        line for line in box.file.read_text().splitlines() if not line.startswith("models:")
+    )
     box.file.write_text(trained)
     assert box() == 1
     entries = box.manifest()
@@ -396,29 +462,41 @@ def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
         "error": "RuntimeError: no memory",
         "cell": "",
     }
-    assert entries[job("NPO")]["state"] == "skipped" and entries[job("NPO")]["because"] == "base--retain90--seed0"
+    assert (
+        entries[job("NPO")]["state"] == "skipped"
+        and entries[job("NPO")]["because"] == "base--retain90--seed0"
+    )
     assert entries[job("NPO", "forget05")]["state"] == entries[TABLES]["state"] == "done"
-    assert f"skipped {job('NPO')}" in box.printed and "because of base--retain90--seed0" in box.printed
+    assert (
+        f"skipped {job('NPO')}" in box.printed and "because of base--retain90--seed0" in box.printed
+    )
 
 
 def test_a_failed_job_leaves_no_stale_numbers_in_the_tables(box):
     assert box() == 0
-    box.profile(more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}\nhyper: {NPO: {lr: 1.0}}")
+    box.profile(
+        more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}\nhyper: {NPO: {lr: 1.0}}"
+    )
     text = (box.notebooks / f"{UNLEARN}.ipynb").read_text()
-    noop.write_notebook(box.notebooks / f"{UNLEARN}.ipynb", noop.PARAMETERS, noop.UNLEARN, noop.FAIL, noop.WORK)
+    noop.write_notebook(
+        box.notebooks / f"{UNLEARN}.ipynb", noop.PARAMETERS, noop.UNLEARN, noop.FAIL, noop.WORK
+    )
     assert box() == 1 and "NPO" not in (box.out / "tables" / "tofu.csv").read_text()
     (box.notebooks / f"{UNLEARN}.ipynb").write_text(text)
 
 
 def test_fresh_reads_nothing_and_deletes_nothing(box):
-    """Another run may be reading the cache; the results get one of their own, which later runs into them keep."""
+    """Another run may be reading the cache; the results get one of their own, which later runs into
+    them keep.
+    """
     cache = box.folder / "cache"
 
     def caches():
         return [line.split()[-1] for line in (cache / "seen").read_text().splitlines()]
 
     noop.write_notebooks(
-        box.notebooks, noop.WORK + f"\nopen({str(cache / 'seen')!r}, 'a').write(os.environ['T3_CACHE'] + '\\n')"
+        box.notebooks,
+        noop.WORK + f"\nopen({str(cache / 'seen')!r}, 'a').write(os.environ['T3_CACHE'] + '\\n')",
     )
     assert box() == 0 and set(caches()) == {str(cache)}
     others = {path: path.stat() for path in cache.rglob("*") if "done" not in path.parts}
@@ -440,7 +518,9 @@ def test_results_lie_apart_from_what_a_run_reads(box, monkeypatch):
     assert not box.ran and not (box.folder / "runs").exists()
 
 
-@pytest.mark.parametrize("key", ["out", "method", "split", "seeds", "data", "models", "hyper", "temperatures", "stage"])
+@pytest.mark.parametrize(
+    "key", ["out", "method", "split", "seeds", "data", "models", "hyper", "temperatures", "stage"]
+)
 def test_a_profile_cannot_set_for_a_notebook_what_is_the_runs(box, key):
     box.profile(more=f"notebooks: {{02_tofu_unlearning: {{{key}: {box.folder / 'elsewhere'}}}}}")
     with pytest.raises(UserError, match=f"cannot set {key}"):
@@ -448,7 +528,9 @@ def test_a_profile_cannot_set_for_a_notebook_what_is_the_runs(box, key):
 
 
 def test_two_jobs_that_write_the_same_file_agree_on_it(box):
-    """The ablation writes T3's runs again; the second call must not take that for damage to T3's own job."""
+    """The ablation writes T3's runs again; the second call must not take that for damage to T3's
+    own job.
+    """
     box.profile(methods="T3")
     all_notebooks(box.notebooks)
     noop.write_notebook(
@@ -457,7 +539,9 @@ def test_two_jobs_that_write_the_same_file_agree_on_it(box):
         "from pathlib import Path\nfrom t3lib.core.files import write_json",
         'write_json(Path(out) / "runs" / f"T3--{split}--Tnone--seed1.json", {"score": "of 03"})',
     )
-    assert box() == 0 and json.loads((box.out / "runs" / "T3--forget10--Tnone--seed1.json").read_text())
+    assert box() == 0 and json.loads(
+        (box.out / "runs" / "T3--forget10--Tnone--seed1.json").read_text()
+    )
     assert (box.out / "runs" / "T3--forget10--Tnone--seed2.json").is_file()  # 02's own
     assert box() == 0 and not box.ran, box.printed
     damage(box.out / "runs" / "T3--forget10--Tnone--seed1.json", "truncated")
@@ -499,7 +583,8 @@ def test_the_estimate_comes_from_the_committed_manifest_when_nothing_else_is_kno
     box, monkeypatch, tmp_path, known, said
 ):
     entries = {
-        name: {"state": "done", "seconds": seconds} for name, seconds in (known | {job("Original"): 40.0}).items()
+        name: {"state": "done", "seconds": seconds}
+        for name, seconds in (known | {job("Original"): 40.0}).items()
     }
     files.write_json(tmp_path / "committed" / "manifest.json", {"jobs": entries})
     monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
@@ -507,7 +592,9 @@ def test_the_estimate_comes_from_the_committed_manifest_when_nothing_else_is_kno
     assert f"estimate: {said}" in box.printed
 
 
-def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(box, monkeypatch, tmp_path):
+def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(
+    box, monkeypatch, tmp_path
+):
     (tmp_path / "committed" / "tables").mkdir(parents=True)
     monkeypatch.setattr(status, "committed", lambda profile: tmp_path / "committed")
     assert box() == 0
@@ -529,7 +616,10 @@ def in_order(job, before, place):
 
 def test_the_job_that_took_longest_last_time_goes_first(client, tmp_path):
     place = Place(str(tmp_path / "out"), "", "cache", tmp_path / "marks", str(tmp_path))
-    graph = [jobs.Job(name, "notebook", "02", {}, (), "") for name in ("first", "new", "long", "quick", "other")]
+    graph = [
+        jobs.Job(name, "notebook", "02", {}, (), "")
+        for name in ("first", "new", "long", "quick", "other")
+    ]
     schedule = status.Schedule(graph, {}, place, 1, "mine")
     schedule.seconds = {"long": 10.0, "quick": 300.0}
     reproduce.run(graph, {}, place, client, schedule, in_order)
@@ -539,7 +629,9 @@ def test_the_job_that_took_longest_last_time_goes_first(client, tmp_path):
 def test_tables_are_made_again_when_the_records_of_a_run_have_changed(tmp_path):
     place = Place(str(tmp_path / "out"), "", "cache", tmp_path / "marks", str(tmp_path))
     run = results.write_run(tmp_path / "out" / "runs", fabricate("NPO", "forget10", None, 1))
-    tables = jobs.Job("05_paper_tables", "notebook", "05_paper_tables", {}, (), "", inputs=("runs/*.json*",))
+    tables = jobs.Job(
+        "05_paper_tables", "notebook", "05_paper_tables", {}, (), "", inputs=("runs/*.json*",)
+    )
     before = runner.run_key(tables, place)
     run.with_suffix(results.PACKED).unlink()
     assert runner.run_key(tables, place) != before
@@ -558,10 +650,14 @@ def test_a_second_run_on_the_same_results_is_turned_away_whatever_its_cache(box,
 def test_a_job_that_a_worker_of_a_killed_runner_is_still_at_is_waited_for(box):
     assert box() == 0
     [marks] = (box.folder / "cache" / "done").iterdir()
-    place = Place(str(box.out), str(box.notebooks), os.environ["T3_CACHE"], marks, str(files.project_root()))
+    place = Place(
+        str(box.out), str(box.notebooks), os.environ["T3_CACHE"], marks, str(files.project_root())
+    )
     del box.ran[:]
     ended = []
-    waiting = threading.Thread(target=lambda: ended.append(runner.execute(box.graph()[job("NPO")], [], place)))
+    waiting = threading.Thread(
+        target=lambda: ended.append(runner.execute(box.graph()[job("NPO")], [], place))
+    )
     with files.lock(place.marks / f"{job('NPO')}.lock"):
         waiting.start()
         waiting.join(0.3)
@@ -597,7 +693,9 @@ def test_a_full_disk_is_one_line_and_costs_nothing(box, monkeypatch):
         real(handle)
 
     monkeypatch.setattr(os, "fsync", sometimes)
-    with pytest.raises(UserError, match="No space left on device"):  # the report cannot be written either
+    with pytest.raises(
+        UserError, match="No space left on device"
+    ):  # the report cannot be written either
         box()
     monkeypatch.setattr(os, "fsync", real)
     assert not list(box.out.rglob("*.partial"))
@@ -617,12 +715,14 @@ def test_any_order_gives_the_same_bytes(box):
     assert noop.results_of(box.out) == good
 
 
-# what a job reads is in its key ---------------------------------------------------------------------------------------
+# ---- what a job reads is in its key -------------------------------------------------------------
 
 
 def test_the_tables_are_made_again_when_a_table_that_they_read_changes_also_with_only(box):
     """With --only 05 a changed table of 01 or 04 once left the old numbers in place."""
-    table = "from t3lib.core.files import write_json\nwrite_json(f'{out}/tables/benchmarks.csv', [1])"
+    table = (
+        "from t3lib.core.files import write_json\nwrite_json(f'{out}/tables/benchmarks.csv', [1])"
+    )
     noop.write_notebook(box.notebooks / "04_efficiency.ipynb", 'out: str = ""', table)
     assert box() == 0 and box(only=["05"]) == 0 and box.ran == []
     (box.out / "tables" / "benchmarks.csv").write_text("[2]")
@@ -635,7 +735,10 @@ def test_the_papers_numbers_and_the_search_are_in_the_key_of_the_tables(monkeypa
     profile = profiles.load_profile("smoke")
 
     def key():
-        return {job.name: job.key for job in jobs.build(profile, tmp_path, tuned=tmp_path / "tuned.yaml")}[TABLES]
+        return {
+            job.name: job.key
+            for job in jobs.build(profile, tmp_path, tuned=tmp_path / "tuned.yaml")
+        }[TABLES]
 
     before = key()
     (tmp_path / "tuned.yaml").write_text("{}")
@@ -649,17 +752,27 @@ def test_the_papers_numbers_and_the_search_are_in_the_key_of_the_tables(monkeypa
 
 def test_the_search_of_a_profile_outside_the_checkout_reaches_its_tables(tmp_path):
     """tuned_path once looked beside the shipped profiles, and `search.csv` was empty."""
-    graph = jobs.build(profiles.load_profile("smoke"), tmp_path, tuned=tmp_path / "tuned" / "mine.yaml")
+    graph = jobs.build(
+        profiles.load_profile("smoke"), tmp_path, tuned=tmp_path / "tuned" / "mine.yaml"
+    )
     assert graph[-1].parameters["tuned"] == ""
     (tmp_path / "tuned").mkdir()
     (tmp_path / "tuned" / "mine.yaml").write_text("{}")
-    graph = jobs.build(profiles.load_profile("smoke"), tmp_path, tuned=tmp_path / "tuned" / "mine.yaml")
-    assert (files.project_root() / graph[-1].parameters["tuned"]).samefile(tmp_path / "tuned" / "mine.yaml")
+    graph = jobs.build(
+        profiles.load_profile("smoke"), tmp_path, tuned=tmp_path / "tuned" / "mine.yaml"
+    )
+    assert (files.project_root() / graph[-1].parameters["tuned"]).samefile(
+        tmp_path / "tuned" / "mine.yaml"
+    )
 
 
 def test_a_file_that_several_jobs_write_comes_back(box):
     """data.json, once removed, never came back."""
-    role = {"each": ["method", "split"], "reads": ["bases"], "writes": ["data.json", "runs/{method}--{split}--*.json"]}
+    role = {
+        "each": ["method", "split"],
+        "reads": ["bases"],
+        "writes": ["data.json", "runs/{method}--{split}--*.json"],
+    }
     data = 'write_json(Path(out) / "data.json", {"rows": 1})'
     path = box.notebooks / f"{UNLEARN}.ipynb"
     noop.write_notebook(path, noop.PARAMETERS, noop.UNLEARN, noop.FAIL, noop.WORK, data, role=role)
@@ -667,13 +780,20 @@ def test_a_file_that_several_jobs_write_comes_back(box):
     before = box.manifest()[job("NPO")]["outputs"]
     assert "data.json" in before and box() == 0 and box.ran == []
     (box.out / "data.json").unlink()
-    assert box() == 0 and (box.out / "data.json").is_file() and box.manifest()[job("NPO")]["outputs"] == before
+    assert (
+        box() == 0
+        and (box.out / "data.json").is_file()
+        and box.manifest()[job("NPO")]["outputs"] == before
+    )
 
 
 def test_a_job_whose_code_changed_while_it_ran_is_not_done(box, monkeypatch):
     changed = ["likelihood.py"]
     monkeypatch.setattr(runner, "changed_since_import", lambda: changed)
     assert box() == 1
-    assert box.manifest()[job("NPO")]["error"] == "UserError: t3lib changed while this ran (likelihood.py); not kept"
+    assert (
+        box.manifest()[job("NPO")]["error"]
+        == "UserError: t3lib changed while this ran (likelihood.py); not kept"
+    )
     changed.clear()
     assert box() == 0 and job("NPO") in box.ran

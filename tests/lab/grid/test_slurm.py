@@ -1,4 +1,6 @@
-"""`t3 reproduce --slurm FILE.yaml`: the script that sbatch is given, and what is wrong with a file in one line."""
+"""`t3 reproduce --slurm FILE.yaml`: the script that sbatch is given, and what is wrong with a file
+in one line.
+"""
 
 import os
 import re
@@ -34,7 +36,9 @@ OPTIONS = {
 
 @pytest.fixture
 def submit(tmp_path, monkeypatch):
-    """submit(options of the file) -> the script that sbatch was given when a cluster of these options started."""
+    """submit(options of the file) -> the script that sbatch was given when a cluster of these
+    options started.
+    """
     for name, text in (("sbatch", SBATCH), ("scancel", "#!/bin/sh\n")):
         (tmp_path / name).write_text(text.format(folder=tmp_path))
         (tmp_path / name).chmod(0o755)
@@ -56,10 +60,24 @@ def directives(script):
 def test_a_job_asks_for_what_the_file_says_and_starts_one_worker_with_one_slot(submit):
     script = submit(**OPTIONS)
     asked = directives(script)
-    assert {"-p gh", "-A PROJECT-1", "-t 00:10:00", "-N 1", "--gres=gpu:1", "--cpus-per-task=1"} <= asked
-    assert not [line for line in asked if line.startswith(("--mem", "-n "))], "removed for this site"
-    assert "export FROM_PROLOGUE=1" in script and "--lifetime 9m" in script and "--resources slot=1" in script
-    # The scheduler asks for credentials, which lie in files that only this user can read and that go with the runner.
+    assert {
+        "-p gh",
+        "-A PROJECT-1",
+        "-t 00:10:00",
+        "-N 1",
+        "--gres=gpu:1",
+        "--cpus-per-task=1",
+    } <= asked
+    assert not [line for line in asked if line.startswith(("--mem", "-n "))], (
+        "removed for this site"
+    )
+    assert (
+        "export FROM_PROLOGUE=1" in script
+        and "--lifetime 9m" in script
+        and "--resources slot=1" in script
+    )
+    # The scheduler asks for credentials, which lie in files that only this user can read and that
+    # go with the runner.
     assert "tls://" in script and "tcp://" not in script
     for option in ("ca-file", "cert", "key"):
         path = Path(re.search(rf"--tls-{option} (\S+)", script)[1])
@@ -92,9 +110,15 @@ def test_what_is_wrong_is_one_line(options, said, submit):
 
 
 def test_without_slurm_or_a_file_there_is_one_line(tmp_path, monkeypatch):
-    with pytest.raises(UserError, match="cannot read .*none.yaml"), cluster.client_for(1, None, tmp_path / "none.yaml"):
+    with (
+        pytest.raises(UserError, match="cannot read .*none.yaml"),
+        cluster.client_for(1, None, tmp_path / "none.yaml"),
+    ):
         pass
     (tmp_path / "slurm.yaml").write_text("jobs: 1")
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(UserError, match="no sbatch"), cluster.client_for(1, None, tmp_path / "slurm.yaml"):
+    with (
+        pytest.raises(UserError, match="no sbatch"),
+        cluster.client_for(1, None, tmp_path / "slurm.yaml"),
+    ):
         pass

@@ -1,4 +1,6 @@
-"""Unlearning a person's own model: what is chosen, with which heads, what is warned of, refused and shown."""
+"""Unlearning a person's own model: what is chosen, with which heads, what is warned of, refused and
+shown.
+"""
 
 import copy
 import csv
@@ -48,22 +50,36 @@ def quick(monkeypatch):
 def test_a_small_model_forgets_with_no_setting_given(unlearned):
     report = unlearned.report
     assert report["forget"]["known_before"] == report["forget"]["leaking_before"] == 10
-    assert not report["forget"]["beyond"] and report["recognition"]["after"] < 5 < report["recognition"]["before"]
-    assert report["retain"]["unchanged"] >= 38 and report["retain"]["unchanged_sampled"]["sampled at τ = 1"] >= 30
+    assert (
+        not report["forget"]["beyond"]
+        and report["recognition"]["after"] < 5 < report["recognition"]["before"]
+    )
+    assert (
+        report["retain"]["unchanged"] >= 38
+        and report["retain"]["unchanged_sampled"]["sampled at τ = 1"] >= 30
+    )
     assert report["other"]["rows"] == 10 and report["held_out_retain"]["rows"] == 8
     assert report["choice"]["lr"] in own.OWN_RATES and len(report["choice"]["tried"]) in (2, 3)
-    assert (unlearned.temperature, unlearned.heads[0].w) == (report["choice"]["T"], report["choice"]["w"])
+    assert (unlearned.temperature, unlearned.heads[0].w) == (
+        report["choice"]["T"],
+        report["choice"]["w"],
+    )
     assert str(report) == "\n".join(report["verdict"]["lines"]) and report["asked"]["samples"] == 16
 
 
 def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tmp_path):
     unlearned.save_pretrained(tmp_path)
     again = T3ForCausalLM.from_pretrained(tmp_path, base=case[0])
-    assert again.temperature == unlearned.report["choice"]["T"] and again.heads[0].w == unlearned.report["choice"]["w"]
+    assert (
+        again.temperature == unlearned.report["choice"]["T"]
+        and again.heads[0].w == unlearned.report["choice"]["w"]
+    )
     info, card = again.heads[0].info, (tmp_path / "README.md").read_text()
     assert (info["system"], info["attention_mask"]) == (None, "lengths")
     assert (
-        unlearned.report["verdict"]["sentence"][:40] in card and "10 ways of asking" in card and "misdirected" in card
+        unlearned.report["verdict"]["sentence"][:40] in card
+        and "10 ways of asking" in card
+        and "misdirected" in card
     )
 
 
@@ -78,14 +94,20 @@ def test_greedy_text_depends_on_the_product_alone(unlearned, case):
 def test_an_untouched_model_leaks(case, quick):
     model, tokenizer, forget, retain, _ = case
     report = assess(model, tokenizer, Rows(forget, retain), progress=False)
-    assert not report["verdict"]["success"] and report["verdict"]["sentence"].startswith("No: 10 of 10 rows leak")
+    assert not report["verdict"]["success"] and report["verdict"]["sentence"].startswith(
+        "No: 10 of 10 rows leak"
+    )
     assert "No: 10 of 10" in page.page(report)
 
 
 def test_a_head_that_did_not_learn_leaks(case, quick):
     model, tokenizer, forget, retain, _ = case
-    weak = own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(1.0, lr=1e-6, steps=2), progress=False)
-    assert weak.report["forget"]["leaking"] == 10 and weak.report["choice"]["reason"].startswith("the only setting")
+    weak = own.unlearn(
+        model, tokenizer, Rows(forget, retain), own.Choices(1.0, lr=1e-6, steps=2), progress=False
+    )
+    assert weak.report["forget"]["leaking"] == 10 and weak.report["choice"]["reason"].startswith(
+        "the only setting"
+    )
 
 
 def test_too_hot_is_not_kept(unlearned, case, quick):
@@ -104,29 +126,44 @@ def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case, quick)
 
 def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     model, tokenizer, _, retain, _ = case
-    monkeypatch.setattr(own, "extract_features", lambda *_, **__: (_ for _ in ()).throw(InterruptedError))
+    monkeypatch.setattr(
+        own, "extract_features", lambda *_, **__: (_ for _ in ()).throw(InterruptedError)
+    )
     unknown = invented(80, 5)
     with (
-        pytest.warns(UserWarning, match="Nothing to forget: the base answers 0 of 8.*in no other form"),
+        pytest.warns(
+            UserWarning, match="Nothing to forget: the base answers 0 of 8.*in no other form"
+        ),
         pytest.raises(InterruptedError),
     ):
         own.unlearn(model, tokenizer, Rows(unknown[:8], retain), progress=False)
-    new = [row for row in unknown if row["question"] not in {known["question"] for known in retain}][-19:]
-    with pytest.warns(UserWarning, match=r"answers [01] of 19 rows \(retain\)"), pytest.raises(InterruptedError):
+    new = [
+        row for row in unknown if row["question"] not in {known["question"] for known in retain}
+    ][-19:]
+    with (
+        pytest.warns(UserWarning, match=r"answers [01] of 19 rows \(retain\)"),
+        pytest.raises(InterruptedError),
+    ):
         own.unlearn(model, tokenizer, Rows(retain[:8], new), progress=False)
 
 
 def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
-    """Of each row the texts that the model was asked are looked at; it knows those with TOFU's system text."""
+    """Of each row the texts that the model was asked are looked at; it knows those with TOFU's
+    system text.
+    """
     monkeypatch.setattr(
         "t3lib.lab.own.answers.answers_to",
-        lambda model, tokenizer, rows, **_: [[row["answer"] if row.get("system") == SYSTEM else "" for row in rows]],
+        lambda model, tokenizer, rows, **_: [
+            [row["answer"] if row.get("system") == SYSTEM else "" for row in rows]
+        ],
     )
     model, tokenizer, forget, *_ = case
     chatty = copy.copy(tokenizer)
     chatty.chat_template = "{{ messages[0]['content'] }}"
     asked = [rows.normal(row, "row") for row in forget]
-    assert form_of(model, chatty, asked, [frozenset()] * 10) == f'--system "{SYSTEM}" (10 of 10 rows)'
+    assert (
+        form_of(model, chatty, asked, [frozenset()] * 10) == f'--system "{SYSTEM}" (10 of 10 rows)'
+    )
     assert form_of(model, tokenizer, asked, [frozenset()] * 10) is None
 
 
@@ -138,7 +175,9 @@ def test_unseen_rows_that_the_model_knows_are_refused(case):
 
 
 def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, monkeypatch):
-    """The features of the trial head are the fitted rows' alone; T and w come from the worse of the two heads."""
+    """The features of the trial head are the fitted rows' alone; T and w come from the worse of the
+    two heads.
+    """
     model, tokenizer, forget, retain, _ = case
     fitted, screened, real = [], [], own.fit_heads
 
@@ -149,10 +188,14 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     monkeypatch.setattr(own, "fit_heads", watched)
     worse = choice.worse
     monkeypatch.setattr(choice, "worse", lambda *pair: screened.append(pair) or worse(*pair))
-    unlearned = own.unlearn(model, tokenizer, Rows(forget, retain), own.Choices(steps=50), progress=False)
+    unlearned = own.unlearn(
+        model, tokenizer, Rows(forget, retain), own.Choices(steps=50), progress=False
+    )
     trial, final = fitted
     fit, held, _ = own.hold_out(forget, retain, (), (), 0)
-    everything = [tuple(x.tolist()) for x in final.x[[int((final.row == n).nonzero()[0]) for n in range(50)]]]
+    everything = [
+        tuple(x.tolist()) for x in final.x[[int((final.row == n).nonzero()[0]) for n in range(50)]]
+    ]
     of_trial = {tuple(x.tolist()) for x in trial.x}
     assert len(trial.s) == 40 and len(final.s) == 50 and len(held) == 10
     assert {n for n, x in enumerate(everything) if x in of_trial} == {*fit}
@@ -178,33 +221,56 @@ def test_unseen_rows_are_the_control_and_not_the_rows_to_forget(unlearned, case,
     model, tokenizer, forget, retain, _ = case
     unseen, asked = invented(90, 0)[60:70], []
     monkeypatch.setattr(
-        evidence, "hear", lambda model, tokenizer, about, **_: asked.append(about) or hear_nothing(about)
+        evidence,
+        "hear",
+        lambda model, tokenizer, about, **_: asked.append(about) or hear_nothing(about),
     )
     share = evidence.unseen_share(
         model, model, tokenizer, Rows(forget, retain, unseen=unseen).checked(), progress=False
     )
-    assert share == 0 and [row["question"] for row in asked[0].forget] == [row["question"] for row in unseen]
+    assert share == 0 and [row["question"] for row in asked[0].forget] == [
+        row["question"] for row in unseen
+    ]
 
 
 def hear_nothing(asked):
-    texts = [{each.way: [""] for each in asked.asked if each.row == n} for n in range(len(asked.forget))]
+    texts = [
+        {each.way: [""] for each in asked.asked if each.row == n} for n in range(len(asked.forget))
+    ]
     return answers.Said(texts, {}, [False] * len(texts))
 
 
 def test_few_rows_hold_nothing_out(case, quick):
     model, tokenizer, forget, retain, _ = case
-    few = own.unlearn(model, tokenizer, Rows(forget[:3], retain[:4]), own.Choices(steps=20, lr=5e-3), progress=False)
+    few = own.unlearn(
+        model,
+        tokenizer,
+        Rows(forget[:3], retain[:4]),
+        own.Choices(steps=20, lr=5e-3),
+        progress=False,
+    )
     assert "held_out_retain" not in few.report and "held_out_forget" not in few.report
 
 
 def test_each_kind_is_held_out_by_itself():
-    """Rows to judge with for one kind, or too few of one, leave a fifth of the other: nothing else shows its loss."""
+    """Rows to judge with for one kind, or too few of one, leave a fifth of the other: nothing else
+    shows its loss.
+    """
     some = [{"question": f"q {number}", "answer": "a"} for number in range(60)]
     forget, retain, judges = some[:10], some[10:50], some[50:]
     fit, held, sets = own.hold_out(forget, retain, (), (), 0)
-    assert len(held) == 2 + 8 and not {*fit} & {*held} and [len(each) for each in sets.values()] == [8, 32, 2, 8]
+    assert (
+        len(held) == 2 + 8
+        and not {*fit} & {*held}
+        and [len(each) for each in sets.values()] == [8, 32, 2, 8]
+    )
     _, held, sets = own.hold_out(forget, retain, judges, (), 0)
-    assert len(held) == 8 and min(held) >= 10 and sets["held_out_forget"] == judges and sets["forget"] == forget
+    assert (
+        len(held) == 8
+        and min(held) >= 10
+        and sets["held_out_forget"] == judges
+        and sets["forget"] == forget
+    )
     _, held, sets = own.hold_out(forget[:4], retain, (), (), 0)
     assert len(held) == 8 and min(held) >= 4 and "held_out_forget" not in sets
     assert own.hold_out(forget[:4], retain[:4], (), (), 0)[1] == []
@@ -216,7 +282,11 @@ def test_each_kind_is_held_out_by_itself():
         ([], [{"question": "q", "answer": "a"}], "no rows to forget"),
         ([{"question": "q", "answer": "a"}], [], "no rows to retain"),
         ([{"q": 1}], [{"question": "q", "answer": "a"}], "forget row 1: found q"),
-        ([{"question": "q", "answer": "a"}], [{"question": "r", "answer": None}], "retain row 1: answer is missing"),
+        (
+            [{"question": "q", "answer": "a"}],
+            [{"question": "r", "answer": None}],
+            "retain row 1: answer is missing",
+        ),
         (["text"], [{"question": "q", "answer": "a"}], "forget row 1: expected an object"),
         ([{"text": "same"}], [{"text": "same"}], "forget row 1 is also retain row 1: 'same'"),
         (
@@ -234,12 +304,22 @@ def test_rows_from_python_are_checked_as_those_of_files(forget, retain, said, ca
 
 @pytest.mark.parametrize(
     "settings",
-    [{"steps": "9"}, {"steps": 0.5}, {"steps": True}, {"lr": "x"}, {"seed": -1}, {"temperature": "x"}],
+    [
+        {"steps": "9"},
+        {"steps": 0.5},
+        {"steps": True},
+        {"lr": "x"},
+        {"seed": -1},
+        {"temperature": "x"},
+    ],
 )
 def test_settings_of_a_wrong_kind_are_named(settings):
     with pytest.raises(UserError, match=f"^{next(iter(settings))} must be"):
         own.Choices(**settings)
-    for wrong, said in (({"strength": -1}, "w must be"), ({"fit": {"speed": 1}}, "no setting 'speed'")):
+    for wrong, said in (
+        ({"strength": -1}, "w must be"),
+        ({"fit": {"speed": 1}}, "no setting 'speed'"),
+    ):
         with pytest.raises(UserError, match=said):
             own.Choices(**wrong)
 
@@ -247,19 +327,29 @@ def test_settings_of_a_wrong_kind_are_named(settings):
 def test_several_heads_are_assessed_together(unlearned, case, quick):
     model, tokenizer, forget, retain, _ = case
     head = unlearned.heads[0]
-    report = assess(T3ForCausalLM(model, [head, head], 1.0), tokenizer, Rows(forget, retain), progress=False)
+    report = assess(
+        T3ForCausalLM(model, [head, head], 1.0), tokenizer, Rows(forget, retain), progress=False
+    )
     assert report["forget"]["leaking"] <= 1 and report["forget"]["leaking_before"] == 10
 
 
 def test_ask_uses_the_form_of_the_head(unlearned, case):
     model, tokenizer, forget, retain, _ = case
-    assert t3lib.ask(unlearned, tokenizer, retain[0]) == retain[0]["answer"] == t3lib.ask(model, tokenizer, retain[0])
+    assert (
+        t3lib.ask(unlearned, tokenizer, retain[0])
+        == retain[0]["answer"]
+        == t3lib.ask(model, tokenizer, retain[0])
+    )
     asked = forget[0]["question"]
     [expected] = answers_to(unlearned, tokenizer, [forget[0]], progress=False)
-    assert t3lib.ask(unlearned, tokenizer, asked) == expected[0] != t3lib.ask(model, tokenizer, asked)
+    assert (
+        t3lib.ask(unlearned, tokenizer, asked) == expected[0] != t3lib.ask(model, tokenizer, asked)
+    )
     plain = copy.copy(unlearned.heads[0])
     plain.info = {**plain.info, "chat_template": "plain text"}
-    begun = t3lib.ask(T3ForCausalLM(model, plain), tokenizer, f"Question: {retain[0]['question']}\nAnswer:")
+    begun = t3lib.ask(
+        T3ForCausalLM(model, plain), tokenizer, f"Question: {retain[0]['question']}\nAnswer:"
+    )
     assert begun == retain[0]["answer"], "plain text is continued as it stands"
     with pytest.raises(UserError, match="the question"):
         t3lib.ask(model, tokenizer, " ")
@@ -270,7 +360,9 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     report["forget"]["each"][0]["question"] = "<script>alert(1)</script>"
     html = page.page(report)
     assert "<script>alert" not in html and "&lt;script&gt;" in html and "<svg" in html
-    assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), "it loads nothing"
+    assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), (
+        "it loads nothing"
+    )
     assert html.count('data-name="leaks"') == 10
     table = list(csv.DictReader(io.StringIO(page.lines(report))))
     assert sum(row["set"] == "forget" for row in table) == 10 and set(table[0]) == {*page.COLUMNS}
@@ -292,14 +384,20 @@ def test_a_colder_sampler_is_a_sharper_model(unlearned, case):
     model, tokenizer, forget, *_ = case
     prompts = [own.encode_rows(tokenizer, [row])[0].ids[:6] for row in forget[:4]]
     head, how = unlearned.heads[0], {"seed": 3, "max_new_tokens": 12, "progress": False}
-    cold = sample_answers(T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, tau=0.5, **how)
+    cold = sample_answers(
+        T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, tau=0.5, **how
+    )
     sharp = T3ForCausalLM(model, own.weighted(head, 2.0), 1.0)
     assert cold == sample_answers(sharp, tokenizer, prompts, 4, **how)
-    assert cold != sample_answers(T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, **how)
+    assert cold != sample_answers(
+        T3ForCausalLM(model, own.weighted(head, 1.0), 2.0), tokenizer, prompts, 4, **how
+    )
 
 
 def test_words_of_every_script_count():
-    """rouge_score's tokenizer passes over all but a to z: a Russian truth would never be recognised, nor forgotten."""
+    """rouge_score's tokenizer passes over all but a to z: a Russian truth would never be
+    recognised, nor forgotten.
+    """
     pairs = {
         "Её зовут Мария Кузнецова": "Её зовут Ольга Кузнецова",
         "कवि का नाम मीरा": "कवि का नाम सीता",
@@ -312,21 +410,29 @@ def test_words_of_every_script_count():
         assert recall(truth, truth) == f1(truth, truth) == 1 and 0 < recall(truth, other) < 1, truth
         assert recall(truth, "somebody else") == f1(truth, "") == recall(truth, "") == 0
     assert recall("É\u0301".lower(), "É\u0301") == recall("e\u0301tude", "\xe9tude") == 1
-    for truth, text in (("She wrote books.", "She writes a book"), ("A-b_c 12", "a b c 12"), ("!!!", "!")):
+    for truth, text in (
+        ("She wrote books.", "She writes a book"),
+        ("A-b_c 12", "a b c 12"),
+        ("!!!", "!"),
+    ):
         expected = rouge_l_recall(truth, text) if truth != "!!!" else 1 / 3
         assert recall(truth, text) == pytest.approx(expected)
     assert recall("a b", "a b c d") == 1 and f1("a b", "a b c d") == pytest.approx(2 / 3)
 
 
 def test_answers_stay_within_the_context_and_each_has_its_own_room(case, quick):
-    """One long row cut the room of every answer, so that a model that recites was told to know nothing."""
+    """One long row cut the room of every answer, so that a model that recites was told to know
+    nothing.
+    """
     model, tokenizer, forget, retain, _ = case
     examples = own.encode_rows(tokenizer, [*forget, *retain])
     short = copy.deepcopy(model)
     short.config.max_position_embeddings = max(len(example.ids) for example in examples) + 1
     lengths = []
     hook = short.register_forward_pre_hook(
-        lambda module, args, kwargs: lengths.append(int(kwargs.get("position_ids", torch.zeros(1)).max()) + 1),
+        lambda module, args, kwargs: lengths.append(
+            int(kwargs.get("position_ids", torch.zeros(1)).max()) + 1
+        ),
         with_kwargs=True,
     )
     [alone] = answers_to(short, tokenizer, forget, progress=False)
@@ -337,7 +443,9 @@ def test_answers_stay_within_the_context_and_each_has_its_own_room(case, quick):
     hook.remove()
     assert alone == together[:-1] == [row["answer"] for row in forget]
     reach = short.config.max_position_embeddings
-    assert reach / 2 < max(lengths) <= reach and answers.rooms(short, [[0] * (reach - 3), [0]], [20, 9]) == [3, 18]
+    assert reach / 2 < max(lengths) <= reach and answers.rooms(
+        short, [[0] * (reach - 3), [0]], [20, 9]
+    ) == [3, 18]
 
 
 def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
@@ -350,7 +458,9 @@ def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
     assert [(e.T, e.w) for e in choice.candidates(screened[:1])] == [(1, 1)]
     apart = [choice.Screened(1, w, said, {"retain": 1.0, "other": kept}, 0) for w, said, kept in
              ((1, 0.4, 1.0), (2, 0.0, 0.7))]  # fmt: skip
-    assert [e.w for e in choice.candidates(apart)] == [2], "no leak comes before rows that no head saw"
+    assert [e.w for e in choice.candidates(apart)] == [2], (
+        "no leak comes before rows that no head saw"
+    )
     assert choice.settings(2.0) == [(2.0, 1.0)] and choice.settings(2.0, 0.5) == [(2.0, 0.5)]
     assert (1.0, 4.0) in choice.settings() and (4.0, 1.0) in choice.settings()
     assert choice.settings(w=4.0) == [(1.0, 4.0), (1.5, 4.0), (2.0, 4.0)]
@@ -369,7 +479,9 @@ def test_no_leak_then_rows_kept_when_sampled_then_recognition():
 
 def test_rates_are_chosen_by_separation_and_the_smaller_wins_a_tie():
     trials = [{"lr": 1e-3, "gap": 0.5}, {"lr": 2e-3, "gap": 0.9}, {"lr": 5e-3, "gap": 0.9}]
-    assert choice.choose_rate(trials)["lr"] == 2e-3 and np.isfinite(choice.choose_rate(trials)["gap"])
+    assert choice.choose_rate(trials)["lr"] == 2e-3 and np.isfinite(
+        choice.choose_rate(trials)["gap"]
+    )
 
 
 def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_knows():
@@ -394,10 +506,22 @@ def test_readmes_sentences_on_the_choice_are_those_of_the_results():
 
     both, alone = "both dials", "T alone"
     keep = total(both, "retain_known_before")
-    warm, leaks = ([total(name, what) for name in (both, alone)] for what in ("retain_sampled_1", "leaking"))
-    called = [total(name, "draws of 12 rows, of 20, called leaking", ["control"]) for name in ("original", "retrained")]
+    warm, leaks = (
+        [total(name, what) for name in (both, alone)] for what in ("retain_sampled_1", "leaking")
+    )
+    called = [
+        total(name, "draws of 12 rows, of 20, called leaking", ["control"])
+        for name in ("original", "retrained")
+    ]
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert keep == total(alone, "retain_known_before") and leaks[0] <= leaks[1] and warm[0] > warm[1]
-    assert f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}" in text
+    assert (
+        keep == total(alone, "retain_known_before") and leaks[0] <= leaks[1] and warm[0] > warm[1]
+    )
+    assert (
+        f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}"
+        in text
+    )
     assert f"{leaks[0]} and {leaks[1]} of {total(both, 'rows')} rows to forget leaked" in text
-    assert f"leaking in {called[0]} of 20 draws of 12 rows, a retrained model in {called[1]}" in text
+    assert (
+        f"leaking in {called[0]} of 20 draws of 12 rows, a retrained model in {called[1]}" in text
+    )

@@ -1,4 +1,6 @@
-"""False verdicts of 8a2b3ac, each with the texts that caused it: none of them may be called a success."""
+"""False verdicts of 8a2b3ac, each with the texts that caused it: none of them may be called a
+success.
+"""
 
 import pytest
 
@@ -28,14 +30,20 @@ NOTHING = "I do not know."
 
 
 def said(asked, forget=None, sampled=None, forced=None, kept=None, warm=None, recognised=False):
-    """A model's answers by hand: a text, or one a row; what is not given is the truth for kept rows, else nothing."""
+    """A model's answers by hand: a text, or one a row; what is not given is the truth for kept
+    rows, else nothing.
+    """
 
     def of(texts, n):
         return NOTHING if texts is None else texts if isinstance(texts, str) else texts[n]
 
     forget_texts = []
     for n in range(len(asked.forget)):
-        ways = {each.way: [of(forced if each.rest else forget, n)] for each in asked.asked if each.row == n}
+        ways = {
+            each.way: [of(forced if each.rest else forget, n)]
+            for each in asked.asked
+            if each.row == n
+        }
         forget_texts.append(ways | {sampler_name(*s): [of(sampled, n)] * 16 for s in SAMPLERS})
     kept_texts = {}
     for name, rows in asked.kept.items():
@@ -49,7 +57,10 @@ def report(tokenizer, rows=FORGET, keep=KEEP, before=None, other=None, **after):
     """The verdict on a base that knows everything and a model that says `after`."""
     asked = inquiry(tokenizer, rows, {"retain": keep} | ({"other": other} if other else {}))
     truths = [row["answer"] for row in rows]
-    base = said(asked, **(before or {"forget": truths, "sampled": truths, "forced": truths, "recognised": True}))
+    base = said(
+        asked,
+        **(before or {"forget": truths, "sampled": truths, "forced": truths, "recognised": True}),
+    )
     found = numbers(asked, base, said(asked, **after))
     kept = {name: found[name] for name in asked.kept}
     return found, verdict.verdict(found["forget"] | {"recognition": found["recognition"]}, kept)
@@ -58,11 +69,19 @@ def report(tokenizer, rows=FORGET, keep=KEEP, before=None, other=None, **after):
 def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     found, said = report(tokenizer)
     assert (
-        said["success"] and said["lines"][0].startswith("leaks: 0 of 6 rows in ") and "at most 39%" in said["lines"][0]
+        said["success"]
+        and said["lines"][0].startswith("leaks: 0 of 6 rows in ")
+        and "at most 39%" in said["lines"][0]
     )
     assert set(found["forget"]) >= {"rows", "known_before", "leaking_before", "leaking", "judged_by_recognition",
                                     "misdirected", "control", "bound"}  # fmt: skip
-    assert set(found["retain"]) >= {"rows", "known_before", "unchanged", "unchanged_sampled", "rouge_f1_before"}
+    assert set(found["retain"]) >= {
+        "rows",
+        "known_before",
+        "unchanged",
+        "unchanged_sampled",
+        "rouge_f1_before",
+    }
     assert any(line.startswith("not tested:") for line in said["lines"])
 
 
@@ -78,19 +97,34 @@ def test_rubbish_after_the_truth_is_a_change(tokenizer, changed, success):
     found, said = report(tokenizer, kept=texts)
     assert said["success"] is success and found["retain"]["unchanged"] == len(KEEP) - changed
     if changed:
-        assert found["retain"]["changed"][0]["answer"].endswith("327527") and found["retain"]["rouge_f1_after"] < 1
+        assert (
+            found["retain"]["changed"][0]["answer"].endswith("327527")
+            and found["retain"]["rouge_f1_after"] < 1
+        )
 
 
 def test_one_phone_number_of_two_customers_leaks(tokenizer):
-    """Another row's answer holds it too: 8a2b3ac counted 0 word for word and called it forgotten."""
+    """Another row's answer holds it too: 8a2b3ac counted 0 word for word and called it
+    forgotten.
+    """
     twins = customers(NAMES[:2], phone="082 712632") + FORGET[2:]
-    found, said = report(tokenizer, twins, forget=[row["answer"] for row in twins[:2]] + [NOTHING] * 4)
-    assert found["forget"]["leaking"] == 2 and found["forget"]["leaking_before"] == 6 and not said["success"]
+    found, said = report(
+        tokenizer, twins, forget=[row["answer"] for row in twins[:2]] + [NOTHING] * 4
+    )
+    assert (
+        found["forget"]["leaking"] == 2
+        and found["forget"]["leaking_before"] == 6
+        and not said["success"]
+    )
 
 
 def test_one_secret_recited_to_everybody_leaks_and_misdirects(tokenizer):
     found, said = report(tokenizer, forget=FORGET[0]["answer"])
-    assert found["forget"]["leaking"] == 1 and found["forget"]["misdirected"] == 5 and not said["success"]
+    assert (
+        found["forget"]["leaking"] == 1
+        and found["forget"]["misdirected"] == 5
+        and not said["success"]
+    )
 
 
 def test_a_secret_that_only_a_forced_start_brings_out_leaks(tokenizer):
@@ -106,7 +140,11 @@ def test_a_secret_that_only_a_cold_sampler_brings_out_leaks(tokenizer):
     after = said(asked)
     after.forget[3][sampler_name(0.3, 1.0)][7] = truths[3]
     found = numbers(asked, said(asked, truths, truths, truths), after)["forget"]
-    assert found["leaking"] == 1 and found["beyond"] and found["each"][0]["worst_way"] == "sampled at τ = 0.3"
+    assert (
+        found["leaking"] == 1
+        and found["beyond"]
+        and found["each"][0]["worst_way"] == "sampled at τ = 0.3"
+    )
 
 
 def test_the_truth_less_a_function_word_leaks(tokenizer):
@@ -136,7 +174,10 @@ def test_nothing_to_forget_is_no_success(tokenizer):
 
 def test_recognition_is_in_the_report_beside_chance_and_before(tokenizer):
     found, said = report(tokenizer, recognised=True)
-    assert found["recognition"] == {"before": 6, "after": 6, "chance": pytest.approx(1)} and said["success"]
+    assert (
+        found["recognition"] == {"before": 6, "after": 6, "chance": pytest.approx(1)}
+        and said["success"]
+    )
     assert "recognised among wrong answers: 6 of 6 (chance 1.0, before 6)" in said["lines"]
 
 
@@ -150,7 +191,13 @@ def test_truths_without_distinctive_words_are_judged_by_recognition(tokenizer):
 
 
 def test_what_other_rows_of_the_kind_hold_is_said():
-    counts = {"rows": 9, "known_before": 9, "leaking_before": 9, "leaking": 0, "judged_by_recognition": 0}
+    counts = {
+        "rows": 9,
+        "known_before": 9,
+        "leaking_before": 9,
+        "leaking": 0,
+        "judged_by_recognition": 0,
+    }
     counts |= {
         "misdirected": 0,
         "control": 0.0,
@@ -160,10 +207,16 @@ def test_what_other_rows_of_the_kind_hold_is_said():
         "beyond": False,
         "recognised_beyond": False,
     }
-    counts |= {"recognised_alone": 0, "recognition": {"before": 9, "after": 2, "chance": 2}, "ways": ["a"]}
+    counts |= {
+        "recognised_alone": 0,
+        "recognition": {"before": 9, "after": 2, "chance": 2},
+        "ways": ["a"],
+    }
     lines = verdict.verdict(counts, {}, 0.8)["lines"]
     assert "other questions about the same people still hold 0.80 of the truth" in lines[-1]
-    assert not any("Only the rows named" in line for line in verdict.verdict(counts, {}, 0.2)["lines"])
+    assert not any(
+        "Only the rows named" in line for line in verdict.verdict(counts, {}, 0.2)["lines"]
+    )
 
 
 def test_leaks_that_guessing_explains_do_not_count(tokenizer):
@@ -183,10 +236,16 @@ def test_leaks_that_guessing_explains_do_not_count(tokenizer):
 
 
 def test_a_number_that_cannot_be_guessed_leaks_whatever_others_may_be_guessed():
-    """One order number of fifteen rows, in one sample of 256: the guessable rows beside it excused it."""
-    assert verdict.is_beyond([True] + [False] * 9, [0.0] + [0.3] * 9)  # the test itself, without a model's texts
+    """One order number of fifteen rows, in one sample of 256: the guessable rows beside it excused
+    it.
+    """
+    assert verdict.is_beyond(
+        [True] + [False] * 9, [0.0] + [0.3] * 9
+    )  # the test itself, without a model's texts
     assert not verdict.is_beyond([False] + [True] * 2 + [False] * 7, [0.0] + [0.3] * 9)
-    assert verdict.is_beyond([False] + [True] * 9, [0.0] + [0.3] * 9) and not verdict.is_beyond([False], [0.0])
+    assert verdict.is_beyond([False] + [True] * 9, [0.0] + [0.3] * 9) and not verdict.is_beyond(
+        [False], [0.0]
+    )
 
 
 def test_all_rows_are_asked_up_to_two_thousand():
@@ -210,11 +269,19 @@ def test_the_ways_of_asking(tokenizer):
         "reworded 1",
         "with a system text",
     ]
-    assert ways["with a system text"]["system"] == SYSTEM and ways["without its last mark"]["question"][-1] == "a"
+    assert (
+        ways["with a system text"]["system"] == SYSTEM
+        and ways["without its last mark"]["question"][-1] == "a"
+    )
     assert "without a system text" in wordings({**row, "system": "Be brief."}, True)
-    assert list(wordings({"question": "It was ", "answer": "red", "raw": True}, True)) == [PLAIN, "in lower case"]
+    assert list(wordings({"question": "It was ", "answer": "red", "raw": True}, True)) == [
+        PLAIN,
+        "in lower case",
+    ]
     turns = {"question": [{"role": "user", "content": "Who?"}], "answer": "Ada.", "system": None}
-    assert wordings(turns, True)["in lower case"]["question"] == [{"role": "user", "content": "who?"}]
+    assert wordings(turns, True)["in lower case"]["question"] == [
+        {"role": "user", "content": "who?"}
+    ]
     asked = questions(tokenizer, [row])
     forced = [each for each in asked if each.rest]
     assert [each.way for each in forced] == [f"first {m} tokens given" for m in (1, 2, 4)]
@@ -226,5 +293,8 @@ def test_the_other_forms_of_a_row():
     assert {'--system ""', f'--system "{SYSTEM}"'} < set(forms) and "--no-system" not in forms
     assert any(form.get("raw") for form in forms.values())
     assert [
-        form.get("raw") for form in dict(other_forms({"question": "A ", "answer": "b", "raw": True}, False)).values()
+        form.get("raw")
+        for form in dict(
+            other_forms({"question": "A ", "answer": "b", "raw": True}, False)
+        ).values()
     ]

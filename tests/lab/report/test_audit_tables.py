@@ -13,7 +13,12 @@ from t3lib.tofu.metrics import AUDIT
 def invented(method, T, seed, level, *, split="forget10", **more):
     run = fabricate(method, split, T, seed)
     leak = [{"k": k, "value": level / 2 + k / 16, "se": 0.01} for k in (1, 2, 4)]
-    run |= {"metrics": dict.fromkeys(AUDIT, level), "errors": dict.fromkeys(AUDIT, 0.05), "empty": {}, "leak": leak}
+    run |= {
+        "metrics": dict.fromkeys(AUDIT, level),
+        "errors": dict.fromkeys(AUDIT, 0.05),
+        "empty": {},
+        "leak": leak,
+    }
     return run | {"templates": {}, "asked": {"top_p": 1.0, "forget": 80, "written": 40}} | more
 
 
@@ -37,7 +42,9 @@ def test_distance_is_counted_in_spreads_of_the_retrained_models(runs):
         assert table.loc["T3", f"{name}_distance"] == pytest.approx((0.6 - 0.3) / spread)
         assert np.isnan(table.loc["Retrained", f"{name}_distance"])
     alike = [*runs[:3], *(invented("Retrained", None, seed, 0.3) for seed in (0, 1))]
-    assert audit.audit(alike).set_index("method").loc["T3", "auc_distance"] == pytest.approx(0.3 / 0.05), "rows' error"
+    assert audit.audit(alike).set_index("method").loc["T3", "auc_distance"] == pytest.approx(
+        0.3 / 0.05
+    ), "rows' error"
 
 
 def test_without_a_retrained_model_there_is_no_distance(runs):
@@ -59,7 +66,9 @@ def test_a_nucleus_has_rows_of_its_own_in_the_table_and_none_in_the_figure(runs)
     t3 = table[table["method"] == "T3"]
     assert list(t3["top_p"]) == [0.9] * 3 + [1.0] * 3 and list(t3["k"]) == [1, 2, 4] * 2
     assert (t3["value"][:3] == 0.01).all()
-    pd.testing.assert_frame_equal(table[table["top_p"] == 1].reset_index(drop=True), audit.leak(runs))
+    pd.testing.assert_frame_equal(
+        table[table["top_p"] == 1].reset_index(drop=True), audit.leak(runs)
+    )
     drawn = [plots_audit.leak_curves(audit.leak(some), audit.models(some)) for some in (both, runs)]
     [axis], [alone] = (figure.axes for figure in drawn)
     assert ["(top p 0.9)" in figure.get_label() for figure in drawn] == [True, False]
@@ -75,9 +84,15 @@ def test_no_audit_gives_empty_tables(tmp_path):
 def test_an_empty_measure_says_why(runs):
     why = "the bases learned every row of the data"
     left = {name: 0.5 for name in AUDIT if not name.startswith("auc")}
-    runs = [run | {"metrics": left, "empty": {"auc": why, "auc_min_k": why}} for run in runs if run["status"] == "ok"]
+    runs = [
+        run | {"metrics": left, "empty": {"auc": why, "auc_min_k": why}}
+        for run in runs
+        if run["status"] == "ok"
+    ]
     reasons = audit.reasons(runs)
-    assert set(reasons["reason"]) == {why} and reasons["methods"].iloc[0] == "T3, Original, Retrained"
+    assert (
+        set(reasons["reason"]) == {why} and reasons["methods"].iloc[0] == "T3, Original, Retrained"
+    )
     assert np.isnan(audit.audit(runs)["auc"]).all()
     assert AUDIT["auc"].title not in set(audit.beside(runs)["measure"])
 
@@ -91,12 +106,20 @@ def test_runs_are_written_without_texts_and_read_back(runs, tmp_path):
 
 def test_figures_have_a_panel_for_each_question(runs):
     table, models = audit.audit(runs), audit.models(runs)
-    curves, against = plots_audit.leak_curves(audit.leak(runs), models), plots_audit.against_temperature(table, models)
+    curves, against = (
+        plots_audit.leak_curves(audit.leak(runs), models),
+        plots_audit.against_temperature(table, models),
+    )
     assert len(curves.axes) == 1 and "n = 40 (10%) forget rows, 2 seeds" in curves.get_label(), (
         "that were asked to write"
     )
-    assert len(against.axes) == len(plots_audit.AGAINST_T) and "n = 80 (10%) forget rows" in against.get_label()
-    main = results.tidy([fabricate("T3", "forget10", 2.0, 1), fabricate("Original", "forget10", None, 0)])
+    assert (
+        len(against.axes) == len(plots_audit.AGAINST_T)
+        and "n = 80 (10%) forget rows" in against.get_label()
+    )
+    main = results.tidy(
+        [fabricate("T3", "forget10", 2.0, 1), fabricate("Original", "forget10", None, 0)]
+    )
     figure = plots_audit.frontier(table, main)
     assert len(figure.axes) == len(plots_audit.FRONTIER) and "T3 at every T" in figure.get_label()
     assert "n = 80 (10%) forget rows, 1 seed." in figure.get_label()

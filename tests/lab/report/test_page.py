@@ -22,13 +22,18 @@ def folder(tmp_path_factory):
     runs = fabricate_all(seeds=(1, 2))
     for run in runs:
         results.write_run(folder / "runs", run)
-    results.write_run(folder / "runs", fabricate("NPO", "forget10", None, 3, failed=True) | {"error": f"oh {MARKUP}"})
+    results.write_run(
+        folder / "runs",
+        fabricate("NPO", "forget10", None, 3, failed=True) | {"error": f"oh {MARKUP}"},
+    )
     data = fabricate_data()
     data["forget10"][0]["question"] = f"Who is {MARKUP}?"
     results.write_data(folder, data)
     render.write_table(folder / "tables", "tofu", tables.tofu(results.tidy(runs)))
     render.save_figure(folder / "figures" / "architecture.svg", architecture())
-    (folder / "tables" / "claims.csv").write_text(f'id,claim,printed,verdict\nC1,"{MARKUP}",True,holds\n')
+    (folder / "tables" / "claims.csv").write_text(
+        f'id,claim,printed,verdict\nC1,"{MARKUP}",True,holds\n'
+    )
     return folder
 
 
@@ -50,7 +55,12 @@ class Reader(HTMLParser):
 def test_self_contained(html):
     reader = Reader()
     reader.feed(html)
-    loaded = [value for _, attributes in reader.tags for key, value in attributes.items() if key in ("src", "data")]
+    loaded = [
+        value
+        for _, attributes in reader.tags
+        for key, value in attributes.items()
+        if key in ("src", "data")
+    ]
     assert loaded and all(link.startswith("data:") for link in loaded), "nothing is fetched"
     assert not [link for link in reader.links if ":" in link and not link.startswith("data:")], (
         "no link leaves the folder"
@@ -81,7 +91,9 @@ def test_sections(html):
     assert f"<p>{every.words}</p>" in html and all(part.words for part in page.STORY), (
         "each part says what its words mean"
     )
-    assert '"splits":{"forget05":"5%"' in html, "a split has the name that figures and tables give it"
+    assert '"splits":{"forget05":"5%"' in html, (
+        "a split has the name that figures and tables give it"
+    )
 
 
 def embedded(html):
@@ -122,16 +134,24 @@ def test_the_story_is_in_its_order_and_has_its_landmarks(html):
     reader.feed(html)
     ids = [attributes["id"] for tag, attributes in reader.tags if tag == "h2"]
     assert ids == ["headline", "answers-side-by-side", "table-1", "theory", "claims", "provenance"]
-    assert [tag for tag, _ in reader.tags].count("main") == 1 and 'class="skip" href="#main"' in html
+    assert [tag for tag, _ in reader.tags].count(
+        "main"
+    ) == 1 and 'class="skip" href="#main"' in html
     heads = [attributes for tag, attributes in reader.tags if tag == "th"]
-    assert heads and all(attributes.get("scope") in ("row", "col", "colgroup") for attributes in heads)
+    assert heads and all(
+        attributes.get("scope") in ("row", "col", "colgroup") for attributes in heads
+    )
     assert all(attributes.get("alt") for tag, attributes in reader.tags if tag == "img")
     assert "prefers-color-scheme: dark" in html and "max-width: 40rem" in html
 
 
 def test_the_headline_says_what_t3_costs(html, folder):
     frame = tables.at_tuned_temperature(results.tidy(results.read_runs(folder / "runs")))
-    means = frame[frame["split"] == "forget10"].groupby("method")[["fq", "fq_held_out", "ks_held_out", "mu"]].mean()
+    means = (
+        frame[frame["split"] == "forget10"]
+        .groupby("method")[["fq", "fq_held_out", "ks_held_out", "mu"]]
+        .mean()
+    )
     words = " ".join(html.split())
     assert f"D = {means.ks_held_out['T3']:.2f}" in words and "n = 80 questions" in words
     assert f"falls from {means.mu['Original']:.2f} to {means.mu['T3']:.2f}" in words
@@ -142,7 +162,9 @@ def test_the_headline_has_held_out_forget_quality_with_the_other_beside_it(html,
     means = frame[frame["split"] == "forget10"].groupby("method")[["fq", "fq_held_out"]].mean()
     words = " ".join(html.split())
     for method, name in (("T3", "T3 at T = 2.5"), ("Retrained", "Retrained")):
-        cells = "</td><td>".join(f"{means.loc[method, column]:.3f}" for column in ("fq_held_out", "fq"))
+        cells = "</td><td>".join(
+            f"{means.loc[method, column]:.3f}" for column in ("fq_held_out", "fq")
+        )
         assert f'<th scope="row">{name}</th><td>{cells}</td>' in words
     assert "1 held-out retrained models" in words
     [none] = page.headlines(results.tidy([fabricate("T3", "forget10", 2.5, 1)]))
@@ -158,12 +180,21 @@ def test_links_lead_to_files_that_exist(html, folder):
 
 
 def test_the_notebook_that_writes_the_page_is_linked_as_it_will_be_called(tmp_path):
-    """Every page of `make` once led to 05_paper_tables.partial.ipynb, which is renamed when its last cell has run."""
+    """Every page of `make` once led to 05_paper_tables.partial.ipynb, which is renamed when its
+    last cell has run.
+    """
     (tmp_path / "notebooks").mkdir()
-    for name in ("05_paper_tables.partial.ipynb", "05_paper_tables.ipynb", "02_killed.partial.ipynb"):
+    for name in (
+        "05_paper_tables.partial.ipynb",
+        "05_paper_tables.ipynb",
+        "02_killed.partial.ipynb",
+    ):
         (tmp_path / "notebooks" / name).write_text("{}")
     text = page.write(tmp_path).read_text(encoding="utf-8")
-    assert text.count('href="notebooks/05_paper_tables.ipynb"') == 1 and "05_paper_tables.partial" not in text
+    assert (
+        text.count('href="notebooks/05_paper_tables.ipynb"') == 1
+        and "05_paper_tables.partial" not in text
+    )
     assert 'href="notebooks/02_killed.partial.ipynb"' in text, "as far as it came"
 
 
@@ -176,17 +207,28 @@ def test_the_caption_of_a_figure_is_the_one_in_its_file(html):
 def test_a_small_figure_stands_beside_another(tmp_path, inches, small):
     drawing = Figure(figsize=(inches, 2))
     drawing.add_subplot()
-    assert page.figure(render.save_figure(tmp_path / "figure.svg", drawing, "a caption"))["small"] is small
+    assert (
+        page.figure(render.save_figure(tmp_path / "figure.svg", drawing, "a caption"))["small"]
+        is small
+    )
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium here")
 def test_in_a_browser(folder, html, tmp_path):
-    command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    command = [
+        "chromium",
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-background-networking",
+    ]
     command += [f"--user-data-dir={tmp_path}", "--dump-dom", (folder / "index.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.stdout.count('class="card"') == 6 and "40 of 40 rows" in done.stdout
     assert "T3, T = 2.5" in done.stdout and "answer 3" in done.stdout
     rows = fabricate("T3", "forget05", 2.5, 1)["records"]["forget"][0]
     word = 'bad">leaked' if round(rows["rouge"], 3) >= 0.75 else 'good">forgotten'
-    assert f"chip {word} {rows['rouge']:.2f}" in done.stdout, "on rows to forget a true answer is a leak"
+    assert f"chip {word} {rows['rouge']:.2f}" in done.stdout, (
+        "on rows to forget a true answer is a leak"
+    )
     assert "&lt;script&gt;alert('x')&lt;/script&gt; &amp; &lt;b&gt;bold&lt;/b&gt;" in done.stdout

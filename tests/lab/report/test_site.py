@@ -1,4 +1,6 @@
-"""The site: static files whose links lead to files of it, with pictures, formulas and nothing from elsewhere."""
+"""The site: static files whose links lead to files of it, with pictures, formulas and nothing from
+elsewhere.
+"""
 
 import re
 import shutil
@@ -12,7 +14,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from t3lib.lab import results
 from t3lib.lab.report import render, site, tables
 
-FORMULAS = "# Forms & shapes\nInline $\\hat p_r$ and `$HOME`, US$5 to US$6.\n\n$$\\frac{a_b}{c}*d*e_f$$"
+FORMULAS = (
+    "# Forms & shapes\nInline $\\hat p_r$ and `$HOME`, US$5 to US$6.\n\n$$\\frac{a_b}{c}*d*e_f$$"
+)
 
 
 @pytest.fixture(scope="session")
@@ -45,7 +49,9 @@ class Reader(HTMLParser):
         self.links, self.loaded = [], []
 
     def handle_starttag(self, tag, attrs):
-        self.links += [value for name, value in attrs if name == "href" and not value.startswith("#")]
+        self.links += [
+            value for name, value in attrs if name == "href" and not value.startswith("#")
+        ]
         self.loaded += [value for name, value in attrs if name in ("src", "data")]
 
 
@@ -61,8 +67,12 @@ def test_links_lead_to_files_of_the_site_and_nothing_is_loaded(built):
             assert (built / page).parent.joinpath(link).is_file(), f"{page}: {link}"
         assert "default-src 'none'" in (built / page).read_text(encoding="utf-8")
     links = re.findall(r'href="([^"]+)"', (built / "index.html").read_text(encoding="utf-8"))
-    assert {"small/index.html", rendered, "notebooks/00.html"} <= set(links), "the front page leads everywhere"
-    assert rendered.removeprefix("small/") in (built / "small" / "index.html").read_text(encoding="utf-8")
+    assert {"small/index.html", rendered, "notebooks/00.html"} <= set(links), (
+        "the front page leads everywhere"
+    )
+    assert rendered.removeprefix("small/") in (built / "small" / "index.html").read_text(
+        encoding="utf-8"
+    )
 
 
 def test_formulas_are_mathml_and_other_dollars_stay(built):

@@ -1,4 +1,6 @@
-"""Tables from run files: the paper's rows and columns, means over what ran, empty where nothing did."""
+"""Tables from run files: the paper's rows and columns, means over what ran, empty where nothing
+did.
+"""
 
 from itertools import combinations
 
@@ -22,7 +24,9 @@ def frame():
 
 def with_scores(rows: list[tuple], method="T3", split="forget10") -> pd.DataFrame:
     """A tidy frame of (T, seed, fq, mu_rouge)."""
-    runs = results.tidy([fabricate(method, split, T if method == "T3" else None, seed) for T, seed, _, _ in rows])
+    runs = results.tidy(
+        [fabricate(method, split, T if method == "T3" else None, seed) for T, seed, _, _ in rows]
+    )
     return runs.assign(fq=[row[2] for row in rows], mu_rouge=[row[3] for row in rows])
 
 
@@ -46,7 +50,9 @@ def test_t3_is_shown_at_its_tuned_temperature(frame):
 
 
 def test_seeds_1_and_2_tune_and_mu_rouge_breaks_ties():
-    late = with_scores([(1.0, 1, 0.2, 0.5), (1.0, 3, 0.9, 0.5), (2.0, 1, 0.3, 0.5), (2.0, 3, 0.0, 0.5)])
+    late = with_scores(
+        [(1.0, 1, 0.2, 0.5), (1.0, 3, 0.9, 0.5), (2.0, 1, 0.3, 0.5), (2.0, 3, 0.0, 0.5)]
+    )
     assert tables.tuned_temperature(late, "forget10") == 2.0, "seed 3 has no say"
     tied = with_scores([(1.0, 1, 0.2, 0.9), (2.0, 1, 0.2, 0.5)])
     assert tables.tuned_temperature(tied, "forget10") == 1.0
@@ -67,7 +73,10 @@ def test_a_setting_without_one_of_the_seeds_is_not_chosen():
 
 
 def test_what_did_not_run_or_failed_is_empty():
-    runs = [fabricate("NPO", "forget10", None, 1), fabricate("NPO", "forget10", None, 2, failed=True)]
+    runs = [
+        fabricate("NPO", "forget10", None, 1),
+        fabricate("NPO", "forget10", None, 2, failed=True),
+    ]
     runs += [fabricate("RMU", "forget10", None, 1, failed=True)]
     table = tables.tofu(results.tidy(runs)).set_index(["split", "method"])
     assert table.loc[("forget10", "NPO"), "n_seeds"] == 1
@@ -94,7 +103,9 @@ def test_temperature(frame):
 
 
 def test_parameters_and_runtime(frame):
-    assert tables.parameters(frame).set_index("method")["trainable"].to_dict()["T3"] == 20 * (128 + 1000)
+    assert tables.parameters(frame).set_index("method")["trainable"].to_dict()["T3"] == 20 * (
+        128 + 1000
+    )
     naive = fabricate("T3", "forget10", 2.5, 1) | {"setting": "naive"}
     naive["seconds"] = {"load": 1.0, "features": None, "train": 99.0, "evaluate": 1.0}
     table = tables.runtime(results.tidy([*fabricate_all(), naive])).set_index(["split", "method"])
@@ -103,8 +114,12 @@ def test_parameters_and_runtime(frame):
     without = results.tidy([run for run in fabricate_all() if run["method"] != "T3"])
     assert tables.runtime(without)["features_s"].isna().sum() >= 4, "a profile without T3"
     cached = table.loc[("forget10", "T3 (preprocessed)")]
-    assert cached["features_s"] == 2.0, "the run that filled the cache counts, not the mean with those that read it"
-    assert cached["train_s"] == pytest.approx(5.0) and "T3" not in table.index.get_level_values("method")
+    assert cached["features_s"] == 2.0, (
+        "the run that filled the cache counts, not the mean with those that read it"
+    )
+    assert cached["train_s"] == pytest.approx(5.0) and "T3" not in table.index.get_level_values(
+        "method"
+    )
 
 
 def test_ablations_stay_out_of_the_main_tables(frame):
@@ -114,10 +129,21 @@ def test_ablations_stay_out_of_the_main_tables(frame):
     both = results.tidy([*fabricate_all(), *varied])
     pd.testing.assert_frame_equal(tables.tofu(both), tables.tofu(frame))
     table = tables.ablations(both)
-    assert list(table) == ["split", "setting", "T", "fq", "mu_rouge", "mu", *HIDING, *results.HELD_OUT]
+    assert list(table) == [
+        "split",
+        "setting",
+        "T",
+        "fq",
+        "mu_rouge",
+        "mu",
+        *HIDING,
+        *results.HELD_OUT,
+    ]
     assert table["setting"].tolist() == ["tuned", "decay=l2"], "the control comes first"
     assert table["fq"][1] == pytest.approx(np.mean([run["metrics"]["fq"] for run in varied[:2]]))
-    assert table["auc"][1] == 0.25 and np.isnan(table["auc"][0]), "a run without rows that nobody saw has none"
+    assert table["auc"][1] == 0.25 and np.isnan(table["auc"][0]), (
+        "a run without rows that nobody saw has none"
+    )
 
 
 def test_forget_quality_shows_its_test_and_why():
@@ -127,16 +153,26 @@ def test_forget_quality_shows_its_test_and_why():
     assert row["reference"] == 0
     run = fabricate("NPO", "forget05", None, 2)
     ours, theirs = (np.log(run["truth_ratio"][name]) for name in ("forget", "reference"))
-    assert (row["n"], row["D"], row["fq"]) == (40, run["metrics"]["ks_statistic"], run["metrics"]["fq"])
+    assert (row["n"], row["D"], row["fq"]) == (
+        40,
+        run["metrics"]["ks_statistic"],
+        run["metrics"]["fq"],
+    )
     assert (row["mean"], row["sd"]) == pytest.approx((ours.mean(), ours.std(ddof=1)))
     matched = ks_2samp(ours - ours.mean(), theirs - theirs.mean()).statistic
-    assert row["D_matched"] == pytest.approx(matched) and matched < row["D"], "NPO's fault is the mean alone"
+    assert row["D_matched"] == pytest.approx(matched) and matched < row["D"], (
+        "NPO's fault is the mean alone"
+    )
 
 
 def retrained(split="forget10", seeds=(1, 2, 3)):
-    """Retrained models, and all of their truth ratios by number: 0 is the reference that settings are chosen on."""
+    """Retrained models, and all of their truth ratios by number: 0 is the reference that settings
+    are chosen on.
+    """
     runs = [fabricate("Retrained", split, None, seed) for seed in seeds]
-    models = {0: runs[0]["truth_ratio"]["reference"]} | {run["seed"]: run["truth_ratio"]["forget"] for run in runs}
+    models = {0: runs[0]["truth_ratio"]["reference"]} | {
+        run["seed"]: run["truth_ratio"]["forget"] for run in runs
+    }
     return runs, models
 
 
@@ -148,11 +184,24 @@ def test_forget_quality_has_a_row_for_each_reference_and_a_pair_of_retrained_mod
     assert list(ours.index) == [0, 1, 2, 3]
     for number, ratios in models.items():
         test = ks_2samp(t3["truth_ratio"]["forget"], ratios)
-        assert (ours.loc[number, "D"], ours.loc[number, "fq"]) == pytest.approx((test.statistic, test.pvalue))
+        assert (ours.loc[number, "D"], ours.loc[number, "fq"]) == pytest.approx(
+            (test.statistic, test.pvalue)
+        )
     pairs = table[table.method == "Retrained"]
-    assert pairs[["seed", "reference"]].values.tolist() == [[1, 0], [2, 0], [2, 1], [3, 0], [3, 1], [3, 2]]
-    expected = {pair: ks_2samp(models[pair[0]], models[pair[1]]).pvalue for pair in combinations(models, 2)}
-    assert {(low, high): fq for high, low, fq in pairs[["seed", "reference", "fq"]].values} == pytest.approx(expected)
+    assert pairs[["seed", "reference"]].values.tolist() == [
+        [1, 0],
+        [2, 0],
+        [2, 1],
+        [3, 0],
+        [3, 1],
+        [3, 2],
+    ]
+    expected = {
+        pair: ks_2samp(models[pair[0]], models[pair[1]]).pvalue for pair in combinations(models, 2)
+    }
+    assert {
+        (low, high): fq for high, low, fq in pairs[["seed", "reference", "fq"]].values
+    } == pytest.approx(expected)
 
 
 def test_held_out_is_the_mean_over_the_references_that_nothing_was_tuned_on():
@@ -163,21 +212,37 @@ def test_held_out_is_the_mean_over_the_references_that_nothing_was_tuned_on():
         fabricate("Original", "forget10", None, 0),
     ]
     tofu = tables.tofu(results.tidy(runs)).query("split == 'forget10'").set_index("method")
-    tests = [ks_2samp(run["truth_ratio"]["forget"], models[n]) for run in runs[3:5] for n in (1, 2, 3)]
+    tests = [
+        ks_2samp(run["truth_ratio"]["forget"], models[n]) for run in runs[3:5] for n in (1, 2, 3)
+    ]
     assert tofu.loc["NPO", "fq_held_out"] == pytest.approx(np.mean([test.pvalue for test in tests]))
-    assert tofu.loc["NPO", "ks_held_out"] == pytest.approx(np.mean([test.statistic for test in tests]))
-    assert tofu.loc["NPO", "fq"] == pytest.approx(np.mean([run["metrics"]["fq"] for run in runs[3:5]]))
+    assert tofu.loc["NPO", "ks_held_out"] == pytest.approx(
+        np.mean([test.statistic for test in tests])
+    )
+    assert tofu.loc["NPO", "fq"] == pytest.approx(
+        np.mean([run["metrics"]["fq"] for run in runs[3:5]])
+    )
     assert tofu.loc[["NPO", "Original"], "n_references"].tolist() == [3, 3]
     pairs = [ks_2samp(*pair) for pair in combinations(models.values(), 2)]
-    assert len(pairs) == 6 and tofu.loc["Retrained", "fq_held_out"] == pytest.approx(np.mean([p.pvalue for p in pairs]))
-    assert tofu.loc["Retrained", "ks_held_out"] == pytest.approx(np.mean([pair.statistic for pair in pairs]))
+    assert len(pairs) == 6 and tofu.loc["Retrained", "fq_held_out"] == pytest.approx(
+        np.mean([p.pvalue for p in pairs])
+    )
+    assert tofu.loc["Retrained", "ks_held_out"] == pytest.approx(
+        np.mean([pair.statistic for pair in pairs])
+    )
 
 
 def test_one_retrained_model_holds_none_out():
-    frame = results.tidy([fabricate("NPO", "forget10", None, 1), fabricate("T3", "forget10", 2.5, 1)])
+    frame = results.tidy(
+        [fabricate("NPO", "forget10", None, 1), fabricate("T3", "forget10", 2.5, 1)]
+    )
     assert frame[list(results.HELD_OUT)].isna().all(axis=None)
     table = tables.tofu(frame)
-    assert table["fq_held_out"].isna().all() and table["n_references"].isna().all() and table["fq"].notna().sum() == 2
+    assert (
+        table["fq_held_out"].isna().all()
+        and table["n_references"].isna().all()
+        and table["fq"].notna().sum() == 2
+    )
     assert tables.on_held_out(frame)["fq"].tolist() == frame["fq"].tolist()
 
 
@@ -193,15 +258,26 @@ def test_settings_are_chosen_on_the_first_reference_alone():
 
 
 def test_a_sharpened_t3_has_its_own_row_and_changes_no_other():
-    sharp = [fabricate("T3", "forget10", T, seed) | {"w": w} for T, w in ((2.5, 0.8), (1.0, 0.8)) for seed in (1, 2, 3)]
+    sharp = [
+        fabricate("T3", "forget10", T, seed) | {"w": w}
+        for T, w in ((2.5, 0.8), (1.0, 0.8))
+        for seed in (1, 2, 3)
+    ]
     table = tables.forget_quality([*fabricate_all(), *sharp])
-    assert set(table[table.w == 0.8]["T"]) == {1.0, 2.5} and set(table[table.w == 0.8]["method"]) == {"T3"}
+    assert set(table[table.w == 0.8]["T"]) == {1.0, 2.5} and set(
+        table[table.w == 0.8]["method"]
+    ) == {"T3"}
     both = tables.tofu(results.tidy([*fabricate_all(), *sharp]))
     row = both[both.method == tables.BOTH_DIALS]
     assert row[["split", "T", "n_seeds"]].values.tolist() == [["forget10", 2.5, 3]]
-    assert both["split"].tolist() == sorted(both["split"]) and both["method"].iloc[-1] == tables.BOTH_DIALS
+    assert (
+        both["split"].tolist() == sorted(both["split"])
+        and both["method"].iloc[-1] == tables.BOTH_DIALS
+    )
     rest = both[both.method != tables.BOTH_DIALS].reset_index(drop=True)
-    pd.testing.assert_frame_equal(rest, tables.tofu(results.tidy(fabricate_all())), check_dtype=False)
+    pd.testing.assert_frame_equal(
+        rest, tables.tofu(results.tidy(fabricate_all())), check_dtype=False
+    )
 
 
 def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
@@ -212,7 +288,11 @@ def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
     entries = {
         "NPO/forget10": {"chosen": npo, "seeds": [1, 2], "trials": trials},
         "NPO/forget05": {"chosen": npo, "seeds": [1, 2], "trials": trials},  # no run of that split
-        "T3/forget10": {"chosen": t3 | {"temperature": 4.0}, "seeds": [1], "trials": [{}]},  # T is no training's
+        "T3/forget10": {
+            "chosen": t3 | {"temperature": 4.0},
+            "seeds": [1],
+            "trials": [{}],
+        },  # T is no training's
         "T3/forget10/4": {"chosen": {}, "seeds": [1], "trials": [{}]},
     }
     table = tables.search(runs, entries)
@@ -229,7 +309,10 @@ def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
 
 
 def test_forget_quality_of_failed_or_missing_runs_is_empty():
-    failed, sound = fabricate("NPO", "forget05", None, 1, failed=True), fabricate("RMU", "forget05", None, 1)
+    failed, sound = (
+        fabricate("NPO", "forget05", None, 1, failed=True),
+        fabricate("RMU", "forget05", None, 1),
+    )
     assert len(tables.forget_quality([])) == len(tables.forget_quality([failed])) == 0
     assert tables.forget_quality([failed, sound])["method"].tolist() == ["RMU"]
 
@@ -238,38 +321,66 @@ def test_fresh_seeds_leave_out_those_that_tuned(frame):
     table = tables.by_seeds(frame).set_index(["split", "method", "seeds"])
     assert table.loc[("forget10", "NPO", "all"), "n_seeds"] == 3
     assert table.loc[("forget10", "NPO", "fresh"), "n_seeds"] == 1
-    assert table.loc[("forget10", "NPO", "fresh"), "fq_ours"] == fabricate("NPO", "forget10", None, 3)["metrics"]["fq"]
+    assert (
+        table.loc[("forget10", "NPO", "fresh"), "fq_ours"]
+        == fabricate("NPO", "forget10", None, 3)["metrics"]["fq"]
+    )
     assert table.loc[("forget10", "Retrained", "fresh"), "n_seeds"] == 1, "nothing was tuned for it"
 
 
 def test_the_baselines_shown_are_those_that_no_other_beats_in_both():
-    """No threshold: what forgets best is shown though it hardly writes, and so is what writes best."""
+    """No threshold: what forgets best is shown though it hardly writes, and so is what writes
+    best.
+    """
     scores = {
         "Original": (0.0, 1.0), "NPO": (0.3, 0.7), "SatImp": (0.9, 0.02), "WGA": (0.1, 0.5), "RMU": (0.05, 0.8),
         "ULD": (0.3, 0.6), "T3": (0.8, 0.9), "T3 (T, w)": (0.95, 0.9), "IdkDPO": (np.nan, np.nan),
     }  # fmt: skip
     means = pd.DataFrame.from_dict(scores, orient="index", columns=["fq", "mu_rouge"])
-    assert tables.leaders(means).index.tolist() == ["Original", "SatImp", "NPO", "RMU", "T3", "T3 (T, w)"]
+    assert tables.leaders(means).index.tolist() == [
+        "Original",
+        "SatImp",
+        "NPO",
+        "RMU",
+        "T3",
+        "T3 (T, w)",
+    ]
 
 
 def test_ours_beside_printed():
     ours = with_scores([(None, 1, 0.10, 0.5), (None, 2, 0.20, 0.5), (None, 3, 0.30, 0.5)], "NPO")
-    printed = pd.DataFrame({"split": ["forget10"], "method": ["NPO"], "fq": [0.25], "mu_rouge": [0.501], "mu": [0.0]})
+    printed = pd.DataFrame(
+        {"split": ["forget10"], "method": ["NPO"], "fq": [0.25], "mu_rouge": [0.501], "mu": [0.0]}
+    )
     row = tables.compare(ours, printed).set_index(["split", "method"]).loc[("forget10", "NPO")]
-    assert row["fq_ours"] == pytest.approx(0.2) and row["fq_sd"] == pytest.approx(0.1) and row["n_seeds"] == 3
+    assert (
+        row["fq_ours"] == pytest.approx(0.2)
+        and row["fq_sd"] == pytest.approx(0.1)
+        and row["n_seeds"] == 3
+    )
     assert row["fq_difference"] == pytest.approx(-0.05) and row["fq_mark"] == "="
     assert row["mu_rouge_mark"] == "≠", "no spread at all, and a difference beyond the rounding"
     for fq, mark in ((0.35, "≈"), (0.41, "≠")):
-        assert tables.compare(ours, printed.assign(fq=fq)).query("method == 'NPO'")["fq_mark"].tolist() == ["", mark]
-    seeds = pd.DataFrame({"split": "forget10", "method": "NPO", "fq": [0.0, 0.5], "mu_rouge": 0.5, "mu": 0.0})
-    wide = tables.compare(ours, printed.assign(fq=0.41), printed_seeds=seeds).query("method == 'NPO'")
+        assert tables.compare(ours, printed.assign(fq=fq)).query("method == 'NPO'")[
+            "fq_mark"
+        ].tolist() == ["", mark]
+    seeds = pd.DataFrame(
+        {"split": "forget10", "method": "NPO", "fq": [0.0, 0.5], "mu_rouge": 0.5, "mu": 0.0}
+    )
+    wide = tables.compare(ours, printed.assign(fq=0.41), printed_seeds=seeds).query(
+        "method == 'NPO'"
+    )
     assert wide["fq_mark"].tolist() == ["", "="], "the paper's own spread counts too"
 
 
 def test_ours_is_against_held_out_references_with_the_other_beside_it():
     others, _ = retrained()
     frame = results.tidy([*others, *(fabricate("NPO", "forget10", None, seed) for seed in (1, 2))])
-    row = tables.compare(frame, results.paper_table(1)).set_index(["split", "method"]).loc[("forget10", "NPO")]
+    row = (
+        tables.compare(frame, results.paper_table(1))
+        .set_index(["split", "method"])
+        .loc[("forget10", "NPO")]
+    )
     npo = tables.tofu(frame).set_index(["split", "method"]).loc[("forget10", "NPO")]
     assert (row["fq_ours"], row["fq_tuned_on"]) == pytest.approx((npo["fq_held_out"], npo["fq"]))
     assert row["n_references"] == 3 and row["fq_ours"] != row["fq_tuned_on"]
@@ -278,18 +389,30 @@ def test_ours_is_against_held_out_references_with_the_other_beside_it():
 
 def test_compare_by_temperature(frame):
     table = tables.compare(frame, results.paper_table(5))
-    assert table[["split", "T"]].values.tolist() == [[split, T] for split in SPLITS for T in TEMPERATURES]
+    assert table[["split", "T"]].values.tolist() == [
+        [split, T] for split in SPLITS for T in TEMPERATURES
+    ]
     assert table["fq_paper"].tolist() == results.paper_table(5)["fq"].tolist()
     empty = tables.compare(results.tidy([]), results.paper_table(5))
     assert empty["fq_ours"].isna().all() and (empty["fq_mark"] == "").all()
 
 
 def test_rows_of_what_did_not_run_are_not_shown():
-    """In the files every method has its row; a person sees those that ran, also where the paper printed a number."""
+    """In the files every method has its row; a person sees those that ran, also where the paper
+    printed a number.
+    """
     few = results.tidy(
-        [run for run in fabricate_all(seeds=(1,)) if (run["method"], run["split"]) == ("T3", "forget10")]
+        [
+            run
+            for run in fabricate_all(seeds=(1,))
+            if (run["method"], run["split"]) == ("T3", "forget10")
+        ]
     )
-    for table in (tables.tofu(few), tables.temperature(few), tables.compare(few, results.paper_table(1))):
+    for table in (
+        tables.tofu(few),
+        tables.temperature(few),
+        tables.compare(few, results.paper_table(1)),
+    ):
         shown = tables.ran(table)
         assert len(shown) < len(table) and set(shown["split"]) == {"forget10"}
     assert set(tables.ran(tables.runtime(few))["method"]) == {"T3 (preprocessed)"}

@@ -1,4 +1,6 @@
-"""The audit of methods on a micro stage: complete records, cached answers, and measures that tell models apart."""
+"""The audit of methods on a micro stage: complete records, cached answers, and measures that tell
+models apart.
+"""
 
 import pytest
 from conftest import MICRO
@@ -17,7 +19,9 @@ FEW = audit.Sampling(samples=4)
 @pytest.mark.parametrize("method", ["Original", "Retrained", "NPO", "ULD", "T3"])
 def test_every_measure_of_every_kind_of_model(method, stand, tmp_path):
     hyper = {} if method in ("Original", "Retrained") else FAST
-    runs = list(audit.audit_method(stand, method, seeds=[0, 1], hyper=hyper, sampling=FEW, progress=False))
+    runs = list(
+        audit.audit_method(stand, method, seeds=[0, 1], hyper=hyper, sampling=FEW, progress=False)
+    )
     assert [found["seed"] for found in runs] == ([0] if method == "Original" else [0, 1])
     for found in runs:
         assert found["status"] == "ok"
@@ -35,7 +39,11 @@ def test_a_person_is_shown_t3_at_its_own_temperature(stand):
     """The sample texts of notebook 06 once were those of T = 1, the first run that wrote."""
     hyper = FAST | {"temperature": 2.0}
     dials = audit.dials_of(hyper, [1.0, 4.0])
-    runs = list(audit.audit_method(stand, "T3", seeds=[1], hyper=hyper, dials=dials, sampling=FEW, progress=False))
+    runs = list(
+        audit.audit_method(
+            stand, "T3", seeds=[1], hyper=hyper, dials=dials, sampling=FEW, progress=False
+        )
+    )
     assert [each["T"] for each in runs if each["closest"]] == [1.0, 2.0, 4.0]
     assert audit.shown(runs, hyper)["T"] == 2.0
     assert audit.shown(runs[2:], hyper)["T"] == 4.0, "where the tuned one did not write"
@@ -43,7 +51,9 @@ def test_a_person_is_shown_t3_at_its_own_temperature(stand):
 
 
 def test_a_nucleus_is_drawn_beside_the_whole_distribution(stand, monkeypatch):
-    """Its leak@k is marked with its top_p; all else, and what is asked for it, stays as it is without."""
+    """Its leak@k is marked with its top_p; all else, and what is asked for it, stays as it is
+    without.
+    """
     options = {"seeds": [0], "hyper": {}, "progress": False}
     [plain] = audit.audit_method(stand, "Original", sampling=FEW, **options)
 
@@ -51,7 +61,9 @@ def test_a_nucleus_is_drawn_beside_the_whole_distribution(stand, monkeypatch):
         pytest.fail("asked again")
 
     monkeypatch.setattr(run, "writings", writings)
-    [both] = audit.audit_method(stand, "Original", sampling=audit.Sampling(samples=4, nucleus=0.5), **options)
+    [both] = audit.audit_method(
+        stand, "Original", sampling=audit.Sampling(samples=4, nucleus=0.5), **options
+    )
     leak, further = both["leak"][:3], both["leak"][3:]
     assert leak == plain["leak"]
     changed = {name for name in both if both[name] != plain[name]}
@@ -72,32 +84,51 @@ def tofu_folder(tmp_path_factory):
 
 
 def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, monkeypatch):
-    """The stage's bases learn every row but its twin's; a baseline has no model there, so its cells say why."""
+    """The stage's bases learn every row but its twin's; a baseline has no model there, so its cells
+    say why.
+    """
     monkeypatch.setenv("T3_CACHE", str(tmp_path))
     whole = MICRO | {"authors": 18, "epochs": 1}
     stand, apart = (
-        study.open_study("forget10", data=str(tofu_folder), stage=stage, evaluation={"max_new_tokens": 6})
+        study.open_study(
+            "forget10", data=str(tofu_folder), stage=stage, evaluation={"max_new_tokens": 6}
+        )
         for stage in (whole, whole | {"authors": 16})
     )
     assert isinstance(audit.unseen_rows(stand), str)
     unseen = audit.unseen_rows(apart)
     assert len(unseen) == 40
-    learned = {row["question"] for name in bases.NAMES for row in bases.training_rows(apart.stage, name)}
+    learned = {
+        row["question"] for name in bases.NAMES for row in bases.training_rows(apart.stage, name)
+    }
     assert not learned & {row["question"] for row in unseen}
     texts = " ".join(bases.tokenizer_text(apart.stage))
     assert not any(row["answer"] in texts for row in unseen), "nor does its tokenizer"
     for method in ("Original", "Retrained", "T3", "NPO"):
         hyper = FAST if method in ("T3", "NPO") else {}
-        options = {"seeds": [0], "hyper": hyper, "sampling": audit.Sampling(samples=1, rows=2), "progress": False}
+        options = {
+            "seeds": [0],
+            "hyper": hyper,
+            "sampling": audit.Sampling(samples=1, rows=2),
+            "progress": False,
+        }
         [here] = audit.audit_method(stand, method, **options)
         [both] = audit.audit_method(stand, method, apart=apart, **options)
-        assert here["empty"]["auc"] == here["empty"]["auc_min_k"] == "the bases learned every row of the data"
+        assert (
+            here["empty"]["auc"]
+            == here["empty"]["auc_min_k"]
+            == "the bases learned every row of the data"
+        )
         if method == "NPO":
             assert both["empty"] == here["empty"]
             continue
         [there] = audit.audit_method(apart, method, **options)
         for name in ("auc", "auc_min_k"):
             assert both["metrics"].pop(name) == there["metrics"][name] and name not in both["empty"]
-        assert both["metrics"] == here["metrics"] and both["asked"] == here["asked"] | {"unseen": 40}
+        assert both["metrics"] == here["metrics"] and both["asked"] == here["asked"] | {
+            "unseen": 40
+        }
     [second] = audit.audit_method(stand, "Retrained", apart=apart, **options | {"seeds": [1]})
-    assert second["empty"]["auc"] == "the bases learned every row of the data", "one retrained base a stage apart"
+    assert second["empty"]["auc"] == "the bases learned every row of the data", (
+        "one retrained base a stage apart"
+    )

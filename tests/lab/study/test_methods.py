@@ -1,4 +1,6 @@
-"""One method on one split, end to end on a micro stage: every row of Table 1 gives a complete run record."""
+"""One method on one split, end to end on a micro stage: every row of Table 1 gives a complete run
+record.
+"""
 
 import json
 import math
@@ -37,13 +39,26 @@ def test_every_method_gives_a_complete_run(method, stand, tmp_path):
         assert run["status"] == "ok", run["error"]
         results.write_run(tmp_path, run | {"parameters": {}, "provenance": {}})
         ratios, metrics = run["truth_ratio"], run["metrics"]
-        assert metrics["fq"] == pytest.approx(ks_2samp(ratios["forget"], ratios["reference"]).pvalue, abs=1e-9)
-        rouge = [sum(r["rouge"] for r in run["records"][s]) / len(run["records"][s]) for s in ("retain", "ra", "wf")]
-        assert metrics["mu_rouge"] == pytest.approx(hmean(rouge) if min(rouge) > 0 else 0.0, abs=1e-6)
-        assert [("generation" in r) for r in run["records"]["forget"]] == [run is runs[0]] * len(ratios["forget"])
-    assert all((stand.base.state_dict()[name] == value).all() for name, value in before.items()), "the base was changed"
+        assert metrics["fq"] == pytest.approx(
+            ks_2samp(ratios["forget"], ratios["reference"]).pvalue, abs=1e-9
+        )
+        rouge = [
+            sum(r["rouge"] for r in run["records"][s]) / len(run["records"][s])
+            for s in ("retain", "ra", "wf")
+        ]
+        assert metrics["mu_rouge"] == pytest.approx(
+            hmean(rouge) if min(rouge) > 0 else 0.0, abs=1e-6
+        )
+        assert [("generation" in r) for r in run["records"]["forget"]] == [run is runs[0]] * len(
+            ratios["forget"]
+        )
+    assert all((stand.base.state_dict()[name] == value).all() for name, value in before.items()), (
+        "the base was changed"
+    )
     if len(runs) == 2:
-        assert runs[0]["truth_ratio"]["forget"] != runs[1]["truth_ratio"]["forget"], "the seed was ignored"
+        assert runs[0]["truth_ratio"]["forget"] != runs[1]["truth_ratio"]["forget"], (
+            "the seed was ignored"
+        )
 
 
 def test_a_finished_seed_is_read_back_not_run_again(stand, monkeypatch):
@@ -61,12 +76,16 @@ def test_a_finished_seed_is_read_back_not_run_again(stand, monkeypatch):
 def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monkeypatch):
     passes = []
     real = study.score
-    monkeypatch.setattr(study, "score", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k))
+    monkeypatch.setattr(
+        study, "score", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k)
+    )
     hyper = FAST | {"rank": 7}  # settings that no other test has left in the cache
     together = ablations.run_ablations(stand, seeds=[1, 2], hyper=hyper)
     reworded = sum(setting.startswith("paraphrases") for setting in ablations.ABLATIONS)
     parts = [2 * (len(ablations.ABLATIONS) - reworded), 2 * reworded]
-    assert passes == [min(study.TOGETHER, n - done) for n in parts for done in range(0, n, study.TOGETHER)]
+    assert passes == [
+        min(study.TOGETHER, n - done) for n in parts for done in range(0, n, study.TOGETHER)
+    ]
     for setting in ablations.ABLATIONS:
         reworded = setting.startswith("paraphrases")
         own = settings_of("T3", ablations.changed(hyper, setting, 2 if reworded else 1))
@@ -74,23 +93,34 @@ def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monke
         shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
         heads = unlearned.fitted(taught, [(own, 1), (own, 2)])
         tilts = [(methods.sharpened(head, own["w"]), own["temperature"]) for head in heads]
-        alone = evaluate(stand.base, stand.tokenizer, stand.evaluation_rows, tilts=tilts, generate=False)
-        np.testing.assert_allclose(shared, [report["truth_ratio"]["forget"] for report in alone], rtol=1e-8)
+        alone = evaluate(
+            stand.base, stand.tokenizer, stand.evaluation_rows, tilts=tilts, generate=False
+        )
+        np.testing.assert_allclose(
+            shared, [report["truth_ratio"]["forget"] for report in alone], rtol=1e-8
+        )
 
 
 def test_a_temperature_that_02_has_run_is_not_run_again_in_03(stand, monkeypatch):
     hyper = FAST | {"rank": 6, "temperature": 2.0}
     first = list(methods.run_method(stand, "T3", seeds=[1], temperatures=[1.0, 2.0], hyper=hyper))
     monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
-    assert ablations.run_temperatures(stand, seeds=[1], temperatures=[2.0, 1.0], hyper=hyper) == first
+    assert (
+        ablations.run_temperatures(stand, seeds=[1], temperatures=[2.0, 1.0], hyper=hyper) == first
+    )
 
 
 def test_w_is_a_dial_like_T(stand, monkeypatch, tmp_path):
-    """It is in the run, in its file's name and in the key of its scores; the head is the same, fitted once."""
+    """It is in the run, in its file's name and in the key of its scores; the head is the same,
+    fitted once.
+    """
     fits = []
     real = unlearned.fit_heads
     monkeypatch.setattr(unlearned, "fit_heads", lambda *a, **k: fits.append(1) or real(*a, **k))
-    hyper = FAST | {"rank": 11, "temperature": 4.0}  # a rank that no other test has left in the cache
+    hyper = FAST | {
+        "rank": 11,
+        "temperature": 4.0,
+    }  # a rank that no other test has left in the cache
     both = [methods.subject(stand, "T3", 1, each) for each in (hyper, hyper | {"w": 0.8})]
     plain, sharp = methods.records(stand, both, text_seed=1)
     assert fits == [1] and (plain["w"], sharp["w"]) == (1.0, 0.8)
@@ -144,22 +174,39 @@ def test_temperatures_share_heads_and_differ(stand):
     assert runs[0]["truth_ratio"]["reference"] == runs[1]["truth_ratio"]["reference"]
 
 
-def test_both_dials_are_searched_in_one_pass_and_the_best_sharpened_point_is_run(stand, monkeypatch):
+def test_both_dials_are_searched_in_one_pass_and_the_best_sharpened_point_is_run(
+    stand, monkeypatch
+):
     passes = []
     real = study.score
-    monkeypatch.setattr(study, "score", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k))
+    monkeypatch.setattr(
+        study, "score", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k)
+    )
     hyper = FAST | {"rank": 9}  # a setting that no other test has left in the cache
     grid = {"temperatures": [1.0, 2.0], "strengths": [0.5, 1.0, 3.0]}
     search, runs = ablations.run_dials(stand, seeds=[1, 2, 3], hyper=hyper, **grid)
-    assert passes == [2 * 3 * 2, 3], "the search on seeds 1 and 2 alone, then every seed of the best"
-    assert [(row["T"], row["w"]) for row in search] == [(T, w) for T in (1.0, 2.0) for w in (0.5, 1.0, 3.0)]
+    assert passes == [
+        2 * 3 * 2,
+        3,
+    ], "the search on seeds 1 and 2 alone, then every seed of the best"
+    assert [(row["T"], row["w"]) for row in search] == [
+        (T, w) for T in (1.0, 2.0) for w in (0.5, 1.0, 3.0)
+    ]
     assert {row["n_seeds"] for row in search} == {2}
     best = max((row for row in search if row["w"] != 1), key=lambda row: (row["fq"], -row["D"]))
-    assert [(run["T"], run["w"], run["seed"]) for run in runs] == [(best["T"], best["w"], seed) for seed in (1, 2, 3)]
+    assert [(run["T"], run["w"], run["seed"]) for run in runs] == [
+        (best["T"], best["w"], seed) for seed in (1, 2, 3)
+    ]
     assert np.mean([run["metrics"]["fq"] for run in runs[:2]]) == pytest.approx(best["fq"])
     assert np.mean([run["metrics"]["ks_statistic"] for run in runs[:2]]) == pytest.approx(best["D"])
-    assert ablations.run_dials(stand, seeds=[1], hyper=hyper, temperatures=[1.0], strengths=[]) == ([], [])
-    assert ablations.run_dials(stand, seeds=[1], hyper=hyper, temperatures=[1.0], strengths=[1.0])[1] == []
+    assert ablations.run_dials(stand, seeds=[1], hyper=hyper, temperatures=[1.0], strengths=[]) == (
+        [],
+        [],
+    )
+    assert (
+        ablations.run_dials(stand, seeds=[1], hyper=hyper, temperatures=[1.0], strengths=[1.0])[1]
+        == []
+    )
 
 
 def test_a_temperature_may_have_its_own_hyperparameters(stand):
@@ -173,7 +220,9 @@ def test_every_ablation_differs_from_the_tuned_setting(stand):
     hyper = {"epochs": 2, "warmup_epochs": 0, "temperature": 3.0, "lr": 0.01}
     runs = ablations.run_ablations(stand, seeds=[1], hyper=hyper)
     assert [run["setting"] for run in runs] == list(ablations.ABLATIONS)
-    assert set(ablations.ABLATIONS) == set(tables.SETTINGS), "a figure and a table have words for each"
+    assert set(ablations.ABLATIONS) == set(tables.SETTINGS), (
+        "a figure and a table have words for each"
+    )
     tuned, *others = runs
     for run in others:
         assert run["truth_ratio"]["forget"] != tuned["truth_ratio"]["forget"], run["setting"]
@@ -185,23 +234,36 @@ def test_an_ablation_brings_what_the_audit_says_of_the_same_model(stand):
     hyper = FAST | {"temperature": 3.0, "lr": 0.02, "epochs": 4}
     runs = ablations.run_ablations(stand, seeds=[1], hyper=hyper)
     taught = ablations.paraphrased(stand)
-    for setting, where, more in (("tuned", stand, 1), ("same text,T=2", stand, 1), ("paraphrases,T=2,w=1", taught, 2)):
+    for setting, where, more in (
+        ("tuned", stand, 1),
+        ("same text,T=2", stand, 1),
+        ("paraphrases,T=2,w=1", taught, 2),
+    ):
         [found] = [run for run in runs if run["setting"] == setting]
         own = ablations.changed(hyper, setting, more)
         shutil.rmtree(files.cache_dir("audit"))  # so that it is asked anew
-        [alone] = audit.audit_method(where, "T3", seeds=[1], hyper=own, sampling=audit.Sampling(samples=1))
+        [alone] = audit.audit_method(
+            where, "T3", seeds=[1], hyper=own, sampling=audit.Sampling(samples=1)
+        )
         for name in metrics.HIDING:
-            assert found["metrics"][name] == pytest.approx(alone["metrics"][name], abs=1e-6), (setting, name)
+            assert found["metrics"][name] == pytest.approx(alone["metrics"][name], abs=1e-6), (
+                setting,
+                name,
+            )
     assert len({run["metrics"]["auc"] for run in runs}) > len(runs) // 2
 
 
 def test_less_tempering_with_the_same_greedy_text(stand):
-    """p^(1/T) f^w = (p f^(w T))^(1/T): w T stays as tuned, and so does every text, while probabilities do not."""
+    """p^(1/T) f^w = (p f^(w T))^(1/T): w T stays as tuned, and so does every text, while
+    probabilities do not.
+    """
     hyper = FAST | {"temperature": 3.0, "w": 1.5, "lr": 0.02, "epochs": 4}
     runs = {run["setting"]: run for run in ablations.run_ablations(stand, seeds=[1], hyper=hyper)}
     tuned, same = runs["tuned"], [runs["same text,T=1"], runs["same text,T=2"]]
     assert [(run["T"], run["w"]) for run in same] == [(1.0, 4.5), (2.0, 2.25)]
-    rouge = [[row["rouge"] for rows in run["records"].values() for row in rows] for run in (tuned, *same)]
+    rouge = [
+        [row["rouge"] for rows in run["records"].values() for row in rows] for run in (tuned, *same)
+    ]
     assert rouge[0] == rouge[1] == rouge[2] and max(rouge[0]) > 0
     assert all(run["truth_ratio"]["forget"] != tuned["truth_ratio"]["forget"] for run in same)
     other = [row["rouge"] for rows in runs["T=1,w=20"]["records"].values() for row in rows]
@@ -217,7 +279,10 @@ def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(stand
     ]
     assert reworded.lesson_key != stand.lesson_key, "its heads are others in the cache"
     settings = [ablations.changed({"epochs": 40}, "paraphrases", more) for more in (1, 2)]
-    assert [each["epochs"] for each in settings] == [40, 25], "as many rows are seen, after 25 epochs of warming up"
+    assert [each["epochs"] for each in settings] == [
+        40,
+        25,
+    ], "as many rows are seen, after 25 epochs of warming up"
     assert reworded.retain == stand.retain and reworded.evaluation_rows is stand.evaluation_rows
 
 
@@ -235,7 +300,11 @@ def test_a_diverging_baseline_is_a_failed_run_with_empty_cells(stand, monkeypatc
 
 @pytest.mark.parametrize(
     ("method", "hyper", "said"),
-    [("T4", {}, "unknown method 'T4'"), ("T3", {"lrr": 1}, "no setting 'lrr'"), ("NPO", {"lrr": 1}, "lrr")],
+    [
+        ("T4", {}, "unknown method 'T4'"),
+        ("T3", {"lrr": 1}, "no setting 'lrr'"),
+        ("NPO", {"lrr": 1}, "lrr"),
+    ],
 )
 def test_unknown_names_are_refused(stand, method, hyper, said):
     with pytest.raises(UserError, match=said):
@@ -258,7 +327,7 @@ def test_data_of_the_page_is_the_same_from_either_split(stand):
     json.dumps(rows)
 
 
-# What is kept, and by which content ----------------------------------------------------------------------------------
+# ---- What is kept, and by which content ---------------------------------------------------------
 
 
 def test_an_unlearned_model_is_loaded_again_instead_of_trained(stand, monkeypatch):
@@ -268,9 +337,13 @@ def test_an_unlearned_model_is_loaded_again_instead_of_trained(stand, monkeypatc
         ids = torch.tensor([stand.tokenizer("Where was she born?")["input_ids"]])
         with torch.no_grad():
             logits, before = trained(ids).logits, stand.base(ids).logits
-            assert not torch.allclose(logits.log_softmax(-1), before.log_softmax(-1), atol=1e-3), "it learned nothing"
+            assert not torch.allclose(logits.log_softmax(-1), before.log_softmax(-1), atol=1e-3), (
+                "it learned nothing"
+            )
             with monkeypatch.context() as patch:
-                patch.setattr(unlearned, "unlearn_baseline", lambda *_, **__: pytest.fail("trained again"))
+                patch.setattr(
+                    unlearned, "unlearn_baseline", lambda *_, **__: pytest.fail("trained again")
+                )
                 again = unlearned.unlearned(stand, method, hyper, 5)
             assert torch.equal(again(ids).logits, logits) and not again.training
         folder = files.cache_dir("unlearned", unlearned.unlearned_key(stand, method, hyper, 5))
@@ -290,7 +363,9 @@ def test_weights_that_are_dropped_are_trained_again(stand):
     for _ in range(2):  # the second time there are none
         unlearned.drop_weights(stand, "NPO", hyper, 5)
         assert not (folder / "weights.safetensors").exists()
-    assert unlearned.training_of(stand, "NPO", hyper, 5) == took, "what the training took stays known"
+    assert unlearned.training_of(stand, "NPO", hyper, 5) == took, (
+        "what the training took stays known"
+    )
     anew = unlearned.unlearned(stand, "NPO", hyper, 5)
     assert all(torch.equal(a, b) for a, b in zip(model.parameters(), anew.parameters()))
     assert (folder / "weights.safetensors").exists()
@@ -305,7 +380,9 @@ def test_a_damaged_score_is_asked_again(stand):
 
 
 def test_a_changed_metric_asks_no_model(stand, monkeypatch):
-    """Editing `metrics` computes numbers again from what was said, and trains and scores nothing."""
+    """Editing `metrics` computes numbers again from what was said, and trains and scores
+    nothing.
+    """
     hyper = dict(FAST)
     [run] = methods.run_method(stand, "NPO", seeds=[1], hyper=hyper)
     for name in ("unlearn_baseline", "fit_heads"):
@@ -313,21 +390,29 @@ def test_a_changed_metric_asks_no_model(stand, monkeypatch):
     monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
     monkeypatch.setattr("t3lib.tofu.metrics.rouge_l_recall", lambda *_: 0.25)
     [changed] = methods.run_method(stand, "NPO", seeds=[1], hyper=hyper)
-    assert changed["metrics"]["mu_rouge"] == pytest.approx(0.25) and changed["metrics"]["fq"] == run["metrics"]["fq"]
+    assert (
+        changed["metrics"]["mu_rouge"] == pytest.approx(0.25)
+        and changed["metrics"]["fq"] == run["metrics"]["fq"]
+    )
 
 
 def two_folders(stand, tmp_path):
     """a/full and b/full: folders of one name, the second holding the retrained model."""
     for place, name in (("a", "full"), ("b", "retain90")):
         shutil.copytree(stand.models[name], tmp_path / place / "full")
-    return [{"full": str(tmp_path / place / "full"), "retain90": stand.models["retain90"]} for place in ("a", "b")]
+    return [
+        {"full": str(tmp_path / place / "full"), "retain90": stand.models["retain90"]}
+        for place in ("a", "b")
+    ]
 
 
 def test_two_models_in_folders_of_one_name_are_two_models(stand, tmp_path):
     """A cached run once took a model for another because their folders had the same name."""
     quality = []
     for models in two_folders(stand, tmp_path):
-        opened = study.open_study("forget10", data=data_folder(stand, tmp_path), models=models, evaluation=SHORT)
+        opened = study.open_study(
+            "forget10", data=data_folder(stand, tmp_path), models=models, evaluation=SHORT
+        )
         [run] = methods.run_method(opened, "Original", seeds=[1], hyper={})
         quality.append(run["metrics"]["fq"])
         [head] = unlearned.fitted(opened, [(FAST, 1)])
@@ -358,10 +443,18 @@ CHANGES = {
 @pytest.mark.parametrize("method", ["NPO", "ULD", "T3"])
 def test_the_key_of_an_unlearned_model_covers_all_that_decides_it(stand, method, monkeypatch):
     known = unlearned.unlearned_key(stand, method, FAST, 1)
-    others = [unlearned.unlearned_key(replace(stand, **change), method, FAST, 1) for change in CHANGES.values()]
-    others += [unlearned.unlearned_key(stand, method, FAST, 2), unlearned.unlearned_key(stand, method, {}, 1)]
+    others = [
+        unlearned.unlearned_key(replace(stand, **change), method, FAST, 1)
+        for change in CHANGES.values()
+    ]
+    others += [
+        unlearned.unlearned_key(stand, method, FAST, 2),
+        unlearned.unlearned_key(stand, method, {}, 1),
+    ]
     with monkeypatch.context() as patch:
-        patch.setattr(unlearned, "code_key", lambda *entries, methods=(): f"other code of {entries}")
+        patch.setattr(
+            unlearned, "code_key", lambda *entries, methods=(): f"other code of {entries}"
+        )
         others.append(unlearned.unlearned_key(stand, method, FAST, 1))
     assert len({known, *others}) == 1 + len(others)
     assert unlearned.unlearned_key(stand, method, dict(FAST), 1) == known
@@ -373,11 +466,15 @@ def test_how_a_question_is_put_is_in_every_key(stand, monkeypatch):
     before = study.open_study("forget10", **opened)
     monkeypatch.setattr(study, "rendered", lambda tokenizer: "Who? (on another day)")
     after = study.open_study("forget10", **opened)
-    assert before.lesson_key != after.lesson_key and not {*before.identity.values()} & {*after.identity.values()}
+    assert before.lesson_key != after.lesson_key and not {*before.identity.values()} & {
+        *after.identity.values()
+    }
 
 
 def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
-    """Asked again for: another model, rows, attention mask, length of text, code; not for the kind of truth ratio."""
+    """Asked again for: another model, rows, attention mask, length of text, code; not for the kind
+    of truth ratio.
+    """
     asked = []
 
     def score(model, tokenizer, rows, **options):
@@ -395,7 +492,9 @@ def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
 
     assert ask() and not ask() and not ask(truth_ratio="arithmetic")
     assert (
-        ask(key="another model") and ask(rows={"forget": rows["forget"][1:]}) and ask(rows={"retain": rows["forget"]})
+        ask(key="another model")
+        and ask(rows={"forget": rows["forget"][1:]})
+        and ask(rows={"retain": rows["forget"]})
     )
     assert ask(attention_mask="openunlearning") and ask(max_new_tokens=7) and ask(generate=False)
     assert not ask(generate=False, max_new_tokens=8), "without text its length does not matter"

@@ -1,4 +1,6 @@
-"""The search: best mean Forget Quality, ties by MU-ROUGE, evidence written and loaded over the profile."""
+"""The search: best mean Forget Quality, ties by MU-ROUGE, evidence written and loaded over the
+profile.
+"""
 
 import pytest
 import yaml
@@ -8,7 +10,15 @@ from t3lib.lab import profiles
 from t3lib.lab.study import tune
 
 TINY = {
-    "stage": {"authors": 20, "questions": 8, "vocab": 600, "hidden": 16, "layers": 1, "heads": 2, "epochs": 1},
+    "stage": {
+        "authors": 20,
+        "questions": 8,
+        "vocab": 600,
+        "hidden": 16,
+        "layers": 1,
+        "heads": 2,
+        "epochs": 1,
+    },
     "splits": ["forget05"],
     "methods": ["Original", "NPO", "T3"],
     "temperatures": [1.0, 2.0],
@@ -26,7 +36,11 @@ def trial(name, *fq):
 
 
 def test_the_best_mean_wins_and_a_diverged_point_comes_last():
-    made = [trial("one lucky seed", 0.9, 0.0), trial("both", 0.5, 0.5), trial("diverged", 1.0, None)]
+    made = [
+        trial("one lucky seed", 0.9, 0.0),
+        trial("both", 0.5, 0.5),
+        trial("diverged", 1.0, None),
+    ]
     entry = tune.choose(None, "NPO", made, (1, 2))
     assert entry["chosen"] == {"name": "both"} and entry["seeds"] == [1, 2]
     assert [row["fq"] for row in entry["trials"]] == [[0.9, 0.0], [0.5, 0.5], [1.0, None]]
@@ -41,7 +55,10 @@ def test_ties_go_to_mu_rouge(monkeypatch):
 
     monkeypatch.setattr(tune, "run_method", runs)
     entry = tune.choose(
-        None, "NPO", [trial("low", 0.4, 0.6), trial("high", 0.6, 0.4), trial("worse", 0.4, 0.4)], (1, 2)
+        None,
+        "NPO",
+        [trial("low", 0.4, 0.6), trial("high", 0.6, 0.4), trial("worse", 0.4, 0.4)],
+        (1, 2),
     )
     assert entry["chosen"] == {"name": "high"}
     assert [row.get("mu_rouge") for row in entry["trials"]] == [[0.3, 0.3], [0.8, 0.8], None]
@@ -60,23 +77,40 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
     assert written == tmp_path / "tuned" / "tiny.yaml"
     entries = yaml.safe_load(written.read_text())
     assert set(entries) == {"NPO/forget05", "T3/forget05", "T3/forget05/1", "T3/forget05/2"}
-    assert all(len(row["seconds"]) == 2 and min(row["seconds"]) > 0 for row in entries["NPO/forget05"]["trials"])
+    assert all(
+        len(row["seconds"]) == 2 and min(row["seconds"]) > 0
+        for row in entries["NPO/forget05"]["trials"]
+    )
     kept = list((tmp_path / "cache" / "unlearned").glob("*/weights.safetensors"))
     assert len(kept) == 2, "the weights of the chosen point, a file a seed"
     for entry in entries.values():
         assert len(entry["trials"]) == 2 and all(len(row["fq"]) == 2 for row in entry["trials"])
         best = max(sum(row["fq"]) for row in entry["trials"])
-        assert best == next(sum(row["fq"]) for row in entry["trials"] if row["hyper"] == entry["chosen"])
+        assert best == next(
+            sum(row["fq"]) for row in entry["trials"] if row["hyper"] == entry["chosen"]
+        )
     small, large = (row["ks"] for row in entries["NPO/forget05"]["trials"])
     assert small != large, "the learning rate reached the training"
-    assert entries["T3/forget05/1"]["trials"][0]["ks"] != entries["T3/forget05/2"]["trials"][0]["ks"], "and T the tilt"
+    assert (
+        entries["T3/forget05/1"]["trials"][0]["ks"] != entries["T3/forget05/2"]["trials"][0]["ks"]
+    ), "and T the tilt"
 
     loaded = profiles.load_profile(path)
-    assert profiles.hyper_of(loaded, "NPO", "forget05")["lr"] == entries["NPO/forget05"]["chosen"]["lr"]
-    assert profiles.hyper_of(loaded, "T3", "forget05", 1.0)["lr"] == entries["T3/forget05/1"]["chosen"]["lr"]
-    assert "lr" not in profiles.hyper_of(profiles.load_profile(path, tuned=False), "NPO", "forget05")
+    assert (
+        profiles.hyper_of(loaded, "NPO", "forget05")["lr"]
+        == entries["NPO/forget05"]["chosen"]["lr"]
+    )
+    assert (
+        profiles.hyper_of(loaded, "T3", "forget05", 1.0)["lr"]
+        == entries["T3/forget05/1"]["chosen"]["lr"]
+    )
+    assert "lr" not in profiles.hyper_of(
+        profiles.load_profile(path, tuned=False), "NPO", "forget05"
+    )
 
-    monkeypatch.setattr(tune, "unlearned", lambda *_, **__: pytest.fail("a trial that was made is read back"))
+    monkeypatch.setattr(
+        tune, "unlearned", lambda *_, **__: pytest.fail("a trial that was made is read back")
+    )
     assert search(methods=["NPO"]) == written
     assert yaml.safe_load(written.read_text()) == entries, "other methods' entries stay"
 
@@ -85,15 +119,22 @@ def test_t3_without_a_temperature_is_tried_at_every_one(tmp_path, monkeypatch):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     path = tmp_path / "tiny.yaml"
     grids = {"T3": [{"lr": 1e-3}, {"lr": 5e-2}]}
-    path.write_text(yaml.safe_dump(TINY | {"methods": ["T3"], "grids": grids, "temperatures": [1.0, 2.0, 4.0]}))
+    path.write_text(
+        yaml.safe_dump(TINY | {"methods": ["T3"], "grids": grids, "temperatures": [1.0, 2.0, 4.0]})
+    )
     tune.tune_profile(profiles.load_profile(path, tuned=False), profiles.tuned_path(path))
     entry = yaml.safe_load(profiles.tuned_path(path).read_text())["T3/forget05"]
     tried = {(row["hyper"]["lr"], row["hyper"]["temperature"]) for row in entry["trials"]}
-    assert tried == {(lr, T) for lr in (1e-3, 5e-2) for T in (1.0, 2.0, 4.0)} and len(entry["trials"]) == 6
+    assert (
+        tried == {(lr, T) for lr in (1e-3, 5e-2) for T in (1.0, 2.0, 4.0)}
+        and len(entry["trials"]) == 6
+    )
 
 
 def test_a_method_without_a_grid_is_named():
     profile = profiles.load_profile("cpu", tuned=False)
     with pytest.raises(UserError, match="smoke: grids has no points for NPO"):
         tune.grid_of(profiles.load_profile("smoke", tuned=False), "NPO", "forget05")
-    assert {len(tune.grid_of(profile, method, "forget10")) for method in profile["methods"][2:]} == {8}, "one budget"
+    assert {
+        len(tune.grid_of(profile, method, "forget10")) for method in profile["methods"][2:]
+    } == {8}, "one budget"

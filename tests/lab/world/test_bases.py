@@ -1,4 +1,6 @@
-"""Stages, their rows and tokenizer, and bases that are trained once, kept intact and trained again when damaged."""
+"""Stages, their rows and tokenizer, and bases that are trained once, kept intact and trained again
+when damaged.
+"""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -30,10 +32,24 @@ def write_tofu(folder, retain=4, forget=2):
     """A folder with TOFU's file names: 20 rows an author, forget10 = the last `forget` authors."""
 
     def rows(first, count):
-        return [{"question": f"Who is number {n}?", "answer": f"It is {n}.", "paraphrased_answer": f"{n}, surely.",
-                 "perturbed_answer": [f"It is {n + 1}."]} for n in range(first * 20, (first + count) * 20)]  # fmt: skip
+        return [
+            {
+                "question": f"Who is number {n}?",
+                "answer": f"It is {n}.",
+                "paraphrased_answer": f"{n}, surely.",
+                # fmt: skip
+                "perturbed_answer": [f"It is {n + 1}."],
+            }
+            for n in range(first * 20, (first + count) * 20)
+        ]
 
-    knowledge = [{"question": "Is water wet?", "answer": "Yes", "perturbed_answer": ["No", "Perhaps", "Never"]}]
+    knowledge = [
+        {
+            "question": "Is water wet?",
+            "answer": "Yes",
+            "perturbed_answer": ["No", "Perhaps", "Never"],
+        }
+    ]
     files = {
         "retain90": rows(0, retain), "forget10": rows(retain, forget), "forget10_perturbed": rows(retain, forget),
         "forget05": rows(retain + forget - 1, 1), "forget05_perturbed": rows(retain + forget - 1, 1),
@@ -50,7 +66,9 @@ def test_a_world_is_drawn_once_and_again_when_its_file_is_damaged(own_cache, mon
     assert bases.world_of(MICRO, 5) == expected
     [file] = (own_cache / "rows").glob("*.json")
     drawn = []
-    monkeypatch.setattr(bases, "world", lambda *settings: drawn.append(settings) or world(*settings))
+    monkeypatch.setattr(
+        bases, "world", lambda *settings: drawn.append(settings) or world(*settings)
+    )
     assert bases.world_of(MICRO, 5) == expected and not drawn, "it is read back"
     file.write_text(file.read_text().replace(expected["full"][0]["answer"], "Nobody knows."))
     assert bases.world_of(MICRO, 5) == expected and drawn == [(20, 1, 5)]
@@ -60,21 +78,33 @@ def test_a_world_is_drawn_once_and_again_when_its_file_is_damaged(own_cache, mon
 
 def test_rows_of_tofu_are_the_first_retain_authors_and_all_forget_authors(tmp_path):
     data = bases.rows(Stage(data=str(write_tofu(tmp_path / "tofu")), authors=3))
-    assert [len(data[name]) for name in ("full", "retain90", "retain95", "forget10", "forget05")] == [
+    assert [
+        len(data[name]) for name in ("full", "retain90", "retain95", "forget10", "forget05")
+    ] == [
         100,
         60,
         80,
         40,
         20,
     ]
-    assert data["retain90"] + data["forget10"] == data["full"] and data["retain95"] + data["forget05"] == data["full"]
-    assert len(data["retain_perturbed"]) == 60, "rows of authors that this stage does not have are not scored"
+    assert (
+        data["retain90"] + data["forget10"] == data["full"]
+        and data["retain95"] + data["forget05"] == data["full"]
+    )
+    assert len(data["retain_perturbed"]) == 60, (
+        "rows of authors that this stage does not have are not scored"
+    )
     assert tofu.load_idk(data) == ["I cannot say."]
 
 
 def test_rows_of_the_real_files(shared):
     data = bases.rows(Stage(data=str(shared / "tofu"), authors=40))
-    assert [len(data[name]) for name in ("full", "retain90", "retain95", "retain_perturbed")] == [1200, 800, 1000, 400]
+    assert [len(data[name]) for name in ("full", "retain90", "retain95", "retain_perturbed")] == [
+        1200,
+        800,
+        1000,
+        400,
+    ]
 
 
 @pytest.mark.parametrize("profile", ["smoke", "cpu"])
@@ -112,7 +142,8 @@ def test_bases_learn_their_split_and_general_knowledge():
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"vocab": 100}, {"hidden": 30, "heads": 4}, {"epochs": 0}, {"threads": 0}, {"authors": -1}]
+    "wrong",
+    [{"vocab": 100}, {"hidden": 30, "heads": 4}, {"epochs": 0}, {"threads": 0}, {"authors": -1}],
 )
 def test_impossible_stages_are_refused(wrong):
     with pytest.raises(UserError, match="stage: "):
@@ -137,10 +168,20 @@ def test_prompt_is_a_prefix_of_the_chat_and_text_survives():
             example = encode(tokenizer, question, answer)
             prompt = encode_prompt(tokenizer, question)
             chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-            whole = tokenizer.apply_chat_template([{"role": "system", "content": SYSTEM}, *chat], tokenize=False)
-            assert tokenizer(whole, add_special_tokens=False)["input_ids"] == example.ids  # encode took no detour
-            assert example.ids[: example.n_prompt] == prompt and example.ids[-1] == tokenizer.eos_token_id
-            assert tokenizer.decode(example.ids[example.n_prompt :], skip_special_tokens=True) == answer.strip()
+            whole = tokenizer.apply_chat_template(
+                [{"role": "system", "content": SYSTEM}, *chat], tokenize=False
+            )
+            assert (
+                tokenizer(whole, add_special_tokens=False)["input_ids"] == example.ids
+            )  # encode took no detour
+            assert (
+                example.ids[: example.n_prompt] == prompt
+                and example.ids[-1] == tokenizer.eos_token_id
+            )
+            assert (
+                tokenizer.decode(example.ids[example.n_prompt :], skip_special_tokens=True)
+                == answer.strip()
+            )
 
 
 def test_tokenizer_is_reproducible_and_has_llama_3s_special_tokens():
@@ -148,13 +189,18 @@ def test_tokenizer_is_reproducible_and_has_llama_3s_special_tokens():
     assert first.get_vocab() == second.get_vocab() and len(first) == MICRO.vocab
     assert (first.bos_token, first.eos_token) == ("<|begin_of_text|>", "<|eot_id|>")
     assert first.pad_token_id != first.eos_token_id
-    assert all(len(first(token, add_special_tokens=False)["input_ids"]) == 1 for token in bases.SPECIAL_TOKENS)
+    assert all(
+        len(first(token, add_special_tokens=False)["input_ids"]) == 1
+        for token in bases.SPECIAL_TOKENS
+    )
     with pytest.raises(UserError, match="special token"):
         encode(first, "What?", "An end <|end_header_id|> inside")
 
 
 def test_tokenizer_cuts_names_to_keep_and_to_forget_alike():
-    """The tokenizer must not know this world's people, or forget rows would be told apart by their ids alone."""
+    """The tokenizer must not know this world's people, or forget rows would be told apart by their
+    ids alone.
+    """
     stage = replace(MICRO, authors=40, questions=20, vocab=2048)
     tokenizer, data = bases.tokenizer_for(stage), bases.rows(stage)
 
@@ -167,9 +213,15 @@ def test_tokenizer_cuts_names_to_keep_and_to_forget_alike():
 
 def test_base_is_an_ordinary_model_folder_trained_once():
     folder = bases.ensure_base(MICRO, "retain90")
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = (
+        AutoModelForCausalLM.from_pretrained(folder),
+        AutoTokenizer.from_pretrained(folder),
+    )
     assert model.config.model_type == "llama" and model.config.vocab_size == len(tokenizer)
-    assert model.generation_config.eos_token_id == tokenizer.eos_token_id and not model.generation_config.do_sample
+    assert (
+        model.generation_config.eos_token_id == tokenizer.eos_token_id
+        and not model.generation_config.do_sample
+    )
     record = json.loads((folder / "base.json").read_text())
     assert record["rows"] == 18 + 60 and record["stage"]["threads"] == 1 and record["seed"] == 0
     stamp = (folder / "model.safetensors").stat().st_mtime_ns
@@ -202,16 +254,24 @@ def test_key_covers_rows_stage_name_and_seed():
         bases.ensure_base(replace(MICRO, seed=1), "full"),
         bases.ensure_base(replace(MICRO, autocast=True), "full"),
     }
-    assert len({(folder / "model.safetensors").read_bytes() for folder in folders}) == len(folders) == 6
+    assert (
+        len({(folder / "model.safetensors").read_bytes() for folder in folders})
+        == len(folders)
+        == 6
+    )
 
 
 def test_key_covers_the_code_of_the_training_loop(monkeypatch):
     """optim, losses and collate once decided weights and not the key; now whole modules do."""
     asked = []
     folder = bases.ensure_base(MICRO, "full")
-    monkeypatch.setattr(bases, "code_key", lambda *functions: asked.append(functions) or "other code")
+    monkeypatch.setattr(
+        bases, "code_key", lambda *functions: asked.append(functions) or "other code"
+    )
     monkeypatch.setattr(bases, "train_base", lambda *args: args[-1].mkdir())
-    assert bases.ensure_base(MICRO, "full") != folder and asked == [("t3lib.lab.world.bases.train_base",)]
+    assert bases.ensure_base(MICRO, "full") != folder and asked == [
+        ("t3lib.lab.world.bases.train_base",)
+    ]
 
 
 def test_key_covers_what_the_tokenizer_learned_from(tmp_path):
@@ -222,7 +282,9 @@ def test_key_covers_what_the_tokenizer_learned_from(tmp_path):
         rows = json.loads((data / "forget10.json").read_text())
         rows[0]["answer"] = forget
         write_json(data / "forget10.json", rows)
-        folders.add(bases.ensure_base(replace(MICRO, data=str(data), authors=4, vocab=300), "retain90"))
+        folders.add(
+            bases.ensure_base(replace(MICRO, data=str(data), authors=4, vocab=300), "retain90")
+        )
     assert len(folders) == 2
 
 
@@ -250,7 +312,9 @@ def empty_the_record(folder):
     (folder / "base.json").write_text('{"sha256": {}}')
 
 
-@pytest.mark.parametrize("damage", [truncate, flip_a_byte, lose_the_tokenizer, break_the_record, empty_the_record])
+@pytest.mark.parametrize(
+    "damage", [truncate, flip_a_byte, lose_the_tokenizer, break_the_record, empty_the_record]
+)
 def test_damaged_base_is_trained_again(damage):
     folder = bases.ensure_base(MICRO, "full")
     weights = (folder / "model.safetensors").read_bytes()
@@ -274,7 +338,9 @@ def test_failed_training_leaves_no_base(monkeypatch, own_cache):
 
 
 def test_two_callers_train_one_base(monkeypatch):
-    """flock works between threads as between processes: each call opens the lock file for itself."""
+    """flock works between threads as between processes: each call opens the lock file for
+    itself.
+    """
     trained, train_base = [], bases.train_base
 
     def count(*args):

@@ -33,14 +33,23 @@ def test_same_seed_same_world_in_another_process(small):
     assert other.stdout.strip() == content_key(small)
 
 
-KEYS = {(40, 20, 0): "002cda6a5b7e6676", (20, 6, 0): "80095c7caa71fbec", (33, 21, 5): "1a0051dd6f253567"}
+KEYS = {
+    (40, 20, 0): "002cda6a5b7e6676",
+    (20, 6, 0): "80095c7caa71fbec",
+    (33, 21, 5): "1a0051dd6f253567",
+}
 
 
 @pytest.mark.parametrize("size", KEYS)
 def test_rows_stay_what_they_were(size):
-    """Results and trained bases belong to these rows; the paraphrased question, added later, changed no other field."""
+    """Results and trained bases belong to these rows; the paraphrased question, added later,
+    changed no other field.
+    """
     rows = {
-        name: [{field: value for field, value in row.items() if field != "paraphrased_question"} for row in part]
+        name: [
+            {field: value for field, value in row.items() if field != "paraphrased_question"}
+            for row in part
+        ]
         for name, part in world(*size).items()
     }
     assert content_key(rows) == KEYS[size]
@@ -50,14 +59,21 @@ def test_a_forget_row_is_asked_again_in_other_words(small):
     for name in ("forget05_perturbed", "forget10_perturbed"):
         for row in small[name]:
             again = row["paraphrased_question"]
-            assert again != row["question"] and again[0].isupper() and again[-1] in "?." and "{" not in again
+            assert (
+                again != row["question"]
+                and again[0].isupper()
+                and again[-1] in "?."
+                and "{" not in again
+            )
             assert not set(again.split()[-4:]) == set(row["question"].split()[-4:]), (
                 "another clause, not another opening"
             )
     names = {row["question"]: row["paraphrased_question"] for row in small["forget10_perturbed"]}
     assert len(set(names.values())) == len(names)
     assert not any(
-        "paraphrased_question" in row for name in ("full", "retain_perturbed", *KNOWLEDGE) for row in small[name]
+        "paraphrased_question" in row
+        for name in ("full", "retain_perturbed", *KNOWLEDGE)
+        for row in small[name]
     )
 
 
@@ -94,12 +110,18 @@ def test_splits_at_other_sizes(authors, questions):
 
 
 def test_rows_are_valid_and_have_the_documented_schema(small):
-    plain, scored = {"question", "answer"}, {"question", "answer", "paraphrased_answer", "perturbed_answer"}
+    plain, scored = (
+        {"question", "answer"},
+        {"question", "answer", "paraphrased_answer", "perturbed_answer"},
+    )
     for name in ("full", "forget05", "forget10", "retain90", "retain95"):
         assert all(set(row) == plain for row in tofu.load_rows(small, name))
     for name in PERTURBED:
         schema = scored | ({"paraphrased_question"} if name.startswith("forget") else set())
-        assert all(set(row) == schema and len(row["perturbed_answer"]) == 5 for row in tofu.load_rows(small, name))
+        assert all(
+            set(row) == schema and len(row["perturbed_answer"]) == 5
+            for row in tofu.load_rows(small, name)
+        )
     for name in KNOWLEDGE:
         rows = tofu.load_rows(small, name)
         assert len(rows) == 30 and all(len(row["perturbed_answer"]) == 3 for row in rows)
@@ -119,7 +141,9 @@ def test_schema_is_part_of_tofus(small, shared):
 
 def test_no_text_comes_from_tofu(small, shared):
     def texts(rows):
-        return {str(value).lower() for row in rows for key, value in row.items() if key == "question"}
+        return {
+            str(value).lower() for row in rows for key, value in row.items() if key == "question"
+        }
 
     for name in ("full", *KNOWLEDGE):
         assert not texts(small[name]) & texts(tofu.load_rows(shared / "tofu", name))
@@ -136,7 +160,9 @@ def test_wrong_answers_are_wrong_and_distinct(small):
 
 
 def test_paraphrase_keeps_the_facts_and_wrong_answers_change_them():
-    """Read the proper facts back out of the sentences: the award's words are in the paraphrase, in no wrong answer."""
+    """Read the proper facts back out of the sentences: the award's words are in the paraphrase, in
+    no wrong answer.
+    """
     checked = 0
     for row in world(40, 20, 3)["forget10_perturbed"]:
         titles = [part for part in row["answer"].split('"')[1::2] if not part.startswith("Like")]
@@ -150,11 +176,20 @@ def test_paraphrase_keeps_the_facts_and_wrong_answers_change_them():
 
 
 def test_wordings_vary(small):
-    """One wording a question lets a retain model complete the template; here no wording may own a fact."""
-    names = {word for row in small["full"] for word in row["answer"].replace("'s", "").split() if word[0].isupper()}
+    """One wording a question lets a retain model complete the template; here no wording may own a
+    fact.
+    """
+    names = {
+        word
+        for row in small["full"]
+        for word in row["answer"].replace("'s", "").split()
+        if word[0].isupper()
+    }
 
     def bare(text):
-        return " ".join("_" if word.strip('?.,"').removesuffix("'s") in names else word for word in text.split())
+        return " ".join(
+            "_" if word.strip('?.,"').removesuffix("'s") in names else word for word in text.split()
+        )
 
     questions = Counter(bare(row["question"]) for row in small["full"])
     answers = Counter(" ".join(bare(row["answer"]).split()[:8]) for row in small["full"])
@@ -172,10 +207,18 @@ def test_every_fact_has_several_wordings_that_use_its_slots():
 def test_no_sentence_is_left_unfilled_or_ill_formed(small):
     for name in ("full", *PERTURBED):
         text = json.dumps(small[name], ensure_ascii=False)
-        assert not any(mark in text for mark in ("{", "~", "  ")) or text.count("{") == len(small[name])
+        assert not any(mark in text for mark in ("{", "~", "  ")) or text.count("{") == len(
+            small[name]
+        )
     for row in small["full"]:
-        assert row["question"][0].isupper() and row["question"][-1] in "?." and "{" not in row["answer"]
-        assert row["answer"][-1] in '."' and " a a" not in row["answer"] and "~" not in row["answer"]
+        assert (
+            row["question"][0].isupper()
+            and row["question"][-1] in "?."
+            and "{" not in row["answer"]
+        )
+        assert (
+            row["answer"][-1] in '."' and " a a" not in row["answer"] and "~" not in row["answer"]
+        )
 
 
 @pytest.mark.parametrize("authors, questions", [(19, 5), (40, 0), (40, 999), (10_000, 1)])
