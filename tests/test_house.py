@@ -42,7 +42,8 @@ LAB: dict[str, set[str]] = {
     "report": {"results"},
     "claims": {"results", "report", "bench.shapes", "bench.cost"},
     "grid": {"profiles"},
-    "cli": {"results", "profiles", "grid", "report"},
+    "worlds": {"profiles", "grid", "report"},
+    "cli": {"results", "profiles", "grid", "report", "worlds"},
 }
 LAB["commands"] = set(LAB)
 WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")

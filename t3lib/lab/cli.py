@@ -91,6 +91,11 @@ def parser() -> Parser:
     )
     p.add_argument("--seeds", type=whole_numbers, help="seeds, e.g. 1,2,3 (default: the profile's)")
     p.add_argument(
+        "--worlds",
+        type=whole_numbers,
+        help="repeat 02 in these built-in worlds, e.g. 1,2,3, and leave tables over them",
+    )
+    p.add_argument(
         "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
     )
     where = p.add_mutually_exclusive_group()
@@ -423,7 +428,12 @@ def reproduce(args: argparse.Namespace) -> int:
         "fresh",
         "dry_run",
     )
-    return reproduce(args.profile, **{key: getattr(args, key) for key in keys})
+    options = {key: getattr(args, key) for key in keys}
+    if args.worlds:
+        from t3lib.lab.worlds import reproduce_worlds
+
+        return reproduce_worlds(args.profile, args.worlds, **options)
+    return reproduce(args.profile, **options)
 
 
 def command(args: argparse.Namespace) -> int | None:
