@@ -73,14 +73,10 @@ def notebook_key(
     not count.
     """
     source = source_on_disk(library)
-    module = read_module("", text, is_package=False)
-    reader = Reader(source, module, frozenset(methods))
-    for statement in ast.parse(text).body:
-        reader.write(statement, frozenset())
-    wanted = {use for use in reader.uses if not (without and use[0].startswith(without))}
-    return content_key(
-        ["".join(reader.parts), listed(source.reached(wanted, frozenset(methods), True, without))]
-    )
+    reader = Reader(source, read_module("", text, Path()), frozenset(methods))
+    written = reader.text(ast.parse(text).body, frozenset())
+    reached = source.reached(reader.uses, frozenset(methods), True, without)
+    return content_key([written, listed(reached)])
 
 
 def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:

@@ -7,7 +7,7 @@ each.
 import ast
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -24,11 +24,8 @@ Use = tuple[str, str]  # module and top-level name in it; "" for all of the modu
 def digests(library: Path) -> dict[str, str]:
     """Checksum of every file of t3lib that decides what it does, by its path."""
     suffixes = (".py", ".yaml", ".md", ".html", ".css", ".js", ".tex", ".j2")
-    return {
-        str(path.relative_to(library)): sha256_file(path)
-        for path in library.rglob("*")
-        if path.suffix in suffixes
-    }
+    files = (path for path in library.rglob("*") if path.suffix in suffixes)
+    return {str(path.relative_to(library)): sha256_file(path) for path in files}
 
 
 @dataclass(frozen=True)
@@ -36,137 +33,94 @@ class Module:
     """A module's top-level statements by the names that they bind, and what its imported names
     stand for.
 
-    loose: statements that bind no name and run at import. aliases: local name -> dotted name.
+    loose: statements that bind no name and run at import. aliases: local name -> dotted name, of
+    imports for type checkers too.
     """
 
     name: str
+    path: Path
     bound: dict[str, list[ast.stmt]] = field(default_factory=dict)
     loose: list[ast.stmt] = field(default_factory=list)
     aliases: dict[str, str] = field(default_factory=dict)
 
 
-def read_module(name: str, text: str, is_package: bool) -> Module:
-    """Parse a module."""
-    module, tree = Module(name), ast.parse(text)
-    package = name if is_package else name.rpartition(".")[0]
+def read_module(name: str, text: str, path: Path) -> Module:
+    """Parse a module. Imports are absolute, as everywhere in t3lib."""
+    module, tree = Module(name, path), ast.parse(text)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
+        if isinstance(node, ast.ImportFrom):
+            module.aliases.update(
+                {each.asname or each.name: f"{node.module}.{each.name}" for each in node.names}
+            )
+        elif isinstance(node, ast.Import):
             for each in node.names:
                 first = each.name.split(".")[0]
                 module.aliases[each.asname or first] = each.name if each.asname else first
-        elif isinstance(node, ast.ImportFrom):
-            above = (
-                package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
-            )
-            home = ".".join([*above, *([node.module] if node.module else [])])
-            module.aliases.update(
-                {each.asname or each.name: f"{home}.{each.name}" for each in node.names}
-            )
     for statement in tree.body:
-        if (
-            isinstance(statement, ast.Import | ast.ImportFrom)
-            or _is_docstring(statement)
-            or _for_types_only(statement)
-        ):
+        types_only = isinstance(statement, ast.If) and "TYPE_CHECKING" in ast.dump(statement.test)
+        if types_only or _says_nothing(statement):
             continue
-        for target in (names := set(_bound_by(statement))):
+        names = _bound_by(statement)
+        for target in names:
             module.bound.setdefault(target, []).append(statement)
         if not names:
             module.loose.append(statement)
     return module
 
 
-def _is_docstring(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+def _says_nothing(node: Any) -> bool:
+    """True for an import, and for a docstring or another bare constant."""
+    bare = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return bare or isinstance(node, ast.Import | ast.ImportFrom)
 
 
-def _for_types_only(statement: ast.stmt) -> bool:
-    return isinstance(statement, ast.If) and ast.unparse(statement.test).endswith("TYPE_CHECKING")
-
-
-def _bound_by(statement: ast.stmt) -> Iterator[str]:
+def _bound_by(statement: ast.stmt) -> set[str]:
     """Names that a top-level statement binds or changes: `X = …`, `X["a"] = …`, `X.a = …`, def,
     class.
     """
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        yield statement.name
-        return
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name | ast.Attribute | ast.Subscript) and isinstance(
-            node.ctx, ast.Store | ast.Del
-        ):
-            while isinstance(node, ast.Attribute | ast.Subscript):
-                node = node.value
-            if isinstance(node, ast.Name):
-                yield node.id
+        return {statement.name}
+    changed = (ast.Store, ast.Del)
+    targets = (n for n in ast.walk(statement) if isinstance(getattr(n, "ctx", None), changed))
+    return {name for each in targets for name in re.findall(r"^\w+", ast.unparse(each))}
 
 
 class Source:
-    """t3lib's modules as they are on disk, read when they are first asked for."""
+    """t3lib's modules as they are on disk."""
 
     def __init__(self, library: Path) -> None:
-        self.library, self.modules = library, dict[str, Module | None]()
-        self.written: dict[tuple[Use, frozenset[str] | None], tuple[str, frozenset[Use]]] = {}
+        self.modules: dict[str, Module] = {}
+        self.written: dict[tuple[Use, frozenset[str] | None], tuple[str, set[Use]]] = {}
+        for path in library.rglob("*.py"):
+            parts = path.relative_to(library).with_suffix("").parts
+            name = ".".join(("t3lib", *parts)).removesuffix(".__init__")
+            self.modules[name] = read_module(name, path.read_text(encoding="utf-8"), path)
 
     @cached_property
     def methods(self) -> set[str]:
         """The rows of all tables by method: those of the literal table `BASELINES`, and T3."""
-        try:
-            home = self.find(BASELINES)
-        except KeyError:
-            return set()
-        module = self.module(home[0])
-        assert module is not None
-        tables = (
-            node
-            for each in module.bound[home[1]]
-            for node in ast.walk(each)
-            if isinstance(node, ast.Dict)
-        )
-        return {
-            "T3",
-            *(str(key.value) for key in next(tables).keys if isinstance(key, ast.Constant)),
-        }
-
-    def path(self, name: str) -> Path | None:
-        """File of a module of t3lib, None for any other name."""
-        first, *rest = name.split(".")
-        place = self.library.joinpath(*rest)
-        paths = (
-            (place.with_suffix(".py"), place / "__init__.py") if rest else (place / "__init__.py",)
-        )
-        return next((path for path in paths if path.is_file()), None) if first == "t3lib" else None
-
-    def module(self, name: str) -> Module | None:
-        """Read a module of t3lib; None for any other name."""
-        if name not in self.modules:
-            path = self.path(name)
-            text = path.read_text(encoding="utf-8") if path else ""
-            self.modules[name] = (
-                read_module(name, text, path.name == "__init__.py") if path else None
-            )
-        return self.modules[name]
+        found = self.resolve(BASELINES)
+        definitions = self.modules[found[0][0]].bound[found[0][1]] if found else []
+        nodes = (node for each in definitions for node in ast.walk(each))
+        keys = next((node.keys for node in nodes if isinstance(node, ast.Dict)), [])
+        return {"T3", *(str(key.value) for key in keys if isinstance(key, ast.Constant))}
 
     def resolve(self, dotted: str) -> tuple[Use, str] | None:
         """The definition that a dotted name leads to, and what of the name is left; None outside
         t3lib.
 
-        Follows names that a package imports from its modules, and t3lib's lazy public names
-        (`_HOME`).
+        Follows names that a package imports from its modules, t3lib's lazy public names included.
         """
         parts = dotted.split(".")
-        length = next((n for n in range(len(parts), 0, -1) if self.path(".".join(parts[:n]))), 0)
-        module = self.module(".".join(parts[:length])) if length else None
-        if module is None:
-            return None
-        if length == len(parts):
-            return (module.name, ""), ""
-        name, rest = parts[length], ".".join(parts[length + 1 :])
+        lengths = range(len(parts), 0, -1)
+        length = next((n for n in lengths if ".".join(parts[:n]) in self.modules), 0)
+        if not length or length == len(parts):
+            return ((dotted, ""), "") if length else None
+        module, name = self.modules[".".join(parts[:length])], parts[length]
         if name in module.bound:
-            return (module.name, name), rest
-        lazy = ast.literal_eval(module.bound["_HOME"][0].value) if "_HOME" in module.bound else {}  # type: ignore[attr-defined]
-        home = f"{lazy[name]}.{name}" if name in lazy else module.aliases.get(name)
-        return self.resolve(f"{home}.{rest}".rstrip(".")) if home else None
+            return (module.name, name), ".".join(parts[length + 1 :])
+        home = module.aliases.get(name)
+        return self.resolve(".".join([home, *parts[length + 1 :]])) if home else None
 
     def find(self, dotted: str) -> Use:
         """The definition that a dotted name names; KeyError when there is none."""
@@ -184,58 +138,43 @@ class Source:
         while waiting:
             use = waiting.pop()
             if use in seen or use[0] in MACHINERY or (without and use[0].startswith(without)):
-                continue  # how keys are made is in no key
+                continue
             seen.add(use)
-            module = self.module(use[0])
-            if module is None:
-                continue
+            module = self.modules[use[0]]
             if not use[1]:
-                waiting += [(use[0], name) for name in module.bound]
-                folder = self.path(use[0])
-                if folder and folder.name == "__init__.py":
-                    waiting += [
-                        (f"{use[0]}.{path.stem}", "")
-                        for path in folder.parent.glob("*.py")
-                        if path != folder
-                    ]
-                continue
-            if not through and use not in entries and _is_keyed(module.bound[use[1]]):
-                continue
-            digests[use], uses = self.digest(use, methods)
-            waiting += uses
+                waiting += [(module.name, name) for name in module.bound]
+                beside = module.path.parent if module.path.name == "__init__.py" else None
+                waiting += [(m.name, "") for m in self.modules.values() if m.path.parent == beside]
+            elif through or use in entries or not _is_keyed(module.bound[use[1]]):
+                digests[use], uses = self.digest(use, methods)
+                waiting += uses
         return digests
 
-    def digest(self, use: Use, methods: frozenset[str]) -> tuple[str, frozenset[Use]]:
+    def digest(self, use: Use, methods: frozenset[str]) -> tuple[str, set[Use]]:
         """Digest of one top-level definition with what its module does at import, and the
         definitions it names.
         """
         for known in ((use, None), (use, methods)):
             if known in self.written:
                 return self.written[known]
-        module = self.module(use[0])
-        assert module is not None
+        module = self.modules[use[0]]
         reader = Reader(self, module, methods)
-        for statement in (*module.bound[use[1]], *module.loose):
-            reader.write(statement, frozenset())
-        text = hashlib.sha256(
-            "".join([*reader.parts, *self.files_named(use[0], reader.texts)]).encode()
-        )
+        text = reader.text([*module.bound[use[1]], *module.loose], frozenset())
+        text += "".join(files_named(module.path.parent, reader.texts))
         # What holds no table by method is the same for all methods.
         key = (use, methods if reader.narrowed else None)
-        self.written[key] = text.hexdigest(), frozenset(reader.uses)
+        self.written[key] = hashlib.sha256(text.encode()).hexdigest(), reader.uses
         return self.written[key]
 
-    def files_named(self, module: str, texts: set[str]) -> list[str]:
-        """Checksums of data that some texts name: files beside the module or in its templates, the
-        paper's tables.
-        """
-        path = self.path(module)
-        assert path is not None
-        folders = (path.parent, path.parent / "templates")
-        names = [text for text in sorted(texts) if re.fullmatch(r"[\w-]+(\.[\w-]+)+", text)]
-        found = [folder / name for name in names for folder in folders if (folder / name).is_file()]
-        named = [sha256_file(file) for file in found if file.suffix != ".py"]
-        return [*named, *([folder_key(shipped(SHIPPED))] if SHIPPED in texts else [])]
+
+def files_named(folder: Path, texts: set[str]) -> list[str]:
+    """Checksums of data that some texts name: files in a folder or its templates, the paper's
+    tables.
+    """
+    names = [text for text in sorted(texts) if re.fullmatch(r"[\w-]+(\.[\w-]+)+", text)]
+    files = [place / name for name in names for place in (folder, folder / "templates")]
+    named = [sha256_file(path) for path in files if path.suffix != ".py" and path.is_file()]
+    return [*named, *([folder_key(shipped(SHIPPED))] if SHIPPED in texts else [])]
 
 
 def listed(digests: dict[Use, str]) -> list[list[str]]:
@@ -244,10 +183,8 @@ def listed(digests: dict[Use, str]) -> list[list[str]]:
 
 
 def _is_keyed(statements: list[ast.stmt]) -> bool:
-    decorators = (
-        each for statement in statements for each in getattr(statement, "decorator_list", [])
-    )
-    return any(ast.unparse(each).split(".")[-1] == "keyed" for each in decorators)
+    marks = (mark for each in statements for mark in getattr(each, "decorator_list", []))
+    return any(ast.unparse(mark).split(".")[-1] == "keyed" for mark in marks)
 
 
 @lru_cache(maxsize=4)
@@ -264,116 +201,75 @@ def source_on_disk(library: Path) -> Source:
 
 
 class Reader:
-    """Write a definition's syntax tree in a form that only its meaning decides, and note what it
-    names.
+    """Write definitions in a form that only their meaning decides, and note what they name.
 
-    parts: the tree as text, in which a name that was imported stands as what it names. uses:
-    definitions of t3lib.
-    texts: all string constants.
+    uses: definitions of t3lib. texts: all string constants. narrowed: whether there was a table by
+    method, of which only the rows of `methods` were written.
     """
 
     def __init__(self, source: Source, module: Module, methods: frozenset[str]) -> None:
         self.source, self.module, self.methods = source, module, methods
-        self.parts: list[str] = []
         self.uses: set[Use] = set()
         self.texts: set[str] = set()
-        self.narrowed = False  # whether there was a table by method
+        self.narrowed = False
 
-    def write(self, node: Any, local: frozenset[str]) -> None:
-        """Write a node, or a list of nodes; local: names that belong to the function around it."""
+    def text(self, node: Any, local: frozenset[str]) -> str:
+        """Return a node of a syntax tree, or a list of nodes, as text in which a name that was
+        imported stands as what it names. local: names that belong to the function around it.
+        """
         match node:
             case list():
-                self.parts.append("[")
-                for each in node:
-                    self.write(each, local)
-                self.parts.append("]")
-            case ast.Import() | ast.ImportFrom():
-                pass
+                written = (self.text(each, local) for each in node if not _says_nothing(each))
+                return f"[{' '.join(written)}]"
             case ast.Name() | ast.Attribute() if (chain := _chain(node)) and chain[0] not in local:
-                self.name(chain)
+                return self.name(chain)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
-                self.function(node, local)
-            case ast.ClassDef():
-                self.parts.append(f"(class {node.name}")
-                self.write(
-                    [
-                        *node.decorator_list,
-                        *node.bases,
-                        *node.keywords,
-                        *_without_docstring(node.body),
-                    ],
-                    local,
-                )
-                self.parts.append(")")
+                return self.function(node, local)
             case ast.Dict() if any(map(self.is_method, node.keys)):
-                mine = [
-                    (key, value) for key, value in zip(node.keys, node.values) if self.is_mine(key)
-                ]
-                self.write([part for pair in mine for part in pair], local)
+                rows = [row for row in zip(node.keys, node.values) if self.is_mine(row[0])]
+                return self.text([part for row in rows for part in row], local)
             case ast.Tuple() | ast.List() | ast.Set() if any(map(self.is_method, node.elts)):
-                self.write([each for each in node.elts if self.is_mine(each)], local)
+                return self.text([each for each in node.elts if self.is_mine(each)], local)
             case ast.AST():
-                self.fields(node, local)
+                # Annotations inside a function are never evaluated.
+                without = ("ctx", "annotation") if local else ("ctx",)
+                fields = (value for name, value in ast.iter_fields(node) if name not in without)
+                return f"({type(node).__name__} {' '.join(self.text(v, local) for v in fields)})"
             case str() if re.fullmatch(r"t3lib(\.\w+)+", node) and (
                 found := self.source.resolve(node)
             ):
-                # A definition counts as what it is, a module, such as a package of templates, by
-                # its last name.
+                # A module, such as a package of templates, counts by its last name alone.
                 self.uses |= {found[0]} if found[0][1] else set()
-                self.parts.append(f"<{found[0][1] or node.rpartition('.')[2]}>")
-            case _:
-                if isinstance(node, str):
-                    self.texts.add(node)
-                self.parts.append(f"{node!r};")
+                return f"<{found[0][1] or node.rpartition('.')[2]}>"
+        self.texts |= {node} if isinstance(node, str) else set()
+        return repr(node)
 
-    def fields(self, node: ast.AST, local: frozenset[str]) -> None:
-        """Write a node of no special kind."""
-        self.parts.append(f"({type(node).__name__}")
-        in_function = isinstance(node, ast.AnnAssign) and local
-        for name, value in ast.iter_fields(node):
-            if name not in ("ctx", "kind", "type_comment") and not (
-                in_function and name == "annotation"
-            ):
-                self.write(value, local)
-        self.parts.append(")")
-
-    def function(self, node: Any, local: frozenset[str]) -> None:
+    def function(self, node: Any, local: frozenset[str]) -> str:
         """Write a function: decorators and defaults as seen from outside, its body with its own
-        names.
+        names. A name that an inner function or comprehension binds too is not taken for its own.
         """
         arguments = node.args
-        every = [
-            *arguments.posonlyargs,
-            *arguments.args,
-            *arguments.kwonlyargs,
-            arguments.vararg,
-            arguments.kwarg,
-        ]
-        names = [each.arg for each in every if each]
-        self.parts.append(f"(def {getattr(node, 'name', '')} {names}")
-        self.write([*getattr(node, "decorator_list", []), *arguments.defaults], local)
-        self.write([each for each in arguments.kw_defaults if each], local)
-        body = node.body if isinstance(node.body, list) else [node.body]
-        self.write(_without_docstring(body), local | {"", *names, *_assigned(body)})
-        self.parts.append(")")
+        names = [n.arg for n in ast.iter_child_nodes(arguments) if isinstance(n, ast.arg)]
+        outside = [getattr(node, "decorator_list", []), arguments.defaults, arguments.kw_defaults]
+        inner = [n for n in ast.walk(node) if isinstance(n, SCOPES) and n is not node]
+        shared = [n.names for n in ast.walk(node) if isinstance(n, ast.Global)]
+        own = local.union({""}, names, _stored(node).difference(*map(_stored, inner), *shared))
+        head = f"def {getattr(node, 'name', '')} {names} {self.text(outside, local)}"
+        return f"({head} {self.text(node.body, own)})"
 
-    def name(self, chain: tuple[str, ...]) -> None:
+    def name(self, chain: tuple[str, ...]) -> str:
         """Write a name and note what it stands for."""
-        first, rest = chain[0], ".".join(chain[1:])
-        if first in self.module.bound:
-            found: tuple[Use, str] | None = (self.module.name, first), rest
-            dotted = f"{first}.{rest}"
-        else:
-            dotted = ".".join([self.module.aliases.get(first, first), *chain[1:]])
-            found = self.source.resolve(dotted)
-            if found is None and dotted.startswith("t3lib."):  # such as a module's __name__
-                dotted = ".".join(chain)
-        if found and (self.module.name or found[0][0]):
+        own = f"{self.module.name}.{chain[0]}" if chain[0] in self.module.bound else ""
+        home = own or self.module.aliases.get(chain[0], chain[0])
+        whole = ".".join([home, *chain[1:]])
+        if found := self.source.resolve(whole):
             self.uses.add(found[0])
-            dotted = ".".join(
+            whole = ".".join(
                 filter(None, (found[0][1] or found[0][0].rpartition(".")[2], found[1]))
             )
-        self.parts.append(f"<{dotted}>")
+        elif whole.startswith("t3lib."):  # such as a module's __name__
+            whole = ".".join(chain)
+        return f"<{whole}>"
 
     def is_method(self, node: ast.expr | None) -> bool:
         """True for the name of a method."""
@@ -386,37 +282,18 @@ class Reader:
         return not self.methods or not isinstance(text, str) or text in self.methods
 
 
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *COMPREHENSIONS)
+
+
 def _chain(node: ast.AST) -> tuple[str, ...]:
-    """("a", "b", "c") of the expression a.b.c, () for any other."""
-    names: list[str] = []
-    while isinstance(node, ast.Attribute):
-        names.append(node.attr)
-        node = node.value
-    return (node.id, *reversed(names)) if isinstance(node, ast.Name) else ()
+    """("a", "b", "c") of the expression a.b.c, () of any other."""
+    if isinstance(node, ast.Attribute) and (before := _chain(node.value)):
+        return (*before, node.attr)
+    return (node.id,) if isinstance(node, ast.Name) else ()
 
 
-def _without_docstring(body: list[Any]) -> list[Any]:
-    return body[1:] if body and _is_docstring(body[0]) else body
-
-
-def _assigned(body: list[Any]) -> set[str]:
-    """Names that a function's body binds, its inner functions' and comprehensions' own left out."""
-    waiting, names, shared = list(body), set[str](), set[str]()
-    while waiting:
-        node = waiting.pop()
-        match node:
-            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                names.add(node.name)
-                continue
-            case (
-                ast.Lambda() | ast.ListComp() | ast.SetComp() | ast.DictComp() | ast.GeneratorExp()
-            ):
-                continue
-            case ast.Name(ctx=ast.Store()):
-                names.add(node.id)
-            case ast.ExceptHandler() | ast.MatchAs() | ast.MatchStar() if node.name:
-                names.add(node.name)
-            case ast.Global():
-                shared.update(node.names)
-        waiting += ast.iter_child_nodes(node)
-    return names - shared
+def _stored(node: ast.AST) -> set[str]:
+    """Names that are assigned to anywhere below a node."""
+    names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
+    return {name.id for name in names if isinstance(name.ctx, ast.Store)}
