@@ -21,10 +21,8 @@ import yaml
 from filelock import FileLock, Timeout
 
 from t3lib import LIBRARY
-from t3lib.core.errors import UserError, printable
+from t3lib.core.errors import UserError
 from t3lib.core.names import HUB_DATA
-
-LARGEST_YAML = 2**18  # bytes; the shipped profiles have 30 kB at most
 
 # What a model's folder says about the model; anything else in it (logs, model cards, base.json)
 # does not count.
@@ -114,25 +112,34 @@ def write_json(path: str | Path, value: Any) -> None:
         handle.write(text + "\n")
 
 
-def read_json(path: str | Path) -> Any:
-    """Read a JSON file; UserError names the file and the line when it is missing or malformed."""
+def read_text(path: str | Path) -> str:
+    """Read a text file; UserError when it cannot be read or is not UTF-8."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
-    except json.JSONDecodeError as error:
-        raise UserError(f"{path} line {error.lineno}: not valid JSON ({error.msg})") from None
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # a number of thousands of digits, brackets without end
-        raise UserError(f"{path}: not valid JSON ({error})") from None
+
+
+def parse_json(text: str, where: object) -> Any:
+    """Parse JSON; the UserError for malformed text begins with `where` and names the line."""
+    try:
+        return json.loads(text)
+    # also for a number of thousands of digits and for brackets without end
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where}: malformed JSON ({error})") from None
+
+
+def read_json(path: str | Path) -> Any:
+    """Read a JSON file; UserError names the file and the line when it is missing or malformed."""
+    return parse_json(read_text(path), path)
 
 
 class PlainLoader(yaml.SafeLoader):
-    """`yaml.safe_load` without aliases, of which a few lines stand for gigabytes."""
+    """`yaml.safe_load` without aliases, of which a few lines stand for gigabytes, and with 5e-4 as
+    a number, as people mean it (YAML 1.1 says text).
+    """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         """Read the next value."""
@@ -141,18 +148,16 @@ class PlainLoader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
 
+NUMBER = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")
+PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+0123456789"))
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one mapping of plain data; 5e-4 is a number here, as people mean it (YAML 1.1 says
-    text).
-    """
+    """Read one mapping of what JSON can hold: text, numbers, truth values, lists and mappings."""
+    text = read_text(path)
     try:
-        text = path.read_text(encoding="utf-8")
-        if len(text) > LARGEST_YAML:
-            raise ValueError(f"larger than {LARGEST_YAML} bytes")
-        value = _plain(PlainLoader(text).get_single_data() or {})
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        value = json.loads(json.dumps(PlainLoader(text).get_single_data() or {}))
+    except (yaml.YAMLError, TypeError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
         place = f" line {mark.line + 1}" if mark else ""
         raise UserError(
@@ -160,25 +165,6 @@ def read_yaml(path: Path) -> dict[str, Any]:
         ) from None
     if not isinstance(value, dict):
         raise UserError(f"{path}: must hold a mapping of settings")
-    return value
-
-
-def _plain(value: Any) -> Any:
-    """The value with text keys and with numbers like 5e-4 as numbers; ValueError for what JSON and
-    float64 lack.
-    """
-    if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items()}
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, str) and re.fullmatch(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+", value):
-        return float(value)
-    if not isinstance(value, str | bool | float | None) and not (
-        isinstance(value, int) and abs(value) < 2**63
-    ):
-        raise ValueError(
-            f"{printable(repr(value), 40)} is no text, truth value or number of usual size"
-        )
     return value
 
 

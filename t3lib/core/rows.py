@@ -1,10 +1,10 @@
 """Rows: reading, validation, the chat template, tokenised and padded batches."""
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,14 @@ import torch
 from jinja2 import TemplateError
 
 from t3lib.core.errors import UserError
+from t3lib.core.files import parse_json, read_text
 
 Row = dict[str, Any]
 IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
 MAX_TEXT = 100_000  # characters of one field: longer ones are mistakes, not answers
 SYSTEM = "You are a helpful assistant."
-DATE = (  # in every rendered chat: the reference's `date_string`, for Llama-3's template
-    "10 Apr 2025"
-)
-_PARTS = {code: datetime(2025, 4, 10).strftime(f"%{code}") for code in "aAbBcdHIjmMpSUwWxXyY"}
+TODAY = datetime(2025, 4, 10)  # in every rendered chat, as the reference's `date_string` is
+_PARTS = {code: TODAY.strftime(f"%{code}") for code in "aAbBcdHIjmMpSUwWxXyY"}
 _FORMATTED = "".join(
     f".replace('%{code}', '{part}').replace('%-{code}', '{part.lstrip('0') or part}')"
     for code, part in _PARTS.items()
@@ -42,43 +41,14 @@ def parse_rows(path: str | Path) -> list[Any]:
     """The entries of a JSON array or of JSON lines, at least one; UserError names the file and the
     line.
     """
-    path = Path(path)
-    text = _read_text(path)
-    rows = _parse_array(path, text) if text.lstrip().startswith("[") else _parse_lines(path, text)
+    text = read_text(path)
+    if text.lstrip().startswith("["):
+        rows = parse_json(text, path)
+    else:
+        lines = enumerate(text.split("\n"), 1)  # splitlines() would cut at U+2028 inside a string
+        rows = [parse_json(line, f"{path} line {number}") for number, line in lines if line.strip()]
     if not rows:
         raise UserError(f"{path} holds no rows")
-    return rows
-
-
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
-
-
-def _parse_array(path: Path, text: str) -> list[Any]:
-    try:
-        return json.loads(text)
-    except (
-        ValueError,
-        RecursionError,
-    ) as error:  # a ValueError also for a number of thousands of digits
-        raise UserError(f"{path}: malformed JSON ({error})") from None
-
-
-def _parse_lines(path: Path, text: str) -> list[Any]:
-    rows = []
-    for number, line in enumerate(
-        text.split("\n"), 1
-    ):  # splitlines() would cut at U+2028 inside a string
-        if line.strip():
-            try:
-                rows.append(json.loads(line))
-            except (ValueError, RecursionError) as error:
-                raise UserError(f"{path} line {number}: malformed JSON ({error})") from None
     return rows
 
 
@@ -177,11 +147,6 @@ def rendered(tokenizer: Any) -> str:
     return prompt(tokenizer, "Who?")
 
 
-def encode_prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> list[int]:
-    """Token ids of `prompt`."""
-    return _ids(tokenizer, prompt(tokenizer, question, system))
-
-
 def encode(tokenizer: Any, question: str, answer: str) -> Example:
     """Tokenise one question and answer, as `encode_answers` does."""
     return encode_answers(tokenizer, question, [answer])[0]
@@ -277,8 +242,7 @@ def _turns(tokenizer: Any, question: Question) -> list[dict[str, str]]:
 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
-    [ids] = _all_ids(tokenizer, [text])
-    return ids
+    return _all_ids(tokenizer, [text])[0]
 
 
 def _all_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
@@ -298,22 +262,19 @@ def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
 def _render(
     tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool
 ) -> str:
-    options = {
-        "tokenize": False,
-        "add_generation_prompt": add_generation_prompt,
-        "date_string": DATE,
-    }
     try:
         template = tokenizer.get_chat_template()
-        options["chat_template"] = (
-            FIXED_CLOCK + template if "strftime_now" in template else template
+        render = partial(
+            tokenizer.apply_chat_template,
+            chat_template=FIXED_CLOCK + template if "strftime_now" in template else template,
+            tokenize=False,
+            add_generation_prompt=add_generation_prompt,
+            date_string=TODAY.strftime("%d %b %Y"),
         )
         if system is not None and chat[0]["role"] != "system":
             with suppress(TemplateError):  # Gemma's template, among others, has no system role
-                return tokenizer.apply_chat_template(
-                    [{"role": "system", "content": system}, *chat], **options
-                )
-        return tokenizer.apply_chat_template(chat, **options)
+                return render([{"role": "system", "content": system}, *chat])
+        return render(chat)
     except Exception as error:  # a template is a program: it fails in any way it likes
         raise UserError(
             f"the tokenizer's chat template fails: {error or type(error).__name__}"

@@ -6,6 +6,7 @@ split) come from fixed vocabularies, so that none can leave its folder. Tuned va
 `tuned/NAME.yaml` (beside the profile) lie over `hyper`. Nothing here imports torch.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -34,7 +35,7 @@ def _once_each(values: list[Any]) -> list[Any]:
 
 
 def _folder(name: str) -> str:
-    if not name or name not in ("builtin", "hub") and not Path(name).is_dir():
+    if not name or name not in ("builtin", "hub") and not os.path.isdir(name):
         raise ValueError("should be builtin, hub or a folder that is there")
     return name
 

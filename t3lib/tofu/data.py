@@ -6,14 +6,14 @@ mapping of those names to rows. Source of the format: TOFU (Maini et al., 2024),
 `locuslab/TOFU`.
 """
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from t3lib.core.errors import UserError
+from t3lib.core.files import parse_json, read_text
 from t3lib.core.names import HUB_DATA
-from t3lib.core.rows import Row, _check_text, _read_text, check_row, read_rows
+from t3lib.core.rows import Row, _check_text, check_row, read_rows
 
 Source = str | Path | Mapping[str, Sequence[Row]]
 
@@ -74,7 +74,7 @@ def load_idk(source: Source) -> list[str]:
         lines = load_dataset("open-unlearning/idk", split="train")
     else:
         path = find_file(source, where)
-        lines, where = _read_text(path).split("\n"), str(path)  # splitlines() would cut at U+2028
+        lines, where = read_text(path).split("\n"), str(path)  # splitlines() would cut at U+2028
     answers = [_idk_text(line, f"{where} line {number}") for number, line in enumerate(lines, 1)]
     if not any(answers):
         raise UserError(f"{where} holds no answers")
@@ -84,10 +84,7 @@ def load_idk(source: Source) -> list[str]:
 def _idk_text(line: Any, where: str) -> str:
     """The answer in one line, "" for an empty one."""
     if isinstance(line, str) and line.lstrip().startswith("{"):
-        try:
-            line = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: malformed JSON ({error})") from None
+        line = parse_json(line, where)
     if isinstance(line, Mapping):
         line = next((line[key] for key in ("idk", "answer", "text") if key in line), "")
     if line != "" and not (isinstance(line, str) and not line.strip()):

@@ -14,8 +14,8 @@ from t3lib.core.rows import (
     check_row,
     collate,
     encode,
-    encode_prompt,
     length_sorted,
+    prompt,
     read_rows,
     rendered,
     shifted_labels,
@@ -115,7 +115,10 @@ def test_shared_rows_are_named():
 
 def test_prompt_is_a_prefix_and_the_answer_ends_with_end_of_turn(tokenizer):
     example = encode(tokenizer, GOOD["question"], GOOD["answer"])
-    assert example.ids[: example.n_prompt] == encode_prompt(tokenizer, GOOD["question"])
+    prompt_ids = tokenizer(prompt(tokenizer, GOOD["question"]), add_special_tokens=False)[
+        "input_ids"
+    ]
+    assert example.ids[: example.n_prompt] == prompt_ids
     assert tokenizer.decode(example.ids[example.n_prompt :]) == "Mara Quill.<|eot_id|>"
 
 

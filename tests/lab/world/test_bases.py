@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
-from t3lib.core.rows import SYSTEM, encode, encode_prompt, encode_rows
+from t3lib.core.rows import SYSTEM, encode, encode_rows
+from t3lib.core.rows import prompt as asked
 from t3lib.lab.profiles import load_profile
 from t3lib.lab.world import bases
 from t3lib.lab.world.bases import Stage
@@ -166,7 +167,7 @@ def test_prompt_is_a_prefix_of_the_chat_and_text_survives():
     for question in texts:
         for answer in texts:
             example = encode(tokenizer, question, answer)
-            prompt = encode_prompt(tokenizer, question)
+            prompt = tokenizer(asked(tokenizer, question), add_special_tokens=False)["input_ids"]
             chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
             whole = tokenizer.apply_chat_template(
                 [{"role": "system", "content": SYSTEM}, *chat], tokenize=False
