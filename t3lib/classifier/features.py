@@ -51,7 +51,7 @@ from t3lib.core.rows import (
 
 log = logging.getLogger(__name__)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+BATCH_TOKENS = 8192
 Keep = Callable[[list[int], Tensor], object]  # rows, and their features one row after the other
 
 
@@ -97,19 +97,17 @@ def extract_features(
     retain_rows: Sequence[Row],
     *,
     attention_mask: str = "lengths",
-    batch_tokens: int = 8192,
-    dtype: str | None = None,
     cache: str | Path | None = None,
     progress: bool = True,
 ) -> Features:
     """Features of every answer token of all rows (forget first), each example read once by the
     decoder alone.
 
-    attention_mask: "lengths" or "openunlearning" (see `rows.collate`). batch_tokens: most padded
-    tokens of a forward pass; halved with a warning when memory runs out. dtype: float32 or bfloat16
-    of the stored x, by default float32 for a float32 base and bfloat16 otherwise. cache: a folder
-    for memory-mapped files named by content. A killed extraction starts again; files whose bytes do
-    not match their checksum are extracted again, with a message. Without a cache x is in memory.
+    attention_mask: "lengths" or "openunlearning" (see `rows.collate`). cache: a folder for
+    memory-mapped files named by content. A killed extraction starts again; files whose bytes do not
+    match their checksum are extracted again, with a message. Without a cache x is in memory. x is
+    float32 for a float32 base and bfloat16 otherwise. A forward pass has at most `BATCH_TOKENS`
+    padded tokens, halved with a warning when memory runs out.
 
     UserError names the row for an answer that tokenises to nothing, a row in both lists, a row
     longer than the base's context, an empty list, a full disk or a folder that cannot be written.
@@ -117,50 +115,38 @@ def extract_features(
     for name, rows in (("forget", forget_rows), ("retain", retain_rows)):
         if not rows:
             raise UserError(f"the {name} set is empty: a classifier needs rows of both kinds")
-    if dtype not in (None, *DTYPES):
-        raise UserError(f"unknown dtype {dtype!r} for features: choose float32 or bfloat16")
-    if batch_tokens < 1:
-        raise UserError(f"batch_tokens must be at least 1, not {batch_tokens}")
     check_disjoint(forget_rows, retain_rows)
     examples = _encode(model, tokenizer, forget_rows, "forget") + _encode(
         model, tokenizer, retain_rows, "retain"
     )
     pad = pad_id(tokenizer)
     check_ids(model, (example.ids for example in examples), pad)
-    stored = (
-        DTYPES[dtype]
-        if dtype
-        else torch.float32
-        if model.dtype == torch.float32
-        else torch.bfloat16
-    )
 
-    counts = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
+    def batch_of(rows: Sequence[int]) -> dict[str, Tensor]:
+        return collate([examples[row] for row in rows], pad, attention_mask)
+
+    lengths = [len(example.ids) for example in examples]
+    extract = partial(_extract, model, lengths, batch_of, progress)
+    answers = [example.ids[example.n_prompt :] for example in examples]
+    counts = torch.tensor([len(answer) for answer in answers])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-    shape = (int(starts[-1]), model.config.get_text_config().hidden_size)
-    read = partial(_extract, model, examples, stored, pad=pad, attention_mask=attention_mask)
-    extract = partial(read, batch_tokens=batch_tokens, progress=progress)
+    width = model.config.get_text_config().hidden_size
+    dtype = torch.float32 if model.dtype == torch.float32 else torch.bfloat16
     if cache is None:
-        x = torch.empty(shape, dtype=stored)
-        extract(lambda rows, values: x.index_copy_(0, tokens_of(rows, starts), values))
+        x = torch.empty((int(starts[-1]), width), dtype=dtype)
+        extract(lambda rows, values: x.index_copy_(0, tokens_of(rows, starts), values.to(dtype)))
     else:
-        parts = {
-            "model": weights_key(model),
-            "rows": [rows_key(forget_rows), rows_key(retain_rows)],
-            "template or tokenizer": content_key(
-                [(example.ids, example.n_prompt) for example in examples]
-            ),
-            "attention mask": [attention_mask, pad],
-            "dtype": str(stored),
-            "version of t3lib": code_key(extract_features),
-            "versions, device or threads": environment(model.device),
-        }
-        x = _cached(Path(cache), parts, starts, shape[1], stored, extract)
+        parts = [
+            weights_key(model),
+            [rows_key(forget_rows), rows_key(retain_rows)],
+            [(example.ids, example.n_prompt) for example in examples],
+            [attention_mask, pad, str(dtype)],
+            [code_key(extract_features), environment(model.device)],
+        ]
+        x = _cached(Path(cache) / content_key(parts), starts, width, dtype, extract)
     return Features(
         x,
-        y=torch.tensor(
-            [token for example in examples for token in example.ids[example.n_prompt :]]
-        ),
+        y=torch.tensor([token for answer in answers for token in answer]),
         row=torch.arange(len(examples)).repeat_interleave(counts),
         s=torch.cat([torch.zeros(len(forget_rows)), torch.ones(len(retain_rows))]).long(),
         device=str(model.device),
@@ -185,32 +171,29 @@ def _encode(
 
 def _extract(
     model: PreTrainedModel,
-    examples: Sequence[Example],
-    dtype: torch.dtype,
-    keep: Keep,
-    *,
-    pad: int,
-    attention_mask: str,
-    batch_tokens: int,
+    lengths: Sequence[int],
+    batch_of: Callable[[Sequence[int]], dict[str, Tensor]],
     progress: bool,
+    keep: Keep,
 ) -> None:
     """Read all rows in length-sorted batches, longest first; `keep` is given each batch's features.
 
-    The features are on the CPU.
+    lengths: tokens of each row. batch_of(rows): these rows as `rows.collate` pads them. The
+    features are on the CPU.
     """
-    decoder, lengths = decoder_of(model), [len(example.ids) for example in examples]
+    decoder = decoder_of(model)
     device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[assignment]
-    left = dict.fromkeys(range(len(examples)))
+    left = dict.fromkeys(range(len(lengths)))
     bar = progress_bar(total=sum(lengths), unit="tok", desc="features", show=progress)
 
     @torch.inference_mode()
     def read(rows: list[int]) -> Tensor:
-        batch = collate([examples[row] for row in rows], pad, attention_mask)
+        batch = batch_of(rows)
         ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
         hidden = decoder(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
         pooled = prefix_mean(hidden, mask.to(hidden.device))[:, :-1]
         _, answer = shifted_labels(batch["labels"])
-        return pooled[answer.to(pooled.device)].to("cpu", dtype)
+        return pooled[answer.to(pooled.device)].cpu()
 
     def read_what_is_left(batch_tokens: int) -> None:
         waiting = list(left)
@@ -222,37 +205,28 @@ def _extract(
             bar.update(sum(lengths[row] for row in batch))
 
     with bar:
-        within_memory(read_what_is_left, batch_tokens, least=max(lengths))
+        within_memory(read_what_is_left, BATCH_TOKENS, least=max(lengths))
 
 
 # ---- cache --------------------------------------------------------------------------------------
 
 
 def _cached(
-    cache: Path,
-    parts: dict[str, Any],
-    starts: Tensor,
-    width: int,
-    dtype: torch.dtype,
-    extract: Callable[[Keep], None],
+    folder: Path, starts: Tensor, width: int, dtype: torch.dtype, extract: Callable[[Keep], None]
 ) -> Tensor:
-    """x (N, width) of the folder that `parts` names, memory-mapped, extracted first when needed.
+    """x (N, width) of a folder, memory-mapped, extracted first when needed.
 
-    starts (n_rows + 1,): the first token of each row, and N. key.json holds the parts and the
-    checksum of x.bin.
+    starts (n_rows + 1,): the first token of each row, and N. key.json holds the checksum of x.bin.
     """
-    folder, numbers = cache / content_key(parts), int(starts[-1]) * width
-    whole, key = folder / "x.bin", folder / "key.json"
+    whole, key, numbers = folder / "x.bin", folder / "key.json", int(starts[-1]) * width
     gigabytes = numbers * dtype.itemsize / 1e9
 
     def write(handle: IO[bytes], rows: list[int], values: Tensor) -> None:
-        for row, own in zip(rows, values.split(starts.diff()[rows].tolist())):
+        for row, own in zip(rows, values.to(dtype).split(starts.diff()[rows].tolist())):
             handle.seek(int(starts[row]) * width * dtype.itemsize)
             handle.write(own.reshape(-1).view(torch.uint8).numpy().data)
 
     try:
-        if not folder.is_dir():
-            _explain_miss(cache, parts)
         with lock(folder / "lock"):
             facts = read_sealed(key)
             if not (facts and whole.is_file() and facts["x.bin"] == sha256_file(whole)):
@@ -265,20 +239,8 @@ def _cached(
                     raise OSError(f"the disk has {free:.3g} GB left, {gigabytes:.3g} are needed")
                 with atomic_write(whole, "wb") as handle:
                     extract(partial(write, handle))
-                keep(key, {**parts, "x.bin": sha256_file(whole)})
+                keep(key, {"x.bin": sha256_file(whole)})
     except OSError as error:
         what = f"{gigabytes:.3g} GB of features in {folder}: {error.strerror or error}"
         raise UserError(f"cannot keep {what}; set T3_CACHE") from error
     return torch.from_file(str(whole), shared=False, size=numbers, dtype=dtype).view(-1, width)
-
-
-def _explain_miss(cache: Path, parts: dict[str, Any]) -> None:
-    """Say which part of the key is new when the same rows have features here already."""
-    for file in sorted(cache.glob("*/key.json")):
-        other = read_sealed(file) or {}
-        changed = [name for name in parts if other.get(name) != parts[name]]
-        if "rows" not in changed:
-            log.warning(
-                "features: those of these rows are of another %s; extracting", ", ".join(changed)
-            )
-            return

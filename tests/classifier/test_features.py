@@ -4,7 +4,6 @@ other models.
 
 import copy
 import os
-import resource
 import shutil
 import signal
 import subprocess
@@ -15,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from t3lib.classifier import features
 from t3lib.classifier.features import extract_features
-from t3lib.classifier.pooling import prefix_mean
 from t3lib.core.errors import UserError
 from t3lib.core.models import weights_key
-from t3lib.core.rows import collate, encode_rows, shifted_labels
+from t3lib.core.rows import encode_rows
 
 FORGET = [
     {"question": f"Who is author {i}?", "answer": "Mara " + "of the hills " * i + "."}
@@ -31,8 +30,10 @@ RETAIN = [
 ]
 
 
-def extract(model, tokenizer, **options):
-    return extract_features(model, tokenizer, FORGET, RETAIN, progress=False, **options)
+def extract(model, tokenizer, batch_tokens=8192, **options):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(features, "BATCH_TOKENS", batch_tokens)
+        return extract_features(model, tokenizer, FORGET, RETAIN, **options)
 
 
 @pytest.fixture(scope="session")
@@ -79,30 +80,6 @@ def test_one_pass_gives_every_prefix(tiny_model, tokenizer, expected, batch_toke
     assert found.starts.tolist() == [0, *torch.bincount(row).cumsum(0).tolist()]
 
 
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_padding_on_either_side_changes_nothing(tiny_model, tokenizer, expected, side):
-    batch = collate(encode_rows(tokenizer, FORGET + RETAIN), tokenizer.pad_token_id, side=side)
-    mask = batch["attention_mask"]
-    position = (mask.cumsum(1) - 1).clamp(min=0)
-    with torch.no_grad():
-        hidden = tiny_model.model(
-            batch["input_ids"], attention_mask=mask, position_ids=position
-        ).last_hidden_state
-    hidden = hidden.masked_fill(
-        mask[..., None] == 0, float("nan")
-    )  # what lies under padding must not matter
-    _, answer = shifted_labels(batch["labels"])
-    torch.testing.assert_close(
-        prefix_mean(hidden, mask)[:, :-1][answer].double(), expected[0], atol=2e-6, rtol=0
-    )
-
-
-def test_prefix_mean_counts_visible_positions_only():
-    hidden = torch.tensor([[[9.0], [1.0], [float("inf")], [4.0]]])
-    mask = torch.tensor([[0, 1, 0, 1]])
-    assert prefix_mean(hidden, mask).flatten().tolist() == [0.0, 1.0, 1.0, 2.5]
-
-
 def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer):
     """With pad = end of turn the reference hides the real ones too: from attention and from the
     mean.
@@ -120,13 +97,11 @@ def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer
     assert not torch.allclose(found.x[0], extract(tiny_model, other).x[0], atol=1e-3)
 
 
-def test_bfloat16_is_the_rounded_float32(tiny_model, tokenizer, tmp_path):
-    exact, rounded = (
-        extract(tiny_model, tokenizer, dtype=dtype).x for dtype in ("float32", "bfloat16")
-    )
-    assert rounded.dtype == torch.bfloat16 and torch.equal(rounded, exact.bfloat16())
-    cached = extract(tiny_model, tokenizer, dtype="bfloat16", cache=tmp_path).x
-    assert torch.equal(cached, rounded)
+def test_features_of_a_bfloat16_base_are_bfloat16(tiny_model, tokenizer, expected, tmp_path):
+    base = copy.deepcopy(tiny_model).bfloat16()
+    cached = extract(base, tokenizer, cache=tmp_path).x
+    assert cached.dtype == torch.bfloat16 and torch.equal(cached, extract(base, tokenizer).x)
+    torch.testing.assert_close(cached.double(), expected[0], atol=0.05, rtol=0)
     [file] = tmp_path.glob("*/x.bin")
     assert file.stat().st_size == 2 * cached.numel(), "two bytes a number"
 
@@ -184,52 +159,35 @@ def test_a_killed_run_starts_again_and_its_rest_is_gone(tiny_model, tokenizer, t
     assert torch.equal(found.x, extract(tiny_model, tokenizer, batch_tokens=1).x)
 
 
-def spoil(path, how):
-    size = path.stat().st_size
-    if how == "truncated":
-        os.truncate(path, size // 2)
-    elif how == "emptied":
-        os.truncate(path, 0)
-    elif how == "gone":
-        path.unlink()
-    elif how == "longer":
-        with open(path, "ab") as file:
-            file.write(b"x" * 100)
-    else:
-        with open(path, "r+b") as file:
-            file.seek(size // 3)
-            byte = file.read(1)
-            file.seek(-1, os.SEEK_CUR)
-            file.write(bytes([byte[0] ^ 255]))
-
-
-DAMAGE = ["truncated", "emptied", "longer", "flipped", "gone"]
+DAMAGE = {
+    "truncated": lambda whole: whole[: len(whole) // 2],
+    "emptied": lambda whole: b"",
+    "longer": lambda whole: whole + b"x" * 100,
+    "flipped": lambda whole: whole[:50] + bytes([whole[50] ^ 255]) + whole[51:],
+}
 
 
 @pytest.mark.parametrize("name", ["x.bin", "key.json"])
-@pytest.mark.parametrize("how", DAMAGE)
+@pytest.mark.parametrize("how", [*DAMAGE, "gone"])
 def test_a_damaged_cache_is_extracted_again_never_accepted(
     tiny_model, tokenizer, tmp_path, reads, how, name, caplog
 ):
-    whole = extract(tiny_model, tokenizer, batch_tokens=1)
-    extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
+    whole = extract(tiny_model, tokenizer, cache=tmp_path).x.clone()
     [file] = tmp_path.glob(f"*/{name}")
-    spoil(file, how)
-    del reads[:]
-    found = extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
-    assert torch.equal(whole.x, found.x)
-    assert len(reads) == 7
+    if how == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(DAMAGE[how](file.read_bytes()))
+    for passes in (1, 0):
+        del reads[:]
+        assert torch.equal(extract(tiny_model, tokenizer, cache=tmp_path).x, whole)
+        assert len(reads) == passes
     assert "is damaged" in caplog.text or (how, name) == ("gone", "key.json")
-    del reads[:]
-    assert torch.equal(extract(tiny_model, tokenizer, cache=tmp_path).x, whole.x) and not reads
 
 
-@pytest.mark.parametrize("change", ["model", "template", "dtype", "mask", "rows"])
-def test_another_model_template_or_dtype_is_another_cache(
-    tiny_model, tokenizer, tmp_path, reads, change, caplog
-):
+@pytest.mark.parametrize("change", ["model", "template", "mask", "rows"])
+def test_another_model_template_or_mask_is_another_cache(tiny_model, tokenizer, tmp_path, change):
     extract(tiny_model, tokenizer, cache=tmp_path)
-    del reads[:]
     model, words, options = tiny_model, tokenizer, {}
     if change == "model":
         model = copy.deepcopy(tiny_model)
@@ -237,24 +195,13 @@ def test_another_model_template_or_dtype_is_another_cache(
     elif change == "template":
         words = copy.deepcopy(tokenizer)
         words.chat_template = tokenizer.chat_template.replace("\n\n", "\n")
-    elif change == "dtype":
-        options = {"dtype": "bfloat16"}
     elif change == "mask":
         options = {"attention_mask": "openunlearning"}
     retain = RETAIN[:-1] if change == "rows" else RETAIN
-    found = extract_features(
-        model, words, FORGET, retain, cache=tmp_path, progress=False, **options
-    )
-    fresh = extract_features(model, words, FORGET, retain, progress=False, **options)
+    found = extract_features(model, words, FORGET, retain, cache=tmp_path, **options)
+    fresh = extract_features(model, words, FORGET, retain, **options)
     assert torch.equal(found.x, fresh.x)
     assert len(list(tmp_path.glob("*/x.bin"))) == 2
-    named = {"mask": "attention mask", "template": "template or tokenizer"}.get(change, change)
-    assert (f"of another {named}" in caplog.text) == (change != "rows"), (
-        "the user is told why they are computed again"
-    )
-    assert str(tmp_path) not in caplog.text, (
-        "an executed notebook keeps the message and names no folder of its machine"
-    )
 
 
 def test_the_key_of_weights_sees_every_weight_and_nothing_but_content(tiny_model):
@@ -297,37 +244,25 @@ def test_a_full_disk_is_found_before_the_first_pass_and_leaves_nothing(
     )
 
 
-def test_a_disk_that_fills_while_writing_leaves_nothing(tiny_model, tokenizer, tmp_path, reads):
-    """The system refuses files beyond a limit, as a full disk would."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (18_000, hard))
-    try:
-        with pytest.raises(UserError, match="cannot write .*: File too large"):
-            extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    left = {path.name for path in tmp_path.glob("*/*")}
-    assert reads and left <= {"lock"}
-    found = extract(tiny_model, tokenizer, batch_tokens=1, cache=tmp_path)
-    assert torch.equal(found.x, extract(tiny_model, tokenizer, batch_tokens=1).x)
-
-
 MANY_ROWS = """
 import sys, torch
 from conftest import byte_tokenizer
 from transformers import LlamaConfig, LlamaForCausalLM
-from t3lib.classifier.features import extract_features
+from t3lib.classifier import features
 
-def anonymous():  # KiB of memory that is no file's: mapped files can be dropped whenever memory is wanted
-    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("RssAnon"))
+def anonymous():  # KiB of memory that is no file's: mapped files can be dropped
+    lines = open("/proc/self/status")
+    return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 sizes = dict(hidden_size=2048, intermediate_size=8, num_hidden_layers=0, num_attention_heads=8)
 model = LlamaForCausalLM(LlamaConfig(vocab_size=300, **sizes)).eval()
 rows = [{"question": f"{i}?", "answer": "x" * 127} for i in range(64)]
 found, forward = [], model.model.forward
 model.model.forward = lambda **inputs: (found.append(anonymous()), forward(**inputs))[1]
-options = {"batch_tokens": 1, "cache": sys.argv[1], "progress": False}
-x = extract_features(model, byte_tokenizer(), rows[:32], rows[32:], **options).x
+features.BATCH_TOKENS = 1
+x = features.extract_features(
+    model, byte_tokenizer(), rows[:32], rows[32:], cache=sys.argv[1], progress=False
+).x
 assert len(found) == 64 and x.shape == (64 * 128, 2048)
 print(max(*found[8:], anonymous()) - found[8])
 """
@@ -399,8 +334,6 @@ def test_other_errors_of_the_model_are_not_swallowed(tiny_model, tokenizer, monk
         ([], RETAIN, {}, "the forget set is empty"),
         (FORGET, [], {}, "the retain set is empty"),
         (FORGET, RETAIN + FORGET[1:2], {}, "forget row 2 is also retain row 5"),
-        (FORGET, RETAIN, {"dtype": "float16"}, "float16"),
-        (FORGET, RETAIN, {"batch_tokens": 0}, "batch_tokens must be at least 1"),
         (FORGET, RETAIN, {"attention_mask": "all"}, "unknown attention mask"),
         (
             FORGET,
