@@ -16,19 +16,13 @@ from typing import Any
 
 import safetensors
 import safetensors.torch
-from huggingface_hub import HfApi, hf_hub_download
-from huggingface_hub.errors import (
-    EntryNotFoundError,
-    HfHubHTTPError,
-    HFValidationError,
-    LocalEntryNotFoundError,
-)
+from huggingface_hub import hf_hub_download
 from jinja2 import Environment, PackageLoader
 from torch import Tensor
 
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import atomic_write, content_key, lock, read_json, sha256_file, write_json
-from t3lib.core.models import HUB_SECONDS
+from t3lib.core.hub import located
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 FORMAT = 1
@@ -71,22 +65,19 @@ def save(
         write_json(folder / CONFIG, config)
 
 
-def load(name: str | Path, **download: Any) -> tuple[dict[str, Any], dict[str, Tensor], str]:
+def load(
+    name: str | Path, revision: str | None, overrides: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Read a head's config (constructor arguments only) and weights from a folder or the Hub,
     verified.
 
-    Returns (settings, {"A", "B"} of the sizes that the settings name, where they came from). Raises
-    UserError for anything missing, altered or foreign.
+    overrides: settings that replace those of the config. Returns the settings and {"A", "B"} of the
+    sizes that they name. Raises UserError for anything missing, altered or foreign.
     """
     if not Path(name).is_dir():
-        return _read(*_download(str(name), **download))
-    for file in (CONFIG, WEIGHTS):
-        if not (Path(name) / file).is_file():
-            raise UserError(
-                f"{name}: no {file}; a head's folder holds {WEIGHTS}, {CONFIG} and {CARD}"
-            )
+        return _read(_downloaded(str(name), revision), overrides)
     with _held(Path(name)):  # not between two files of a save
-        return _read(Path(name) / CONFIG, Path(name) / WEIGHTS)
+        return _read(Path(name), overrides)
 
 
 @contextmanager
@@ -109,37 +100,23 @@ def _held(folder: Path) -> Iterator[None]:
         yield
 
 
-def _download(name: str, *, local_files_only: bool = False, **download: Any) -> list[Path]:
-    """config.json and the weights from the Hub; when it does not answer, those that it gave
+def _downloaded(name: str, revision: str | None) -> Path:
+    """Folder of a head's files from the Hub; when it does not answer, of those that it gave
     before.
     """
-    reason = ""
-    if not local_files_only:
-        try:  # asked once, for a download asks a Hub that does not answer again and again
-            who = {key: download.get(key) for key in ("revision", "token")}
-            HfApi().model_info(name, timeout=HUB_SECONDS, **who)  # type: ignore[arg-type]
-        except (HfHubHTTPError, HFValidationError):
-            pass  # an answer: what it means, the download says
-        except Exception:  # whatever its HTTP library raises
-            local_files_only, reason = True, "the Hub cannot be reached"
     try:
-        download["local_files_only"] = local_files_only
-        return [Path(hf_hub_download(name, file, **download)) for file in (CONFIG, WEIGHTS)]
-    except (
-        HfHubHTTPError,
-        HFValidationError,
-        EntryNotFoundError,
-        LocalEntryNotFoundError,
-        OSError,
-    ) as error:
-        reason = reason or (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"no head at {name}: not a folder here, and not on the Hub ({reason})"
-        ) from None
+        place, source = located(name, revision)
+        return [Path(hf_hub_download(place, file, **source)) for file in (WEIGHTS, CONFIG)][
+            0
+        ].parent
+    except Exception as error:  # whatever the Hub's library raises
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UserError(f"no head at {name}: {reason}") from None
 
 
-def _read(config: Path, weights: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
-    settings, where = read_json(config), str(config.parent)
+def _read(folder: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    config, weights = folder / CONFIG, folder / WEIGHTS
+    settings = read_json(config)
     if not isinstance(settings, dict) or settings.pop("model_type", None) != "t3-head":
         raise UserError(f"{config}: not the config of a T3 head (model_type is not 't3-head')")
     if settings.pop("format", None) != FORMAT:
@@ -152,8 +129,9 @@ def _read(config: Path, weights: Path) -> tuple[dict[str, Any], dict[str, Tensor
                 f"{weights}: truncated, altered or of another save (its checksum is not"
                 " config.json's)"
             )
+        settings |= overrides
         with safetensors.safe_open(weights, framework="pt") as file:
-            return settings, {name: _tensor(file, name, settings, where) for name in SHAPES}, where
+            return settings, {name: _tensor(file, name, settings, str(folder)) for name in SHAPES}
     except (safetensors.SafetensorError, OSError) as error:
         raise UserError(f"{weights}: not a readable safetensors file ({error})") from None
 
@@ -181,12 +159,13 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
 
 def model_card(settings: Mapping[str, Any]) -> str:
     """The README.md of a head: whose it is, how it was made, what it scores, how to load it."""
-    whitespace: dict[str, Any] = {
-        "trim_blocks": True,
-        "lstrip_blocks": True,
-        "keep_trailing_newline": True,
-    }
-    pages = Environment(loader=PackageLoader(__package__), autoescape=True, **whitespace)
+    pages = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
     pages.filters["cell"] = _cell
     name = settings["info"].get("base_model")
     plain = isinstance(name, str) and re.fullmatch(

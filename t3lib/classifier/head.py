@@ -19,6 +19,10 @@ from t3lib.classifier import artefact
 from t3lib.core.errors import UserError
 from t3lib.core.settings import TEMPERATURE, FitSettings, check
 
+SETTINGS = (
+    *("hidden_size", "vocab_size", "rank", "init_b", "prior", "gamma", "mu", "w", "temperature"),
+)
+
 
 class T3Head(nn.Module, PyTorchModelHubMixin):
     """f(x, y) = [sigmoid(B A MeanPool(H))]_y   (Section 2.3, unnumbered; the estimator of Eq. 2).
@@ -58,24 +62,10 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         self.init_b, self.prior, self.gamma, self.mu, self.w = init_b, prior, gamma, mu, w
         self.temperature = temperature
         self.info: dict[str, Any] = dict(info or {})
-        for name in (
-            "hidden_size",
-            "vocab_size",
-            "rank",
-            "init_b",
-            "prior",
-            "mu",
-            "w",
-            "temperature",
-        ):
-            check(name, getattr(self, name), where="head ")
         check("seed", seed, where="head ")
-        if gamma is not None:
-            check("gamma", gamma, where="head ")
-        elif prior == "population":
-            raise UserError(
-                "head prior 'population' needs gamma, the forget proportion of the population"
-            )
+        for name in SETTINGS:
+            if name != "gamma" or gamma is not None or prior == "population":
+                check(name, getattr(self, name), where="head ")
         generator = torch.Generator().manual_seed(seed)
         self.A = nn.Parameter(_linear_default(rank, hidden_size, generator))
         B = _linear_default(vocab_size, rank, generator)
@@ -84,19 +74,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     @property
     def config(self) -> dict[str, Any]:
         """Everything `__init__` needs to build this head again, as JSON."""
-        names = (
-            "hidden_size",
-            "vocab_size",
-            "rank",
-            "init_b",
-            "prior",
-            "gamma",
-            "mu",
-            "w",
-            "temperature",
-            "info",
-        )
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in (*SETTINGS, "info")}
 
     @property
     def num_parameters(self) -> int:
@@ -139,64 +117,38 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         save_directory: str | Path,
         *,
         config: Mapping[str, Any] | None = None,
-        repo_id: str | None = None,
-        push_to_hub: bool = False,
-        model_card_kwargs: Mapping[str, Any] | None = None,
+        model_card_kwargs: object = None,
         overwrite: bool = True,
-        **push_to_hub_kwargs: Any,
-    ) -> str | None:
+    ) -> None:
         """Write model.safetensors, README.md and, last, config.json with their checksum; never the
         base.
 
-        `config` updates `info` for this one save. overwrite=False: UserError if the folder holds
-        anything by then. Every file is renamed into place whole, and the checksum ties the three
+        `config` updates `info` for this one save. model_card_kwargs: not used; `push_to_hub` gives
+        it. overwrite=False: UserError if the folder holds anything by then.
+
+        Every file is renamed into place whole, and the checksum ties the three
         together: a save that was killed half-way is refused by `from_pretrained`, never misread.
         """
         settings = {**self.config, "info": {**self.info, **(config or {})}}
         weights = {name: getattr(self, name).detach().cpu().contiguous() for name in ("A", "B")}
         artefact.save(Path(save_directory), settings, weights, overwrite=overwrite)
-        if not push_to_hub:
-            return None
-        config = dict(config) if config else None
-        return self.push_to_hub(
-            repo_id or Path(save_directory).name, config=config, **push_to_hub_kwargs
-        )
 
     @classmethod
-    def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: str | Path,
-        *,
-        force_download: bool = False,
-        token: str | bool | None = None,
-        cache_dir: str | Path | None = None,
-        local_files_only: bool = False,
-        revision: str | None = None,
-        **overrides: Any,
+    def from_pretrained(  # type: ignore[override]
+        cls, name: str | Path, *, revision: str | None = None, **overrides: Any
     ) -> Self:
         """Load a head from a folder or from the Hub, in evaluation mode; `overrides` replace
         constructor arguments.
 
         Raises UserError for a missing, truncated or altered file, and for a config that does not
-        fit the weights.
+        fit the weights. HF_TOKEN, HF_HOME and HF_HUB_OFFLINE hold for the Hub, as everywhere.
         """
-        download = dict(
-            force_download=force_download, token=token, cache_dir=cache_dir, revision=revision
-        )
-        settings, weights, source = artefact.load(
-            pretrained_model_name_or_path, local_files_only=local_files_only, **download
-        )
+        settings, weights = artefact.load(name, revision, overrides)
         try:
-            head = cls(**{**settings, **overrides})
+            head = cls(**settings)
         except (KeyError, TypeError) as error:
-            raise UserError(f"{source}: not a T3 head's config ({error})") from None
-        for name, weight in weights.items():
-            want = getattr(head, name)
-            if weight.shape != want.shape:  # overridden
-                raise UserError(
-                    f"{source}: {name} is {tuple(weight.shape)}, not {tuple(want.shape)}"
-                )
-            want.data = weight
+            raise UserError(f"{name}: not a T3 head's config ({error})") from None
+        head.A.data, head.B.data = weights["A"], weights["B"]
         return head.eval()
 
     def extra_repr(self) -> str:

@@ -16,7 +16,6 @@ from transformers.utils import cached_file, logging
 
 from t3lib.core.errors import UserError
 from t3lib.core.files import content_key, read_json
-from t3lib.core.hub import HUB_SECONDS as HUB_SECONDS  # for artefact
 from t3lib.core.hub import located
 from t3lib.core.progress import watched
 from t3lib.core.rows import check_template
@@ -76,11 +75,13 @@ def load_model(
 
 def _file(place: str, name: str, source: Mapping[str, Any]) -> str | None:
     """Path of one file of a model, downloaded when the Hub has it; None when the model does not."""
-    optional = {
-        "_raise_exceptions_for_missing_entries": False,
-        "_raise_exceptions_for_connection_errors": False,
-    }
-    return cached_file(place, name, **optional, **source)
+    return cached_file(
+        place,
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        **source,
+    )
 
 
 def _load_weights(
@@ -111,14 +112,15 @@ def _load_base(
         read_json(
             generation
         )  # Transformers would pass over a broken one, and with it the token that ends an answer
-    checks: dict[str, Any] = {
-        "use_safetensors": True,
-        "output_loading_info": True,
-        "ignore_mismatched_sizes": True,
-    }
-    checks["adapter_kwargs"] = dict(source)  # else it asks the Hub again for an adapter
     loaded: Any = AutoModelForCausalLM.from_pretrained(
-        place, trust_remote_code=False, **checks, **settings, **source
+        place,
+        trust_remote_code=False,
+        use_safetensors=True,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+        adapter_kwargs=dict(source),  # else it asks the Hub again for an adapter
+        **settings,
+        **source,
     )
     model, report = loaded
     _check_weights(report)
@@ -164,8 +166,6 @@ def checked_device(device: str | None) -> str:
     on this machine.
     """
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        raise UserError(f"device {device} was asked for, but this machine has no CUDA GPU")
     try:
         usable = torch.zeros(1, device=device).device.type != "meta"
     except (RuntimeError, AssertionError, NotImplementedError):
@@ -270,11 +270,9 @@ def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: in
     while True:
         try:
             return work(batch_tokens)
-        except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
-            memory = isinstance(error, torch.OutOfMemoryError | MemoryError)
-            if not memory and not re.search(
-                "allocate memory|out of memory", str(error), re.IGNORECASE
-            ):
+        except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
+            said = re.search("allocate memory|out of memory", str(error), re.IGNORECASE)
+            if isinstance(error, RuntimeError) and not said:
                 raise
         # Outside `except`, so that the failed pass's tensors are free before the next one.
         if batch_tokens // 2 < least:
