@@ -24,7 +24,7 @@ from t3lib.core.files import atomic_write, cache_dir, project_root, read_json, w
 from t3lib.core.models import check_ids, checked_device, context_length, load_model, pad_id
 from t3lib.core.names import HUB_DATA
 from t3lib.core.rows import Row, check_disjoint, check_row, encode_rows
-from t3lib.core.settings import CHOICES, fit_settings
+from t3lib.core.settings import CHOICES, TEMPERATURE, check_temperature, fit_settings
 from t3lib.lab import profiles, results
 from t3lib.lab.audit import run
 from t3lib.lab.own import evidence, own, rows
@@ -36,7 +36,7 @@ from t3lib.lab.study import study
 from t3lib.lab.study.tune import tune_profile
 from t3lib.lab.world import bases
 from t3lib.sampler import belonging
-from t3lib.sampler import one_call as unlearning
+from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import data as tofu
 from t3lib.tofu import evaluation
@@ -151,11 +151,20 @@ def unlearn(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as features:
         if args.forget:
             unlearned = own.unlearn(model, tokenizer, wanted, replace(choices, cache=features))
+            head = unlearned.heads[0]
         else:
-            how = {"attention_mask": args.attention_mask, "allow_sharpening": args.allow_sharpening}
-            how |= {"split": args.split, "cache": features}
-            unlearned = unlearning.fit_without_evidence(model, tokenizer, **sets, **how, **settings)
-    head = unlearned.heads[0]
+            T = settings.pop("temperature", TEMPERATURE)
+            check_temperature(T, allow_sharpening=args.allow_sharpening)
+            head = fit_without_evidence(
+                model,
+                tokenizer,
+                sets["forget"],
+                sets["retain"],
+                fit_settings(settings),
+                attention_mask=args.attention_mask,
+                cache=features,
+            )
+            head.temperature, head.info["split"] = T, args.split
     head.save_pretrained(args.out, overwrite=args.overwrite)
     n_forget, n_retain = len(sets["forget"]), len(sets["retain"])
     print(f"head with {head.num_parameters:,} parameters trained on {n_forget} forget and {n_retain} retain rows "

@@ -50,10 +50,8 @@ def test_fit_head_head_and_unlearn_have_these_defaults():
     assert head.info["hyperparameters"] == dataclasses.asdict(FitSettings())
     for name in ("rank", "init_b", "prior", "w", "temperature"):
         assert getattr(T3Head(8, 16), name) == getattr(head, name) == settings.T3[name]
-    assert (
-        inspect.signature(fit_without_evidence).parameters["temperature"].default
-        == settings.TEMPERATURE
-    )
+    fitted = inspect.signature(fit_without_evidence).parameters["settings"].default
+    assert fitted == FitSettings()
 
 
 def test_the_command_line_has_these_defaults():

@@ -1,8 +1,4 @@
-"""`fit_without_evidence()`: rows in, the base under its head out; the base untouched, the head
-records its making.
-"""
-
-import copy
+"""`fit_without_evidence()`: rows in, a head out that records its making; the base untouched."""
 
 import pytest
 import torch
@@ -12,6 +8,7 @@ from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
+from t3lib.core.settings import FitSettings
 from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.sampler.tilt import T3ForCausalLM
 
@@ -22,8 +19,9 @@ RETAIN = [{"question": f"Who lives at {i}?", "answer": f"Old Tom {i} does."} for
 FIT = {"epochs": 30, "warmup_epochs": 3, "lr": 2e-2, "rank": 4, "batch_size": 2, "init_b": "zero"}
 
 
-def run(model, tokenizer, **options):
-    return fit_without_evidence(model, tokenizer, FORGET, RETAIN, progress=False, **FIT | options)
+def run(model, tokenizer, seed=0, **options):
+    fit = FitSettings(**FIT, seed=seed)
+    return fit_without_evidence(model, tokenizer, FORGET, RETAIN, fit, **options)
 
 
 def answer_logp(model, tokenizer, rows):
@@ -41,12 +39,7 @@ def answer_logp(model, tokenizer, rows):
 
 def test_it_tilts_away_from_the_forget_rows_and_leaves_the_base_alone(tiny_model, tokenizer):
     before = {name: tensor.clone() for name, tensor in tiny_model.state_dict().items()}
-    model = run(tiny_model, tokenizer, temperature=1)
-    assert (
-        isinstance(model, T3ForCausalLM)
-        and model.temperature == 1
-        and model.heads[0].temperature == 1
-    )
+    model = T3ForCausalLM(tiny_model, run(tiny_model, tokenizer), 1)
     for name, tensor in tiny_model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     change = {
@@ -60,67 +53,26 @@ def test_it_is_features_then_a_head_and_nothing_else(tiny_model, tokenizer, tmp_
     features = extract_features(tiny_model, tokenizer, FORGET, RETAIN, progress=False)
     head = fit_head(features, vocab_size=tiny_model.config.vocab_size, progress=False, **FIT)
     for options in ({}, {"cache": tmp_path}, {"cache": tmp_path}):
-        found = run(tiny_model, tokenizer, **options).heads[0]
+        found = run(tiny_model, tokenizer, **options)
         assert torch.equal(found.A, head.A) and torch.equal(found.B, head.B)
 
 
 def test_the_head_says_how_it_was_made_and_can_be_kept(tiny_model, tokenizer, tmp_path):
-    model = run(
-        tiny_model,
-        tokenizer,
-        temperature=2.0,
-        seed=7,
-        split="forget10",
-        attention_mask="openunlearning",
-    )
-    info = model.heads[0].info
-    assert (info["seed"], info["split"], info["n_forget"], info["n_retain"]) == (
-        7,
-        "forget10",
-        4,
-        6,
-    )
+    head = run(tiny_model, tokenizer, seed=7, attention_mask="openunlearning")
+    info = head.info
+    assert (info["seed"], info["n_forget"], info["n_retain"]) == (7, 4, 6)
     assert info["answer_tokens"] == sum(
         len(e.ids) - e.n_prompt for e in t3lib.core.rows.encode_rows(tokenizer, FORGET + RETAIN)
     )
     wanted = FIT | {"seed": 7, "attention_mask": "openunlearning", "features": "torch.float32"}
     assert wanted.items() <= info["hyperparameters"].items()
     assert {"base_model", "base_revision", "tokenizer_hash"} <= set(info) and info["tokenizer_hash"]
-    model.heads[0].save_pretrained(tmp_path / "head")
+    head.save_pretrained(tmp_path / "head")
     again = T3Head.from_pretrained(tmp_path / "head")
-    assert torch.equal(again.A, model.heads[0].A) and torch.equal(again.B, model.heads[0].B)
-    assert again.temperature == 2.0 and again.info == info
+    assert torch.equal(again.A, head.A) and torch.equal(again.B, head.B)
+    assert again.info == info
 
 
 def test_an_unlearned_model_is_no_base(tiny_model, tokenizer):
     with pytest.raises(UserError, match="already unlearned"):
-        run(run(tiny_model, tokenizer), tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("forget", "retain", "options", "said"),
-    [
-        ([], RETAIN, {}, "forget set is empty"),
-        (FORGET, [], {}, "retain set is empty"),
-        (FORGET, RETAIN + FORGET[:1], {}, "forget row 1 is also retain row 7"),
-        (
-            [*FORGET, {"question": "Q?", "answer": " "}],
-            RETAIN,
-            {},
-            "forget row 5: .*tokenises to nothing",
-        ),
-        (FORGET, RETAIN, {"temperature": 0.5}, "0.5"),
-        (FORGET, RETAIN, {"temperature": float("nan")}, "nan"),
-        (FORGET, RETAIN, {"rank": 0}, "rank"),
-        (FORGET, RETAIN, {"learning_rate": 1.0}, "no setting 'learning_rate'"),
-        (FORGET, RETAIN, {"attention_mask": "none"}, "unknown attention mask"),
-    ],
-)
-def test_mistakes(tiny_model, tokenizer, forget, retain, options, said):
-    model = copy.copy(tiny_model)
-    with pytest.raises(UserError, match=said):
-        fit_without_evidence(model, tokenizer, forget, retain, progress=False, **FIT | options)
-
-
-def test_sharpening_must_be_asked_for(tiny_model, tokenizer):
-    assert run(tiny_model, tokenizer, temperature=0.5, allow_sharpening=True).temperature == 0.5
+        run(T3ForCausalLM(tiny_model, run(tiny_model, tokenizer)), tokenizer)
