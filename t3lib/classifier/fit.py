@@ -1,6 +1,6 @@
 """Fitting the classifier head on cached features: T3's whole training (Section 2.3, Appendix F.3).
 
-    L(A, B) = (1/n) Σ_i ℓ(σ(B[y_i] · A x_i), s_i),   ℓ(f, s) = −s ln f − (1 − s) ln(1 − f)        (Eq. 3)
+    L(A, B) = (1/n) Σ_i ℓ(σ(B[y_i] · A x_i), s_i),   ℓ(f, s) = −s ln f − (1 − s) ln(1 − f)   (Eq. 3)
 
 over the n answer tokens of a step. Only the rows B[y_i] of the true next tokens enter, so the |V|
 logits are never formed. Tokens that are no target in any step have a zero gradient: their rows of B
@@ -10,9 +10,8 @@ float32 whatever the base's dtype.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain, repeat
 from typing import Any
 
 import numpy as np
@@ -41,9 +40,10 @@ def fit_head(
     features of one kind only, a target outside the vocabulary, features that are not finite, or a
     setting that is out of range.
     """
-    return fit_heads(features, [settings], vocab_size=vocab_size, device=device, progress=progress)[
-        0
-    ]
+    [head] = fit_heads(
+        features, [settings], vocab_size=vocab_size, device=device, progress=progress
+    )
+    return head
 
 
 def fit_heads(
@@ -57,8 +57,8 @@ def fit_heads(
     """Fit several heads at once; each is the head that `fit_head` alone gives, to rounding.
 
     Heads that see the same rows in the same order (equal seed, epochs, batch_size, epoch) share
-    every read of the features. On a CPU, memory-mapped features stay on disk, except the one epoch
-    of epoch="fixed". A GPU holds all of them.
+    every read of the features. On a CPU, memory-mapped features stay on disk. A GPU holds all of
+    them.
     """
     wanted = [fit_settings(values) for values in settings_list]
     _check(features, vocab_size)
@@ -165,10 +165,7 @@ def _fit_together(
     adam = optimiser(list(zip(A, B)), settings)
     warmups = [round(one.warmup_epochs * per_epoch) for one in settings]
     rates = [learning_rates(one.lr, rise, len(plan)) for one, rise in zip(settings, warmups)]
-    batches: Iterable[tuple[Tensor, Tensor, Tensor]] = map(batch, plan)
-    if first.epoch == "fixed":  # one epoch, held in memory
-        batches = chain.from_iterable(repeat([batch(rows) for rows in plan[:per_epoch]], epochs))
-    for inputs, now in zip(batches, zip(*rates)):
+    for inputs, now in zip(map(batch, plan), zip(*rates)):
         for group, rate in zip(adam.param_groups, now):
             group["lr"] = rate
         adam.zero_grad()
@@ -185,9 +182,17 @@ def _fit_together(
 
 def _start(features: Features, settings: FitSettings, vocab_size: int) -> T3Head:
     gamma = settings.gamma if settings.gamma is not None else features.gamma
-    info = {"seed": settings.seed, "hyperparameters": asdict(settings)}
-    chosen = {name: getattr(settings, name) for name in ("rank", "init_b", "prior", "w", "seed")}
-    return T3Head(features.x.shape[1], vocab_size, **chosen, gamma=gamma, info=info)
+    return T3Head(
+        features.x.shape[1],
+        vocab_size,
+        settings.rank,
+        init_b=settings.init_b,
+        prior=settings.prior,
+        gamma=gamma,
+        w=settings.w,
+        seed=settings.seed,
+        info={"seed": settings.seed, "hyperparameters": asdict(settings)},
+    )
 
 
 def optimiser(

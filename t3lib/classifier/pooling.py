@@ -69,7 +69,7 @@ class PoolLayer(DummyLayer):
         super().__init__()
         self.A, self.static = A.detach().clone(), static
         self.is_croppable = not static
-        self.sums: Tensor | None = None
+        self.sums: Any = None
         self.seen: Tensor | None = (
             None  # static only: tokens so far, a tensor because compiled code updates it
         )
@@ -129,18 +129,15 @@ class PoolLayer(DummyLayer):
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Rows become those that beam search goes on with."""
-        if self.sums is not None:
-            self.sums = self.sums.index_select(0, beam_idx.to(self.sums.device))
+        self.sums = self.sums.index_select(0, beam_idx.to(self.sums.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         """Each row so many times, one after the other."""
-        if self.sums is not None:
-            self.sums = self.sums.repeat_interleave(repeats, dim=0)
+        self.sums = self.sums.repeat_interleave(repeats, dim=0)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         """Keep these rows."""
-        if self.sums is not None:
-            self.sums = self.sums[indices.to(self.sums.device)]
+        self.sums = self.sums[indices.to(self.sums.device)]
 
 
 def pool_of(cache: Cache) -> PoolLayer | None:

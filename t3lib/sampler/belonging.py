@@ -93,15 +93,20 @@ def origin(
     forget: Sequence[Row],
     retain: Sequence[Row],
     tokens: int,
-) -> dict[str, Any]:
+) -> dict[str, str | int | None]:
     """What a head records of its training: the base's identity, the tokenizer's hash, the form of
     the prompts with one fixed question rendered (a date in it shows), numbers of rows and of the
     answer `tokens` it was fitted on.
     """
-    counts = {"n_forget": len(forget), "n_retain": len(retain), "answer_tokens": tokens}
-    form: dict[str, Any] = prompt_form(tokenizer, [*forget, *retain])
-    form["prompt"] = rendered(tokenizer)
-    return base_identity(base) | {"tokenizer_hash": tokenizer_hash(tokenizer)} | form | counts
+    return {
+        **base_identity(base),
+        "tokenizer_hash": tokenizer_hash(tokenizer),
+        **prompt_form(tokenizer, [*forget, *retain]),
+        "prompt": rendered(tokenizer),
+        "n_forget": len(forget),
+        "n_retain": len(retain),
+        "answer_tokens": tokens,
+    }
 
 
 def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict[str, str | None]:
@@ -135,40 +140,23 @@ def system_of(head: Any) -> str | None:
 
 def check_prompt(head: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> None:
     """Warn when the head records another chat template, system text or mask than these rows are
-    asked with.
+    asked with. A mask is another one where it hides a token of a prompt that is the padding too.
     """
-    present = prompt_form(tokenizer, rows)
+    info, present, wrong = head.info, prompt_form(tokenizer, rows), []
     for key, what in (("chat_template", "chat template"), ("system", "system text")):
-        recorded = head.info.get(key)
-        known = key in head.info and "chat_template" in head.info
-        if known and (recorded, present[key]) != (None, None) and recorded != present[key]:
-            values = (
-                value if value is None else repr(printable(value, 80))
-                for value in (recorded, present[key])
-            )
-            warnings.warn(f"the head was trained with the {what} {', not '.join(map(str, values))}: "
-                          "it may not forget here", stacklevel=3)  # fmt: skip
-            return
-    if isinstance(recorded := head.info.get("prompt"), str) and recorded != rendered(tokenizer):
-        warnings.warn("the head was trained with a chat template that renders another prompt (a date in it?): "
-                      "it may not forget here", stacklevel=3)  # fmt: skip
-    if head.info.get("attention_mask") == "openunlearning" and hides(tokenizer, rows):
-        warnings.warn(
-            "the head was trained with the attention mask openunlearning, which hides tokens that "
-            # fmt: skip
-            "everybody else shows the model: it may not forget here",
-            stacklevel=3,
-        )
-
-
-def hides(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> bool:
-    """Whether the mask "openunlearning" hides a token of these rows' prompts, because it is the
-    padding too.
-    """
-    padding = pad_id(tokenizer)
-    return any(
-        padding in example.ids[: example.n_prompt] for example in encode_rows(tokenizer, rows)
-    )
+        if {"chat_template", key} <= info.keys() and info[key] != present[key]:
+            values = (printable(repr(value), 80) for value in (info[key], present[key]))
+            wrong.append(f"the {what} {', not '.join(values)}")
+    if isinstance(info.get("prompt"), str) and info["prompt"] != rendered(tokenizer):
+        wrong.append("a chat template that renders another prompt (a date in it?)")
+    if info.get("attention_mask") == "openunlearning":
+        padding, examples = pad_id(tokenizer), encode_rows(tokenizer, rows)
+        if any(padding in example.ids[: example.n_prompt] for example in examples):
+            hidden = "hides tokens that everybody else shows the model"
+            wrong.append(f"the attention mask openunlearning, which {hidden}")
+    if wrong:
+        what = f"the head was trained with {wrong[0]}"
+        warnings.warn(f"{what}: it may not forget here", stacklevel=3)
 
 
 def check_sizes(head: Any, hidden_size: int, vocab_size: int) -> None:

@@ -237,8 +237,14 @@ class T3ForCausalLM(WrappedCausalLM):
             tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
         names = [heads] if isinstance(heads, str | Path) else list(heads)
         loaded = [T3Head.from_pretrained(name).to(_devices(base)[0]) for name in names]
-        checks: dict[str, Any] = {"tokenizer": tokenizer, "other_base": other_base}
-        return cls(base, loaded, temperature, allow_sharpening=allow_sharpening, **checks)
+        return cls(
+            base,
+            loaded,
+            temperature,
+            allow_sharpening=allow_sharpening,
+            tokenizer=tokenizer,
+            other_base=other_base,
+        )
 
 
 REPLACED = (

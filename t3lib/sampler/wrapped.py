@@ -6,12 +6,11 @@ input preparation, masks, caches) is asked of the base. Sampling starts from the
 no top_k = 50, no temperature 0.6 inherited from the base's generation settings.
 """
 
-import copy
 import functools
 import inspect
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -136,14 +135,9 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         """The base's own output (ModelOutput) for those of `inputs` its forward takes, and its last
         hidden states.
         """
-        open_ended = "kwargs" in self.base_arguments
-        taken = {
-            name: value
-            for name, value in inputs.items()
-            if name in self.base_arguments or open_ended
-        }
-        if "logits_to_keep" not in self.base_arguments:
-            taken.pop("logits_to_keep", None)
+        known = self.base_arguments
+        refused = inputs.keys() - known if "kwargs" not in known else {"logits_to_keep"} - known
+        taken = {name: value for name, value in inputs.items() if name not in refused}
         call = self.replaced.get("forward", self.base)
         if torch.compiler.is_compiling():
             outputs, hidden = call(**taken, return_dict=True), self.compiled_hidden.take()
@@ -179,12 +173,11 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         """
         called_by_generate = prepared is not None
         if not called_by_generate:
-            check_embeds(self, inputs_embeds)
             prompt = input_ids if input_ids is not None else inputs_embeds
             if prompt is None or prompt.ndim < 2:
                 raise UserError("give input_ids (B, L) or inputs_embeds (B, L, d)")
             tokens = prompt.shape[1]
-            check_input(self, tokens, attention_mask)
+            check_input(self, prompt, attention_mask)
             if past_key_values is not None and not torch.compiler.is_compiling():
                 self.check_cache(past_key_values)
             check_positions(position_ids, attention_mask)
@@ -247,7 +240,10 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         in the others.
         """
         check_request(self, inputs, generation_config, kwargs)
-        generation_config, kwargs = untruncated(self, generation_config, kwargs)
+        asked = functools.partial(requested, self, generation_config, kwargs)
+        if asked("do_sample") and asked("top_k") is None:
+            # Transformers would fill in 50. As a default it would make greedy decoding warn.
+            kwargs["top_k"] = 0
         generate = self.replaced.get("generate", super().generate)  # type: ignore[misc]
         with decoder_of(self.base).register_forward_hook(self.compiled_hidden):
             return generate(inputs, generation_config=generation_config, **kwargs)
@@ -290,30 +286,12 @@ def exact_generation_config(base: PreTrainedModel) -> GenerationConfig:
     return GenerationConfig(do_sample=False, temperature=1.0, top_p=1.0, **ids)
 
 
-def requested(name: str, model: Any, config: Any, options: dict[str, Any]) -> Any:
+def requested(model: Any, config: Any, options: Mapping[str, Any], name: str) -> Any:
     """What `generate` will use under this name: a keyword of the call, else its generation config,
     else the model's.
     """
     sources = (options, vars(config) if config else {}, vars(model.generation_config))
     return next((source[name] for source in sources if source.get(name) is not None), None)
-
-
-def untruncated(model: Any, config: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """(generation_config, options) with top_k=0 where sampling was asked for and nobody set top_k.
-
-    Transformers would fill in 50. It cannot be a default of `exact_generation_config`: greedy
-    decoding warns about it.
-    """
-    if (
-        not requested("do_sample", model, config, options)
-        or requested("top_k", model, config, options) is not None
-    ):
-        return config, options
-    if config is None:
-        return None, {**options, "top_k": 0}
-    config = copy.deepcopy(config)
-    config.top_k = 0
-    return config, options
 
 
 def vocabulary(base: PreTrainedModel) -> int:
@@ -420,17 +398,13 @@ def check_finite(model: nn.Module, logits: Tensor) -> None:
     raise UserError(f"the logits hold NaN or infinity ({cause}): no token can be chosen")
 
 
-def check_embeds(model: WrappedCausalLM, inputs_embeds: Any) -> None:
-    """UserError for inputs_embeds where they mean nothing to the model."""
-    if inputs_embeds is not None and model.no_embeds:
-        raise UserError(f"inputs_embeds {model.no_embeds}: give input_ids")
-
-
-def check_input(model: WrappedCausalLM, tokens: int, attention_mask: Any) -> None:
-    """UserError for an empty input, one beyond the model's context, or a row that is all
-    padding.
+def check_input(model: WrappedCausalLM, prompt: Tensor, attention_mask: Any) -> None:
+    """UserError for embeddings where they mean nothing to the model, for an empty input, one beyond
+    the model's context, or a row that is all padding.
     """
-    context = context_length(model.base)
+    context, tokens = context_length(model.base), prompt.shape[1]
+    if prompt.ndim == 3 and model.no_embeds:
+        raise UserError(f"inputs_embeds {model.no_embeds}: give input_ids")
     if tokens == 0:
         raise UserError("the prompt is empty: there is no context to predict from")
     if context is not None and tokens > context:
@@ -441,12 +415,12 @@ def check_input(model: WrappedCausalLM, tokens: int, attention_mask: Any) -> Non
 
 
 def check_request(
-    model: WrappedCausalLM, inputs: Any, config: Any, options: dict[str, Any]
+    model: WrappedCausalLM, inputs: Any, config: Any, options: Mapping[str, Any]
 ) -> None:
     """UserError for a prompt, a cache or a decoding mode that cannot give the model's own
     distribution.
     """
-    option = functools.partial(requested, model=model, config=config, options=options)
+    option = functools.partial(requested, model, config, options)
     if option("cache_implementation") == "paged":
         model.generate_batch()
     if options.get("custom_generate") is not None:
@@ -457,7 +431,6 @@ def check_request(
     for name, reason in REFUSED_OPTIONS.items():
         if option(name) not in (None, False, 0) and (name, option(name)) != ("num_beam_groups", 1):
             raise UserError(f"{name} {reason}")
-    check_embeds(model, options.get("inputs_embeds"))
     if options.get("past_key_values") is not None:
         model.check_cache(options["past_key_values"])
     mask, pad, ends = options.get("attention_mask"), option("pad_token_id"), option("eos_token_id")
@@ -469,4 +442,4 @@ def check_request(
                 and pad not in (None, *(ends if isinstance(ends, list) else [ends]))
             ):
                 mask = prompt != pad  # as generate itself infers it
-            check_input(model, prompt.shape[1], mask)
+            check_input(model, prompt, mask)
