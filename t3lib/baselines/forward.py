@@ -1,11 +1,10 @@
 """What a loss needs of a model: batches, log-probabilities, logits, one layer's states; the
 original's ln p.
 
-The model is called here and nowhere else in training. Names of the results are the parameters'
-names in `losses`.
+The model is called here and nowhere else in training. What it is asked for is what `losses.NEEDS`
+says of a loss; results have the names of that loss's parameters.
 """
 
-import inspect
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -15,7 +14,7 @@ from torch.nn import functional as F
 from transformers import LlamaForCausalLM
 
 from t3lib.baselines.assistant import layers_of
-from t3lib.baselines.losses import log_likelihood
+from t3lib.baselines.losses import NEEDS, log_likelihood
 from t3lib.core.rows import IGNORE, Example, collate, length_sorted, shifted_labels
 
 Batch = dict[str, Tensor]
@@ -51,20 +50,6 @@ def answer_counts(examples: Sequence[Example]) -> dict[str, float]:
     }
 
 
-def parameters_of(function: Callable[..., Tensor] | None) -> set[str]:
-    """Names of a loss function's parameters: what it needs. Empty for a method without that
-    term.
-    """
-    return set(inspect.signature(function).parameters) if function else set()
-
-
-def counts_padding(needs: Collection[str]) -> bool:
-    """Whether a loss is a mean over all positions, so that a step's parts must be padded to the
-    step's width.
-    """
-    return bool({"logit", "logit_all"} & set(needs))
-
-
 def needs_teacher(needs: Collection[str]) -> bool:
     """Whether a loss needs the original model itself, not only its ln p of whole answers."""
     return bool({"logit_ref", "logit_all_ref", "hidden_ref"} & set(needs))
@@ -83,7 +68,7 @@ def apply_loss(
 
     teacher: the original model. k: the layer whose states are compared, counted from 1.
     """
-    needs = parameters_of(function)
+    needs = NEEDS[function]
     known = known | measure(model, batch, needs, k)
     if teacher is not None and needs_teacher(needs):
         with torch.no_grad():
@@ -100,21 +85,13 @@ def measure(
     layers from 1.
 
     logp, answer (B, S) · logit, targets, answer (B, L−1) · logit_all (B, L, V), answer_all · hidden
-    (B, L, d), in_answer, in_question (B, L).
+    (B, L, d), in_answer (B, L).
     """
     if "logp" in needs:
         logp, answer = answer_logp(model, batch)
         return {"logp": logp, "answer": answer}
     if "hidden" in needs:
-        in_answer = batch["labels"] != IGNORE
-        in_question = (
-            in_answer.cumsum(-1) == 0
-        )  # everything before the answer; padding comes after it
-        return {
-            "hidden": layer_states(model, batch, k),
-            "in_answer": in_answer,
-            "in_question": in_question,
-        }
+        return {"hidden": layer_states(model, batch, k), "in_answer": batch["labels"] != IGNORE}
     logit_all = model(**_inputs(batch)).logits.float()
     targets, answer = shifted_labels(batch["labels"])
     of_positions = {"logit": logit_all[:, :-1], "targets": targets, "answer": answer}

@@ -5,22 +5,30 @@ Formulas: arXiv:2602.10217, Appendix F.1 (unnumbered). Every function returns on
 (B,); a batch's loss is their mean. Shapes: B batch, S positions that predict a token, L tokens, V
 vocabulary, d hidden.
 
-    logp (B, S)      ln p of the next token at each position         answer (B, S) bool: is that token in the answer?
-    logp_ref (B,)    ln p* of the whole answer, p* the original      tokens: answer tokens an example, on average
-    logit (B, S, V)  logits everywhere, prompt and padding too       targets (B, S) next tokens, 0 outside answers
-    hidden (B, L, d) states of one layer                             in_answer, in_question (B, L) bool of tokens
+    logp (B, S)       ln p of the next token at each position
+    answer (B, S)     bool: is that token in the answer?
+    logp_ref (B,)     ln p* of the whole answer, p* the original model
+    tokens            answer tokens an example, on average
+    logit (B, S, V)   logits everywhere, prompt and padding too
+    targets (B, S)    next tokens, 0 outside answers
+    hidden (B, L, d)  states of one layer
+    in_answer (B, L)  bool: is this token in the answer?
 
 Two variants where they differ: "reference" (default) is what locuslab/open-unlearning computes, so
 that its numbers are comparable; "paper" is the formula as printed, with ln p(a|q) the sum over the
 answer's tokens. `tokens` defaults to the batch's own mean; a loop that accumulates gradients passes
 the whole step's.
+
+A loss stands below `@takes(...)`, the names of what it is given. They decide which forward passes a
+step runs (`forward.measure`): the answers' for `logp`, every position's for `logit`, those up to
+layer k for `hidden`, and also the original model's for names that end in `_ref`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import CHOICES, LOOP, T3, check
@@ -29,6 +37,7 @@ if TYPE_CHECKING:  # whoever asks for names and settings alone does not wait for
     from torch import Tensor
 
 Variant = Literal["reference", "paper"]
+Loss = TypeVar("Loss", bound=Callable[..., Any])
 VARIANTS = CHOICES["variant"]
 
 # A loss is alpha_f · forget term + alpha_r · retain term; k counts layers from the first; ULD's T
@@ -85,6 +94,19 @@ def settings_of(
     return defaults | dict(changes)
 
 
+NEEDS: dict[Callable[..., Tensor], frozenset[str]] = {}  # a loss -> the names of its parameters
+
+
+def takes(*names: str) -> Callable[[Loss], Loss]:
+    """Note in `NEEDS` what a loss is given: quantities of a model, counts of a step, settings."""
+
+    def note(loss: Loss) -> Loss:
+        NEEDS[loss] = frozenset(names)
+        return loss
+
+    return note
+
+
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
     """Σ_s of the values where the mask is true, (B, S) -> (B,); what hides elsewhere (NaN, −inf)
     does not matter.
@@ -97,6 +119,7 @@ def log_likelihood(logp: Tensor, answer: Tensor) -> Tensor:
     return masked_sum(logp, answer)
 
 
+@takes("logp", "answer", "tokens", "variant")
 def nll(
     logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference"
 ) -> Tensor:
@@ -109,6 +132,7 @@ def nll(
     return -grad_ascent(logp, answer, tokens=tokens, variant=variant)
 
 
+@takes("logp", "answer", "tokens", "variant")
 def grad_ascent(
     logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference"
 ) -> Tensor:
@@ -118,6 +142,7 @@ def grad_ascent(
     return _weighted(lambda _: 1.0, logp, answer, tokens, variant)
 
 
+@takes("logp", "answer", "beta", "tokens", "variant")
 def wga(
     logp: Tensor,
     answer: Tensor,
@@ -133,6 +158,7 @@ def wga(
     return _weighted(lambda logp: (beta * logp).exp(), logp, answer, tokens, variant)
 
 
+@takes("logp", "answer", "beta1", "beta2", "tokens", "variant")
 def sat_imp(
     logp: Tensor,
     answer: Tensor,
@@ -168,6 +194,7 @@ def _weighted(
     return masked_sum(weight_of(logp.detach()) * logp, answer) / of_step
 
 
+@takes("logit", "logit_ref", "targets", "answer", "beta", "variant")
 def undial(
     logit: Tensor,
     logit_ref: Tensor,
@@ -191,11 +218,11 @@ def undial(
     return masked_sum(cross_entropy, answer) if paper else cross_entropy.mean(-1)
 
 
+@takes("hidden", "control", "in_answer", "c", "inverse_tokens", "variant")
 def rmu_forget(
     hidden: Tensor,
     control: Tensor,
     in_answer: Tensor,
-    in_question: Tensor,
     *,
     c: float = BASELINES["RMU"]["c"],
     inverse_tokens: float | None = None,
@@ -205,20 +232,18 @@ def rmu_forget(
 
     reference: the answer's states, mean over d, summed over tokens and times the batch's mean of
     1/|a| (there (B,) is divided by (B, 1), so each example is divided by everyone's length;
-    `inverse_tokens` gives that mean for a whole step). paper: the question's states, summed over
-    tokens and d.
+    `inverse_tokens` gives that mean for a whole step). paper: the question's states, those of all
+    tokens before the answer, summed over tokens and d.
     """
     goal = c * control / control.norm()
-    return rmu_retain(
-        hidden, goal, in_answer, in_question, inverse_tokens=inverse_tokens, variant=variant
-    )
+    return rmu_retain(hidden, goal, in_answer, inverse_tokens=inverse_tokens, variant=variant)
 
 
+@takes("hidden", "hidden_ref", "in_answer", "inverse_tokens", "variant")
 def rmu_retain(
     hidden: Tensor,
     hidden_ref: Tensor,
     in_answer: Tensor,
-    in_question: Tensor,
     *,
     inverse_tokens: float | None = None,
     variant: Variant = "reference",
@@ -226,11 +251,12 @@ def rmu_retain(
     """L = ‖M^k(q_r) − M*^k(q_r)‖_F², M* the original model's states. Variants as in rmu_forget."""
     squares = (hidden - hidden_ref) ** 2  # (B, L, d)
     if _is_paper(variant):
-        return masked_sum(squares.sum(-1), in_question)
+        return masked_sum(squares.sum(-1), in_answer.cumsum(-1) == 0)
     per_token = (1 / in_answer.sum(-1)).mean() if inverse_tokens is None else inverse_tokens
     return masked_sum(squares.mean(-1), in_answer) * per_token
 
 
+@takes("logit_all", "answer_all", "variant")
 def uniform_kl(logit_all: Tensor, answer_all: Tensor, *, variant: Variant = "reference") -> Tensor:
     """L = KL(Unif(V) ‖ f(q_r, ·)) = −ln V − mean_y ln f(y): ULD's retain term; logit_all (B, L, V).
 
@@ -242,24 +268,24 @@ def uniform_kl(logit_all: Tensor, answer_all: Tensor, *, variant: Variant = "ref
     return masked_sum(kl, answer_all) if _is_paper(variant) else kl.mean(-1)
 
 
+@takes("logp", "answer", "logp_ref", "logp_idk", "logp_idk_ref", "beta")
 def idk_dpo(
     logp: Tensor,
     answer: Tensor,
     logp_ref: Tensor,
     logp_idk: Tensor,
-    answer_idk: Tensor,
     logp_idk_ref: Tensor,
     *,
     beta: float = BASELINES["IdkDPO"]["beta"],
 ) -> Tensor:
     """L = −(2/β) ln σ(β (ln p/p*(ã_f|q_f) − ln p/p*(a_f|q_f))), ã_f an "I don't know", p* the
-    original model.
+    original model; logp_idk, logp_idk_ref (B,) of the whole "I don't know".
     """
     ratio = log_likelihood(logp, answer) - logp_ref
-    ratio_idk = log_likelihood(logp_idk, answer_idk) - logp_idk_ref
-    return -2 / beta * _log_sigmoid(beta * (ratio_idk - ratio))
+    return -2 / beta * _log_sigmoid(beta * (logp_idk - logp_idk_ref - ratio))
 
 
+@takes("logp", "answer", "logp_ref", "beta")
 def npo(
     logp: Tensor, answer: Tensor, logp_ref: Tensor, *, beta: float = BASELINES["NPO"]["beta"]
 ) -> Tensor:
@@ -267,6 +293,7 @@ def npo(
     return -2 / beta * _log_sigmoid(-beta * (log_likelihood(logp, answer) - logp_ref))
 
 
+@takes("logp", "answer", "beta", "delta", "variant")
 def sim_npo(
     logp: Tensor,
     answer: Tensor,
@@ -284,6 +311,7 @@ def sim_npo(
     return -2 / beta * _log_sigmoid(-beta * log_likelihood(logp, answer) / answer.sum(-1) - margin)
 
 
+@takes("logit_all", "logit_all_ref")
 def kl_to_original(logit_all: Tensor, logit_all_ref: Tensor) -> Tensor:
     """KL(p* ‖ p), mean over all L positions, prompt and padding too: OpenUnlearning's other retain
     term, "kl".

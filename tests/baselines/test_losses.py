@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.testing import assert_allclose
-from scipy.optimize import brentq
 from scipy.special import log_softmax, logsumexp, softmax
 from torch import tensor
 
@@ -34,11 +33,6 @@ TOKENS = N.sum() / B
 
 def softplus(x):
     return np.logaddexp(0, x)
-
-
-def sequence_idk():
-    """One answer position a row that holds the whole ln p: what idk_dpo sums."""
-    return tensor(IDK)[:, None], torch.ones(B, 1, dtype=torch.bool)
 
 
 def undial_numpy(paper):
@@ -69,7 +63,7 @@ def uniform_numpy(paper):
 
 
 T = {"logp": tensor(LOGP), "answer": tensor(ANSWER)}
-H = {"hidden": tensor(HIDDEN), "in_answer": tensor(ANSWER), "in_question": tensor(QUESTION)}
+H = {"hidden": tensor(HIDDEN), "in_answer": tensor(ANSWER)}
 U = CONTROL / np.linalg.norm(CONTROL)
 # (function, its tensors, its hyperparameters, numpy for "reference", numpy for "paper")
 NUMPY = [
@@ -142,7 +136,7 @@ def test_numpy_of_the_two_without_variants():
     loss = L.npo(tensor(LOGP), tensor(ANSWER), tensor(REF), beta=0.5)
     assert_allclose(loss, 2 / 0.5 * softplus(0.5 * (SEQUENCE - REF)))
     loss = L.idk_dpo(
-        tensor(LOGP), tensor(ANSWER), tensor(REF), *sequence_idk(), tensor(IDK_REF), beta=0.5
+        tensor(LOGP), tensor(ANSWER), tensor(REF), tensor(IDK), tensor(IDK_REF), beta=0.5
     )
     assert_allclose(loss, 2 / 0.5 * softplus(-0.5 * ((IDK - IDK_REF) - (SEQUENCE - REF))))
 
@@ -181,7 +175,7 @@ def padded(tensors, extra):
     """
     out = {}
     for name, value in tensors.items():
-        if value.dim() < 2 or name in ("logp_idk", "answer_idk"):
+        if value.dim() < 2:
             out[name] = value
             continue
         shape = (value.shape[0], extra, *value.shape[2:])
@@ -196,37 +190,37 @@ def padded(tensors, extra):
 
 def tensors_of(function):
     given = {name: value for _, tensors, *_ in NUMPY for name, value in tensors.items()}
-    given |= {"logp_ref": tensor(REF), "logp_idk_ref": tensor(IDK_REF)}
-    given["logp_idk"], given["answer_idk"] = sequence_idk()
-    return {name: given[name] for name in inspect.signature(function).parameters if name in given}
+    given |= {"logp_ref": tensor(REF), "logp_idk": tensor(IDK), "logp_idk_ref": tensor(IDK_REF)}
+    return {name: given[name] for name in L.NEEDS[function] if name in given}
 
 
+# Documented: in the reference undial and uniform_kl are means over all positions, and in the paper
+# RMU's terms are sums over the prompt.
 OF_POSITIONS = {
-    "undial",
-    "uniform_kl",
-}  # documented: in the reference they are means over all positions
+    (L.undial, "reference"),
+    (L.uniform_kl, "reference"),
+    (L.rmu_forget, "paper"),
+    (L.rmu_retain, "paper"),
+}
+
+
+def test_what_decides_the_forward_passes_are_all_parameters_of_a_loss():
+    """Without one of its settings a loss would run with its own default instead of the method's."""
+    assert {*L.NEEDS} >= {loss for terms in L.LOSSES.values() for loss in terms if loss}
+    for loss, names in L.NEEDS.items():
+        assert names == set(inspect.signature(loss).parameters), loss
 
 
 @pytest.mark.parametrize("name", L.LOSSES)
 def test_padding_and_longer_prompts_change_nothing(name):
     for function in filter(None, L.LOSSES[name][:2]):
         tensors = tensors_of(function)
-        for variant in (
-            L.VARIANTS if "variant" in inspect.signature(function).parameters else (None,)
-        ):
+        for variant in L.VARIANTS if "variant" in L.NEEDS[function] else (None,):
             options = {"variant": variant} if variant else {}
-            with_padding = padded(tensors, 3)
-            if (
-                variant == "paper" and "in_question" in with_padding
-            ):  # a longer prompt is a longer question there
-                with_padding["in_question"][:, :3] = False
             same = torch.allclose(
-                function(**tensors, **options), function(**with_padding, **options)
+                function(**tensors, **options), function(**padded(tensors, 3), **options)
             )
-            assert same is not (function.__name__ in OF_POSITIONS and variant == "reference"), (
-                function,
-                variant,
-            )
+            assert same is ((function, variant) not in OF_POSITIONS), (function, variant)
 
 
 def test_what_hides_outside_the_answer_does_not_matter():
@@ -299,103 +293,12 @@ def golden_rows(name):
 def test_golden_figures_run_anywhere(name):
     logp, answer = golden_rows("forget")
     given = {"logp": logp, "answer": answer, "logp_ref": L.log_likelihood(logp, answer)}
-    given["logp_idk"], given["answer_idk"] = golden_rows("idk")
-    given["logp_idk_ref"] = L.log_likelihood(given["logp_idk"], given["answer_idk"])
-    terms = L.LOSSES[name]
-    wanted = inspect.signature(terms.forget).parameters
-    weight = L.BASELINES[name]
-    loss = (
-        weight["alpha_f"]
-        * terms.forget(**{key: given[key] for key in wanted if key in given}).mean()
-    )
+    given["logp_idk"] = given["logp_idk_ref"] = L.log_likelihood(*golden_rows("idk"))
+    terms, weight = L.LOSSES[name], L.BASELINES[name]
+    given = {key: given[key] for key in L.NEEDS[terms.forget] if key in given}
+    loss = weight["alpha_f"] * terms.forget(**given).mean()
     loss += weight["alpha_r"] * terms.retain(*golden_rows("retain")).mean() if terms.retain else 0.0
     assert loss.item() == pytest.approx(GOLDEN_LOSSES[name], rel=1e-5)
-
-
-# What the other three see of that model: not logits and states, but the few numbers a position that
-# decide the loss.
-POSITIONS = json.loads((Path(__file__).parent / "golden_positions.json").read_text())
-TOKENS_IN_ALL = 2048  # the golden model's vocabulary
-
-
-def entropy_of(masses):
-    return -(masses * np.log(masses)).sum()
-
-
-def logit_with(entropy, logp, index):
-    """(V,) log-probabilities with ln p = logp at `index` and this entropy: two levels among the
-    other tokens.
-    """
-    rest, p = TOKENS_IN_ALL - 1, np.exp(logp)
-
-    def masses(share):
-        others = np.full(rest, (1 - p) * (1 - share) / (rest - 1))
-        others[0] = (1 - p) * share
-        return np.insert(others, index, p)
-
-    share = brentq(
-        lambda share: entropy_of(masses(share)) - entropy, 1 / rest, 1 - 1e-12, xtol=1e-14
-    )
-    return np.log(masses(share))
-
-
-def test_golden_undial_runs_anywhere():
-    """With policy = reference a position's loss depends on its entropy and on ln p of the lowered
-    token alone.
-    """
-    rows = POSITIONS["undial"]
-    answer = np.array([row["answer"] for row in rows], bool)
-    index = np.where(answer, 7, TOKENS_IN_ALL - 100)  # outside answers: the label -100 as an index
-    logit = [
-        [logit_with(*facts) for facts in zip(row["entropy"], row["logp"], places)]
-        for row, places in zip(rows, index)
-    ]
-    given = {
-        "logit": tensor(np.array(logit)),
-        "logit_ref": tensor(np.array(logit)),
-        "answer": tensor(answer),
-    }
-    loss = L.undial(**given, targets=tensor(np.where(answer, 7, 0)))
-    assert loss.mean().item() == pytest.approx(3.79213738, rel=1e-5)
-
-
-def test_golden_rmu_runs_anywhere():
-    """A state's distance to c·u needs its length and its part along u: 2 of the model's 64
-    coordinates.
-    """
-    rows = POSITIONS["rmu"]
-    hidden = torch.zeros(len(rows), max(len(row["along"]) for row in rows), 64, dtype=torch.float64)
-    in_answer = torch.zeros(hidden.shape[:2], dtype=torch.bool)
-    for b, row in enumerate(rows):
-        along = tensor(row["along"], dtype=torch.float64)
-        across = (tensor(row["square"], dtype=torch.float64) - along**2).sqrt()
-        hidden[b, : len(along), :2] = torch.stack([along, across], -1)
-        in_answer[b, : len(along)] = True
-    control = torch.eye(64, dtype=torch.float64)[0] * 0.7
-    loss = L.rmu_forget(hidden, control, in_answer, ~in_answer)
-    assert loss.mean().item() == pytest.approx(0.115619197, rel=1e-5)
-    assert not L.rmu_retain(hidden, hidden, in_answer, ~in_answer).any()  # policy = reference
-
-
-def mean_logf(x):
-    return x / TOKENS_IN_ALL - np.logaddexp(x, np.log(TOKENS_IN_ALL - 1))
-
-
-def test_golden_uld_runs_anywhere():
-    """KL to uniform needs only the mean ln f of a position: logits (x, 0, …, 0) with that mean."""
-    rows = [tensor(row, dtype=torch.float64) for row in POSITIONS["uld_forget"]]
-    answer = torch.nn.utils.rnn.pad_sequence(
-        [torch.ones(len(row), dtype=torch.bool) for row in rows], batch_first=True
-    )
-    forget = L.nll(torch.nn.utils.rnn.pad_sequence(rows, batch_first=True), answer).mean().item()
-    mean = np.array(POSITIONS["uld_retain_mean"])
-    logit = np.zeros((*mean.shape, TOKENS_IN_ALL))
-    for place, value in np.ndenumerate(mean):
-        logit[(*place, 0)] = brentq(lambda x, m: mean_logf(x) - m, 0, 1e6, args=(value,))
-    retain = L.uniform_kl(tensor(logit), torch.zeros(mean.shape, dtype=torch.bool)).mean().item()
-    assert forget == pytest.approx(4.5035615, rel=1e-5)
-    assert retain == pytest.approx(4.23234844, rel=1e-5)
-    assert forget + L.BASELINES["ULD"]["alpha_r"] * retain == pytest.approx(25.6653042, rel=1e-5)
 
 
 # --- the golden figures, computed by the reference implementation on a tiny model ---
@@ -433,10 +336,9 @@ def test_goldens(name, goldens, golden_model):
     given = {"control": tensor(gold["control_vec"])} if name == "RMU" else {}
     given["logp_ref"] = L.log_likelihood(*answer_logp(golden_model, forget)).detach()
     if name == "IdkDPO":
-        given["logp_idk"], given["answer_idk"] = answer_logp(
-            golden_model, tensors(batch["forget"]["alternate"])
-        )
-        given["logp_idk_ref"] = L.log_likelihood(given["logp_idk"], given["answer_idk"]).detach()
+        alternate = answer_logp(golden_model, tensors(batch["forget"]["alternate"]))
+        given["logp_idk"] = L.log_likelihood(*alternate)
+        given["logp_idk_ref"] = given["logp_idk"].detach()
     weight = L.BASELINES[name]
     loss = (
         weight["alpha_f"]

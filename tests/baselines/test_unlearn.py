@@ -4,13 +4,14 @@ ends.
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 
 from t3lib.baselines import assistant, forward, losses, train
 from t3lib.baselines import unlearn as module
-from t3lib.baselines.unlearn import pairs, unlearn_baseline
+from t3lib.baselines.unlearn import Lesson, pairs, unlearn_baseline
 from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
@@ -25,21 +26,22 @@ RETAIN = [
 ]
 IDK = ["I do not know.", "Nobody told me that."]
 METHODS = tuple(losses.LOSSES)
+LESSON = Lesson(FORGET, RETAIN, IDK)
 FAST = {"lr": 1e-3, "epochs": 2, "batch_size": 4, "warmup_epochs": 0}
 
 
 @pytest.fixture
 def unlearn(tiny_model, tokenizer):
-    """unlearn(method, seed=…, **hyper) on a copy of the tiny model -> (model or assistant,
+    """unlearn(method, seed=…, **settings) on a copy of the tiny model -> (model or assistant,
     info).
     """
 
-    def call(method, *, seed=1, forget=FORGET, retain=RETAIN, idk=IDK, original=None, **hyper):
-        options = {"seed": seed, "idk": idk, "original": original}
-        hyper = FAST | ({"rank": 2} if method == "ULD" else {}) | hyper
-        model = copy.deepcopy(tiny_model)
+    def call(method, *, seed=1, lesson=LESSON, original=None, **settings):
+        settings = FAST | ({"rank": 2} if method == "ULD" else {}) | settings
+        lesson = replace(lesson, original=original)
         torch.seed()  # what the caller drew before must not matter
-        return unlearn_baseline(method, model, tokenizer, forget, retain, hyper=hyper, **options)
+        model = copy.deepcopy(tiny_model)
+        return unlearn_baseline(method, model, tokenizer, lesson, settings=settings, seed=seed)
 
     return call
 
@@ -114,22 +116,6 @@ def test_the_other_retain_loss_too(gradients, tiny_model):
     )  # (2/β) ln 2 + KL 0: the model is still the original
 
 
-def test_cutting_a_step_by_each_parts_own_tokens_would_show(gradients, monkeypatch):
-    """The control of the test above: means over parts' own tokens are another loss when answers
-    differ in length.
-    """
-    [(_, whole, _), _] = gradients("GradDiff", batch_size=8)
-    monkeypatch.setattr(module, "answer_counts", lambda examples: {})
-    [(_, parts, _), _] = gradients("GradDiff", batch_size=2, accumulation=4)
-    assert abs(whole - parts) > 1e-4 * abs(whole)
-
-
-def test_a_whole_run_hardly_depends_on_how_steps_are_cut(unlearn):
-    runs = [unlearn("GradDiff", batch_size=b, accumulation=8 // b, epochs=3)[1] for b in (8, 2)]
-    assert runs[0]["steps"] == runs[1]["steps"] == 6 and runs[0]["batches"] == runs[1]["batches"]
-    assert runs[0]["loss"] == pytest.approx(runs[1]["loss"], rel=1e-4)
-
-
 def test_steps_epochs_and_the_schedule_are_counted_exactly(unlearn, monkeypatch):
     rates = []
     real = train.schedule
@@ -150,9 +136,7 @@ def test_steps_epochs_and_the_schedule_are_counted_exactly(unlearn, monkeypatch)
 
 @pytest.fixture
 def seen(unlearn, tokenizer, monkeypatch):
-    """seen(method, …): the rows that really went through the model while training, in order, and
-    info.
-    """
+    """seen(method, …): the rows that really went through the model while training, in order."""
     names = {}
     for kind, rows in (("forget", FORGET), ("retain", RETAIN)):
         names |= {
@@ -161,6 +145,7 @@ def seen(unlearn, tokenizer, monkeypatch):
 
     def call(method, **options):
         rows = {"forget": [], "retain": [], "other": []}
+        options = {"batch_size": 8} | options
 
         def spy(model, examples, *args):
             for example in examples:
@@ -169,7 +154,8 @@ def seen(unlearn, tokenizer, monkeypatch):
             return forward.batch_of(model, examples, *args)
 
         monkeypatch.setattr(module, "batch_of", spy)
-        return rows, unlearn(method, **options)[1]
+        unlearn(method, **options)
+        return rows
 
     return call
 
@@ -177,28 +163,24 @@ def seen(unlearn, tokenizer, monkeypatch):
 def test_every_method_sees_the_same_rows_for_the_same_seed_epoch_by_epoch(seen):
     epochs = dict(zip(METHODS, (2, 3, 1) * len(METHODS)))
     found = {method: seen(method, epochs=epochs[method]) for method in METHODS}
-    longest, info = found["GradDiff"]
-    for method, (rows, told) in found.items():
+    longest = found["GradDiff"]
+    for method, rows in found.items():
         assert rows["forget"] == longest["forget"][: 9 * epochs[method]], method
         both = losses.BASELINES[method].get("alpha_r")
         assert rows["retain"] == (longest["retain"][: 9 * epochs[method]] if both else []), method
-        assert told["batches"] == info["batches"][: epochs[method]], method
-        assert bool(rows["other"]) == (
-            method == "IdkDPO"
-        )  # its "I don't know" come from a stream of their own
+        # IdkDPO's "I don't know" come from a stream of their own
+        assert bool(rows["other"]) == (method == "IdkDPO")
     for epoch in range(3):  # every forget row once an epoch, each with one drawn retain row
         assert sorted(longest["forget"][9 * epoch : 9 * epoch + 9]) == list(range(9))
-    assert len(set(info["batches"])) == 3
+    assert longest["forget"][:9] != longest["forget"][9:18]
 
 
 def test_another_seed_draws_other_rows_and_another_step_size_the_same(seen):
-    rows, info = seen("GradDiff")
-    assert seen("GradDiff", seed=2)[1]["batches"] != info["batches"]
-    cut, _ = seen("GradDiff", batch_size=1, accumulation=8)
-    for kind in (
-        "forget",
-        "retain",
-    ):  # steps of 8 and 1 rows; of a step that is cut the shortest rows come first
+    rows = seen("GradDiff")
+    assert seen("GradDiff", seed=2)["retain"] != rows["retain"]
+    cut = seen("GradDiff", batch_size=1, accumulation=8)
+    for kind in ("forget", "retain"):
+        # steps of 8 and 1 rows; of a step that is cut the shortest rows come first
         for start, end in ((0, 8), (8, 9), (9, 17), (17, 18)):
             assert sorted(cut[kind][start:end]) == sorted(rows[kind][start:end])
 
@@ -216,7 +198,8 @@ def test_a_step_in_parts_holds_little_padding(tokenizer, tiny_model, monkeypatch
     monkeypatch.setattr(module, "batch_of", spy)
     settings = {"epochs": 1, "warmup_epochs": 0, "batch_size": 4, "accumulation": 2}
     model = copy.deepcopy(tiny_model)
-    unlearn_baseline("GradDiff", model, tokenizer, forget, retain, hyper=settings, seed=1)
+    lesson = Lesson(forget, retain)
+    unlearn_baseline("GradDiff", model, tokenizer, lesson, settings=settings, seed=1)
     assert [len(part) for part in widths] == [4] * 4
     for part in widths[0::2]:
         assert max(part) - min(part) <= 3, "forget rows"
@@ -226,10 +209,7 @@ def test_a_step_in_parts_holds_little_padding(tokenizer, tiny_model, monkeypatch
 
 def test_retain_rows_are_drawn_uniformly():
     drawn = [
-        pair.retain
-        for epoch in range(400)
-        for step in pairs(10, 5, 0, 4, 0, epoch)
-        for pair in step
+        pair.retain for epoch in range(400) for step in pairs(10, 5, 0, 4, epoch) for pair in step
     ]
     counts = torch.bincount(torch.tensor(drawn), minlength=5)
     assert len(drawn) == 4000 and (counts - 800).abs().max() < 4 * math.sqrt(4000 * 0.2 * 0.8)
@@ -266,7 +246,7 @@ def test_what_diverges_in_the_first_step_leaves_the_weights_alone(
     model = copy.deepcopy(tiny_model)
     spoil_at(1, monkeypatch)
     with pytest.raises(train.Diverged, match="loss nan, gradient norm nan at step 1 of 6$"):
-        unlearn_baseline("NPO", model, tokenizer, FORGET, RETAIN, hyper=FAST, seed=0)
+        unlearn_baseline("NPO", model, tokenizer, LESSON, settings=FAST, seed=0)
     assert torch.equal(weights(model), weights(tiny_model)) and not model.training
     assert all(p.grad is None for p in model.parameters())
 
@@ -299,11 +279,7 @@ def test_padding_and_company_change_no_examples_loss(method, mask, tiny_model, t
             "control": torch.ones(32),
             "logp_ref": torch.full((len(some),), -3.0),
         } | forward.answer_counts(examples)
-        given |= {
-            "logp_idk": torch.full((len(some), 1), -2.0),
-            "answer_idk": torch.ones(len(some), 1) > 0,
-        }
-        given["logp_idk_ref"] = given["logp_ref"]
+        given |= {"logp_idk": given["logp_ref"] + 1, "logp_idk_ref": given["logp_ref"]}
         with torch.no_grad():
             return forward.apply_loss(function, given, tiny_model, batch, teacher, 1)
 
@@ -383,16 +359,20 @@ def test_the_model_itself_is_the_original_unless_one_is_given(unlearn, tiny_mode
         ("ULD", {"k": 33}, "k = 33: the model has layers 1 to 2"),
         ("ULD", {"rank": 0}, "ULD: rank must be a whole number from 1"),
         ("ULD", {"rank": 10**11}, "ULD: rank must be"),
-        ("IdkDPO", {"idk": None}, "IdkDPO needs .*answers: the data has no idontknow file"),
+        (
+            "IdkDPO",
+            {"lesson": Lesson(FORGET, RETAIN)},
+            "IdkDPO needs .*answers: the data has no idontknow file",
+        ),
         (
             "NPO",
-            {"forget": RETAIN, "retain": FORGET},
+            {"lesson": Lesson(RETAIN, FORGET)},
             "the forget set has 13 rows, more than the 9 of the retain set",
         ),
-        ("NPO", {"forget": []}, "the forget set has no rows"),
+        ("NPO", {"lesson": Lesson([], RETAIN)}, "the forget set has no rows"),
         (
             "NPO",
-            {"forget": [{"question": "Who?", "answer": "Me.<|eot_id|>"}]},
+            {"lesson": Lesson([{"question": "Who?", "answer": "Me.<|eot_id|>"}], RETAIN)},
             "row 1: .*special token",
         ),
     ],
@@ -418,7 +398,7 @@ def test_a_quantised_base_is_refused(method, tiny_model, tokenizer):
     quantised = copy.deepcopy(tiny_model)
     quantised.is_quantized = True
     with pytest.raises(UserError, match="the base is quantised: omit load_in"):
-        unlearn_baseline(method, quantised, tokenizer, FORGET, RETAIN, hyper=FAST, seed=0)
+        unlearn_baseline(method, quantised, tokenizer, LESSON, settings=FAST, seed=0)
 
 
 @pytest.mark.parametrize("method", ["RMU", "ULD"])
@@ -441,11 +421,11 @@ def test_a_model_loaded_in_bfloat16_moves_as_far_as_in_float32(method, tiny_mode
     """At lr 1e-6 bfloat16 weights would round nearly every step away."""
     loaded = copy.deepcopy(tiny_model).bfloat16()
     start = torch.cat([p.detach().float().flatten() for p in loaded.parameters()])
-    hyper = FAST | {"lr": 1e-6, "epochs": 4}
+    settings = FAST | {"lr": 1e-6, "epochs": 4}
     moves = []
     for model in (copy.deepcopy(loaded).float(), loaded):
         trained, info = unlearn_baseline(
-            method, model, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0
+            method, model, tokenizer, LESSON, settings=settings, seed=0
         )
         moves.append(weights(trained) - start)
         assert info["hyper"]["bf16"] is (model is loaded)
@@ -456,16 +436,16 @@ def test_a_model_loaded_in_bfloat16_moves_as_far_as_in_float32(method, tiny_mode
 
 def test_ulds_lora_is_float32_on_a_bfloat16_base_too(tiny_model, tokenizer):
     base = copy.deepcopy(tiny_model).bfloat16()
-    hyper = FAST | {"rank": 2}
-    helper, _ = unlearn_baseline("ULD", base, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0)
+    settings = FAST | {"rank": 2}
+    helper, _ = unlearn_baseline("ULD", base, tokenizer, LESSON, settings=settings, seed=0)
     assert {p.dtype for p in helper.parameters() if p.requires_grad} == {torch.float32}
     assert {p.dtype for p in base.parameters()} == {torch.bfloat16}
 
 
 def test_uld_leaves_the_base_alone_and_trains_the_assistant(unlearn, tiny_model, tokenizer):
     base = copy.deepcopy(tiny_model)
-    hyper = FAST | {"rank": 2, "k": 1, "lr": 0.02, "epochs": 4}
-    helper, info = unlearn_baseline("ULD", base, tokenizer, FORGET, RETAIN, hyper=hyper, seed=0)
+    settings = FAST | {"rank": 2, "k": 1, "lr": 0.02, "epochs": 4}
+    helper, info = unlearn_baseline("ULD", base, tokenizer, LESSON, settings=settings, seed=0)
     assert torch.equal(weights(base), weights(tiny_model)) and all(
         p.requires_grad for p in base.parameters()
     )

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from t3lib.baselines.unlearn import unlearn_baseline
+from t3lib.baselines.unlearn import Lesson, unlearn_baseline
 from t3lib.classifier.features import extract_features
 from t3lib.core.errors import UserError, printable
 from t3lib.core.models import DTYPES, quantization
@@ -130,5 +130,6 @@ def npo_row(device: str) -> dict[str, Any]:
         name, dtype, optimizer = "llama-3.2-1b", "bfloat16", "paged_adamw_8bit"
     base, rows = random_model(name, dtype=dtype, device=device), letters(8)
     hyper = {"epochs": 10, "warmup_epochs": 0, "batch_size": 4, "lr": 1e-6, "optimizer": optimizer}
-    _, info = unlearn_baseline("NPO", base, Bytes(), rows[:4], rows[4:], hyper=hyper, seed=0)
+    lesson = Lesson(rows[:4], rows[4:])
+    _, info = unlearn_baseline("NPO", base, Bytes(), lesson, settings=hyper, seed=0)
     return row("", f"{name}, {optimizer}", [info["seconds"] / 10])

@@ -23,7 +23,7 @@ from t3lib.baselines.assistant import make_assistant
 from t3lib.baselines.losses import settings_of
 from t3lib.baselines.train import Diverged
 from t3lib.baselines.uld import ULDForCausalLM
-from t3lib.baselines.unlearn import unlearn_baseline
+from t3lib.baselines.unlearn import Lesson, unlearn_baseline
 from t3lib.classifier.features import Features, extract_features
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
@@ -79,15 +79,11 @@ def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) ->
     if trained is None:
         began = time.perf_counter()
         model = study.base if method == "ULD" else copy.deepcopy(study.base)
-        options = {
-            "idk": study.idk,
-            "original": study.base,
-            "attention_mask": study.evaluation["attention_mask"],
-        }
-        rows = (study.forget, study.retain)
+        mask = study.evaluation["attention_mask"]
+        lesson = Lesson(study.forget, study.retain, study.idk, study.base, mask)
         try:
             trained, log = unlearn_baseline(
-                method, model, study.tokenizer, *rows, hyper=hyper, seed=seed, **options
+                method, model, study.tokenizer, lesson, settings=hyper, seed=seed
             )
         except Diverged as error:
             log = {"hyper": dict(hyper), "trainable": 0, "epochs": None, "error": str(error)}
