@@ -311,7 +311,11 @@ def evaluate(args: argparse.Namespace) -> int:
     refuse(args, (*OWN_ROWS, "holdout", "unseen"), FOR_OWN_ROWS)
     for name in ("truth_ratio", "max_new_tokens"):
         if getattr(args, name) is None:
-            setattr(args, name, study.EVALUATION[name])
+            setattr(args, name, getattr(evaluation.Scoring, name))
+    scoring = evaluation.Scoring(
+        args.attention_mask, args.truth_ratio, args.max_new_tokens,
+        allow_sharpening=args.allow_sharpening,
+    )  # fmt: skip
     wanted_rows = study.evaluation_rows(source_of(args), args.split)
     head = T3Head.from_pretrained(args.head) if args.head else None
     model, tokenizer = model_of(args, args.model)
@@ -319,11 +323,9 @@ def evaluate(args: argparse.Namespace) -> int:
     if head is not None:
         tilts = [(head, T) for T in args.temperature or [head.temperature]]
         under_heads(args, model, tokenizer, [head], tilts[0][1])  # before anything is computed
-    settings = {"attention_mask": args.attention_mask, "truth_ratio": args.truth_ratio}
-    reference = reference_for(args, wanted_rows, settings)
-    settings |= {"max_new_tokens": args.max_new_tokens, "allow_sharpening": args.allow_sharpening}
+    reference = reference_for(args, wanted_rows, replace(scoring, generate=False))
     report = evaluation.evaluate(
-        model, tokenizer, wanted_rows, tilts=tilts, reference=reference, **settings
+        model, tokenizer, wanted_rows, scoring, tilts=tilts, reference=reference
     )
     reports = [report] if tilts is None else report
     record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
@@ -345,7 +347,9 @@ def summary(report: dict[str, Any]) -> str:
     return f"{at}Forget Quality {fq} (D {D}), MU-ROUGE {mu_rouge}, Model Utility {mu}"
 
 
-def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict[str, Any]) -> Any:
+def reference_for(
+    args: argparse.Namespace, rows: dict[str, Any], scoring: evaluation.Scoring
+) -> Any:
     """The retrained model's truth ratios: of --reference, or the built-in retain model that belongs
     to the split.
     """
@@ -361,9 +365,7 @@ def reference_for(args: argparse.Namespace, rows: dict[str, Any], settings: dict
             raise UserError(f"--reference {name}: not a JSON file written by t3 evaluate")
         return records
     model, tokenizer = model_of(args, name)
-    return evaluation.evaluate(
-        model, tokenizer, {"forget": rows["forget"]}, generate=False, **settings
-    )
+    return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, scoring)
 
 
 def audit(args: argparse.Namespace) -> int:

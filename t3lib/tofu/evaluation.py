@@ -1,13 +1,14 @@
 """Model -> per-row records and TOFU's metrics: the only place that calls a model to score or to
 generate.
 
-`score` asks the model: rows become prompts and answers (`tofu`), the losses of every head and
-temperature come from one pass of the base (`likelihood`), texts are greedy (`writing`). `numbers`
-turns that into every metric (`metrics`): one that changes asks no model again. `evaluate` does
-both; its result is the JSON of `t3 evaluate` but for provenance.
+`score` calls the model: the losses of every head and temperature come from one pass of the base
+(`likelihood`), texts are greedy (`writing`). `numbers` turns that into every metric (`metrics`), so
+a changed metric calls no model. `evaluate` does both; its result is the JSON of `t3 evaluate` but
+for provenance.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -16,27 +17,44 @@ import numpy as np
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.files import rows_key
-from t3lib.core.models import check_ids, context_length, pad_id, within_memory
+from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_answers
 from t3lib.core.settings import check_temperature
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import metrics
-from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_losses, default_batch_tokens
+from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
 from t3lib.tofu.metrics import SETS
-from t3lib.tofu.writing import BATCH_TOKENS, eos_ids, greedy
+from t3lib.tofu.writing import eos_ids, greedy
 
 Reference = Mapping[str, Any] | Sequence[float]
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """How rows are scored and how long answers may be; the settings of an evaluation.
+
+    attention_mask: see `rows.collate`. truth_ratio: the kind (`metrics.truth_ratio`).
+    generate: False skips texts, ROUGE and what needs them. batch_tokens: see `Reading`.
+    allow_sharpening: whether T may be below 1.
+    """
+
+    attention_mask: str = "lengths"
+    truth_ratio: str = "geometric"
+    max_new_tokens: int = 200
+    generate: bool = True
+    batch_tokens: int | None = None
+    allow_sharpening: bool = False
+    progress: bool = True
 
 
 def evaluate(
     model: Any,
     tokenizer: Any,
     data: Mapping[str, Sequence[Row]],
+    scoring: Scoring = Scoring(),
     *,
     tilts: Sequence[tuple[T3Head | None, float | None]] | None = None,
     reference: Reference | None = None,
-    truth_ratio: str = "geometric",
-    **options: Any,
 ) -> Any:
     """Every metric of the paper's Section 4.1 for one model, or for several tilts of one base.
 
@@ -45,7 +63,7 @@ def evaluate(
     tilts: (head, T) pairs over `model` as the base, head None for the base itself and T None for
     the head's own; the result is then a list, one dict a tilt. reference: the retrained model's
     evaluation on the same rows (such a dict) or its truth ratios; without one Forget Quality is
-    None. Further options are those of `score`.
+    None.
 
     A dict has forget_quality, ks_statistic, model_utility, mu_rouge, components, forget,
     truth_ratio (per row), records (per row: prob, rouge, generation), T, rows (a key of each set's
@@ -54,14 +72,10 @@ def evaluate(
     allow_sharpening.
     """
     if reference is not None:  # before an hour's work: the reference is of these rows
-        asked = {
-            "attention_mask": options.get("attention_mask", "lengths"),
-            "truth_ratio": truth_ratio,
-        }
         keys = {name: rows_key(rows) for name, rows in data.items()}
-        _reference_ratios(reference, keys, asked, len(data.get("forget", ())))
-    scored = score(model, tokenizer, data, tilts=tilts, **options)
-    results = [numbers(each, reference=reference, truth_ratio=truth_ratio) for each in scored]
+        _reference_ratios(reference, keys, vars(scoring), len(data.get("forget", ())))
+    scored = score(model, tokenizer, data, scoring, tilts)
+    results = [numbers(each, reference, scoring.truth_ratio) for each in scored]
     return results[0] if tilts is None else results
 
 
@@ -69,74 +83,58 @@ def score(
     model: Any,
     tokenizer: Any,
     data: Mapping[str, Sequence[Row]],
-    *,
+    scoring: Scoring = Scoring(),
     tilts: Sequence[tuple[T3Head | None, float | None]] | None = None,
-    attention_mask: str = "lengths",
-    generate: bool = True,
-    max_new_tokens: int = 200,
-    batch_tokens: int | None = None,
-    allow_sharpening: bool = False,
-    progress: bool = True,
 ) -> list[dict[str, Any]]:
     """Losses and texts of every row, one dict a tilt (one in all without tilts), plain JSON;
-    `numbers` goes on.
+    `numbers` makes metrics of them.
 
     {"sets": {set: {"losses", "answers", "texts"}}, "T", "rows", "settings"}: losses (rows,
     answers), the mean −ln p̂ over the tokens of the answer, of the paraphrased one where the set
     has it, and of each wrong one; answers, the true answers as the tokenizer gives them back;
-    texts, what the model writes, greedily, or None. generate=False skips texts, ROUGE and what
-    needs them. batch_tokens: padded tokens a batch, halved with a warning when memory runs out.
-    data, tilts, errors: as of `evaluate`.
+    texts, what the model writes, greedily, or None. data, tilts, errors: as of `evaluate`.
     """
-    chosen = (
-        UNTILTED if tilts is None else [_checked(model, *tilt, allow_sharpening) for tilt in tilts]
-    )
+    sharpening = scoring.allow_sharpening
+    chosen = [_checked(model, *tilt, sharpening) for tilt in (UNTILTED if tilts is None else tilts)]
     limit = context_length(model)
     encoded = {name: _encode_set(tokenizer, name, rows, limit) for name, rows in data.items()}
     flat = [example for rows in encoded.values() for row in rows for example in row]
     check_ids(model, (example.ids for example in flat), pad_id(tokenizer))
     first = [row[0] for rows in encoded.values() for row in rows]
-    if generate:
-        check_room(limit, max(example.n_prompt for example in flat), max_new_tokens)
-    common: dict[str, Any] = {"tilts": chosen, "pad_id": pad_id(tokenizer)}
-    common |= {"attention_mask": attention_mask, "progress": progress}
-    budget = batch_tokens or default_batch_tokens(model)
-    losses = within_memory(
-        lambda size: answer_losses(model, flat, batch_tokens=size, **common), budget
-    )
+    if scoring.generate:
+        check_room(limit, max(example.n_prompt for example in flat), scoring.max_new_tokens)
+    reading = Reading(
+        pad_id(tokenizer), eos_ids(model, tokenizer), scoring.attention_mask, scoring.batch_tokens,
+        scoring.progress,
+    )  # fmt: skip
+    losses = answer_losses(model, flat, reading, chosen)
     texts: list[list[str]] = []
-    if generate:
-        common |= {"eos_ids": eos_ids(model, tokenizer), "max_new_tokens": max_new_tokens}
+    if scoring.generate:
         prompts = [example.ids[: example.n_prompt] for example in first]
-        budget = batch_tokens or BATCH_TOKENS
-        outputs = within_memory(
-            lambda size: greedy(model, prompts, batch_tokens=size, **common), budget
-        )
-        texts = [[answer_text(tokenizer, ids) for ids in output] for output in outputs]
+        written = greedy(model, prompts, reading, chosen, max_new_tokens=scoring.max_new_tokens)
+        texts = [[answer_text(tokenizer, ids) for ids in answers] for answers in written]
     answers = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
-    settings = {"attention_mask": attention_mask, "max_new_tokens": max_new_tokens}
+    settings = {name: getattr(scoring, name) for name in ("attention_mask", "max_new_tokens")}
     keys = {name: rows_key(rows) for name, rows in data.items()}
     scored = []
-    for t, T in enumerate([None] if tilts is None else [T for _, T in chosen]):
-        loss, answer, text = (
-            iter(losses[t].tolist()),
-            iter(answers),
-            iter(texts[t] if generate else ()),
-        )
+    for t, (_, T) in enumerate(chosen):
+        loss, answer = iter(losses[t].tolist()), iter(answers)
+        text = iter(texts[t] if texts else ())
         sets = {
             name: {
                 "losses": [list(islice(loss, len(row))) for row in rows],
                 "answers": list(islice(answer, len(rows))),
-                "texts": list(islice(text, len(rows))) if generate else None,
+                "texts": list(islice(text, len(rows))) if texts else None,
             }
             for name, rows in encoded.items()
         }
-        scored.append({"sets": sets, "T": T, "rows": keys, "settings": settings})
+        at = None if tilts is None else T
+        scored.append({"sets": sets, "T": at, "rows": keys, "settings": settings})
     return scored
 
 
 def numbers(
-    scored: Mapping[str, Any], *, reference: Reference | None = None, truth_ratio: str = "geometric"
+    scored: Mapping[str, Any], reference: Reference | None = None, truth_ratio: str = "geometric"
 ) -> dict[str, Any]:
     """Every metric of one dict of `score`, as `evaluate` gives them; no model, no tokenizer."""
     settings = {**scored["settings"], "truth_ratio": truth_ratio}
@@ -154,14 +152,13 @@ def numbers(
     ratios = (
         None if reference is None else _reference_ratios(reference, scored["rows"], settings, count)
     )
-    return (
-        metrics.summarize(scores, ratios)
-        | {
-            "T": scored["T"],
-            "truth_ratio": {name: each["truth_ratio"].tolist() for name, each in scores.items()},
-        }
-        | {"records": records, "rows": scored["rows"], "settings": settings}
-    )
+    return metrics.summarize(scores, ratios) | {
+        "T": scored["T"],
+        "truth_ratio": {name: each["truth_ratio"].tolist() for name, each in scores.items()},
+        "records": records,
+        "rows": scored["rows"],
+        "settings": settings,
+    }
 
 
 def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening: bool) -> Tilt:

@@ -11,7 +11,7 @@ import copy
 import inspect
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -24,7 +24,7 @@ from torch import Tensor
 from t3lib.classifier.head import T3Head
 from t3lib.classifier.pooling import mean_of, prefix_sums
 from t3lib.core.errors import UserError
-from t3lib.core.models import decoder_of
+from t3lib.core.models import decoder_of, within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate, length_sorted
 from t3lib.sampler.tilt import tilt_logits
@@ -38,6 +38,22 @@ CHUNK = (
 )
 # below this a float32 partition function has lost digits and is computed again in log space
 TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How texts become batches, the same for every pass of a model over them.
+
+    pad_id: token that fills short rows. eos_ids: tokens that end a written answer. attention_mask:
+    see `rows.collate`. batch_tokens: padded tokens a batch, halved with a warning when memory runs
+    out; None is what suits the work. progress: whether a bar is shown.
+    """
+
+    pad_id: int
+    eos_ids: Sequence[int] = ()
+    attention_mask: str = "lengths"
+    batch_tokens: int | None = None
+    progress: bool = True
 
 
 @dataclass(frozen=True)
@@ -66,12 +82,8 @@ def default_batch_tokens(model: Any) -> int:
 def answer_losses(
     model: Any,
     examples: Sequence[Example],
-    *,
-    pad_id: int,
+    reading: Reading,
     tilts: Sequence[Tilt] = UNTILTED,
-    attention_mask: str = "lengths",
-    batch_tokens: int | None = None,
-    progress: bool = True,
 ) -> NDArray[np.float64]:
     """Mean over answer tokens of -ln p_hat(token | prefix): (n_tilts, n_examples), computed in
     float32.
@@ -80,14 +92,17 @@ def answer_losses(
     average is over the labels `ids[n_prompt:]`, end of turn included (Appendix F.3's |a|).
     UserError for an example without an answer and for a model whose probabilities are not finite.
     """
-    total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
-    options: dict[str, Any] = {"attention_mask": attention_mask, "batch_tokens": batch_tokens}
-    with progress_bar(total=len(examples), desc="scoring", show=progress, leave=False) as bar:
-        for at in answer_positions(
-            model, examples, pad_id=pad_id, heads=heads_of(tilts), **options
-        ):
-            total.index_add_(1, at.example.cpu(), -target_logp(at, tilts).cpu().double())
-            bar.update(int((at.step == 0).sum()))
+
+    def summed(batch_tokens: int) -> Tensor:
+        total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
+        show, sized = reading.progress, replace(reading, batch_tokens=batch_tokens)
+        with progress_bar(total=len(examples), desc="scoring", show=show, leave=False) as bar:
+            for at in answer_positions(model, examples, sized, heads_of(tilts)):
+                total.index_add_(1, at.example.cpu(), -target_logp(at, tilts).cpu().double())
+                bar.update(int((at.step == 0).sum()))
+        return total
+
+    total = within_memory(summed, reading.batch_tokens or default_batch_tokens(model))
     check_finite(model, total)
     lengths = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
     return (total / lengths).numpy()
@@ -163,11 +178,8 @@ def _logf(z: Tensor | None, tilts: Sequence[Tilt]) -> dict[T3Head, Tensor]:
 def answer_positions(
     model: Any,
     examples: Sequence[Example],
-    *,
-    pad_id: int,
+    reading: Reading,
     heads: Sequence[T3Head] = (),
-    attention_mask: str = "lengths",
-    batch_tokens: int | None = None,
 ) -> Iterator[Positions]:
     """Every answer position of every example, in chunks, in no particular order.
 
@@ -176,7 +188,7 @@ def answer_positions(
     Hugging Face causal LM with a cache will do; heads, which move to where it is, need one whose
     `decoder_of` gives the final hidden state. UserError for an example without answer tokens.
     """
-    budget = batch_tokens or default_batch_tokens(model)
+    budget = reading.batch_tokens or default_batch_tokens(model)
     members: dict[tuple[int, ...], list[int]] = {}
     for index, example in enumerate(examples):
         if len(example.ids) <= example.n_prompt:
@@ -184,9 +196,8 @@ def answer_positions(
         members.setdefault(tuple(example.ids[: example.n_prompt]), []).append(index)
     prompts = list(members)
     reader = Reader(model, heads)
-    scorer = _Scorer(reader, pad_id, attention_mask)
     for chosen in reader.batches([len(prompt) for prompt in prompts], budget):
-        prefix = scorer.prefill([prompts[i] for i in chosen])
+        prefix = _prefill(reader, [prompts[i] for i in chosen], reading)
         rows, indices = zip(
             *((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]])
         )
@@ -198,9 +209,8 @@ def answer_positions(
         longer = [i for i, answer in enumerate(answers) if len(answer) > 1]
         for batch in length_sorted([prefix.width + len(answers[i]) for i in longer], budget):
             group = [longer[i] for i in batch]
-            yield from scorer.extend(
-                prefix, row[group], numbers[group], [answers[i] for i in group]
-            )
+            part = collate([Example(answers[i], 0) for i in group], reading.pad_id)
+            yield from _later_positions(reader, prefix, row[group], numbers[group], part)
 
 
 @dataclass(frozen=True)
@@ -338,58 +348,51 @@ def _way_to_read(reader: Reader) -> tuple[bool, bool]:
     return next(way for way, error in zip(ways, errors) if not error > max(1e-3, 3 * min(errors)))
 
 
-class _Scorer:
-    """A reader with what scoring needs: padding and mask."""
+def _prefill(reader: Reader, prompts: Sequence[Sequence[int]], reading: Reading) -> _Prefix:
+    """Read the prompts, left-padded into one batch."""
+    examples = [Example(list(prompt), len(prompt)) for prompt in prompts]
+    batch = collate(examples, reading.pad_id, reading.attention_mask, side="left")
+    ids, mask = (batch[name].to(reader.model.device) for name in ("input_ids", "attention_mask"))
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
+    start = (ids.shape[1] - lengths)[:, None]
+    position_ids = (torch.arange(ids.shape[1], device=ids.device) - start).clamp(0)
+    output, z = reader(ids, position_ids, attention_mask=mask, **reader.last_logits)
+    # The last of the running sums: a sum's own last digits would depend on how many heads lie side
+    # by side.
+    sums = None if z is None else prefix_sums(z, mask)[:, -1]
+    return _Prefix(output.past_key_values, ids.shape[1], mask, lengths, output.logits[:, -1], sums)
 
-    def __init__(self, read: Reader, pad_id: int, attention_mask: str) -> None:
-        self.read, self.pad_id, self.attention_mask = read, pad_id, attention_mask
 
-    def prefill(self, prompts: Sequence[Sequence[int]]) -> _Prefix:
-        """Read the prompts, left-padded into one batch."""
-        examples = [Example(list(prompt), len(prompt)) for prompt in prompts]
-        batch = collate(examples, self.pad_id, self.attention_mask, side="left")
-        ids, mask = (
-            batch[name].to(self.read.model.device) for name in ("input_ids", "attention_mask")
-        )
-        lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
-        position_ids = (
-            torch.arange(ids.shape[1], device=ids.device) - (ids.shape[1] - lengths)[:, None]
-        ).clamp(0)
-        output, z = self.read(ids, position_ids, attention_mask=mask, **self.read.last_logits)
-        # The last of the running sums: a sum's own last digits would depend on how many heads lie
-        # side by side.
-        sums = None if z is None else prefix_sums(z, mask)[:, -1]
-        return _Prefix(
-            output.past_key_values, ids.shape[1], mask, lengths, output.logits[:, -1], sums
-        )
+def _later_positions(
+    reader: Reader, prefix: _Prefix, row: Tensor, example: Tensor, batch: dict[str, Tensor]
+) -> Iterator[Positions]:
+    """Positions 1, 2, … of answers of at least two tokens: all but the last token of each is read.
 
-    def extend(
-        self, prefix: _Prefix, row: Tensor, example: Tensor, answers: Sequence[list[int]]
-    ) -> Iterator[Positions]:
-        """Positions 1, 2, … of the answers (each at least two tokens): feed all but the last token
-        of each.
-        """
-        device = row.device
-        batch = collate([Example(answer, 0) for answer in answers], self.pad_id)
-        ids, target = batch["input_ids"][:, :-1].to(device), batch["input_ids"][:, 1:].to(device)
-        real = (
-            batch["attention_mask"][:, 1:].bool().to(device)
-        )  # a position counts when its target is a token
-        mask = (
-            real.long()
-        )  # an end of turn, which "openunlearning" hides, is only ever a last target and never fed
-        step = torch.arange(ids.shape[1], device=device)
-        output, z = self.read(
-            ids,
-            prefix.position[row, None] + step,
-            attention_mask=torch.cat([prefix.mask[row], mask], dim=1),
-            past_key_values=_select(prefix.cache, row),
+    row, example (n,): the prompt's row in `prefix` and the example's number, for each row of
+    `batch`.
+    """
+    ids, target, real = (
+        tensor.to(row.device)
+        for tensor in (
+            batch["input_ids"][:, :-1],
+            batch["input_ids"][:, 1:],
+            batch["attention_mask"][:, 1:].bool(),  # a position counts when its target is a token
         )
-        if z is not None and prefix.sums is not None:
-            z = mean_of(prefix.sums[row, None] + prefix_sums(z, mask))[real]
-        steps = (step + 1).expand_as(ids)[real]
-        examples, where = example[:, None].expand_as(ids)[real], real.flatten().nonzero()[:, 0]
-        return _in_chunks(examples, steps, target[real], output.logits.flatten(0, 1), where, z)
+    )
+    # An end of turn, which "openunlearning" hides, is only ever a last target and never read.
+    mask = real.long()
+    step = torch.arange(ids.shape[1], device=row.device)
+    output, z = reader(
+        ids,
+        prefix.position[row, None] + step,
+        attention_mask=torch.cat([prefix.mask[row], mask], dim=1),
+        past_key_values=_select(prefix.cache, row),
+    )
+    if z is not None and prefix.sums is not None:
+        z = mean_of(prefix.sums[row, None] + prefix_sums(z, mask))[real]
+    steps = (step + 1).expand_as(ids)[real]
+    examples, where = example[:, None].expand_as(ids)[real], real.flatten().nonzero()[:, 0]
+    return _in_chunks(examples, steps, target[real], output.logits.flatten(0, 1), where, z)
 
 
 def _in_chunks(

@@ -9,26 +9,27 @@ than one text. Greedy text is what Hugging Face's `generate` writes, token for t
 penalties off that a checkpoint's generation_config may ask for: it is the model that is measured.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from t3lib.classifier.pooling import mean_of, prefix_sums
+from t3lib.core.models import within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate
 from t3lib.core.settings import check_temperature
 from t3lib.sampler.tilt import tilt_logits
 from t3lib.sampler.wrapped import check_finite
-from t3lib.tofu.likelihood import CHUNK, UNTILTED, Reader, Tilt, heads_of
+from t3lib.tofu.likelihood import CHUNK, UNTILTED, Reader, Reading, Tilt, heads_of
 
 # new tokens after which the writers that go on are put into new batches, for the old ones have
 # thinned out
 STAGE = 64
-BATCH_TOKENS = (
-    2**14
-)  # padded tokens a batch: a step has one row of logits a state, where scoring has one a token
+# padded tokens a batch: a step has one row of logits a state, where scoring has one a token
+BATCH_TOKENS = 2**14
 
 State = tuple[tuple[int, ...], tuple[int, ...]]  # a prompt's tokens, and those of its answer so far
 Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write`
@@ -37,58 +38,59 @@ Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write
 def greedy(
     model: Any,
     prompts: Sequence[Sequence[int]],
+    reading: Reading,
     tilts: Sequence[Tilt] = UNTILTED,
     *,
-    pad_id: int,
-    eos_ids: Sequence[int],
     max_new_tokens: int | Sequence[int] = 200,
-    attention_mask: str = "lengths",
-    batch_tokens: int = BATCH_TOKENS,
-    progress: bool = True,
 ) -> list[list[list[int]]]:
     """The greedy answer of p^(1/T) f to every prompt, for every tilt (head, T): n_tilts lists of
     n_prompts answers.
 
     model: any causal LM with a cache, the base of the tilts; by default one list, of the model's
     own answers. An answer holds its end-of-sequence token when it was reached. max_new_tokens: of
-    every answer, or of each prompt's. batch_tokens bounds the padded tokens in the cache at once
-    (one row is always taken). UserError for a T that is not positive and for a model whose scores
-    are not finite.
+    every answer, or of each prompt's. reading.batch_tokens bounds the padded tokens in the cache at
+    once (one row is always taken). UserError for a T that is not positive and for a model whose
+    scores are not finite.
     """
     for _, T in tilts:
         check_temperature(T, allow_sharpening=True)
     reader = Reader(model, heads_of(tilts))
-    answers: list[list[list[int]]] = [[[] for _ in prompts] for _ in tilts]
     most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
+
+    def answers(batch_tokens: int) -> list[list[list[int]]]:
+        sized = replace(reading, batch_tokens=batch_tokens)
+        return _greedy_answers(reader, prompts, most, tilts, sized)
+
+    return within_memory(answers, reading.batch_tokens or BATCH_TOKENS)
+
+
+def _greedy_answers(
+    reader: Reader, prompts: Sequence[Sequence[int]], most: Sequence[int],
+    tilts: Sequence[Tilt], reading: Reading,
+) -> list[list[list[int]]]:  # fmt: skip
+    """`greedy` with a number of batch_tokens; most: new tokens of each prompt's answers."""
+    answers: list[list[list[int]]] = [[[] for _ in prompts] for _ in tilts]
     pending = [(t, i) for t in range(len(tilts)) for i in range(len(prompts)) if most[i] > 0]
-    bar = progress_bar(total=len(pending), desc="generating", show=progress, leave=False)
+    bar = progress_bar(total=len(pending), desc="generating", show=reading.progress, leave=False)
     while pending:
         at: dict[State, list[tuple[int, int]]] = {}
         for t, i in pending:
             at.setdefault((tuple(prompts[i]), tuple(answers[t][i])), []).append((t, i))
         states = list(at)
-        for batch in reader.batches(
-            [len(prompt) + len(begun) + STAGE for prompt, begun in states], batch_tokens
-        ):
+        lengths = [len(prompt) + len(begun) + STAGE for prompt, begun in states]
+        for batch in reader.batches(lengths, reading.batch_tokens or BATCH_TOKENS):
             here = [states[s] for s in batch]
             writers = [writer for state in here for writer in at[state]]
-            place = torch.tensor(
-                [place for place, state in enumerate(here) for _ in at[state]], device=model.device
-            )
-            ids, mask = (
-                tensor.to(model.device) for tensor in _left_padded(here, pad_id, attention_mask)
-            )
+            place = [place for place, state in enumerate(here) for _ in at[state]]
             choose = _likeliest(reader, [tilts[t] for t, _ in writers])
             room = [min(STAGE, most[i] - len(answers[t][i])) for t, i in writers]
-            new = write(
-                reader, ids, mask, place, choose, room=room, ends=eos_ids, batch_tokens=batch_tokens
-            )
+            new = write(reader, _left_padded(here, reading), place, room, choose, reading)
             for (t, i), tokens in zip(writers, new):
                 answers[t][i] += tokens
         left = [
             (t, i)
             for t, i in pending
-            if len(answers[t][i]) < most[i] and answers[t][i][-1] not in eos_ids
+            if len(answers[t][i]) < most[i] and answers[t][i][-1] not in reading.eos_ids
         ]
         bar.update(len(pending) - len(left))
         pending = left
@@ -98,21 +100,27 @@ def greedy(
 
 @torch.no_grad()
 def write(
-    reader: Reader, ids: Tensor, mask: Tensor, state: Tensor, choose: Choose, *, room: Sequence[int],
-    ends: Sequence[int], batch_tokens: int | None = None,
-) -> list[list[int]]:  # fmt: skip
+    reader: Reader,
+    batch: Mapping[str, Tensor],
+    at: Sequence[int],
+    room: Sequence[int],
+    choose: Choose,
+    reading: Reading,
+) -> list[list[int]]:
     """New tokens of n writers, as lists: each up to its end-of-sequence token, and at most as many
     as it has room for.
 
-    ids, mask (S, L): the texts of the states at the start, left-padded. state (n,): at which of
-    them each writer is. choose is given logits (S, V), pooled projections z (S, R) of the reader's
+    batch: ids and mask (S, L) of the states at the start, left-padded. at: for each writer the
+    number of its state. choose is given logits (S, V), pooled projections z (S, R) of the reader's
     heads or None, the numbers (m,) of the writers that go on and their states (m,), and returns
-    their next tokens (m,). When the states no longer fit into batch_tokens, the writers of the last
-    ones stop short, for the caller to take up again; each has a new token then.
+    their next tokens (m,). When the states no longer fit into reading.batch_tokens, the writers of
+    the last ones stop short, for the caller to take up again; each has a new token then.
     """
-    written = torch.full((len(state), max(room)), -1, device=ids.device)
-    writer, end = torch.arange(len(state), device=ids.device), torch.tensor(ends, device=ids.device)
-    last = torch.tensor(room, device=ids.device) - 1
+    device, limit = reader.model.device, reading.batch_tokens
+    ids, mask = (batch[name].to(device) for name in ("input_ids", "attention_mask"))
+    state, end = (torch.tensor(numbers, device=device) for numbers in (at, reading.eos_ids))
+    written = torch.full((len(state), max(room)), -1, device=device)
+    writer, last = torch.arange(len(state), device=device), torch.tensor(room, device=device) - 1
     position = (mask.cumsum(-1) - 1).clamp(min=0)
     output, z = reader(ids, position, attention_mask=mask, **reader.last_logits)
     sums = None if z is None else prefix_sums(z, mask)[:, -1]
@@ -124,8 +132,8 @@ def write(
         going = ~torch.isin(token, end) & (step < last[writer])
         begun, state = torch.unique((state * logits.shape[-1] + token)[going], return_inverse=True)
         writer = writer[going]
-        if batch_tokens is not None and len(begun) * (mask.shape[1] + 1) > batch_tokens:
-            begun = begun[: max(1, batch_tokens // (mask.shape[1] + 1))]
+        if limit is not None and len(begun) * (mask.shape[1] + 1) > limit:
+            begun = begun[: max(1, limit // (mask.shape[1] + 1))]
             writer, state = writer[state < len(begun)], state[state < len(begun)]
         if not len(writer):
             break
@@ -134,9 +142,8 @@ def write(
         if len(parent) != len(mask) or not torch.equal(
             parent, torch.arange(len(mask), device=parent.device)
         ):
-            cache.reorder_cache(
-                parent
-            )  # and no other way: of layers without keys this alone moves the state
+            # And no other way: of layers without keys this alone moves the state.
+            cache.reorder_cache(parent)
         mask = torch.cat([mask[parent], mask.new_ones(len(parent), 1)], dim=1)
         position = position[parent] + 1
         output, z = reader(token[:, None], position, attention_mask=mask, past_key_values=cache)
@@ -181,23 +188,15 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
     return choose
 
 
-def _left_padded(
-    states: Sequence[State], pad_id: int, attention_mask: str
-) -> tuple[Tensor, Tensor]:
+def _left_padded(states: Sequence[State], reading: Reading) -> dict[str, Tensor]:
     """ids and mask (S, L) of prompts with begun answers; every answer token is shown, as `generate`
     does.
     """
     examples = [Example([*prompt, *begun], len(prompt)) for prompt, begun in states]
-    batch = collate(examples, pad_id, attention_mask, side="left")
+    batch = collate(examples, reading.pad_id, reading.attention_mask, side="left")
     for row, (_, begun) in zip(batch["attention_mask"], states):
         row[len(row) - len(begun) :] = 1
-    return batch["input_ids"], batch["attention_mask"]
-
-
-def until_eos(tokens: Sequence[int], eos_ids: Sequence[int]) -> list[int]:
-    """Tokens up to and including the first end-of-sequence token."""
-    end = next((i + 1 for i, token in enumerate(tokens) if token in eos_ids), len(tokens))
-    return list(tokens[:end])
+    return batch
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -18,7 +18,7 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.tofu.evaluation import evaluate
+from t3lib.tofu.evaluation import Scoring, evaluate
 
 STRENGTH = 0.8
 # Two layers, of which the assistant has the first; gpt2, whose blocks cannot be taken apart, gets a
@@ -184,8 +184,8 @@ def test_evaluation_scores_and_texts_are_those_of_the_quotient(
     assistant = trained_assistant(tiny_model)
     uld = ULDForCausalLM(tiny_model, assistant, STRENGTH)
     reference = Quotient.of(tiny_model, assistant.get_base_model(), STRENGTH)
-    data, options = rows(3), dict(max_new_tokens=6, progress=False, attention_mask=attention_mask)
-    report = evaluate(uld, tokenizer, {"forget": data}, **options)
+    data, scoring = rows(3), Scoring(attention_mask, max_new_tokens=6, progress=False)
+    report = evaluate(uld, tokenizer, {"forget": data}, scoring)
     for row, record in zip(data, report["records"]["forget"]):
         example = encode(tokenizer, row["question"], row["answer"])
         ids, n = torch.tensor([example.ids]), example.n_prompt
@@ -206,7 +206,7 @@ def test_evaluation_scores_and_texts_are_those_of_the_quotient(
             else tokens
         )
         assert record["generation"] == tokenizer.decode(tokens, skip_special_tokens=True).strip()
-    base = evaluate(tiny_model, tokenizer, {"forget": data}, **options)
+    base = evaluate(tiny_model, tokenizer, {"forget": data}, scoring)
     assert base["records"]["forget"] != report["records"]["forget"]
 
 

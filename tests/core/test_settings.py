@@ -17,8 +17,8 @@ from t3lib.core import files, settings
 from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import FitSettings, check, check_temperature
 from t3lib.lab import cli, profiles
-from t3lib.lab.study import study
 from t3lib.sampler.one_call import fit_without_evidence
+from t3lib.tofu.evaluation import Scoring
 
 
 def test_the_papers_choice_stands_where_the_paper_says_it():
@@ -68,11 +68,11 @@ def test_defaults_yaml_and_signatures_take_the_first_choice():
     )
     for name in ("attention_mask", "truth_ratio"):
         first = settings.CHOICES[name][0]
-        assert defaults["evaluation"][name] == study.EVALUATION[name] == first
+        assert defaults["evaluation"][name] == getattr(Scoring, name) == first
     args = vars(cli.parser().parse_args(["evaluate", "--model", "x", "--out", "y"]))
     assert args["attention_mask"] == settings.CHOICES["attention_mask"][0]
     # Own rows refuse this option, so the parser leaves it empty and `t3 evaluate` of a split takes
-    # study.EVALUATION's.
+    # Scoring's.
     assert args["truth_ratio"] is None
     for function in (extract_features, fit_without_evidence):
         assert (

@@ -16,7 +16,7 @@ from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.core.errors import UserError
 from t3lib.core.rows import Example
 from t3lib.sampler.tilt import T3ForCausalLM, tilt
-from t3lib.tofu.likelihood import answer_losses
+from t3lib.tofu.likelihood import Reading, answer_losses
 
 
 def t3_model(base: Any = None) -> T3ForCausalLM:
@@ -153,9 +153,9 @@ def test_a_damaged_output_layer_is_named(wrapped, options):
 @pytest.mark.parametrize("tilts", [[(None, 1.0)], [(head(), T)]], ids=["base", "T3"])
 def test_scoring_with_a_damaged_output_layer_names_it(tilts):
     examples = [Example([1, 10, 11, 12, 13], 3), Example([1, 10, 14, 12, 13, 9], 3)]
-    assert np.isfinite(answer_losses(family("llama"), examples, pad_id=0, tilts=tilts)).all()
+    assert np.isfinite(answer_losses(family("llama"), examples, Reading(0), tilts)).all()
     with pytest.raises(UserError, match=r"NaN or infinity \(so does lm_head.weight\)"):
-        answer_losses(damaged_output(), examples, pad_id=0, tilts=tilts)
+        answer_losses(damaged_output(), examples, Reading(0), tilts)
 
 
 def test_logits_that_overflow_name_the_dtype_and_w():

@@ -7,6 +7,7 @@ import json
 import math
 import os
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -28,16 +29,17 @@ from t3lib.classifier.head import T3Head
 from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.rows import Example, encode, encode_answers
-from t3lib.lab.bench.model import random_model
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import data as tofu
 from t3lib.tofu import evaluation as module
 from t3lib.tofu import likelihood as score
 from t3lib.tofu import metrics, writing
-from t3lib.tofu.evaluation import evaluate
+from t3lib.tofu.evaluation import Scoring, evaluate
+from t3lib.tofu.likelihood import Reading
 
-QUIET = {"progress": False}
-OPTIONS = {"max_new_tokens": 12, **QUIET}
+PLAIN = Reading(0, progress=False)
+TEXTS = Scoring(max_new_tokens=12, progress=False)
+NO_TEXTS = Scoring(generate=False, progress=False)
 
 
 def _rows(n, wrong, paraphrase, seed):
@@ -129,15 +131,18 @@ def generate_one_by_one(model, prompts, pad_id, eos, max_new_tokens):
 
 
 @pytest.fixture(scope="session")
+def reading(tokenizer):
+    return Reading(models.pad_id(tokenizer), progress=False)
+
+
+@pytest.fixture(scope="session")
 def prompts(examples):
     return [list(prompt) for prompt in dict.fromkeys(tuple(e.ids[: e.n_prompt]) for e in examples)]
 
 
 @pytest.mark.parametrize("batch_tokens", [1, 700, None])
-def test_losses_do_not_depend_on_batches_or_padding(tiny_model, tokenizer, examples, batch_tokens):
-    found = score.answer_losses(
-        tiny_model, examples, pad_id=models.pad_id(tokenizer), batch_tokens=batch_tokens, **QUIET
-    )
+def test_losses_do_not_depend_on_batches_or_padding(tiny_model, reading, examples, batch_tokens):
+    found = score.answer_losses(tiny_model, examples, replace(reading, batch_tokens=batch_tokens))
     np.testing.assert_allclose(found[0], losses_one_by_one(tiny_model, examples), atol=2e-6)
 
 
@@ -157,9 +162,7 @@ def of_unequal_lengths():
 def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
     examples, sizes = of_unequal_lengths(), {"rank": 4, "init_b": "kaiming"}
     head = T3Head(HIDDEN, VOCAB, **sizes)
-    found = score.answer_losses(
-        family(name), examples, pad_id=0, tilts=[(None, 1.0), (head, 2.0)], **QUIET
-    )
+    found = score.answer_losses(family(name), examples, PLAIN, [(None, 1.0), (head, 2.0)])
     for row, oracle in zip(found, (([], 1.0), ([(head.A, head.B)], 2.0))):
         reference = Reference.of(family(name), *oracle)
         for loss, example in zip(row, examples):
@@ -172,7 +175,7 @@ def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
 def test_texts_of_awkward_families_are_written_as_one_by_one(name):
     prompts = [example.ids[: example.n_prompt] for example in of_unequal_lengths()]
     model = family(name)
-    (found,) = writing.greedy(model, prompts, pad_id=0, eos_ids=[2], max_new_tokens=8, **QUIET)
+    (found,) = writing.greedy(model, prompts, replace(PLAIN, eos_ids=[2]), max_new_tokens=8)
     assert found == generate_one_by_one(model, prompts, 0, 2, 8)
 
 
@@ -181,33 +184,23 @@ def test_models_that_cannot_be_scored_are_refused():
     sizes = dict(vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=1)
     mamba = AutoModelForCausalLM.from_config(MambaConfig(**sizes, state_size=4))
     with pytest.raises(UserError, match="MambaForCausalLM has no key-value cache"):
-        score.answer_losses(mamba, examples, pad_id=0, **QUIET)
+        score.answer_losses(mamba, examples, PLAIN)
     adrift = family("llama")
     adrift.register_forward_hook(
         lambda *_: setattr(_[-1], "logits", torch.randn_like(_[-1].logits))
     )
     with pytest.raises(UserError, match="LlamaForCausalLM reads a text from its cache otherwise"):
-        score.answer_losses(adrift, examples, pad_id=0, **QUIET)
+        score.answer_losses(adrift, examples, PLAIN)
     sizes |= dict(intermediate_size=24, num_attention_heads=2, pad_token_id=0)
     headless = AutoModelForCausalLM.from_config(ModernBertDecoderConfig(**sizes))
     with pytest.raises(UserError, match="does not say which part of it gives the last hidden"):
-        score.answer_losses(
-            headless, examples, pad_id=0, tilts=[(T3Head(HIDDEN, VOCAB, 4), 1.0)], **QUIET
-        )
-
-
-def test_losses_differ_between_rows_and_models(tiny_model, tokenizer, examples):
-    losses = score.answer_losses(tiny_model, examples, pad_id=models.pad_id(tokenizer), **QUIET)[0]
-    assert len(np.unique(losses.round(6))) > len(losses) // 2
-    other = random_model("tiny", seed=5)
-    assert np.abs(score.answer_losses(other, examples, pad_id=0, **QUIET)[0] - losses).min() > 1e-4
+        score.answer_losses(headless, examples, PLAIN, [(T3Head(HIDDEN, VOCAB, 4), 1.0)])
 
 
 def test_openunlearning_mask_hides_end_of_turn_and_keeps_positions(tiny_model, tokenizer, examples):
     pad = tokenizer.eos_token_id  # as tokenizers without a padding token do
-    found = score.answer_losses(
-        tiny_model, examples, pad_id=pad, attention_mask="openunlearning", **QUIET
-    )[0]
+    hidden = Reading(pad, attention_mask="openunlearning", progress=False)
+    found = score.answer_losses(tiny_model, examples, hidden)[0]
     expected = losses_one_by_one(
         tiny_model, examples, lambda ids: (torch.tensor([ids]) != pad).long()
     )
@@ -218,11 +211,9 @@ def test_openunlearning_mask_hides_end_of_turn_and_keeps_positions(tiny_model, t
 
 
 @pytest.mark.parametrize("T", [1.0, 2.5])
-def test_tilted_losses_are_those_of_the_formula(tiny_model, tokenizer, examples, heads, T):
+def test_tilted_losses_are_those_of_the_formula(tiny_model, reading, examples, heads, T):
     few = examples[:6]
-    found = score.answer_losses(
-        tiny_model, few, pad_id=models.pad_id(tokenizer), tilts=[(heads[0], T)], **QUIET
-    )[0]
+    found = score.answer_losses(tiny_model, few, reading, [(heads[0], T)])[0]
     oracle = Reference.of(tiny_model, [(heads[0].A, heads[0].B)], T)
     for loss, example in zip(found, few):
         ids = torch.tensor([example.ids])
@@ -233,8 +224,7 @@ def test_tilted_losses_are_those_of_the_formula(tiny_model, tokenizer, examples,
         )
 
 
-def test_tilts_agree_with_each_alone_and_with_the_sampler(tiny_model, tokenizer, examples, heads):
-    common = dict(pad_id=models.pad_id(tokenizer), **QUIET)
+def test_tilts_agree_with_each_alone_and_with_the_sampler(tiny_model, reading, examples, heads):
     tilts = [
         (None, 1.0),
         (heads[0], 1.0),
@@ -243,28 +233,22 @@ def test_tilts_agree_with_each_alone_and_with_the_sampler(tiny_model, tokenizer,
         (heads[1], 2.5),
         (None, 2.5),
     ]
-    together = score.answer_losses(tiny_model, examples, tilts=tilts, **common)
+    together = score.answer_losses(tiny_model, examples, reading, tilts)
     for tilt, losses in zip(tilts, together):
-        np.testing.assert_allclose(
-            score.answer_losses(tiny_model, examples, tilts=[tilt], **common)[0], losses, atol=1e-6
-        )
+        alone = score.answer_losses(tiny_model, examples, reading, [tilt])[0]
+        np.testing.assert_allclose(alone, losses, atol=1e-6)
     for (head, T), losses in list(zip(tilts, together))[1:5]:
-        sampler = T3ForCausalLM(
-            tiny_model, head, temperature=T
-        )  # its own pooling, through its own cache
-        np.testing.assert_allclose(
-            score.answer_losses(sampler, examples, **common)[0], losses, atol=5e-6
-        )
+        sampler = T3ForCausalLM(tiny_model, head, T)  # its own pooling, through its own cache
+        alone = score.answer_losses(sampler, examples, reading)[0]
+        np.testing.assert_allclose(alone, losses, atol=5e-6)
     assert len({losses.sum().round(3) for losses in together}) == len(tilts)
 
 
-def test_a_zero_head_at_t_1_and_no_head_give_the_base_back(tiny_model, tokenizer, examples):
-    common = dict(pad_id=models.pad_id(tokenizer), **QUIET)
-    base = score.answer_losses(tiny_model, examples, **common)
+def test_a_zero_head_at_t_1_and_no_head_give_the_base_back(tiny_model, reading, examples):
+    base = score.answer_losses(tiny_model, examples, reading)
     zero = T3Head(32, tiny_model.config.vocab_size, rank=4, init_b="zero")
-    neutral, none = score.answer_losses(
-        tiny_model, examples, tilts=[(zero, 1.0), (None, 1.0)], **common
-    )
+    tilts = [(zero, 1.0), (None, 1.0)]
+    neutral, none = score.answer_losses(tiny_model, examples, reading, tilts)
     np.testing.assert_allclose(neutral, base[0], atol=1e-6)
     assert (none == base[0]).all()
 
@@ -288,26 +272,10 @@ def test_greedy_is_generate_one_by_one(monkeypatch, tiny_model, tokenizer, promp
     monkeypatch.setattr(writing, "STAGE", 5)  # so that rows are dropped and taken up again
     eos = [tokenizer.eos_token_id, 40]  # 40 is a token that the random model does say
     expected = generate_one_by_one(tiny_model, prompts, models.pad_id(tokenizer), eos, 12)
-    (found,) = writing.greedy(
-        tiny_model,
-        prompts,
-        pad_id=models.pad_id(tokenizer),
-        eos_ids=eos,
-        max_new_tokens=12,
-        batch_tokens=batch_tokens,
-        **QUIET,
-    )
+    how = Reading(models.pad_id(tokenizer), eos, batch_tokens=batch_tokens, progress=False)
+    (found,) = writing.greedy(tiny_model, prompts, how, max_new_tokens=12)
     assert found == expected
     assert len({tuple(answer) for answer in found}) > 3
-
-
-def test_greedy_stops_at_the_end_of_sequence(tiny_model, tokenizer, prompts):
-    common = dict(pad_id=models.pad_id(tokenizer), max_new_tokens=12, **QUIET)
-    (free,) = writing.greedy(tiny_model, prompts, eos_ids=[], **common)
-    end = free[0][4]
-    (stopped,) = writing.greedy(tiny_model, prompts, eos_ids=[end], **common)
-    assert stopped == [writing.until_eos(answer, [end]) for answer in free]
-    assert len(stopped[0]) <= 5 and all(len(answer) == 12 for answer in free)
 
 
 @pytest.mark.parametrize("attention_mask", ["lengths", "openunlearning"])
@@ -319,38 +287,38 @@ def test_tilts_that_write_together_write_what_each_writes_alone(
 ):
     monkeypatch.setattr(writing, "STAGE", 7)
     pad = tokenizer.eos_token_id
-    common = dict(
-        pad_id=pad, eos_ids=[pad, 40], max_new_tokens=12, attention_mask=attention_mask, **QUIET
-    )
+    how = Reading(pad, [pad, 40], attention_mask, progress=False)
     other = T3Head(heads[0].A.shape[1], heads[0].B.shape[0], rank=heads[0].rank + 3, seed=9)
     other.B.data *= 30
     tilts = [(head, T) for head in (*heads, other) for T in (1.0, 2.0, 3.0)] + [(None, 2.0)]
     prompts = prompts[::3]  # of all four sets
-    found = writing.greedy(tiny_model, prompts, tilts, batch_tokens=batch_tokens, **common)
-    (base,) = writing.greedy(tiny_model, prompts, **common)
+    part = replace(how, batch_tokens=batch_tokens)
+    found = writing.greedy(tiny_model, prompts, part, tilts, max_new_tokens=12)
+    (base,) = writing.greedy(tiny_model, prompts, how, max_new_tokens=12)
     assert found[-1] == base
     for (head, T), answers in zip(tilts[:-1], found):
-        (alone,) = writing.greedy(T3ForCausalLM(tiny_model, head, temperature=T), prompts, **common)
+        sampler = T3ForCausalLM(tiny_model, head, T)
+        (alone,) = writing.greedy(sampler, prompts, how, max_new_tokens=12)
         assert answers == alone != base
         if attention_mask == "lengths":
-            assert alone == generate_one_by_one(
-                T3ForCausalLM(tiny_model, head, T), prompts, pad, [pad, 40], 12
-            )
+            assert alone == generate_one_by_one(sampler, prompts, pad, [pad, 40], 12)
 
 
-def test_tilts_that_agree_share_the_models_passes(tiny_model, tokenizer, prompts, heads):
+def test_tilts_that_agree_share_the_models_passes(tiny_model, reading, prompts, heads):
     """Five tilts that write the same cost the tokens of one; `write` reads no token twice for
     them.
     """
-    common = dict(pad_id=models.pad_id(tokenizer), eos_ids=[], max_new_tokens=12, **QUIET)
-    read = []
-    hook = tiny_model.register_forward_pre_hook(lambda _, args, given: read.append(given["input_ids"].numel()),
-                                                with_kwargs=True)  # fmt: skip
-    with hook:
-        (one,) = writing.greedy(tiny_model, prompts, [(heads[0], 2.0)], **common)
+    read, few = [], {"max_new_tokens": 12}
+
+    def count(_, args, given):
+        read.append(given["input_ids"].numel())
+
+    with tiny_model.register_forward_pre_hook(count, with_kwargs=True):
+        (one,) = writing.greedy(tiny_model, prompts, reading, [(heads[0], 2.0)], **few)
         alone = sum(read)
         read.clear()
-        assert writing.greedy(tiny_model, prompts, [(heads[0], 2.0)] * 5, **common) == [one] * 5
+        five = writing.greedy(tiny_model, prompts, reading, [(heads[0], 2.0)] * 5, **few)
+    assert five == [one] * 5
     assert sum(read) == alone
 
 
@@ -365,12 +333,10 @@ def test_an_answer_never_outgrows_its_room():
     read = []
     score.Reader(model, [])  # tries once how the model reads
     with model.register_forward_pre_hook(lambda _, args, given: read.append(1), with_kwargs=True):
-        (found,) = writing.greedy(model, prompts, pad_id=0, eos_ids=[], max_new_tokens=100, **QUIET)
+        (found,) = writing.greedy(model, prompts, PLAIN, max_new_tokens=100)
     assert found == generate_one_by_one(model, prompts, 0, None, 100)
     assert len(read) == 100
-    assert writing.greedy(model, prompts, pad_id=0, eos_ids=[], max_new_tokens=0, **QUIET) == [
-        [[]] * 4
-    ]
+    assert writing.greedy(model, prompts, PLAIN, max_new_tokens=0) == [[[]] * 4]
 
 
 def test_a_cache_without_keys_follows_its_state(monkeypatch):
@@ -397,9 +363,8 @@ def test_a_cache_without_keys_follows_its_state(monkeypatch):
         head.B.data *= 300
     tilts = [(None, 1.0), *((head, T) for head in heads for T in (1.0, 3.0))]
     ends = [generate_one_by_one(model, prompts[:1], 0, None, 4)[0][3]]
-    found = writing.greedy(
-        model, prompts, tilts, pad_id=0, eos_ids=ends, max_new_tokens=12, **QUIET
-    )
+    how = replace(PLAIN, eos_ids=ends)
+    found = writing.greedy(model, prompts, how, tilts, max_new_tokens=12)
     assert found[0] == generate_one_by_one(model, prompts, 0, ends, 12)
     for (head, T), answers in zip(tilts[1:], found[1:]):
         assert answers == generate_one_by_one(T3ForCausalLM(model, head, T), prompts, 0, ends, 12)
@@ -408,32 +373,31 @@ def test_a_cache_without_keys_follows_its_state(monkeypatch):
 
 def test_an_adapter_is_read_as_its_base_is(tiny_model, tokenizer, prompts):
     adapted = get_peft_model(copy.deepcopy(tiny_model), LoraConfig(r=2, init_lora_weights=False))
-    common = dict(pad_id=models.pad_id(tokenizer), eos_ids=[], max_new_tokens=6, **QUIET)
-    sizes = []
+    reading, sizes = Reading(models.pad_id(tokenizer), progress=False), []
     score.Reader(adapted.eval(), [])  # tries once how the model reads
     with adapted.get_base_model().lm_head.register_forward_hook(
         lambda _, args, out: sizes.append(out.shape[1])
     ):
-        (found,) = writing.greedy(adapted.eval(), prompts, **common)
+        (found,) = writing.greedy(adapted.eval(), prompts, reading, max_new_tokens=6)
     assert found == generate_one_by_one(adapted, prompts, models.pad_id(tokenizer), None, 6)
     assert set(sizes) == {1}, "logits of the last position alone"
 
 
 def test_what_cannot_be_written_is_refused(tiny_model, prompts, heads):
-    common = dict(pad_id=0, eos_ids=[], max_new_tokens=4, **QUIET)
     broken = copy.deepcopy(heads[0])
     broken.B.data[7] = math.nan
     for tilts in ([(broken, 1.0)], [(None, 1.0), (broken, 1.0)]):
         with pytest.raises(UserError, match=r"NaN or infinity \(so does heads.0.B\)"):
-            writing.greedy(tiny_model, prompts, tilts, **common)
+            writing.greedy(tiny_model, prompts, PLAIN, tilts)
     spoiled = copy.deepcopy(tiny_model)
     spoiled.model.norm.weight.data[:] = math.nan
     with pytest.raises(UserError, match="so does base.model.norm.weight"):
-        writing.greedy(spoiled, prompts, **common)
+        writing.greedy(spoiled, prompts, PLAIN)
     with pytest.raises(UserError, match="temperature"):
-        writing.greedy(tiny_model, prompts, [(heads[0], 0.0)], **common)
+        writing.greedy(tiny_model, prompts, PLAIN, [(heads[0], 0.0)])
     with pytest.raises(UserError, match="already unlearned"):
-        writing.greedy(T3ForCausalLM(tiny_model, heads[0]), prompts, [(heads[1], 1.0)], **common)
+        sampler = T3ForCausalLM(tiny_model, heads[0])
+        writing.greedy(sampler, prompts, PLAIN, [(heads[1], 1.0)])
 
 
 def test_a_head_goes_where_the_model_is(tiny_model, heads, monkeypatch):
@@ -443,14 +407,12 @@ def test_a_head_goes_where_the_model_is(tiny_model, heads, monkeypatch):
     module._checked(tiny_model, *tilts[0], False)  # private: what evaluation does before it scores
     assert moved == [(heads[0], tiny_model.device)]
     example = Example([1, 2, 3], 1)
-    score.answer_losses(
-        tiny_model, [example], pad_id=0, tilts=tilts, progress=False
-    )  # as the audit asks
+    score.answer_losses(tiny_model, [example], PLAIN, tilts)  # as the audit asks
     assert len(moved) == 2 and moved[1] == moved[0]
 
 
 def test_evaluate_is_the_metrics_of_the_losses_and_texts(tiny_model, tokenizer, data):
-    result = evaluate(tiny_model, tokenizer, data, **OPTIONS)
+    result = evaluate(tiny_model, tokenizer, data, TEXTS)
     row = data["forget"][2]
     right, *wrong = encode_answers(
         tokenizer, row["question"], [row["paraphrased_answer"], *row["perturbed_answer"]]
@@ -482,45 +444,43 @@ def test_evaluate_is_the_metrics_of_the_losses_and_texts(tiny_model, tokenizer, 
 
 
 def test_rouge_is_one_for_what_the_model_says_and_zero_for_other_words(tiny_model, tokenizer, data):
-    said = evaluate(tiny_model, tokenizer, {"ra": data["ra"]}, **OPTIONS)["records"]["ra"]
+    said = evaluate(tiny_model, tokenizer, {"ra": data["ra"]}, TEXTS)["records"]["ra"]
     words = [" ".join(re.findall("[a-z0-9]+", record["generation"].lower())) for record in said]
     assert all(words)
     for answers, recall in ((words, 1.0), (["zzqq"] * len(words), 0.0)):
         rows = [{**row, "answer": answer} for row, answer in zip(data["ra"], answers)]
-        records = evaluate(tiny_model, tokenizer, {"ra": rows}, **OPTIONS)["records"]["ra"]
+        records = evaluate(tiny_model, tokenizer, {"ra": rows}, TEXTS)["records"]["ra"]
         assert [record["rouge"] for record in records] == [recall] * len(rows)
 
 
 def test_tilts_give_a_list_and_truth_ratio_kinds_differ(tiny_model, tokenizer, data, heads):
     tilts = [(None, None), (heads[0], 2.0), (heads[0], None)]
-    plain, tilted, own = evaluate(tiny_model, tokenizer, data, tilts=tilts, **OPTIONS)
+    plain, tilted, own = evaluate(tiny_model, tokenizer, data, tilts=tilts, scoring=TEXTS)
     assert (plain["T"], tilted["T"], own["T"]) == (1.0, 2.0, heads[0].temperature)
-    alone = evaluate(tiny_model, tokenizer, data, **OPTIONS)
+    alone = evaluate(tiny_model, tokenizer, data, TEXTS)
     assert alone["truth_ratio"] == plain["truth_ratio"] and alone["T"] is None
     assert tilted["truth_ratio"]["forget"] != pytest.approx(
         plain["truth_ratio"]["forget"], rel=1e-2
     )
-    arithmetic = evaluate(
-        tiny_model, tokenizer, data, truth_ratio="arithmetic", generate=False, **QUIET
-    )
+    other = replace(NO_TEXTS, truth_ratio="arithmetic")
+    arithmetic = evaluate(tiny_model, tokenizer, data, other)
     for name in data:
         assert (np.array(arithmetic["truth_ratio"][name]) >= alone["truth_ratio"][name]).all()
 
 
 def test_reference_gives_forget_quality(tiny_model, tokenizer, data, heads):
     forget = {"forget": data["forget"]}
-    common = dict(generate=False, **QUIET)
-    reference = evaluate(tiny_model, tokenizer, forget, **common)
-    same = evaluate(tiny_model, tokenizer, forget, reference=reference, **common)
+    reference = evaluate(tiny_model, tokenizer, forget, NO_TEXTS)
+    same = evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=reference)
     assert (same["forget_quality"], same["ks_statistic"]) == (1.0, 0.0)
     assert same["model_utility"] is same["mu_rouge"] is same["forget"]["rouge"] is None
     (other,) = evaluate(
         tiny_model,
         tokenizer,
         forget,
+        NO_TEXTS,
         tilts=[(heads[0], 1.5)],
         reference=reference["truth_ratio"]["forget"],
-        **common,
     )
     p, d = metrics.forget_quality(
         other["truth_ratio"]["forget"], reference["truth_ratio"]["forget"]
@@ -528,14 +488,13 @@ def test_reference_gives_forget_quality(tiny_model, tokenizer, data, heads):
     assert (other["forget_quality"], other["ks_statistic"]) == (p, d) and d > 0
 
 
-def test_nan_at_padding_reaches_no_score(tiny_model, tokenizer, heads):
+def test_nan_at_padding_reaches_no_score(tiny_model, tokenizer, reading, heads):
     """Attention over nothing may leave NaN at padded positions; the pool must not add it up."""
     examples = [
         encode(tokenizer, question, "An answer.")
         for question in ("Who?", "Who wrote it, and when?")
     ]
-    common = dict(pad_id=models.pad_id(tokenizer), tilts=[(heads[0], 2.0)], **QUIET)
-    clean = score.answer_losses(tiny_model, examples, **common)
+    clean = score.answer_losses(tiny_model, examples, reading, [(heads[0], 2.0)])
     broken = copy.deepcopy(tiny_model)
 
     def spoil(module, args, kwargs, output):
@@ -546,7 +505,8 @@ def test_nan_at_padding_reaches_no_score(tiny_model, tokenizer, heads):
         return output
 
     broken.model.register_forward_hook(spoil, with_kwargs=True)
-    np.testing.assert_array_equal(score.answer_losses(broken, examples, **common), clean)
+    again = score.answer_losses(broken, examples, reading, [(heads[0], 2.0)])
+    np.testing.assert_array_equal(again, clean)
 
 
 def test_the_room_for_new_tokens_is_checked_before_anything_is_computed(
@@ -554,21 +514,18 @@ def test_the_room_for_new_tokens_is_checked_before_anything_is_computed(
 ):
     for wrong, said in ((0, "at least 1"), (600, "exceed the model's context of 512")):
         with pytest.raises(UserError, match=said):
-            evaluate(
-                tiny_model, tokenizer, {"forget": data["forget"]}, max_new_tokens=wrong, **QUIET
-            )
+            evaluate(tiny_model, tokenizer, {"ra": data["ra"]}, Scoring(max_new_tokens=wrong))
 
 
 def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer, data):
-    common = dict(generate=False, **QUIET)
     forget = {"forget": data["forget"]}
-    reference = evaluate(tiny_model, tokenizer, {"forget": data["forget"][::-1]}, **common)
+    reference = evaluate(tiny_model, tokenizer, {"forget": data["forget"][::-1]}, NO_TEXTS)
     with pytest.raises(UserError, match="other forget rows"):
-        evaluate(tiny_model, tokenizer, forget, reference=reference, **common)
+        evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=reference)
     with pytest.raises(UserError, match="3 truth ratios, the forget set 5 rows"):
-        evaluate(tiny_model, tokenizer, forget, reference=[1.0, 2.0, 3.0], **common)
+        evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=[1.0, 2.0, 3.0])
     with pytest.raises(UserError, match="no truth_ratio of forget rows"):
-        evaluate(tiny_model, tokenizer, forget, reference={"records": {}}, **common)
+        evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference={"records": {}})
     malformed = (
         [1.0, math.nan, 1.0, 1.0, 1.0],
         "abcde",
@@ -577,13 +534,14 @@ def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer,
     )
     for wrong in (*malformed, {"truth_ratio": {"forget": [True] * 5}}):
         with pytest.raises(UserError, match="not a list of finite numbers"):
-            evaluate(tiny_model, tokenizer, forget, reference=wrong, **common)
+            evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=wrong)
     for wrong in ({"truth_ratio": None}, {"truth_ratio": {"forget": [1.0] * 5}, "settings": 3}):
         with pytest.raises(UserError, match="no truth_ratio of forget rows"):
-            evaluate(tiny_model, tokenizer, forget, reference=wrong, **common)
-    arithmetic = evaluate(tiny_model, tokenizer, forget, truth_ratio="arithmetic", **common)
+            evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=wrong)
+    other = replace(NO_TEXTS, truth_ratio="arithmetic")
+    arithmetic = evaluate(tiny_model, tokenizer, forget, other)
     with pytest.raises(UserError, match="truth_ratio 'arithmetic'"):
-        evaluate(tiny_model, tokenizer, forget, reference=arithmetic, **common)
+        evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=arithmetic)
 
 
 @pytest.mark.parametrize(
@@ -601,7 +559,7 @@ def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer,
 def test_unusable_rows_are_named(tiny_model, tokenizer, data, change, message):
     rows = [data["forget"][0], data["forget"][1] | change]
     with pytest.raises(UserError, match=message):
-        evaluate(tiny_model, tokenizer, {"forget": rows}, **OPTIONS)
+        evaluate(tiny_model, tokenizer, {"forget": rows}, TEXTS)
 
 
 def test_unusable_settings_are_refused_before_any_pass(
@@ -613,39 +571,34 @@ def test_unusable_settings_are_refused_before_any_pass(
     wide = T3Head(33, tiny_model.config.vocab_size, rank=4)
     for tilts in ([(heads[0], 0.5)], [(heads[0], float("nan"))], [(None, 0.0)], [(wide, 2.0)]):
         with pytest.raises(UserError):
-            evaluate(tiny_model, tokenizer, data, tilts=tilts, **OPTIONS)
+            evaluate(tiny_model, tokenizer, data, tilts=tilts, scoring=TEXTS)
     with pytest.raises(UserError, match="unknown evaluation set 'test'"):
-        evaluate(tiny_model, tokenizer, {"test": data["ra"]}, **OPTIONS)
+        evaluate(tiny_model, tokenizer, {"test": data["ra"]}, TEXTS)
     with pytest.raises(UserError, match="no rows"):
-        evaluate(tiny_model, tokenizer, {"ra": []}, **OPTIONS)
+        evaluate(tiny_model, tokenizer, {"ra": []}, TEXTS)
     with pytest.raises(UserError, match="no answer tokens"):
-        next(score.answer_positions(tiny_model, [Example([1, 2], 2)], pad_id=0))
+        next(score.answer_positions(tiny_model, [Example([1, 2], 2)], PLAIN))
 
 
-def test_batches_are_halved_when_memory_runs_out(tiny_model, tokenizer, data, monkeypatch):
-    tried = []
+def test_batches_are_halved_when_memory_runs_out(tiny_model, examples, monkeypatch):
+    tried, real = [], score.answer_positions
 
-    def small_memory(*args, batch_tokens, **options):
-        tried.append(batch_tokens)
-        if batch_tokens > memory:
+    def small_memory(model, examples, reading, heads):
+        tried.append(reading.batch_tokens)
+        if reading.batch_tokens > memory:
             raise torch.OutOfMemoryError("out of memory")
-        return score.answer_losses(*args, batch_tokens=batch_tokens, **options)
+        return real(model, examples, reading, heads)
 
-    expected = evaluate(tiny_model, tokenizer, data, generate=False, **QUIET)
-    monkeypatch.setattr(module, "answer_losses", small_memory)
+    expected = score.answer_losses(tiny_model, examples, PLAIN)
+    monkeypatch.setattr(score, "answer_positions", small_memory)
     memory = 600
     with pytest.warns(UserWarning, match="batches of 512 tokens"):
-        found = evaluate(tiny_model, tokenizer, data, generate=False, **QUIET)
+        found = score.answer_losses(tiny_model, examples, PLAIN)
     assert tried == [4096, 2048, 1024, 512]
-    np.testing.assert_allclose(
-        found["truth_ratio"]["retain"], expected["truth_ratio"]["retain"], rtol=1e-5
-    )
-    memory = 0
-    with (
-        pytest.warns(UserWarning),
-        pytest.raises(UserError, match="out of memory even with batches of 150 tokens"),
-    ):
-        evaluate(tiny_model, tokenizer, data, generate=False, batch_tokens=300, **QUIET)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    memory, least = 0, "out of memory even with batches of 150 tokens"
+    with pytest.warns(UserWarning), pytest.raises(UserError, match=least):
+        score.answer_losses(tiny_model, examples, replace(PLAIN, batch_tokens=300))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -663,7 +616,7 @@ def test_probabilities_that_are_not_finite_are_one_clear_line(
         else [None, [(head, 2.0)], [(None, 1.0), (None, 2.0)]]
     ):
         with pytest.raises(UserError, match="logits hold NaN or infinity") as error:
-            evaluate(broken, tokenizer, data, tilts=tilts, generate=False, **QUIET)
+            evaluate(broken, tokenizer, data, NO_TEXTS, tilts=tilts)
         assert "\n" not in str(error.value)
 
 
@@ -685,7 +638,7 @@ def test_goldens(shared):
         for name, stem in sets.items()
     }
     model, tokenizer = models.load_model(shared / "goldens" / "retain", device="cpu")
-    result = evaluate(model, tokenizer, rows, attention_mask="openunlearning", **QUIET)
+    result = evaluate(model, tokenizer, rows, Scoring("openunlearning", progress=False))
     for name in sets:
         key = "forget_truth_ratio" if name == "forget" else f"{name}_Truth_Ratio"
         n = len(rows[name])

@@ -7,6 +7,7 @@ model.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import answer_text, check_room
 from t3lib.tofu.likelihood import (
     UNTILTED,
+    Reading,
     Tilt,
     answer_losses,
     answer_positions,
@@ -32,7 +34,6 @@ from t3lib.tofu.likelihood import (
     target_logp,
 )
 from t3lib.tofu.metrics import rouge_l_recall
-from t3lib.tofu.writing import BATCH_TOKENS as GREEDY_TOKENS
 from t3lib.tofu.writing import eos_ids, greedy
 
 FORCED = (1, 2, 4, 8)  # how many first tokens of the true answer are given
@@ -73,14 +74,14 @@ def likelihoods(
         for cell, (answer, question) in CELLS.items()
         if cell not in empty[name]
     }
-    options: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask}
-    budget = default_batch_tokens(model)
+    reading = Reading(pad_id(tokenizer), (), attention_mask, progress=progress)
     answers = {name: encode_rows(tokenizer, rows) for name, rows in sets.items()}
     true = [example for part in answers.values() for example in part]
     _check(model, tokenizer, true)
     tokens = iter(
         within_memory(
-            lambda size: token_scores(model, true, tilts, batch_tokens=size, **options), budget
+            lambda size: token_scores(model, true, replace(reading, batch_tokens=size), tilts),
+            default_batch_tokens(model),
         )
     )
     scores = {name: [(example, next(tokens)) for example in part] for name, part in answers.items()}
@@ -88,10 +89,7 @@ def likelihoods(
     if asked:
         examples = encode_rows(tokenizer, asked)
         _check(model, tokenizer, examples)
-        options |= {"tilts": tilts, "progress": progress}
-        losses = within_memory(
-            lambda size: answer_losses(model, examples, batch_tokens=size, **options), budget
-        )
+        losses = answer_losses(model, examples, reading, tilts)
     ends = eos_ids(model, tokenizer)
     return [
         {
@@ -119,11 +117,8 @@ def likelihoods(
 def token_scores(
     model: Any,
     examples: Sequence[Example],
+    reading: Reading,
     tilts: Sequence[Tilt] = UNTILTED,
-    *,
-    pad_id: int,
-    attention_mask: str = "lengths",
-    batch_tokens: int | None = None,
 ) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
     """One (losses, hits) per example, each (n_tilts, tokens of its answer).
 
@@ -133,12 +128,7 @@ def token_scores(
     """
     lengths = [len(example.ids) - example.n_prompt for example in examples]
     scores = [(np.zeros((len(tilts), n)), np.zeros((len(tilts), n), bool)) for n in lengths]
-    options: dict[str, Any] = {
-        "pad_id": pad_id,
-        "attention_mask": attention_mask,
-        "batch_tokens": batch_tokens,
-    }
-    for at in answer_positions(model, examples, heads=heads_of(tilts), **options):
+    for at in answer_positions(model, examples, reading, heads_of(tilts)):
         losses = -target_logp(at, tilts).cpu().double().numpy()
         hits = (choices(at, tilts) == at.target).cpu().numpy()
         for column, (example, step) in enumerate(zip(at.example.tolist(), at.step.tolist())):
@@ -180,13 +170,9 @@ def writings(
     options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
     longest = _longest(model, tokenizer, examples, [task.prompt for task in tasks])
     drawn = draws(model, tokenizer, rows, tilts, samples=samples, top_p=top_p, **options)
-    options |= {"max_new_tokens": longest, "pad_id": pad_id(tokenizer), "eos_ids": ends}
-    outputs = within_memory(
-        lambda size: greedy(
-            model, [task.prompt for task in tasks], tilts, batch_tokens=size, **options
-        ),
-        GREEDY_TOKENS,
-    )
+    reading = Reading(pad_id(tokenizer), ends, **options)
+    prompts = [task.prompt for task in tasks]
+    outputs = greedy(model, prompts, reading, tilts, max_new_tokens=longest)
     results = []
     for output, samples_of in zip(outputs, drawn):
         recalls: dict[str, list[float | None]] = {}

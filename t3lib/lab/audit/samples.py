@@ -11,7 +11,7 @@ from torch import Tensor
 from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate
-from t3lib.tofu.likelihood import Reader
+from t3lib.tofu.likelihood import Reader, Reading
 from t3lib.tofu.writing import eos_ids, write
 
 BATCH_TOKENS = (
@@ -41,7 +41,7 @@ def sample_answers(
     prompt. Equal arguments give equal answers on one machine; the caller's random state is left
     alone.
     """
-    ends, pad = eos_ids(model, tokenizer), pad_id(tokenizer)
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer))
     generator = torch.Generator(model.device).manual_seed(seed)
 
     def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
@@ -55,16 +55,11 @@ def sample_answers(
         total=len(prompts) * count, desc="sampling", show=progress, leave=False
     ) as bar:
         for rows in reader.batches(sizes, batch_tokens):
-            batch = collate(
-                [Example(list(prompts[i]), len(prompts[i])) for i in rows],
-                pad,
-                attention_mask,
-                "left",
-            )
-            ids, mask = (batch[name].to(model.device) for name in ("input_ids", "attention_mask"))
-            state = torch.arange(len(rows), device=ids.device).repeat_interleave(count)
+            examples = [Example(list(prompts[i]), len(prompts[i])) for i in rows]
+            batch = collate(examples, reading.pad_id, attention_mask, "left")
+            state = [place for place in range(len(rows)) for _ in range(count)]
             room = [most[row] for row in rows for _ in range(count)]
-            drawn = write(reader, ids, mask, state, choose, room=room, ends=ends)
+            drawn = write(reader, batch, state, room, choose, reading)
             for number, tokens in enumerate(drawn):
                 text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
                 answers[rows[number // count]].append(text)

@@ -134,7 +134,7 @@ def naive(study: Study, run: Mapping[str, Any]) -> dict[str, Any]:
 
 def pooled(study: Study, examples: Sequence[Example]) -> Tensor:
     """Features of every prefix of one step's rows, (rows, L, d)."""
-    batch = collate(examples, pad_id(study.tokenizer), study.evaluation["attention_mask"])
+    batch = collate(examples, pad_id(study.tokenizer), study.scoring.attention_mask)
     ids, mask = (batch[name].to(study.base.device) for name in ("input_ids", "attention_mask"))
     hidden = decoder_of(study.base)(input_ids=ids, attention_mask=mask, use_cache=False)
     return prefix_mean(hidden.last_hidden_state, mask)

@@ -26,7 +26,7 @@ from t3lib.lab.bench.model import decode_rows, random_head, random_model
 from t3lib.lab.bench.shapes import shape_of
 from t3lib.lab.bench.timing import COLUMNS, interleaved, row
 from t3lib.lab.results import peak_memory_bytes, provenance
-from t3lib.tofu.likelihood import answer_losses
+from t3lib.tofu.likelihood import Reading, answer_losses
 
 TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)  # of the paper's Table 5
 CPU_WEIGHTS = 2e8  # the largest base that a CPU is asked to run
@@ -118,7 +118,7 @@ def temperatures_row(model: PreTrainedModel, base: str) -> dict[str, Any]:
     """How many times as long scores at five temperatures take as scores at one."""
     tilts = [(random_head(model), T) for T in TEMPERATURES]
     examples = encode_rows(Bytes(), letters(32))
-    work = partial(answer_losses, model, examples, pad_id=0, progress=False)
+    work = partial(answer_losses, model, examples, Reading(0, progress=False))
     seconds = interleaved({n: partial(work, tilts=tilts[:n]) for n in (1, len(tilts))})
     return row("", base, [five / one for one, five in zip(*seconds.values())], "times one")
 

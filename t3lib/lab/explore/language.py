@@ -19,8 +19,8 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode
 from t3lib.sampler.tilt import tilt_logits
-from t3lib.tofu.likelihood import UNTILTED, answer_positions
-from t3lib.tofu.writing import eos_ids, greedy, until_eos
+from t3lib.tofu.likelihood import UNTILTED, Reading, answer_positions
+from t3lib.tofu.writing import eos_ids, greedy
 
 TEMPERATURES = tuple(round(1 + step / 10, 1) for step in range(31))  # 1.0 … 4.0
 VISIBLE = 0.005  # below this a probability's bar is empty: such tokens are counted with all others
@@ -112,18 +112,17 @@ def scene(
     every T.
     """
     example = encode(tokenizer, row["question"], row["answer"])
-    common: dict[str, Any] = {"pad_id": pad_id(tokenizer), "attention_mask": attention_mask}
-    parts = list(answer_positions(base, [example], heads=[head], **common))
+    ends = eos_ids(base, tokenizer)
+    reading = Reading(pad_id(tokenizer), ends, attention_mask, progress=False)
+    parts = list(answer_positions(base, [example], reading, [head]))
     order = torch.cat([part.step for part in parts]).argsort()
     logits, z = (
         torch.cat([getattr(part, name) for part in parts])[order] for name in ("logits", "z")
     )
-    prompt, ends = example.ids[: example.n_prompt], eos_ids(base, tokenizer)
-    common |= {"eos_ids": ends, "max_new_tokens": max_new_tokens}
+    prompt = example.ids[: example.n_prompt]
     tilts = [*UNTILTED, *((head, T) for T in temperatures)]
-    written = [answer for [answer] in greedy(base, [prompt], tilts, progress=False, **common)]
-    answers = [until_eos(tokens, ends) for tokens in written]
-    texts = [tokenizer.decode(tokens, skip_special_tokens=True) for tokens in answers]
+    written = greedy(base, [prompt], reading, tilts, max_new_tokens=max_new_tokens)
+    texts = [tokenizer.decode(tokens, skip_special_tokens=True) for [tokens] in written]
     return Scene(
         question=row["question"],
         truth=row["answer"],

@@ -17,7 +17,7 @@ from t3lib.lab.audit.secrets import UNSPACED, holds, secrets, slots, words, wron
 from t3lib.lab.own.asking import PLAIN, SAMPLERS, Asked, questions
 from t3lib.lab.own.rows import normal
 from t3lib.sampler import belonging
-from t3lib.tofu.likelihood import UNTILTED, Tilt, answer_losses
+from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
 from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.writing import eos_ids, greedy
 
@@ -156,9 +156,9 @@ def answers(
     """Greedy answers to prompts whose true answers have so many tokens: one list of texts for every
     tilt.
     """
-    options: dict[str, Any] = {"pad_id": pad_id(tokenizer), "eos_ids": eos_ids(model, tokenizer)}
-    options |= {"max_new_tokens": rooms(model, prompts, truths), "progress": progress}
-    written = greedy(model, prompts, tilts, **options)
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=progress)
+    longest = rooms(model, prompts, truths)
+    written = greedy(model, prompts, reading, tilts, max_new_tokens=longest)
     return [
         [tokenizer.decode(ids, skip_special_tokens=True).strip() for ids in texts]
         for texts in written
@@ -239,8 +239,8 @@ def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = T
     ]
     if not shown:
         return []
-    options: dict[str, Any] = {"pad_id": pad_id(tokenizer), "progress": progress}
-    [losses] = answer_losses(model, encode_rows(tokenizer, shown), **options)
+    reading = Reading(pad_id(tokenizer), progress=progress)
+    [losses] = answer_losses(model, encode_rows(tokenizer, shown), reading)
     found, start = [], 0
     for wrong in asked.wrong:
         part = losses[start : (start := start + 1 + len(wrong))]
@@ -279,10 +279,6 @@ def ask(model: Any, tokenizer: Any, question: Row | str, *, max_new_tokens: int 
     row = normal({"system": None, "answer": "-"} | row, "the question")
     [example] = encode_rows(tokenizer, [row])
     prompt = example.ids[: example.n_prompt]
-    options: dict[str, Any] = {
-        "pad_id": pad_id(tokenizer),
-        "eos_ids": eos_ids(model, tokenizer),
-        "progress": False,
-    }
-    [[ids]] = greedy(model, [prompt], max_new_tokens=max_new_tokens, **options)
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=False)
+    [[ids]] = greedy(model, [prompt], reading, max_new_tokens=max_new_tokens)
     return str(tokenizer.decode(ids, skip_special_tokens=True).strip())

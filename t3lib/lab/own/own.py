@@ -47,7 +47,7 @@ from t3lib.lab.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import plain_base, vocabulary
-from t3lib.tofu.likelihood import UNTILTED
+from t3lib.tofu.likelihood import UNTILTED, Reading
 
 HOLD_OUT = 0.2
 FEWEST = 5  # rows of a set below which none is held out
@@ -238,7 +238,7 @@ def screen(
     examples = [*encode_rows(tokenizer, forget), *(each for some in sets.values() for each in some)]
     heads = {w: weighted(head, w) for _, w in grid}
     tilts: list[Any] = [*UNTILTED, *((heads[w], T) for T, w in grid)]
-    scores = token_scores(base, examples, tilts, pad_id=pad_id(tokenizer))
+    scores = token_scores(base, examples, Reading(pad_id(tokenizer)), tilts)
     whose = {str(row["question"]): secret for row, secret in zip(asked.forget, asked.secrets)}
     said, hits = [], np.stack([hit.mean(1) for _, hit in scores], axis=1)  # (tilts, rows)
     for row, example, (loss, hit) in zip(forget, examples, scores):

@@ -247,7 +247,7 @@ def _answers(
     """{key of a model: {"scores": its answer to a question of `run` about rows, "seconds"}}, asked
     once.
     """
-    how |= {"attention_mask": study.evaluation["attention_mask"]}
+    how |= {"attention_mask": study.scoring.attention_mask}
 
     def answer(missing: list[int]) -> list[dict[str, Any]]:
         model, tokenizer, tilts = load(study, [models[n] for n in missing])

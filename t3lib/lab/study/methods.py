@@ -14,7 +14,7 @@ from t3lib.core.files import content_key, model_identity, read_json
 from t3lib.core.identity import code_key
 from t3lib.core.models import load_model
 from t3lib.core.rows import rendered
-from t3lib.lab.study.study import Asked, Study
+from t3lib.lab.study.study import Loaded, Study
 from t3lib.lab.study.unlearned import fitted, training_of, unlearned, unlearned_key
 from t3lib.lab.world import bases
 from t3lib.tofu.data import retain_of
@@ -78,20 +78,22 @@ def retrained(study: Study, seed: int) -> str:
     return str(bases.ensure_base(study.stage, name, seed=seed))
 
 
-def load(study: Study, subjects: Sequence[Subject]) -> Asked:
+def load(study: Study, subjects: Sequence[Subject]) -> Loaded:
     """The models, read back or trained now: any number of T3's as tilts of the one base, of another
     method one.
     """
     [first, *_] = subjects
     if first.method == "Original":
-        return Asked(study.base, study.tokenizer)
+        return Loaded(study.base, study.tokenizer)
     if first.method == "Retrained":
-        return Asked(*load_model(retrained(study, first.seed), **study.load_options))
+        return Loaded(*load_model(retrained(study, first.seed), **study.load_options))
     if first.method != "T3":
-        return Asked(unlearned(study, first.method, first.hyper or {}, first.seed), study.tokenizer)
+        return Loaded(
+            unlearned(study, first.method, first.hyper or {}, first.seed), study.tokenizer
+        )
     heads = fitted(study, [(each.hyper or {}, each.seed) for each in subjects])
     tilts = [(sharpened(head, each.w or 1.0), each.T or 1.0) for head, each in zip(heads, subjects)]
-    return Asked(study.base, study.tokenizer, tilts)
+    return Loaded(study.base, study.tokenizer, tilts)
 
 
 def sharpened(head: T3Head, w: float) -> T3Head:
@@ -130,15 +132,17 @@ def run_method(
         yield from records(study, [subject(study, method, *each) for each in group], first)
 
 
-def evaluated(study: Study, models: Sequence[Subject], **options: Any) -> list[dict[str, Any]]:
+def evaluated(
+    study: Study, models: Sequence[Subject], sets: Sequence[str] = (), generate: bool = True
+) -> list[dict[str, Any]]:
     """`Study.evaluate` of models that share what they can: features and, of T3, the base's
     passes.
     """
-    return study.evaluate(
-        [each.key for each in models],
-        lambda places: load(study, [models[n] for n in places]),
-        **options,
-    )
+
+    def ask(missing: list[int]) -> Loaded:
+        return load(study, [models[n] for n in missing])
+
+    return study.evaluate([each.key for each in models], ask, sets, generate)
 
 
 def records(

@@ -9,7 +9,7 @@ training nor a model.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,14 +26,14 @@ from t3lib.core.rows import Row, check_disjoint, rendered
 from t3lib.lab.results import peak_memory_bytes
 from t3lib.lab.world import bases
 from t3lib.tofu import data as tofu
-from t3lib.tofu.evaluation import numbers, score
+from t3lib.tofu.evaluation import Scoring, numbers, score
 from t3lib.tofu.likelihood import Tilt
 
-EVALUATION = {"attention_mask": "lengths", "truth_ratio": "geometric", "max_new_tokens": 200}
+EVALUATION = ("attention_mask", "truth_ratio", "max_new_tokens")  # what a profile sets of `Scoring`
 TOGETHER = 25  # tilts that share one pass of generation; what a killed run has to do again
 
 
-class Asked(NamedTuple):
+class Loaded(NamedTuple):
     """A model to score with its tokenizer; for T3 the base, and the tilts of it that are scored in
     one pass.
     """
@@ -62,7 +62,7 @@ class Study:
     evaluation_rows: dict[str, list[Row]]
     idk: list[str]
     reference: dict[str, Any]
-    evaluation: dict[str, Any]
+    scoring: Scoring
     stage: bases.Stage | None
     models: dict[str, str]
     identity: dict[str, str]
@@ -75,14 +75,13 @@ class Study:
         attention mask.
         """
         rows = [rows_key(self.forget), rows_key(self.retain), self.idk]
-        return content_key([self.identity["full"], rows, self.evaluation["attention_mask"]])
+        return content_key([self.identity["full"], rows, self.scoring.attention_mask])
 
     def evaluate(
         self,
         keys: Sequence[str],
-        ask: Callable[[list[int]], Asked],
-        *,
-        sets: Sequence[str] | None = None,
+        ask: Callable[[list[int]], Loaded],
+        sets: Sequence[str] = (),
         generate: bool = True,
     ) -> list[dict[str, Any]]:
         """The evaluation (`evaluation.evaluate`) of each model, and the `seconds` and
@@ -91,43 +90,38 @@ class Study:
         keys, ask: see `scored`. sets: names of evaluation sets, default all four.
         """
         rows = {name: self.evaluation_rows[name] for name in sets or self.evaluation_rows}
-        settings = {"reference": self.reference, "truth_ratio": self.evaluation["truth_ratio"]}
-        costs = ("seconds", "peak_memory_bytes")
+        scoring = replace(self.scoring, generate=generate)
         return [
-            numbers(each["scores"], **settings) | {name: each[name] for name in costs}
-            for each in scored(
-                keys, ask, rows, self.evaluation, self.base.device, generate=generate
-            )
+            {**each, **numbers(each["scores"], self.reference, scoring.truth_ratio)}
+            for each in scored(keys, ask, rows, scoring, self.base.device)
         ]
 
 
 def scored(
     keys: Sequence[str],
-    ask: Callable[[list[int]], Asked],
+    ask: Callable[[list[int]], Loaded],
     rows: Mapping[str, list[Row]],
-    evaluation: Mapping[str, Any],
+    scoring: Scoring,
     device: Any,
-    *,
-    generate: bool,
 ) -> list[dict[str, Any]]:
     """Score models on evaluation sets (`evaluation.score`): their `cached_answers`, on a device.
 
     ask(missing) loads the models at these indices of `keys`.
     """
-    options = {"attention_mask": evaluation["attention_mask"], "generate": generate}
-    options |= {"max_new_tokens": evaluation["max_new_tokens"]} if generate else {}
 
     def answer(missing: list[int]) -> list[dict[str, Any]]:
         model, tokenizer, tilts = ask(missing)
-        return timed(lambda: score(model, tokenizer, rows, tilts=tilts, **options))
+        return timed(lambda: score(model, tokenizer, rows, scoring, tilts))
 
-    question = [{name: rows_key(part) for name, part in rows.items()}, options]
+    longest = scoring.max_new_tokens if scoring.generate else None  # None: no text is asked for
+    keyed_rows = {name: rows_key(part) for name, part in rows.items()}
+    question = [keyed_rows, scoring.attention_mask, longest]
     made_by = [
         code_key("t3lib.tofu.evaluation.score", "t3lib.lab.study.methods.load"),
         environment(device),
     ]
     return cached_answers(
-        "scores", keys, [question, made_by], answer, together=TOGETHER if generate else 0
+        "scores", keys, [question, made_by], answer, together=TOGETHER if scoring.generate else 0
     )
 
 
@@ -232,7 +226,7 @@ def open_study(
             f" {', '.join(EVALUATION)}"
         )
     load = dict(load or {})
-    settings: dict[str, Any] = EVALUATION | dict(evaluation or {})
+    scoring = Scoring(**(evaluation or {}))
     used, retrained = stage_of(data, stage or {}), tofu.retain_of(split)
     source: tofu.Source = data if models else bases.rows(used)
     places = {
@@ -252,13 +246,11 @@ def open_study(
         for name, place in places.items()
     }
 
-    def reference(_: list[int]) -> Asked:
-        return Asked(*load_model(places[retrained], revision=commits[retrained], **load))
+    def reference(_: list[int]) -> Loaded:
+        return Loaded(*load_model(places[retrained], revision=commits[retrained], **load))
 
-    forget_rows = {"forget": rows["forget"]}
-    [entry] = scored(
-        [identity[retrained]], reference, forget_rows, settings, base.device, generate=False
-    )
+    wanted = {"forget": rows["forget"]}, replace(scoring, generate=False), base.device
+    [entry] = scored([identity[retrained]], reference, *wanted)
     return Study(
         split=split,
         source=source,
@@ -268,8 +260,8 @@ def open_study(
         retain=retain,
         evaluation_rows=rows,
         idk=tofu.load_idk(source),
-        reference=numbers(entry["scores"], truth_ratio=settings["truth_ratio"]),
-        evaluation=settings,
+        reference=numbers(entry["scores"], truth_ratio=scoring.truth_ratio),
+        scoring=scoring,
         stage=None if models else used,
         models=places,
         identity=identity,

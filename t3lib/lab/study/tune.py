@@ -19,7 +19,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, cache_dir, content_key, lock
 from t3lib.core.progress import progress_bar
 from t3lib.lab.study.methods import run_method, sharpened, subject
-from t3lib.lab.study.study import Asked, Study, open_study
+from t3lib.lab.study.study import Loaded, Study, open_study
 from t3lib.lab.study.unlearned import (
     drop_weights,
     fit_settings,
@@ -96,8 +96,8 @@ def trials(
 def trial(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Teacher-forced evaluation of the forget rows after one training, and the seconds of both."""
 
-    def ask(_: list[int]) -> Asked:
-        return Asked(unlearned(study, method, hyper, seed), study.tokenizer)
+    def ask(_: list[int]) -> Loaded:
+        return Loaded(unlearned(study, method, hyper, seed), study.tokenizer)
 
     try:
         report = study.evaluate(
@@ -134,7 +134,7 @@ def tune_t3(
     fits = list({content_key(fit): fit for fit in fits}.values())
     work = [(fit, seed, T) for T in every for fit in fits for seed in seeds]
 
-    def ask(numbers: list[int]) -> Asked:
+    def ask(numbers: list[int]) -> Loaded:
         wanted = {content_key(work[n][:2]): work[n][:2] for n in numbers}
         settings = [fit_settings(*pair) for pair in wanted.values()]
         heads = fit_heads(
@@ -147,7 +147,7 @@ def tune_t3(
             (sharpened(head[content_key(work[n][:2])], work[n][0].get("w", 1.0)), work[n][2])
             for n in numbers
         ]
-        return Asked(study.base, study.tokenizer, tilts)
+        return Loaded(study.base, study.tokenizer, tilts)
 
     # A key of their own: heads fitted together differ from those fitted alone in their last digits.
     keys = [

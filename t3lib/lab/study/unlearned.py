@@ -79,7 +79,7 @@ def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) ->
     if trained is None:
         began = time.perf_counter()
         model = study.base if method == "ULD" else copy.deepcopy(study.base)
-        mask = study.evaluation["attention_mask"]
+        mask = study.scoring.attention_mask
         lesson = Lesson(study.forget, study.retain, study.idk, study.base, mask)
         try:
             trained, log = unlearn_baseline(
@@ -108,9 +108,11 @@ def drop_weights(study: Study, method: str, hyper: Mapping[str, Any], seed: int)
 
 def t3_features(study: Study) -> Features:
     """Prefix-mean features of all forget and retain rows of a study, cached on disk."""
-    options = {"attention_mask": study.evaluation["attention_mask"], "cache": cache_dir("features")}
     began = time.perf_counter()
-    features = extract_features(study.base, study.tokenizer, study.forget, study.retain, **options)
+    features = extract_features(
+        study.base, study.tokenizer, study.forget, study.retain,
+        attention_mask=study.scoring.attention_mask, cache=cache_dir("features"),
+    )  # fmt: skip
     if not read_sealed(_features_note(study)):
         keep(_features_note(study), {"seconds": time.perf_counter() - began})
     return features

@@ -15,6 +15,7 @@ from t3lib.core.rows import Example, encode_rows
 from t3lib.lab.audit import run
 from t3lib.lab.audit.measures import measures
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.likelihood import Reading
 from t3lib.tofu.metrics import AUDIT
 
 NAMES = "Ada Bly|Cor Dunn|Eve Foss|Gil Hurd|Ida Jolt|Kip Lund".split("|")
@@ -139,6 +140,7 @@ def test_a_token_is_a_hit_where_the_model_writes_it_at_that_temperature(tiny_mod
         settings = {"max_new_tokens": 20, "do_sample": False, "eos_token_id": len(tokenizer)}
         written = T3ForCausalLM(tiny_model, head, T).generate(begun, **settings)
         texts.append(Example(written[0].tolist(), prompt.n_prompt))
-    scores = run.token_scores(tiny_model, texts, [(head, T) for T in temperatures], pad_id=0)
+    tilts = [(head, T) for T in temperatures]
+    scores = run.token_scores(tiny_model, texts, Reading(0), tilts)
     written_by = [[bool(hits[tilt].all()) for tilt in range(3)] for _, hits in scores]
     assert written_by == [[tilt == text for tilt in range(3)] for text in range(3)]

@@ -23,7 +23,7 @@ from t3lib.lab.report import tables
 from t3lib.lab.study import ablations, audit, methods, study, unlearned
 from t3lib.lab.world import bases
 from t3lib.tofu import metrics
-from t3lib.tofu.evaluation import evaluate
+from t3lib.tofu.evaluation import Scoring, evaluate
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
 SHORT = {"max_new_tokens": 6}
@@ -76,9 +76,7 @@ def test_a_finished_seed_is_read_back_not_run_again(stand, monkeypatch):
 def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monkeypatch):
     passes = []
     real = study.score
-    monkeypatch.setattr(
-        study, "score", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k)
-    )
+    monkeypatch.setattr(study, "score", lambda *a, **k: passes.append(len(a[4])) or real(*a, **k))
     hyper = FAST | {"rank": 7}  # settings that no other test has left in the cache
     together = ablations.run_ablations(stand, seeds=[1, 2], hyper=hyper)
     reworded = sum(setting.startswith("paraphrases") for setting in ablations.ABLATIONS)
@@ -93,9 +91,8 @@ def test_settings_share_one_base_pass_and_score_as_they_would_alone(stand, monke
         shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
         heads = unlearned.fitted(taught, [(own, 1), (own, 2)])
         tilts = [(methods.sharpened(head, own["w"]), own["temperature"]) for head in heads]
-        alone = evaluate(
-            stand.base, stand.tokenizer, stand.evaluation_rows, tilts=tilts, generate=False
-        )
+        rows, plain = stand.evaluation_rows, Scoring(generate=False)
+        alone = evaluate(stand.base, stand.tokenizer, rows, plain, tilts=tilts)
         np.testing.assert_allclose(
             shared, [report["truth_ratio"]["forget"] for report in alone], rtol=1e-8
         )
@@ -179,9 +176,7 @@ def test_both_dials_are_searched_in_one_pass_and_the_best_sharpened_point_is_run
 ):
     passes = []
     real = study.score
-    monkeypatch.setattr(
-        study, "score", lambda *a, **k: passes.append(len(k["tilts"])) or real(*a, **k)
-    )
+    monkeypatch.setattr(study, "score", lambda *a, **k: passes.append(len(a[4])) or real(*a, **k))
     hyper = FAST | {"rank": 9}  # a setting that no other test has left in the cache
     grid = {"temperatures": [1.0, 2.0], "strengths": [0.5, 1.0, 3.0]}
     search, runs = ablations.run_dials(stand, seeds=[1, 2, 3], hyper=hyper, **grid)
@@ -436,7 +431,7 @@ CHANGES = {
     "forget rows": {"forget": [{"question": "Who?", "answer": "Nobody."}]},
     "retain rows": {"retain": [{"question": "Who?", "answer": "Nobody."}]},
     "idk answers": {"idk": ["I forgot."]},
-    "attention mask": {"evaluation": study.EVALUATION | {"attention_mask": "openunlearning"}},
+    "attention mask": {"scoring": Scoring("openunlearning")},
 }
 
 
@@ -462,7 +457,7 @@ def test_the_key_of_an_unlearned_model_covers_all_that_decides_it(stand, method,
 
 def test_how_a_question_is_put_is_in_every_key(stand, monkeypatch):
     """A template that reads the clock once gave features of one day and scores of another."""
-    opened = {"stage": vars(stand.stage), "evaluation": stand.evaluation}
+    opened = {"stage": vars(stand.stage), "evaluation": SHORT}
     before = study.open_study("forget10", **opened)
     monkeypatch.setattr(study, "rendered", lambda tokenizer: "Who? (on another day)")
     after = study.open_study("forget10", **opened)
@@ -477,8 +472,8 @@ def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
     """
     asked = []
 
-    def score(model, tokenizer, rows, **options):
-        asked.append(options)
+    def score(model, tokenizer, rows, scoring, tilts):
+        asked.append(scoring)
         return [{"sets": {}, "T": None, "rows": {}, "settings": {}}]
 
     monkeypatch.setattr(study, "score", score)
@@ -486,8 +481,8 @@ def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
 
     def ask(key="a model", rows=rows, generate=True, **change):
         before = len(asked)
-        options = {"evaluation": study.EVALUATION | change, "generate": generate}
-        study.scored([key], lambda _: study.Asked(None, None), rows, device="cpu", **options)
+        scoring = Scoring(generate=generate, **change)
+        study.scored([key], lambda _: study.Loaded(None, None), rows, scoring, "cpu")
         return len(asked) > before
 
     assert ask() and not ask() and not ask(truth_ratio="arithmetic")
