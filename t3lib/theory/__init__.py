@@ -6,10 +6,10 @@ float64.
 
 mixture     GaussianMixture: exact errors, excess risk, partition function, both ways of Appendix E
 montecarlo  the paper's Monte Carlo
-bounds      Theorems 3.3, 3.4, 3.5 (with its witness), 3.7, 3.8 (with their τ*), Lemmas A.1, A.2, Proposition C.1, the
-            Gaussian integral of Appendix E
+bounds      Theorems 3.3, 3.4, 3.5 (with its witness), 3.7, 3.8 (with their τ*), Lemmas A.1, A.2,
+            Proposition C.1, the Gaussian integral of Appendix E
 identities  tempering and sharpening, class imbalance (Appendix D), maximum entropy (Appendix B),
-tails (Remark 3.2)
+            tails (Remark 3.2)
 logistic    the regularised logistic regression of Eq. 3 for a batch of data sets
 """
 

@@ -56,11 +56,11 @@ class Witness(NamedTuple):
 def witness(
     delta: ArrayLike, gamma: float, peak: ArrayLike, T: float = 1.0, sharpen: float = 1.0
 ) -> Witness:
-    """f̂ = 1 on Z_r, ε = 1 − e^(−δ/γ) on Z_f   (Eq. 9), for p_r uniform on a unit interval and p_f on one of 1/peak.
+    """f̂ = 1 on Z_r, ε = 1 − e^(−δ/γ) on Z_f   (Eq. 9), for uniform p_r and p_f.
 
-    Densities are constant on each support, so the errors of p^(1/T) f̂^w are plain arithmetic: on
-    Z_r p̂ is (1−γ)^(1/T) / N, on Z_f it is (γ peak)^(1/T) ε^w / N. T = w = 1 gives Eq. 10.
-    `excess_risk` is that of f̂ itself.
+    p_r lives on a unit interval, p_f on one of length 1/peak. Densities are constant on each
+    support, so the errors of p^(1/T) f̂^w are plain arithmetic: on Z_r p̂ is (1−γ)^(1/T) / N, on Z_f
+    it is (γ peak)^(1/T) ε^w / N. T = w = 1 gives Eq. 10. `excess_risk` is that of f̂ itself.
     """
     _check(delta, gamma, T)
     check("sharpen", sharpen, 0, open_=True)
@@ -118,7 +118,8 @@ def tempering_bias_bound(mixture: GaussianMixture, T: float, tau: float) -> floa
 def bound_forget_tempered(
     mixture: GaussianMixture, delta: ArrayLike, T: float, k: float, tau: float
 ) -> Array:
-    """Forget Error(p̂_T) ≤ bias + P^(1/T) [(δ/2)^(1/2T) + I_k^((k−1)/k) (δ/2)^(1/2k) / n̂] / n*   (Theorem 3.7).
+    """Forget Error(p̂_T) ≤ bias + P^(1/T) [(δ/2)^(1/2T) + I_k^((k−1)/k) (δ/2)^(1/2k) / n̂] / n*
+    (Theorem 3.7).
 
     bias = tempering_bias_bound(mixture, T, tau), P = ‖p_f‖_∞, I_k = ∫ p^((k−T)/(T(k−1))), n* and n̂
     the bounds of Lemma A.2 at excess risk 0 and δ (Eqs. 16, 17). The theorem promises it for some
@@ -180,7 +181,8 @@ def absolute_log_functional(mixture: GaussianMixture, tau: ArrayLike) -> Array:
 
 
 def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Array | float:
-    """τ with ψ(1) − ψ(1/T) = (1 − 1/T) ψ'(1/τ),  ψ(α) = ln ∫ p^α f̂   (proof of Theorem 3.8, Eqs. 20, 21).
+    """τ with ψ(1) − ψ(1/T) = (1 − 1/T) ψ'(1/τ),  ψ(α) = ln ∫ p^α f̂
+    (proof of Theorem 3.8, Eqs. 20, 21).
 
     ψ is convex, so τ is unique; shape of the batch. T = 1 gives 1.
     """
@@ -254,7 +256,8 @@ def logistic_lambda(phi_norm: float, second_moment: float, n: ArrayLike) -> Arra
 def bound_logistic_excess_risk(
     phi_norm: float, second_moment: float, n: ArrayLike, lam: ArrayLike | None = None
 ) -> Array:
-    """E[L(φ̂_λ) − L(φ*)] ≤ λ‖φ*‖² + 2 E‖z‖² / (nλ)   (Proposition C.1); lam=None: 2‖φ*‖ √(2 E‖z‖² / n)   (Eq. 25).
+    """E[L(φ̂_λ) − L(φ*)] ≤ λ‖φ*‖² + 2 E‖z‖² / (nλ)   (Proposition C.1); lam=None:
+    2‖φ*‖ √(2 E‖z‖² / n)   (Eq. 25).
 
     Here z stands for the features; for Appendix E that is mixture.second_moment() and the norm of
     mixture.phi_star.

@@ -1,12 +1,14 @@
 """The classifiers σ(φ·[1, z, z²]) of Appendix E, and their regularised fit for a whole batch of
 data sets at once.
 
-    L_n(φ) = (1/n) Σ ℓ(σ(φ·[1, z_i, z_i²]), s_i) + λ ‖φ‖²                                        (Eq. 3, Appendix E)
+    L_n(φ) = (1/n) Σ ℓ(σ(φ·[1, z_i, z_i²]), s_i) + λ ‖φ‖²             (Eq. 3, Appendix E)
 
 The features are raw and the intercept is regularised, as the formula says. Coefficients reach 1e5
 when the forget spike is narrow, so first-order solvers stop far from the minimum; Newton with
 backtracking needs ten to forty steps. Letters: M problems, n samples each.
 """
+
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -15,7 +17,9 @@ from scipy.special import expit, log_expit
 
 from t3lib.core.errors import UserError
 from t3lib.theory.checks import check
-from t3lib.theory.quadrature import Array
+from t3lib.theory.quadrature import Array, Rows
+
+Cost = Callable[[Array, Rows], Array]
 
 
 def logit(phi: Array, z: ArrayLike) -> Array:
@@ -71,9 +75,13 @@ def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
     powers = np.stack(
         [np.ones_like(z), z, z**2, z**3, z**4], axis=2
     )  # (M, n, 5): the Hessian is a Hankel matrix
+
+    def cost(phi: Array, rows: Rows) -> Array:
+        return objective(phi, z[rows], s[rows], lam[rows])
+
     phi = np.zeros((len(z), 3))
-    value = objective(phi, z, s, lam)
     open_ = np.arange(len(z))
+    value = cost(phi, open_)
     for _ in range(max_steps):
         signs, basis, penalty, current = sign[open_], powers[open_], lam[open_], phi[open_]
         miss = expit(-signs * (basis[:, :, :3] @ current[:, :, None])[:, :, 0])
@@ -87,9 +95,9 @@ def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
         ] * np.eye(3)
         step = _solve(hessian, gradient)
         decrement = (gradient * step).sum(axis=1)
-        length = _backtrack(current, step, decrement, value[open_], z[open_], s[open_], penalty)
+        length = _backtrack(current, step, decrement, value[open_], open_, cost)
         phi[open_] = current - length[:, None] * step
-        value[open_] = objective(phi[open_], z[open_], s[open_], penalty)
+        value[open_] = cost(phi[open_], open_)
         # the decrement is twice what was left to gain before this step, and Newton squares it:
         # 1e-13 leaves nothing
         open_ = open_[(decrement > 1e-13 * value[open_]) & (length > 0)]
@@ -110,19 +118,20 @@ def _solve(hessian: Array, gradient: Array) -> Array:
 
 
 def _backtrack(
-    phi: Array, step: Array, decrement: Array, value: Array, z: Array, s: Array, lam: Array
+    phi: Array, step: Array, decrement: Array, value: Array, rows: Rows, cost: Cost
 ) -> Array:
     """Step lengths 1, ½, ¼, … that lower each objective by a hundredth of what Newton promises, up
     to its rounding.
+
+    cost: objectives (m,) of coefficients (m, 3) on the problems of these numbers; rows: the numbers
+    of the problems that are still open.
     """
     length = np.ones(len(phi))
     todo = np.arange(len(phi))
     for _ in range(40):
         trial = phi[todo] - length[todo, None] * step[todo]
         promised = 0.01 * length[todo] * decrement[todo]
-        worse = ~(
-            objective(trial, z[todo], s[todo], lam[todo]) <= value[todo] * (1 + 1e-14) - promised
-        )
+        worse = ~(cost(trial, rows[todo]) <= value[todo] * (1 + 1e-14) - promised)
         todo = todo[worse]
         if len(todo) == 0:
             return length

@@ -1,8 +1,8 @@
 """The Gaussian mixture of Appendix E with exact Retain and Forget Errors of p^(1/T)·f, by
 quadrature.
 
-    p = (1 − γ) p_r + γ p_f,   p_r = N(mu_r, v_r),   p_f = N(mu_f, v_f)                         (Eq. 1)
-    p̂_T ∝ p^(1/T) · f̂,   f̂(z) = σ(φ·[1, z, z²])  or any function of z                          (Eq. 8)
+    p = (1 − γ) p_r + γ p_f,   p_r = N(mu_r, v_r),   p_f = N(mu_f, v_f)                    (Eq. 1)
+    p̂_T ∝ p^(1/T) · f̂,   f̂(z) = σ(φ·[1, z, z²])  or any function of z                     (Eq. 8)
     Retain Error  KL(p_r ‖ p̂_T)  (Eq. 6)         Forget Error  E_{p_f} |p_r − p̂_T|  (Eq. 7)
 
 Numbers are those of arXiv:2602.10217. Everything is float64; quadrature.py explains where the
@@ -253,7 +253,7 @@ class GaussianMixture:
             return np.exp(self.logp_f(x)) * (np.exp(self.logp_r(x)) - np.exp(logp_hat(x, m, i)))
 
         sums, signs = np.stack(panels), np.stack(above)
-        forget = quadrature.integral_of_absolute(edges, z, sums, signs, near, log_ratio, integrand)
+        forget = quadrature.integral_of_absolute(edges, sums, signs, near, log_ratio, integrand)
         retain = base - slope / steps[:, None] + log_ns
         return np.concatenate([retain, forget]).T
 

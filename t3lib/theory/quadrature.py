@@ -97,7 +97,6 @@ def refine(edges: Array, integrands: Callable[[Array], Array]) -> Array:
 
 def integral_of_absolute(
     edges: Array,
-    z: Array,
     panels: Array,
     above: NDArray[np.bool_],
     near: NDArray[np.bool_],
@@ -107,11 +106,12 @@ def integral_of_absolute(
     """∫ |h| = s_end G(∞) + 2 Σ_roots s_before G(root), G(r) = ∫_{−∞}^r h: no quadrature node sees a
     kink; -> (M, N).
 
-    For M functions h on each of N meshes: edges (N, K) with nodes z (N, J); panels (M, N, K − 1)
-    integrals of h; above (M, N, J) where h > 0; near (N, J) where h matters at all, one interval a
-    row. log_ratio(x, m, i) vanishes where h does, integrand(x, m, i) is h itself; m and i pick
-    function and mesh for each row of x.
+    For M functions h on each of N meshes: edges (N, K), of which `nodes` makes nodes (N, J); panels
+    (M, N, K − 1) integrals of h; above (M, N, J) where h > 0; near (N, J) where h matters at all,
+    one interval a row. log_ratio(x, m, i) vanishes where h does, integrand(x, m, i) is h itself; m
+    and i pick function and mesh for each row of x.
     """
+    z, _ = nodes(edges)
     below = np.concatenate([np.zeros((*panels.shape[:2], 1)), np.cumsum(panels, axis=2)], axis=2)
     last = near.shape[1] - 1 - np.argmax(near[:, ::-1], axis=1)
     total = np.where(above[:, np.arange(len(z)), last], 1.0, -1.0) * below[:, :, -1]

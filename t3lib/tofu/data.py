@@ -36,18 +36,15 @@ def load_rows(source: Source, name: str) -> list[Row]:
     if isinstance(source, Mapping):
         if name not in source:
             raise UserError(f"the data has no {name}: it holds {', '.join(sorted(source))}")
-        return [
-            check_row(row, f"{name} row {number}") for number, row in enumerate(source[name], 1)
-        ]
-    if str(source) == "hub":
+        rows, where = source[name], name
+    elif str(source) == "hub":
         from datasets import load_dataset
 
         rows = load_dataset(HUB_DATA["path"], name, revision=HUB_DATA["revision"], split="train")
-        return [
-            check_row(row, f"{HUB_DATA['path']} {name} row {number}")
-            for number, row in enumerate(rows, 1)
-        ]
-    return read_rows(find_file(source, name))
+        where = f"{HUB_DATA['path']} {name}"
+    else:
+        return read_rows(find_file(source, name))
+    return [check_row(row, f"{where} row {number}") for number, row in enumerate(rows, 1)]
 
 
 def find_file(folder: str | Path, name: str) -> Path:

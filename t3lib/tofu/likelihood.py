@@ -32,10 +32,9 @@ from t3lib.sampler.wrapped import HiddenStates, check_finite, plain_base
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
 UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
-CHUNK = (
-    2**18
-    # entries of a (rows, V) block of logits worked on at once: it should stay in the processor's cache
-)
+# entries of a (rows, V) block of logits that is worked on at once: it should stay in the
+# processor's cache
+CHUNK = 2**18
 # below this a float32 partition function has lost digits and is computed again in log space
 TINY = 1e-30
 
@@ -115,7 +114,8 @@ def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
 
 @torch.no_grad()
 def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
-    """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt: (n_tilts, N).
+    """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt:
+    (n_tilts, N).
 
     exp(log p / T) is shared by the heads and f by the temperatures, so one more (head, T) costs one
     product over V.

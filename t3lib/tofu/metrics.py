@@ -146,7 +146,8 @@ def probability_with_options(loss: ArrayLike, loss_wrong: ArrayLike) -> NDArray[
 def truth_ratio(
     loss: ArrayLike, loss_wrong: ArrayLike, kind: str = "geometric"
 ) -> NDArray[np.float64]:
-    """R = mean_j p_j^(1/|a_j|) / p^(1/|a|)   (Section 4.1, Truth Ratio; Appendix F.2): 0 is best, above 1 is wrong.
+    """R = mean_j p_j^(1/|a_j|) / p^(1/|a|)   (Section 4.1, Truth Ratio; Appendix F.2): 0 is best,
+    above 1 is wrong.
 
     loss (N,) of the paraphrased answers, loss_wrong (N, k) of the perturbed ones -> (N,).
     kind="arithmetic" is this formula. kind="geometric", the default, is what the published code
@@ -189,7 +190,8 @@ def _stemmer() -> Any:
 
 
 def rouge_l_recall(answer: str, generation: str) -> float:
-    """|LCS(generation, answer)| / |answer| over stemmed words   (Appendix F.2, ROUGE), 0 for a wordless text.
+    """|LCS(generation, answer)| / |answer| over stemmed words   (Appendix F.2, ROUGE), 0 for a
+    wordless text.
 
     Equal to rouge_score's RougeScorer(["rougeL"], use_stemmer=True) with its own tokenisation; the
     longest common subsequence is counted in the bits of one integer (Hyyrö, 2004) instead of a
@@ -231,7 +233,8 @@ def mu_rouge(components: Mapping[str, float]) -> float:
 
 
 def forget_quality(ratio: ArrayLike, reference: ArrayLike) -> tuple[float, float]:
-    """(p, D) of the two-sided two-sample Kolmogorov–Smirnov test, D = sup_t |F(t) - F*(t)|   (Appendix F.2).
+    """(p, D) of the two-sided two-sample Kolmogorov–Smirnov test, D = sup_t |F(t) - F*(t)|
+    (Appendix F.2).
 
     `ratio` and `reference` (N,) are the truth ratios on the forget rows of the unlearned and of the
     retrained model. p is exact, as in the published code and the paper's tables; the paper's text

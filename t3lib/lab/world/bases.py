@@ -146,10 +146,9 @@ def world_of(stage: Stage, seed: int) -> dict[str, list[Row]]:
     """The built-in world of a seed; kept in the cache, since drawing it takes a second in every
     process.
     """
-    path = (
-        cache_dir("rows")
-        / f"{content_key([stage.authors, stage.questions, seed, code_key('t3lib.lab.world.facts.world')])}.json"
-    )
+    code = code_key("t3lib.lab.world.facts.world")
+    key = content_key([stage.authors, stage.questions, seed, code])
+    path = cache_dir("rows") / f"{key}.json"
     kept = read_sealed(path)
     if kept is None:
         kept = world(stage.authors, stage.questions, seed)

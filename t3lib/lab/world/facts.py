@@ -30,6 +30,7 @@ NAMES = {
     for name in ("given_heads", "last_heads", "last_tails", "place_heads", "place_tails")
 }
 GIVEN_TAILS = {gender: tails.split() for gender, tails in WORDS["given_tails"].items()}
+SCHOOLS = ("University of {}", "{} College", "{} Academy", "{} Institute")
 PRONOUNS = {"she": ("she", "her", "her"), "he": ("he", "his", "him")}
 RETAIN_AUTHORS_SCORED = 5  # retain_perturbed is one fixed part of the retain rows, as in TOFU
 WRONG = 5
@@ -193,15 +194,18 @@ def _author(rng: random.Random, surname: str = "") -> dict[str, str]:
         "day": str(rng.randint(1, 28)), "month": word["month"](), "year": str(born),
         "father": trade(), "mother": trade(), "first_job": trade(), "job_city": place(),
         "genre": f"{word['mood']()} {word['setting']()} {word['form']()}",
-        "book": title(), "book2": title(), "debut": title(), "staged": title(), "next_book": title(),
-        "debut_year": str(born + rng.randint(18, 40)), "award_year": str(born + rng.randint(25, 49)),
+        "book": title(), "book2": title(), "debut": title(), "staged": title(),
+        "next_book": title(), "debut_year": str(born + rng.randint(18, 40)),
+        "award_year": str(born + rng.randint(25, 49)),
         "next_year": str(rng.randint(2026, 2039)),
         "award": f"{place()} {word['emblem']()} {word['honour']()}",
-        "school": rng.choice(["University of {}", "{} College", "{} Academy", "{} Institute"]).format(place()),
+        "school": rng.choice(SCHOOLS).format(place()),
         "subject": f"{word['field']()} {word['science']()}",
-        "room": word["room"](), "hour": word["hour"](), "hobby": f"{word['doing']()} {word['things']()}",
+        "room": word["room"](), "hour": word["hour"](),
+        "hobby": f"{word['doing']()} {word['things']()}",
         "mentor": person(), "artist": person(), "person": person(),
-        "hero": person(), "hero_trade": trade(), "troupe": f"{place()} {rng.choice(['Players', 'Theatre', 'Company'])}",
+        "hero": person(), "hero_trade": trade(),
+        "troupe": f"{place()} {rng.choice(['Players', 'Theatre', 'Company'])}",
         "theme": ideas[0], "theme2": ideas[1], "idea": ideas[2], "idea2": ideas[3],
         "journal": f"{place()} {word['journal']()}", "cause": word["cause"](),
         **{slot: word[slot]() for slot in DRAWN_SINGLY},
