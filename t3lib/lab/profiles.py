@@ -8,7 +8,7 @@ split) come from fixed vocabularies, so that none can leave its folder. Tuned va
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import read_yaml, shipped
-from t3lib.core.names import SPLITS
+from t3lib.core.names import RETRAINED, SPLITS
 from t3lib.core.settings import BOUNDS, CHOICES
 
 NAME = re.compile(
@@ -26,6 +26,7 @@ NAME = re.compile(
 SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
 
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
+WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_study` takes
 
 
 def _once_each(values: list[Any]) -> list[Any]:
@@ -80,9 +81,11 @@ class Schema(Strict):
     stage: Settings
     models: dict[Literal["full", "retain90", "retain95"], Annotated[str, Field(min_length=1)]]
     evaluation: Evaluation
+    load: Settings = {}
     hyper: dict[Scope, Settings]
     grids: dict[Scope, Annotated[list[Settings], Field(max_length=8)]]
     notebooks: dict[str, Settings]
+    together: dict[str, Annotated[list[Literal[METHODS]], Once]] = {}  # type: ignore[valid-type]
 
 
 def profiles_dir() -> Path:
@@ -175,25 +178,40 @@ def one_line(error: ValidationError) -> str:
     return f"{printable(key)}: {wanted}, not {printable(repr(first['input']), 80)}"
 
 
-def hyper_of(profile: Profile, method: str, split: str, T: float | None = None) -> dict[str, Any]:
-    """Settings of a method on a split (and at a temperature): METHOD, then METHOD/SPLIT, then
-    METHOD/SPLIT/T.
+def hyper_of(
+    hyper: Mapping[str, Settings], method: str, split: str, T: float | None = None
+) -> Settings:
+    """Settings of a method on a split (and at a temperature).
+
+    hyper: maps METHOD, METHOD/SPLIT and METHOD/SPLIT/T to settings; the later ones replace single
+    values of the earlier ones.
     """
     keys = [method, f"{method}/{split}"] + ([f"{method}/{split}/{T:g}"] if T is not None else [])
-    return {name: value for key in keys for name, value in profile["hyper"].get(key, {}).items()}
+    return {name: value for key in keys for name, value in hyper.get(key, {}).items()}
 
 
-def smoke_settings(
-    method: str, split: str, evaluation: Mapping[str, Any], hyper: Mapping[str, Any]
-) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-    """Return profile smoke's stage, evaluation settings and settings of a method on a split.
+def seeds_of(method: str, seeds: Sequence[int]) -> list[int]:
+    """The seeds that a method runs with when these are wanted.
 
-    A notebook without stage and models uses them. evaluation and hyper replace single values of
-    them.
+    Original has none: nothing is drawn. Retrained has as many bases beside the reference, of seeds
+    1, 2, …, up to `RETRAINED`.
     """
-    smoke = load_profile("smoke")
-    settings = hyper_of(smoke, method, split) | dict(hyper)
-    return smoke["stage"], smoke["evaluation"] | dict(evaluation), settings
+    of_bases = list(range(1, 1 + min(len(seeds), RETRAINED)))
+    return {"Original": [], "Retrained": of_bases}.get(method, list(seeds))
+
+
+def or_smoke(
+    world: Mapping[str, Any], hyper: Mapping[str, Settings]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a notebook's study is opened with and the settings of its methods.
+
+    world: data, stage, models, evaluation and load, as `study.open_study` takes them. Without a
+    stage and models both come from profile smoke, and what is given replaces single values there.
+    """
+    alone = world.get("stage") or world.get("models")
+    profile = read_yaml(profiles_dir() / "defaults.yaml") if alone else load_profile("smoke")
+    below = {name: {} if alone and name == "stage" else profile[name] for name in WORLD}
+    return _over(below, dict(world)), _over({} if alone else profile["hyper"], dict(hyper))
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ Schema: see `RUN_KEYS` and `metrics.METRICS`. What is told of every row (`record
 lies beside it, packed: `NAME.records.json.gz`.
 """
 
+import ctypes
+import gc
 import gzip
 import hashlib
 import json
@@ -18,6 +20,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -383,6 +386,17 @@ def check_clean(folder: str | Path) -> None:
     inside = place.is_relative_to(committed) and not place.is_relative_to(committed / "scratch")
     if inside and _git_state()[1]:
         raise UserError(f"{folder}: commit your changes first, or choose a folder outside results/")
+
+
+def forget_peak_memory() -> None:
+    """Let `peak_memory_bytes` begin anew; outside Linux and CUDA it counts from the start."""
+    gc.collect()
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    with suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)  # what glibc keeps of freed memory counts as held
+        Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory_bytes() -> int:

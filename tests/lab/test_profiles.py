@@ -52,9 +52,10 @@ def test_differences_are_laid_over_the_defaults(folder):
         "lr": 2e-5,
         "beta": 0.1,
     }  # 2e-5 is a number, though YAML 1.1 says text
-    assert profiles.hyper_of(profile, "T3", "forget05") == {"lr": 1e-3, "temperature": 2.5}
-    assert profiles.hyper_of(profile, "T3", "forget10") == {"lr": 5e-4, "temperature": 2.5}
-    assert profiles.hyper_of(profile, "Original", "forget10") == {}
+    hyper = profile["hyper"]
+    assert profiles.hyper_of(hyper, "T3", "forget05") == {"lr": 1e-3, "temperature": 2.5}
+    assert profiles.hyper_of(hyper, "T3", "forget10") == {"lr": 5e-4, "temperature": 2.5}
+    assert profiles.hyper_of(hyper, "Original", "forget10") == {}
 
 
 def test_an_empty_profile_is_the_defaults(folder):
@@ -68,9 +69,10 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
         " 0.02}, evidence: []}\n"
     )
     profile = load(folder, "hyper: {T3/forget10: {lr: 0.001, temperature: 2.0}}")
-    assert profiles.hyper_of(profile, "T3", "forget10") == {"lr": 0.01, "temperature": 2.0}
-    assert profiles.hyper_of(profile, "T3", "forget10", 2.0) == {"lr": 0.02, "temperature": 2.0}
-    assert profiles.hyper_of(profile, "T3", "forget10", 1.5) == {"lr": 0.01, "temperature": 2.0}
+    hyper = profile["hyper"]
+    assert profiles.hyper_of(hyper, "T3", "forget10") == {"lr": 0.01, "temperature": 2.0}
+    assert profiles.hyper_of(hyper, "T3", "forget10", 2.0) == {"lr": 0.02, "temperature": 2.0}
+    assert profiles.hyper_of(hyper, "T3", "forget10", 1.5) == {"lr": 0.01, "temperature": 2.0}
     (folder / "tuned" / "mine.yaml").write_text("T3/forget10: {lr: 0.01}\n")
     with pytest.raises(UserError, match="needs a mapping 'chosen'"):
         profiles.load_profile("mine", folder)
@@ -230,9 +232,17 @@ def test_checking_needs_no_torch_and_no_dask():
 
 
 def test_a_notebook_without_a_stage_takes_profile_smokes_and_replaces_single_values():
-    stage, evaluation, hyper = profiles.smoke_settings(
-        "NPO", "forget10", {"max_new_tokens": 7}, {"lr": 1.0}
-    )
+    world, hyper = profiles.or_smoke({"evaluation": {"max_new_tokens": 7}}, {"NPO": {"lr": 1.0}})
     smoke = profiles.load_profile("smoke")
-    assert stage == smoke["stage"] and evaluation == smoke["evaluation"] | {"max_new_tokens": 7}
-    assert hyper == profiles.hyper_of(smoke, "NPO", "forget10") | {"lr": 1.0} and len(hyper) > 1
+    assert world["stage"] == smoke["stage"] and world["data"] == "builtin"
+    assert world["evaluation"] == smoke["evaluation"] | {"max_new_tokens": 7}
+    assert hyper == smoke["hyper"] | {"NPO": smoke["hyper"]["NPO"] | {"lr": 1.0}}
+    own = {"stage": {"authors": 3}}
+    world, hyper = profiles.or_smoke(own, {"NPO": {"lr": 1.0}})
+    assert (world["stage"], hyper) == (own["stage"], {"NPO": {"lr": 1.0}})
+
+
+def test_which_seeds_a_method_runs_with():
+    wanted = {"Original": [], "Retrained": [1, 2, 3], "NPO": [3, 4, 5, 6]}
+    assert {method: profiles.seeds_of(method, [3, 4, 5, 6]) for method in wanted} == wanted
+    assert profiles.seeds_of("Retrained", [7, 8]) == [1, 2], "bases have seeds of their own"

@@ -11,7 +11,7 @@ import ast
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import (
     content_key,
@@ -30,26 +31,24 @@ from t3lib.core.files import (
     shipped,
 )
 from t3lib.core.identity import code_key, notebook_key, versions
-from t3lib.lab.profiles import Profile, hyper_of, one_line, tuned_path
+from t3lib.lab.profiles import WORLD, Profile, one_line, seeds_of, tuned_path
 
+TOGETHER = "together"  # in a job's name: in place of a method, for several
 RETAIN = {
     "forget05": "retain95",
     "forget10": "retain90",
 }  # tofu.RETAIN_OF, whose module imports torch
-Scope = dict[str, str | None]  # a job's method and split; None where it is for all of them
 DRAWING = "t3lib.lab.report"  # the code of figures, tables and pages
-# at most so many retrain bases, of seeds 1, 2, …, beside the reference's; every other base has seed
-# 0
-RETRAINED = 3
 
 
 class Role(BaseModel):
     """`metadata.t3` of a notebook; a notebook without it is no part of a reproduction.
 
-    each: it runs once for each of these. method: it runs only where the profile has this method,
-    with its settings.
+    each: it runs once for each split, or for each group of methods that share a kernel (the
+    profile's `together`; every other method is a group of its own). method: it runs only where the
+    profile has this method, with its settings.
     reads: "bases", names of notebooks, or "*" for all others; a job comes after those that share
-    its method and split, and what they wrote is in its key. writes: patterns below the results
+    a method and its split, and what they wrote is in its key. writes: patterns below the results
     folder, with {method} and {split}. draws: it runs again when the code of figures and tables
     changes (`DRAWING`); a job that trains or times does not. partial: it runs with what there is
     even when a job before it failed.
@@ -57,12 +56,25 @@ class Role(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    each: tuple[Literal["method", "split"], ...] = ()
+    each: tuple[Literal["methods", "split"], ...] = ()
     method: str | None = None
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...]
     draws: bool = False
     partial: bool = False
+
+
+@dataclass(frozen=True)
+class Scope:
+    """What a job is for: some methods and a split, None where it is for all of the profile's."""
+
+    methods: tuple[str, ...] | None = None
+    split: str | None = None
+
+    def meets(self, other: "Scope") -> bool:
+        """True when there is a method and a split that both are for."""
+        methods = not self.methods or not other.methods or {*self.methods} & {*other.methods}
+        return bool(methods) and (None in (self.split, other.split) or self.split == other.split)
 
 
 @dataclass(frozen=True)
@@ -139,10 +151,11 @@ def build(
     present = _present(profile, folder or shipped("notebooks"))
     for notebook in _chosen(present, only):
         without = "" if notebook.role.draws else DRAWING
-        for scope in _scopes(notebook.role, profile):
-            methods = (scope["method"],) if scope["method"] else tuple(profile["methods"])
+        for scope in _scopes(notebook, profile):
+            methods = scope.methods or tuple(profile["methods"])
             code = keys(notebook.code, methods=methods, without=without)
-            name = "--".join([notebook.name, *(str(scope[each]) for each in notebook.role.each)])
+            words = {"methods": methods[0] if len(methods) == 1 else TOGETHER, "split": scope.split}
+            name = "--".join([notebook.name, *(str(words[each]) for each in notebook.role.each)])
             after = (
                 [base(*which) for which in _bases(profile, scope)]
                 if "bases" in notebook.role.reads
@@ -157,6 +170,8 @@ def build(
             handed = {
                 key: content.get(key, value) for key, value in parameters.items() if key != "out"
             }
+            if "world" in handed:
+                handed["world"] = handed["world"] | {n: content[n] for n in ("data", "models")}
             key = content_key([notebook.name, handed, code, *environment])
             jobs[name] = Job(
                 *(name, "notebook", notebook.name, parameters, tuple(after), key),
@@ -171,31 +186,37 @@ def build(
     return [*bases.values(), *jobs.values()]
 
 
-def _scopes(role: Role, profile: Profile) -> list[Scope]:
-    """The (method, split) of each of a notebook's jobs; None where it runs for all of them at
-    once.
-    """
+def _scopes(notebook: Notebook, profile: Profile) -> list[Scope]:
+    """What each of a notebook's jobs is for."""
+    role, methods = notebook.role, profile["methods"]
+    groups: Sequence[tuple[str, ...] | None] = [None]
+    if role.method:
+        groups = [(role.method,)] * (role.method in methods)
+    elif "methods" in role.each:
+        shared = profile["together"].get(notebook.name, [])
+        one = tuple(method for method in METHODS if method in shared and method in methods)
+        groups = [one] * bool(one) + [(method,) for method in methods if method not in one]
     splits = profile["splits"] if "split" in role.each else [None]
-    methods = profile["methods"] if "method" in role.each else [role.method]
-    wanted = [
-        method
-        for method in methods
-        if role.method in (None, method) and method in (None, *profile["methods"])
-    ]
-    return [{"method": method, "split": split} for split in splits for method in wanted]
+    return [Scope(group, split) for split in splits for group in groups]
 
 
 def _patterns(notebook: Notebook, scope: Scope) -> tuple[str, ...]:
-    """What a notebook writes for a method and a split; "*" stands for the one that the scope does
-    not name.
-    """
-    named = {key: value or "*" for key, value in scope.items()}
-    return tuple(pattern.format(**named) for pattern in notebook.role.writes)
+    """What a notebook writes for its methods and split; "*" stands for those of a scope of all."""
+    named = [(method, scope.split or "*") for method in scope.methods or ("*",)]
+    found = [
+        pattern.format(method=method, split=split)
+        for pattern in notebook.role.writes
+        for method, split in named
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _inputs(notebook: Notebook, scope: Scope, present: Mapping[str, Notebook]) -> tuple[str, ...]:
     """What the notebooks write that a notebook reads, but for what it writes itself."""
-    theirs = {other: {"method": other.role.method, "split": None} for other in present.values()}
+    theirs = {
+        other: Scope((other.role.method,) if other.role.method else None)
+        for other in present.values()
+    }
     read = [other for other in theirs if _reads(notebook, scope, other.name, theirs[other])]
     own = _patterns(notebook, scope)
     return tuple(
@@ -207,29 +228,19 @@ def _bases(profile: Profile, scope: Scope) -> list[tuple[str, int]]:
     """(name, seed) of the bases that are to be trained for a job; none whose model the profile
     names.
     """
-    retain = [
-        RETAIN[split] for split in ([scope["split"]] if scope["split"] else profile["splits"])
-    ]
-    seeds = _retrained_seeds(profile) if scope["method"] == "Retrained" else []
+    retain = [RETAIN[split] for split in ([scope.split] if scope.split else profile["splits"])]
+    retrained = "Retrained" in (scope.methods or ())
+    seeds = seeds_of("Retrained", profile["seeds"]) if retrained else []
     wanted = [("full", 0), *((name, seed) for seed in (0, *seeds) for name in retain)]
     return [which for which in wanted if which[0] not in profile["models"]]
 
 
-def _retrained_seeds(profile: Profile) -> list[int]:
-    """Seeds of the retrained models that stand beside the reference: as many as the profile has, up
-    to RETRAINED.
-    """
-    return list(range(1, 1 + min(len(profile["seeds"]), RETRAINED)))
-
-
 def _reads(notebook: Notebook, scope: Scope, other: str, other_scope: Scope) -> bool:
-    """True when a job reads what a job of the notebook `other` writes: it says so, and method and
-    split agree.
+    """True when a job reads what a job of the notebook `other` writes: it says so, and they meet in
+    a method and a split.
     """
     named = other in notebook.role.reads or ("*" in notebook.role.reads and other != notebook.name)
-    return named and all(
-        None in (scope[key], other_scope[key]) or scope[key] == other_scope[key] for key in scope
-    )
+    return named and scope.meets(other_scope)
 
 
 def _parameters(
@@ -240,44 +251,29 @@ def _parameters(
     """
     names = ("data", "stage", "models", "evaluation", "seeds", "temperatures", "methods", "splits")
     settings = {name: profile[name] for name in names} | {
+        "world": {name: profile[name] for name in WORLD},
         "profile": profile["name"],
         "out": str(out),
     }
     settings["tuned"] = os.path.relpath(tuned, project_root()) if tuned.is_file() else ""
-    method, split = scope["method"], scope["split"]
-    if split:
-        settings["split"] = split
-    if method:
-        settings |= {"method": method, "hyper": hyper_of(profile, method, split or "")}
-        temperatures = profile["temperatures"] if method == "T3" else []
-        by_t = {f"{T:g}": hyper_of(profile, method, split or "", T) for T in temperatures}
-        settings["hyper_by_t"] = by_t
-        if (
-            "hyper_by_t" not in notebook.parameters
-        ):  # then a T with settings of its own is not for this notebook
-            own = (
-                [float(settings["hyper"]["temperature"])]
-                if "temperature" in settings["hyper"] and by_t
-                else []
-            )
-            alike = {float(T) for T, hyper in by_t.items() if hyper == settings["hyper"]}
-            settings["temperatures"] = sorted({*alike, *own})
-    if method == "Original":
-        settings["seeds"] = []  # nothing is drawn: one run whatever the profile's seeds
-    if method == "Retrained":
-        settings["seeds"] = _retrained_seeds(profile)
-    needed = {
-        *notebook.role.each,
-        "out",
-        *({"hyper"} if method else set()),
-    }  # else a profile's words would be lost
+    if scope.split:
+        settings["split"] = scope.split
+    if scope.methods:
+        settings["methods"] = list(scope.methods)
+        settings["hyper"] = {
+            key: value
+            for key, value in profile["hyper"].items()
+            if Scope((key.split("/")[0],), (key.split("/") + [None])[1]).meets(scope)
+        }
+    # without these a profile's words would be lost
+    needed = {*notebook.role.each, "out", *({"hyper"} if scope.methods else set())}
     if missing := needed - notebook.parameters:
         raise UserError(
             f"{notebook.name}.ipynb: its parameters cell lacks {', '.join(sorted(missing))}"
         )
     extra = profile["notebooks"].get(notebook.name, {})
     for name in extra:
-        if name in {*settings, "method", "split", "hyper", "hyper_by_t"}:
+        if name in {*settings, "split", "hyper"}:
             raise UserError(
                 f"profile {profile['name']}: notebooks.{notebook.name} cannot set {name}, which is"
                 " the run's"
@@ -355,7 +351,7 @@ def _present(profile: Profile, folder: Path) -> dict[str, Notebook]:
     }
     if not present:
         raise UserError(f"no notebooks in {folder}: run t3 from the checkout")
-    if unknown := set(profile["notebooks"]) - set(present):
+    if unknown := {*profile["notebooks"], *profile["together"]} - set(present):
         raise UserError(f"profile: unknown notebook {min(unknown)}: one of {', '.join(present)}")
     return present
 

@@ -76,7 +76,7 @@ def reproduce(
     # others read stays.
     name = f"{folder.resolve().name}-{content_key(str(folder.resolve()))}"
     private = cache / "fresh" / name
-    renew = fresh and any("models" in job.parameters for job in graph)
+    renew = fresh and any("world" in job.parameters for job in graph)
     # Without a base to train, the few notebooks that need torch do not pay for having it imported
     # everywhere.
     fork = (*KERNEL, *STUDY) if any(job.kind == "base" for job in graph) else KERNEL
@@ -95,7 +95,7 @@ def reproduce(
     if dry_run:
         print(Schedule(graph, known, place, count, chosen["name"]).plan())
         return 0
-    if local and any("models" in job.parameters for job in graph if job.name not in known):
+    if local and any("world" in job.parameters for job in graph if job.name not in known):
         from t3lib.lab.grid import (
             preflight,
         )  # with the Hub's package, which a finished profile need not wait for

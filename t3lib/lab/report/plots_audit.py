@@ -3,8 +3,10 @@ its caption.
 """
 
 from itertools import cycle
+from textwrap import fill
 
 import pandas as pd
+import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
@@ -107,6 +109,31 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
         "Recognition and membership against T3's temperature. Grey: retrained models, with their"
         " error over rows. Membership is perfect at .5: above, forgotten rows still look known;"
         f" below, stranger than text never seen. {counted(models)}"
+    )
+    return figure
+
+
+@rc_context(STYLE)
+def by_model(models: pd.DataFrame, names: list[str]) -> Figure:
+    """A row a model, a dot a seed, a panel a measure; the band is what the retrained models have.
+
+    models: `audit.models` of one split; names: measures of `metrics.AUDIT`.
+    """
+    places = models["method"].map(METHODS.index)
+    frame = models.assign(place=places).sort_values(["place", "T", "w"])
+    frame["model"] = [audit.label(*each) for each in zip(frame["method"], frame["T"], frame["w"])]
+    height = 0.9 + 0.17 * frame["model"].nunique()
+    figure, axes = panels(1, len(names), (6.8, height), sharey=True, sharex=True)
+    retrained = frame[frame["method"] == audit.YARDSTICK]
+    for axis, name in zip(axes.flat, names):
+        low, high = (retrained[name] + sign * retrained[f"{name}_se"] for sign in (-1, 1))
+        axis.axvspan(low.min(), high.max(), color=GREY, alpha=0.25, lw=0)
+        look = {"hue": "method", "palette": COLOURS, "legend": False, "jitter": False}
+        sns.stripplot(frame, x=name, y="model", size=4, ax=axis, **look)
+        axis.set(title=fill(AUDIT[name].title, 64 // len(names)), xlabel="", ylabel="")
+    figure.set_label(
+        "Every model beside retrained ones (grey: their range, with its error over rows); a dot is"
+        f" one seed. {counted(models)}"
     )
     return figure
 

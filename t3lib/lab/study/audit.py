@@ -183,9 +183,14 @@ def unseen_rows(study: Study) -> list[Row] | str:
 
 
 def _audited(
-    study: Study, models: Sequence[Subject], writers: Sequence[Subject], there: Study, members: Sequence[Subject],
-    sampling: Sampling, progress: bool,
-) -> Iterator[dict[str, Any]]:  # fmt: skip
+    study: Study,
+    models: Sequence[Subject],
+    writers: Sequence[Subject],
+    there: Study,
+    members: Sequence[Subject],
+    sampling: Sampling,
+    progress: bool,
+) -> Iterator[dict[str, Any]]:
     """The records of models that share their passes; members: the same models in the study where
     rows are unseen.
     """

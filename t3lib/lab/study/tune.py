@@ -18,6 +18,7 @@ from t3lib.classifier.fit import fit_heads
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, cache_dir, content_key, lock
 from t3lib.core.progress import progress_bar
+from t3lib.lab.profiles import WORLD, hyper_of
 from t3lib.lab.study.methods import run_method, sharpened, subject
 from t3lib.lab.study.study import Loaded, Study, open_study
 from t3lib.lab.study.unlearned import (
@@ -29,7 +30,6 @@ from t3lib.lab.study.unlearned import (
     unlearned_key,
 )
 
-UNLEARN = "02_tofu_unlearning"  # the notebook whose `load` says how a profile's models are loaded
 UNTUNED = ("Original", "Retrained")
 
 
@@ -51,14 +51,9 @@ def tune_profile(
     ]
     for split in profile["splits"]:
         grids = {method: grid_of(profile, method, split) for method in wanted}
-        options = {name: profile[name] for name in ("data", "stage", "models", "evaluation")}
-        study = open_study(split, load=profile["notebooks"].get(UNLEARN, {}).get("load"), **options)
+        study = open_study(split, **{name: profile[name] for name in WORLD})
         for method, grid in grids.items():
-            hyper = {
-                **profile["hyper"].get(method, {}),
-                **profile["hyper"].get(f"{method}/{split}", {}),
-            }
-            points = [hyper | point for point in grid]
+            points = [hyper_of(profile["hyper"], method, split) | point for point in grid]
             if method == "T3":
                 entries = tune_t3(study, points, profile["temperatures"], seeds)
             else:

@@ -9,15 +9,12 @@ import nbformat
 from t3lib.core.files import read_json, shipped, write_json
 
 SHIPPED = shipped("notebooks")
-PARAMETERS = """method: str = "T3"
+PARAMETERS = """methods: list = ["T3"]
 split: str = "forget10"
 seeds: list = [1]
 temperatures: list = [1.0]
-data: str = "builtin"
-stage: dict = {}
-models: dict = {}
 hyper: dict = {}
-evaluation: dict = {}
+world: dict = {}
 nap: float = 0.0
 fail: list = []
 out: str = ""
@@ -30,30 +27,35 @@ from t3lib.core.files import write_json
 runs = Path(out) / "runs"
 Path(os.environ["T3_CACHE"]).mkdir(parents=True, exist_ok=True)
 with open(Path(os.environ["T3_CACHE"]) / "pids", "a") as log:
-    log.write(f"{os.getpid()} {method}/{split}\\n")"""
-WORK = """for seed in seeds or [0]:
+    log.write(f"{os.getpid()} {methods} {split}\\n")"""
+WORK = """for method, seed in [(method, seed) for method in methods for seed in seeds]:
     time.sleep(nap)
-    text = json.dumps([method, split, seed, temperatures, hyper, os.environ["OMP_NUM_THREADS"]])
+    settings = {key: value for key, value in hyper.items() if key.split("/")[0] == method}
+    text = json.dumps([method, split, seed, temperatures, settings, os.environ["OMP_NUM_THREADS"]])
     score = hashlib.sha256(text.encode()).hexdigest()
-    write_json(runs / f"{method}--{split}--Tnone--seed{seed}.json", {"score": score, "text": text})"""
+    run = {"score": score, "text": text}
+    write_json(runs / f"{method}--{split}--Tnone--seed{seed}.json", run)"""
 # A little real training: float32 sums, whose bits would show another number of threads or another
 # order.
 TRAIN = """import numpy as np
-for seed in seeds or [0]:
+[method] = methods
+for seed in seeds:
     rng = np.random.default_rng(seed)
     x, y = (rng.normal(size=(2000, d)).astype("float32") for d in (300, 60))
     weight = np.zeros((300, 60), "float32")
     for _ in range(20):
         weight -= 1e-3 * x.T @ (np.tanh(x @ weight) - y)
     bits = hashlib.sha256(weight.tobytes()).hexdigest()
-    score = f"{bits} {weight.sum()!r} OMP {os.environ['OMP_NUM_THREADS']} BLAS {os.environ['OPENBLAS_NUM_THREADS']}"
+    threads = f"OMP {os.environ['OMP_NUM_THREADS']} BLAS {os.environ['OPENBLAS_NUM_THREADS']}"
+    score = f"{bits} {weight.sum()!r} {threads}"
     write_json(runs / f"{method}--{split}--Tnone--seed{seed}.json", {"score": score})"""
-FAIL = """if f"{method}/{split}" in fail:
+FAIL = """if {f"{method}/{split}" for method in methods} & {*fail}:
     broken = 1 / 0"""
 TABLES = """import json
 from pathlib import Path
 from t3lib.core.files import atomic_write
-lines = [f"{path.name},{json.loads(path.read_text())['score']}" for path in sorted(Path(out).glob("runs/*.json"))]
+runs = sorted(Path(out).glob("runs/*.json"))
+lines = [f"{path.name},{json.loads(path.read_text())['score']}" for path in runs]
 with atomic_write(Path(out) / "tables" / "tofu.csv") as handle:
     handle.write("\\n".join(lines) + "\\n")"""
 

@@ -144,10 +144,7 @@ def job(method, split="forget10"):
 def all_notebooks(folder):
     for name in ("01_synthetic_theory", "04_efficiency"):
         noop.write_notebook(folder / f"{name}.ipynb", 'out: str = ""\n', "pass")
-    noop.write_notebook(
-        folder / "03_temperature_ablation.ipynb",
-        noop.PARAMETERS.replace("method: str", "hyper_by_t: dict = {}\nm: str"),
-    )
+    noop.write_notebook(folder / "03_temperature_ablation.ipynb", noop.PARAMETERS)
 
 
 def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
@@ -166,7 +163,6 @@ def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
     assert graph[job("Original")].after == ("base--full--seed0", "base--retain90--seed0")
     retrained = graph[job("Retrained", "forget05")]
     assert retrained.after[-3:] == tuple(f"base--retain95--seed{seed}" for seed in (1, 2, 3))
-    assert retrained.parameters["seeds"] == [1, 2, 3], "three beside the reference make six pairs"
     assert graph["03_temperature_ablation--forget10"].after[-1] == job("T3")
     assert graph["01_synthetic_theory"].after == ()
     assert set(graph["04_efficiency"].after) == {
@@ -178,30 +174,38 @@ def test_the_graph_of_a_profile_that_trains_its_own_bases(box):
     } - {TABLES}
     order = list(graph)
     assert all(order.index(name) < order.index(j.name) for j in graph.values() for name in j.after)
-    assert (
-        graph[job("T3")].parameters["temperatures"]
-        and not graph[job("Original")].parameters["temperatures"]
-    )
-    assert graph[job("Original")].parameters["seeds"] == [] and graph[job("T3")].parameters[
-        "seeds"
-    ] == [1, 2, 3, 4, 5]
+    assert graph[job("T3")].parameters["seeds"] == [1, 2, 3, 4, 5]
 
 
-def test_t3_runs_its_tuned_temperature_and_leaves_those_with_their_own_settings_to_the_ablation(
-    box,
-):
-    box.profile(
-        methods="T3",
-        more=(
-            "temperatures: [1.0, 2.0, 3.0]\nhyper: {T3: {temperature: 2.2}, T3/forget10/3: {lr:"
-            " 0.1}}"
-        ),
+def test_methods_that_a_profile_puts_together_share_a_kernel(box):
+    more = (
+        "hyper: {NPO: {lr: 0.1}, T3: {lr: 0.2}, T3/forget05: {lr: 0.3}, T3/forget10/2: {lr: 0.4}}"
     )
+    more += "\ntogether: {02_tofu_unlearning: [T3, SimNPO, NPO]}"
+    methods = "Original, T3, NPO"
+    box.profile(methods=methods, splits="forget05, forget10", more=more)
     all_notebooks(box.notebooks)
-    graph = box.graph()
-    assert graph[job("T3")].parameters["temperatures"] == [1.0, 2.0, 2.2]
-    by_t = graph["03_temperature_ablation--forget10"].parameters["hyper_by_t"]
-    assert by_t["3"] == {"temperature": 2.2, "lr": 0.1} and by_t["2"] == {"temperature": 2.2}
+    graph, several = box.graph(), job("together")
+    assert [name for name in graph if name.startswith(UNLEARN) and "forget10" in name] == [
+        several,
+        job("Original"),
+    ]
+    given = graph[several].parameters
+    assert given["methods"] == ["NPO", "T3"], "those of the profile, in the order of the tables"
+    assert given["hyper"] == {"NPO": {"lr": 0.1}, "T3": {"lr": 0.2}, "T3/forget10/2": {"lr": 0.4}}
+    assert graph[several].outputs[1:] == (
+        "runs/NPO--forget10--*.json*",
+        "runs/T3--forget10--*.json*",
+    )
+    assert graph["03_temperature_ablation--forget10"].after[-1] == several
+    assert graph["03_temperature_ablation--forget10"].parameters["methods"] == ["T3"]
+    assert box(only=["02"]) == 0 and len(box.ran) == 4
+    box.profile(methods=methods, splits="forget05, forget10", more=more.replace("0.3", "0.5"))
+    assert box(only=["02"]) == 0 and box.ran == [job("together", "forget05")]
+    assert box(only=["02"], methods=["T3"]) == 0 and box.ran == [job("T3", "forget05"), job("T3")]
+    box.profile(more="together: {09_none: [T3]}")
+    with pytest.raises(UserError, match="unknown notebook 09_none"):
+        box.graph()
 
 
 def test_a_new_notebook_is_a_new_file(box):
@@ -338,7 +342,7 @@ def test_changing_one_methods_hyperparameter_reruns_that_method_and_the_tables(b
 
 def test_other_seeds_leave_no_stale_run(box):
     assert box() == 0
-    assert box(seeds=[2, 3]) == 0 and box.ran == [job("NPO"), TABLES]
+    assert box(seeds=[2, 3]) == 0 and job("NPO") in box.ran and TABLES in box.ran
     assert sorted(path.name[-6] for path in box.out.glob("runs/NPO*")) == ["2", "3"]
     assert "seed1" not in (box.out / "tables" / "tofu.csv").read_text()
 
@@ -519,7 +523,7 @@ def test_results_lie_apart_from_what_a_run_reads(box, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "key", ["out", "method", "split", "seeds", "data", "models", "hyper", "temperatures", "stage"]
+    "key", ["out", "methods", "split", "seeds", "data", "world", "hyper", "temperatures", "stage"]
 )
 def test_a_profile_cannot_set_for_a_notebook_what_is_the_runs(box, key):
     box.profile(more=f"notebooks: {{02_tofu_unlearning: {{{key}: {box.folder / 'elsewhere'}}}}}")
@@ -535,7 +539,7 @@ def test_two_jobs_that_write_the_same_file_agree_on_it(box):
     all_notebooks(box.notebooks)
     noop.write_notebook(
         box.notebooks / "03_temperature_ablation.ipynb",
-        noop.PARAMETERS.replace("method: str", "hyper_by_t: dict = {}\nmethod: str"),
+        noop.PARAMETERS,
         "from pathlib import Path\nfrom t3lib.core.files import write_json",
         'write_json(Path(out) / "runs" / f"T3--{split}--Tnone--seed1.json", {"score": "of 03"})',
     )
@@ -769,7 +773,7 @@ def test_the_search_of_a_profile_outside_the_checkout_reaches_its_tables(tmp_pat
 def test_a_file_that_several_jobs_write_comes_back(box):
     """data.json, once removed, never came back."""
     role = {
-        "each": ["method", "split"],
+        "each": ["methods", "split"],
         "reads": ["bases"],
         "writes": ["data.json", "runs/{method}--{split}--*.json"],
     }

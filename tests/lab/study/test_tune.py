@@ -97,15 +97,15 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
 
     loaded = profiles.load_profile(path)
     assert (
-        profiles.hyper_of(loaded, "NPO", "forget05")["lr"]
+        profiles.hyper_of(loaded["hyper"], "NPO", "forget05")["lr"]
         == entries["NPO/forget05"]["chosen"]["lr"]
     )
     assert (
-        profiles.hyper_of(loaded, "T3", "forget05", 1.0)["lr"]
+        profiles.hyper_of(loaded["hyper"], "T3", "forget05", 1.0)["lr"]
         == entries["T3/forget05/1"]["chosen"]["lr"]
     )
     assert "lr" not in profiles.hyper_of(
-        profiles.load_profile(path, tuned=False), "NPO", "forget05"
+        profiles.load_profile(path, tuned=False)["hyper"], "NPO", "forget05"
     )
 
     monkeypatch.setattr(

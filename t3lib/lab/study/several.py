@@ -1,0 +1,154 @@
+"""Several methods on one split in one kernel: what notebooks 02 and 06 do with an open study.
+
+A method's run files are written as soon as it has ended. A method that fails keeps no other from
+running, and what had been trained, scored or drawn is read back when the notebook runs again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t3lib.lab.profiles import WORLD, hyper_of, seeds_of
+from t3lib.lab.results import forget_peak_memory, made_with, write_audit, write_run
+from t3lib.lab.study.ablations import run_temperatures
+from t3lib.lab.study.audit import Sampling, audit_method, dials_of
+from t3lib.lab.study.methods import run_method
+from t3lib.lab.study.study import Study, open_study
+
+Runs = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What several methods have in common.
+
+    Args:
+        study: one split, opened.
+        world: what it was opened with: data, stage, models, evaluation and load.
+        hyper: maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to settings, as a profile does.
+        seeds: trainings of every method (`profiles.seeds_of`).
+        temperatures: T of T3 beside its tuned one.
+        folder: the results folder.
+    """
+
+    study: Study
+    world: Mapping[str, Any]
+    hyper: Mapping[str, dict[str, Any]]
+    seeds: Sequence[int]
+    temperatures: Sequence[float]
+    folder: Path
+
+    def run(self, methods: Sequence[str]) -> Runs:
+        """Train and score the methods; return their run records, which are also written."""
+
+        def run(method: str) -> Runs:
+            options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
+            options["hyper"] = self._hyper(method)
+            if method != "T3":
+                return list(run_method(self.study, method, **options))
+            dials = dials_of(options["hyper"], self.temperatures)
+            options |= {"temperatures": [T for T, _ in dials], "hyper_by_t": self._hyper_by_t()}
+            return run_temperatures(self.study, **options)
+
+        return self._each(methods, run, write_run)
+
+    def audit(
+        self,
+        methods: Sequence[str],
+        sampling: Mapping[str, Any],
+        unseen_stage: Mapping[str, Any] | None = None,
+    ) -> Runs:
+        """Audit the methods; return the records, which are also written, without sampled texts.
+
+        Args:
+            methods: names of methods.
+            sampling: fields of `audit.Sampling`; `nucleus` maps methods to their top_p, and `seeds`
+                are by default the first one.
+            unseen_stage: what differs in the stage whose bases leave rows unseen.
+        """
+        apart = self.apart(unseen_stage)
+
+        def audit(method: str) -> Runs:
+            options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
+            options["hyper"] = self._hyper(method)
+            if method == "Retrained":  # 0: the reference; others are bases of the stage
+                options["seeds"] = [0, *(options["seeds"] if self.study.stage else [])]
+            if method == "T3":
+                options["dials"] = dials_of(options["hyper"], self.temperatures)
+                options["hyper_by_t"] = self._hyper_by_t()
+            how = self.sampling(method, sampling)
+            return list(audit_method(self.study, method, sampling=how, apart=apart, **options))
+
+        given = {"unseen_stage": unseen_stage} if unseen_stage else {}
+        return self._each(methods, audit, write_audit, given)
+
+    def yardsticks(
+        self, sampling: Mapping[str, Any], unseen_stage: Mapping[str, Any] | None = None
+    ) -> Runs:
+        """Audit the model before unlearning and the retrained reference; nothing is written."""
+        options: dict[str, Any] = {"seeds": [0], "hyper": {}, "apart": self.apart(unseen_stage)}
+        names = ("Original", "Retrained")
+        return [
+            record
+            for method in names
+            for record in audit_method(
+                self.study, method, sampling=self.sampling(method, sampling), **options
+            )
+        ]
+
+    def sampling(self, method: str, sampling: Mapping[str, Any]) -> Sampling:
+        """How answers of a method's models are drawn (`audit` says what `sampling` holds)."""
+        given = {"seeds": self.seeds[:1], **sampling}
+        given |= {name: tuple(given.get(name, ())) for name in ("seeds", "templates")}
+        given["dials"] = tuple((T, w) for T, w in given.get("dials", ()))
+        return Sampling(**given | {"nucleus": given.get("nucleus", {}).get(method, 1.0)})
+
+    def apart(self, unseen_stage: Mapping[str, Any] | None) -> Study | None:
+        """The same split of a stage whose bases leave rows unseen, None without such a stage."""
+        if not unseen_stage:
+            return None
+        stage = {"models": {}, "stage": {**self.world["stage"], **unseen_stage}}
+        return open_study(self.study.split, **{**self.world, **stage})
+
+    def made(self, seeds: Sequence[int], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters and the provenance of run files."""
+        parameters = {name: self.world[name] for name in WORLD if name != "data"}
+        parameters |= {"seeds": list(seeds), **given}
+        return made_with(self.study.models["full"], self.world["data"], parameters)
+
+    def _hyper(self, method: str, T: float | None = None) -> dict[str, Any]:
+        return hyper_of(self.hyper, method, self.study.split, T)
+
+    def _hyper_by_t(self) -> dict[str, dict[str, Any]]:
+        return {f"{T:g}": self._hyper("T3", T) for T in self.temperatures}
+
+    def _each(
+        self,
+        methods: Sequence[str],
+        work: Callable[[str], Runs],
+        write: Callable[[Path, dict[str, Any]], Any],
+        given: Mapping[str, Any] | None = None,
+    ) -> Runs:
+        """Do the work of one method after the other and write its records.
+
+        Raises:
+            RuntimeError: one line that names every method that failed, after all were tried.
+        """
+        records: Runs = []
+        failed: dict[str, Exception] = {}
+        for method in methods:
+            forget_peak_memory()
+            try:
+                found = work(method)
+            except Exception as error:
+                failed[method] = error
+                continue
+            made = self.made(seeds_of(method, self.seeds), given or {})
+            for record in found:
+                write(self.folder / "runs", record | made)
+            records += found
+        if failed:
+            lines = [f"{name}: {type(e).__name__}: {e}" for name, e in failed.items()]
+            raise RuntimeError("; ".join(lines)) from next(iter(failed.values()))
+        return records

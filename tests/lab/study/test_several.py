@@ -1,0 +1,93 @@
+"""Several methods in one kernel: each has its run files, whatever becomes of the others."""
+
+from dataclasses import replace
+
+import pytest
+from conftest import MICRO
+
+from t3lib.core import files
+from t3lib.lab import results
+from t3lib.lab.study import several, unlearned
+
+FAST = {"epochs": 1, "warmup_epochs": 0}
+HYPER = {
+    "NPO": {"epochs": 1},
+    "GradDiff": {"epochs": 1, "alpha_r": 0.77},  # trained by no other test
+    "T3": FAST | {"temperature": 3.0},
+    "T3/forget10/2": {"rank": 5},
+}
+
+
+@pytest.fixture
+def work(stand, tmp_path):
+    world = {"data": "builtin", "stage": MICRO, "models": {}, "evaluation": {}, "load": {}}
+    return several.Work(stand, world, HYPER, [1, 2], [2.0], tmp_path)
+
+
+def test_every_method_has_its_own_seeds_temperatures_and_settings(work):
+    runs = work.run(["Original", "Retrained", "T3"])
+    written = results.read_runs(work.folder / "runs")
+    assert {results.name_of(run) for run in written} == {results.name_of(run) for run in runs}
+    asked = {(run["method"], run["T"], run["seed"]): run for run in written}
+    dials = [("T3", T, seed) for T in (2.0, 3.0) for seed in (1, 2)]
+    assert set(asked) == {
+        ("Original", None, 0),
+        ("Retrained", None, 1),
+        ("Retrained", None, 2),
+        *dials,
+    }
+    assert [asked["T3", T, 1]["hyper"]["rank"] for T in (2.0, 3.0)] == [5, 20]
+    seeds = {run["method"]: run["parameters"]["seeds"] for run in written}
+    assert seeds == {"Original": [], "Retrained": [1, 2], "T3": [1, 2]}
+
+
+def test_a_method_that_fails_keeps_no_other_from_running_and_nothing_is_done_twice(
+    work, monkeypatch
+):
+    wrong = replace(work, hyper=HYPER | {"GradDiff": {"colour": 1}})
+    with pytest.raises(RuntimeError, match="^GradDiff: UserError: .*colour"):
+        wrong.run(["Original", "GradDiff", "NPO"])
+    first = {path.name for path in work.folder.glob("runs/*.json")}
+    assert {name.split("--")[0] for name in first} == {"Original", "NPO"}
+    trained, train = [], unlearned.unlearn_baseline
+    monkeypatch.setattr(
+        unlearned, "unlearn_baseline", lambda *a, **k: trained.append(a[0]) or train(*a, **k)
+    )
+    runs = work.run(["Original", "GradDiff", "NPO"])
+    assert trained == ["GradDiff"] * 2 and len(runs) == 5
+
+
+def test_the_audit_writes_the_methods_and_not_the_yardsticks(work):
+    sampling = {"samples": 2, "rows": 3, "nucleus": {"NPO": 0.5}}
+    before, reference = work.yardsticks(sampling)
+    assert (before["method"], reference["method"], reference["seed"]) == (
+        "Original",
+        "Retrained",
+        0,
+    )
+    assert not work.folder.joinpath("runs").exists()
+    runs = work.audit(["Retrained", "NPO"], sampling)
+    assert [(run["method"], run["seed"]) for run in runs] == [
+        *(("Retrained", seed) for seed in (0, 1, 2)),
+        *(("NPO", seed) for seed in (1, 2)),
+    ]
+    assert len(results.read_audits(work.folder / "runs")) == 5
+    top_p = [{entry.get("top_p") for entry in run["leak"]} for run in runs]
+    assert top_p == [{None}] * 3 + [{None, 0.5}, set()], "of NPO only the first seed writes"
+
+
+def test_rows_of_another_stage_are_unseen(work, monkeypatch):
+    opened = []
+    monkeypatch.setattr(several, "open_study", lambda split, **world: opened.append(world))
+    assert work.apart({}) is None and not opened
+    work.apart({"authors": 9})
+    assert opened == [work.world | {"stage": MICRO | {"authors": 9}}]
+
+
+def test_memory_is_measured_anew():
+    large = bytearray(300 * 2**20)
+    high = results.peak_memory_bytes()
+    del large
+    results.forget_peak_memory()
+    if files.Path("/proc/self/clear_refs").exists():
+        assert results.peak_memory_bytes() < high - 200 * 2**20
