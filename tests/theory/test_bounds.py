@@ -278,14 +278,6 @@ def test_gaussian_integral_of_the_retain_discussion(v, tau):
     )  # increasing in v, as the paper says
 
 
-def test_absolute_log_functional_of_one_gaussian():
-    almost_one = GaussianMixture(gamma=1e-14, v_r=0.7)
-    expected = theory.gaussian_power_log_integral(0.7, [1.0, 1.7, 3.0])
-    np.testing.assert_allclose(
-        theory.absolute_log_functional(almost_one, [1.0, 1.7, 3.0]), expected, rtol=1e-7
-    )
-
-
 def test_proposition_c_1():
     """λ of the paper minimises its bound; fitted on fresh data the mean excess risk stays below."""
     mixture = GaussianMixture(v_f=1.0)

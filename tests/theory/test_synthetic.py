@@ -142,18 +142,6 @@ def test_every_v_f_sees_the_same_labels():
     assert not np.allclose(cells[0].z[~retain], cells[1].z[~retain])
 
 
-def test_single_class_data_sets_stay_in():
-    rng = np.random.default_rng(0)
-    _, s = synthetic.sample(GaussianMixture(), 25, 20_000, rng)
-    share = (s.min(axis=1) == 1).mean()
-    expected = 0.9**25
-    assert abs(share - expected) < 4 * np.sqrt(expected * (1 - expected) / 20_000)
-    assert synthetic.fit_trials(GaussianMixture(), 3, trials=20).phi.shape == (
-        20,
-        3,
-    )  # most of these have one class
-
-
 def test_the_floor_of_the_lambda_grid_matters():
     """numerics: with a floor of 1e-6 the chosen λ of a narrow spike and a large n is the floor
     itself.
@@ -163,24 +151,6 @@ def test_the_floor_of_the_lambda_grid_matters():
     assert synthetic.select_lambda(mixture, z, s) < 1e-7
     assert synthetic.select_lambda(mixture, z, s, 10.0 ** np.arange(-6, 0.1, 0.5)) == pytest.approx(
         1e-6
-    )
-
-
-def test_best_temperature_reads_the_minimum(small):
-    best = synthetic.best_temperature(small[0])
-    assert len(best) == (3 + 2) * 2
-    for row in best.itertuples():
-        same = small[0]
-        for key in ("experiment", "method", "v_f", "n"):
-            same = same[same[key] == getattr(row, key)]
-        assert row.forget_error == same["forget_error"].min() and row.T in set(same["T"])
-
-
-def test_the_example_is_a_typical_two_class_data_set():
-    here, i = synthetic.example(trials=50)
-    assert 0 < here.s[i].sum() < 25
-    assert abs(here.delta[i] - np.median(here.delta)) <= np.quantile(
-        np.abs(here.delta - np.median(here.delta)), 0.2
     )
 
 

@@ -90,17 +90,6 @@ def test_a_kinked_callable_equals_brute_force_and_a_smooth_one_equals_its_array(
     assert mixture.excess_risk(smooth) == pytest.approx(mixture.excess_risk(phi), rel=1e-9)
 
 
-def test_forget_error_without_the_split_would_be_wrong():
-    """Negative control: the same nodes without splitting at sign changes miss the tolerance of
-    1e-9.
-    """
-    mixture, phi = GaussianMixture(v_f=1.0), np.array([1.5, 1.0, 0.3])
-    z, w = mixture.mesh(2.0)
-    gap = np.exp(mixture.logp_r(z)) - mixture.density(z, phi, 2.0)
-    fixed = (w * np.exp(mixture.logp_f(z)) * np.abs(gap)).sum()
-    assert abs(fixed - mixture.forget_error(phi, 2.0)) > 1e-7
-
-
 @pytest.mark.parametrize("v_f", [1e-6, 1e-3, 1.0])
 @pytest.mark.parametrize("method", theory.METHODS)
 def test_monte_carlo_agrees_within_four_standard_errors(v_f, method):
@@ -112,17 +101,6 @@ def test_monte_carlo_agrees_within_four_standard_errors(v_f, method):
             assert abs(mc.partition - mixture.partition(phi, T, method)) < 4 * mc.partition_se
             assert abs(mc.retain - retain) < 4 * mc.retain_se
             assert abs(mc.forget - forget) < 4 * mc.forget_se
-
-
-def test_monte_carlo_tells_the_two_partition_functions_apart():
-    """Negative control for the test above: the wrong method is off by far more than four standard
-    errors.
-    """
-    mixture, rng = GaussianMixture(v_f=1.0), np.random.default_rng(6)
-    mc = theory.monte_carlo_errors(
-        mixture, mixture.phi_star, 2.5, 100_000, rng, "negligible_overlap"
-    )
-    assert abs(mc.retain - mixture.retain_error(mixture.phi_star, 2.5, "exact")) > 20 * mc.retain_se
 
 
 @EASY
@@ -237,20 +215,6 @@ def test_density_ratio_under_imbalance_is_exact(mu, gamma, v_f):
     np.testing.assert_allclose(
         theory.density_ratio_under_imbalance(f_mu, mu, gamma), ratio, rtol=1e-12, atol=1e-12
     )
-
-
-@EASY
-@given(SHARES, SHARES, st.floats(-8, 8))
-def test_the_correction_moves_only_the_intercept(mu, gamma, logit):
-    """Appendix D's ratio times 1 − γ is again a probability: that of logit + ln[(1 − γ) μ / (γ (1 −
-    μ))].
-    """
-    shift = np.log((1 - gamma) * mu / (gamma * (1 - mu)))
-    f, moved = (1 / (1 + np.exp(-x)) for x in (logit, logit + shift))
-    assert (1 - gamma) * theory.density_ratio_under_imbalance(f, mu, gamma) == pytest.approx(
-        moved, rel=1e-10
-    )
-    assert (1 - mu) * theory.density_ratio_under_imbalance(f, mu, mu) == pytest.approx(f, rel=1e-12)
 
 
 def test_the_corrected_estimator_is_consistent_and_the_uncorrected_is_not():

@@ -6,7 +6,6 @@ import copy
 import json
 import math
 import os
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -210,20 +209,6 @@ def test_openunlearning_mask_hides_end_of_turn_and_keeps_positions(tiny_model, t
     )  # the mask is no detail
 
 
-@pytest.mark.parametrize("T", [1.0, 2.5])
-def test_tilted_losses_are_those_of_the_formula(tiny_model, reading, examples, heads, T):
-    few = examples[:6]
-    found = score.answer_losses(tiny_model, few, reading, [(heads[0], T)])[0]
-    oracle = Reference.of(tiny_model, [(heads[0].A, heads[0].B)], T)
-    for loss, example in zip(found, few):
-        ids = torch.tensor([example.ids])
-        logp = oracle.logp(ids, torch.ones_like(ids), None)[0]
-        steps = range(example.n_prompt, len(example.ids))
-        assert loss == pytest.approx(
-            -np.mean([float(logp[t - 1, example.ids[t]]) for t in steps]), abs=5e-6
-        )
-
-
 def test_tilts_agree_with_each_alone_and_with_the_sampler(tiny_model, reading, examples, heads):
     tilts = [
         (None, 1.0),
@@ -402,13 +387,10 @@ def test_what_cannot_be_written_is_refused(tiny_model, prompts, heads):
 
 def test_a_head_goes_where_the_model_is(tiny_model, heads, monkeypatch):
     """A head that was loaded lies on the CPU; the study's base may be on a GPU."""
-    moved, tilts = [], [(heads[0], 2.0)]
+    moved = []
     monkeypatch.setattr(T3Head, "to", lambda head, device: moved.append((head, device)) or head)
-    module._checked(tiny_model, *tilts[0], False)  # private: what evaluation does before it scores
+    score.answer_losses(tiny_model, [Example([1, 2, 3], 1)], PLAIN, [(heads[0], 2.0)])
     assert moved == [(heads[0], tiny_model.device)]
-    example = Example([1, 2, 3], 1)
-    score.answer_losses(tiny_model, [example], PLAIN, tilts)  # as the audit asks
-    assert len(moved) == 2 and moved[1] == moved[0]
 
 
 def test_evaluate_is_the_metrics_of_the_losses_and_texts(tiny_model, tokenizer, data):
@@ -441,16 +423,6 @@ def test_evaluate_is_the_metrics_of_the_losses_and_texts(tiny_model, tokenizer, 
         n: len(r) for n, r in data.items()
     }
     json.dumps(result, allow_nan=False)
-
-
-def test_rouge_is_one_for_what_the_model_says_and_zero_for_other_words(tiny_model, tokenizer, data):
-    said = evaluate(tiny_model, tokenizer, {"ra": data["ra"]}, TEXTS)["records"]["ra"]
-    words = [" ".join(re.findall("[a-z0-9]+", record["generation"].lower())) for record in said]
-    assert all(words)
-    for answers, recall in ((words, 1.0), (["zzqq"] * len(words), 0.0)):
-        rows = [{**row, "answer": answer} for row, answer in zip(data["ra"], answers)]
-        records = evaluate(tiny_model, tokenizer, {"ra": rows}, TEXTS)["records"]["ra"]
-        assert [record["rouge"] for record in records] == [recall] * len(rows)
 
 
 def test_tilts_give_a_list_and_truth_ratio_kinds_differ(tiny_model, tokenizer, data, heads):

@@ -41,11 +41,6 @@ def test_golden_rouge(row):
     assert recall == SCORER.score(row["answer"], row["generation"])["rougeL"].recall
 
 
-def test_golden_rows_would_notice_a_constant_metric():
-    rouge = {row["rouge"] for row in GOLDEN["rows"]}
-    assert len(rouge) > 5 and 0 < min(rouge - {0.0}) < max(rouge)
-
-
 @pytest.mark.parametrize(
     "row", [row for row in GOLDEN["rows"] if "prob" in row], ids=lambda row: row["answer"]
 )
@@ -210,7 +205,7 @@ def test_summary_leaves_out_what_was_not_evaluated():
     assert set(summary["components"].values()) == {None}
 
 
-def test_summary_of_every_set_by_hand():
+def test_every_number_of_a_summary_is_in_the_table_of_metrics_and_the_other_way_round():
     rows = {
         "prob": np.array([0.2, 0.6]),
         "rouge": np.array([0.0, 1.0]),
@@ -224,17 +219,6 @@ def test_summary_of_every_set_by_hand():
     assert summary["components"]["ra_tr"] == pytest.approx(0.25)
     assert summary["model_utility"] == pytest.approx(hmean([0.4, 0.5, 0.25] * 3))
     assert summary["forget_quality"] == 1.0 and summary["ks_statistic"] == 0.0
-
-
-def test_every_number_of_a_summary_is_in_the_table_of_metrics_and_the_other_way_round():
-    rows = {
-        "prob": np.array([0.2, 0.6]),
-        "rouge": np.array([0.0, 1.0]),
-        "truth_ratio": np.array([0.5, 4.0]),
-    }
-    summary = metrics.summarize(
-        dict.fromkeys(("forget", "retain", "ra", "wf"), rows), reference=[0.5, 4.0]
-    )
     nested = [key for key, part in summary.items() if isinstance(part, dict)]
     leaves = [(key,) for key in summary if key not in nested] + [
         (key, name) for key in nested for name in summary[key]
@@ -246,18 +230,6 @@ def test_every_number_of_a_summary_is_in_the_table_of_metrics_and_the_other_way_
         and values["wf_tr"] == summary["components"]["wf_tr"]
     )
     assert values["forget_rouge"] == summary["forget"]["rouge"] == 0.5
-
-
-def test_the_tables_words_are_literal_and_name_each_metric_once():
-    assert len({metric.title for metric in metrics.METRICS.values()}) == len(metrics.METRICS)
-    assert len({(metric.group, metric.label) for metric in metrics.METRICS.values()}) == len(
-        metrics.METRICS
-    )
-    assert [name for name, metric in metrics.METRICS.items() if not metric.larger_is_better] == [
-        "ks_statistic",
-        "forget_prob",
-        "forget_rouge",
-    ]
 
 
 def test_import_is_light():

@@ -51,30 +51,21 @@ def write_tofu(folder, retain=4, forget=2):
             "perturbed_answer": ["No", "Perhaps", "Never"],
         }
     ]
+    every, wanted, last = rows(0, retain), rows(retain, forget), rows(retain + forget - 1, 1)
     files = {
-        "retain90": rows(0, retain), "forget10": rows(retain, forget), "forget10_perturbed": rows(retain, forget),
-        "forget05": rows(retain + forget - 1, 1), "forget05_perturbed": rows(retain + forget - 1, 1),
-        "retain_perturbed": rows(0, retain), "real_authors_perturbed": knowledge, "world_facts_perturbed": knowledge,
-    }  # fmt: skip
+        "retain90": every,
+        "retain_perturbed": every,
+        "forget10": wanted,
+        "forget10_perturbed": wanted,
+        "forget05": last,
+        "forget05_perturbed": last,
+        "real_authors_perturbed": knowledge,
+        "world_facts_perturbed": knowledge,
+    }
     for name, content in files.items():
         write_json(folder / f"{name}.json", content)
     (folder / "idontknow.jsonl").write_text("I cannot say.\n")
     return folder
-
-
-def test_a_world_is_drawn_once_and_again_when_its_file_is_damaged(own_cache, monkeypatch):
-    expected = world(20, 1, 5)
-    assert bases.world_of(MICRO, 5) == expected
-    [file] = (own_cache / "rows").glob("*.json")
-    drawn = []
-    monkeypatch.setattr(
-        bases, "world", lambda *settings: drawn.append(settings) or world(*settings)
-    )
-    assert bases.world_of(MICRO, 5) == expected and not drawn, "it is read back"
-    file.write_text(file.read_text().replace(expected["full"][0]["answer"], "Nobody knows."))
-    assert bases.world_of(MICRO, 5) == expected and drawn == [(20, 1, 5)]
-    assert bases.world_of(MICRO, 6) != expected and len(drawn) == 2, "another seed is another world"
-    assert bases.world_of(replace(MICRO, questions=2), 5) != expected and len(drawn) == 3
 
 
 def test_rows_of_tofu_are_the_first_retain_authors_and_all_forget_authors(tmp_path):
@@ -96,16 +87,6 @@ def test_rows_of_tofu_are_the_first_retain_authors_and_all_forget_authors(tmp_pa
         "rows of authors that this stage does not have are not scored"
     )
     assert tofu.load_idk(data) == ["I cannot say."]
-
-
-def test_rows_of_the_real_files(shared):
-    data = bases.rows(Stage(data=str(shared / "tofu"), authors=40))
-    assert [len(data[name]) for name in ("full", "retain90", "retain95", "retain_perturbed")] == [
-        1200,
-        800,
-        1000,
-        400,
-    ]
 
 
 @pytest.mark.parametrize("profile", ["smoke", "cpu"])
@@ -262,19 +243,6 @@ def test_key_covers_rows_stage_name_and_seed():
     )
 
 
-def test_key_covers_the_code_of_the_training_loop(monkeypatch):
-    """optim, losses and collate once decided weights and not the key; now whole modules do."""
-    asked = []
-    folder = bases.ensure_base(MICRO, "full")
-    monkeypatch.setattr(
-        bases, "code_key", lambda *functions: asked.append(functions) or "other code"
-    )
-    monkeypatch.setattr(bases, "train_base", lambda *args: args[-1].mkdir())
-    assert bases.ensure_base(MICRO, "full") != folder and asked == [
-        ("t3lib.lab.world.bases.train_base",)
-    ]
-
-
 def test_key_covers_what_the_tokenizer_learned_from(tmp_path):
     """retain90's tokenizer depends on rows that it never learns: those to forget."""
     folders = set()
@@ -289,53 +257,31 @@ def test_key_covers_what_the_tokenizer_learned_from(tmp_path):
     assert len(folders) == 2
 
 
-def truncate(folder):
-    path = folder / "model.safetensors"
-    path.write_bytes(path.read_bytes()[:-7])
-
-
-def flip_a_byte(folder):
-    path = folder / "model.safetensors"
-    content = bytearray(path.read_bytes())
-    content[-1] ^= 1
-    path.write_bytes(content)
-
-
-def lose_the_tokenizer(folder):
-    (folder / "tokenizer.json").unlink()
-
-
-def break_the_record(folder):
-    (folder / "base.json").write_text('{"sha256": ')
-
-
-def empty_the_record(folder):
-    (folder / "base.json").write_text('{"sha256": {}}')
-
-
 @pytest.mark.parametrize(
-    "damage", [truncate, flip_a_byte, lose_the_tokenizer, break_the_record, empty_the_record]
+    ("file", "content"),
+    [
+        ("model.safetensors", None),  # one byte is another
+        ("tokenizer.json", b""),
+        ("base.json", b'{"sha256": '),
+        ("base.json", b'{"sha256": {}}'),
+    ],
 )
-def test_damaged_base_is_trained_again(damage):
+def test_a_damaged_base_is_trained_again(file, content):
     folder = bases.ensure_base(MICRO, "full")
     weights = (folder / "model.safetensors").read_bytes()
-    damage(folder)
+    flipped = weights[:-1] + bytes([weights[-1] ^ 1])
+    (folder / file).write_bytes(flipped if content is None else content)
     assert bases.ensure_base(MICRO, "full") == folder
     assert (folder / "model.safetensors").read_bytes() == weights
-    assert (folder / "tokenizer.json").is_file()
+    AutoTokenizer.from_pretrained(folder)
 
 
-def test_failed_training_leaves_no_base(monkeypatch, own_cache):
-    def fail(*args, **kwargs):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bases, "encode_rows", fail)
-        with pytest.raises(KeyboardInterrupt):
-            bases.ensure_base(MICRO, "full")
-    assert not [path for path in (own_cache / "bases").iterdir() if path.is_dir()]
-    stale = bases.ensure_base(MICRO, "full")
-    assert bases.ensure_base(MICRO, "full") == stale
+def test_a_damaged_file_of_a_world_is_drawn_again(own_cache):
+    expected = bases.world_of(MICRO, 5)
+    [file] = (own_cache / "rows").glob("*.json")
+    file.write_text(file.read_text().replace(expected["full"][0]["answer"], "Nobody knows."))
+    assert bases.world_of(MICRO, 5) == expected == world(20, 1, 5)
+    assert bases.world_of(replace(MICRO, questions=2), 5) == world(20, 2, 5)
 
 
 def test_two_callers_train_one_base(monkeypatch):
