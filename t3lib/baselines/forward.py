@@ -69,16 +69,16 @@ def apply_loss(
     teacher: the original model. k: the layer whose states are compared, counted from 1.
     """
     needs = NEEDS[function]
-    known = known | measure(model, batch, needs, k)
+    known = known | quantities(model, batch, needs, k)
     if teacher is not None and needs_teacher(needs):
         with torch.no_grad():
             known |= {
-                f"{name}_ref": value for name, value in measure(teacher, batch, needs, k).items()
+                f"{name}_ref": value for name, value in quantities(teacher, batch, needs, k).items()
             }
     return function(**{name: known[name] for name in needs if name in known})
 
 
-def measure(
+def quantities(
     model: nn.Module, batch: Batch, needs: Collection[str], k: int | None = None
 ) -> dict[str, Tensor]:
     """The quantities among `needs` that one model gives on a batch, with their masks; k counts

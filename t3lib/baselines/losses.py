@@ -20,7 +20,7 @@ answer's tokens. `tokens` defaults to the batch's own mean; a loop that accumula
 the whole step's.
 
 A loss stands below `@takes(...)`, the names of what it is given. They decide which forward passes a
-step runs (`forward.measure`): the answers' for `logp`, every position's for `logit`, those up to
+step runs (`forward.quantities`): the answers' for `logp`, every position's for `logit`, those up to
 layer k for `hidden`, and also the original model's for names that end in `_ref`.
 """
 

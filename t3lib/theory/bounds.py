@@ -15,7 +15,7 @@ from scipy.optimize.elementwise import find_root
 
 from t3lib.core.errors import UserError
 from t3lib.theory import quadrature
-from t3lib.theory.checks import check
+from t3lib.theory.checks import check_within
 from t3lib.theory.logistic import probability
 from t3lib.theory.mixture import Classifier, GaussianMixture
 from t3lib.theory.quadrature import Array, Rows
@@ -31,7 +31,7 @@ def bound_retain_untempered(delta: ArrayLike, gamma: float) -> Array:
 def bound_forget_untempered(delta: ArrayLike, gamma: float, peak: ArrayLike) -> Array:
     """Forget Error(p̂_1) ≤ ‖p_f‖_∞ √(2δ / (1 − γ))   (Theorem 3.4)."""
     _check(delta, gamma)
-    check("peak", peak, 0)
+    check_within("peak", peak, 0)
     return np.asarray(peak) * np.sqrt(2 * np.asarray(delta) / (1 - gamma))
 
 
@@ -39,7 +39,7 @@ def forget_lower_bound(delta: ArrayLike, gamma: float, peak: ArrayLike) -> Array
     """Some f̂ with excess risk δ has Forget Error(p̂_1) ≥ ‖p_f‖_∞ γ(1 − e^(−δ/γ)) / (1 − γ e^(−δ/γ))
     (Theorem 3.5)."""
     _check(delta, gamma)
-    check("peak", peak, 0)
+    check_within("peak", peak, 0)
     epsilon = -np.expm1(-np.asarray(delta) / gamma)
     return np.asarray(peak) * gamma * epsilon / ((1 - gamma) + gamma * epsilon)
 
@@ -63,8 +63,8 @@ def witness(
     it is (γ peak)^(1/T) ε^w / N. T = w = 1 gives Eq. 10. `excess_risk` is that of f̂ itself.
     """
     _check(delta, gamma, T)
-    check("sharpen", sharpen, 0, open_=True)
-    check("peak", peak, 0)
+    check_within("sharpen", sharpen, 0, open_=True)
+    check_within("peak", peak, 0)
     peak = np.asarray(peak, dtype=float)
     epsilon = -np.expm1(-np.asarray(delta, dtype=float) / gamma)
     on_retain = (1 - gamma) ** (1 / T)
@@ -77,7 +77,7 @@ def witness(
 # ---- lemmas -------------------------------------------------------------------------------------
 def bound_classifier_l1(delta: ArrayLike) -> Array:
     """E_p |f* − f̂| ≤ √(δ / 2)   (Lemma A.1)."""
-    check("delta", delta, 0)
+    check_within("delta", delta, 0)
     return np.sqrt(np.asarray(delta) / 2)
 
 
@@ -168,7 +168,7 @@ def bound_retain_tempered(
 
 def absolute_log_functional(mixture: GaussianMixture, tau: ArrayLike) -> Array:
     """∫ p^(1/τ) |ln p|, the mixture functional of Theorem 3.8 and Appendix E; the shape of tau."""
-    check("tau", tau, 1)
+    check_within("tau", tau, 1)
     taus = np.asarray(tau, dtype=float)
     z, _ = mixture.mesh(float(taus.max()))
     logp = mixture.logp(z)
@@ -186,7 +186,7 @@ def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Arra
 
     ψ is convex, so τ is unique; shape of the batch. T = 1 gives 1.
     """
-    check("T", T, 1)
+    check_within("T", T, 1)
     if callable(phi):
         raise UserError("phi must be an array (3,) or (N, 3) here, got a callable")
     batch = np.atleast_2d(np.asarray(phi, dtype=float))
@@ -213,7 +213,7 @@ def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Arra
 def tau_star_forget(mixture: GaussianMixture, T: float) -> float:
     """τ with ∫_{1/T}^1 M dα = (1 − 1/T) M(1/τ),  M(α) = ∫ p_f |∂q_α/∂α|
     (proof of Theorem 3.7; q_α ∝ p_r p^(α−1))."""
-    check("T", T, 1)
+    check_within("T", T, 1)
     if T == 1.0:
         return 1.0
     z, w = mixture.mesh(T)
@@ -235,8 +235,8 @@ def tau_star_forget(mixture: GaussianMixture, T: float) -> float:
 def gaussian_power_log_integral(v: ArrayLike, tau: ArrayLike) -> Array:
     """∫ p_v^(1/τ) |ln p_v| = √τ (2πv)^((τ−1)/2τ) (τ/2 + ½ ln 2πv),  p_v = N(0, v), v ≥ 1/2π
     (Appendix E)."""
-    check("v", v, 1 / (2 * np.pi))
-    check("tau", tau, 1)
+    check_within("v", v, 1 / (2 * np.pi))
+    check_within("tau", tau, 1)
     v, tau = np.asarray(v, dtype=float), np.asarray(tau, dtype=float)
     return (
         np.sqrt(tau)
@@ -248,8 +248,8 @@ def gaussian_power_log_integral(v: ArrayLike, tau: ArrayLike) -> Array:
 # ---- logistic regression ------------------------------------------------------------------------
 def logistic_lambda(phi_norm: float, second_moment: float, n: ArrayLike) -> Array:
     """λ = √(2 E‖z‖² / n) / ‖φ*‖, the λ that minimises Proposition C.1."""
-    check("n", n, 1)
-    check("phi_norm", phi_norm, 0, open_=True)
+    check_within("n", n, 1)
+    check_within("phi_norm", phi_norm, 0, open_=True)
     return np.sqrt(2 * second_moment / np.asarray(n, dtype=float)) / phi_norm
 
 
@@ -265,18 +265,18 @@ def bound_logistic_excess_risk(
     lam = (
         logistic_lambda(phi_norm, second_moment, n) if lam is None else np.asarray(lam, dtype=float)
     )
-    check("n", n, 1)
-    check("lam", lam, 0, open_=True)
+    check_within("n", n, 1)
+    check_within("lam", lam, 0, open_=True)
     return lam * phi_norm**2 + 2 * second_moment / (np.asarray(n, dtype=float) * lam)
 
 
 def _check(delta: ArrayLike, gamma: float, T: ArrayLike = 1.0) -> None:
-    check("delta", delta, 0)
-    check("gamma", gamma, 0, 1, open_=True)
-    check("T", T, 1)
+    check_within("delta", delta, 0)
+    check_within("gamma", gamma, 0, 1, open_=True)
+    check_within("T", T, 1)
 
 
 def _check_tau(tau: ArrayLike, T: float) -> None:
     """1 ≤ τ ≤ T, up to the rounding of a root."""
-    check("T", T, 1)
-    check("tau", tau, 1, T * (1 + 1e-9))
+    check_within("T", T, 1)
+    check_within("tau", tau, 1, T * (1 + 1e-9))

@@ -6,7 +6,7 @@ from numpy.typing import ArrayLike
 from t3lib.core.errors import UserError
 
 
-def check(
+def check_within(
     name: str, value: ArrayLike, low: float = -np.inf, high: float = np.inf, *, open_: bool = False
 ) -> None:
     """Every element is finite and in [low, high], or with open_ in (low, high); else a UserError

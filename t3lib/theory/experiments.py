@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from scipy.stats import sem
 
 from t3lib.core.errors import UserError
-from t3lib.theory.checks import check
+from t3lib.theory.checks import check_within
 from t3lib.theory.logistic import fit_logistic
 from t3lib.theory.mixture import METHODS, GaussianMixture
 from t3lib.theory.quadrature import Array
@@ -54,8 +54,8 @@ def sample(
     """`trials` data sets of n pairs: s ~ Bernoulli(1 − γ), z ~ p_r or p_f (Appendix E); z and s
     (trials, n).
     """
-    check("n", n, 1)
-    check("trials", trials, 1)
+    check_within("n", n, 1)
+    check_within("trials", trials, 1)
     s = (rng.random((trials, n)) < 1 - mixture.gamma).astype(float)
     noise = rng.standard_normal((trials, n))
     retain, forget = (

@@ -11,7 +11,7 @@ from scipy.optimize import brentq
 from scipy.special import log_softmax
 
 from t3lib.core.errors import UserError
-from t3lib.theory.checks import check
+from t3lib.theory.checks import check_within
 from t3lib.theory.quadrature import Array
 
 
@@ -22,8 +22,8 @@ def tilted(logp: ArrayLike, logf: ArrayLike, T: float = 1.0, sharpen: float = 1.
     the result. A power keeps the order of its base, so the likeliest token, and with it greedy
     text, depends on the product wT alone.
     """
-    check("T", T, 0, open_=True)
-    check("sharpen", sharpen, 0, open_=True)
+    check_within("T", T, 0, open_=True)
+    check_within("sharpen", sharpen, 0, open_=True)
     return log_softmax(
         np.asarray(logp, dtype=float) / T + sharpen * np.asarray(logf, dtype=float), axis=-1
     )
@@ -32,17 +32,17 @@ def tilted(logp: ArrayLike, logf: ArrayLike, T: float = 1.0, sharpen: float = 1.
 def density_ratio_under_imbalance(f: ArrayLike, mu: float, gamma: float) -> Array:
     """p_r / p = μ f_μ / ((μ − γ) f_μ + γ(1 − μ))
     (Appendix D); f_μ trained at forget share μ, population share γ."""
-    check("mu", mu, 0, 1, open_=True)
-    check("gamma", gamma, 0, 1, open_=True)
+    check_within("mu", mu, 0, 1, open_=True)
+    check_within("gamma", gamma, 0, 1, open_=True)
     f = np.asarray(f, dtype=float)
-    check("f", f, -1e-12, 1 + 1e-12)  # a computed probability may miss 1 by its rounding
+    check_within("f", f, -1e-12, 1 + 1e-12)  # a computed probability may miss 1 by its rounding
     return mu * f / ((mu - gamma) * f + gamma * (1 - mu))
 
 
 def kl_of_temperature(logp: Array, T: float, weights: ArrayLike = 1.0) -> float:
     """KL(p^(T) ‖ p) for p^(T) ∝ p^(1/T): the radius C of the KL ball that T fills
     (Eq. 24). logp at nodes (J,)."""
-    check("T", T, 1)
+    check_within("T", T, 1)
     mass = np.asarray(weights) * np.exp((logp - logp.max()) / T)
     q = mass / mass.sum()
     # ln q − ln p on a node is (1/T − 1) ln p − ln Z, and the weight cancels
@@ -56,7 +56,7 @@ def temperature_of_kl(logp: Array, radius: float, weights: ArrayLike = 1.0) -> f
     logp (J,): log probabilities, or log densities with quadrature weights. inf when even the
     uniform law fits the ball.
     """
-    check("radius", radius, 0)
+    check_within("radius", radius, 0)
     if radius == 0.0:
         return 1.0
     if kl_of_temperature(logp, 1e12, weights) <= radius:
@@ -70,7 +70,7 @@ def temperature_of_kl(logp: Array, radius: float, weights: ArrayLike = 1.0) -> f
 def tempered_mass(logp: Callable[[float], float], T: float) -> float:
     """∫ p^(1/T) over the line for any log density
     (Remark 3.2); a power tail |z|^(−α) needs α > T."""
-    check("T", T, 1)
+    check_within("T", T, 1)
     for side in (-1.0, 1.0):
         tail = (logp(side * 1e9) - logp(side * 1e6)) / np.log(1e3)  # d ln p / d ln |z| far out
         if tail / T >= -1.0 - 1e-6:

@@ -16,7 +16,7 @@ from scipy.optimize import linprog
 from scipy.special import expit, log_expit
 
 from t3lib.core.errors import UserError
-from t3lib.theory.checks import check
+from t3lib.theory.checks import check_within
 from t3lib.theory.quadrature import Array, Rows
 
 Cost = Callable[[Array, Rows], Array]
@@ -53,12 +53,12 @@ def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 20
         raise UserError(
             f"z and s must have one shape with n ≥ 1 samples, got {z2.shape} and {s2.shape}"
         )
-    check("z", z2)
+    check_within("z", z2)
     if not np.isin(s2, (0.0, 1.0)).all():
         raise UserError(
             f"s must hold 0 (forget) and 1 (retain), got {s2[~np.isin(s2, (0.0, 1.0))].flat[0]!r}"
         )
-    check("lam", lam, 0)
+    check_within("lam", lam, 0)
     lams = np.broadcast_to(np.asarray(lam, dtype=float), len(z2)).copy()
     for row in np.flatnonzero(lams == 0):
         _refuse_without_minimiser(z2[row], s2[row], int(row))

@@ -25,7 +25,7 @@ from scipy.special import log_expit
 
 from t3lib.core.errors import UserError
 from t3lib.theory import quadrature
-from t3lib.theory.checks import check
+from t3lib.theory.checks import check_within
 from t3lib.theory.logistic import logit
 from t3lib.theory.quadrature import Array, Rows
 
@@ -49,11 +49,11 @@ class GaussianMixture:
     v_f: float = 1e-3
 
     def __post_init__(self) -> None:
-        check("gamma", self.gamma, 0, 1, open_=True)
-        check("mu_r", self.mu_r)
-        check("mu_f", self.mu_f)
-        check("v_r", self.v_r, 0, open_=True)
-        check("v_f", self.v_f, 0, open_=True)
+        check_within("gamma", self.gamma, 0, 1, open_=True)
+        check_within("mu_r", self.mu_r)
+        check_within("mu_f", self.mu_f)
+        check_within("v_r", self.v_r, 0, open_=True)
+        check_within("v_f", self.v_f, 0, open_=True)
 
     # ---- densities ------------------------------------------------------------------------------
     def logp_r(self, z: Array) -> Array:
@@ -209,7 +209,7 @@ class GaussianMixture:
         price of one.
         """
         temps = _temperatures(T)
-        check("sharpen", sharpen, 0, open_=True)
+        check_within("sharpen", sharpen, 0, open_=True)
         columns = _chunked(phi, lambda part: self._errors(part, temps, methods, sharpen))
         sides = columns.reshape(-1, 2, len(temps), len(methods))
         return {
@@ -267,12 +267,12 @@ class GaussianMixture:
             _temperatures(T),
             self.partition(phi, T, method, sharpen),
         )
-        logf = log_probabilities(batch_of(phi), z[None])[0][0]
+        logf = log_probabilities(as_batch(phi), z[None])[0][0]
         return np.exp(self.logp(z) / temp + sharpen * logf) / n_t
 
 
 # ---- shapes: batches of classifiers, chunks, scalars --------------------------------------------
-def batch_of(phi: Classifier) -> Batch:
+def as_batch(phi: Classifier) -> Batch:
     """(3,) or (N, 3) -> (N, 3); a callable stays one."""
     if callable(phi):
         return phi
@@ -289,7 +289,7 @@ def log_probabilities(phi: Batch, z: Array) -> tuple[Array, Array]:
     """ln f(z) and ln(1 − f(z)), exact at logits of ±1e4 too; phi (N, 3) goes with z (N, ...)."""
     if callable(phi):
         f = np.asarray(phi(z), dtype=float)
-        check("phi(z)", f, 0, 1)
+        check_within("phi(z)", f, 0, 1)
         with np.errstate(divide="ignore"):
             return np.log(f), np.log(np.maximum(1.0 - f, ROUNDED))
     margin = logit(phi.reshape(len(phi), *[1] * (z.ndim - 1), 3), z)
@@ -297,7 +297,7 @@ def log_probabilities(phi: Batch, z: Array) -> tuple[Array, Array]:
 
 
 def _chunked(phi: Classifier, work: Callable[[Batch], Array]) -> Array:
-    batch = batch_of(phi)
+    batch = as_batch(phi)
     if callable(batch):
         return work(batch)
     return np.concatenate([work(batch[i : i + CHUNK]) for i in range(0, len(batch), CHUNK)])
@@ -311,7 +311,7 @@ def _shaped(phi: Classifier, T: ArrayLike, values: Array) -> Array | float:
 
 
 def _temperatures(T: ArrayLike) -> Array:
-    check("T", T, 1)
+    check_within("T", T, 1)
     return np.atleast_1d(np.asarray(T, dtype=float)).ravel()
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 
 from t3lib.core.errors import UserError
-from t3lib.theory.checks import check
-from t3lib.theory.mixture import METHODS, Classifier, GaussianMixture, batch_of, log_probabilities
+from t3lib.theory.checks import check_within
+from t3lib.theory.mixture import METHODS, Classifier, GaussianMixture, as_batch, log_probabilities
 
 
 class Estimate(NamedTuple):
@@ -39,11 +39,11 @@ def monte_carlo_errors(
     exactly and N̂_T = c · mean f̂(z). method="exact" reweights the same draws by p^(1/T) / (the two
     parts' sum).
     """
-    check("T", T, 1)
-    check("samples", samples, 2)
+    check_within("T", T, 1)
+    check_within("samples", samples, 2)
     if method not in METHODS:
         raise UserError(f"method must be one of {METHODS}, got {method!r}")
-    classifier = batch_of(phi)
+    classifier = as_batch(phi)
 
     def logf(z: np.ndarray) -> np.ndarray:
         return log_probabilities(classifier, z[None])[0][0]

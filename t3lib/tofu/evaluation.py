@@ -2,7 +2,7 @@
 generate.
 
 `score` calls the model: the losses of every head and temperature come from one pass of the base
-(`likelihood`), texts are greedy (`writing`). `numbers` turns that into every metric (`metrics`), so
+(`likelihood`), texts are greedy (`writing`). `metrics_of` turns that into every metric (`metrics`), so
 a changed metric calls no model. `evaluate` does both; its result is the JSON of `t3 evaluate` but
 for provenance.
 """
@@ -75,7 +75,7 @@ def evaluate(
         keys = {name: rows_key(rows) for name, rows in data.items()}
         _reference_ratios(reference, keys, vars(scoring), len(data.get("forget", ())))
     scored = score(model, tokenizer, data, scoring, tilts)
-    results = [numbers(each, reference, scoring.truth_ratio) for each in scored]
+    results = [metrics_of(each, reference, scoring.truth_ratio) for each in scored]
     return results[0] if tilts is None else results
 
 
@@ -87,7 +87,7 @@ def score(
     tilts: Sequence[tuple[T3Head | None, float | None]] | None = None,
 ) -> list[dict[str, Any]]:
     """Losses and texts of every row, one dict a tilt (one in all without tilts), plain JSON;
-    `numbers` makes metrics of them.
+    `metrics_of` makes metrics of them.
 
     {"sets": {set: {"losses", "answers", "texts"}}, "T", "rows", "settings"}: losses (rows,
     answers), the mean −ln p̂ over the tokens of the answer, of the paraphrased one where the set
@@ -133,7 +133,7 @@ def score(
     return scored
 
 
-def numbers(
+def metrics_of(
     scored: Mapping[str, Any], reference: Reference | None = None, truth_ratio: str = "geometric"
 ) -> dict[str, Any]:
     """Every metric of one dict of `score`, as `evaluate` gives them; no model, no tokenizer."""

@@ -128,7 +128,7 @@ UTILITY = tuple(
 )  # what MU is the mean of
 
 
-def probability(loss: ArrayLike) -> NDArray[np.float64]:
+def answer_probability(loss: ArrayLike) -> NDArray[np.float64]:
     """p(a | q)^(1/|a|) = exp(-loss)
     (Appendix F.2, Probability of forget and retain); any shape."""
     return np.exp(-np.asarray(loss, dtype=float))
@@ -139,8 +139,8 @@ def probability_with_options(loss: ArrayLike, loss_wrong: ArrayLike) -> NDArray[
 
     loss (N,) of the true answers, loss_wrong (N, k) of the k wrong options -> (N,).
     """
-    p = probability(loss)
-    return p / (p + probability(loss_wrong).sum(-1) + EPSILON)
+    p = answer_probability(loss)
+    return p / (p + answer_probability(loss_wrong).sum(-1) + EPSILON)
 
 
 def truth_ratio(
@@ -289,7 +289,9 @@ def row_scores(
     answer, wrong = losses[:, 0], losses[:, 1 + SETS[name].paraphrased :]
     return {
         "prob": (
-            probability_with_options(answer, wrong) if SETS[name].options else probability(answer)
+            probability_with_options(answer, wrong)
+            if SETS[name].options
+            else answer_probability(answer)
         ),
         "truth_ratio": truth_ratio(losses[:, 1] if SETS[name].paraphrased else answer, wrong, kind),
     }

@@ -32,7 +32,7 @@ STAGE = 64
 BATCH_TOKENS = 2**14
 
 State = tuple[tuple[int, ...], tuple[int, ...]]  # a prompt's tokens, and those of its answer so far
-Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write`
+Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write_texts`
 
 
 def greedy(
@@ -84,7 +84,7 @@ def _greedy_answers(
             place = [place for place, state in enumerate(here) for _ in at[state]]
             choose = _likeliest(reader, [tilts[t] for t, _ in writers])
             room = [min(STAGE, most[i] - len(answers[t][i])) for t, i in writers]
-            new = write(reader, _left_padded(here, reading), place, room, choose, reading)
+            new = write_texts(reader, _left_padded(here, reading), place, room, choose, reading)
             for (t, i), tokens in zip(writers, new):
                 answers[t][i] += tokens
         left = [
@@ -99,7 +99,7 @@ def _greedy_answers(
 
 
 @torch.no_grad()
-def write(
+def write_texts(
     reader: Reader,
     batch: Mapping[str, Tensor],
     at: Sequence[int],

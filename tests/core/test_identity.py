@@ -26,7 +26,7 @@ from t3lib.tofu.evaluation import score
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
 LIBRARY = files.LIBRARY
-LOAD = methods.load
+LOAD = methods.load_models
 # kind -> the functions whose code is in its keys, as the callers of `code_key` name them
 KINDS = {
     "rows": (facts.world,),

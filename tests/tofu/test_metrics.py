@@ -68,7 +68,7 @@ def test_golden_forget_quality_lattice(n):
 def test_probability_by_hand():
     # two tokens of probability 1/2 and 1/8: (1/16)^(1/2) = 1/4
     loss = -(np.log(1 / 2) + np.log(1 / 8)) / 2
-    assert metrics.probability(loss) == pytest.approx(1 / 4)
+    assert metrics.answer_probability(loss) == pytest.approx(1 / 4)
     # against wrong options of 1/8 and 1/8 the true answer has half of the mass
     assert metrics.probability_with_options([loss], [[np.log(8), np.log(8)]]) == pytest.approx(
         [1 / 2]

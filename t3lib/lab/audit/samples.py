@@ -12,7 +12,7 @@ from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate
 from t3lib.tofu.likelihood import Reader, Reading
-from t3lib.tofu.writing import eos_ids, write
+from t3lib.tofu.writing import eos_ids, write_texts
 
 BATCH_TOKENS = (
     2**17
@@ -59,7 +59,7 @@ def sample_answers(
             batch = collate(examples, reading.pad_id, attention_mask, "left")
             state = [place for place in range(len(rows)) for _ in range(count)]
             room = [most[row] for row in rows for _ in range(count)]
-            drawn = write(reader, batch, state, room, choose, reading)
+            drawn = write_texts(reader, batch, state, room, choose, reading)
             for number, tokens in enumerate(drawn):
                 text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
                 answers[rows[number // count]].append(text)

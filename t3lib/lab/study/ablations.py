@@ -107,7 +107,7 @@ def run_ablations(
         names = [(setting, seed) for setting in settings for seed in seeds]
         more = len(stand.forget) / len(study.forget)
         every = [
-            subject(stand, "T3", seed, changed(hyper, setting, more)) for setting, seed in names
+            subject(stand, "T3", seed, ablated(hyper, setting, more)) for setting, seed in names
         ]
         for (setting, _), run, known in zip(
             names, records(stand, every), audit.known(stand, every)
@@ -117,7 +117,7 @@ def run_ablations(
     return runs
 
 
-def changed(hyper: Mapping[str, Any], setting: str, more: float = 1) -> dict[str, Any]:
+def ablated(hyper: Mapping[str, Any], setting: str, more: float = 1) -> dict[str, Any]:
     """All of T3's settings under one of `ABLATIONS`, for a head that has `more` times the forget
     rows.
     """

@@ -18,7 +18,7 @@ from t3lib.core.rows import Row
 from t3lib.lab.audit import run
 from t3lib.lab.audit.leakage import leak_at_k
 from t3lib.lab.audit.measures import measures
-from t3lib.lab.study.methods import Subject, load, record_of, subject
+from t3lib.lab.study.methods import Subject, load_models, record_of, subject
 from t3lib.lab.study.study import Study, cached_answers, timed
 from t3lib.lab.world import bases
 from t3lib.tofu import data as tofu
@@ -255,14 +255,14 @@ def _answers(
     how |= {"attention_mask": study.scoring.attention_mask}
 
     def answer(missing: list[int]) -> list[dict[str, Any]]:
-        model, tokenizer, tilts = load(study, [models[n] for n in missing])
+        model, tokenizer, tilts = load_models(study, [models[n] for n in missing])
         return timed(
             lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how)
         )
 
     keys = [each.key for each in models]
     made_by = [
-        code_key(f"{run.__name__}.{question.__name__}", load),
+        code_key(f"{run.__name__}.{question.__name__}", load_models),
         environment(study.base.device),
     ]
     return dict(zip(keys, cached_answers("audit", keys, [rows, how, made_by], answer)))

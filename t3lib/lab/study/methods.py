@@ -78,7 +78,7 @@ def retrained(study: Study, seed: int) -> str:
     return str(bases.ensure_base(study.stage, name, seed=seed))
 
 
-def load(study: Study, subjects: Sequence[Subject]) -> Loaded:
+def load_models(study: Study, subjects: Sequence[Subject]) -> Loaded:
     """The models, read back or trained now: any number of T3's as tilts of the one base, of another
     method one.
     """
@@ -140,7 +140,7 @@ def evaluated(
     """
 
     def ask(missing: list[int]) -> Loaded:
-        return load(study, [models[n] for n in missing])
+        return load_models(study, [models[n] for n in missing])
 
     return study.evaluate([each.key for each in models], ask, sets, generate)
 
@@ -173,19 +173,19 @@ def record_of(
     """
     training = _training(study, model)
     seconds = {"load": study.load_seconds, "features": None, "train": None} | training["seconds"]
+    empty = ("metrics", "truth_ratio", "records", "parameters", "provenance")
     record: dict[str, Any] = {
         "method": model.method,
         "split": study.split,
         "T": model.T,
         "w": model.w,
         "seed": model.seed,
-    }
-    record |= {"status": "ok" if report else "failed"}
-    record |= {name: training[name] for name in ("error", "hyper", "trainable", "epochs")}
-    record |= {"seconds": seconds, "peak_memory_bytes": training.get("peak_memory_bytes", 0)}
-    record |= {"code": code_key(run_method, through=True)}
-    record |= {
-        name: {} for name in ("metrics", "truth_ratio", "records", "parameters", "provenance")
+        "status": "ok" if report else "failed",
+        **{name: training[name] for name in ("error", "hyper", "trainable", "epochs")},
+        "seconds": seconds,
+        "peak_memory_bytes": training.get("peak_memory_bytes", 0),
+        "code": code_key(run_method, through=True),
+        **{name: {} for name in empty},
     }
     if report:
         fields = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")

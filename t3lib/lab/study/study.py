@@ -26,7 +26,7 @@ from t3lib.core.rows import Row, check_disjoint, rendered
 from t3lib.lab.results import peak_memory_bytes
 from t3lib.lab.world import bases
 from t3lib.tofu import data as tofu
-from t3lib.tofu.evaluation import Scoring, numbers, score
+from t3lib.tofu.evaluation import Scoring, metrics_of, score
 from t3lib.tofu.likelihood import Tilt
 
 EVALUATION = ("attention_mask", "truth_ratio", "max_new_tokens")  # what a profile sets of `Scoring`
@@ -92,7 +92,7 @@ class Study:
         rows = {name: self.evaluation_rows[name] for name in sets or self.evaluation_rows}
         scoring = replace(self.scoring, generate=generate)
         return [
-            {**each, **numbers(each["scores"], self.reference, scoring.truth_ratio)}
+            {**each, **metrics_of(each["scores"], self.reference, scoring.truth_ratio)}
             for each in scored(keys, ask, rows, scoring, self.base.device)
         ]
 
@@ -117,7 +117,7 @@ def scored(
     keyed_rows = {name: rows_key(part) for name, part in rows.items()}
     question = [keyed_rows, scoring.attention_mask, longest]
     made_by = [
-        code_key("t3lib.tofu.evaluation.score", "t3lib.lab.study.methods.load"),
+        code_key("t3lib.tofu.evaluation.score", "t3lib.lab.study.methods.load_models"),
         environment(device),
     ]
     return cached_answers(
@@ -260,7 +260,7 @@ def open_study(
         retain=retain,
         evaluation_rows=rows,
         idk=tofu.load_idk(source),
-        reference=numbers(entry["scores"], truth_ratio=scoring.truth_ratio),
+        reference=metrics_of(entry["scores"], truth_ratio=scoring.truth_ratio),
         scoring=scoring,
         stage=None if models else used,
         models=places,

@@ -23,7 +23,7 @@ from t3lib.lab.study.methods import run_method, sharpened, subject
 from t3lib.lab.study.study import Loaded, Study, open_study
 from t3lib.lab.study.unlearned import (
     drop_weights,
-    fit_settings,
+    head_settings,
     t3_features,
     training_of,
     unlearned,
@@ -131,7 +131,7 @@ def tune_t3(
 
     def ask(numbers: list[int]) -> Loaded:
         wanted = {content_key(work[n][:2]): work[n][:2] for n in numbers}
-        settings = [fit_settings(*pair) for pair in wanted.values()]
+        settings = [head_settings(*pair) for pair in wanted.values()]
         heads = fit_heads(
             t3_features(study),
             settings,

@@ -128,7 +128,7 @@ def _features_note(study: Study) -> Path:
     return cache_dir("features") / f"seconds-{content_key([study.lesson_key, made_by])}.json"
 
 
-def fit_settings(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def head_settings(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """What the training of T3's head depends on, as `fit_heads` takes it: neither T nor w."""
     settings = settings_of("T3", hyper)
     return {name: value for name, value in settings.items() if name not in DIALS} | {"seed": seed}
@@ -137,18 +137,14 @@ def fit_settings(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
 @keyed
 def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> list[T3Head]:
     """T3's heads, one for each (hyper, seed): from the cache, else fitted and timed alone."""
-
-    @cache
-    def features() -> tuple[Features, float]:
-        return t3_features(study), features_seconds(study)
-
+    features = cache(lambda: (t3_features(study), features_seconds(study)))
     heads: dict[str, T3Head] = {}
     keys = [unlearned_key(study, "T3", hyper, seed) for hyper, seed in wanted]
     for key, (hyper, seed) in zip(keys, wanted):
         if key not in heads:
             folder = cache_dir("unlearned", key)
             heads[key] = _kept_head(folder) or _fit(
-                study, fit_settings(hyper, seed), folder, *features()
+                study, head_settings(hyper, seed), folder, *features()
             )
     return [heads[key] for key in keys]
 

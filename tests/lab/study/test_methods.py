@@ -77,7 +77,7 @@ def test_settings_that_share_base_passes_score_as_they_would_alone(stand):
     together = ablations.run_ablations(stand, seeds=[1, 2], hyper=hyper)
     for setting in ablations.ABLATIONS:
         reworded = setting.startswith("paraphrases")
-        own = settings_of("T3", ablations.changed(hyper, setting, 2 if reworded else 1))
+        own = settings_of("T3", ablations.ablated(hyper, setting, 2 if reworded else 1))
         taught = ablations.paraphrased(stand) if reworded else stand
         shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
         heads = unlearned.fitted(taught, [(own, 1), (own, 2)])
@@ -183,7 +183,7 @@ def test_an_ablation_brings_what_the_audit_says_of_the_same_model(stand):
         ("paraphrases,T=2,w=1", taught, 2),
     ):
         [found] = [run for run in runs if run["setting"] == setting]
-        own = ablations.changed(hyper, setting, more)
+        own = ablations.ablated(hyper, setting, more)
         shutil.rmtree(files.cache_dir("audit"))  # so that it is asked anew
         [alone] = audit.audit_method(
             where, "T3", seeds=[1], hyper=own, sampling=audit.Sampling(samples=1)
@@ -221,7 +221,7 @@ def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(stand
         *(row["paraphrased_answer"] for row in rows),
     ]
     assert reworded.lesson_key != stand.lesson_key, "its heads are others in the cache"
-    settings = [ablations.changed({"epochs": 40}, "paraphrases", more) for more in (1, 2)]
+    settings = [ablations.ablated({"epochs": 40}, "paraphrases", more) for more in (1, 2)]
     assert [each["epochs"] for each in settings] == [
         40,
         25,
