@@ -162,13 +162,13 @@ def micro_study(tmp_path_factory):
 
 
 @pytest.fixture
-def stand(micro_study, monkeypatch):
+def opened(micro_study, monkeypatch):
     """forget10 of a micro stage. Its cache is the session's: a test that counts trainings takes
     settings of its own.
     """
-    cache, opened = micro_study
+    cache, whole = micro_study
     monkeypatch.setenv("T3_CACHE", str(cache))
-    return opened
+    return whole
 
 
 @pytest.fixture(scope="session")

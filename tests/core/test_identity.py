@@ -76,7 +76,7 @@ def change(path, old, new):
 
 
 def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(
-    stand, tmp_path, monkeypatch
+    opened, tmp_path, monkeypatch
 ):
     """Lists of modules by hand lacked settings, study.methods and artefact; so the calls themselves
     are watched.
@@ -127,17 +127,17 @@ def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(
     stage = bases.Stage(**MICRO, seed=5)
     sys.setprofile(watch)
     try:
-        fresh = replace(stand)  # without the key that was computed before
+        fresh = replace(opened)  # without the key that was computed before
         bases.ensure_base(stage, "full")
         for method in (*LOSSES, "T3", "Original", "Retrained"):
             hyper = {} if method in ("Original", "Retrained") else FAST
-            list(methods.run_method(fresh, method, seeds=[1], hyper=hyper))
+            list(methods.run_method(fresh, method, seeds=[1], settings=hyper))
         few = audit.Sampling(samples=2, nucleus=0.9)
         for method in ("T3", "ULD", "Original"):
             hyper = FAST if method in ("T3", "ULD") else {}
             list(
                 audit.audit_method(
-                    fresh, method, seeds=[1], hyper=hyper, sampling=few, progress=False
+                    fresh, method, seeds=[1], settings=hyper, sampling=few, progress=False
                 )
             )
         tune.tune_t3(fresh, [FAST | {"lr": 1e-3}], [1.0, 2.0], [1])
@@ -387,7 +387,7 @@ def test_threads_versions_and_device_are_in_the_environment(monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["unlearned", "scores", "audit", "features", "bases"])
-def test_another_version_of_torch_computes_anew(stand, tmp_path, monkeypatch, kind):
+def test_another_version_of_torch_computes_anew(opened, tmp_path, monkeypatch, kind):
     """After an upgrade the old numbers and seconds were once signed with the new version."""
     monkeypatch.setenv("T3_CACHE", str(tmp_path))
 
@@ -398,10 +398,10 @@ def test_another_version_of_torch_computes_anew(stand, tmp_path, monkeypatch, ki
             ("T3", FAST),
             ("Original", {}),
         ):  # no training is in the key of the original's scores
-            list(methods.run_method(stand, method, seeds=[1], hyper=settings))
+            list(methods.run_method(opened, method, seeds=[1], settings=settings))
             list(
                 audit.audit_method(
-                    stand, method, seeds=[1], hyper=settings, sampling=few, progress=False
+                    opened, method, seeds=[1], settings=settings, sampling=few, progress=False
                 )
             )
         return {

@@ -41,16 +41,16 @@ def run_temperatures(
     *,
     seeds: Sequence[int],
     temperatures: Sequence[float],
-    hyper: Mapping[str, Any],
-    hyper_by_t: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Mapping[str, Any],
+    settings_by_t: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[dict[str, Any]]:
     """T3 at every T, as Table 5: T's own hyperparameters (keyed by its text, "2.5") where they were
     tuned.
 
     Temperatures with equal hyperparameters share heads, and all of them the base pass.
     """
-    by_t = hyper_by_t or {}
-    at = [(T, {**hyper, **by_t.get(f"{float(T):g}", {})}) for T in sorted(temperatures)]
+    by_t = settings_by_t or {}
+    at = [(T, {**settings, **by_t.get(f"{float(T):g}", {})}) for T in sorted(temperatures)]
     every = [subject(study, "T3", seed, changes, T) for T, changes in at for seed in sorted(seeds)]
     return records(study, every, next(iter(seeds), None))
 
@@ -61,9 +61,9 @@ def run_dials(
     seeds: Sequence[int],
     temperatures: Sequence[float],
     strengths: Sequence[float],
-    hyper: Mapping[str, Any],
+    settings: Mapping[str, Any],
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Search T3's two dials, p^{1/T} f^w (Remark 3.6), on the heads of `hyper`; the best with w
+    """Search T3's two dials, p^{1/T} f^w (Remark 3.6), on the heads of `settings`; the best with w
     other than 1 is run.
 
     Neither dial needs a training, and all (T, w) come from one pass of the base over the forget
@@ -73,7 +73,9 @@ def run_dials(
     """
     tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
     dials = sorted({(float(T), float(w)) for T in temperatures for w in strengths})
-    models = [subject(study, "T3", seed, {**hyper, "w": w}, T) for T, w in dials for seed in tuning]
+    models = [
+        subject(study, "T3", seed, {**settings, "w": w}, T) for T, w in dials for seed in tuning
+    ]
     reports = evaluated(study, models, sets=["forget"], generate=False) if models else []
     search = []
     for start, (T, w) in zip(range(0, len(reports), len(tuning)), dials):
@@ -88,12 +90,12 @@ def run_dials(
     if not sharpened:
         return search, []
     best = max(sharpened, key=lambda row: (row["fq"], -row["D"]))
-    chosen = [subject(study, "T3", seed, {**hyper, "w": best["w"]}, best["T"]) for seed in seeds]
+    chosen = [subject(study, "T3", seed, {**settings, "w": best["w"]}, best["T"]) for seed in seeds]
     return search, records(study, chosen, next(iter(seeds), None))
 
 
 def run_ablations(
-    study: Study, *, seeds: Sequence[int], hyper: Mapping[str, Any]
+    study: Study, *, seeds: Sequence[int], settings: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
     """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting
     is about T.
@@ -102,26 +104,26 @@ def run_ablations(
     measure it on.
     """
     runs = []
-    for stand, reworded in ((study, False), (paraphrased(study), True)):
-        settings = [name for name in ABLATIONS if name.startswith("paraphrases") == reworded]
-        names = [(setting, seed) for setting in settings for seed in seeds]
-        more = len(stand.forget) / len(study.forget)
+    for taught, reworded in ((study, False), (paraphrased(study), True)):
+        some = [name for name in ABLATIONS if name.startswith("paraphrases") == reworded]
+        names = [(setting, seed) for setting in some for seed in seeds]
+        more = len(taught.forget) / len(study.forget)
         every = [
-            subject(stand, "T3", seed, ablated(hyper, setting, more)) for setting, seed in names
+            subject(taught, "T3", seed, ablated(settings, setting, more)) for setting, seed in names
         ]
         for (setting, _), run, known in zip(
-            names, records(stand, every), audit.known(stand, every)
+            names, records(taught, every), audit.known(taught, every)
         ):
             hides = {name: known[name] for name in HIDING if name in known}
             runs.append(run | {"setting": setting, "metrics": run["metrics"] | hides})
     return runs
 
 
-def ablated(hyper: Mapping[str, Any], setting: str, more: float = 1) -> dict[str, Any]:
+def ablated(settings: Mapping[str, Any], setting: str, more: float = 1) -> dict[str, Any]:
     """All of T3's settings under one of `ABLATIONS`, for a head that has `more` times the forget
     rows.
     """
-    tuned = settings_of("T3", hyper)
+    tuned = settings_of("T3", settings)
     settings = tuned | ABLATIONS[setting]
     if settings["w"] is None:
         settings["w"] = tuned["w"] * tuned["temperature"] / settings["temperature"]

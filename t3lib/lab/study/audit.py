@@ -80,7 +80,7 @@ class Sampling:
         return [
             each
             for each in models
-            if each.hyper is None or each in some and (each.T, each.w) in dials
+            if each.settings is None or each in some and (each.T, each.w) in dials
         ]
 
 
@@ -89,9 +89,9 @@ def audit_method(
     method: str,
     *,
     seeds: Sequence[int],
-    hyper: Mapping[str, Any],
+    settings: Mapping[str, Any],
     dials: Sequence[Dials] = (),
-    hyper_by_t: Mapping[str, Mapping[str, Any]] | None = None,
+    settings_by_t: Mapping[str, Mapping[str, Any]] | None = None,
     sampling: Sampling = Sampling(),
     apart: Study | None = None,
     progress: bool = True,
@@ -100,23 +100,22 @@ def audit_method(
     a method.
 
     seeds: of the trainings; of Retrained those of its bases; Original has none. dials: (T, w) of
-    T3, default its own;
-    hyper_by_t: settings tuned for one T, keyed by its text. apart: the same split of a stage whose
-    bases left rows unseen; the membership of `APART` is then that of the same models there. Besides
-    its metrics a record has `errors` {measure: standard error over rows}, `empty` {measure: why it
-    has no value}, `leak` [{k, value, se}] (with `top_p` where it is the nucleus's), `templates`
-    {template: mean recall}, `closest` (the best sample of each row) and `asked`, how many rows and
-    samples. A training that diverged is a failed run.
+    T3, default its own; settings_by_t: settings tuned for one T, keyed by its text. apart: the same
+    split of a stage whose bases left rows unseen; the membership of `APART` is then that of the
+    same models there. Besides its metrics a record has `errors` {measure: standard error over
+    rows}, `empty` {measure: why it has no value}, `leak` [{k, value, se}] (with `top_p` where it is
+    the nucleus's), `templates` {template: mean recall}, `closest` (the best sample of each row) and
+    `asked`, how many rows and samples. A training that diverged is a failed run.
     """
     groups: list[
         list[tuple[Any, ...]]
     ]  # of models that share their passes, each the arguments of `subject`
-    groups = [[(seed, hyper)] for seed in ([0] if method == "Original" else seeds)]
+    groups = [[(seed, settings)] for seed in ([0] if method == "Original" else seeds)]
     tuned = None
     if method == "T3":
-        [tuned], by_t = dials_of(hyper), hyper_by_t or {}
-        settings = [({**hyper, **by_t.get(f"{T:g}", {}), "w": w}, T) for T, w in dials or [tuned]]
-        groups = [[(seed, *each) for seed in seeds for each in settings]]
+        [tuned], by_t = dials_of(settings), settings_by_t or {}
+        points = [({**settings, **by_t.get(f"{T:g}", {}), "w": w}, T) for T, w in dials or [tuned]]
+        groups = [[(seed, *point) for seed in seeds for point in points]]
     for group in groups:
         further = (
             method == "Retrained" and group[0][0] != 0
@@ -145,23 +144,25 @@ def known(study: Study, models: Sequence[Subject]) -> list[dict[str, float]]:
 
 
 def dials_of(
-    hyper: Mapping[str, Any],
+    settings: Mapping[str, Any],
     temperatures: Sequence[float] = (),
     sharpness: Sequence[float] = (1.0,),
 ) -> list[Dials]:
     """Every (T, w) of the two lists, and T3's own."""
-    tuned = settings_of("T3", hyper)
+    tuned = settings_of("T3", settings)
     every = {(float(T), float(w)) for T in temperatures for w in sharpness}
     return sorted(every | {(float(tuned["temperature"]), float(tuned["w"]))})
 
 
-def shown(runs: Sequence[Mapping[str, Any]], hyper: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def shown(
+    runs: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
     """The run whose texts a person is shown: the first that wrote, but of T3 that of its own (T,
     w); None for none.
     """
     wrote = [run for run in runs if run["closest"]]
     tuned = [
-        run for run in wrote if run["method"] == "T3" and (run["T"], run["w"]) in dials_of(hyper)
+        run for run in wrote if run["method"] == "T3" and (run["T"], run["w"]) in dials_of(settings)
     ]
     return next(iter([*tuned, *wrote]), None)
 

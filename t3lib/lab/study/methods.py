@@ -25,19 +25,19 @@ class Subject(NamedTuple):
     """One model of a method: its content key, the seed and settings of its training, and for T3 its
     two dials.
 
-    hyper: of T3 all of its settings, T and w among them; None for a base, which no method trained.
+    settings: of T3 all of them, T and w among them; None for a base, which no method trained.
     """
 
     method: str
     seed: int
     key: str
-    hyper: Mapping[str, Any] | None = None
+    settings: Mapping[str, Any] | None = None
     T: float | None = None
     w: float | None = None
 
 
 def subject(
-    study: Study, method: str, seed: int, hyper: Mapping[str, Any], T: float | None = None
+    study: Study, method: str, seed: int, settings: Mapping[str, Any], T: float | None = None
 ) -> Subject:
     """The model of a method for one seed: of T3 at T (default its own), of Retrained the retain
     base of that seed.
@@ -56,12 +56,12 @@ def subject(
         asked = rendered(study.tokenizer)
         key = content_key([model_identity(retrained(study, seed)), study.load_options, asked])
         return Subject(method, seed, key)
-    key = unlearned_key(study, method, hyper, seed)
+    key = unlearned_key(study, method, settings, seed)
     if method != "T3":
-        return Subject(method, seed, key, hyper)
-    settings = settings_of("T3", hyper)
-    T, w = float(settings["temperature"] if T is None else T), float(settings["w"])
-    return Subject(method, seed, content_key([key, T, w]), settings | {"temperature": T}, T, w)
+        return Subject(method, seed, key, settings)
+    every = settings_of("T3", settings)
+    T, w = float(every["temperature"] if T is None else T), float(every["w"])
+    return Subject(method, seed, content_key([key, T, w]), every | {"temperature": T}, T, w)
 
 
 def retrained(study: Study, seed: int) -> str:
@@ -89,9 +89,9 @@ def load_models(study: Study, subjects: Sequence[Subject]) -> Loaded:
         return Loaded(*load_model(retrained(study, first.seed), **study.load_options))
     if first.method != "T3":
         return Loaded(
-            unlearned(study, first.method, first.hyper or {}, first.seed), study.tokenizer
+            unlearned(study, first.method, first.settings or {}, first.seed), study.tokenizer
         )
-    heads = fitted(study, [(each.hyper or {}, each.seed) for each in subjects])
+    heads = fitted(study, [(each.settings or {}, each.seed) for each in subjects])
     tilts = [(sharpened(head, each.w or 1.0), each.T or 1.0) for head, each in zip(heads, subjects)]
     return Loaded(study.base, study.tokenizer, tilts)
 
@@ -110,7 +110,7 @@ def run_method(
     method: str,
     *,
     seeds: Sequence[int],
-    hyper: Mapping[str, Any],
+    settings: Mapping[str, Any],
     temperatures: Sequence[float] = (),
 ) -> Iterator[dict[str, Any]]:
     """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default
@@ -124,9 +124,9 @@ def run_method(
     if method == "Retrained" and min(seeds, default=1) < 1:
         raise UserError(f"Retrained: seed {min(seeds)} is the reference's: give seeds from 1")
     if method == "T3":
-        groups = [[(seed, hyper, T) for seed in seeds for T in temperatures or (None,)]]
+        groups = [[(seed, settings, T) for seed in seeds for T in temperatures or (None,)]]
     else:
-        groups = [[(seed, hyper, None)] for seed in ([0] if method == "Original" else seeds)]
+        groups = [[(seed, settings, None)] for seed in ([0] if method == "Original" else seeds)]
     first = next((seed for group in groups for seed, *_ in group), None)
     for group in groups:
         yield from records(study, [subject(study, method, *each) for each in group], first)
@@ -208,9 +208,9 @@ def _training(study: Study, model: Subject) -> dict[str, Any]:
     """What the training of a model took (`training_of`), as far as a method trained it; of a retain
     base its size.
     """
-    if model.hyper is not None:
-        training = training_of(study, model.method, model.hyper, model.seed)
-        return training | ({"hyper": model.hyper} if model.method == "T3" else {})
+    if model.settings is not None:
+        training = training_of(study, model.method, model.settings, model.seed)
+        return training | ({"hyper": model.settings} if model.method == "T3" else {})
     base = retrained(study, model.seed) if model.method == "Retrained" and model.seed else ""
     trainable = read_json(f"{base}/{bases.MANIFEST}")["parameters"] if base else 0
     return {"hyper": {}, "trainable": trainable, "epochs": None, "seconds": {}, "error": None}

@@ -26,7 +26,7 @@ class Work:
     Args:
         study: one split, opened.
         world: what it was opened with: data, stage, models, evaluation and load.
-        hyper: maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to settings, as a profile does.
+        settings: maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to settings, as a profile does.
         seeds: trainings of every method (`profiles.seeds_of`).
         temperatures: T of T3 beside its tuned one.
         folder: the results folder.
@@ -34,7 +34,7 @@ class Work:
 
     study: Study
     world: Mapping[str, Any]
-    hyper: Mapping[str, dict[str, Any]]
+    settings: Mapping[str, dict[str, Any]]
     seeds: Sequence[int]
     temperatures: Sequence[float]
     folder: Path
@@ -44,11 +44,14 @@ class Work:
 
         def run(method: str) -> Runs:
             options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
-            options["hyper"] = self._hyper(method)
+            options["settings"] = self._settings(method)
             if method != "T3":
                 return list(run_method(self.study, method, **options))
-            dials = dials_of(options["hyper"], self.temperatures)
-            options |= {"temperatures": [T for T, _ in dials], "hyper_by_t": self._hyper_by_t()}
+            dials = dials_of(options["settings"], self.temperatures)
+            options |= {
+                "temperatures": [T for T, _ in dials],
+                "settings_by_t": self._settings_by_t(),
+            }
             return run_temperatures(self.study, **options)
 
         return self._each(methods, run, write_run)
@@ -71,12 +74,12 @@ class Work:
 
         def audit(method: str) -> Runs:
             options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
-            options["hyper"] = self._hyper(method)
+            options["settings"] = self._settings(method)
             if method == "Retrained":  # 0: the reference; others are bases of the stage
                 options["seeds"] = [0, *(options["seeds"] if self.study.stage else [])]
             if method == "T3":
-                options["dials"] = dials_of(options["hyper"], self.temperatures)
-                options["hyper_by_t"] = self._hyper_by_t()
+                options["dials"] = dials_of(options["settings"], self.temperatures)
+                options["settings_by_t"] = self._settings_by_t()
             how = self.sampling(method, sampling)
             return list(audit_method(self.study, method, sampling=how, apart=apart, **options))
 
@@ -87,7 +90,7 @@ class Work:
         self, sampling: Mapping[str, Any], unseen_stage: Mapping[str, Any] | None = None
     ) -> Runs:
         """Audit the model before unlearning and the retrained reference; nothing is written."""
-        options: dict[str, Any] = {"seeds": [0], "hyper": {}, "apart": self.apart(unseen_stage)}
+        options: dict[str, Any] = {"seeds": [0], "settings": {}, "apart": self.apart(unseen_stage)}
         names = ("Original", "Retrained")
         return [
             record
@@ -117,11 +120,11 @@ class Work:
         parameters |= {"seeds": list(seeds), **given}
         return made_with(self.study.models["full"], self.world["data"], parameters)
 
-    def _hyper(self, method: str, T: float | None = None) -> dict[str, Any]:
-        return hyper_of(self.hyper, method, self.study.split, T)
+    def _settings(self, method: str, T: float | None = None) -> dict[str, Any]:
+        return hyper_of(self.settings, method, self.study.split, T)
 
-    def _hyper_by_t(self) -> dict[str, dict[str, Any]]:
-        return {f"{T:g}": self._hyper("T3", T) for T in self.temperatures}
+    def _settings_by_t(self) -> dict[str, dict[str, Any]]:
+        return {f"{T:g}": self._settings("T3", T) for T in self.temperatures}
 
     def _each(
         self,

@@ -88,19 +88,19 @@ def trials(
     ]
 
 
-def trial(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def trial(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Teacher-forced evaluation of the forget rows after one training, and the seconds of both."""
 
     def ask(_: list[int]) -> Loaded:
-        return Loaded(unlearned(study, method, hyper, seed), study.tokenizer)
+        return Loaded(unlearned(study, method, settings, seed), study.tokenizer)
 
     try:
         report = study.evaluate(
-            [unlearned_key(study, method, hyper, seed)], ask, sets=["forget"], generate=False
+            [unlearned_key(study, method, settings, seed)], ask, sets=["forget"], generate=False
         )[0]
     except Diverged:
         report = {"forget_quality": None, "ks_statistic": None, "seconds": 0.0}
-    seconds = report["seconds"] + training_of(study, method, hyper, seed)["seconds"]["train"]
+    seconds = report["seconds"] + training_of(study, method, settings, seed)["seconds"]["train"]
     return report | {"trial_seconds": round(seconds, 1)}
 
 
@@ -163,7 +163,7 @@ def tune_t3(
     }
 
 
-def gathered(hyper: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def gathered(settings: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """A trial's evidence: {"hyper", "fq", "ks"} and, but for T3, whose heads are fitted together,
     "seconds": lists over seeds."""
     fields = {"fq": "forget_quality", "ks": "ks_statistic", "seconds": "trial_seconds"}
@@ -172,7 +172,7 @@ def gathered(hyper: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> 
         for name, field in fields.items()
         if field in reports[0]
     }
-    return {"hyper": dict(hyper)} | known
+    return {"hyper": dict(settings)} | known
 
 
 def choose(
@@ -187,7 +187,7 @@ def choose(
     tied = [each for each in evidence if mean(each["fq"]) == best]
     if len(tied) > 1 and best >= 0:
         for each in tied:
-            runs = run_method(study, method, seeds=seeds, hyper=each["hyper"])
+            runs = run_method(study, method, seeds=seeds, settings=each["hyper"])
             each["mu_rouge"] = [run["metrics"]["mu_rouge"] for run in runs]
         tied.sort(key=lambda each: -mean(each["mu_rouge"]))
     return {"chosen": dict(tied[0]["hyper"]), "seeds": list(seeds), "trials": list(evidence)}

@@ -38,40 +38,41 @@ ROOM = 10  # a model is kept where the disk has room for this many of its size
 DIALS = ("temperature", "w")  # T3's settings that no training depends on
 
 
-def unlearned_key(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> str:
+def unlearned_key(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> str:
     """Content key of the trained weights: base, rows, settings, seed, code and environment."""
-    settings = {
-        name: value for name, value in settings_of(method, hyper).items() if name not in DIALS
-    }
+    every = settings_of(method, settings)
+    decisive = {name: value for name, value in every.items() if name not in DIALS}
     code = code_key(fitted if method == "T3" else unlearned, methods=[method])
     return content_key(
-        [method, settings, seed, study.lesson_key, code, environment(study.base.device)]
+        [method, decisive, seed, study.lesson_key, code, environment(study.base.device)]
     )
 
 
-def training_of(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def training_of(
+    study: Study, method: str, settings: Mapping[str, Any], seed: int
+) -> dict[str, Any]:
     """What the training took: hyper, seconds (train; of a head also features), trainable, epochs,
     peak_memory_bytes and error, None unless it diverged. Read back; where it is not there, the
     training is done now.
     """
-    path = cache_dir("unlearned", unlearned_key(study, method, hyper, seed)) / INFO
+    path = cache_dir("unlearned", unlearned_key(study, method, settings, seed)) / INFO
     if not read_sealed(path):
         if method == "T3":
-            fitted(study, [(hyper, seed)])
+            fitted(study, [(settings, seed)])
         else:
             with suppress(Diverged):
-                unlearned(study, method, hyper, seed)
+                unlearned(study, method, settings, seed)
     return read_sealed(path) or {}
 
 
 @keyed
-def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> Any:
+def unlearned(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> Any:
     """The model that a baseline gives, from the cache or trained now; the study's base is never
     changed.
 
     Raises Diverged, and UserError for settings that the method does not have.
     """
-    folder = cache_dir("unlearned", unlearned_key(study, method, hyper, seed))
+    folder = cache_dir("unlearned", unlearned_key(study, method, settings, seed))
     info = read_sealed(folder / INFO) or {}
     if info.get("error"):
         raise Diverged(info["error"])
@@ -83,10 +84,10 @@ def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) ->
         lesson = Lesson(study.forget, study.retain, study.idk, study.base, mask)
         try:
             trained, log = unlearn_baseline(
-                method, model, study.tokenizer, lesson, settings=hyper, seed=seed
+                method, model, study.tokenizer, lesson, settings=settings, seed=seed
             )
         except Diverged as error:
-            log = {"hyper": dict(hyper), "trainable": 0, "epochs": None, "error": str(error)}
+            log = {"hyper": dict(settings), "trainable": 0, "epochs": None, "error": str(error)}
             _note(folder, log, {"train": time.perf_counter() - began})
             raise
         _keep(folder, trained)
@@ -99,9 +100,9 @@ def unlearned(study: Study, method: str, hyper: Mapping[str, Any], seed: int) ->
     )
 
 
-def drop_weights(study: Study, method: str, hyper: Mapping[str, Any], seed: int) -> None:
+def drop_weights(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> None:
     """Remove an unlearned model's weights from the cache; what its training took stays known."""
-    (cache_dir("unlearned", unlearned_key(study, method, hyper, seed)) / WEIGHTS).unlink(
+    (cache_dir("unlearned", unlearned_key(study, method, settings, seed)) / WEIGHTS).unlink(
         missing_ok=True
     )
 
@@ -128,23 +129,23 @@ def _features_note(study: Study) -> Path:
     return cache_dir("features") / f"seconds-{content_key([study.lesson_key, made_by])}.json"
 
 
-def head_settings(hyper: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def head_settings(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """What the training of T3's head depends on, as `fit_heads` takes it: neither T nor w."""
-    settings = settings_of("T3", hyper)
-    return {name: value for name, value in settings.items() if name not in DIALS} | {"seed": seed}
+    every = settings_of("T3", settings)
+    return {name: value for name, value in every.items() if name not in DIALS} | {"seed": seed}
 
 
 @keyed
 def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> list[T3Head]:
-    """T3's heads, one for each (hyper, seed): from the cache, else fitted and timed alone."""
+    """T3's heads, one for each (settings, seed): from the cache, else fitted and timed alone."""
     features = cache(lambda: (t3_features(study), features_seconds(study)))
     heads: dict[str, T3Head] = {}
-    keys = [unlearned_key(study, "T3", hyper, seed) for hyper, seed in wanted]
-    for key, (hyper, seed) in zip(keys, wanted):
+    keys = [unlearned_key(study, "T3", settings, seed) for settings, seed in wanted]
+    for key, (settings, seed) in zip(keys, wanted):
         if key not in heads:
             folder = cache_dir("unlearned", key)
             heads[key] = _kept_head(folder) or _fit(
-                study, head_settings(hyper, seed), folder, *features()
+                study, head_settings(settings, seed), folder, *features()
             )
     return [heads[key] for key in keys]
 

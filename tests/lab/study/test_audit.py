@@ -17,10 +17,12 @@ FEW = audit.Sampling(samples=4)
 
 
 @pytest.mark.parametrize("method", ["Original", "Retrained", "NPO", "ULD", "T3"])
-def test_every_measure_of_every_kind_of_model(method, stand, tmp_path):
-    hyper = {} if method in ("Original", "Retrained") else FAST
+def test_every_measure_of_every_kind_of_model(method, opened, tmp_path):
+    settings = {} if method in ("Original", "Retrained") else FAST
     runs = list(
-        audit.audit_method(stand, method, seeds=[0, 1], hyper=hyper, sampling=FEW, progress=False)
+        audit.audit_method(
+            opened, method, seeds=[0, 1], settings=settings, sampling=FEW, progress=False
+        )
     )
     assert [found["seed"] for found in runs] == ([0] if method == "Original" else [0, 1])
     for found in runs:
@@ -35,34 +37,34 @@ def test_every_measure_of_every_kind_of_model(method, stand, tmp_path):
     assert len(results.read_audits(tmp_path)) == len(runs)
 
 
-def test_a_person_is_shown_t3_at_its_own_temperature(stand):
+def test_a_person_is_shown_t3_at_its_own_temperature(opened):
     """The sample texts of notebook 06 once were those of T = 1, the first run that wrote."""
-    hyper = FAST | {"temperature": 2.0}
-    dials = audit.dials_of(hyper, [1.0, 4.0])
+    settings = FAST | {"temperature": 2.0}
+    dials = audit.dials_of(settings, [1.0, 4.0])
     runs = list(
         audit.audit_method(
-            stand, "T3", seeds=[1], hyper=hyper, dials=dials, sampling=FEW, progress=False
+            opened, "T3", seeds=[1], settings=settings, dials=dials, sampling=FEW, progress=False
         )
     )
     assert [each["T"] for each in runs if each["closest"]] == [1.0, 2.0, 4.0]
-    assert audit.shown(runs, hyper)["T"] == 2.0
-    assert audit.shown(runs[2:], hyper)["T"] == 4.0, "where the tuned one did not write"
-    assert audit.shown([each | {"closest": []} for each in runs], hyper) is None
+    assert audit.shown(runs, settings)["T"] == 2.0
+    assert audit.shown(runs[2:], settings)["T"] == 4.0, "where the tuned one did not write"
+    assert audit.shown([each | {"closest": []} for each in runs], settings) is None
 
 
-def test_a_nucleus_is_drawn_beside_the_whole_distribution(stand, monkeypatch):
+def test_a_nucleus_is_drawn_beside_the_whole_distribution(opened, monkeypatch):
     """Its leak@k is marked with its top_p; all else, and what is asked for it, stays as it is
     without.
     """
-    options = {"seeds": [0], "hyper": {}, "progress": False}
-    [plain] = audit.audit_method(stand, "Original", sampling=FEW, **options)
+    options = {"seeds": [0], "settings": {}, "progress": False}
+    [plain] = audit.audit_method(opened, "Original", sampling=FEW, **options)
 
     def writings(*_, **__):
         pytest.fail("asked again")
 
     monkeypatch.setattr(run, "writings", writings)
     [both] = audit.audit_method(
-        stand, "Original", sampling=audit.Sampling(samples=4, nucleus=0.5), **options
+        opened, "Original", sampling=audit.Sampling(samples=4, nucleus=0.5), **options
     )
     leak, further = both["leak"][:3], both["leak"][3:]
     assert leak == plain["leak"]
@@ -89,13 +91,13 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
     """
     monkeypatch.setenv("T3_CACHE", str(tmp_path))
     whole = MICRO | {"authors": 18, "epochs": 1}
-    stand, apart = (
+    opened, apart = (
         study.open_study(
             "forget10", data=str(tofu_folder), stage=stage, evaluation={"max_new_tokens": 6}
         )
         for stage in (whole, whole | {"authors": 16})
     )
-    assert isinstance(audit.unseen_rows(stand), str)
+    assert isinstance(audit.unseen_rows(opened), str)
     unseen = audit.unseen_rows(apart)
     assert len(unseen) == 40
     learned = {
@@ -105,15 +107,15 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
     texts = " ".join(bases.tokenizer_text(apart.stage))
     assert not any(row["answer"] in texts for row in unseen), "nor does its tokenizer"
     for method in ("Original", "Retrained", "T3", "NPO"):
-        hyper = FAST if method in ("T3", "NPO") else {}
+        settings = FAST if method in ("T3", "NPO") else {}
         options = {
             "seeds": [0],
-            "hyper": hyper,
+            "settings": settings,
             "sampling": audit.Sampling(samples=1, rows=2),
             "progress": False,
         }
-        [here] = audit.audit_method(stand, method, **options)
-        [both] = audit.audit_method(stand, method, apart=apart, **options)
+        [here] = audit.audit_method(opened, method, **options)
+        [both] = audit.audit_method(opened, method, apart=apart, **options)
         assert (
             here["empty"]["auc"]
             == here["empty"]["auc_min_k"]
@@ -128,7 +130,7 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
         assert both["metrics"] == here["metrics"] and both["asked"] == here["asked"] | {
             "unseen": 40
         }
-    [second] = audit.audit_method(stand, "Retrained", apart=apart, **options | {"seeds": [1]})
+    [second] = audit.audit_method(opened, "Retrained", apart=apart, **options | {"seeds": [1]})
     assert second["empty"]["auc"] == "the bases learned every row of the data", (
         "one retrained base a stage apart"
     )

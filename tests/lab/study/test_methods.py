@@ -29,10 +29,10 @@ SHORT = {"max_new_tokens": 6}
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_every_method_gives_a_complete_run(method, stand, tmp_path):
-    hyper = {} if method in ("Original", "Retrained") else dict(FAST)
-    before = {name: value.clone() for name, value in stand.base.state_dict().items()}
-    runs = list(methods.run_method(stand, method, seeds=[1, 2], hyper=hyper))
+def test_every_method_gives_a_complete_run(method, opened, tmp_path):
+    settings = {} if method in ("Original", "Retrained") else dict(FAST)
+    before = {name: value.clone() for name, value in opened.base.state_dict().items()}
+    runs = list(methods.run_method(opened, method, seeds=[1, 2], settings=settings))
     assert [run["seed"] for run in runs] == ([0] if method == "Original" else [1, 2])
     for run in runs:
         assert run["status"] == "ok", run["error"]
@@ -51,7 +51,7 @@ def test_every_method_gives_a_complete_run(method, stand, tmp_path):
         assert [("generation" in r) for r in run["records"]["forget"]] == [run is runs[0]] * len(
             ratios["forget"]
         )
-    assert all((stand.base.state_dict()[name] == value).all() for name, value in before.items()), (
+    assert all((opened.base.state_dict()[name] == value).all() for name, value in before.items()), (
         "the base was changed"
     )
     if len(runs) == 2:
@@ -60,49 +60,52 @@ def test_every_method_gives_a_complete_run(method, stand, tmp_path):
         )
 
 
-def test_a_finished_seed_is_read_back_not_run_again(stand, monkeypatch):
-    first = list(methods.run_method(stand, "T3", seeds=[1], hyper=FAST))
+def test_a_finished_seed_is_read_back_not_run_again(opened, monkeypatch):
+    first = list(methods.run_method(opened, "T3", seeds=[1], settings=FAST))
 
     def never(*_, **__):
         raise AssertionError("fitted again")
 
     monkeypatch.setattr(unlearned, "fit_heads", never)
-    assert list(methods.run_method(stand, "T3", seeds=[1], hyper=FAST)) == first
+    assert list(methods.run_method(opened, "T3", seeds=[1], settings=FAST)) == first
     with pytest.raises(AssertionError, match="fitted again"):
-        list(methods.run_method(stand, "T3", seeds=[1], hyper=FAST | {"lr": 1e-3}))
+        list(methods.run_method(opened, "T3", seeds=[1], settings=FAST | {"lr": 1e-3}))
 
 
-def test_settings_that_share_base_passes_score_as_they_would_alone(stand):
-    hyper = FAST | {"rank": 7}  # settings that no other test has left in the cache
-    together = ablations.run_ablations(stand, seeds=[1, 2], hyper=hyper)
+def test_settings_that_share_base_passes_score_as_they_would_alone(opened):
+    settings = FAST | {"rank": 7}  # settings that no other test has left in the cache
+    together = ablations.run_ablations(opened, seeds=[1, 2], settings=settings)
     for setting in ablations.ABLATIONS:
         reworded = setting.startswith("paraphrases")
-        own = settings_of("T3", ablations.ablated(hyper, setting, 2 if reworded else 1))
-        taught = ablations.paraphrased(stand) if reworded else stand
+        own = settings_of("T3", ablations.ablated(settings, setting, 2 if reworded else 1))
+        taught = ablations.paraphrased(opened) if reworded else opened
         shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
         heads = unlearned.fitted(taught, [(own, 1), (own, 2)])
         tilts = [(methods.sharpened(head, own["w"]), own["temperature"]) for head in heads]
-        rows, plain = stand.evaluation_rows, Scoring(generate=False)
-        alone = evaluate(stand.base, stand.tokenizer, rows, plain, tilts=tilts)
+        rows, plain = opened.evaluation_rows, Scoring(generate=False)
+        alone = evaluate(opened.base, opened.tokenizer, rows, plain, tilts=tilts)
         np.testing.assert_allclose(
             shared, [report["truth_ratio"]["forget"] for report in alone], rtol=1e-8
         )
 
 
-def test_a_temperature_that_02_has_run_is_not_run_again_in_03(stand, monkeypatch):
-    hyper = FAST | {"rank": 6, "temperature": 2.0}
-    first = list(methods.run_method(stand, "T3", seeds=[1], temperatures=[1.0, 2.0], hyper=hyper))
+def test_a_temperature_that_02_has_run_is_not_run_again_in_03(opened, monkeypatch):
+    settings = FAST | {"rank": 6, "temperature": 2.0}
+    first = list(
+        methods.run_method(opened, "T3", seeds=[1], temperatures=[1.0, 2.0], settings=settings)
+    )
     monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
     assert (
-        ablations.run_temperatures(stand, seeds=[1], temperatures=[2.0, 1.0], hyper=hyper) == first
+        ablations.run_temperatures(opened, seeds=[1], temperatures=[2.0, 1.0], settings=settings)
+        == first
     )
 
 
-def test_w_is_a_dial_like_T(stand, tmp_path):
+def test_w_is_a_dial_like_T(opened, tmp_path):
     """It is in the run, in its file's name and in the key of its scores."""
-    hyper = FAST | {"rank": 11, "temperature": 4.0}
-    both = [methods.subject(stand, "T3", 1, each) for each in (hyper, hyper | {"w": 0.8})]
-    plain, sharp = methods.records(stand, both, text_seed=1)
+    settings = FAST | {"rank": 11, "temperature": 4.0}
+    both = [methods.subject(opened, "T3", 1, each) for each in (settings, settings | {"w": 0.8})]
+    plain, sharp = methods.records(opened, both, text_seed=1)
     assert (plain["w"], sharp["w"]) == (1.0, 0.8)
     assert plain["truth_ratio"]["forget"] != sharp["truth_ratio"]["forget"]
     names = [results.write_run(tmp_path, run).name for run in (plain, sharp)]
@@ -111,27 +114,27 @@ def test_w_is_a_dial_like_T(stand, tmp_path):
     assert results.tidy(results.read_runs(tmp_path)).w.tolist() == [0.8, 1.0]
 
 
-def test_the_features_of_a_naive_step_are_those_of_the_cache(stand):
-    examples = encode_rows(stand.tokenizer, [stand.forget[3], stand.retain[5]])
-    features = unlearned.t3_features(stand)
+def test_the_features_of_a_naive_step_are_those_of_the_cache(opened):
+    examples = encode_rows(opened.tokenizer, [opened.forget[3], opened.retain[5]])
+    features = unlearned.t3_features(opened)
     with torch.no_grad():
-        found = bench_head.pooled(stand, examples)
-    for number, example, each in zip((3, len(stand.forget) + 5), examples, found):
+        found = bench_head.pooled(opened, examples)
+    for number, example, each in zip((3, len(opened.forget) + 5), examples, found):
         kept = features.x[features.row == number]
         own = each[example.n_prompt - 1 : len(example.ids) - 1]
         torch.testing.assert_close(own, kept, rtol=1e-4, atol=1e-5)
 
 
-def test_seconds_of_features_are_those_of_a_cold_cache(stand):
-    logs = [unlearned.training_of(stand, "T3", FAST | {"rank": rank}, 1) for rank in (3, 4)]
-    assert {log["seconds"]["features"] for log in logs} == {unlearned.features_seconds(stand)}
-    assert unlearned.features_seconds(stand) > 0
+def test_seconds_of_features_are_those_of_a_cold_cache(opened):
+    logs = [unlearned.training_of(opened, "T3", FAST | {"rank": rank}, 1) for rank in (3, 4)]
+    assert {log["seconds"]["features"] for log in logs} == {unlearned.features_seconds(opened)}
+    assert unlearned.features_seconds(opened) > 0
 
 
-def test_both_dials_are_searched_and_the_best_sharpened_point_is_run(stand):
-    hyper = FAST | {"rank": 9}  # a setting that no other test has left in the cache
+def test_both_dials_are_searched_and_the_best_sharpened_point_is_run(opened):
+    settings = FAST | {"rank": 9}  # a setting that no other test has left in the cache
     grid = {"temperatures": [1.0, 2.0], "strengths": [0.5, 1.0, 3.0]}
-    search, runs = ablations.run_dials(stand, seeds=[1, 2, 3], hyper=hyper, **grid)
+    search, runs = ablations.run_dials(opened, seeds=[1, 2, 3], settings=settings, **grid)
     assert [(row["T"], row["w"]) for row in search] == [
         (T, w) for T in (1.0, 2.0) for w in (0.5, 1.0, 3.0)
     ]
@@ -142,26 +145,30 @@ def test_both_dials_are_searched_and_the_best_sharpened_point_is_run(stand):
     ]
     assert np.mean([run["metrics"]["fq"] for run in runs[:2]]) == pytest.approx(best["fq"])
     assert np.mean([run["metrics"]["ks_statistic"] for run in runs[:2]]) == pytest.approx(best["D"])
-    assert ablations.run_dials(stand, seeds=[1], hyper=hyper, temperatures=[1.0], strengths=[]) == (
+    assert ablations.run_dials(
+        opened, seeds=[1], settings=settings, temperatures=[1.0], strengths=[]
+    ) == (
         [],
         [],
     )
     assert (
-        ablations.run_dials(stand, seeds=[1], hyper=hyper, temperatures=[1.0], strengths=[1.0])[1]
+        ablations.run_dials(
+            opened, seeds=[1], settings=settings, temperatures=[1.0], strengths=[1.0]
+        )[1]
         == []
     )
 
 
-def test_a_temperature_may_have_its_own_hyperparameters(stand):
+def test_a_temperature_may_have_its_own_hyperparameters(opened):
     runs = ablations.run_temperatures(
-        stand, seeds=[1], temperatures=[1.0, 2.0], hyper=FAST, hyper_by_t={"2": {"rank": 5}}
+        opened, seeds=[1], temperatures=[1.0, 2.0], settings=FAST, settings_by_t={"2": {"rank": 5}}
     )
     assert [run["hyper"]["rank"] for run in runs] == [20, 5]
 
 
-def test_every_ablation_differs_from_the_tuned_setting(stand):
-    hyper = {"epochs": 2, "warmup_epochs": 0, "temperature": 3.0, "lr": 0.01}
-    runs = ablations.run_ablations(stand, seeds=[1], hyper=hyper)
+def test_every_ablation_differs_from_the_tuned_setting(opened):
+    settings = {"epochs": 2, "warmup_epochs": 0, "temperature": 3.0, "lr": 0.01}
+    runs = ablations.run_ablations(opened, seeds=[1], settings=settings)
     assert [run["setting"] for run in runs] == list(ablations.ABLATIONS)
     assert set(ablations.ABLATIONS) == set(tables.SETTINGS), (
         "a figure and a table have words for each"
@@ -172,21 +179,21 @@ def test_every_ablation_differs_from_the_tuned_setting(stand):
     assert len({tuple(run["truth_ratio"]["forget"]) for run in runs}) == len(runs)
 
 
-def test_an_ablation_brings_what_the_audit_says_of_the_same_model(stand):
+def test_an_ablation_brings_what_the_audit_says_of_the_same_model(opened):
     """Recognition and membership, each against the audit of that model by itself."""
-    hyper = FAST | {"temperature": 3.0, "lr": 0.02, "epochs": 4}
-    runs = ablations.run_ablations(stand, seeds=[1], hyper=hyper)
-    taught = ablations.paraphrased(stand)
+    settings = FAST | {"temperature": 3.0, "lr": 0.02, "epochs": 4}
+    runs = ablations.run_ablations(opened, seeds=[1], settings=settings)
+    taught = ablations.paraphrased(opened)
     for setting, where, more in (
-        ("tuned", stand, 1),
-        ("same text,T=2", stand, 1),
+        ("tuned", opened, 1),
+        ("same text,T=2", opened, 1),
         ("paraphrases,T=2,w=1", taught, 2),
     ):
         [found] = [run for run in runs if run["setting"] == setting]
-        own = ablations.ablated(hyper, setting, more)
+        own = ablations.ablated(settings, setting, more)
         shutil.rmtree(files.cache_dir("audit"))  # so that it is asked anew
         [alone] = audit.audit_method(
-            where, "T3", seeds=[1], hyper=own, sampling=audit.Sampling(samples=1)
+            where, "T3", seeds=[1], settings=own, sampling=audit.Sampling(samples=1)
         )
         for name in metrics.HIDING:
             assert found["metrics"][name] == pytest.approx(alone["metrics"][name], abs=1e-6), (
@@ -196,12 +203,14 @@ def test_an_ablation_brings_what_the_audit_says_of_the_same_model(stand):
     assert len({run["metrics"]["auc"] for run in runs}) > len(runs) // 2
 
 
-def test_less_tempering_with_the_same_greedy_text(stand):
+def test_less_tempering_with_the_same_greedy_text(opened):
     """p^(1/T) f^w = (p f^(w T))^(1/T): w T stays as tuned, and so does every text, while
     probabilities do not.
     """
-    hyper = FAST | {"temperature": 3.0, "w": 1.5, "lr": 0.02, "epochs": 4}
-    runs = {run["setting"]: run for run in ablations.run_ablations(stand, seeds=[1], hyper=hyper)}
+    settings = FAST | {"temperature": 3.0, "w": 1.5, "lr": 0.02, "epochs": 4}
+    runs = {
+        run["setting"]: run for run in ablations.run_ablations(opened, seeds=[1], settings=settings)
+    }
     tuned, same = runs["tuned"], [runs["same text,T=1"], runs["same text,T=2"]]
     assert [(run["T"], run["w"]) for run in same] == [(1.0, 4.5), (2.0, 2.25)]
     rouge = [
@@ -213,45 +222,45 @@ def test_less_tempering_with_the_same_greedy_text(stand):
     assert other != rouge[0], "another w T writes other texts"
 
 
-def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(stand):
-    reworded = ablations.paraphrased(stand)
-    rows = stand.evaluation_rows["forget"]
+def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(opened):
+    reworded = ablations.paraphrased(opened)
+    rows = opened.evaluation_rows["forget"]
     assert [row["answer"] for row in reworded.forget] == [
-        *(row["answer"] for row in stand.forget),
+        *(row["answer"] for row in opened.forget),
         *(row["paraphrased_answer"] for row in rows),
     ]
-    assert reworded.lesson_key != stand.lesson_key, "its heads are others in the cache"
+    assert reworded.lesson_key != opened.lesson_key, "its heads are others in the cache"
     settings = [ablations.ablated({"epochs": 40}, "paraphrases", more) for more in (1, 2)]
     assert [each["epochs"] for each in settings] == [
         40,
         25,
     ], "as many rows are seen, after 25 epochs of warming up"
-    assert reworded.retain == stand.retain and reworded.evaluation_rows is stand.evaluation_rows
+    assert reworded.retain == opened.retain and reworded.evaluation_rows is opened.evaluation_rows
 
 
-def test_a_diverging_baseline_is_a_failed_run_with_empty_cells(stand, monkeypatch):
+def test_a_diverging_baseline_is_a_failed_run_with_empty_cells(opened, monkeypatch):
     def diverge(*_, **__):
         raise unlearned.Diverged("the loss is nan at step 3 of 9 (epoch 1): stopped")
 
     monkeypatch.setattr(unlearned, "unlearn_baseline", diverge)
-    [run] = methods.run_method(stand, "NPO", seeds=[7], hyper=FAST)
+    [run] = methods.run_method(opened, "NPO", seeds=[7], settings=FAST)
     assert run["status"] == "failed" and "step 3" in run["error"] and run["metrics"] == {}
     assert math.isnan(results.tidy([run]).fq[0])
     monkeypatch.setattr(unlearned, "unlearn_baseline", lambda *_, **__: pytest.fail("tried again"))
-    assert list(methods.run_method(stand, "NPO", seeds=[7], hyper=FAST)) == [run]
+    assert list(methods.run_method(opened, "NPO", seeds=[7], settings=FAST)) == [run]
 
 
 @pytest.mark.parametrize(
-    ("method", "hyper", "said"),
+    ("method", "settings", "said"),
     [
         ("T4", {}, "unknown method 'T4'"),
         ("T3", {"lrr": 1}, "no setting 'lrr'"),
         ("NPO", {"lrr": 1}, "lrr"),
     ],
 )
-def test_unknown_names_are_refused(stand, method, hyper, said):
+def test_unknown_names_are_refused(opened, method, settings, said):
     with pytest.raises(UserError, match=said):
-        list(methods.run_method(stand, method, seeds=[1], hyper=hyper))
+        list(methods.run_method(opened, method, seeds=[1], settings=settings))
 
 
 def test_unknown_splits_and_settings_are_refused():
@@ -263,23 +272,23 @@ def test_unknown_splits_and_settings_are_refused():
         study.stage_of("builtin", {"autors": 3})
 
 
-def test_data_of_the_page_is_the_same_from_either_split(stand):
-    rows = study.question_rows(stand)
+def test_data_of_the_page_is_the_same_from_either_split(opened):
+    rows = study.question_rows(opened)
     assert set(rows) == {"forget05", "forget10", "retain", "ra", "wf"}
-    assert rows["forget10"] == bases.rows(stand.stage)["forget10_perturbed"]
+    assert rows["forget10"] == bases.rows(opened.stage)["forget10_perturbed"]
     json.dumps(rows)
 
 
 # ---- What is kept, and by which content ---------------------------------------------------------
 
 
-def test_an_unlearned_model_is_loaded_again_instead_of_trained(stand, monkeypatch):
+def test_an_unlearned_model_is_loaded_again_instead_of_trained(opened, monkeypatch):
     for method in ("NPO", "ULD"):
-        hyper = FAST | {"lr": 3e-3} | ({"k": 1, "rank": 3} if method == "ULD" else {})
-        trained = unlearned.unlearned(stand, method, hyper, 5)
-        ids = torch.tensor([stand.tokenizer("Where was she born?")["input_ids"]])
+        settings = FAST | {"lr": 3e-3} | ({"k": 1, "rank": 3} if method == "ULD" else {})
+        trained = unlearned.unlearned(opened, method, settings, 5)
+        ids = torch.tensor([opened.tokenizer("Where was she born?")["input_ids"]])
         with torch.no_grad():
-            logits, before = trained(ids).logits, stand.base(ids).logits
+            logits, before = trained(ids).logits, opened.base(ids).logits
             assert not torch.allclose(logits.log_softmax(-1), before.log_softmax(-1), atol=1e-3), (
                 "it learned nothing"
             )
@@ -287,74 +296,74 @@ def test_an_unlearned_model_is_loaded_again_instead_of_trained(stand, monkeypatc
                 patch.setattr(
                     unlearned, "unlearn_baseline", lambda *_, **__: pytest.fail("trained again")
                 )
-                again = unlearned.unlearned(stand, method, hyper, 5)
+                again = unlearned.unlearned(opened, method, settings, 5)
             assert torch.equal(again(ids).logits, logits) and not again.training
-        folder = files.cache_dir("unlearned", unlearned.unlearned_key(stand, method, hyper, 5))
+        folder = files.cache_dir("unlearned", unlearned.unlearned_key(opened, method, settings, 5))
         weights = folder / "weights.safetensors"
         weights.write_bytes(weights.read_bytes()[:-1])
-        anew = unlearned.unlearned(stand, method, hyper, 5)
+        anew = unlearned.unlearned(opened, method, settings, 5)
         with torch.no_grad():
             assert torch.equal(anew(ids).logits, logits)
     assert weights.stat().st_size < 100_000, "of ULD the assistant's LoRA alone"
 
 
-def test_a_damaged_score_is_asked_again(stand):
-    [run] = methods.run_method(stand, "Original", seeds=[1], hyper={})
+def test_a_damaged_score_is_asked_again(opened):
+    [run] = methods.run_method(opened, "Original", seeds=[1], settings={})
     for path in files.cache_dir("scores").glob("*.json"):
         path.write_text(path.read_text().replace("0.", "1.", 1))
-    [again] = methods.run_method(stand, "Original", seeds=[1], hyper={})
+    [again] = methods.run_method(opened, "Original", seeds=[1], settings={})
     assert again["metrics"] == run["metrics"]
 
 
-def test_a_changed_metric_asks_no_model(stand, monkeypatch):
+def test_a_changed_metric_asks_no_model(opened, monkeypatch):
     """Editing `metrics` computes numbers again from what was said, and trains and scores
     nothing.
     """
-    hyper = dict(FAST)
-    [run] = methods.run_method(stand, "NPO", seeds=[1], hyper=hyper)
+    settings = dict(FAST)
+    [run] = methods.run_method(opened, "NPO", seeds=[1], settings=settings)
     for name in ("unlearn_baseline", "fit_heads"):
         monkeypatch.setattr(unlearned, name, lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr(study, "score", lambda *_, **__: pytest.fail("scored again"))
     monkeypatch.setattr("t3lib.tofu.metrics.rouge_l_recall", lambda *_: 0.25)
-    [changed] = methods.run_method(stand, "NPO", seeds=[1], hyper=hyper)
+    [changed] = methods.run_method(opened, "NPO", seeds=[1], settings=settings)
     assert (
         changed["metrics"]["mu_rouge"] == pytest.approx(0.25)
         and changed["metrics"]["fq"] == run["metrics"]["fq"]
     )
 
 
-def two_folders(stand, tmp_path):
+def two_folders(opened, tmp_path):
     """a/full and b/full: folders of one name, the second holding the retrained model."""
     for place, name in (("a", "full"), ("b", "retain90")):
-        shutil.copytree(stand.models[name], tmp_path / place / "full")
+        shutil.copytree(opened.models[name], tmp_path / place / "full")
     return [
-        {"full": str(tmp_path / place / "full"), "retain90": stand.models["retain90"]}
+        {"full": str(tmp_path / place / "full"), "retain90": opened.models["retain90"]}
         for place in ("a", "b")
     ]
 
 
-def test_two_models_in_folders_of_one_name_are_two_models(stand, tmp_path):
+def test_two_models_in_folders_of_one_name_are_two_models(opened, tmp_path):
     """A cached run once took a model for another because their folders had the same name."""
     quality = []
-    for models in two_folders(stand, tmp_path):
-        opened = study.open_study(
-            "forget10", data=data_folder(stand, tmp_path), models=models, evaluation=SHORT
+    for models in two_folders(opened, tmp_path):
+        other = study.open_study(
+            "forget10", data=data_folder(opened, tmp_path), models=models, evaluation=SHORT
         )
-        [run] = methods.run_method(opened, "Original", seeds=[1], hyper={})
+        [run] = methods.run_method(other, "Original", seeds=[1], settings={})
         quality.append(run["metrics"]["fq"])
-        [head] = unlearned.fitted(opened, [(FAST, 1)])
+        [head] = unlearned.fitted(other, [(FAST, 1)])
         quality.append(head.A.sum().item())
     assert quality[2] == 1, "the retrained model itself has Forget Quality 1"
     assert quality[0] < 1 and quality[1] != quality[3]
 
 
-def data_folder(stand, tmp_path):
+def data_folder(opened, tmp_path):
     """The stage's rows as a folder of TOFU's files."""
     folder = tmp_path / "data"
-    for name, rows in bases.rows(stand.stage).items():
+    for name, rows in bases.rows(opened.stage).items():
         files.write_json(folder / f"{name}.json", rows)
     (folder / "idontknow.json").unlink()
-    (folder / "idontknow.jsonl").write_text("\n".join(stand.idk))
+    (folder / "idontknow.jsonl").write_text("\n".join(opened.idk))
     return str(folder)
 
 
@@ -368,37 +377,37 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("method", ["NPO", "ULD", "T3"])
-def test_the_key_of_an_unlearned_model_covers_all_that_decides_it(stand, method, monkeypatch):
-    known = unlearned.unlearned_key(stand, method, FAST, 1)
+def test_the_key_of_an_unlearned_model_covers_all_that_decides_it(opened, method, monkeypatch):
+    known = unlearned.unlearned_key(opened, method, FAST, 1)
     others = [
-        unlearned.unlearned_key(replace(stand, **change), method, FAST, 1)
+        unlearned.unlearned_key(replace(opened, **change), method, FAST, 1)
         for change in CHANGES.values()
     ]
     others += [
-        unlearned.unlearned_key(stand, method, FAST, 2),
-        unlearned.unlearned_key(stand, method, {}, 1),
+        unlearned.unlearned_key(opened, method, FAST, 2),
+        unlearned.unlearned_key(opened, method, {}, 1),
     ]
     with monkeypatch.context() as patch:
         patch.setattr(
             unlearned, "code_key", lambda *entries, methods=(): f"other code of {entries}"
         )
-        others.append(unlearned.unlearned_key(stand, method, FAST, 1))
+        others.append(unlearned.unlearned_key(opened, method, FAST, 1))
     assert len({known, *others}) == 1 + len(others)
-    assert unlearned.unlearned_key(stand, method, dict(FAST), 1) == known
+    assert unlearned.unlearned_key(opened, method, dict(FAST), 1) == known
 
 
-def test_how_a_question_is_put_is_in_every_key(stand, monkeypatch):
+def test_how_a_question_is_put_is_in_every_key(opened, monkeypatch):
     """A template that reads the clock once gave features of one day and scores of another."""
-    opened = {"stage": vars(stand.stage), "evaluation": SHORT}
-    before = study.open_study("forget10", **opened)
+    other = {"stage": vars(opened.stage), "evaluation": SHORT}
+    before = study.open_study("forget10", **other)
     monkeypatch.setattr(study, "rendered", lambda tokenizer: "Who? (on another day)")
-    after = study.open_study("forget10", **opened)
+    after = study.open_study("forget10", **other)
     assert before.lesson_key != after.lesson_key and not {*before.identity.values()} & {
         *after.identity.values()
     }
 
 
-def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
+def test_the_key_of_a_score_covers_all_that_decides_it(opened, monkeypatch):
     """Asked again for: another model, rows, attention mask, length of text, code; not for the kind
     of truth ratio.
     """
@@ -409,7 +418,7 @@ def test_the_key_of_a_score_covers_all_that_decides_it(stand, monkeypatch):
         return [{"sets": {}, "T": None, "rows": {}, "settings": {}}]
 
     monkeypatch.setattr(study, "score", score)
-    rows = {"forget": stand.evaluation_rows["forget"]}
+    rows = {"forget": opened.evaluation_rows["forget"]}
 
     def ask(key="a model", rows=rows, generate=True, **change):
         before = len(asked)

@@ -19,9 +19,9 @@ HYPER = {
 
 
 @pytest.fixture
-def work(stand, tmp_path):
+def work(opened, tmp_path):
     world = {"data": "builtin", "stage": MICRO, "models": {}, "evaluation": {}, "load": {}}
-    return several.Work(stand, world, HYPER, [1, 2], [2.0], tmp_path)
+    return several.Work(opened, world, HYPER, [1, 2], [2.0], tmp_path)
 
 
 def test_every_method_has_its_own_seeds_temperatures_and_settings(work):
@@ -44,7 +44,7 @@ def test_every_method_has_its_own_seeds_temperatures_and_settings(work):
 def test_a_method_that_fails_keeps_no_other_from_running_and_nothing_is_done_twice(
     work, monkeypatch
 ):
-    wrong = replace(work, hyper=HYPER | {"GradDiff": {"colour": 1}})
+    wrong = replace(work, settings=HYPER | {"GradDiff": {"colour": 1}})
     with pytest.raises(RuntimeError, match="^GradDiff: UserError: .*colour"):
         wrong.run(["Original", "GradDiff", "NPO"])
     first = {path.name for path in work.folder.glob("runs/*.json")}
@@ -77,11 +77,11 @@ def test_the_audit_writes_the_methods_and_not_the_yardsticks(work):
 
 
 def test_rows_of_another_stage_are_unseen(work, monkeypatch):
-    opened = []
-    monkeypatch.setattr(several, "open_study", lambda split, **world: opened.append(world))
-    assert work.apart({}) is None and not opened
+    other = []
+    monkeypatch.setattr(several, "open_study", lambda split, **world: other.append(world))
+    assert work.apart({}) is None and not other
     work.apart({"authors": 9})
-    assert opened == [work.world | {"stage": MICRO | {"authors": 9}}]
+    assert other == [work.world | {"stage": MICRO | {"authors": 9}}]
 
 
 def test_memory_is_measured_anew():

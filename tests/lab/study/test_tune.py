@@ -50,8 +50,8 @@ def test_the_best_mean_wins_and_a_diverged_point_comes_last():
 def test_ties_go_to_mu_rouge(monkeypatch):
     scores = {"low": 0.3, "high": 0.8}
 
-    def runs(study, method, *, seeds, hyper):
-        return [{"metrics": {"mu_rouge": scores[hyper["name"]]}} for _ in seeds]
+    def runs(study, method, *, seeds, settings):
+        return [{"metrics": {"mu_rouge": scores[settings["name"]]}} for _ in seeds]
 
     monkeypatch.setattr(tune, "run_method", runs)
     entry = tune.choose(
