@@ -36,7 +36,7 @@ QUIET = {
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
 }
-WORKER_MEMORY = 2 * 2**30  # bytes: a worker, its fork server and a kernel with a tiny Llama
+WORKER_MEMORY = 2 * 2**30  # bytes: a worker and a kernel with a tiny Llama
 
 
 def gpu_count() -> int:
@@ -82,9 +82,7 @@ def client_for(workers: int, scheduler: str | None, slurm: str | Path | None) ->
     import dask
     from distributed import Client
 
-    # Dask's workers may not start processes of their own unless they are told that they may: the
-    # fork server is one.
-    with dask.config.set({"distributed.worker.daemon": False} | QUIET), ExitStack() as stack:
+    with dask.config.set(QUIET), ExitStack() as stack:
         if scheduler is not None:
             yield stack.enter_context(_remote(scheduler))
             return

@@ -7,7 +7,6 @@ files.
 
 import os
 import shutil
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from t3lib.core.files import cache_dir, content_key, lock, project_root, shipped
 from t3lib.lab import profiles
 from t3lib.lab.grid import cluster, jobs, runner, status
 from t3lib.lab.grid.jobs import Job
-from t3lib.lab.grid.runner import KERNEL, STUDY, Outcome, Place
+from t3lib.lab.grid.runner import Outcome, Place
 from t3lib.lab.grid.status import Schedule
 
 LOST = "the scheduler went away; run the same command again to go on"
@@ -77,9 +76,6 @@ def reproduce(
     name = f"{folder.resolve().name}-{content_key(str(folder.resolve()))}"
     private = cache / "fresh" / name
     renew = fresh and any("world" in job.parameters for job in graph)
-    # Without a base to train, the few notebooks that need torch do not pay for having it imported
-    # everywhere.
-    fork = (*KERNEL, *STUDY) if any(job.kind == "base" for job in graph) else KERNEL
     place = Place(
         out=shown,
         notebooks=os.path.relpath(sources, root),
@@ -88,7 +84,6 @@ def reproduce(
         root=str(root),
         threads=jobs.threads(),
         gpus=gpus,
-        fork=fork if local and not gpus and sys.platform == "linux" else (),
     )
     count = cluster.worker_count(workers, int(place.threads))
     known = {} if fresh else cached(graph, place)

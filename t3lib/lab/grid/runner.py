@@ -9,9 +9,7 @@ lie too, which are checked and, when they are gone, trained again by the noteboo
 """
 
 import contextlib
-import json
 import logging
-import multiprocessing
 import os
 import re
 import time
@@ -38,15 +36,6 @@ from t3lib.lab.grid.jobs import Job
 ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
 TRAIN = """from t3lib.lab.world import bases
 _ = bases.ensure_base(bases.Stage(**stage), name, seed)"""
-# What the fork server imports first. None of it may start a thread, which no fork inherits, or
-# import pyplot, whose backend a kernel sets at its start.
-KERNEL = ("ipykernel.kernelapp",)
-STUDY = (
-    "pandas",
-    "rouge_score.rouge_scorer",
-    "t3lib.lab.world.bases",
-    "t3lib.lab.study.ablations",
-)  # with torch
 # Memory that a training frees stays with its process (glibc; elsewhere the names mean nothing):
 # every step takes the same megabytes again, and to have the system clear them each time costs a
 # tenth of a small training's time.
@@ -76,9 +65,6 @@ class Place:
     root: str  # folder every kernel starts in
     threads: str = "1"
     gpus: int = 0  # of this machine; worker n of a local cluster gets GPU n
-    fork: tuple[
-        str, ...
-    ] = ()  # modules that kernels and trainings are forked with (`fork.py`); none: no forks
 
 
 @dataclass(frozen=True)
@@ -195,7 +181,6 @@ def _prepare(place: Place) -> None:
     os.environ.update(one, T3_CACHE=place.cache, TOKENIZERS_PARALLELISM="false", PYTHONHASHSEED="0")
     os.environ.update(narrow_vectors())
     os.environ.update({name: str(size) for name, size in MEMORY.items()})
-    multiprocessing.set_forkserver_preload(list(place.fork))
     if place.gpus > 1:
         from distributed import get_worker
 
@@ -225,9 +210,7 @@ def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
         return {}
     _remove_earlier(job, before, place)
     copy = root / "notebooks" / f"{job.name}.ipynb"
-    run_notebook(
-        Path(place.notebooks) / f"{job.notebook}.ipynb", copy, job.parameters, fork=bool(place.fork)
-    )
+    run_notebook(Path(place.notebooks) / f"{job.notebook}.ipynb", copy, job.parameters)
     return {str(path.relative_to(root)): sha256_file(path) for path in [*_matches(job, root), copy]}
 
 
@@ -240,7 +223,7 @@ def train_base(job: Job, place: Place) -> None:
     source = place.marks / f"{job.name}.source.ipynb"
     cells, language = [v4.new_code_cell(TRAIN)], {"language_info": {"name": "python"}}
     write(v4.new_notebook(cells=cells, metadata=language), source)
-    run_notebook(source, place.marks / f"{job.name}.ipynb", job.parameters, bool(place.fork))
+    run_notebook(source, place.marks / f"{job.name}.ipynb", job.parameters)
 
 
 def _matches(job: Job, root: Path) -> list[Path]:
@@ -262,13 +245,11 @@ def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
     (root / "notebooks" / f"{job.name}.ipynb").unlink(missing_ok=True)
 
 
-def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: bool) -> None:
+def run_notebook(source: Path, copy: Path, parameters: dict[str, Any]) -> None:
     """Papermill into X.partial.ipynb, renamed to `copy` when every cell ran; a kernel that dies is
     started again.
     """
     import papermill
-
-    from t3lib.lab.grid.fork import ForkKernelManager
 
     logging.getLogger("papermill").setLevel(logging.ERROR)
     partial = copy.with_suffix(".partial.ipynb")
@@ -284,7 +265,6 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any], fork: boo
                 # Silences the kernel's notes on TCP without encryption and on the interrupt that
                 # precedes its shutdown.
                 extra_arguments=["--IPKernelApp.log_level=50"],
-                **({"kernel_manager_class": ForkKernelManager} if fork else {}),
             )
             break
         except Exception as error:
@@ -303,29 +283,29 @@ def remove_local_paths(notebook: Path, name: str, parameters: Mapping[str, Any])
     """Take the folders of this machine out of an executed notebook, which will be read elsewhere.
 
     Papermill notes where it read and wrote: the files' names stay. It writes the parameters into a
-    cell and into the
-    metadata: where `data` is a folder, its name and a hash of its files stand in its place, and of
-    `tuned` its name.
+    cell and into the metadata: there `data` becomes its name and a hash of its files, and the
+    folders of models and `tuned` become their names.
     """
+    from papermill.translators import PythonTranslator
+
+    world = parameters.get("world", {})
+    folders = [parameters.get("tuned"), *parameters.get("models", world.get("models", {})).values()]
+    shown = {folder: Path(folder).name for folder in folders if folder and Path(folder).exists()}
+    data = parameters.get("data", world.get("data"))
+    shown |= {data: data_identity(data)} if data else {}
+
+    def without_folders(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: without_folders(part) for key, part in value.items()}
+        return shown.get(value, value) if isinstance(value, str) else value
+
     content = read_json(notebook)
     facts = content["metadata"]["papermill"]
     facts |= {"input_path": Path(facts["input_path"]).name, "output_path": name}
-    shown = {
-        "data": data_identity(parameters.get("data")),
-        "tuned": Path(parameters.get("tuned") or "").name,
-    }
-    for parameter, text in shown.items():
-        if parameters.get(parameter) in (None, text):
-            continue
-        facts["parameters"][parameter] = text
-        line, other = (
-            f"{parameter} = {json.dumps(value)}" for value in (parameters[parameter], text)
-        )
-        for cell in content["cells"]:
-            if "injected-parameters" in cell["metadata"].get("tags", []):
-                cell["source"] = (
-                    "".join(cell["source"]).replace(line, other).splitlines(keepends=True)
-                )
+    facts["parameters"] = without_folders(facts["parameters"])
+    for cell in content["cells"]:
+        if "injected-parameters" in cell["metadata"].get("tags", []):
+            cell["source"] = PythonTranslator.codify(facts["parameters"]).splitlines(keepends=True)
     write_json(notebook, content)
 
 

@@ -99,9 +99,7 @@ class Fleet:
 
 
 def is_kernel(pid: int) -> bool:
-    """True while a notebook's process lives; a forked one carries the command line of its fork
-    server.
-    """
+    """True while a notebook's process lives."""
     try:
         process = psutil.Process(pid)
         return process.status() != psutil.STATUS_ZOMBIE and "ipykernel" in " ".join(
@@ -113,10 +111,7 @@ def is_kernel(pid: int) -> bool:
 
 def worker_of(kernel: int) -> psutil.Process:
     """The worker that a kernel works for."""
-    process = psutil.Process(kernel)
-    while is_kernel(process.pid):  # also the process that it was forked from
-        process = process.parent()
-    return process
+    return psutil.Process(kernel).parent()
 
 
 def wait(condition) -> None:

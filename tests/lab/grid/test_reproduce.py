@@ -37,7 +37,7 @@ class CellError(Exception):
         self.traceback = [f"----> 1 {source.splitlines()[-1]}"]
 
 
-def run_here(source, copy, parameters, fork):
+def run_here(source, copy, parameters):
     """The notebook's cells in this process, then its executed copy."""
     cells = [
         cell for cell in json.loads(source.read_text())["cells"] if cell["cell_type"] == "code"
@@ -121,9 +121,9 @@ def box(tmp_path, monkeypatch, client):
     monkeypatch.chdir(files.project_root())
     sandbox = Sandbox(tmp_path)
 
-    def counted(source, copy, parameters, fork):
+    def counted(source, copy, parameters):
         sandbox.ran.append(copy.stem)
-        run_here(source, copy, parameters, fork)
+        run_here(source, copy, parameters)
 
     @contextmanager
     def here(workers, scheduler, slurm):

@@ -1,0 +1,68 @@
+"""What a job's kernel is: a process of its own, in the runner's folder, with its vectors fixed."""
+
+import json
+import os
+from pathlib import Path
+
+import noop
+import pytest
+from conftest import ROOT
+
+from t3lib.core.files import folder_key, project_root
+from t3lib.lab.grid import runner
+from t3lib.lab.grid.jobs import Job
+from t3lib.lab.grid.runner import Place
+
+FACTS = """import json, os, torch
+facts = [os.getcwd(), os.environ["OMP_NUM_THREADS"], torch.backends.cpu.get_cpu_capability()]
+_ = open(out, "w").write(json.dumps(facts))"""
+
+
+@pytest.fixture
+def place(tmp_path):
+    """What a worker does before each job, in a folder of its own."""
+    found = Place(str(tmp_path / "out"), str(tmp_path / "nb"), str(tmp_path), tmp_path, str(ROOT))
+    runner._prepare(found)
+    return found
+
+
+def test_threads_vectors_and_folder_of_a_kernel(place, tmp_path):
+    """Torch adds in the same order on processors with wider vectors."""
+    noop.write_notebook(tmp_path / "nb" / "n.ipynb", 'out: str = ""', FACTS)
+    options = {"out": str(tmp_path / "facts.json")}
+    runner.run_notebook(tmp_path / "nb" / "n.ipynb", tmp_path / "out" / "n.ipynb", options)
+    folder, threads, vectors = json.loads((tmp_path / "facts.json").read_text())
+    assert (Path(folder), threads) == (project_root(), "1")
+    assert vectors in ("AVX2", "DEFAULT", "NO AVX")
+
+
+def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_machine(
+    place, tmp_path
+):
+    folder = tmp_path / "secret" / "tofu"
+    folder.mkdir(parents=True)
+    (folder / "full.json").write_text("[]")
+    source, copy = tmp_path / "nb" / "data.ipynb", tmp_path / "out" / "data.ipynb"
+    parameters = 'data: str = "builtin"\nworld: dict = {}'
+    cell = "import os\nlen(os.listdir(data) + os.listdir(world['data']))"
+    noop.write_notebook(source, parameters, cell)
+    data = os.path.relpath(folder)
+    base = tmp_path / "secret" / "base"
+    base.mkdir()
+    models = {"full": str(base)}
+    runner.run_notebook(source, copy, {"data": data, "world": {"data": data, "models": models}})
+    text = copy.read_text()
+    assert str(tmp_path) not in text and "secret" not in text, (
+        "papermill notes where it read and wrote"
+    )
+    assert text.count(f"tofu@{folder_key(folder)}") == 4, "in the cell and in the metadata"
+    assert json.loads(text)["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["2"], (
+        "and it ran on the folder"
+    )
+
+
+def test_a_base_that_cannot_be_trained_is_one_line(place, tmp_path):
+    parameters = {"stage": {"data": "builtin", "authors": 0}, "name": "full", "seed": 0}
+    outcome = runner.execute(Job("base", "base", "", parameters, (), "key"), [], place)
+    assert outcome.state == "failed"
+    assert outcome.error == "UserError: stage: authors must be at least 1, not 0"
