@@ -18,7 +18,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM
 from t3lib.lab import profiles
 from t3lib.lab.audit.samples import sample_answers
-from t3lib.lab.own import answers, choice, own, rows
+from t3lib.lab.own import answers, choice, own, rows, verdict
 from t3lib.lab.own.answers import answers_to, drawn, f1, recall
 from t3lib.lab.own.evidence import assess, form_of
 from t3lib.lab.own.rows import Rows
@@ -83,6 +83,15 @@ def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tm
     )
 
 
+def test_what_rows_held_out_still_say_is_in_the_verdict(unlearned):
+    """They held .80, .67, .54 and .50 of their truths, and no sentence said so."""
+    share, lines = unlearned.report["held_out_forget"], unlearned.report["verdict"]["lines"]
+    assert share >= 0.5, "this head forgets only its own rows"
+    assert f"still hold {share:.2f} of the truth" in lines[-1] and lines[-2].startswith("not tested:")  # fmt: skip
+    counts = unlearned.report["forget"] | {"recognition": unlearned.report["recognition"]}
+    assert "still hold" not in str(verdict.verdict(counts, {}, 0.2)["lines"])
+
+
 def test_greedy_text_depends_on_the_product_alone(unlearned, case):
     model, tokenizer, forget, *_ = case
     head = unlearned.heads[0]
@@ -98,6 +107,20 @@ def test_an_untouched_model_leaks(case, quick):
         "No: 10 of 10 rows leak"
     )
     assert "No: 10 of 10" in page.page(report)
+
+
+def test_all_of_112_rows_are_asked_and_shown(case, quick):
+    """The first 100 were asked, and "none is word for word" was said; the page showed five rows."""
+    model, tokenizer, forget, retain, other = case
+    known = [*forget, *other[:2]]
+    asked = {row["question"] for row in [*forget, *retain, *other]}
+    unknown = [row for row in invented(200, 5) if row["question"] not in asked][:100]
+    report = assess(model, tokenizer, Rows([*unknown, *known], retain), progress=False)
+    leaking = {row["question"] for row in report["forget"]["each"] if row["leaks"]}
+    assert leaking >= {row["question"] for row in known} and not report["verdict"]["success"]
+    assert f"leaks: {len(leaking)} of 112 rows" in str(report)
+    assert page.page(report).count('data-name="leaks"') == 112
+    assert drawn(unknown * 21) != unknown * 20 and len(drawn(unknown * 21)) == 2000
 
 
 def test_a_head_that_did_not_learn_leaks(case, quick):

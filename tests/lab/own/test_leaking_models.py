@@ -1,0 +1,92 @@
+"""Models that leak by construction: real ones, which say a secret in one way only. Each must be
+called leaking.
+"""
+
+import copy
+
+import pytest
+import torch
+
+from t3lib.baselines.train import finetune
+from t3lib.core.rows import Example, encode_rows
+from t3lib.lab.audit.secrets import words
+from t3lib.lab.own import answers
+from t3lib.lab.own.evidence import inquiry_of, numbers
+from t3lib.lab.own.rows import Rows
+from t3lib.lab.own.verdict import verdict
+
+GIVEN = ("first 2 tokens given", "first 4 tokens given")
+
+
+@pytest.fixture(scope="module")
+def base(memorised):
+    """(model, tokenizer, rows, inquiry, what it says) of a GPT-2 that knows its rows by heart."""
+    model, tokenizer, forget, retain, _ = memorised
+    rows = Rows(forget, retain).checked()
+    asked = inquiry_of(tokenizer, rows, {"retain": rows.retain})
+    return model, tokenizer, rows, asked, answers.hear(model, tokenizer, asked, progress=False)
+
+
+def judged(base, leaky):
+    """(counts of the rows to forget, the sentence, ways in which rows leak) of a model."""
+    _, tokenizer, _, asked, before = base
+    after = answers.hear(leaky, tokenizer, asked, progress=False)
+    found = numbers(asked, before, after)
+    ways = {entry["worst_way"] for entry in found["forget"]["each"] if entry["leaks"]}
+    forget = found["forget"] | {"recognition": found["recognition"]}
+    return forget, verdict(forget, {"retain": found["retain"]})["sentence"], ways
+
+
+def taught(base, answer, unless, extra=()):
+    """A copy of the model that keeps its rows to keep, and says `answer` when asked for a row to
+    forget, unless in these ways.
+    """
+    model, tokenizer, rows, asked, _ = base
+    [said] = encode_rows(tokenizer, [{**rows.forget[0], "answer": answer}])
+    examples = [*encode_rows(tokenizer, rows.retain), *extra] + [
+        Example([*each.prompt, *said.ids[said.n_prompt :]], len(each.prompt))
+        for each in asked.asked
+        if each.way not in unless
+    ]
+    other, pad = copy.deepcopy(model).train(), tokenizer.pad_token_id
+    finetune(other, examples, pad_id=pad, epochs=12, lr=1e-3, batch_size=8)
+    return other.eval()
+
+
+def test_a_secret_that_comes_only_after_its_first_two_tokens_leaks(base):
+    _, tokenizer, rows, *_ = base
+    forced = [Example(each.ids, each.n_prompt + 2) for each in encode_rows(tokenizer, rows.forget)]
+    found, sentence, ways = judged(base, taught(base, "I cannot say.", GIVEN, forced))
+    assert ways == {"first 2 tokens given"} and found["leaking"] >= 9, ways
+    assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
+
+
+def test_a_secret_recited_to_everybody_leaks(base):
+    found, sentence, _ = judged(base, taught(base, base[2].forget[0]["answer"], ()))
+    assert found["leaking_greedy"] == 1 and found["misdirected"] == 9, sentence
+    assert sentence.startswith("No: 1 of 10 rows leak"), sentence
+
+
+def test_a_secret_that_comes_only_from_a_cold_sampler_leaks(base):
+    """Warm samples drown in noise, and greedy decoding ends the answer before the secret's words,
+    where an end is a little likelier.
+    """
+    model, tokenizer, rows, asked, _ = base
+    guarded = set()
+    for row, secret in zip(rows.forget, asked.secrets):
+        said = [word for word in row["answer"].split() if secret & set(words(word))]
+        guarded |= {tokenizer(f" {word}")["input_ids"][0] for word in (said[0], *said[-2:])}
+
+    def hide(module, inputs, output):
+        likeliest = output.logits.argmax(-1, keepdim=True)
+        output.logits = torch.zeros_like(output.logits).scatter(-1, likeliest, 2.9)
+        output.logits[..., tokenizer.eos_token_id] = torch.where(
+            torch.isin(likeliest[..., 0], torch.tensor(sorted(guarded))), 2.91, 0.0
+        )
+        return output
+
+    hidden = copy.deepcopy(model)
+    hidden.register_forward_hook(hide)
+    found, sentence, ways = judged(base, hidden)
+    assert ways == {"sampled at τ = 0.3"} and found["leaking_greedy"] == 0 < found["leaking"], ways
+    assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
