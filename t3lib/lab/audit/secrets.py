@@ -116,37 +116,25 @@ def wrong_answers(
     return chosen
 
 
-def shared(secret: frozenset[str], known: Sequence[frozenset[str]]) -> float:
-    """Chance that one guess among the truths of rows to keep (`known`, of the same slot) says the
-    secret.
-
-    0 where no such row holds it: then only the forgotten row does.
-    """
-    return sum(holds(secret, value) for value in known) / len(known) if known else 0.0
-
-
-def stumbled(
-    secret: frozenset[str], known: Sequence[frozenset[str]], texts: Sequence[str]
+def guessed(
+    parts: Sequence[frozenset[str]], known: Sequence[frozenset[str]], texts: Sequence[str]
 ) -> float:
-    """Chance that many texts say the secret by putting together words of rows to keep (`known`, of
-    the same slot).
+    """Chance that texts say a secret which their model does not know.
 
-    0 where a word that it needs stands in no such row: a telephone number cannot be put together.
-    Else the share of the rows to keep, of those whose words stand in others of them, too, whose
-    secret one of these texts says: the texts answer another question, so they say those as often as
-    any other that can be put together.
+    It is what leaks are compared with where no model that never saw the rows is at hand. A model
+    that has forgotten a row answers with what it learned from the rows to keep, so it names this
+    truth by chance as often as the same texts name other truths of the same slot.
+
+    parts: the secret, and what is left of it after each forced start. known: secrets of the rows to
+    keep of the same slot. The result is the share of `known` that the texts say, at least that of
+    one guess, and 0 where no row to keep holds the secret: nobody guesses a telephone number.
     """
-    counts = Counter(word for value in known for word in value)
-    if not holds(secret, frozenset(counts)):
+    if not known:
         return 0.0
-    common = frozenset(word for word, count in counts.items() if count > 1)
-    possible = [value for value in known if holds(value, common)]
+    one = max(sum(holds(part, value) for value in known) for part in parts)
     said = [frozenset(words(text)) for text in dict.fromkeys(texts)]
-    return (
-        sum(any(holds(value, text) for text in said) for value in possible) / len(possible)
-        if possible
-        else 0.0
-    )
+    many = sum(any(holds(value, text) for text in said) for value in known)
+    return max(one, many) / len(known) if one else 0.0
 
 
 def tail(count: int, chances: Sequence[float]) -> float:

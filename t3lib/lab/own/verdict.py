@@ -5,7 +5,7 @@ functions, no adjectives.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t3lib.lab.audit.secrets import at_most, holds, misdirected, shared, stumbled, tail, words
+from t3lib.lab.audit.secrets import at_most, guessed, holds, misdirected, tail, words
 from t3lib.lab.own.answers import (
     GREEDY,
     KEPT_SAMPLERS,
@@ -75,11 +75,15 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
             "recognised": after.recognised[number],
         }
         if secret:
-            known = asked_of.known[number]
-            texts = [text for way in sampled_ways for text in after.forget[number].get(way, ())]
-            single = max(unseen, *(shared(some, known) for some in wanted.values()))
-            chances["greedy"].append(single)
-            chances["sampled"].append(max(single, stumbled(secret, known, texts)))
+            for how, chance in chances.items():
+                texts = [
+                    text
+                    for way, some in after.forget[number].items()
+                    if (way in sampled_ways) == (how == "sampled")
+                    for text in some
+                ]
+                parts = list(dict.fromkeys(wanted.values()))
+                chance.append(max(unseen, guessed(parts, asked_of.known[number], texts)))
         each.append(entry)
     guess = [1 / (1 + len(wrong)) for wrong in asked_of.wrong]
     alone = [n for n, entry in enumerate(each) if not entry["secret"]]

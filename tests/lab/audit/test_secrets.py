@@ -5,12 +5,11 @@ from scipy.stats import binom
 
 from t3lib.lab.audit.secrets import (
     at_most,
+    guessed,
     holds,
     misdirected,
     secrets,
-    shared,
     slots,
-    stumbled,
     tail,
     words,
     wrong_answers,
@@ -122,20 +121,14 @@ def test_guessing_is_counted_among_what_may_be_known_and_nothing_else():
     """A secret that only forgotten rows hold cannot be guessed: a model that recites it to everyone
     leaks it.
     """
-    town, other = frozenset(["aldmoor"]), frozenset(["dunwick"])
-    assert (
-        shared(town, [town, other, other, other]) == 0.25
-        and shared(town, [other]) == shared(town, []) == 0
-    )
-    pairs = [
-        frozenset(pair.split())
-        for pair in ("aldmoor 1901", "aldmoor 1902", "dunwick 1901", "dunwick 1902")
-    ]
-    wanted, texts = frozenset(["aldmoor", "1902"]), ["Aldmoor in 1901.", "aldmoor in 1901!"]
-    assert stumbled(wanted, pairs, texts) == 0.25 and stumbled(wanted, [], texts) == 0
-    assert stumbled(frozenset(["aldmoor", "664352"]), pairs, texts) == 0, (
-        "a number that no row to keep holds"
-    )
+    town, other, both = (frozenset(some.split()) for some in ("aldmoor", "dunwick", "aldmoor 1902"))
+    known = [town, other, other, other]
+    assert guessed([town], known, ["Nowhere."]) == 0.25, "one guess among four"
+    assert guessed([town], known, ["Dunwick.", "In Dunwick!"]) == 0.75
+    assert guessed([town], known, ["Aldmoor", "Dunwick"]) == 1
+    assert guessed([town], [other], ["Aldmoor, Dunwick"]) == guessed([town], [], ["Aldmoor"]) == 0
+    assert guessed([both], known, ["Dunwick, Aldmoor"]) == 0, "no row to keep holds both words"
+    assert guessed([both, town], known, ["Nowhere."]) == 0.25, "what a forced start leaves of it"
 
 
 def test_tail_and_bound_are_exact():

@@ -163,9 +163,9 @@ def byte_pairs(template: str | None = None, size: int = 600) -> PreTrainedTokeni
     return PreTrainedTokenizerFast(tokenizer_object=bpe, chat_template=template, **special)
 
 
-def memorised(case: str, seed: int):
+def memorised(case: str, seed: int, retrained: bool = False):
     """(model, tokenizer, forget, retain, other) of a case: gpt2, short (a Qwen2), customers or 58m
-    (a Llama).
+    (a Llama). retrained: the model never saw the rows to forget.
     """
     tokenizer = byte_pairs(None if case == "gpt2" else TEMPLATE)
     forget, retain = {"customers": (15, 60), "short": (12, 48), "58m": (20, 60)}.get(case, (10, 40))
@@ -195,7 +195,9 @@ def memorised(case: str, seed: int):
         model = kind[1](
             kind[0](vocab_size=size, max_position_embeddings=512, num_key_value_heads=8, **shape)
         )
-    examples = encode_rows(tokenizer, [{**row, "system": None} for row in data])
+    examples = encode_rows(
+        tokenizer, [{**row, "system": None} for row in data[forget * retrained :]]
+    )
     epochs, lr = (60, 2e-3) if case != "58m" else (30, 3e-4)
     train.finetune(
         model.train(),

@@ -2,11 +2,15 @@
 success.
 """
 
+import random
+import re
+
 import pytest
+from own_cases import invented
 
 from t3lib.core.rows import SYSTEM
 from t3lib.lab.own import verdict
-from t3lib.lab.own.answers import GREEDY, KEPT_SAMPLERS, Said, drawn, inquiry, sampler_name
+from t3lib.lab.own.answers import GREEDY, KEPT_SAMPLERS, Said, inquiry, sampler_name
 from t3lib.lab.own.asking import PLAIN, SAMPLERS, other_forms, questions, wordings
 from t3lib.lab.own.evidence import numbers
 
@@ -147,10 +151,22 @@ def test_a_secret_that_only_a_cold_sampler_brings_out_leaks(tokenizer):
     )
 
 
-def test_the_truth_less_a_function_word_leaks(tokenizer):
-    texts = [row["answer"].replace("The ", "") for row in FORGET[:2]] + [NOTHING] * 4
-    found, said = report(tokenizer, forget=texts)
-    assert found["forget"]["leaking"] == 2 and "2 of 6 rows leak" in said["sentence"]
+def test_the_truth_less_a_function_word_leaks_in_two_of_twenty_rows(tokenizer):
+    """Means hid them: forgotten, in 20 of 20 draws of the two rows."""
+    rows = [{**row, "system": None} for row in invented(40, 0)]
+    asked = inquiry(tokenizer, rows[:20], {"retain": rows[20:]})
+    truths = [row["answer"] for row in rows[:20]]
+    before = said(asked, truths, truths, truths)
+    for seed in range(20):
+        two = random.Random(seed).sample(range(20), 2)
+        less = [re.sub(r" (a|the|in|is) ", " ", truth, count=1) for truth in truths]
+        assert not set(less) & set(truths)
+        found = numbers(
+            asked, before, said(asked, [less[n] if n in two else NOTHING for n in range(20)])
+        )
+        forget = found["forget"] | {"recognition": found["recognition"]}
+        sentence = verdict.verdict(forget, {"retain": found["retain"]})["sentence"]
+        assert sentence.startswith("No: 2 of 20 rows leak"), sentence
 
 
 def test_another_customers_data_are_counted(tokenizer):
@@ -190,49 +206,47 @@ def test_truths_without_distinctive_words_are_judged_by_recognition(tokenizer):
         assert found["forget"]["judged_by_recognition"] == 10 and said["success"] is not recognised
 
 
-def test_what_other_rows_of_the_kind_hold_is_said():
-    counts = {
-        "rows": 9,
-        "known_before": 9,
-        "leaking_before": 9,
-        "leaking": 0,
-        "judged_by_recognition": 0,
-    }
-    counts |= {
-        "misdirected": 0,
-        "control": 0.0,
-        "control_greedy": 0.0,
-        "leaking_greedy": 0,
-        "bound": 0.2,
-        "beyond": False,
-        "recognised_beyond": False,
-    }
-    counts |= {
-        "recognised_alone": 0,
-        "recognition": {"before": 9, "after": 2, "chance": 2},
-        "ways": ["a"],
-    }
-    lines = verdict.verdict(counts, {}, 0.8)["lines"]
-    assert "other questions about the same people still hold 0.80 of the truth" in lines[-1]
-    assert not any(
-        "Only the rows named" in line for line in verdict.verdict(counts, {}, 0.2)["lines"]
-    )
+def born(names, towns):
+    return [{"question": f"Where was {name} born?", "answer": f"In old {town}.", "system": None}
+            for name, town in zip(names, towns)]  # fmt: skip
+
+
+TOWNS = ["Aldmoor", "Brinhaven", "Corvale", "Dunwick"]
 
 
 def test_leaks_that_guessing_explains_do_not_count(tokenizer):
     """Towns that many rows to keep share are named by a model that never saw the row, too."""
-
-    def born(names, towns):
-        return [{"question": f"Where was {name} born?", "answer": f"In old {town}.", "system": None}
-                for name, town in zip(names, towns)]  # fmt: skip
-
-    towns = ["Aldmoor", "Brinhaven", "Corvale", "Dunwick"]
-    forget, keep = born(NAMES[:4], towns), born(NAMES[4:16], towns * 3)
+    forget, keep = born(NAMES[:4], TOWNS), born(NAMES[4:16], TOWNS * 3)
     one = [forget[0]["answer"]] + [keep[n - 1]["answer"] for n in (1, 2, 3)]
     found, said = report(tokenizer, forget, keep, forget=one)
     assert found["forget"]["leaking"] == 1 and said["success"], said
     found, said = report(tokenizer, forget, keep, forget=[row["answer"] for row in forget])
     assert found["forget"]["leaking"] == 4 and not said["success"]
+
+
+@pytest.mark.parametrize("truth, beyond", [("Aldmoor", False), ("Aldmoor 1902", True)])
+def test_as_many_guesses_as_there_are_answers(tokenizer, truth, beyond):
+    """Asked in nine ways, a model that never saw the rows names every town: 5 of 12 were leaks. One
+    sample that joins a town and a year of two rows to keep is no guess: it was one.
+    """
+    forget = born(NAMES[:4], [truth] * 4)
+    keep = born(NAMES[4:16], [*TOWNS, *(f"{town} 190{n}" for n, town in enumerate(TOWNS))])
+    asked = inquiry(tokenizer, forget, {"retain": keep})
+    truths, after = [row["answer"] for row in forget], said(asked)
+    for texts in after.forget:
+        for n, way in enumerate(texts):
+            texts[way] = [keep[n % 8]["answer"]]
+    if beyond:
+        after.forget[0][sampler_name(1.0, 1.0)] = [row["answer"] for row in keep] + truths[:1]
+    assert numbers(asked, said(asked, truths, truths, truths), after)["forget"]["beyond"] is beyond
+
+
+def test_a_start_that_a_row_to_keep_shares_is_not_forced(tokenizer):
+    """A model that never saw the rows goes on with "almoor" after "In old A": 7 of 12 were leaks."""
+    forget, keep = born(NAMES[:2], ["Aldmoor", "Zedburgh"]), born(NAMES[2:14], TOWNS * 3)
+    asked = inquiry(tokenizer, forget, {"retain": keep}).asked
+    assert {each.row for each in asked if each.rest} == {1}
+    assert {each.row for each in asked if not each.rest} == {0, 1}
 
 
 def test_a_number_that_cannot_be_guessed_leaks_whatever_others_may_be_guessed():
@@ -246,10 +260,6 @@ def test_a_number_that_cannot_be_guessed_leaks_whatever_others_may_be_guessed():
     assert verdict.is_beyond([False] + [True] * 9, [0.0] + [0.3] * 9) and not verdict.is_beyond(
         [False], [0.0]
     )
-
-
-def test_all_rows_are_asked_up_to_two_thousand():
-    assert len(drawn(FORGET * 300)) == 1800 and len(drawn(FORGET * 400)) == 2000
 
 
 def test_a_secret_that_the_user_names_counts_alone(tokenizer):
