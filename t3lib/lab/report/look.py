@@ -1,5 +1,4 @@
-"""The look that all figures share: colours, markers, sizes, panels and keys, splits by name, rows
-counted.
+"""The look that all figures share: colours, markers, sizes, panels, keys and captions.
 
 Colours are seaborn's colour-blind palette; a method has a marker of its own too, so that the
 figures survive a black and white printer. Sizes are inches of a printed page (3.3 = one column, 6.8
@@ -13,9 +12,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn as sns
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from t3lib.baselines.losses import BASELINES, METHODS
 from t3lib.core.names import SPLITS
@@ -26,10 +26,8 @@ Look = dict[str, Any]  # what matplotlib draws a line with
 PALETTE = sns.color_palette("colorblind")
 GREY, DARK = "0.45", "0.25"
 T3_COLOUR = PALETTE[3]
-INDIGO, OCHRE = (
-    "#332288",
-    "#b8a800",
-)  # the palette has nine other colours for ten baselines, and its yellow is too pale
+# The palette has nine other colours for ten baselines, and its yellow is too pale.
+INDIGO, OCHRE = "#332288", "#b8a800"
 BASELINE_COLOURS = (*(PALETTE[i] for i in (0, 1, 2, 4, 5, 6, 7)), OCHRE, PALETTE[9], INDIGO)
 COLOURS: Look = {
     "Original": DARK,
@@ -44,38 +42,30 @@ MARKERS = {
     **dict(zip(BASELINES, cycle("os^vD<>phdH"))),
     "T3": "*",
 }
-SPLIT_LOOKS: dict[str, Look] = {
-    "forget05": {"color": PALETTE[0], "marker": "o"},
-    "forget10": {"color": PALETTE[1], "marker": "s"},
-}
+SPLIT_COLOURS = {"forget05": PALETTE[0], "forget10": PALETTE[1]}
+SPLIT_MARKERS = {"forget05": "o", "forget10": "s"}
 PAPER = "paper, Llama 3.1 8B"
+WHOLE = ("pi", 100)  # seaborn's error bar over all values
+DOTTED: Look = {"color": GREY, "ls": ":", "lw": 0.8}
 STYLE: Any = {  # Any: the stubs want a literal type of every setting's name
-    **{
-        "font.size": 8,
-        "axes.titlesize": 8,
-        "axes.labelsize": 8,
-        "legend.fontsize": 7,
-        "xtick.labelsize": 7,
-    },
-    **{
-        "ytick.labelsize": 7,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.linewidth": 0.6,
-    },
-    **{
-        "axes.grid": True,
-        "grid.color": "0.9",
-        "grid.linewidth": 0.5,
-        "axes.axisbelow": True,
-        "lines.linewidth": 1.3,
-    },
-    **{
-        "axes.titlelocation": "left",
-        "legend.frameon": False,
-        "figure.dpi": 120,
-        "savefig.facecolor": "white",
-    },
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.6,
+    "axes.grid": True,
+    "grid.color": "0.9",
+    "grid.linewidth": 0.5,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.3,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "figure.dpi": 120,
+    "savefig.facecolor": "white",
 }
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.1, 1, 10 on a logarithmic axis
 
@@ -88,35 +78,74 @@ def panels(
     return figure, figure.subplots(rows, columns, squeeze=False, **share)
 
 
-def key(
-    figure: Figure, entries: Iterable[tuple[str, Look]], place: str = "lower center", **more: Any
-) -> None:
-    """The figure's legend, outside its panels: a label and the look of its line for each entry."""
-    usual: Look = {"ms": 4}
-    handles = [Line2D([], [], label=label, **(usual | look)) for label, look in entries]
-    settings: Look = {"loc": f"outside {place}", "ncols": len(handles)} | more
-    figure.legend(handles=handles, **settings)
+def finished(
+    figure: Figure,
+    caption: str,
+    entries: Iterable[tuple[str, Look]] = (),
+    place: str = "lower center",
+    **more: Any,
+) -> Figure:
+    """Give a figure its caption, kept as its label, and one key outside the panels; return it.
 
-
-def log_axis(axis: Any, which: str = "x") -> None:
-    """A logarithmic axis whose ticks are plain numbers."""
-    axis.set(**{f"{which}scale": "log"})
-    ticks = axis.xaxis if which == "x" else axis.yaxis
-    ticks.set_major_formatter(PLAIN)
-    ticks.set_minor_formatter(NullFormatter())
-
-
-def ends(values: Any, *, rising: bool = True, margin: float = 0.04) -> tuple[float, float]:
-    """Ends of an axis that shows [0, 1] and every finite value beyond; rising=False puts the
-    smallest at the end.
-
-    values: numbers, or columns of them. margin: empty share of the axis at either end.
+    The key has what the panels' artists are labelled with, then `entries`: a label and the look of
+    its line each. more: for matplotlib's legend.
     """
-    numbers = np.ravel(np.asarray(values, dtype=float))
-    known = [0.0, 1.0, *numbers[np.isfinite(numbers)]]
-    low, high = min(known), max(known)
-    room = margin * (high - low)
-    return (low - room, high + room) if rising else (high + room, low - room)
+    shown: dict[str, Any] = {}
+    for axis in figure.axes:
+        shown |= {label: artist for artist, label in zip(*axis.get_legend_handles_labels())}
+        if legend := axis.get_legend():
+            legend.remove()
+    shown |= {label: Line2D([], [], **Look(ms=4) | look) for label, look in entries}
+    settings: Look = {"loc": f"outside {place}", "ncols": len(shown)} | more
+    figure.legend([*shown.values()], [*shown], **settings)
+    figure.set_label(caption)
+    return figure
+
+
+def of_splits(data: pd.DataFrame, splits: dict[str, str]) -> tuple[pd.DataFrame, Look, list[str]]:
+    """The rows of these splits, under the names of `splits_of`; seaborn's colours; markers."""
+    look = {
+        "hue": "split",
+        "hue_order": [*splits.values()],
+        "palette": {splits[name]: SPLIT_COLOURS[name] for name in splits},
+    }
+    named = data[data["split"].isin(splits)].replace({"split": splits})
+    return named, look, [SPLIT_MARKERS[name] for name in splits]
+
+
+def method_points(axis: Axes, data: pd.DataFrame, x: str, y: str, s: float, **look: Any) -> None:
+    """Draw a point of `s` square points for each row, in its method's colour and marker.
+
+    T3's star is larger, as it would look small otherwise.
+    """
+    order = [name for name in METHODS if name in set(data["method"])]
+    by = {
+        **dict.fromkeys(("hue", "style", "size"), "method"),
+        **dict.fromkeys(("hue_order", "style_order"), order),
+        **{"palette": COLOURS, "markers": MARKERS},
+        "sizes": {name: s * (2 if name == "T3" else 1) for name in order},
+    }
+    sns.scatterplot(data.dropna(subset=[x, y]), x=x, y=y, ax=axis, **by, **look)
+
+
+def with_error(table: pd.DataFrame, value: str, error: str) -> pd.DataFrame:
+    """Three rows for each, with `value` one error lower, as it is, and one error higher.
+
+    seaborn draws `value` and its error from them: the mean, and errorbar=WHOLE, their whole range.
+    """
+    return pd.concat([table.assign(**{value: table[value] + k * table[error]}) for k in (-1, 0, 1)])
+
+
+def log_axis(axis: Axes) -> None:
+    """Make the x axis logarithmic, with plain numbers at its ticks."""
+    axis.set_xscale("log")
+    axis.xaxis.set_major_formatter(PLAIN)
+    axis.xaxis.set_minor_formatter(NullFormatter())
+
+
+def few_ticks(low: float, high: float) -> LogLocator:
+    """At most five ticks of a logarithmic axis: powers of ten, and 3 times these on a short one."""
+    return LogLocator(subs=(1, 3) if high / low < 100 else (1,), numticks=5)
 
 
 def splits_of(runs: pd.DataFrame) -> dict[str, str]:
@@ -139,15 +168,3 @@ def counted(runs: pd.DataFrame, rows: str = "n_forget", *, paper: bool = False) 
     seeds = runs[runs["method"].isin((*BASELINES, "T3"))]["seed"].nunique()
     ours = f"n = {n or 0} forget rows, {seeds} seed{'s' * (seeds != 1)}"
     return f"Ours: {ours}; the paper: n = 200 (5%) and 400 (10%), 5 seeds." if paper else f"{ours}."
-
-
-def method_key(figure: Figure, methods: Iterable[str]) -> None:
-    """The key of a figure whose points are methods, at its right: the marker of each that
-    occurs.
-    """
-    shown = [name for name in METHODS if name in set(methods)]
-    looks = [
-        (name, {"marker": MARKERS[name], "color": COLOURS[name], "ls": "", "ms": 5})
-        for name in shown
-    ]
-    key(figure, looks, "right center", ncols=1, labelspacing=0.8)

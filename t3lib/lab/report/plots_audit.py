@@ -10,26 +10,28 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from t3lib.baselines.losses import METHODS
 from t3lib.lab.report import audit
 from t3lib.lab.report.look import (
     COLOURS,
+    DOTTED,
     GREY,
     MARKERS,
     STYLE,
     T3_COLOUR,
+    WHOLE,
     counted,
-    key,
+    finished,
     log_axis,
-    method_key,
+    method_points,
     panels,
     splits_of,
+    with_error,
 )
 from t3lib.tofu.metrics import AUDIT
 
 AGAINST_T = ("recognized_verbatim", "recognized_paraphrased", "auc", "auc_min_k")
 FRONTIER = ("recognized_verbatim", "auc", "leak")
-DASHES = ("-", "--", ":")  # T3's sampled (T, w)
+DASHES = ("", (4, 1.5), (1, 1), (4, 1.5, 1, 1))  # T3's sampled (T, w), the coldest first
 
 
 @rc_context(STYLE)
@@ -42,34 +44,45 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     """
     nuclei, splits = sorted(leak["top_p"].unique()), splits_of(models)
     leak = leak[leak["top_p"] == leak["top_p"].max()]
+    names = [audit.label(*row) for row in leak[["method", "T", "w"]].itertuples(index=False)]
+    leak = leak.assign(name=names).sort_values("T", kind="stable", na_position="first")
+    methods = leak.drop_duplicates("name").set_index("name")["method"]
+    dashes = dict(zip(methods.index[methods == "T3"], cycle(DASHES))) | {"Original": (1, 1)}
+    by = {
+        **dict.fromkeys(("hue", "style", "size"), "name"),
+        "hue_order": [*methods.index],
+        "palette": dict(methods.map(COLOURS)),
+        "markers": dict(methods.map(MARKERS)),
+        "dashes": {name: dashes.get(name, "") for name in methods.index},
+        "sizes": dict(1.3 + 0.7 * methods.isin(["T3", audit.YARDSTICK])),
+    }
     figure, axes = panels(1, len(splits), (1.2 + 2.8 * len(splits), 2.8), sharey=True)
-    entries = {}
     for axis, (split, name) in zip(axes.flat, splits.items()):
-        here = leak[leak["split"] == split]
-        for method in METHODS:
-            curves = here[here["method"] == method].groupby(["T", "w"], dropna=False)
-            for dash, ((T, w), curve) in zip(DASHES, curves):
-                look = {
-                    "color": COLOURS[method],
-                    "marker": MARKERS[method],
-                    "ls": dash if method == "T3" else "-",
-                }
-                look |= {"lw": 2.0} if method in ("T3", "Retrained") else {}
-                look |= {"ls": ":"} if method == "Original" else {}
-                axis.errorbar(curve["k"], curve["value"], curve["se"], ms=3, elinewidth=0.6, **look)
-                entries[audit.label(method, T, w)] = (METHODS.index(method), T), look
+        here = with_error(leak[leak["split"] == split], "value", "se")
+        sns.lineplot(
+            here,
+            x="k",
+            y="value",
+            **by,
+            errorbar=WHOLE,
+            err_style="bars",
+            err_kws={"elinewidth": 0.6},
+            ms=4,
+            mew=0,
+            ax=axis,
+        )
         log_axis(axis)
         axis.set(xlabel="answers drawn, $k$", title=name, xticks=sorted(here["k"].unique()))
     axes[0, 0].set_ylabel("leak@k (ROUGE-L recall)")
-    shown = sorted(entries.items(), key=lambda entry: entry[1][0])
-    key(figure, [(name, look) for name, (_, look) in shown], "right center", ncols=1)
-    figure.set_label(
+    return finished(
+        figure,
         "What the best of k sampled answers says of a forgotten row; bars: standard errors over"
         " rows. A method that forgot lies on Retrained; above it leaks, below it says less than a"
         " model that never knew."
-        f" {_drawn_from(nuclei)}{counted(models[models['leak'].notna()], 'n_written')}"
+        f" {_drawn_from(nuclei)}{counted(models[models['leak'].notna()], 'n_written')}",
+        place="right center",
+        ncols=1,
     )
-    return figure
 
 
 @rc_context(STYLE)
@@ -82,35 +95,27 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
     """
     splits = splits_of(models[models["method"] == "T3"])
     figure, axes = panels(len(splits), len(AGAINST_T), (6.8, 0.5 + 1.7 * len(splits)), sharex=True)
+    band = {"color": GREY, "alpha": 0.25, "lw": 0, "label": "retrained models"}
     for row, (split, title) in zip(axes, splits.items()):
         here = table[table["split"] == split]
-        retrained = models[(models["split"] == split) & (models["method"] == audit.YARDSTICK)]
         tilted = here[(here["method"] == "T3") & (here["w"] == 1)].sort_values("T")
+        retrained = models[(models["split"] == split) & (models["method"] == audit.YARDSTICK)]
         for axis, name in zip(row, AGAINST_T):
-            low, high = (
-                retrained[name] - retrained[f"{name}_se"],
-                retrained[name] + retrained[f"{name}_se"],
-            )
-            if len(retrained):
-                axis.axhspan(low.min(), high.max(), color=GREY, alpha=0.25, lw=0)
+            around = with_error(retrained, name, f"{name}_se")[name].dropna()
+            if len(around):
+                axis.axhspan(around.min(), around.max(), **band)
             for value in here.loc[here["method"] == "Original", name]:
-                axis.axhline(value, color=GREY, lw=0.8, ls=":")
-            axis.plot(tilted["T"], tilted[name], color=T3_COLOUR, marker=MARKERS["T3"], ms=5)
-            axis.set(ylim=(-0.03, 1.03))
-        row[0].set_ylabel(title)
-    for axis, name in zip(axes[0], AGAINST_T):
-        axis.set_title(AUDIT[name].title.replace(", ", ",\n"), fontsize=7)
-    for axis in axes[-1]:
-        axis.set_xlabel("temperature $T$")
-    band = {"color": GREY, "alpha": 0.4, "lw": 6}
-    entries = [("T3", {"color": T3_COLOUR, "marker": MARKERS["T3"]}), ("retrained models", band)]
-    key(figure, [*entries, ("before unlearning", {"color": GREY, "ls": ":", "lw": 0.8})])
-    figure.set_label(
+                axis.axhline(value, label="before unlearning", **DOTTED)
+            axis.plot(tilted["T"], tilted[name], color=T3_COLOUR, marker="*", ms=7, label="T3")
+            axis.set(ylim=(-0.03, 1.03), xlabel="temperature $T$", ylabel=title)
+            axis.set_title(AUDIT[name].title.replace(", ", ",\n"))
+            axis.label_outer()
+    return finished(
+        figure,
         "Recognition and membership against T3's temperature. Grey: retrained models, with their"
         " error over rows. Membership is perfect at .5: above, forgotten rows still look known;"
-        f" below, stranger than text never seen. {counted(models)}"
+        f" below, stranger than text never seen. {counted(models)}",
     )
-    return figure
 
 
 @rc_context(STYLE)
@@ -146,10 +151,8 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
     table: `audit.audit`; runs: `results.tidy` of the main runs and of those at other w, which know
     MU-ROUGE.
     """
-    means = (
-        runs.groupby(["split", "method", "T", "w"], dropna=False)["mu_rouge"].mean().reset_index()
-    )
-    points = table.merge(means, how="inner", on=["split", "method", "T", "w"])
+    means = runs.groupby([*audit.NAMES], dropna=False)["mu_rouge"].mean().reset_index()
+    points = table.merge(means, how="inner", on=audit.NAMES).sort_values("T")
     splits = splits_of(runs[runs["split"].isin(points["split"])])
     figure, axes = panels(len(splits), len(FRONTIER), (6.8, 0.7 + 2.0 * len(splits)), sharex=True)
     for row, (split, title) in zip(axes, splits.items()):
@@ -157,54 +160,36 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         for axis, name in zip(row, FRONTIER):
             for level in here.loc[here["method"] == audit.YARDSTICK, name].dropna():
                 axis.axhline(level, color=GREY, lw=0.8)
-            for w, of_w in here[here["method"] == "T3"].dropna(subset=[name]).groupby("w"):
-                path = of_w.sort_values("T")
-                axis.plot(
-                    path["mu_rouge"],
-                    path[name],
-                    color=T3_COLOUR,
-                    marker=MARKERS["T3"],
-                    ms=4,
-                    lw=0.8,
+            method_points(axis, here, "mu_rouge", name, 25)
+            tilted = here[here["method"] == "T3"].dropna(subset=[name])
+            for _, path in tilted.groupby("w"):
+                axis.plot(path["mu_rouge"], path[name], color=T3_COLOUR, lw=0.8)
+            # Labels change sides, so that those of neighbours do not overlap.
+            sides = cycle([("right", (-4, 0)), ("left", (4, 0))])
+            for (side, away), point in zip(sides, tilted[::-1].to_dict("records")):
+                words = f"{point['T']:g}" + (f", w = {point['w']:g}" if point["w"] != 1 else "")
+                axis.annotate(
+                    words,
+                    (point["mu_rouge"], point[name]),
+                    away,
+                    textcoords="offset points",
+                    ha=side,
+                    va="center",
+                    fontsize=6,
                 )
-                # From the hottest on, which lies furthest left, labels change sides: neighbours do
-                # not overlap.
-                sides = cycle([("right", (-4, 0)), ("left", (4, 0))])
-                for (side, away), (x, y, T) in zip(
-                    sides, path[["mu_rouge", name, "T"]].to_numpy()[::-1]
-                ):
-                    look = {"textcoords": "offset points", "va": "center", "fontsize": 6}
-                    axis.annotate(
-                        f"{T:g}" if w == 1 else f"{T:g}, w = {w:g}",
-                        (x, y),
-                        xytext=away,
-                        ha=side,
-                        **look,
-                    )
-            for method in (m for m in METHODS if m != "T3"):
-                part = here[here["method"] == method]
-                look = {
-                    "color": COLOURS[method],
-                    "marker": MARKERS[method],
-                    "s": 22,
-                    "edgecolors": "white",
-                    "lw": 0.3,
-                }
-                axis.scatter(part["mu_rouge"], part[name], **look)
             axis.set(xlim=(-0.03, 1.1), ylim=(-0.03, 1.03), xticks=(0, 0.5, 1))
-        row[0].set_ylabel(title)
-    for axis, name in zip(axes[0], FRONTIER):
-        axis.set_title(AUDIT[name].title, fontsize=7)
-    for axis in axes[-1]:
-        axis.set_xlabel("MU-ROUGE")
-    method_key(figure, points["method"])
-    figure.set_label(
+            axis.set(xlabel="MU-ROUGE", ylabel=title, title=AUDIT[name].title)
+            axis.label_outer()
+    return finished(
+        figure,
         "What is left of the forgotten rows against what is kept: T3 at every T (numbers; w where"
         " it is not 1), the other methods, and the retrained models' level (line); means over"
         " seeds. T3 is tuned for each T, so its line may turn where its settings change. Best: on"
-        f" the level, far right. {counted(runs)}"
+        f" the level, far right. {counted(runs)}",
+        place="right center",
+        ncols=1,
+        labelspacing=0.8,
     )
-    return figure
 
 
 def _drawn_from(nuclei: list[float]) -> str:

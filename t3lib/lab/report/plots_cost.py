@@ -1,18 +1,18 @@
 """Figures of cost: Table 3 and the table `benchmarks` in, matplotlib Figure out."""
 
-import numpy as np
 import pandas as pd
+import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from t3lib.lab.report import tables
 from t3lib.lab.report.look import (
     PAPER,
-    SPLIT_LOOKS,
     STYLE,
     counted,
-    key,
+    finished,
     log_axis,
+    of_splits,
     panels,
     splits_of,
 )
@@ -24,68 +24,57 @@ def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     """Table 3 as a figure: seconds of training, ours left and the paper's GPU right; log scale.
 
     T3 (preprocessed) means the same on both sides, training on stored features; their own seconds,
-    which the paper does not give, are a number beside the bar.
+    which the paper does not give, are in the caption.
     """
+    main = tables.main_runs(frame)
+    splits = splits_of(main)
     sources = {"ours": tables.runtime(frame)} | ({} if printed is None else {PAPER: printed})
-    costs = {
-        name: table.set_index(["split", "method"]).astype({"train_s": float})
-        for name, table in sources.items()
-    }
-    seconds = pd.concat([table["train_s"] for table in costs.values()])
-    names = [
-        name for name in dict.fromkeys(sources["ours"]["method"]) if seconds.notna()[:, name].any()
-    ]
-    splits = splits_of(tables.main_runs(frame))
+    data = {name: table.astype({"train_s": float}) for name, table in sources.items()}
+    ran = pd.concat(data).dropna(subset=["train_s"])["method"]
+    names = [name for name in dict.fromkeys(sources["ours"]["method"]) if name in set(ran)]
     figure, axes = panels(
         1, len(sources), (3.4 * len(sources), 0.7 + 0.26 * max(3, len(names))), sharey=True
     )
-    for axis, (source, table) in zip(axes.flat, costs.items()):
-        for offset, split in zip((-0.2, 0.2), splits):
-            spent = table.reindex([(split, name) for name in names])
-            places = np.arange(len(names)) + offset
-            axis.barh(places, spent["train_s"], height=0.36, color=SPLIT_LOOKS[split]["color"])
-            for y, train, features in zip(places, spent["train_s"], spent["features_s"]):
-                extra = "" if pd.isna(features) else f" + features {cell(features, 'features_s')}"
-                if pd.notna(train):
-                    axis.text(
-                        train, y, f" {cell(train, 'train_s')}{extra}", va="center", fontsize=5.5
-                    )
+    for axis, (source, table) in zip(axes.flat, data.items()):
+        here, by, _ = of_splits(table.dropna(subset=["train_s"]), splits)
+        sns.barplot(here, x="train_s", y="method", order=names, saturation=1, ax=axis, **by)
+        for bars in axis.containers:
+            axis.bar_label(bars, fmt=lambda value: f" {cell(value, 'train_s')}", fontsize=5.5)
         log_axis(axis)
-        axis.set(title=source, xlabel="seconds", ylim=(len(names) - 0.4, -0.6))
-        if table["train_s"].notna().any():
-            axis.set_xlim(table["train_s"].min() / 3, table["train_s"].max() * 4)
-        axis.set_yticks(range(len(names)), names)
-        axis.grid(axis="y", visible=False)
-    key(
+        axis.set(title=source, xlabel="seconds", ylabel="")
+        if len(here):
+            axis.set_xlim(here["train_s"].min() / 3, here["train_s"].max() * 4)
+    stored = sources["ours"].query("method == 'T3 (preprocessed)'").dropna(subset=["features_s"])
+    told = [
+        f"{cell(spent, 'features_s')} s ({splits[split]})"
+        for split, spent in zip(stored["split"], stored["features_s"])
+    ]
+    return finished(
         figure,
-        [(name, {"color": SPLIT_LOOKS[split]["color"], "lw": 5}) for split, name in splits.items()],
+        "Seconds of training. T3 (preprocessed): on features of the base, stored once, which took"
+        f" {' and '.join(told) or 'no time'} more; T3 (naive): the base is read at every step."
+        " Logarithmic; bars start at a third of the shortest."
+        f" {counted(main, paper=printed is not None)}",
     )
-    figure.set_label(
-        "Seconds of training. T3 (preprocessed): on features of the base, stored once, with their"
-        " seconds beside the bar; T3 (naive): the base is read at every step. Logarithmic; bars"
-        " start at a third of the shortest."
-        f" {counted(tables.main_runs(frame), paper=printed is not None)}"
-    )
-    return figure
 
 
 @rc_context(STYLE)
 def seconds(rows: pd.DataFrame) -> Figure:
     """Median and quartiles of every row of the table `benchmarks` that has seconds; log scale."""
-    shown = rows[rows["unit"] == "s"][::-1]
+    shown = rows[rows["unit"] == "s"]
     figure, [[axis]] = panels(1, 1, (6.8, 0.6 + 0.2 * len(shown)))
-    spread = [shown["median"] - shown["low"], shown["high"] - shown["median"]]
+    sizes = shown["shape"].str.extract(r"(\d+ \+ \d+ rows)", expand=False).fillna(shown["shape"])
     height = range(len(shown))
+    spread = [shown["median"] - shown["low"], shown["high"] - shown["median"]]
     axis.errorbar(shown["median"], height, xerr=spread, ls="", marker="o", ms=3, capsize=2)
+    axis.set_yticks(height, shown["what"] + "  [" + sizes + "]")
     for y, value in zip(height, shown["median"]):
         axis.annotate(f"{value:.3g}", (value, y), (0, 3), textcoords="offset points", fontsize=6)
-    sizes = shown["shape"].str.extract(r"(\d+ \+ \d+ rows)", expand=False).fillna(shown["shape"])
-    axis.set_yticks(height, shown["what"] + "  [" + sizes + "]")
-    axis.set(ylim=(-0.6, len(shown) - 0.2), xlabel="seconds")
+    axis.set(ylim=(len(shown) - 0.5, -0.8), xlabel="seconds")
     log_axis(axis)
-    least, most = shown["repeats"].min(), shown["repeats"].max()
-    figure.set_label(
+    return finished(
+        figure,
         "Seconds on this machine: median and quartiles. In brackets: forget + retain rows, or the"
-        f" base and its batch; n = {least:.0f} to {most:.0f} repeats each."
+        " base and its batch;"
+        f" n = {shown['repeats'].min():.0f} to {shown['repeats'].max():.0f} repeats each.",
     )
-    return figure

@@ -1,23 +1,24 @@
 """Figures of the theory (Appendix E and the walk through the theorems): table in, matplotlib Figure
 out.
 
-Colours mean what they mean in the paper: purple, blue, yellow for v_f = 1e-6, 1e-3, 1; brighter for
-larger n, the largest yellow. Markers repeat it for black and white print. Solid: exact; dashed: the
-paper's partition function.
+Colours mean what they mean in the paper: purple, blue, yellow for v_f = 1e-6, 1e-3, 1, and from
+purple to yellow for a growing n. Markers repeat it for black and white print. Solid: exact; dashed:
+the paper's partition function.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+import re
+from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import pandas as pd
-from matplotlib import colormaps, rc_context
-from matplotlib.axes import Axes
+import seaborn as sns
+from matplotlib import rc_context
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator, NullLocator
 
 from t3lib import theory
-from t3lib.lab.report.look import PLAIN, STYLE, key, panels
+from t3lib.lab.report.look import PLAIN, STYLE, WHOLE, Look, few_ticks, finished, panels, with_error
 from t3lib.theory.experiments import Fits
 from t3lib.theory.logistic import probability
 from t3lib.theory.quadrature import Array
@@ -25,66 +26,49 @@ from t3lib.theory.table import LOWER, N
 
 PURPLE, BLUE, YELLOW, RED = "#6a3d9a", "#2f7fc1", "#dda200", "#d1495b"
 MARKERS = "osD^vP"
-AXES = {"retain": r"Retain Error $\mathcal{E}_r$", "forget": r"Forget Error $\mathcal{E}_f$"}
+AXES = {"forget": r"Forget Error $\mathcal{E}_f$", "retain": r"Retain Error $\mathcal{E}_r$"}
+PAPERS = "the paper's partition function"
 
 
 @rc_context(STYLE)
-def errors(table: pd.DataFrame, side: str, vary: str, trials: int) -> Figure:
-    """Figure 2 (vary="v_f") or 3 (vary="n"), half `side`: mean error ± standard error against T.
+def errors(table: pd.DataFrame, vary: str, trials: int) -> Figure:
+    """Figure 2 (vary="v_f") or 3 (vary="n"): Forget Error above, Retain Error below, against T.
 
-    Over `trials` data sets, with the exact partition function (bands and markers) and with the
-    paper's (dashed).
+    A column for each value of the other of the two; lines are means over `trials` data sets, with a
+    band of one standard error. Dashed: the same with the paper's partition function.
     """
-    figure, [[axis]] = panels(1, 1, (3.4, 3.0))
-    looks = _looks(sorted(table[vary].unique()))
-    for value, look in looks.items():
-        exact, papers = (
-            table[(table[vary] == value) & (table["method"] == method)].sort_values("T")
-            for method in theory.METHODS
-        )
-        _curve(axis, exact, side, look)
-        axis.plot(papers["T"], papers[f"{side}_error"], color=look["color"], ls="--", lw=1)
-    axis.set(xlabel="base model temperature $T$", ylabel=AXES[side])
-    if side == "forget" and table["forget_error"].max() > 20 * table["forget_error"].median():
-        axis.set_yscale("log")
-    entries = [*_entries(vary, looks), ("paper's partition function", {"color": "0.3", "ls": "--"})]
-    key(figure, entries, "upper center", ncols=2 if len(entries) <= 4 else 3)
     fixed = "n" if vary == "v_f" else "v_f"
-    what = ", ".join(f"{fixed} = {value:g}" for value in sorted(table[fixed].unique()))
-    figure.set_label(
-        f"Figure {2 if vary == 'v_f' else 3}, {side.title()} Error against T at {what}. Lines:"
-        f" means over {trials} data sets, a classifier each; bands: ± one standard error; dashed:"
-        " the paper's partition function."
-    )
-    return figure
-
-
-@rc_context(STYLE)
-def errors_by_n(table: pd.DataFrame, trials: int) -> Figure:
-    """Figure 2 for every n that ran: Forget Error above, Retain Error below, one column an n; mean
-    ± standard error.
-    """
-    sizes = sorted(table["n"].unique())
+    named, by = _named(table, vary)
+    values, exact = sorted(named[fixed].unique()), named["method"] == "exact"
+    look = {"dashes": False, "markevery": max(1, table["T"].nunique() // 7), "mew": 0, "ms": 4}
+    plain = {"style": None, "markers": None, "ls": "--", "lw": 1, "legend": False}
     figure, axes = panels(
-        2, len(sizes), (max(3.4, 1.5 * len(sizes)), 3.2), sharex=True, sharey="row"
+        2,
+        len(values),
+        (max(3.4, 1.5 * len(values)), 3.2 if len(values) > 1 else 4.4),
+        sharex=True,
+        sharey="row",
     )
-    looks, exact = _looks(sorted(table["v_f"].unique())), table[table["method"] == "exact"]
-    for column, n in zip(axes.T, sizes):
-        for axis, side in zip(column, ("forget", "retain")):
-            for value, look in looks.items():
-                part = exact[(exact["n"] == n) & (exact["v_f"] == value)].sort_values("T")
-                _curve(axis, part, side, look)
-        column[0].set(title=f"$n$ = {n}", yscale="log")
-        column[0].yaxis.set_major_locator(LogLocator(numticks=6))
-        column[1].set_xlabel("temperature $T$")
-    for axis, side in zip(axes[:, 0], ("forget", "retain")):
-        axis.set_ylabel(AXES[side])
-    key(figure, _entries("v_f", looks), "upper center")
-    figure.set_label(
-        f"Figure 2 for every n that ran: means over {trials} data sets each, bands ± one standard"
-        " error; with the exact partition function."
+    for row, (side, name) in zip(axes, AXES.items()):
+        error = f"{side}_error"
+        spread = with_error(named[exact], error, f"{side}_se")
+        for axis, value in zip(row, values):
+            draw = partial(sns.lineplot, x="T", y=error, ax=axis)
+            draw(spread[spread[fixed] == value], errorbar=WHOLE, **by, **look)
+            draw(named[~exact & (named[fixed] == value)], errorbar=None, **by | plain)
+            axis.set(xlabel="temperature $T$", ylabel=name)
+            axis.set_title(f"${fixed}$ = {value:g}" if side == "forget" else "")
+            axis.label_outer()
+    axes[0, 0].set_yscale("log" if vary == "v_f" else "linear")
+    return finished(
+        figure,
+        f"Figure {2 if vary == 'v_f' else 3}: errors against T. Lines: means over {trials} data"
+        " sets, a classifier each; bands: ± one standard error; dashed: the same with"
+        f" {PAPERS}.",
+        [(PAPERS, {"color": "0.3", "ls": "--", "lw": 1})],
+        "upper center",
+        ncols=2 if len(by["hue_order"]) <= 3 else 3,
     )
-    return figure
 
 
 @rc_context(STYLE)
@@ -93,31 +77,34 @@ def classifier(fits: Fits, trial: int) -> Figure:
     (probability, right axis).
     """
     figure, [[axis]] = panels(1, 1, (4.4, 2.6))
-    z, s = fits.z[trial], fits.s[trial]
-    axis.hist(
-        [z[s == 0], z[s == 1]], bins=[*np.linspace(-2, 4, 49)], stacked=True, color=[YELLOW, BLUE]
+    z, s, x = fits.z[trial], fits.s[trial], _fine(fits, -2, 4)
+    sns.histplot(
+        x=z,
+        hue=s,
+        palette={0: YELLOW, 1: BLUE},
+        multiple="stack",
+        bins=[*np.linspace(-2, 4, 49)],
+        alpha=1,
+        lw=0,
+        legend=False,
+        ax=axis,
     )
     axis.set(xlabel="$z$", ylabel="samples", xlim=(-2, 4))
     axis.yaxis.set_major_locator(MaxNLocator(integer=True))
     axis.set_ylim(0, 1.35 * axis.get_ylim()[1])  # the lines keep clear of the bars
     right = axis.twinx()
     right.grid(False)
-    right.spines["right"].set_visible(True)
-    x = _fine(fits, -2, 4)
-    lines = {
-        r"$\hat f(z)$": {"color": "black", "lw": 1.1},
-        "$f^*(z)$": {"color": "0.3", "lw": 1.1, "ls": "--"},
-    }
-    for look, phi in zip(lines.values(), (fits.phi[trial], fits.mixture.phi_star)):
-        right.plot(x, probability(phi, x), **look)
+    fitted, best = fits.phi[trial], fits.mixture.phi_star
+    right.plot(x, probability(fitted, x), color="black", lw=1.1, label=r"$\hat f(z)$")
+    right.plot(x, probability(best, x), color="0.3", lw=1.1, ls="--", label="$f^*(z)$")
     right.set(ylabel="probability of retain", ylim=(0, 1.05))
-    bars = {"forget": {"color": YELLOW, "lw": 5}, "retain": {"color": BLUE, "lw": 5}}
-    key(figure, (bars | lines).items(), "upper center")
-    figure.set_label(
+    return finished(
+        figure,
         f"Figure 4: one data set of n = {len(z)} samples, of the forget set {int((s == 0).sum())};"
-        " the classifier fitted to it (solid) and the Bayes classifier (dashed)."
+        " the classifier fitted to it (solid) and the Bayes classifier (dashed).",
+        [("forget", {"color": YELLOW, "lw": 5}), ("retain", {"color": BLUE, "lw": 5})],
+        "upper center",
     )
-    return figure
 
 
 @rc_context(STYLE)
@@ -127,32 +114,26 @@ def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5,
     """
     figure, [axes] = panels(1, len(temperatures), (6.8, 2.3), sharey=True)
     x, mixture, phi = _fine(fits, -2, 4), fits.mixture, fits.phi[trial]
-    looks: dict[str, dict[str, Any]] = {
-        "$p$": {"color": YELLOW, "lw": 0.9},
-        r"$\hat p_r^{(T)}$, exact": {"color": "black", "lw": 1.1},
-        "with the paper's partition function": {"color": RED, "lw": 0.8, "ls": (0, (2, 3))},
-    }
+    looks = (
+        {"color": "black", "lw": 1.1, "label": r"$\hat p_r^{(T)}$, exact"},
+        {"color": RED, "lw": 0.8, "ls": (0, (2, 3)), "label": f"with {PAPERS}"},
+    )
     for axis, T in zip(axes, temperatures, strict=True):
-        axis.fill_between(x, np.exp(mixture.logp_r(x)), color=BLUE, alpha=0.3, lw=0)
-        curves = (
-            np.exp(mixture.logp(x)),
-            *(mixture.density(x, phi, T, method) for method in theory.METHODS),
-        )
-        for curve, look in zip(curves, looks.values(), strict=True):
-            axis.plot(x, curve, **look)
+        axis.fill_between(x, np.exp(mixture.logp_r(x)), color=BLUE, alpha=0.3, lw=0, label="$p_r$")
+        axis.plot(x, np.exp(mixture.logp(x)), color=YELLOW, lw=0.9, label="$p$")
+        for method, look in zip(theory.METHODS, looks, strict=True):
+            axis.plot(x, mixture.density(x, phi, T, method), **look)
         retain, forget = mixture.errors(phi, T)
-        axis.set_title(
-            f"$T$ = {T:g}:  $\\mathcal{{E}}_r$ = {retain:.3f},  $\\mathcal{{E}}_f$ = {forget:.3f}",
-            fontsize=7,
-        )
+        both = rf"$\mathcal{{E}}_r$ = {retain:.3f},  $\mathcal{{E}}_f$ = {forget:.3f}"
+        axis.set_title(f"$T$ = {T:g}:  {both}", fontsize=7)
         axis.set(xlabel="$z$", xlim=(-2, 4))
     axes[0].set(ylabel="density", ylim=(0, None))
-    key(figure, [("$p_r$", {"color": BLUE, "alpha": 0.3, "lw": 5}), *looks.items()], "upper center")
-    figure.set_label(
+    return finished(
+        figure,
         f"Figure 5: the tilted, tempered density of that classifier (n = {fits.z.shape[1]}) over"
-        " p_r."
+        " p_r.",
+        place="upper center",
     )
-    return figure
 
 
 @rc_context(STYLE)
@@ -161,48 +142,31 @@ def bounds(table: pd.DataFrame) -> Figure:
     is tight.
     """
     names = list(dict.fromkeys(table["bound"]))
-    columns = (len(names) + 1) // 2
-    figure, axes = panels(2, columns, (6.8, 3.6))
-    looks = _looks(sorted(table["v_f"].unique()))
+    figure, axes = panels(2, (len(names) + 1) // 2, (6.8, 3.6))
+    table, look = _named(table, "v_f")
     for axis, name in zip(axes.flat, names):
         part = table[(table["bound"] == name) & (table["error"] > 0) & np.isfinite(table["value"])]
-        for value, look in looks.items():
-            here = part[part["v_f"] == value]
-            axis.scatter(here["value"], here["error"], s=7, lw=0, alpha=0.7, **look)
+        both = part[["value", "error"]].to_numpy()
+        axis.plot([both.min(), both.max()], [both.min(), both.max()], color="0.4", lw=0.8)
+        sns.scatterplot(part, x="value", y="error", **look, s=9, linewidth=0, alpha=0.7, ax=axis)
         side = "lower" if name in LOWER else "upper"
         axis.set(xscale="log", yscale="log", title=f"{name.split(',')[0]} ({side})")
-        (left, bottom), (right, top) = (
-            part[["value", "error"]].min(),
-            part[["value", "error"]].max(),
-        )
-        # Each axis fits its points and reaches the diagonal, so that points far below it stay
-        # apart.
-        axis.set(
-            xlim=(min(left, top) / 2, max(right, bottom) * 2),
-            ylim=(min(bottom, right) / 2, max(top, left) * 2),
-        )
-        axis.axline((1, 1), (2, 2), color="0.4", lw=0.8)
-        for ticks, (low, high) in ((axis.xaxis, axis.get_xlim()), (axis.yaxis, axis.get_ylim())):
-            narrow = high / low < 100
-            ticks.set_major_locator(LogLocator(subs=(1, 3) if narrow else (1,), numticks=4))
-            if narrow:
+        axis.set(xlabel="", ylabel="", box_aspect=1)
+        for ticks in (axis.xaxis, axis.yaxis):
+            ticks.set_major_locator(few_ticks(both.min(), both.max()))
+            if both.max() / both.min() < 100:
                 ticks.set_major_formatter(PLAIN)
             ticks.set_minor_locator(NullLocator())
     for axis in axes.flat[len(names) :]:
         axis.set_axis_off()
-    for axis in axes[:, 0]:
-        axis.set_ylabel("error")
     figure.supxlabel("bound", fontsize=8)
-    key(
+    figure.supylabel("error", fontsize=8)
+    return finished(
         figure,
-        [(label, look | {"ls": ""}) for label, look in _entries("v_f", looks)],
-        "upper center",
-    )
-    figure.set_label(
         f"Every theorem's bound against the error it bounds, {len(table)} cases; classifiers fitted"
-        f" to n = {N} samples. On the diagonal a bound is tight."
+        f" to n = {N} samples. On the diagonal a bound is tight.",
+        place="upper center",
     )
-    return figure
 
 
 @rc_context(STYLE)
@@ -221,75 +185,66 @@ def slopes(
     """
     figure, [axes] = panels(1, 2, (6.8, 2.8))
     peaks = np.logspace(0, 8, 200)
-    shades = colormaps["viridis"](np.linspace(0, 0.8, len(temperatures)))
-    upper = theory.bound_forget_untempered(delta, gamma, peaks)
-    axes[0].plot(peaks, upper, color="0.6", lw=0.9, ls=":", label="bound, Theorem 3.4")
-    for T, shade in zip(temperatures, shades, strict=True):
+    names = {T: f"$T$ = {T:g}: slope {f'1/{T:g}' if T > 1 else 1}" for T in temperatures}
+    shades = dict(zip(names.values(), sns.color_palette("viridis", len(names))))
+    for T, name in names.items():
         error = theory.witness(delta, gamma, peaks, T=T).forget_error
-        axes[0].plot(
-            peaks,
-            error,
-            color=shade,
-            label=f"$T$ = {T:g}: slope 1/{T:g}" if T > 1 else "$T$ = 1: slope 1",
-        )
+        axes[0].plot(peaks, error, color=shades[name])
     for w, dash in ((1.5, "--"), (2.0, "-.")):
         error = theory.witness(delta, gamma, peaks, sharpen=w).forget_error
-        axes[0].plot(peaks, error, color=YELLOW, ls=dash, label=f"sharpened $f^{{{w:g}}}$: slope 1")
-    axes[0].set(
-        title=f"the witness, $\\delta$ = {delta:g}, $\\gamma$ = {gamma:g}", ylabel=AXES["forget"]
+        name = f"sharpened $f^{{{w:g}}}$: slope 1"
+        axes[0].plot(peaks, error, color=YELLOW, ls=dash, label=name)
+    upper = theory.bound_forget_untempered(delta, gamma, peaks)
+    axes[0].plot(peaks, upper, color="0.6", lw=0.9, ls=":", label="bound, Theorem 3.4")
+    rows = with_error(fitted[fitted["T"].isin(temperatures)], "forget_error", "forget_se")
+    rows = rows.assign(peak=(2 * np.pi * rows["v_f"]) ** -0.5, name=rows["T"].map(names))
+    sns.lineplot(
+        rows,
+        x="peak",
+        y="forget_error",
+        hue="name",
+        style="name",
+        palette=shades,
+        markers=[*MARKERS[: len(names)]],
+        dashes=False,
+        errorbar=WHOLE,
+        err_style="bars",
+        ms=5,
+        ax=axes[1],
     )
-    for T, shade, marker in zip(temperatures, shades, MARKERS):
-        part = fitted[np.isclose(fitted["T"], T)].sort_values("v_f")
-        x, mean, se = (2 * np.pi * part["v_f"]) ** -0.5, part["forget_error"], part["forget_se"]
-        axes[1].errorbar(
-            x, mean, se, color=shade, marker=marker, ms=3.5, lw=1.2, label=f"$T$ = {T:g}"
-        )
     n = int(fitted["n"].iloc[0])
-    axes[1].set_title(f"classifiers fitted to $n$ = {n} samples, mean ± s.e.")
-    axes[1].legend()
-    for axis in axes:
+    witness = rf"the witness, $\delta$ = {delta:g}, $\gamma$ = {gamma:g}"
+    for axis, title in zip(axes, (witness, f"fitted to $n$ = {n} samples, mean ± s.e.")):
         axis.set(xscale="log", yscale="log", xlabel=r"peak forget density $\|p_f\|_\infty$")
-    axes[0].legend(handlelength=1.6, borderpad=0.1, labelspacing=0.3, fontsize=6)
-    axes[0].set_ylim(top=3e8)  # room for the legend
-    figure.set_label(
+        axis.set(ylabel=AXES["forget"] if axis is axes[0] else "", title=title)
+    return finished(
+        figure,
         "Forget Error against the peak of p_f: tempering turns the slope, sharpening only lowers"
         f" the line. Left: the witness of Theorem 3.5. Right: means over {trials} data sets of n ="
-        f" {n} samples, each with its classifier."
+        f" {n} samples, each with its classifier.",
+        place="right center",
+        ncols=1,
     )
-    return figure
 
 
-def _curve(axis: Axes, part: pd.DataFrame, side: str, look: Mapping[str, Any]) -> None:
-    """Mean error against T with a band of one standard error, a marker now and then."""
-    mean, se = part[f"{side}_error"], part[f"{side}_se"]
-    axis.plot(part["T"], mean, ms=3.5, markevery=max(1, len(part) // 7), **look)
-    axis.fill_between(part["T"], mean - se, mean + se, color=look["color"], alpha=0.2, lw=0)
+def _named(table: pd.DataFrame, vary: str) -> tuple[pd.DataFrame, Look]:
+    """The table with the values of `vary` as text in the column "curve"; seaborn's look of these.
 
-
-def _looks(values: Sequence[float]) -> dict[float, dict[str, Any]]:
-    """Dark to bright, the last one yellow: purple, blue, yellow for three values, as in the
-    paper.
+    1e-06 becomes 10^-6 in mathtext, other numbers stay as they are.
     """
-    dark: list[Any] = [PURPLE, BLUE]
-    if len(values) > 3:
-        dark = [colormaps["viridis"](x) for x in np.linspace(0.0, 0.7, len(values) - 1)]
-    return {v: {"color": c, "marker": m} for v, c, m in zip(values, [*dark, YELLOW], MARKERS)}
-
-
-def _entries(vary: str, looks: Mapping[float, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
-    """The key's line of each value: 1e-06 as 10^-6 in mathtext, other numbers as they are."""
-    entries = []
-    for value, look in looks.items():
-        power = np.log10(value)
-        text = f"10^{{{power:.0f}}}" if value < 1 and power == round(power) else f"{value:g}"
-        entries.append((f"${vary}$ = ${text}$", look))
-    return entries
+    powers = {v: re.sub(r"1e-0?(\d+)", r"10^{-\1}", f"{v:g}") for v in sorted(set(table[vary]))}
+    names = [f"${vary}$ = ${power}$" for power in powers.values()]
+    look = {
+        **dict.fromkeys(("hue", "style"), "curve"),
+        **dict.fromkeys(("hue_order", "style_order"), names),
+        "palette": sns.blend_palette([PURPLE, BLUE, YELLOW], len(names)),
+        "markers": [*MARKERS[: len(names)]],
+    }
+    return table.assign(curve=table[vary].map(dict(zip(powers, names)))), look
 
 
 def _fine(fits: Fits, low: float, high: float) -> Array:
     """A grid that resolves the spike as well as the page."""
     mixture = fits.mixture
     spike = mixture.mu_f + np.sqrt(mixture.v_f) * np.linspace(-8, 8, 401)
-    return np.unique(
-        np.concatenate([np.linspace(low, high, 1201), spike[(spike > low) & (spike < high)]])
-    )
+    return np.union1d(np.linspace(low, high, 1201), spike.clip(low, high))
