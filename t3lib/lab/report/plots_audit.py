@@ -10,6 +10,7 @@ import seaborn as sns
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from t3lib.baselines.losses import METHODS
 from t3lib.lab.report import audit
 from t3lib.lab.report.look import (
     COLOURS,
