@@ -22,6 +22,8 @@ from t3lib.core.names import SPLITS, VERDICTS
 from t3lib.lab import results
 from t3lib.lab.report import render, tables
 
+# Figure 1 of the paper, drawn by hand: frozen base, trained head.
+ARCHITECTURE = Path(__file__).with_name("templates") / "architecture.svg"
 # points: a figure below stands beside another, for across the whole page its letters would be huge
 SMALL = 350
 COPIES = (".ipynb", ".html")  # suffixes of executed notebooks
@@ -104,7 +106,8 @@ STORY = (  # the answers come after the first part, the claims after the last
         "classifier's two "
         "matrices A and B decay and how B starts; the correction for the share of forgotten rows; "
         "retain rows drawn "
-        "once instead of anew in every epoch; and a classifier that also learns the paraphrased answers.",
+        "once instead of anew in every epoch; and a classifier that also learns the paraphrased "
+        "answers.",
         ("ablations",), ("ablations",),
     ),
     Part(
@@ -117,7 +120,7 @@ STORY = (  # the answers come after the first part, the claims after the last
         "Retain Error: what keeping lost, the KL divergence from p_r to the unlearned density. "
         "Forget Error: what "
         "still leaks, the mean distance from p_r under p_f.",
-        ("architecture", "figure*", "bounds", "slopes"), (), ("synthetic*", "bounds"),
+        ("figure*", "bounds", "slopes"), (), ("synthetic*", "bounds"),
     ),
 )  # fmt: skip
 
@@ -147,6 +150,7 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
         title=title or f"T3 companion: results of profile {folder.resolve().name}",
         run=_what_was_run(frame, runs, manifest),
         headline=headlines(frame),
+        architecture=figure(ARCHITECTURE),
         parts=[part for part in parts if part["figures"] or part["tables"]],
         first=STORY[0].key,
         answers=answers(runs, texts),
@@ -232,7 +236,7 @@ def _what_was_run(
 
 
 def headlines(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """What came out, an entry a split that ran: see `_headline`."""
+    """What came out, an entry for each split that ran: see `_headline`."""
     return [_headline(frame, split) for split in SPLITS if (frame["split"] == split).any()]
 
 
@@ -316,11 +320,7 @@ def _claims(path: Path) -> list[dict[str, str]]:
     """
     if not path.is_file():
         return []
-    columns = dict.fromkeys(
-        ("id", "where", "claim", "printed", "verdict", "numbers", "scale", "note"), ""
-    )
-    frame = pd.read_csv(path, dtype=str, keep_default_na=False)
-    return [columns | row for row in frame.to_dict("records")]
+    return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
 
 
 def _provenance(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
