@@ -30,15 +30,13 @@ class Finding(NamedTuple):
     the claim is true.
 
     `no_order`: the claim names a best method, none is ahead of it, and it is not ahead of all
-    others. `plain`: the finding in one sentence for the README, where it is among those that
-    matter.
+    others.
     """
 
     holds: bool | None
     numbers: str = ""
     under: str = ""
     no_order: bool = False
-    plain: str = ""
 
 
 class Tables(dict[str, pd.DataFrame]):
@@ -146,13 +144,10 @@ def joined(parts: Sequence[Finding]) -> Finding:
     """Every part holds; one refuted part refutes, else one missing part leaves the claim open."""
     refuted = [part for part in parts if part.holds is False]
     told = "; ".join(part.numbers for part in parts)
-    plain = " ".join(dict.fromkeys(part.plain for part in parts if part.plain))
     if refuted:
         decided = all(part.holds is not None for part in parts)
-        return Finding(
-            False, told, no_order=decided and all(part.no_order for part in refuted), plain=plain
-        )
-    return Finding(True if all(part.holds for part in parts) else None, told, plain=plain)
+        return Finding(False, told, no_order=decided and all(part.no_order for part in refuted))
+    return Finding(True if all(part.holds for part in parts) else None, told)
 
 
 def listed(values: Mapping[str, float] | Mapping[float, float], form: str = "{} {:.3f}") -> str:

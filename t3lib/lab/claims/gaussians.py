@@ -300,12 +300,8 @@ def least_risk(tables: Tables) -> Finding:
     _, v, case, other = max(pairs, key=lambda pair: pair[0])
     m = GaussianMixture(v_f=v)
     blind = {T: float(np.asarray(m.forget_error(_knows_nothing(m), T))) for T in (3.0, 4.0, 5.0)}
-    plain = (
-        "More regularisation, with more tempering, lowers the Forget Error and raises the Retain "
-    )
-    plain += f"Error (in brackets): {case}. A classifier that knows nothing has a Forget Error of "
-    plain += f"{listed(blind, '{1:.3f} at T = {0:g}')}: the Forget Error alone rewards flattening."
-    return Finding(False, numbers, plain=plain)
+    nothing = f"a classifier that knows nothing: {listed(blind, '{1:.3f} at T = {0:g}')}"
+    return Finding(False, f"{numbers}; most in {case}; {nothing}")
 
 
 def _knows_nothing(m: GaussianMixture) -> np.ndarray:

@@ -47,14 +47,14 @@ def fq_best(tables: Tables, split: str) -> Finding:
     if not ran:
         raise Missing("fq")
     above, open_ = ([name for name in ran if ran[name].sign == sign] for sign in (-1, 0))
-    ahead = f"{', '.join(above)} ahead of T3; " if above else ""
-    plain = (
-        f"{tables.splits[split]} split: {ahead}no order between T3 and {', '.join(open_) or 'any'}."
-    )
     shown = {name: str(ran[name]) for name in (*above, *open_)}
-    told = f"T3 {score(tables, split, 'T3', 'fq'):.3f}; T3 less {listed(shown, '{} {}') or 'any other: above 0'}"  # type: ignore[arg-type]
+    told = (
+        f"{', '.join(above) or 'none'} ahead of T3; no order between T3 and"
+        f" {', '.join(open_) or 'any'}; T3 {score(tables, split, 'T3', 'fq'):.3f}; T3 less"
+        f" {listed(shown, '{} {}') or 'any other: above 0'}"  # type: ignore[arg-type]
+    )
     holds = None if not (above or open_) and len(ran) < len(gaps) else not (above or open_)
-    return Finding(holds, told, no_order=not above and bool(open_), plain=plain)
+    return Finding(holds, told, no_order=not above and bool(open_))
 
 
 @on_both_splits
@@ -93,8 +93,7 @@ def generation_kept(tables: Tables, split: str) -> Finding:
         f"probability {prob.value:+.3f}, MU-ROUGE {words}; {cold:.3f} at T = 1, {best:.3f} at the"
         " best T"
     )
-    plain = f"{tables.splits[split]} split: MU-ROUGE {words.value:+.2f}."
-    return Finding(kept, told, plain=plain)
+    return Finding(kept, told)
 
 
 @on_both_splits
@@ -139,9 +138,8 @@ def _at(tables: Tables, split: str) -> pd.DataFrame:
 def t5_untempered(tables: Tables, split: str) -> Finding:
     """The Forget Quality at T = 1 is that of a rejected test, below .05."""
     fq = _at(tables, split)["fq"].get(1.0, np.nan)
-    told = f"FQ at T = 1: {fq:.2g}"
-    plain = f"{tables.splits[split]} split: {told}."
-    return Finding(None if np.isnan(fq) else bool(fq < REJECTED), told, plain=plain)
+    holds = None if np.isnan(fq) else bool(fq < REJECTED)
+    return Finding(holds, f"FQ at T = 1: {fq:.2g}")
 
 
 @on_both_splits
@@ -199,9 +197,8 @@ def small_fraction_of_time(tables: Tables, split: str) -> Finding:
     features = score(tables, split, "T3 (preprocessed)", "features_s", "runtime")
     extra = "" if np.isnan(features) else f" and {features:.3g} s for features"
     told = f"T3 {train:.3g} s{extra}, {rest.idxmin()} {rest.min():.3g} s"
-    plain = f"{tables.splits[split]} split: {told}."
     holds = bool(train + np.nan_to_num(features) < FRACTION * rest.min())
-    return Finding(holds and (len(rest) == len(FULL) or None), told, plain=plain)
+    return Finding(holds and (len(rest) == len(FULL) or None), told)
 
 
 @on_both_splits

@@ -34,7 +34,6 @@ COLUMNS = [
     "scale",
     "note",
     "sentence",
-    "plain",
 ]
 OPEN = (
     "None is ahead: the order changes with the retrained model compared with, or lies within the"
@@ -146,5 +145,4 @@ def _row(claim: dict[str, str], ours: Finding, theirs: Finding) -> dict[str, str
         "verdict": verdict,
         "note": why,
         "numbers": told,
-        "plain": ours.plain,
     }

@@ -13,7 +13,6 @@ from matplotlib.figure import Figure
 from t3lib.baselines.losses import METHODS
 from t3lib.lab import results
 from t3lib.lab.report import page, render, tables
-from t3lib.lab.report.architecture import architecture
 
 
 @pytest.fixture(scope="session")
@@ -30,9 +29,11 @@ def folder(tmp_path_factory):
     data["forget10"][0]["question"] = f"Who is {MARKUP}?"
     results.write_data(folder, data)
     render.write_table(folder / "tables", "tofu", tables.tofu(results.tidy(runs)))
-    render.save_figure(folder / "figures" / "architecture.svg", architecture())
+    drawing = Figure(figsize=(7, 2), label="Bounds & errors.")
+    drawing.add_subplot()
+    render.save_figure(folder / "figures" / "bounds.svg", drawing)
     (folder / "tables" / "claims.csv").write_text(
-        f'id,claim,printed,verdict\nC1,"{MARKUP}",True,holds\n'
+        f'id,where,claim,printed,verdict,numbers,note\nC1,Table 1,"{MARKUP}",yes,holds,,\n'
     )
     return folder
 
@@ -199,8 +200,12 @@ def test_the_notebook_that_writes_the_page_is_linked_as_it_will_be_called(tmp_pa
 
 
 def test_the_caption_of_a_figure_is_the_one_in_its_file(html):
-    caption = architecture().get_label()
-    assert f"<figcaption>{caption}</figcaption>" in html and f'alt="{caption}"' in html
+    drawing = page.ARCHITECTURE.read_text(encoding="utf-8")
+    for caption in ("Bounds &amp; errors.", drawing.split("dc:title>")[1].removesuffix("</")):
+        assert f"<figcaption>{caption}</figcaption>" in html and f'alt="{caption}"' in html
+    words = re.sub("<[^>]*>", "", drawing)
+    for part in ("frozen", "temper", "A", "B", "softmax", "cross-entropy of the one entry"):
+        assert part in words, "Figure 1 names its parts"
 
 
 @pytest.mark.parametrize(("inches", "small"), [(3, True), (7, False)])
