@@ -9,6 +9,13 @@ PYTHON ?= python3
 PROFILE ?= cpu
 BIN = .venv/bin
 
+# A mistyped profile is found before the environment is built.
+ifneq ($(filter results,$(or $(MAKECMDGOALS),results)),)
+ifeq ($(wildcard notebooks/profiles/$(PROFILE).yaml $(PROFILE)),)
+$(error PROFILE=$(PROFILE) is not there: choose $(filter-out defaults,$(patsubst notebooks/profiles/%.yaml,%,$(wildcard notebooks/profiles/*.yaml))) or give a .yaml file)
+endif
+endif
+
 .PHONY: results test attacks browser-test site lint clean
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
