@@ -63,11 +63,6 @@ def test_nothing_tracked_names_a_registry_or_a_private_path():
         assert not found or len(root) < 3, f"{name}: {found[0]}"
 
 
-def test_modules_stay_small():
-    for path in (ROOT / "t3lib").rglob("*.py"):
-        assert len(path.read_text().splitlines()) <= 400, path.name
-
-
 def test_make_refuses_an_unknown_profile_before_it_builds_the_environment():
     made = subprocess.run(["make", "PROFILE=smok"], cwd=ROOT, capture_output=True, text=True)
     assert made.returncode == 2 and "smok" in made.stderr and "smoke" in made.stderr
