@@ -169,58 +169,11 @@ def test_literal_tensors():
     )  # at the start: (2/β) ln 2
 
 
-def padded(tensors, extra):
-    """The same tensors with `extra` more positions at both ends that belong to no answer: junk, NaN
-    where allowed.
-    """
-    out = {}
-    for name, value in tensors.items():
-        if value.dim() < 2:
-            out[name] = value
-            continue
-        shape = (value.shape[0], extra, *value.shape[2:])
-        junk = (
-            torch.zeros(shape, dtype=value.dtype)
-            if value.dtype in (torch.bool, torch.int64)
-            else torch.randn(shape)
-        )
-        out[name] = torch.cat([junk, value, junk], 1)
-    return out
-
-
-def tensors_of(function):
-    given = {name: value for _, tensors, *_ in NUMPY for name, value in tensors.items()}
-    given |= {"logp_ref": tensor(REF), "logp_idk": tensor(IDK), "logp_idk_ref": tensor(IDK_REF)}
-    return {name: given[name] for name in L.NEEDS[function] if name in given}
-
-
-# Documented: in the reference undial and uniform_kl are means over all positions, and in the paper
-# RMU's terms are sums over the prompt.
-OF_POSITIONS = {
-    (L.undial, "reference"),
-    (L.uniform_kl, "reference"),
-    (L.rmu_forget, "paper"),
-    (L.rmu_retain, "paper"),
-}
-
-
 def test_what_decides_the_forward_passes_are_all_parameters_of_a_loss():
     """Without one of its settings a loss would run with its own default instead of the method's."""
     assert {*L.NEEDS} >= {loss for terms in L.LOSSES.values() for loss in terms if loss}
     for loss, names in L.NEEDS.items():
         assert names == set(inspect.signature(loss).parameters), loss
-
-
-@pytest.mark.parametrize("name", L.LOSSES)
-def test_padding_and_longer_prompts_change_nothing(name):
-    for function in filter(None, L.LOSSES[name][:2]):
-        tensors = tensors_of(function)
-        for variant in L.VARIANTS if "variant" in L.NEEDS[function] else (None,):
-            options = {"variant": variant} if variant else {}
-            same = torch.allclose(
-                function(**tensors, **options), function(**padded(tensors, 3), **options)
-            )
-            assert same is ((function, variant) not in OF_POSITIONS), (function, variant)
 
 
 def test_what_hides_outside_the_answer_does_not_matter():

@@ -11,7 +11,7 @@ import torch
 
 from t3lib.baselines import assistant, forward, losses, train
 from t3lib.baselines import unlearn as module
-from t3lib.baselines.unlearn import Lesson, pairs, unlearn_baseline
+from t3lib.baselines.unlearn import Lesson, Pair, by_length, pairs, unlearn_baseline
 from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
@@ -185,26 +185,10 @@ def test_another_seed_draws_other_rows_and_another_step_size_the_same(seen):
             assert sorted(cut[kind][start:end]) == sorted(rows[kind][start:end])
 
 
-def test_a_step_in_parts_holds_little_padding(tokenizer, tiny_model, monkeypatch):
-    """Each part's rows are of similar length, and a step's rows are the same ones."""
-    forget = [{"question": "q", "answer": "a" * length} for length in (40, 1, 38, 2, 39, 3, 37, 4)]
-    retain = [{"question": "q", "answer": "b" * length} for length in (5, 30, 6, 31, 7, 32, 8, 33)]
-    widths = []
-
-    def spy(model, examples, *args):
-        widths.append([len(example.ids) for example in examples])
-        return forward.batch_of(model, examples, *args)
-
-    monkeypatch.setattr(module, "batch_of", spy)
-    settings = {"epochs": 1, "warmup_epochs": 0, "batch_size": 4, "accumulation": 2}
-    model = copy.deepcopy(tiny_model)
-    lesson = Lesson(forget, retain)
-    unlearn_baseline("GradDiff", model, tokenizer, lesson, settings=settings, seed=1)
-    assert [len(part) for part in widths] == [4] * 4
-    for part in widths[0::2]:
-        assert max(part) - min(part) <= 3, "forget rows"
-    for shorter, longer in zip(widths[:2], widths[2:]):
-        assert max(shorter) <= min(longer)
+def test_a_step_in_parts_holds_rows_of_similar_length():
+    step = [Pair(0, 3, 7), Pair(1, 2, 8), Pair(2, 1, 9)]
+    lengths = {"forget": [30, 10, 20], "retain": [0, 2, 3, 1]}
+    assert by_length(step, lengths) == [Pair(1, 3, 8), Pair(2, 1, 9), Pair(0, 2, 7)]
 
 
 def test_retain_rows_are_drawn_uniformly():
