@@ -2,9 +2,9 @@
 generate.
 
 `score` calls the model: the losses of every head and temperature come from one pass of the base
-(`likelihood`), texts are greedy (`writing`). `metrics_of` turns that into every metric (`metrics`), so
-a changed metric calls no model. `evaluate` does both; its result is the JSON of `t3 evaluate` but
-for provenance.
+(`likelihood`), texts are greedy (`writing`). `metrics_of` turns that into every metric (`metrics`),
+so a changed metric calls no model. `evaluate` does both; its result is the JSON of `t3 evaluate`
+but for provenance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,6 +27,8 @@ from t3lib.tofu.metrics import SETS
 from t3lib.tofu.writing import eos_ids, greedy
 
 Reference = Mapping[str, Any] | Sequence[float]
+Scores = dict[str, Any]  # losses and texts of every row of one model, plain JSON: see `score`
+Report = dict[str, Any]  # every metric of one model, plain JSON: see `evaluate`
 
 
 @dataclass(frozen=True)
@@ -85,7 +87,7 @@ def score(
     data: Mapping[str, Sequence[Row]],
     scoring: Scoring = Scoring(),
     tilts: Sequence[tuple[T3Head | None, float | None]] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Scores]:
     """Losses and texts of every row, one dict a tilt (one in all without tilts), plain JSON;
     `metrics_of` makes metrics of them.
 
@@ -134,8 +136,8 @@ def score(
 
 
 def metrics_of(
-    scored: Mapping[str, Any], reference: Reference | None = None, truth_ratio: str = "geometric"
-) -> dict[str, Any]:
+    scored: Scores, reference: Reference | None = None, truth_ratio: str = "geometric"
+) -> Report:
     """Every metric of one dict of `score`, as `evaluate` gives them; no model, no tokenizer."""
     settings = {**scored["settings"], "truth_ratio": truth_ratio}
     scores = {}

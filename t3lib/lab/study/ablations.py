@@ -9,7 +9,7 @@ from typing import Any
 from t3lib.baselines.losses import settings_of
 from t3lib.core.names import TUNING_SEEDS
 from t3lib.lab.study import audit
-from t3lib.lab.study.methods import evaluated, records, subject
+from t3lib.lab.study.methods import Run, evaluated, records, subject
 from t3lib.lab.study.study import Study
 from t3lib.tofu.metrics import HIDING
 
@@ -43,7 +43,7 @@ def run_temperatures(
     temperatures: Sequence[float],
     settings: Mapping[str, Any],
     settings_by_t: Mapping[str, Mapping[str, Any]] | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Run]:
     """T3 at every T, as Table 5: T's own hyperparameters (keyed by its text, "2.5") where they were
     tuned.
 
@@ -62,7 +62,7 @@ def run_dials(
     temperatures: Sequence[float],
     strengths: Sequence[float],
     settings: Mapping[str, Any],
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[dict[str, Any]], list[Run]]:
     """Search T3's two dials, p^{1/T} f^w (Remark 3.6), on the heads of `settings`; the best with w
     other than 1 is run.
 
@@ -94,9 +94,7 @@ def run_dials(
     return search, records(study, chosen, next(iter(seeds), None))
 
 
-def run_ablations(
-    study: Study, *, seeds: Sequence[int], settings: Mapping[str, Any]
-) -> list[dict[str, Any]]:
+def run_ablations(study: Study, *, seeds: Sequence[int], settings: Mapping[str, Any]) -> list[Run]:
     """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting
     is about T.
 

@@ -18,8 +18,8 @@ from t3lib.core.rows import Row
 from t3lib.lab.audit import run
 from t3lib.lab.audit.leakage import leak_at_k
 from t3lib.lab.audit.measures import measures
-from t3lib.lab.study.methods import Subject, load_models, record_of, subject
-from t3lib.lab.study.study import Study, cached_answers, timed
+from t3lib.lab.study.methods import Run, Subject, load_models, record_of, subject
+from t3lib.lab.study.study import Answer, Study, cached_answers, timed
 from t3lib.lab.world import bases
 from t3lib.tofu import data as tofu
 from t3lib.tofu.likelihood import UNTILTED
@@ -95,7 +95,7 @@ def audit_method(
     sampling: Sampling = Sampling(),
     apart: Study | None = None,
     progress: bool = True,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Run]:
     """Yield one run record (schema: `results.RUN_KEYS`; metrics: `metrics.AUDIT`) for each model of
     a method.
 
@@ -191,7 +191,7 @@ def _audited(
     members: Sequence[Subject],
     sampling: Sampling,
     progress: bool,
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Run]:
     """The records of models that share their passes; members: the same models in the study where
     rows are unseen.
     """
@@ -249,13 +249,13 @@ def _answers(
     rows: Any,
     progress: bool,
     **how: Any,
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, Answer]:
     """{key of a model: {"scores": its answer to a question of `run` about rows, "seconds"}}, asked
     once.
     """
     how |= {"attention_mask": study.scoring.attention_mask}
 
-    def answer(missing: list[int]) -> list[dict[str, Any]]:
+    def answer(missing: list[int]) -> list[Answer]:
         model, tokenizer, tilts = load_models(study, [models[n] for n in missing])
         return timed(
             lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how)

@@ -18,7 +18,10 @@ from t3lib.lab.study.study import Loaded, Study
 from t3lib.lab.study.unlearned import fitted, training_of, unlearned, unlearned_key
 from t3lib.lab.world import bases
 from t3lib.tofu.data import retain_of
+from t3lib.tofu.evaluation import Report
 from t3lib.tofu.metrics import by_column
+
+Run = dict[str, Any]  # one run record, plain JSON: `results.RUN_KEYS`
 
 
 class Subject(NamedTuple):
@@ -112,7 +115,7 @@ def run_method(
     seeds: Sequence[int],
     settings: Mapping[str, Any],
     temperatures: Sequence[float] = (),
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[Run]:
     """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default
     its tuned one).
 
@@ -134,7 +137,7 @@ def run_method(
 
 def evaluated(
     study: Study, models: Sequence[Subject], sets: Sequence[str] = (), generate: bool = True
-) -> list[dict[str, Any]]:
+) -> list[Report]:
     """`Study.evaluate` of models that share what they can: features and, of T3, the base's
     passes.
     """
@@ -145,15 +148,13 @@ def evaluated(
     return study.evaluate([each.key for each in models], ask, sets, generate)
 
 
-def records(
-    study: Study, models: Sequence[Subject], text_seed: int | None = None
-) -> list[dict[str, Any]]:
+def records(study: Study, models: Sequence[Subject], text_seed: int | None = None) -> list[Run]:
     """The run records of models that are evaluated together; a training that diverged is a failed
     run.
 
     text_seed: whose generated text is kept.
     """
-    reports: Sequence[dict[str, Any] | None]
+    reports: Sequence[Report | None]
     try:
         reports = evaluated(study, models)
     except Diverged:
@@ -166,7 +167,7 @@ def records(
 
 def record_of(
     study: Study, model: Subject, report: Mapping[str, Any] | None, keep_text: bool = True
-) -> dict[str, Any]:
+) -> Run:
     """The run record of the contract; parameters and provenance are the notebook's to add.
 
     report: the model's evaluation, None for a training that diverged.
@@ -174,7 +175,7 @@ def record_of(
     training = _training(study, model)
     seconds = {"load": study.load_seconds, "features": None, "train": None} | training["seconds"]
     empty = ("metrics", "truth_ratio", "records", "parameters", "provenance")
-    record: dict[str, Any] = {
+    record: Run = {
         "method": model.method,
         "split": study.split,
         "T": model.T,

@@ -13,10 +13,10 @@ from t3lib.lab.profiles import WORLD, hyper_of, seeds_of
 from t3lib.lab.results import forget_peak_memory, made_with, write_audit, write_run
 from t3lib.lab.study.ablations import run_temperatures
 from t3lib.lab.study.audit import Sampling, audit_method, dials_of
-from t3lib.lab.study.methods import run_method
+from t3lib.lab.study.methods import Run, run_method
 from t3lib.lab.study.study import Study, open_study
 
-Runs = list[dict[str, Any]]
+Runs = list[Run]
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class Work:
         self,
         methods: Sequence[str],
         work: Callable[[str], Runs],
-        write: Callable[[Path, dict[str, Any]], Any],
+        write: Callable[[Path, Run], Any],
         given: Mapping[str, Any] | None = None,
     ) -> Runs:
         """Do the work of one method after the other and write its records.

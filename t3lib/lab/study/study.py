@@ -12,7 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from transformers import PreTrainedModel
 
@@ -26,11 +26,19 @@ from t3lib.core.rows import Row, check_disjoint, rendered
 from t3lib.lab.results import peak_memory_bytes
 from t3lib.lab.world import bases
 from t3lib.tofu import data as tofu
-from t3lib.tofu.evaluation import Scoring, metrics_of, score
+from t3lib.tofu.evaluation import Report, Scoring, metrics_of, score
 from t3lib.tofu.likelihood import Tilt
 
 EVALUATION = ("attention_mask", "truth_ratio", "max_new_tokens")  # what a profile sets of `Scoring`
 TOGETHER = 25  # tilts that share one pass of generation; what a killed run has to do again
+
+
+class Answer(TypedDict):
+    """What one model answered to a question, with its share of the cost; kept as JSON."""
+
+    scores: Any
+    seconds: float
+    peak_memory_bytes: int
 
 
 class Loaded(NamedTuple):
@@ -61,7 +69,7 @@ class Study:
     retain: list[Row]
     evaluation_rows: dict[str, list[Row]]
     idk: list[str]
-    reference: dict[str, Any]
+    reference: Report
     scoring: Scoring
     stage: bases.Stage | None
     models: dict[str, str]
@@ -83,7 +91,7 @@ class Study:
         ask: Callable[[list[int]], Loaded],
         sets: Sequence[str] = (),
         generate: bool = True,
-    ) -> list[dict[str, Any]]:
+    ) -> list[Report]:
         """The evaluation (`evaluation.evaluate`) of each model, and the `seconds` and
         `peak_memory_bytes` it took.
 
@@ -103,13 +111,13 @@ def scored(
     rows: Mapping[str, list[Row]],
     scoring: Scoring,
     device: Any,
-) -> list[dict[str, Any]]:
+) -> list[Answer]:
     """Score models on evaluation sets (`evaluation.score`): their `cached_answers`, on a device.
 
     ask(missing) loads the models at these indices of `keys`.
     """
 
-    def answer(missing: list[int]) -> list[dict[str, Any]]:
+    def answer(missing: list[int]) -> list[Answer]:
         model, tokenizer, tilts = ask(missing)
         return timed(lambda: score(model, tokenizer, rows, scoring, tilts))
 
@@ -125,27 +133,25 @@ def scored(
     )
 
 
-def timed(answer: Callable[[], list[Any]]) -> list[dict[str, Any]]:
+def timed(answer: Callable[[], list[Any]]) -> list[Answer]:
     """{"scores", "seconds", "peak_memory_bytes"} of each of answer()'s values, which share its
     seconds equally.
     """
     began = time.perf_counter()
     answers = answer()
-    cost = {
-        "seconds": (time.perf_counter() - began) / len(answers),
-        "peak_memory_bytes": peak_memory_bytes(),
-    }
-    return [{"scores": each, **cost} for each in answers]
+    seconds = (time.perf_counter() - began) / len(answers)
+    memory = peak_memory_bytes()
+    return [Answer(scores=each, seconds=seconds, peak_memory_bytes=memory) for each in answers]
 
 
 def cached_answers(
     folder: str,
     keys: Sequence[str],
     question: Sequence[Any],
-    answer: Callable[[list[int]], list[dict[str, Any]]],
+    answer: Callable[[list[int]], list[Answer]],
     *,
     together: int = 0,
-) -> list[dict[str, Any]]:
+) -> list[Answer]:
     """Each model's answer to one question, from the cache where it is there.
 
     folder: of the cache. keys: content keys of the models. question: its content, with the code and
@@ -166,7 +172,7 @@ def cached_answers(
             part = missing[start : start + size]
             for n, entry in zip(part, answer(part)):
                 kept[paths[n]] = entry
-                keep(paths[n], entry)
+                keep(paths[n], dict(entry))
     return [kept[path] for path in paths]
 
 
