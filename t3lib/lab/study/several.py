@@ -56,6 +56,52 @@ class Work:
 
         return self._each(methods, run, write_run)
 
+    def made(self, seeds: Sequence[int], given: Mapping[str, Any]) -> dict[str, Any]:
+        """The parameters and the provenance of run files."""
+        parameters = {name: self.world[name] for name in WORLD if name != "data"}
+        parameters |= {"seeds": list(seeds), **given}
+        return made_with(self.study.models["full"], self.world["data"], parameters)
+
+    def _settings(self, method: str, T: float | None = None) -> dict[str, Any]:
+        return hyper_of(self.settings, method, self.study.split, T)
+
+    def _settings_by_t(self) -> dict[str, dict[str, Any]]:
+        return {f"{T:g}": self._settings("T3", T) for T in self.temperatures}
+
+    def _each(
+        self,
+        methods: Sequence[str],
+        work: Callable[[str], Runs],
+        write: Callable[[Path, Run], Any],
+        given: Mapping[str, Any] | None = None,
+    ) -> Runs:
+        """Do the work of one method after the other and write its records.
+
+        Raises:
+            RuntimeError: one line that names every method that failed, after all were tried.
+        """
+        records: Runs = []
+        failed: dict[str, Exception] = {}
+        for method in methods:
+            forget_peak_memory()
+            try:
+                found = work(method)
+            except Exception as error:
+                failed[method] = error
+                continue
+            made = self.made(seeds_of(method, self.seeds), given or {})
+            for record in found:
+                write(self.folder / "runs", record | made)
+            records += found
+        if failed:
+            lines = [f"{name}: {type(e).__name__}: {e}" for name, e in failed.items()]
+            raise RuntimeError("; ".join(lines)) from next(iter(failed.values()))
+        return records
+
+
+class AuditWork(Work):
+    """Work that also audits the methods. Runs of `Work` alone do not depend on the audit's code."""
+
     def audit(
         self,
         methods: Sequence[str],
@@ -113,45 +159,3 @@ class Work:
             return None
         stage = {"models": {}, "stage": {**self.world["stage"], **unseen_stage}}
         return open_study(self.study.split, **{**self.world, **stage})
-
-    def made(self, seeds: Sequence[int], given: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters and the provenance of run files."""
-        parameters = {name: self.world[name] for name in WORLD if name != "data"}
-        parameters |= {"seeds": list(seeds), **given}
-        return made_with(self.study.models["full"], self.world["data"], parameters)
-
-    def _settings(self, method: str, T: float | None = None) -> dict[str, Any]:
-        return hyper_of(self.settings, method, self.study.split, T)
-
-    def _settings_by_t(self) -> dict[str, dict[str, Any]]:
-        return {f"{T:g}": self._settings("T3", T) for T in self.temperatures}
-
-    def _each(
-        self,
-        methods: Sequence[str],
-        work: Callable[[str], Runs],
-        write: Callable[[Path, Run], Any],
-        given: Mapping[str, Any] | None = None,
-    ) -> Runs:
-        """Do the work of one method after the other and write its records.
-
-        Raises:
-            RuntimeError: one line that names every method that failed, after all were tried.
-        """
-        records: Runs = []
-        failed: dict[str, Exception] = {}
-        for method in methods:
-            forget_peak_memory()
-            try:
-                found = work(method)
-            except Exception as error:
-                failed[method] = error
-                continue
-            made = self.made(seeds_of(method, self.seeds), given or {})
-            for record in found:
-                write(self.folder / "runs", record | made)
-            records += found
-        if failed:
-            lines = [f"{name}: {type(e).__name__}: {e}" for name, e in failed.items()]
-            raise RuntimeError("; ".join(lines)) from next(iter(failed.values()))
-        return records
