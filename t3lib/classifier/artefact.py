@@ -21,7 +21,7 @@ from jinja2 import Environment, PackageLoader
 from torch import Tensor
 
 from t3lib.core.errors import UserError, printable
-from t3lib.core.files import atomic_write, content_key, lock, read_json, sha256_file, write_json
+from t3lib.core.files import atomic_write, content_key, lock, read_json, sha256_file
 from t3lib.core.hub import located
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
@@ -49,20 +49,18 @@ def save(
     checksum = hashlib.sha256(content).hexdigest()
     config = {**settings, "model_type": "t3-head", "format": FORMAT, "sha256": checksum}
     try:
-        json.dumps(config, allow_nan=False, ensure_ascii=False).encode()
+        text = json.dumps(config, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        files = {WEIGHTS: content, CARD: model_card(settings).encode(), CONFIG: text.encode()}
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"head info must be plain JSON with finite numbers ({error})") from None
-    card = model_card(settings)
     with _held(folder):
         if not overwrite and any(folder.iterdir()):
             raise UserError(
                 f"{folder} exists already and is not an empty folder: the head was not saved"
             )
-        with atomic_write(folder / WEIGHTS, "wb") as handle:
-            handle.write(content)
-        with atomic_write(folder / CARD) as handle:
-            handle.write(card)
-        write_json(folder / CONFIG, config)
+        for name, data in files.items():
+            with atomic_write(folder / name, "wb") as handle:
+                handle.write(data)
 
 
 def load(
@@ -105,10 +103,12 @@ def _downloaded(name: str, revision: str | None) -> Path:
     before.
     """
     try:
-        place, source = located(name, revision)
-        return [Path(hf_hub_download(place, file, **source)) for file in (WEIGHTS, CONFIG)][
-            0
-        ].parent
+        place = located(name, revision)
+        for file in (CONFIG, WEIGHTS):
+            path = hf_hub_download(
+                place.name, file, revision=place.commit, local_files_only=place.offline
+            )
+        return Path(path).parent
     except Exception as error:  # whatever the Hub's library raises
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"no head at {name}: {reason}") from None

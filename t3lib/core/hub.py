@@ -2,9 +2,9 @@
 no torch.
 """
 
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import (
@@ -43,19 +43,25 @@ def ask(name: str) -> None:
         ) from None
 
 
-def located(name: str, revision: str | None = None) -> tuple[str, dict[str, Any]]:
-    """Say where a model lies: its folder or Hub id, and the keywords with which its files are read.
-
-    The keywords of a Hub id hold the commit under "revision". When the Hub does not answer, they
-    are those of a model that was downloaded before. UserError when there is no such model.
+@dataclass(frozen=True)
+class Place:
+    """Where a model or a head lies: a folder, or a Hub id with its commit. offline: the Hub does
+    not answer, and what was downloaded before has to do.
     """
+
+    name: str
+    commit: str | None = None
+    offline: bool = False
+
+
+def located(name: str, revision: str | None = None) -> Place:
+    """Find a model or a head; UserError when there is none of this name."""
     if Path(name).expanduser().is_dir():
-        return str(Path(name).expanduser()), {}
+        return Place(str(Path(name).expanduser()))
     if name.startswith(("/", ".", "~")):
         raise UserError(f"folder {name} does not exist")
     try:
-        facts = HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS)
-        return name, {"revision": facts.sha}
+        return Place(name, HfApi().model_info(name, revision=revision, timeout=HUB_SECONDS).sha)
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError):
         where = "the Hub has no such model or revision"
         raise UserError(f"there is no folder {name}, and {where}") from None
@@ -64,4 +70,4 @@ def located(name: str, revision: str | None = None) -> tuple[str, dict[str, Any]
         if not (found := [file for file in files if isinstance(file, str)]):
             raise UserError(f"there is no folder {name}, and the Hub cannot be reached") from None
         # The Hub's cache keeps a file in a folder named by its commit.
-        return name, {"revision": Path(found[0]).parent.name, "local_files_only": True}
+        return Place(name, Path(found[0]).parent.name, offline=True)

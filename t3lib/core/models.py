@@ -6,6 +6,7 @@ import hashlib
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,7 +17,7 @@ from transformers.utils import cached_file, logging
 
 from t3lib.core.errors import UserError
 from t3lib.core.files import content_key, read_json
-from t3lib.core.hub import located
+from t3lib.core.hub import Place, located
 from t3lib.core.progress import watched
 from t3lib.core.rows import check_template
 
@@ -44,22 +45,25 @@ def load_model(
     if dtype not in (None, *DTYPES):
         raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     device = checked_device(device)
-    settings: dict[str, Any] = {"dtype": DTYPES[dtype] if dtype else "auto"}
+    load = partial(AutoModelForCausalLM.from_pretrained, dtype=DTYPES[dtype] if dtype else "auto")
     if load_in:
-        settings |= {
-            "quantization_config": quantization(load_in, dtype),
-            "device_map": {"": device},
-        }
+        quantised = quantization(load_in, dtype)
+        load = partial(load, quantization_config=quantised, device_map={"": device})
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     if not watched():
         logging.disable_progress_bar()  # of Transformers: "Loading weights"
     logging.set_verbosity_error()  # what is wrong with a checkpoint is raised here, not logged
     try:
-        place, source = located(str(name), revision)
+        place = located(str(name), revision)
         # Left to itself, Transformers asks on a terminal whether to run a checkpoint's code.
-        tokenizer = AutoTokenizer.from_pretrained(place, trust_remote_code=False, **source)
+        tokenizer = AutoTokenizer.from_pretrained(
+            place.name,
+            trust_remote_code=False,
+            revision=place.commit or "main",
+            local_files_only=place.offline,
+        )
         check_template(tokenizer)
-        model = _load_weights(place, source, settings)
+        model = _load_weights(place, load)
     # of any kind: a stranger's files go through Transformers and the libraries below it
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
@@ -73,69 +77,64 @@ def load_model(
     return model.eval(), tokenizer
 
 
-def _file(place: str, name: str, source: Mapping[str, Any]) -> str | None:
+def _file(place: Place, name: str) -> str | None:
     """Path of one file of a model, downloaded when the Hub has it; None when the model does not."""
     return cached_file(
-        place,
+        place.name,
         name,
+        revision=place.commit,
+        local_files_only=place.offline,
         _raise_exceptions_for_missing_entries=False,
         _raise_exceptions_for_connection_errors=False,
-        **source,
     )
 
 
-def _load_weights(
-    place: str, source: Mapping[str, Any], settings: Mapping[str, Any]
-) -> PreTrainedModel:
+def _load_weights(place: Place, load: Callable[..., Any]) -> PreTrainedModel:
     """The model of a folder or Hub id; of an adapter, its base with the adapter in it."""
-    adapter = _file(place, "adapter_config.json", source)
+    adapter = _file(place, "adapter_config.json")
     if adapter is None:
-        return _load_base(place, source, settings)
-    if _file(place, "adapter_model.safetensors", source) is None:
+        return _load_base(place, load)
+    if _file(place, "adapter_model.safetensors") is None:
         raise UserError("the adapter's weights are not in adapter_model.safetensors")
     facts = read_json(adapter)
-    model = _load_base(
-        *located(str(facts["base_model_name_or_path"]), facts.get("revision")), settings
-    )
-    report = model.load_adapter(place, ignore_mismatched_sizes=True, **source)
+    base = located(str(facts["base_model_name_or_path"]), facts.get("revision"))
+    model = _load_base(base, load)
+    where = {"revision": place.commit or "main", "local_files_only": place.offline}
+    report = model.load_adapter(place.name, ignore_mismatched_sizes=True, adapter_kwargs=where)
     _check_weights(report.to_dict())
     return model
 
 
-def _load_base(
-    place: str, source: Mapping[str, Any], settings: Mapping[str, Any]
-) -> PreTrainedModel:
-    if _file(place, "adapter_config.json", source) is not None:
-        raise UserError(f"{place} holds an adapter beside its base: give each a folder of its own")
-    _check_file_names(place, source)
-    if generation := _file(place, "generation_config.json", source):
-        read_json(
-            generation
-        )  # Transformers would pass over a broken one, and with it the token that ends an answer
-    loaded: Any = AutoModelForCausalLM.from_pretrained(
-        place,
+def _load_base(place: Place, load: Callable[..., Any]) -> PreTrainedModel:
+    if _file(place, "adapter_config.json") is not None:
+        raise UserError(f"{place.name} holds an adapter beside its base: give each its own folder")
+    _check_file_names(place)
+    if generation := _file(place, "generation_config.json"):
+        # Transformers would pass over a broken one, and with it the token that ends an answer.
+        read_json(generation)
+    where = {"revision": place.commit or "main", "local_files_only": place.offline}
+    model, report = load(
+        place.name,
         trust_remote_code=False,
         use_safetensors=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,
-        adapter_kwargs=dict(source),  # else it asks the Hub again for an adapter
-        **settings,
-        **source,
+        adapter_kwargs=where,  # else it asks the Hub again for an adapter
+        **where,
     )
-    model, report = loaded
     _check_weights(report)
     return model
 
 
-def _check_file_names(place: str, source: Mapping[str, Any]) -> None:
+def _check_file_names(place: Place) -> None:
     """UserError unless all weights lie in safetensors files of the model: others may be pickles, or
     anyone's files.
     """
-    config = _file(place, "config.json", source)
+    config = _file(place, "config.json")
     index = (read_json(config) if config else {}).get(
         "transformers_weights"
     ) or "model.safetensors.index.json"
-    path = _file(place, index, source) if index.endswith(".index.json") else None
+    path = _file(place, index) if index.endswith(".index.json") else None
     names = {index} if path is None else {index, *read_json(path)["weight_map"].values()}
     for name in sorted(names):
         if not re.fullmatch(r"[\w-][\w.-]*\.safetensors(\.index\.json)?", name):
@@ -239,7 +238,7 @@ def commit_of(name: str | Path) -> str | None:
     """The Hub commit that a model id stands for now; None for a folder. UserError when there is no
     such model.
     """
-    return located(str(name))[1].get("revision")
+    return located(str(name)).commit
 
 
 def weights_key(model: PreTrainedModel) -> str:

@@ -3,8 +3,10 @@
 import copy
 import json
 import math
-import os
+import shutil
 import warnings
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import pytest
 import safetensors.torch
@@ -164,23 +166,14 @@ def test_bfloat16_head_round_trip(tmp_path):
     assert torch.equal(T3Head.from_pretrained(tmp_path).B, head.B)
 
 
-def test_push_to_hub_uploads_exactly_the_three_files(saved, monkeypatch):
-    head, _ = saved
-    seen = {}
+def test_push_to_hub_uploads_exactly_the_three_files(saved):
+    def names(folder_path, **_):
+        return sorted(path.name for path in folder_path.iterdir())
 
-    class Api:
-        def __init__(self, token=None): ...
-
-        def create_repo(self, repo_id, **_):
-            return type("Repo", (), {"repo_id": repo_id})
-
-        def upload_folder(self, folder_path, repo_id, **_):
-            seen[repo_id] = sorted(path.name for path in folder_path.iterdir())
-            return "url"
-
-    monkeypatch.setattr("huggingface_hub.hub_mixin.HfApi", Api)
-    assert head.push_to_hub("me/head") == "url"
-    assert seen == {"me/head": ["README.md", "config.json", "model.safetensors"]}
+    with mock.patch("huggingface_hub.hub_mixin.HfApi") as api:
+        api().create_repo().repo_id = "me/head"
+        api().upload_folder = names
+        assert saved[0].push_to_hub("me/head") == ["README.md", "config.json", "model.safetensors"]
 
 
 def edit(folder, **values):
@@ -207,11 +200,11 @@ def test_a_truncated_or_altered_file_is_refused(saved):
             T3Head.from_pretrained(folder)
 
 
-def test_a_save_killed_half_way_is_refused_not_misread(saved, monkeypatch):
+def test_a_save_killed_half_way_is_refused_not_misread(saved, tmp_path):
+    """config.json is written last, so a killed save leaves the older one beside newer weights."""
     _, folder = saved
-    monkeypatch.setattr(artefact, "write_json", lambda *_: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        T3Head(8, 13, rank=3, seed=8).save_pretrained(folder)
+    T3Head(8, 13, rank=3, seed=8).save_pretrained(tmp_path / "newer")
+    shutil.copy(tmp_path / "newer" / "model.safetensors", folder)
     with pytest.raises(UserError, match="another save"):
         T3Head.from_pretrained(folder)
 
@@ -275,49 +268,41 @@ def test_another_tokenizer_is_refused_where_one_is_given(tokenizer):
         T3ForCausalLM(base, head, tokenizer=tokenizer)
 
 
-def test_another_template_or_system_text_warns_and_an_old_head_does_not(tokenizer, recwarn):
-    rows = [{"question": "Who?", "answer": "Ada."}]
-    head = T3Head(8, 20, 2, info=belonging.prompt_form(tokenizer, rows))
-    belonging.check_prompt(head, tokenizer, rows)
-    belonging.check_prompt(
-        T3Head(8, 20, 2), tokenizer, [{**rows[0], "system": "Be brief."}]
-    )  # recorded nothing
-    assert (
-        not recwarn.list
-        and belonging.system_of(head) == belonging.system_of(T3Head(8, 20, 2)) == SYSTEM
-    )
-    with pytest.warns(
-        UserWarning, match="system text 'You are a helpful assistant.', not 'Be brief.'"
+def test_another_form_of_prompt_warns_and_an_old_head_does_not(tokenizer, recwarn):
+    row = {"question": "Who?", "answer": "Ada."}
+    brief, bare = {**row, "system": "Be brief."}, {**row, "system": None}
+    form, none = (belonging.prompt_form(tokenizer, [each]) for each in (row, bare))
+    asked = prompt(tokenizer, "Who?")
+    hidden = none | {"attention_mask": "openunlearning", "prompt": asked}
+    plain, other, padded = (copy.deepcopy(tokenizer) for _ in range(3))
+    plain.chat_template, other.chat_template = None, tokenizer.chat_template + " "
+    padded.pad_token = padded.convert_ids_to_tokens(encode_rows(padded, [bare])[0].ids[-1])
+    for info, words, question, said in (
+        (form, tokenizer, row, ""),
+        ({}, tokenizer, brief, ""),  # an old head, which recorded nothing
+        (form, tokenizer, brief, "text 'You are a helpful assistant.', not 'Be brief.'"),
+        (none, tokenizer, bare, ""),  # a recorded null is a form, too
+        (none, tokenizer, row, "system text None, not 'You are a helpful assistant.'"),
+        (none | {"prompt": asked + "Today is 1 May."}, tokenizer, bare, "renders another prompt"),
+        (hidden, tokenizer, bare, ""),
+        (hidden, padded, bare, "attention mask openunlearning"),
+        (form, plain, row, "not 'none'"),
+        (form, other, row, "chat template"),
     ):
-        belonging.check_prompt(head, tokenizer, [{**rows[0], "system": "Be brief."}])
+        recwarn.clear()
+        belonging.check_prompt(T3Head(8, 20, 2, info=info), words, [question])
+        assert [said in str(each.message) for each in recwarn] == [True] * bool(said), said
+
+
+def test_the_form_of_prompts_is_that_of_the_rows(tokenizer):
+    def form(**row):
+        return belonging.prompt_form(tokenizer, [{"question": "Who?", "answer": "Ada.", **row}])
+
     turns = [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Who?"}]
-    assert (
-        belonging.prompt_form(tokenizer, [{"question": turns, "answer": "Ada."}])["system"]
-        == "Be kind."
-    )
-    plain = belonging.prompt_form(tokenizer, [{"question": "", "answer": "Ada.", "raw": True}])
-    assert plain == {"chat_template": belonging.PLAIN, "system": None}
-    bare = {**rows[0], "system": None}
-    none = T3Head(8, 20, 2, info=belonging.prompt_form(tokenizer, [bare]))
-    recwarn.clear()
-    belonging.check_prompt(none, tokenizer, [bare])
-    assert belonging.system_of(none) is None and not recwarn.list, "a recorded null is a form, too"
-    with pytest.warns(UserWarning, match="system text None, not 'You are a helpful assistant.'"):
-        belonging.check_prompt(none, tokenizer, rows)
-    none.info["prompt"] = prompt(tokenizer, "Who?").replace("Who?", "Who? Today is 1 May 2025.")
-    with pytest.warns(UserWarning, match="renders another prompt"):
-        belonging.check_prompt(none, tokenizer, [bare])
-    none.info |= {"attention_mask": "openunlearning", "prompt": prompt(tokenizer, "Who?")}
-    belonging.check_prompt(none, tokenizer, [bare])
-    shown = copy.copy(tokenizer)
-    shown.pad_token = shown.convert_ids_to_tokens(encode_rows(shown, [bare])[0].ids[-1])
-    with pytest.warns(UserWarning, match="attention mask openunlearning"):
-        belonging.check_prompt(none, shown, [bare])
-    other = copy.deepcopy(tokenizer)
-    for template, said in ((None, "not 'none'"), (tokenizer.chat_template + " ", "chat template")):
-        other.chat_template = template
-        with pytest.warns(UserWarning, match=said):
-            belonging.check_prompt(head, other, rows)
+    assert (form()["system"], form(question=turns)["system"]) == (SYSTEM, "Be kind.")
+    assert form(raw=True) == {"chat_template": belonging.PLAIN, "system": None}
+    assert belonging.system_of(T3Head(8, 20, 2)) == SYSTEM
+    assert belonging.system_of(T3Head(8, 20, 2, info=form(system=None))) is None
 
 
 def test_another_base_or_state_of_it_is_refused_unless_it_is_meant(tmp_path):
@@ -391,27 +376,21 @@ def test_heads_of_different_temperatures_need_one_that_is_given():
 
 
 def test_heads_saved_at_once_leave_one_whole_head(tmp_path):
-    """Eight processes save to one folder again and again; whoever reads meanwhile or afterwards
-    finds a whole head.
+    """Eight threads save to one folder again and again; whoever reads meanwhile or afterwards finds
+    a whole head. The lock is the kernel's: processes wait for it alike.
     """
     heads = [T3Head(64, 300, rank=8, seed=seed, temperature=1 + seed) for seed in range(8)]
     heads[0].save_pretrained(tmp_path)
-    children = []
-    for head in heads:
-        child = os.fork()
-        if child == 0:
-            for _ in range(10):
-                head.save_pretrained(tmp_path)
-            os._exit(0)
-        children.append(child)
 
     def read():
         found = T3Head.from_pretrained(tmp_path)
         assert torch.equal(found.A, heads[int(found.temperature) - 1].A)
 
-    for _ in range(40):
-        read()
-    assert [os.waitpid(child, 0)[1] for child in children] == [0] * 8
+    with ThreadPoolExecutor(8) as pool:
+        saving = [pool.submit(head.save_pretrained, tmp_path) for head in heads * 10]
+        while not all(one.done() for one in saving):
+            read()
+    assert [one.exception() for one in saving] == [None] * 80
     read()
 
 

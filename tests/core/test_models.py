@@ -23,6 +23,7 @@ from transformers.utils import logging
 
 from t3lib.core import models
 from t3lib.core.errors import UserError
+from t3lib.core.hub import Place
 from t3lib.lab import cli
 
 
@@ -257,13 +258,20 @@ def test_of_a_hub_that_does_not_answer_the_cache_serves(folder, tmp_path):
     (downloaded / "refs" / "main").write_text("0" * 40)
     nobody = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
     command = [sys.executable, "-c", HUB, "somebody/else", "somebody/model"]
-    done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | nobody, capture_output=True, text=True
-    )
+    environment = os.environ | nobody
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     first, second = done.stdout.splitlines()
     name = "somebody/else"
     said = f"cannot load model {name}: there is no folder {name}, and the Hub cannot be reached"
     assert first == said and second.startswith("somebody/model 3"), done.stderr
+
+
+def test_an_adapter_of_a_commit_is_loaded(adapter, monkeypatch):
+    """As one of the Hub is: Transformers takes its commit among keywords of its own."""
+    monkeypatch.setattr(models, "located", lambda name, revision=None: Place(name, "0" * 40))
+    model, _ = models.load_model(adapter[0])
+    ids = torch.arange(20)[None]
+    assert torch.equal(model(ids).logits, adapter[1](ids).logits)
 
 
 def test_a_tokenizer_that_grew_while_the_model_did_not(tiny_model):
