@@ -183,29 +183,22 @@ def _extract(
     """
     decoder = decoder_of(model)
     device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[assignment]
-    left = dict.fromkeys(range(len(lengths)))
-    bar = progress_bar(total=sum(lengths), unit="tok", desc="features", show=progress)
 
     @torch.inference_mode()
-    def read(rows: list[int]) -> Tensor:
-        batch = batch_of(rows)
-        ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
-        hidden = decoder(input_ids=ids, attention_mask=mask, use_cache=False).last_hidden_state
-        pooled = prefix_mean(hidden, mask.to(hidden.device))[:, :-1]
-        _, answer = shifted_labels(batch["labels"])
-        return pooled[answer.to(pooled.device)].cpu()
+    def read(batch_tokens: int) -> None:
+        with progress_bar(total=sum(lengths), unit="tok", desc="features", show=progress) as bar:
+            for rows in length_sorted(lengths, batch_tokens):
+                batch = batch_of(rows)
+                ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
+                outputs = decoder(input_ids=ids, attention_mask=mask, use_cache=False)
+                hidden = outputs.last_hidden_state
+                pooled = prefix_mean(hidden, mask.to(hidden.device))[:, :-1]
+                _, answer = shifted_labels(batch["labels"])
+                keep(rows, pooled[answer.to(pooled.device)].cpu())
+                bar.update(sum(lengths[row] for row in rows))
 
-    def read_what_is_left(batch_tokens: int) -> None:
-        waiting = list(left)
-        for places in length_sorted([lengths[row] for row in waiting], batch_tokens):
-            batch = [waiting[place] for place in places]
-            keep(batch, read(batch))
-            for row in batch:
-                del left[row]
-            bar.update(sum(lengths[row] for row in batch))
-
-    with bar:
-        within_memory(read_what_is_left, BATCH_TOKENS, least=max(lengths))
+    # The longest rows come first, so that a batch that does not fit is met at once.
+    within_memory(read, BATCH_TOKENS, least=max(lengths))
 
 
 # ---- cache --------------------------------------------------------------------------------------
