@@ -6,6 +6,7 @@ input preparation, masks, caches) is asked of the base. Sampling starts from the
 no top_k = 50, no temperature 0.6 inherited from the base's generation settings.
 """
 
+import copy
 import functools
 import inspect
 import math
@@ -242,8 +243,13 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         check_request(self, inputs, generation_config, kwargs)
         asked = functools.partial(requested, self, generation_config, kwargs)
         if asked("do_sample") and asked("top_k") is None:
-            # Transformers would fill in 50. As a default it would make greedy decoding warn.
-            kwargs["top_k"] = 0
+            # Transformers would fill in 50. As a default it would make greedy decoding warn, and a
+            # keyword beside a config that was given warns too.
+            if generation_config is None:
+                kwargs["top_k"] = 0
+            else:
+                generation_config = copy.deepcopy(generation_config)
+                generation_config.top_k = 0
         generate = self.replaced.get("generate", super().generate)  # type: ignore[misc]
         with decoder_of(self.base).register_forward_hook(self.compiled_hidden):
             return generate(inputs, generation_config=generation_config, **kwargs)
@@ -279,11 +285,15 @@ def exact_generation_config(base: PreTrainedModel) -> GenerationConfig:
     """Greedy by default; with do_sample=True the model's own distribution, untruncated. Token ids
     are the base's.
     """
-    ids = {
-        name: getattr(base.generation_config, name)
-        for name in ("bos_token_id", "eos_token_id", "pad_token_id")
-    }
-    return GenerationConfig(do_sample=False, temperature=1.0, top_p=1.0, **ids)
+    own: Any = base.generation_config
+    return GenerationConfig(
+        do_sample=False,
+        temperature=1.0,
+        top_p=1.0,
+        bos_token_id=own.bos_token_id,
+        eos_token_id=own.eos_token_id,
+        pad_token_id=own.pad_token_id,
+    )
 
 
 def requested(model: Any, config: Any, options: Mapping[str, Any], name: str) -> Any:
