@@ -253,7 +253,7 @@ def data_identity(data: Any) -> str:
     if isinstance(data, Mapping):
         return f"rows@{content_key(data)}"
     if data == "hub":
-        return "{path}@{revision}".format(**HUB_DATA)
+        return f"{HUB_DATA['path']}@{HUB_DATA['revision']}"
     return (
         f"{Path(data).resolve().name}@{folder_key(data)}"
         if data and Path(data).is_dir()

@@ -8,7 +8,7 @@ longer those that this process runs.
 
 import ast
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TypeVar
@@ -113,7 +113,7 @@ def changed_since_import(library: Path = LIBRARY) -> list[str]:
     )
 
 
-def keep(path: Path, value: dict[str, Any]) -> None:
+def keep(path: Path, value: Mapping[str, object]) -> None:
     """Write one sealed entry of a cache, unless t3lib has changed on disk since this process
     imported it.
 

@@ -126,7 +126,7 @@ T3 = {name: value for name, value in asdict(PAPER).items() if name not in ("seed
 T3["temperature"] = TEMPERATURE
 
 # What all baselines share: the loop of `baselines.train` and the variant of the formula.
-LOOP: dict[str, Any] = {
+LOOP: dict[str, float | str] = {
     "lr": 1e-5,
     "epochs": 10,
     "warmup_epochs": 1.0,
@@ -142,7 +142,12 @@ LOOP: dict[str, Any] = {
 # T3 on rows of a person's own: any number of them, so training is counted in steps, and tokens that
 # no row holds stay neutral (B starts at zero), for the rest of what such a model says was never
 # seen. The paper's settings are T3 above.
-OWN_ROWS: dict[str, Any] = {"rank": 20, "batch_size": 32, "weight_decay": 1e-3, "init_b": "zero"}
+OWN_ROWS: dict[str, float | str] = {
+    "rank": 20,
+    "batch_size": 32,
+    "weight_decay": 1e-3,
+    "init_b": "zero",
+}
 OWN_STEPS = 1000  # the paper's 100 epochs are 700 and 1300 steps on TOFU's splits
 OWN_WARMUP = 0.1  # share of the steps in which the learning rate rises
 OWN_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)

@@ -225,11 +225,12 @@ class Reader:
                 return self.name(chain)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.Lambda():
                 return self.function(node, local)
-            case ast.Dict() if any(map(self.is_method, node.keys)):
+            case ast.Dict():
                 rows = [row for row in zip(node.keys, node.values) if self.is_mine(row[0])]
-                return self.text([part for row in rows for part in row], local)
-            case ast.Tuple() | ast.List() | ast.Set() if any(map(self.is_method, node.elts)):
-                return self.text([each for each in node.elts if self.is_mine(each)], local)
+                return f"(Dict {self.text([part for row in rows for part in row], local)})"
+            case ast.Tuple() | ast.List() | ast.Set():
+                mine = [each for each in node.elts if self.is_mine(each)]
+                return f"({type(node).__name__} {self.text(mine, local)})"
             case ast.AST():
                 # Annotations inside a function are never evaluated.
                 without = ("ctx", "annotation") if local else ("ctx",)
@@ -271,15 +272,12 @@ class Reader:
             whole = ".".join(chain)
         return f"<{whole}>"
 
-    def is_method(self, node: ast.expr | None) -> bool:
-        """True for the name of a method."""
-        return isinstance(node, ast.Constant) and node.value in self.source.methods
-
     def is_mine(self, node: ast.expr | None) -> bool:
-        """False for the row of a table by method that belongs to none of the wanted methods."""
-        self.narrowed = True
-        text = node.value if isinstance(node, ast.Constant) else None
-        return not self.methods or not isinstance(text, str) or text in self.methods
+        """False for the row of a table that is named after another method than those wanted."""
+        name = node.value if isinstance(node, ast.Constant) else None
+        of_method = name in self.source.methods
+        self.narrowed |= of_method
+        return not of_method or not self.methods or name in self.methods
 
 
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

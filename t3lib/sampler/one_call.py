@@ -8,7 +8,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from t3lib.classifier.features import extract_features
-from t3lib.classifier.fit import fit_head
+from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
 from t3lib.core.rows import Row
 from t3lib.core.settings import PAPER, FitSettings
@@ -39,7 +39,7 @@ def fit_without_evidence(
     features = extract_features(
         base, tokenizer, forget, retain, attention_mask=attention_mask, cache=cache
     )
-    head = fit_head(features, vocab_size=vocabulary(base), **asdict(settings))
+    [head] = fit_heads(features, [asdict(settings)], vocab_size=vocabulary(base))
     head.info |= belonging.origin(base, tokenizer, forget, retain, len(features.y))
     head.info["attention_mask"] = attention_mask
     read = {"attention_mask": attention_mask, "features": str(features.x.dtype)}

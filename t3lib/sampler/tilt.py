@@ -3,9 +3,10 @@ model in place.
 
     p_hat(y | x)  =  softmax_y( log p(y | x) / T  +  log f(x, y) )          (Section 2.3; Eq. 5)
 
-p is the frozen base (`wrapped`), f the classifier (`head`) of the pooled context (`pooling`), T the
-paper's temperature. Hugging Face's `temperature` is another thing, applied afterwards when
-sampling.
+p is the frozen base, f the classifier (`head`) of the pooled context (`pooling`), T the paper's
+temperature. `WrappedCausalLM.forward` (in `wrapped`) runs the base and hands its logits and hidden
+states to `unlearned_logits` here. Hugging Face's `temperature` is another thing, applied afterwards
+when sampling.
 """
 
 import copy
@@ -285,7 +286,7 @@ def tilt(
             "inside tilt(...) the model cannot be copied, pickled or saved: do it outside the block"
         )
 
-    inside: dict[str, Any] = {
+    inside: dict[str, object] = {
         name: getattr(tilted, name) for name in (*REPLACED, *ADDED, "resize_token_embeddings")
     }
     inside |= dict.fromkeys(("__getstate__", "save_pretrained", "push_to_hub"), refuse) | {
