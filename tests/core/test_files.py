@@ -3,7 +3,6 @@ line.
 """
 
 import errno
-import json
 import os
 import subprocess
 import sys
@@ -42,14 +41,14 @@ def test_nan_is_not_json(tmp_path):
 
 def test_malformed_json_names_file_and_line(tmp_path):
     (tmp_path / "a.json").write_text("{\n oops", encoding="utf-8")
-    with pytest.raises(UserError, match="a.json line 2"):
+    with pytest.raises(UserError, match="a.json: malformed JSON .*line 2"):
         files.read_json(tmp_path / "a.json")
     for text in (
         "9" * 5000,
         "[" * 200_000,
     ):  # a ValueError that is no JSONDecodeError, and a RecursionError
         (tmp_path / "a.json").write_text(text, encoding="utf-8")
-        with pytest.raises(UserError, match="a.json: not valid JSON"):
+        with pytest.raises(UserError, match="a.json: malformed JSON"):
             files.read_json(tmp_path / "a.json")
 
 
@@ -103,16 +102,6 @@ def test_lock_held_by_another_process_is_said(tmp_path):
     holder.wait()
     with files.lock(tmp_path / "x.lock", wait=False):
         pass
-
-
-def test_read_json_of_what_write_json_wrote(tmp_path):
-    value = {"é": [1, 2.5, None], "nested": {"x": "𝔘"}}
-    files.write_json(tmp_path / "b" / "a.json", value)
-    assert (
-        files.read_json(tmp_path / "b" / "a.json")
-        == value
-        == json.loads((tmp_path / "b" / "a.json").read_text())
-    )
 
 
 # ---- identity -----------------------------------------------------------------------------------
@@ -174,16 +163,6 @@ def test_one_byte_in_the_middle_of_the_weights_changes_the_model(folder):
         folder / "model.safetensors", ns=(facts.st_atime_ns, facts.st_mtime_ns)
     )  # its time kept
     assert files.model_identity(folder) != before
-
-
-def test_a_file_at_rest_is_read_once(tmp_path, monkeypatch):
-    (tmp_path / "a").write_text("a")
-    monkeypatch.setattr(files.time, "time", lambda: os.stat(tmp_path / "a").st_ctime + 60)
-    read = []
-    monkeypatch.setattr(
-        files.hashlib, "file_digest", lambda *_: read.append(1) or files.hashlib.sha256()
-    )
-    assert files.sha256_file(tmp_path / "a") == files.sha256_file(tmp_path / "a") and read == [1]
 
 
 def test_an_adapter_is_its_base_too(folder, tmp_path):
