@@ -171,15 +171,13 @@ def schedule(step: int, warmup: int, total: int) -> float:
 def make_optimizer(
     name: str, parameters: Sequence[nn.Parameter], lr: float, weight_decay: float
 ) -> Any:
-    """AdamW, or bitsandbytes' paged one with 8-bit moments; betas .9 and .999. UserError where it
-    cannot run.
+    """AdamW, or bitsandbytes' paged one with 8-bit moments; betas .9 and .999.
+
+    On a CPU, where nothing can be paged out, bitsandbytes keeps the moments in memory. UserError
+    where bitsandbytes is missing.
     """
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)
-    if parameters[0].device.type != "cuda":
-        raise UserError(
-            "optimizer paged_adamw_8bit needs a CUDA GPU; without one use optimizer: adamw"
-        )
     try:
         from bitsandbytes.optim import PagedAdamW8bit
     except ImportError:
