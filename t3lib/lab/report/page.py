@@ -283,7 +283,9 @@ def _part(
             frame = frame.filter(
                 regex="(?<!_distance)$"
             )  # of the audit: thirty columns fit on no screen
-            caption = tables.CAPTIONS.get(path.stem.split("--")[0], path.stem.replace("_", " "))
+            name, _, split = path.stem.partition("--")
+            caption = tables.CAPTIONS.get(name, path.stem.replace("_", " "))
+            caption += f" {splits[split]} split." if split in splits else ""
             if len(frame):
                 note = (
                     notes.get("audit" if path.stem == "leak" else path.stem, notes[""])

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from html.parser import HTMLParser
 
+import pandas as pd
 import pytest
 from fabricate import MARKUP, ROWS, fabricate, fabricate_all, fabricate_data
 from matplotlib.figure import Figure
@@ -29,6 +30,8 @@ def folder(tmp_path_factory):
     data["forget10"][0]["question"] = f"Who is {MARKUP}?"
     results.write_data(folder, data)
     render.write_table(folder / "tables", "tofu", tables.tofu(results.tidy(runs)))
+    dials = pd.DataFrame({"split": ["forget10"], "T": [2.0], "w": [1.0], "fq": [0.5]})
+    render.write_table(folder / "tables", "dials--forget10", dials)
     drawing = Figure(figsize=(7, 2), label="Bounds & errors.")
     drawing.add_subplot()
     render.save_figure(folder / "figures" / "bounds.svg", drawing)
@@ -92,9 +95,8 @@ def test_sections(html):
     assert f"<p>{every.words}</p>" in html and all(part.words for part in page.STORY), (
         "each part says what its words mean"
     )
-    assert '"splits":{"forget05":"5%"' in html, (
-        "a split has the name that figures and tables give it"
-    )
+    assert '"splits":{"forget05":"5%"' in html, "the name that figures and tables give it"
+    assert "over the seeds that tune. 10% split.</summary>" in html
 
 
 def embedded(html):
@@ -134,7 +136,8 @@ def test_the_story_is_in_its_order_and_has_its_landmarks(html):
     reader = Reader()
     reader.feed(html)
     ids = [attributes["id"] for tag, attributes in reader.tags if tag == "h2"]
-    assert ids == ["headline", "answers-side-by-side", "table-1", "theory", "claims", "provenance"]
+    parts = ["temper", "answers-side-by-side", "table-1", "theory", "claims"]
+    assert ids == ["headline", *parts, "provenance"]
     assert [tag for tag, _ in reader.tags].count(
         "main"
     ) == 1 and 'class="skip" href="#main"' in html
