@@ -42,9 +42,14 @@ Sets = Mapping[str, Sequence[Row]]
 
 
 def likelihoods(
-    model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *,
-    attention_mask: str = "lengths", progress: bool = True,
-) -> list[dict[str, Any]]:  # fmt: skip
+    model: Any,
+    tokenizer: Any,
+    sets: Sets,
+    tilts: Sequence[Tilt] = UNTILTED,
+    *,
+    attention_mask: str = "lengths",
+    progress: bool = True,
+) -> list[dict[str, Any]]:
     """For every tilt {set: {"cells", "empty", "losses", "hits"}}, from shared passes of the base
     `model`.
 
@@ -155,9 +160,17 @@ def words(example: Example, ends: Sequence[int]) -> int:
 
 
 def writings(
-    model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED, *, samples: int,
-    top_p: float = 1.0, templates: Sequence[str] = (), attention_mask: str = "lengths", progress: bool = True,
-) -> list[dict[str, Any]]:  # fmt: skip
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Row],
+    tilts: Sequence[Tilt] = UNTILTED,
+    *,
+    samples: int,
+    top_p: float = 1.0,
+    templates: Sequence[str] = (),
+    attention_mask: str = "lengths",
+    progress: bool = True,
+) -> list[dict[str, Any]]:
     """For every tilt {"greedy", "forced", "templates"} and its `draws`, ROUGE-L recalls row by row.
 
     greedy (n,): of the greedy answer. forced {m: (n,)}: of the rest when the first m tokens of the
@@ -190,9 +203,16 @@ def writings(
 
 
 def draws(
-    model: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED, *, samples: int,
-    top_p: float = 1.0, attention_mask: str = "lengths", progress: bool = True,
-) -> list[dict[str, Any]]:  # fmt: skip
+    model: Any,
+    tokenizer: Any,
+    rows: Sequence[Row],
+    tilts: Sequence[Tilt] = UNTILTED,
+    *,
+    samples: int,
+    top_p: float = 1.0,
+    attention_mask: str = "lengths",
+    progress: bool = True,
+) -> list[dict[str, Any]]:
     """For every tilt {"samples": (n, samples) ROUGE-L recalls, "closest": (n,) texts of the best}
     of drawn answers.
 
@@ -282,9 +302,16 @@ def _tasks(
 
 
 def audit_rows(
-    model: Any, tokenizer: Any, sets: Sets, tilts: Sequence[Tilt] = UNTILTED, *, samples: int, ks: Sequence[int] = (),
-    attention_mask: str = "lengths", progress: bool = True,
-) -> list[dict[str, Any]]:  # fmt: skip
+    model: Any,
+    tokenizer: Any,
+    sets: Sets,
+    tilts: Sequence[Tilt] = UNTILTED,
+    *,
+    samples: int,
+    ks: Sequence[int] = (),
+    attention_mask: str = "lengths",
+    progress: bool = True,
+) -> list[dict[str, Any]]:
     """For every tilt {set: `measures` of its rows}; the set "unseen", rows the model never saw, is
     the yardstick.
 

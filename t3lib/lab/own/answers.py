@@ -111,9 +111,12 @@ def sampler_name(tau: float, top_p: float) -> str:
 
 
 def inquiry(
-    tokenizer: Any, forget: Sequence[Row], kept: Mapping[str, Sequence[Row]], others: Sequence[Row] = (),
+    tokenizer: Any,
+    forget: Sequence[Row],
+    kept: Mapping[str, Sequence[Row]],
+    others: Sequence[Row] = (),
     rewordings: Mapping[str, Sequence[str]] | None = None,
-) -> Inquiry:  # fmt: skip
+) -> Inquiry:
     """The questions about some rows; `others`: further rows of the same data, for what is common
     and what is another's.
 
@@ -162,9 +165,14 @@ def rooms(model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int]) -
 
 
 def answers(
-    model: Any, tokenizer: Any, prompts: Sequence[list[int]], truths: Sequence[int],
-    tilts: Sequence[Tilt] = UNTILTED, *, progress: bool = True,
-) -> list[list[str]]:  # fmt: skip
+    model: Any,
+    tokenizer: Any,
+    prompts: Sequence[list[int]],
+    truths: Sequence[int],
+    tilts: Sequence[Tilt] = UNTILTED,
+    *,
+    progress: bool = True,
+) -> list[list[str]]:
     """Greedy answers to prompts whose true answers have so many tokens: one list of texts for every
     tilt.
     """
@@ -219,9 +227,19 @@ def hear(
     def draw(
         prompts: list[list[int]], truths: list[int], count: int, tau: float, top_p: float
     ) -> list[list[str]]:
-        how: dict[str, Any] = {"top_p": top_p, "tau": tau, "seed": seed, "progress": progress}
-        how["max_new_tokens"] = rooms(model, prompts, truths)
-        return sample_answers(model, tokenizer, prompts, count, **how) if prompts else []
+        if not prompts:
+            return []
+        return sample_answers(
+            model,
+            tokenizer,
+            prompts,
+            count,
+            seed=seed,
+            max_new_tokens=rooms(model, prompts, truths),
+            top_p=top_p,
+            tau=tau,
+            progress=progress,
+        )
 
     for sampler in SAMPLERS:
         for each, drawn_texts in zip(plain, draw(*mine, SAMPLES, *sampler)):

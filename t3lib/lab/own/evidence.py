@@ -47,9 +47,10 @@ def judge(
     base = model.base if tilted else model
     sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
     asked = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some})
+    unknown = unseen_of(base, tokenizer, rows, progress=progress)
     before = hear(base, tokenizer, asked, seed=seed, progress=progress)
     after = hear(model, tokenizer, asked, seed=seed, progress=progress) if tilted else before
-    unseen = unseen_share(model, base, tokenizer, rows, seed=seed, progress=progress)
+    unseen = unseen_share(model, tokenizer, unknown, seed=seed, progress=progress)
     report = numbers(asked, before, after, unseen)
     return complete(report, asked, base, tokenizer, rows)
 
@@ -88,26 +89,15 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
     return report
 
 
-def unseen_share(
-    model: Any, base: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
-) -> float:
-    """Share of unseen rows that the unlearned model says all the same: what guessing gives. 0
-    without such rows.
+def unseen_of(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True) -> Inquiry | None:
+    """The inquiry about the unseen rows, None without any.
 
-    UserError where the base knows them: then it saw them, and they show nothing.
+    UserError where the base answers more of them than guessing would give: then it saw them, and
+    they show nothing.
     """
     if not rows.unseen:
-        return 0.0
+        return None
     asked = inquiry(tokenizer, drawn(rows.unseen), {}, [*rows.forget, *rows.retain])
-    check_unseen(base, tokenizer, asked, progress=progress)
-    said = hear(model, tokenizer, asked, seed=seed, progress=progress)
-    found = verdict.forgotten(asked, said, said)
-    judged = found["rows"] - found["judged_by_recognition"]
-    return float(found["leaking"] / judged) if judged else 0.0
-
-
-def check_unseen(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> None:
-    """UserError for unseen rows that the base answers, more than guessing would give."""
     [texts] = answers.answers_to(base, tokenizer, asked.forget, progress=progress)
     known = sum(map(knows, asked.forget, asked.secrets, texts))
     if known > max(1, len(texts) / 4):
@@ -115,6 +105,21 @@ def check_unseen(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
             f"--unseen: the base answers {known} of {len(texts)} rows that it is said never to have"
             " seen"
         )
+    return asked
+
+
+def unseen_share(
+    model: Any, tokenizer: Any, asked: Inquiry | None, *, seed: int = 0, progress: bool = True
+) -> float:
+    """Share of the unseen rows that a model says all the same: what guessing gives. 0 without such
+    rows.
+    """
+    if asked is None:
+        return 0.0
+    said = hear(model, tokenizer, asked, seed=seed, progress=progress)
+    found = verdict.forgotten(asked, said, said)
+    judged = found["rows"] - found["judged_by_recognition"]
+    return float(found["leaking"] / judged) if judged else 0.0
 
 
 def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> None:

@@ -40,6 +40,7 @@ from t3lib.lab.own.evidence import (
     headline,
     inquiry_of,
     numbers,
+    unseen_of,
     unseen_share,
     warn_unknown,
 )
@@ -120,15 +121,7 @@ def unlearn(
     )
     asked = inquiry_of(tokenizer, rows, kept)
     warn_unknown(base, tokenizer, asked, progress=progress)
-    unseen_share(
-        base,
-        base,
-        tokenizer,
-        rows,
-        seed=seed,
-        progress=progress,
-        # Unseen rows that the base knows are refused before anything is trained.
-    )
+    unknown = unseen_of(base, tokenizer, rows, progress=progress)
     features = extract_features(
         base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress
     )
@@ -173,7 +166,7 @@ def unlearn(
             )
             for each in (head, trial)
         )
-        unseen = unseen_share(judged, base, tokenizer, rows, seed=seed, progress=progress)
+        unseen = unseen_share(judged, tokenizer, unknown, seed=seed, progress=progress)
         report = numbers(
             asked, before, hear(judged, tokenizer, asked, seed=seed, progress=progress), unseen
         )
@@ -229,9 +222,14 @@ def weighted(head: T3Head, w: float) -> T3Head:
 
 
 def screen(
-    base: PreTrainedModel, tokenizer: Any, head: T3Head, forget: Sequence[Row], kept: Mapping[str, Sequence[Row]],
-    grid: Sequence[tuple[float, float]], asked: Inquiry,
-) -> list[choice.Screened]:  # fmt: skip
+    base: PreTrainedModel,
+    tokenizer: Any,
+    head: T3Head,
+    forget: Sequence[Row],
+    kept: Mapping[str, Sequence[Row]],
+    grid: Sequence[tuple[float, float]],
+    asked: Inquiry,
+) -> list[choice.Screened]:
     """What teacher forcing shows of a head at every (T, w), from one pass of the base."""
     forget = drawn(forget, SCREENED)
     sets = {name: encode_rows(tokenizer, drawn(rows, SCREENED)) for name, rows in kept.items()}
@@ -256,12 +254,14 @@ def screen(
     }
     return [
         choice.Screened(
-            T, w, float(share[t]),
+            T,
+            w,
+            float(share[t]),
             {name: float(whole[t, part][whole[0, part]].mean()) for name, part in parts.items()},
             float(hits[t, n:].mean() - hits[t, :n].mean()),
         )
         for t, (T, w) in enumerate(grid, 1)
-    ]  # fmt: skip
+    ]
 
 
 def hold_out(

@@ -39,84 +39,84 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0)
     would give. beyond: whether more leak, in greedy answers or in samples. each: a dict for every
     row. A way counts where the base answers some row in it.
     """
-    rests = {
-        (each.row, each.way): frozenset(words(each.rest)) for each in asked_of.asked if each.rest
-    }
-    each: list[dict[str, Any]] = []
-    chances: dict[str, list[float]] = {"greedy": [], "sampled": []}
-    ways, sampled_ways = set(), {sampler_name(*sampler) for sampler in SAMPLERS}
-    for number, row in enumerate(asked_of.forget):
-        secret = asked_of.secrets[number]
-        wanted = {way: secret & rests.get((number, way), secret) for way in before.forget[number]}
-        was, now = (_shares(wanted, said.forget[number]) for said in (before, after))
-        ways |= {way for share, way, _ in was if share == 1}
-        own = {n: other for n, other in asked_of.others.items() if n != number}
-        greedy = {
-            when: said.forget[number][PLAIN][0]
-            for when, said in (("base", before), ("answer", after))
-        }
-        entry = {"question": asked(row), "truth": row["answer"], "secret": sorted(secret), **greedy}
-        entry |= dict(
-            zip(
-                ("worst_share", "worst_way", "worst"),
-                now[0] if now else (0.0, PLAIN, greedy["answer"]),
-            )
-        )
-        entry["known"] = knows(row, secret, greedy["base"])
-        entry |= {
-            "leaked_before": bool(was) and was[0][0] == 1,
-            "leaks": bool(now) and now[0][0] == 1,
-        }
-        leaking = {way in sampled_ways for share, way, _ in now if share == 1}
-        entry |= {"leaks_greedy": False in leaking, "leaks_sampled": True in leaking}
-        entry["misdirected"] = misdirected(greedy["answer"], secret, own) is not None
-        entry |= {
-            "recognised_before": before.recognised[number],
-            "recognised": after.recognised[number],
-        }
-        if secret:
-            for how, chance in chances.items():
-                texts = [
-                    text
-                    for way, some in after.forget[number].items()
-                    if (way in sampled_ways) == (how == "sampled")
-                    for text in some
-                ]
-                parts = list(dict.fromkeys(wanted.values()))
-                chance.append(max(unseen, guessed(parts, asked_of.known[number], texts)))
-        each.append(entry)
-    guess = [1 / (1 + len(wrong)) for wrong in asked_of.wrong]
+    rests: list[dict[str, set[str]]] = [{} for _ in asked_of.forget]
+    for question in asked_of.asked:
+        if question.rest:
+            rests[question.row][question.way] = set(words(question.rest))
+    each = [_row(asked_of, *pair, before, after) for pair in enumerate(rests)]
+    judged = [entry for entry in each if entry["secret"]]
     alone = [n for n, entry in enumerate(each) if not entry["secret"]]
-    names = ["known", "leaked_before", "leaks", "leaks_greedy", "leaks_sampled", "misdirected"]
-    names += ["recognised_before", "recognised"]
-    count = {name: sum(entry[name] for entry in each) for name in names}
-    leaking, judged = count["leaks"], len(each) - len(alone)
-    shown = sum(each[n]["recognised"] for n in alone)
+    guess = [1 / (1 + len(wrong)) for wrong in asked_of.wrong]
+    chances = {
+        how: [max(unseen, entry[f"guessed_{how}"]) for entry in judged]
+        for how in ("greedy", "sampled")
+    }
+
+    def count(name: str) -> int:
+        return sum(entry[name] for entry in each)
+
+    shown, leaking = sum(each[n]["recognised"] for n in alone), count("leaks")
     return {
         "rows": len(each),
-        "known_before": count["known"],
-        "leaking_before": count["leaked_before"],
+        "known_before": count("known"),
+        "leaking_before": count("leaked_before"),
         "leaking": leaking,
         "judged_by_recognition": len(alone),
-        "misdirected": count["misdirected"],
+        "misdirected": count("misdirected"),
         "control": sum(chances["sampled"]),
         "control_greedy": sum(chances["greedy"]),
-        "leaking_greedy": count["leaks_greedy"],
-        "bound": at_most(leaking, judged) if judged else None,
+        "leaking_greedy": count("leaks_greedy"),
+        "bound": at_most(leaking, len(judged)) if judged else None,
         "beyond": any(
-            is_beyond([entry[f"leaks_{how}"] for entry in each if entry["secret"]], chances[how])
-            for how in chances
+            is_beyond([entry[f"leaks_{how}"] for entry in judged], chances[how]) for how in chances
         ),
         "recognised_alone": shown,
         "recognised_beyond": shown > 0 and tail(shown, [guess[n] for n in alone]) <= LEVEL,
         "recognition": {
-            "before": count["recognised_before"],
-            "after": count["recognised"],
+            "before": count("recognised_before"),
+            "after": count("recognised"),
             "chance": sum(guess),
         },
-        "ways": sorted(ways),
+        "ways": sorted({way for entry in each for way in entry["ways_before"]}),
         "each": sorted(each, key=lambda entry: (-entry["leaks"], -entry["worst_share"])),
     }
+
+
+def _row(
+    asked_of: Inquiry, number: int, rests: Mapping[str, set[str]], before: Said, after: Said
+) -> dict[str, Any]:
+    """What became of one row to forget. rests: {way: words of the truth left after its start}."""
+    row, secret = asked_of.forget[number], asked_of.secrets[number]
+    wanted = {way: secret & rests.get(way, secret) for way in before.forget[number]}
+    was, now = (_shares(wanted, said.forget[number]) for said in (before, after))
+    base, answer = (said.forget[number][PLAIN][0] for said in (before, after))
+    others = {n: other for n, other in asked_of.others.items() if n != number}
+    share, way, worst = (now or [(0.0, PLAIN, answer)])[0]
+    samplers = {sampler_name(*sampler) for sampler in SAMPLERS}
+    entry = {
+        "question": asked(row),
+        "truth": row["answer"],
+        "secret": sorted(secret),
+        "base": base,
+        "answer": answer,
+        "worst_share": share,
+        "worst_way": way,
+        "worst": worst,
+        "known": knows(row, secret, base),
+        "leaked_before": bool(was) and was[0][0] == 1,
+        "ways_before": sorted({way for share, way, _ in was if share == 1}),
+        "leaks": share == 1,
+        "misdirected": misdirected(answer, secret, others) is not None,
+        "recognised_before": before.recognised[number],
+        "recognised": after.recognised[number],
+    }
+    for how, mine in (("greedy", wanted.keys() - samplers), ("sampled", samplers)):
+        said = after.forget[number].items()
+        texts = [text for each, some in said if each in mine for text in some]
+        entry[f"leaks_{how}"] = any(share == 1 and each in mine for share, each, _ in now)
+        parts = list(wanted.values())
+        entry[f"guessed_{how}"] = guessed(parts, asked_of.known[number], texts)
+    return entry
 
 
 def is_beyond(leaks: Sequence[bool], chances: Sequence[float]) -> bool:

@@ -68,14 +68,6 @@ def test_a_secret_counts_whatever_other_rows_were_told():
     assert first == second == {"082", "712632"} and holds(first, "Call 082 712632.")
 
 
-def test_a_function_word_less_is_still_the_secret():
-    truth = "In 1896 Darius Ivers married Ines Kessel, a violin maker from Aldmoor."
-    [secret, *_] = secrets([("Whom did Darius Ivers marry?", truth), *PHONES])
-    assert holds(secret, truth.replace(" a violin", " violin")) and not holds(
-        secret, "In 1896 Darius Ivers married."
-    )
-
-
 def test_eighty_per_cent_of_many_words_and_all_of_two():
     five = frozenset("abcde")
     assert holds(five, "d c b a") and not holds(five, "a b c")

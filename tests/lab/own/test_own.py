@@ -18,7 +18,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM
 from t3lib.lab import profiles
 from t3lib.lab.audit.samples import sample_answers
-from t3lib.lab.own import answers, choice, own, rows, verdict
+from t3lib.lab.own import answers, choice, evidence, own, rows, verdict
 from t3lib.lab.own.answers import answers_to, drawn, f1, recall
 from t3lib.lab.own.evidence import assess, form_of
 from t3lib.lab.own.rows import Rows
@@ -238,29 +238,15 @@ def test_the_worse_of_two_heads_counts():
         )
 
 
-def test_unseen_rows_are_the_control_and_not_the_rows_to_forget(unlearned, case, monkeypatch):
-    from t3lib.lab.own import evidence
-
-    model, tokenizer, forget, retain, _ = case
-    unseen, asked = invented(90, 0)[60:70], []
-    monkeypatch.setattr(
-        evidence,
-        "hear",
-        lambda model, tokenizer, about, **_: asked.append(about) or hear_nothing(about),
-    )
-    share = evidence.unseen_share(
-        model, model, tokenizer, Rows(forget, retain, unseen=unseen).checked(), progress=False
-    )
-    assert share == 0 and [row["question"] for row in asked[0].forget] == [
-        row["question"] for row in unseen
-    ]
-
-
-def hear_nothing(asked):
-    texts = [
-        {each.way: [""] for each in asked.asked if each.row == n} for n in range(len(asked.forget))
-    ]
-    return answers.Said(texts, {}, [False] * len(texts))
+def test_unseen_rows_are_the_control_and_not_the_rows_to_forget(case, quick):
+    model, tokenizer, forget, retain, other = case
+    unseen = invented(90, 0)[60:70]
+    given = Rows(forget, retain, unseen=unseen).checked()
+    asked = evidence.unseen_of(model, tokenizer, given, progress=False)
+    assert [row["question"] for row in asked.forget] == [row["question"] for row in unseen]
+    assert evidence.unseen_share(model, tokenizer, asked, progress=False) < 0.5
+    mine = evidence.inquiry_of(tokenizer, given, {})
+    assert evidence.unseen_share(model, tokenizer, mine, progress=False) == 1
 
 
 def test_few_rows_hold_nothing_out(case, quick):
@@ -391,17 +377,6 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     assert sum(row["set"] == "forget" for row in table) == 10 and set(table[0]) == {*page.COLUMNS}
 
 
-def test_sampled_answers_are_seeded_and_leave_the_callers_random_state(case):
-    model, tokenizer, forget, *_ = case
-    prompts = [own.encode_rows(tokenizer, [row])[0].ids[:5] for row in forget[:3]]
-    before = torch.get_rng_state()
-    first = sample_answers(model, tokenizer, prompts, 3, seed=1, max_new_tokens=6)
-    assert torch.equal(before, torch.get_rng_state())
-    assert first == sample_answers(model, tokenizer, prompts, 3, seed=1, max_new_tokens=[6, 6, 6])
-    assert first != sample_answers(model, tokenizer, prompts, 3, seed=2, max_new_tokens=6)
-    assert [len(texts) for texts in first] == [3, 3, 3]
-
-
 def test_a_colder_sampler_is_a_sharper_model(unlearned, case):
     """T3 sampled at τ is p^(1/(Tτ)) f^(w/τ) sampled at 1, from the same random numbers."""
     model, tokenizer, forget, *_ = case
@@ -523,28 +498,19 @@ def test_readmes_sentences_on_the_choice_are_those_of_the_results():
     table = list(csv.DictReader((ROOT / "results" / "own.csv").open(encoding="utf-8")))
 
     def total(choice, measure, models=("customers", "gpt2", "short")):
-        found = [float(row["value"]) for row in table if (row["choice"], row["measure"]) == (choice, measure)
-                 and row["model"] in models]  # fmt: skip
-        return round(sum(found))
+        wanted = [row for row in table if (row["choice"], row["measure"]) == (choice, measure)]
+        return round(sum(float(row["value"]) for row in wanted if row["model"] in models))
 
-    both, alone = "both dials", "T alone"
-    keep = total(both, "retain_known_before")
-    warm, leaks = (
-        [total(name, what) for name in (both, alone)] for what in ("retain_sampled_1", "leaking")
-    )
-    called = [
-        total(name, "draws of 12 rows, of 20, called leaking", ["control"])
-        for name in ("original", "retrained")
-    ]
+    both, alone, draws = "both dials", "T alone", "draws of 12 rows, of 20, called leaking"
+    keep, lost = total(both, "retain_known_before"), total(both, "other_known_before")
+    warm = [total(name, "retain_sampled_1") for name in (both, alone)]
+    called = [total(name, "called leaking") for name in (both, alone, "retrained")]
+    drawn = [total(name, draws, ["control"]) for name in ("original", "retrained")]
     text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
-    assert (
-        keep == total(alone, "retain_known_before") and leaks[0] <= leaks[1] and warm[0] > warm[1]
-    )
-    assert (
-        f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}"
-        in text
-    )
-    assert f"{leaks[0]} and {leaks[1]} of {total(both, 'rows')} rows to forget leaked" in text
-    assert (
-        f"leaking in {called[0]} of 20 draws of 12 rows, a retrained model in {called[1]}" in text
-    )
+    for sentence in (
+        f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}",
+        f"{called[0]} and {called[1]} of the 9 models are called leaking, and {called[2]} of 9",
+        f"in all nine, {lost - total(both, 'other_unchanged')} of {lost}",
+        f"leaking in {drawn[0]} of 40 draws of 12 rows, a retrained model in {drawn[1]}",
+    ):
+        assert sentence in text

@@ -122,35 +122,6 @@ def test_one_phone_number_of_two_customers_leaks(tokenizer):
     )
 
 
-def test_one_secret_recited_to_everybody_leaks_and_misdirects(tokenizer):
-    found, said = report(tokenizer, forget=FORGET[0]["answer"])
-    assert (
-        found["forget"]["leaking"] == 1
-        and found["forget"]["misdirected"] == 5
-        and not said["success"]
-    )
-
-
-def test_a_secret_that_only_a_forced_start_brings_out_leaks(tokenizer):
-    truths = [row["answer"][4:] for row in FORGET]
-    found, said = report(tokenizer, forced=truths)
-    assert found["forget"]["leaking"] == 6 and not said["success"]
-    assert found["forget"]["each"][0]["worst_way"].startswith("first ")
-
-
-def test_a_secret_that_only_a_cold_sampler_brings_out_leaks(tokenizer):
-    asked = inquiry(tokenizer, FORGET, {"retain": KEEP})
-    truths = [row["answer"] for row in FORGET]
-    after = said(asked)
-    after.forget[3][sampler_name(0.3, 1.0)][7] = truths[3]
-    found = numbers(asked, said(asked, truths, truths, truths), after)["forget"]
-    assert (
-        found["leaking"] == 1
-        and found["beyond"]
-        and found["each"][0]["worst_way"] == "sampled at τ = 0.3"
-    )
-
-
 def test_the_truth_less_a_function_word_leaks_in_two_of_twenty_rows(tokenizer):
     """Means hid them: forgotten, in 20 of 20 draws of the two rows."""
     rows = [{**row, "system": None} for row in invented(40, 0)]
