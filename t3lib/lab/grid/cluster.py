@@ -9,7 +9,6 @@ whatever reaches it.
 import logging
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -171,8 +170,8 @@ def _slurm(path: Path, stack: ExitStack) -> Any:
     """A cluster of SLURM jobs, one process with one slot each. The file lies over Dask's own
     `jobqueue.slurm`.
 
-    `jobs`, how many to submit, is ours and defaults to 1. UserError in sbatch's words when it
-    refuses one.
+    `jobs`, how many to submit, is ours and defaults to 1. UserError in dask-jobqueue's or sbatch's
+    words when it refuses one.
     """
     import dask
     from dask_jobqueue import SLURMCluster
@@ -180,43 +179,30 @@ def _slurm(path: Path, stack: ExitStack) -> Any:
     options = {key.replace("_", "-"): value for key, value in read_yaml(path).items()}
     jobs = options.pop("jobs", 1)
     known = dask.config.get("jobqueue.slurm")
+    if unknown := {*options} - {*known}:
+        raise UserError(
+            f"{path}: unknown option {min(unknown)!r}: choose among {', '.join(sorted(known))}"
+        )
     if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
         raise UserError(f"{path}: jobs is {jobs!r}, not a number from 1")
-    for name, value in options.items():
-        if name not in known:
-            raise UserError(
-                f"{path}: unknown option {name!r}: choose among {', '.join(sorted(known))}"
-            )
-        if isinstance(known[name], list | dict) and type(value) is not type(known[name]):
-            raise UserError(
-                f"{path}: {name} must be a {'list' if isinstance(known[name], list) else 'mapping'}"
-            )
-    for command in ("sbatch", "scancel"):
-        if not shutil.which(command):
-            raise UserError(f"--slurm {path}: there is no {command} on this machine")
-    ours = {
-        "cores": 1,
-        "memory": "16GB",
-        "processes": 1,
-        "shared-temp-directory": str(cache_dir("dask")),
-    }
-    settings = (
-        known | {name: value for name, value in ours.items() if known[name] is None} | options
-    )
-    settings["worker-extra-args"] = [*settings["worker-extra-args"], "--resources", "slot=1"]
-    settings["scheduler-options"] = {"dashboard_address": NO_DASHBOARD} | settings[
-        "scheduler-options"
-    ]
-    stack.enter_context(dask.config.set({"jobqueue.slurm": settings}))
+    lists = {name for name in options if isinstance(known[name], list)}
+    if wrong := [name for name in lists if not isinstance(options[name], list)]:
+        raise UserError(f"{path}: {wrong[0]} must be a list")
+    place = {"shared-temp-directory": str(cache_dir("dask"))}
+    ours = {"cores": 1, "memory": "16GB", "processes": 1} | place
+    settings = known | {name: ours[name] for name in ours if known[name] is None} | options
     try:
+        settings["worker-extra-args"] = [*settings["worker-extra-args"], "--resources", "slot=1"]
+        settings["scheduler-options"] = {"dashboard_address": NO_DASHBOARD}
+        stack.enter_context(dask.config.set({"jobqueue.slurm": settings}))
         cluster = SLURMCluster(security=True)
         for _ in range(jobs):  # not adapt, which drops workers between stages (dask-jobqueue#701)
             cluster.worker_spec.update(cluster.new_worker_spec())
         return stack.enter_context(cluster)  # submits, and raises what sbatch says
     except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        first = (
-            error.__context__ or error
-        )  # Dask stumbles over a job that was never accepted while it cleans up
-        lines = str(first).partition("stderr:")[2].split("\n") + str(first).splitlines()
-        reason = next(filter(None, map(str.strip, lines)), type(first).__name__)
-        raise UserError(f"--slurm {path}: {reason}") from None
+        # Dask stumbles over a job that was never accepted while it cleans up
+        said = str(error.__context__ or error)
+        reason = (said.partition("stderr:")[2] or said).strip().splitlines() or [
+            type(error).__name__
+        ]
+        raise UserError(f"--slurm {path}: {reason[0]}") from None

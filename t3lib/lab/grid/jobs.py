@@ -102,7 +102,6 @@ class Job:
     after: tuple[str, ...]
     key: str  # of everything that can change the result
     outputs: tuple[str, ...] = ()  # patterns below the results folder
-    shared: tuple[str, ...] = ()  # those of `outputs` that other jobs of the notebook write alike
     inputs: tuple[
         str, ...
     ] = ()  # patterns below the results folder whose content is in the key of a run
@@ -176,9 +175,6 @@ def build(
             jobs[name] = Job(
                 *(name, "notebook", notebook.name, parameters, tuple(after), key),
                 outputs=_patterns(notebook, scope),
-                shared=tuple(
-                    each for each in notebook.role.writes if notebook.role.each and "{" not in each
-                ),
                 inputs=_inputs(notebook, scope, present),
                 partial=notebook.role.partial,
             )
@@ -293,43 +289,22 @@ def read_notebook(path: Path) -> Notebook | None:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
+        if (role := content["metadata"].get("t3")) is None:
+            return None
         code = [cell for cell in content["cells"] if cell["cell_type"] == "code"]
-        texts = ["".join(cell["source"]) for cell in code]
-        tagged = [
-            text
-            for cell, text in zip(code, texts)
-            if "parameters" in cell["metadata"].get("tags", [])
-        ]
-        role = content["metadata"].get("t3")
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {error.strerror or error}") from None
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise UserError(f"{path} is not a Jupyter notebook") from None
-    if role is None:
-        return None
-    if len(tagged) != 1:
-        raise UserError(f"{path.name}: {len(tagged)} cells are tagged 'parameters', one must be")
-    plain = "\n".join(re.sub(r"^(\s*)[%!].*$", r"\1pass", text, flags=re.M) for text in texts)
-    try:
+        texts = {"".join(cell["source"]): cell["metadata"].get("tags", []) for cell in code}
+        [parameters] = [text for text, tags in texts.items() if "parameters" in tags]
+        plain = re.sub(r"^(\s*)[%!].*$", r"\1pass", "\n".join(texts), flags=re.M)
         ast.parse(plain)
-        assigned = [
-            node
-            for node in ast.parse(tagged[0]).body
-            if isinstance(node, ast.Assign | ast.AnnAssign)
-        ]
-        targets = [
-            target
-            for node in assigned
-            for target in getattr(node, "targets", [getattr(node, "target", None)])
-        ]
-        declared = frozenset(target.id for target in targets if isinstance(target, ast.Name))
-        return Notebook(path.stem, Role.model_validate(role), declared, plain)
-    except SyntaxError as error:
-        raise UserError(
-            f"{path.name}: a code cell is not Python ({error.msg}: {(error.text or '').strip()})"
-        ) from None
+        names = [node for node in ast.walk(ast.parse(parameters)) if isinstance(node, ast.Name)]
+        declared = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        return Notebook(path.stem, Role.model_validate(role), frozenset(declared), plain)
     except ValidationError as error:
         raise UserError(f"{path.name}: metadata.t3: {one_line(error)}") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, SyntaxError) as error:
+        raise UserError(
+            f"{path.name} is no notebook with one cell tagged 'parameters' ({error})"
+        ) from None
 
 
 def threads() -> str:
@@ -370,14 +345,14 @@ def _chosen(present: Mapping[str, Notebook], only: Iterable[str] | None) -> list
                 f"--only: unknown notebook {name!r}: choose one of {', '.join(present)}"
             )
         wanted.update(matches)
-    order: TopologicalSorter[str] = TopologicalSorter()
-    for name, notebook in present.items():
-        others = [
-            other for other in present if other != name and "*" not in present[other].role.reads
-        ]
-        order.add(name, *(other for other in others if {other, "*"} & set(notebook.role.reads)))
+    reads = {name: {*present[name].role.reads} for name in present}
+    named = [name for name in present if "*" not in reads[name]]
+    after = {
+        name: [other for other in named if other != name and {other, "*"} & reads[name]]
+        for name in present
+    }
     try:
-        return [present[name] for name in order.static_order() if name in wanted]
+        return [present[name] for name in TopologicalSorter(after).static_order() if name in wanted]
     except CycleError as error:
         raise UserError(
             f"notebooks read each other in a circle: {' <- '.join(error.args[1])}"

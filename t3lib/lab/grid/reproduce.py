@@ -1,14 +1,13 @@
 """`t3 reproduce`: a profile's jobs on Dask, one status line each, resumable at any moment.
 
-The futures are the graph: a job is submitted with the futures of the jobs it reads. What is
-finished is found out before Dask is even imported, so that a second call only reads and hashes
-files.
+A job is submitted when the jobs that it reads have ended. What is finished is found out before Dask
+is even imported, so that a second call only reads and hashes files.
 """
 
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -71,15 +70,12 @@ def reproduce(
         tuned=profiles.tuned_path(profile),
         device="cuda" if gpus else "cpu",
     )
-    # --fresh gives the results a new cache of their own, which later runs into them keep; what
-    # others read stays.
     name = f"{folder.resolve().name}-{content_key(str(folder.resolve()))}"
-    private = cache / "fresh" / name
-    renew = fresh and any("world" in job.parameters for job in graph)
+    private = cache / "fresh" / name  # for --fresh: what others read stays
     place = Place(
         out=shown,
         notebooks=os.path.relpath(sources, root),
-        cache=str(private if renew or private.is_dir() else cache),
+        cache=str(private if fresh else cache),
         marks=cache / "done" / name,
         root=str(root),
         threads=jobs.threads(),
@@ -99,8 +95,7 @@ def reproduce(
     with lock(
         folder / ".lock", wait=False
     ):  # beside the results, which runs with two caches may share
-        if renew:
-            shutil.rmtree(private, ignore_errors=True)
+        shutil.rmtree(private, ignore_errors=True)
         for job in graph if fresh else ():
             (place.marks / f"{job.name}.json").unlink(missing_ok=True)
         computed = any(Path(place.cache, kind).is_dir() for kind in ("bases", "scores"))
@@ -112,9 +107,7 @@ def reproduce(
             place.marks.mkdir(parents=True, exist_ok=True)
             with cluster.client_for(count, scheduler, slurm) as client:
                 outcomes |= run(todo, outcomes, place, client, schedule)
-        return status.finish(
-            graph, outcomes, place, chosen["name"], time.monotonic() - start, whole=whole
-        )
+        return status.finish(schedule, outcomes, place, time.monotonic() - start, whole)
 
 
 def _check_apart(folder: Path, *others: Path) -> None:
@@ -144,84 +137,83 @@ def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
 
 def run(
     todo: Sequence[Job],
-    known: dict[str, Outcome],
+    known: Mapping[str, Outcome],
     place: Place,
     client: Any,
     show: Any,
     work: Any = runner.execute,
 ) -> dict[str, Outcome]:
-    """Submit jobs to a Dask client and gather how each ended, in any order.
+    """Submit jobs to a Dask client, each when those before it have ended, and gather how they end.
 
     show: has `seconds` (name -> how long it took last time) and `ended(outcome)`, as `Schedule`. Of
     the jobs that could start, the longest does, so that no worker is left with a long job at the
     end. work: does one job (tests replace it).
-
-    Jobs that run with what there is (`partial`) follow, one by one, when all others have ended:
-    Dask would pass them the error of a job whose workers died.
     """
     from distributed import as_completed
 
     run_id = uuid4().hex[:8]  # keys of another run on the same scheduler must not be ours
-    futures: dict[str, Any] = {}
+    outcomes, waiting = dict(known), list(todo)
+    running = as_completed(loop=client.loop)
     jobs_of: dict[str, Job] = {}  # Dask's key -> job
-    outcomes = dict(known)
 
-    def submit(job: Job) -> Any:
-        before = [outcomes.get(name, futures.get(name)) for name in job.after]
-        key = f"{job.name}-{run_id}"
-        jobs_of[key] = job
-        # a lost worker is Dask's to survive (three times); what a job itself does wrong comes back
-        # as an Outcome
-        options = {
-            "key": key,
-            "resources": cluster.SLOT,
-            "priority": show.seconds.get(job.name, 0.0),
-            "pure": False,
-        }
-        futures[job.name] = client.submit(work, job, before, place, **options)
-        return futures[job.name]
+    def end(outcome: Outcome) -> None:
+        outcomes[outcome.name] = outcome
+        show.ended(outcome)
 
-    rounds = [[job for job in todo if not job.partial], *([job] for job in todo if job.partial)]
+    def start() -> None:
+        for job in [*waiting]:
+            if not outcomes.keys() >= {*job.after}:
+                continue
+            waiting.remove(job)
+            before = [outcomes[name] for name in job.after]
+            if missing := causes(before, job.partial):
+                end(Outcome(job.name, "skipped", error=missing[0]))
+                continue
+            key = f"{job.name}-{run_id}"
+            jobs_of[key] = job
+            # a lost worker is Dask's to survive (three times); what a job itself does wrong comes
+            # back as an Outcome
+            options = {"key": key, "resources": cluster.SLOT, "pure": False}
+            priority = show.seconds.get(job.name, 0.0)
+            running.add(client.submit(work, job, before, place, priority=priority, **options))
+
     with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
         client.subscribe_topic(
             place.marks.name, lambda event: print(f"started {event[1]}", flush=True)
         )
-        for together in rounds:
-            ended = as_completed([submit(job) for job in together], loop=client.loop)
-            for future in ended:
-                if future.status in (
-                    "lost",
-                    "pending",
-                ):  # its worker died with the result, and Dask does it again
-                    ended.add(future)
-                    continue
-                job = jobs_of[future.key]
-                outcomes[job.name] = _settle(job, future, outcomes)
-                if outcomes[job.name].error != LOST:
-                    show.ended(outcomes[job.name])
-    unfinished = [
-        job.name for job in todo if job.name not in outcomes or outcomes[job.name].error == LOST
-    ]
-    if unfinished:
+        start()
+        for future in running:
+            if future.status in ("lost", "pending"):  # its worker died, and Dask does it again
+                running.add(future)
+                continue
+            outcome = _outcome(jobs_of[future.key], future)
+            if outcome.error == LOST:
+                break
+            end(outcome)
+            start()
+    if unfinished := [job.name for job in todo if job.name not in outcomes]:
         print(f"{LOST} ({len(unfinished)} jobs unfinished)", flush=True)
-    return {
-        job.name: outcomes.get(job.name, Outcome(job.name, "failed", error=LOST)) for job in todo
-    }
+    lost = {name: Outcome(name, "failed", error=LOST) for name in unfinished}
+    return {job.name: (outcomes | lost)[job.name] for job in todo}
 
 
-def _settle(job: Job, future: Any, outcomes: dict[str, Outcome]) -> Outcome:
-    """The Outcome of an ended future; a job whose workers died or whose scheduler left has
-    failed.
-    """
-    if future.status == "finished":
-        with suppress(OSError, TimeoutError):
+def causes(before: Sequence[Outcome], partial: bool) -> list[str]:
+    """The failed jobs for which a job that comes after these cannot run; partial: see `Role`."""
+    failed = [o for o in before if o.state in ("failed", "skipped")]
+    if partial and len(failed) < len(before):
+        return []
+    return [o.name if o.state == "failed" else o.error for o in failed]
+
+
+def _outcome(job: Job, future: Any) -> Outcome:
+    """How an ended future's job ended; it failed when its workers died or the scheduler left."""
+    error = LOST
+    with suppress(OSError, TimeoutError):
+        if future.status == "finished":
             return future.result(timeout=60)
-    if future.status in ("cancelled", "finished"):
-        return Outcome(job.name, "failed", error=LOST)
-    if causes := runner.causes([outcomes[name] for name in job.after if name in outcomes]):
-        return Outcome(job.name, "skipped", error=causes[0])
-    error = future.exception()
-    return Outcome(job.name, "failed", error=f"{type(error).__name__}: {error}".splitlines()[0])
+        if future.status == "error":
+            error = f"{type(future.exception()).__name__}: {future.exception()}".splitlines()[0]
+    return Outcome(job.name, "failed", error=error)
 
 
 def from_root(profile: dict[str, Any], root: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -97,11 +97,8 @@ def finished(job: Job, key: str, place: Place) -> Outcome | None:
         path = root / name
         if not path.resolve().is_relative_to(root):
             raise UserError(f"{name!r} leads out of {root}")
-        if (
-            not path.is_file()
-            or (found := sha256_file(path)) != checksum
-            and not _rewritten(name, found, place)
-        ):
+        found = sha256_file(path) if path.is_file() else None
+        if found is None or found != checksum and not _rewritten(name, found, place):
             return None
     return Outcome(job.name, "cached", key, mark["seconds"], mark["outputs"])
 
@@ -120,9 +117,6 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
     before: outcomes of the jobs in `job.after`. A job whose marker holds (for these inputs) is only
     checked.
     """
-    missing = causes(before)
-    if missing and not (job.partial and len(missing) < len(before)):
-        return Outcome(job.name, "skipped", error=missing[0])
     _prepare(place)
     # Another worker may still be at this job for a runner that was killed: then wait, and find it
     # done.
@@ -137,23 +131,13 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
             if changed := changed_since_import():
                 raise UserError(f"t3lib changed while this ran ({changed[0]}); not kept")
             seconds = round(time.monotonic() - start, 3)
-            facts = {"name": job.name, "key": key, "seconds": seconds, "outputs": outputs}
-            write_sealed(place.marks / f"{job.name}.json", facts | {"threads": place.threads})
-            return Outcome(job.name, "done", key, seconds, outputs)
+            done = Outcome(job.name, "done", key, seconds, outputs)
+            write_sealed(place.marks / f"{job.name}.json", asdict(done))
+            return done
         except Exception as error:
             cell, line = where_it_failed(error, job, place)
-            return Outcome(
-                job.name, "failed", key, round(time.monotonic() - start, 3), error=line, cell=cell
-            )
-
-
-def causes(before: Sequence[Outcome]) -> list[str]:
-    """The failed jobs for which a job that reads these outcomes cannot run."""
-    return [
-        o.name if o.state == "failed" else o.error
-        for o in before
-        if o.state in ("failed", "skipped")
-    ]
+            seconds = round(time.monotonic() - start, 3)
+            return Outcome(job.name, "failed", key, seconds, error=line, cell=cell)
 
 
 def narrow_vectors() -> dict[str, str]:
@@ -233,14 +217,13 @@ def _matches(job: Job, root: Path) -> list[Path]:
 
 
 def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
-    """Remove what an earlier run of the job wrote, but for files that other jobs own or write
-    too.
+    """Remove the runs that an earlier run of the job wrote, which tables would read, but for those
+    of jobs before it.
     """
     root = _results(place)
     owned = {root / name for outcome in before for name in outcome.outputs}
-    owned |= {path for pattern in job.shared for path in root.glob(pattern)}
-    for path in [] if job.partial else _matches(job, root):
-        if path not in owned:
+    for path in {*_matches(job, root)} - owned:
+        if path.is_relative_to(root / "runs"):
             path.unlink(missing_ok=True)
     (root / "notebooks" / f"{job.name}.ipynb").unlink(missing_ok=True)
 
@@ -313,15 +296,13 @@ def where_it_failed(error: Exception, job: Job, place: Place) -> tuple[str, str]
     """("cell 4: failing line", "ValueError: boom") of a failed run; cells are counted in the source
     notebook from 1.
     """
-    if not hasattr(error, "ename"):  # not a cell: kernel, disk
-        return "", f"{type(error).__name__}: {error}".splitlines()[0]
-    message = f"{error.ename}: {getattr(error, 'evalue', '')}".splitlines()[0]
-    if job.kind == "base":
+    name, said = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
+    message = f"{name}: {said}".splitlines()[0]
+    if not hasattr(error, "ename") or job.kind == "base":  # not a cell: kernel, disk
         return "", message
     cells = read_json(Path(place.notebooks) / f"{job.notebook}.ipynb")["cells"]
-    texts = ["".join(cell["source"]) for cell in cells]
-    source = getattr(error, "source", None)
-    number = texts.index(source) + 1 if source in texts else "of the parameters"
+    numbers = {"".join(cell["source"]): number for number, cell in enumerate(cells, 1)}
+    number = numbers.get(getattr(error, "source", ""), "of the parameters")
     trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(getattr(error, "traceback", [])))
     arrow = re.search(r"^-+> *\d+ (.*)$", trace, re.M)
     return f"cell {number}: {arrow[1].strip()}" if arrow else f"cell {number}", message

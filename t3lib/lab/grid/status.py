@@ -1,79 +1,71 @@
-"""What `t3 reproduce` says: the plan, a line per job, report.md and manifest.json in the results
-folder.
-"""
+"""What `t3 reproduce` says: the plan, a line per job, and manifest.json in the results folder."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from t3lib.core.errors import UserError
-from t3lib.core.files import atomic_write, project_root, read_json, write_json
+from t3lib.core.files import project_root, read_json, write_json
 from t3lib.lab.grid.jobs import Job
 from t3lib.lab.grid.runner import Outcome, Place
 
 STATES = ("done", "cached", "failed", "skipped")
 
 
+@dataclass
 class Schedule:
-    """Jobs that a run has to do; how long each takes is what the last manifest says, here or
+    """Jobs that a run has to do (`left`), and how long each took by the last manifest, here or
     committed.
     """
 
-    def __init__(
-        self,
-        graph: Sequence[Job],
-        known: Mapping[str, Outcome],
-        place: Place,
-        workers: int,
-        profile: str,
-    ) -> None:
-        self.graph, self.workers, self.profile, self.out = graph, workers, profile, place.out
-        self.left = [job for job in graph if job.name not in known]
+    graph: Sequence[Job]
+    known: Mapping[str, Outcome]
+    place: Place
+    workers: int
+    profile: str
+
+    def __post_init__(self) -> None:
+        self.left = [job for job in self.graph if job.name not in self.known]
         self.seconds: dict[str, float] = {}
-        for folder in (committed(profile), Path(place.root) / place.out):
-            entries = earlier_manifest(folder / "manifest.json").get("jobs", {})
-            self.seconds |= {
-                name: entry["seconds"]
-                for name, entry in entries.items()
-                if entry.get("state") == "done"
-            }
+        for folder in (committed(self.profile), Path(self.place.root) / self.place.out):
+            entries = earlier_manifest(folder / "manifest.json").get("jobs", {}).items()
+            done = {name: entry for name, entry in entries if entry.get("state") == "done"}
+            self.seconds |= {name: entry["seconds"] for name, entry in done.items()}
 
     def remaining(self) -> str:
         """Time for what is left, shared by all workers; jobs without a time count nothing and add
         "at least".
         """
-        times = [self.seconds.get(job.name) for job in self.left]
-        known = [time for time in times if time is not None]
-        at_least = "at least " * (len(known) < len(times))
-        return f"{at_least}{_clock(sum(known) / self.workers)}" if known or not times else "unknown"
+        known = [self.seconds[job.name] for job in self.left if job.name in self.seconds]
+        if self.left and not known:
+            return "unknown"
+        return "at least " * (len(known) < len(self.left)) + _clock(sum(known) / self.workers)
 
     def __str__(self) -> str:
         count = len(self.left)
         return (
             f"profile {self.profile}, {len(self.graph)} jobs: {len(self.graph) - count} cached,"
-            f" {count} to run, into {self.out}\nestimate: {self.remaining()} ({self.workers}"
+            f" {count} to run, into {self.place.out}\nestimate: {self.remaining()} ({self.workers}"
             f" worker{'s' * (self.workers > 1)})"
         )
 
     def plan(self) -> str:
         """The graph: what is cached, what will run and after what."""
-        left = {job.name for job in self.left}
         lines = []
         for job in self.graph:
             after = ", ".join(job.after) if len(job.after) <= 4 else f"{len(job.after)} jobs"
-            state = "run" if job.name in left else "cached"
+            state = "run" if job in self.left else "cached"
             lines.append(f"{state:<6} {job.name:<44}{f'  after {after}' if after else ''}".rstrip())
         return "\n".join([*lines, str(self)])
 
     def ended(self, outcome: Outcome) -> None:
         """Print the line of a job that ended, and how long the others may take."""
         self.left = [job for job in self.left if job.name != outcome.name]
-        count = len(self.graph)
-        rest = f"  {self.remaining()} left" if self.left else ""
-        print(
-            f"[{count - len(self.left):>{len(str(count))}}/{count}] {line(outcome)}{rest}",
-            flush=True,
-        )
+        count, rest = len(self.graph), f"  {self.remaining()} left" * bool(self.left)
+        place = f"[{count - len(self.left):>{len(str(count))}}/{count}]"
+        print(f"{place} {line(outcome)}{rest}", flush=True)
 
 
 def committed(profile: str) -> Path:
@@ -85,22 +77,15 @@ def line(outcome: Outcome) -> str:
     """`failed  02_tofu_unlearning--NPO--forget10  3.2 s  cell 7: loss = 1 / 0: ZeroDivisionError:
     …`
     """
-    return (
-        f"{outcome.state:<7} {outcome.name}  {outcome.seconds:.1f} s  {_reason(outcome)}".rstrip()
-    )
+    because = "because of " * (outcome.state == "skipped")
+    reason = because + ": ".join(filter(None, (outcome.cell, outcome.error)))
+    return f"{outcome.state:<7} {outcome.name}  {outcome.seconds:.1f} s  {reason}".rstrip()
 
 
 def finish(
-    graph: Sequence[Job],
-    outcomes: Mapping[str, Outcome],
-    place: Place,
-    profile: str,
-    seconds: float,
-    *,
-    whole: bool = True,
+    schedule: Schedule, outcomes: Mapping[str, Outcome], place: Place, seconds: float, whole: bool
 ) -> int:
-    """Write report.md and manifest.json, print the last line; 0, or 1 when something failed or was
-    skipped.
+    """Write manifest.json, print the last lines; 0, or 1 when something failed or was skipped.
 
     whole: the graph is all of the profile's and the cache held no models and scores before, so that
     the seconds, with no job cached, are those of a run from nothing.
@@ -109,96 +94,61 @@ def finish(
     counts = {state: sum(o.state == state for o in outcomes.values()) for state in STATES}
     summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     earlier = earlier_manifest(out / "manifest.json")
-    entries = earlier.get("jobs", {}) | {job.name: _entry(job, outcomes[job.name]) for job in graph}
-    # What a run from nothing costs is known only where no job was cached.
-    cold = (
-        _cold(graph, entries, seconds)
-        if whole and counts["done"] == len(graph)
-        else earlier.get("cold")
-    )
-    manifest = {"profile": profile, "threads": int(place.threads), "cold": cold, "jobs": entries}
-    if manifest != earlier:  # a mere check leaves the files, and git, alone
+    entries = {job.name: _entry(job, outcomes[job.name]) for job in schedule.graph}
+    cold = earlier.get("cold")
+    if whole and counts["done"] == len(entries):
+        cold = _cold(schedule.graph, outcomes, seconds)
+    manifest = {
+        "profile": schedule.profile,
+        "threads": int(place.threads),
+        "cold": cold,
+        "jobs": earlier.get("jobs", {}) | entries,
+    }
+    if manifest != earlier:  # a mere check leaves the file, and git, alone
         write_json(out / "manifest.json", manifest)
-        with atomic_write(out / "report.md") as handle:
-            handle.write(_markdown(graph, outcomes, f"{profile}: {summary}"))
-    page = next(
-        (name for name in ("index.html", "report.md") if (out / name).is_file()), "report.md"
-    )
+    page = "index.html" if (out / "index.html").is_file() else "manifest.json"
     print(f"{summary} in {_clock(seconds)}: {place.out}/{page}", flush=True)
-    if (committed(profile) / "tables").is_dir() and out.resolve() != committed(profile).resolve():
+    theirs = committed(schedule.profile)
+    if (theirs / "tables").is_dir() and out.resolve() != theirs.resolve():
         print(f"beside the committed results: t3 compare {place.out}", flush=True)
-    return 1 if counts["failed"] or counts["skipped"] else 0
+    return int(counts["failed"] + counts["skipped"] > 0)
 
 
 def earlier_manifest(path: Path) -> dict[str, Any]:
     """An earlier manifest, {} when there is none: a run of some notebooks (`--only`) leaves what
     the others left.
     """
-    try:
-        manifest = read_json(path) if path.is_file() else {}
+    with suppress(UserError, AttributeError):
+        manifest = read_json(path)
         return manifest if isinstance(manifest.get("jobs", {}), dict) else {}
-    except (UserError, AttributeError):
-        return {}
+    return {}
 
 
 def _clock(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
-def _reason(outcome: Outcome) -> str:
-    if outcome.state == "skipped":
-        return f"because of {outcome.error}"
-    return ": ".join(filter(None, (outcome.cell, outcome.error)))
-
-
 def _entry(job: Job, outcome: Outcome) -> dict[str, Any]:
-    state = "done" if outcome.state == "cached" else outcome.state
-    entry: dict[str, Any] = {
-        "state": state,
-        "key": outcome.key,
-        "seconds": outcome.seconds,
-        "after": list(job.after),
+    """A job in the manifest: how it ended, when a cached one was made."""
+    entry = asdict(outcome) | {"after": list(job.after)}
+    entry["state"] = "done" if outcome.state == "cached" else outcome.state
+    return {
+        name: value for name, value in entry.items() if name != "name" and value not in ("", {})
     }
-    if outcome.state in ("failed", "skipped"):
-        return entry | {
-            "because" if state == "skipped" else "error": outcome.error,
-            "cell": outcome.cell,
-        }
-    return entry | {"outputs": outcome.outputs}
 
 
-def _cold(graph: Sequence[Job], entries: Mapping[str, Any], seconds: float) -> dict[str, Any]:
+def _cold(graph: Sequence[Job], outcomes: Mapping[str, Outcome], seconds: float) -> dict[str, Any]:
     """What the whole took on the clock, and the workers' seconds by kind of job: "base" or a
     notebook's name.
     """
     busy: dict[str, float] = {}
     for job in graph:
         kind = job.notebook or job.kind
-        busy[kind] = round(busy.get(kind, 0.0) + entries[job.name]["seconds"], 1)
-    seeds: list[int] = max(
-        (job.parameters.get("seeds", []) for job in graph if job.notebook), key=len, default=[]
-    )
+        busy[kind] = round(busy.get(kind, 0.0) + outcomes[job.name].seconds, 1)
+    seeds = max((job.parameters.get("seeds", []) for job in graph), key=len)
     return {
         "jobs": len(graph),
         "seeds": seeds,
         "seconds": round(seconds, 1),
         "worker_seconds": busy,
     }
-
-
-def _markdown(graph: Sequence[Job], outcomes: Mapping[str, Outcome], title: str) -> str:
-    """The report: counts, then every job with its notebook linked, failures with their cell and
-    line.
-    """
-    rows = [f"# {title}", "", "| job | state | seconds | what happened |", "|---|---|---:|---|"]
-    for job in graph:
-        outcome = outcomes[job.name]
-        copy = {"done": ".ipynb", "cached": ".ipynb", "failed": ".partial.ipynb"}.get(outcome.state)
-        name = (
-            f"[{job.name}](notebooks/{job.name}{copy})"
-            if copy and job.kind == "notebook"
-            else job.name
-        )
-        note = _reason(outcome).replace("|", r"\|")
-        rows.append(f"| {name} | {outcome.state} | {outcome.seconds:.1f} | {note} |")
-    return "\n".join(rows) + "\n"

@@ -109,11 +109,6 @@ def is_kernel(pid: int) -> bool:
         return False
 
 
-def worker_of(kernel: int) -> psutil.Process:
-    """The worker that a kernel works for."""
-    return psutil.Process(kernel).parent()
-
-
 def wait(condition) -> None:
     """Poll until `condition()`; a test that waits too long has failed."""
     deadline = time.monotonic() + PATIENCE

@@ -6,29 +6,26 @@ attacks` kills runs of the real notebooks.
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
 import pytest
-from fleet import Fleet, wait, worker_of
+from fleet import Fleet, wait
 
 from t3lib.core import files
 from t3lib.core.errors import UserError
-from t3lib.lab.grid import cluster, reproduce, runner
+from t3lib.lab.grid import cluster, reproduce
 from t3lib.lab.grid.jobs import Job
 from t3lib.lab.grid.runner import Outcome, Place
 
 NAPS = "notebooks: {02_tofu_unlearning: {nap: %s}}"
 METHODS = "Original, NPO, SimNPO"
-KILLS = 4
 
 
 # ---- a scheduler of one's own -------------------------------------------------------------------
@@ -76,18 +73,21 @@ def reference(tmp_path_factory):
     return fleet.results()
 
 
-@pytest.mark.parametrize("victim", ["worker", "kernel"])
+@pytest.mark.parametrize("victim", ["runner", "worker", "kernel"])
 def test_a_killed_process_costs_nothing(tmp_path, reference, victim):
+    """What a killed runner started ends by itself; the same command goes on."""
     fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
     started = fleet.start("workers", 2)
     fleet.wait_for_kernel(1)
     kernel = fleet.kernels()[0]
-    chosen = psutil.Process(kernel) if victim == "kernel" else worker_of(kernel)
-    assert chosen.pid != started.pid
-    chosen.kill()
-    assert started.wait() == 0, fleet.log
+    pid = {"runner": started.pid, "worker": psutil.Process(kernel).ppid(), "kernel": kernel}[victim]
+    assert victim == "runner" or pid != started.pid
+    psutil.Process(pid).kill()
+    assert (started.wait() == 0) == (victim != "runner"), fleet.log
+    assert victim != "runner" or fleet.run("workers", 2) == 0, fleet.log
     assert len(fleet.kernels()) > 3, "the job in flight ran again"
     assert not fleet.orphans() and fleet.results() == reference
+    assert not list(fleet.out.rglob("*.partial*"))
 
 
 @pytest.fixture(scope="module")
@@ -110,55 +110,19 @@ def remote(schedulers):
     return running[-1]
 
 
-def test_the_runner_killed_again_and_again(tmp_path, reference, remote):
-    """With workers of its own, which die with it, and with a scheduler's, which go on with the job
-    they are at.
-    """
-    moments = random.Random(7)
-    fleet, fleets, times = None, [], 0
-    while times < KILLS:
-        if fleet is None:
-            fleet = Fleet(tmp_path / str(len(fleets)), methods=METHODS, more=NAPS % 0.2)
-            fleets.append(fleet)
-        where = ("scheduler", remote[0]) if times >= 2 else ("workers", 1 + times)
-        before = len(fleet.kernels())
-        started = fleet.start(*where)
-        fleet.wait_for_kernel(before + 1, started)
-        time.sleep(moments.uniform(0, 1.5))
-        if started.alive():
-            started.kill()
-            times += 1
-        else:
-            fleet = None
-    assert fleet.run("scheduler", remote[0]) == 0, fleet.log
-    for fleet in fleets:
-        assert fleet.results() == reference
-        assert not list(fleet.out.rglob("*.partial*"))
-        assert not fleet.orphans()
-
-
 def test_a_notebook_that_raises_is_named_with_its_cell_and_line_and_the_others_finish(
-    tmp_path, reference, remote
+    tmp_path, reference
 ):
-    fleet = Fleet(
-        tmp_path,
-        methods="NPO, SimNPO",
-        more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}",
-    )
-    assert fleet.run("scheduler", remote[0]) == 1
+    more = "notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}"
+    fleet = Fleet(tmp_path, methods="NPO, SimNPO", more=more)
+    assert fleet.run() == 1
     entries = files.read_json(fleet.out / "manifest.json")["jobs"]
     failed = entries["02_tofu_unlearning--NPO--forget10"]
     assert (failed["state"], failed["cell"]) == ("failed", "cell 5: broken = 1 / 0")
     assert failed["error"] == "ZeroDivisionError: division by zero"
     assert entries["05_paper_tables"]["state"] == "done"
-    report, partial = (
-        (fleet.out / "report.md").read_text(),
-        "notebooks/02_tofu_unlearning--NPO--forget10.partial.ipynb",
-    )
-    assert "cell 5: broken = 1 / 0: ZeroDivisionError" in report and partial in report
-    assert (
-        fleet.out / partial
-    ).is_file() and "failed  02_tofu_unlearning--NPO--forget10" in fleet.log
+    assert "cell 5: broken = 1 / 0: ZeroDivisionError" in fleet.log
+    assert (fleet.out / "notebooks/02_tofu_unlearning--NPO--forget10.partial.ipynb").is_file()
     mine = {name for name in reference if name.startswith("runs/SimNPO")}
     assert mine and all(fleet.results()[name] == reference[name] for name in mine)
 
@@ -180,7 +144,6 @@ def test_a_scheduler_that_goes_away(tmp_path, reference, remote, monkeypatch, ca
     killer.join()
     printed = capsys.readouterr().out
     assert code == 1 and "the scheduler went away" in printed and "Traceback" not in printed
-    assert "scheduler went away" in (fleet.out / "report.md").read_text()
     with pytest.raises(UserError, match="nothing answers there"):
         reproduce.reproduce(
             fleet.profile, out=fleet.out, notebooks=fleet.notebooks, scheduler=address
@@ -251,13 +214,14 @@ from distributed import Client
 from distributed.security import Security
 
 keys = (None, Security.temporary())
-if os.getuid() == 0:  # becomes another user, once all is imported: this Python may lie where only root can read
+if os.getuid() == 0:  # becomes another user once all is imported, which only root may read
     os.setgroups([])
     os.setgid(65534)
     os.setuid(65534)
 
 async def enter(scheme, security):
-    options = {"security": security, "timeout": sys.argv[2], "asynchronous": True, "set_as_default": False}
+    options = {"security": security, "timeout": sys.argv[2], "asynchronous": True}
+    options["set_as_default"] = False
     try:
         async with Client(scheme + sys.argv[1], **options) as client:
             return await client.submit(os.getpid)
@@ -308,43 +272,6 @@ def test_a_local_scheduler_obeys_nobody_else():
         assert stranger_at(local.scheduler_address, "100s") == (uid, str(os.getpid()))
 
 
-def test_a_remote_scheduler_takes_the_credentials_of_dasks_configuration(tmp_path):
-    import dask
-    from distributed import LocalCluster
-    from distributed.security import Security
-
-    security = Security.temporary()
-    options = {
-        "threads_per_worker": 1,
-        "processes": False,
-        "dashboard_address": cluster.NO_DASHBOARD,
-    }
-    with LocalCluster(
-        n_workers=1, protocol="tls", security=security, resources=cluster.SLOT, **options
-    ) as local:
-        with (
-            pytest.raises(UserError, match="nothing answers there"),
-            cluster.client_for(1, local.scheduler_address, None),
-        ):
-            pass
-        paths = {}
-        for name, text in security.get_tls_config_for_role("client").items():
-            if name != "ciphers":
-                paths[name] = tmp_path / name
-                paths[name].write_text(text)
-        tls = {
-            "ca-file": paths["ca_file"],
-            "client.cert": paths["cert"],
-            "client.key": paths["key"],
-        }
-        settings = {f"distributed.comm.tls.{name}": str(path) for name, path in tls.items()}
-        with (
-            dask.config.set(settings | {"distributed.comm.require-encryption": True}),
-            cluster.client_for(1, local.scheduler_address, None) as client,
-        ):
-            assert client.submit(max, 1, 2, resources=cluster.SLOT).result(timeout=60) == 2
-
-
 def watcher(seen):
     """What a run tells, without printing: outcomes are gathered in `seen`."""
     return SimpleNamespace(seconds={}, ended=seen.append)
@@ -377,7 +304,7 @@ def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
         outcomes = reproduce.run(
             jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, watcher([]), work
         )
-    assert [outcomes[name].state for name in ("job0", "job2", "tables")] == ["done"] * 3
+    assert [outcomes[n].state for n in ("job0", "job2", "tables")] == ["done"] * 3, outcomes
     assert outcomes["job1"].state == "failed" and "KilledWorker" in outcomes["job1"].error
     assert (outcomes["child"].state, outcomes["child"].error) == ("skipped", "job1")
 
@@ -392,14 +319,3 @@ def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
         nanny.process.worker_kwargs["nonsense"] = 1  # its next start fails
         os.kill(nanny.pid, signal.SIGKILL)
         assert client.submit(os.getpid, resources=cluster.SLOT).result(timeout=60) != os.getpid()
-
-
-def test_a_base_that_cannot_be_trained_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(os, "environ", os.environ.copy())
-    monkeypatch.chdir(tmp_path)
-    parameters = {"stage": {"data": "builtin", "authors": 0}, "name": "full", "seed": 0}
-    job = Job("base--full--seed0", "base", "", parameters, (), "key")
-    place = Place("out", "nb", str(tmp_path), tmp_path, str(files.project_root()))
-    outcome = runner.execute(job, [], place)
-    assert outcome.state == "failed"
-    assert outcome.error == "UserError: stage: authors must be at least 1, not 0"

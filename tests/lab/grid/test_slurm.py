@@ -84,15 +84,6 @@ def test_a_job_asks_for_what_the_file_says_and_starts_one_worker_with_one_slot(s
         assert not path.exists() or path.stat().st_mode & 0o77 == 0
 
 
-def test_dasks_own_configuration_lies_below_the_file(submit):
-    import dask
-    import dask_jobqueue  # noqa: F401 (its defaults)
-
-    with dask.config.set({"jobqueue.slurm.queue": "of the site", "jobqueue.slurm.job-cpu": 3}):
-        script = submit(queue="of the file", interface="lo", job_directives_skip=["--mem"])
-    assert {"-p of the file", "--cpus-per-task=3"} <= directives(script)
-
-
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -118,7 +109,7 @@ def test_without_slurm_or_a_file_there_is_one_line(tmp_path, monkeypatch):
     (tmp_path / "slurm.yaml").write_text("jobs: 1")
     monkeypatch.setenv("PATH", str(tmp_path))
     with (
-        pytest.raises(UserError, match="no sbatch"),
+        pytest.raises(UserError, match="slurm.yaml: .*sbatch"),
         cluster.client_for(1, None, tmp_path / "slurm.yaml"),
     ):
         pass
