@@ -2,11 +2,9 @@
 all.
 """
 
-import copy
 import gzip
 import json
 import os
-import pickle
 import random
 import resource
 import signal
@@ -27,11 +25,7 @@ import safetensors.torch  # noqa: E402
 import torch  # noqa: E402
 from conftest import byte_tokenizer  # noqa: E402
 from fabricate import fabricate  # noqa: E402
-from families import HIDDEN, VOCAB, family  # noqa: E402
-from test_bad_data import HANDLED  # noqa: E402
-from test_bad_data import REFUSED as BAD_ROWS  # noqa: E402
 from test_head import HOSTILE, INFO  # noqa: E402
-from test_rows import CSV  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
 from t3lib.classifier import artefact  # noqa: E402
@@ -44,7 +38,6 @@ from t3lib.lab.grid import jobs  # noqa: E402
 from t3lib.lab.own import rows  # noqa: E402
 from t3lib.lab.report import own as own_page  # noqa: E402
 from t3lib.lab.report import render  # noqa: E402
-from t3lib.sampler.tilt import T3ForCausalLM, tilt  # noqa: E402
 
 torch.set_num_threads(1)
 REFUSED = object()  # nothing good may come of it
@@ -276,20 +269,6 @@ def own_rows() -> Iterator[Attack]:
 
         return work
 
-    elsewhere = (
-        "longer than the context",
-        "shared with retain",
-    )  # seen with the model, or with the other file
-    for name, (content, _) in BAD_ROWS.items():
-        if name not in elsewhere:
-            yield Attack(f"refused: {name}", reading(content, "rows.jsonl"))
-    for name, content in HANDLED.items():
-        yield Attack(f"odd but good: {name}", reading(content, "rows.jsonl"), True, must_work=True)
-    for name, (content, message) in CSV.items():
-        expected = True if message is None else REFUSED
-        yield Attack(
-            f"CSV, {name}", reading(content, "rows.csv"), expected, must_work=message is None
-        )
     for size in (0, 4, 8, 12, 100):
         yield Attack(f"Parquet of {size} bytes", reading((b"PAR1" * 30)[:size], "rows.parquet"))
     for field in ("question", "answer", "prompt", "completion", "text", "messages", "system"):
@@ -662,104 +641,14 @@ def disks() -> Iterator[Attack]:
         )
 
 
-# ---- generation ---------------------------------------------------------------------------------
-
-
-def generation() -> Iterator[Attack]:
-    base = family("llama")
-    head = T3Head(HIDDEN, VOCAB, 3, seed=1)
-    ids = torch.arange(3, 11)[None]
-    right = T3ForCausalLM(base, head, 2.0)(ids).logits
-    plain = base(ids).logits
-
-    def inside(work: Callable[[], Any]) -> Callable[[Path], Any]:
-        def attack(_: Path) -> Any:
-            with tilt(base, head, temperature=2.0):
-                return work()
-
-        return attack
-
-    def afterwards(_: Path) -> bool:
-        try:
-            with tilt(base, head, temperature=2.0):
-                raise KeyError("stop")
-        except KeyError:
-            return torch.equal(base(ids).logits, plain)
-
-    def wrong_mask(_: Path) -> bool:
-        mask = torch.full_like(ids, 2)
-        return torch.allclose(
-            T3ForCausalLM(base, head, 2.0)(ids, attention_mask=mask).logits, right, atol=1e-5
-        )
-
-    def packed(_: Path) -> bool:
-        positions = torch.cat([torch.arange(5), torch.arange(3)])[None]
-        both = T3ForCausalLM(base, head, 2.0)(ids, position_ids=positions).logits[:, 5:]
-        return torch.allclose(both, T3ForCausalLM(base, head, 2.0)(ids[:, 5:]).logits, atol=1e-4)
-
-    def stale(_: Path) -> Any:
-        other = T3Head(HIDDEN, VOCAB, 3, seed=1)
-        model = T3ForCausalLM(base, other, 2.0)
-        cache = model(ids, use_cache=True).past_key_values
-        other.A.data.add_(1.0)
-        return model(ids[:, :1], past_key_values=cache)
-
-    def resized(_: Path) -> Any:
-        model = T3ForCausalLM(copy.deepcopy(base), head, 2.0)
-        return model.resize_token_embeddings(VOCAB + 8)
-
-    def saved(folder: Path) -> float:
-        T3ForCausalLM(base, head, 3.5).save_pretrained(folder)
-        return T3Head.from_pretrained(folder).temperature
-
-    def threads(_: Path) -> bool:
-        model, seen = T3ForCausalLM(base, head, 2.0), []
-
-        def ask() -> None:
-            for _ in range(5):
-                seen.append(torch.allclose(model(ids).logits, right, atol=1e-5))
-
-        some = [threading.Thread(target=ask) for _ in range(12)]
-        for thread in some:
-            thread.start()
-        for thread in some:
-            thread.join()
-        return all(seen)
-
-    def damaged(value: float) -> Callable[[Path], Any]:
-        def work(_: Path) -> Any:
-            broken = copy.deepcopy(base)
-            broken.get_output_embeddings().weight.data[5] = value
-            return T3ForCausalLM(broken, head, 2.0).generate(ids, max_new_tokens=3, do_sample=False)
-
-        return work
-
-    yield Attack("deepcopy inside tilt", inside(lambda: copy.deepcopy(base)))
-    yield Attack("pickle inside tilt", inside(lambda: pickle.dumps(base)))
-    yield Attack("tilt inside tilt", inside(lambda: tilt(base, head, temperature=2.0).__enter__()))
-    yield Attack("an error inside tilt", afterwards, True, must_work=True)
-    yield Attack("an attention mask of 2s", wrong_mask, True)
-    yield Attack("packed rows", packed, True)
-    yield Attack("a head changed under a cache", stale)
-    yield Attack("embeddings resized", resized)
-    yield Attack("another T saved", saved, 3.5, must_work=True)
-    yield Attack("twelve threads", threads, True, must_work=True)
-    for value in (float("nan"), float("inf"), -float("inf")):
-        yield Attack(f"{value} in the output layer", damaged(value))
-    for T in (0, -1, float("nan"), float("inf"), "2", None, True, 0.5, 1e30):
-        if T is not None:
-            yield Attack(f"T = {T!r}", lambda _, T=T: T3ForCausalLM(base, head, T))
-
-
 KINDS: dict[str, Callable[[], Iterator[Attack]]] = {
     "heads from strangers, damaged heads": heads,
     "bases: weights, index, config, tokenizer, template": bases,
-    "rows: JSON, CSV, Parquet, every form": own_rows,
+    "rows: every field, damaged Parquet": own_rows,
     "profiles": foreign_profiles,
     "run files": run_files,
     "text of others on terminals and pages": foreign_text,
     "several processes and threads at once": several,
     "signals while t3 unlearn runs": signals,
     "full disks, folders of others, odd names": disks,
-    "generation: copies, caches, masks, threads, numbers": generation,
 }
