@@ -40,7 +40,8 @@ NOTEBOOK = "[...jupyterapp.shell.widgets('main')].find(w => w.title.label === '0
 # [execution count, error messages] of every code cell.
 CELLS = f"""
     [...{NOTEBOOK}.content.model.cells].filter(c => c.type === 'code').map(c => [
-        c.executionCount, c.toJSON().outputs.filter(o => o.output_type === 'error').map(o => o.evalue)])
+        c.executionCount,
+        c.toJSON().outputs.filter(o => o.output_type === 'error').map(o => o.evalue)])
 """
 
 

@@ -105,7 +105,8 @@ Table 5 | tab:temp-ablation | temperature
 KNOWN = {line.split(" | ")[0]: line.split(" | ")[1] for line in LABELS.strip().splitlines()}
 
 NUMBER = r"(?:\d+|[A-F]\b)(?:\.\d+)*"
-KINDS = "Eqs?\\.|Theorems?|Lemmas?|Propositions?|Remarks?|Tables?|Figures?|Sections?|Appendix|Appendices"
+KINDS = "Eqs?\\.|Theorems?|Lemmas?|Propositions?|Remarks?|Tables?|Figures?|Sections?"
+KINDS += "|Appendix|Appendices"
 CITATION = re.compile(
     rf"\b({KINDS})[ ~\xa0]({NUMBER}[ab]?(?:(?:, and |, | and | or | to |–){NUMBER}[ab]?)*)"
 )

@@ -9,6 +9,7 @@ splits, its HTML a style rule for each cell.
 import io
 import re
 from collections.abc import Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,34 +33,28 @@ SCORES |= {
 }
 COMPARED = {"ours": "ours", "sd": "sd", "paper": "paper", "difference": "diff.", "mark": ""}
 LABELS = {
-    **{
-        "split": "Split",
-        "method": "Method",
-        "n_seeds": "Seeds",
-        "seed": "Seed",
-        "seeds": "Of seeds",
-        "n": "n",
-    },
-    **{
-        "trainable": "# Parameters",
-        "epochs": "Epochs",
-        "load_s": "Load (s)",
-        "features_s": "Features (s)",
-    },
-    **{
-        "train_s": "Train (s)",
-        "evaluate_s": "Evaluate (s)",
-        "peak_memory_bytes": "Peak memory",
-        "setting": "Setting",
-    },
-    **{
-        "metric": "Metric",
-        "verdict": "Verdict",
-        "claim": "Claim",
-        "numbers": "Numbers",
-        "evidence": "Evidence",
-    },
-    **{"printed": "Printed", "n_references": "References", "reference": "Reference"},
+    "split": "Split",
+    "method": "Method",
+    "n_seeds": "Seeds",
+    "seed": "Seed",
+    "seeds": "Of seeds",
+    "n": "n",
+    "trainable": "# Parameters",
+    "epochs": "Epochs",
+    "load_s": "Load (s)",
+    "features_s": "Features (s)",
+    "train_s": "Train (s)",
+    "evaluate_s": "Evaluate (s)",
+    "peak_memory_bytes": "Peak memory",
+    "setting": "Setting",
+    "metric": "Metric",
+    "verdict": "Verdict",
+    "claim": "Claim",
+    "numbers": "Numbers",
+    "evidence": "Evidence",
+    "printed": "Printed",
+    "n_references": "References",
+    "reference": "Reference",
 }
 Splits = Mapping[str, str]
 SPLIT_LABELS = split_labels(tidy([]))  # of TOFU whole; those of runs are counted from their rows
@@ -74,6 +69,9 @@ PLACES = re.compile(rb' (?:d|x|y)="[^"]+"')  # where an SVG's lines and markers 
 TOO_FINE = re.compile(
     rb"(\.\d\d)\d+"
 )  # beyond a hundredth of a point, which is a third of the file
+# How the numbers of a column are written, by the last part of its name.
+FORMS = {"difference": "+.3f", "distance": "+.1f", "s": ".3g"}
+FORMS |= dict.fromkeys(("ours", "sd", "paper"), ".3f")
 LONG = 20  # characters of a text that may wrap
 MANY = 300  # rows
 # LaTeX's special characters, and symbols of our texts that its fonts lack outside mathematics.
@@ -106,9 +104,13 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
 )
 TEX_TEMPLATES = TEMPLATES.overlay(  # braces and percent signs are LaTeX's
-    block_start_string="<%", block_end_string="%>", variable_start_string="<<", variable_end_string=">>",
-    comment_start_string="<#", comment_end_string="#>",
-)  # fmt: skip
+    block_start_string="<%",
+    block_end_string="%>",
+    variable_start_string="<<",
+    variable_end_string=">>",
+    comment_start_string="<#",
+    comment_end_string="#>",
+)
 TEMPLATES.policies["json.dumps_kwargs"] = {
     "ensure_ascii": False,
     "separators": (",", ":"),
@@ -143,21 +145,10 @@ def cell(value: Any, column: str) -> str:
         return "yes" if value else "no"
     if column == "peak_memory_bytes":
         return f"{value / 1e6:,.0f} MB"
-    if column in WHOLE:
+    if column in WHOLE or (abs(value) >= 1000 and column not in SCORES):
         return f"{value:,.0f}"
-    if column.endswith("_difference"):
-        return f"{value:+.3f}"
-    if column.endswith("_distance"):
-        return f"{value:+.1f}"
-    if column in SCORES or column.endswith(("_ours", "_sd", "_paper")):
-        return f"{value:.3f}"
-    return (
-        f"{value:,.0f}"
-        if abs(value) >= 1000
-        else f"{value:.3g}"
-        if column.endswith("_s")
-        else f"{value:.4g}"
-    )
+    form = ".3f" if column in SCORES else FORMS.get(column.rpartition("_")[2], ".4g")
+    return format(value, form)
 
 
 def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
@@ -169,15 +160,12 @@ def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
     if "method" not in keys or frame.duplicated(keys).any():
         return mask
     rivals = frame[~frame["method"].isin(NOT_UNLEARNED)]
-    for column in (SCORES.keys() - AUDIT.keys()) & set(frame):
-        if SCORES[column].larger_is_better is None:
-            continue
-        sign = 1 if SCORES[column].larger_is_better else -1
-        scores = sign * rivals[column].astype(float).round(3)
-        by_split = scores.groupby(rivals["split"] if "split" in keys else np.zeros(len(rivals)))
-        mask.loc[rivals.index, column] = (scores == by_split.transform("max")) & (
-            by_split.transform("count") > 1
-        )
+    ranked = {name: SCORES[name].larger_is_better for name in SCORES if name not in AUDIT}
+    for column in [name for name in frame if ranked.get(name) is not None]:
+        scores = rivals[column].astype(float).round(3) * (1 if ranked[column] else -1)
+        of_split = scores.groupby(rivals["split"] if "split" in keys else np.zeros(len(rivals)))
+        alone = of_split.transform("count") < 2
+        mask.loc[rivals.index, column] = (scores == of_split.transform("max")) & ~alone
     return mask
 
 
@@ -203,32 +191,18 @@ def printed(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> 
         }
         for name, width in zip(frame, longest)
     ]
-    groups: list[list[Any]] = []
-    for place, column in enumerate(columns, start=1):
-        if groups and column["group"] == groups[-1][0]:
-            groups[-1][2] = place
-        else:
-            groups.append([column["group"], place, place])
-    names = pd.DataFrame("", index=frame.index, columns=["split", "method"]).assign(
-        **frame.filter(["split", "method"])
-    )
+    parts = groupby(enumerate(columns, start=1), key=lambda numbered: numbered[1]["group"])
+    spans = [(name, [place for place, _ in part]) for name, part in parts]
+    names = frame.reindex(columns=["split", "method"], fill_value="")
     new = names["split"].ne(names["split"].shift()) & (np.arange(len(frame)) > 0)
-    keys = ("texts", "best", "ours", "new")
-    rows = [
-        dict(zip(keys, row)) for row in zip(texts, best, names["method"].str.startswith("T3"), new)
-    ]
-    named = (
-        list(frame).index("method") if "method" in frame else 0
-    )  # the column whose cells head their rows
+    ours, keys = names["method"].str.startswith("T3"), ("texts", "best", "ours", "new")
     return {
         "columns": columns,
-        "groups": groups,
-        "rows": rows,
-        "named": named,
-        "caption": "",
-        "label": "",
-        "note": "",
-    } | more
+        "groups": [(name, places[0], places[-1]) for name, places in spans],
+        "rows": [dict(zip(keys, row)) for row in zip(texts, best, ours, new)],
+        "named": list(frame).index("method") if "method" in frame else 0,  # heads its row
+        **{"caption": "", "label": "", "note": "", **more},
+    }
 
 
 def markdown(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS) -> str:

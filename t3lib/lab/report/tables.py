@@ -217,39 +217,21 @@ def search(
     choice that a main run of the method on the split was made with has a row. minutes: nan where a
     trial's seconds were not noted.
     """
-    used = [
-        (run["split"], run["method"], run["hyper"] or {})
-        for run in runs
-        if run.get("setting") is None
-    ]
-    rows = []
+    columns, rows = ["split", "method", "trials", "seeds", "minutes", "chosen"], []
     for split, method in ((split, method) for split in SPLITS for method in UNLEARNING):
-        entry = entries.get(f"{method}/{split}", {})
-        chosen = {
-            name: value for name, value in entry.get("chosen", {}).items() if name != "temperature"
-        }
-        if (
-            not any(
-                (split, method) == each[:2] and chosen.items() <= each[2].items() for each in used
-            )
-            or not entry
-        ):
-            continue
-        seconds = [
-            sum(trial["seconds"]) if "seconds" in trial else np.nan for trial in entry["trials"]
+        entry = entries.get(f"{method}/{split}", {"chosen": {}, "trials": [], "seeds": []})
+        chosen = {name: v for name, v in entry["chosen"].items() if name != "temperature"}
+        used = [
+            chosen.items() <= (run["hyper"] or {}).items()
+            for run in runs
+            if (run["split"], run["method"], run.get("setting")) == (split, method, None)
         ]
-        told = ", ".join(f"{name} {value:g}" for name, value in sorted(entry["chosen"].items()))
-        count = {"trials": len(entry["trials"]), "seeds": len(entry["seeds"])}
-        rows.append(
-            {
-                "split": split,
-                "method": method,
-                **count,
-                "minutes": sum(seconds) / 60,
-                "chosen": told,
-            }
-        )
-    return pd.DataFrame(rows, columns=["split", "method", "trials", "seeds", "minutes", "chosen"])
+        if entry["trials"] and any(used):
+            seconds = sum(sum(trial.get("seconds", [np.nan])) for trial in entry["trials"])
+            told = ", ".join(f"{name} {value:g}" for name, value in sorted(entry["chosen"].items()))
+            count = (len(entry["trials"]), len(entry["seeds"]))
+            rows.append((split, method, *count, seconds / 60, told))
+    return pd.DataFrame(rows, columns=columns)
 
 
 def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -315,12 +297,10 @@ def compare(
     missing.
     """
     if "method" in printed:
-        keys = ["split", "method"]
-        runs = on_held_out(at_tuned_temperature(frame))
+        keys, runs = ["split", "method"], on_held_out(at_tuned_temperature(frame))
         table = _rows(METHODS).merge(_spread(runs, keys), how="left")
     else:
-        keys = ["split", "T"]
-        runs = on_held_out(t3_runs(frame))
+        keys, runs = ["split", "T"], on_held_out(t3_runs(frame))
         table = printed[keys].merge(_spread(runs, keys), how="outer")
     others = runs.groupby(keys)[["fq_tuned_on", "n_references"]].mean().reset_index()
     table = table.merge(others, how="left", on=keys)

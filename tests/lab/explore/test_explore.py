@@ -63,36 +63,6 @@ def test_the_synthetic_state_is_the_theory(settings):
     assert len(now.samples) == given["n"] and set(now.labels) <= {0.0, 1.0}
 
 
-def test_the_papers_partition_function_is_shown_beside_the_exact_one():
-    at_one, warmer = (explore.state(**{**explore.DEFAULTS, "T": T}).errors for T in (1.0, 2.0))
-    assert at_one["exact"] == pytest.approx(at_one["negligible_overlap"])
-    assert warmer["negligible_overlap"][0] > warmer["exact"][0]
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_on_a_sharp_spike_tempering_lowers_the_forget_error_whatever_the_data_set(seed):
-    cold, warm = (
-        explore.state(T, 1e-6, 0.1, 50, 1e-6, seed).errors["exact"][1] for T in (1.0, 1.5)
-    )
-    assert warm < cold
-
-
-def test_labels_are_the_letters_of_the_text_and_powers_of_ten_read_so():
-    controls, _ = explore.synthetic()
-    assert [control.description for control in controls.values()] == [
-        "T",
-        "v_f",
-        "γ",
-        "n",
-        "λ",
-        "seed",
-    ]
-    assert {name for name, control in controls.items() if control.readout_format == ".0e"} == {
-        "v_f",
-        "lam",
-    }
-
-
 @pytest.mark.parametrize("v_f", [1e-6, 1e-3, 1.0])
 def test_the_whole_spike_is_on_the_axis(v_f):
     figure = explore.canvas()[0].figure
@@ -115,12 +85,7 @@ def test_every_corner_of_the_sliders_can_be_reached():
         ), corner
 
 
-def test_moving_a_synthetic_slider_redraws_the_lines_alone(monkeypatch):
-    """Axes, ticks and legends are most of a picture's cost: they are drawn once."""
-    whole, draw = [], explore.FigureCanvasAgg.draw
-    monkeypatch.setattr(
-        explore.FigureCanvasAgg, "draw", lambda canvas: whole.append(1) or draw(canvas)
-    )
+def test_moving_a_synthetic_slider_changes_the_picture_and_the_words():
     controls, panel = explore.synthetic(T=1.5)
     sliders, words, image = panel.children
     assert {name: control.value for name, control in controls.items()} == pytest.approx(
@@ -145,7 +110,6 @@ def test_moving_a_synthetic_slider_redraws_the_lines_alone(monkeypatch):
         and f"Forget Error {shown[1]:.4f}" in words.value
     )
     assert bytes(image.value).startswith(b"\x89PNG")
-    assert len(whole) == 1
 
 
 # --- the language half

@@ -2,8 +2,6 @@
 
 import json
 import re
-import shutil
-import subprocess
 from html.parser import HTMLParser
 
 import pandas as pd
@@ -219,24 +217,3 @@ def test_a_small_figure_stands_beside_another(tmp_path, inches, small):
         page.figure(render.save_figure(tmp_path / "figure.svg", drawing, "a caption"))["small"]
         is small
     )
-
-
-@pytest.mark.skipif(shutil.which("chromium") is None, reason="no Chromium here")
-def test_in_a_browser(folder, html, tmp_path):
-    command = [
-        "chromium",
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-background-networking",
-    ]
-    command += [f"--user-data-dir={tmp_path}", "--dump-dom", (folder / "index.html").as_uri()]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    assert done.stdout.count('class="card"') == 6 and "40 of 40 rows" in done.stdout
-    assert "T3, T = 2.5" in done.stdout and "answer 3" in done.stdout
-    rows = fabricate("T3", "forget05", 2.5, 1)["records"]["forget"][0]
-    word = 'bad">leaked' if round(rows["rouge"], 3) >= 0.75 else 'good">forgotten'
-    assert f"chip {word} {rows['rouge']:.2f}" in done.stdout, (
-        "on rows to forget a true answer is a leak"
-    )
-    assert "&lt;script&gt;alert('x')&lt;/script&gt; &amp; &lt;b&gt;bold&lt;/b&gt;" in done.stdout
