@@ -318,14 +318,14 @@ def test_tables_on_disk(tmp_path):
     assert "\\toprule" in tex and "50\\% \\& more" in tex and "\\multicolumn{3}{c}{Retain}" in tex
     assert {line.count(" & ") for line in tex.splitlines() if line.endswith("\\\\")} == {
         len(table.columns) - 1,
-        len(render.printed(table)["groups"]) - 1,
+        len(render.laid_out(table)["groups"]) - 1,
     }
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no TeX here")
 def test_latex_compiles_as_is(tmp_path):
     frame = results.tidy(fabricate_all(seeds=(1, 2)))
-    beside = tables.compare(frame, results.paper_table(1))
+    beside = tables.beside_paper(frame, results.paper_table(1))
     odd = pd.DataFrame({"claim": ["a_b & 5% {x} \\ ^ ~ $ # γ ≤ |<é>|"], "holds": [True]})
     for name, table in (("tofu", tables.tofu(frame)), ("beside", beside), ("odd", odd)):
         render.write_table(tmp_path, name, table, caption="Some 5%")

@@ -150,7 +150,7 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
         title=title or f"T3 companion: results of profile {folder.resolve().name}",
         run=_what_was_run(frame, runs, manifest),
         headline=headlines(frame),
-        architecture=figure(ARCHITECTURE),
+        architecture=embedded(ARCHITECTURE),
         parts=[part for part in parts if part["figures"] or part["tables"]],
         first=STORY[0].key,
         answers=answers(runs, texts),
@@ -296,10 +296,10 @@ def _part(
                 shown.append(
                     {"name": path.stem, "caption": caption, "html": html, "folded": folded}
                 )
-    return part._asdict() | {"figures": [figure(path) for path in figures], "tables": shown}
+    return part._asdict() | {"figures": [embedded(path) for path in figures], "tables": shown}
 
 
-def figure(path: Path) -> dict[str, Any]:
+def embedded(path: Path) -> dict[str, Any]:
     """A figure's data URI, its caption, which `save_figure` left in the file as its title, and
     whether it is small.
     """

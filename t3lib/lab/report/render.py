@@ -2,7 +2,7 @@
 
 The frames hold unrounded numbers under short names; this module alone decides how they look, under
 the paper's labels. The three forms of a table are Jinja templates over one list of its rows
-(`printed`). pandas' Styler is not used: its LaTeX has no rule under a group of columns nor between
+(`laid_out`). pandas' Styler is not used: its LaTeX has no rule under a group of columns nor between
 splits, its HTML a style rule for each cell.
 """
 
@@ -169,7 +169,7 @@ def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
     return mask
 
 
-def printed(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> dict[str, Any]:
+def laid_out(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> dict[str, Any]:
     """What the templates know of a table: columns, groups [(name, first, last)] counted from 1,
     rows of texts; `more`.
 
@@ -209,7 +209,7 @@ def markdown(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS) -> str:
     """A Markdown table: numbers flush right, a group's name spelt out in its columns' heads, the
     best in bold.
     """
-    return TEMPLATES.get_template("table.md").render(printed(frame, splits))
+    return TEMPLATES.get_template("table.md").render(laid_out(frame, splits))
 
 
 def latex(
@@ -222,7 +222,7 @@ def latex(
     True
     """
     return TEX_TEMPLATES.get_template("table.tex").render(
-        printed(frame, splits, caption=caption, label=label)
+        laid_out(frame, splits, caption=caption, label=label)
     )
 
 
@@ -244,7 +244,7 @@ def html(
     """
     return Html(
         TEMPLATES.get_template("table.html").render(
-            printed(frame, splits, caption=caption, note=note)
+            laid_out(frame, splits, caption=caption, note=note)
         )
     )
 

@@ -54,7 +54,7 @@ def build(root: Path, folder: Path) -> Path:
         title="T3 companion",
         profiles=entries,
         unexecuted=[path.stem for path in unexecuted],
-        figure=page.figure(figure) if figure else None,
+        figure=page.embedded(figure) if figure else None,
     )
     with atomic_write(folder / "index.html") as handle:
         handle.write(front)

@@ -285,7 +285,7 @@ def by_seeds(frame: pd.DataFrame) -> pd.DataFrame:
     return _table(pd.concat(spreads), ["split", "method", "seeds", "n_seeds", *scores], rows)
 
 
-def compare(
+def beside_paper(
     frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.DataFrame | None = None
 ) -> pd.DataFrame:
     """Ours beside printed (Table 1, or Table 5 by T): our mean, sd and seeds, the printed mean,

@@ -214,6 +214,6 @@ def test_a_small_figure_stands_beside_another(tmp_path, inches, small):
     drawing = Figure(figsize=(inches, 2))
     drawing.add_subplot()
     assert (
-        page.figure(render.save_figure(tmp_path / "figure.svg", drawing, "a caption"))["small"]
+        page.embedded(render.save_figure(tmp_path / "figure.svg", drawing, "a caption"))["small"]
         is small
     )

@@ -282,7 +282,7 @@ def test_ours_beside_printed():
     printed = pd.DataFrame(
         {"split": ["forget10"], "method": ["NPO"], "fq": [0.25], "mu_rouge": [0.501], "mu": [0.0]}
     )
-    row = tables.compare(ours, printed).set_index(["split", "method"]).loc[("forget10", "NPO")]
+    row = tables.beside_paper(ours, printed).set_index(["split", "method"]).loc[("forget10", "NPO")]
     assert (
         row["fq_ours"] == pytest.approx(0.2)
         and row["fq_sd"] == pytest.approx(0.1)
@@ -291,13 +291,13 @@ def test_ours_beside_printed():
     assert row["fq_difference"] == pytest.approx(-0.05) and row["fq_mark"] == "="
     assert row["mu_rouge_mark"] == "≠", "no spread at all, and a difference beyond the rounding"
     for fq, mark in ((0.35, "≈"), (0.41, "≠")):
-        assert tables.compare(ours, printed.assign(fq=fq)).query("method == 'NPO'")[
+        assert tables.beside_paper(ours, printed.assign(fq=fq)).query("method == 'NPO'")[
             "fq_mark"
         ].tolist() == ["", mark]
     seeds = pd.DataFrame(
         {"split": "forget10", "method": "NPO", "fq": [0.0, 0.5], "mu_rouge": 0.5, "mu": 0.0}
     )
-    wide = tables.compare(ours, printed.assign(fq=0.41), printed_seeds=seeds).query(
+    wide = tables.beside_paper(ours, printed.assign(fq=0.41), printed_seeds=seeds).query(
         "method == 'NPO'"
     )
     assert wide["fq_mark"].tolist() == ["", "="], "the paper's own spread counts too"
@@ -307,7 +307,7 @@ def test_ours_is_against_held_out_references_with_the_other_beside_it():
     others, _ = retrained()
     frame = results.tidy([*others, *(fabricate("NPO", "forget10", None, seed) for seed in (1, 2))])
     row = (
-        tables.compare(frame, results.paper_table(1))
+        tables.beside_paper(frame, results.paper_table(1))
         .set_index(["split", "method"])
         .loc[("forget10", "NPO")]
     )
@@ -318,12 +318,12 @@ def test_ours_is_against_held_out_references_with_the_other_beside_it():
 
 
 def test_compare_by_temperature(frame):
-    table = tables.compare(frame, results.paper_table(5))
+    table = tables.beside_paper(frame, results.paper_table(5))
     assert table[["split", "T"]].values.tolist() == [
         [split, T] for split in SPLITS for T in TEMPERATURES
     ]
     assert table["fq_paper"].tolist() == results.paper_table(5)["fq"].tolist()
-    empty = tables.compare(results.tidy([]), results.paper_table(5))
+    empty = tables.beside_paper(results.tidy([]), results.paper_table(5))
     assert empty["fq_ours"].isna().all() and (empty["fq_mark"] == "").all()
 
 
@@ -341,7 +341,7 @@ def test_rows_of_what_did_not_run_are_not_shown():
     for table in (
         tables.tofu(few),
         tables.temperature(few),
-        tables.compare(few, results.paper_table(1)),
+        tables.beside_paper(few, results.paper_table(1)),
     ):
         shown = tables.ran(table)
         assert len(shown) < len(table) and set(shown["split"]) == {"forget10"}
