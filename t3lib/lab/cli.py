@@ -116,6 +116,13 @@ def parser() -> Parser:
     p.add_argument(
         "--dry-run", action="store_true", help="print what is cached and what would run, and stop"
     )
+    p.add_argument(
+        "--rehearse",
+        metavar="SHAPE",
+        nargs="?",
+        const="",
+        help="random weights, 8 rows a set: of the profile's own shape, or of a named small one",
+    )
 
     p = verb(
         "unlearn",
@@ -433,7 +440,19 @@ def reproduce(args: argparse.Namespace) -> int:
         from t3lib.lab.worlds import reproduce_worlds
 
         return reproduce_worlds(args.profile, args.worlds, **options)
-    return reproduce(args.profile, **options)
+    if args.rehearse is not None:
+        from t3lib.lab.rehearse import rehearse
+
+        return rehearse(args.profile, shape=args.rehearse or None, **options)
+    code = reproduce(args.profile, **options)
+    if args.dry_run:
+        from t3lib.lab.profiles import load_profile, override
+        from t3lib.lab.rehearse import estimate
+
+        chosen = {key: options[key] for key in ("data", "methods", "splits", "seeds")}
+        if told := estimate(override(load_profile(args.profile), **chosen)):
+            print(told)
+    return code
 
 
 def command(args: argparse.Namespace) -> int | None:

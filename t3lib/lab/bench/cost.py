@@ -89,6 +89,19 @@ def training_step(shape: Shape, lengths: Sequence[int], answers: int, *, itemsiz
     return Work(3 * once.flops, 7 * once.bytes)
 
 
+def training_memory(shape: Shape, method: str, optimizer: str = "adamw") -> float:
+    """Bytes that a method's training takes at least, activations aside.
+
+    The base lies in bfloat16. Full fine-tuning has a copy of it in float32 with its gradients, two
+    moments, of 4 bytes a weight or 1 each (paged_adamw_8bit), and the bfloat16 weights that
+    autocast keeps within a step. T3 and ULD's assistant train next to nothing beside the base.
+    """
+    full = 4 + 4 + (2 if optimizer == "paged_adamw_8bit" else 8) + 2
+    return parameters(shape) * (
+        2 + (0 if method in ("Original", "Retrained", "T3", "ULD") else full)
+    )
+
+
 def decode_step(
     shape: Shape, *, batch: int = 1, context: int = 0, itemsize: int = 2, heads: int = 0,
     rank: int = 20,

@@ -80,6 +80,7 @@ def reproduce(
         root=str(root),
         threads=jobs.threads(),
         gpus=gpus,
+        wide=bool(chosen["models"]),
     )
     count = cluster.worker_count(workers, int(place.threads))
     known = {} if fresh else cached(graph, place)

@@ -65,6 +65,9 @@ class Place:
     root: str  # folder every kernel starts in
     threads: str = "1"
     gpus: int = 0  # of this machine; worker n of a local cluster gets GPU n
+    # Whether torch may use AVX-512. Checkpoints from outside lie in bfloat16, which AVX2 computes
+    # 17 times slower; the built-in ones give the same bits on every processor without it.
+    wide: bool = False
 
 
 @dataclass(frozen=True)
@@ -163,7 +166,8 @@ def _prepare(place: Place) -> None:
         ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "T3_THREADS"), place.threads
     )
     os.environ.update(one, T3_CACHE=place.cache, TOKENIZERS_PARALLELISM="false", PYTHONHASHSEED="0")
-    os.environ.update(narrow_vectors())
+    os.environ.pop("ATEN_CPU_CAPABILITY", None)
+    os.environ.update({} if place.wide else narrow_vectors())
     os.environ.update({name: str(size) for name, size in MEMORY.items()})
     if place.gpus > 1:
         from distributed import get_worker

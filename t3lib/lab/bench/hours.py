@@ -1,0 +1,237 @@
+"""What a profile of large checkpoints will take on a GPU, job by job, by arithmetic.
+
+Every number is an estimate from above: texts share no beginnings, answers of all models are as long
+as the true ones, and only the kernels' own work counts. No torch.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import ceil
+from typing import Any, NamedTuple
+
+from t3lib.baselines.losses import BASELINES, settings_of
+from t3lib.lab.bench import cost
+from t3lib.lab.bench.cost import Work
+from t3lib.lab.bench.shapes import Shape
+from t3lib.lab.grid.jobs import Job
+
+SHARE = 0.4  # of a GPU's peak that is reached
+
+
+class GPU(NamedTuple):
+    """A GPU's data sheet: bytes of memory, dense bfloat16 operations and bytes moved a second."""
+
+    memory: float
+    flops: float
+    bandwidth: float
+
+
+GPUS = {"H100": GPU(80e9, 989e12, 3.35e12), "H200": GPU(141e9, 989e12, 4.8e12)}
+
+
+class Tokens(NamedTuple):
+    """A set of TOFU: rows, tokens of their prompts, of their answers, of all answers scored."""
+
+    rows: int
+    prompts: int
+    answers: int
+    scored: int = 0
+
+
+# Counted with Llama 3.1's tokenizer and chat template, its dates included.
+TOFU = {
+    "forget05": Tokens(200, 11_648, 7_165, 54_626),
+    "forget10": Tokens(400, 23_341, 14_688, 110_886),
+    "retain90": Tokens(3600, 204_296, 124_617),
+    "retain95": Tokens(3800, 215_989, 132_140),
+    "retain_perturbed": Tokens(400, 22_042, 13_628, 105_789),
+    "real_authors_perturbed": Tokens(100, 5_471, 502, 1_997),
+    "world_facts_perturbed": Tokens(117, 6_189, 420, 1_674),
+}
+ALWAYS = ("retain_perturbed", "real_authors_perturbed", "world_facts_perturbed")
+RETAIN = {"forget05": "retain95", "forget10": "retain90"}
+BATCH = 2**14  # tokens of prompts and answers that are written together (`tofu.writing`)
+ABLATIONS = 15  # settings of notebook 03, each with a head and texts for every seed
+CELLS = 4  # wordings in which the audit shows every answer
+FORCED = 4  # further answers to a question, whose first tokens are given
+ONCE = Work(0.0, 0.0)
+
+
+class Need(NamedTuple):
+    """What a job needs: the most bytes held on the device at once, and its work."""
+
+    memory: float
+    work: Work
+
+    def hours(self, gpu: GPU) -> float | None:
+        """Hours on a GPU at `SHARE` of its peak; None where the memory is too small."""
+        if self.memory > gpu.memory:
+            return None
+        slower = max(self.work.flops / gpu.flops, self.work.bytes / gpu.bandwidth)
+        return slower / SHARE / 3600
+
+
+def total(works: Iterable[Work]) -> Work:
+    """The sum of several works."""
+    return Work(*map(sum, zip(ONCE, *works)))
+
+
+def times(count: float, work: Work) -> Work:
+    """A work done several times."""
+    return Work(count * work.flops, count * work.bytes)
+
+
+def reading(shape: Shape, tokens: float, rows: int, logits: float = 0) -> Work:
+    """Passes over rows of equal length, at most 8192 tokens at once."""
+    if not rows:
+        return ONCE
+    lengths = [round(tokens / rows)] * rows
+    once = cost.forward(shape, lengths, logits=round(logits), itemsize=2)
+    return Work(once.flops, once.bytes * ceil(tokens / 8192))
+
+
+def scoring(shape: Shape, sets: Sequence[Tokens]) -> Work:
+    """The losses of all answers of some sets; the prompt of a row is read once."""
+    return total(
+        reading(shape, each.prompts + each.scored, each.rows, each.scored) for each in sets
+    )
+
+
+def writing(shape: Shape, prompts: float, answers: float, texts: int, longest: int) -> Work:
+    """Texts of `answers` tokens in all, in batches of as many steps as the longest may take."""
+    read = reading(shape, prompts, texts)
+    rows = max(1, round(BATCH / (prompts / texts + longest)))
+    step = cost.decode_step(shape, batch=rows, context=round(prompts / texts), heads=1)
+    steps = ceil(texts / rows) * longest
+    return Work(read.flops + answers / rows * step.flops, read.bytes + steps * step.bytes)
+
+
+def greedy(shape: Shape, sets: Sequence[Tokens], longest: int) -> Work:
+    """The greedy answers of one model to all questions of some sets."""
+    return total(writing(shape, each.prompts, each.answers, each.rows, longest) for each in sets)
+
+
+def training(shape: Shape, method: str, split: str, settings: Mapping[str, Any]) -> Work:
+    """One training of a baseline: forget rows and as many rows to keep in every epoch."""
+    forget = TOFU[split]
+    if method == "ULD":
+        shape = shape._replace(num_hidden_layers=settings["k"])
+    rows, tokens = 2 * forget.rows, 2 * (forget.prompts + forget.answers)
+    passes = ceil(rows / settings["batch_size"])
+    step = cost.training_step(shape, [round(tokens / rows)] * rows, 2 * forget.answers)
+    return times(settings["epochs"], Work(step.flops, passes * step.bytes))
+
+
+def need_of(job: Job, shape: Shape) -> Need | None:
+    """What a job of notebook 02, 03 or 06 needs on a GPU; None for a job that loads no model."""
+    p = job.parameters
+    if "models" not in p or "split" not in p:
+        return None
+    split, method, seeds = p["split"], p.get("method", "T3"), len(p["seeds"]) or 1
+    settings = settings_of(method, p["hyper"]) if method in (*BASELINES, "T3") else {}
+    sets = [TOFU[split], *(TOFU[name] for name in ALWAYS)]
+    longest = p["evaluation"]["max_new_tokens"]
+    memory = cost.t3_memory(shape, bits=16)[1]
+    works = []
+    if method in BASELINES:
+        memory = max(memory, cost.training_memory(shape, method, settings["optimizer"]))
+        if job.notebook != "06_audit":  # else it is read back
+            works.append(times(seeds, training(shape, method, split, settings)))
+    models = seeds * (max(len(p["temperatures"]), 1) if method == "T3" else 1)
+    if job.notebook == "06_audit":
+        works.append(auditing(shape, p, models))
+        memory = max(memory, 4 * cost.parameters(shape))  # the retrained model beside the base
+    elif job.notebook == "03_temperature_ablation":
+        texts = (ABLATIONS + 1) * seeds
+        works += [
+            times(4 + texts // 25, scoring(shape, sets)),
+            times(texts, greedy(shape, sets, longest)),
+        ]
+        works.append(times(2, features(shape, split)))
+    else:
+        passes = 1 if method == "T3" else models
+        works += [times(passes, scoring(shape, sets)), times(models, greedy(shape, sets, longest))]
+        works += (
+            [features(shape, split), heads(shape, split, settings, seeds)] if method == "T3" else []
+        )
+    return Need(memory, total(works))
+
+
+def features(shape: Shape, split: str) -> Work:
+    """One pass over all rows to forget and to keep, without the output layer."""
+    rows = (TOFU[split], TOFU[RETAIN[split]])
+    return total(reading(shape, each.prompts + each.answers, each.rows) for each in rows)
+
+
+def heads(shape: Shape, split: str, settings: Mapping[str, Any], seeds: int) -> Work:
+    """T3's heads of all seeds on the answers to forget and as many to keep."""
+    n = 2 * TOFU[split].answers * settings["epochs"]
+    return times(seeds, cost.head_training(n, shape.hidden_size, settings["rank"]))
+
+
+def auditing(shape: Shape, p: Mapping[str, Any], models: int) -> Work:
+    """The audit of a method: likelihoods of all its models, samples of one, T3's of three."""
+    forget = TOFU[p["split"]]
+    asked = (p["rows"] or forget.rows) / forget.rows
+    writers = 3 if p.get("method") == "T3" else 1
+    answers = p["samples"] + 1 + FORCED + len(p["templates"])
+    text = forget.answers / forget.rows
+    rows = round(asked * forget.rows)
+    shown = scoring(shape, [forget])
+    passes = 1 if p.get("method") == "T3" else models  # T3's share the base's
+    written = writing(
+        shape, rows * answers * forget.prompts / forget.rows, rows * answers * text,
+        rows * answers, round(3 * text),
+    )  # fmt: skip
+    return total([times(CELLS * passes, shown), times(writers, written)])
+
+
+def plan(graph: Sequence[Job], shape: Shape, checkpoints: int) -> str:
+    """A line for each job and the totals: T3 alone, and all methods.
+
+    checkpoints: number of models that are fetched.
+    """
+    needs = {job.name: need_of(job, shape) for job in graph}
+    head = ["device", "operations", "moved", *(f"hours {name}" for name in GPUS)]
+    lines = [f"{'job':<44}" + "".join(f"{word:>14}" for word in head)]
+    groups: dict[str, list[Need]] = {"T3 and Original": [], "all methods": []}
+    for job in graph:
+        need = needs[job.name]
+        if need is None:
+            lines.append(f"{job.name:<44}{'no GPU':>14}")
+            continue
+        lines.append(f"{job.name:<44}" + shown(need))
+        groups["all methods"].append(need)
+        if job.parameters.get("method", "T3") in ("T3", "Original"):
+            groups["T3 and Original"].append(need)
+    for name, several in groups.items():
+        words = [f"{on} {hours_of(several, gpu)}" for on, gpu in GPUS.items()]
+        lines.append(f"total hours, {name}: {', '.join(words)}")
+    weights = checkpoints * 2 * cost.parameters(shape)
+    rows = [(TOFU[split], TOFU[retain]) for split, retain in RETAIN.items()]
+    stored = sum(2 * shape.hidden_size * (a.answers + b.answers) for a, b in rows)
+    lines.append(
+        f"disk: {weights / 1e9:.0f} GB of checkpoints, {stored / 1e9:.1f} GB of features;"
+        f" operations and bytes at {SHARE:.0%} of the data sheet's peak"
+    )
+    return "\n".join(lines)
+
+
+def shown(need: Need) -> str:
+    """The columns of one job's line."""
+    cells = [
+        f"{need.memory / 1e9:.0f} GB",
+        f"{need.work.flops:.2g}",
+        f"{need.work.bytes / 1e12:.3g} TB",
+    ]
+    for gpu in GPUS.values():
+        hours = need.hours(gpu)
+        cells.append("does not fit" if hours is None else f"{hours:.2f}")
+    return "".join(f"{cell:>14}" for cell in cells)
+
+
+def hours_of(needs: Sequence[Need], gpu: GPU) -> str:
+    """Hours of all jobs that fit a GPU, one after the other, and how many do not."""
+    hours = [need.hours(gpu) for need in needs]
+    missing = hours.count(None)
+    lacks = f" ({missing} jobs do not fit)" if missing else ""
+    return f"{sum(each or 0.0 for each in hours):.1f}{lacks}"

@@ -1,0 +1,114 @@
+"""A rehearsal: Llama 3's exact configuration with random weights through the ordinary command."""
+
+import os
+from collections import Counter
+
+import pytest
+import torch
+from transformers import AutoConfig
+
+from t3lib.core.errors import UserError
+from t3lib.core.files import model_identity, read_json, read_yaml
+from t3lib.core.models import load_model
+from t3lib.core.rows import encode_rows, prompt
+from t3lib.lab import cli, profiles, rehearse
+from t3lib.lab.bench import cost
+from t3lib.lab.bench.shapes import SHAPES, Shape
+from t3lib.lab.grid import runner
+from t3lib.tofu import data as tofu
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("T3_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield read_yaml(rehearse.prepare(profiles.load_profile("llama-8b"), shape="tiny")[0])
+
+
+def test_the_command_runs_a_method_and_marks_what_it_makes(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("T3_THREADS", "1")
+    monkeypatch.setattr(rehearse, "ROWS", 2)
+    line = "reproduce --profile llama-8b --rehearse tiny --methods T3 --splits forget10 --only 02"
+    assert cli.main([*line.split(), "--out", str(tmp_path / "out")]) == 0
+    runs = sorted((tmp_path / "out" / "runs").glob("*.json"))
+    wanted = [f"T3--forget10--T{T}--seed1.json" for T in ("1", "1.5", "2", "2.5", "3")]
+    assert [path.name for path in runs] == wanted
+    run = read_json(runs[0])
+    assert run["status"] == "ok" and run["provenance"]["model"] == "random-weights-full"
+    assert run["provenance"]["data"].startswith("random-rows@")
+    assert read_json(tmp_path / "out" / "manifest.json")["profile"] == "rehearsal-llama-8b"
+    assert "which measures nothing" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "profile, name", [("llama-8b", "llama-3.1-8b"), ("llama-1b", "llama-3.2-1b")]
+)
+def test_the_configurations_are_the_released_shapes(profile, name, tmp_path):
+    config = rehearse.config_of(profiles.load_profile(profile))
+    assert Shape(*(config[key] for key in Shape._fields)) == SHAPES[name]
+    rehearse.write_json(tmp_path / "config.json", config)
+    rope = AutoConfig.from_pretrained(tmp_path).rope_parameters
+    assert rope["rope_type"] == "llama3" and rope["factor"] == (8 if profile == "llama-8b" else 32)
+
+
+def test_the_checkpoints_are_as_the_hub_has_them(prepared):
+    full, retain = prepared["models"]["full"], prepared["models"]["retain90"]
+    model, tokenizer = load_model(full)
+    assert (model.config.vocab_size, model.dtype) == (128256, torch.bfloat16)
+    assert (
+        not model.config.tie_word_embeddings and model.generation_config.eos_token_id[-1] == 128009
+    )
+    ids = {
+        "<|begin_of_text|>": 128000,
+        "<|eot_id|>": 128009,
+        "<|reserved_special_token_247|>": 128255,
+    }
+    assert {token: tokenizer.convert_tokens_to_ids(token) for token in ids} == ids
+    assert len(tokenizer) == 128256 and tokenizer.pad_token_id == 128009
+    assert "Today Date: 10 Apr 2025\n\nYou are a helpful assistant.<|eot_id|>" in prompt(
+        tokenizer, "Who?"
+    )
+    [example] = encode_rows(tokenizer, [{"question": "Who?", "answer": "Me."}])
+    assert tokenizer.decode(example.ids[example.n_prompt :]) == "Me.<|eot_id|>"
+    other = load_model(retain)[0].state_dict()
+    differ = [name for name, weight in model.state_dict().items() if not weight.equal(other[name])]
+    assert differ == [rehearse.NORM] and model_identity(full) != model_identity(retain)
+
+
+def test_a_few_rows_a_set_in_tofus_files(prepared):
+    names = ["forget05", "forget10", "retain90", "retain95", "forget10_perturbed"]
+    names += ["retain_perturbed", "real_authors_perturbed", "world_facts_perturbed"]
+    assert Counter(len(tofu.load_rows(prepared["data"], name)) for name in names) == {8: len(names)}
+    assert len(tofu.load_idk(prepared["data"])) == 8
+
+
+def test_what_does_not_fit_the_memory_is_left_out_and_said(monkeypatch):
+    """112 GB for full fine-tuning of 8B; 1B needs 25 GB, or 17 with moments in 8 bits."""
+    monkeypatch.setattr(rehearse, "free_memory", lambda: 20e9)
+    large, lines = rehearse.derived(profiles.load_profile("llama-8b"), SHAPES["llama-3.1-8b"])
+    assert large["methods"] == ["Original", "ULD", "T3"] and large["gpu"] == 0
+    assert "  without NPO, which needs 112 GB: 20 GB are free here" in lines
+    small, lines = rehearse.derived(profiles.load_profile("llama-1b"), SHAPES["llama-3.2-1b"])
+    settings = profiles.hyper_of(small, "NPO", "forget10")
+    assert (settings["epochs"], settings["optimizer"]) == (1, "paged_adamw_8bit")
+    assert "  NPO: AdamW's moments in 8 bits, because it needs 25 GB otherwise" in lines
+    assert (
+        cost.training_memory(SHAPES["llama-3.1-8b"], "NPO", "paged_adamw_8bit")
+        == 14 * 8_030_261_248
+    )
+
+
+def test_a_profile_of_built_in_models_has_nothing_to_rehearse(capsys):
+    with pytest.raises(UserError, match="profile cpu: a rehearsal needs models of Llama-3.1-8B"):
+        rehearse.prepare(profiles.load_profile("cpu"))
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_given_checkpoints_may_use_the_whole_vector_unit(wide, tmp_path, monkeypatch):
+    """bfloat16 is 17 times slower under the cap that keeps built-in results equal everywhere."""
+    monkeypatch.setattr(runner, "narrow_vectors", lambda: {"ATEN_CPU_CAPABILITY": "avx2"})
+    monkeypatch.setattr(os, "environ", {"ATEN_CPU_CAPABILITY": "avx2"} if wide else {})
+    monkeypatch.setattr(os, "chdir", lambda _: None)
+    runner._prepare(runner.Place("", "", "", tmp_path, "", wide=wide))
+    assert ("ATEN_CPU_CAPABILITY" in os.environ) is not wide
