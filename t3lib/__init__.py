@@ -17,9 +17,10 @@ before it.
 
 Equations of the paper:
     Eq. 1 population mixture        theory.GaussianMixture
-    Eq. 2 the best f                theory.GaussianMixture.phi_star (f itself: classifier.head.T3Head.logf)
+    Eq. 2 the best f                theory.GaussianMixture.phi_star; f: classifier.head.T3Head.logf
     Eq. 3 the loss of f             classifier.fit.fit_head, theory.fit_logistic
-    Eq. 5 p_hat                     sampler.tilt.tilt_logits (sampling), tofu.likelihood.target_logp (scoring)
+    Eq. 5 p_hat, in sampling        sampler.tilt.tilt_logits
+          p_hat, in scoring         tofu.likelihood.target_logp
     Eq. 6 Retain Error              theory.GaussianMixture.retain_error
     Eq. 7 Forget Error              theory.GaussianMixture.forget_error
     Eq. 8 p_hat and its partition   theory.GaussianMixture.density, theory.GaussianMixture.partition

@@ -14,7 +14,8 @@ import t3lib
 CHECK = """
 import inspect, types
 from t3lib import unlearn, evaluate, prompt, tilt, fit_head, load_model, extract_features
-assert all(inspect.isfunction(f) for f in (unlearn, evaluate, prompt, tilt, fit_head, load_model, extract_features))
+calls = (unlearn, evaluate, prompt, tilt, fit_head, load_model, extract_features)
+assert all(inspect.isfunction(f) for f in calls)
 import t3lib
 for name in t3lib.__all__:
     value = getattr(t3lib, name)

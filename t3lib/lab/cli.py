@@ -241,8 +241,12 @@ def parser() -> Parser:
     p.add_argument("--max-new-tokens", type=int, default=100)
     p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
 
-    p = verb("tune", "the paper's hyperparameter search: best mean Forget Quality over the profile's search_seeds",
-             "--profile cpu --split forget10 --method NPO", command)  # fmt: skip
+    p = verb(
+        "tune",
+        "the paper's hyperparameter search: best mean Forget Quality over the search_seeds",
+        "--profile cpu --split forget10 --method NPO",
+        command,
+    )
     p.add_argument(
         "--profile",
         default="cpu",
@@ -256,8 +260,12 @@ def parser() -> Parser:
         "--method", type=names, help="methods (default: all that have a grid in the profile)"
     )
 
-    p = verb("bench", "what T3 costs here, in eight rows: head training, features, scoring, decoding, "
-             "a step of NPO", "--shape llama-3.1-8b --out bench", command)  # fmt: skip
+    p = verb(
+        "bench",
+        "what T3 costs here: head training, features, scoring, decoding, a step of NPO",
+        "--shape llama-3.1-8b --out bench",
+        command,
+    )
     p.add_argument("--shape", help="named shape (default tiny; with --gpu llama-3.1-8b)")
     p.add_argument("--weights", choices=("random",), default="random",
                    help="cost does not depend on their values")  # fmt: skip
@@ -270,8 +278,12 @@ def parser() -> Parser:
     )
     p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
 
-    p = verb("compare", "set two folders of results side by side: each method's means, and the cells that differ",
-             "out/cpu results/cpu", compare)  # fmt: skip
+    p = verb(
+        "compare",
+        "set two folders of results side by side: each method's means and the cells that differ",
+        "out/cpu results/cpu",
+        compare,
+    )
     p.add_argument("a", type=Path, metavar="A", help="results folder")
     p.add_argument(
         "b",

@@ -167,8 +167,10 @@ def unlearn(args: argparse.Namespace) -> int:
             head.temperature, head.info["split"] = T, args.split
     head.save_pretrained(args.out, overwrite=args.overwrite)
     n_forget, n_retain = len(sets["forget"]), len(sets["retain"])
-    print(f"head with {head.num_parameters:,} parameters trained on {n_forget} forget and {n_retain} retain rows "
-          f"in {time.perf_counter() - start:.1f} s, saved to {args.out}")  # fmt: skip
+    print(
+        f"head with {head.num_parameters:,} parameters trained on {n_forget} forget and"
+        f" {n_retain} retain rows in {time.perf_counter() - start:.1f} s, saved to {args.out}"
+    )
     status = write_report(unlearned.report, args.out) if args.forget else 0  # type: ignore[arg-type]
     row = sets["forget"][0]  # text alone asks nothing: it is begun
     print(next_command(args, asked(row) or " ".join(row["answer"].split()[:3])))
@@ -205,8 +207,10 @@ def own_rows(args: argparse.Namespace, head: T3Head | None, *names: str) -> dict
     UserError for a mask that hides tokens, which nobody who asks a model uses.
     """
     if args.attention_mask != CHOICES["attention_mask"][0]:
-        raise UserError(f"--attention-mask {args.attention_mask} hides tokens that everybody shows a model: "
-                        "it is for a split's rows")  # fmt: skip
+        raise UserError(
+            f"--attention-mask {args.attention_mask} hides tokens that everybody shows a model: it"
+            " is for a split's rows"
+        )
     read = {"columns": args.columns, "secret": None, "system": system_for(args, head)}
     files = {name: file for name in names if (file := getattr(args, name)) is not None}
     secret = {"secret": args.secret_column}

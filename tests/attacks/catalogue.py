@@ -575,9 +575,11 @@ def signals() -> Iterator[Attack]:
         for seconds in (0.1, 0.5, 1.0, 2.0):
             moment = seconds * random.uniform(0.8, 1.2)
             yield Attack(
-                f"{number.name} after {moment:.1f} s", lambda folder, n=number, s=moment: work(folder, n, s), [],
+                f"{number.name} after {moment:.1f} s",
+                lambda folder, n=number, s=moment: work(folder, n, s),
+                [],
                 must_work=True,
-            )  # fmt: skip
+            )
 
 
 def disks() -> Iterator[Attack]:
