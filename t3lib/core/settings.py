@@ -5,11 +5,12 @@ T3's are the paper's choice for Llama-3.1-8B on TOFU (Appendix F). A profile's `
 line and `fit_head` lay their values over these. Those of a baseline are in `baselines.losses`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from t3lib.core.errors import UserError, printable
+from t3lib.core.names import RETRAINED
 
 TEMPERATURE = 2.5  # T
 
@@ -164,3 +165,28 @@ def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> fl
             " (--allow-sharpening) permits it"
         )
     return float(temperature)
+
+
+WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_study` takes
+
+
+def hyper_of(
+    hyper: Mapping[str, Mapping[str, Any]], method: str, split: str, T: float | None = None
+) -> dict[str, Any]:
+    """Settings of a method on a split (and at a temperature).
+
+    hyper: maps METHOD, METHOD/SPLIT and METHOD/SPLIT/T to settings; the later ones replace single
+    values of the earlier ones.
+    """
+    keys = [method, f"{method}/{split}"] + ([f"{method}/{split}/{T:g}"] if T is not None else [])
+    return {name: value for key in keys for name, value in hyper.get(key, {}).items()}
+
+
+def seeds_of(method: str, seeds: Sequence[int]) -> list[int]:
+    """The seeds that a method runs with when these are wanted.
+
+    Original has none: nothing is drawn. Retrained has as many bases beside the reference, of seeds
+    1, 2, …, up to `RETRAINED`.
+    """
+    of_bases = list(range(1, 1 + min(len(seeds), RETRAINED)))
+    return {"Original": [], "Retrained": of_bases}.get(method, list(seeds))

@@ -8,7 +8,7 @@ split) come from fixed vocabularies, so that none can leave its folder. Tuned va
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,8 +17,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import read_yaml, shipped
-from t3lib.core.names import RETRAINED, SPLITS
-from t3lib.core.settings import BOUNDS, CHOICES
+from t3lib.core.names import SPLITS
+from t3lib.core.settings import BOUNDS, CHOICES, WORLD
 
 NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.-]*"
@@ -26,7 +26,6 @@ NAME = re.compile(
 SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
 
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
-WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_study` takes
 
 
 def _once_each(values: list[Any]) -> list[Any]:
@@ -176,28 +175,6 @@ def one_line(error: ValidationError) -> str:
         return f"unknown key {printable(key)}"
     wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
     return f"{printable(key)}: {wanted}, not {printable(repr(first['input']), 80)}"
-
-
-def hyper_of(
-    hyper: Mapping[str, Settings], method: str, split: str, T: float | None = None
-) -> Settings:
-    """Settings of a method on a split (and at a temperature).
-
-    hyper: maps METHOD, METHOD/SPLIT and METHOD/SPLIT/T to settings; the later ones replace single
-    values of the earlier ones.
-    """
-    keys = [method, f"{method}/{split}"] + ([f"{method}/{split}/{T:g}"] if T is not None else [])
-    return {name: value for key in keys for name, value in hyper.get(key, {}).items()}
-
-
-def seeds_of(method: str, seeds: Sequence[int]) -> list[int]:
-    """The seeds that a method runs with when these are wanted.
-
-    Original has none: nothing is drawn. Retrained has as many bases beside the reference, of seeds
-    1, 2, …, up to `RETRAINED`.
-    """
-    of_bases = list(range(1, 1 + min(len(seeds), RETRAINED)))
-    return {"Original": [], "Retrained": of_bases}.get(method, list(seeds))
 
 
 def or_smoke(

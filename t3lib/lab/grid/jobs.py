@@ -31,7 +31,8 @@ from t3lib.core.files import (
     shipped,
 )
 from t3lib.core.identity import code_key, notebook_key, versions
-from t3lib.lab.profiles import WORLD, Profile, one_line, seeds_of, tuned_path
+from t3lib.core.settings import WORLD, seeds_of
+from t3lib.lab.profiles import Profile, one_line, tuned_path
 
 TOGETHER = "together"  # in a job's name: in place of a method, for several
 RETAIN = {

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from t3lib.lab.profiles import WORLD, hyper_of, seeds_of
+from t3lib.core.settings import WORLD, hyper_of, seeds_of
 from t3lib.lab.results import forget_peak_memory, made_with, write_audit, write_run
 from t3lib.lab.study.ablations import run_temperatures
 from t3lib.lab.study.audit import Sampling, audit_method, dials_of

@@ -18,7 +18,7 @@ from t3lib.classifier.fit import fit_heads
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, cache_dir, content_key, lock
 from t3lib.core.progress import progress_bar
-from t3lib.lab.profiles import WORLD, hyper_of
+from t3lib.core.settings import WORLD, hyper_of
 from t3lib.lab.study.methods import run_method, sharpened, subject
 from t3lib.lab.study.study import Loaded, Study, open_study
 from t3lib.lab.study.unlearned import (

@@ -5,6 +5,7 @@ profile.
 import pytest
 import yaml
 
+from t3lib.core import settings as core_settings
 from t3lib.core.errors import UserError
 from t3lib.lab import profiles
 from t3lib.lab.study import tune
@@ -97,14 +98,14 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
 
     loaded = profiles.load_profile(path)
     assert (
-        profiles.hyper_of(loaded["hyper"], "NPO", "forget05")["lr"]
+        core_settings.hyper_of(loaded["hyper"], "NPO", "forget05")["lr"]
         == entries["NPO/forget05"]["chosen"]["lr"]
     )
     assert (
-        profiles.hyper_of(loaded["hyper"], "T3", "forget05", 1.0)["lr"]
+        core_settings.hyper_of(loaded["hyper"], "T3", "forget05", 1.0)["lr"]
         == entries["T3/forget05/1"]["chosen"]["lr"]
     )
-    assert "lr" not in profiles.hyper_of(
+    assert "lr" not in core_settings.hyper_of(
         profiles.load_profile(path, tuned=False)["hyper"], "NPO", "forget05"
     )
 
