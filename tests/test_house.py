@@ -36,7 +36,7 @@ LAB: dict[str, set[str]] = {
     "world": set(),
     "audit": set(),
     "own": {"audit"},
-    "study": {"results", "profiles", "world", "audit"},
+    "study": {"results", "world", "audit"},
     "bench": {"results", "world", "study"},
     "explore": {"world", "study", "audit", "own"},
     "report": {"results"},

@@ -120,7 +120,7 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
     before: outcomes of the jobs in `job.after`. A job whose marker holds (for these inputs) is only
     checked.
     """
-    _prepare(place)
+    prepare(place)
     # Another worker may still be at this job for a runner that was killed: then wait, and find it
     # done.
     with lock(place.marks / f"{job.name}.lock"):
@@ -157,7 +157,7 @@ def narrow_vectors() -> dict[str, str]:
     return {"ATEN_CPU_CAPABILITY": "avx2"} if wide else {}
 
 
-def _prepare(place: Place) -> None:
+def prepare(place: Place) -> None:
     """Fix folder, cache, threads, vectors and memory of this worker process; the kernels inherit
     them.
     """

@@ -23,7 +23,7 @@ def place(tmp_path):
     """What a worker does before each job, in a folder of its own."""
     found = Place(str(tmp_path / "out"), str(tmp_path / "nb"), str(tmp_path), tmp_path, str(ROOT))
     # private: a job would do it, and tests of papermill need no job
-    runner._prepare(found)
+    runner.prepare(found)
     return found
 
 
