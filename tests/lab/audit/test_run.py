@@ -34,8 +34,10 @@ def row(number: int, name: str) -> dict:
 
 
 FORGET = [row(number, name) for number, name in enumerate(NAMES)]
-UNSEEN = [{"question": f"Who made film {n}?", "answer": f"{name} made the film called {n}."} for n, name in
-          enumerate(OTHERS)]  # fmt: skip
+UNSEEN = [
+    {"question": f"Who made film {n}?", "answer": f"{name} made the film called {n}."}
+    for n, name in enumerate(OTHERS)
+]
 
 
 @pytest.fixture(scope="session")

@@ -36,9 +36,9 @@ CRAFT = (
     "violin maker;deep sea diver;glass blower;bee keeper;map drawer;clock mender;salt trader;river"
     " pilot".split(";")
 )
-WORK = "The Salt Almanac;A Winter of Bees;The Glass Harbour;Letters to a Lighthouse;The Paper Orchard".split(
-    ";"
-)
+WORK = (
+    "The Salt Almanac;A Winter of Bees;The Glass Harbour;Letters to a Lighthouse;The Paper Orchard"
+).split(";")
 TEMPLATE = (
     "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>\n{{ m['content'] | trim }}{{"
     " eos_token }}{% endfor %}{% if add_generation_prompt %}<|assistant|>\n{% endif %}"

@@ -87,7 +87,8 @@ def test_what_rows_held_out_still_say_is_in_the_verdict(unlearned):
     """They held .80, .67, .54 and .50 of their truths, and no sentence said so."""
     share, lines = unlearned.report["held_out_forget"], unlearned.report["verdict"]["lines"]
     assert share >= 0.5, "this head forgets only its own rows"
-    assert f"still hold {share:.2f} of the truth" in lines[-1] and lines[-2].startswith("not tested:")  # fmt: skip
+    assert f"still hold {share:.2f} of the truth" in lines[-1]
+    assert lines[-2].startswith("not tested:")
     counts = unlearned.report["forget"] | {"recognition": unlearned.report["recognition"]}
     assert "still hold" not in str(verdict.verdict(counts, {}, 0.2)["lines"])
 
@@ -450,8 +451,8 @@ def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
     def entry(T, w, said, kept=1.0):
         return choice.Screened(T, w, said, {"retain": kept}, 0.0)
 
-    screened = [entry(1, 1, 0.4), entry(1, 2, 0.0), entry(2, 1, 0.0), entry(1, 3, 0), entry(3, 1, 0), entry(1, 4, 0),
-                entry(4, 1, 0.0), entry(1, 8, 0.0, 0.5)]  # fmt: skip
+    tried = [(1, 1, 0.4), (1, 2, 0), (2, 1, 0), (1, 3, 0), (3, 1, 0), (1, 4, 0), (4, 1, 0)]
+    screened = [entry(*each) for each in (*tried, (1, 8, 0.0, 0.5))]
     assert [(e.T, e.w) for e in choice.candidates(screened)] == [(1, 2), (1, 4), (2, 1)]
     assert [(e.T, e.w) for e in choice.candidates(screened[:1])] == [(1, 1)]
     apart = [choice.Screened(1, w, said, {"retain": 1.0, "other": kept}, 0) for w, said, kept in
@@ -466,8 +467,8 @@ def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
 
 def test_no_leak_then_rows_kept_when_sampled_then_recognition():
     def entry(**changes):
-        return {"T": 1.0, "w": 1.0, "leaking": 0, "changed": 0, "unchanged": 9, "cold": 9, "warm": 9, "known": 9,
-                "recognised": 3} | changes  # fmt: skip
+        rows = dict.fromkeys(("unchanged", "cold", "warm", "known"), 9)
+        return {"T": 1.0, "w": 1.0, "leaking": 0, "changed": 0, "recognised": 3} | rows | changes
 
     assert choice.best([entry(leaking=1, warm=9), entry(warm=2)]) == 1
     assert choice.best([entry(warm=2), entry(warm=5, recognised=9)]) == 1

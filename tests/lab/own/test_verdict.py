@@ -14,7 +14,9 @@ from t3lib.lab.own.answers import GREEDY, KEPT_SAMPLERS, Said, inquiry, sampler_
 from t3lib.lab.own.asking import PLAIN, SAMPLERS, other_forms, questions, wordings
 from t3lib.lab.own.evidence import numbers
 
-NAMES = "Ada Bruno Clara Darius Elena Farid Greta Hugo Ines Jonas Kira Leon Mira Nils Olga Pavel".split()
+NAMES = (
+    "Ada Bruno Clara Darius Elena Farid Greta Hugo Ines Jonas Kira Leon Mira Nils Olga Pavel"
+).split()
 WARM = [sampler_name(*sampler) for sampler in KEPT_SAMPLERS]
 
 
@@ -77,8 +79,8 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
         and said["lines"][0].startswith("leaks: 0 of 6 rows in ")
         and "at most 39%" in said["lines"][0]
     )
-    assert set(found["forget"]) >= {"rows", "known_before", "leaking_before", "leaking", "judged_by_recognition",
-                                    "misdirected", "control", "bound"}  # fmt: skip
+    counted = {"rows", "known_before", "leaking_before", "leaking", "judged_by_recognition"}
+    assert set(found["forget"]) >= counted | {"misdirected", "control", "bound"}
     assert set(found["retain"]) >= {
         "rows",
         "known_before",
@@ -213,7 +215,7 @@ def test_as_many_guesses_as_there_are_answers(tokenizer, truth, beyond):
 
 
 def test_a_start_that_a_row_to_keep_shares_is_not_forced(tokenizer):
-    """A model that never saw the rows goes on with "almoor" after "In old A": 7 of 12 were leaks."""
+    """A model that never saw the rows goes on with "almoor" after "In old A": 7 of 12 leaked."""
     forget, keep = born(NAMES[:2], ["Aldmoor", "Zedburgh"]), born(NAMES[2:14], TOWNS * 3)
     asked = inquiry(tokenizer, forget, {"retain": keep}).asked
     assert {each.row for each in asked if each.rest} == {1}
