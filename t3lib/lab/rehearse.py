@@ -36,7 +36,7 @@ FACTS: dict[str, Any] = read_yaml(Path(__file__).with_name("rehearsal.yaml"))
 SHARD = 4 * 10**9  # bytes of one file of weights at most
 NORM = "model.norm.weight"  # the weights in which the checkpoints of a rehearsal differ
 MAKING = "rehearsal.json"  # written last in a checkpoint's folder: how it was made
-WORLD = {"authors": 40, "questions": 10}  # so that every set has at least 20 rows
+AUTHORS, QUESTIONS = 40, 10  # of the built-in world, so that every set has at least 20 rows
 FIRST_SPECIAL = 128_000  # id of Llama 3's first special token
 LEARNED = 2048  # tokens that the tokenizer learns; the rest of Llama's vocabulary is never used
 ROWS = 8  # of every set
@@ -77,7 +77,7 @@ def estimate(profile: profiles.Profile) -> str:
     if not profile["gpu"]:
         return ""
     graph = jobs.build(profile, Path(profile["name"]))
-    return hours.plan(graph, sizes(config_of(profile)), len(profile["models"]))
+    return hours.plan(graph, profile, sizes(config_of(profile)))
 
 
 def sizes(config: Mapping[str, Any]) -> Shape:
@@ -146,7 +146,7 @@ def derived(profile: profiles.Profile, shape: Shape) -> tuple[profiles.Profile, 
     methods, hyper = [], dict(profile["hyper"])
     for method in profile["methods"]:
         wanted = {
-            profiles.hyper_of(profile, method, split).get("optimizer", "adamw")
+            profiles.hyper_of(profile["hyper"], method, split).get("optimizer", "adamw")
             for split in profile["splits"]
         }
         need = {
@@ -169,12 +169,13 @@ def derived(profile: profiles.Profile, shape: Shape) -> tuple[profiles.Profile, 
                 f" {max(need.values()) / 1e9:.0f} GB otherwise"
             )
         for split in SPLITS:
-            settings = profiles.hyper_of(profile, method, split) | {"epochs": 1}
+            settings = profiles.hyper_of(profile["hyper"], method, split) | {"epochs": 1}
             settings |= {} if method == "ULD" else {"optimizer": fitting[0]}
             if "k" in settings:
                 settings["k"] = min(settings["k"], shape.num_hidden_layers)
             hyper[f"{method}/{split}"] = settings
-    seeds, audit = profile["seeds"][:1], profile["notebooks"].get("06_audit", {})
+    audit = profile["notebooks"].get("06_audit", {})
+    sampling = audit.get("sampling", {}) | {"samples": SAMPLES}
     lines.append(
         f"  one seed, one step of every baseline, answers of {TOKENS} tokens, {SAMPLES} samples"
     )
@@ -182,9 +183,9 @@ def derived(profile: profiles.Profile, shape: Shape) -> tuple[profiles.Profile, 
         "gpu": 0,
         "methods": methods,
         "hyper": hyper,
-        "seeds": seeds,
+        "seeds": profile["seeds"][:1],
         "evaluation": profile["evaluation"] | {"max_new_tokens": TOKENS},
-        "notebooks": profile["notebooks"] | {"06_audit": audit | {"samples": SAMPLES}},
+        "notebooks": profile["notebooks"] | {"06_audit": audit | {"sampling": sampling}},
     }, lines
 
 
@@ -195,7 +196,7 @@ def free_memory() -> float:
 
 def write_rows(folder: Path) -> None:
     """Write the first rows of every set of the built-in world, as JSON lines in TOFU's files."""
-    for name, rows in world(**WORLD).items():
+    for name, rows in world(AUTHORS, QUESTIONS).items():
         with atomic_write(folder / f"{name}.json") as handle:
             handle.writelines(json.dumps(row) + "\n" for row in rows[:ROWS])
 
@@ -283,7 +284,9 @@ def write_tokenizer(folder: Path) -> None:
 
     from t3lib.lab.world import bases
 
-    learned = bases.tokenizer_for(bases.Stage(**WORLD, vocab=LEARNED)).backend_tokenizer
+    learned = bases.tokenizer_for(
+        bases.Stage(authors=AUTHORS, questions=QUESTIONS, vocab=LEARNED)
+    ).backend_tokenizer
     facts = json.loads(learned.to_str())
     facts["added_tokens"] = []
     words = [word for word in facts["model"]["vocab"] if word not in bases.SPECIAL_TOKENS]

@@ -13,6 +13,7 @@ from t3lib.lab.bench import cost
 from t3lib.lab.bench.cost import Work
 from t3lib.lab.bench.shapes import Shape
 from t3lib.lab.grid.jobs import Job
+from t3lib.lab.profiles import Profile, hyper_of, seeds_of
 
 SHARE = 0.4  # of a GPU's peak that is reached
 
@@ -121,38 +122,43 @@ def training(shape: Shape, method: str, split: str, settings: Mapping[str, Any])
     return times(settings["epochs"], Work(step.flops, passes * step.bytes))
 
 
-def need_of(job: Job, shape: Shape) -> Need | None:
+def need_of(job: Job, profile: Profile, shape: Shape) -> Need | None:
     """What a job of notebook 02, 03 or 06 needs on a GPU; None for a job that loads no model."""
     p = job.parameters
-    if "models" not in p or "split" not in p:
+    if "world" not in p or "split" not in p:
         return None
-    split, method, seeds = p["split"], p.get("method", "T3"), len(p["seeds"]) or 1
-    settings = settings_of(method, p["hyper"]) if method in (*BASELINES, "T3") else {}
+    several = [need_of_method(job, profile, shape, method) for method in p.get("methods", ["T3"])]
+    return Need(max(need.memory for need in several), total(need.work for need in several))
+
+
+def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Need:
+    """What a job needs for one of its methods."""
+    p = job.parameters
+    split, longest = p["split"], profile["evaluation"]["max_new_tokens"]
+    seeds = len(seeds_of(method, p["seeds"])) or 1
+    settings = {}
+    if method in (*BASELINES, "T3"):
+        settings = settings_of(method, hyper_of(profile["hyper"], method, split))
     sets = [TOFU[split], *(TOFU[name] for name in ALWAYS)]
-    longest = p["evaluation"]["max_new_tokens"]
-    memory = cost.t3_memory(shape, bits=16)[1]
-    works = []
+    memory, works = cost.t3_memory(shape, bits=16)[1], []
     if method in BASELINES:
         memory = max(memory, cost.training_memory(shape, method, settings["optimizer"]))
         if job.notebook != "06_audit":  # else it is read back
             works.append(times(seeds, training(shape, method, split, settings)))
-    models = seeds * (max(len(p["temperatures"]), 1) if method == "T3" else 1)
+    models = seeds * (len(p["temperatures"]) if method == "T3" else 1)
     if job.notebook == "06_audit":
-        works.append(auditing(shape, p, models))
+        works.append(auditing(shape, p, method, models))
         memory = max(memory, 4 * cost.parameters(shape))  # the retrained model beside the base
     elif job.notebook == "03_temperature_ablation":
         texts = (ABLATIONS + 1) * seeds
-        works += [
-            times(4 + texts // 25, scoring(shape, sets)),
-            times(texts, greedy(shape, sets, longest)),
-        ]
+        works.append(times(4 + texts // 25, scoring(shape, sets)))
+        works.append(times(texts, greedy(shape, sets, longest)))
         works.append(times(2, features(shape, split)))
     else:
-        passes = 1 if method == "T3" else models
-        works += [times(passes, scoring(shape, sets)), times(models, greedy(shape, sets, longest))]
-        works += (
-            [features(shape, split), heads(shape, split, settings, seeds)] if method == "T3" else []
-        )
+        works.append(times(1 if method == "T3" else models, scoring(shape, sets)))
+        works.append(times(models, greedy(shape, sets, longest)))
+        if method == "T3":
+            works += [features(shape, split), heads(shape, split, settings, seeds)]
     return Need(memory, total(works))
 
 
@@ -168,16 +174,16 @@ def heads(shape: Shape, split: str, settings: Mapping[str, Any], seeds: int) -> 
     return times(seeds, cost.head_training(n, shape.hidden_size, settings["rank"]))
 
 
-def auditing(shape: Shape, p: Mapping[str, Any], models: int) -> Work:
+def auditing(shape: Shape, p: Mapping[str, Any], method: str, models: int) -> Work:
     """The audit of a method: likelihoods of all its models, samples of one, T3's of three."""
-    forget = TOFU[p["split"]]
-    asked = (p["rows"] or forget.rows) / forget.rows
-    writers = 3 if p.get("method") == "T3" else 1
-    answers = p["samples"] + 1 + FORCED + len(p["templates"])
+    forget, sampling = TOFU[p["split"]], p["sampling"]
+    asked = sampling["rows"] / forget.rows
+    writers = 3 if method == "T3" else 1
+    answers = sampling["samples"] + 1 + FORCED + len(sampling["templates"])
     text = forget.answers / forget.rows
     rows = round(asked * forget.rows)
     shown = scoring(shape, [forget])
-    passes = 1 if p.get("method") == "T3" else models  # T3's share the base's
+    passes = 1 if method == "T3" else models  # T3's share the base's
     written = writing(
         shape, rows * answers * forget.prompts / forget.rows, rows * answers * text,
         rows * answers, round(3 * text),
@@ -185,12 +191,9 @@ def auditing(shape: Shape, p: Mapping[str, Any], models: int) -> Work:
     return total([times(CELLS * passes, shown), times(writers, written)])
 
 
-def plan(graph: Sequence[Job], shape: Shape, checkpoints: int) -> str:
-    """A line for each job and the totals: T3 alone, and all methods.
-
-    checkpoints: number of models that are fetched.
-    """
-    needs = {job.name: need_of(job, shape) for job in graph}
+def plan(graph: Sequence[Job], profile: Profile, shape: Shape) -> str:
+    """A line for each job and the totals: T3 alone, and all methods."""
+    needs = {job.name: need_of(job, profile, shape) for job in graph}
     head = ["device", "operations", "moved", *(f"hours {name}" for name in GPUS)]
     lines = [f"{'job':<44}" + "".join(f"{word:>14}" for word in head)]
     groups: dict[str, list[Need]] = {"T3 and Original": [], "all methods": []}
@@ -201,12 +204,12 @@ def plan(graph: Sequence[Job], shape: Shape, checkpoints: int) -> str:
             continue
         lines.append(f"{job.name:<44}" + shown(need))
         groups["all methods"].append(need)
-        if job.parameters.get("method", "T3") in ("T3", "Original"):
+        if set(job.parameters.get("methods", ["T3"])) <= {"T3", "Original"}:
             groups["T3 and Original"].append(need)
     for name, several in groups.items():
         words = [f"{on} {hours_of(several, gpu)}" for on, gpu in GPUS.items()]
         lines.append(f"total hours, {name}: {', '.join(words)}")
-    weights = checkpoints * 2 * cost.parameters(shape)
+    weights = 2 * len(profile["models"]) * cost.parameters(shape)
     rows = [(TOFU[split], TOFU[retain]) for split, retain in RETAIN.items()]
     stored = sum(2 * shape.hidden_size * (a.answers + b.answers) for a, b in rows)
     lines.append(

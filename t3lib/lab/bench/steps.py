@@ -217,7 +217,7 @@ def head(profile: Profile, shape: Shape) -> Work:
 
     pairs = len(sets_of(profile)[0])
     found = problem(HeadShape(shape.hidden_size, shape.vocab_size, pairs=pairs))
-    settings = settings_of("T3", hyper_of(profile, "T3", profile["splits"][0]))
+    settings = settings_of("T3", hyper_of(profile["hyper"], "T3", profile["splits"][0]))
     del settings["temperature"]
     work = cost.head_training(
         settings["epochs"] * len(found.y), shape.hidden_size, settings["rank"]
@@ -241,7 +241,7 @@ def tilts(profile: Profile, model: Any) -> list[Any]:
 def scores(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
     """Losses of every answer in all evaluation sets at every T, which share the base's passes."""
     from t3lib.core.rows import encode_answers
-    from t3lib.tofu.evaluation import score
+    from t3lib.tofu.evaluation import Scoring, score
     from t3lib.tofu.metrics import SETS
 
     sets = sets_of(profile)[2]
@@ -254,13 +254,13 @@ def scores(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
             prompt = examples[0].n_prompt  # computed once for all answers
             logits += sum(len(each.ids) - prompt for each in examples)
             lengths.append(prompt + sum(len(each.ids) - prompt for each in examples))
-    how = {"attention_mask": profile["evaluation"]["attention_mask"], "generate": False}
+    scoring = Scoring(profile["evaluation"]["attention_mask"], generate=False)
     several = tilts(profile, model)
     # The head at every answer token, and at every T one product over the vocabulary.
     tilt = 2 * (20 * (shape.hidden_size + shape.vocab_size) + len(several) * shape.vocab_size)
     flops = cost.forward(shape, lengths, logits=logits).flops + tilt * logits
     return Work(
-        lambda: score(model, tokenizer, sets, tilts=several, **how),
+        lambda: score(model, tokenizer, sets, scoring, several),
         2 * cost.parameters(shape) + 6 * LOGITS,  # in bfloat16 and in float32
         *(len(lengths), sum(lengths), flops),
     )
@@ -269,19 +269,22 @@ def scores(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
 def answers(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
     """Greedy answers to all questions at every T; equal beginnings are computed once."""
     from t3lib.core.models import pad_id
-    from t3lib.core.rows import encode_prompt
+    from t3lib.core.rows import encode_rows
+    from t3lib.tofu.likelihood import Reading
     from t3lib.tofu.writing import eos_ids, greedy
 
-    questions = [row["question"] for rows in sets_of(profile)[2].values() for row in rows]
-    prompts = [encode_prompt(tokenizer, question) for question in questions]
+    examples = encode_rows(
+        tokenizer, [row for rows in sets_of(profile)[2].values() for row in rows]
+    )
+    prompts = [example.ids[: example.n_prompt] for example in examples]
     tokens, several = profile["evaluation"]["max_new_tokens"], tilts(profile, model)
     step = cost.decode_step(shape, batch=len(prompts) * len(several), heads=1).flops
     flops = cost.forward(shape, [len(ids) for ids in prompts]).flops + tokens * step
-    how = {"pad_id": pad_id(tokenizer), "eos_ids": eos_ids(model, tokenizer)}
-    how |= {"attention_mask": profile["evaluation"]["attention_mask"], "max_new_tokens": tokens}
+    mask = profile["evaluation"]["attention_mask"]
+    how = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), mask)
     written = len(prompts) * len(several) * tokens
     return Work(
-        lambda: greedy(model, prompts, several, **how),
+        lambda: greedy(model, prompts, how, several, max_new_tokens=tokens),
         2 * cost.parameters(shape) + 6 * LOGITS,
         *(len(prompts), sum(map(len, prompts)) + written, flops),
     )
@@ -292,7 +295,7 @@ def audit(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
     from t3lib.lab.audit import run
 
     forget = sets_of(profile)[2]["forget"]
-    asked = profile["notebooks"]["06_audit"]
+    asked = profile["notebooks"]["06_audit"]["sampling"]
     how = {"attention_mask": profile["evaluation"]["attention_mask"]}
     drawn = how | {"samples": asked["samples"], "templates": asked["templates"]}
 
@@ -307,23 +310,23 @@ def training(profile: Profile, shape: Shape, model: Any, tokenizer: Any, method:
     """One step of a baseline as the profile trains it; the base stays in memory beside it."""
     import copy
 
-    from t3lib.baselines.unlearn import unlearn_baseline
+    from t3lib.baselines.unlearn import Lesson, unlearn_baseline
     from t3lib.tofu.data import load_idk
 
     forget, retain, _ = sets_of(profile)
-    hyper = hyper_of(profile, method, profile["splits"][0])
+    settings = hyper_of(profile["hyper"], method, profile["splits"][0])
     lengths, logits = lengths_of(tokenizer, [*forget, *forget])  # as many rows to keep
     trained = model if method == "ULD" else copy.deepcopy(model)
-    options = {"hyper": hyper, "seed": 1, "idk": load_idk(profile["data"]), "original": model}
-    options |= {"attention_mask": profile["evaluation"]["attention_mask"]}
+    mask = profile["evaluation"]["attention_mask"]
+    lesson = Lesson(forget, retain, load_idk(profile["data"]), model, mask)
     held = (
-        cost.training_memory(shape, method, hyper.get("optimizer", "adamw"))
+        cost.training_memory(shape, method, settings.get("optimizer", "adamw"))
         + 12 * shape.vocab_size * logits
     )
     if method == "ULD":
-        shape = shape._replace(num_hidden_layers=hyper["k"])
+        shape = shape._replace(num_hidden_layers=settings["k"])
     return Work(
-        lambda: unlearn_baseline(method, trained, tokenizer, forget, retain, **options),
+        lambda: unlearn_baseline(method, trained, tokenizer, lesson, settings=settings, seed=1),
         held,
         *(len(lengths), sum(lengths), cost.training_step(shape, lengths, logits).flops),
     )

@@ -14,8 +14,9 @@ LARGE = SHAPES["llama-3.1-8b"]
 
 @pytest.fixture(scope="module")
 def needs():
-    graph = jobs.build(profiles.load_profile("llama-8b"), Path("out/any"))
-    return {job.name: hours.need_of(job, LARGE) for job in graph}
+    profile = profiles.load_profile("llama-8b")
+    graph = jobs.build(profile, Path("out/any"))
+    return {job.name: hours.need_of(job, profile, LARGE) for job in graph}
 
 
 def test_full_fine_tuning_of_8b_fits_an_h200_alone(needs):
@@ -29,7 +30,7 @@ def test_full_fine_tuning_of_8b_fits_an_h200_alone(needs):
 def test_a_training_is_six_operations_a_weight_and_token():
     """Ten epochs of 400 + 400 rows; attention and the output layer add a tenth."""
     profile, forget = profiles.load_profile("llama-8b"), hours.TOFU["forget10"]
-    settings = profiles.hyper_of(profile, "NPO", "forget10")
+    settings = profiles.hyper_of(profile["hyper"], "NPO", "forget10")
     tokens = 10 * 2 * (forget.prompts + forget.answers)
     found = hours.training(LARGE, "NPO", "forget10", settings).flops
     assert 1 < found / (6 * tokens * cost.linear_weights(LARGE)) < 1.1

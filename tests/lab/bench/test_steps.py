@@ -17,7 +17,7 @@ def profile(tmp_path_factory):
         yield profiles.load_profile(path)
 
 
-@pytest.mark.parametrize("step", ["features", "head", "scores", "one step of NPO"])
+@pytest.mark.parametrize("step", ["features", "head", "scores", "answers", "one step of NPO"])
 def test_a_step_needs_the_operations_that_arithmetic_says(step, profile, tmp_path):
     """Counted are padding, and the prompts that the system text makes alike once instead of twice.
 
