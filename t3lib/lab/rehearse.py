@@ -25,6 +25,7 @@ from t3lib.core.files import (
     write_json,
 )
 from t3lib.core.names import SPLITS
+from t3lib.core.settings import hyper_of
 from t3lib.lab import profiles
 from t3lib.lab.bench import cost, hours, steps
 from t3lib.lab.bench.shapes import Shape, shape_of
@@ -146,7 +147,7 @@ def derived(profile: profiles.Profile, shape: Shape) -> tuple[profiles.Profile, 
     methods, hyper = [], dict(profile["hyper"])
     for method in profile["methods"]:
         wanted = {
-            profiles.hyper_of(profile["hyper"], method, split).get("optimizer", "adamw")
+            hyper_of(profile["hyper"], method, split).get("optimizer", "adamw")
             for split in profile["splits"]
         }
         need = {
@@ -169,7 +170,7 @@ def derived(profile: profiles.Profile, shape: Shape) -> tuple[profiles.Profile, 
                 f" {max(need.values()) / 1e9:.0f} GB otherwise"
             )
         for split in SPLITS:
-            settings = profiles.hyper_of(profile["hyper"], method, split) | {"epochs": 1}
+            settings = hyper_of(profile["hyper"], method, split) | {"epochs": 1}
             settings |= {} if method == "ULD" else {"optimizer": fitting[0]}
             if "k" in settings:
                 settings["k"] = min(settings["k"], shape.num_hidden_layers)

@@ -11,6 +11,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import model_identity, read_json, read_yaml
 from t3lib.core.models import load_model
 from t3lib.core.rows import encode_rows, prompt
+from t3lib.core.settings import hyper_of
 from t3lib.lab import cli, profiles, rehearse
 from t3lib.lab.bench import cost
 from t3lib.lab.bench.shapes import SHAPES, Shape
@@ -90,7 +91,7 @@ def test_what_does_not_fit_the_memory_is_left_out_and_said(monkeypatch):
     assert large["methods"] == ["Original", "ULD", "T3"] and large["gpu"] == 0
     assert "  without NPO, which needs 112 GB: 20 GB are free here" in lines
     small, lines = rehearse.derived(profiles.load_profile("llama-1b"), SHAPES["llama-3.2-1b"])
-    settings = profiles.hyper_of(small["hyper"], "NPO", "forget10")
+    settings = hyper_of(small["hyper"], "NPO", "forget10")
     assert (settings["epochs"], settings["optimizer"]) == (1, "paged_adamw_8bit")
     assert "  NPO: AdamW's moments in 8 bits, because it needs 25 GB otherwise" in lines
     assert (

@@ -9,11 +9,12 @@ from math import ceil
 from typing import Any, NamedTuple
 
 from t3lib.baselines.losses import BASELINES, settings_of
+from t3lib.core.settings import hyper_of, seeds_of
 from t3lib.lab.bench import cost
 from t3lib.lab.bench.cost import Work
 from t3lib.lab.bench.shapes import Shape
 from t3lib.lab.grid.jobs import Job
-from t3lib.lab.profiles import Profile, hyper_of, seeds_of
+from t3lib.lab.profiles import Profile
 
 SHARE = 0.4  # of a GPU's peak that is reached
 

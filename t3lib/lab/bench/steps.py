@@ -16,9 +16,10 @@ from typing import Any, NamedTuple
 from t3lib.baselines.losses import LOSSES, settings_of
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write
+from t3lib.core.settings import hyper_of
 from t3lib.lab.bench import cost
 from t3lib.lab.bench.shapes import Shape
-from t3lib.lab.profiles import Profile, hyper_of
+from t3lib.lab.profiles import Profile
 
 COLUMNS = (
     "profile step shape dtype rows tokens seconds peak_bytes predicted_bytes"

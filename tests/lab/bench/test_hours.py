@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from t3lib.core.settings import hyper_of
 from t3lib.lab import profiles, rehearse
 from t3lib.lab.bench import cost, hours
 from t3lib.lab.bench.shapes import SHAPES
@@ -30,7 +31,7 @@ def test_full_fine_tuning_of_8b_fits_an_h200_alone(needs):
 def test_a_training_is_six_operations_a_weight_and_token():
     """Ten epochs of 400 + 400 rows; attention and the output layer add a tenth."""
     profile, forget = profiles.load_profile("llama-8b"), hours.TOFU["forget10"]
-    settings = profiles.hyper_of(profile["hyper"], "NPO", "forget10")
+    settings = hyper_of(profile["hyper"], "NPO", "forget10")
     tokens = 10 * 2 * (forget.prompts + forget.answers)
     found = hours.training(LARGE, "NPO", "forget10", settings).flops
     assert 1 < found / (6 * tokens * cost.linear_weights(LARGE)) < 1.1
