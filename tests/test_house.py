@@ -37,13 +37,14 @@ LAB: dict[str, set[str]] = {
     "audit": set(),
     "own": {"audit"},
     "study": {"results", "world", "audit"},
-    "bench": {"results", "world", "study"},
+    "bench": {"results", "profiles", "world", "study", "audit", "grid"},
     "explore": {"world", "study", "audit", "own"},
     "report": {"results"},
     "claims": {"results", "report", "bench.shapes", "bench.cost"},
     "grid": {"profiles"},
     "worlds": {"profiles", "grid", "report"},
-    "cli": {"results", "profiles", "grid", "report", "worlds"},
+    "rehearse": {"profiles", "world", "bench", "grid"},
+    "cli": {"results", "profiles", "grid", "report", "worlds", "rehearse"},
 }
 LAB["commands"] = set(LAB)
 WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")

@@ -14,7 +14,7 @@ from t3lib.core.rows import encode_rows, prompt
 from t3lib.core.settings import hyper_of
 from t3lib.lab import cli, profiles, rehearse
 from t3lib.lab.bench import cost
-from t3lib.lab.bench.shapes import SHAPES, Shape
+from t3lib.lab.bench.shapes import SHAPES
 from t3lib.lab.grid import runner
 from t3lib.tofu import data as tofu
 
@@ -47,7 +47,7 @@ def test_the_command_runs_a_method_and_marks_what_it_makes(tmp_path, monkeypatch
 )
 def test_the_configurations_are_the_released_shapes(profile, name, tmp_path):
     config = rehearse.config_of(profiles.load_profile(profile))
-    assert Shape(*(config[key] for key in Shape._fields)) == SHAPES[name]
+    assert rehearse.sizes(config) == SHAPES[name]
     rehearse.write_json(tmp_path / "config.json", config)
     rope = AutoConfig.from_pretrained(tmp_path).rope_parameters
     assert rope["rope_type"] == "llama3" and rope["factor"] == (8 if profile == "llama-8b" else 32)
@@ -111,5 +111,6 @@ def test_given_checkpoints_may_use_the_whole_vector_unit(wide, tmp_path, monkeyp
     monkeypatch.setattr(runner, "narrow_vectors", lambda: {"ATEN_CPU_CAPABILITY": "avx2"})
     monkeypatch.setattr(os, "environ", {"ATEN_CPU_CAPABILITY": "avx2"} if wide else {})
     monkeypatch.setattr(os, "chdir", lambda _: None)
+    # private: what a worker does before each job
     runner._prepare(runner.Place("", "", "", tmp_path, "", wide=wide))
     assert ("ATEN_CPU_CAPABILITY" in os.environ) is not wide

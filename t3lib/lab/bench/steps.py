@@ -6,10 +6,12 @@ use; memory and operations are not.
 """
 
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from runpy import run_module
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
@@ -154,9 +156,7 @@ def work_of(profile: Profile, step: str, folder: str) -> tuple[Shape, Work]:
 
 
 def command(profile: Profile, shape: Shape, verb: str, folder: str) -> Work:
-    """A verb of `t3` on own rows: the rehearsal's rows to forget and to keep."""
-    from t3lib.lab.cli import main
-
+    """A verb of `t3`, as it is typed, on the rehearsal's rows to forget and to keep."""
     rows, out = Path(profile["data"]), Path(folder)
     model = ["--model", profile["models"]["full"]]
     own = ["--forget", str(rows / "forget10.json"), "--retain", str(rows / "retain90.json")]
@@ -171,8 +171,12 @@ def command(profile: Profile, shape: Shape, verb: str, folder: str) -> Work:
     }[verb]
 
     def do() -> None:
-        if (code := main([verb, *line])) not in (0, 3):
-            raise UserError(f"t3 {verb} ended with exit code {code}")
+        sys.argv = ["t3", verb, *line]
+        try:
+            run_module("t3lib", run_name="__main__")
+        except SystemExit as end:
+            if end.code not in (None, 0, 3):
+                raise UserError(f"t3 {verb} ended with exit code {end.code}") from None
 
     return Work(do, 2 * cost.parameters(shape) + 6 * LOGITS)
 
