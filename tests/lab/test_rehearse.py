@@ -111,6 +111,5 @@ def test_given_checkpoints_may_use_the_whole_vector_unit(wide, tmp_path, monkeyp
     monkeypatch.setattr(runner, "narrow_vectors", lambda: {"ATEN_CPU_CAPABILITY": "avx2"})
     monkeypatch.setattr(os, "environ", {"ATEN_CPU_CAPABILITY": "avx2"} if wide else {})
     monkeypatch.setattr(os, "chdir", lambda _: None)
-    # private: what a worker does before each job
-    runner._prepare(runner.Place("", "", "", tmp_path, "", wide=wide))
+    runner.prepare(runner.Place("", "", "", tmp_path, "", wide=wide))
     assert ("ATEN_CPU_CAPABILITY" in os.environ) is not wide
