@@ -30,11 +30,13 @@ def test_the_command_runs_a_method_and_marks_what_it_makes(tmp_path, monkeypatch
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("T3_THREADS", "1")
     monkeypatch.setattr(rehearse, "ROWS", 2)
-    line = "reproduce --profile llama-8b --rehearse tiny --methods T3 --splits forget10 --only 02"
-    assert cli.main([*line.split(), "--out", str(tmp_path / "out")]) == 0
-    runs = sorted((tmp_path / "out" / "runs").glob("*.json"))
-    wanted = [f"T3--forget10--T{T}--seed1.json" for T in ("1", "1.5", "2", "2.5", "3")]
-    assert [path.name for path in runs] == wanted
+    profile = read_yaml(profiles.profiles_dir() / "llama-8b.yaml") | {"temperatures": [2.5]}
+    rehearse.write_json(tmp_path / "llama-8b.yaml", profile)
+    line = "reproduce --rehearse tiny --methods T3 --splits forget10 --only 02 --profile"
+    file, out = str(tmp_path / "llama-8b.yaml"), str(tmp_path / "out")
+    assert cli.main([*line.split(), file, "--out", out]) == 0
+    runs = list((tmp_path / "out" / "runs").glob("*.json"))
+    assert [path.name for path in runs] == ["T3--forget10--T2.5--seed1.json"]
     run = read_json(runs[0])
     assert run["status"] == "ok" and run["provenance"]["model"] == "random-weights-full"
     assert run["provenance"]["data"].startswith("random-rows@")
