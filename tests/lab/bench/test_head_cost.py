@@ -44,5 +44,6 @@ def test_the_figure_draws_what_has_seconds_and_tells_sizes_apart():
     rows += [bench_head.row("step", "58m", [0.1]), bench_head.row("ratio", "58m", [2.0], "×")]
     axis = plots_cost.seconds(pd.DataFrame(rows)).axes[0]
     names = [label.get_text() for label in axis.get_yticklabels()]
-    assert names == ["step  [58m]", "fit  [400 + 400 rows]", "fit  [200 + 200 rows]"]
-    assert [text.get_text() for text in axis.texts] == ["0.1", "1.5", "1.5"]
+    assert names == ["fit  [200 + 200 rows]", "fit  [400 + 400 rows]", "step  [58m]"]
+    assert [text.get_text() for text in axis.texts] == ["1.5", "1.5", "0.1"]
+    assert axis.yaxis_inverted(), "the first row of the table is at the top"
