@@ -16,8 +16,10 @@ from typing import Any
 
 import yaml
 
+from t3lib.baselines.losses import settings_of
 from t3lib.core.errors import UserError
 from t3lib.core.files import project_root
+from t3lib.core.settings import hyper_of
 from t3lib.lab import profiles
 from t3lib.lab.grid.reproduce import reproduce
 from t3lib.lab.report import render, worlds
@@ -43,6 +45,9 @@ def reproduce_worlds(
     folder = Path(out or project_root() / "out" / f"{chosen['name']}-worlds")
     folders = {seed: folder / f"world{seed}" for seed in seeds}
     options |= {"only": [UNLEARN], "seeds": [1]}
+    of_t3 = {split: hyper_of(chosen["hyper"], "T3", split) for split in chosen["splits"]}
+    tuned = {split: settings_of("T3", hyper)["temperature"] for split, hyper in of_t3.items()}
+    chosen["temperatures"] = sorted(set(tuned.values()))
     with tempfile.TemporaryDirectory() as place:
         for seed, results in folders.items():
             path = Path(place, f"{chosen['name']}-world{seed}.yaml")
@@ -50,7 +55,7 @@ def reproduce_worlds(
             if status := reproduce(path, out=results, **options):
                 return status
     if not options.get("dry_run"):
-        each = worlds.scores(folders)
+        each = worlds.scores(folders, tuned)
         for name, table in (("worlds_each", each), ("worlds", worlds.summary(each))):
             render.write_table(folder / "tables", name, table)
         render.save_figure(folder / "figures" / "worlds.svg", worlds.figure(each))

@@ -57,11 +57,12 @@ def test_two_worlds_leave_tables_and_a_figure(tmp_path, monkeypatch):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     stage = {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1, "batch_size": 32}
     settings = {"stage": stage, "evaluation": {"max_new_tokens": 4}, "splits": ["forget10"]}
-    settings["temperatures"] = [2.0]
-    settings["hyper"] = {"T3": {"epochs": 2, "warmup_epochs": 1}}
+    settings["hyper"] = {"T3": {"epochs": 2, "warmup_epochs": 1, "temperature": 2.0}}
+    methods = ["Original", "Retrained", "T3"]
+    settings["together"] = {"02_tofu_unlearning": methods}
     profile = tmp_path / "micro.yaml"
     profile.write_text(yaml.safe_dump(settings))
-    out, methods = tmp_path / "out", ["Original", "Retrained", "T3"]
+    out = tmp_path / "out"
     assert reproduce_worlds(str(profile), [1, 2], out, methods=methods, workers=1) == 0
     each = pd.read_csv(out / "tables" / "worlds_each.csv")
     assert sorted(zip(each["world"], each["method"])) == [(w, m) for w in (1, 2) for m in methods]

@@ -26,16 +26,18 @@ TITLES = {"ks_held_out": "D", "fq_held_out": "Forget Quality", "mu_rouge": "MU-R
 LEVEL = 0.95
 
 
-def scores(folders: Mapping[int, Path]) -> pd.DataFrame:
+def scores(folders: Mapping[int, Path], tuned: Mapping[str, float]) -> pd.DataFrame:
     """The table `worlds_each`: world, split, method, T and every measure, a row for each run.
 
-    folders: results folder of each world, by its seed.
+    folders: results folder of each world, by its seed. tuned: T3's temperature on each split, as it
+    was chosen in another world; T3's runs at other temperatures are left out.
     """
-    parts = [
+    runs = pd.concat(
         tables.main_runs(results.tidy(results.read_runs(folder / "runs"))).assign(world=seed)
         for seed, folder in folders.items()
-    ]
-    return pd.concat(parts)[["world", "split", "method", "T", *MEASURES]].reset_index(drop=True)
+    )
+    chosen = (runs["method"] != "T3") | (runs["T"] == runs["split"].map(tuned))
+    return runs[chosen][["world", "split", "method", "T", *MEASURES]].reset_index(drop=True)
 
 
 def summary(each: pd.DataFrame) -> pd.DataFrame:
