@@ -1,3 +1,4 @@
+# What `make` runs, job by job: t3 reproduce --dry-run; how: t3lib/lab/grid/reproduce.py
 # make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  a first look, a few minutes
 #                       in out/cpu, which git ignores                            make OUT=results/cpu  in the committed folder
 # make test             pytest, then nbval on the notebooks (smoke parameters)

@@ -26,8 +26,13 @@ Equations of the paper:
     Eq. 8 p_hat and its partition   theory.GaussianMixture.density, theory.GaussianMixture.partition
     Truth Ratio (Section 4.1)       tofu.metrics.truth_ratio
     Forget Quality (Section 4.1)    tofu.metrics.forget_quality
+          against held-out models   lab.results.against
     Model Utility (Section 4.1)     tofu.metrics.model_utility, tofu.metrics.mu_rouge
     other priors (Appendix D)       classifier.head.log_tilt, theory.density_ratio_under_imbalance
+
+H_t(x) are the base's last hidden states, after its final norm, and the mean is over all tokens of x
+that the base attends to (classifier.pooling). What `make` runs: lab.grid.reproduce, one job for
+each notebook of lab.grid.jobs; `t3 reproduce --dry-run` lists the jobs.
 
 Importing `t3lib` imports neither torch nor transformers; public names load their module when first
 used.

@@ -11,17 +11,22 @@ vocabulary, d hidden.
     tokens            answer tokens an example, on average
     logit (B, S, V)   logits everywhere, prompt and padding too
     targets (B, S)    next tokens, 0 outside answers
+    logit_all (B, L, V), answer_all (B, L)  the same at every position, the last one included
     hidden (B, L, d)  states of one layer
     in_answer (B, L)  bool: is this token in the answer?
+    inverse_tokens    mean of 1/(answer tokens) over the examples of a step
+    control (d,)      RMU's random direction (forget terms alone)
+    logp_idk, logp_idk_ref (B,)  ln p and ln p* of "I don't know" (forget terms alone)
 
 Two variants where they differ: "reference" (default) is what locuslab/open-unlearning computes, so
 that its numbers are comparable; "paper" is the formula as printed, with ln p(a|q) the sum over the
 answer's tokens. `tokens` defaults to the batch's own mean; a loop that accumulates gradients passes
 the whole step's.
 
-A loss stands below `@takes(...)`, the names of what it is given. They decide which forward passes a
-step runs (`forward.quantities`): the answers' for `logp`, every position's for `logit`, those up to
-layer k for `hidden`, and also the original model's for names that end in `_ref`.
+Above each loss, `@takes(...)` names its arguments. The names decide which forward passes a step
+runs (`forward.quantities`): the answers' for `logp`, every position's for `logit`, those up to
+layer k for `hidden`, and also the original model's for names that end in `_ref`. A loss takes one
+of `logp`, `logit`, `logit_all` and `hidden`.
 """
 
 from __future__ import annotations
@@ -206,9 +211,10 @@ def undial(
 ) -> Tensor:
     """L = CE(p̃, p), ln p̃(y|x) = ln p*(y|x) − β·1[y = y_f] + C, p* the original model.
 
-    reference: mean over every position, prompt and padding too; where no answer token is predicted
-    its label −100 is a negative index, so the token id V − 100 is lowered. So it changes with
-    padding. paper: sum over answer positions.
+    reference: mean over every position, prompt and padding too. This copies a mistake of the
+    published code: outside answers the label is −100, which it uses as an index, so that the token
+    V − 100 is lowered there. The loss therefore changes with padding. paper: sum over answer
+    positions.
     """
     paper, V = _is_paper(variant), logit.shape[-1]
     lowered = targets if paper else targets.where(answer, (V - 100) % V)
@@ -231,9 +237,9 @@ def rmu_forget(
     """L = ‖M^k(q_f) − c u 1ᵀ/‖u‖‖_F², u ~ Unif([0,1]^d) = control (d,).
 
     reference: the answer's states, mean over d, summed over tokens and times the batch's mean of
-    1/|a| (there (B,) is divided by (B, 1), so each example is divided by everyone's length;
-    `inverse_tokens` gives that mean for a whole step). paper: the question's states, those of all
-    tokens before the answer, summed over tokens and d.
+    1/|a|. This copies the published code, which divides (B,) by (B, 1): each example is divided by
+    the length of every example. `inverse_tokens` gives that mean for a whole step. paper: the
+    question's states, those of all tokens before the answer, summed over tokens and d.
     """
     goal = c * control / control.norm()
     return rmu_retain(hidden, goal, in_answer, inverse_tokens=inverse_tokens, variant=variant)

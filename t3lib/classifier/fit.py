@@ -3,10 +3,10 @@
     L(A, B) = (1/n) Σ_i ℓ(σ(B[y_i] · A x_i), s_i),   ℓ(f, s) = −s ln f − (1 − s) ln(1 − f)   (Eq. 3)
 
 over the n answer tokens of a step. Only the rows B[y_i] of the true next tokens enter, so the |V|
-logits are never formed. Tokens that are no target in any step have a zero gradient: their rows of B
-follow a known path under the optimiser (`untouched_rows`), and training holds the other rows alone
-("compact"), with the same result. Departure from the published code: parameters and moments are
-float32 whatever the base's dtype.
+logits are never formed. Tokens that are no target in any step have a zero gradient. Only weight
+decay moves their rows of B, which `untouched_rows` computes apart. Training therefore holds the
+other rows alone, with the same result. Departure from the published code: parameters and moments
+are float32 whatever the base's dtype.
 """
 
 import math

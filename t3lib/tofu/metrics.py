@@ -7,8 +7,8 @@ Section 4.1 and Appendix F.2 ("TOFU Metrics") of arXiv:2602.10217, unnumbered th
 published code computes something else, the default here is what it computes and the docstring says
 so.
 
-A metric is its function, its place in `summarize` and its line in `METRICS`: run files, tables,
-figures and pages read the rest there.
+A metric is its function, its place in `summarize` and its line in `METRICS`: run files and Table 1
+read the rest there.
 """
 
 import math
@@ -43,7 +43,7 @@ class Metric(NamedTuple):
     group: str = ""  # head above its column and its neighbours'
 
 
-# By the name of the column in run files and tables, in the order of the tables.
+# By the name of the column in run files and tables.
 METRICS = {
     "fq": Metric("FQ", "Forget Quality", True, ("forget_quality",)),
     "ks_statistic": Metric("KS D", "KS statistic D", False, ("ks_statistic",)),
