@@ -121,7 +121,8 @@ def texts() -> dict[str, str]:
     """What a person reads: modules, notebooks (cells as they are shown), README, the claims of the
     paper.
     """
-    paths = [*ROOT.glob("t3lib/**/*.py"), *ROOT.glob("notebooks/*.ipynb"), ROOT / "README.md"]
+    paths = [*ROOT.glob("t3lib/**/*.py"), *ROOT.glob("notebooks/*.ipynb")]
+    paths += [ROOT / "README.md", ROOT / "results" / "README.md"]
     found = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
     for name in [name for name in found if name.endswith(".ipynb")]:
         found[name] = "\n".join(

@@ -19,7 +19,8 @@ SKIPPED = {
     "pip": "fetches packages from the network; tests/test_wheel.py builds what it installs",
     ".": "changes the shell that types it",
     "jupyter": "opens a browser; nbval runs the notebooks",
-    "conda": "fetches packages from the network",
+    "git": "fetches the repository",
+    "cd": "changes the shell that types it",
 }
 PARSED = {  # t3 verbs whose lines are only parsed
     "reproduce": "minutes to hours; tests/lab/grid runs it",

@@ -1,10 +1,11 @@
 """What a check of a claim reads and returns: tables by name, and a Finding. And which of two
 methods is ahead.
 
-Forget Quality is compared on every retrained model that nothing was tuned on, where there are any.
-One method is ahead of another where it is on each of these, beyond the spread over seeds (Welch's
-t-test, one-sided, 5%). Else there is no order. Where no spread is known (a column that Table 4 does
-not hold, one seed) the means decide.
+Two rules decide who is ahead. Where the study was repeated in several worlds (`report.worlds`), the
+95% interval of the difference, taken within each world, must lie on one side of zero. Elsewhere
+no run of one method may be behind any run of the other, in Forget Quality against each retrained
+model that nothing was tuned on. Else there is no order. A column without runs (the
+paper's Table 4 does not hold it) is decided by its means.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from t3lib.lab import results
+from t3lib.lab.report.worlds import interval
 
 PRINTED = {"tofu": 1, "parameters": 2, "runtime": 3, "tofu_per_seed": 4, "temperature": 5}
-LEVEL = 0.05
+IN_WORLDS = {"fq": "fq_held_out", "ks_statistic": "ks_held_out"}  # other columns: by their name
+WORLDS = "-worlds"  # what the name of a folder of worlds has after that of its profile
 
 
 class Missing(Exception):
@@ -42,6 +44,8 @@ class Finding(NamedTuple):
 class Tables(dict[str, pd.DataFrame]):
     """Tables of a folder by name, read when first asked for, or Missing; `splits`: the labels of
     their runs' splits.
+
+    The table `worlds_each` is that of the folder beside it, `cpu-worlds` beside `cpu`.
     """
 
     def __init__(self, folder: str | Path, runs: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -49,7 +53,10 @@ class Tables(dict[str, pd.DataFrame]):
         self.folder, self.splits = Path(folder), results.split_labels(results.tidy(runs))
 
     def __missing__(self, name: str) -> pd.DataFrame:
-        path = self.folder / f"{name}.csv"
+        results_of = self.folder.parent
+        if name == "worlds_each":
+            results_of = Path(f"{results_of}{WORLDS}")
+        path = results_of / self.folder.name / f"{name}.csv"
         if not path.is_file() or (table := pd.read_csv(path)).empty:
             raise Missing(name)
         self[name] = table
@@ -76,9 +83,7 @@ def printed_tables() -> Tables:
 
 
 class Gap(NamedTuple):
-    """mean(a) − mean(b), and between which values it lies by the spread over seeds, whatever the
-    reference.
-    """
+    """How far a is above b on average, and the least and the most that it may be."""
 
     value: float
     low: float
@@ -86,8 +91,8 @@ class Gap(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """+1 where a is ahead, −1 where b is, 0 where there is no order."""
-        return int(self.low > 0) - int(self.high < 0)
+        """+1 where a is ahead, −1 where b is, 0 where there is no order. Single runs may be equal."""
+        return int(self.low >= 0 < self.high) - int(self.high <= 0 > self.low)
 
     def __str__(self) -> str:
         return f"{self.value:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
@@ -117,27 +122,41 @@ def seeds_by_reference(
 
 
 def gap(tables: Tables, split: str, a: str, b: str, column: str) -> Gap:
-    """How far method a is above method b in a column of Table 1."""
+    """How far method a is above method b in a column of Table 1.
+
+    Over worlds where there are any: the mean difference within a world and its 95% interval. Else
+    the difference of the means, and the least and largest difference between a run of a and a run
+    of b, over all held-out references.
+    """
+    try:
+        worlds = (
+            tables["worlds_each"]
+            .query("split == @split")
+            .pivot(index="world", columns="method", values=IN_WORLDS.get(column, column))
+        )
+        return Gap(*interval((worlds[a] - worlds[b]).dropna()))
+    except (Missing, KeyError):
+        pass
     value = score(tables, split, a, column) - score(tables, split, b, column)
     ours, theirs = (seeds_by_reference(tables, split, method, column) for method in (a, b))
     ends = [
         end
         for number in ours.keys() & theirs.keys()
-        for end in _interval(ours[number], theirs[number], value)
+        if len(ours[number]) and len(theirs[number])
+        for end in (
+            ours[number].min() - theirs[number].max(),
+            ours[number].max() - theirs[number].min(),
+        )
     ]
     return Gap(value, min(ends, default=value), max(ends, default=value))
 
 
-def _interval(a: np.ndarray, b: np.ndarray, value: float) -> tuple[float, float]:
-    """Welch's interval of mean(a) − mean(b); around `value` where a mean is not known, one seed has
-    no spread.
-    """
-    parts = [(float(np.var(x, ddof=1)) / len(x), len(x) - 1) for x in (a, b) if len(x) > 1]
-    variance = sum(v for v, _ in parts)
-    freedom = variance**2 / sum(v**2 / df for v, df in parts) if variance else 1.0
-    half = float(student.isf(LEVEL, freedom)) * variance**0.5
-    middle = float(a.mean() - b.mean()) if len(a) and len(b) else value
-    return middle - half, middle + half
+def interval_kind(tables: Tables) -> str:
+    """What the two values in brackets behind a gap are: `95% interval over 10 worlds`, for one."""
+    try:
+        return f"95% interval over {tables['worlds_each']['world'].nunique()} worlds"
+    except Missing:
+        return "least and most over runs and references"
 
 
 def joined(parts: Sequence[Finding]) -> Finding:

@@ -12,7 +12,16 @@ import numpy as np
 import pandas as pd
 
 from t3lib.core.names import SPLITS
-from t3lib.lab.claims.findings import Finding, Missing, Tables, gap, joined, listed, score
+from t3lib.lab.claims.findings import (
+    Finding,
+    Missing,
+    Tables,
+    gap,
+    interval_kind,
+    joined,
+    listed,
+    score,
+)
 from t3lib.lab.results import paper_table
 
 TEN = tuple(
@@ -51,7 +60,7 @@ def fq_best(tables: Tables, split: str) -> Finding:
     told = (
         f"{', '.join(above) or 'none'} ahead of T3; no order between T3 and"
         f" {', '.join(open_) or 'any'}; T3 {score(tables, split, 'T3', 'fq'):.3f}; T3 less"
-        f" {listed(shown, '{} {}') or 'any other: above 0'}"  # type: ignore[arg-type]
+        f" ({interval_kind(tables)}) {listed(shown, '{} {}') or 'any other: above 0'}"  # type: ignore[arg-type]
     )
     holds = None if not (above or open_) and len(ran) < len(gaps) else not (above or open_)
     return Finding(holds, told, no_order=not above and bool(open_))

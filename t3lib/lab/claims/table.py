@@ -36,8 +36,8 @@ COLUMNS = [
     "sentence",
 ]
 OPEN = (
-    "None is ahead: the order changes with the retrained model compared with, or lies within the"
-    " spread over seeds."
+    "None is ahead: the order changes with the world, or with the run and the retrained model that"
+    " are compared."
 )
 CHECKS = {
     "guidance-can-fail": gaussians.guidance_can_fail,

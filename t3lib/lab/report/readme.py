@@ -13,109 +13,68 @@ import pandas as pd
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json
 from t3lib.lab.report.tables import BOTH_DIALS, leaders
-from t3lib.lab.results import AUTHOR_ROWS, HELD_OUT, all_rows, paper_table
-from t3lib.tofu.metrics import forget_quality_lattice
+from t3lib.lab.results import AUTHOR_ROWS, all_rows, paper_table
 
-SHOWN = ("Original", "Retrained", "T3")
 SPLIT = "forget10"
-TITLES = {"cpu": "ours, invented authors (`cpu`)", "tofu-cpu": "ours, TOFU's text (`tofu-cpu`)"}
-ROWS = (
-    "10% split",
-    "parameters of the model",
-    "rows to forget (authors)",
-    "retrained models held out",
-    "before unlearning",
-    "baselines that no other baseline beats in both",
-    "**T3**",
-    "T3 with both dials, p^(1/T) f^w",
-    "retrained without the rows",
-)
+TITLES = {"cpu": "Profile `cpu`, invented authors", "tofu-cpu": "Profile `tofu-cpu`, TOFU's text"}
+PAPER = "The paper, Llama 3.1 8B, TOFU's text"
+HEAD = ("10% split", "Forget Quality, held out", "tuned on", "D", "MU-ROUGE", "MU")
+COLUMNS = ("fq_held_out", "fq", "ks_held_out", "mu_rouge", "mu")
 START, END = "<!-- generated:headline -->\n", "<!-- /generated:headline -->"
-LEGEND = (
-    "Each cell: Forget Quality against held-out retrained models (in brackets: against the one that"
-    " settings were chosen on) and D, the distance that its test sees / MU-ROUGE / Model Utility,"
-    " means over seeds. The paper has one retrained model and prints no D. T3's price is Model"
-    " Utility, column by column from "
-)
+LABELS = {"Original": "before unlearning", "Retrained": "retrained without the rows"}
 
 
 def headline(results: Path) -> str:
-    """The 10% split, ours and the paper's: what was unlearned, then every model with its scores,
-    and T3's price.
+    """The 10% split, ours and the paper's: what was unlearned, then a table with a line a model.
 
     results: the folder of all results, of which `cpu`, `tofu-cpu` and `paper` are read.
     """
-    ran = [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
-    scores = [_scores(results / name / "tables" / "tofu.csv") for name in ran]
-    columns = [(TITLES[name], *_column(results / name)) for name in ran]
-    scores.append(_scores(results / "paper" / "table1.csv"))
+    found = [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
+    parts = [_profile(results / name, TITLES[name]) for name in found]
     millions = paper_table(2).set_index("method")["trainable"]["Full Fine-Tuning"] / 1e6
-    sizes = ("the paper, Llama 3.1 8B", f"{millions:,.0f} million", "400 of 4,000 (20)", "none")
-    columns.append((*sizes, *_cells(scores[-1], {})))
-    lines = [f"| {' | '.join(row)} |" for row in zip(ROWS, *columns, strict=True)]
-    lines.insert(1, "|---|" + "---|" * len(columns))
-    prices = [f"{table['mu']['Original']:.2f} to {table['mu']['T3']:.2f}" for table in scores]
-    legend = f"{LEGEND}{', '.join(prices)}. {_size_matters(results / 'cpu')}"
-    return "\n".join([*lines, "", legend.strip()])
+    printed = _lines(pd.read_csv(results / "paper" / "table1.csv"), {})
+    parts.append([_title(PAPER, millions, 400, 4000, 0), *printed])
+    return "\n\n".join("\n".join(part) for part in parts)
 
 
-def _scores(path: Path) -> pd.DataFrame:
-    """Table 1's rows of the split by method, fq against held-out retrained models where there are
-    any.
-    """
-    table = pd.read_csv(path).query(f"split == '{SPLIT}'").dropna(subset=["fq"]).set_index("method")
-    table = table.reindex(columns=list(dict.fromkeys([*table, *HELD_OUT])))
-    held = table["fq_held_out"]
-    return table.assign(fq=held.fillna(table["fq"]), fq_tuned_on=table["fq"].where(held.notna()))
-
-
-def _column(folder: Path) -> list[str]:
-    """The cells of one profile: size of its model, rows to forget, references, then every model's
-    scores.
-    """
-    scores = _scores(folder / "tables" / "tofu.csv")
+def _profile(folder: Path, title: str) -> list[str]:
+    """The part of one profile of ours."""
+    scores = pd.read_csv(folder / "tables" / "tofu.csv")
     tests = pd.read_csv(folder / "tables" / "forget_quality.csv").dropna(subset=["w"])
-    run = read_json(next((folder / "runs").glob(f"Retrained--{SPLIT}--*.json")))
-    n, rows = len(run["truth_ratio"]["forget"]), all_rows(run) or 0
     sharpened = tests[(tests["split"] == SPLIT) & (tests["w"] != 1)].set_index("T")["w"]
-    held = scores["n_references"].max()
-    return [
-        f"{run['trainable'] / 1e6:.1f} million",
-        f"{n} of {rows:,} ({n // AUTHOR_ROWS})",
-        f"{held:.0f}" if held > 0 else "none",
-        *_cells(scores, sharpened.to_dict()),
-    ]
+    run = read_json(next((folder / "runs").glob(f"Retrained--{SPLIT}--*.json")))
+    n, references = len(run["truth_ratio"]["forget"]), scores.get("n_references", pd.Series([0]))
+    head = _title(title, run["trainable"] / 1e6, n, all_rows(run) or 0, int(references.max()))
+    return [head, *_lines(scores, sharpened.to_dict())]
 
 
-def _cells(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
-    """Original, the best baselines, T3, T3 with both dials, Retrained; strengths: {T: w} of T3's
-    second dial.
+def _title(title: str, millions: float, n: int, rows: int, references: int) -> str:
+    """What was unlearned: size of the model, rows to forget, held-out retrained models."""
+    size = f"{millions:,.1f}".removesuffix(".0") + " million parameters"
+    held = f"{references or 'no'} held-out retrained models"
+    return (
+        f"{title}: {size}, {n} of {rows:,} rows ({n // AUTHOR_ROWS} authors) to forget, {held}.\n"
+    )
+
+
+def _lines(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
+    """A table: a line for Original, each baseline that no other beats, T3, T3 with both dials, Retrained.
+
+    scores: rows of Table 1. strengths: {T: w} of T3 with both dials. Where no retrained model is
+    held out, the column Forget Quality is empty.
     """
-    best = leaders(scores).index.difference([*SHOWN, BOTH_DIALS], sort=False)
-    cells = []
-    for names in (["Original"], best, ["T3"], [BOTH_DIALS], ["Retrained"]):
-        lines = []
-        for name, row in scores.reindex(names).dropna(subset=["fq"]).iterrows():
-            label = f"{name}: " if name in best else f"T = {row['T']:g}: " if row["T"] > 0 else ""
-            if name == BOTH_DIALS:
-                label = f"T = {row['T']:g}, w = {strengths[row['T']]:g}: "
-            tuned_on, D = f"({row['fq_tuned_on']:.2f})", f"D {row['ks_held_out']:.2f}"
-            held = f" {tuned_on}, {D}" if row["fq_tuned_on"] >= 0 else ""
-            lines.append(f"{label}{row['fq']:.2f}{held} / {row['mu_rouge']:.2f} / {row['mu']:.2f}")
-        cells.append("<br>".join(lines))
-    return cells
-
-
-def _size_matters(folder: Path) -> str:
-    """What T3's D of a profile is worth with its own n, and with TOFU's 400 rows."""
-    tests = pd.read_csv(folder / "tables" / "forget_quality.csv")
-    d = _scores(folder / "tables" / "tofu.csv")["ks_held_out"]["T3"]
-    if not d > 0:
-        return ""
-    n = int(tests.query(f"split == '{SPLIT}' and method == 'T3'")["n"].max())
-    worth = {rows: forget_quality_lattice(rows)[round(d * rows) - 1] for rows in (n, 400)}
-    told = " and ".join(f"{value:.2f} with n = {rows} rows" for rows, value in worth.items())
-    return f"Forget Quality falls with the number of rows: a D of {d:.2f} is {told}."
+    table = scores[(scores["split"] == SPLIT) & scores["fq"].notna()].set_index("method")
+    table = table.reindex(columns=list(dict.fromkeys([*table, *COLUMNS])))
+    shown = leaders(table.assign(fq=table["fq_held_out"].fillna(table["fq"]))).index
+    lines = [HEAD, ("---", *["---:"] * len(COLUMNS))]
+    for name, row in table.loc[shown].iterrows():
+        label = LABELS.get(str(name), str(name))
+        if row["T"] > 0:
+            both = f", w = {strengths[row['T']]:g}" if name == BOTH_DIALS else ""
+            label = f"**T3**, T = {row['T']:g}{both}"
+        values = (row[column] for column in COLUMNS)
+        lines.append((label, *("" if pd.isna(value) else f"{value:.2f}" for value in values)))
+    return [f"| {' | '.join(line)} |" for line in lines]
 
 
 def with_block(text: str, block: str) -> str:

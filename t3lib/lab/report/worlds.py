@@ -84,7 +84,7 @@ def interval(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
 
 @rc_context(STYLE)
 def figure(each: pd.DataFrame) -> Figure:
-    """Each method in each world (small), its mean and 95% interval (large), a panel a measure."""
+    """Each method in each world, its mean and 95% interval (grey), a panel for each measure."""
     splits = [split for split in SPLITS if split in set(each["split"])]
     names = [name for name in tables.METHODS if name in set(each["method"])]
     size = (6.8, 0.5 + len(splits) * (0.4 + 0.15 * len(names)))
@@ -96,22 +96,31 @@ def figure(each: pd.DataFrame) -> Figure:
                 "x": measure,
                 "y": "method",
                 "order": names,
-                "hue": "method",
-                "hue_order": names,
-                "palette": COLOURS,
-                "legend": False,
                 "ax": axis,
             }
-            sns.stripplot(**shared, size=2, alpha=0.5, jitter=False)
-            sns.pointplot(
-                **shared, errorbar=lambda x: interval(x)[1:], markersize=3, linewidth=1, ls=""
+            sns.stripplot(
+                **shared,
+                hue="method",
+                hue_order=names,
+                palette=COLOURS,
+                legend=False,
+                size=2.5,
+                jitter=False,
             )
-            axis.set(xlabel="", ylabel="", title=TITLES[measure])
+            sns.pointplot(
+                **shared,
+                errorbar=lambda x: interval(x)[1:],
+                color="0.3",
+                markersize=2.5,
+                linewidth=0.8,
+                ls="",
+            )
+            axis.set(xlabel="", ylabel="", title=TITLES[measure], xlim=(-0.04, 1.04))
         row[0].set_ylabel(f"{SPLIT_LABELS[split]} split")
     drawn.set_label(
         f"Every method in {each['world'].nunique()} built-in worlds, with settings that were chosen"
-        " in another: a small point a world, a large one the mean with its 95% interval (Student's"
-        " t). D and Forget Quality are against each world's second retrained model. D: 0 is best;"
-        " elsewhere more is better."
+        " in another. Coloured: one world. Grey: the mean with its 95% interval (Student's t). D and"
+        " Forget Quality are against each world's second retrained model. D: 0 is best; elsewhere"
+        " more is better."
     )
     return drawn

@@ -507,7 +507,7 @@ def test_readmes_sentences_on_the_choice_are_those_of_the_results():
     warm = [total(name, "retain_sampled_1") for name in (both, alone)]
     called = [total(name, "called leaking") for name in (both, alone, "retrained")]
     drawn = [total(name, draws, ["control"]) for name in ("original", "retrained")]
-    text = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    text = " ".join((ROOT / "results" / "README.md").read_text(encoding="utf-8").split())
     for sentence in (
         f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}",
         f"{called[0]} and {called[1]} of the 9 models are called leaking, and {called[2]} of 9",

@@ -3,6 +3,8 @@
 Forget Quality is not here: `tests/lab/claims/test_forget_quality.py` computes it from the runs.
 """
 
+import gzip
+import json
 import re
 import shlex
 
@@ -14,9 +16,11 @@ from t3lib.core import files
 from t3lib.core.errors import UserError
 from t3lib.lab import cli
 from t3lib.lab.report import readme
+from t3lib.lab.results import HELD_OUT
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-WORDS = " ".join(TEXT.split())
+DETAIL = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+SHORT, WORDS = (" ".join(text.split()) for text in (TEXT, DETAIL))
 FIVE, TEN = "forget05", "forget10"
 
 
@@ -25,13 +29,12 @@ def table(profile, name):
 
 
 def part(begins, ends):
-    return TEXT[TEXT.index(begins) : TEXT.index(ends)]
+    return DETAIL[DETAIL.index(begins) : DETAIL.index(ends)]
 
 
 def short(value, share=False):
-    """60% of a share, .34 of 0.342, .007 of 0.0072."""
-    digits = f"{value:.0%}" if share else f"{value:.1g}" if value < 0.01 else f"{value:.2f}"
-    return digits.removeprefix("0")
+    """60% of a share, 0.34 of 0.342, 0.007 of 0.0072."""
+    return f"{value:.0%}" if share else f"{value:.1g}" if value < 0.01 else f"{value:.2f}"
 
 
 def assert_in_order(text, numbers):
@@ -53,16 +56,17 @@ def test_the_headline_is_that_of_the_committed_tables(tmp_path):
     (tmp_path / "cpu/tables/forget_quality.csv").symlink_to(
         ROOT / "results/cpu/tables/forget_quality.csv"
     )
-    without = table("cpu", "tofu").drop(columns=[*readme.HELD_OUT])
+    without = table("cpu", "tofu").drop(columns=[*HELD_OUT])
     without.to_csv(tmp_path / "cpu/tables/tofu.csv")
     alone = readme.headline(tmp_path)
-    assert "| retrained models held out | none | none |" in alone
-    assert "| **T3** | T = 3: 0.96 / 0.92 / 0.35 |" in alone
+    assert alone.count("no held-out retrained models") == 2
+    assert "| **T3**, T = 3 |  | 0.96 |  | 0.92 | 0.35 |" in alone
 
 
 def test_verdicts_are_those_of_the_committed_claims():
     rows = [
-        line.strip("| ").split(" | ") for line in part("| the paper says", "Could a").split("\n")
+        line.strip("| ").split(" | ")
+        for line in part("| the paper says", "Every claim with").split("\n")
     ]
     found = {
         name: table(name, "claims")
@@ -119,7 +123,7 @@ def test_what_t3_hides_is_what_the_table_says(where):
         dials = audit["T"].isna() if T is None else (audit["T"] == T) & (audit["w"] == w)
         [value] = audit[(audit["method"] == method) & dials][name]
         numbers.append((f"{name} of {method}", short(value, name.startswith("recognized"))))
-    assert_in_order(part(begins, "## Reproduce the paper"), numbers)
+    assert_in_order(part(begins, "## The choice that"), numbers)
 
 
 def test_what_t3s_other_choices_hide_is_what_the_table_says():
@@ -151,7 +155,7 @@ def test_what_is_said_of_tofus_text_is_what_the_table_says():
     both = [("T3 (T, w)", TEN), ("T3 (T, w)", FIVE)]
     sentences = {
         "MU-ROUGE ({} against {})": [(("RMU", FIVE), "mu_rouge"), (("T3", FIVE), "mu_rouge")],
-        "whose MU-ROUGE is {}, {} and {};": [
+        "whose MU-ROUGE is {}, {} and {}.": [
             ((name, TEN), "mu_rouge") for name in ("T3", "WGA", "RMU")
         ],
         "MU-ROUGE {} and {}, Model Utility {} and {}, above RMU's {} and {}": [
@@ -193,27 +197,93 @@ def test_what_both_dials_do_is_what_the_tables_say(profile, begins, sizes):
     ways = [[each["T"] == 1 for each in found], [each["w"] == 1 for each in found]]
     ways += [[each["T"] > 0 for each in found]] * (profile == "tofu-cpu")
     best = [short(each[way]["fq"].max()) for rows in ways for each, way in zip(found, rows)]
-    assert_in_order(part(begins, "Every claim with its sentence"), [("best", one) for one in best])
-    assert "117 pairs" in TEXT and "best of fourteen" in WORDS and "best of thirteen" in TEXT
+    assert_in_order(part(begins, "## Learning rates"), [("best", one) for one in best])
+    assert all(said in WORDS for said in ("117 pairs", "best of fourteen", "best of thirteen"))
+    assert "117 pairs (T, w) were tried, but only four learning rates" in SHORT
 
 
-def test_every_path_named_exists():
-    links = re.findall(r"\]\(([^)#:]+)\)", TEXT)
-    names = re.findall(r"`((?:tests|t3lib|notebooks|results)/[\w./-]+)`", TEXT)
+def test_readme_is_short():
+    prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
+    lines = [line for line in prose.splitlines() if not line.startswith(("|", "    "))]
+    assert len(" ".join(lines).split()) <= 1400
+
+
+def test_the_example_is_that_of_the_committed_answers():
+    """The four models' first answers, and how many each recites word for word."""
+    runs = ("Original--forget10--Tnone--seed0", "T3--forget10--T1--seed1")
+    runs += ("T3--forget10--T3--seed1", "Retrained--forget10--Tnone--seed1")
+    rows = [line.strip("| ").split(" | ") for line in TEXT.splitlines() if " […] | " in line]
+    assert len(rows) == len(runs)
+    folder = ROOT / "results" / "cpu" / "runs"
+    records = [
+        json.loads(gzip.decompress((folder / f"{run}.records.json.gz").read_bytes()))
+        for run in runs
+    ]
+    known = {name: [row["generation"] for row in records[0][name]] for name in ("forget", "retain")}
+    [asked] = [n for n, text in enumerate(known["forget"]) if text.startswith(rows[0][1][:-4])]
+    for (_, answer, *counts), one in zip(rows, records):
+        assert one["forget"][asked]["generation"].startswith(answer.removesuffix(" […]"))
+        recited = [
+            sum(row["generation"] == text for row, text in zip(one[name], texts))
+            for name, texts in known.items()
+        ]
+        assert [int(number) for number in counts] == recited
+    assert [len(texts) for texts in known.values()] == [80, 100]
+
+
+def test_what_readme_says_was_found_is_what_the_tables_say():
+    scores = {
+        name: table(name, "tofu").set_index(["method", "split"]) for name in ("cpu", "tofu-cpu")
+    }
+    cold = pd.concat(
+        table(name, "temperature").query("T == 1 and n_seeds > 0")["fq_held_out"] for name in scores
+    )
+    assert len(cold) == 4 and cold.max() < 0.01 and "is below 0.01 on every split" in SHORT
+    rmu, t3 = (scores["tofu-cpu"].loc[(name, FIVE), "mu_rouge"] for name in ("RMU", "T3"))
+    assert f"MU-ROUGE {short(rmu)} against {short(t3)})" in SHORT
+    utility = [
+        [short(scores[name].loc[(who, TEN), "mu"]) for who in ("Original", "T3")] for name in scores
+    ]
+    price = [" → ".join(pair) for pair in utility]
+    assert f"{price[0]} on the 10% split of `cpu`, {price[1]} on TOFU's text, 0.64 → 0.61" in SHORT
+    chosen = [
+        files.read_yaml(ROOT / f"notebooks/profiles/tuned/{name}.yaml")[f"T3/{split}"]["chosen"]
+        for name in scores
+        for split in (FIVE, TEN)
+    ]
+    rates = {round(one["lr"] / 5e-4) for one in chosen}
+    assert rates == {10, 40} and "is 10 to 40 times the paper's" in SHORT
+    for name, split in [(name, split) for name in scores for split in (FIVE, TEN)]:
+        times = table(name, "runtime").set_index(["split", "method"]).loc[split]
+        ours = times.loc["T3 (preprocessed)", ["train_s", "features_s"]].sum()
+        others = times["train_s"].filter(regex="^[^T]")
+        if name == "cpu":
+            assert ours / others.min() == pytest.approx(1 / 3, abs=0.06)
+        else:
+            assert 0.9 < ours / others.median() < 1.4
+
+
+@pytest.mark.parametrize(("text", "place"), [(TEXT, ROOT), (DETAIL, ROOT / "results")])
+def test_every_path_named_exists(text, place):
+    links = re.findall(r"\]\(([^)#:]+)\)", text)
+    names = re.findall(r"`((?:tests|t3lib|notebooks|results)/[\w./-]+)`", text)
+    names = [name for name in names if name != "results/llama-8b"]  # made on a rented machine
     assert len(links) > 15
-    assert [name for name in (*links, *names) if not (ROOT / name).exists()] == []
-    rows = [line for line in TEXT.splitlines() if line.startswith("|")]
+    missing = [name for name in links if not (place / name).exists()]
+    assert missing + [name for name in names if not (ROOT / name).exists()] == []
+    rows = [line for line in text.splitlines() if line.startswith("|")]
     made = [name for row in rows for name in re.findall(r"`((?:tables|figures)/[\w.-]+)`", row)]
-    assert len(made) >= 8, "what the paper map says that notebooks leave"
+    assert place == ROOT or len(made) >= 8, "what the paper map says that notebooks leave"
     assert [name for name in made if not (ROOT / "results" / "cpu" / name).exists()] == []
 
 
 def test_every_command_parses():
     """A command of the README is one the parser accepts; its notebooks exist."""
     parser = cli.parser()
-    commands = re.findall(r"^    (t3 .+?)(?:  +#.*)?$", TEXT, re.M)
-    commands += re.findall(r"`(t3 [a-z]+ [^`]+)`", TEXT)
-    assert len(commands) >= 10
+    both = f"{TEXT}\n{DETAIL}"
+    commands = re.findall(r"^    (t3 .+?)(?:  +#.*)?$", both, re.M)
+    commands += re.findall(r"`(t3 [a-z]+ [^`]+)`", both)
+    assert len(commands) >= 15
     for command in commands:
         arguments = parser.parse_args(shlex.split(command)[1:])
         for name in getattr(arguments, "only", None) or ():
