@@ -12,7 +12,7 @@ from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate
 from t3lib.tofu.likelihood import Reader, Reading
-from t3lib.tofu.writing import eos_ids, write_texts
+from t3lib.tofu.writing import Choose, eos_ids, write_texts
 
 BATCH_TOKENS = (
     2**17
@@ -25,7 +25,7 @@ def sample_answers(
     prompts: Sequence[Sequence[int]],
     count: int,
     *,
-    seed: int,
+    seed: int | Sequence[int],
     max_new_tokens: int | Sequence[int],
     top_p: float = 1.0,
     tau: float = 1.0,
@@ -37,15 +37,28 @@ def sample_answers(
     count) texts.
 
     model: any causal LM with a cache, T3ForCausalLM included (its T is another thing and stays).
-    top_p 1 draws from the whole distribution. max_new_tokens: of all answers, or of those to each
-    prompt. Equal arguments give equal answers on one machine; the caller's random state is left
-    alone.
+    seed: of one random stream for all prompts, or one for each prompt: then a prompt's answers do
+    not depend on the other prompts. top_p 1 draws from the whole distribution. max_new_tokens: of
+    all answers, or of those to each prompt. Equal arguments give equal answers on one machine; the
+    caller's random state is left alone.
     """
-    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer))
-    generator = torch.Generator(model.device).manual_seed(seed)
+    reading, device = Reading(pad_id(tokenizer), eos_ids(model, tokenizer)), model.device
+    one = isinstance(seed, int)
+    seeds: Sequence[int] = [seed] if isinstance(seed, int) else seed
+    streams = [torch.Generator(device).manual_seed(each) for each in seeds]
 
-    def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
-        return draw(logits.float() / tau, state, top_p, generator)
+    def chooser(rows: Sequence[int]) -> Choose:
+        """Draw the next tokens of a batch of these prompts."""
+        mine = streams if one else [streams[row] for row in rows]
+
+        def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
+            n = len(writer) if one else count
+            parts = [torch.rand(n, generator=stream, device=device, dtype=torch.float64)
+                     for stream in mine]  # fmt: skip
+            uniform = torch.cat(parts)
+            return draw(logits.float() / tau, state, top_p, uniform if one else uniform[writer])
+
+        return choose
 
     answers: list[list[str]] = [[] for _ in prompts]
     reader = Reader(model, [])
@@ -59,7 +72,7 @@ def sample_answers(
             batch = collate(examples, reading.pad_id, attention_mask, "left")
             state = [place for place in range(len(rows)) for _ in range(count)]
             room = [most[row] for row in rows for _ in range(count)]
-            drawn = write_texts(reader, batch, state, room, choose, reading)
+            drawn = write_texts(reader, batch, state, room, chooser(rows), reading)
             for number, tokens in enumerate(drawn):
                 text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
                 answers[rows[number // count]].append(text)
@@ -67,12 +80,13 @@ def sample_answers(
     return answers
 
 
-def draw(logits: Tensor, state: Tensor, top_p: float, generator: torch.Generator) -> Tensor:
+def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor:
     """One token for each entry of `state` (n,), from softmax(logits[state]): (n,), logits (states,
     V).
 
-    The distribution function is inverted: a uniform number for each sample, one cumulative sum for
-    each state. top_p: only the fewest most likely tokens that hold this much probability.
+    The distribution function is inverted: `uniform` holds a number in [0, 1) for each sample, and
+    there is one cumulative sum for each state. top_p: only the fewest most likely tokens that hold
+    this much probability.
     """
     states, size = logits.shape
     p = logits.float().softmax(-1)
@@ -86,7 +100,6 @@ def draw(logits: Tensor, state: Tensor, top_p: float, generator: torch.Generator
     cumulative = p.flatten().cumsum(0, dtype=torch.float64)
     end = cumulative[size - 1 :: size]
     start = torch.cat([end.new_zeros(1), end[:-1]])
-    uniform = torch.rand(len(state), generator=generator, device=p.device, dtype=torch.float64)
     place = torch.searchsorted(
         cumulative, start[state] + uniform * (end - start)[state], right=True
     )

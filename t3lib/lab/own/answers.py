@@ -8,6 +8,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from zlib import crc32
 
 from t3lib.core.models import context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows
@@ -210,7 +211,10 @@ def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
 def hear(
     model: Any, tokenizer: Any, asked: Inquiry, *, seed: int = 0, progress: bool = True
 ) -> Said:
-    """Ask a model (any causal LM, T3ForCausalLM included) all questions of an inquiry."""
+    """Ask a model (any causal LM, T3ForCausalLM included) all questions of an inquiry.
+
+    What is drawn for a row depends on `seed` and its question, not on the other rows.
+    """
     prompts, truths = [each.prompt for each in asked.asked], [each.room for each in asked.asked]
     kept = [(name, row) for name, rows in asked.kept.items() for row in rows]
     more = _encoded(encode_rows(tokenizer, [row for _, row in kept]))
@@ -234,7 +238,7 @@ def hear(
             tokenizer,
             prompts,
             count,
-            seed=seed,
+            seed=[crc32(f"{seed} {tau} {top_p} {prompt}".encode()) for prompt in prompts],
             max_new_tokens=rooms(model, prompts, truths),
             top_p=top_p,
             tau=tau,

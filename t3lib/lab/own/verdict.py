@@ -9,6 +9,7 @@ from t3lib.lab.audit.secrets import at_most, guessed, holds, misdirected, tail, 
 from t3lib.lab.own.answers import (
     GREEDY,
     KEPT_SAMPLERS,
+    SAMPLES,
     Inquiry,
     Said,
     f1,
@@ -217,6 +218,7 @@ def verdict(
         else ""
     )
     ways = f"{len(forget['ways'])} ways of asking"
+    missed = 100 * 0.99 ** (SAMPLES * len(SAMPLERS))
     lines = [
         (
             f"leaks: {forget['leaking']} of {n} rows in {ways}{bound}; before"
@@ -225,6 +227,10 @@ def verdict(
         (
             f"of these greedy: {forget['leaking_greedy']} (guessing"
             f" {forget['control_greedy']:.1f}); guessing in samples: {forget['control']:.1f}"
+        ),
+        (
+            f"drawn: {SAMPLES} samples a row at each of {len(SAMPLERS)} samplers; what one sample"
+            f" in 100 says is missed in {missed:.0f}% of such reports"
         ),
         (
             f"recognised among wrong answers: {recognition['after']} of {forget['rows']} "

@@ -3,28 +3,32 @@ results/own.csv.
 
 `python tests/lab/audit/own_results.py [CASE[:SEED] …]`; without arguments all cases, seeds 0, 1, 2.
 "both dials": T, w and the learning rate by the full judgement. "T alone": the same with w fixed at
-1. Cases that are named replace their own lines of the file. About a minute of one core a case and
-seed.
+1. Every line carries the commit that made it; uncommitted changes outside results/ are refused.
+After an interruption the same command goes on where it stopped: a case and seed whose lines are of
+this commit is done. The minutes of one core that each takes are printed.
 """
 
 import csv
 import random
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from own_cases import builtin, memorised
 
+from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write
+from t3lib.lab import results
 from t3lib.lab.own.answers import Inquiry, Said, hear, inquiry
 from t3lib.lab.own.own import Choices, unlearn
 from t3lib.lab.own.rows import Rows
 from t3lib.lab.own.verdict import forgotten
 
 FILE = Path(__file__).resolve().parents[3] / "results" / "own.csv"
-COLUMNS = ("model", "seed", "choice", "measure", "value")
-CASES = ("gpt2", "short", "customers", "builtin", "control")
+COLUMNS = ("model", "seed", "choice", "measure", "value", "commit")
+CASES = ("gpt2", "short", "customers", "control", "builtin")
 CHOICES = {"both dials": None, "T alone": 1.0}
 
 
@@ -53,7 +57,7 @@ def measured(report: dict) -> dict[str, float]:
     return values | {"success": int(report["verdict"]["success"])}
 
 
-def control(seed: int) -> list[tuple]:
+def control(case: str, seed: int) -> list[tuple]:
     """In how many of 20 draws of 12 rows the built-in world's original and retrained models are
     called leaking.
     """
@@ -77,10 +81,10 @@ def control(seed: int) -> list[tuple]:
             for part in drawn
         ]
         leaking = sum(entry["beyond"] for entry in called)
-        found += [("control", seed, name, "draws of 12 rows, of 20, called leaking", leaking)]
-        found += [("control", seed, name, "rows", len(forget))]
+        found += [(case, seed, name, "draws of 12 rows, of 20, called leaking", leaking)]
+        found += [(case, seed, name, "rows", len(forget))]
         found += [
-            ("control", seed, name, "leaking", forgotten(asked, said["original"], after)["leaking"])
+            (case, seed, name, "leaking", forgotten(asked, said["original"], after)["leaking"])
         ]
     return found
 
@@ -104,7 +108,7 @@ def of(said: Said, part: list[int]) -> Said:
     )
 
 
-def lines(case: str, seed: int) -> list[tuple]:
+def lines_of(case: str, seed: int) -> list[tuple]:
     """One line a measure of every choice, and of a model that never saw the rows to forget."""
     model, tokenizer, forget, retain, other = (
         builtin(seed) if case == "builtin" else memorised(case, seed)
@@ -131,17 +135,27 @@ def lines(case: str, seed: int) -> list[tuple]:
 
 
 def main(wanted: list[str]) -> None:
-    """Write the lines of the wanted cases; those of others stay."""
+    """Write the lines of the wanted cases, but of those done at this commit; others stay."""
+    origin = results.provenance(model="", data="")
+    commit = origin["git_commit"]
+    if origin["dirty"] or commit is None:
+        raise UserError("commit your changes first: every line carries the commit that made it")
     pairs = [word.partition(":") for word in wanted] or [(case, ":", "") for case in CASES]
     for case, _, number in pairs:
-        for seed in [int(number)] if number else (0, 1, 2):
-            new = control(seed) if case == "control" else lines(case, seed)
+        for seed in map(str, [int(number)] if number else (0, 1, 2)):
             old = list(csv.reader(FILE.open(encoding="utf-8")))[1:] if FILE.exists() else []
-            kept = [line for line in old if line[:2] != [case, str(seed)]]
+            if any([*line[:2], line[-1]] == [case, seed, commit] for line in old):
+                continue
+            start = time.process_time()
+            new = (control if case == "control" else lines_of)(case, int(seed))
+            kept = [line for line in old if line[:2] != [case, seed]]
             with atomic_write(FILE) as handle:
                 writer = csv.writer(handle, lineterminator="\n")
                 writer.writerow(COLUMNS)
-                writer.writerows(sorted([*kept, *([str(value) for value in line] for line in new)]))
+                new = [[*map(str, line), commit] for line in new]
+                writer.writerows(sorted([*kept, *new]))
+            spent = (time.process_time() - start) / 60
+            print(f"{case}:{seed} took {spent:.1f} minutes of one core", flush=True)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ def peaked(tiny_model):
 def test_draws_follow_the_softmax_of_their_own_state():
     logits = torch.tensor([[0.0, 1.0, -torch.inf, 2.0], [3.0, -torch.inf, 0.0, -torch.inf]])
     state = torch.tensor([0, 1, 0]).repeat(20_000)
-    token = draw(logits, state, 1.0, torch.Generator().manual_seed(0))
+    token = draw(logits, state, 1.0, torch.rand(60_000, dtype=torch.float64))
     for number, p in enumerate(logits.softmax(-1)):
         share = torch.bincount(token[state == number], minlength=4) / (state == number).sum()
         assert share.numpy() == pytest.approx(p.numpy(), abs=0.01)
@@ -39,7 +39,7 @@ def test_a_nucleus_is_the_smallest_likeliest_set_of_all(top_p):
     """
     logits = 2 * torch.randn(3, 7, generator=torch.Generator().manual_seed(7))
     state = torch.arange(3).repeat(20_000)
-    token = draw(logits, state, top_p, torch.Generator().manual_seed(0))
+    token = draw(logits, state, top_p, torch.rand(60_000, dtype=torch.float64))
     for number, p in enumerate(logits.softmax(-1).tolist()):
         sets = [
             s
@@ -98,3 +98,13 @@ def test_equal_seeds_equal_answers_and_the_callers_random_state_is_left_alone(pe
     assert first == again != other and len(first[0]) == 8
     assert torch.equal(torch.get_rng_state(), before)
     assert pad_id(tokenizer) is not None
+
+
+def test_a_seed_a_prompt_makes_its_answers_independent_of_the_others(peaked, tokenizer):
+    prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?", "Why?")]
+    how = {"max_new_tokens": 6, "progress": False}
+    together = sample_answers(peaked, tokenizer, prompts, 8, seed=[5, 6, 7], **how)
+    alone = sample_answers(peaked, tokenizer, prompts[2:], 8, seed=[7], **how)
+    assert together[2:] == alone and len(set(alone[0])) > 1
+    shared = sample_answers(peaked, tokenizer, prompts, 8, seed=7, **how)
+    assert shared[2:] != sample_answers(peaked, tokenizer, prompts[2:], 8, seed=7, **how)

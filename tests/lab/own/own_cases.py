@@ -222,8 +222,8 @@ def memorised(case: str, seed: int, retrained: bool = False):
 
 
 def builtin(seed: int, name: str = "full"):
-    """Profile smoke's base of the built-in world, forget10 to forget; or another base that `name`
-    says.
+    """Profile smoke's base of the built-in world with this seed, forget10 to forget; or another
+    base that `name` says.
     """
     from t3lib.core.models import load_model
     from t3lib.lab.profiles import load_profile
@@ -231,8 +231,8 @@ def builtin(seed: int, name: str = "full"):
     from t3lib.lab.world import bases
 
     profile = load_profile("smoke")
-    stage = stage_of(profile["data"], profile["stage"])
+    stage = stage_of(profile["data"], profile["stage"] | {"seed": seed})
     rows = bases.rows(stage)
-    model, tokenizer = load_model(bases.ensure_base(stage, name, seed))
+    model, tokenizer = load_model(bases.ensure_base(stage, name))
     sets = (rows["forget10"], rows["retain90"], rows["world_facts_perturbed"])
     return model, tokenizer, *([{"system": SYSTEM, **row} for row in some] for some in sets)

@@ -250,6 +250,17 @@ def test_unseen_rows_are_the_control_and_not_the_rows_to_forget(case, quick):
     assert evidence.unseen_share(model, tokenizer, mine, progress=False) == 1
 
 
+def test_what_is_drawn_for_a_row_does_not_depend_on_the_other_rows(unlearned, case):
+    """Of one head, four rows had "1 of 4 leak" and ten "0 of 10": all shared one random stream."""
+    _, tokenizer, forget, retain, _ = case
+    said = []
+    for some in (forget, forget[6:]):
+        asked = evidence.inquiry_of(tokenizer, Rows(some, retain).checked(), {})
+        said.append(answers.hear(unlearned, tokenizer, asked, progress=False).forget)
+    for sampler in map(lambda pair: answers.sampler_name(*pair), answers.SAMPLERS):
+        assert [row[sampler] for row in said[0][6:]] == [row[sampler] for row in said[1]]
+
+
 def test_few_rows_hold_nothing_out(case, quick):
     model, tokenizer, forget, retain, _ = case
     few = own.unlearn(
