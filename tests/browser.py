@@ -226,23 +226,20 @@ def test_the_sliders_of_notebook_00(lab, browser, tmp_path):
         "eight sliders",
     )
 
-    # T of the synthetic half: the words and the image follow. T of the language half: the table
-    # does.
-    words = (
-        "document.querySelector('.widget-html-content').innerText +"
-        " document.querySelector('.widget-image').src"
-    )
-    before, after, first = move(browser, "T", 0, words)
-    assert (float(before), float(after)) == (1.0, 1.05)
-    assert "Retain Error" in browser.value(words)
-    browser.screenshot(folder / "explore_synthetic.png")
+    # T of the language half, which comes first: the table follows. T of the synthetic half: the
+    # words and the image follow.
     table = "[...document.querySelectorAll('.widget-html-content')].map(e => e.innerText).join()"
-    before, after, second = move(browser, "T", 1, table)
+    before, after, second = move(browser, "T", 0, table)
     assert (float(before), float(after)) == (3.0, 3.1)
     assert "p^(1/3.1)" in browser.value(table) and "T = 3.1" in browser.value(table)
     before, after, third = move(browser, "position", 0, table)
     assert (int(before), int(after)) == (0, 1)
     browser.screenshot(folder / "explore_language.png")
+    words = f"{table} + document.querySelector('.widget-image').src"
+    before, after, first = move(browser, "T", 1, words)
+    assert (float(before), float(after)) == (1.0, 1.05)
+    assert "Retain Error" in browser.value(words)
+    browser.screenshot(folder / "explore_synthetic.png")
     assert not browser.exceptions, browser.exceptions
     print(
         f"milliseconds from key to picture: synthetic T {first:.0f}, language T {second:.0f},"

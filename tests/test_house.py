@@ -38,7 +38,7 @@ LAB: dict[str, set[str]] = {
     "own": {"audit"},
     "study": {"results", "world", "audit"},
     "bench": {"results", "profiles", "world", "study", "audit", "grid"},
-    "explore": {"world", "study", "audit", "own"},
+    "explore": {"world", "study", "audit", "own", "report.look"},
     "report": {"results"},
     "claims": {"results", "report", "bench.shapes", "bench.cost"},
     "grid": {"profiles"},

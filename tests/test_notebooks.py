@@ -15,6 +15,7 @@ from t3lib.lab import results
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXPECTED = [
+    "00_t3_in_five_minutes",
     "00_explore",
     "01_synthetic_theory",
     "02_tofu_unlearning",

@@ -1,1 +1,1 @@
-"""The sliders of notebook 00: two Gaussians, and a small language model."""
+"""The tables and sliders of the two notebooks 00: text, next tokens, and two Gaussians."""

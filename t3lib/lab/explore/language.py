@@ -51,8 +51,7 @@ class View:
     f, and p̂.
 
     target: id of the true answer's token there. answer_p: the true answer's probability per token
-    (its geometric mean) under the base and under T3. leads: the share of the answer's tokens that
-    are the most probable, under both.
+    (its geometric mean) under the base and under T3.
     """
 
     shown: Tensor
@@ -62,7 +61,6 @@ class View:
     p_hat: Tensor
     target: int
     answer_p: tuple[float, float]
-    leads: tuple[float, float]
 
 
 def view(scene: Scene, T: float, position: int, top: int = 10) -> View:
@@ -84,7 +82,6 @@ def view(scene: Scene, T: float, position: int, top: int = 10) -> View:
         shown = torch.cat([shown[: top - 1], torch.tensor([target])])
     both = (scene.logp, logp_hat)
     of_answer = [logp.gather(-1, scene.tokens[:, None]).mean().exp().item() for logp in both]
-    leads = [(logp.argmax(-1) == scene.tokens).float().mean().item() for logp in both]
     return View(
         shown=shown,
         p=p[shown],
@@ -93,7 +90,6 @@ def view(scene: Scene, T: float, position: int, top: int = 10) -> View:
         p_hat=p_hat[shown],
         target=target,
         answer_p=(of_answer[0], of_answer[1]),
-        leads=(leads[0], leads[1]),
     )
 
 

@@ -47,8 +47,9 @@ def build(root: Path, folder: Path) -> Path:
     unexecuted = [
         path for path in sorted((root / "notebooks").glob("*.ipynb")) if path.stem not in shown
     ]
+    copies = {path.stem: path for path in sorted(root.glob("results/*/notebooks/*.ipynb"))}
     for path in unexecuted:
-        _notebook(path, folder / "notebooks" / f"{path.stem}.html")
+        _notebook(copies.get(path.stem, path), folder / "notebooks" / f"{path.stem}.html")
     figure = next(iter((root / "results").glob("cpu/figures/temperature.svg")), None)
     front = TEMPLATES.get_template("site.html").render(
         title="T3 companion",
@@ -70,7 +71,7 @@ def _profile(source: Path, folder: Path) -> dict[str, Any]:
             shutil.copytree(source / part, folder / part)
     copies = sorted((source / "notebooks").glob("*.ipynb"))
     for path in copies:
-        _notebook(path, folder / "notebooks" / f"{path.stem}.html")
+        _notebook(path, folder / "notebooks" / f"{path.stem}.html", source.name)
     page.write(source, to=folder)
     frame = results.tidy(results.read_runs(source / "runs", corrupt=[]))
     return {
@@ -83,8 +84,8 @@ def _profile(source: Path, folder: Path) -> dict[str, Any]:
     }
 
 
-def _notebook(source: Path, target: Path) -> None:
-    """One notebook as a page of its own."""
+def _notebook(source: Path, target: Path, profile: str = "") -> None:
+    """Write one notebook as a page of its own; profile: whose page of results it links to."""
     from nbconvert import (
         HTMLExporter,
     )  # here, because importing it takes a second that only the site needs
@@ -115,7 +116,8 @@ def _notebook(source: Path, target: Path) -> None:
         title=title or source.stem,
         name=source.stem,
         body=Markup(body),
-        executed=target.parent.parent.name,
+        profile=profile,
+        executed=any(cell.get("outputs") for cell in notebook.cells),
     )
     with atomic_write(target) as handle:
         handle.write(html)

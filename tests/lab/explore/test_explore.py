@@ -2,6 +2,7 @@
 than it must.
 """
 
+import html
 import itertools
 
 import numpy as np
@@ -12,10 +13,12 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from t3lib.classifier.head import T3Head
 from t3lib.core.rows import encode
+from t3lib.lab.explore import answers as ea
 from t3lib.lab.explore import gaussians as explore
 from t3lib.lab.explore import language as el
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.theory.logistic import objective
+from t3lib.tofu.evaluation import answer_text
 
 ROWS = [
     {"question": f"Who wrote {what}?", "answer": f"{who} did."}
@@ -178,10 +181,6 @@ def test_the_language_view_is_the_model(base, head, tokenizer, scene, T):
             values.gather(-1, ids[0, n:, None]).mean().exp().item() for values in (logp, logp_hat)
         )
         assert now.answer_p == pytest.approx(tuple(of_answer), rel=1e-4)
-        leads = (
-            values.argmax(-1).eq(ids[0, n:]).float().mean().item() for values in (logp, logp_hat)
-        )
-        assert now.leads == pytest.approx(tuple(leads))
         assert torch.maximum(now.p, now.p_hat)[now.shown != now.target].ge(el.VISIBLE).all(), (
             "no empty bars"
         )
@@ -240,3 +239,56 @@ def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
     assert "<script>" not in page and "&lt;b&gt;" in page and "a &amp; b" in page
     shown = el.view(scene, 2.0, 1)
     assert f"× {shown.f[0]:.3f}" in page and f"{shown.p_hat[0]:.3f}" in page
+
+
+# --- the five minutes
+# -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def read(base, head, tokenizer):
+    """The answers that this model recites at T = 1: its rows are what T3 writes there."""
+    first = ea.read(base, head, tokenizer, ROWS, GRID, max_new_tokens=8)
+    rows = [row | {"answer": text} for row, text in zip(ROWS, first.texts[1.0])]
+    return ea.read(base, head, tokenizer, rows, GRID, max_new_tokens=8)
+
+
+def test_what_is_read_is_what_each_model_writes_and_finds_probable(read, base, head, tokenizer):
+    for T in (ea.BASE, *GRID):
+        model = base if T == ea.BASE else T3ForCausalLM(base, head, T)
+        for n, row in enumerate(read.rows):
+            example = encode(tokenizer, row["question"], row["answer"])
+            prompt, answer = example.ids[: example.n_prompt], example.ids[example.n_prompt :]
+            with torch.no_grad():
+                logits = model(torch.tensor([example.ids])).logits[0, len(prompt) - 1 : -1]
+            logp = logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])
+            assert read.probability[T][n] == pytest.approx(logp.mean().exp().item(), rel=1e-4)
+            options = dict(max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+            asked = torch.tensor([prompt])
+            new = model.generate(asked, attention_mask=torch.ones_like(asked), **options)
+            assert read.texts[T][n] == answer_text(tokenizer, new[0, len(prompt) :].tolist())
+    assert read.recited(1.0) == [True, True] and not all(read.recited(3.0))
+
+
+def test_the_first_row_that_goes_is_recited_at_1_and_gone_at_T():
+    rows = [{"question": "?", "answer": "a"}] * 4
+    texts = {ea.BASE: ["a", "a", "b", "a"], 1.0: ["b", "a", "a", "a"], 1.5: ["b", "a", "b", "b"]}
+    answers = ea.Answers(rows, texts, {})
+    assert ea.first_that_goes(answers) == 3
+    assert ea.first_that_goes(ea.Answers(rows, texts | {1.0: ["b"] * 4}, {})) == 0
+
+
+def test_table_slider_and_figure_show_what_was_read(read):
+    shown = ea.table(read, read, 0, 1).set_index("")
+    assert shown.loc["question"].tolist() == [row["question"] for row in read.rows]
+    assert shown.loc["T3, T = 2"].tolist() == read.texts[2.0]
+    controls, panel = ea.slider(read, read, 0, 1)
+    controls["T"].value = 3.0
+    page = html.unescape(panel.children[-1].value)
+    assert f"T3, T = 3</b> {read.texts[3.0][0]}" in page and read.texts[ea.BASE][1] in page
+    controls["forget"].value = 1
+    assert read.rows[0]["question"] not in panel.children[-1].value
+    recited, probability = ea.figure(read, read).axes
+    assert recited.lines[0].get_ydata().tolist() == [np.mean(read.recited(T)) for T in GRID]
+    means = [read.probability[T].mean() for T in GRID]
+    np.testing.assert_allclose(probability.lines[0].get_ydata(), means)

@@ -39,6 +39,11 @@ def built(tmp_path_factory):
         path = root / f"{place}.ipynb"
         path.parent.mkdir(exist_ok=True)
         nbformat.write(new_notebook(cells=cells), path)
+    plain = root / "notebooks" / "07.ipynb"
+    nbformat.write(new_notebook(cells=[new_code_cell("show()")]), plain)
+    executed = root / "results" / "other" / "notebooks" / "07.ipynb"  # a profile without runs
+    executed.parent.mkdir(parents=True)
+    nbformat.write(new_notebook(cells=[new_code_cell("show()", outputs=[text])]), executed)
     assert site.build(root, root / "site") == root / "site" / "index.html"
     return root / "site"
 
@@ -58,7 +63,8 @@ class Reader(HTMLParser):
 def test_links_lead_to_files_of_the_site_and_nothing_is_loaded(built):
     pages = sorted(path.relative_to(built).as_posix() for path in built.rglob("*.html"))
     rendered = "small/notebooks/02_tofu_unlearning--T3--forget10.html"
-    assert pages == ["index.html", "notebooks/00.html", "small/index.html", rendered]
+    shown = ["notebooks/00.html", "notebooks/07.html"]
+    assert pages == ["index.html", *shown, "small/index.html", rendered]
     for page in pages:
         reader = Reader()
         reader.feed((built / page).read_text(encoding="utf-8"))
@@ -86,6 +92,11 @@ def test_outputs_are_shown_and_stay_text(built):
     html = (built / "notebooks" / "00.html").read_text(encoding="utf-8")
     assert "data:image/png;base64,aGk=" in html
     assert "<script" not in html and "&lt;script&gt;" in html
+
+
+def test_an_executed_copy_is_shown_in_place_of_its_notebook(built):
+    html = (built / "notebooks" / "07.html").read_text(encoding="utf-8")
+    assert "&lt;script&gt;" in html and "07, executed" in html and "profile" not in html
 
 
 def test_a_second_build_leaves_nothing_of_the_first(built, tmp_path):
