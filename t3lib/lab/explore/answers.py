@@ -101,7 +101,8 @@ def table(forget: Answers, keep: Answers, row: int, kept: int = 0) -> pd.DataFra
     row, kept: index of the question in `forget` and in `keep`.
     """
     asked = forget.rows[row], keep.rows[kept]
-    lines = [(name, *(each[name] for each in asked)) for name in ("question", "answer")]
+    named = {"question": "question", "true answer": "answer"}
+    lines = [(name, *(each[key] for each in asked)) for name, key in named.items()]
     lines += [
         (model if model == BASE else f"T3, T = {model:g}", forget.texts[model][row], now[kept])
         for model, now in keep.texts.items()
