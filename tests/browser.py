@@ -282,6 +282,14 @@ def test_the_page_of_results(tmp_path):
             for kind in ("right", "wrong")
         ]
         assert sum(shown) == int(every.split()[0]) == int(every.split()[2]), (every, shown)
+        # The slider: T3 at T = 1 leaks more of the rows to forget than at its tuned T.
+        leaks = "Number(document.querySelector('#counts .ours td').textContent.split(' ')[0])"
+        tuned, heat = browser.value(leaks), "document.getElementById('heat')"
+        browser.value(f"{heat}.value = 0")
+        browser.value(f"{heat}.dispatchEvent(new Event('input'))")
+        assert browser.value("document.getElementById('warm').textContent") == "T = 1"
+        assert browser.value(leaks) > tuned
+        browser.screenshot(folder / "page_cold.png")
         # Words to find: every card that stays holds them.
         word = browser.value("document.querySelector('.card h3').textContent.split(' ').at(-2)")
         browser.value(f"document.getElementById('find').value = {json.dumps(word)}")

@@ -154,7 +154,11 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
         parts=[part for part in parts if part["figures"] or part["tables"]],
         first=STORY[0].key,
         answers=answers(runs, texts),
-        labels={"sets": SETS, "splits": results.split_labels(frame)},
+        labels={
+            "sets": SETS,
+            "splits": results.split_labels(frame),
+            "tuned": {split: tables.tuned_temperature(frame, split) for split in SPLITS},
+        },
         claims=_claims(folder / "tables" / "claims.csv"),
         verdicts=VERDICTS,
         provenance=_provenance(runs),
@@ -181,19 +185,15 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
 
 
 def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict[str, Any]:
-    """{split: {set: {q, a: texts, by: {method: {g: generations, r: ROUGE-L recalls}}}}} of the runs
+    """{split: {set: {q, a: texts, by: {model: {g: generations, r: ROUGE-L recalls}}}}} of the runs
     that keep text.
 
-    T3 appears at the split's tuned T; a run whose rows are not those of `texts` is left out.
+    The models of T3 are `T3, T = 1` and so on, one for each T at w = 1. Of several seeds the first
+    counts. A run whose rows are not those of `texts` is left out.
     """
-    frame = results.tidy(runs)
-    tuned = {split: tables.tuned_temperature(frame, split) for split in SPLITS}
     found: dict[str, Any] = {}
-    for run in runs:
-        other_dial = run["method"] == "T3" and (
-            run["T"] != tuned[run["split"]] or run["w"] not in (None, 1)
-        )
-        if run["status"] != "ok" or other_dial:
+    for run in sorted(runs, key=lambda run: run["T"] or 0):
+        if run["status"] != "ok" or run["w"] not in (None, 1):
             continue
         label = run["method"] if run["T"] is None else f"{run['method']}, T = {run['T']:g}"
         for part in SETS:

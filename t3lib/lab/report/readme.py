@@ -58,7 +58,7 @@ def _title(title: str, millions: float, n: int, rows: int, references: int) -> s
 
 
 def _lines(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
-    """A table: a line for Original, each baseline that no other beats, T3, T3 with both dials, Retrained.
+    """A table: Original, each baseline that no other beats, T3, T3 with both dials, Retrained.
 
     scores: rows of Table 1. strengths: {T: w} of T3 with both dials. Where no retrained model is
     held out, the column Forget Quality is empty.

@@ -44,6 +44,9 @@ def html(folder):
     return page.write(folder, title="A & <B>").read_text(encoding="utf-8")
 
 
+PAPER = "https://arxiv.org/abs/2602.10217"
+
+
 class Reader(HTMLParser):
     def __init__(self):
         super().__init__()
@@ -64,9 +67,8 @@ def test_self_contained(html):
         if key in ("src", "data")
     ]
     assert loaded and all(link.startswith("data:") for link in loaded), "nothing is fetched"
-    assert not [link for link in reader.links if ":" in link and not link.startswith("data:")], (
-        "no link leaves the folder"
-    )
+    away = [link for link in reader.links if ":" in link and not link.startswith("data:")]
+    assert away == [PAPER], "no other link leaves the folder"
     assert {tag for tag, _ in reader.tags}.isdisjoint({"link", "iframe", "object", "embed", "b"})
     assert "@import" not in html and "fetch(" not in html and "innerHTML" not in html
     assert "default-src 'none'" in html
@@ -106,7 +108,11 @@ def test_answers_are_complete(html):
     assert list(data) == ["forget05", "forget10"]
     part = data["forget10"]["forget"]
     assert len(part["q"]) == ROWS["forget10"] and part["q"][0] == f"Who is {MARKUP}?"
-    assert list(part["by"]) == [*METHODS[:-1], "T3, T = 2.5"]
+    of_t3 = [name for name in part["by"] if name.startswith("T3")]
+    assert list(part["by"]) == [*METHODS[:-1], *of_t3] and of_t3[0] == "T3, T = 1"
+    assert of_t3 == sorted(of_t3, key=lambda name: float(name.split()[-1])), "what the slider moves"
+    labels = json.loads(re.search(r'id="labels">(.*?)</script>', html, re.DOTALL)[1])
+    assert f"T3, T = {labels['tuned']['forget10']:g}" in of_t3, "where the slider begins"
     truth = fabricate("NPO", "forget10", None, 1)["records"]["forget"]
     assert part["by"]["NPO"]["g"] == [row["generation"] for row in truth]
     assert part["by"]["NPO"]["r"] == pytest.approx([row["rouge"] for row in truth], abs=5.1e-4)
@@ -176,7 +182,7 @@ def test_the_headline_has_held_out_forget_quality_with_the_other_beside_it(html,
 def test_links_lead_to_files_that_exist(html, folder):
     reader = Reader()
     reader.feed(html)
-    files = [link for link in reader.links if not link.startswith(("data:", "#"))]
+    files = [link for link in reader.links if not link.startswith(("data:", "#", PAPER))]
     assert "tables/tofu.csv" in files
     assert [link for link in files if not (folder / link).exists()] == []
 

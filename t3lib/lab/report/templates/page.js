@@ -43,24 +43,40 @@ if ($('list')) {
   let shown = FIRST;
   const forgetting = () => $('set').value === 'forget';
   const label = right => forgetting() ? (right ? ['leaked', 'bad'] : ['forgotten', 'good']) : right ? ['kept', 'good'] : ['lost', 'bad'];
-  const methods = () => Object.keys(data[$('split').value].forget?.by ?? Object.values(data[$('split').value])[0].by);
-  const visible = by => Object.keys(by).filter(name =>
-    $('every').checked || name === $('method').value || /^(Original|Retrained|T3)/.test(name));
+  const models = () => Object.keys(data[$('split').value].forget?.by ?? Object.values(data[$('split').value])[0].by);
+  const heats = () => models().filter(name => name.startsWith('T3'));
+  const t3 = () => heats()[Number($('heat').value)];
+  const tuned = () => heats().find(name => name === 'T3, T = ' + labels.tuned[$('split').value]);
+  const judged = () => t3() ?? $('method').value;
+  const visible = names => names.filter(name => $('every').checked ? !name.startsWith('T3') || name === t3()
+    : [$('method').value, t3(), 'Original', 'Retrained'].includes(name));
+  // How many answers of each set count as the true one, a line for each model.
+  const count = limit => $('counts').replaceChildren(...visible(models()).map(name => {
+    const line = make('tr', '', name === t3() ? 'ours' : '');
+    line.append(make('th', name), ...Object.keys(labels.sets).map(set => {
+      const right = data[$('split').value][set]?.by[name]?.r.filter(r => r >= limit).length;
+      return make('td', right === undefined ? '' : right + ' of ' + data[$('split').value][set].q.length);
+    }));
+    return line;
+  }));
   const draw = () => {
     const part = data[$('split').value][$('set').value], list = $('list');
     list.replaceChildren();
+    $('warm').textContent = (t3() ?? '').replace('T3, ', '');
+    count(Number($('limit').value));
     if (!part) { $('count').textContent = 'no answers are stored for this choice'; return; }
     const limit = Number($('limit').value), want = $('want').value, words = $('find').value.toLowerCase();
-    const by = part.by[$('method').value];
+    const by = part.by[judged()], order = (part.by[tuned()] ?? by)?.r ?? [];
+    const median = [...order].sort((a, b) => a - b)[order.length >> 1], far = i => Math.abs(order[i] - median);
     const hits = part.q.map((_, i) => i).filter(i => by
       && (want === 'all' || (want === 'right') === (by.r[i] >= limit))
-      && (part.q[i] + ' ' + part.a[i] + ' ' + by.g[i]).toLowerCase().includes(words));
+      && (part.q[i] + ' ' + part.a[i] + ' ' + by.g[i]).toLowerCase().includes(words)).sort((i, j) => far(i) - far(j));
     $('count').textContent = hits.length + ' of ' + part.q.length + ' rows';
     for (const i of hits.slice(0, shown)) {
       const card = make('article', '', 'card'), lines = make('dl', '');
       card.append(make('h3', part.q[i]), lines);
       lines.append(make('dt', 'true answer'), make('dd', ''), make('dd', part.a[i], 'text'));
-      for (const name of visible(part.by)) {
+      for (const name of visible(Object.keys(part.by))) {
         const { g, r } = part.by[name], [word, kind] = label(r[i] >= limit), cell = make('dd', '');
         cell.append(make('span', word + ' ' + r[i].toFixed(2), 'chip ' + kind));
         const ours = name.startsWith('T3') ? ' ours' : '';
@@ -78,8 +94,12 @@ if ($('list')) {
     restart();
   };
   const newSplit = () => {
-    fill('method', methods().map(name => [name, name]));
-    $('method').value = methods().find(name => name.startsWith('T3')) ?? methods().at(-1);
+    const others = models().filter(name => !name.startsWith('T3'));
+    fill('method', others.map(name => [name, name]));
+    $('method').value = others.at(-1);
+    $('heat').max = Math.max(heats().length - 1, 0);
+    $('heat').value = Math.max(heats().indexOf(tuned()), 0);
+    $('heat').parentElement.hidden = heats().length < 2;
     newSet();
   };
   fill('split', Object.keys(data).map(name => [name, labels.splits[name]]));
@@ -87,7 +107,7 @@ if ($('list')) {
   $('split').onchange = newSplit;
   $('set').onchange = newSet;
   for (const id of ['method', 'want', 'every']) $(id).onchange = restart;
-  for (const id of ['find', 'limit']) $(id).oninput = restart;
+  for (const id of ['find', 'limit', 'heat']) $(id).oninput = restart;
   $('more').onclick = () => { shown += 50; draw(); };
   newSplit();
 }
