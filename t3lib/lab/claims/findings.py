@@ -91,7 +91,7 @@ class Gap(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """+1 where a is ahead, −1 where b is, 0 where there is no order. Single runs may be equal."""
+        """+1 where a is ahead, −1 where b is, 0 without an order. Single runs may be equal."""
         return int(self.low >= 0 < self.high) - int(self.high <= 0 > self.low)
 
     def __str__(self) -> str:
