@@ -8,6 +8,7 @@ splits, its HTML a style rule for each cell.
 
 import io
 import re
+from collections import Counter
 from collections.abc import Mapping
 from itertools import groupby
 from pathlib import Path
@@ -212,6 +213,19 @@ def markdown(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS) -> str:
     return TEMPLATES.get_template("table.md").render(laid_out(frame, splits))
 
 
+def claim_list(frame: pd.DataFrame) -> str:
+    """The table of claims as a Markdown list: a verdict, the claim, and one line of evidence each.
+
+    frame: as of `claims.table.claims_table`. A claim about the paper's model has the verdict of the
+    same comparison on these runs beside its own.
+    """
+    rows = frame.fillna("").to_dict("records")
+    here = {row["id"]: row for row in rows if row["id"].endswith("@here")}
+    claims = [(row, here.get(f"{row['id']}@here")) for row in rows if row["id"] not in here]
+    counts = Counter((on_these_runs or row)["verdict"] for row, on_these_runs in claims)
+    return TEMPLATES.get_template("claims.md").render(claims=claims, counts=counts)
+
+
 def latex(
     frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", label: str = ""
 ) -> str:
@@ -268,7 +282,7 @@ def write_table(
     texts = {".csv": frame.to_csv(index=False)}
     if len(frame) <= MANY:
         texts |= {
-            ".md": markdown(frame, splits),
+            ".md": claim_list(frame) if name == "claims" else markdown(frame, splits),
             ".tex": latex(frame, splits, caption=caption, label=name),
         }
     for ending, text in texts.items():

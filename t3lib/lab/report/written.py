@@ -1,0 +1,108 @@
+"""Every table and figure of a results folder in one call: what notebook 05 and the page show."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from t3lib.lab import results
+from t3lib.lab.report import audit, plots, plots_audit, plots_cost, render, tables
+
+
+@dataclass(frozen=True)
+class Written:
+    """What was read from a results folder and written back to it.
+
+    folder: of the results. runs, frame: the main runs, and all runs as `results.tidy` gives them.
+    splits: what to call each split ("5%"). damaged: files that could not be read. tables, figures:
+    by the name of their file.
+    """
+
+    folder: Path
+    runs: list[dict[str, Any]]
+    frame: pd.DataFrame
+    splits: dict[str, str]
+    damaged: list[str]
+    tables: dict[str, pd.DataFrame] = field(default_factory=dict)
+    figures: dict[str, Figure] = field(default_factory=dict)
+
+    def show(self, name: str, columns: Sequence[str] = (), folded: bool = False) -> render.Html:
+        """One table with its caption: what ran, and only these columns where some are given.
+
+        folded: show the caption alone until a reader opens it.
+        """
+        table, caption = tables.ran(self.tables[name]), tables.CAPTIONS[name]
+        table = table[list(columns)] if columns else table
+        if not folded:
+            return render.html(table, self.splits, caption=caption)
+        inside = render.html(table, self.splits)
+        return render.Html(f"<details><summary>{escape(caption)}</summary>{inside}</details>")
+
+
+def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Written:
+    """Write tables/ and figures/ of a results folder from its run files.
+
+    searched: the trials behind the methods' settings (`tables.search`). The table of claims, which
+    reads these tables, is not among them. UserError for runs of two profiles or worlds.
+    """
+    folder, damaged = Path(folder), list[str]()
+    runs = results.read_runs(folder / "runs", corrupt=damaged)
+    varied = results.read_ablations(folder / "runs", corrupt=damaged)
+    audits = results.read_audits(folder / "runs", corrupt=damaged)
+    frame = results.tidy(runs + varied)
+    made = Written(folder, runs, frame, results.split_labels(frame), damaged)
+    paper = {number: results.paper_table(number) for number in (1, 4, 5)}
+    made.tables.update(
+        tofu=tables.tofu(frame),
+        tofu_per_seed=tables.tofu_per_seed(frame),
+        tofu_vs_paper=tables.beside_paper(frame, paper[1], printed_seeds=paper[4]),
+        tofu_by_seeds=tables.by_seeds(frame),
+        search=tables.search(runs, searched),
+        forget_quality=tables.forget_quality(runs),
+        temperature=tables.temperature(frame),
+        temperature_vs_paper=tables.beside_paper(frame, paper[5]),
+        audit=audit.audit(audits),
+        leak=audit.leak(audits),
+        parameters=tables.parameters(frame),
+        runtime=tables.runtime(frame),
+        ablations=tables.ablations(frame),
+    )
+    for name, table in made.tables.items():
+        splits = {} if name == "parameters" else {"splits": made.splits}
+        render.write_table(folder / "tables", name, table, **splits)
+    made.figures.update(_figures(made, audits))
+    for name, figure in made.figures.items():
+        render.save_figure(folder / "figures" / f"{name}.svg", figure)
+    return made
+
+
+def _figures(made: Written, audits: list[dict[str, Any]]) -> dict[str, Figure]:
+    """The figures by the names of their files; those of the audit only where one was run."""
+    frame, models = made.frame, audit.models(audits)
+    figures = {
+        "tradeoff": plots.tradeoff(frame, tables.printed(4)),
+        "per_seed": plots.per_seed(frame, tables.printed(4)),
+        "temperature": plots.temperature(frame, tables.printed(5)),
+        "runtime": plots_cost.runtime(frame, results.paper_table(3)),
+        "ablations": plots.ablations(frame, models),
+    }
+    for split in frame["split"].unique():
+        tuned = tables.tuned_temperature(frame, split)
+        first: dict[tuple[str, float | None], dict[str, Any]] = {}
+        for run in made.runs:
+            if run["split"] == split and run["status"] == "ok" and run["w"] in (None, 1):
+                first.setdefault((run["method"], run["T"]), run)
+        methods = [run for (name, T), run in first.items() if name != "T3" or tuned == T]
+        heated = [run for (name, _), run in first.items() if name == "T3"]
+        figures[f"truth_ratios--{split}"] = plots.truth_ratio_cdfs(methods, columns=5)
+        figures[f"truth_ratios_by_T--{split}"] = plots.truth_ratio_cdfs(heated, columns=5)
+    if audits:
+        asked, leaks = made.tables["audit"], made.tables["leak"]
+        figures["leak"] = plots_audit.leak_curves(leaks, models)
+        figures["audit_temperature"] = plots_audit.against_temperature(asked, models)
+        figures["audit_frontier"] = plots_audit.frontier(asked, frame[frame["setting"].isna()])
+    return figures

@@ -1,0 +1,24 @@
+"""Claims as people read them."""
+
+import pandas as pd
+
+from t3lib.core import names
+from t3lib.lab.claims.table import COLUMNS
+from t3lib.lab.report import render
+
+
+def test_claims_are_a_list_with_the_verdict_on_these_runs_beside_the_papers(tmp_path):
+    claim = dict.fromkeys(COLUMNS, "") | {"where": "Section 1", "evidence": "tables/tofu"}
+    rows = [
+        claim | {"id": "a", "claim": "A | one.", "verdict": names.HOLDS, "numbers": "n = 1"},
+        claim | {"id": "b", "claim": "B.", "verdict": names.NOT_RUN, "printed": "no"},
+        claim | {"id": "b@here", "claim": "B.", "verdict": names.FAILS, "numbers": "n = 2"},
+    ]
+    rows[1] |= {"scale": "Llama", "numbers": "paper: 3"}
+    render.write_table(tmp_path, "claims", pd.DataFrame(rows))
+    text = (tmp_path / "claims.md").read_text(encoding="utf-8")
+    assert f"2 in all, with its verdict:\n{names.HOLDS} 1; {names.FAILS} 1.\n" in text
+    assert f"1. **{names.HOLDS}**: A | one.\n    - Section 1.\n    - Evidence: n = 1" in text
+    assert f"2. **{names.FAILS}** on these runs (Llama: {names.NOT_RUN}): B.\n" in text
+    assert "In the paper's own tables: no." in text and "paper: 3; here: n = 2 (tables" in text
+    assert "| --- |" not in text and "@here" not in text
