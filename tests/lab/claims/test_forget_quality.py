@@ -162,7 +162,7 @@ SENTENCES = {
         [score("tofu-cpu", split, "T3", *BOTH) for score in (mean, tuned) for split in (TEN, FIVE)],
     ),
     "the seed that chose nothing": lambda: (
-        "Seed 3, which chose nothing, has {} and {}.",
+        "Seed 3, which was not used for choosing, has {} and {}.",
         [mean("tofu-cpu", split, "T3", *BOTH, seeds=(3,)) for split in (TEN, FIVE)],
     ),
     "no T does both": lambda: (
@@ -179,11 +179,11 @@ IN_README = {
         [tuned("cpu", FIVE, "T3", 2.5), mean("cpu", FIVE, "T3", 2.5)],
     ),
     "RMU": lambda: (
-        "RMU is ahead on the 5% split (Forget Quality {} against {},",
+        "On the 5% split of TOFU's text RMU forgets better (Forget Quality {} against {})",
         [mean("tofu-cpu", FIVE, *method) for method in (("RMU",), ("T3", 2.0))],
     ),
     "both dials": lambda: (
-        "has the highest Forget Quality on TOFU's text ({} and {}).",
+        "has the highest mean Forget Quality on TOFU's text (10%: {}, 5%: {}).",
         [mean("tofu-cpu", split, "T3", *BOTH) for split in (TEN, FIVE)],
     ),
     "the headline's T3": lambda: (
