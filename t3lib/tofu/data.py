@@ -60,7 +60,7 @@ def find_file(folder: str | Path, name: str) -> Path:
 
 def load_idk(source: Source) -> list[str]:
     """The "I don't know" answers: one a line (plain text, or JSON lines with a text, an `idk` or an
-    `answer`).
+    `answer`), or one JSON array of them.
     """
     where = "idontknow"
     if isinstance(source, Mapping):
@@ -71,7 +71,9 @@ def load_idk(source: Source) -> list[str]:
         lines = load_dataset("open-unlearning/idk", split="train")
     else:
         path = find_file(source, where)
-        lines, where = read_text(path).split("\n"), str(path)  # splitlines() would cut at U+2028
+        text, where = read_text(path), str(path)
+        whole = text.lstrip().startswith("[")
+        lines = parse_json(text, where) if whole else text.split("\n")  # not at U+2028 as well
     answers = [_idk_text(line, f"{where} line {number}") for number, line in enumerate(lines, 1)]
     if not any(answers):
         raise UserError(f"{where} holds no answers")

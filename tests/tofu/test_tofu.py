@@ -104,6 +104,11 @@ def test_idontknow_lines_end_at_line_ends_only(tmp_path):
         tofu.load_idk({"full": []})
 
 
+def test_idontknow_may_be_one_json_array(tmp_path):
+    (tmp_path / "idontknow.json").write_text('[\n {"idk": "I cannot say."},\n "Who knows."\n]')
+    assert tofu.load_idk(tmp_path) == ["I cannot say.", "Who knows."]
+
+
 def test_shared_rows_are_named():
     with pytest.raises(UserError, match="forget row 1 is also retain row 2"):
         check_disjoint([GOOD], [{**GOOD, "answer": "Other."}, GOOD])

@@ -240,9 +240,13 @@ def open_study(
         for name in ("full", retrained)
     }
     commits = {name: commit_of(place) for name, place in places.items()}
+
+    def loaded(name: str) -> tuple[Any, Any]:
+        return load_model(places[name], revision=commits[name], **load)
+
     start = time.perf_counter()
-    base, tokenizer = load_model(places["full"], revision=commits["full"], **load)
-    seconds = time.perf_counter() - start
+    base, tokenizer = loaded("full")
+    seconds, device = time.perf_counter() - start, base.device
     forget, retain = tofu.load_rows(source, split), tofu.load_rows(source, retrained)
     check_disjoint(forget, retain)
     rows = evaluation_rows(source, split)
@@ -253,10 +257,14 @@ def open_study(
     }
 
     def reference(_: list[int]) -> Loaded:
-        return Loaded(*load_model(places[retrained], revision=commits[retrained], **load))
+        nonlocal base
+        base = None  # a device may have room for one model of 8B alone
+        return Loaded(*loaded(retrained))
 
-    wanted = {"forget": rows["forget"]}, replace(scoring, generate=False), base.device
+    wanted = {"forget": rows["forget"]}, replace(scoring, generate=False), device
     [entry] = scored([identity[retrained]], reference, *wanted)
+    if base is None:
+        base, _ = loaded("full")
     return Study(
         split=split,
         source=source,

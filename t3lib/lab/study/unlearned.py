@@ -53,7 +53,7 @@ def training_of(
 ) -> dict[str, Any]:
     """What the training took: hyper, seconds (train; of a head also features), trainable, epochs,
     peak_memory_bytes and error, None unless it diverged. Read back; where it is not there, the
-    training is done now.
+    training is done now. UserError when t3lib changed on disk meanwhile, for then nothing is kept.
     """
     path = cache_dir("unlearned", unlearned_key(study, method, settings, seed)) / INFO
     if not read_sealed(path):
@@ -62,7 +62,9 @@ def training_of(
         else:
             with suppress(Diverged):
                 unlearned(study, method, settings, seed)
-    return read_sealed(path) or {}
+    if info := read_sealed(path):
+        return info
+    raise UserError(f"{method} seed {seed}: t3lib changed while this ran; run it again")
 
 
 @keyed

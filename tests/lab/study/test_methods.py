@@ -2,9 +2,11 @@
 record.
 """
 
+import gc
 import json
 import math
 import shutil
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +15,7 @@ import torch
 from scipy.stats import hmean, ks_2samp
 
 from t3lib.baselines.losses import METHODS, settings_of
-from t3lib.core import files
+from t3lib.core import files, identity
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
 from t3lib.lab import results
@@ -129,6 +131,33 @@ def test_seconds_of_features_are_those_of_a_cold_cache(opened):
     logs = [unlearned.training_of(opened, "T3", FAST | {"rank": rank}, 1) for rank in (3, 4)]
     assert {log["seconds"]["features"] for log in logs} == {unlearned.features_seconds(opened)}
     assert unlearned.features_seconds(opened) > 0
+
+
+def test_a_training_that_is_not_kept_is_one_line(opened, monkeypatch):
+    monkeypatch.setattr(identity, "changed_since_import", lambda: ["t3lib.core.rows"])
+    with (
+        pytest.warns(UserWarning, match="not kept"),
+        pytest.raises(UserError, match="T3 seed 1: t3lib changed while this ran; run it again"),
+    ):
+        unlearned.training_of(opened, "T3", FAST | {"rank": 14}, 1)
+
+
+def test_no_second_model_is_loaded_beside_the_base(opened, monkeypatch):
+    """A device with room for one model of 8B can open a study."""
+    load, alive = study.load_model, []
+
+    def counted(*args, **options):
+        gc.collect()
+        assert not [model for model in alive if model() is not None], "a model is still held"
+        model, tokenizer = load(*args, **options)
+        alive.append(weakref.ref(model))
+        return model, tokenizer
+
+    monkeypatch.setattr(study, "load_model", counted)
+    monkeypatch.setattr(study, "read_sealed", lambda _: None)  # no scores of the reference yet
+    stage = {name: value for name, value in vars(opened.stage).items() if name != "data"}
+    again = study.open_study("forget10", stage=stage, evaluation=SHORT)
+    assert len(alive) == 3 and again.reference["truth_ratio"] == opened.reference["truth_ratio"]
 
 
 def test_both_dials_are_searched_and_the_best_sharpened_point_is_run(opened):
