@@ -8,7 +8,9 @@ import json
 
 import pytest
 
+from t3lib.core.rows import encode_rows
 from t3lib.lab import cli
+from t3lib.lab.own import rows
 
 pytestmark = pytest.mark.usefixtures("short_search")
 GOOD = [{"question": f"Book {i} of Mara?", "answer": f"Mara wrote volume {i}."} for i in range(3)]
@@ -160,9 +162,23 @@ def test_refused_in_one_line(name, model_folder, tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("name", HANDLED)
-def test_handled(name, model_folder, tmp_path, monkeypatch):
+def test_handled(name, tokenizer, tmp_path):
+    (tmp_path / "forget.jsonl").write_bytes(HANDLED[name])
+    found = rows.load(tmp_path / "forget.jsonl")
+    assert len(encode_rows(tokenizer, found)) == len(found) > 0
+
+
+def test_all_that_is_handled_is_unlearned(model_folder, tmp_path, monkeypatch):
+    """Every odd row in one file."""
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
-    assert unlearn(model_folder, tmp_path, HANDLED[name]) == 3, (
+    every = [
+        json.loads(line)
+        for text in HANDLED.values()
+        if text[:1] == b"{"
+        for line in text.decode().split("\n")
+        if line[:1] == "{"
+    ]
+    assert unlearn(model_folder, tmp_path, json.dumps(every).encode()) == 3, (
         "done; its report says that a random model knew nothing"
     )
     assert (tmp_path / "head" / "config.json").is_file()

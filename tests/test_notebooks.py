@@ -5,13 +5,9 @@ import json
 import re
 
 import nbformat
-import papermill
 import pytest
 import yaml
 from conftest import ROOT
-from fabricate import fabricate_all, fabricate_data
-
-from t3lib.lab import results
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 EXPECTED = [
@@ -202,45 +198,3 @@ def test_committed_copies_name_no_folder_of_the_machine_that_made_them(path):
     text = path.read_text(encoding="utf-8")
     assert not re.search(r"(?<![\w.:/])/(work|root|home|Users|tmp)/", text)
     assert not re.search(r'"(in|out)put_path": "[^"]*/', text)
-
-
-def test_notebooks_without_a_model_show_their_figures_when_executed(tmp_path):
-    """01 and 05 live, small; the notebooks that train show theirs through the same
-    `render.show`.
-    """
-
-    for run in fabricate_all(seeds=(1, 2)):
-        results.write_run(tmp_path / "runs", run)
-    results.write_data(tmp_path, fabricate_data())
-    small = {"n_behind": [25], "n_second": [25, 50], "v_f": [1e-6, 1.0], "trials": 4, "t_step": 0.5}
-    for name, parameters in (
-        ("01_synthetic_theory", small),
-        ("05_paper_tables", {"profile": "fabricated"}),
-    ):
-        executed = papermill.execute_notebook(
-            ROOT / "notebooks" / f"{name}.ipynb",
-            tmp_path / f"{name}.ipynb",
-            parameters | {"out": str(tmp_path)},
-            cwd=ROOT,
-            progress_bar=False,
-        )
-        assert "render.show(" in "".join(code_below_parameters(executed))
-        assert not without_picture(executed), name
-        for cell in code_cells(executed):
-            for output in cell.outputs:
-                assert "<Figure size" not in str(output.get("data", {}).get("text/plain", ""))
-
-
-def test_a_text_in_place_of_a_picture_is_found():
-    """What the notebooks once printed: a figure's text, or the path that it was saved to."""
-    show = "render.show(plots.per_seed(frame), figures / 'per_seed.svg')"
-    picture = nbformat.v4.new_output(
-        "display_data", {"image/png": "aGk=", "text/plain": "<IPython.core.display.Image>"}
-    )
-    text = nbformat.v4.new_output(
-        "execute_result", {"text/plain": "<Figure size 680x240 with 3 Axes>"}
-    )
-    stream = nbformat.v4.new_output("stream", text="results/cpu/figures/per_seed.svg")
-    for outputs, good in (([picture], True), ([text], False), ([stream], False), ([], False)):
-        cell = nbformat.v4.new_code_cell(show, outputs=outputs)
-        assert (without_picture(nbformat.v4.new_notebook(cells=[cell])) == []) is good

@@ -37,10 +37,8 @@ assert callable(unlearn) and callable(evaluate) and theory.GaussianMixture
 
 BEFORE = {
     "at once": "",
-    "star twice": STAR,
     "modules first": "import t3lib.sampler.one_call, t3lib.tofu.evaluation",
     "attributes first": "import t3lib\nt3lib.evaluate, t3lib.unlearn",
-    "every module": EVERY_MODULE,
     "every module and star": EVERY_MODULE + STAR,
     "every module where Unix is missing": (
         "import sys\nsys.modules |= dict.fromkeys(('fcntl', 'resource', 'pwd'))" + EVERY_MODULE
@@ -76,15 +74,6 @@ def test_tab_shows_every_public_name_before_any_was_used():
         " sys.modules"
     )
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
-
-
-def test_tests_of_pure_numpy_wait_for_no_torch():
-    """The shared fixtures import torch when a test first uses it."""
-    code = (
-        "import sys, conftest; assert not {'torch', 'transformers', 'tokenizers'} &"
-        " set(sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT / "tests").returncode == 0
 
 
 def test_no_public_function_has_the_name_of_a_module():

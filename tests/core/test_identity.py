@@ -58,6 +58,19 @@ def keys(library=LIBRARY, renamed=lambda name: name):
     } | trained
 
 
+@pytest.fixture(scope="session")
+def before():
+    """The keys of the library as it is."""
+    return keys()
+
+
+@pytest.fixture(scope="session")
+def jobs_before():
+    """The keys of profile cpu's jobs with the library as it is."""
+    with pytest.MonkeyPatch.context() as patch:
+        return job_keys(LIBRARY, patch)
+
+
 @pytest.fixture
 def library(tmp_path):
     """A copy of t3lib to change."""
@@ -190,9 +203,8 @@ HEADS, ASKED = (
     ],
 )  # fmt: skip
 def test_a_changed_statement_changes_the_keys_of_what_it_decides_and_no_other(
-    library, file, old, new, changed
+    library, before, file, old, new, changed
 ):
-    before = keys(library)
     change(library / file, old, new)
     after = keys(library)
     assert {kind for kind in before if after[kind] != before[kind]} == {
@@ -200,8 +212,7 @@ def test_a_changed_statement_changes_the_keys_of_what_it_decides_and_no_other(
     }
 
 
-def test_docstrings_comments_layout_and_annotations_do_not_count(library):
-    before = keys(library)
+def test_docstrings_comments_layout_and_annotations_do_not_count(library, before):
     for path in library.rglob("*.py"):
         lines = path.read_text().replace("-> None:", "-> object:  # a comment\n")
         path.write_text(re.sub(r'^(\s*)"""\w', r'\1"""Another docstring. W', lines, flags=re.M))
@@ -236,21 +247,11 @@ def append_a_loss(library):
     change(path, '    "GradAscent": {', '    "Toy": {"alpha_f": 1.0},\n    "GradAscent": {')
 
 
-def test_an_appended_loss_changes_no_key(library, monkeypatch):
+def test_an_appended_loss_changes_no_key(library, before, jobs_before, monkeypatch):
     """One function appended to losses.py once made every job run again, bases included."""
-    before, before_jobs = keys(library), job_keys(library, monkeypatch)
     append_a_loss(library)
     assert keys(library) == before
-    assert job_keys(library, monkeypatch) == before_jobs
-
-
-def test_a_changed_font_size_runs_no_job_that_trains_or_times(library, monkeypatch):
-    before = job_keys(library, monkeypatch)
-    path = library / "lab" / "report" / "look.py"
-    path.write_text(re.sub(r"\b(\d+(\.\d+)?)\b", "7.5", path.read_text()))
-    after = job_keys(library, monkeypatch)
-    again = {name.split("--")[0] for name in before if after[name] != before[name]}
-    assert again == {"01_synthetic_theory", "05_paper_tables"}
+    assert job_keys(library, monkeypatch) == jobs_before
 
 
 @pytest.mark.parametrize(
@@ -261,25 +262,24 @@ def test_a_changed_font_size_runs_no_job_that_trains_or_times(library, monkeypat
         ("lab/world/facts.py", {"base", "02", "03", "06"}),
         ("theory/mixture.py", {"01", "05"}),
         ("lab/claims/llm.py", {"05"}),
+        ("lab/report/look.py", {"01", "05"}),
         ("lab/cli.py", set()),
     ],
 )
 def test_a_changed_module_runs_the_jobs_that_use_it_and_no_others(
-    library, monkeypatch, file, again
+    library, jobs_before, monkeypatch, file, again
 ):
-    before = job_keys(library, monkeypatch)
     path = library / file
     path.write_text(path.read_text() + "\n_ = print\nprint()\n")  # a statement that runs at import
     after = job_keys(library, monkeypatch)
-    changed = {re.split("_|--", name)[0] for name in before if after[name] != before[name]}
+    changed = {re.split("_|--", name)[0] for name in after if after[name] != jobs_before[name]}
     assert changed - {"04"} == again - {"04"}
 
 
 # ---- a move changes nothing ---------------------------------------------------------------------
 
 
-def test_a_moved_module_with_its_imports_mended_changes_no_key(library):
-    before = keys(library)
+def test_a_moved_module_with_its_imports_mended_changes_no_key(library, before):
     moved = {
         "tofu.likelihood": "scoring.scores",
         "core.rows": "data.rows",

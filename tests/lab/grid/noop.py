@@ -39,6 +39,7 @@ WORK = """for method, seed in [(method, seed) for method in methods for seed in 
 # order.
 TRAIN = """import numpy as np
 [method] = methods
+time.sleep(nap)
 for seed in seeds:
     rng = np.random.default_rng(seed)
     x, y = (rng.normal(size=(2000, d)).astype("float32") for d in (300, 60))

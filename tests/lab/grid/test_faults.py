@@ -6,6 +6,7 @@ attacks` kills runs of the real notebooks.
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
+import noop
 import psutil
 import pytest
 from fleet import Fleet, wait
@@ -61,11 +63,16 @@ def dask_on(folder):
 
 @pytest.fixture(scope="session")
 def reference(tmp_path_factory):
-    """Results of an uninterrupted run on one worker."""
-    fleet = Fleet(tmp_path_factory.mktemp("reference"), methods=METHODS)
+    """Results of an uninterrupted run on one worker, whose kernels really train (float32)."""
+    fleet = Fleet(tmp_path_factory.mktemp("reference"), noop.TRAIN, methods=METHODS, seeds="1, 2")
     assert fleet.run("workers", 1) == 0, fleet.log
     assert "without encryption" not in fleet.log and "Traceback" not in fleet.log
-    assert len(fleet.results()) == 4 and not fleet.orphans()
+    assert len(fleet.results()) == 7 and not fleet.orphans()
+    lines = (fleet.out / "tables" / "tofu.csv").read_text().splitlines()
+    assert all(line.endswith(" OMP 1 BLAS 1") for line in lines), "fixed by the runner"
+    bits = {re.search(r",(\w{64}) ", line)[1] for line in lines}
+    assert len(bits) == 2, "one of each seed: the numbers are not constants"
+    assert files.read_json(fleet.out / "manifest.json")["threads"] == 1
     notebook = json.loads((fleet.out / "notebooks" / "05_paper_tables.ipynb").read_text())
     assert all(
         cell.get("execution_count") for cell in notebook["cells"] if cell["cell_type"] == "code"
@@ -74,9 +81,14 @@ def reference(tmp_path_factory):
 
 
 @pytest.mark.parametrize("victim", ["runner", "worker", "kernel"])
-def test_a_killed_process_costs_nothing(tmp_path, reference, victim):
-    """What a killed runner started ends by itself; the same command goes on."""
-    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 1.0)
+def test_a_killed_process_costs_nothing(tmp_path, reference, victim, monkeypatch):
+    """What a killed runner started ends by itself; the same command goes on. Two workers, methods
+    and seeds in another order give the bits of one worker.
+    """
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")  # what the caller's shell says must not matter
+    fleet = Fleet(
+        tmp_path, noop.TRAIN, methods="SimNPO, NPO, Original", seeds="2, 1", more=NAPS % 1.0
+    )
     started = fleet.start("workers", 2)
     fleet.wait_for_kernel(1)
     kernel = fleet.kernels()[0]
@@ -114,7 +126,7 @@ def test_a_notebook_that_raises_is_named_with_its_cell_and_line_and_the_others_f
     tmp_path, reference
 ):
     more = "notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}"
-    fleet = Fleet(tmp_path, methods="NPO, SimNPO", more=more)
+    fleet = Fleet(tmp_path, noop.TRAIN, methods="NPO, SimNPO", seeds="1, 2", more=more)
     assert fleet.run() == 1
     entries = files.read_json(fleet.out / "manifest.json")["jobs"]
     failed = entries["02_tofu_unlearning--NPO--forget10"]
@@ -129,7 +141,7 @@ def test_a_notebook_that_raises_is_named_with_its_cell_and_line_and_the_others_f
 
 def test_a_scheduler_that_goes_away(tmp_path, reference, remote, monkeypatch, capsys):
     address, scheduler = remote
-    fleet = Fleet(tmp_path, methods=METHODS, more=NAPS % 0.5)
+    fleet = Fleet(tmp_path, noop.TRAIN, methods=METHODS, seeds="1, 2", more=NAPS % 0.5)
     monkeypatch.setenv("T3_CACHE", str(fleet.cache))
     monkeypatch.setattr(cluster, "CONNECT_SECONDS", 3)
     done = fleet.cache / "done"

@@ -10,7 +10,6 @@ from conftest import ROOT
 
 from t3lib.core.files import folder_key, project_root
 from t3lib.lab.grid import runner
-from t3lib.lab.grid.jobs import Job
 from t3lib.lab.grid.runner import Place
 
 FACTS = """import json, os, torch
@@ -60,10 +59,3 @@ def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_ma
     assert json.loads(text)["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["2"], (
         "and it ran on the folder"
     )
-
-
-def test_a_base_that_cannot_be_trained_is_one_line(place, tmp_path):
-    parameters = {"stage": {"data": "builtin", "authors": 0}, "name": "full", "seed": 0}
-    outcome = runner.execute(Job("base", "base", "", parameters, (), "key"), [], place)
-    assert outcome.state == "failed"
-    assert outcome.error == "UserError: stage: authors must be at least 1, not 0"
