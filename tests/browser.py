@@ -1,5 +1,4 @@
-"""Notebook 00 and the page of results in a real browser: cells run, sliders are moved by the
-keyboard, filters filter.
+"""The page of results in a real browser: filters filter, nothing is fetched, no error.
 
 Not collected by default; `make browser-test` runs it. It needs Chromium (Debian: apt-get install
 chromium) and speaks the DevTools protocol to it itself. Screenshots go to $T3_SCREENSHOTS, by
@@ -10,9 +9,7 @@ import base64
 import json
 import os
 import shutil
-import socket
 import subprocess
-import sys
 import time
 import urllib.request
 from pathlib import Path
@@ -30,19 +27,6 @@ pytestmark = pytest.mark.skipif(
     CHROMIUM is None,
     reason="no Chromium on this machine: apt-get install chromium (or google-chrome) and try again",
 )
-
-# The slider whose label is `label`, the n-th of them on the page.
-SLIDER = """
-    [...document.querySelectorAll('.widget-hslider')]
-        .filter(e => e.querySelector('.widget-label').textContent === %s)[%d]
-"""
-NOTEBOOK = "[...jupyterapp.shell.widgets('main')].find(w => w.title.label === '00_explore.ipynb')"
-# [execution count, error messages] of every code cell.
-CELLS = f"""
-    [...{NOTEBOOK}.content.model.cells].filter(c => c.type === 'code').map(c => [
-        c.executionCount,
-        c.toJSON().outputs.filter(o => o.output_type === 'error').map(o => o.evalue)])
-"""
 
 
 class Browser:
@@ -77,9 +61,6 @@ class Browser:
         self.exceptions: list[str] = []
         for domain in ("Page", "Runtime"):
             self.ask(f"{domain}.enable")
-        self.ask(
-            "Emulation.setFocusEmulationEnabled", enabled=True
-        )  # JupyterLab's current notebook is the focused one
 
     def ask(self, method: str, **params):
         self.sent += 1
@@ -104,12 +85,6 @@ class Browser:
             )
         return answer["result"].get("value")
 
-    def press(self, key: str, code: int) -> None:
-        for kind in ("rawKeyDown", "keyUp"):
-            self.ask(
-                "Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code
-            )
-
     def screenshot(self, path: Path) -> None:
         path.write_bytes(base64.b64decode(self.ask("Page.captureScreenshot")["data"]))
         print(f"screenshot: {path}")
@@ -133,118 +108,6 @@ def wait_for(found, seconds: float, what: str):
             pass
         time.sleep(0.05)
     raise AssertionError(f"waited {seconds:.0f} s for {what}")
-
-
-@pytest.fixture
-def lab(tmp_path):
-    """The address of notebook 00 in a JupyterLab of its own, which sees a copy: running it must not
-    save the source.
-    """
-    shutil.copy(ROOT / "notebooks" / "00_explore.ipynb", tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    options = [
-        "--no-browser",
-        "--allow-root",
-        "--expose-app-in-browser",
-        f"--ServerApp.root_dir={tmp_path}",
-    ]
-    options += [
-        "--ServerApp.ip=127.0.0.1",
-        f"--ServerApp.port={port}",
-        "--IdentityProvider.token=t3",
-    ]
-    options += [
-        "--LabApp.news_url=None",
-        "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate",
-    ]
-    settings = {
-        f"JUPYTER_{name}_DIR": str(tmp_path / name.lower()) for name in ("CONFIG", "RUNTIME")
-    }
-    with open(tmp_path / "lab.log", "w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "jupyterlab", *options],
-            env=os.environ | settings,
-            stdout=log,
-            stderr=log,
-        )
-    address = f"http://127.0.0.1:{port}/lab/tree/00_explore.ipynb?token=t3"
-    try:
-        wait_for(
-            lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/api?token=t3"),
-            90,
-            "JupyterLab to start",
-        )
-        yield address
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-@pytest.fixture
-def browser(tmp_path):
-    page = Browser(tmp_path / "chromium")
-    yield page
-    page.screenshot(Path(os.environ.get("T3_SCREENSHOTS", tmp_path)) / "explore_at_the_end.png")
-    page.close()
-
-
-def move(browser: Browser, label: str, which: int, shown: str) -> tuple[str, str, float]:
-    """Press ArrowRight on a slider: its readout before and after, and milliseconds until what
-    `shown` gives changed.
-    """
-    slider = SLIDER % (json.dumps(label), which)
-    browser.value(f"{slider}.scrollIntoView({{block: 'center'}}) ?? true")
-    before, old = (
-        browser.value(f"{slider}.querySelector('.widget-readout').innerText"),
-        browser.value(shown),
-    )
-    browser.value(f"{slider}.querySelector('.noUi-handle').focus() ?? true")
-    began = time.monotonic()
-    browser.press("ArrowRight", 39)
-    wait_for(lambda: browser.value(shown) != old, 30, f"the picture to follow slider {label}")
-    spent = (time.monotonic() - began) * 1000
-    return before, browser.value(f"{slider}.querySelector('.widget-readout').innerText"), spent
-
-
-def test_the_sliders_of_notebook_00(lab, browser, tmp_path):
-    folder = Path(os.environ.get("T3_SCREENSHOTS", tmp_path))
-    browser.ask("Page.navigate", url=lab)
-    # Running before the kernel is idle is silently lost.
-    idle = f"{NOTEBOOK}.sessionContext.session.kernel.status === 'idle'"
-    wait_for(lambda: browser.value(idle), 120, "a kernel")
-    browser.value(f"jupyterapp.shell.activateById({NOTEBOOK}.id) ?? true")
-    browser.value("jupyterapp.commands.execute('notebook:run-all-cells'), true")
-    cells = wait_for(
-        lambda: (c := browser.value(CELLS)) and all(count for count, _ in c) and c, 600, "all cells"
-    )
-    assert not any(errors for _, errors in cells), cells
-    wait_for(
-        lambda: browser.value("document.querySelectorAll('.noUi-handle').length") == 8,
-        60,
-        "eight sliders",
-    )
-
-    # T of the language half, which comes first: the table follows. T of the synthetic half: the
-    # words and the image follow.
-    table = "[...document.querySelectorAll('.widget-html-content')].map(e => e.innerText).join()"
-    before, after, second = move(browser, "T", 0, table)
-    assert (float(before), float(after)) == (3.0, 3.1)
-    assert "p^(1/3.1)" in browser.value(table) and "T = 3.1" in browser.value(table)
-    before, after, third = move(browser, "position", 0, table)
-    assert (int(before), int(after)) == (0, 1)
-    browser.screenshot(folder / "explore_language.png")
-    words = f"{table} + document.querySelector('.widget-image').src"
-    before, after, first = move(browser, "T", 1, words)
-    assert (float(before), float(after)) == (1.0, 1.05)
-    assert "Retain Error" in browser.value(words)
-    browser.screenshot(folder / "explore_synthetic.png")
-    assert not browser.exceptions, browser.exceptions
-    print(
-        f"milliseconds from key to picture: synthetic T {first:.0f}, language T {second:.0f},"
-        f" position {third:.0f}"
-    )
 
 
 def test_the_page_of_results(tmp_path):

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from conftest import ROOT
 
 PACKAGE = ROOT / "t3lib"
@@ -190,27 +189,6 @@ def test_no_circle():
     none(arrows, "move what both need into a module of its own, also when it is a type alone")
 
 
-def torch_is_reached(module: str) -> list[str]:
-    """The chain of modules over which `module` reaches torch, or an empty list.
-
-    The module's imports count wherever they stand; of the modules beyond, those that run when they
-    are imported.
-    """
-    chains = [[module]]
-    seen = {module}
-    for chain in chains:
-        last, first = chain[-1], len(chain) == 1
-        if any(
-            name.split(".")[0] == "torch"
-            for name in imports(TREES[last], in_functions=first, for_types=False)
-        ):
-            return chain
-        for used in modules_imported(last, in_functions=first, for_types=False) - seen:
-            seen.add(used)
-            chains.append([*chain, used])
-    return []
-
-
 def without_torch() -> list[str]:
     found = [
         module
@@ -222,13 +200,14 @@ def without_torch() -> list[str]:
 
 
 def test_no_torch_by_source():
-    chains = [
-        " -> ".join([*chain, "torch"])
+    """Imports inside functions count too."""
+    wanting = [
+        module
         for module in without_torch()
-        if (chain := torch_is_reached(module))
+        if any(name.split(".")[0] == "torch" for name in imports(TREES[module], for_types=False))
     ]
     none(
-        chains,
+        wanting,
         "let the caller compute what needs torch and hand over numbers, as run files and tables do",
     )
 
@@ -304,37 +283,3 @@ def test_no_two_test_files_have_one_name():
         path.name for path in (ROOT / "tests").rglob("*.py") if "__pycache__" not in path.parts
     ]
     none([name for name in set(names) if names.count(name) > 1], "rename one of the two")
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "tests").rglob("*.py")), ids=lambda path: path.stem)
-def test_a_private_name_in_a_test_says_why(path):
-    """`module._name` of something imported from t3lib needs a comment on its line or on the line
-    above.
-    """
-    text = path.read_text(encoding="utf-8")
-    tree, lines = ast.parse(text), text.splitlines()
-    ours = {
-        (alias.asname or alias.name).split(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-        if (node.module if isinstance(node, ast.ImportFrom) else alias.name or "").split(".")[0]
-        == "t3lib"
-    }
-    found = []
-    for node in ast.walk(tree):
-        names = []
-        if (
-            isinstance(node, ast.Attribute)
-            and isinstance(node.value, ast.Name)
-            and node.value.id in ours
-        ):
-            names = [node.attr]
-        if isinstance(node, ast.ImportFrom) and str(node.module).split(".")[0] == "t3lib":
-            names = [alias.name for alias in node.names]
-        private = [name for name in names if name.startswith("_") and not name.endswith("__")]
-        if private and not any(
-            "#" in line for line in lines[max(0, node.lineno - 2) : node.lineno]
-        ):
-            found.append(f"{path.stem}: {private[0]}")
-    none(found, "test through the public name, or say on the line above why that cannot be")

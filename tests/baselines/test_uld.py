@@ -7,9 +7,9 @@ import functools
 import pytest
 import torch
 from families import HIDDEN, VOCAB, family
-from modes import LENGTH, LIMIT, MODES, NEW, PADDINGS, decode, expected, prompt
+from modes import LENGTH, LIMIT, MODES, NEW, PADDINGS, expected, prompt
 from reference import Quotient
-from transformers import CompileConfig, DynamicCache, PreTrainedModel, StaticCache
+from transformers import DynamicCache, PreTrainedModel, StaticCache
 
 from t3lib.baselines.assistant import make_assistant
 from t3lib.baselines.uld import ULDForCausalLM, subtract_logits
@@ -88,44 +88,6 @@ def test_strength_of_0_is_the_base(name):
     assert torch.equal(
         ULDForCausalLM(base, assistant, 0).generate(ids, **options), base.generate(ids, **options)
     )
-
-
-def test_half_precision_models_give_float32_scores():
-    base, assistant = (part.to(torch.bfloat16) for part in pair("gpt2"))
-    ids, mask = prompt("left")
-    with torch.no_grad():
-        found = ULDForCausalLM(base, assistant, STRENGTH)(ids, attention_mask=mask).logits
-        p, f = (
-            part(ids, attention_mask=mask).logits.double().log_softmax(-1)
-            for part in (base, assistant)
-        )
-    assert found.dtype == torch.float32
-    assert (found - (p - STRENGTH * f)).abs()[mask.bool()].max() <= LIMIT
-
-
-def test_logits_to_keep_and_tuples():
-    uld = model()
-    ids, mask = prompt("left")
-    with torch.no_grad():
-        full = uld(ids, attention_mask=mask).logits
-        torch.testing.assert_close(
-            uld(ids, attention_mask=mask, logits_to_keep=2).logits, full[:, -2:]
-        )
-        torch.testing.assert_close(uld(ids, attention_mask=mask, return_dict=False)[0], full)
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_compiled_decoding_with_a_static_cache():
-    """One graph without breaks; the compiler's own back end is torch's business."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    settings = CompileConfig(backend="eager", mode=None, fullgraph=True)
-    settings._compile_all_devices = True
-    assert (
-        decode(model(), oracle(), "left", cache_implementation="static", compile_config=settings)
-        <= LIMIT
-    )
-    assert not torch._dynamo.utils.counters["graph_break"]
 
 
 # --- evaluation

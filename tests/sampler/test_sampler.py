@@ -235,21 +235,6 @@ def test_several_heads_add_their_log_f():
     assert decode(one, t3("gpt2"), "left") <= LIMIT
 
 
-def test_the_base_is_never_changed():
-    base = family("llama")
-    ids, mask = prompt("left")
-    weights = {name: value.clone() for name, value in base.state_dict().items()}
-    with torch.no_grad():
-        before = base(ids, attention_mask=mask).logits
-    tilted = T3ForCausalLM(base, [head(3), head(4)], T)
-    tilted.generate(ids, attention_mask=mask, max_new_tokens=NEW, num_beams=2)
-    del tilted
-    with torch.no_grad():
-        assert torch.equal(base(ids, attention_mask=mask).logits, before)
-    assert all(torch.equal(value, weights[name]) for name, value in base.state_dict().items())
-    assert not any(module._forward_hooks for module in base.modules())
-
-
 def test_heads_of_different_bases_do_not_compose():
     def made(**info: Any) -> T3Head:
         return T3Head(HIDDEN, VOCAB, 3, info=info)

@@ -10,7 +10,7 @@ import torch
 from families import VOCAB, family
 from modes import prompt
 from test_sampler_matrix import T, head
-from transformers import CompileConfig, GenerationConfig, pipeline
+from transformers import CompileConfig, pipeline
 
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.core.errors import UserError
@@ -101,24 +101,6 @@ def test_the_pipeline_has_nothing_to_say(wrapped, tokenizer, caplog, monkeypatch
     )  # as the pipeline leaves it, and it is the session's
     pipeline("text-generation", model=wrapped(), tokenizer=tokenizer)
     assert "not supported" not in caplog.text
-
-
-def test_settings_of_the_call_come_before_those_of_the_config_and_the_model():
-    tilted = t3_model()
-    ids, _ = prompt("none")
-    tilted.generation_config = GenerationConfig(
-        do_sample=True
-    )  # as a user may put it: nothing of top_k
-    options: dict[str, Any] = dict(
-        max_new_tokens=1, return_dict_in_generate=True, output_scores=True
-    )
-    for given, kept in (
-        ({}, VOCAB),
-        ({"top_k": 5}, 5),
-        ({"generation_config": GenerationConfig(top_k=7)}, 7),
-    ):
-        out = tilted.generate(ids, **options, **given)
-        assert torch.isfinite(out.scores[0]).sum(-1).tolist() == [kept] * 3
 
 
 # --- logits that are not finite

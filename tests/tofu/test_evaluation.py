@@ -27,7 +27,7 @@ from transformers import (
 from t3lib.classifier.head import T3Head
 from t3lib.core import models
 from t3lib.core.errors import UserError
-from t3lib.core.rows import Example, encode, encode_answers
+from t3lib.core.rows import Example, encode_answers
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import data as tofu
 from t3lib.tofu import evaluation as module
@@ -227,15 +227,6 @@ def test_tilts_agree_with_each_alone_and_with_the_sampler(tiny_model, reading, e
         alone = score.answer_losses(sampler, examples, reading)[0]
         np.testing.assert_allclose(alone, losses, atol=5e-6)
     assert len({losses.sum().round(3) for losses in together}) == len(tilts)
-
-
-def test_a_zero_head_at_t_1_and_no_head_give_the_base_back(tiny_model, reading, examples):
-    base = score.answer_losses(tiny_model, examples, reading)
-    zero = T3Head(32, tiny_model.config.vocab_size, rank=4, init_b="zero")
-    tilts = [(zero, 1.0), (None, 1.0)]
-    neutral, none = score.answer_losses(tiny_model, examples, reading, tilts)
-    np.testing.assert_allclose(neutral, base[0], atol=1e-6)
-    assert (none == base[0]).all()
 
 
 def test_a_partition_function_that_underflows_is_computed_in_log_space(heads):
@@ -460,27 +451,6 @@ def test_reference_gives_forget_quality(tiny_model, tokenizer, data, heads):
     assert (other["forget_quality"], other["ks_statistic"]) == (p, d) and d > 0
 
 
-def test_nan_at_padding_reaches_no_score(tiny_model, tokenizer, reading, heads):
-    """Attention over nothing may leave NaN at padded positions; the pool must not add it up."""
-    examples = [
-        encode(tokenizer, question, "An answer.")
-        for question in ("Who?", "Who wrote it, and when?")
-    ]
-    clean = score.answer_losses(tiny_model, examples, reading, [(heads[0], 2.0)])
-    broken = copy.deepcopy(tiny_model)
-
-    def spoil(module, args, kwargs, output):
-        mask = kwargs["attention_mask"][:, -output.last_hidden_state.shape[1] :]
-        output.last_hidden_state = output.last_hidden_state.masked_fill(
-            mask[..., None] == 0, math.nan
-        )
-        return output
-
-    broken.model.register_forward_hook(spoil, with_kwargs=True)
-    again = score.answer_losses(broken, examples, reading, [(heads[0], 2.0)])
-    np.testing.assert_array_equal(again, clean)
-
-
 def test_the_room_for_new_tokens_is_checked_before_anything_is_computed(
     tiny_model, tokenizer, data
 ):
@@ -550,27 +520,6 @@ def test_unusable_settings_are_refused_before_any_pass(
         evaluate(tiny_model, tokenizer, {"ra": []}, TEXTS)
     with pytest.raises(UserError, match="no answer tokens"):
         next(score.answer_positions(tiny_model, [Example([1, 2], 2)], PLAIN))
-
-
-def test_batches_are_halved_when_memory_runs_out(tiny_model, examples, monkeypatch):
-    tried, real = [], score.answer_positions
-
-    def small_memory(model, examples, reading, heads):
-        tried.append(reading.batch_tokens)
-        if reading.batch_tokens > memory:
-            raise torch.OutOfMemoryError("out of memory")
-        return real(model, examples, reading, heads)
-
-    expected = score.answer_losses(tiny_model, examples, PLAIN)
-    monkeypatch.setattr(score, "answer_positions", small_memory)
-    memory = 600
-    with pytest.warns(UserWarning, match="batches of 512 tokens"):
-        found = score.answer_losses(tiny_model, examples, PLAIN)
-    assert tried == [4096, 2048, 1024, 512]
-    np.testing.assert_allclose(found, expected, rtol=1e-5)
-    memory, least = 0, "out of memory even with batches of 150 tokens"
-    with pytest.warns(UserWarning), pytest.raises(UserError, match=least):
-        score.answer_losses(tiny_model, examples, replace(PLAIN, batch_tokens=300))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])

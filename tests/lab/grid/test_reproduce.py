@@ -4,13 +4,11 @@ instead of in kernels.
 What kernels, processes and kill -9 add is in test_faults.py.
 """
 
-import errno
 import io
 import json
 import os
 import shutil
 import threading
-import time
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
@@ -22,7 +20,7 @@ from t3lib.core import files, source
 from t3lib.core.errors import UserError
 from t3lib.lab import profiles
 from t3lib.lab.grid import cluster, jobs, reproduce, runner, status
-from t3lib.lab.grid.runner import Outcome, Place
+from t3lib.lab.grid.runner import Place
 
 SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES = noop.ROLES
 AUDIT = "06_audit"
@@ -506,28 +504,6 @@ def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(
     assert lines[-1] == f"beside the committed results: t3 compare {box.out}"
 
 
-ORDER: list[str] = []
-
-
-def in_order(job, before, place):
-    if job.name == "first":  # Dask gives it to the worker at once, before it knows the others
-        time.sleep(2)
-    ORDER.append(job.name)
-    return Outcome(job.name, "done")
-
-
-def test_the_job_that_took_longest_last_time_goes_first(client, tmp_path):
-    place = Place(str(tmp_path / "out"), "", "cache", tmp_path / "marks", str(tmp_path))
-    graph = [
-        jobs.Job(name, "notebook", "02", {}, (), "")
-        for name in ("first", "new", "long", "quick", "other")
-    ]
-    schedule = status.Schedule(graph, {}, place, 1, "mine")
-    schedule.seconds = {"long": 10.0, "quick": 300.0}
-    reproduce.run(graph, {}, place, client, schedule, in_order)
-    assert ORDER[:3] == ["first", "quick", "long"]
-
-
 def test_a_second_run_on_the_same_results_is_turned_away_whatever_its_cache(box, monkeypatch):
     assert box() == 0
     with files.lock(box.out / ".lock"):
@@ -563,28 +539,6 @@ def test_a_marker_cannot_name_a_file_outside_the_results(box):
     files.write_sealed(path, mark)
     with pytest.raises(UserError, match="leads out of"):
         box()
-
-
-def test_a_full_disk_is_one_line_and_costs_nothing(box, monkeypatch):
-    box.profile(methods="Original, NPO")
-    real, full = os.fsync, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def sometimes(handle):
-        if len(box.ran) >= 2:  # the second job finds the disk full, in the middle of its writing
-            raise full
-        real(handle)
-
-    monkeypatch.setattr(os, "fsync", sometimes)
-    with pytest.raises(
-        UserError, match="No space left on device"
-    ):  # the report cannot be written either
-        box()
-    monkeypatch.setattr(os, "fsync", real)
-    assert not list(box.out.rglob("*.partial"))
-    assert box() == 0 and job("Original") not in box.ran
-    clean = noop.results_of(box.out)
-    assert box(fresh=True) == 0
-    assert noop.results_of(box.out) == clean
 
 
 # ---- what a job reads is in its key -------------------------------------------------------------

@@ -14,7 +14,7 @@ import pytest
 import torch
 from scipy.stats import hmean, ks_2samp
 
-from t3lib.baselines.losses import METHODS, settings_of
+from t3lib.baselines.losses import METHODS
 from t3lib.core import files, identity
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
@@ -24,7 +24,7 @@ from t3lib.lab.report import tables
 from t3lib.lab.study import ablations, audit, methods, study, unlearned
 from t3lib.lab.world import bases
 from t3lib.tofu import metrics
-from t3lib.tofu.evaluation import Scoring, evaluate
+from t3lib.tofu.evaluation import Scoring
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
 SHORT = {"max_new_tokens": 6}
@@ -59,35 +59,6 @@ def test_every_method_gives_a_complete_run(method, opened, tmp_path):
     if len(runs) == 2:
         assert runs[0]["truth_ratio"]["forget"] != runs[1]["truth_ratio"]["forget"], (
             "the seed was ignored"
-        )
-
-
-def test_a_finished_seed_is_read_back_not_run_again(opened, monkeypatch):
-    first = list(methods.run_method(opened, "T3", seeds=[1], settings=FAST))
-
-    def never(*_, **__):
-        raise AssertionError("fitted again")
-
-    monkeypatch.setattr(unlearned, "fit_heads", never)
-    assert list(methods.run_method(opened, "T3", seeds=[1], settings=FAST)) == first
-    with pytest.raises(AssertionError, match="fitted again"):
-        list(methods.run_method(opened, "T3", seeds=[1], settings=FAST | {"lr": 1e-3}))
-
-
-def test_settings_that_share_base_passes_score_as_they_would_alone(opened):
-    settings = FAST | {"rank": 7}  # settings that no other test has left in the cache
-    together = ablations.run_ablations(opened, seeds=[1, 2], settings=settings)
-    for setting in ablations.ABLATIONS:
-        reworded = setting.startswith("paraphrases")
-        own = settings_of("T3", ablations.ablated(settings, setting, 2 if reworded else 1))
-        taught = ablations.paraphrased(opened) if reworded else opened
-        shared = [run["truth_ratio"]["forget"] for run in together if run["setting"] == setting]
-        heads = unlearned.fitted(taught, [(own, 1), (own, 2)])
-        tilts = [(methods.sharpened(head, own["w"]), own["temperature"]) for head in heads]
-        rows, plain = opened.evaluation_rows, Scoring(generate=False)
-        alone = evaluate(opened.base, opened.tokenizer, rows, plain, tilts=tilts)
-        np.testing.assert_allclose(
-            shared, [report["truth_ratio"]["forget"] for report in alone], rtol=1e-8
         )
 
 
@@ -232,25 +203,6 @@ def test_an_ablation_brings_what_the_audit_says_of_the_same_model(opened):
     assert len({run["metrics"]["auc"] for run in runs}) > len(runs) // 2
 
 
-def test_less_tempering_with_the_same_greedy_text(opened):
-    """p^(1/T) f^w = (p f^(w T))^(1/T): w T stays as tuned, and so does every text, while
-    probabilities do not.
-    """
-    settings = FAST | {"temperature": 3.0, "w": 1.5, "lr": 0.02, "epochs": 4}
-    runs = {
-        run["setting"]: run for run in ablations.run_ablations(opened, seeds=[1], settings=settings)
-    }
-    tuned, same = runs["tuned"], [runs["same text,T=1"], runs["same text,T=2"]]
-    assert [(run["T"], run["w"]) for run in same] == [(1.0, 4.5), (2.0, 2.25)]
-    rouge = [
-        [row["rouge"] for rows in run["records"].values() for row in rows] for run in (tuned, *same)
-    ]
-    assert rouge[0] == rouge[1] == rouge[2] and max(rouge[0]) > 0
-    assert all(run["truth_ratio"]["forget"] != tuned["truth_ratio"]["forget"] for run in same)
-    other = [row["rouge"] for rows in runs["T=1,w=20"]["records"].values() for row in rows]
-    assert other != rouge[0], "another w T writes other texts"
-
-
 def test_a_head_that_learns_the_paraphrases_has_them_among_its_forget_rows(opened):
     reworded = ablations.paraphrased(opened)
     rows = opened.evaluation_rows["forget"]
@@ -359,41 +311,6 @@ def test_a_changed_metric_asks_no_model(opened, monkeypatch):
         changed["metrics"]["mu_rouge"] == pytest.approx(0.25)
         and changed["metrics"]["fq"] == run["metrics"]["fq"]
     )
-
-
-def two_folders(opened, tmp_path):
-    """a/full and b/full: folders of one name, the second holding the retrained model."""
-    for place, name in (("a", "full"), ("b", "retain90")):
-        shutil.copytree(opened.models[name], tmp_path / place / "full")
-    return [
-        {"full": str(tmp_path / place / "full"), "retain90": opened.models["retain90"]}
-        for place in ("a", "b")
-    ]
-
-
-def test_two_models_in_folders_of_one_name_are_two_models(opened, tmp_path):
-    """A cached run once took a model for another because their folders had the same name."""
-    quality = []
-    for models in two_folders(opened, tmp_path):
-        other = study.open_study(
-            "forget10", data=data_folder(opened, tmp_path), models=models, evaluation=SHORT
-        )
-        [run] = methods.run_method(other, "Original", seeds=[1], settings={})
-        quality.append(run["metrics"]["fq"])
-        [head] = unlearned.fitted(other, [(FAST, 1)])
-        quality.append(head.A.sum().item())
-    assert quality[2] == 1, "the retrained model itself has Forget Quality 1"
-    assert quality[0] < 1 and quality[1] != quality[3]
-
-
-def data_folder(opened, tmp_path):
-    """The stage's rows as a folder of TOFU's files."""
-    folder = tmp_path / "data"
-    for name, rows in bases.rows(opened.stage).items():
-        files.write_json(folder / f"{name}.json", rows)
-    (folder / "idontknow.json").unlink()
-    (folder / "idontknow.jsonl").write_text("\n".join(opened.idk))
-    return str(folder)
 
 
 CHANGES = {

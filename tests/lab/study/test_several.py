@@ -76,14 +76,6 @@ def test_the_audit_writes_the_methods_and_not_the_yardsticks(work):
     assert top_p == [{None}] * 3 + [{None, 0.5}, set()], "of NPO only the first seed writes"
 
 
-def test_rows_of_another_stage_are_unseen(work, monkeypatch):
-    other = []
-    monkeypatch.setattr(several, "open_study", lambda split, **world: other.append(world))
-    assert work.apart({}) is None and not other
-    work.apart({"authors": 9})
-    assert other == [work.world | {"stage": MICRO | {"authors": 9}}]
-
-
 def test_memory_is_measured_anew():
     large = bytearray(300 * 2**20)
     high = results.peak_memory_bytes()
