@@ -22,7 +22,7 @@ results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
 # uv is only a faster installer; it does not read pip's own settings, hence the hand-over of the wheel folder.
-.venv/ready: requirements.lock pyproject.toml
+.venv/ready: requirements.lock pyproject.toml notebooks/jupyter_lab_config.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "t3lib needs Python 3.11: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	if command -v uv >/dev/null; then \
@@ -31,6 +31,7 @@ results: .venv/ready
 	else \
 	  $(BIN)/pip install --quiet -r requirements.lock && $(BIN)/pip install --quiet --no-deps -e .; \
 	fi
+	mkdir -p .venv/etc/jupyter && cp notebooks/jupyter_lab_config.json .venv/etc/jupyter/  # no pop-up about news
 	touch $@
 
 # One thread a process: two processes share two cores, and results do not depend on how many cores there are.

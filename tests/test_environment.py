@@ -2,6 +2,8 @@
 or names a host.
 """
 
+import importlib
+import json
 import os
 import re
 import subprocess
@@ -72,3 +74,14 @@ def test_make_refuses_an_unknown_profile_before_it_builds_the_environment():
     assert made.stdout == ""
     test = ["make", "--dry-run", "test", "PROFILE=smok"]
     assert subprocess.run(test, **options).returncode == 0, "not its business"
+
+
+def test_jupyterlab_asks_nobody_about_news():
+    """`make` puts the file where the environment's JupyterLab reads it."""
+    assert (
+        "cp notebooks/jupyter_lab_config.json .venv/etc/jupyter/" in (ROOT / "Makefile").read_text()
+    )
+    settings = json.loads((ROOT / "notebooks" / "jupyter_lab_config.json").read_text())["LabApp"]
+    assert settings["news_url"] is None
+    module, _, name = settings["check_for_updates_class"].rpartition(".")
+    assert hasattr(importlib.import_module(module), name)

@@ -15,6 +15,10 @@ from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import CHOICES, TEMPERATURE, FitSettings, check_temperature
 
 Value = TypeVar("Value", str, int, float)
+FILES = (
+    *("forget", "retain", "other", "unseen", "rewordings"),
+    *("holdout", "holdout_forget", "holdout_retain"),
+)  # options that name a file of rows, or a Hub data set
 UNSEEN = "rows like those to forget that the model never saw"
 FEW = 40  # cells that t3 compare lists unasked
 EXIT_CODES = (
@@ -361,7 +365,9 @@ def own_rows_options(p: argparse.ArgumentParser) -> argparse._ArgumentGroup:
         "--secret-column", metavar="NAME", help="column of --forget with what must not be said"
     )
     rows.add_argument(
-        "--columns", type=columns, help="names in your files, e.g. question=Frage,answer=Antwort"
+        "--columns",
+        type=columns,
+        help="names in your files, e.g. question=user_query,answer=agent_reply",
     )
     system_options(rows)
     return rows
@@ -505,6 +511,10 @@ def command(args: argparse.Namespace) -> int | None:
         else [temperature]
     ):
         check_temperature(T, allow_sharpening=args.allow_sharpening)
+    for name in FILES:
+        file = Path(getattr(args, name, None) or "")
+        if file.suffix in (".csv", ".json", ".jsonl", ".parquet") and not file.exists():
+            raise UserError(f"--{name.replace('_', '-')} {file}: no such file")
     commands = import_module("t3lib.lab.commands")
     run: Callable[[argparse.Namespace], int | None] = getattr(commands, args.verb)
     return run(args)

@@ -190,9 +190,8 @@ def check_out(out: Path, *, empty: bool = False) -> None:
     """
     try:
         if out.exists() and (not out.is_dir() or empty and any(out.iterdir())):
-            raise UserError(
-                f"--out {out} exists already and is not {'an empty' if empty else 'a'} folder"
-            )
+            why = "is not empty: --overwrite replaces it" if out.is_dir() else "is not a folder"
+            raise UserError(f"--out {out} exists already and {why}")
         place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
         if not os.access(place, os.W_OK | os.X_OK) or not place.is_dir():
             raise UserError(f"--out {out}: {place} is no folder that can be written to")

@@ -47,6 +47,17 @@ def test_help_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
+def test_a_wrong_file_name_is_found_before_torch_is_imported(tmp_path):
+    (tmp_path / "f.jsonl").touch()
+    argv = ["unlearn", "--model", "x", "--out", "o", "--forget", str(tmp_path / "f.jsonl")]
+    argv += ["--retain", str(tmp_path / "r.csv")]
+    code = f"import sys; from t3lib.lab import cli; code = cli.main({argv})\n"
+    code += "assert code == 2 and 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"t3 unlearn: --retain {tmp_path / 'r.csv'}: no such file\n"
+
+
 def test_the_parser_knows_all_verbs():
     [verbs] = [
         action for action in cli.parser()._actions if action.dest == "verb"
@@ -233,13 +244,15 @@ def own_rows(place, out, *more):
 )
 def test_mistakes_are_one_line_and_exit_2(argv, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    for name in OWN[1::2]:  # a file that is missing would be the mistake that is named
+        Path(name).touch()
     try:
         code = cli.main(argv)
     except SystemExit as stop:
         code = stop.code
     err = capsys.readouterr().err
     assert code == 2 and said in err and err.count("\n") == 1, err
-    assert not list(tmp_path.iterdir()), "nothing half-written"
+    assert sorted(path.name for path in tmp_path.iterdir()) == OWN[1::2], "nothing half-written"
 
 
 def test_results_of_uncommitted_code_are_refused_in_one_line(monkeypatch, capsys):
@@ -361,7 +374,8 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
     assert (
         report["forget"]["each"][0]["secret"] == ["volume"] and len(report["choice"]["tried"]) == 1
     )
-    assert cli.main(argv) == 2 and "exists already" in capsys.readouterr().err
+    assert cli.main(argv) == 2
+    assert "is not empty: --overwrite replaces it" in capsys.readouterr().err
     assert cli.main([*argv, "--strength", "1", "--overwrite"]) == 3
     assert json.loads((tmp_path / "head" / "config.json").read_text())["w"] == 1.0
 
