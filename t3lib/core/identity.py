@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from t3lib.core.files import LIBRARY, content_key, write_sealed
-from t3lib.core.source import Reader, digests, listed, read_module, source_on_disk
+from t3lib.core.source import Writer, digests, names_and_digests, read_module, source_on_disk
 
 PACKAGES = (
     "torch",
@@ -41,13 +41,15 @@ def code_key(
     through: bool = False,
     library: Path = LIBRARY,
 ) -> str:
-    """Content key of all code in t3lib that some functions can reach.
+    """Compute the content key of all code in t3lib that some functions can reach.
 
-    entries: functions, or dotted names such as "t3lib.tofu.evaluation.score"; "t3lib.theory" is all
-    of a module.
-    methods: rows of literal tables (dicts, tuples, lists or sets) that are named after another
-    method do not count; () counts all. through: also follow functions marked `keyed`. library:
-    folder of t3lib.
+    entries: functions, or dotted names such as "t3lib.tofu.evaluation.score". The name of a module,
+    such as "t3lib.theory", stands for all of its code.
+    methods: names of unlearning methods, or () for all. A table such as `LOSSES` has one row for
+    each method. Only the rows of these methods enter the key, so that a new method changes no key
+    of the others.
+    through: also follow functions that are marked `keyed`.
+    library: the folder of t3lib.
 
     Counted are whole top-level definitions, by name and content: other definitions that they name
     (in strings only by their dotted name), constants, defaults, decorators, base classes,
@@ -61,7 +63,9 @@ def code_key(
         each if isinstance(each, str) else f"{each.__module__}.{each.__qualname__}"
         for each in entries
     ]
-    return content_key(listed(source.reached(map(source.find, names), frozenset(methods), through)))
+    return content_key(
+        names_and_digests(source.reached(map(source.find, names), frozenset(methods), through))
+    )
 
 
 def notebook_key(
@@ -73,10 +77,10 @@ def notebook_key(
     not count.
     """
     source = source_on_disk(library)
-    reader = Reader(source, read_module("", text, Path()), frozenset(methods))
-    written = reader.text(ast.parse(text).body, frozenset())
-    reached = source.reached(reader.uses, frozenset(methods), True, without)
-    return content_key([written, listed(reached)])
+    writer = Writer(source, read_module("", text, Path()), frozenset(methods))
+    written = writer.text(ast.parse(text).body, frozenset())
+    reached = source.reached(writer.uses, frozenset(methods), True, without)
+    return content_key([written, names_and_digests(reached)])
 
 
 def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:

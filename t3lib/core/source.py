@@ -158,12 +158,12 @@ class Source:
             if known in self.written:
                 return self.written[known]
         module = self.modules[use[0]]
-        reader = Reader(self, module, methods)
-        text = reader.text([*module.bound[use[1]], *module.loose], frozenset())
-        text += "".join(files_named(module.path.parent, reader.texts))
+        writer = Writer(self, module, methods)
+        text = writer.text([*module.bound[use[1]], *module.loose], frozenset())
+        text += "".join(files_named(module.path.parent, writer.texts))
         # What holds no table by method is the same for all methods.
-        key = (use, methods if reader.narrowed else None)
-        self.written[key] = hashlib.sha256(text.encode()).hexdigest(), reader.uses
+        key = (use, methods if writer.narrowed else None)
+        self.written[key] = hashlib.sha256(text.encode()).hexdigest(), writer.uses
         return self.written[key]
 
 
@@ -177,7 +177,7 @@ def files_named(folder: Path, texts: set[str]) -> list[str]:
     return [*named, *([folder_key(shipped(SHIPPED))] if SHIPPED in texts else [])]
 
 
-def listed(digests: dict[Use, str]) -> list[list[str]]:
+def names_and_digests(digests: dict[Use, str]) -> list[list[str]]:
     """Name and digest of each definition, without its module."""
     return sorted([name, digest] for (_, name), digest in digests.items())
 
@@ -200,7 +200,7 @@ def source_on_disk(library: Path) -> Source:
     return source_of(library, tuple(sorted(digests(library).items())))
 
 
-class Reader:
+class Writer:
     """Write definitions in a form that only their meaning decides, and note what they name.
 
     uses: definitions of t3lib. texts: all string constants. narrowed: whether there was a table by

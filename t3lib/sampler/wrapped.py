@@ -49,9 +49,9 @@ ASKED_OF_BASE = (  # by Transformers and accelerate: what the base alone can ans
 class HiddenStates:
     """A forward hook that keeps the decoder's last hidden states (B, L, d) of one call.
 
-    Each forward in eager mode has its own and ignores other threads. Compiled code cannot add
-    hooks: there one per model (thread None) is put on by `generate` beforehand, and its value never
-    outlives the traced graph.
+    thread: id of the thread whose calls are kept; None keeps those of compiled code. In eager mode
+    every forward pass adds a hook of its own for its thread. Compiled code cannot add hooks, so
+    `generate` adds one hook (thread None) to the model before it decodes with compiled code.
     """
 
     def __init__(self, thread: int | None = None) -> None:
@@ -167,10 +167,10 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         """The base's output with unlearned logits (B, L or logits_to_keep, V), float32, and their
         loss given labels.
 
-        attention_mask is 2-D over cached and new tokens; tokens it hides count for nothing,
-        wherever they stand. Without a mask every token counts, whatever its position. UserError for
-        sequences packed into one row. `prepared` is what `generate` fills in, which has checked its
-        prompt and cache, and will check its logits.
+        attention_mask: (B, cached and new tokens), 0 for tokens to ignore, at any position. Without
+        a mask every token counts. prepared: what `step_inputs` returns, given by
+        `generate` alone. `generate` checks prompt, cache and logits itself, so they are not checked
+        again here. UserError for several sequences that are packed into one row.
         """
         called_by_generate = prepared is not None
         if not called_by_generate:

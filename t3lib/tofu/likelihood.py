@@ -114,11 +114,11 @@ def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
 
 @torch.no_grad()
 def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
-    """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt:
-    (n_tilts, N).
+    """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt.
 
-    exp(log p / T) is shared by the heads and f by the temperatures, so one more (head, T) costs one
-    product over V.
+    at: N positions. tilts: pairs of a head (None for f = 1) and a temperature T. Result:
+    (n_tilts, N). p^(1/T) is computed once for each T and f once for each head, so that a further
+    pair of these costs one product over the vocabulary.
     """
     logp = at.logits.log_softmax(-1)
     logf = _logf(at.z, tilts)

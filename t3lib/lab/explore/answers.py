@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.lab.report.look import PALETTE, STYLE, finished, panels
+from t3lib.lab.report.look import PALETTE, STYLE, panels, with_key
 from t3lib.lab.study.study import stage_of
 from t3lib.lab.world import bases
 from t3lib.tofu import data as tofu
@@ -161,7 +161,7 @@ def figure(forget: Answers, keep: Answers) -> Figure:
     for axis, (column, title) in zip(axes, titles.items()):
         sns.lineplot(frame, x="T", y=column, hue="rows", palette=colours, marker=".", ax=axis)
         axis.set(xlabel="temperature $T$", ylabel="", title=title, ylim=(-0.03, 1.03))
-    return finished(
+    return with_key(
         chart,
         "Share of rows answered word for word, and probability of the true answer (geometric mean"
         " over its tokens, then mean over rows), against T.",

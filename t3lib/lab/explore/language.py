@@ -101,7 +101,6 @@ def scene(
     row: Row,
     *,
     temperatures: Sequence[float] = TEMPERATURES,
-    attention_mask: str = "lengths",
     max_new_tokens: int = 60,
 ) -> Scene:
     """Read a row's question and true answer with one forward pass, and let the models answer at
@@ -109,7 +108,7 @@ def scene(
     """
     example = encode(tokenizer, row["question"], row["answer"])
     ends = eos_ids(base, tokenizer)
-    reading = Reading(pad_id(tokenizer), ends, attention_mask, progress=False)
+    reading = Reading(pad_id(tokenizer), ends, progress=False)
     parts = list(answer_positions(base, [example], reading, [head]))
     order = torch.cat([part.step for part in parts]).argsort()
     logits, z = (
@@ -173,7 +172,9 @@ def language(
         controls["position"].max = max(len(each.tokens) for each in scenes.values()) - 1
         for name, each in scenes.items():
             T, position = controls["T"].value, controls["position"].value
-            boxes[name].value = render(name, each, view(each, T, position), T, position, tokenizer)
+            boxes[name].value = side_html(
+                name, each, view(each, T, position), T, position, tokenizer
+            )
 
     for control in controls.values():
         control.observe(redraw, names="value")
@@ -184,7 +185,7 @@ def language(
     )
 
 
-def render(name: str, each: Scene, now: View, T: float, position: int, tokenizer: Any) -> str:
+def side_html(name: str, each: Scene, now: View, T: float, position: int, tokenizer: Any) -> str:
     """The HTML of one side: the answer so far, a table of next tokens with bars, and what the
     models answer.
     """

@@ -16,7 +16,7 @@ count = torch.cuda.device_count()
 print(max([torch.cuda.get_device_properties(n).total_memory for n in range(count)], default=0))"""
 
 
-def check(profile: Profile, root: Path) -> None:
+def check_machine(profile: Profile, root: Path) -> None:
     """Check that the device, the models and the data of a profile can be had.
 
     Without this, every job of a large profile would fail with the same sentence.

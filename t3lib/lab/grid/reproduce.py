@@ -92,7 +92,7 @@ def reproduce(
             preflight,
         )  # with the Hub's package, which a finished profile need not wait for
 
-        preflight.check(from_root(chosen, root), root)
+        preflight.check_machine(from_root(chosen, root), root)
     with lock(
         folder / ".lock", wait=False
     ):  # beside the results, which runs with two caches may share

@@ -1,11 +1,14 @@
 """What a worker does with one job: check the marker, remove earlier files, run it, write the
 marker. No torch here.
 
-A marker (`done/RESULTS/JOB.json` in the cache) counts only if it is whole, has the job's key and
-every output file exists with its checksum, or with the one that the marker of another job has for
-it. When a job starts, the files of its earlier run are removed, so that no table reads them. What
-it had finished (seeds, features) comes back from t3lib's own content-keyed caches. There the bases
-lie too, which are checked and, when they are gone, trained again by the notebook that needs them.
+The marker of a finished job is the file `done/RESULTS/JOB.json` in the cache. It holds the job's
+key and a checksum of every output file. The job is run again when the marker is damaged, when its
+key is another one, or when an output file is missing or has another checksum. Two jobs may write
+the same file: then the checksum in either marker will do.
+
+When a job starts, the run files of its earlier run are removed, so that no table reads them. A job
+that was killed loses little: features, trained models and scores are cached by content. So are base
+models. A base model that is missing is trained again by the notebook that needs it.
 """
 
 import contextlib

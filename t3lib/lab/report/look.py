@@ -78,7 +78,7 @@ def panels(
     return figure, figure.subplots(rows, columns, squeeze=False, **share)
 
 
-def finished(
+def with_key(
     figure: Figure,
     caption: str,
     entries: Iterable[tuple[str, Look]] = (),

@@ -28,12 +28,12 @@ from t3lib.lab.report.look import (
     Look,
     counted,
     few_ticks,
-    finished,
     log_axis,
     method_points,
     of_splits,
     panels,
     splits_of,
+    with_key,
 )
 from t3lib.tofu.metrics import AUDIT, HIDING, METRICS
 
@@ -74,7 +74,7 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
                 colour = by["palette"][before["split"]]
                 axis.axhline(before[metric], color=colour, lw=0.8, ls=dash)
         axis.set(xlabel="temperature $T$", ylabel="", title=METRICS[metric].title)
-    return finished(
+    return with_key(
         figure,
         "Forgetting and keeping against T3's temperature. Lines: means over seeds; dots: every"
         " seed; dotted: before"
@@ -112,7 +112,7 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
         axis.set(xlabel="strength $w$ of the classifier", ylabel="", title=METRICS[name].title)
     axes[0].axhline(CAUGHT, label=f"Forget Quality {CAUGHT}", **DOTTED)
     seeds = int(search["n_seeds"].max())
-    return finished(
+    return with_key(
         figure,
         f"T3's two dials, p^(1/T) f^w, {title}: can a sharper classifier stand in for tempering?"
         f" Below the dotted line the test tells the model from a retrained one. n = {n} forget"
@@ -152,7 +152,7 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
     figure.supxlabel("truth ratio of a forget row" if shown else "no finished runs", fontsize=8)
     figure.supylabel("share of rows below", fontsize=8)
     n = sorted({len(run["truth_ratio"]["forget"]) for run in shown})
-    return finished(
+    return with_key(
         figure,
         "What Forget Quality looks at: truth ratios after unlearning and of the retrained model,"
         f" cumulated; D is their largest distance. n = {', '.join(map(str, n)) or 0} forget rows a"
@@ -194,7 +194,7 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
             axis.set_title(f"{names[split]}, {source}")
             axis.label_outer()
         row[0].yaxis.set_inverted(not METRICS[metric].larger_is_better)
-    return finished(
+    return with_key(
         figure,
         "Forgetting against keeping: every method (large: mean) and every seed (small). Top right"
         f" is best. {compared_with(ours)} {counted(ours, paper=printed is not None)}",
@@ -233,7 +233,7 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
             **here, **by, dodge=0.4 * (len(sources) > 1), errorbar=None, legend=False, **mark
         )
         axis.set(title=name, xlabel=f"{METRICS[metric].title} of a seed", ylabel="")
-    return finished(
+    return with_key(
         figure,
         f"{METRICS[metric].title} seed by seed. {compared_with(ours)}"
         f" {counted(ours, paper=len(sources) > 1)}",
@@ -283,7 +283,7 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
         axis.set(xlabel=title.replace("Membership ", "Membership\n"), ylabel="")
         axis.xaxis.set_major_locator(MaxNLocator(3))
     goal = "In the last two panels neither end is best, but what retrained models have. "
-    return finished(
+    return with_key(
         figure,
         "T3's other choices. Large: means over seeds; small: every seed; dotted: T3 as tuned."
         f" {goal if {*HIDING} & {*shown} else ''}{counted(varied)}",

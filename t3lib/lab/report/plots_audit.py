@@ -21,12 +21,12 @@ from t3lib.lab.report.look import (
     T3_COLOUR,
     WHOLE,
     counted,
-    finished,
     log_axis,
     method_points,
     panels,
     splits_of,
     with_error,
+    with_key,
 )
 from t3lib.tofu.metrics import AUDIT
 
@@ -75,7 +75,7 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
         log_axis(axis)
         axis.set(xlabel="answers drawn, $k$", title=name, xticks=sorted(here["k"].unique()))
     axes[0, 0].set_ylabel("leak@k (ROUGE-L recall)")
-    return finished(
+    return with_key(
         figure,
         "What the best of k sampled answers says of a forgotten row; bars: standard errors over"
         " rows. A method that forgot lies on Retrained; above it leaks, below it says less than a"
@@ -111,7 +111,7 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
             axis.set(ylim=(-0.03, 1.03), xlabel="temperature $T$", ylabel=title)
             axis.set_title(AUDIT[name].title.replace(", ", ",\n"))
             axis.label_outer()
-    return finished(
+    return with_key(
         figure,
         "Recognition and membership against T3's temperature. Grey: retrained models, with their"
         " error over rows. Membership is perfect at .5: above, forgotten rows still look known;"
@@ -181,7 +181,7 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
             axis.set(xlim=(-0.03, 1.1), ylim=(-0.03, 1.03), xticks=(0, 0.5, 1))
             axis.set(xlabel="MU-ROUGE", ylabel=title, title=AUDIT[name].title)
             axis.label_outer()
-    return finished(
+    return with_key(
         figure,
         "What is left of the forgotten rows against what is kept: T3 at every T (numbers; w where"
         " it is not 1), the other methods, and the retrained models' level (line); means over"

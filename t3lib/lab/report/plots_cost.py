@@ -10,11 +10,11 @@ from t3lib.lab.report.look import (
     PAPER,
     STYLE,
     counted,
-    finished,
     log_axis,
     of_splits,
     panels,
     splits_of,
+    with_key,
 )
 from t3lib.lab.report.render import cell
 
@@ -49,7 +49,7 @@ def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
         f"{cell(spent, 'features_s')} s ({splits[split]})"
         for split, spent in zip(stored["split"], stored["features_s"])
     ]
-    return finished(
+    return with_key(
         figure,
         "Seconds of training. T3 (preprocessed): on features of the base, stored once, which took"
         f" {' and '.join(told) or 'no time'} more; T3 (naive): the base is read at every step."
@@ -72,7 +72,7 @@ def seconds(rows: pd.DataFrame) -> Figure:
         axis.annotate(f"{value:.3g}", (value, y), (0, 3), textcoords="offset points", fontsize=6)
     axis.set(ylim=(len(shown) - 0.5, -0.8), xlabel="seconds")
     log_axis(axis)
-    return finished(
+    return with_key(
         figure,
         "Seconds on this machine: median and quartiles. In brackets: forget + retain rows, or the"
         " base and its batch;"

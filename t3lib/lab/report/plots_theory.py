@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullLocator
 
 from t3lib import theory
-from t3lib.lab.report.look import PLAIN, STYLE, WHOLE, Look, few_ticks, finished, panels, with_error
+from t3lib.lab.report.look import PLAIN, STYLE, WHOLE, Look, few_ticks, panels, with_error, with_key
 from t3lib.theory.experiments import Fits
 from t3lib.theory.logistic import probability
 from t3lib.theory.quadrature import Array
@@ -60,7 +60,7 @@ def errors(table: pd.DataFrame, vary: str, trials: int) -> Figure:
             axis.set_title(f"${fixed}$ = {value:g}" if side == "forget" else "")
             axis.label_outer()
     axes[0, 0].set_yscale("log" if vary == "v_f" else "linear")
-    return finished(
+    return with_key(
         figure,
         f"Figure {2 if vary == 'v_f' else 3}: errors against T. Lines: means over {trials} data"
         " sets, a classifier each; bands: ± one standard error; dashed: the same with"
@@ -98,7 +98,7 @@ def classifier(fits: Fits, trial: int) -> Figure:
     right.plot(x, probability(fitted, x), color="black", lw=1.1, label=r"$\hat f(z)$")
     right.plot(x, probability(best, x), color="0.3", lw=1.1, ls="--", label="$f^*(z)$")
     right.set(ylabel="probability of retain", ylim=(0, 1.05))
-    return finished(
+    return with_key(
         figure,
         f"Figure 4: one data set of n = {len(z)} samples, of the forget set {int((s == 0).sum())};"
         " the classifier fitted to it (solid) and the Bayes classifier (dashed).",
@@ -128,7 +128,7 @@ def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5,
         axis.set_title(f"$T$ = {T:g}:  {both}", fontsize=7)
         axis.set(xlabel="$z$", xlim=(-2, 4))
     axes[0].set(ylabel="density", ylim=(0, None))
-    return finished(
+    return with_key(
         figure,
         f"Figure 5: the tilted, tempered density of that classifier (n = {fits.z.shape[1]}) over"
         " p_r.",
@@ -161,7 +161,7 @@ def bounds(table: pd.DataFrame) -> Figure:
         axis.set_axis_off()
     figure.supxlabel("bound", fontsize=8)
     figure.supylabel("error", fontsize=8)
-    return finished(
+    return with_key(
         figure,
         f"Every theorem's bound against the error it bounds, {len(table)} cases; classifiers fitted"
         f" to n = {N} samples. On the diagonal a bound is tight.",
@@ -217,7 +217,7 @@ def slopes(
     for axis, title in zip(axes, (witness, f"fitted to $n$ = {n} samples, mean ± s.e.")):
         axis.set(xscale="log", yscale="log", xlabel=r"peak forget density $\|p_f\|_\infty$")
         axis.set(ylabel=AXES["forget"] if axis is axes[0] else "", title=title)
-    return finished(
+    return with_key(
         figure,
         "Forget Error against the peak of p_f: tempering turns the slope, sharpening only lowers"
         f" the line. Left: the witness of Theorem 3.5. Right: means over {trials} data sets of n ="

@@ -235,7 +235,7 @@ def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
     nasty = el.Scene(
         **{**vars(scene), "question": "<script>", "base_answer": "<b>", "truth": "a & b"}
     )
-    page = el.render("forget", nasty, el.view(nasty, 2.0, 1), 2.0, 1, tokenizer)
+    page = el.side_html("forget", nasty, el.view(nasty, 2.0, 1), 2.0, 1, tokenizer)
     assert "<script>" not in page and "&lt;b&gt;" in page and "a &amp; b" in page
     shown = el.view(scene, 2.0, 1)
     assert f"× {shown.f[0]:.3f}" in page and f"{shown.p_hat[0]:.3f}" in page

@@ -76,4 +76,4 @@ def test_what_is_missing_is_named(gpu, changes, said, tmp_path, monkeypatch):
     for call in ("model_info", "dataset_info"):
         monkeypatch.setattr(f"huggingface_hub.HfApi.{call}", lambda *_, **__: 1 / 0)
     with pytest.raises(UserError, match=said):
-        preflight.check(LLAMA | changes, tmp_path)
+        preflight.check_machine(LLAMA | changes, tmp_path)
