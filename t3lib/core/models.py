@@ -234,13 +234,6 @@ def context_length(model: PreTrainedModel) -> int | None:
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
-def commit_of(name: str | Path) -> str | None:
-    """The Hub commit that a model id stands for now; None for a folder. UserError when there is no
-    such model.
-    """
-    return located(str(name)).commit
-
-
 def weights_key(model: PreTrainedModel) -> str:
     """16 hex digits of a loaded model as it is now: its configuration and the bytes of its weights.
 

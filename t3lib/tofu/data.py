@@ -12,12 +12,10 @@ from typing import Any
 
 from t3lib.core.errors import UserError
 from t3lib.core.files import parse_json, read_text
-from t3lib.core.names import HUB_DATA
+from t3lib.core.names import HUB_DATA, RETAIN_OF
 from t3lib.core.rows import Row, _check_text, check_row, read_rows
 
 Source = str | Path | Mapping[str, Sequence[Row]]
-
-RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 
 
 def retain_of(split: str) -> str:

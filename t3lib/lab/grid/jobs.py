@@ -31,28 +31,28 @@ from t3lib.core.files import (
     shipped,
 )
 from t3lib.core.identity import code_key, notebook_key, versions
+from t3lib.core.names import RETAIN_OF
 from t3lib.core.settings import WORLD, seeds_of
 from t3lib.lab.profiles import Profile, one_line, tuned_path
 
 TOGETHER = "together"  # in a job's name: in place of a method, for several
-RETAIN = {
-    "forget05": "retain95",
-    "forget10": "retain90",
-}  # tofu.RETAIN_OF, whose module imports torch
 DRAWING = "t3lib.lab.report"  # the code of figures, tables and pages
 
 
 class Role(BaseModel):
     """`metadata.t3` of a notebook; a notebook without it is no part of a reproduction.
 
-    each: it runs once for each split, or for each group of methods that share a kernel (the
-    profile's `together`; every other method is a group of its own). method: it runs only where the
-    profile has this method, with its settings.
-    reads: "bases", names of notebooks, or "*" for all others; a job comes after those that share
-    a method and its split, and what they wrote is in its key. writes: patterns below the results
-    folder, with {method} and {split}. draws: it runs again when the code of figures and tables
-    changes (`DRAWING`); a job that trains or times does not. partial: it runs with what there is
-    even when a job before it failed.
+    each: what the notebook runs once for. "split" gives one job for each split. "methods" gives one
+    job for each group of methods that share a kernel. The profile's `together` lists these groups;
+    a method in none of them is a group of its own.
+    method: run the notebook only where the profile has this method, with the method's settings.
+    reads: what must be finished first: "bases", names of notebooks, or "*" for all others. A job
+    waits for those of their jobs that have its split and one of its methods. The files that these
+    jobs wrote are in its key.
+    writes: patterns of output files below the results folder, with {method} and {split}.
+    draws: True for a notebook that draws. It runs again when the code of figures and tables
+    (`DRAWING`) changes; other notebooks do not.
+    partial: True for a notebook that runs even when a job before it failed.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -225,7 +225,7 @@ def _bases(profile: Profile, scope: Scope) -> list[tuple[str, int]]:
     """(name, seed) of the bases that are to be trained for a job; none whose model the profile
     names.
     """
-    retain = [RETAIN[split] for split in ([scope.split] if scope.split else profile["splits"])]
+    retain = [RETAIN_OF[split] for split in ([scope.split] if scope.split else profile["splits"])]
     retrained = "Retrained" in (scope.methods or ())
     seeds = seeds_of("Retrained", profile["seeds"]) if retrained else []
     wanted = [("full", 0), *((name, seed) for seed in (0, *seeds) for name in retain)]

@@ -20,7 +20,7 @@ from t3lib.core import hub
 from t3lib.core.errors import UserError
 from t3lib.core.files import cache_dir, content_key, lock, model_identity, read_sealed, rows_key
 from t3lib.core.identity import code_key, environment, keep
-from t3lib.core.models import commit_of, load_model
+from t3lib.core.models import load_model
 from t3lib.core.names import HUB_DATA, SPLITS
 from t3lib.core.rows import Row, check_disjoint, rendered
 from t3lib.lab.results import peak_memory_bytes
@@ -239,7 +239,7 @@ def open_study(
         name: str((models or {}).get(name) or bases.ensure_base(used, name))
         for name in ("full", retrained)
     }
-    commits = {name: commit_of(place) for name, place in places.items()}
+    commits = {name: hub.located(place).commit for name, place in places.items()}
 
     def loaded(name: str) -> tuple[Any, Any]:
         return load_model(places[name], revision=commits[name], **load)
