@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from t3lib.baselines.losses import BASELINES, settings_of
+from t3lib.baselines.losses import BASELINES, LOSSES, NEEDS, settings_of
 from t3lib.core.settings import hyper_of, seeds_of
 from t3lib.lab.bench import cost
 from t3lib.lab.bench.cost import Work
@@ -16,6 +16,7 @@ from t3lib.lab.bench.shapes import Shape
 from t3lib.lab.grid.jobs import Job
 from t3lib.lab.profiles import Profile
 
+RANK = 20  # of T3's head
 SHARE = 0.4  # of a GPU's peak that is reached
 
 
@@ -91,11 +92,16 @@ def reading(shape: Shape, tokens: float, rows: int, logits: float = 0) -> Work:
     return Work(once.flops, once.bytes * ceil(tokens / 8192))
 
 
-def scoring(shape: Shape, sets: Sequence[Tokens]) -> Work:
-    """The losses of all answers of some sets; the prompt of a row is read once."""
-    return total(
-        reading(shape, each.prompts + each.scored, each.rows, each.scored) for each in sets
-    )
+def scoring(shape: Shape, sets: Sequence[Tokens], temperatures: int = 0) -> Work:
+    """The losses of all answers of some sets; the prompt of a row is read once.
+
+    temperatures: of T3, whose head is computed once; each takes a product over the vocabulary.
+    """
+    V = shape.vocab_size
+    head = 2 * (RANK * (shape.hidden_size + V) + temperatures * V) if temperatures else 0
+    tilted = Work(head * sum(each.scored for each in sets), 0)
+    read = (reading(shape, each.prompts + each.scored, each.rows, each.scored) for each in sets)
+    return total([tilted, *read])
 
 
 def writing(shape: Shape, prompts: float, answers: float, texts: int, longest: int) -> Work:
@@ -112,15 +118,38 @@ def greedy(shape: Shape, sets: Sequence[Tokens], longest: int) -> Work:
     return total(writing(shape, each.prompts, each.answers, each.rows, longest) for each in sets)
 
 
-def training(shape: Shape, method: str, split: str, settings: Mapping[str, Any]) -> Work:
-    """One training of a baseline: forget rows and as many rows to keep in every epoch."""
-    forget = TOFU[split]
-    if method == "ULD":
-        shape = shape._replace(num_hidden_layers=settings["k"])
-    rows, tokens = 2 * forget.rows, 2 * (forget.prompts + forget.answers)
+def logits_of(method: str, forget: Tokens) -> list[int]:
+    """Positions with logits in an epoch of each term of a loss: the answers', or all of them."""
+    every = {"logit", "logit_all"}
+    return [
+        forget.answers + (forget.prompts if every & NEEDS[loss] else 0)
+        for loss in LOSSES[method]
+        if loss is not None
+    ]
+
+
+def training(shape: Shape, method: str, forget: Tokens, settings: Mapping[str, Any]) -> Work:
+    """One training of a baseline: in every epoch the forget rows and, if asked, as many to keep."""
+    logits, share = logits_of(method, forget), 1.0
+    if method == "ULD":  # frozen weights have no gradients, which are a third of a step
+        shape, share = shape._replace(num_hidden_layers=settings["k"]), 2 / 3
+    rows, length = len(logits) * forget.rows, (forget.prompts + forget.answers) / forget.rows
     passes = ceil(rows / settings["batch_size"])
-    step = cost.training_step(shape, [round(tokens / rows)] * rows, 2 * forget.answers)
-    return times(settings["epochs"], Work(step.flops, passes * step.bytes))
+    step = cost.training_step(shape, [round(length)] * rows, sum(logits))
+    return times(settings["epochs"], Work(share * step.flops, passes * step.bytes))
+
+
+def training_memory(
+    shape: Shape, method: str, forget: Tokens, settings: Mapping[str, Any]
+) -> float:
+    """Bytes that a baseline's training holds: `cost.training_memory` and the logits of a batch.
+
+    Logits are there in bfloat16 and three times in float32: themselves, their logarithms and their
+    gradient.
+    """
+    logits = min(1, settings["batch_size"] / forget.rows) * sum(logits_of(method, forget))
+    held = cost.training_memory(shape, method, settings.get("optimizer", "adamw"))
+    return held + (2 + 4 * 3) * shape.vocab_size * logits
 
 
 def need_of(job: Job, profile: Profile, shape: Shape) -> Need | None:
@@ -141,11 +170,12 @@ def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Nee
     if method in (*BASELINES, "T3"):
         settings = settings_of(method, hyper_of(profile["hyper"], method, split))
     sets = [TOFU[split], *(TOFU[name] for name in ALWAYS)]
+    trained = TOFU[split], TOFU[RETAIN[split]]
     memory, works = cost.t3_memory(shape, bits=16)[1], []
     if method in BASELINES:
-        memory = max(memory, cost.training_memory(shape, method, settings["optimizer"]))
+        memory = max(memory, training_memory(shape, method, TOFU[split], settings))
         if job.notebook != "06_audit":  # else it is read back
-            works.append(times(seeds, training(shape, method, split, settings)))
+            works.append(times(seeds, training(shape, method, TOFU[split], settings)))
     models = seeds * (len(p["temperatures"]) if method == "T3" else 1)
     if job.notebook == "06_audit":
         works.append(auditing(shape, p, method, models))
@@ -154,25 +184,25 @@ def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Nee
         texts = (ABLATIONS + 1) * seeds
         works.append(times(4 + texts // 25, scoring(shape, sets)))
         works.append(times(texts, greedy(shape, sets, longest)))
-        works.append(times(2, features(shape, split)))
+        works.append(times(2, features(shape, *trained)))
     else:
-        works.append(times(1 if method == "T3" else models, scoring(shape, sets)))
+        one = scoring(shape, sets, len(p["temperatures"]) if method == "T3" else 0)
+        works.append(times(1 if method == "T3" else models, one))
         works.append(times(models, greedy(shape, sets, longest)))
         if method == "T3":
-            works += [features(shape, split), heads(shape, split, settings, seeds)]
+            works += [features(shape, *trained), times(seeds, heads(shape, TOFU[split], settings))]
     return Need(memory, total(works))
 
 
-def features(shape: Shape, split: str) -> Work:
+def features(shape: Shape, *sets: Tokens) -> Work:
     """One pass over all rows to forget and to keep, without the output layer."""
-    rows = (TOFU[split], TOFU[RETAIN[split]])
-    return total(reading(shape, each.prompts + each.answers, each.rows) for each in rows)
+    return total(reading(shape, each.prompts + each.answers, each.rows) for each in sets)
 
 
-def heads(shape: Shape, split: str, settings: Mapping[str, Any], seeds: int) -> Work:
-    """T3's heads of all seeds on the answers to forget and as many to keep."""
-    n = 2 * TOFU[split].answers * settings["epochs"]
-    return times(seeds, cost.head_training(n, shape.hidden_size, settings["rank"]))
+def heads(shape: Shape, forget: Tokens, settings: Mapping[str, Any]) -> Work:
+    """The training of T3's head on the answers to forget and as many to keep."""
+    n = 2 * forget.answers * settings["epochs"]
+    return cost.head_training(n, shape.hidden_size, settings["rank"])
 
 
 def auditing(shape: Shape, p: Mapping[str, Any], method: str, models: int) -> Work:

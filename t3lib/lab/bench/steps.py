@@ -16,10 +16,9 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from t3lib.baselines.losses import LOSSES, settings_of
-from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write
 from t3lib.core.settings import hyper_of
-from t3lib.lab.bench import cost
+from t3lib.lab.bench import cost, hours
 from t3lib.lab.bench.shapes import Shape
 from t3lib.lab.profiles import Profile
 
@@ -30,7 +29,8 @@ COLUMNS = (
 BITS = {"8bit": 8.0, "4bit": cost.NF4_BITS}
 LOGITS = 2**28  # entries of the logits of one batch at most (`likelihood.default_batch_tokens`)
 DTYPES = {"8bit": "int8", "4bit": "nf4", "head": "float32"}
-OWN_STEPS = 20  # of the head in `t3 unlearn` on own rows
+# Of `t3 unlearn` on own rows: a search would ask the model hundreds of times as much.
+OWN_CHOICES = "--steps 20 --lr 1e-3 --temperature 2.5 --strength 1".split()
 
 
 class Work(NamedTuple):
@@ -108,7 +108,7 @@ def measure(profile: Profile, step: str, folder: str) -> dict[str, Any]:
     shape, work = work_of(profile, step, folder)
     with FlopCounterMode(display=False) as counter:
         began = time.perf_counter()
-        work.do()
+        said = work.do()
         seconds = time.perf_counter() - began
     return {
         "shape": f"{cost.parameters(shape) / 1e9:.3g}e9 parameters",
@@ -121,6 +121,7 @@ def measure(profile: Profile, step: str, folder: str) -> dict[str, Any]:
         "flops": counter.get_total_flops() or None,
         "predicted_flops": work.flops,
         "device": provenance()["device"],
+        "note": said if isinstance(said, str) else None,
     }
 
 
@@ -130,55 +131,43 @@ def work_of(profile: Profile, step: str, folder: str) -> tuple[Shape, Work]:
 
     from t3lib.core.models import load_model
 
-    shape = Shape.of(AutoConfig.from_pretrained(profile["models"]["full"]))
     place = profile["models"]["full"]
+    shape = Shape.of(AutoConfig.from_pretrained(place))
+    weights = cost.t3_memory(shape, bits=BITS.get(step, 16))[0]
     if step == "load":
-        return shape, Work(lambda: load_model(place), 2 * cost.parameters(shape))
-    if step == "head":
-        return shape, head(profile, shape)
-    if step in BITS:
-        held = cost.t3_memory(shape, bits=BITS[step])[0] + 6 * LOGITS
-        return shape, Work(
-            lambda: scores(profile, shape, *load_model(place, load_in=step)).do(), held
-        )
+        return shape, Work(lambda: load_model(place), weights)
     if step.startswith("t3 "):
-        return shape, command(profile, shape, step.removeprefix("t3 "), folder)
-    model, tokenizer = load_model(place)
+        do = command(profile, step.removeprefix("t3 "), folder)
+        return shape, Work(do, weights + 6 * LOGITS)
+    model, tokenizer = load_model(place, load_in=step if step in BITS else None)
     if step.startswith("one step of "):
         return shape, training(profile, shape, model, tokenizer, step.removeprefix("one step of "))
-    known = {
-        "features": features,
-        "scores": scores,
-        "answers": answers,
-        "audit": audit,
-    }
-    return shape, known[step](profile, shape, model, tokenizer)
+    known = {"features": features, "head": head, "answers": answers, "audit": audit}
+    work = known.get(step, scores)(profile, shape, model, tokenizer)
+    return shape, work._replace(bytes=weights + work.bytes)
 
 
-def command(profile: Profile, shape: Shape, verb: str, folder: str) -> Work:
-    """A verb of `t3`, as it is typed, on the rehearsal's rows to forget and to keep."""
+def command(profile: Profile, verb: str, folder: str) -> Callable[[], str]:
+    """A verb of `t3`, as it is typed, on the rehearsal's rows; it returns how the verb ended."""
     rows, out = Path(profile["data"]), Path(folder)
     model = ["--model", profile["models"]["full"]]
     own = ["--forget", str(rows / "forget10.json"), "--retain", str(rows / "retain90.json")]
-    head, answer = (
-        str(out / "head"),
-        ["--max-new-tokens", str(profile["evaluation"]["max_new_tokens"])],
-    )
+    head, longest = str(out / "head"), str(profile["evaluation"]["max_new_tokens"])
     line = {
-        "unlearn": [*model, *own, "--out", head, "--steps", str(OWN_STEPS), "--overwrite"],
+        "unlearn": [*model, *own, "--out", head, "--overwrite", *OWN_CHOICES],
         "evaluate": [*model, *own, "--head", head, "--out", str(out / "report")],
-        "generate": [*model, "--head", head, *answer, "Who wrote this?"],
+        "generate": [*model, "--head", head, "--max-new-tokens", longest, "Who wrote this?"],
     }[verb]
 
-    def do() -> None:
+    def do() -> str:
         sys.argv = ["t3", verb, *line]
         try:
             run_module("t3lib", run_name="__main__")
         except SystemExit as end:
-            if end.code not in (None, 0, 3):
-                raise UserError(f"t3 {verb} ended with exit code {end.code}") from None
+            return f"exit code {end.code or 0}"
+        return "exit code 0"
 
-    return Work(do, 2 * cost.parameters(shape) + 6 * LOGITS)
+    return do
 
 
 def sets_of(profile: Profile) -> tuple[list[Any], list[Any], dict[str, list[Any]]]:
@@ -191,14 +180,19 @@ def sets_of(profile: Profile) -> tuple[list[Any], list[Any], dict[str, list[Any]
     return forget, retain, study.evaluation_rows(data, split)
 
 
-def lengths_of(tokenizer: Any, rows: Sequence[Any]) -> tuple[list[int], int]:
-    """Tokens of each row, and answer tokens of all of them."""
-    from t3lib.core.rows import encode_rows
+def tokens_of(tokenizer: Any, rows: Sequence[Any], paraphrased: bool = False) -> hours.Tokens:
+    """The tokens of some rows, as `hours.TOFU` has those of TOFU's sets."""
+    from t3lib.core.rows import encode_answers
 
-    examples = encode_rows(tokenizer, rows)
-    return [len(each.ids) for each in examples], sum(
-        len(each.ids) - each.n_prompt for each in examples
-    )
+    counts = []
+    for row in rows:
+        texts = [row["answer"], *row.get("perturbed_answer", ())]
+        texts += [row["paraphrased_answer"]] if paraphrased else []
+        examples = encode_answers(tokenizer, row["question"], texts)
+        prompt = examples[0].n_prompt
+        answers = [len(each.ids) - prompt for each in examples]
+        counts.append((1, prompt, answers[0], sum(answers)))
+    return hours.Tokens(*map(sum, zip(*counts)))
 
 
 def features(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
@@ -206,32 +200,30 @@ def features(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work
     from t3lib.classifier.features import extract_features
 
     forget, retain, _ = sets_of(profile)
-    lengths, _ = lengths_of(tokenizer, [*forget, *retain])
-    mask = profile["evaluation"]["attention_mask"]
+    read = tokens_of(tokenizer, [*forget, *retain])
+    mask, tokens = profile["evaluation"]["attention_mask"], read.prompts + read.answers
+    passing = cost.t3_memory(shape, batch_tokens=tokens, answer_tokens=0, batch=0)
     return Work(
         lambda: extract_features(model, tokenizer, forget, retain, attention_mask=mask),
-        cost.t3_memory(shape, bits=16, batch_tokens=sum(lengths), answer_tokens=0, batch=0)[1],
-        *(len(lengths), sum(lengths), cost.forward(shape, lengths).flops),
+        passing[1] - passing[0],
+        *(read.rows, tokens, hours.features(shape, read).flops),
     )
 
 
-def head(profile: Profile, shape: Shape) -> Work:
+def head(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
     """T3's head, trained as long as the profile says, on random features, which cost the same."""
     from t3lib.classifier.fit import fit_head
     from t3lib.lab.bench.head import HeadShape, problem
 
-    pairs = len(sets_of(profile)[0])
-    found = problem(HeadShape(shape.hidden_size, shape.vocab_size, pairs=pairs))
+    sizes = HeadShape(shape.hidden_size, shape.vocab_size, pairs=len(sets_of(profile)[0]))
+    found, tokens = problem(sizes), sizes.pairs * sizes.tokens
     settings = settings_of("T3", hyper_of(profile["hyper"], "T3", profile["splits"][0]))
     del settings["temperature"]
-    work = cost.head_training(
-        settings["epochs"] * len(found.y), shape.hidden_size, settings["rank"]
-    )
     return Work(
         lambda: fit_head(found, vocab_size=shape.vocab_size, **settings),
-        4 * len(found.y) * shape.hidden_size
-        + 16 * settings["rank"] * (shape.hidden_size + shape.vocab_size),
-        *(2 * pairs, len(found.y), work.flops),
+        4 * found.x.numel() + 16 * settings["rank"] * (shape.hidden_size + shape.vocab_size),
+        *(2 * sizes.pairs, 2 * tokens),
+        hours.heads(shape, hours.Tokens(sizes.pairs, 0, tokens), settings).flops,
     )
 
 
@@ -245,29 +237,18 @@ def tilts(profile: Profile, model: Any) -> list[Any]:
 
 def scores(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
     """Losses of every answer in all evaluation sets at every T, which share the base's passes."""
-    from t3lib.core.rows import encode_answers
     from t3lib.tofu.evaluation import Scoring, score
     from t3lib.tofu.metrics import SETS
 
-    sets = sets_of(profile)[2]
-    lengths, logits = [], 0
-    for name, rows in sets.items():
-        for row in rows:
-            texts = [row["answer"], *row["perturbed_answer"]]
-            texts += [row["paraphrased_answer"]] if SETS[name].paraphrased else []
-            examples = encode_answers(tokenizer, row["question"], texts)
-            prompt = examples[0].n_prompt  # computed once for all answers
-            logits += sum(len(each.ids) - prompt for each in examples)
-            lengths.append(prompt + sum(len(each.ids) - prompt for each in examples))
+    sets, several = sets_of(profile)[2], tilts(profile, model)
+    read = [tokens_of(tokenizer, rows, SETS[name].paraphrased) for name, rows in sets.items()]
     scoring = Scoring(profile["evaluation"]["attention_mask"], generate=False)
-    several = tilts(profile, model)
-    # The head at every answer token, and at every T one product over the vocabulary.
-    tilt = 2 * (20 * (shape.hidden_size + shape.vocab_size) + len(several) * shape.vocab_size)
-    flops = cost.forward(shape, lengths, logits=logits).flops + tilt * logits
     return Work(
         lambda: score(model, tokenizer, sets, scoring, several),
-        2 * cost.parameters(shape) + 6 * LOGITS,  # in bfloat16 and in float32
-        *(len(lengths), sum(lengths), flops),
+        6 * LOGITS,  # in bfloat16 and in float32
+        sum(each.rows for each in read),
+        sum(each.prompts + each.scored for each in read),
+        hours.scoring(shape, read, len(several)).flops,
     )
 
 
@@ -278,20 +259,17 @@ def answers(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
     from t3lib.tofu.likelihood import Reading
     from t3lib.tofu.writing import eos_ids, greedy
 
-    examples = encode_rows(
-        tokenizer, [row for rows in sets_of(profile)[2].values() for row in rows]
-    )
-    prompts = [example.ids[: example.n_prompt] for example in examples]
-    tokens, several = profile["evaluation"]["max_new_tokens"], tilts(profile, model)
-    step = cost.decode_step(shape, batch=len(prompts) * len(several), heads=1).flops
-    flops = cost.forward(shape, [len(ids) for ids in prompts]).flops + tokens * step
+    rows = [row for part in sets_of(profile)[2].values() for row in part]
+    prompts = [each.ids[: each.n_prompt] for each in encode_rows(tokenizer, rows)]
+    longest, several = profile["evaluation"]["max_new_tokens"], tilts(profile, model)
     mask = profile["evaluation"]["attention_mask"]
     how = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), mask)
-    written = len(prompts) * len(several) * tokens
+    read, written = sum(map(len, prompts)), len(rows) * len(several) * longest
     return Work(
-        lambda: greedy(model, prompts, how, several, max_new_tokens=tokens),
-        2 * cost.parameters(shape) + 6 * LOGITS,
-        *(len(prompts), sum(map(len, prompts)) + written, flops),
+        lambda: greedy(model, prompts, how, several, max_new_tokens=longest),
+        6 * LOGITS,
+        *(len(rows), read + written),
+        hours.writing(shape, read, written, len(rows), longest).flops,
     )
 
 
@@ -308,7 +286,7 @@ def audit(profile: Profile, shape: Shape, model: Any, tokenizer: Any) -> Work:
         run.likelihoods(model, tokenizer, {"forget": forget}, **how)
         run.writings(model, tokenizer, forget, **drawn)
 
-    return Work(do, 2 * cost.parameters(shape) + 6 * LOGITS, len(forget))
+    return Work(do, 6 * LOGITS, len(forget))
 
 
 def training(profile: Profile, shape: Shape, model: Any, tokenizer: Any, method: str) -> Work:
@@ -319,19 +297,14 @@ def training(profile: Profile, shape: Shape, model: Any, tokenizer: Any, method:
     from t3lib.tofu.data import load_idk
 
     forget, retain, _ = sets_of(profile)
-    settings = hyper_of(profile["hyper"], method, profile["splits"][0])
-    lengths, logits = lengths_of(tokenizer, [*forget, *forget])  # as many rows to keep
+    settings = settings_of(method, hyper_of(profile["hyper"], method, profile["splits"][0]))
+    read = tokens_of(tokenizer, forget)
     trained = model if method == "ULD" else copy.deepcopy(model)
     mask = profile["evaluation"]["attention_mask"]
     lesson = Lesson(forget, retain, load_idk(profile["data"]), model, mask)
-    held = (
-        cost.training_memory(shape, method, settings.get("optimizer", "adamw"))
-        + 12 * shape.vocab_size * logits
-    )
-    if method == "ULD":
-        shape = shape._replace(num_hidden_layers=settings["k"])
     return Work(
         lambda: unlearn_baseline(method, trained, tokenizer, lesson, settings=settings, seed=1),
-        held,
-        *(len(lengths), sum(lengths), cost.training_step(shape, lengths, logits).flops),
+        hours.training_memory(shape, method, read, settings),
+        *(2 * read.rows, 2 * (read.prompts + read.answers)),  # as many rows to keep
+        hours.training(shape, method, read, settings).flops,
     )

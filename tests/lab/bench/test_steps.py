@@ -1,10 +1,15 @@
 """The measured steps of a rehearsal at the tiny shape, and the table that they go to."""
 
+import sys
+
 import pandas as pd
 import pytest
 
 from t3lib.lab import profiles, rehearse
 from t3lib.lab.bench import steps
+from t3lib.lab.own import answers
+
+LIBRARIES = 5.2e8  # bytes that Python and its libraries take
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +22,12 @@ def profile(tmp_path_factory):
         yield profiles.load_profile(path)
 
 
-@pytest.mark.parametrize("step", ["features", "head", "scores", "answers", "one step of NPO"])
-def test_a_step_needs_the_operations_that_arithmetic_says(step, profile, tmp_path):
+STEPS = ["features", "head", "scores", "answers", "one step of GradAscent", "one step of NPO"]
+STEPS += ["one step of ULD"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_needs_the_operations_that_the_dry_run_says(step, profile, tmp_path):
     """Counted are padding, and the prompts that the system text makes alike once instead of twice.
 
     Without the head and the products over the vocabulary the scores had 1.48 times as many.
@@ -26,6 +35,22 @@ def test_a_step_needs_the_operations_that_arithmetic_says(step, profile, tmp_pat
     row = steps.measure(profile, step, str(tmp_path))
     assert row["flops"] / row["predicted_flops"] == pytest.approx(1, abs=0.25)
     assert row["seconds"] > 0 and row["peak_bytes"] > 1e8 and row["predicted_bytes"] > 0
+
+
+def test_the_verbs_run_on_a_model_that_does_not_know_the_rows(profile, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [])
+    monkeypatch.setattr(answers, "SAMPLES", 1)
+    monkeypatch.setattr(answers, "rooms", lambda model, prompts, truths: [4] * len(prompts))
+    verbs = ("unlearn", "evaluate", "generate")
+    notes = [steps.measure(profile, f"t3 {verb}", str(tmp_path))["note"] for verb in verbs]
+    assert notes == ["exit code 3", "exit code 3", "exit code 0"]
+
+
+def test_ulds_logits_of_all_positions_are_predicted(profile):
+    """Its retain term reads prompts too: the answers' logits alone are a third of that."""
+    [row] = steps.measured(profile, ["one step of ULD"])
+    held = row["peak_bytes"] - LIBRARIES
+    assert 1 < held / row["predicted_bytes"] < 2
 
 
 def test_a_step_runs_in_a_process_of_its_own_and_a_failure_is_a_note(profile):
