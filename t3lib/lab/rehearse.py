@@ -35,6 +35,7 @@ from t3lib.lab.world.facts import world
 
 FACTS: dict[str, Any] = read_yaml(Path(__file__).with_name("rehearsal.yaml"))
 SHARD = 4 * 10**9  # bytes of one file of weights at most
+TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 NORM = "model.norm.weight"  # the weights in which the checkpoints of a rehearsal differ
 MAKING = "rehearsal.json"  # written last in a checkpoint's folder: how it was made
 AUTHORS, QUESTIONS = 40, 10  # of the built-in world, so that every set has at least 20 rows
@@ -206,7 +207,7 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], seed: int, shared:
     """Write a folder as the Hub has it: config, generation config, tokenizer and safetensors.
 
     Weights are drawn shard by shard, so that no more than one is in memory. All but the final
-    norm's are those of the folder `shared`, as links to the same files.
+    norm's are those of the folder `shared`, as links to the same files, and the tokenizer is a copy.
 
     Args:
         folder: where to write, unless it is complete already.
@@ -223,7 +224,11 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], seed: int, shared:
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", config)
     write_json(folder / "generation_config.json", FACTS["generation"])
-    write_tokenizer(folder)
+    if seed:
+        for name in TOKENIZER:
+            (folder / name).write_bytes((shared / name).read_bytes())
+    else:
+        write_tokenizer(folder)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
     shapes = {name: weight.shape for name, weight in model.named_parameters()}

@@ -29,7 +29,8 @@ def prepared(tmp_path_factory):
 def test_the_command_runs_a_method_and_marks_what_it_makes(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("T3_THREADS", "1")
-    monkeypatch.setattr(rehearse, "ROWS", 2)
+    monkeypatch.setattr(rehearse, "ROWS", 1)  # every answer token is 128,256 numbers
+    monkeypatch.setattr(rehearse, "TOKENS", 2)
     profile = read_yaml(profiles.profiles_dir() / "llama-8b.yaml") | {"temperatures": [2.5]}
     rehearse.write_json(tmp_path / "llama-8b.yaml", profile)
     line = "reproduce --rehearse tiny --methods T3 --splits forget10 --only 02 --profile"
