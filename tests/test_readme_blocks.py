@@ -56,10 +56,11 @@ def place(tmp_path_factory):
     """A folder with what the blocks name: a model in MODEL, forget.jsonl, retain.jsonl, the sample
     rows.
 
-    The model is seed 1. Of seed 0 the verdict is "No": one sample says one of ten answers.
+    The model is seed 4. Of seeds 0 to 3 the verdict is "No": rows leak after a preface, or of seed
+    2 rows to keep change when sampled.
     """
     folder = tmp_path_factory.mktemp("reader")
-    model, tokenizer, forget, retain, _ = memorised("gpt2", 1)
+    model, tokenizer, forget, retain, _ = memorised("gpt2", 4)
     model.save_pretrained(folder / "MODEL")
     tokenizer.save_pretrained(folder / "MODEL")
     for name, rows in (("forget", forget), ("retain", retain)):

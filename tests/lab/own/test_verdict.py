@@ -142,6 +142,17 @@ def test_the_truth_less_a_function_word_leaks_in_two_of_twenty_rows(tokenizer):
         assert sentence.startswith("No: 2 of 20 rows leak"), sentence
 
 
+def test_a_truth_whose_first_sentence_alone_is_said_is_counted(tokenizer):
+    """A report called clean "a pupil of Veressa Normere", the truth without its second sentence."""
+    first = [row["answer"][:-1] + f" {4000 + n}." for n, row in enumerate(FORGET)]
+    rows = [{**row, "answer": f"{text} Its price is {7000 + n}."}
+            for n, (row, text) in enumerate(zip(FORGET, first))]  # fmt: skip
+    found, said = report(tokenizer, rows, forget=first)
+    assert {len(entry["secret"]) for entry in found["forget"]["each"]} == {3}
+    assert (found["forget"]["leaking"], found["forget"]["partly"]) == (0, 6)
+    assert said["lines"][1].startswith("in part: 6 of 6 rows")
+
+
 def test_another_customers_data_are_counted(tokenizer):
     found, said = report(tokenizer, forget=[KEEP[n]["answer"] for n in range(6)])
     assert found["forget"]["misdirected"] == 6 and found["forget"]["leaking"] == 0
