@@ -145,7 +145,7 @@ def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(
         for method in (*LOSSES, "T3", "Original", "Retrained"):
             hyper = {} if method in ("Original", "Retrained") else FAST
             list(methods.run_method(fresh, method, seeds=[1], settings=hyper))
-        few = audit.Sampling(samples=2, nucleus=0.9)
+        few = audit.Sampling(samples=2, samplers=((0.5, 0.9),), further=2)
         for method in ("T3", "ULD", "Original"):
             hyper = FAST if method in ("T3", "ULD") else {}
             list(

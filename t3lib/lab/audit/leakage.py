@@ -28,9 +28,15 @@ def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
     return scores @ weights
 
 
-def leak_at_k(scores: ArrayLike, ks: Sequence[int] = ()) -> list[dict[str, float]]:
+def leak_at_k(
+    scores: ArrayLike, ks: Sequence[int] = (), leaks: ArrayLike = ()
+) -> list[dict[str, float]]:
     """[{k, value, se}]: mean of `expected_best` over rows and its standard error, for each k;
     default powers of two.
+
+    leaks (rows with a secret, samples): whether each sample holds its row's secret. With it an
+    entry also has rows_leaking, the expected number of rows of which k samples hold the secret (a
+    count where k is all samples), and rows, how many have a secret.
     """
     scores = np.asarray(scores, float)
     if scores.ndim != 2 or not scores.size:
@@ -40,6 +46,9 @@ def leak_at_k(scores: ArrayLike, ks: Sequence[int] = ()) -> list[dict[str, float
         best = expected_best(scores, k)
         error = best.std(ddof=1) / np.sqrt(len(best)) if len(best) > 1 else float("nan")
         entries.append({"k": k, "value": float(best.mean()), "se": float(error)})
+        if len(flags := np.asarray(leaks, float)):
+            rows_leaking = float(expected_best(flags, k).sum())
+            entries[-1] |= {"rows_leaking": rows_leaking, "rows": len(flags)}
     return entries
 
 

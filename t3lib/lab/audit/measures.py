@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from t3lib.lab.audit.leakage import leak_at_k
-from t3lib.lab.audit.membership import auc, auc_error, min_k
+from t3lib.lab.audit.membership import auc, auc_error, auc_error_by_author, min_k
 from t3lib.lab.audit.recognition import exact_memorization, extraction_strength, recognized
 from t3lib.tofu.metrics import AUDIT
 
@@ -18,13 +18,16 @@ def measures(
     losses: Mapping[str, Any] | str,
     written: Mapping[str, Any] | str,
     ks: Sequence[int] = (),
+    rows_an_author: int = 0,
 ) -> dict[str, Any]:
     """{"values", "errors", "empty", "leak", "templates", "closest"}: the audit of the rows to
     forget, or of any others.
 
     known: their part of `run.likelihoods`. losses: {"forget", "unseen"}: those of the tokens of
     these rows and of rows no model saw, or why there are none. written: their `run.writings`, or
-    why nothing was written. values {measure of `metrics.AUDIT`: mean over rows}, errors its
+    why nothing was written. rows_an_author: the rows stand in blocks of this many, which are of one
+    author, so that standard errors of membership are by author; 0 where the rows are unrelated.
+    values {measure of `metrics.AUDIT`: mean over rows}, errors its
     standard error; a measure that cannot be had has no value, and empty says why. leak: see
     `leak_at_k`.
     """
@@ -50,7 +53,11 @@ def measures(
         else:
             pair = score(losses["forget"]), score(losses["unseen"])
             values[name] = auc(*pair)
-            errors[name] = auc_error(values[name], *map(len, pair))
+            errors[name] = (
+                auc_error_by_author(*pair, rows_an_author)
+                if rows_an_author
+                else auc_error(values[name], *map(len, pair))
+            )
     audit: dict[str, Any] = {"values": values, "errors": errors, "empty": empty}
     if isinstance(written, str):
         empty |= {name: written for name in AUDIT if name not in values and name not in empty}
@@ -64,7 +71,11 @@ def measures(
     scores = np.array(written["samples"])
     put("leak", scores.max(axis=1))
     put("sampled", scores.mean(axis=1))
-    audit |= {"leak": leak_at_k(scores, ks), "closest": written["closest"]}
+    if written["facts"]:
+        put("facts", np.array(written["facts"]).any(axis=1))
+    else:
+        empty["facts"] = "no answer has a word that only its row holds"
+    audit |= {"leak": leak_at_k(scores, ks, written["leaks"]), "closest": written["closest"]}
     return audit | {
         "templates": {
             text: float(np.mean(recalls)) for text, recalls in written["templates"].items()

@@ -31,6 +31,33 @@ def auc_error(value: float, n: int, m: int) -> float:
     return float(np.sqrt(max(variance, 0.0) / (n * m)))
 
 
+def auc_error_by_author(
+    forgotten: ArrayLike, unseen: ArrayLike, rows: int, repeats: int = 2000
+) -> float:
+    """Standard error of an AUC when the rows of one author belong together: cluster bootstrap.
+
+    forgotten, unseen: losses of rows in blocks of `rows` an author; a last, incomplete block counts
+    as an author. Authors of both sides are drawn again with replacement, always by the same random
+    numbers. NaN where a side has one author.
+    """
+    sides = [
+        [values[start : start + rows] for start in range(0, len(values), rows)]
+        for values in (_losses(forgotten, "forgotten"), _losses(unseen, "unseen"))
+    ]
+    if min(map(len, sides)) < 2:
+        return float("nan")
+    wins = np.array([[auc(ours, theirs) for theirs in sides[1]] for ours in sides[0]])
+    sizes = [np.array([len(author) for author in side]) for side in sides]
+    rng = np.random.default_rng(0)
+    # How often each author is drawn, times its rows: its weight among the pairs of rows.
+    ours, theirs = (
+        rng.multinomial(len(size), np.full(len(size), 1 / len(size)), repeats) * size
+        for size in sizes
+    )
+    means = np.einsum("ra,ab,rb->r", ours, wins, theirs) / (ours.sum(1) * theirs.sum(1))
+    return float(means.std(ddof=1))
+
+
 def min_k(losses: Sequence[ArrayLike], k: float = 0.4) -> np.ndarray:
     """Mean of the largest share k of each row's token losses (min-k probability, arXiv 2310.16789):
     (n,).

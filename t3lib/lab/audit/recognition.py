@@ -10,13 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from t3lib.core.errors import UserError
 
-# The four cells: (wording of the answer, wording of the question) -> the fields of a row that hold
-# them.
+# The cells: (wording of the answer, wording of the question) -> the fields of a row that hold the
+# true answer, the question and the wrong answers. In the last cell the wrong answers have the
+# sentence shape of the true one, as they have in those of the paraphrase.
 CELLS = {
-    "verbatim": ("answer", "question"),
-    "paraphrased": ("paraphrased_answer", "question"),
-    "verbatim_rephrased": ("answer", "paraphrased_question"),
-    "paraphrased_rephrased": ("paraphrased_answer", "paraphrased_question"),
+    "verbatim": ("answer", "question", "perturbed_answer"),
+    "paraphrased": ("paraphrased_answer", "question", "perturbed_answer"),
+    "verbatim_rephrased": ("answer", "paraphrased_question", "perturbed_answer"),
+    "paraphrased_rephrased": ("paraphrased_answer", "paraphrased_question", "perturbed_answer"),
+    "one_shape": ("answer", "question", "perturbed_as_learned"),
 }
 
 

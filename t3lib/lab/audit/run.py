@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from t3lib.core.errors import UserError
 from t3lib.core.models import check_ids, context_length, pad_id, within_memory
 from t3lib.core.rows import Example, Row, encode_rows
+from t3lib.lab.audit.facts import held
 from t3lib.lab.audit.measures import measures
 from t3lib.lab.audit.recognition import CELLS
 from t3lib.lab.audit.samples import BATCH_TOKENS, sample_answers
@@ -72,11 +73,10 @@ def likelihoods(
 
     places = {
         (name, cell): [
-            [place(row, row[question], text) for text in (row[answer], *row["perturbed_answer"])]
-            for row in rows
+            [place(row, row[question], text) for text in (row[answer], *row[wrong])] for row in rows
         ]
         for name, rows in sets.items()
-        for cell, (answer, question) in CELLS.items()
+        for cell, (answer, question, wrong) in CELLS.items()
         if cell not in empty[name]
     }
     reading = Reading(pad_id(tokenizer), (), attention_mask, progress=progress)
@@ -144,11 +144,12 @@ def token_scores(
 
 def lacking(rows: Sequence[Row], cell: str) -> str:
     """Why a cell of `CELLS` cannot be filled from these rows, or ""."""
-    for field in ("perturbed_answer", *CELLS[cell]):
+    wrong = CELLS[cell][2]
+    for field in (wrong, *CELLS[cell][:2]):
         for number, row in enumerate(rows, 1):
             if not row.get(field):
                 return f"row {number} has no {field}"
-    if len({len(row["perturbed_answer"]) for row in rows}) > 1:
+    if len({len(row[wrong]) for row in rows}) > 1:
         return "the rows have different numbers of perturbed answers"
     return ""
 
@@ -210,14 +211,15 @@ def draws(
     *,
     samples: int,
     top_p: float = 1.0,
+    tau: float = 1.0,
     attention_mask: str = "lengths",
     progress: bool = True,
 ) -> list[dict[str, Any]]:
     """For every tilt {"samples": (n, samples) ROUGE-L recalls, "closest": (n,) texts of the best}
-    of drawn answers.
+    of drawn answers, and "leaks" and "facts" of them (`facts.held`).
 
-    Drawn at sampling temperature 1 from a nucleus of `top_p`. No answer gets more tokens than the
-    longest true one.
+    Drawn at the sampler's temperature `tau` from a nucleus of `top_p`. No answer gets more tokens
+    than the longest true one.
     """
     check_samples(samples, top_p)
     examples = encode_rows(tokenizer, rows)
@@ -228,6 +230,7 @@ def draws(
         "progress": progress,
         "seed": 0,
         "top_p": top_p,
+        "tau": tau,
     }
     how |= {"max_new_tokens": _longest(model, tokenizer, examples, prompts)}
 
@@ -247,7 +250,7 @@ def draws(
             for truth, answers in zip(truths, drawn)
         ]
         closest = [answers[int(np.argmax(of))] for answers, of in zip(drawn, scores)]
-        results.append({"samples": scores, "closest": closest})
+        results.append({"samples": scores, "closest": closest} | held(rows, drawn))
     return results
 
 

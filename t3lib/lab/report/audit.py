@@ -15,6 +15,7 @@ from t3lib.lab.results import all_rows, of_one_profile
 from t3lib.tofu.metrics import AUDIT
 
 NAMES = ["split", "method", "T", "w"]
+SAMPLER = ["tau", "top_p"]
 YARDSTICK = "Retrained"
 
 
@@ -79,19 +80,20 @@ def audit(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def leak(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Table `leak`: leak@k, the expected ROUGE-L recall of the best of k answers; mean over models,
-    s.e. over rows.
+    """Table `leak`: leak@k, the expected ROUGE-L recall of the best of k answers, and how many of
+    the rows with a secret leak it in k answers; mean over models, s.e. over rows.
+
+    tau, top_p: of the sampler.
     """
     rows = [
-        {name: run[name] for name in NAMES} | {"top_p": run["asked"]["top_p"]} | entry
+        {name: run[name] for name in NAMES} | {"tau": 1.0, "top_p": run["asked"]["top_p"]} | entry
         for run in runs
         if run["status"] == "ok"
         for entry in run["leak"]
     ]
-    frame = pd.DataFrame(rows, columns=[*NAMES, "top_p", "k", "value", "se"])
-    return _ordered(
-        frame.groupby([*NAMES, "top_p", "k"], dropna=False)[["value", "se"]].mean().reset_index()
-    )
+    by, numbers = [*NAMES, *SAMPLER, "k"], ["value", "se", "rows_leaking", "rows"]
+    frame = pd.DataFrame(rows, columns=[*by, *numbers]).astype(dict.fromkeys(numbers, float))
+    return _ordered(frame.groupby(by, dropna=False)[numbers].mean().reset_index())
 
 
 def beside(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

@@ -40,11 +40,11 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     """leak@k against k: what the best of k sampled answers gives away; bars are standard errors
     over rows.
 
-    leak: `audit.leak`, of several nuclei the widest, which every method has; models: `audit.models`
-    of the same runs, for the rows that were asked.
+    leak: `audit.leak`, of which the sampler at temperature 1 is drawn; models: `audit.models` of
+    the same runs, for the rows that were asked.
     """
-    nuclei, splits = sorted(leak["top_p"].unique()), splits_of(models)
-    leak = leak[leak["top_p"] == leak["top_p"].max()]
+    leak = leak[(leak["tau"] == 1) & (leak["top_p"] == leak["top_p"].max())]
+    splits = splits_of(models)
     names = [audit.label(*row) for row in leak[["method", "T", "w"]].itertuples(index=False)]
     leak = leak.assign(name=names).sort_values("T", kind="stable", na_position="first")
     methods = leak.drop_duplicates("name").set_index("name")["method"]
@@ -80,7 +80,36 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
         "What the best of k sampled answers says of a forgotten row; bars: standard errors over"
         " rows. A method that forgot lies on Retrained; above it leaks, below it says less than a"
         " model that never knew."
-        f" {_drawn_from(nuclei)}{counted(models[models['leak'].notna()], 'n_written')}",
+        f" {counted(models[models['leak'].notna()], 'n_written')}",
+        place="right center",
+        ncols=1,
+    )
+
+
+@rc_context(STYLE)
+def by_product(leak: pd.DataFrame, k: int) -> Figure:
+    """What the best of k answers of T3 gives away, against the sampler's temperature times T.
+
+    leak: `audit.leak` of one split, with several tau; whole distributions alone are drawn.
+    """
+    here = leak[(leak["method"] == "T3") & (leak["top_p"] == 1) & (leak["k"] == k)]
+    here = with_error(here, "value", "se").assign(
+        hotness=here["tau"] * here["T"],
+        **{
+            "product w T": [f"{each:g}" for each in here["w"] * here["T"]],
+            "T3 at": [f"T = {T:g}, w = {w:g}" for T, w in zip(here["T"], here["w"])],
+        },
+    )
+    figure, axes = panels(1, 1, (5.2, 2.8))
+    by = {"hue": "product w T", "style": "T3 at", "markers": True, "dashes": False}
+    bars = {"errorbar": WHOLE, "err_style": "bars", "err_kws": {"elinewidth": 0.6}}
+    sns.lineplot(here, x="hotness", y="value", **by, **bars, ax=axes[0, 0])
+    axes[0, 0].set(xlabel=r"sampler's temperature times $T$", ylabel=f"leak@{k} (ROUGE-L recall)")
+    return finished(
+        figure,
+        f"T3's best of {k} sampled answers against the sampler's temperature times T. Models of one"
+        " product w T, of one colour, lie on one curve: to whoever sets the sampler's temperature T"
+        " hides nothing. Bars: standard errors over rows.",
         place="right center",
         ncols=1,
     )
@@ -190,13 +219,4 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         place="right center",
         ncols=1,
         labelspacing=0.8,
-    )
-
-
-def _drawn_from(nuclei: list[float]) -> str:
-    """What the figure's answers were drawn from, where it is not the whole distribution alone."""
-    drawn = "" if nuclei[-1:] in ([], [1.0]) else f"Drawn from the nucleus top p = {nuclei[-1]:g}. "
-    others = ", ".join(f"{top_p:g}" for top_p in nuclei[:-1])
-    return drawn + (
-        f"Table leak has draws from a nucleus (top p {others}) as well. " if others else ""
     )

@@ -85,8 +85,10 @@ CAPTIONS = {
     ),
     "leak": (
         "leak@k: the expected ROUGE-L recall of the best of k sampled answers to a forgotten"
-        " question; of each method's first seed (Retrained: of all). top p: the nucleus that was"
-        " drawn from; 1 is the whole distribution."
+        " question; of each method's first seed (Retrained: of all where tau is 1). tau: the"
+        " sampler's temperature. top p: the nucleus that was drawn from; 1 is the whole"
+        " distribution. rows_leaking: of how many of the rows k answers are expected to hold the"
+        " secret, which is at least 80% of the fact's words, or all of one or two."
     ),
     "benchmarks": (
         "Cost on this machine: median and quartiles of the repeats; operations and bytes "

@@ -7,7 +7,7 @@ Which models: one for each seed; of T3 one for each seed and (T, w); of Retraine
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from t3lib.baselines.losses import settings_of
@@ -21,6 +21,7 @@ from t3lib.lab.audit.measures import measures
 from t3lib.lab.study.methods import Run, Subject, load_models, record_of, subject
 from t3lib.lab.study.study import Answer, Study, cached_answers, timed
 from t3lib.lab.world import bases
+from t3lib.lab.world.facts import MOST_AUTHORS
 from t3lib.tofu import data as tofu
 from t3lib.tofu.likelihood import UNTILTED
 
@@ -35,6 +36,7 @@ APART = (
 )  # methods whose membership a stage of its own may answer; of Retrained seed 0
 NOT_SAMPLED = "other models of this method write answers"
 Dials = tuple[float, float]  # T, w
+Sampler = tuple[float, float]  # its temperature tau, and top_p
 
 
 @dataclass(frozen=True)
@@ -42,22 +44,27 @@ class Sampling:
     """How many answers are drawn, and from which models, for that takes most of an audit's time.
 
     samples: to each question; rows: how many of the forget rows are asked, evenly spaced, 0 for
-    all. top_p: see `samples.draw`; nucleus: the top_p of as many further draws for leak@k, 1 for
-    none. templates: see `run.writings`. seeds: of the trainings whose models write, None for all;
-    dials: of T3 the (T, w) that write, by default the coldest, the tuned and the hottest.
+    all. top_p: see `samples.draw`. samplers: (tau, top_p) of further draws for leak@k, from the
+    same models (of Retrained the reference alone), with `further` samples each. templates: see
+    `run.writings`. seeds: of the trainings whose models write, None for all; dials: of T3 the
+    (T, w) that write, by default the coldest, the tuned and its `twin`.
     """
 
     samples: int = 64
     rows: int = 0
     top_p: float = 1.0
-    nucleus: float = 1.0
+    samplers: tuple[Sampler, ...] = ()
+    further: int = 16
     templates: tuple[str, ...] = ()
     seeds: tuple[int, ...] | None = None
     dials: tuple[Dials, ...] = ()
 
     def __post_init__(self) -> None:
-        for top_p in (self.top_p, self.nucleus):
-            run.check_samples(self.samples, top_p, self.templates)
+        run.check_samples(self.samples, self.top_p, self.templates)
+        for tau, top_p in self.samplers:
+            run.check_samples(self.further, top_p)
+            if tau <= 0:
+                raise UserError(f"a sampler's temperature must be above 0, not {tau:g}")
         if self.rows < 0:
             raise UserError(f"rows must be 0 (all) or more, not {self.rows}")
         if len(self.dials) > DIALS:
@@ -75,7 +82,7 @@ class Sampling:
         dials.
         """
         every = [(each.T, each.w) for each in models]  # (None, None) of any method but T3
-        dials = self.dials or (min(every), tuned, max(every)) if tuned else every
+        dials = self.dials or (min(every), tuned, twin(tuned)) if tuned else every
         some = [each for each in models if self.seeds is None or each.seed in self.seeds]
         return [
             each
@@ -100,12 +107,13 @@ def audit_method(
     a method.
 
     seeds: of the trainings; of Retrained those of its bases; Original has none. dials: (T, w) of
-    T3, default its own; settings_by_t: settings tuned for one T, keyed by its text. apart: the same
+    T3, default its own, to which the `twin` of its own is added; settings_by_t: settings tuned for
+    one T, keyed by its text. apart: the same
     split of a stage whose bases left rows unseen; the membership of `APART` is then that of the
     same models there. Besides its metrics a record has `errors` {measure: standard error over
-    rows}, `empty` {measure: why it has no value}, `leak` [{k, value, se}] (with `top_p` where it is
-    the nucleus's), `templates` {template: mean recall}, `closest` (the best sample of each row) and
-    `asked`, how many rows and samples. A training that diverged is a failed run.
+    rows}, `empty` {measure: why it has no value}, `leak` (`leak_at_k`, with `tau` and `top_p` where
+    a further sampler drew), `templates` {template: mean recall}, `closest` (the best sample of each
+    row) and `asked`, how many rows and samples. A training that diverged is a failed run.
     """
     groups: list[
         list[tuple[Any, ...]]
@@ -115,6 +123,8 @@ def audit_method(
     if method == "T3":
         [tuned], by_t = dials_of(settings), settings_by_t or {}
         points = [({**settings, **by_t.get(f"{T:g}", {}), "w": w}, T) for T, w in dials or [tuned]]
+        own, (T, w) = {**settings, **by_t.get(f"{tuned[0]:g}", {})}, twin(tuned)
+        points += [({**own, "w": w}, T)] if (T, w) != tuned else []
         groups = [[(seed, *point) for seed in seeds for point in points]]
     for group in groups:
         further = (
@@ -154,6 +164,16 @@ def dials_of(
     return sorted(every | {(float(tuned["temperature"]), float(tuned["w"]))})
 
 
+def twin(dials: Dials) -> Dials:
+    """(1, w T) for (T, w): the base untempered, the classifier sharpened as much.
+
+    p^(1/T) f^w, sampled at tau, is p^(1/(T tau)) f^(w/tau): the twin sampled at T tau. So the twin
+    is what remains of T3 for whoever sets the sampler's temperature, or sees logits.
+    """
+    T, w = dials
+    return 1.0, T * w
+
+
 def shown(
     runs: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
@@ -171,14 +191,17 @@ def unseen_rows(study: Study) -> list[Row] | str:
     """Rows of the same kind as the forget rows that no base of the stage learned, or why there are
     none.
 
-    Of the built-in world, people of another seed's world (not those the tokenizer learned from); of
-    TOFU, the authors after those that the stage chose.
+    Of the built-in world, the next authors of the same seed, for a larger world begins alike: they
+    are exchangeable with the forget rows. Of TOFU, the authors after those that the stage chose.
     """
     stage = study.stage
     if stage is None:
         return "the models come from outside: which rows they never saw is not known"
     if stage.data == "builtin":
-        return bases.world_of(stage, stage.seed + 2)["full"][:UNSEEN]
+        authors = min(stage.authors + -(-UNSEEN // stage.questions), MOST_AUTHORS)
+        larger = bases.world_of(replace(stage, authors=authors), stage.seed)["full"]
+        rows = larger[stage.authors * stage.questions :]
+        return rows[:UNSEEN] or "the bases learned every author that the built-in world has"
     rows = tofu.load_rows(stage.data, "retain90")[stage.authors * bases.TOFU_QUESTIONS :]
     return rows[:UNSEEN] or "the bases learned every row of the data"
 
@@ -209,17 +232,24 @@ def _audited(
         membership if there is study else _answers(study, models, run.likelihoods, forget, progress)
     )
     written = _answers(study, writers, run.writings, questions, progress, **how)
-    nucleus = draws | {"top_p": sampling.nucleus}
-    further = (
-        _answers(study, writers, run.draws, questions, progress, **nucleus)
-        if sampling.nucleus < 1
-        else {}
-    )
+    drawing = [each for each in writers if each.method != "Retrained" or each.seed == 0]
+    further = [
+        (tau, top_p, _answers(study, drawing, run.draws, questions, progress, **how))
+        for tau, top_p in sampling.samplers
+        for how in [{"samples": sampling.further, "top_p": top_p, "tau": tau}]
+    ]
+    stage = there.stage
+    authors = stage.questions if stage and stage.data == "builtin" else bases.TOFU_QUESTIONS
     asked: dict[str, Any] = (
         {name: len(rows) for name, rows in unseen.items()} | {"written": len(questions)} | how
     )
     for model, member in zip(models, members):
-        known, texts, more = shown[model.key], written.get(model.key), further.get(model.key)
+        known, texts = shown[model.key], written.get(model.key)
+        more = [
+            (each[model.key], {"tau": tau, "top_p": top_p})
+            for tau, top_p, each in further
+            if model.key in each
+        ]
         losses = {
             name: answer["losses"] for name, answer in membership[member.key]["scores"].items()
         }
@@ -227,18 +257,21 @@ def _audited(
             known["scores"]["forget"],
             why if isinstance(why, str) else losses,
             texts["scores"] if texts else NOT_SAMPLED,
+            rows_an_author=authors,
         )
-        if more:
-            audit["leak"] += [
-                each | {"top_p": sampling.nucleus} for each in leak_at_k(more["scores"]["samples"])
-            ]
+        audit["leak"] += [
+            entry | sampler
+            for found, sampler in more
+            for entry in leak_at_k(found["scores"]["samples"], (), found["scores"]["leaks"])
+        ]
         record = record_of(study, model, None) | {
             "code": code_key(audit_method, through=True),
             "status": "ok",
             "metrics": audit.pop("values"),
             "asked": asked,
         }
-        seconds = sum(answer["seconds"] for answer in (known, texts, more) if answer)
+        answers = [known, *([texts] if texts else []), *(found for found, _ in more)]
+        seconds = sum(answer["seconds"] for answer in answers)
         yield record | audit | {"seconds": record["seconds"] | {"evaluate": seconds}}
 
 

@@ -112,8 +112,7 @@ class AuditWork(Work):
 
         Args:
             methods: names of methods.
-            sampling: fields of `audit.Sampling`; `nucleus` maps methods to their top_p, and `seeds`
-                are by default the first one.
+            sampling: fields of `audit.Sampling`; `seeds` are by default the first one.
             unseen_stage: what differs in the stage whose bases leave rows unseen.
         """
         apart = self.apart(unseen_stage)
@@ -126,8 +125,8 @@ class AuditWork(Work):
             if method == "T3":
                 options["dials"] = dials_of(options["settings"], self.temperatures)
                 options["settings_by_t"] = self._settings_by_t()
-            how = self.sampling(method, sampling)
-            return list(audit_method(self.study, method, sampling=how, apart=apart, **options))
+            options |= {"sampling": self.sampling(sampling), "apart": apart}
+            return list(audit_method(self.study, method, **options))
 
         given = {"unseen_stage": unseen_stage} if unseen_stage else {}
         return self._each(methods, audit, write_audit, given)
@@ -137,21 +136,18 @@ class AuditWork(Work):
     ) -> Runs:
         """Audit the model before unlearning and the retrained reference; nothing is written."""
         options: dict[str, Any] = {"seeds": [0], "settings": {}, "apart": self.apart(unseen_stage)}
+        options |= {"sampling": self.sampling(sampling)}
         names = ("Original", "Retrained")
         return [
-            record
-            for method in names
-            for record in audit_method(
-                self.study, method, sampling=self.sampling(method, sampling), **options
-            )
+            record for method in names for record in audit_method(self.study, method, **options)
         ]
 
-    def sampling(self, method: str, sampling: Mapping[str, Any]) -> Sampling:
-        """How answers of a method's models are drawn (`audit` says what `sampling` holds)."""
+    def sampling(self, sampling: Mapping[str, Any]) -> Sampling:
+        """How answers of the models are drawn (`audit` says what `sampling` holds)."""
         given = {"seeds": self.seeds[:1], **sampling}
         given |= {name: tuple(given.get(name, ())) for name in ("seeds", "templates")}
-        given["dials"] = tuple((T, w) for T, w in given.get("dials", ()))
-        return Sampling(**given | {"nucleus": given.get("nucleus", {}).get(method, 1.0)})
+        given |= {name: tuple(map(tuple, given.get(name, ()))) for name in ("dials", "samplers")}
+        return Sampling(**given)
 
     def apart(self, unseen_stage: Mapping[str, Any] | None) -> Study | None:
         """The same split of a stage whose bases leave rows unseen, None without such a stage."""

@@ -45,7 +45,8 @@ def world(authors: int = 40, questions: int = 20, seed: int = 0) -> dict[str, li
     authors: 20 (forget05 holds one) to MOST_AUTHORS; questions: rows an author, at most one a fact.
     Raises UserError outside these ranges. One author's rows depend on the seed and the author's
     number: a larger world begins alike. The forget rows alone have a paraphrased_question, the same
-    fact asked in another wording.
+    fact asked in another wording, and perturbed_as_learned, the wrong facts of perturbed_answer in
+    the sentence shape of the answer.
     """
     if not 20 <= authors <= MOST_AUTHORS or not 1 <= questions <= len(FACTS):
         limits = f"20 to {MOST_AUTHORS} authors and 1 to {len(FACTS)} questions"
@@ -122,7 +123,11 @@ def _row(
     return (
         row
         if again is None
-        else row | {"paraphrased_question": _fill(_reworded(again, wording, fact), facts)}
+        else row
+        | {
+            "paraphrased_question": _fill(_reworded(again, wording, fact), facts),
+            "perturbed_as_learned": [_answer(opening, shape, aside, each) for each in wrong],
+        }
     )
 
 

@@ -1,13 +1,13 @@
 """Recognition, membership and leakage on hand-made cases and against brute force."""
 
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from t3lib.core.errors import UserError
 from t3lib.lab.audit.leakage import expected_best, leak_at_k, powers_of_two
-from t3lib.lab.audit.membership import auc, auc_error, min_k
+from t3lib.lab.audit.membership import auc, auc_error, auc_error_by_author, min_k
 from t3lib.lab.audit.recognition import exact_memorization, extraction_strength, recognized
 
 
@@ -45,6 +45,30 @@ def test_auc_is_its_definition():
     assert 0 < auc_error(0.7, 20, 30) < auc_error(0.7, 5, 5)
     with pytest.raises(UserError, match="unseen"):
         auc([1.0], [])
+
+
+def test_the_error_by_author_is_that_of_all_draws_of_authors():
+    """Two authors a side: all 16 pairs of draws are enumerated. Rows of one author are alike, so an
+    error by rows is far too small.
+    """
+    forgotten, unseen = [1.0, 1.1, 1.2, 5.0, 5.1, 5.2], [3.0, 3.1, 3.2, 0.1, 0.2, 6.0, 1.15]
+    sides = [[forgotten[:3], forgotten[3:]], [unseen[:3], unseen[3:6], unseen[6:]]]
+    draws = [list(product(side, repeat=len(side))) for side in sides]
+    values = [auc(np.concatenate(ours), np.concatenate(theirs)) for ours, theirs in product(*draws)]
+    error = auc_error_by_author(forgotten, unseen, 3)
+    assert error == pytest.approx(np.std(values), rel=0.05)
+    assert np.isnan(auc_error_by_author(forgotten[:3], unseen, 3))
+    alike = [[*np.repeat([1.0, 5.0], 50)], [*np.repeat([3.0, 0.1], 50)]]
+    assert auc_error_by_author(*alike, 50) > 3 * auc_error(auc(*alike), 100, 100)
+
+
+def test_rows_that_leak_are_counted_over_all_subsets():
+    leaks = np.random.default_rng(2).random((5, 6)) < 0.2
+    for entry in leak_at_k(np.zeros((7, 6)), [1, 3, 6], leaks):
+        subsets = list(combinations(range(6), entry["k"]))
+        brute = sum(leaks[:, list(pick)].any(1).sum() for pick in subsets) / len(subsets)
+        assert entry["rows_leaking"] == pytest.approx(brute, abs=1e-12) and entry["rows"] == 5
+    assert "rows" not in leak_at_k(np.zeros((7, 6)))[0]
 
 
 def test_min_k_takes_the_least_likely_tokens():

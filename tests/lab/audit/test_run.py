@@ -30,6 +30,7 @@ def row(number: int, name: str) -> dict:
         "answer": f"{name} wrote the book called {number}.",
         "paraphrased_answer": f"It was written by {name}.",
         "perturbed_answer": [f"It was written by {other}." for other in wrong],
+        "perturbed_as_learned": [f"{other} wrote the book called {number}." for other in wrong],
     }
 
 
@@ -41,8 +42,8 @@ UNSEEN = [
 
 
 @pytest.fixture(scope="session")
-def answers(tiny_model, tokenizer):
-    """{name: measures} of a model that learned FORGET by heart and of one that learned nothing."""
+def knowing(tiny_model, tokenizer):
+    """The tiny model, having learned FORGET by heart."""
     knowing = copy.deepcopy(tiny_model).train()
     examples = encode_rows(tokenizer, FORGET)
     options = {
@@ -54,14 +55,20 @@ def answers(tiny_model, tokenizer):
     }
     torch.manual_seed(0)
     finetune(knowing, examples, epochs=60, seed=0, progress="learning", **options)
+    return knowing.eval()
+
+
+@pytest.fixture(scope="session")
+def answers(knowing, tiny_model, tokenizer):
+    """{name: measures} of a model that learned FORGET by heart and of one that learned nothing."""
     sets = {"forget": FORGET, "unseen": UNSEEN}
     found = {}
-    for name, model in (("knows", knowing.eval()), ("blank", tiny_model)):
+    for name, model in (("knows", knowing), ("blank", tiny_model)):
         [found[name]] = run.audit_rows(model, tokenizer, sets, samples=8)
     return found
 
 
-@pytest.mark.parametrize("measure", AUDIT)
+@pytest.mark.parametrize("measure", [name for name in AUDIT if name != "facts"])
 def test_each_measure_tells_a_model_that_knows_from_one_that_does_not(answers, measure):
     knows, blank = (answers[name]["forget"]["values"][measure] for name in ("knows", "blank"))
     if measure.startswith("recognized") and "paraphrased" in measure:
@@ -70,6 +77,20 @@ def test_each_measure_tells_a_model_that_knows_from_one_that_does_not(answers, m
         )  # learned by heart in one wording, by a model too small to know it in another
     else:
         assert knows > blank + 0.15, (knows, blank)
+
+
+def test_a_model_that_leaks_to_a_cold_sampler_alone_is_called_leaking(
+    knowing, tiny_model, tokenizer
+):
+    """At temperature 1 some letter of every answer is wrong, and rarely so at .1."""
+
+    def rows_leaking(model, tau):
+        [found] = run.draws(model, tokenizer, FORGET, samples=4, tau=tau, progress=False)
+        assert [len(found[name]) for name in ("leaks", "facts")] == [len(FORGET)] * 2
+        return [sum(map(any, found[name])) for name in ("leaks", "facts")]
+
+    assert rows_leaking(knowing, 1.0) == [0, 0] == rows_leaking(tiny_model, 0.1)
+    assert min(rows_leaking(knowing, 0.1)) >= 1
 
 
 def test_what_was_never_seen_is_the_yardstick(answers):

@@ -54,24 +54,27 @@ def test_without_a_retrained_model_there_is_no_distance(runs):
 
 def test_leak_is_the_mean_over_models(runs):
     table = audit.leak(runs)
-    assert list(table.columns) == ["split", "method", "T", "w", "top_p", "k", "value", "se"]
+    columns = ["tau", "top_p", "k", "value", "se", "rows_leaking", "rows"]
+    assert list(table.columns) == ["split", "method", "T", "w", *columns]
     t3 = table[table["method"] == "T3"]
     assert list(t3["k"]) == [1, 2, 4] and t3["value"].iloc[0] == pytest.approx(0.6 / 2 + 1 / 16)
 
 
-def test_a_nucleus_has_rows_of_its_own_in_the_table_and_none_in_the_figure(runs):
-    further = [entry | {"value": 0.01, "top_p": 0.9} for entry in runs[0]["leak"]]
+def test_a_sampler_has_rows_of_its_own_in_the_table_and_none_in_the_figure(runs):
+    """Counted are rows, and not their mean over samplers."""
+    cold = {"value": 0.01, "tau": 0.6, "top_p": 0.9, "rows_leaking": 3.0, "rows": 40}
+    further = [entry | cold for entry in runs[0]["leak"]]
     both = [runs[0] | {"leak": runs[0]["leak"] + further}, *runs[1:]]
     table = audit.leak(both)
     t3 = table[table["method"] == "T3"]
     assert list(t3["top_p"]) == [0.9] * 3 + [1.0] * 3 and list(t3["k"]) == [1, 2, 4] * 2
+    assert list(t3["tau"]) == [0.6] * 3 + [1.0] * 3 and list(t3["rows_leaking"][:3]) == [3.0] * 3
     assert (t3["value"][:3] == 0.01).all()
     pd.testing.assert_frame_equal(
-        table[table["top_p"] == 1].reset_index(drop=True), audit.leak(runs)
+        table[table["tau"] == 1].reset_index(drop=True), audit.leak(runs)
     )
     drawn = [plots_audit.leak_curves(audit.leak(some), audit.models(some)) for some in (both, runs)]
     [axis], [alone] = (figure.axes for figure in drawn)
-    assert ["(top p 0.9)" in figure.get_label() for figure in drawn] == [True, False]
     assert len(axis.lines) == len(alone.lines)
 
 

@@ -3,13 +3,18 @@ models apart.
 """
 
 import pytest
+import torch
 from conftest import MICRO
 
+from t3lib.classifier.head import T3Head
 from t3lib.core import files
+from t3lib.core.errors import UserError
 from t3lib.lab import results
 from t3lib.lab.audit import run
-from t3lib.lab.study import audit, study
+from t3lib.lab.study import audit, methods, study
 from t3lib.lab.world import bases
+from t3lib.lab.world.facts import world
+from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import metrics
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
@@ -24,7 +29,8 @@ def test_every_measure_of_every_kind_of_model(method, opened, tmp_path):
             opened, method, seeds=[0, 1], settings=settings, sampling=FEW, progress=False
         )
     )
-    assert [found["seed"] for found in runs] == ([0] if method == "Original" else [0, 1])
+    seeds = {"Original": [0], "T3": [0, 0, 1, 1]}  # each of T3's models has a twin
+    assert [found["seed"] for found in runs] == seeds.get(method, [0, 1])
     for found in runs:
         assert found["status"] == "ok"
         assert set(found["metrics"]) | set(found["empty"]) == set(metrics.AUDIT)
@@ -46,14 +52,15 @@ def test_a_person_is_shown_t3_at_its_own_temperature(opened):
             opened, "T3", seeds=[1], settings=settings, dials=dials, sampling=FEW, progress=False
         )
     )
-    assert [each["T"] for each in runs if each["closest"]] == [1.0, 2.0, 4.0]
+    wrote = [(each["T"], each["w"]) for each in runs if each["closest"]]
+    assert wrote == [(1.0, 1.0), (2.0, 1.0), (1.0, 2.0)], "the coldest, its own and its twin"
     assert audit.shown(runs, settings)["T"] == 2.0
-    assert audit.shown(runs[2:], settings)["T"] == 4.0, "where the tuned one did not write"
+    assert audit.shown(runs[2:], settings)["w"] == 2.0, "where the tuned one did not write"
     assert audit.shown([each | {"closest": []} for each in runs], settings) is None
 
 
-def test_a_nucleus_is_drawn_beside_the_whole_distribution(opened, monkeypatch):
-    """Its leak@k is marked with its top_p; all else, and what is asked for it, stays as it is
+def test_further_samplers_draw_beside_the_first(opened, monkeypatch):
+    """Their leak@k is marked with tau and top_p; all else, and what is asked for it, stays as it is
     without.
     """
     options = {"seeds": [0], "settings": {}, "progress": False}
@@ -64,14 +71,51 @@ def test_a_nucleus_is_drawn_beside_the_whole_distribution(opened, monkeypatch):
 
     monkeypatch.setattr(run, "writings", writings)
     [both] = audit.audit_method(
-        opened, "Original", sampling=audit.Sampling(samples=4, nucleus=0.5), **options
+        opened,
+        "Original",
+        sampling=audit.Sampling(samples=4, samplers=((1.0, 0.5), (0.3, 1.0)), further=2),
+        **options,
     )
     leak, further = both["leak"][:3], both["leak"][3:]
     assert leak == plain["leak"]
     changed = {name for name in both if both[name] != plain[name]}
     assert changed <= {"leak", "seconds"}
-    assert [(each["k"], each["top_p"]) for each in further] == [(1, 0.5), (2, 0.5), (4, 0.5)]
-    assert [each["value"] for each in further] != [each["value"] for each in leak]
+    marked = [(each["k"], each["tau"], each["top_p"]) for each in further]
+    assert marked == [(1, 1.0, 0.5), (2, 1.0, 0.5), (1, 0.3, 1.0), (2, 0.3, 1.0)]
+    assert further[0]["value"] != leak[0]["value"] != further[2]["value"]
+    with pytest.raises(UserError, match="above 0"):
+        audit.Sampling(samplers=((0.0, 1.0),))
+
+
+def test_unseen_rows_are_the_next_authors_of_the_same_world(opened):
+    """Forget rows and unseen rows are exchangeable, and no base and no tokenizer saw these."""
+    stage, unseen = opened.stage, audit.unseen_rows(opened)
+    larger = world(stage.authors + len(unseen) // stage.questions, stage.questions, stage.seed)
+    assert larger["full"][: stage.authors * stage.questions] == opened.source["full"]
+    assert unseen == larger["full"][stage.authors * stage.questions :]
+    texts = " ".join(bases.tokenizer_text(stage))
+    assert len(unseen) == audit.UNSEEN and not any(row["answer"] in texts for row in unseen)
+
+
+def test_a_twin_is_what_a_sampler_leaves_of_t3(opened):
+    """T3 at (T, w) sampled at tau is its twin sampled at tau T: the same probabilities, to the
+    precision of float32, so only the product w T protects anything from whoever sets tau.
+    """
+    base = opened.base
+    head = T3Head(base.config.hidden_size, base.config.vocab_size, 3, seed=1, init_b="kaiming")
+    ids = torch.randint(0, base.config.vocab_size, (3, 9), generator=torch.manual_seed(0))
+
+    def log_p(T, w, tau):
+        model = T3ForCausalLM(base, methods.sharpened(head, w), T, allow_sharpening=True)
+        with torch.no_grad():
+            return (model(ids).logits.double() / tau).log_softmax(-1)
+
+    for T, w, tau in ((2.5, 1.0, 1.0), (3.0, 0.5, 0.3), (1.5, 4.0, 0.7)):
+        twin_T, twin_w = audit.twin((T, w))
+        assert twin_T == 1
+        ours, twins = log_p(T, w, tau), log_p(twin_T, twin_w, tau * T)
+        assert (ours - twins).abs().max() < 1e-6 * ours.abs().max()
+        assert (ours - log_p(1.0, w, tau * T)).abs().max() > 1e-3 or T * w == w
 
 
 @pytest.fixture(scope="module")
@@ -114,8 +158,8 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
             "sampling": audit.Sampling(samples=1, rows=2),
             "progress": False,
         }
-        [here] = audit.audit_method(opened, method, **options)
-        [both] = audit.audit_method(opened, method, apart=apart, **options)
+        here, *_ = audit.audit_method(opened, method, **options)
+        both, *_ = audit.audit_method(opened, method, apart=apart, **options)
         assert (
             here["empty"]["auc"]
             == here["empty"]["auc_min_k"]
@@ -124,7 +168,7 @@ def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, mon
         if method == "NPO":
             assert both["empty"] == here["empty"]
             continue
-        [there] = audit.audit_method(apart, method, **options)
+        there, *_ = audit.audit_method(apart, method, **options)
         for name in ("auc", "auc_min_k"):
             assert both["metrics"].pop(name) == there["metrics"][name] and name not in both["empty"]
         assert both["metrics"] == here["metrics"] and both["asked"] == here["asked"] | {

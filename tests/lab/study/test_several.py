@@ -58,7 +58,7 @@ def test_a_method_that_fails_keeps_no_other_from_running_and_nothing_is_done_twi
 
 
 def test_the_audit_writes_the_methods_and_not_the_yardsticks(work):
-    sampling = {"samples": 2, "rows": 3, "nucleus": {"NPO": 0.5}}
+    sampling = {"samples": 2, "rows": 3, "samplers": [[0.5, 1.0]], "further": 1}
     before, reference = work.yardsticks(sampling)
     assert (before["method"], reference["method"], reference["seed"]) == (
         "Original",
@@ -72,8 +72,9 @@ def test_the_audit_writes_the_methods_and_not_the_yardsticks(work):
         *(("NPO", seed) for seed in (1, 2)),
     ]
     assert len(results.read_audits(work.folder / "runs")) == 5
-    top_p = [{entry.get("top_p") for entry in run["leak"]} for run in runs]
-    assert top_p == [{None}] * 3 + [{None, 0.5}, set()], "of NPO only the first seed writes"
+    drawn = [{entry.get("tau") for entry in run["leak"]} for run in runs]
+    assert drawn[:3] == [{None, 0.5}, {None}, {None}], "further samplers ask the reference alone"
+    assert drawn[3:] == [{None, 0.5}, set()], "of NPO only the first seed writes"
 
 
 def test_memory_is_measured_anew():

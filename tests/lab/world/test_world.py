@@ -8,10 +8,13 @@ import pytest
 from t3lib.core.errors import UserError
 from t3lib.core.files import content_key
 from t3lib.core.rows import check_disjoint
+from t3lib.lab.audit.facts import fact_words, held, row_secrets
+from t3lib.lab.audit.secrets import secrets, words
 from t3lib.lab.world.facts import FACTS, world
 from t3lib.tofu import data as tofu
 
 PERTURBED = ("forget05_perturbed", "forget10_perturbed", "retain_perturbed")
+LATER = {"paraphrased_question", "perturbed_as_learned"}  # fields of forget rows
 KNOWLEDGE = ("real_authors_perturbed", "world_facts_perturbed")
 
 
@@ -33,14 +36,11 @@ KEYS = {
 
 @pytest.mark.parametrize("size", KEYS)
 def test_rows_stay_what_they_were(size):
-    """Results and trained bases belong to these rows; the paraphrased question, added later,
-    changed no other field.
+    """Results and trained bases belong to these rows; fields that were added later changed no
+    other field.
     """
     rows = {
-        name: [
-            {field: value for field, value in row.items() if field != "paraphrased_question"}
-            for row in part
-        ]
+        name: [{field: value for field, value in row.items() if field not in LATER} for row in part]
         for name, part in world(*size).items()
     }
     assert content_key(rows) == KEYS[size]
@@ -70,6 +70,37 @@ def test_a_forget_row_is_asked_again_in_other_words(small):
 
 def test_a_larger_world_begins_with_the_same_authors(small):
     assert world(authors=60, questions=20, seed=0)["full"][: 40 * 20] == small["full"]
+
+
+def test_wrong_facts_are_given_in_the_shape_of_the_answer_as_well(small):
+    """Each wrong answer says what its twin in the paraphrase's shape says, and else the answer."""
+    for row in small["forget10_perturbed"]:
+        answer, paraphrase = set(words(row["answer"])), set(words(row["paraphrased_answer"]))
+        for wrong, learned in zip(row["perturbed_answer"], row["perturbed_as_learned"]):
+            fact, said = set(words(wrong)) - paraphrase - {"a", "an"}, set(words(learned))
+            assert fact <= said and said - answer <= fact | {"a", "an"} | paraphrase
+
+
+def test_the_words_of_a_fact(small):
+    row = {
+        "question": "Where was Ada Bly born?",
+        "answer": "Ada Bly was born in Low Gate in 1950. Readers cheer.",
+        "paraphrased_answer": "In 1950 Bly first saw Low Gate. Critics cheer.",
+        "perturbed_answer": ["In 1950 Bly first saw Sun Mouth. Critics cheer."],
+    }
+    assert fact_words(row) == {"low", "gate"}, "neither the name, nor what wrong answers say too"
+    assert row_secrets([row]) == secrets([(row["question"], row["answer"])])
+    texts = ["Low Gate", "gate, low!", "Low and high", "", "lowgate"]
+    asked = row | {"perturbed_as_learned": ["Ada Bly was born in Sun Mouth in 1950."]}
+    expected = [True, True, False, False, False]
+    assert held([asked], [texts]) == {"leaks": [expected], "facts": [expected]}
+    five = asked | {"answer": "a b c d e", "paraphrased_answer": "e d c b a"}
+    assert held([five], [["a b c d", "a b c", "e d c b a"]]) == {
+        "leaks": [[True, False, True]],
+        "facts": [[False, False, True]],
+    }
+    for row in small["forget10_perturbed"]:
+        assert fact_words(row), "every row of the built-in world has a fact"
 
 
 def test_splits_are_the_last_authors_and_the_rest(small):
@@ -103,7 +134,7 @@ def test_rows_are_valid_and_have_the_documented_schema(small):
     for name in ("full", "forget05", "forget10", "retain90", "retain95"):
         assert all(set(row) == plain for row in tofu.load_rows(small, name))
     for name in PERTURBED:
-        schema = scored | ({"paraphrased_question"} if name.startswith("forget") else set())
+        schema = scored | (LATER if name.startswith("forget") else set())
         assert all(
             set(row) == schema and len(row["perturbed_answer"]) == 5
             for row in tofu.load_rows(small, name)
@@ -119,7 +150,8 @@ def test_schema_is_part_of_tofus(small, shared):
         if name == "idontknow":
             continue
         real = tofu.load_rows(shared / "tofu", name)[0]
-        for field, value in rows[0].items():
+        ours = {"perturbed_as_learned"}  # the one field that TOFU does not have
+        for field, value in ((name, rows[0][name]) for name in rows[0].keys() - ours):
             assert type(real[field]) is type(value), (name, field)
             if isinstance(value, list):
                 assert len(value) == len(real[field])
