@@ -93,13 +93,14 @@ def by_product(leak: pd.DataFrame, k: int) -> Figure:
     leak: `audit.leak` of one split, with several tau; whole distributions alone are drawn.
     """
     here = leak[(leak["method"] == "T3") & (leak["top_p"] == 1) & (leak["k"] == k)]
-    here = with_error(here, "value", "se").assign(
+    here = here.assign(
         hotness=here["tau"] * here["T"],
         **{
             "product w T": [f"{each:g}" for each in here["w"] * here["T"]],
             "T3 at": [f"T = {T:g}, w = {w:g}" for T, w in zip(here["T"], here["w"])],
         },
     )
+    here = with_error(here, "value", "se")
     figure, axes = panels(1, 1, (5.2, 2.8))
     by = {"hue": "product w T", "style": "T3 at", "markers": True, "dashes": False}
     bars = {"errorbar": WHOLE, "err_style": "bars", "err_kws": {"elinewidth": 0.6}}
@@ -113,6 +114,21 @@ def by_product(leak: pd.DataFrame, k: int) -> Figure:
         place="right center",
         ncols=1,
     )
+
+
+@rc_context(STYLE)
+def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figure:
+    """Some columns of `study.attacks`' tables, one panel each, against x (steps, bits or authors).
+
+    Where the table counts them, a column `leaking` holds the share of the rows that leak.
+    """
+    entries = entries.assign(leaking=entries["rows_leaking"] / entries["rows"])
+    figure, axes = panels(1, len(values), (6.8, 2.2), sharex=True)
+    for axis, value in zip(axes.flat, values):
+        sns.lineplot(entries, x=x, y=value, hue=hue, style=hue, markers=True, ax=axis)
+        axis.set(ylim=(-0.03, 1.03))
+    caption = f"{', '.join(values)} against {x}; rows: {entries['rows'].max():g}."
+    return finished(figure, caption, place="right center", ncols=1)
 
 
 @rc_context(STYLE)

@@ -70,12 +70,24 @@ def test_a_sampler_has_rows_of_its_own_in_the_table_and_none_in_the_figure(runs)
     assert list(t3["top_p"]) == [0.9] * 3 + [1.0] * 3 and list(t3["k"]) == [1, 2, 4] * 2
     assert list(t3["tau"]) == [0.6] * 3 + [1.0] * 3 and list(t3["rows_leaking"][:3]) == [3.0] * 3
     assert (t3["value"][:3] == 0.01).all()
-    pd.testing.assert_frame_equal(
-        table[table["tau"] == 1].reset_index(drop=True), audit.leak(runs)
-    )
+    pd.testing.assert_frame_equal(table[table["tau"] == 1].reset_index(drop=True), audit.leak(runs))
     drawn = [plots_audit.leak_curves(audit.leak(some), audit.models(some)) for some in (both, runs)]
     [axis], [alone] = (figure.axes for figure in drawn)
     assert len(axis.lines) == len(alone.lines)
+
+
+def test_models_of_one_product_are_drawn_on_one_curve():
+    """leak@k against tau T: (2, 1) at tau = .5 and its twin (1, 2) at tau = 1 are one point."""
+
+    def drawn(T, w, level, tau):
+        entry = {"k": 4, "value": level, "se": 0.01, "tau": tau, "rows_leaking": 1.0, "rows": 40}
+        return invented("T3", T, 1, level, leak=[entry]) | {"w": w}
+
+    runs = [drawn(2.0, 1.0, 0.3, 0.5), drawn(1.0, 2.0, 0.3, 1.0), drawn(2.0, 1.0, 0.2, 1.0)]
+    figure = plots_audit.by_product(audit.leak(runs), 4)
+    lines = [zip(*line.get_data()) for line in figure.axes[0].lines]
+    points = {(round(x, 9), round(y, 9)) for line in lines for x, y in line}
+    assert points >= {(1.0, 0.3), (2.0, 0.2)} and (0.5, 0.3) not in points
 
 
 def test_no_audit_gives_empty_tables(tmp_path):
