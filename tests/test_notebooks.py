@@ -20,6 +20,7 @@ EXPECTED = [
     "05_paper_tables",
     "06_audit",
     "07_your_own_model",
+    "08_attacks",
 ]
 
 
