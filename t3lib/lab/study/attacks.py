@@ -4,6 +4,7 @@ Each function gives plain rows of a table; nothing of it is cached, for notebook
 """
 
 import copy
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
@@ -93,6 +94,7 @@ def quantised(study: Study, method: str, loaded: Loaded, load_in: str) -> Loaded
 
     load_in: "8bit" or "4bit".
     """
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it names every cast of an input
     if method in ("Original", "T3"):
         return Loaded(*load_model(study.models["full"], load_in=load_in), loaded.tilts)
     with TemporaryDirectory() as folder:
@@ -136,16 +138,20 @@ def relearning(
 
 
 def quantisation(
-    study: Study, models: Mapping[str, Mapping[str, Any]], *, samples: int
+    study: Study,
+    models: Mapping[str, Mapping[str, Any]],
+    *,
+    samples: int,
+    bits: Sequence[int] = (32, 8, 4),
 ) -> Iterator[Entry]:
-    """Judge every model as it is and with weights in 8 and 4 bits."""
+    """Judge every model as it is (32) and with weights in 8 and 4 bits."""
     rows = study.evaluation_rows["forget"]
     judged_by = references(study, rows, (0,))
     for method, settings in models.items():
         loaded = load_models(study, [subject(study, method, _seed(method), settings)])
-        for bits, load_in in ((32, ""), (8, "8bit"), (4, "4bit")):
-            now = quantised(study, method, loaded, load_in) if load_in else loaded
-            yield {"attack": "quantisation", "model": method, "bits": bits} | judge(
+        for width in bits:
+            now = loaded if width == 32 else quantised(study, method, loaded, f"{width}bit")
+            yield {"attack": "quantisation", "model": method, "bits": width} | judge(
                 study, now, rows, judged_by, samples
             )
 
