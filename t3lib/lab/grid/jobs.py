@@ -252,6 +252,7 @@ def _parameters(
     settings = {name: profile[name] for name in names} | {
         "world": {name: profile[name] for name in WORLD},
         "profile": profile["name"],
+        "hyper": profile["hyper"],
         "out": str(out),
     }
     settings["tuned"] = os.path.relpath(tuned, project_root()) if tuned.is_file() else ""
