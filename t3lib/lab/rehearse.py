@@ -207,7 +207,7 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], seed: int, shared:
     """Write a folder as the Hub has it: config, generation config, tokenizer and safetensors.
 
     Weights are drawn shard by shard, so that no more than one is in memory. All but the final
-    norm's are those of the folder `shared`, as links to the same files, and the tokenizer is a copy.
+    norm's are those of the folder `shared`, as links to the same files. The tokenizer is a copy.
 
     Args:
         folder: where to write, unless it is complete already.

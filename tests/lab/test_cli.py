@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 import warnings
+from pathlib import Path
 
 import pytest
 from conftest import ROOT

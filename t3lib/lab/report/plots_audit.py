@@ -106,7 +106,7 @@ def by_product(leak: pd.DataFrame, k: int) -> Figure:
     bars = {"errorbar": WHOLE, "err_style": "bars", "err_kws": {"elinewidth": 0.6}}
     sns.lineplot(here, x="hotness", y="value", **by, **bars, ax=axes[0, 0])
     axes[0, 0].set(xlabel=r"sampler's temperature times $T$", ylabel=f"leak@{k} (ROUGE-L recall)")
-    return finished(
+    return with_key(
         figure,
         f"T3's best of {k} sampled answers against the sampler's temperature times T. Models of one"
         " product w T, of one colour, lie on one curve: to whoever sets the sampler's temperature T"
@@ -128,7 +128,7 @@ def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figu
         sns.lineplot(entries, x=x, y=value, hue=hue, style=hue, markers=True, ax=axis)
         axis.set(ylim=(-0.03, 1.03))
     caption = f"{', '.join(values)} against {x}; rows: {entries['rows'].max():g}."
-    return finished(figure, caption, place="right center", ncols=1)
+    return with_key(figure, caption, place="right center", ncols=1)
 
 
 @rc_context(STYLE)

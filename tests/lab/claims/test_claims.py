@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from fabricate import fabricate, fabricate_all
 from scipy.stats import ttest_rel
-from test_citations import KNOWN, whole_source
+from test_citations import KNOWN
 
 from t3lib.core import names
 from t3lib.core.names import SPLITS
@@ -135,6 +135,16 @@ def words(text: str) -> str:
     text = re.sub(r"\\(?:eq)?ref\{([^}]*)\}", lambda match: f" {number_of[match[1]]} ", text)
     text = re.sub(r"\\(KL|exp)\b", r" \1 ", text.replace(r"\alg", "T3-Unlearning"))
     return " ".join(re.findall(r"[A-Za-z0-9]+", re.sub(r"\\[A-Za-z]+", " ", text)))
+
+
+def whole_source(text: str) -> str:
+    """The paper's files put into each other where they are read in, without comments."""
+    files = dict(
+        re.findall(r"^%% file: (\S+)\n(.*?)(?=^%% file: |\Z)", text, flags=re.DOTALL | re.MULTILINE)
+    )
+    body = files["arxiv.tex"].split(r"\begin{document}")[1]
+    body = re.sub(r"\\input\{(\w+)(?:\.tex)?\}", lambda match: files[f"{match[1]}.tex"], body)
+    return re.sub(r"(?<!\\)%.*", "", body).split(r"\end{document}")[0]
 
 
 def test_every_quoted_sentence_is_in_the_paper(shared):
