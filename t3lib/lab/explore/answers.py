@@ -85,7 +85,7 @@ def read(
     written = greedy(base, prompts, reading, tilts, max_new_tokens=max_new_tokens)
     texts = [[answer_text(tokenizer, ids) for ids in answers] for answers in written]
     probability = np.exp(-answer_losses(base, examples, reading, tilts))
-    names = (BASE, *temperatures)
+    names: list[str | float] = [BASE, *temperatures]
     return Answers(rows, dict(zip(names, texts)), dict(zip(names, probability)))
 
 

@@ -72,8 +72,7 @@ def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Writ
         ablations=tables.ablations(frame),
     )
     for name, table in made.tables.items():
-        splits = {} if name == "parameters" else {"splits": made.splits}
-        render.write_table(folder / "tables", name, table, **splits)
+        render.write_table(folder / "tables", name, table, made.splits)
     made.figures.update(_figures(made, audits))
     for name, figure in made.figures.items():
         render.save_figure(folder / "figures" / f"{name}.svg", figure)
