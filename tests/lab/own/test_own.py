@@ -523,6 +523,6 @@ def test_readmes_sentences_on_the_choice_are_those_of_the_results():
         f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}",
         f"{called[0]} and {called[1]} of the 9 models are called leaking, and {called[2]} of 9",
         f"in all nine, {lost - total(both, 'other_unchanged')} of {lost}",
-        f"leaking in {drawn[0]} of 40 draws of 12 rows, a retrained model in {drawn[1]}",
+        f"leaking in {drawn[0]} of 60 draws of 12 rows, a retrained model in {drawn[1]}",
     ):
         assert sentence in text
