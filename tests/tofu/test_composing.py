@@ -1,0 +1,29 @@
+"""Heads that lose what each of them keeps are named; heads that keep it are not."""
+
+import warnings
+
+import pytest
+import torch
+
+from t3lib.classifier.head import T3Head
+from t3lib.tofu.composing import composed_rouge
+
+
+def test_heads_that_lose_what_each_keeps_are_named(memorised):
+    """Each head alone is too weak to change an answer; thirty of it together change them all."""
+    base, tokenizer, _, retain, _ = memorised
+    width, size = base.config.hidden_size, base.get_output_embeddings().weight.shape[0]
+
+    def heads(scale):
+        head = T3Head(width, size, 4, seed=1, init_b="kaiming")
+        with torch.no_grad():
+            head.B.mul_(scale)
+        return [head] * 30
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        alone, together = composed_rouge(base, tokenizer, heads(0.0), retain, 1.0)
+    assert alone == together > 0.9, "log f is the same of every token"
+    with pytest.warns(UserWarning, match="30 heads together keep ROUGE-L 0"):
+        alone, together = composed_rouge(base, tokenizer, heads(3.0), retain, 1.0)
+    assert alone > 0.9 > together
