@@ -86,7 +86,7 @@ def test_the_words_of_a_fact(small):
         "question": "Where was Ada Bly born?",
         "answer": "Ada Bly was born in Low Gate in 1950. Readers cheer.",
         "paraphrased_answer": "In 1950 Bly first saw Low Gate. Critics cheer.",
-        "perturbed_answer": ["In 1950 Bly first saw Sun Mouth. Critics cheer."],
+        "perturbed_answer": ["In 1950 she first saw Sun Mouth. Critics cheer."],
     }
     assert fact_words(row) == {"low", "gate"}, "neither the name, nor what wrong answers say too"
     assert row_secrets([row]) == secrets([(row["question"], row["answer"])])
