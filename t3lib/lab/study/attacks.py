@@ -81,7 +81,7 @@ def relearned(model: Any, tokenizer: Any, rows: Sequence[Row], steps: int, lr: f
     """A copy of a model after `steps` steps of fine-tuning on all these rows at once."""
     model = copy.deepcopy(model).float()
     examples = encode_rows(tokenizer, list(rows))
-    settings = {"epochs": steps, "batch_size": len(rows), "lr": lr}
+    settings: dict[str, Any] = {"epochs": steps, "batch_size": len(rows), "lr": lr}
     settings |= {"warmup_epochs": 0.0, "weight_decay": 0.0}
     if steps:
         finetune(model, examples, pad_id=pad_id(tokenizer), progress="relearning", **settings)
@@ -174,7 +174,7 @@ def requests(
     questions = study.stage.questions if study.stage else 20
     every = study.evaluation_rows["forget"]
     for count in authors:
-        rows, parts = every[-count * questions :], []
+        rows, parts = every[-count * questions :], list[Any]()
         judged_by = references(study, rows, seeds)
         together = study.forget[-count * questions :]
         gone = [together[start : start + questions] for start in range(0, len(rows), questions)]
