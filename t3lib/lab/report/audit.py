@@ -93,7 +93,8 @@ def leak(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     ]
     by, numbers = [*NAMES, *SAMPLER, "k"], ["value", "se", "rows_leaking", "rows"]
     frame = pd.DataFrame(rows, columns=[*by, *numbers]).astype(dict.fromkeys(numbers, float))
-    return _ordered(frame.groupby(by, dropna=False)[numbers].mean().reset_index())
+    means = frame.groupby(by, dropna=False)[numbers].mean().round(4)
+    return _ordered(means.reset_index())
 
 
 def beside(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
