@@ -75,10 +75,11 @@ def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tm
         and again.heads[0].w == unlearned.report["choice"]["w"]
     )
     info, card = again.heads[0].info, (tmp_path / "README.md").read_text()
+    assert 'after "Hello!"' in unlearned.report["asked"]["ways"]
     assert (info["system"], info["attention_mask"]) == (None, "lengths")
     assert (
         unlearned.report["verdict"]["sentence"][:40] in card
-        and "10 ways of asking" in card
+        and f"{len(unlearned.report['asked']['ways'])} ways of asking" in card
         and "misdirected" in card
     )
 
@@ -516,12 +517,15 @@ def test_readmes_sentences_on_the_choice_are_those_of_the_results():
     both, alone, draws = "both dials", "T alone", "draws of 12 rows, of 20, called leaking"
     keep, lost = total(both, "retain_known_before"), total(both, "other_known_before")
     warm = [total(name, "retain_sampled_1") for name in (both, alone)]
-    called = [total(name, "called leaking") for name in (both, alone, "retrained")]
+    twelve = ("builtin", "customers", "gpt2", "short")
+    called = [total(name, "called leaking", twelve) for name in (both, alone, "retrained")]
+    assert not any(total(name, "success", twelve) for name in (both, alone))
     drawn = [total(name, draws, ["control"]) for name in ("original", "retrained")]
     text = " ".join((ROOT / "results" / "README.md").read_text(encoding="utf-8").split())
     for sentence in (
         f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}",
-        f"{called[0]} and {called[1]} of the 9 models are called leaking, and {called[2]} of 9",
+        f"With both dials {called[0]} of the 12 models are called leaking, with T alone {called[1]},"
+        f" and {called[2]} of 12 that were retrained",
         f"in all nine, {lost - total(both, 'other_unchanged')} of {lost}",
         f"leaking in {drawn[0]} of 60 draws of 12 rows, a retrained model in {drawn[1]}",
     ):

@@ -127,6 +127,29 @@ def test_what_t3_hides_is_what_the_table_says(where):
     assert_in_order(part(begins, "## The choice that"), numbers)
 
 
+def test_what_is_said_of_attackers_is_what_the_tables_say():
+    leak = table("cpu", "leak").query("split == @TEN and tau == 0.3 and k == 16")
+    leak = leak.assign(which=leak["method"].where(leak["method"] != "T3", leak["w"]))
+    leaking = leak[leak["T"].isna() | (leak["T"] * leak["w"] == 3)].set_index("which")[
+        "rows_leaking"
+    ]
+    audit = table("cpu", "audit").query("split == @TEN and method == 'T3' and T == 1 and w == 3")
+    again = table("cpu", "recover").query("attack == 'relearning'").set_index(["model", "steps"])
+    found = again["recognized_verbatim"]
+    shown = [("T3, head kept", 40), ("T3, head kept", 0), ("RMU", 10), ("RMU", 0)]
+    shown += [("Retrained", 40), ("Retrained", 0)]
+    both = table("cpu", "requests").query("authors == 2")["retain_rouge"]
+    numbers = [
+        ("T3", f"words of {leaking[1.0]:.0f} of 80"),
+        ("guessing", f"(retrained: {leaking['Retrained']:.0f})"),
+        ("T3 without tempering", f"those of {leaking[3.0]:.0f} "),
+        ("logits", f"found for {audit['recognized_verbatim'].item():.0%}"),
+        *(("again", f"{found[one]:.0%}") for one in shown),
+        *(("requests", short(value)) for value in both),
+    ]
+    assert_in_order(part("- Whoever chooses the sampler", "- Less tempering"), numbers)
+
+
 def test_what_t3s_other_choices_hide_is_what_the_table_says():
     choices = table("cpu", "ablations").set_index(["split", "setting"])
     less, none, hides = "same text,T=2", "same text,T=1", ["recognized_verbatim", "auc"]
@@ -232,6 +255,23 @@ def test_the_example_is_that_of_the_committed_answers():
     assert [len(texts) for texts in known.values()] == [80, 100]
 
 
+def test_what_readme_says_that_t3_hides_is_what_the_tables_say():
+    """Rows that leak in 64 samples at temperature 1, rows that are recognised, AUC."""
+    audit, leak = (table("cpu", name).query("split == @TEN") for name in ("audit", "leak"))
+    most = leak.query("tau == 1 and top_p == 1 and k == 64").set_index(["method", "T", "w"])
+    rows = [("T3", 3, 1), ("Retrained", float("nan"), float("nan")), ("T3", 1, 1)]
+    shown = [round(most.loc[row, "rows_leaking"]) for row in rows]
+    said = (
+        "In 64 samples at temperature 1 the distinctive words of {} of 80 forgotten rows come out"
+    )
+    assert f"{said.format(shown[0])} (retrained: {shown[1]}, T3 at T = 1: {shown[2]})" in SHORT
+    scores = audit.set_index(["method", "T", "w"]).loc[rows[:2]]
+    found = [f"{value:.0%}" for value in scores["recognized_verbatim"]]
+    assert f"likeliest for {found[0]} of the rows (retrained: {found[1]})" in SHORT
+    far = [short(value) for value in scores["auc"]]
+    assert f"AUC {far[0]} (retrained: {far[1]}, which is perfect)" in SHORT
+
+
 # results/README: methods whose Forget Quality T3 is ahead of in the worlds, and none ahead of T3.
 AHEAD = {FIVE: "GradAscent, GradDiff, IdkDPO, ULD, UnDIAL", TEN: "IdkDPO, SimNPO, ULD, UnDIAL"}
 
@@ -290,6 +330,7 @@ def test_what_readme_says_was_found_is_what_the_tables_say():
     for split, ahead in worlds_ahead(worlds).items():
         assert not ahead & {"RMU", "WGA", "-RMU", "-WGA"}
         assert len(ahead) == {FIVE: 5, TEN: 4}[split] and ", ".join(sorted(ahead)) == AHEAD[split]
+    assert "a third of the fastest baseline's time at `cpu`, and as long as a typical" in WORDS
     for name, split in [(name, split) for name in scores for split in (FIVE, TEN)]:
         times = table(name, "runtime").set_index(["split", "method"]).loc[split]
         ours = times.loc["T3 (preprocessed)", ["train_s", "features_s"]].sum()
