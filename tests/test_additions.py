@@ -65,7 +65,7 @@ def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
         "nbformat": 4,
         "nbformat_minor": 4,
     }
-    (copy / "notebooks" / "08_toy.ipynb").write_text(json.dumps(notebook))
+    (copy / "notebooks" / "09_toy.ipynb").write_text(json.dumps(notebook))
     smoke = yaml.safe_load((ROOT / "notebooks/profiles/smoke.yaml").read_text(encoding="utf-8"))
     smoke |= {
         "methods": ["Original", "Toy"],
@@ -84,7 +84,7 @@ def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
         "--profile",
         "smoke",
         "--only",
-        "02,05,08",
+        "02,05,09",
         "--workers",
         "1",
     ]

@@ -74,6 +74,11 @@ def load_model(
             logging.enable_progress_bar()
     if not load_in:
         model.to(device)  # type: ignore[arg-type]
+    for module in model.modules() if load_in == "4bit" else ():
+        # For processors with AVX-512 BF16 bitsandbytes repacks weights in tiles of 32 by 64, and
+        # fails where a layer is no multiple of them: such a layer stays as it is.
+        if getattr(module, "in_features", 64) % 64 or getattr(module, "out_features", 32) % 32:
+            module.support_avx512bf16_for_cpu = False
     return model.eval(), tokenizer
 
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 from transformers import (
     AutoModelForCausalLM,
     Llama4TextConfig,
+    LlamaConfig,
     LlamaForCausalLM,
     ModernBertDecoderConfig,
 )
@@ -43,6 +44,18 @@ def test_folder_round_trip_is_exact(folder, tiny_model):
 
 def test_dtype_is_the_callers_choice(folder):
     assert models.load_model(folder, dtype="bfloat16")[0].dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("width", [64, 96])
+def test_layers_of_any_width_are_loaded_in_4_bits(tokenizer, tmp_path, width):
+    """A processor with AVX-512 BF16 repacks weights in tiles, of which 96 is no multiple."""
+    shape = {"hidden_size": width, "intermediate_size": width, "num_attention_heads": 2}
+    config = LlamaConfig(vocab_size=len(tokenizer), num_hidden_layers=1, **shape)
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model, _ = models.load_model(tmp_path, load_in="4bit", dtype="float32")
+    with torch.inference_mode():
+        assert torch.isfinite(model(torch.arange(5)[None]).logits).all()
 
 
 @pytest.mark.parametrize(
