@@ -78,7 +78,7 @@ def load_model(
         # For processors with AVX-512 BF16 bitsandbytes repacks weights in tiles of 32 by 64, and
         # fails where a layer is no multiple of them: such a layer stays as it is.
         if getattr(module, "in_features", 64) % 64 or getattr(module, "out_features", 32) % 32:
-            module.support_avx512bf16_for_cpu = False
+            module.support_avx512bf16_for_cpu = False  # type: ignore[assignment]
     return model.eval(), tokenizer
 
 

@@ -107,7 +107,9 @@ def reproduce(
         if todo := schedule.left:
             place.marks.mkdir(parents=True, exist_ok=True)
             with cluster.client_for(count, scheduler, slurm) as client:
-                outcomes |= run(todo, outcomes, place, client, schedule)
+                here = scheduler is None and slurm is None
+                at_once = count if here else len(todo)  # elsewhere workers come and go
+                outcomes |= run(todo, outcomes, place, client, schedule, at_once)
         return status.finish(schedule, outcomes, place, time.monotonic() - start, whole)
 
 
@@ -142,13 +144,16 @@ def run(
     place: Place,
     client: Any,
     show: Any,
+    at_once: int,
     work: Any = runner.execute,
 ) -> dict[str, Outcome]:
     """Submit jobs to a Dask client, each when those before it have ended, and gather how they end.
 
-    show: has `seconds` (name -> how long it took last time) and `ended(outcome)`, as `Schedule`. Of
-    the jobs that could start, the longest does, so that no worker is left with a long job at the
-    end. work: does one job (tests replace it).
+    show: has `chain` (name -> how long it and the longest chain of jobs behind it took last time)
+    and `ended(outcome)`, as `Schedule`. Of the jobs that could start, the one with the longest
+    chain does, so that no worker is left with a long job at the end. at_once: how many Dask may
+    hold; it gives each to a worker at once, which then has two while another has none. work: does
+    one job (tests replace it).
     """
     from distributed import as_completed
 
@@ -162,8 +167,8 @@ def run(
         show.ended(outcome)
 
     def start() -> None:
-        for job in [*waiting]:
-            if not outcomes.keys() >= {*job.after}:
+        for job in sorted(waiting, key=lambda job: -show.chain.get(job.name, 0.0)):
+            if not outcomes.keys() >= {*job.after} or running.count() >= at_once:
                 continue
             waiting.remove(job)
             before = [outcomes[name] for name in job.after]
@@ -175,7 +180,7 @@ def run(
             # a lost worker is Dask's to survive (three times); what a job itself does wrong comes
             # back as an Outcome
             options = {"key": key, "resources": cluster.SLOT, "pure": False}
-            priority = show.seconds.get(job.name, 0.0)
+            priority = show.chain.get(job.name, 0.0)
             running.add(client.submit(work, job, before, place, priority=priority, **options))
 
     with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more

@@ -16,8 +16,8 @@ STATES = ("done", "cached", "failed", "skipped")
 
 @dataclass
 class Schedule:
-    """Jobs that a run has to do (`left`), and how long each took by the last manifest, here or
-    committed.
+    """Jobs that a run has to do (`left`), how long each took by the last manifest, here or
+    committed (`seconds`), and with the longest chain of jobs that wait for it (`chain`).
     """
 
     graph: Sequence[Job]
@@ -33,6 +33,10 @@ class Schedule:
             entries = earlier_manifest(folder / "manifest.json").get("jobs", {}).items()
             done = {name: entry for name, entry in entries if entry.get("state") == "done"}
             self.seconds |= {name: entry["seconds"] for name, entry in done.items()}
+        self.chain: dict[str, float] = {}
+        for job in reversed(self.graph):
+            waiting = (self.chain[later.name] for later in self.graph if job.name in later.after)
+            self.chain[job.name] = self.seconds.get(job.name, 0.0) + max(waiting, default=0.0)
 
     def remaining(self) -> str:
         """Time for what is left, shared by all workers; jobs without a time count nothing and add

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -286,7 +287,7 @@ def test_a_local_scheduler_obeys_nobody_else():
 
 def watcher(seen):
     """What a run tells, without printing: outcomes are gathered in `seen`."""
-    return SimpleNamespace(seconds={}, ended=seen.append)
+    return SimpleNamespace(chain={}, ended=seen.append)
 
 
 # ---- jobs that die ------------------------------------------------------------------------------
@@ -314,11 +315,31 @@ def test_a_job_that_kills_every_worker_is_given_up_and_the_others_finish():
     )
     with cluster.client_for(2, None, None) as client:
         outcomes = reproduce.run(
-            jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, watcher([]), work
+            jobs, {}, Place("out", "nb", "cache", Path("cache"), "."), client, watcher([]), 2, work
         )
     assert [outcomes[n].state for n in ("job0", "job2", "tables")] == ["done"] * 3, outcomes
     assert outcomes["job1"].state == "failed" and "KilledWorker" in outcomes["job1"].error
     assert (outcomes["child"].state, outcomes["child"].error) == ("skipped", "job1")
+
+
+def test_no_worker_has_a_second_job_while_jobs_of_its_kind_wait():
+    """Dask hands every job out at once, and a worker that is done early has none of the others'."""
+    held = []
+
+    def work(job, before, place):
+        time.sleep(0.3)  # the others are still held when the first ends
+        return Outcome(job.name, "done")
+
+    def ended(outcome):
+        held.append(sum(map(len, client.processing().values())))
+
+    jobs = [Job(f"job{n}", "notebook", "02", {}, (), "") for n in range(6)]
+    with cluster.client_for(2, None, None) as client:
+        place, show = Place("out", "nb", "cache", Path("cache"), "."), watcher([])
+        show.ended = ended
+        outcomes = reproduce.run(jobs, {}, place, client, show, 2, work)
+    assert [outcomes[job.name].state for job in jobs] == ["done"] * 6
+    assert len(held) == 6 and max(held) <= 1
 
 
 def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):
