@@ -1,19 +1,24 @@
-"""T3 companion: Temper-Then-Tilt unlearning (arXiv 2602.10217), small enough to read and fit to
-use.
+"""T3 companion: Temper-Then-Tilt unlearning (arXiv 2602.10217), small enough to read, fit to use.
 
     p_hat(y|x)  ∝  p(y|x)^(1/T) · f(x, y),      f(x, y) = [σ(B A mean_t H_t(x))]_y,      base frozen
 
-Letters: B batch, L length, V vocabulary, d hidden size, h rank of the head, N answer tokens; T the
-tempering temperature; γ the forget proportion of the population, μ of the training sample. In
-names, logp_ are log-probabilities, p_ probabilities, logit_ logits and logf_ the log of the
-classifier's tilt.
+p(y|x) is the base model's probability of the next token y after the tokens x. T ≥ 1 is the
+tempering temperature. f is a small classifier on the base model's hidden states: its estimate of
+the probability that x followed by y comes from the retain rows and not from the forget rows.
 
-Reading order:  core (errors, names, settings, files, rows, models: what all use) → classifier
-(head, pooling, features, fit: f and how it is fitted; artefact: a head on disk) → sampler (wrapped,
-tilt: generating; belonging: whose head it is; one_call: all of it) → tofu (data, likelihood,
-writing, metrics, evaluation: scores, texts, Forget Quality) → baselines (the other methods). theory
-holds the bounds. lab regenerates the paper and serves the command line. A room imports only rooms
-before it.
+Letters: B batch size, L sequence length, V vocabulary size, d hidden size, h rank of the classifier
+(the head), N answer tokens. γ is the share of forget data in the population, μ its share in the
+training sample. Prefixes of names: logp_ log-probability, p_ probability, logit_ logit, logf_
+logarithm of the classifier's factor f.
+
+Reading order. Each package imports only packages named before it:
+    core         errors, names, settings, files, rows, models: what all other packages use
+    classifier   head, pooling, features, fit: f and how it is fitted; artefact: a head on disk
+    sampler      wrapped, tilt: generation; belonging: which model a head fits; one_call: all in one
+    tofu         data, likelihood, writing, metrics, evaluation: probabilities, texts, measures
+    baselines    the unlearning methods that T3 is compared with
+    theory       the Gaussian experiments and the bounds; without torch
+    lab          regenerates the paper's tables and figures, and serves the command line
 
 Equations of the paper:
     Eq. 1 population mixture        theory.GaussianMixture
@@ -30,12 +35,12 @@ Equations of the paper:
     Model Utility (Section 4.1)     tofu.metrics.model_utility, tofu.metrics.mu_rouge
     other priors (Appendix D)       classifier.head.log_tilt, theory.density_ratio_under_imbalance
 
-H_t(x) are the base's last hidden states, after its final norm, and the mean is over all tokens of x
-that the base attends to (classifier.pooling). What `make` runs: lab.grid.reproduce, one job for
-each notebook of lab.grid.jobs; `t3 reproduce --dry-run` lists the jobs.
+H_t(x) is the base's last hidden state at token t, after its final norm. The mean is over all tokens
+of x that the base attends to (classifier.pooling). `make` runs lab.grid.reproduce, one job for each
+notebook of lab.grid.jobs. `t3 reproduce --dry-run` lists the jobs.
 
-Importing `t3lib` imports neither torch nor transformers; public names load their module when first
-used.
+Importing `t3lib` imports neither torch nor transformers. A public name loads its module when it is
+first used.
 """
 
 from importlib import import_module
@@ -65,7 +70,7 @@ if TYPE_CHECKING:
     from t3lib.sampler.tilt import tilt as tilt
     from t3lib.tofu.evaluation import evaluate as evaluate
 
-# no name of these may be a module of t3lib: importing the module would replace the function
+# None of these names may also be a module of t3lib: importing the module would replace it.
 _HOME = {
     "T3Head": "t3lib.classifier.head",
     "T3ForCausalLM": "t3lib.sampler.tilt",
@@ -96,5 +101,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names too, whether or not they have been used: completion on Tab shows them."""
+    """List the public names too, also those not used yet, so that Tab completes them."""
     return sorted({*globals(), *__all__})

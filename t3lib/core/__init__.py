@@ -1,3 +1,1 @@
-"""What every room uses: errors, names, settings, files, models, and rows with their prompts and
-batches.
-"""
+"""What every other package uses: errors, names, settings, files, models, rows and prompts."""

@@ -1,4 +1,4 @@
-"""The one exception a user's mistake raises, and how text that others wrote is shown."""
+"""The exception for a user's mistake, and the safe display of text that others wrote."""
 
 JOINERS = (  # invisible, but Persian, the scripts of India and many emoji are spelled with them
     "\u200c\u200d"
@@ -6,11 +6,10 @@ JOINERS = (  # invisible, but Persian, the scripts of India and many emoji are s
 
 
 class UserError(ValueError):
-    """Bad input. The message is one line that says what is wrong and where (file, row, field,
-    option).
+    """A user's mistake. The message is one line: what is wrong and where (file, row, option).
 
-    The command line prints it and exits with 2. Whatever a message quotes, it is shown as
-    `printable` shows it.
+    The command line prints the message and exits with code 2. str(error) passes through
+    `printable`, so text quoted from a user's file cannot control the terminal.
     """
 
     def __str__(self) -> str:
@@ -18,12 +17,11 @@ class UserError(ValueError):
 
 
 def printable(text: object, limit: int = 200) -> str:
-    """Text from anywhere as one short line that a terminal, a table or a page shows and never
-    obeys.
+    """Return any text as one short line that is safe to print in a terminal, a table or a page.
 
-    Blanks of every kind and number become one space. Control characters, bidirectional and other
-    invisible marks and lone surrogates stand as their Python escapes. What is longer than `limit`
-    characters ends in "…".
+    Each run of whitespace becomes one space. Control characters, bidirectional and other invisible
+    marks and lone surrogates are replaced by their Python escapes. A line longer than `limit`
+    characters is cut and ends in "…".
     """
     whole = str(text)
     line = " ".join(whole[:limit].split())

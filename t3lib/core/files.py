@@ -1,8 +1,7 @@
-"""Files that are never half-written, one lock, and identity: of content, of a model, of rows.
+"""Read and write files safely, and compute content keys of files, models and rows.
 
-Every writer of the project goes through `atomic_write`, so a killed run leaves either the old file
-or the new one. Every cache, run file and head names what it depends on through the keys of this
-module.
+The project writes its files through `atomic_write`, so a killed run leaves either the old file or
+the new one. Caches, run files and heads name their inputs by the content keys of this module.
 """
 
 import hashlib
@@ -24,8 +23,8 @@ from t3lib import LIBRARY
 from t3lib.core.errors import UserError
 from t3lib.core.names import HUB_DATA
 
-# What a model's folder says about the model; anything else in it (logs, model cards, base.json)
-# does not count.
+# The files of a model's folder that decide what the model is. Others (logs, model cards, base.json)
+# do not count.
 MODEL_FILES = (
     *(
         "*.safetensors",
@@ -48,21 +47,24 @@ ROW_FIELDS = ("question", "answer", "paraphrased_answer", "perturbed_answer")
 
 
 def project_root() -> Path:
-    """The checkout that holds t3lib, or the current folder when t3lib is installed from a wheel."""
+    """Return the checkout that holds t3lib, or the current folder if a wheel was installed."""
     return LIBRARY.parent if (LIBRARY.parent / "pyproject.toml").is_file() else Path.cwd()
 
 
 def shipped(name: str) -> Path:
-    """Folder of what comes with t3lib: "notebooks" (profiles in it) or "results/paper"; a wheel
-    carries copies.
+    """Return a folder that comes with t3lib: "notebooks" (with the profiles) or "results/paper".
+
+    A wheel carries copies of them inside the package.
     """
     packaged = LIBRARY / Path(name).name
     return packaged if packaged.is_dir() else project_root() / name
 
 
 def cache_dir(*parts: str) -> Path:
-    """Folder for what can be recomputed: `$T3_CACHE`, else `.t3cache/` in the project's root;
-    created when missing.
+    """Return a folder below `$T3_CACHE`, by default `.t3cache/` in the project's root; create it.
+
+    parts: names of the subfolders. All files in the cache can be computed again. UserError when the
+    folder cannot be created.
     """
     folder = Path(os.environ.get("T3_CACHE") or project_root() / ".t3cache").joinpath(*parts)
     try:
@@ -79,11 +81,11 @@ def cache_dir(*parts: str) -> Path:
 
 @contextmanager
 def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
-    """Open a new file beside `path`; rename it to `path` only when the block ends without an error.
+    """Open a temporary file beside `path`; rename it to `path` if the block ends without an error.
 
-    Its name is random and it must not exist, so two writers never share one and no planted link is
-    followed. Raises UserError naming `path` when the disk is full or the folder is not writable;
-    the temporary file is removed.
+    mode: "w" for UTF-8 text, "wb" for bytes. The temporary file has a random new name, so two
+    writers never share one and a planted link is never followed. UserError that names `path` when
+    the disk is full or the folder cannot be written; the temporary file is then removed.
     """
     path = Path(path)
     partial = path.with_name(f".{secrets.token_hex(8)}.partial")
@@ -99,21 +101,19 @@ def atomic_write(path: str | Path, mode: str = "w") -> Iterator[IO[Any]]:
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror or error}") from error
     finally:
-        with suppress(OSError):  # a file where the folder should be: the error above says so
+        with suppress(OSError):  # a file in place of the folder: reported by the error above
             partial.unlink(missing_ok=True)
 
 
 def write_json(path: str | Path, value: Any) -> None:
-    """Write `value` as indented JSON, atomically; NaN and infinity are refused, for JSON has
-    neither.
-    """
+    """Write `value` as indented JSON, atomically; ValueError for NaN and infinity."""
     text = json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False)
     with atomic_write(path) as handle:
         handle.write(text + "\n")
 
 
 def read_text(path: str | Path) -> str:
-    """Read a text file; UserError when it cannot be read or is not UTF-8."""
+    """Read a UTF-8 text file, with or without a byte order mark; UserError when that fails."""
     try:
         return Path(path).read_bytes().decode("utf-8-sig")
     except OSError as error:
@@ -123,26 +123,28 @@ def read_text(path: str | Path) -> str:
 
 
 def parse_json(text: str, where: object) -> Any:
-    """Parse JSON; the UserError for malformed text begins with `where` and names the line."""
+    """Parse JSON text. UserError for malformed text begins with `where` and names the line."""
     try:
         return json.loads(text)
-    # also for a number of thousands of digits and for brackets without end
+    # The two errors also cover numbers of thousands of digits and endless nesting.
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where}: malformed JSON ({error})") from None
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file; UserError names the file and the line when it is missing or malformed."""
+    """Read a JSON file. UserError names the file, and the line where its text is malformed."""
     return parse_json(read_text(path), path)
 
 
 class PlainLoader(yaml.SafeLoader):
-    """`yaml.safe_load` without aliases, of which a few lines stand for gigabytes, and with 5e-4 as
-    a number, as people mean it (YAML 1.1 says text).
+    """`yaml.safe_load` with two changes.
+
+    Aliases are refused, because a few lines of them can stand for gigabytes. 5e-4 is read as a
+    number, as people mean it (YAML 1.1 reads it as text).
     """
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """Read the next value."""
+        """Read the next value; ValueError for an alias."""
         if self.check_event(yaml.AliasEvent):
             raise ValueError(f"line {self.peek_event().start_mark.line + 1}: aliases are not read")
         return super().compose_node(parent, index)
@@ -153,7 +155,10 @@ PlainLoader.add_implicit_resolver("tag:yaml.org,2002:float", NUMBER, list("-+012
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Read one mapping of what JSON can hold: text, numbers, truth values, lists and mappings."""
+    """Read a YAML file that holds one mapping of values that JSON knows.
+
+    An empty file is an empty mapping. UserError names the file and, where YAML says it, the line.
+    """
     text = read_text(path)
     try:
         value = json.loads(json.dumps(PlainLoader(text).get_single_data() or {}))
@@ -169,12 +174,12 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def write_sealed(path: str | Path, value: Mapping[str, Any]) -> None:
-    """Write a JSON object with a checksum of itself."""
+    """Write a JSON object together with a checksum of itself (`read_sealed` verifies it)."""
     write_json(path, {**value, "sha256": content_key(value)})
 
 
 def read_sealed(path: str | Path) -> dict[str, Any] | None:
-    """What `write_sealed` wrote, or None when it is missing, truncated or altered."""
+    """Return the object that `write_sealed` wrote; None if the file is missing, cut or altered."""
     try:
         value = read_json(path)
         return value if value.pop("sha256") == content_key(value) else None
@@ -184,10 +189,9 @@ def read_sealed(path: str | Path) -> dict[str, Any] | None:
 
 @contextmanager
 def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
-    """Hold an exclusive lock on `path` (created when missing); the kernel frees it even after kill
-    -9.
+    """Hold an exclusive lock on the file `path`, which is created; a killed process releases it.
 
-    With wait=False a lock held elsewhere raises UserError instead of waiting for it.
+    With wait=False, UserError when another process holds the lock.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -205,20 +209,19 @@ def lock(path: str | Path, *, wait: bool = True) -> Iterator[None]:
 
 
 def content_key(value: Any) -> str:
-    """16 hex digits of SHA-256 over canonical JSON: equal content, equal key, whatever the order of
-    its keys.
-    """
+    """Hash a value's JSON to 16 hex digits of SHA-256; the order of a mapping's keys is ignored."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode("utf-8")).hexdigest()[:16]
 
 
 def sha256_file(path: str | Path) -> str:
-    """SHA-256 of all of a file's bytes, as 64 hex digits; read once in a process while the file
-    stays as it is.
+    """Return the SHA-256 of a file's bytes as 64 hex digits.
+
+    The result is kept for this process while size, times and inode of the file stay the same.
     """
     facts = os.stat(path)
-    # A second change within one tick of the file system's clock would leave no trace: what is that
-    # new is read again.
+    # Modification times are too coarse to show a second change within two seconds, so recent files
+    # are always hashed again.
     young = time.time() - max(facts.st_mtime, facts.st_ctime) < 2
     stamp = (facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns, facts.st_dev, facts.st_ino)
     return (_sha256.__wrapped__ if young else _sha256)(str(path), stamp)
@@ -231,11 +234,11 @@ def _sha256(path: str, stamp: tuple[int, ...]) -> str:
 
 
 def model_identity(name: str | Path, commit: str | None = None) -> str:
-    """What a model is, whatever it is called: a folder's content, or the commit of a Hub id.
+    """Return a key that names a model by its content, whatever its folder is called.
 
-    A folder counts with every byte of its weights, config, tokenizer, chat template and generation
-    config (16 hex digits), an adapter with those of its base. A Hub id names nothing that lasts:
-    UserError without its commit.
+    For a folder: 16 hex digits over all bytes of weights, config, tokenizer, chat template and
+    generation config. An adapter's key includes its base if the base is a local folder. For a Hub
+    id: the commit; UserError without it, because a Hub id alone may change its content.
     """
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -248,8 +251,11 @@ def model_identity(name: str | Path, commit: str | None = None) -> str:
 
 
 def data_identity(data: Any) -> str:
-    """What a data source is, wherever it lies: "builtin", the Hub's data set and revision, a
-    folder's name and the key of its files, or the key of rows."""
+    """Return a key that names a data source by its content, wherever it lies.
+
+    data: "builtin"; "hub", which gives the Hub data set and its revision; a folder, which gives its
+    name and the key of its files; or a mapping of rows, which gives the key of the rows.
+    """
     if isinstance(data, Mapping):
         return f"rows@{content_key(data)}"
     if data == "hub":
@@ -262,8 +268,9 @@ def data_identity(data: Any) -> str:
 
 
 def folder_key(folder: str | Path, patterns: Iterable[str] = ("**/*",)) -> str:
-    """16 hex digits over the names and all bytes of a folder's files that match a glob pattern,
-    hidden ones aside.
+    """Hash names and bytes of a folder's files to 16 hex digits.
+
+    patterns: glob patterns; a file counts if it matches one of them. Hidden names do not count.
     """
     paths = {path for pattern in patterns for path in Path(folder).glob(pattern) if path.is_file()}
     names = {str(path.relative_to(folder)): path for path in paths}
@@ -273,7 +280,8 @@ def folder_key(folder: str | Path, patterns: Iterable[str] = ("**/*",)) -> str:
 
 
 def rows_key(rows: Iterable[Mapping[str, Any]]) -> str:
-    """A key of what is asked and scored: two lists of rows are the same data when their keys are
-    equal.
+    """Hash the questions and answers of some rows (their fields `ROW_FIELDS`) to 16 hex digits.
+
+    Two lists of rows with equal keys are the same data. Other fields do not count.
     """
     return content_key([[row.get(field) for field in ROW_FIELDS] for row in rows])

@@ -1,6 +1,4 @@
-"""Check that the Hub has a data set or a model, with a short timeout and one-line errors. Imports
-no torch.
-"""
+"""Find data sets and models on the Hub, with a short timeout and one-line errors; no torch."""
 
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,17 +14,17 @@ from huggingface_hub.errors import (
 
 from t3lib.core.errors import UserError
 
-HUB_SECONDS = 5  # to wait for the Hub's first answer before its local cache has to do
-MODEL_CONFIGS = ("config.json", "adapter_config.json")  # one of these is in every model's folder
+HUB_SECONDS = 5  # wait for the Hub's first answer; then its local cache is used
+MODEL_CONFIGS = ("config.json", "adapter_config.json")  # every model's folder holds one of them
 
 
 def ask(name: str) -> None:
-    """UserError unless the Hub has the data set `name` (owner/name) and the package that reads it
-    is here.
+    """Raise UserError unless the Hub data set `name` (owner/name) can be read here.
 
-    To be called before `datasets` is: that would ask a Hub that is away for half a minute, and
-    raise what its HTTP library raised. With HF_HUB_OFFLINE=1 nobody is asked, and datasets serves
-    what it downloaded before.
+    The package `datasets` must be installed and the Hub must answer. Call this before `datasets`,
+    which would try an unreachable Hub for half a minute and then raise an error of its HTTP
+    library. With HF_HUB_OFFLINE=1 the Hub is not contacted, and `datasets` uses what it downloaded
+    before.
     """
     if find_spec("datasets") is None:
         raise UserError(f"{name}: a Hub data set needs the package datasets (pip install datasets)")
@@ -36,7 +34,7 @@ def ask(name: str) -> None:
         pass
     except (HFValidationError, RepositoryNotFoundError):
         raise UserError(f"{name}: not a file here, and the Hub has no such data set") from None
-    except Exception:  # whatever its HTTP library raises
+    except Exception:  # of any kind, from its HTTP library
         advice = "HF_HUB_OFFLINE=1 takes what was downloaded before"
         raise UserError(
             f"{name}: not a file here, and the Hub cannot be reached ({advice})"
@@ -45,8 +43,10 @@ def ask(name: str) -> None:
 
 @dataclass(frozen=True)
 class Place:
-    """Where a model or a head lies: a folder, or a Hub id with its commit. offline: the Hub does
-    not answer, and what was downloaded before has to do.
+    """Where a model or a head lies.
+
+    name: a folder or a Hub id. commit: of a Hub id. offline: True when the Hub does not answer, so
+    that only files downloaded before can be used.
     """
 
     name: str
@@ -55,7 +55,11 @@ class Place:
 
 
 def located(name: str, revision: str | None = None) -> Place:
-    """Find a model or a head; UserError when there is none of this name."""
+    """Find a model or a head by folder or Hub id.
+
+    revision: branch, tag or commit on the Hub. UserError when neither a folder nor a Hub repository
+    has this name, or when the Hub cannot be reached and nothing was downloaded before.
+    """
     if Path(name).expanduser().is_dir():
         return Place(str(Path(name).expanduser()))
     if name.startswith(("/", ".", "~")):
@@ -65,7 +69,7 @@ def located(name: str, revision: str | None = None) -> Place:
     except (RepositoryNotFoundError, RevisionNotFoundError, HFValidationError):
         where = "the Hub has no such model or revision"
         raise UserError(f"there is no folder {name}, and {where}") from None
-    except Exception:  # whatever its HTTP library raises
+    except Exception:  # of any kind, from its HTTP library
         files = [try_to_load_from_cache(name, file, revision=revision) for file in MODEL_CONFIGS]
         if not (found := [file for file in files if isinstance(file, str)]):
             raise UserError(f"there is no folder {name}, and the Hub cannot be reached") from None

@@ -1,9 +1,9 @@
-"""Identity of code and of the machine: the part of a cache key that no author of a key can forget.
+"""Cache keys that name code and machine, so that a change of either invalidates cached results.
 
-`code_key` follows a function through t3lib and digests every definition that it can reach, so what
-decides a cached result is found in the code and not listed by hand. `environment` names what else
-decides the last digits of a result. `changed_since_import` says when the files on disk are no
-longer those that this process runs.
+`code_key` follows a function through t3lib and hashes every definition that it can reach. Nobody
+has to list by hand what decides a cached result. `environment` names what else decides the last
+digits of a result. `changed_since_import` detects that the files on disk are no longer those that
+this process runs.
 """
 
 import ast
@@ -22,15 +22,15 @@ PACKAGES = (
     "tokenizers",
     "numpy",
     "scipy",
-)  # their versions decide the last digits
+)  # results can differ in the last digits between their versions
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def keyed(function: Function) -> Function:
-    """Mark a function whose results are cached under a key of their own.
+    """Mark a function whose results are cached under a key of their own; return it unchanged.
 
-    `code_key` stops there: who calls it has the content key of its result in the own key, and not
-    its code.
+    `code_key` does not follow marked functions. A caller puts the content key of the result into
+    its own key instead.
     """
     return function
 
@@ -51,12 +51,11 @@ def code_key(
     through: also follow functions that are marked `keyed`.
     library: the folder of t3lib.
 
-    Counted are whole top-level definitions, by name and content: other definitions that they name
-    (in strings only by their dotted name), constants, defaults, decorators, base classes,
-    statements that run when the module is imported, and files beside the module that they name. Not
-    counted are docstrings, comments, layout, annotations of functions, import lines and paths, so
-    moving a definition to another module changes no key. KeyError for a name that t3lib does not
-    have.
+    A definition counts as a whole, by name and content: the other definitions that it names (in
+    strings only by dotted name), constants, defaults, decorators, base classes, statements that run
+    when the module is imported, and files beside the module that it names. Docstrings, comments,
+    layout, annotations inside functions, import lines and paths do not count, so moving a
+    definition to another module changes no key. KeyError for a name that t3lib does not have.
     """
     source = source_on_disk(library)
     names = [
@@ -71,10 +70,10 @@ def code_key(
 def notebook_key(
     text: str, *, methods: Iterable[str] = (), without: str = "", library: Path = LIBRARY
 ) -> str:
-    """Content key of a notebook's code and of all that it reaches in t3lib.
+    """Compute the content key of a notebook's code and of all code that it reaches in t3lib.
 
-    text: its code cells. without: a package of t3lib, such as "t3lib.lab.report", whose code does
-    not count.
+    text: the source of all code cells. methods: as of `code_key`. without: a package of t3lib, such
+    as "t3lib.lab.report", whose code does not count.
     """
     source = source_on_disk(library)
     writer = Writer(source, read_module("", text, Path()), frozenset(methods))
@@ -86,9 +85,10 @@ def notebook_key(
 def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
     """List what decides the last digits of a result beside code and inputs, for a cache key.
 
-    The list holds package versions, the type of the device and, on a CPU, the number of threads and
-    the width of its vector instructions. device: a torch device or its name; its number does not
-    count. threads: of torch, default as many as it uses now. Imports torch.
+    device: a torch device or its name; only its type counts.
+    threads: number of torch's CPU threads, by default the number in use.
+    The list holds package versions, the device type and, on a CPU, the number of threads and the
+    width of its vector instructions. Imports torch.
     """
     import torch
 
@@ -103,14 +103,12 @@ def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of `PACKAGES`."""
+    """Return the installed versions of `PACKAGES`, by name."""
     return {name: metadata.version(name) for name in PACKAGES}
 
 
 def changed_since_import(library: Path = LIBRARY) -> list[str]:
-    """Names of t3lib's modules that differ on disk from what they were when this process imported
-    t3lib.
-    """
+    """List t3lib's files that have changed on disk since this process imported t3lib."""
     now = digests(library)
     return sorted(
         name for name in now.keys() | _IMPORTED.keys() if now.get(name) != _IMPORTED.get(name)
@@ -118,18 +116,17 @@ def changed_since_import(library: Path = LIBRARY) -> list[str]:
 
 
 def keep(path: Path, value: Mapping[str, object]) -> None:
-    """Write one sealed entry of a cache, unless t3lib has changed on disk since this process
-    imported it.
+    """Write one sealed cache entry, unless t3lib changed on disk since this process imported it.
 
-    The entry's key comes from the files on disk and its value from the code in memory. Where the
-    two differ the entry would be wrong, so nothing is written and a warning says so.
+    The key of an entry comes from the files on disk and its value from the code in memory. If the
+    two differ, the entry would be wrong: nothing is written and a warning says so.
     """
     if still_the_code(path.name):
         write_sealed(path, value)
 
 
 def still_the_code(what: str) -> bool:
-    """True when t3lib is on disk as this process imported it; else warn that `what` is not kept."""
+    """Return whether t3lib is on disk as imported; else warn that `what`, a name, is not kept."""
     if changed := changed_since_import():
         warnings.warn(
             f"t3lib changed while this ran ({changed[0]}); not kept: {what}", stacklevel=3

@@ -1,6 +1,4 @@
-"""Loading causal language models from a folder or the Hub, in any dtype, on any device, in 4 or 8
-bits.
-"""
+"""Load causal language models from a folder or the Hub, and answer questions about a loaded one."""
 
 import hashlib
 import re
@@ -33,14 +31,16 @@ def load_model(
     load_in: str | None = None,
     revision: str | None = None,
 ) -> tuple[PreTrainedModel, Any]:
-    """Load a causal LM in evaluation mode and its tokenizer, from the Hub or a folder; LoRA
-    adapters on their base.
+    """Load a causal language model in evaluation mode, and its tokenizer; return both.
 
-    dtype: float32 | bfloat16 | float16, default the checkpoint's own. device: default cuda if there
-    is one, else cpu.
-    load_in: "8bit" or "4bit" (NF4) through bitsandbytes. Never runs code that a checkpoint brings
-    and never reads pickles. UserError when the name, the dtype or the device cannot be had, and for
-    a checkpoint that is damaged or does not hold exactly the weights of its model.
+    name: a folder or a Hub id; of a LoRA adapter too, which is loaded on its base.
+    dtype: "float32", "bfloat16" or "float16", by default the checkpoint's own.
+    device: such as "cpu" or "cuda:0", by default cuda if there is one, else cpu.
+    load_in: "8bit" or "4bit" (NF4) quantises through bitsandbytes.
+    revision: branch, tag or commit on the Hub.
+    Code in a checkpoint is never run, and pickled weights are never read. UserError when the model,
+    dtype or device is not available, and when a checkpoint is damaged or does not hold exactly the
+    weights of its model.
     """
     if dtype not in (None, *DTYPES):
         raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
@@ -52,10 +52,10 @@ def load_model(
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     if not watched():
         logging.disable_progress_bar()  # of Transformers: "Loading weights"
-    logging.set_verbosity_error()  # what is wrong with a checkpoint is raised here, not logged
+    logging.set_verbosity_error()  # faults of a checkpoint are raised below, not logged
     try:
         place = located(str(name), revision)
-        # Left to itself, Transformers asks on a terminal whether to run a checkpoint's code.
+        # Without trust_remote_code=False, Transformers asks on a terminal whether to run code.
         tokenizer = AutoTokenizer.from_pretrained(
             place.name,
             trust_remote_code=False,
@@ -64,7 +64,7 @@ def load_model(
         )
         check_template(tokenizer)
         model = _load_weights(place, load)
-    # of any kind: a stranger's files go through Transformers and the libraries below it
+    # Of any kind: files of unknown origin pass through Transformers and the libraries below it.
     except Exception as error:
         reason = (str(error).strip().splitlines() or [""])[0] or type(error).__name__
         raise UserError(f"cannot load model {name}: {reason}") from error
@@ -83,7 +83,7 @@ def load_model(
 
 
 def _file(place: Place, name: str) -> str | None:
-    """Path of one file of a model, downloaded when the Hub has it; None when the model does not."""
+    """Return the path of one file of a model, downloaded if need be; None if there is none."""
     return cached_file(
         place.name,
         name,
@@ -95,7 +95,7 @@ def _file(place: Place, name: str) -> str | None:
 
 
 def _load_weights(place: Place, load: Callable[..., Any]) -> PreTrainedModel:
-    """The model of a folder or Hub id; of an adapter, its base with the adapter in it."""
+    """Load the model at a place; for an adapter, load its base and put the adapter into it."""
     adapter = _file(place, "adapter_config.json")
     if adapter is None:
         return _load_base(place, load)
@@ -115,7 +115,7 @@ def _load_base(place: Place, load: Callable[..., Any]) -> PreTrainedModel:
         raise UserError(f"{place.name} holds an adapter beside its base: give each its own folder")
     _check_file_names(place)
     if generation := _file(place, "generation_config.json"):
-        # Transformers would pass over a broken one, and with it the token that ends an answer.
+        # Transformers would ignore a broken file, and with it the token that ends an answer.
         read_json(generation)
     where = {"revision": place.commit or "main", "local_files_only": place.offline}
     model, report = load(
@@ -124,7 +124,7 @@ def _load_base(place: Place, load: Callable[..., Any]) -> PreTrainedModel:
         use_safetensors=True,
         output_loading_info=True,
         ignore_mismatched_sizes=True,
-        adapter_kwargs=where,  # else it asks the Hub again for an adapter
+        adapter_kwargs=where,  # without it the Hub is asked again for an adapter
         **where,
     )
     _check_weights(report)
@@ -132,8 +132,9 @@ def _load_base(place: Place, load: Callable[..., Any]) -> PreTrainedModel:
 
 
 def _check_file_names(place: Place) -> None:
-    """UserError unless all weights lie in safetensors files of the model: others may be pickles, or
-    anyone's files.
+    """Raise UserError unless all weights lie in the model's own safetensors files.
+
+    Other names could be pickles, or files from elsewhere on the disk.
     """
     config = _file(place, "config.json")
     index = (read_json(config) if config else {}).get(
@@ -150,8 +151,9 @@ def _check_file_names(place: Place) -> None:
 
 
 def _check_weights(report: Mapping[str, Any]) -> None:
-    """UserError naming what a checkpoint lacks, has besides or has in another size; Transformers
-    would go on.
+    """Raise UserError for missing, unexpected or wrongly sized weights.
+
+    report: what Transformers says of a load. By itself it would only warn.
     """
     sets = {"missing": report["missing_keys"], "unexpected": report["unexpected_keys"]}
     sets["of another size"] = {name for name, *_ in report["mismatched_keys"]}
@@ -166,9 +168,7 @@ def _check_weights(report: Mapping[str, Any]) -> None:
 
 
 def checked_device(device: str | None) -> str:
-    """The device, by default cuda if there is one, else cpu; UserError when it is no device or not
-    on this machine.
-    """
+    """Return the device (default: cuda if present, else cpu); UserError if it cannot be used."""
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     try:
         usable = torch.zeros(1, device=device).device.type != "meta"
@@ -182,7 +182,10 @@ def checked_device(device: str | None) -> str:
 
 
 def quantization(load_in: str, dtype: str | None = None) -> BitsAndBytesConfig:
-    """bitsandbytes settings for "8bit" or "4bit" (NF4 with double quantisation)."""
+    """Return bitsandbytes settings for load_in "8bit" or "4bit" (NF4 with double quantisation).
+
+    dtype: of the computation in 4 bit, by default "bfloat16". UserError for another `load_in`.
+    """
     if load_in == "8bit":
         return BitsAndBytesConfig(load_in_8bit=True)
     if load_in == "4bit":
@@ -197,7 +200,7 @@ def quantization(load_in: str, dtype: str | None = None) -> BitsAndBytesConfig:
 
 
 def pad_id(tokenizer: Any) -> int:
-    """The padding id: the tokenizer's own, else its end-of-sequence id, as the reference does."""
+    """Return the tokenizer's padding id, else its end-of-sequence id; UserError without either."""
     for value in (tokenizer.pad_token_id, tokenizer.eos_token_id):
         if value is not None:
             return value
@@ -205,8 +208,9 @@ def pad_id(tokenizer: Any) -> int:
 
 
 def check_ids(model: PreTrainedModel, tokens: Iterable[Sequence[int]], pad: int) -> None:
-    """UserError where a token, or the padding, has no embedding: a tokenizer that grew while the
-    model did not.
+    """Raise UserError if a token or the padding id has no embedding in the model.
+
+    This happens when tokens were added to the tokenizer but not to the model.
     """
     rows = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
     largest = max((max(ids) for ids in tokens if len(ids)), default=0)
@@ -222,9 +226,9 @@ def check_ids(model: PreTrainedModel, tokens: Iterable[Sequence[int]], pad: int)
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """The inner model whose output's `last_hidden_state` (B, L, d) is taken after the final norm.
+    """Return the inner model, whose output `last_hidden_state` (B, L, d) is taken after the norm.
 
-    UserError for a family that names itself, or its output layer, as its decoder.
+    UserError for a model family that names itself, or its output layer, as its decoder.
     """
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
     if decoder is model or decoder is model.get_output_embeddings():
@@ -235,14 +239,14 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
 
 
 def context_length(model: PreTrainedModel) -> int | None:
-    """How many tokens the model's positions reach, if its configuration says."""
+    """Return the number of positions in the model's configuration; None if it gives none."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
 
 
 def weights_key(model: PreTrainedModel) -> str:
-    """16 hex digits of a loaded model as it is now: its configuration and the bytes of its weights.
+    """Hash a loaded model as it is now, configuration and bytes of all weights, to 16 hex digits.
 
-    Weights that are not in memory (offloaded) count by the model's name and revision.
+    Weights that are not in memory (offloaded) are represented by the model's name and revision.
     """
     config = model.config.to_dict()
     source = [config.pop("_name_or_path", None), getattr(model.config, "_commit_hash", None)]
@@ -259,10 +263,10 @@ def weights_key(model: PreTrainedModel) -> str:
 
 
 def within_memory(work: Callable[[int], Result], batch_tokens: int, *, least: int = 128) -> Result:
-    """work(batch_tokens), tried again with half as many tokens a batch, and a warning, whenever
-    memory runs out.
+    """Call work(batch_tokens); when memory runs out, warn and retry with half as many tokens.
 
-    UserError when less than `least` tokens would be left.
+    batch_tokens: number of tokens in a batch after padding. UserError when fewer than `least`
+    tokens would be left.
     """
     while True:
         try:

@@ -1,10 +1,8 @@
-"""The vocabularies of every table and file name, and the Hub's data set, spelled here alone.
-Imports nothing.
-"""
+"""Names that tables and files share: splits, verdicts, the Hub's data set. Imports nothing."""
 
 SPLITS = ("forget05", "forget10")
 RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
-RETRAINED = 3  # retrained models at most of a split, beside the reference
+RETRAINED = 3  # at most so many retrained models a split, beside the reference
 TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
 HUB_DATA = {
     "path": "locuslab/TOFU",
@@ -22,4 +20,4 @@ VERDICTS = (
     RESTRICTED,
     FAILS,
     NOT_RUN,
-)  # what the table of claims may say of a claim
+)  # the possible verdicts in the table of claims

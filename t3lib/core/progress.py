@@ -1,6 +1,4 @@
-"""The progress bar of every loop: alive where a person looks on; silent in batch, where it would
-leave dead text.
-"""
+"""Progress bars: shown in a terminal and in interactive notebooks, hidden in batch runs."""
 
 import sys
 from collections.abc import Iterable
@@ -12,16 +10,18 @@ from tqdm.auto import tqdm
 def progress_bar(
     iterable: Iterable[Any] | None = None, *, show: bool = True, **settings: Any
 ) -> Any:
-    """tqdm over `iterable` (or by hand, with total=…), shown only when `show` is true and a person
-    looks on.
+    """Wrap tqdm: hidden if `show` is false or the run is not interactive (`watched`).
+
+    settings: passed to tqdm, such as desc, or total for a bar that is updated by hand.
     """
     return tqdm(iterable, disable=not (show and watched()), **settings)
 
 
 def watched() -> bool:
-    """True on a terminal and in a notebook that a person runs.
+    """Return True in a terminal and in a notebook that a person runs.
 
-    Cells that papermill, nbval or nbconvert run cannot ask for input; JupyterLab's cells can.
+    A cell that papermill, nbval or nbconvert runs cannot ask for input, one in JupyterLab can. This
+    is how they are told apart.
     """
     ipython = sys.modules.get("IPython")
     kernel = getattr(ipython and ipython.get_ipython(), "kernel", None)

@@ -1,4 +1,4 @@
-"""Rows: reading, validation, the chat template, tokenised and padded batches."""
+"""Read and check rows, fill the chat template, tokenise, and pad batches."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -17,22 +17,23 @@ from t3lib.core.files import parse_json, read_text
 
 Row = dict[str, Any]
 IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
-MAX_TEXT = 100_000  # characters of one field: longer ones are mistakes, not answers
+MAX_TEXT = 100_000  # characters in one field; longer fields are mistakes, not answers
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 SYSTEM = "You are a helpful assistant."
-TODAY = datetime(2025, 4, 10)  # in every rendered chat, as the reference's `date_string` is
+TODAY = datetime(2025, 4, 10)  # date in every template, as the reference's `date_string`
 _PARTS = {code: TODAY.strftime(f"%{code}") for code in "aAbBcdHIjmMpSUwWxXyY"}
 _FORMATTED = "".join(
     f".replace('%{code}', '{part}').replace('%-{code}', '{part.lstrip('0') or part}')"
     for code, part in _PARTS.items()
 )
-# Put before a template that calls `strftime_now`, this macro answers in place of the clock.
+# Put before a template that calls `strftime_now`, so that it gets TODAY instead of the clock.
 FIXED_CLOCK = "{% macro strftime_now(format) %}{{ format" + _FORMATTED + " }}{% endmacro %}\n"
 
 
 def read_rows(path: str | Path) -> list[Row]:
-    """Read a JSON array or JSON lines and check every row; UserError names the file, the row and
-    the field.
+    """Read the rows of a file with a JSON array or JSON lines, and check each with `check_row`.
+
+    UserError names the file, the row and the field.
     """
     return [
         check_row(row, f"{path} row {number}") for number, row in enumerate(parse_rows(path), 1)
@@ -40,14 +41,16 @@ def read_rows(path: str | Path) -> list[Row]:
 
 
 def parse_rows(path: str | Path) -> list[Any]:
-    """The entries of a JSON array or of JSON lines, at least one; UserError names the file and the
-    line.
+    """Read the entries of a JSON array or of JSON lines, unchecked.
+
+    UserError names the file, and the line of malformed JSON; a file without entries is an error
+    too.
     """
     text = read_text(path)
     if text.lstrip().startswith("["):
         rows = parse_json(text, path)
     else:
-        lines = enumerate(text.split("\n"), 1)  # splitlines() would cut at U+2028 inside a string
+        lines = enumerate(text.split("\n"), 1)  # splitlines() also splits at U+2028 in strings
         rows = [parse_json(line, f"{path} line {number}") for number, line in lines if line.strip()]
     if not rows:
         raise UserError(f"{path} holds no rows")
@@ -55,8 +58,11 @@ def parse_rows(path: str | Path) -> list[Any]:
 
 
 def check_row(row: Any, where: str) -> Row:
-    """Return the row unchanged when question, answer and (if present) the other answers are usable
-    text.
+    """Return a copy of the row if its question and its answers are usable text.
+
+    The fields paraphrased_answer (text) and perturbed_answer (list of texts) are optional. where:
+    the start of the error's message. UserError for text that is missing, empty, too long or holds
+    control characters.
     """
     if not isinstance(row, Mapping):
         raise UserError(
@@ -77,6 +83,7 @@ def check_row(row: Any, where: str) -> Row:
 
 
 def _check_text(value: Any, where: str) -> None:
+    """Raise UserError, beginning with `where`, unless `value` is usable text."""
     if value is None:
         raise UserError(f"{where} is missing")
     if not isinstance(value, str):
@@ -90,8 +97,9 @@ def _check_text(value: Any, where: str) -> None:
 
 
 def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
-    """UserError when a (question, answer) pair, spaces around it aside, is asked to be both
-    forgotten and retained.
+    """Raise UserError if a (question, answer) pair is both a forget row and a retain row.
+
+    Space around the texts is ignored.
     """
     kept = {
         (str(row["question"]).strip(), row["answer"].strip()): number
@@ -107,8 +115,10 @@ def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
 
 @dataclass(frozen=True)
 class Example:
-    """One tokenised question and answer; the answer's labels are `ids[n_prompt:]`, its end-of-turn
-    token included.
+    """One tokenised question and answer.
+
+    ids: tokens of prompt and answer. n_prompt: number of prompt tokens. The answer is
+    `ids[n_prompt:]`, with the token that ends the turn.
     """
 
     ids: list[int]
@@ -121,13 +131,15 @@ Question = (
 
 
 def prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> str:
-    """All that a model reads before it answers: the system text and the question in the tokenizer's
-    chat template.
+    """Fill the chat template: the text that a model reads before it answers a question.
 
-    Training, evaluation and generation ask in this form, and a head works where its questions come
-    in it. Without a template it is "Question: … Answer:". system=None leaves the system turn out;
-    turns that begin with one of their own keep it. Special tokens are in it: tokenise it with
-    `add_special_tokens=False`. UserError as of `encode_answers`.
+    question: one question, or the turns of a conversation as {role, content}.
+    system: the system text. None leaves the system turn out; a conversation that begins with a
+    system turn keeps its own.
+    Training, evaluation and generation all use this form, and a head works only for prompts in this
+    form. Without a chat template the text is "Question: … Answer:". The text contains its special
+    tokens: tokenise it with `add_special_tokens=False`. UserError for a special token in a
+    question, and for a template that fails.
     """
     turns = _turns(tokenizer, question)
     if tokenizer.chat_template is None:
@@ -140,12 +152,12 @@ def prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> s
 
 
 def rendered(tokenizer: Any) -> str:
-    """The prompt of one fixed question: a key of everything that a tokenizer's template decides."""
+    """Return the prompt of one fixed question, to compare the chat templates of two tokenizers."""
     return prompt(tokenizer, "Who?")
 
 
 def encode(tokenizer: Any, question: str, answer: str) -> Example:
-    """Tokenise one question and answer, as `encode_answers` does."""
+    """Tokenise one question and its answer, as `encode_answers` does."""
     return encode_answers(tokenizer, question, [answer])[0]
 
 
@@ -154,10 +166,10 @@ def encode_answers(
 ) -> list[Example]:
     """Tokenise several answers to one question with the tokenizer's chat template.
 
-    As the published code does, the answer begins where the tokenised prompt ends. Where the
-    prompt's ids are no prefix of the chat's (a pre-tokeniser that merges across the seam), the
-    answer's text is tokenised by itself. UserError for a special token inside the text, which would
-    end or fake a turn, and for an answer that tokenises to nothing.
+    The answer begins where the tokenised prompt ends, as in the published code. If the prompt's
+    tokens are no prefix of the whole chat's (the tokenizer merges across the boundary), the
+    answer's text is tokenised separately. UserError for a special token inside a text, which would
+    end or fake a turn, and for an answer without tokens.
     """
     before, turns = prompt(tokenizer, question, system), _turns(tokenizer, question)
     texts = []
@@ -188,11 +200,10 @@ def encode_answers(
 
 
 def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
-    """Tokenise plain text whose part `rest` is the answer: no template; a beginning of sequence
-    before, an end after.
+    """Tokenise plain text, without a chat template; the part `rest` counts as the answer.
 
-    With neither `start` nor a beginning-of-sequence token the text's own first token stands for the
-    prompt.
+    A beginning-of-sequence and an end-of-sequence token are added if the tokenizer has them. If
+    nothing precedes `rest`, its first token counts as the prompt.
     """
     for text in (start, rest):
         _refuse_special(tokenizer, text, "text")
@@ -206,10 +217,10 @@ def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
 
 
 def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> list[Example]:
-    """One example a row, from its question and `field`; UserError names the row.
+    """Tokenise the question and the answer `field` of each row; return one Example a row.
 
-    A row may bring `system`, its own system text, or `raw`: its question and answer are then plain
-    text.
+    A row may have `system`, its own system text, or `raw`: then question and answer are plain text
+    (`encode_text`). UserError names the row.
     """
     examples = []
     for number, row in enumerate(rows, 1):
@@ -226,7 +237,7 @@ def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> l
 
 
 def _turns(tokenizer: Any, question: Question) -> list[dict[str, str]]:
-    """The question as the turns of a conversation, its texts checked."""
+    """Return the question as turns of a conversation; UserError unless their texts are usable."""
     turns = (
         [{"role": "user", "content": question}]
         if isinstance(question, str)
@@ -243,11 +254,12 @@ def _ids(tokenizer: Any, text: str) -> list[int]:
 
 
 def _all_ids(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    """Token ids of several texts in one call, which costs about as much as that of one."""
+    """Tokenise several texts in one call, which costs about as much as one text."""
     return tokenizer(texts, add_special_tokens=False)["input_ids"]
 
 
 def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
+    """Raise UserError if a text holds one of the tokenizer's special tokens."""
     for token in tokenizer.all_special_tokens:
         if token in text:
             raise UserError(
@@ -259,6 +271,11 @@ def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
 def _render(
     tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool
 ) -> str:
+    """Fill the chat template, with a fixed date; UserError when the template fails.
+
+    system: left out if it is None, if the chat begins with a system turn, or if the template
+    refuses it.
+    """
     try:
         template = tokenizer.get_chat_template()
         render = partial(
@@ -272,14 +289,14 @@ def _render(
             with suppress(TemplateError):  # Gemma's template, among others, has no system role
                 return render([{"role": "system", "content": system}, *chat])
         return render(chat)
-    except Exception as error:  # a template is a program: it fails in any way it likes
+    except Exception as error:  # a template is a program and can fail in any way
         raise UserError(
             f"the tokenizer's chat template fails: {error or type(error).__name__}"
         ) from error
 
 
 def check_template(tokenizer: Any) -> None:
-    """UserError for a chat template that fails on a short chat."""
+    """Raise UserError for a chat template that fails on a short chat."""
     if tokenizer.chat_template is not None:
         chat = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Me."}]
         _render(tokenizer, SYSTEM, chat[:1], add_generation_prompt=True)
@@ -291,9 +308,10 @@ def collate(
 ) -> dict[str, torch.Tensor]:
     """Pad examples to `input_ids`, `attention_mask` and `labels`, each (B, L) int64.
 
-    attention_mask="lengths" shows every real token; "openunlearning" computes ids != pad as the
-    reference does, which hides every real end-of-turn token when pad is the end-of-turn token
-    (published numbers were made so).
+    attention_mask: "lengths" attends to every real token. "openunlearning" computes ids != pad, as
+    the reference implementation does for its published numbers; this hides real end-of-turn tokens
+    where they are also the padding token.
+    side: of the padding, "right" or "left". Labels are `IGNORE` outside the answers.
     """
     if attention_mask not in ("lengths", "openunlearning"):
         raise UserError(
@@ -317,10 +335,10 @@ def collate(
 
 
 def shifted_labels(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Targets (B, L-1) of positions 0…L-2 and the bool mask (B, L-1) of those whose target is an
-    answer token.
+    """Return each position's next token as target, and where that target is an answer token.
 
-    Targets outside the mask are 0, so that they can index a vocabulary harmlessly.
+    labels: (B, L). Both results are (B, L-1), int64 and bool. Targets outside the answers are 0,
+    which is a valid index into the vocabulary.
     """
     targets = labels[:, 1:]
     answer = targets != IGNORE
@@ -328,8 +346,10 @@ def shifted_labels(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def length_sorted(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-    """Batches of indices, longest first, each at most `max_tokens` tokens after padding (at least
-    one row each).
+    """Group rows into batches by length, longest first; return lists of row indices.
+
+    lengths: number of tokens of each row. max_tokens: of a batch after padding; a longer row is a
+    batch of its own.
     """
     batches: list[list[int]] = []
     width = 0

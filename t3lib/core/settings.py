@@ -1,8 +1,8 @@
-"""The default settings of T3 and of the baselines' common loop, and the values that each setting
-may take. No torch.
+"""Default settings of T3 and of the baselines' training loop, and each setting's allowed values.
 
-T3's are the paper's choice for Llama-3.1-8B on TOFU (Appendix F). A profile's `hyper`, the command
-line and `fit_head` lay their values over these. Those of a baseline are in `baselines.losses`.
+T3's defaults are the paper's choice for Llama-3.1-8B on TOFU (Appendix F). A profile's `hyper`, the
+command line and the arguments of `fit_head` replace single values. The default settings of each
+baseline are in `baselines.losses`. Imports no torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,8 +26,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "optimizer": ("adamw", "paged_adamw_8bit"),
 }
 
-# Lowest and highest. Whole bounds are of whole numbers. The highest are far beyond use: they turn a
-# slip or a hostile file into one line instead of an overflow or hours of allocation.
+# Lowest and highest value. Bounds that are integers belong to integer settings. The highest values
+# are far beyond use: they turn a slip or a hostile file into a one-line error instead of an
+# overflow or hours of allocation.
 BOUNDS: dict[str, tuple[float, float]] = {
     "rank": (1, 4096),
     "hidden_size": (1, 2**20),
@@ -53,11 +54,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
 
 
 def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> None:
-    """UserError (beginning with `where`) unless setting `name` may be `value`: by `CHOICES`, else
-    by `BOUNDS`.
+    """Raise UserError unless `value` is allowed for setting `name`, by `CHOICES` or by `BOUNDS`.
 
-    A name of neither has the type of `like`, its default. True is no number; a whole number may
-    stand for a real one.
+    like: the setting's default, which decides the type of a setting listed in neither. where: the
+    start of the message. True and False are no numbers; an integer is accepted as a real number.
     """
     if name in CHOICES:
         fits, wanted = value in CHOICES[name], f"one of {', '.join(CHOICES[name])}"
@@ -78,15 +78,21 @@ def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> None:
 
 @dataclass(frozen=True)
 class FitSettings:
-    """Settings of one head of T3; UserError for a value that `check` refuses.
+    """Settings for fitting one head of T3; UserError for a value that `check` refuses.
 
-    rank: h. lr: peak learning rate η. epochs: N, passes over the forget rows, the first
-    `warmup_epochs` of them with a linearly rising rate. batch_size: forget–retain pairs a step.
-    weight_decay: λ. decay: "adamw" decouples λ from the gradient as the published code does; "l2"
-    adds λ‖φ‖² to the loss as Eq. 3 does. init_b: "kaiming" or "zero" start of B. prior, gamma, w:
-    see `T3Head`; gamma by default from the rows. epoch: "redrawn" draws the retain partners anew
-    each epoch from all retain rows; "fixed" draws them once (the paper's "preprocessed"). seed: of
-    the initial weights, of the order and of the draws.
+    rank: rank h of the head.
+    lr: peak learning rate η.
+    epochs: N, the number of passes over the forget rows.
+    warmup_epochs: number of epochs at the start during which the learning rate rises linearly.
+    batch_size: number of forget–retain pairs in a step.
+    weight_decay: λ.
+    decay: "adamw" decouples λ from the gradient, as the published code does; "l2" adds λ‖φ‖² to the
+    loss, as Eq. 3 does.
+    init_b: initial B, "kaiming" (random) or "zero".
+    prior, gamma, w: see `T3Head`. gamma=None computes it from the numbers of rows.
+    epoch: "redrawn" draws new retain partners from all retain rows in each epoch; "fixed" draws
+    them once (the paper's "preprocessed").
+    seed: of the initial weights, the order of rows and the draws.
     """
 
     rank: int = 20
@@ -114,7 +120,7 @@ class FitSettings:
 
 
 def fit_settings(values: Mapping[str, Any]) -> FitSettings:
-    """`FitSettings` of some names; UserError for a name that it does not have."""
+    """Make `FitSettings` from a mapping of names to values; UserError for an unknown name."""
     unknown = set(values) - {field.name for field in fields(FitSettings)}
     if unknown:
         raise UserError(f"fit_head has no setting {printable(sorted(unknown)[0])!r}")
@@ -122,11 +128,11 @@ def fit_settings(values: Mapping[str, Any]) -> FitSettings:
 
 
 PAPER = FitSettings()
-# T3's settings as a profile may change them: a seed is a run's, and gamma is counted in the rows.
+# T3's settings that a profile may change. Each run has its own seed; gamma follows from the rows.
 T3 = {name: value for name, value in asdict(PAPER).items() if name not in ("seed", "gamma")}
 T3["temperature"] = TEMPERATURE
 
-# What all baselines share: the loop of `baselines.train` and the variant of the formula.
+# Settings that all baselines share: of the training loop, and the variant of the loss's formula.
 LOOP: dict[str, float | str] = {
     "lr": 1e-5,
     "epochs": 10,
@@ -140,9 +146,9 @@ LOOP: dict[str, float | str] = {
     "variant": "reference",
 }
 
-# T3 on rows of a person's own: any number of them, so training is counted in steps, and tokens that
-# no row holds stay neutral (B starts at zero), for the rest of what such a model says was never
-# seen. The paper's settings are T3 above.
+# T3 on a user's own rows. Their number varies, so training is counted in steps. B starts at zero,
+# so that tokens that no row holds keep f = 1/2: most of what such a model writes is in no row. The
+# paper's settings are T3 above.
 OWN_ROWS: dict[str, float | str] = {
     "rank": 20,
     "batch_size": 32,
@@ -150,14 +156,12 @@ OWN_ROWS: dict[str, float | str] = {
     "init_b": "zero",
 }
 OWN_STEPS = 1000  # the paper's 100 epochs are 700 and 1300 steps on TOFU's splits
-OWN_WARMUP = 0.1  # share of the steps in which the learning rate rises
+OWN_WARMUP = 0.1  # share of the steps during which the learning rate rises
 OWN_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 
 
 def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> float:
-    """T as a float; UserError unless `BOUNDS` allows it and it is at least 1, or allow_sharpening
-    is true.
-    """
+    """Return T as a float; UserError if out of bounds, or below 1 without allow_sharpening."""
     check("temperature", temperature)
     if temperature < 1 and not allow_sharpening:
         raise UserError(
@@ -167,26 +171,26 @@ def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> fl
     return float(temperature)
 
 
-WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_study` takes
+WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_study` reads
 
 
 def hyper_of(
     hyper: Mapping[str, Mapping[str, Any]], method: str, split: str, T: float | None = None
 ) -> dict[str, Any]:
-    """Settings of a method on a split (and at a temperature).
+    """Return the settings of a method on a split (and at temperature T), by name.
 
-    hyper: maps METHOD, METHOD/SPLIT and METHOD/SPLIT/T to settings; the later ones replace single
-    values of the earlier ones.
+    hyper: maps the keys METHOD, METHOD/SPLIT and METHOD/SPLIT/T to settings. Values of a later key
+    replace those of an earlier one.
     """
     keys = [method, f"{method}/{split}"] + ([f"{method}/{split}/{T:g}"] if T is not None else [])
     return {name: value for key in keys for name, value in hyper.get(key, {}).items()}
 
 
 def seeds_of(method: str, seeds: Sequence[int]) -> list[int]:
-    """The seeds that a method runs with when these are wanted.
+    """Return the seeds that a method runs with when `seeds` are requested.
 
-    Original has none: nothing is drawn. Retrained has as many bases beside the reference, of seeds
-    1, 2, …, up to `RETRAINED`.
+    Original has none, because nothing in it is random. Retrained has one base model for each
+    requested seed, numbered 1, 2, … up to `RETRAINED`.
     """
     of_bases = list(range(1, 1 + min(len(seeds), RETRAINED)))
     return {"Original": [], "Retrained": of_bases}.get(method, list(seeds))

@@ -1,7 +1,6 @@
-"""Following names through t3lib's own code: which definitions a function can reach, and a digest of
-each.
+"""Find which definitions of t3lib a function can reach, and hash each of them.
 
-`identity.code_key` makes cache keys of it. The code is read with `ast` and never imported.
+`identity.code_key` makes cache keys of this. The code is parsed with `ast` and never imported.
 """
 
 import ast
@@ -17,12 +16,12 @@ from t3lib.core.files import folder_key, sha256_file, shipped
 
 BASELINES = "t3lib.baselines.losses.BASELINES"  # its keys are the names of the methods
 SHIPPED = "results/paper"  # the one folder of data outside t3lib that its code reads by name
-MACHINERY = (__name__, f"{__package__}.identity")  # how keys are made is in no key
+MACHINERY = (__name__, f"{__package__}.identity")  # the code that makes keys is in no key
 Use = tuple[str, str]  # module and top-level name in it; "" for all of the module
 
 
 def digests(library: Path) -> dict[str, str]:
-    """Checksum of every file of t3lib that decides what it does, by its path."""
+    """Return the SHA-256 of every code and template file of t3lib, by its path in the library."""
     suffixes = (".py", ".yaml", ".md", ".html", ".css", ".js", ".tex", ".j2")
     files = (path for path in library.rglob("*") if path.suffix in suffixes)
     return {str(path.relative_to(library)): sha256_file(path) for path in files}
@@ -30,11 +29,11 @@ def digests(library: Path) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Module:
-    """A module's top-level statements by the names that they bind, and what its imported names
-    stand for.
+    """A parsed module.
 
-    loose: statements that bind no name and run at import. aliases: local name -> dotted name, of
-    imports for type checkers too.
+    bound: top-level statements by the names that they define. loose: statements that define no name
+    and run at import. aliases: imported names with the dotted names they stand for, including
+    imports for type checkers.
     """
 
     name: str
@@ -45,7 +44,7 @@ class Module:
 
 
 def read_module(name: str, text: str, path: Path) -> Module:
-    """Parse a module. Imports are absolute, as everywhere in t3lib."""
+    """Parse the source `text` of the module `name`; its imports must be absolute."""
     module, tree = Module(name, path), ast.parse(text)
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -69,14 +68,15 @@ def read_module(name: str, text: str, path: Path) -> Module:
 
 
 def _says_nothing(node: Any) -> bool:
-    """True for an import, and for a docstring or another bare constant."""
+    """Return True for a statement that no key counts: an import, a docstring, a bare constant."""
     bare = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
     return bare or isinstance(node, ast.Import | ast.ImportFrom)
 
 
 def _bound_by(statement: ast.stmt) -> set[str]:
-    """Names that a top-level statement binds or changes: `X = …`, `X["a"] = …`, `X.a = …`, def,
-    class.
+    """Return names that a top-level statement defines or changes.
+
+    These are `X = …`, `X["a"] = …`, `X.a = …`, def and class.
     """
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return {statement.name}
@@ -86,7 +86,7 @@ def _bound_by(statement: ast.stmt) -> set[str]:
 
 
 class Source:
-    """t3lib's modules as they are on disk."""
+    """All modules of t3lib as they are on disk, with digests of their definitions."""
 
     def __init__(self, library: Path) -> None:
         self.modules: dict[str, Module] = {}
@@ -98,7 +98,7 @@ class Source:
 
     @cached_property
     def methods(self) -> set[str]:
-        """The rows of all tables by method: those of the literal table `BASELINES`, and T3."""
+        """Names of all unlearning methods: the keys of the literal table `BASELINES`, and T3."""
         found = self.resolve(BASELINES)
         definitions = self.modules[found[0][0]].bound[found[0][1]] if found else []
         nodes = (node for each in definitions for node in ast.walk(each))
@@ -106,10 +106,10 @@ class Source:
         return {"T3", *(str(key.value) for key in keys if isinstance(key, ast.Constant))}
 
     def resolve(self, dotted: str) -> tuple[Use, str] | None:
-        """The definition that a dotted name leads to, and what of the name is left; None outside
-        t3lib.
+        """Find the definition that a dotted name leads to; None outside t3lib.
 
-        Follows names that a package imports from its modules, t3lib's lazy public names included.
+        Returns (module, name) and the rest of the dotted name, such as a method's. Names that a
+        package imports from its modules are followed, t3lib's lazy public names included.
         """
         parts = dotted.split(".")
         lengths = range(len(parts), 0, -1)
@@ -123,7 +123,7 @@ class Source:
         return self.resolve(".".join([home, *parts[length + 1 :]])) if home else None
 
     def find(self, dotted: str) -> Use:
-        """The definition that a dotted name names; KeyError when there is none."""
+        """Find the definition with exactly this dotted name; KeyError when there is none."""
         found = self.resolve(dotted)
         if found is None or found[1]:
             raise KeyError(f"t3lib has no {dotted}")
@@ -132,7 +132,10 @@ class Source:
     def reached(
         self, wanted: Iterable[Use], methods: frozenset[str], through: bool, without: str = ""
     ) -> dict[Use, str]:
-        """Digests of all definitions that some definitions reach."""
+        """Return digests of all definitions that the `wanted` ones can reach, those included.
+
+        methods, through and without: as in `identity.code_key` and `identity.notebook_key`.
+        """
         entries = set(wanted)
         waiting, seen, digests = list(entries), set[Use](), dict[Use, str]()
         while waiting:
@@ -151,8 +154,9 @@ class Source:
         return digests
 
     def digest(self, use: Use, methods: frozenset[str]) -> tuple[str, set[Use]]:
-        """Digest of one top-level definition with what its module does at import, and the
-        definitions it names.
+        """Hash one top-level definition and its module's import-time statements.
+
+        Returns the digest and the definitions that these name. methods: as in `identity.code_key`.
         """
         for known in ((use, None), (use, methods)):
             if known in self.written:
@@ -161,15 +165,16 @@ class Source:
         writer = Writer(self, module, methods)
         text = writer.text([*module.bound[use[1]], *module.loose], frozenset())
         text += "".join(files_named(module.path.parent, writer.texts))
-        # What holds no table by method is the same for all methods.
+        # Without a table by method the text is the same for all methods.
         key = (use, methods if writer.narrowed else None)
         self.written[key] = hashlib.sha256(text.encode()).hexdigest(), writer.uses
         return self.written[key]
 
 
 def files_named(folder: Path, texts: set[str]) -> list[str]:
-    """Checksums of data that some texts name: files in a folder or its templates, the paper's
-    tables.
+    """Return checksums of data files that some string constants name.
+
+    These are files in `folder` or in its templates, and the tables of the paper.
     """
     names = [text for text in sorted(texts) if re.fullmatch(r"[\w-]+(\.[\w-]+)+", text)]
     files = [place / name for name in names for place in (folder, folder / "templates")]
@@ -178,33 +183,33 @@ def files_named(folder: Path, texts: set[str]) -> list[str]:
 
 
 def names_and_digests(digests: dict[Use, str]) -> list[list[str]]:
-    """Name and digest of each definition, without its module."""
+    """List [name, digest] of each definition, sorted; no module names, so moves do not count."""
     return sorted([name, digest] for (_, name), digest in digests.items())
 
 
 def _is_keyed(statements: list[ast.stmt]) -> bool:
+    """Return whether one of the statements is a definition with the decorator `keyed`."""
     marks = (mark for each in statements for mark in getattr(each, "decorator_list", []))
     return any(ast.unparse(mark).split(".")[-1] == "keyed" for mark in marks)
 
 
 @lru_cache(maxsize=4)
 def source_of(library: Path, digests: tuple[tuple[str, str], ...]) -> Source:
-    """Return the source of a library whose files have these checksums, kept while they stay the
-    same.
-    """
+    """Return the parsed library for these checksums of its files; the last four are cached."""
     return Source(library)
 
 
 def source_on_disk(library: Path) -> Source:
-    """The library's source, read anew when a file changed."""
+    """Return the parsed library, parsed again when a file has changed."""
     return source_of(library, tuple(sorted(digests(library).items())))
 
 
 class Writer:
-    """Write definitions in a form that only their meaning decides, and note what they name.
+    """Turn definitions into canonical text that changes only when their meaning does.
 
-    uses: definitions of t3lib. texts: all string constants. narrowed: whether there was a table by
-    method, of which only the rows of `methods` were written.
+    Collects on the way: uses, the definitions of t3lib that were named; texts, all string
+    constants; narrowed, whether a table by method was met, of which only the rows of `methods` are
+    in the text.
     """
 
     def __init__(self, source: Source, module: Module, methods: frozenset[str]) -> None:
@@ -214,8 +219,10 @@ class Writer:
         self.narrowed = False
 
     def text(self, node: Any, local: frozenset[str]) -> str:
-        """Return a node of a syntax tree, or a list of nodes, as text in which a name that was
-        imported stands as what it names. local: names that belong to the function around it.
+        """Return the canonical text of a syntax tree node or of a list of nodes.
+
+        An imported name is replaced by what it stands for. local: names that belong to the
+        enclosing function and so are not looked up.
         """
         match node:
             case list():
@@ -246,8 +253,11 @@ class Writer:
         return repr(node)
 
     def function(self, node: Any, local: frozenset[str]) -> str:
-        """Write a function: decorators and defaults as seen from outside, its body with its own
-        names. A name that an inner function or comprehension binds too is not taken for its own.
+        """Return a function's canonical text.
+
+        Decorators and defaults are read in the enclosing scope, the body with the function's own
+        names. A name that an inner function or comprehension also assigns is not taken as the
+        function's own.
         """
         arguments = node.args
         names = [n.arg for n in ast.iter_child_nodes(arguments) if isinstance(n, ast.arg)]
@@ -259,7 +269,7 @@ class Writer:
         return f"({head} {self.text(node.body, own)})"
 
     def name(self, chain: tuple[str, ...]) -> str:
-        """Write a name and note what it stands for."""
+        """Return the canonical text of a dotted name, and record the definition it stands for."""
         own = f"{self.module.name}.{chain[0]}" if chain[0] in self.module.bound else ""
         home = own or self.module.aliases.get(chain[0], chain[0])
         whole = ".".join([home, *chain[1:]])
@@ -273,7 +283,7 @@ class Writer:
         return f"<{whole}>"
 
     def is_mine(self, node: ast.expr | None) -> bool:
-        """False for the row of a table that is named after another method than those wanted."""
+        """Return False for a table's row whose key is a method other than the wanted ones."""
         name = node.value if isinstance(node, ast.Constant) else None
         of_method = name in self.source.methods
         self.narrowed |= of_method
@@ -285,13 +295,13 @@ SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, *COMP
 
 
 def _chain(node: ast.AST) -> tuple[str, ...]:
-    """("a", "b", "c") of the expression a.b.c, () of any other."""
+    """Return ("a", "b", "c") for the expression a.b.c, () for any other expression."""
     if isinstance(node, ast.Attribute) and (before := _chain(node.value)):
         return (*before, node.attr)
     return (node.id,) if isinstance(node, ast.Name) else ()
 
 
 def _stored(node: ast.AST) -> set[str]:
-    """Names that are assigned to anywhere below a node."""
+    """Return all names that are assigned to in a syntax tree."""
     names = (n for n in ast.walk(node) if isinstance(n, ast.Name))
     return {name.id for name in names if isinstance(name.ctx, ast.Store)}
