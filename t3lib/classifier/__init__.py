@@ -1,1 +1,1 @@
-"""The classifier f(x, y): the head, what it reads, how it is fitted, and how it lies on disk."""
+"""The classifier f(x, y): the head, the features it reads, how it is fitted, how it is saved."""

@@ -1,8 +1,8 @@
-"""What a saved head consists of, and what is refused when it is read back.
+"""A saved head: its files, what is verified when it is read, and its model card.
 
 A head's folder holds model.safetensors (A and B), config.json (sizes, temperature, prior,
 provenance, checksum of the weights) and README.md, a model card. Nothing is pickled, so reading a
-stranger's head runs none of their code; and what it says is shown as `errors.printable` shows it.
+head of unknown origin runs no code of it. Its texts are shown through `errors.printable`.
 """
 
 import hashlib
@@ -40,10 +40,11 @@ def save(
     *,
     overwrite: bool = True,
 ) -> None:
-    """Write the three files, config.json last: it names the checksum of the weights it belongs to.
+    """Write the three files of a head; config.json, with the checksum of the weights, last.
 
-    One save at a time: of several at once the last is kept, whole. UserError for settings that are
-    not plain JSON, and with overwrite=False for a folder that holds anything by then.
+    settings: arguments of `T3Head` as JSON. weights: {"A", "B"}. If several processes save at once,
+    one after the other writes, and the last one remains. UserError for settings that are not plain
+    JSON, and with overwrite=False for a folder that is not empty.
     """
     content = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     checksum = hashlib.sha256(content).hexdigest()
@@ -66,22 +67,23 @@ def save(
 def load(
     name: str | Path, revision: str | None, overrides: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Read a head's config (constructor arguments only) and weights from a folder or the Hub,
-    verified.
+    """Read and verify a head from a folder or the Hub; return its settings and its weights.
 
-    overrides: settings that replace those of the config. Returns the settings and {"A", "B"} of the
-    sizes that they name. Raises UserError for anything missing, altered or foreign.
+    revision: branch, tag or commit on the Hub. overrides: settings that replace saved ones. The
+    settings are arguments of `T3Head`; the weights {"A", "B"} have the sizes that the settings
+    name. UserError for anything missing, altered or not a head.
     """
     if not Path(name).is_dir():
         return _read(_downloaded(str(name), revision), overrides)
-    with _held(Path(name)):  # not between two files of a save
+    with _held(Path(name)):  # so that no save is between two of its files
         return _read(Path(name), overrides)
 
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Hold a lock on a head's folder. The lock file lies in the system's folder for temporary
-    files.
+    """Hold a lock on a head's folder, by a lock file in the system's folder for temporary files.
+
+    Without a lock if another user owns that file. UserError if the folder cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -93,14 +95,15 @@ def _held(folder: Path) -> Iterator[None]:
     with ExitStack() as held:
         with suppress(
             OSError
-        ):  # the lock file is another user's: the checksum still tells a torn head
+        ):  # another user's lock file: the checksum still detects a half-written head
             held.enter_context(lock(place))
         yield
 
 
 def _downloaded(name: str, revision: str | None) -> Path:
-    """Folder of a head's files from the Hub; when it does not answer, of those that it gave
-    before.
+    """Download a head's files; return their folder.
+
+    If the Hub does not answer, files downloaded before are used. UserError if there are none.
     """
     try:
         place = located(name, revision)
@@ -109,12 +112,13 @@ def _downloaded(name: str, revision: str | None) -> Path:
                 place.name, file, revision=place.commit, local_files_only=place.offline
             )
         return Path(path).parent
-    except Exception as error:  # whatever the Hub's library raises
+    except Exception as error:  # of any kind, from the Hub's library
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise UserError(f"no head at {name}: {reason}") from None
 
 
 def _read(folder: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read a head's folder: config.json first, then the weights that match its checksum."""
     config, weights = folder / CONFIG, folder / WEIGHTS
     settings = read_json(config)
     if not isinstance(settings, dict) or settings.pop("model_type", None) != "t3-head":
@@ -137,7 +141,7 @@ def _read(folder: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], d
 
 
 def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Tensor:
-    """A or B of an open file, once its size, kind of number and values are known to be good."""
+    """Return A or B from an open file; UserError for a wrong shape, dtype, NaN or infinity."""
     shape = [settings.get(size) for size in SHAPES[name]]
     saved = file.get_slice(name) if name in set(file.keys()) else None
     if saved is None or saved.get_shape() != shape:  # before anything of these sizes is allocated
@@ -158,7 +162,10 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
 
 
 def model_card(settings: Mapping[str, Any]) -> str:
-    """The README.md of a head: whose it is, how it was made, what it scores, how to load it."""
+    """Fill in a head's README.md: its base, how it was made, its metrics, how to load it.
+
+    settings: arguments of `T3Head`.
+    """
     pages = Environment(
         loader=PackageLoader(__package__),
         autoescape=True,
@@ -170,13 +177,14 @@ def model_card(settings: Mapping[str, Any]) -> str:
     name = settings["info"].get("base_model")
     plain = isinstance(name, str) and re.fullmatch(
         r"[\w./~-]{1,200}", name
-    )  # else it stands in the table alone
+    )  # any other name is shown in the table only
     page = pages.get_template("head_card.md.j2")
     return page.render(settings, base=name if plain else "", on_hub=plain and name[0] not in "/.~")
 
 
 def _cell(value: Any) -> str:
-    """A value in a cell of a Markdown table: printable, and nothing in it is markup (the template
-    escapes HTML's).
+    """Return a value as a cell of a Markdown table, with its Markdown escaped.
+
+    The template escapes HTML.
     """
     return "not recorded" if value is None else re.sub(r"([\\`|\[\]])", r"\\\1", printable(value))

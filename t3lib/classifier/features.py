@@ -1,16 +1,16 @@
-"""Prefix-mean features of every answer token, from one forward pass per example, and their cache on
-disk.
+"""The classifier's input for every answer token, and a cache of it on disk.
 
     x_t = MeanPool(H_1 … H_t)      (Section 2.3; `pooling.prefix_mean`)
 
-H are the base's last hidden states (after its final norm, before the output layer, which never
-runs). The feature x_{t-1} belongs to the target y_t: it averages everything the base has read when
-it predicts y_t, the prompt and the beginning-of-sequence token included, and never y_t itself.
+H are the base's last hidden states (after its final norm; the output layer is not run). The feature
+x_{t-1} belongs to the target y_t. It averages everything that the base has read when it predicts
+y_t, the prompt and the beginning-of-sequence token included, and never y_t itself. Each row is read
+once.
 
-The cache holds one folder a (model, rows, tokens, mask, dtype, code). In it lie x.bin, the bare
-numbers in the order of the rows, read through memory mapping, and key.json, which is written last.
-An extraction that is killed leaves no key, and the next one starts again. Memory holds one batch of
-features, whatever the number of rows.
+The cache has one folder for each combination of model, rows, tokens, mask, dtype and code. In it,
+x.bin holds the bare numbers in the order of the rows and is read through memory mapping. key.json
+is written last, so an extraction that is killed leaves no key, and the next one starts again. Only
+one batch of features is in memory while they are extracted into the cache.
 """
 
 import logging
@@ -52,17 +52,18 @@ from t3lib.core.rows import (
 log = logging.getLogger(__name__)
 
 BATCH_TOKENS = 8192
-Keep = Callable[[list[int], Tensor], object]  # rows, and their features one row after the other
+Keep = Callable[[list[int], Tensor], object]  # (indices of rows, their features row after row)
 
 
 @dataclass(frozen=True)
 class Features:
-    """One classification problem: N answer tokens of n_rows rows.
+    """The data of one classification problem: N answer tokens of n_rows rows.
 
-    x (N, d) float32 or bfloat16, perhaps memory-mapped: treat it as read-only. y (N,) int64 next
-    token. row (N,) int64, ascending: the tokens of one row are neighbours. s (n_rows,) 1 = retain,
-    0 = forget. device: where the base was, and so where a head is fitted unless the caller says
-    otherwise.
+    x: (N, d) features, float32 or bfloat16; possibly memory-mapped, so do not write to it.
+    y: (N,) int64, the token that follows.
+    row: (N,) int64, the token's row, ascending.
+    s: (n_rows,) the label of each row, 1 = retain, 0 = forget.
+    device: of the base, and by default of the fit.
     """
 
     x: Tensor
@@ -73,17 +74,20 @@ class Features:
 
     @property
     def starts(self) -> Tensor:
-        """(n_rows + 1,) row i owns the tokens starts[i] … starts[i + 1] − 1."""
+        """Offsets (n_rows + 1,): row i has the tokens starts[i] … starts[i + 1] − 1."""
         return torch.searchsorted(self.row.contiguous(), torch.arange(len(self.s) + 1))
 
     @property
     def gamma(self) -> float:
-        """γ, the forget proportion of the population, counted in rows."""
+        """γ, the forget rows' share of all rows."""
         return float((self.s == 0).double().mean())
 
 
 def tokens_of(rows: Sequence[int] | np.ndarray, starts: Tensor) -> Tensor:
-    """Numbers of all tokens of some rows, in the order of the rows."""
+    """Return the indices of all tokens of some rows, in the order of `rows`.
+
+    starts: see `Features.starts`.
+    """
     index = torch.as_tensor(rows)
     first, count = starts[index], starts[index + 1] - starts[index]
     shift = first - count.cumsum(0) + count
@@ -100,17 +104,19 @@ def extract_features(
     cache: str | Path | None = None,
     progress: bool = True,
 ) -> Features:
-    """Features of every answer token of all rows (forget first), each example read once by the
-    decoder alone.
+    """Compute the features of every answer token of all rows, forget rows first.
 
-    attention_mask: "lengths" or "openunlearning" (see `rows.collate`). cache: a folder for
-    memory-mapped files named by content. A killed extraction starts again; files whose bytes do not
-    match their checksum are extracted again, with a message. Without a cache x is in memory. x is
-    float32 for a float32 base and bfloat16 otherwise. A forward pass has at most `BATCH_TOKENS`
-    padded tokens, halved with a warning when memory runs out.
+    forget_rows, retain_rows: rows with question and answer (see `rows.encode_rows`).
+    attention_mask: "lengths" or "openunlearning" (see `rows.collate`).
+    cache: a folder for memory-mapped files named by content, or None to hold x in memory. An
+    extraction that was killed starts again. Files that do not match their checksum are extracted
+    again, with a warning.
 
-    UserError names the row for an answer that tokenises to nothing, a row in both lists, a row
-    longer than the base's context, an empty list, a full disk or a folder that cannot be written.
+    x is float32 for a float32 base and bfloat16 otherwise. A forward pass has at most
+    `BATCH_TOKENS` padded tokens (or one row), halved with a warning when memory runs out.
+    UserError, naming the row where there is one, for an empty list, an answer without tokens, a row
+    in both lists, a row longer than the base's context, a full disk or a folder that cannot be
+    written.
     """
     for name, rows in (("forget", forget_rows), ("retain", retain_rows)):
         if not rows:
@@ -156,6 +162,10 @@ def extract_features(
 def _encode(
     model: PreTrainedModel, tokenizer: Any, rows: Sequence[Row], name: str
 ) -> list[Example]:
+    """Tokenise rows; UserError for a row longer than the model's context.
+
+    name: "forget" or "retain", the start of the message.
+    """
     try:
         examples = encode_rows(tokenizer, rows)
     except UserError as error:
@@ -176,10 +186,11 @@ def _extract(
     progress: bool,
     keep: Keep,
 ) -> None:
-    """Read all rows in length-sorted batches, longest first; `keep` is given each batch's features.
+    """Run the decoder on all rows, longest first; pass each batch's features to `keep`.
 
-    lengths: tokens of each row. batch_of(rows): these rows as `rows.collate` pads them. The
-    features are on the CPU.
+    lengths: number of tokens of each row. batch_of(rows): these rows padded by `rows.collate`.
+    keep(rows, features): the features lie on the CPU, row after row, one line for each answer
+    token.
     """
     decoder = decoder_of(model)
     device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[assignment]
@@ -197,7 +208,7 @@ def _extract(
                 keep(rows, pooled[answer.to(pooled.device)].cpu())
                 bar.update(sum(lengths[row] for row in rows))
 
-    # The longest rows come first, so that a batch that does not fit is met at once.
+    # The longest rows come first, so that memory, if it is too small, runs out at once.
     within_memory(read, BATCH_TOKENS, least=max(lengths))
 
 
@@ -207,9 +218,10 @@ def _extract(
 def _cached(
     folder: Path, starts: Tensor, width: int, dtype: torch.dtype, extract: Callable[[Keep], None]
 ) -> Tensor:
-    """x (N, width) of a folder, memory-mapped, extracted first when needed.
+    """Return x (N, width) memory-mapped from a folder, extracted first if it is not there.
 
     starts (n_rows + 1,): the first token of each row, and N. key.json holds the checksum of x.bin.
+    UserError when the disk is full or the folder cannot be written.
     """
     whole, key, numbers = folder / "x.bin", folder / "key.json", int(starts[-1]) * width
     gigabytes = numbers * dtype.itemsize / 1e9

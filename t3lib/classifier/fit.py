@@ -1,12 +1,12 @@
-"""Fitting the classifier head on cached features: T3's whole training (Section 2.3, Appendix F.3).
+"""Fit the classifier head on features: all of T3's training (Section 2.3, Appendix F.3).
 
     L(A, B) = (1/n) Σ_i ℓ(σ(B[y_i] · A x_i), s_i),   ℓ(f, s) = −s ln f − (1 − s) ln(1 − f)   (Eq. 3)
 
-over the n answer tokens of a step. Only the rows B[y_i] of the true next tokens enter, so the |V|
-logits are never formed. Tokens that are no target in any step have a zero gradient. Only weight
-decay moves their rows of B, which `untouched_rows` computes apart. Training therefore holds the
-other rows alone, with the same result. Departure from the published code: parameters and moments
-are float32 whatever the base's dtype.
+The sum is over the n answer tokens of a step. Only the rows B[y_i] of the true next tokens enter,
+so the |V| logits are never computed. Rows of B whose token is no target in any step have no
+gradient from the data: only weight decay moves them, and `untouched_rows` computes that directly.
+The training loop therefore holds only the other rows, with the same result. Unlike the published
+code, parameters and moments are float32 whatever the base's dtype.
 """
 
 import math
@@ -34,11 +34,14 @@ def fit_head(
     progress: bool = True,
     **settings: Any,
 ) -> T3Head:
-    """Fit one head (A (h, d), B (V, h)) on features; keyword settings as in `FitSettings`.
+    """Fit one head (A (h, d), B (V, h)) on features; return it on the CPU.
+
+    vocab_size: V of the base. device: where to fit, by default the features' `device`. settings: as
+    in `FitSettings`.
 
     Deterministic for given features, settings, machine and number of threads. UserError for
-    features of one kind only, a target outside the vocabulary, features that are not finite, or a
-    setting that is out of range.
+    features of forget rows or retain rows alone, a target outside the vocabulary, features that are
+    not finite, or a setting that is out of range.
     """
     [head] = fit_heads(
         features, [settings], vocab_size=vocab_size, device=device, progress=progress
@@ -54,11 +57,13 @@ def fit_heads(
     device: str | None = None,
     progress: bool = True,
 ) -> list[T3Head]:
-    """Fit several heads at once; each is the head that `fit_head` alone gives, to rounding.
+    """Fit several heads at once; each equals the head that `fit_head` gives, up to rounding.
 
-    Heads that see the same rows in the same order (equal seed, epochs, batch_size, epoch) share
-    every read of the features. On a CPU, memory-mapped features stay on disk. A GPU holds all of
-    them.
+    settings_list: one mapping of settings for each head, see `FitSettings`.
+
+    Heads with equal seed, epochs, batch_size and epoch see the same rows in the same order and
+    share every read of the features. On a CPU, memory-mapped features stay on disk; on a GPU all of
+    them are loaded. Other arguments and errors as of `fit_head`.
     """
     wanted = [fit_settings(values) for values in settings_list]
     _check(features, vocab_size)
@@ -77,6 +82,7 @@ def fit_heads(
 
 
 def _check(features: Features, vocab_size: int) -> None:
+    """Raise UserError for features that no head can be fitted on."""
     kinds = set(features.s[features.row].unique().tolist())
     if kinds != {0, 1}:
         raise UserError("a classifier needs answer tokens of both forget and retain rows")
@@ -93,21 +99,24 @@ def _check(features: Features, vocab_size: int) -> None:
 
 
 def steps_per_epoch(n_forget: int, batch_size: int) -> int:
-    """⌈n_forget / batch_size⌉: 7 on TOFU's 5% split, 13 on the 10% split, at 32 pairs a step."""
+    """⌈n_forget / batch_size⌉: for 32 pairs a step, 7 on TOFU's 5% split, 13 on the 10% split."""
     return -(-n_forget // batch_size)
 
 
 def plan_steps(
     s: Tensor, *, epochs: int, batch_size: int, epoch: str, seed: int
 ) -> list[np.ndarray]:
-    """The rows of every step: each epoch pairs every forget row, in random order, with a retain row
-    drawn uniformly with replacement. A step's array holds its forget rows, then their retain
-    partners. "fixed" repeats the first epoch.
+    """Draw the rows of every step; return one array of row indices a step.
+
+    s: (n_rows,) 1 = retain, 0 = forget. batch_size: number of forget–retain pairs in a step. Each
+    epoch pairs every forget row, in random order, with a retain row drawn uniformly with
+    replacement. A step's array holds its forget rows, then their retain partners. epoch: "redrawn"
+    draws anew for each epoch, "fixed" repeats the first one.
     """
     forget, retain = (np.flatnonzero(s.numpy() == kind) for kind in (0, 1))
     rng = np.random.default_rng(
         [seed, 1]
-    )  # a stream of its own: the head's initial weights use the seed itself
+    )  # not the random stream of the head's initial weights, which uses the seed itself
     steps: list[np.ndarray] = []
     for number in range(epochs):
         if number and epoch == "fixed":
@@ -120,8 +129,10 @@ def plan_steps(
 
 
 def learning_rates(lr: float, warmup: int, total: int) -> list[float]:
-    """η_t = η min(t/warmup, (total − t)/(total − warmup)), t = 0 … total − 1: the published code's
-    schedule (HF's).
+    """η_t = η min(t/warmup, (total − t)/(total − warmup)) for the steps t = 0 … total − 1.
+
+    This linear rise over `warmup` steps and linear fall to 0 is the published code's schedule, from
+    Transformers.
     """
     rise = [lr * t / warmup for t in range(warmup)]
     return rise + [lr * (total - t) / (total - warmup) for t in range(warmup, total)]
@@ -139,8 +150,8 @@ def _fit_together(
 ) -> list[T3Head]:
     """Fit heads that see the same rows in the same order; return them on the CPU.
 
-    advance: told after every step which share of an epoch it was. UserError for a head that is not
-    finite.
+    advance: called after every step with the step's share of an epoch. UserError for a head that is
+    not finite.
     """
     first, epochs, starts = settings[0], settings[0].epochs, features.starts
     plan = plan_steps(
@@ -181,6 +192,7 @@ def _fit_together(
 
 
 def _start(features: Features, settings: FitSettings, vocab_size: int) -> T3Head:
+    """Return the head before its first step."""
     gamma = settings.gamma if settings.gamma is not None else features.gamma
     return T3Head(
         features.x.shape[1],
@@ -199,9 +211,9 @@ def optimiser(
     parameters: Sequence[Sequence[Tensor]],
     settings: Sequence[FitSettings],
 ) -> torch.optim.Optimizer:
-    """Adam over the parameters of several heads, one group for each head.
+    """Build Adam over the parameters of several heads, one parameter group for each head.
 
-    decay "adamw" decouples λ from the gradient; "l2" adds 2λφ to it, the gradient of Eq. 3's λ‖φ‖².
+    decay="adamw" decouples λ from the gradient; "l2" adds 2λφ to it, the gradient of Eq. 3's λ‖φ‖².
     """
     groups = []
     for own, one in zip(parameters, settings):
@@ -212,10 +224,10 @@ def optimiser(
 
 
 def step_loss(x: Tensor, y: Tensor, s: Tensor, A: Sequence[Tensor], B: Sequence[Tensor]) -> Tensor:
-    """Eq. 3's data term over the n tokens of one step, summed over independent heads.
+    """Eq. 3's data term, the mean over the n tokens of one step, summed over independent heads.
 
-    x (n, d) features. y (n,) the rows of B that belong to the targets. s (n,) float, 1 = retain and
-    0 = forget. A: one (h, d) for each head. B: one (rows, h) for each head.
+    x: (n, d) features. y: (n,) indices into the rows of B, of the targets. s: (n,) float, 1 =
+    retain, 0 = forget. A: one (h, d) for each head. B: one (rows, h) for each head.
     """
     z = (x @ torch.cat(list(A)).T).split([len(a) for a in A], dim=1)
     logits = [(part * F.embedding(y, b)).sum(1) for part, b in zip(z, B)]
@@ -224,10 +236,11 @@ def step_loss(x: Tensor, y: Tensor, s: Tensor, A: Sequence[Tensor], B: Sequence[
 
 
 def untouched_rows(start: Tensor, rates: Sequence[float], settings: FitSettings) -> Tensor:
-    """Rows of B that are no target of the run, after all steps, from their start (any shape).
+    """Rows of B whose token is no target of the run, as they are after all steps.
 
-    AdamW: B_0 Π_t (1 − η_t λ), in closed form. "l2": Adam on the gradient 2λB alone has no closed
-    form, so it is run.
+    start: their initial values, any shape. rates: learning rate of every step. With AdamW the
+    result is B_0 Π_t (1 − η_t λ). With "l2", Adam on the gradient 2λB alone has no closed form, so
+    it is run.
     """
     if settings.weight_decay == 0 or not start.any():
         return start.clone()

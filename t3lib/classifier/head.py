@@ -1,8 +1,8 @@
-"""The classifier head (A, B): T3's only trained parameters, and a few megabytes to share.
+"""The classifier head with its matrices A and B: T3's only trained parameters, a few megabytes.
 
 `T3Head` is the paper's low-rank linear head (Section 2.3). It is saved as safetensors + config.json
-+ a model card (`t3lib.classifier.artefact`), never as pickle, and several heads on one base compose
-by adding their log f.
++ a model card (`t3lib.classifier.artefact`), never as pickle. Several heads on one base are
+combined by adding their log f.
 """
 
 import math
@@ -27,16 +27,18 @@ SETTINGS = (
 class T3Head(nn.Module, PyTorchModelHubMixin):
     """f(x, y) = [sigmoid(B A MeanPool(H))]_y   (Section 2.3, unnumbered; the estimator of Eq. 2).
 
-    A is (rank, hidden_size), B is (vocab_size, rank); both start as `nn.Linear`'s default (uniform
-    within 1/sqrt(fan-in)) from a generator seeded with `seed`. init_b="zero" starts B at 0, so that
-    tokens never trained stay exactly neutral.
-
-    prior="balanced" uses f itself, the posterior under the training sample's proportions.
-    prior="population" turns it into the density ratio under the population's forget proportion
-    `gamma`, with `mu` that of the training sample (Appendix D). `w` sharpens the classifier, f^w
-    (Remark 3.6). `temperature` is the T the head was tuned for, used when none is given; `info` is
-    free JSON that travels with the head: base_model, base_revision, base_identity, split, seed,
-    hyperparameters, metrics.
+    hidden_size, vocab_size: d and V of the base.
+    rank: h. A is (rank, hidden_size), B is (vocab_size, rank).
+    init_b: "kaiming" starts B as A always starts, at `nn.Linear`'s default (uniform within
+    1/sqrt(fan-in)); "zero" starts B at 0, so that tokens never trained keep f = 1/2.
+    prior: "balanced" uses f itself, the posterior under the proportions of the training sample.
+    "population" turns it into the density ratio under the population's proportions (Appendix D).
+    gamma, mu: share of forget data in the population and in the training sample.
+    w: exponent of the classifier, f^w (Remark 3.6).
+    temperature: the T that the head was tuned for, used when a sampler is given none.
+    seed: of the initial weights.
+    info: JSON saved with the head: base_model, base_revision, base_identity, split, seed,
+    hyperparameters, metrics and whatever else the caller adds.
 
     UserError for a size or setting that `settings.check` refuses, and for the prior "population"
     without gamma.
@@ -73,32 +75,31 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
 
     @property
     def config(self) -> dict[str, Any]:
-        """Everything `__init__` needs to build this head again, as JSON."""
+        """All arguments that `__init__` needs to build this head again except the seed, as JSON."""
         return {name: getattr(self, name) for name in (*SETTINGS, "info")}
 
     @property
     def num_parameters(self) -> int:
-        """h (d + |V|), the paper's count of trainable parameters (Table 2)."""
+        """h (d + |V|), the number of trainable parameters (Table 2 of the paper)."""
         return self.A.numel() + self.B.numel()
 
     def project(self, hidden: Tensor) -> Tensor:
         """z = A H: hidden (..., d) in any float dtype -> z (..., h) in float32.
 
-        A commutes with the mean, A mean(H) = mean(A H), so samplers keep h floats of state instead
-        of d.
+        The mean commutes with A, mean(A H) = A mean(H), so samplers store h numbers for each token
+        instead of d.
         """
         return _float32_linear(hidden, self.A)
 
     def logit(self, z: Tensor) -> Tensor:
-        """u = B z: pooled projection (..., h) -> (..., V) float32, so that f = sigmoid(u)."""
+        """u = B z: pooled projection z (..., h) -> (..., V) in float32, so that f = sigmoid(u)."""
         return _float32_linear(z, self.B)
 
     def logf(self, z: Tensor) -> Tensor:
-        """log f(x, .) = log sigmoid(B z), times w (Section 2.3): pooled z (..., h) -> (..., V)
-        float32.
+        """w log f(x, .), f = sigmoid(B z) (Section 2.3): pooled z (..., h) -> (..., V) in float32.
 
-        With prior="population" f is replaced by Appendix D's ratio (unnumbered), which in the logit
-        u is a shift: mu f / ((mu - gamma) f + gamma (1 - mu)) = sigmoid(u - c) / (1 - gamma),  c =
+        With prior="population", f is replaced by Appendix D's ratio (unnumbered), which shifts the
+        logit u: mu f / ((mu - gamma) f + gamma (1 - mu)) = sigmoid(u - c) / (1 - gamma), c =
         logit(gamma) - logit(mu).
         """
         return log_tilt(
@@ -109,7 +110,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         )
 
     def forward(self, pooled: Tensor) -> Tensor:
-        """log f of mean-pooled hidden states (..., d) -> (..., V)."""
+        """w log f for mean-pooled hidden states (..., d) -> (..., V) in float32; see `logf`."""
         return self.logf(self.project(pooled))
 
     def save_pretrained(  # type: ignore[override]
@@ -120,14 +121,15 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         model_card_kwargs: object = None,
         overwrite: bool = True,
     ) -> None:
-        """Write model.safetensors, README.md and, last, config.json with their checksum; never the
-        base.
+        """Write model.safetensors, README.md and last config.json with a checksum; never the base.
 
-        `config` updates `info` for this one save. model_card_kwargs: not used; `push_to_hub` gives
-        it. overwrite=False: UserError if the folder holds anything by then.
+        save_directory: a folder, created if missing.
+        config: entries that replace those of `info` in this save.
+        model_card_kwargs: ignored; `push_to_hub` passes it.
+        overwrite: with False, UserError if the folder is not empty.
 
-        Every file is renamed into place whole, and the checksum ties the three
-        together: a save that was killed half-way is refused by `from_pretrained`, never misread.
+        Each file is renamed into place when it is complete, and the checksum ties weights to
+        config: a save that was killed half-way is refused by `from_pretrained` and never misread.
         """
         settings = {**self.config, "info": {**self.info, **(config or {})}}
         weights = {name: getattr(self, name).detach().cpu().contiguous() for name in ("A", "B")}
@@ -137,11 +139,11 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     def from_pretrained(  # type: ignore[override]
         cls, name: str | Path, *, revision: str | None = None, **overrides: Any
     ) -> Self:
-        """Load a head from a folder or from the Hub, in evaluation mode; `overrides` replace
-        constructor arguments.
+        """Load a head from a folder or from the Hub, in evaluation mode.
 
-        Raises UserError for a missing, truncated or altered file, and for a config that does not
-        fit the weights. HF_TOKEN, HF_HOME and HF_HUB_OFFLINE hold for the Hub, as everywhere.
+        revision: branch, tag or commit on the Hub. overrides: constructor arguments that replace
+        saved ones. The environment variables HF_TOKEN, HF_HOME and HF_HUB_OFFLINE apply. UserError
+        for a missing, truncated or altered file, and for a config that does not fit the weights.
         """
         settings, weights = artefact.load(name, revision, overrides)
         try:
@@ -152,7 +154,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         return head.eval()
 
     def extra_repr(self) -> str:
-        """What `repr` says of this head."""
+        """Return the arguments that `repr` shows."""
         return (
             f"hidden_size={self.hidden_size}, vocab_size={self.vocab_size}, rank={self.rank},"
             f" prior={self.prior!r}"
@@ -162,10 +164,10 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
 def log_tilt(
     logit: Tensor, *, gamma: float | None = None, mu: float = 0.5, w: float = 1.0
 ) -> Tensor:
-    """w log f with f = sigmoid(logit); with gamma, w log[mu f / ((mu - gamma) f + gamma (1 - mu))]
-    (Appendix D).
+    """w log f, f = sigmoid(logit); with gamma, w log[mu f / ((mu - gamma) f + gamma (1 - mu))].
 
-    Any shape; stable for |logit| of 1e4 and beyond, where sigmoid itself is 0 or 1 in float32.
+    The ratio with gamma is Appendix D's. logit: any shape, also that of the result. Stable for
+    |logit| of 1e4 and beyond, where sigmoid itself is 0 or 1 in float32.
     """
     if gamma is None:
         log_ratio = F.logsigmoid(logit)
@@ -176,6 +178,7 @@ def log_tilt(
 
 
 def _float32_linear(x: Tensor, weight: Tensor) -> Tensor:
+    """x weight^T in float32, also inside autocast."""
     if x.device.type != "meta" and torch.is_autocast_enabled(x.device.type):
         with torch.autocast(x.device.type, enabled=False):
             return F.linear(x.float(), weight.float())
@@ -183,6 +186,7 @@ def _float32_linear(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def _linear_default(rows: int, columns: int, generator: torch.Generator) -> Tensor:
+    """Draw a (rows, columns) weight as `nn.Linear` does by default."""
     weight = torch.empty(rows, columns)
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
     return weight

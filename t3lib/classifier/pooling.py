@@ -1,12 +1,12 @@
-"""MeanPool, the context that the classifier reads: of every prefix at once, and as a state in the
-key-value cache.
+"""The mean over the context that the classifier reads: of all prefixes at once, or while decoding.
 
     x_t = (1/|{s <= t, m_s = 1}|) Σ_{s <= t} m_s H_s        (MeanPool of Section 2.3)
 
-While decoding, the tilt needs the same mean of z_t = A H_t over the visible tokens so far.
-Transformers moves, repeats, reorders and crops whatever stands in `cache.layers`, so a layer that
-holds the running sum follows every decoding mode without a line of ours. State kept anywhere else
-is not reordered in beam search, and the text is silently wrong.
+H_s is the hidden state of token s; m_s is 1 where the attention mask shows the token. While
+decoding, the tilt needs the same mean of z_t = A H_t over the visible tokens so far. The running
+sum is kept as one more layer of the key-value cache. Transformers moves, repeats, reorders and
+crops all layers of a cache together, so the sum stays correct in every decoding mode. A state kept
+elsewhere would not be reordered in beam search, and the text would be silently wrong.
 """
 
 import copy
@@ -24,18 +24,19 @@ from t3lib.core.errors import UserError
 def prefix_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """x_t = Σ_{s<=t} m_s H_s / Σ_{s<=t} m_s   (MeanPool of Section 2.3, for every prefix at once).
 
-    values (B, L, n) any float dtype, mask (B, L) as in `prefix_sums` -> (B, L, n) float32. Masked
-    positions may hold anything, NaN included. Positions before the first visible one are 0.
+    values: H (B, L, n) in any float dtype. mask: m (B, L), see `prefix_sums`. Returns (B, L, n) in
+    float32. Values at masked positions are ignored, NaN included. Positions before the first
+    visible one are 0.
     """
     return mean_of(prefix_sums(values, mask))
 
 
 def prefix_sums(values: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Running sums of values (B, L, n) over visible tokens, and their count as last column: (B, L,
-    n + 1) float32.
+    """Running sums of `values` over visible tokens, with the number of these tokens as last column.
 
-    mask (B, L): not 0 where a token is visible, None for all. Hidden tokens are replaced, not
-    multiplied, by zero: attention over nothing may have left NaN at padding.
+    values: (B, L, n). mask: (B, L), not 0 where a token is visible; None for all. Returns (B, L, n
+    + 1) in float32. Hidden tokens are replaced by zero and not multiplied by it, because a base may
+    leave NaN at padding.
     """
     visible = (
         torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
@@ -48,21 +49,20 @@ def prefix_sums(values: Tensor, mask: Tensor | None = None) -> Tensor:
 
 
 def mean_of(sums: Tensor) -> Tensor:
-    """The mean that `prefix_sums` stands for: (..., n + 1) -> (..., n); 0 where no token is visible
-    yet.
-    """
+    """Means from `prefix_sums`: (..., n + 1) -> (..., n); 0 where no token is visible yet."""
     return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
 
 class PoolLayer(DummyLayer):
-    """Running sums of z_t = A H_t over visible tokens, and their count: (B, tokens so far, h + 1)
-    float32.
+    """A cache layer with the running sums of z_t = A H_t over visible tokens, and their number.
 
-    A subclass of DummyLayer, because the cache then never asks it for keys, sizes or offloading;
-    `len(cache)` counts it, and iterating over a cache yields (None, None, None) for it. A growing
-    cache keeps every token's row (h + 1 floats), so that cropping is a slice; a static one keeps
-    the last row at a fixed address, as compiled decoding needs. `A` is a copy of the heads'
-    projection: under another one these sums mean nothing.
+    A: the heads' projection (see `projection_of`), copied, because the sums hold for this A only.
+    static: whether the cache has a fixed size. A growing cache keeps the sums of every token, (B,
+    tokens so far, h + 1) in float32, so that cropping is a slice. A static one keeps only the last
+    row, at a fixed address, as compiled decoding needs.
+
+    A subclass of DummyLayer, so that the cache never asks it for keys, sizes or offloading.
+    `len(cache)` counts it, and iterating over a cache yields (None, None, None) for it.
     """
 
     def __init__(self, A: Tensor, *, static: bool) -> None:
@@ -71,12 +71,13 @@ class PoolLayer(DummyLayer):
         self.is_croppable = not static
         self.sums: Any = None
         self.seen: Tensor | None = (
-            None  # static only: tokens so far, a tensor because compiled code updates it
+            None  # static only: number of tokens, a tensor because compiled code updates it
         )
 
     def append(self, z: Tensor, visible: Tensor | None) -> Tensor:
-        """Add the new tokens' z (B, L, h); return the mean over visible tokens up to each of them,
-        (B, L, h).
+        """Add the new tokens; return the mean over visible tokens up to each of them, (B, L, h).
+
+        z: A H of the new tokens, (B, L, h). visible: which of them count, (B, L); None for all.
         """
         sums = prefix_sums(z, visible)
         if self.sums is not None:
@@ -95,21 +96,19 @@ class PoolLayer(DummyLayer):
         return mean_of(sums)
 
     def tokens(self) -> int:
-        """How many tokens, visible or not, this layer has seen."""
+        """Return how many tokens, visible or not, this layer has seen."""
         if self.sums is None:
             return 0
         return int(self.seen) if self.seen is not None else self.sums.shape[1]
 
     def __deepcopy__(self, memo: Any) -> "PoolLayer":
-        copied = copy.copy(
-            self
-        )  # detached: torch refuses to copy sums that a loss may still be traced back through
+        copied = copy.copy(self)  # detached: torch does not deep-copy tensors that carry gradients
         copied.sums = None if self.sums is None else self.sums.detach().clone()
         copied.seen = None if self.seen is None else self.seen.clone()
         return copied
 
     def reset(self) -> None:
-        """Forget every token; a static layer keeps its address."""
+        """Drop all tokens; a static layer keeps its memory address."""
         if self.seen is None:
             self.sums = None
         elif self.sums is not None:
@@ -117,9 +116,7 @@ class PoolLayer(DummyLayer):
             self.seen.zero_()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Take the last tokens back; UserError in a static layer, which no longer has their
-        sums.
-        """
+        """Drop the last tokens; UserError for a static layer, which does not keep earlier sums."""
         if tokens_to_remove != 0 and self.sums is not None:
             if self.static:
                 raise UserError(
@@ -128,32 +125,33 @@ class PoolLayer(DummyLayer):
             self.sums = self.sums[:, : -abs(tokens_to_remove)]
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Rows become those that beam search goes on with."""
+        """Reorder the rows for beam search. beam_idx (B,): the old row of each new one."""
         self.sums = self.sums.index_select(0, beam_idx.to(self.sums.device))
 
     def batch_repeat_interleave(self, repeats: int) -> None:
-        """Each row so many times, one after the other."""
+        """Repeat each row `repeats` times in place, as [a, a, b, b]."""
         self.sums = self.sums.repeat_interleave(repeats, dim=0)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        """Keep these rows."""
+        """Keep only the rows with these indices."""
         self.sums = self.sums[indices.to(self.sums.device)]
 
 
 def pool_of(cache: Cache) -> PoolLayer | None:
-    """The cache's pool layer, always its last."""
+    """Return the cache's pool layer, which is always its last one; None if it has none."""
     last = cache.layers[-1] if cache.layers else None
     return last if isinstance(last, PoolLayer) else None
 
 
 def projection_of(heads: Iterable[Any]) -> Tensor:
-    """The heads' A one above the other, (sum of ranks, d)."""
+    """Stack the matrices A of all heads: (sum of ranks, d)."""
     return torch.cat([head.A.detach() for head in heads])
 
 
 def attach(cache: Cache, heads: Iterable[Any]) -> PoolLayer:
-    """The cache's pool layer, appended now if it has none; all of the base's own layers must
-    already be there.
+    """Return the cache's pool layer; append a new one if there is none.
+
+    Call it when all of the base's own layers are in the cache.
     """
     layer = pool_of(cache)
     if layer is None:
@@ -163,9 +161,7 @@ def attach(cache: Cache, heads: Iterable[Any]) -> PoolLayer:
 
 
 def check_cache(cache: Cache, heads: Iterable[Any]) -> None:
-    """UserError unless the cache's pooled context is known to be that of its tokens, for these
-    heads as they are.
-    """
+    """Raise UserError unless the cache's sums cover all its tokens and belong to these heads."""
     layer, A = pool_of(cache), projection_of(heads)
     if layer is not None and not (layer.A.shape == A.shape and torch.equal(layer.A, A.to(layer.A))):
         raise UserError(

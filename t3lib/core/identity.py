@@ -87,6 +87,7 @@ def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
 
     device: a torch device or its name; only its type counts.
     threads: number of torch's CPU threads, by default the number in use.
+
     The list holds package versions, the device type and, on a CPU, the number of threads and the
     width of its vector instructions. Imports torch.
     """

@@ -38,6 +38,7 @@ def load_model(
     device: such as "cpu" or "cuda:0", by default cuda if there is one, else cpu.
     load_in: "8bit" or "4bit" (NF4) quantises through bitsandbytes.
     revision: branch, tag or commit on the Hub.
+
     Code in a checkpoint is never run, and pickled weights are never read. UserError when the model,
     dtype or device is not available, and when a checkpoint is damaged or does not hold exactly the
     weights of its model.

@@ -136,6 +136,7 @@ def prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> s
     question: one question, or the turns of a conversation as {role, content}.
     system: the system text. None leaves the system turn out; a conversation that begins with a
     system turn keeps its own.
+
     Training, evaluation and generation all use this form, and a head works only for prompts in this
     form. Without a chat template the text is "Question: … Answer:". The text contains its special
     tokens: tokenise it with `add_special_tokens=False`. UserError for a special token in a

@@ -1,8 +1,8 @@
-"""Whose head it is: the base, the tokenizer and the form of the questions that a head was trained
-with.
+"""Check that a head is used with the base, the tokenizer and the prompts that it was trained for.
 
-A head knows one base (its weights, and the adapter on them), one vocabulary and one form of prompt.
-What differs is refused, or warned of where it may still forget.
+A head fits one base (its weights and the adapter on them), one vocabulary and one form of prompt.
+Another base or vocabulary is refused. Another form of prompt, with which the head may still forget,
+gives a warning.
 """
 
 import hashlib
@@ -21,29 +21,27 @@ from t3lib.core.files import content_key, model_identity
 from t3lib.core.models import pad_id
 from t3lib.core.rows import SYSTEM, Row, encode_rows, rendered
 
-PLAIN = (  # what a head records as its chat template whose rows were prompt and completion, or text
+PLAIN = (  # recorded instead of a chat template by a head whose rows were plain text
     "plain text"
 )
 BASE_KEYS = (
     "base_identity",
     "base_revision",
     "base_model",
-)  # the first that two sides record says whether they agree
+)  # the first of these that both head and base record is compared
 ADAPTER = "base_adapter"
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
-    """16 hex digits over the map token -> id: a head indexes the vocabulary by id, so this is what
-    must agree.
-    """
+    """Hash the map token -> id to 16 hex digits; a head indexes the vocabulary by these ids."""
     return content_key(tokenizer.get_vocab())
 
 
 def base_identity(model: nn.Module) -> dict[str, str | None]:
-    """{base_model, base_revision, base_identity, base_adapter} of a loaded base.
+    """Describe a loaded base: {base_model, base_revision, base_identity, base_adapter}.
 
-    Its name, its Hub commit, its `model_identity` and the digest of the adapter on it, each None
-    where it has none.
+    These are its name, its Hub commit, its `model_identity` and the key of the adapter on it
+    (`adapter_key`), each None if there is none.
     """
     config: Any = model.config
     name = getattr(config, "name_or_path", "") or None
@@ -58,10 +56,9 @@ def base_identity(model: nn.Module) -> dict[str, str | None]:
 
 
 def adapter_key(model: nn.Module) -> str | None:
-    """16 hex digits over the weights of the adapters that are switched on (PEFT); None where none
-    is.
+    """Hash the weights of the active PEFT adapters to 16 hex digits; None if there is none.
 
-    The weights count as bfloat16, so that a base loaded in half precision is the same base.
+    The weights are hashed as bfloat16, so that a base loaded in half precision is the same base.
     """
     digests = {}
     for place, layer in model.named_modules():
@@ -94,9 +91,11 @@ def origin(
     retain: Sequence[Row],
     tokens: int,
 ) -> dict[str, str | int | None]:
-    """What a head records of its training: the base's identity, the tokenizer's hash, the form of
-    the prompts with one fixed question rendered (a date in it shows), numbers of rows and of the
-    answer `tokens` it was fitted on.
+    """Return what a head records of its training, for its `info`.
+
+    This is the base's identity, the tokenizer's hash, the form of the prompts (`prompt_form`), the
+    prompt of one fixed question (which shows, for example, a date in the template), the number of
+    rows and the number of answer `tokens` it was fitted on.
     """
     return {
         **base_identity(base),
@@ -110,12 +109,12 @@ def origin(
 
 
 def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict[str, str | None]:
-    """{chat_template, system}: the form in which the rows' questions are asked, which a head
-    depends on.
+    """Return the form of the rows' prompts, which a head depends on: {chat_template, system}.
 
-    chat_template: a digest of the tokenizer's, "none" where it has none, `PLAIN` where all rows are
-    plain text. system: the system text of most rows, a conversation's own one before any other;
-    None where there is no template.
+    chat_template: a digest of the tokenizer's template; "none" if there is none; `PLAIN` if all
+    rows are plain text.
+    system: the system text of most rows, or None without a template. A conversation's own system
+    turn takes precedence over the row's `system`.
     """
     chats = [row for row in rows if not row.get("raw")]
     if not chats or tokenizer.chat_template is None:
@@ -131,16 +130,19 @@ def prompt_form(tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> dict
 
 
 def system_of(head: Any) -> str | None:
-    """The system text that a head records, None where it records none; TOFU's for a head that says
-    nothing of it.
+    """Return the system text that a head records, or None if it records that there was none.
+
+    For a head that records nothing about it, TOFU's `SYSTEM`.
     """
     system = head.info.get("system", SYSTEM)
     return system if isinstance(system, str) else None
 
 
 def check_prompt(head: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> None:
-    """Warn when the head records another chat template, system text or mask than these rows are
-    asked with. A mask is another one where it hides a token of a prompt that is the padding too.
+    """Warn if the head was trained with another chat template, system text or attention mask.
+
+    rows: the rows that are to be asked. The mask "openunlearning" counts as another one if it hides
+    a token of these rows' prompts.
     """
     info, present, wrong = head.info, prompt_form(tokenizer, rows), []
     for key, what in (("chat_template", "chat template"), ("system", "system text")):
@@ -160,8 +162,9 @@ def check_prompt(head: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[R
 
 
 def check_sizes(head: Any, hidden_size: int, vocab_size: int) -> None:
-    """UserError unless the head was made for this hidden size and this vocabulary (rows of the
-    output embedding).
+    """Raise UserError unless the head was made for this hidden size and this vocabulary size.
+
+    vocab_size: rows of the base's output embedding.
     """
     if head.hidden_size != hidden_size:
         raise UserError(
@@ -175,7 +178,7 @@ def check_sizes(head: Any, hidden_size: int, vocab_size: int) -> None:
 
 
 def check_tokenizer(head: Any, tokenizer: PreTrainedTokenizerBase) -> None:
-    """UserError when the head records another tokenizer's hash."""
+    """Raise UserError if the head records the hash of another tokenizer."""
     recorded = head.info.get("tokenizer_hash")
     if recorded is not None and recorded != (present := tokenizer_hash(tokenizer)):
         hashes = f"hash {printable(recorded, 40)}, this one {present}"
@@ -183,11 +186,9 @@ def check_tokenizer(head: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def check_base(head: Any, model: nn.Module) -> None:
-    """UserError when the head records another base, state of it or adapter on it than the one
-    loaded.
+    """Raise UserError if the head records another base, revision or adapter than the loaded ones.
 
-    Reads every byte of the base's folder (once in a process), but only for a head that records a
-    base.
+    If the head records a base, every byte of the base's folder is hashed (once in a process).
     """
     if ADAPTER not in head.info and not any(head.info.get(key) for key in BASE_KEYS):
         return
@@ -205,7 +206,7 @@ def check_base(head: Any, model: nn.Module) -> None:
 
 
 def check_same_base(heads: Iterable[Any]) -> None:
-    """UserError when two heads record different bases: their log f must not be added."""
+    """Raise UserError if two heads record different bases: their log f must not be added."""
     first, *others = (head.info for head in heads)
     for other in others:
         if key := _differing(first, other) or _differing(first, other, ["tokenizer_hash"]):
@@ -216,8 +217,9 @@ def check_same_base(heads: Iterable[Any]) -> None:
 def _differing(
     one: Mapping[str, Any], other: Mapping[str, Any], keys: Iterable[str] = BASE_KEYS
 ) -> str | None:
-    """The first of `keys` that both record, if they record different things there; or the adapter,
-    if that differs.
+    """Return the name of an entry in which two records of a base differ, or None.
+
+    Only the first of `keys` that both record is compared, and the adapter if both record one.
     """
     for key in keys:
         if one.get(key) is not None and other.get(key) is not None:

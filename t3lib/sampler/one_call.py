@@ -1,4 +1,4 @@
-"""T3's training in one call, without evidence: rows to forget and to keep in, a head out."""
+"""T3's training in one call: forget rows and retain rows in, a head out. Nothing is evaluated."""
 
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -28,12 +28,12 @@ def fit_without_evidence(
 ) -> T3Head:
     """Fit a classifier head on features of the frozen base, for `T3ForCausalLM(model, head, T)`.
 
-    forget, retain: rows with question and answer. attention_mask, cache: see
-    `features.extract_features`. The head is on the CPU, and the base's weights are never changed.
+    forget, retain: rows with question and answer. settings: of the fit, by default the paper's.
+    attention_mask, cache: see `features.extract_features`.
 
-    UserError for an empty set, a row in both sets, an answer that tokenises to nothing (with its
-    row). The head's `info` records base, revision, tokenizer, seed, hyperparameters and the numbers
-    of rows.
+    The head is on the CPU. Its `info` records base, revision, tokenizer, form of the prompts, seed,
+    hyperparameters and the numbers of rows. The base's weights are never changed. Errors as of
+    `features.extract_features` and `fit.fit_heads`.
     """
     base = plain_base(model)
     features = extract_features(

@@ -1,12 +1,11 @@
-"""Sampling from the unlearned distribution: T3ForCausalLM, and `tilt`, which does the same to a
-model in place.
+"""Sample from the unlearned distribution, with `T3ForCausalLM` or with `tilt` on a model in place.
 
     p_hat(y | x)  =  softmax_y( log p(y | x) / T  +  log f(x, y) )          (Section 2.3; Eq. 5)
 
 p is the frozen base, f the classifier (`head`) of the pooled context (`pooling`), T the paper's
-temperature. `WrappedCausalLM.forward` (in `wrapped`) runs the base and hands its logits and hidden
-states to `unlearned_logits` here. Hugging Face's `temperature` is another thing, applied afterwards
-when sampling.
+temperature. `WrappedCausalLM.forward` (in `wrapped`) runs the base and passes its logits and hidden
+states to `unlearned_logits` here. The `temperature` of Hugging Face's `generate` is a different
+one: it divides the logits of p_hat when sampling.
 """
 
 import copy
@@ -36,12 +35,11 @@ from t3lib.sampler.wrapped import (
 
 
 def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Tensor:
-    """log p(y | x) / T + log f(x, y), up to a constant of each position (Eq. 5 in logs, not
-    normalised).
+    """log p(y | x) / T + log f(x, y), up to a constant at each position (the logarithm of Eq. 5).
 
-    logits (..., V) of the base in any float dtype, logf (..., V) of the head, T a number or (...,
-    1) -> (..., V) float32. p itself is not normalised either: that would be more passes over |V| in
-    every step.
+    logits: (..., V) of the base in any float dtype. logf: (..., V) of the head. temperature: T, a
+    number or (..., 1). Returns (..., V) in float32. Neither p nor the result is normalised, which
+    would cost more passes over |V| in every step.
     """
     return (logits.float() / temperature).add_(
         logf.to(logits.device)
@@ -49,16 +47,20 @@ def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Te
 
 
 class T3ForCausalLM(WrappedCausalLM):
-    """p_hat(y | x) proportional to p(y | x)^(1/T) f(x, y) with p frozen (Eq. 5), as a Transformers
-    model.
+    """p_hat(y | x) ∝ p(y | x)^(1/T) f(x, y) with p frozen (Eq. 5), as a Transformers model.
 
-    base: any decoder-only causal LM (quantised, with LoRA, offloaded ...); heads: one T3Head or
-    several for the same base, whose log f add up; temperature: the paper's T, by default the
-    (first) head's own. Logits are float32 and not normalised; `labels` are scored under p_hat.
-    Without position_ids, `forward` numbers tokens as the base does and `generate` as generate does.
-    A cache that this model has filled has one layer more than the base's, the pooled context.
-    Raises UserError for a head of other sizes, on another device or of another base (allowed with
-    other_base=True), and for heads of different T without a temperature.
+    base: any decoder-only causal LM (quantised, with LoRA, offloaded ...).
+    heads: one T3Head, or several for the same base, whose log f are added.
+    temperature: the paper's T, by default the heads' own.
+    allow_sharpening: accept T below 1.
+    tokenizer: if given, its hash is compared with the one that each head records.
+    other_base: accept a head that was trained on another base.
+
+    Logits are float32 and not normalised; a loss for `labels` is computed under p_hat. Without
+    position_ids, `forward` numbers tokens as the base does, and `generate` as Transformers does. A
+    cache filled by this model has one layer more than the base's, with the pooled context.
+    UserError for a head of other sizes, on another device or of another base or tokenizer, for a T
+    out of range, and for heads of different T if no temperature is given.
     """
 
     heads: Any
@@ -102,7 +104,10 @@ class T3ForCausalLM(WrappedCausalLM):
 
     @property
     def temperature(self) -> float:
-        """The paper's T; assign to change it."""
+        """The paper's T; assign to change it.
+
+        UserError for a value that `check_temperature` refuses.
+        """
         return self._temperature
 
     @temperature.setter
@@ -111,9 +116,7 @@ class T3ForCausalLM(WrappedCausalLM):
         self._temperature = check_temperature(value, allow_sharpening=self.allow_sharpening)
 
     def project(self, hidden: Tensor) -> Tensor:
-        """z = A H of every head, side by side: what is pooled. hidden (B, L, d) -> (B, L, sum of
-        ranks).
-        """
+        """z = A H of all heads, side by side: hidden (B, L, d) -> (B, L, sum of ranks)."""
         return torch.cat([head.project(hidden) for head in self.heads], dim=-1)
 
     def logf(self, pooled: Tensor) -> Tensor:
@@ -124,14 +127,15 @@ class T3ForCausalLM(WrappedCausalLM):
         )
 
     def step_inputs(self, attention_mask: Any, tokens: int) -> Tensor | None:
-        """Which of the new tokens are visible, and so are pooled."""
+        """Return which of the last `tokens` tokens are visible and so are pooled; None for all."""
         return visible_tokens(attention_mask, tokens)
 
     def unlearned_logits(
         self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, inputs: dict[str, Any]
     ) -> Tensor:
-        """`tilt_logits` of the new tokens by log f of their pooled context, which `cache` then
-        holds too.
+        """Return `tilt_logits` of the new tokens, and add their states to the cache's sums.
+
+        Arguments as of `WrappedCausalLM.unlearned_logits`.
         """
         belonging.check_sizes(self.heads[0], hidden.shape[-1], logits.shape[-1])
         pooled = self._pooled(hidden, prepared, cache)
@@ -139,8 +143,10 @@ class T3ForCausalLM(WrappedCausalLM):
         return tilt_logits(logits, logf, self.temperature)
 
     def _pooled(self, hidden: Tensor, visible: Tensor | None, cache: Any) -> Tensor:
-        """mean_t(A H_t) of the context up to each new token, (B, L, sum of ranks), where the heads
-        are.
+        """mean_t(A H_t) of the context up to each new token: (B, L, sum of ranks).
+
+        The result is on the heads' device; UserError if the hidden states are on another one and
+        the base is not spread over devices.
         """
         device = self.heads[0].A.device
         if hidden.device != device and not hasattr(self.base, "hf_device_map"):
@@ -160,7 +166,7 @@ class T3ForCausalLM(WrappedCausalLM):
         return pooling.attach(cache, self.heads).append(z, visible)
 
     def check_cache(self, cache: Any) -> None:
-        """UserError unless every token in the cache was pooled, with these heads."""
+        """Raise UserError unless every token in the cache was pooled with these heads."""
         super().check_cache(cache)
         pooling.check_cache(cache, self.heads)
 
@@ -172,11 +178,11 @@ class T3ForCausalLM(WrappedCausalLM):
         inputs_embeds: Any = None,
         **kwargs: Any,
     ) -> dict[str, Any]:
-        """The base's own inputs for this step, plus the mask of the tokens that are new in it.
+        """Return the base's own inputs for this step, and which of the new tokens are visible.
 
-        The mask is taken here, 2-D: a static cache has it turned into a 4-D one next, from which it
-        cannot be read. Transformers looks these parameters' names up, that of `kwargs` too, to
-        decide what `generate` may be given.
+        The mask is read here, where it is 2-D: for a static cache, Transformers next turns it into
+        a 4-D one, from which visibility cannot be read. Transformers inspects the names of these
+        parameters, `kwargs` included, to decide which arguments `generate` accepts.
         """
         inputs = {**kwargs, "attention_mask": attention_mask, "inputs_embeds": inputs_embeds}
         prepared = self.of_base("prepare_inputs_for_generation")(input_ids, *args, **inputs)
@@ -191,27 +197,31 @@ class T3ForCausalLM(WrappedCausalLM):
         )
         cache = prepared.get("past_key_values")
         if cache is not None and cache.is_compileable:
-            pooling.attach(cache, self.heads)  # before compiled code sees the cache
+            pooling.attach(cache, self.heads)  # compiled code must see the cache with this layer
         return prepared
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:  # type: ignore[override]
-        """Save the head with the T in use (never the base); with several heads save each to a
-        folder of its own.
+        """Save the head with the T in use, never the base.
+
+        Arguments as of `T3Head.save_pretrained`. UserError for several heads: save each one by
+        itself.
         """
         self._shared_head().save_pretrained(save_directory, **kwargs)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
-        """Push the head with the T in use (never the base) to the Hub; with several heads push
-        each.
+        """Push the head with the T in use to the Hub, never the base.
+
+        UserError for several heads: push each one by itself.
         """
         return self._shared_head().push_to_hub(repo_id, **kwargs)
 
     def _shared_head(self) -> T3Head:
+        """Return a copy of the only head, with the T in use; UserError if there are several."""
         if len(self.heads) != 1:
             raise UserError(
                 "several heads: save or push each head by itself (head.save_pretrained)"
             )
-        head = copy.copy(self.heads[0])  # the same weights; the T is the copy's alone
+        head = copy.copy(self.heads[0])  # shares the weights; only the copy gets this T
         head.temperature = self.temperature
         return head
 
@@ -227,11 +237,11 @@ class T3ForCausalLM(WrappedCausalLM):
         other_base: bool = False,
         **load: Any,
     ) -> Self:
-        """Heads from folders or the Hub on a base, given as a loaded model or as a name for
-        `models.load_model`.
+        """Load heads from folders or the Hub and put them on a base.
 
-        With a name the base's tokenizer is loaded and checked too. `load` goes to `load_model`:
-        dtype, device, load_in.
+        heads: one name or several. base: a loaded model, or a name for `models.load_model`, whose
+        tokenizer is then loaded and checked too. load: arguments of `load_model`, such as dtype,
+        device and load_in. Other arguments and errors as of the class.
         """
         if not isinstance(base, nn.Module):
             base, loaded_tokenizer = load_model(base, **load)
@@ -269,13 +279,16 @@ def tilt(
     temperature: float | None = None,
     **settings: Any,
 ) -> Iterator[PreTrainedModel]:
-    """`with tilt(model, head, temperature=2.5): model.generate(...)`: T3 on an unmodified model,
-    switched on in place.
+    """Switch T3 on for an unmodified model inside a block, and off when the block ends.
 
-    Inside the block the model's forward and generate are those of T3ForCausalLM, with its sampling
-    defaults, for every thread that uses this model; leaving it puts every attribute back. The
-    weights are never touched. `settings` are T3ForCausalLM's. Raises UserError as it does, when
-    nested, and for copying, pickling or saving the model inside.
+        with tilt(model, head, temperature=2.5):
+            model.generate(...)
+
+    Inside the block, the model's forward and generate are those of `T3ForCausalLM`, with its
+    defaults for sampling, in every thread that uses this model. Afterwards every attribute is
+    restored. The weights are never changed. heads, temperature, settings: arguments of
+    `T3ForCausalLM`. UserError as there, for a nested `tilt`, and for copying, pickling or saving
+    the model inside the block.
     """
     tilted = T3ForCausalLM(model, heads, temperature, **settings)
     base = tilted.base
@@ -306,8 +319,9 @@ def tilt(
 
 
 def _devices(base: Any) -> list[torch.device]:
-    """Where the base's weights are, the output embedding's device first; what is offloaded to disk
-    has none.
+    """Return the devices of the base's weights, that of the output embedding first.
+
+    Weights that are offloaded to disk have none. The CPU if there is no other.
     """
     output = base.get_output_embeddings()
     first = [] if output is None else list(output.parameters())

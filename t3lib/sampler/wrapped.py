@@ -1,9 +1,9 @@
-"""A causal language model around a frozen base: what T3 and ULD share to be like any other
-Transformers model.
+"""A causal language model around a frozen base, as a Transformers model: what T3 and ULD share.
 
-Only the logits differ from the base's, so everything else (loading, quantisation, device placement,
-input preparation, masks, caches) is asked of the base. Sampling starts from the exact distribution:
-no top_k = 50, no temperature 0.6 inherited from the base's generation settings.
+Only the logits differ from the base's. Everything else (loading, quantisation, device placement,
+input preparation, masks, caches) is delegated to the base. The defaults for sampling are those of
+the exact distribution: no top_k = 50, and no temperature or top_p from the base's generation
+settings.
 """
 
 import copy
@@ -32,7 +32,7 @@ REFUSED_OPTIONS = {
     ),
     **dict.fromkeys(("assistant_early_exit", "speculation_type", "use_mtp"), OWN_DRAFTS),
 }
-ASKED_OF_BASE = (  # by Transformers and accelerate: what the base alone can answer
+ASKED_OF_BASE = (  # attributes that Transformers and accelerate read and only the base has
     *("hf_device_map", "hf_quantizer", "is_backend_compatible", "supports_gradient_checkpointing"),
     *(
         "_can_compile_fullgraph",
@@ -49,8 +49,8 @@ ASKED_OF_BASE = (  # by Transformers and accelerate: what the base alone can ans
 class HiddenStates:
     """A forward hook that keeps the decoder's last hidden states (B, L, d) of one call.
 
-    thread: id of the thread whose calls are kept; None keeps those of compiled code. In eager mode
-    every forward pass adds a hook of its own for its thread. Compiled code cannot add hooks, so
+    thread: id of the thread whose calls are kept; None for calls of compiled code. In eager mode
+    every forward pass adds its own hook, for its thread. Compiled code cannot add hooks, so
     `generate` adds one hook (thread None) to the model before it decodes with compiled code.
     """
 
@@ -67,7 +67,7 @@ class HiddenStates:
             self.last = output[0]
 
     def take(self) -> Tensor:
-        """The states, once."""
+        """Return the kept states and drop them; UserError if the hook was not called."""
         last, self.last = self.last, None
         if last is None:
             raise UserError(
@@ -77,11 +77,11 @@ class HiddenStates:
 
 
 class WrappedCausalLM(PreTrainedModel, GenerationMixin):
-    """PreTrainedModel + GenerationMixin around a frozen `base`.
+    """A frozen `base` whose logits a subclass replaces.
 
-    A subclass writes `step_inputs`, `unlearned_logits`, `check_cache` and
-    `prepare_inputs_for_generation`, which puts its own step inputs under `prepared`. no_embeds: why
-    inputs_embeds mean nothing to the model, if they do not.
+    A subclass defines `step_inputs`, `unlearned_logits`, `check_cache` and
+    `prepare_inputs_for_generation`. The last one puts what `step_inputs` returns under the key
+    `prepared`. no_embeds: the reason why the model cannot take inputs_embeds, "" if it can.
     """
 
     base_model_prefix = "base"
@@ -90,9 +90,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     no_embeds = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Lists the class among the causal models, else `pipeline` prints every one that
-        Transformers has.
-        """
+        """Register the class as a causal model; else `pipeline` warns and lists all of them."""
         super().__init_subclass__(**kwargs)
         MODEL_FOR_CAUSAL_LM_MAPPING_NAMES[cls.__name__] = cls.__name__
 
@@ -101,8 +99,8 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         super().__init__(base.config)
         self.base = base
         self.training = base.training
-        # The base's own methods where `tilt` has put this wrapper's in their place, which would
-        # call themselves.
+        # Inside `tilt` the base's methods are replaced by this wrapper's, which would call
+        # themselves; the base's own methods are kept here.
         self.replaced: dict[str, Callable[..., Any]] = {}
         self.compiled_hidden = HiddenStates()
         self.generation_config = exact_generation_config(base)
@@ -111,8 +109,8 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
             if hasattr(base, name):
                 setattr(self, name, getattr(base, name))
 
-    # The base has chosen these for itself; checking them against this class would refuse what the
-    # base can do.
+    # The base has already checked its implementations of attention and of experts. A check against
+    # this class would refuse some that the base supports.
     def _check_and_adjust_attn_implementation(
         self, attn_implementation: Any, *args: Any, **kwargs: Any
     ) -> Any:
@@ -122,19 +120,20 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         return experts_implementation
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: the classifier and the base share a vocabulary."""
+        """Raise UserError: the classifier and the base must keep the same vocabulary."""
         raise UserError(
             "the base's vocabulary cannot be resized under a head: resize the base, then train"
             " another"
         )
 
     def of_base(self, name: str) -> Callable[..., Any]:
-        """The base's own method of this name, also inside `tilt`."""
+        """Return the base's own method of this name, also inside `tilt`."""
         return self.replaced.get(name) or getattr(self.base, name)
 
     def base_forward(self, **inputs: Any) -> tuple[Any, Tensor]:
-        """The base's own output (ModelOutput) for those of `inputs` its forward takes, and its last
-        hidden states.
+        """Run the base on the inputs that it accepts; return its output and last hidden states.
+
+        The output is a ModelOutput, the states are (B, L, d).
         """
         known = self.base_arguments
         refused = inputs.keys() - known if "kwargs" not in known else {"logits_to_keep"} - known
@@ -164,13 +163,18 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         return_dict: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
-        """The base's output with unlearned logits (B, L or logits_to_keep, V), float32, and their
-        loss given labels.
+        """Return the base's output with unlearned logits (B, L or logits_to_keep, V) in float32.
 
-        attention_mask: (B, cached and new tokens), 0 for tokens to ignore, at any position. Without
-        a mask every token counts. prepared: what `step_inputs` returns, given by
-        `generate` alone. `generate` checks prompt, cache and logits itself, so they are not checked
-        again here. UserError for several sequences that are packed into one row.
+        attention_mask: (B, cached and new tokens), 0 for tokens to ignore, at any position; by
+        default every token counts.
+        labels: (B, L); with them the output has the loss of the unlearned logits.
+        logits_to_keep: compute only the last so many positions, 0 for all.
+        prepared: what `step_inputs` returns. Only `generate` passes it. `generate` checks prompt,
+        cache and logits itself, so they are not checked again here.
+
+        The other arguments are those of any causal LM in Transformers. UserError for several
+        sequences packed into one row, an empty prompt, a cache that another model filled and logits
+        that are not finite.
         """
         called_by_generate = prepared is not None
         if not called_by_generate:
@@ -183,7 +187,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
                 self.check_cache(past_key_values)
             check_positions(position_ids, attention_mask)
             if position_ids is not None and attention_mask is None and past_key_values is None:
-                # Without a mask the base would take positions of left padding for packed rows.
+                # Without a mask the base would read positions of left padding as packed rows.
                 attention_mask = torch.ones(
                     prompt.shape[:2], dtype=torch.long, device=prompt.device
                 )
@@ -210,22 +214,24 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         return outputs if return_dict is not False else outputs.to_tuple()
 
     def step_inputs(self, attention_mask: Any, tokens: int) -> Any:
-        """What `unlearned_logits` needs to know of the last `tokens` columns of a 2-D mask."""
+        """Return what `unlearned_logits` needs to know of a 2-D mask's last `tokens` columns."""
         raise NotImplementedError
 
     def unlearned_logits(
         self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, inputs: dict[str, Any]
     ) -> Tensor:
-        """The base's logits and last hidden states of new tokens -> the model's logits, float32;
-        `cache` moves on too.
+        """Return the model's logits of the new tokens, in float32, and update the cache.
 
-        prepared: of `step_inputs`. inputs: the base's own but for its mask and cache.
+        logits, hidden: the base's logits and last hidden states of the new tokens. cache: the
+        key-value cache or None. prepared: what `step_inputs` returned. inputs: the arguments that
+        the base got, without mask and cache.
         """
         raise NotImplementedError
 
     def check_cache(self, cache: Any) -> None:
-        """UserError for a cache that this model cannot go on from; here, for what is no decoder's
-        cache.
+        """Raise UserError for a cache that this model cannot continue.
+
+        Here this is anything but a decoder's cache; subclasses check more.
         """
         if not isinstance(cache, Cache) or hasattr(cache, "self_attention_cache"):
             raise UserError(
@@ -237,14 +243,15 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     def generate(  # type: ignore[override]
         self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
     ) -> Any:
-        """`GenerationMixin.generate`, exact in every mode it accepts; UserError, with the reason,
-        in the others.
+        """Call `GenerationMixin.generate`; UserError for a decoding mode that would not be exact.
+
+        inputs: token ids (B, L). generation_config, kwargs: as in Transformers.
         """
         check_request(self, inputs, generation_config, kwargs)
         asked = functools.partial(requested, self, generation_config, kwargs)
         if asked("do_sample") and asked("top_k") is None:
-            # Transformers would fill in 50. As a default it would make greedy decoding warn, and a
-            # keyword beside a config that was given warns too.
+            # Transformers would use top_k = 50. It is switched off here, because top_k in the
+            # default config makes greedy decoding warn, and so does a keyword beside a config.
             if generation_config is None:
                 kwargs["top_k"] = 0
             else:
@@ -257,15 +264,18 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     def _update_model_kwargs_for_generation(
         self, outputs: Any, *args: Any, **kwargs: Any
     ) -> dict[str, Any]:
-        """What `generate` calls after every step, outside compiled code: the one place to look at
-        all logits.
+        """Check the logits of this step, then do what the base does between two steps.
+
+        `generate` calls this after every step outside compiled code, and nowhere else sees all
+        logits.
         """
         check_finite(self, outputs.logits[:, -1])
         return self.of_base("_update_model_kwargs_for_generation")(outputs, *args, **kwargs)
 
     def generate_batch(self, *args: Any, **kwargs: Any) -> Any:
-        """Refused: continuous batching packs several sequences into one row, so no per-sequence
-        state can follow.
+        """Raise UserError: continuous batching packs several sequences into one row.
+
+        Their pooled contexts could not be kept apart.
         """
         raise UserError(
             "continuous batching (generate_batch, cache_implementation='paged') packs sequences"
@@ -277,13 +287,14 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
 
 
 def present(**values: Any) -> dict[str, Any]:
-    """The values that are not None."""
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def exact_generation_config(base: PreTrainedModel) -> GenerationConfig:
-    """Greedy by default; with do_sample=True the model's own distribution, untruncated. Token ids
-    are the base's.
+    """Return generation defaults: greedy, or with do_sample=True the untruncated distribution.
+
+    The ids of special tokens are the base's.
     """
     own: Any = base.generation_config
     return GenerationConfig(
@@ -297,15 +308,17 @@ def exact_generation_config(base: PreTrainedModel) -> GenerationConfig:
 
 
 def requested(model: Any, config: Any, options: Mapping[str, Any], name: str) -> Any:
-    """What `generate` will use under this name: a keyword of the call, else its generation config,
-    else the model's.
+    """Return the value of an option that `generate` will use.
+
+    That is the keyword of the call, else the value of the generation config passed, else the
+    model's.
     """
     sources = (options, vars(config) if config else {}, vars(model.generation_config))
     return next((source[name] for source in sources if source.get(name) is not None), None)
 
 
 def vocabulary(base: PreTrainedModel) -> int:
-    """|V|: rows of the output embedding."""
+    """Return |V|, the number of rows of the output embedding."""
     weight = getattr(base.get_output_embeddings(), "weight", None)
     size = getattr(base.get_output_embeddings(), "out_features", None)
     return size or (
@@ -314,18 +327,19 @@ def vocabulary(base: PreTrainedModel) -> int:
 
 
 def last_tokens(values: Tensor, keep: int | Tensor) -> Tensor:
-    """values (B, L, ...) at the positions `logits_to_keep` names: the last `keep`, all for 0, or an
-    index tensor.
+    """Return values (B, L, ...) at some positions.
+
+    keep: number of last positions, 0 for all, or an index tensor.
     """
     return values[:, slice(-keep, None) if isinstance(keep, int) else keep]
 
 
 def visible_tokens(attention_mask: Any, tokens: int) -> Tensor | None:
-    """Which of the last `tokens` columns of a 2-D mask are not 0, (B, L); None when every token is
-    visible.
+    """Return which of a 2-D mask's last `tokens` columns are not 0, (B, tokens); None for no mask.
 
-    UserError for a mask of other dimensions. The result has strides of its own: as a view into a
-    mask that grows with every step, it would make compiled decoding compile every step.
+    UserError for a mask of other dimensions or with fewer columns. The result is a tensor of its
+    own: a view into a mask that grows with every step would make compiled decoding compile every
+    step.
     """
     if attention_mask is None:
         return None
@@ -342,11 +356,11 @@ def visible_tokens(attention_mask: Any, tokens: int) -> Tensor | None:
 
 
 def check_positions(position_ids: Any, attention_mask: Any) -> None:
-    """UserError for positions (B, L) that begin anew within a row: several sequences packed into
-    it.
+    """Raise UserError for position_ids (B, L) that start again within a row: packed sequences.
 
-    Positions of left padding stand still or fall back only before they count on, and are accepted.
-    With a mask Transformers sees no packed sequences either.
+    Positions of left padding, which stand still or fall back only before they start to count, are
+    accepted. With an attention mask, Transformers does not treat rows as packed, and nothing is
+    checked.
     """
     if attention_mask is None and isinstance(position_ids, Tensor) and position_ids.ndim == 2:
         counts_on = position_ids.diff(dim=1) == 1
@@ -358,8 +372,10 @@ def check_positions(position_ids: Any, attention_mask: Any) -> None:
 
 
 def plain_base(base: Any) -> PreTrainedModel:
-    """The decoder-only causal LM inside `base` (a LoRA wrapper is opened); UserError for anything
-    else.
+    """Return the decoder-only causal LM inside `base`, without its LoRA wrapper.
+
+    UserError for any other kind of model, for one that is already unlearned, and for
+    prompt-learning adapters.
     """
     if hasattr(base, "get_base_model") and hasattr(base, "peft_config"):
         if any(config.is_prompt_learning for config in base.peft_config.values()):
@@ -385,15 +401,17 @@ def plain_base(base: Any) -> PreTrainedModel:
             "base.config.return_dict is False, with which Transformers' own models fail: set it to"
             " True"
         )
-    decoder_of(base)  # UserError where it is not known
+    decoder_of(base)  # raises UserError if the decoder is not known
     return base
 
 
 def check_finite(model: nn.Module, logits: Tensor) -> None:
-    """UserError when logits (of the last position: that is enough, and cheap) hold NaN or infinity,
-    and why.
+    """Raise UserError, with the likely cause, if logits hold NaN or infinity.
+
+    logits: (B, V) of the last position, which is enough and cheap. model: searched for damaged
+    weights.
     """
-    low, high = logits.detach().aminmax()  # both are NaN where one entry is
+    low, high = logits.detach().aminmax()  # both are NaN if any entry is
     if math.isfinite(high - low):
         return
     loaded = (
@@ -409,8 +427,10 @@ def check_finite(model: nn.Module, logits: Tensor) -> None:
 
 
 def check_input(model: WrappedCausalLM, prompt: Tensor, attention_mask: Any) -> None:
-    """UserError for embeddings where they mean nothing to the model, for an empty input, one beyond
-    the model's context, or a row that is all padding.
+    """Raise UserError for a prompt that the model cannot read.
+
+    prompt: (B, L) ids or (B, L, d) embeddings. Refused are embeddings if the model takes none, an
+    empty prompt, one longer than the model's context, and a row that is all padding.
     """
     context, tokens = context_length(model.base), prompt.shape[1]
     if prompt.ndim == 3 and model.no_embeds:
@@ -427,8 +447,9 @@ def check_input(model: WrappedCausalLM, prompt: Tensor, attention_mask: Any) -> 
 def check_request(
     model: WrappedCausalLM, inputs: Any, config: Any, options: Mapping[str, Any]
 ) -> None:
-    """UserError for a prompt, a cache or a decoding mode that cannot give the model's own
-    distribution.
+    """Raise UserError for a prompt, cache or decoding mode that `generate` could not treat exactly.
+
+    inputs, config, options: the arguments of `generate`.
     """
     option = functools.partial(requested, model, config, options)
     if option("cache_implementation") == "paged":
