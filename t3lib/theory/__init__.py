@@ -1,19 +1,23 @@
-"""The theory of arXiv:2602.10217, executable: one place to import it from. numpy and scipy only,
-float64.
+"""The theory of arXiv:2602.10217 as code. Uses numpy and scipy only, float64.
 
     p = (1 − γ) p_r + γ p_f  (Eq. 1)      p̂_T ∝ p^(1/T) f̂  (Eq. 8)      δ = L(f̂) − L(f*)
     Retain Error KL(p_r ‖ p̂_T)  (Eq. 6)      Forget Error E_{p_f} |p_r − p̂_T|  (Eq. 7)
 
-mixture     GaussianMixture: exact errors, excess risk, partition function, both ways of Appendix E
-montecarlo  the paper's Monte Carlo
-bounds      Theorems 3.3, 3.4, 3.5 (with its witness), 3.7, 3.8 (with their τ*), Lemmas A.1, A.2,
-            Proposition C.1, the Gaussian integral of Appendix E
-identities  tempering and sharpening, class imbalance (Appendix D), maximum entropy (Appendix B),
-            tails (Remark 3.2)
-logistic    the regularised logistic regression of Eq. 3 for a batch of data sets
+mixture      GaussianMixture: exact errors, excess risk, partition function (true and the paper's)
+montecarlo   the same errors by the paper's Monte Carlo
+bounds       Theorems 3.3, 3.4, 3.5 (with its witness), 3.7, 3.8 (with their τ*), Lemmas A.1, A.2,
+    Proposition C.1, the Gaussian integral of Appendix E
+identities   tempering and sharpening, class imbalance (Appendix D), maximum entropy (Appendix B),
+    tails (Remark 3.2)
+logistic     the regularised logistic regression of Eq. 3 for many data sets at once
+quadrature   numerical integration that resolves narrow densities and steep classifiers
+experiments  Experiments 1 and 2 (Appendix E) as tables
+table        every bound beside the error it bounds, as tables
+
+The functions of the first five can be imported from here.
 """
 
-# ruff: noqa: F401 (every name imported here from a module of the room is public, see __all__)
+# ruff: noqa: F401 (every name imported here from theory's modules is public, see __all__)
 from t3lib.theory.bounds import (
     Witness,
     absolute_log_functional,

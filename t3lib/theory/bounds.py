@@ -1,9 +1,13 @@
-"""Every bound and lemma of arXiv:2602.10217 as one function; the docstring opens with the formula
-and its number.
+"""Every bound and lemma of arXiv:2602.10217 as one function; the docstring opens with the formula.
 
-δ: excess risk of the classifier, nats; γ: forget proportion; `peak` = ‖p_f‖_∞; T ≥ 1: temperature;
-entropy = H(p_r). `mixture` is a t3lib.theory.mixture.GaussianMixture. Scalars may be arrays
-wherever numpy broadcasts.
+delta: δ, excess risk of the classifier, in nats.
+gamma: γ, share of forget data.
+peak: ‖p_f‖_∞.
+T: temperature, ≥ 1.
+entropy: H(p_r), in nats.
+mixture: a `GaussianMixture`.
+
+Scalars may be arrays wherever numpy broadcasts. UserError for values out of range.
 """
 
 from typing import NamedTuple
@@ -36,8 +40,10 @@ def bound_forget_untempered(delta: ArrayLike, gamma: float, peak: ArrayLike) -> 
 
 
 def forget_lower_bound(delta: ArrayLike, gamma: float, peak: ArrayLike) -> Array:
-    """Some f̂ with excess risk δ has Forget Error(p̂_1) ≥ ‖p_f‖_∞ γ(1 − e^(−δ/γ)) / (1 − γ e^(−δ/γ))
-    (Theorem 3.5)."""
+    """Forget Error(p̂_1) ≥ ‖p_f‖_∞ γ(1 − e^(−δ/γ)) / (1 − γ e^(−δ/γ)) for some f̂   (Theorem 3.5).
+
+    f̂ has excess risk at most δ. `witness` constructs it.
+    """
     _check(delta, gamma)
     check_within("peak", peak, 0)
     epsilon = -np.expm1(-np.asarray(delta) / gamma)
@@ -45,7 +51,7 @@ def forget_lower_bound(delta: ArrayLike, gamma: float, peak: ArrayLike) -> Array
 
 
 class Witness(NamedTuple):
-    """What the witness classifier of Theorem 3.5 does, exactly."""
+    """What the witness classifier of Theorem 3.5 attains, exactly; see `witness`."""
 
     epsilon: Array
     excess_risk: Array
@@ -58,9 +64,10 @@ def witness(
 ) -> Witness:
     """f̂ = 1 on Z_r, ε = 1 − e^(−δ/γ) on Z_f   (Eq. 9), for uniform p_r and p_f.
 
-    p_r lives on a unit interval, p_f on one of length 1/peak. Densities are constant on each
-    support, so the errors of p^(1/T) f̂^w are plain arithmetic: on Z_r p̂ is (1−γ)^(1/T) / N, on Z_f
-    it is (γ peak)^(1/T) ε^w / N. T = w = 1 gives Eq. 10. `excess_risk` is that of f̂ itself.
+    p_r is uniform on an interval of length 1, p_f on one of length 1/peak. Densities are constant
+    on each support, so the errors of p^(1/T) f̂^w, w = `sharpen`, are plain arithmetic: p̂ is
+    (1−γ)^(1/T) / N on Z_r and (γ peak)^(1/T) ε^w / N on Z_f. T = w = 1 gives Eq. 10. The result's
+    `excess_risk` is that of f̂ itself.
     """
     _check(delta, gamma, T)
     check_within("sharpen", sharpen, 0, open_=True)
@@ -82,8 +89,9 @@ def bound_classifier_l1(delta: ArrayLike) -> Array:
 
 
 def classifier_l1(mixture: GaussianMixture, phi: Array) -> Array:
-    """E_p |f* − f̂|, the left side of Lemma A.1, split where the classifiers cross; phi (N, 3) ->
-    (N,).
+    """E_p |f* − f̂|, the left side of Lemma A.1; phi (N, 3) -> (N,).
+
+    The integral is split where the two classifiers cross.
     """
     edges = mixture.classifier_edges(phi)
     crossings, _ = quadrature.where_logit_is(0.0, phi - mixture.phi_star)
@@ -104,8 +112,10 @@ def bound_partition(delta: ArrayLike, gamma: float, T: ArrayLike, entropy: float
 
 # ---- the tempered estimator ---------------------------------------------------------------------
 def tempering_bias_bound(mixture: GaussianMixture, T: float, tau: float) -> float:
-    """(1 − 1/T) ‖p_f‖_{2, p_r^(τ)} · Std_{p_r^(τ)}[ln p],  p_r^(τ) ∝ p^(1/τ) f*
-    (Theorem 3.7, first term)."""
+    """(1 − 1/T) ‖p_f‖_{2, q} · Std_q[ln p],  q ∝ p^(1/τ) f*   (Theorem 3.7, first term).
+
+    q is the paper's p_r^(τ). tau: in [1, T].
+    """
     _check_tau(tau, T)
     z, w = mixture.mesh(tau)
     logp = mixture.logp(z)
@@ -118,13 +128,14 @@ def tempering_bias_bound(mixture: GaussianMixture, T: float, tau: float) -> floa
 def bound_forget_tempered(
     mixture: GaussianMixture, delta: ArrayLike, T: float, k: float, tau: float
 ) -> Array:
-    """Forget Error(p̂_T) ≤ bias + P^(1/T) [(δ/2)^(1/2T) + I_k^((k−1)/k) (δ/2)^(1/2k) / n̂] / n*
-    (Theorem 3.7).
+    """Forget Error(p̂_T) ≤ bias + P^(1/T) [(δ/2)^(1/2T) + I_k^((k−1)/k) (δ/2)^(1/2k) / n̂] / n*.
 
-    bias = tempering_bias_bound(mixture, T, tau), P = ‖p_f‖_∞, I_k = ∫ p^((k−T)/(T(k−1))), n* and n̂
-    the bounds of Lemma A.2 at excess risk 0 and δ (Eqs. 16, 17). The theorem promises it for some
-    tau in [1, T]: tau_star_forget finds one. On the line I_k is finite only for k > T (for T = 1: k
-    > 1), although the paper writes k ≥ T.
+    Theorem 3.7, with bias = tempering_bias_bound(mixture, T, tau), P = ‖p_f‖_∞, I_k = ∫
+    p^((k−T)/(T(k−1))), n* and n̂ the bounds of Lemma A.2 at excess risk 0 and δ (Eqs. 16, 17).
+
+    tau: the theorem holds for some value in [1, T], which `tau_star_forget` finds.
+    k: on the real line I_k is finite only for k > T (for T = 1: k > 1), although the paper writes k
+    ≥ T; UserError otherwise.
     """
     _check(delta, mixture.gamma, T)
     if not k > T:
@@ -141,7 +152,7 @@ def bound_forget_tempered(
         bound_partition(delta, gamma, T, entropy),
     )
     first = peak * (delta / 2) ** (1 / (2 * T)) / n_star
-    with np.errstate(divide="ignore", over="ignore"):  # a hopeless classifier: the bound is inf
+    with np.errstate(divide="ignore", over="ignore"):  # the bound may be infinite
         second = peak * mass ** ((k - 1) / k) * (delta / 2) ** (1 / (2 * k)) / (n_star * n_hat)
     return tempering_bias_bound(mixture, T, tau) + first + second
 
@@ -149,17 +160,17 @@ def bound_forget_tempered(
 def bound_retain_tempered(
     mixture: GaussianMixture, delta: ArrayLike, T: float, tau: ArrayLike
 ) -> Array:
-    """Retain Error(p̂_T) ≤ δ/(1−γ) + (1 − 1/T) [ ∫ p^(1/τ) |ln p| / n̂_τ − H(p_r) ]   (Theorem 3.8).
+    """Retain Error(p̂_T) ≤ δ/(1−γ) + (1 − 1/T) [∫ p^(1/τ) |ln p| / n̂_τ − H(p_r)]   (Theorem 3.8).
 
-    n̂_τ is the bound of Lemma A.2 at temperature τ. The theorem promises it for some tau in [1, T]
-    that depends on the classifier: tau_star_retain finds it.
+    n̂_τ is the bound of Lemma A.2 at temperature τ. tau: the theorem holds for some value in [1, T]
+    that depends on the classifier; `tau_star_retain` finds it.
     """
     _check(delta, mixture.gamma, T)
     _check_tau(tau, T)
     entropy = mixture.entropy_retain()
     if T == 1.0:
         return bound_retain_untempered(delta, mixture.gamma)
-    with np.errstate(divide="ignore", over="ignore"):  # a hopeless classifier: the bound is inf
+    with np.errstate(divide="ignore", over="ignore"):  # the bound may be infinite
         spread = absolute_log_functional(mixture, tau) / bound_partition(
             delta, mixture.gamma, tau, entropy
         )
@@ -167,7 +178,7 @@ def bound_retain_tempered(
 
 
 def absolute_log_functional(mixture: GaussianMixture, tau: ArrayLike) -> Array:
-    """∫ p^(1/τ) |ln p|, the mixture functional of Theorem 3.8 and Appendix E; the shape of tau."""
+    """∫ p^(1/τ) |ln p|, the integral of Theorem 3.8 and Appendix E; the shape of tau."""
     check_within("tau", tau, 1)
     taus = np.asarray(tau, dtype=float)
     z, _ = mixture.mesh(float(taus.max()))
@@ -181,10 +192,11 @@ def absolute_log_functional(mixture: GaussianMixture, tau: ArrayLike) -> Array:
 
 
 def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Array | float:
-    """τ with ψ(1) − ψ(1/T) = (1 − 1/T) ψ'(1/τ),  ψ(α) = ln ∫ p^α f̂
-    (proof of Theorem 3.8, Eqs. 20, 21).
+    """τ with ψ(1) − ψ(1/T) = (1 − 1/T) ψ'(1/τ),  ψ(α) = ln ∫ p^α f̂   (Theorem 3.8's proof, Eqs.
 
-    ψ is convex, so τ is unique; shape of the batch. T = 1 gives 1.
+    20, 21).
+
+    ψ is convex, so τ is unique; it is 1 for T = 1. phi: (3,) gives a float, (N, 3) gives (N,).
     """
     check_within("T", T, 1)
     if callable(phi):
@@ -211,8 +223,10 @@ def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Arra
 
 
 def tau_star_forget(mixture: GaussianMixture, T: float) -> float:
-    """τ with ∫_{1/T}^1 M dα = (1 − 1/T) M(1/τ),  M(α) = ∫ p_f |∂q_α/∂α|
-    (proof of Theorem 3.7; q_α ∝ p_r p^(α−1))."""
+    """τ with ∫_{1/T}^1 M dα = (1 − 1/T) M(1/τ),  M(α) = ∫ p_f |∂q_α/∂α|   (Theorem 3.7's proof).
+
+    q_α ∝ p_r p^(α−1). The result is 1 for T = 1.
+    """
     check_within("T", T, 1)
     if T == 1.0:
         return 1.0
@@ -233,8 +247,10 @@ def tau_star_forget(mixture: GaussianMixture, T: float) -> float:
 
 
 def gaussian_power_log_integral(v: ArrayLike, tau: ArrayLike) -> Array:
-    """∫ p_v^(1/τ) |ln p_v| = √τ (2πv)^((τ−1)/2τ) (τ/2 + ½ ln 2πv),  p_v = N(0, v), v ≥ 1/2π
-    (Appendix E)."""
+    """∫ p_v^(1/τ) |ln p_v| = √τ (2πv)^((τ−1)/2τ) (τ/2 + ½ ln 2πv),  p_v = N(0, v)   (Appendix E).
+
+    v ≥ 1/2π, so that p_v ≤ 1; tau ≥ 1.
+    """
     check_within("v", v, 1 / (2 * np.pi))
     check_within("tau", tau, 1)
     v, tau = np.asarray(v, dtype=float), np.asarray(tau, dtype=float)
@@ -256,11 +272,12 @@ def logistic_lambda(phi_norm: float, second_moment: float, n: ArrayLike) -> Arra
 def bound_logistic_excess_risk(
     phi_norm: float, second_moment: float, n: ArrayLike, lam: ArrayLike | None = None
 ) -> Array:
-    """E[L(φ̂_λ) − L(φ*)] ≤ λ‖φ*‖² + 2 E‖z‖² / (nλ)   (Proposition C.1); lam=None:
-    2‖φ*‖ √(2 E‖z‖² / n)   (Eq. 25).
+    """E[L(φ̂_λ) − L(φ*)] ≤ λ‖φ*‖² + 2 E‖z‖² / (nλ)   (Proposition C.1).
 
-    Here z stands for the features; for Appendix E that is mixture.second_moment() and the norm of
-    mixture.phi_star.
+    lam: λ; None takes the best one, which gives 2‖φ*‖ √(2 E‖z‖² / n)   (Eq. 25).
+    phi_norm, second_moment: ‖φ*‖ and E‖z‖², where z are the features. For Appendix E these are the
+    norm of mixture.phi_star and mixture.second_moment().
+    n: number of samples.
     """
     lam = (
         logistic_lambda(phi_norm, second_moment, n) if lam is None else np.asarray(lam, dtype=float)
@@ -277,6 +294,6 @@ def _check(delta: ArrayLike, gamma: float, T: ArrayLike = 1.0) -> None:
 
 
 def _check_tau(tau: ArrayLike, T: float) -> None:
-    """1 ≤ τ ≤ T, up to the rounding of a root."""
+    """Raise UserError unless 1 ≤ τ ≤ T, up to the rounding of a root."""
     check_within("T", T, 1)
     check_within("tau", tau, 1, T * (1 + 1e-9))

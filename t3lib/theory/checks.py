@@ -1,4 +1,4 @@
-"""The one check of arguments in the theory."""
+"""Check that numbers are finite and in range."""
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -9,8 +9,9 @@ from t3lib.core.errors import UserError
 def check_within(
     name: str, value: ArrayLike, low: float = -np.inf, high: float = np.inf, *, open_: bool = False
 ) -> None:
-    """Every element is finite and in [low, high], or with open_ in (low, high); else a UserError
-    that names both.
+    """Raise UserError unless every element of `value` is finite and in [low, high].
+
+    open_: the interval is (low, high). The message names the argument, the interval and the value.
     """
     values = np.asarray(value, dtype=float)
     within = (low < values) & (values < high) if open_ else (low <= values) & (values <= high)

@@ -1,10 +1,11 @@
-"""Experiments 1 and 2 of the paper (Appendix E), exactly and the paper's way, as one tidy table.
+"""Experiments 1 and 2 of the paper (Appendix E) as tables.
 
-For every (n, v_f): λ chosen on 10 trials by mean population risk, then 200 fresh data sets, their
-classifiers, and Retain and Forget Errors at every temperature by quadrature, with the true
-partition function ("exact") and with the paper's ("negligible_overlap"). Experiment 1 varies v_f at
-a fixed n, which the paper does not give; Experiment 2 varies n at v_f = 1e-3. Every v_f sees the
-same labels and standard normal draws, so curves differ by v_f alone.
+For every (n, v_f), λ is chosen on 10 data sets by mean population risk. Then classifiers are fitted
+to 200 new data sets, and their Retain and Forget Errors at every temperature are computed by
+quadrature, with the true partition function ("exact") and with the paper's approximation
+("negligible_overlap"). Experiment 1 varies v_f at a fixed n, which the paper does not give.
+Experiment 2 varies n at v_f = 1e-3. Every v_f uses the same labels and standard normal draws, so
+curves differ by v_f alone.
 """
 
 from collections.abc import Sequence
@@ -24,10 +25,10 @@ from t3lib.theory.quadrature import Array
 
 LAMBDAS = 10.0 ** np.arange(
     -10, 0.25, 0.5
-)  # half-decades; a floor of 1e-6 binds when v_f is small and n large
+)  # from 1e-10, because 1e-6 would be chosen as the smallest for small v_f and large n
 V_F = (1e-6, 1e-3, 1.0)
 N = (25, 50, 100, 200, 400)
-SEARCH_TRIALS = 10  # data sets on which λ is chosen
+SEARCH_TRIALS = 10  # number of data sets for choosing λ
 TEMPERATURES = np.linspace(1.0, 3.0, 9)  # the paper's range in steps of 0.25
 COLUMNS = ["experiment", "v_f", "n", "T", "method"] + [
     f"{side}_{what}" for side in ("retain", "forget") for what in ("error", "se", "median")
@@ -36,8 +37,10 @@ COLUMNS = ["experiment", "v_f", "n", "T", "method"] + [
 
 @dataclass(frozen=True)
 class Fits:
-    """All trials at one (n, v_f): the λ chosen, the data, the classifiers φ (trials, 3), their
-    excess risks.
+    """All trials at one (n, v_f).
+
+    lam: the λ chosen. z, s (trials, n): the data sets. phi (trials, 3): their classifiers. delta
+    (trials,): excess risks, in nats.
     """
 
     mixture: GaussianMixture
@@ -51,8 +54,9 @@ class Fits:
 def sample(
     mixture: GaussianMixture, n: int, trials: int, rng: np.random.Generator
 ) -> tuple[Array, Array]:
-    """`trials` data sets of n pairs: s ~ Bernoulli(1 − γ), z ~ p_r or p_f (Appendix E); z and s
-    (trials, n).
+    """Draw data sets of n pairs: s ~ Bernoulli(1 − γ), z ~ p_r or p_f   (Appendix E).
+
+    Returns z and s, both (trials, n); s is 1 for retain.
     """
     check_within("n", n, 1)
     check_within("trials", trials, 1)
@@ -68,22 +72,21 @@ def sample(
 def select_lambda(
     mixture: GaussianMixture, z: Array, s: Array, lambdas: ArrayLike = LAMBDAS
 ) -> float:
-    """The λ with the least mean population risk over the data sets z, s (trials, n); all fits are
-    one batch.
-    """
+    """Return the λ with the least mean population risk over the data sets z, s (trials, n)."""
     grid = np.asarray(lambdas, dtype=float)
     phi = fit_logistic(
         np.tile(z, (len(grid), 1)), np.tile(s, (len(grid), 1)), np.repeat(grid, len(z))
     )
     risk = (
         np.asarray(mixture.excess_risk(phi)).reshape(len(grid), len(z)).mean(axis=1)
-    )  # L(φ) less a constant
+    )  # L(φ) minus a constant
     return float(grid[np.argmin(risk)])
 
 
 def fit_trials(mixture: GaussianMixture, n: int, trials: int = 200, seed: int = 0) -> Fits:
-    """λ chosen on `SEARCH_TRIALS` data sets, then `trials` fresh ones; the draws depend on (seed,
-    n) alone.
+    """Choose λ on `SEARCH_TRIALS` data sets, then fit `trials` new ones.
+
+    The random draws depend on seed and n only, so they are the same for every v_f.
     """
     rng = np.random.default_rng((seed, n))
     lam = select_lambda(mixture, *sample(mixture, n, SEARCH_TRIALS, rng))
@@ -93,8 +96,9 @@ def fit_trials(mixture: GaussianMixture, n: int, trials: int = 200, seed: int = 
 
 
 def summarise(errors: dict[str, tuple[Array, Array]], T: ArrayLike) -> pd.DataFrame:
-    """Mean, standard error, median over trials of {method: (retain, forget)}, each (trials, K); a
-    row a (method, T).
+    """Return mean, standard error and median over trials, one row for each (method, T).
+
+    errors: {method: (retain, forget)}, each (trials, K). T: the K temperatures.
     """
     parts = {}
     for method, sides in errors.items():
@@ -114,11 +118,11 @@ def experiments(
     trials: int = 200,
     seed: int = 0,
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Experiment 1 at every n of n_first, Experiment 2 at every n of n_second: (errors, cells).
+    """Run Experiment 1 at every n of n_first and Experiment 2 at every n of n_second.
 
-    They are the tables `synthetic` and `synthetic_cells`; the latter has one row a (v_f, n): lam,
-    delta_mean, delta_median, single_class (share of data sets with one class only). What both need
-    is computed once.
+    Returns the tables `synthetic` (errors) and `synthetic_cells`. The latter has one row for each
+    (v_f, n): lam, delta_mean, delta_median, single_class (share of data sets with one class only).
+    What both experiments need is computed once.
     """
     wanted = [(1, v, n) for n in n_first for v in v_f] + [
         (2, GaussianMixture.v_f, n) for n in n_second
@@ -151,13 +155,12 @@ def alternatives(
     trials: int = 100,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """The table `alternatives`: what else than tempering a classifier of least risk lowers the
-    Forget Error.
+    """The table `alternatives`: other ways than tempering to lower the Forget Error.
 
-    One row a (v_f, n, lam, T, w): the classifiers of every whole decade of λ at every T (w = 1),
-    and those of the λ of least risk (`least_risk`) sharpened to f^w at T = 1 (Remark 3.6). delta:
-    their mean excess risk; retain_error, forget_error, forget_se: over trials, all on the same data
-    sets.
+    One row for each (v_f, n, lam, T, w). It holds the classifiers of every whole decade of λ and of
+    the λ of least risk (column least_risk), at every T with w = 1. The latter are also sharpened to
+    f^w at T = 1 (Remark 3.6). delta is their mean excess risk; retain_error, forget_error and
+    forget_se are over trials, all on the same data sets.
     """
     rows = []
     for v, size in product(v_f, n):
@@ -187,8 +190,9 @@ def alternatives(
 
 
 def best_temperature(table: pd.DataFrame) -> pd.DataFrame:
-    """The T that minimises mean Forget Error in each (experiment, method, v_f, n), with both errors
-    there.
+    """Return the T with the least mean Forget Error in each (experiment, method, v_f, n).
+
+    table: `synthetic` of `experiments`. The result has both mean errors at that T.
     """
     keys = ["experiment", "method", "v_f", "n"]
     rows = table.loc[table.groupby(keys)["forget_error"].idxmin()]
@@ -196,8 +200,9 @@ def best_temperature(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def example(trials: int = 200, seed: int = 0) -> tuple[Fits, int]:
-    """The fits of Figures 4 and 5 (n = 25, v_f = 1e-3), and the trial to show: two classes, δ
-    nearest to the median.
+    """Return the fits of Figures 4 and 5 (n = 25, v_f = 1e-3), and the index of the trial to show.
+
+    That trial has data of both classes and the excess risk nearest to the median.
     """
     here = fit_trials(GaussianMixture(), 25, trials, seed)
     distance = np.where(

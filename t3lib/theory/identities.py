@@ -1,6 +1,4 @@
-"""Identities: tempering and sharpening, class imbalance (Appendix D), maximum entropy (B), tails
-(Remark 3.2).
-"""
+"""Identities of Remark 3.2 (tails), Remark 3.6 (sharpening), Appendix B and Appendix D."""
 
 from collections.abc import Callable
 
@@ -16,11 +14,11 @@ from t3lib.theory.quadrature import Array
 
 
 def tilted(logp: ArrayLike, logf: ArrayLike, T: float = 1.0, sharpen: float = 1.0) -> Array:
-    """ln p̂, p̂ ∝ p^(1/T) f^w, w = `sharpen`, over the last axis   (Eq. 5; Remark 3.6).
+    """ln p̂ for p̂ ∝ p^(1/T) f^w, w = `sharpen`, over the last axis   (Eq. 5; Remark 3.6).
 
-    p^(1/T) f^w = (p f^(wT))^(1/T): tempering is sharpening the classifier to wT and then tempering
-    the result. A power keeps the order of its base, so the likeliest token, and with it greedy
-    text, depends on the product wT alone.
+    p^(1/T) f^w = (p f^(wT))^(1/T): tempering equals sharpening the classifier to the power wT and
+    then tempering the result. A power keeps the order of probabilities, so the most likely token,
+    and with it greedy text, depends on the product wT alone.
     """
     check_within("T", T, 0, open_=True)
     check_within("sharpen", sharpen, 0, open_=True)
@@ -30,31 +28,36 @@ def tilted(logp: ArrayLike, logf: ArrayLike, T: float = 1.0, sharpen: float = 1.
 
 
 def density_ratio_under_imbalance(f: ArrayLike, mu: float, gamma: float) -> Array:
-    """p_r / p = μ f_μ / ((μ − γ) f_μ + γ(1 − μ))
-    (Appendix D); f_μ trained at forget share μ, population share γ."""
+    """p_r / p = μ f_μ / ((μ − γ) f_μ + γ(1 − μ))   (Appendix D); any shape.
+
+    f: f_μ, the classifier trained on a sample with forget share μ. gamma: forget share of the
+    population.
+    """
     check_within("mu", mu, 0, 1, open_=True)
     check_within("gamma", gamma, 0, 1, open_=True)
     f = np.asarray(f, dtype=float)
-    check_within("f", f, -1e-12, 1 + 1e-12)  # a computed probability may miss 1 by its rounding
+    check_within("f", f, -1e-12, 1 + 1e-12)  # a computed probability may exceed 1 by rounding
     return mu * f / ((mu - gamma) * f + gamma * (1 - mu))
 
 
 def kl_of_temperature(logp: Array, T: float, weights: ArrayLike = 1.0) -> float:
-    """KL(p^(T) ‖ p) for p^(T) ∝ p^(1/T): the radius C of the KL ball that T fills
-    (Eq. 24). logp at nodes (J,)."""
+    """KL(p^(T) ‖ p) for p^(T) ∝ p^(1/T), the radius C of the KL ball that belongs to T   (Eq. 24).
+
+    logp (J,): log probabilities, or log densities at quadrature nodes with these weights.
+    """
     check_within("T", T, 1)
     mass = np.asarray(weights) * np.exp((logp - logp.max()) / T)
     q = mass / mass.sum()
-    # ln q − ln p on a node is (1/T − 1) ln p − ln Z, and the weight cancels
+    # At a node ln q − ln p = (1/T − 1) ln p − ln Z; the weights cancel.
     log_z = np.log(mass.sum()) + logp.max() / T
     return float((q * ((1 / T - 1) * logp)).sum() - log_z)
 
 
 def temperature_of_kl(logp: Array, radius: float, weights: ArrayLike = 1.0) -> float:
-    """T(C): argmax H(μ) subject to KL(μ ‖ p) ≤ C is p^(1/T(C)) normalised   (Eq. 24, Appendix B).
+    """T(C): argmax H(μ) subject to KL(μ ‖ p) ≤ C is p^(1/T(C)), normalised   (Eq. 24, Appendix B).
 
-    logp (J,): log probabilities, or log densities with quadrature weights. inf when even the
-    uniform law fits the ball.
+    logp, weights: see `kl_of_temperature`. radius: C ≥ 0. inf if even the uniform distribution lies
+    in the ball.
     """
     check_within("radius", radius, 0)
     if radius == 0.0:
@@ -68,8 +71,10 @@ def temperature_of_kl(logp: Array, radius: float, weights: ArrayLike = 1.0) -> f
 
 
 def tempered_mass(logp: Callable[[float], float], T: float) -> float:
-    """∫ p^(1/T) over the line for any log density
-    (Remark 3.2); a power tail |z|^(−α) needs α > T."""
+    """∫ p^(1/T) over the real line for any log density   (Remark 3.2).
+
+    UserError if it diverges: a power tail |z|^(−α) needs α > T.
+    """
     check_within("T", T, 1)
     for side in (-1.0, 1.0):
         tail = (logp(side * 1e9) - logp(side * 1e6)) / np.log(1e3)  # d ln p / d ln |z| far out

@@ -1,11 +1,10 @@
-"""The classifiers σ(φ·[1, z, z²]) of Appendix E, and their regularised fit for a whole batch of
-data sets at once.
+"""Regularised logistic regression on [1, z, z²] (Appendix E), for many data sets at once.
 
     L_n(φ) = (1/n) Σ ℓ(σ(φ·[1, z_i, z_i²]), s_i) + λ ‖φ‖²             (Eq. 3, Appendix E)
 
-The features are raw and the intercept is regularised, as the formula says. Coefficients reach 1e5
-when the forget spike is narrow, so first-order solvers stop far from the minimum; Newton with
-backtracking needs ten to forty steps. Letters: M problems, n samples each.
+The features are not standardised and the intercept is regularised, as the formula says.
+Coefficients reach 1e5 when p_f is narrow, so first-order solvers stop far from the minimum;
+Newton's method with backtracking needs ten to forty steps. Letters: M data sets, n samples each.
 """
 
 from collections.abc import Callable
@@ -34,19 +33,25 @@ def probability(phi: Array, z: ArrayLike) -> Array:
 
 
 def objective(phi: Array, z: Array, s: Array, lam: ArrayLike) -> Array:
-    """(1/n) Σ −ln σ((2 s_i − 1) φ·[1, z_i, z_i²]) + λ ‖φ‖²
-    (Eq. 3); phi (M, 3), z and s (M, n) -> (M,)."""
+    """(1/n) Σ −ln σ((2 s_i − 1) φ·[1, z_i, z_i²]) + λ ‖φ‖²   (Eq.
+
+    3); phi (M, 3), z, s (M, n) -> (M,).
+    """
     return -log_expit((2.0 * s - 1.0) * logit(phi[:, None], z)).mean(axis=1) + np.asarray(lam) * (
         phi**2
     ).sum(axis=1)
 
 
 def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 200) -> Array:
-    """argmin_φ of Eq. 3 for every data set at once.
+    """argmin_φ of Eq. 3 for every data set.
 
-    z, s: (M, n) or (n,), s = 1 retain and 0 forget; lam: a number or (M,), ≥ 0. Returns φ (M, 3) or
-    (3,). A data set with one class only is fitted like any other when λ > 0; with λ = 0 it has no
-    minimiser, nor has a separable one.
+    z, s: (M, n) or (n,); s is 1 for retain and 0 for forget.
+    lam: λ ≥ 0, a number or (M,).
+    max_steps: of Newton's method.
+
+    Returns φ (M, 3) or (3,). With λ > 0, data sets of one class are fitted like any others.
+    UserError if λ = 0 and there is no unique minimum (one class only, separable, or fewer than
+    three distinct z), and if Newton's method does not converge.
     """
     z2, s2 = np.atleast_2d(np.asarray(z, dtype=float)), np.atleast_2d(np.asarray(s, dtype=float))
     if z2.shape != s2.shape or z2.shape[1] == 0:
@@ -67,9 +72,7 @@ def fit_logistic(z: ArrayLike, s: ArrayLike, lam: ArrayLike, max_steps: int = 20
 
 
 def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
-    """Damped Newton from φ = 0 on the problems still open; every step lowers every open
-    objective.
-    """
+    """Run Newton's method with backtracking from φ = 0, until every problem has converged."""
     n = z.shape[1]
     sign = 2.0 * s - 1.0
     powers = np.stack(
@@ -98,8 +101,8 @@ def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
         length = _backtrack(current, step, decrement, value[open_], open_, cost)
         phi[open_] = current - length[:, None] * step
         value[open_] = cost(phi[open_], open_)
-        # the decrement is twice what was left to gain before this step, and Newton squares it:
-        # 1e-13 leaves nothing
+        # The decrement is about twice what the objective could still fall before this step. A
+        # Newton step squares that gap, so below 1e-13 nothing is left to gain.
         open_ = open_[(decrement > 1e-13 * value[open_]) & (length > 0)]
         if len(open_) == 0:
             return phi
@@ -109,9 +112,7 @@ def _newton(z: Array, s: Array, lam: Array, max_steps: int) -> Array:
 
 
 def _solve(hessian: Array, gradient: Array) -> Array:
-    """H⁻¹ g with unit diagonal scaling: z² of a narrow spike is 1e-6, so the raw H is scaled
-    badly.
-    """
+    """H⁻¹ g, scaled to a unit diagonal: for narrow p_f the entries of H differ by many orders."""
     scale = 1.0 / np.sqrt(hessian[:, [0, 1, 2], [0, 1, 2]])
     scaled = hessian * scale[:, :, None] * scale[:, None, :]
     return scale * np.linalg.solve(scaled, (scale * gradient)[:, :, None])[:, :, 0]
@@ -120,11 +121,12 @@ def _solve(hessian: Array, gradient: Array) -> Array:
 def _backtrack(
     phi: Array, step: Array, decrement: Array, value: Array, rows: Rows, cost: Cost
 ) -> Array:
-    """Step lengths 1, ½, ¼, … that lower each objective by a hundredth of what Newton promises, up
-    to its rounding.
+    """Return step lengths 1, ½, ¼, … that lower each objective by 1% of Newton's prediction.
 
-    cost: objectives (m,) of coefficients (m, 3) on the problems of these numbers; rows: the numbers
-    of the problems that are still open.
+    cost(phi, rows): objectives (m,) of coefficients (m, 3) on the problems with these indices.
+    rows: indices of the problems that have not converged.
+
+    A length is 0 if 40 halvings do not help, which is when rounding is all that is left.
     """
     length = np.ones(len(phi))
     todo = np.arange(len(phi))
@@ -141,7 +143,10 @@ def _backtrack(
 
 
 def _refuse_without_minimiser(z: Array, s: Array, row: int) -> None:
-    """λ = 0: along a φ ≠ 0 that puts no sample on the wrong side the loss falls for ever."""
+    """Raise UserError for λ = 0 on a data set without a unique minimum.
+
+    Along a φ ≠ 0 that puts no sample on the wrong side the loss falls without end.
+    """
     features = np.stack([np.ones_like(z), z, z**2], axis=1)
     sides = (2.0 * s - 1.0)[:, None] * features
     if np.linalg.matrix_rank(features) < 3:

@@ -1,19 +1,20 @@
-"""The Gaussian mixture of Appendix E with exact Retain and Forget Errors of p^(1/T)·f, by
-quadrature.
+"""The Gaussian mixture of Appendix E, with exact Retain and Forget Errors of p^(1/T)·f.
 
     p = (1 − γ) p_r + γ p_f,   p_r = N(mu_r, v_r),   p_f = N(mu_f, v_f)                    (Eq. 1)
     p̂_T ∝ p^(1/T) · f̂,   f̂(z) = σ(φ·[1, z, z²])  or any function of z                     (Eq. 8)
     Retain Error  KL(p_r ‖ p̂_T)  (Eq. 6)         Forget Error  E_{p_f} |p_r − p̂_T|  (Eq. 7)
 
-Numbers are those of arXiv:2602.10217. Everything is float64; quadrature.py explains where the
-accuracy comes from. A classifier `phi` is an array (3,), a batch of them (N, 3), or a callable f(z)
-with values in [0, 1]; T a number or an array (K,). Results have the shape of the batch followed by
-the shape of T; a single classifier and T give a float.
+Equation numbers are those of arXiv:2602.10217. Everything is float64. Integrals are computed by
+quadrature (quadrature.py explains its accuracy). Arguments that many functions share:
 
-`method` says what stands for p^(1/T) in the partition function N_T = ∫ p^(1/T) f̂.
-"negligible_overlap" puts (1−γ)^(1/T) p_r^(1/T) + γ^(1/T) p_f^(1/T), as the paper does (Appendix E):
-exact at T = 1, an over-estimate above it because x ↦ x^(1/T) is subadditive. `sharpen` = w puts
-f̂^w in f̂'s place (Remark 3.6).
+phi: a classifier, as an array (3,), a batch of them (N, 3), or a callable f(z) with values in [0,
+1].
+T: temperature ≥ 1, a number or an array (K,). Results have the shape of the batch followed by the
+shape of T; a single classifier and a single T give a float.
+method: "exact" computes the partition function N_T = ∫ p^(1/T) f̂ as it is. "negligible_overlap"
+replaces p^(1/T) in it by (1−γ)^(1/T) p_r^(1/T) + γ^(1/T) p_f^(1/T), as the paper does (Appendix E).
+The two agree at T = 1. For T > 1 the second is larger, because x ↦ x^(1/T) is subadditive.
+sharpen: w, puts f̂^w in the place of f̂ (Remark 3.6).
 """
 
 from collections.abc import Callable
@@ -30,16 +31,18 @@ from t3lib.theory.logistic import logit
 from t3lib.theory.quadrature import Array, Rows
 
 Classifier = ArrayLike | Callable[[Array], Array]
-Batch = Array | Callable[[Array], Array]  # (N, 3), or a callable standing for a batch of one
+Batch = Array | Callable[[Array], Array]  # (N, 3), or a callable as a batch of one
 METHODS = ("exact", "negligible_overlap")
-ROUNDED = 2.0**-54  # a callable that returns 1.0 may mean 1 − 2^−54; φ arrays have no such limit
-CHUNK = 128  # classifiers per pass: the working arrays of one pass stay within a few megabytes
+ROUNDED = 2.0**-54  # a callable's 1.0 may be a rounded 1 − 2^−54; arrays φ have no such limit
+CHUNK = 128  # classifiers in one pass, so that its arrays stay within a few megabytes
 
 
 @dataclass(frozen=True)
 class GaussianMixture:
-    """p = (1 − gamma) N(mu_r, v_r) + gamma N(mu_f, v_f); v_* are variances. Defaults: Experiment 2
-    (Appendix E).
+    """p = (1 − gamma) N(mu_r, v_r) + gamma N(mu_f, v_f)   (Eq. 1).
+
+    The defaults are Experiment 2's (Appendix E). v_r and v_f are variances. UserError for a gamma
+    outside (0, 1) or a variance that is not positive.
     """
 
     gamma: float = 0.1
@@ -57,11 +60,11 @@ class GaussianMixture:
 
     # ---- densities ------------------------------------------------------------------------------
     def logp_r(self, z: Array) -> Array:
-        """ln p_r(z)."""
+        """ln p_r(z), any shape."""
         return -0.5 * ((z - self.mu_r) ** 2 / self.v_r + np.log(2 * np.pi * self.v_r))
 
     def logp_f(self, z: Array) -> Array:
-        """ln p_f(z)."""
+        """ln p_f(z), any shape."""
         return -0.5 * ((z - self.mu_f) ** 2 / self.v_f + np.log(2 * np.pi * self.v_f))
 
     def log_parts(self, z: Array) -> tuple[Array, Array]:
@@ -82,8 +85,10 @@ class GaussianMixture:
 
     @property
     def phi_star(self) -> Array:
-        """φ* with σ(φ*·[1, z, z²]) = f*(z) = (1 − γ) p_r / p
-        (Eq. 2): the Bayes classifier is in the class."""
+        """φ* with σ(φ*·[1, z, z²]) = f*(z) = (1 − γ) p_r / p   (Eq. 2), an array (3,).
+
+        The Bayes classifier therefore belongs to the class of classifiers.
+        """
         linear = self.mu_r / self.v_r - self.mu_f / self.v_f
         square = 0.5 / self.v_f - 0.5 / self.v_r
         constant = 0.5 * (
@@ -98,8 +103,9 @@ class GaussianMixture:
 
     # ---- quadrature -----------------------------------------------------------------------------
     def edges(self, T: float = 1.0) -> Array:
-        """Panel edges for integrals of p^(1/T), p_r, p_f and f*: ten tempered standard deviations
-        either side.
+        """Return panel edges for integrals of p^(1/T), p_r, p_f and f*.
+
+        They reach ten standard deviations of the tempered parts to either side.
         """
         spans = [
             (m, 10 * np.sqrt(T * v), np.sqrt(v))
@@ -108,20 +114,22 @@ class GaussianMixture:
         lo, hi = min(m - r for m, r, _ in spans), max(m + r for m, r, _ in spans)
         panels = [
             np.linspace(m - r, m + r, 1 + int(np.ceil(r / s))) for m, r, s in spans
-        ]  # two sd a panel
+        ]  # panels of two standard deviations
         return np.unique(
             np.concatenate([*panels, quadrature.pole_edges(self.phi_star[None], lo, hi)[0]])
         )
 
     def mesh(self, T: float = 1.0, breaks: ArrayLike = ()) -> tuple[Array, Array]:
-        """Nodes and weights (J,), (J,) for smooth integrands of z; `breaks` are extra edges, e.g.
-        at kinks.
+        """Return quadrature nodes (J,) and weights (J,) for smooth functions of z.
+
+        breaks: more panel edges, such as at kinks.
         """
         return quadrature.nodes(np.union1d(self.edges(T), np.asarray(breaks, dtype=float)))
 
     def classifier_edges(self, phi: Batch, T: float = 1.0, sharpen: float = 1.0) -> Array:
-        """Edges (N, K) that also resolve the classifiers: by their poles, or by bisection for a
-        callable.
+        """Return panel edges (N, K) that also resolve the classifiers.
+
+        They come from the poles of the φ, or from bisection for a callable.
         """
         fixed = self.edges(T)
         if callable(phi):
@@ -140,8 +148,10 @@ class GaussianMixture:
 
     # ---- what the theory is about ---------------------------------------------------------------
     def excess_risk(self, phi: Classifier) -> Array | float:
-        """δ = L(f) − L(f*) = (1 − γ) E_{p_r} ln(f*/f) + γ E_{p_f} ln((1 − f*)/(1 − f)) ≥ 0, in nats
-        (Section 3.2)."""
+        """δ = L(f) − L(f*) = (1 − γ) E_{p_r} ln(f*/f) + γ E_{p_f} ln((1 − f*)/(1 − f)) ≥ 0.
+
+        In nats (Section 3.2).
+        """
 
         def risks(part: Batch) -> Array:
             z, w = quadrature.nodes(self.classifier_edges(part))
@@ -170,7 +180,7 @@ class GaussianMixture:
         return _shaped(phi, T, _chunked(phi, masses))
 
     def _tempered(self, z: Array, method: str) -> Callable[[float], Array]:
-        """T ↦ what stands for p(z)^(1/T) inside the partition function."""
+        """Return the function T ↦ p(z)^(1/T), or what the paper's method replaces it by."""
         if method not in METHODS:
             raise UserError(f"method must be one of {METHODS}, got {method!r}")
         if method == "exact":
@@ -188,14 +198,16 @@ class GaussianMixture:
     def forget_error(
         self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0
     ) -> Array | float:
-        """E_{p_f} |p_r − p̂_T|, a density
-        (Eq. 7); the integral is split where p_r − p̂_T changes sign."""
+        """E_{p_f} |p_r − p̂_T|   (Eq. 7), in units of a density.
+
+        The integral is split where p_r − p̂_T changes sign.
+        """
         return self.errors(phi, T, method, sharpen)[1]
 
     def errors(
         self, phi: Classifier, T: ArrayLike, method: str = "exact", sharpen: float = 1.0
     ) -> tuple[Array | float, Array | float]:
-        """Retain and Forget Error in one pass over the mesh; see retain_error and forget_error."""
+        """Return (Retain Error, Forget Error), computed in one pass."""
         return self.errors_by_method(phi, T, (method,), sharpen)[method]
 
     def errors_by_method(
@@ -205,9 +217,7 @@ class GaussianMixture:
         methods: tuple[str, ...] = METHODS,
         sharpen: float = 1.0,
     ) -> dict[str, tuple[Array | float, Array | float]]:
-        """{method: (Retain Error, Forget Error)}: both partition functions for little more than the
-        price of one.
-        """
+        """Return {method: (Retain Error, Forget Error)}; the second method costs little time."""
         temps = _temperatures(T)
         check_within("sharpen", sharpen, 0, open_=True)
         columns = _chunked(phi, lambda part: self._errors(part, temps, methods, sharpen))
@@ -218,8 +228,9 @@ class GaussianMixture:
         }
 
     def _errors(self, phi: Batch, temps: Array, methods: tuple[str, ...], sharpen: float) -> Array:
-        """(N, 2 · K · methods) errors of one chunk. With N_T known the two methods differ by a
-        constant factor of p̂.
+        """Return both errors of one chunk of N classifiers: (N, 2 · K · number of methods).
+
+        For given T, the p̂ of the two methods differ by a constant factor.
         """
         edges = self.classifier_edges(phi, temps.max(), sharpen)
         z, w = quadrature.nodes(edges)
@@ -260,8 +271,10 @@ class GaussianMixture:
     def density(
         self, z: Array, phi: Classifier, T: float, method: str = "exact", sharpen: float = 1.0
     ) -> Array:
-        """p̂_T(z) = p(z)^(1/T) f̂(z)^w / N_T
-        (Eq. 8), for one classifier; z and the result (J,)."""
+        """p̂_T(z) = p(z)^(1/T) f̂(z)^w / N_T   (Eq.
+
+        8), for one classifier; z and the result (J,).
+        """
         z, (temp,), n_t = (
             np.asarray(z, dtype=float),
             _temperatures(T),
@@ -273,7 +286,7 @@ class GaussianMixture:
 
 # ---- shapes: batches of classifiers, chunks, scalars --------------------------------------------
 def as_batch(phi: Classifier) -> Batch:
-    """(3,) or (N, 3) -> (N, 3); a callable stays one."""
+    """Return (3,) or (N, 3) as (N, 3), a callable unchanged; UserError for anything else."""
     if callable(phi):
         return phi
     array = np.asarray(phi, dtype=float)
@@ -286,7 +299,7 @@ def as_batch(phi: Classifier) -> Batch:
 
 
 def log_probabilities(phi: Batch, z: Array) -> tuple[Array, Array]:
-    """ln f(z) and ln(1 − f(z)), exact at logits of ±1e4 too; phi (N, 3) goes with z (N, ...)."""
+    """ln f(z) and ln(1 − f(z)), accurate at logits of ±1e4 too; phi (N, 3), z (N, ...)."""
     if callable(phi):
         f = np.asarray(phi(z), dtype=float)
         check_within("phi(z)", f, 0, 1)
@@ -304,7 +317,7 @@ def _chunked(phi: Classifier, work: Callable[[Batch], Array]) -> Array:
 
 
 def _shaped(phi: Classifier, T: ArrayLike, values: Array) -> Array | float:
-    """(N, K) -> the shape of the batch, then the shape of T; a float when both are single."""
+    """Reshape (N, K) to the shape of the batch, then that of T; a float if both are single."""
     lead = (len(values),) if not callable(phi) and np.ndim(phi) == 2 else ()  # type: ignore[arg-type]
     shaped = values.reshape(lead + np.shape(T))
     return shaped if shaped.ndim else float(shaped)
@@ -316,6 +329,6 @@ def _temperatures(T: ArrayLike) -> Array:
 
 
 def _times(density: Array, value: Array) -> Array:
-    """density · value with 0 · ∞ = 0: a set without mass costs nothing."""
+    """density · value with 0 · ∞ = 0: where the density is 0, nothing is added to an integral."""
     with np.errstate(invalid="ignore"):
         return np.where(density > 0, density * value, 0.0)

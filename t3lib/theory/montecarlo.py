@@ -1,6 +1,4 @@
-"""The paper's own way to the errors (Appendix E): Monte Carlo for N_T, for E_{p_r} and for E_{p_f},
-with its noise.
-"""
+"""The paper's own computation of the errors (Appendix E), by Monte Carlo, with standard errors."""
 
 from typing import NamedTuple
 
@@ -12,8 +10,9 @@ from t3lib.theory.mixture import METHODS, Classifier, GaussianMixture, as_batch,
 
 
 class Estimate(NamedTuple):
-    """Estimates and their standard errors; retain and forget include the noise of the partition
-    function.
+    """Monte Carlo estimates of partition function and errors, with their standard errors.
+
+    Those of the Retain and the Forget Error include the noise of the partition function.
     """
 
     partition: float
@@ -32,12 +31,13 @@ def monte_carlo_errors(
     rng: np.random.Generator,
     method: str = "negligible_overlap",
 ) -> Estimate:
-    """N̂_T, then Retain Error over draws of p_r and Forget Error over draws of p_f, `samples` draws
-    each (Appendix E).
+    """Estimate N_T, the Retain Error and the Forget Error from `samples` draws each   (Appendix E).
+
+    phi: one classifier. rng: source of the draws. method: see `mixture`.
 
     p^(1/T) of a Gaussian is √T (2πv)^((T−1)/2T) N(μ, T v), so both tempered parts are sampled
-    exactly and N̂_T = c · mean f̂(z). method="exact" reweights the same draws by p^(1/T) / (the two
-    parts' sum).
+    exactly, and N̂_T = c · mean f̂(z). method="exact" reweights the same draws by p^(1/T) / (the
+    sum of the two parts).
     """
     check_within("T", T, 1)
     check_within("samples", samples, 2)

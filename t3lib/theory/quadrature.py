@@ -1,11 +1,10 @@
-"""Gauss–Legendre quadrature on the line for integrands made of Gaussians, sigmoids of quadratics,
-and kinks.
+"""Gauss–Legendre quadrature for products of Gaussians and sigmoids of quadratics, and for kinks.
 
-Accuracy comes from where the panels end. A Gaussian wants panels of about two standard deviations;
-σ(quadratic) is analytic up to the complex z where the quadratic equals ±iπ, so panels must shrink
-towards the real part of that pole, geometrically, down to its distance from the axis. Poles of a
-quadratic are two square roots, so the mesh of a whole batch of classifiers costs one vectorised
-formula. Letters: N classifiers, K panel edges, J nodes.
+Accuracy depends on where the panels end. A Gaussian needs panels of about two standard deviations.
+σ(quadratic) is analytic except where the quadratic equals ±iπ (up to multiples), so panels must
+shrink geometrically towards the real part of that complex pole, down to its distance from the real
+axis. The poles of a quadratic are two square roots, so one vectorised formula gives the panels for
+a whole batch of classifiers. Letters: N classifiers, K panel edges, J nodes.
 """
 
 from collections.abc import Callable
@@ -18,21 +17,21 @@ Array = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 NODE, WEIGHT = np.polynomial.legendre.leggauss(16)  # on [-1, 1]; exact for polynomials of degree 31
-RATIO = 5.0  # growth of panels away from a pole: 16 nodes then reach 1e-14
+RATIO = 5.0  # growth of panels away from a pole; with 16 nodes this is accurate to 1e-14
 
 
 def where_logit_is(value: complex, phi: Array) -> tuple[Array, Array]:
-    """Solutions z of φ·[1, z, z²] = value: real parts and distances from the axis; phi (N, 3) ->
-    two arrays (N, 2).
+    """Solve φ·[1, z, z²] = value; return real parts and distances from the real axis.
 
-    A solution that does not exist (a constant or linear logit) comes back at distance inf.
+    phi: (N, 3). Both results are (N, 2). A solution that does not exist (for a constant or linear
+    logit) has distance inf.
     """
     c0, c1, c2 = (phi[:, i].astype(complex) for i in range(3))
     c0 = c0 - value
     root = np.sqrt(c1 * c1 - 4.0 * c2 * c0)
     q = -0.5 * (
         c1 + np.where((c1.conj() * root).real >= 0, root, -root)
-    )  # the sign that does not cancel
+    )  # the sign that avoids cancellation
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         z = np.stack([q / c2, c0 / q], axis=1)
     exists = np.isfinite(z)
@@ -40,8 +39,9 @@ def where_logit_is(value: complex, phi: Array) -> tuple[Array, Array]:
 
 
 def pole_edges(phi: Array, lo: float, hi: float) -> Array:
-    """Panel edges in [lo, hi] that crowd geometrically around each pole of σ(φ·[1, z, z²]); (N, 3)
-    -> (N, K).
+    """Return panel edges in [lo, hi], geometrically denser towards each pole of σ(φ·[1, z, z²]).
+
+    phi: (N, 3). Returns (N, K).
     """
     (centre, distance), width = where_logit_is(1j * np.pi, phi), hi - lo
     distance = np.clip(distance, 1e-13 * width, width)
@@ -53,9 +53,7 @@ def pole_edges(phi: Array, lo: float, hi: float) -> Array:
 
 
 def nodes(edges: Array) -> tuple[Array, Array]:
-    """Gauss–Legendre nodes and weights of every panel, in order: edges (..., K) -> z, w (..., 16 (K
-    − 1)).
-    """
+    """Return Gauss–Legendre nodes and weights of all panels: (..., K) -> (..., 16 (K − 1))."""
     half = 0.5 * np.diff(edges)
     middle = 0.5 * (edges[..., 1:] + edges[..., :-1])
     z = middle[..., None] + half[..., None] * NODE
@@ -64,16 +62,16 @@ def nodes(edges: Array) -> tuple[Array, Array]:
 
 
 def panel_sums(values: Array) -> Array:
-    """Sums over the 16 nodes of every panel: (..., J) -> (..., J / 16)."""
+    """Sum over the 16 nodes of every panel: (..., J) -> (..., J / 16)."""
     return values.reshape(*values.shape[:-1], -1, len(NODE)).sum(axis=-1)
 
 
 def refine(edges: Array, integrands: Callable[[Array], Array]) -> Array:
-    """Bisect the panels on which any integrand disagrees with its own two halves; edges (K,) ->
-    (K',).
+    """Bisect panels until each integral over a panel equals the sum of its halves.
 
-    integrands maps z (J,) to values (m, J). For functions whose poles are unknown: panels agree to
-    1e-14 of the whole, or have been halved 40 times, so a jump ends in panels too narrow to matter.
+    edges (K,): of the panels. integrands: maps z (J,) to values (m, J). Returns the new edges. This
+    is for functions whose poles are unknown. Panels agree to 1e-14 of the whole integral, or have
+    been halved 40 times, so that a jump lies in a panel too narrow to matter.
     """
 
     def integrals(panels: Array) -> Array:
@@ -103,13 +101,16 @@ def integral_of_absolute(
     log_ratio: Callable[[Array, Rows, Rows], Array],
     integrand: Callable[[Array, Rows, Rows], Array],
 ) -> Array:
-    """∫ |h| = s_end G(∞) + 2 Σ_roots s_before G(root), G(r) = ∫_{−∞}^r h: no quadrature node sees a
-    kink; -> (M, N).
+    """∫ |h| = s_end G(∞) + 2 Σ_roots s_before G(root), G(r) = ∫_{−∞}^r h, s the sign of h: (M, N).
 
-    For M functions h on each of N meshes: edges (N, K), of which `nodes` makes nodes (N, J); panels
-    (M, N, K − 1) integrals of h; above (M, N, J) where h > 0; near (N, J) where h matters at all,
-    one interval a row. log_ratio(x, m, i) vanishes where h does, integrand(x, m, i) is h itself; m
-    and i pick function and mesh for each row of x.
+    For M functions h on each of N meshes. Splitting at the roots keeps kinks out of the quadrature.
+
+    edges (N, K): `nodes` makes nodes (N, J) of them.
+    panels (M, N, K − 1): integrals of h over the panels.
+    above (M, N, J): where h > 0.
+    near (N, J): where h is large enough to matter, one interval in each row.
+    log_ratio(x, m, i): a function of the same sign as h, for finding roots. integrand(x, m, i): h
+    itself. m and i select function and mesh for each row of x.
     """
     z, _ = nodes(edges)
     below = np.concatenate([np.zeros((*panels.shape[:2], 1)), np.cumsum(panels, axis=2)], axis=2)
@@ -118,8 +119,8 @@ def integral_of_absolute(
     m, i, j = np.nonzero((above[:, :, 1:] != above[:, :, :-1]) & (near[:, 1:] & near[:, :-1]))
     if len(m) == 0:
         return total
-    # A root missed by ε changes the integral by h' ε² only. Where h is rounding alone, log_ratio
-    # may have no root.
+    # An error ε in a root changes the integral by only h' ε². Where h is only rounding error,
+    # log_ratio may have no root.
     root = find_root(log_ratio, (z[i, j], z[i, j + 1]), args=(m, i), tolerances={"xrtol": 1e-10}).x
     root = np.where(np.isnan(root), z[i, j], root)
     panel = j // len(NODE)

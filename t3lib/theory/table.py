@@ -1,9 +1,8 @@
-"""Every bound of the paper beside the error it bounds, for fitted classifiers: the tables `bounds`,
-`bounds_fixed_tau`.
+"""The tables `bounds` and `bounds_fixed_tau`: every bound of the paper beside the error it bounds.
 
-Columns: bound, gamma, v_f, T, k, tau, delta, value, error, holds. `value` bounds `error`: an upper
-bound holds when error ≤ value, a lower one (Theorem 3.5, Lemma A.2) when error ≥ value. Empty cells
-do not apply.
+The errors are those of fitted classifiers. Columns: bound, gamma, v_f, T, k, tau, delta, value,
+error, holds. An upper bound holds when error ≤ value, a lower bound (Theorem 3.5, Lemma A.2) when
+error ≥ value. Cells that do not apply are empty.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,9 +19,9 @@ from t3lib.theory.quadrature import Array
 
 LOWER = ("Theorem 3.5", "Lemma A.2")
 GAMMAS = (0.02, 0.1, 0.3)
-N = 50  # samples of a data set
+N = 50  # number of samples in a data set
 COLUMNS = ["bound", "gamma", "v_f", "T", "k", "tau", "delta", "value", "error", "holds"]
-ROUNDING = 1e-9  # relative: equality cases (the witness) differ by rounding alone
+ROUNDING = 1e-9  # relative; where bound and error are equal (the witness), they differ by rounding
 
 
 def bounds_table(
@@ -32,13 +31,15 @@ def bounds_table(
     classifiers: int = 5,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """One row a bound, mixture, temperature and classifier, each fitted to `N` samples with a λ
-    tuned as in Appendix E.
+    """Return one row for each bound, mixture, temperature and classifier.
 
-    Theorems 3.7 and 3.8 are taken at the τ that solves their mean-value equality, 3.7 with k = T +
-    1; the witness of Theorem 3.5 lives on uniform densities with the mixture's peak and the fitted
-    classifiers' δ. Proposition C.1 bounds a mean, so it has one row a mixture: the mean excess risk
-    of 200 fits at its own λ.
+    gammas, v_f: of the mixtures. T: temperatures. classifiers: number fitted to each mixture, each
+    on `N` samples with a λ tuned as in Appendix E.
+
+    Theorems 3.7 and 3.8 are evaluated at the τ that solves the equation in their proof, and 3.7
+    with k = T + 1. The witness of Theorem 3.5 has uniform densities with the mixture's peak, and
+    the fitted classifiers' δ. Proposition C.1 bounds a mean, so it has one row for each mixture:
+    the mean excess risk of 200 fits with the λ of the proposition.
     """
     frames = []
     for mixture, phi, rng in _fitted(gammas, v_f, classifiers, seed):
@@ -92,11 +93,9 @@ def fixed_tau_table(
     classifiers: int = 5,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """Theorems 3.7 and 3.8 as if they held for every τ in [1, T]: rows like those of `bounds`, at τ
-    = 1 and τ = T.
+    """Return rows like those of `bounds`, for Theorems 3.7 and 3.8 at τ = 1 and at τ = T.
 
-    The theorems promise their bounds "for some τ" alone, so a row may say that its bound does not
-    hold.
+    The theorems promise their bounds for some τ in [1, T] only, so here a bound may fail to hold.
     """
     frames = []
     for mixture, phi, _ in _fitted(gammas, v_f, classifiers, seed):
@@ -114,7 +113,7 @@ def fixed_tau_table(
 def _fitted(
     gammas: Sequence[float], v_f: Sequence[float], classifiers: int, seed: int
 ) -> Iterator[tuple[GaussianMixture, Array, np.random.Generator]]:
-    """Each mixture with classifiers fitted to it, and the generator that drew their data."""
+    """Yield each mixture with classifiers fitted to it, and the generator that drew their data."""
     for gamma, v in product(gammas, v_f):
         mixture, rng = GaussianMixture(gamma=gamma, v_f=v), np.random.default_rng((seed, N))
         lam = select_lambda(mixture, *sample(mixture, N, SEARCH_TRIALS, rng))
@@ -139,7 +138,7 @@ def _tempered(
 def _rows(
     bound: str, delta: ArrayLike, value: ArrayLike, error: ArrayLike, **settings: ArrayLike
 ) -> pd.DataFrame:
-    """One row an element of delta; scalars are repeated, and what is not set stays empty."""
+    """Return one row for each element of delta; missing settings stay empty."""
     columns = (
         dict.fromkeys(("T", "k", "tau"), np.nan)
         | {"delta": delta, "value": value, "error": error}
@@ -149,6 +148,7 @@ def _rows(
 
 
 def _judged(frames: list[pd.DataFrame]) -> pd.DataFrame:
+    """Join tables and fill in the column `holds`."""
     table = pd.concat(frames, ignore_index=True)
     upper_holds, lower_holds = table["error"] <= table["value"], table["error"] >= table["value"]
     equal = np.isclose(table["error"], table["value"], rtol=ROUNDING, atol=0)

@@ -1,3 +1,1 @@
-"""The benchmark TOFU: its splits and files, likelihoods, written answers, metrics, the
-evaluation.
-"""
+"""The TOFU benchmark: splits and files, likelihoods, decoded answers, metrics, evaluation."""

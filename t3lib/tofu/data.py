@@ -1,9 +1,9 @@
 """TOFU's splits and files.
 
-A data source is a folder with the Hub's file names (`forget10.json`, `forget10_perturbed.json`, …;
-JSON lines or one JSON array; `.json` or `.jsonl`; extra columns ignored), the word "hub", or a
-mapping of those names to rows. Source of the format: TOFU (Maini et al., 2024), Hub data set
-`locuslab/TOFU`.
+A data source is one of three: a folder with the Hub's file names (`forget10.json`,
+`forget10_perturbed.json`, …; JSON lines or one JSON array; `.json` or `.jsonl`; extra columns are
+ignored), the word "hub", or a mapping of those names to rows. The format is that of TOFU (Maini et
+al., 2024), Hub data set `locuslab/TOFU`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,8 +19,9 @@ Source = str | Path | Mapping[str, Sequence[Row]]
 
 
 def retain_of(split: str) -> str:
-    """Name of the retain split that belongs to a forget split: forget05 -> retain95, forget10 ->
-    retain90.
+    """Return the retain split of a forget split: forget05 -> retain95, forget10 -> retain90.
+
+    UserError for an unknown split.
     """
     if split not in RETAIN_OF:
         raise UserError(f"unknown split {split!r}: choose one of {', '.join(RETAIN_OF)}")
@@ -28,8 +29,10 @@ def retain_of(split: str) -> str:
 
 
 def load_rows(source: Source, name: str) -> list[Row]:
-    """Rows of the split or file called `name` ("full", "forget10_perturbed", "idontknow", …) from a
-    data source.
+    """Load and check the rows of a split or file from a data source.
+
+    name: such as "full", "forget10" or "forget10_perturbed". UserError when the source does not
+    have it, or names the row that is not usable.
     """
     if isinstance(source, Mapping):
         if name not in source:
@@ -46,7 +49,7 @@ def load_rows(source: Source, name: str) -> list[Row]:
 
 
 def find_file(folder: str | Path, name: str) -> Path:
-    """`folder/name.json` or `folder/name.jsonl`; UserError when neither is there."""
+    """Return `folder/name.json` or `folder/name.jsonl`; UserError when neither exists."""
     folder = Path(folder)
     if not folder.is_dir():
         raise UserError(f"data folder {folder} does not exist")
@@ -57,8 +60,10 @@ def find_file(folder: str | Path, name: str) -> Path:
 
 
 def load_idk(source: Source) -> list[str]:
-    """The "I don't know" answers: one a line (plain text, or JSON lines with a text, an `idk` or an
-    `answer`), or one JSON array of them.
+    """Load the "I don't know" answers of a data source, without empty ones.
+
+    A file holds one answer a line, as plain text or as JSON (a text, or an object with idk, answer
+    or text), or one JSON array of them. UserError when there are none.
     """
     where = "idontknow"
     if isinstance(source, Mapping):
@@ -71,7 +76,7 @@ def load_idk(source: Source) -> list[str]:
         path = find_file(source, where)
         text, where = read_text(path), str(path)
         whole = text.lstrip().startswith("[")
-        lines = parse_json(text, where) if whole else text.split("\n")  # not at U+2028 as well
+        lines = parse_json(text, where) if whole else text.split("\n")  # not at U+2028
     answers = [_idk_text(line, f"{where} line {number}") for number, line in enumerate(lines, 1)]
     if not any(answers):
         raise UserError(f"{where} holds no answers")
@@ -79,7 +84,7 @@ def load_idk(source: Source) -> list[str]:
 
 
 def _idk_text(line: Any, where: str) -> str:
-    """The answer in one line, "" for an empty one."""
+    """Return one answer from its line, "" for an empty one; UserError if it is not usable text."""
     if isinstance(line, str) and line.lstrip().startswith("{"):
         line = parse_json(line, where)
     if isinstance(line, Mapping):

@@ -1,10 +1,9 @@
-"""Model -> per-row records and TOFU's metrics: the only place that calls a model to score or to
-generate.
+"""Evaluate a model on TOFU: per-row scores and texts, and from them all metrics.
 
-`score` calls the model: the losses of every head and temperature come from one pass of the base
-(`likelihood`), texts are greedy (`writing`). `metrics_of` turns that into every metric (`metrics`),
-so a changed metric calls no model. `evaluate` does both; its result is the JSON of `t3 evaluate`
-but for provenance.
+`score` runs the model: losses for all heads and temperatures from one pass of the base
+(`likelihood`), and greedy texts (`writing`). `metrics_of` computes every metric from that
+(`metrics`), without a model, so a changed metric needs no new pass. `evaluate` does both; its
+result is the JSON of `t3 evaluate` without the provenance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,11 +32,15 @@ Report = dict[str, Any]  # every metric of one model, plain JSON: see `evaluate`
 
 @dataclass(frozen=True)
 class Scoring:
-    """How rows are scored and how long answers may be; the settings of an evaluation.
+    """Settings of an evaluation.
 
-    attention_mask: see `rows.collate`. truth_ratio: the kind (`metrics.truth_ratio`).
-    generate: False skips texts, ROUGE and what needs them. batch_tokens: see `Reading`.
-    allow_sharpening: whether T may be below 1.
+    attention_mask: "lengths" or "openunlearning", see `rows.collate`.
+    truth_ratio: "geometric" or "arithmetic", see `metrics.truth_ratio`.
+    max_new_tokens: the longest text that is decoded.
+    generate: False skips texts, ROUGE and the metrics that need ROUGE.
+    batch_tokens: see `Reading`.
+    allow_sharpening: accept T below 1.
+    progress: show progress bars.
     """
 
     attention_mask: str = "lengths"
@@ -58,22 +61,23 @@ def evaluate(
     tilts: Sequence[tuple[T3Head | None, float | None]] | None = None,
     reference: Reference | None = None,
 ) -> Any:
-    """Every metric of the paper's Section 4.1 for one model, or for several tilts of one base.
+    """Compute every metric of the paper's Section 4.1 for a model, or for several tilts of a base.
 
-    data: rows of `forgetNN_perturbed`, `retain_perturbed`, `real_authors_perturbed`,
-    `world_facts_perturbed` under forget, retain, ra, wf; a set left out leaves its metrics None.
-    tilts: (head, T) pairs over `model` as the base, head None for the base itself and T None for
-    the head's own; the result is then a list, one dict a tilt. reference: the retrained model's
-    evaluation on the same rows (such a dict) or its truth ratios; without one Forget Quality is
-    None.
+    data: rows under the keys forget, retain, ra and wf, from TOFU's files `forgetNN_perturbed`,
+    `retain_perturbed`, `real_authors_perturbed` and `world_facts_perturbed`. Metrics of a missing
+    set are None.
+    tilts: pairs (head, T) on `model` as the base. A head of None is the base itself; a T of None is
+    the head's own, or 1. The result is then a list with one dict for each pair.
+    reference: the retrained model's evaluation on the same rows (such a dict), or its truth ratios
+    on the forget rows. Without it Forget Quality is None.
 
     A dict has forget_quality, ks_statistic, model_utility, mu_rouge, components, forget,
-    truth_ratio (per row), records (per row: prob, rouge, generation), T, rows (a key of each set's
-    rows) and settings. Raises UserError for rows that cannot be scored, for a reference of other
-    rows or settings, for a head that does not fit the base and for T below 1 without
+    truth_ratio (for each row), records (for each row: prob, rouge, generation), T, rows (a key of
+    each set's rows) and settings. UserError for rows that cannot be scored, for a reference of
+    other rows or settings, for a head that does not fit the base and for T below 1 without
     allow_sharpening.
     """
-    if reference is not None:  # before an hour's work: the reference is of these rows
+    if reference is not None:  # before the evaluation, which may take an hour
         keys = {name: rows_key(rows) for name, rows in data.items()}
         _reference_ratios(reference, keys, vars(scoring), len(data.get("forget", ())))
     scored = score(model, tokenizer, data, scoring, tilts)
@@ -88,13 +92,14 @@ def score(
     scoring: Scoring = Scoring(),
     tilts: Sequence[tuple[T3Head | None, float | None]] | None = None,
 ) -> list[Scores]:
-    """Losses and texts of every row, one dict a tilt (one in all without tilts), plain JSON;
-    `metrics_of` makes metrics of them.
+    """Compute losses and greedy texts of every row; return one dict for each tilt (or one in all).
 
-    {"sets": {set: {"losses", "answers", "texts"}}, "T", "rows", "settings"}: losses (rows,
-    answers), the mean −ln p̂ over the tokens of the answer, of the paraphrased one where the set
-    has it, and of each wrong one; answers, the true answers as the tokenizer gives them back;
-    texts, what the model writes, greedily, or None. data, tilts, errors: as of `evaluate`.
+    data, tilts, errors: as of `evaluate`. Each dict is plain JSON, from which `metrics_of` computes
+    the metrics: {"sets": {set: {"losses", "answers", "texts"}}, "T", "rows", "settings"}.
+    losses (rows, answers): the mean −ln p̂ over the tokens of the answer, of the paraphrased answer
+    if the set has one, and of each wrong answer.
+    answers: the true answers, tokenised and decoded again.
+    texts: the model's greedy answers, or None.
     """
     sharpening = scoring.allow_sharpening
     chosen = [_checked(model, *tilt, sharpening) for tilt in (UNTILTED if tilts is None else tilts)]
@@ -138,7 +143,10 @@ def score(
 def metrics_of(
     scored: Scores, reference: Reference | None = None, truth_ratio: str = "geometric"
 ) -> Report:
-    """Every metric of one dict of `score`, as `evaluate` gives them; no model, no tokenizer."""
+    """Compute every metric from one dict of `score`; the result is that of `evaluate`.
+
+    reference: as of `evaluate`. truth_ratio: its kind. No model or tokenizer is needed.
+    """
     settings = {**scored["settings"], "truth_ratio": truth_ratio}
     scores = {}
     records: dict[str, list[dict[str, Any]]] = {}
@@ -164,9 +172,7 @@ def metrics_of(
 
 
 def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening: bool) -> Tilt:
-    """The tilt with its temperature, by default the head's, once the head lies where the model is
-    and fits it.
-    """
+    """Check one tilt, move its head to the model's device, and fill in T (the head's, or 1)."""
     if T is None:
         T = 1.0 if head is None else head.temperature
     if head is not None:
@@ -177,11 +183,10 @@ def _checked(model: Any, head: T3Head | None, T: float | None, allow_sharpening:
 def _encode_set(
     tokenizer: Any, name: str, rows: Sequence[Row], limit: int | None
 ) -> list[list[Example]]:
-    """Per row the tokenised answer, the paraphrased one where the set has it, and the perturbed
-    ones.
+    """Tokenise each row's answer, paraphrased answer (if the set has one) and perturbed answers.
 
-    limit: tokens of the model's context; a longer example is refused, for its scores would mean
-    nothing.
+    limit: size of the model's context; UserError, naming the row, for a longer example, whose
+    scores would mean nothing.
     """
     if name not in SETS:
         raise UserError(f"unknown evaluation set {name!r}: choose among {', '.join(SETS)}")
@@ -210,15 +215,16 @@ def _encode_set(
 
 
 def answer_text(tokenizer: Any, ids: Sequence[int]) -> str:
-    """The text of an answer's tokens, without special ones and without space around it."""
+    """Decode an answer's tokens, without special tokens and without space around the text."""
     return tokenizer.decode(
         ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
     ).strip()
 
 
 def check_room(limit: int | None, prompt: int, max_new_tokens: int) -> None:
-    """UserError when a prompt and the new tokens would not fit into the model's context of `limit`
-    tokens.
+    """Raise UserError if prompt and new tokens exceed the model's context of `limit` tokens.
+
+    limit: None is unlimited. prompt: number of tokens of the longest prompt.
     """
     if max_new_tokens < 1:
         raise UserError(f"max_new_tokens must be at least 1, not {max_new_tokens}")
@@ -230,8 +236,11 @@ def check_room(limit: int | None, prompt: int, max_new_tokens: int) -> None:
 def _reference_ratios(
     reference: Reference, keys: Mapping[str, str], settings: Mapping[str, Any], count: int
 ) -> list[float]:
-    """Truth ratios of a reference after checking that it was evaluated on the same forget rows in
-    the same way.
+    """Return a reference's truth ratios, after checking that it belongs to the same forget rows.
+
+    keys: of this evaluation's rows, by set. settings: of this evaluation. count: number of its
+    forget rows. UserError for other rows, another mask or kind of truth ratio, and values that are
+    not finite.
     """
     values: Any = reference
     if isinstance(reference, Mapping):

@@ -1,10 +1,9 @@
-"""Teacher-forced scoring: one base pass per batch serves every answer, every head and every
-temperature.
+"""Score given answers (teacher forcing) for all heads and temperatures in one pass of the base.
 
-The prompt of a question is computed once for all its answers (its key-value cache is shared), and
-logits are taken at answer positions only. T3's tilt needs nothing else from the model: the pooled
-state is the running mean of z = A h, and the partition function one product of exp(log p / T) and
-f.
+The prompt of a question is computed once for all its answers, which share its key-value cache.
+Logits are taken at answer positions only. T3's tilt needs nothing else from the model: the pooled
+context is the running mean of z = A h, and the partition function is one product of exp(log p / T)
+and f.
 """
 
 import copy
@@ -32,20 +31,23 @@ from t3lib.sampler.wrapped import HiddenStates, check_finite, plain_base
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
 UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
-# entries of a (rows, V) block of logits that is worked on at once: it should stay in the
-# processor's cache
+# Entries of a (rows, V) block of logits that is processed at once, so that it stays in the
+# processor's cache.
 CHUNK = 2**18
-# below this a float32 partition function has lost digits and is computed again in log space
+# A float32 partition function below this has lost digits and is computed again in log space.
 TINY = 1e-30
 
 
 @dataclass(frozen=True)
 class Reading:
-    """How texts become batches, the same for every pass of a model over them.
+    """How texts are put into batches, the same in every pass of a model.
 
-    pad_id: token that fills short rows. eos_ids: tokens that end a written answer. attention_mask:
-    see `rows.collate`. batch_tokens: padded tokens a batch, halved with a warning when memory runs
-    out; None is what suits the work. progress: whether a bar is shown.
+    pad_id: token that fills short rows.
+    eos_ids: tokens that end a decoded answer.
+    attention_mask: "lengths" or "openunlearning", see `rows.collate`.
+    batch_tokens: padded tokens in a batch, halved with a warning when memory runs out; None chooses
+    a number that suits the work.
+    progress: show a progress bar.
     """
 
     pad_id: int
@@ -57,11 +59,14 @@ class Reading:
 
 @dataclass(frozen=True)
 class Positions:
-    """Some answer positions: what predicts them, and which token it should be.
+    """Some answer positions, each with its target token and with what predicts it.
 
-    example (N,) index of the example, step (N,) index of the answer token, target (N,) its id;
-    logits (N, V) float32; z (N, sum of ranks) the pooled projections of all heads side by side,
-    float32 (None without heads).
+    example (N,): index of the example.
+    step (N,): index of the answer token.
+    target (N,): its id.
+    logits (N, V): float32, of the base.
+    z (N, sum of ranks): projections of the pooled context by all heads, side by side, float32; None
+    without heads.
     """
 
     example: Tensor
@@ -72,8 +77,9 @@ class Positions:
 
 
 def default_batch_tokens(model: Any) -> int:
-    """Padded tokens a batch: 4096 for small vocabularies (measured best on a CPU), 2093 for
-    Llama-3's 128,256.
+    """Return the default number of padded tokens in a batch of scored texts.
+
+    4096 for small vocabularies, where it was fastest on a CPU; 2093 for Llama-3's 128,256 tokens.
     """
     return min(max(2**28 // model.config.get_text_config().vocab_size, 512), 4096)
 
@@ -84,12 +90,12 @@ def answer_losses(
     reading: Reading,
     tilts: Sequence[Tilt] = UNTILTED,
 ) -> NDArray[np.float64]:
-    """Mean over answer tokens of -ln p_hat(token | prefix): (n_tilts, n_examples), computed in
-    float32.
+    """Mean over answer tokens of -ln p_hat(token | prefix), for every tilt and example.
 
-    p_hat ∝ p^(1/T) f (Eq. 5) for a tilt (head, T); the model's p, tempered, for head None. The
-    average is over the labels `ids[n_prompt:]`, end of turn included (Appendix F.3's |a|).
-    UserError for an example without an answer and for a model whose probabilities are not finite.
+    tilts: pairs (head, T); p_hat ∝ p^(1/T) f (Eq. 5), with f = 1 for head None. Returns (n_tilts,
+    n_examples), float64 sums of float32 terms. The average is over the tokens `ids[n_prompt:]`, end
+    of turn included (Appendix F.3's |a|). UserError for an example without an answer and for a
+    model whose probabilities are not finite.
     """
 
     def summed(batch_tokens: int) -> Tensor:
@@ -108,7 +114,7 @@ def answer_losses(
 
 
 def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
-    """The distinct heads of the tilts, in order of first appearance."""
+    """Return the distinct heads of the tilts, in order of first appearance."""
     return list({id(head): head for head, _ in tilts if head is not None}.values())
 
 
@@ -116,9 +122,9 @@ def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
 def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt.
 
-    at: N positions. tilts: pairs of a head (None for f = 1) and a temperature T. Result:
-    (n_tilts, N). p^(1/T) is computed once for each T and f once for each head, so that a further
-    pair of these costs one product over the vocabulary.
+    at: N positions. tilts: pairs of a head (None for f = 1) and a temperature T. Returns (n_tilts,
+    N). p^(1/T) is computed once for each T and f once for each head, so each further pair of these
+    costs one product over the vocabulary.
     """
     logp = at.logits.log_softmax(-1)
     logf = _logf(at.z, tilts)
@@ -129,7 +135,7 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
         tempered = logp if T == 1 else logp / T
         result[[row for row, _ in rows]] = _at(tempered, at.target)
         if T == 1 and all(head is None for _, head in rows):
-            continue  # p itself: it needs no normaliser
+            continue  # p is normalised already
         power = tempered.exp()
         for row, head in rows:
             if head is not None:
@@ -142,9 +148,7 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
 
 @torch.no_grad()
 def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
-    """argmax_y log p(y)/T + log f(y), the token greedy decoding writes, for every tilt: (n_tilts,
-    N).
-    """
+    """argmax_y log p(y)/T + log f(y), the next token of greedy decoding: (n_tilts, N)."""
     logf = _logf(at.z, tilts)
     scores = (
         at.logits if head is None else tilt_logits(at.logits, logf[head], T) for head, T in tilts
@@ -153,12 +157,15 @@ def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
 
 
 def _at(values: Tensor, target: Tensor) -> Tensor:
+    """Return the value of each row (N, V) at its target (N,)."""
     return values.gather(-1, target[:, None])[:, 0]
 
 
 def _log_partition(tempered: Tensor, power: Tensor, logf: Tensor, f: Tensor) -> Tensor:
-    """log sum_y p(y)^(1/T) f(y)
-    (Eq. 5's normaliser): (N,), from log p / T, its exponential, log f and f, (N, V)."""
+    """log sum_y p(y)^(1/T) f(y)   (Eq. 5's normaliser): (N,).
+
+    tempered: log p / T. power: its exponential. logf, f: of one head. All are (N, V).
+    """
     partition = torch.linalg.vecdot(power, f)
     result = partition.log()
     if (lost := partition < TINY).any():
@@ -167,10 +174,11 @@ def _log_partition(tempered: Tensor, power: Tensor, logf: Tensor, f: Tensor) -> 
 
 
 def _logf(z: Tensor | None, tilts: Sequence[Tilt]) -> dict[T3Head, Tensor]:
-    """log f (N, V) of every head of the tilts."""
+    """Return log f (N, V) of every head of the tilts."""
     heads = heads_of(tilts)
     parts = () if z is None else z.split([head.rank for head in heads], -1)
-    # Contiguous, else the last digits of one head's would depend on how many are beside it.
+    # Contiguous, because the last digits of a head's result would otherwise depend on the number
+    # of other heads.
     return {head: head.logf(part.contiguous()) for head, part in zip(heads, parts)}
 
 
@@ -181,12 +189,15 @@ def answer_positions(
     reading: Reading,
     heads: Sequence[T3Head] = (),
 ) -> Iterator[Positions]:
-    """Every answer position of every example, in chunks, in no particular order.
+    """Yield every answer position of every example, in chunks, in no particular order.
 
-    Each prompt goes through the model once, left-padded; then its answers, right-padded, on copies
-    of its cache. Positions count every real token, as teacher forcing does in the reference. Any
-    Hugging Face causal LM with a cache will do; heads, which move to where it is, need one whose
-    `decoder_of` gives the final hidden state. UserError for an example without answer tokens.
+    model: any Hugging Face causal LM with a cache; with heads, one whose `decoder_of` gives the
+    final hidden states.
+    heads: moved to the model's device.
+
+    Each prompt passes through the model once, left-padded. Then its answers pass, right-padded, on
+    copies of its cache. Position ids count every real token, as teacher forcing does in the
+    reference implementation. UserError for an example without answer tokens.
     """
     budget = reading.batch_tokens or default_batch_tokens(model)
     members: dict[tuple[int, ...], list[int]] = {}
@@ -215,7 +226,7 @@ def answer_positions(
 
 @dataclass(frozen=True)
 class _Prefix:
-    """Prompts already in the cache: P rows, left-padded to `width`."""
+    """P prompts that are in the cache, left-padded to `width` tokens."""
 
     cache: Any
     width: int
@@ -227,20 +238,24 @@ class _Prefix:
     def first_positions(
         self, row: Tensor, example: Tensor, answers: Sequence[list[int]]
     ) -> Iterator[Positions]:
-        """Position 0 of answers of these examples (N,), each to the prompt at its row (N,)."""
+        """Yield the first position of each of N answers.
+
+        row (N,): the answer's prompt. example (N,): its example. answers: their token ids.
+        """
         target = torch.tensor([answer[0] for answer in answers], device=row.device)
         z = None if self.sums is None else mean_of(self.sums)[row]
         return _in_chunks(example, torch.zeros_like(example), target, self.logits, row, z)
 
 
 class Reader:
-    """A model with the heads that read its final hidden states, moved to where it is; reads tokens
-    into a cache.
+    """Run a model, with a key-value cache and with heads that read its final hidden states.
 
-    padded: rows of several lengths may stand in one batch, for the model takes their positions.
-    at_once: several tokens may follow a cache in one call. Both are tried once for each model.
-    UserError for heads on a model that is already unlearned, and for a model that reads a row in
-    its cache otherwise than without.
+    padded: True if rows of several lengths can share a batch, because the model takes position ids.
+    at_once: True if several tokens can follow a cache in one call. Both are found by one trial for
+    each model. The heads are moved to the model's device.
+
+    UserError for heads on a model that is already unlearned, and for a model whose results differ
+    with and without its cache.
     """
 
     def __init__(self, model: Any, heads: Sequence[T3Head]) -> None:
@@ -248,7 +263,7 @@ class Reader:
             plain_base(model)
         opened = (
             model.get_base_model() if hasattr(model, "get_base_model") else model
-        )  # PEFT's forward names nothing
+        )  # PEFT's forward has no named arguments
         options = inspect.signature(opened.forward).parameters
         self.positions = "position_ids" in options
         self.last_logits = {"logits_to_keep": 1} if "logits_to_keep" in options else {}
@@ -266,7 +281,10 @@ class Reader:
         past_key_values: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, Tensor | None]:
-        """The model's output for ids (B, L), and z (B, L, R) of all heads when there are any."""
+        """Run ids (B, L); return the model's output, and z (B, L, R) of all heads or None.
+
+        attention_mask: (B, cached and new tokens). R is the sum of the heads' ranks.
+        """
         if past_key_values is None or self.at_once:
             return self._call(
                 ids, position_ids, attention_mask, past_key_values=past_key_values, **kwargs
@@ -297,7 +315,7 @@ class Reader:
         return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
 
     def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
-        """`rows.length_sorted`; a batch has one length where rows cannot be padded."""
+        """Group rows as `rows.length_sorted`, with one length a batch if rows cannot be padded."""
         batches = length_sorted(lengths, max_tokens)
         if self.padded:
             return batches
@@ -306,18 +324,16 @@ class Reader:
         ]
 
 
-_WAYS: WeakKeyDictionary[Any, tuple[bool, bool]] = (
-    WeakKeyDictionary()
-)  # a model's (padded, at_once)
+_WAYS: WeakKeyDictionary[Any, tuple[bool, bool]] = WeakKeyDictionary()  # (padded, at_once) by model
 
 
 @torch.no_grad()
 def _way_to_read(reader: Reader) -> tuple[bool, bool]:
-    """The first (padded, at_once) with which 8 tokens, the last 3 from a cache, have the logits of
-    one plain pass.
+    """Find (padded, at_once) for a model: the first pair with which its cache changes nothing.
 
-    In float32 the right way differs by rounding alone. In other types it differs by far less than a
-    wrong one. UserError when every way is wrong.
+    The trial reads 8 tokens, the last 3 from a cache, and compares the logits with those of one
+    plain pass. In float32 the right pair differs by rounding only; in other types it differs by far
+    less than a wrong one. UserError if every pair is wrong.
     """
     ways, errors = [(True, True), (True, False), (False, True), (False, False)], []
     name, size = type(reader.model).__name__, reader.model.config.get_text_config().vocab_size
@@ -339,7 +355,7 @@ def _way_to_read(reader: Reader) -> tuple[bool, bool]:
         then, _ = reader(ids[:, -3:], position[:, -3:], mask, past_key_values=first.past_key_values)
         logits = torch.cat([first.logits[:, -1:], then.logits[:, :2]], dim=1).float()
         errors.append(float((logits - plain).std() / plain.std()))
-        if not errors[-1] > 1e-3:  # or NaN, which has its own message
+        if not errors[-1] > 1e-3:  # NaN too: it has its own error elsewhere
             break
     if min(errors) > 0.3:
         raise UserError(
@@ -349,7 +365,7 @@ def _way_to_read(reader: Reader) -> tuple[bool, bool]:
 
 
 def _prefill(reader: Reader, prompts: Sequence[Sequence[int]], reading: Reading) -> _Prefix:
-    """Read the prompts, left-padded into one batch."""
+    """Read the prompts, left-padded into one batch, and keep the cache."""
     examples = [Example(list(prompt), len(prompt)) for prompt in prompts]
     batch = collate(examples, reading.pad_id, reading.attention_mask, side="left")
     ids, mask = (batch[name].to(reader.model.device) for name in ("input_ids", "attention_mask"))
@@ -357,8 +373,8 @@ def _prefill(reader: Reader, prompts: Sequence[Sequence[int]], reading: Reading)
     start = (ids.shape[1] - lengths)[:, None]
     position_ids = (torch.arange(ids.shape[1], device=ids.device) - start).clamp(0)
     output, z = reader(ids, position_ids, attention_mask=mask, **reader.last_logits)
-    # The last of the running sums: a sum's own last digits would depend on how many heads lie side
-    # by side.
+    # The last of the running sums. The last digits of values.sum() would depend on the number of
+    # heads.
     sums = None if z is None else prefix_sums(z, mask)[:, -1]
     return _Prefix(output.past_key_values, ids.shape[1], mask, lengths, output.logits[:, -1], sums)
 
@@ -366,20 +382,19 @@ def _prefill(reader: Reader, prompts: Sequence[Sequence[int]], reading: Reading)
 def _later_positions(
     reader: Reader, prefix: _Prefix, row: Tensor, example: Tensor, batch: dict[str, Tensor]
 ) -> Iterator[Positions]:
-    """Positions 1, 2, … of answers of at least two tokens: all but the last token of each is read.
+    """Yield positions 1, 2, … of answers of at least two tokens; the last token is never read.
 
-    row, example (n,): the prompt's row in `prefix` and the example's number, for each row of
-    `batch`.
+    row, example (n,): for each row of `batch`, its prompt in `prefix` and its example.
     """
     ids, target, real = (
         tensor.to(row.device)
         for tensor in (
             batch["input_ids"][:, :-1],
             batch["input_ids"][:, 1:],
-            batch["attention_mask"][:, 1:].bool(),  # a position counts when its target is a token
+            batch["attention_mask"][:, 1:].bool(),  # positions whose target is a token
         )
     )
-    # An end of turn, which "openunlearning" hides, is only ever a last target and never read.
+    # The token that ends a turn, which "openunlearning" hides, is always last and so never read.
     mask = real.long()
     step = torch.arange(ids.shape[1], device=row.device)
     output, z = reader(
@@ -398,8 +413,9 @@ def _later_positions(
 def _in_chunks(
     example: Tensor, step: Tensor, target: Tensor, logits: Tensor, row: Tensor, z: Tensor | None
 ) -> Iterator[Positions]:
-    """Positions (N,) whose logits are the rows `row` of `logits`, so few that they stay in the
-    processor's cache.
+    """Yield positions in chunks that are small enough for the processor's cache.
+
+    example, step, target, row, z: N positions. Their logits are the rows `row` of `logits`.
     """
     size = max(1, CHUNK // logits.shape[-1])
     for start in range(0, len(target), size):
@@ -409,12 +425,13 @@ def _in_chunks(
 
 
 def _select(cache: Any, row: Tensor) -> Any:
-    """A cache with these rows (n,) of another one, which keeps its own: layers replace tensors
-    before they write.
+    """Return a copy of a cache with these rows (n,); the old cache keeps its own.
+
+    Layers replace their tensors before they write, so shallow copies are enough.
     """
     chosen = copy.copy(cache)
     chosen.layers = [copy.copy(layer) for layer in cache.layers]
-    for layer in chosen.layers:  # the states of linear attention lie in dicts
+    for layer in chosen.layers:  # linear attention keeps its states in dicts
         vars(layer).update(
             {
                 name: copy.copy(value)
@@ -422,7 +439,5 @@ def _select(cache: Any, row: Tensor) -> Any:
                 if isinstance(value, dict)
             }
         )
-    chosen.reorder_cache(
-        row
-    )  # and no other method: of layers without keys this alone moves the state
+    chosen.reorder_cache(row)  # the only method that also moves the state of layers without keys
     return chosen

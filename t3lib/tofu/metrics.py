@@ -1,14 +1,13 @@
-"""Records -> TOFU's metrics: probability, ROUGE-L, truth ratio, TR+, Model Utility, MU-ROUGE,
-Forget Quality.
+"""TOFU's metrics: probability, ROUGE-L, truth ratio, TR+, Model Utility, MU-ROUGE, Forget Quality.
 
-Pure numpy, scipy and rouge_score; never torch. A `loss` is the mean over an answer's tokens (its
-end-of-turn token included) of -ln p(token | prefix), so exp(-loss) = p(a | q)^(1/|a|). Definitions:
-Section 4.1 and Appendix F.2 ("TOFU Metrics") of arXiv:2602.10217, unnumbered there; where the
-published code computes something else, the default here is what it computes and the docstring says
-so.
+Uses numpy, scipy and rouge_score, never torch. A `loss` is the mean over an answer's tokens (its
+end-of-turn token included) of -ln p(token | prefix), so exp(-loss) = p(a | q)^(1/|a|). The
+definitions are those of Section 4.1 and Appendix F.2 ("TOFU Metrics") of arXiv:2602.10217, which
+have no equation numbers. Where the published code computes something else, the default here is what
+the code computes, and the docstring says so.
 
-A metric is its function, its place in `summarize` and its line in `METRICS`: run files and Table 1
-read the rest there.
+To add a metric, write its function, compute it in `summarize` and add a line to `METRICS`, from
+which run files and Table 1 take label, direction and place.
 """
 
 import math
@@ -30,20 +29,16 @@ EPSILON = (
 
 
 class Metric(NamedTuple):
-    """How tables and figures name one number, which way is better, and where `summarize` puts
-    it.
-    """
+    """One number of an evaluation: its names, which direction is better, and where it is stored."""
 
-    label: str  # head of its column
-    title: str  # in sentences and on axes
-    larger_is_better: bool | None  # None: neither, the best is what retrained models have
-    place: tuple[
-        str, ...
-    ]  # keys that lead to it in the JSON of `t3 evaluate`, or in an audit's run
-    group: str = ""  # head above its column and its neighbours'
+    label: str  # header of its column
+    title: str  # name in sentences and on axes
+    larger_is_better: bool | None  # None: best is the value of retrained models
+    place: tuple[str, ...]  # its keys in the JSON of `t3 evaluate`, or in the run file of an audit
+    group: str = ""  # header that it shares with neighbouring columns
 
 
-# By the name of the column in run files and tables.
+# By name of the column in run files and tables.
 METRICS = {
     "fq": Metric("FQ", "Forget Quality", True, ("forget_quality",)),
     "ks_statistic": Metric("KS D", "KS statistic D", False, ("ks_statistic",)),
@@ -75,8 +70,8 @@ METRICS = {
     ),
 }
 
-# The measures of the audit (t3lib/lab/audit), by the name of the column; retrained models are the
-# yardstick of each.
+# The measures of the audit (t3lib/lab/audit), by name of the column. Each is compared with its
+# value on retrained models.
 AUDIT = {
     name: Metric(label, title, None, ("metrics", name), group)
     for name, group, label, title in (
@@ -109,14 +104,14 @@ HIDING = (
     "recognized_verbatim",
     "recognized_paraphrased",
     "auc",
-)  # those that T3's ablations have beside METRICS
+)  # the audit's measures that T3's ablations report beside METRICS
 
 
 class EvaluationSet(NamedTuple):
-    """How the rows of a set are scored."""
+    """How the rows of an evaluation set are scored."""
 
-    paraphrased: bool  # they carry a paraphrased answer
-    options: bool  # probability is normalised by the wrong answers'
+    paraphrased: bool  # its rows have a paraphrased answer
+    options: bool  # probability is divided by that of right and wrong answers together
 
 
 SETS = {
@@ -127,19 +122,21 @@ SETS = {
 }
 UTILITY = tuple(
     name for name, metric in METRICS.items() if metric.place[0] == "components"
-)  # what MU is the mean of
+)  # the nine numbers whose harmonic mean is MU
 
 
 def answer_probability(loss: ArrayLike) -> NDArray[np.float64]:
-    """p(a | q)^(1/|a|) = exp(-loss)
-    (Appendix F.2, Probability of forget and retain); any shape."""
+    """p(a | q)^(1/|a|) = exp(-loss)   (Appendix F.2, Probability of forget and retain).
+
+    Any shape.
+    """
     return np.exp(-np.asarray(loss, dtype=float))
 
 
 def probability_with_options(loss: ArrayLike, loss_wrong: ArrayLike) -> NDArray[np.float64]:
     """p / (p + sum_j p_j + 1e-10), each p = exp(-loss)   (Appendix F.2, Probability of RA and WF).
 
-    loss (N,) of the true answers, loss_wrong (N, k) of the k wrong options -> (N,).
+    loss (N,): of the true answers. loss_wrong (N, k): of the k wrong options. Returns (N,).
     """
     p = answer_probability(loss)
     return p / (p + answer_probability(loss_wrong).sum(-1) + EPSILON)
@@ -148,20 +145,22 @@ def probability_with_options(loss: ArrayLike, loss_wrong: ArrayLike) -> NDArray[
 def truth_ratio(
     loss: ArrayLike, loss_wrong: ArrayLike, kind: str = "geometric"
 ) -> NDArray[np.float64]:
-    """R = mean_j p_j^(1/|a_j|) / p^(1/|a|)   (Section 4.1, Truth Ratio; Appendix F.2): 0 is best,
-    above 1 is wrong.
+    """R = mean_j p_j^(1/|a_j|) / p^(1/|a|)   (Section 4.1, Truth Ratio; Appendix F.2).
 
-    loss (N,) of the paraphrased answers, loss_wrong (N, k) of the perturbed ones -> (N,).
-    kind="arithmetic" is this formula. kind="geometric", the default, is what the published code
-    computes and what the published tables hold: the geometric mean over j, and 1e-10 added to the
-    denominator. By AM >= GM it is smaller.
+    loss (N,): of the paraphrased answers.
+    loss_wrong (N, k): of the k perturbed answers.
+    kind: "arithmetic" is the formula above. "geometric" is what the published code computes and the
+    published tables hold: the geometric mean over j, with 1e-10 added to the denominator. It is
+    never larger than the arithmetic mean.
+
+    Returns R (N,). 0 is best; above 1 the model prefers the wrong answers.
     """
     right, wrong = np.asarray(loss, dtype=float), np.asarray(loss_wrong, dtype=float)
     if kind == "geometric":
         return np.exp(-wrong.mean(-1)) / (np.exp(-right) + EPSILON)
     if kind == "arithmetic":
-        # The ratios one by one, since exp(-loss) is 0 above 745; exp(700) is nearly the largest
-        # float64.
+        # Exponentials of differences, because exp(-loss) underflows for a loss above 745. exp(700)
+        # is close to the largest float64.
         return np.exp(np.minimum(right[..., None] - wrong, 700)).mean(-1)
     raise UserError(f"unknown truth ratio {kind!r}: choose geometric or arithmetic")
 
@@ -169,22 +168,24 @@ def truth_ratio(
 def forget_truth_ratio(ratio: ArrayLike) -> float:
     """mean_i min(R_i, 1/(R_i + 1e-10)): 1 when right and wrong answers are equally likely.
 
-    Not in the paper; the published code reports it for the forget set. ratio (N,).
+    ratio: R (N,). Not in the paper; the published code reports it for the forget set.
     """
     ratio = np.asarray(ratio, dtype=float)
     return float(np.minimum(ratio, 1 / (ratio + EPSILON)).mean())
 
 
 def tr_plus(ratio: ArrayLike) -> NDArray[np.float64]:
-    """TR+ = max(0, 1 - R)
-    (Section 4.1; Appendix F.2). On RA and WF the published code has a† = a."""
+    """TR+ = max(0, 1 - R)   (Section 4.1; Appendix F.2).
+
+    On RA and WF, the published code computes R with the answer itself in place of a paraphrase.
+    """
     return np.maximum(0.0, 1 - np.asarray(ratio, dtype=float))
 
 
 @cache
 def _stemmer() -> Any:
-    """Porter's, which stems each distinct word once."""
-    from nltk.stem.porter import PorterStemmer  # takes seconds to import, and only ROUGE needs it
+    """Return Porter's stemmer, with a cache so that each distinct word is stemmed once."""
+    from nltk.stem.porter import PorterStemmer  # takes seconds to import; only ROUGE needs it
 
     stemmer = PorterStemmer()
     stemmer.stem = cache(stemmer.stem)
@@ -192,12 +193,11 @@ def _stemmer() -> Any:
 
 
 def rouge_l_recall(answer: str, generation: str) -> float:
-    """|LCS(generation, answer)| / |answer| over stemmed words   (Appendix F.2, ROUGE), 0 for a
-    wordless text.
+    """|LCS(generation, answer)| / |answer| over stemmed words   (Appendix F.2, ROUGE).
 
-    Equal to rouge_score's RougeScorer(["rougeL"], use_stemmer=True) with its own tokenisation; the
-    longest common subsequence is counted in the bits of one integer (Hyyrö, 2004) instead of a
-    table, which is what makes it fast.
+    0 if either text has no words. Equal to rouge_score's RougeScorer(["rougeL"], use_stemmer=True),
+    with its tokenisation. The longest common subsequence (LCS) is counted in the bits of one
+    integer (Hyyrö, 2004) and not in a table, which makes it fast.
     """
     target, words = (tokenize.tokenize(text, _stemmer()) for text in (answer, generation))
     if not target or not words:
@@ -214,7 +214,7 @@ def rouge_l_recall(answer: str, generation: str) -> float:
 
 
 def harmonic_mean(values: Sequence[float]) -> float:
-    """n / sum_i 1/x_i of values >= 0, which is 0 when any of them is."""
+    """n / sum_i 1/x_i of n values >= 0; 0 when any of them is 0."""
     return (
         0.0
         if any(value <= 0 for value in values)
@@ -223,26 +223,27 @@ def harmonic_mean(values: Sequence[float]) -> float:
 
 
 def model_utility(components: Mapping[str, float]) -> float:
-    """MU: harmonic mean of probability, ROUGE and TR+ on retain, RA and WF
-    (Section 4.1; Appendix F.2)."""
+    """MU: harmonic mean of probability, ROUGE and TR+ on retain, RA and WF   (Section 4.1; F.2).
+
+    components: the nine means by name, as in `UTILITY`.
+    """
     return harmonic_mean([components[name] for name in UTILITY])
 
 
 def mu_rouge(components: Mapping[str, float]) -> float:
-    """MU-ROUGE: harmonic mean of the three mean ROUGE-L recalls, retain, RA and WF
-    (Section 4.1)."""
+    """MU-ROUGE: harmonic mean of the mean ROUGE-L recalls on retain, RA and WF   (Section 4.1)."""
     return harmonic_mean([components[f"{name}_rouge"] for name in ("retain", "ra", "wf")])
 
 
 def forget_quality(ratio: ArrayLike, reference: ArrayLike) -> tuple[float, float]:
-    """(p, D) of the two-sided two-sample Kolmogorov–Smirnov test, D = sup_t |F(t) - F*(t)|
-    (Appendix F.2).
+    """(p, D) of the two-sided Kolmogorov–Smirnov test, D = sup_t |F(t) - F*(t)|   (Appendix F.2).
 
-    `ratio` and `reference` (N,) are the truth ratios on the forget rows of the unlearned and of the
-    retrained model. p is exact, as in the published code and the paper's tables; the paper's text
-    approximates it by 2 exp(-N D²). Where the exact count underflows (p far below 1e-100) scipy's
-    asymptotic value is returned. Equal values make p larger than it should be, never smaller.
-    UserError for other lengths and for what is not a number.
+    ratio, reference (N,): truth ratios of the unlearned and of the retrained model on the forget
+    rows.
+
+    p is exact, as in the published code and the paper's tables; the paper's text approximates it by
+    2 exp(-N D²). Where the exact count underflows (p far below 1e-100), scipy's asymptotic value is
+    returned. Ties make p too large, never too small. UserError for different lengths and for NaN.
     """
     ratio, reference = np.asarray(ratio, dtype=float), np.asarray(reference, dtype=float)
     if ratio.shape != reference.shape or ratio.ndim != 1:
@@ -252,7 +253,7 @@ def forget_quality(ratio: ArrayLike, reference: ArrayLike) -> tuple[float, float
         )
     if np.isnan([ratio, reference]).any():
         raise UserError("a truth ratio is not a number: the model's probabilities are not finite")
-    from scipy.stats import ks_2samp  # takes half a second to import; reading METRICS should not
+    from scipy.stats import ks_2samp  # imported here, because it takes half a second
 
     with warnings.catch_warnings():
         warnings.filterwarnings(
@@ -263,9 +264,7 @@ def forget_quality(ratio: ArrayLike, reference: ArrayLike) -> tuple[float, float
 
 
 def forget_quality_lattice(n: int) -> NDArray[np.float64]:
-    """All values that Forget Quality can take with n rows: exact p at D = k/n, entry k-1 for k = 1,
-    …, n.
-    """
+    """All values that Forget Quality can take with n rows: the exact p at D = k/n, k = 1, …, n."""
     ladder = np.arange(n, dtype=float)
     return np.array([forget_quality(ladder, ladder + k - 0.5)[0] for k in range(1, n + 1)])
 
@@ -274,7 +273,7 @@ def forget_quality_approximation(n: int, d: ArrayLike) -> NDArray[np.float64]:
     """2 exp(-n D²), the paper's approximation of Forget Quality   (Appendix F.2).
 
     It is the first term of the asymptotic series for two samples of n each, and exceeds 1 for D <
-    sqrt(ln 2 / n).
+    sqrt(ln 2 / n). d: values of D, any shape.
     """
     return 2 * np.exp(-n * np.asarray(d, dtype=float) ** 2)
 
@@ -282,11 +281,15 @@ def forget_quality_approximation(n: int, d: ArrayLike) -> NDArray[np.float64]:
 def row_scores(
     name: str, losses: NDArray[np.float64], kind: str = "geometric"
 ) -> dict[str, NDArray[np.float64]]:
-    """`prob` (N,) and `truth_ratio` (N,) of the rows of a set, from the losses of their answers.
+    """Return `prob` (N,) and `truth_ratio` (N,) of a set's rows, from the losses of their answers.
 
-    losses (N, answers): of the answer, of the paraphrased one where the set has it, and of each
-    wrong one. Without a paraphrased answer the truth ratio takes the answer itself, as the
-    published code does on RA and WF.
+    name: the set, a key of `SETS`.
+    losses (N, answers): of the answer, of the paraphrased answer if the set has one, and of each
+    wrong answer.
+    kind: see `truth_ratio`.
+
+    Without a paraphrased answer the truth ratio uses the answer itself, as the published code does
+    on RA and WF.
     """
     answer, wrong = losses[:, 0], losses[:, 1 + SETS[name].paraphrased :]
     return {
@@ -302,11 +305,11 @@ def row_scores(
 def summarize(
     scores: Mapping[str, Mapping[str, Any]], reference: ArrayLike | None = None
 ) -> dict[str, Any]:
-    """Per-row scores -> the aggregates of `t3 evaluate`; what cannot be computed is None.
+    """Average per-row scores to the metrics of `t3 evaluate`; a metric without its data is None.
 
-    scores: for each of forget, retain, ra, wf that was evaluated, `prob` (N,), `truth_ratio` (N,)
-    and, if texts were generated, `rouge` (N,). reference: the retrained model's truth ratios on the
-    forget rows.
+    scores: for each evaluated set (forget, retain, ra, wf): `prob` (N,), `truth_ratio` (N,) and, if
+    texts were generated, `rouge` (N,).
+    reference: the retrained model's truth ratios on the forget rows.
     """
     components: dict[str, float | None] = {}
     for name in ("retain", "wf", "ra"):
@@ -334,9 +337,7 @@ def summarize(
 
 
 def by_column(summary: Mapping[str, Any]) -> dict[str, float | None]:
-    """The value of every metric of `METRICS` in a result of `summarize`, under its column's
-    name.
-    """
+    """Return every metric of `METRICS`, by the name of its column, from a result of `summarize`."""
     return {name: reduce(getitem, metric.place, summary) for name, metric in METRICS.items()}  # type: ignore[misc]
 
 

@@ -1,12 +1,13 @@
-"""What a model writes, greedily or drawn: texts that have begun alike share the model's next pass.
+"""Decode many texts at once; texts with the same prefix share the model's forward pass.
 
-A writer is one text in the making: the greedy answer of one tilt (head, T), or one of many samples.
-A state is one beginning of one answer, with all the writers that have come to it. In each step the
-model reads the newest token of every state once, every writer chooses its own next token, and
-writers of one state that choose alike stay together. Tilted models mostly repeat the base's own
-text, and a model that knows an answer by heart writes it 64 times: the model then reads little more
-than one text. Greedy text is what Hugging Face's `generate` writes, token for token, with the
-penalties off that a checkpoint's generation_config may ask for: it is the model that is measured.
+A writer is one text being decoded: the greedy answer of one tilt (head, T), or one of many samples.
+A state is one prefix, with all writers that have reached it. In each step the model reads the
+newest token of every state once, every writer chooses its next token, and writers of one state that
+choose the same token stay together. Tilted models mostly repeat the base's own text, and 64 samples
+of a memorised answer are mostly the same text, so the model often reads little more than one text.
+
+Greedy text is what Hugging Face's `generate` writes, token for token, without the penalties that a
+checkpoint's generation_config may set, because the model itself is measured.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,13 +26,13 @@ from t3lib.sampler.tilt import tilt_logits
 from t3lib.sampler.wrapped import check_finite
 from t3lib.tofu.likelihood import CHUNK, UNTILTED, Reader, Reading, Tilt, heads_of
 
-# new tokens after which the writers that go on are put into new batches, for the old ones have
-# thinned out
+# New tokens after which the unfinished writers are put into new batches. The old batches are then
+# partly empty, because other writers have finished.
 STAGE = 64
-# padded tokens a batch: a step has one row of logits a state, where scoring has one a token
+# Padded tokens in a batch. More than for scoring, because a step has one row of logits a state.
 BATCH_TOKENS = 2**14
 
-State = tuple[tuple[int, ...], tuple[int, ...]]  # a prompt's tokens, and those of its answer so far
+State = tuple[tuple[int, ...], tuple[int, ...]]  # tokens of a prompt, and of its answer so far
 Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write_texts`
 
 
@@ -43,14 +44,16 @@ def greedy(
     *,
     max_new_tokens: int | Sequence[int] = 200,
 ) -> list[list[list[int]]]:
-    """The greedy answer of p^(1/T) f to every prompt, for every tilt (head, T): n_tilts lists of
-    n_prompts answers.
+    """Decode the greedy answer of p^(1/T) f to every prompt, for every tilt (head, T).
 
-    model: any causal LM with a cache, the base of the tilts; by default one list, of the model's
-    own answers. An answer holds its end-of-sequence token when it was reached. max_new_tokens: of
-    every answer, or of each prompt's. reading.batch_tokens bounds the padded tokens in the cache at
-    once (one row is always taken). UserError for a T that is not positive and for a model whose
-    scores are not finite.
+    model: any causal LM with a cache, the base of the tilts.
+    prompts: token ids.
+    reading: its batch_tokens limits the padded tokens in the cache (one row is always taken).
+    tilts: by default the model alone.
+    max_new_tokens: of every answer, or one number for each prompt.
+
+    Returns n_tilts lists of n_prompts answers as token ids, with the end-of-sequence token if it
+    was reached. UserError for a T that is not positive and for a model whose logits are not finite.
     """
     for _, T in tilts:
         check_temperature(T, allow_sharpening=True)
@@ -68,7 +71,10 @@ def _greedy_answers(
     reader: Reader, prompts: Sequence[Sequence[int]], most: Sequence[int],
     tilts: Sequence[Tilt], reading: Reading,
 ) -> list[list[list[int]]]:  # fmt: skip
-    """`greedy` with a number of batch_tokens; most: new tokens of each prompt's answers."""
+    """Do the work of `greedy` with a fixed number of batch tokens.
+
+    most: number of new tokens for each prompt.
+    """
     answers: list[list[list[int]]] = [[[] for _ in prompts] for _ in tilts]
     pending = [(t, i) for t in range(len(tilts)) for i in range(len(prompts)) if most[i] > 0]
     bar = progress_bar(total=len(pending), desc="generating", show=reading.progress, leave=False)
@@ -107,14 +113,18 @@ def write_texts(
     choose: Choose,
     reading: Reading,
 ) -> list[list[int]]:
-    """New tokens of n writers, as lists: each up to its end-of-sequence token, and at most as many
-    as it has room for.
+    """Decode the texts of n writers from given states; return their new tokens as lists.
 
-    batch: ids and mask (S, L) of the states at the start, left-padded. at: for each writer the
-    number of its state. choose is given logits (S, V), pooled projections z (S, R) of the reader's
-    heads or None, the numbers (m,) of the writers that go on and their states (m,), and returns
-    their next tokens (m,). When the states no longer fit into reading.batch_tokens, the writers of
-    the last ones stop short, for the caller to take up again; each has a new token then.
+    batch: input_ids and attention_mask (S, L) of the states at the start, left-padded.
+    at: the state of each writer.
+    room: the number of new tokens that each writer may have.
+    choose(logits, z, writer, state): returns the next tokens (m,) of the m writers that continue.
+    logits are (S, V), z (S, R) the pooled projections of the reader's heads or None, writer (m,)
+    and state (m,) indices.
+
+    A text ends with its end-of-sequence token or when its room is used up. If the states no longer
+    fit into reading.batch_tokens, the writers of the last states stop early, with at least one new
+    token each, and the caller continues them.
     """
     device, limit = reader.model.device, reading.batch_tokens
     ids, mask = (batch[name].to(device) for name in ("input_ids", "attention_mask"))
@@ -142,7 +152,7 @@ def write_texts(
         if len(parent) != len(mask) or not torch.equal(
             parent, torch.arange(len(mask), device=parent.device)
         ):
-            # And no other way: of layers without keys this alone moves the state.
+            # The only method that also moves the state of layers without keys.
             cache.reorder_cache(parent)
         mask = torch.cat([mask[parent], mask.new_ones(len(parent), 1)], dim=1)
         position = position[parent] + 1
@@ -155,8 +165,9 @@ def write_texts(
 
 
 def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
-    """argmax_y log p(y)/T + log f(y), where writer number k has the tilt number k of these, of the
-    reader's heads.
+    """Return the `choose` of greedy decoding: argmax_y log p(y)/T + log f(y).
+
+    tilts: one for each writer, with heads of the reader.
     """
     heads, device = reader.heads, reader.model.device
     numbers = {id(head): number for number, head in enumerate(heads)}
@@ -169,12 +180,12 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
     def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
         score, token = (
             of_states[state] for of_states in logits.float().max(-1)
-        )  # at any T, without a head
+        )  # the result without a head, at any T
         if z is not None:
-            # Few rows at once stay in a processor's cache; a GPU wants many.
+            # Few rows fit into a CPU's cache; a GPU is faster with many.
             rows = 512 if logits.is_cuda else max(16, CHUNK // logits.shape[-1])
             T = temperature[writer, None]
-            order = state.argsort()  # so that a head's temperatures at one state are in one turn
+            order = state.argsort()  # writers of one state together, so that log f is computed once
             for number, (head, pooled) in enumerate(
                 zip(heads, z.split([head.rank for head in heads], -1))
             ):
@@ -189,8 +200,9 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
 
 
 def _left_padded(states: Sequence[State], reading: Reading) -> dict[str, Tensor]:
-    """ids and mask (S, L) of prompts with begun answers; every answer token is shown, as `generate`
-    does.
+    """Pad prompts with their partial answers to input_ids and attention_mask (S, L).
+
+    All answer tokens are visible, as in `generate`.
     """
     examples = [Example([*prompt, *begun], len(prompt)) for prompt, begun in states]
     batch = collate(examples, reading.pad_id, reading.attention_mask, side="left")
@@ -200,9 +212,7 @@ def _left_padded(states: Sequence[State], reading: Reading) -> dict[str, Tensor]
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:
-    """Every token that ends a generation: the checkpoint's generation config, else the tokenizer's
-    own.
-    """
+    """Return all tokens that end a generation: the generation config's, else the tokenizer's."""
     known = model.generation_config.eos_token_id
     if known is None:
         known = tokenizer.eos_token_id
