@@ -1,1 +1,1 @@
-"""The ten baselines of Table 1: losses, what they need of a model, training, ULD's assistant."""
+"""The ten baselines of Table 1: losses, forward passes, training, and ULD's assistant model."""

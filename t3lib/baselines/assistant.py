@@ -1,7 +1,6 @@
-"""ULD's assistant: the base's first k layers, final norm and output layer, with LoRA on every
-linear layer.
+"""ULD's assistant: the base's first k layers, final norm and output layer, with trainable LoRA.
 
-Ji et al. (2024), as arXiv:2602.10217 uses it; `t3lib.baselines.uld` divides the base's distribution
+Ji et al. (2024), as arXiv:2602.10217 uses it. `t3lib.baselines.uld` divides the base's distribution
 by the assistant's.
 """
 
@@ -22,8 +21,9 @@ DROPOUT = 0.05
 
 
 def layers_of(model: Any, k: int | None = None) -> nn.ModuleList:
-    """The decoder's first k blocks, or all. UserError when there are fewer, or when they are not
-    called `layers`.
+    """Return the decoder's first k blocks, or all for None.
+
+    UserError when the model has fewer, or when its decoder has no list called `layers`.
     """
     layers = getattr(decoder_of(model), "layers", None)
     if not isinstance(layers, nn.ModuleList):
@@ -36,12 +36,14 @@ def layers_of(model: Any, k: int | None = None) -> nn.ModuleList:
 
 
 def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int = 0) -> Any:
-    """A PEFT model of the base's first k layers whose LoRA weights (alpha = rank) are trainable and
-    start at no change.
+    """Build a PEFT model of the base's first k layers with LoRA on every linear layer.
 
-    Frozen weights share the base's memory; the base's modules are not touched. Works on the meta
-    device. Trainable: rank × Σ (inputs + outputs) over the linear layers, in float32. UserError for
-    k or rank out of range.
+    rank: of LoRA; alpha is the same. seed: of the initial LoRA weights, which change nothing at
+    first.
+
+    Only the LoRA weights are trainable, rank × Σ (inputs + outputs) numbers over the linear layers,
+    in float32. Frozen weights share the base's memory, and the base's modules are not changed.
+    Works on the meta device. UserError for k or rank out of range.
     """
     from peft import LoraConfig, get_peft_model
 
@@ -57,9 +59,7 @@ def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int =
     weights = base.state_dict()
     assistant.load_state_dict({name: weights[name] for name in assistant.state_dict()}, assign=True)
     buffers = dict(base.named_buffers())
-    for name, _ in list(
-        assistant.named_buffers()
-    ):  # rotary frequencies are no part of a state_dict
+    for name, _ in list(assistant.named_buffers()):  # rotary frequencies are not in a state_dict
         owner, _, leaf = name.rpartition(".")
         assistant.get_submodule(owner).register_buffer(
             leaf, buffers[name].clone(), persistent=False
@@ -74,6 +74,6 @@ def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int =
     with torch.random.fork_rng(), warnings.catch_warnings():
         warnings.simplefilter(
             "ignore", FutureWarning
-        )  # PEFT still asks for a flag that Transformers renamed
+        )  # PEFT uses a flag that Transformers has renamed
         torch.manual_seed(seed)
         return get_peft_model(assistant, lora)

@@ -1,8 +1,7 @@
-"""What a loss needs of a model: batches, log-probabilities, logits, one layer's states; the
-original's ln p.
+"""The forward passes that a loss needs: log-probabilities, logits, or one layer's hidden states.
 
-The model is called here and nowhere else in training. What it is asked for is what `losses.NEEDS`
-says of a loss; results have the names of that loss's parameters.
+In training, only this module calls the model. `losses.NEEDS` lists what a loss needs, and results
+have the names of that loss's parameters.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -18,16 +17,16 @@ from t3lib.baselines.losses import NEEDS, log_likelihood
 from t3lib.core.rows import IGNORE, Example, collate, length_sorted, shifted_labels
 
 Batch = dict[str, Tensor]
-BATCH_TOKENS = 8192  # padded tokens of one batch when the original's ln p are computed
+BATCH_TOKENS = 8192  # padded tokens in a batch of `original_logp`
 
 
 def batch_of(
     model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str, width: int = 0
 ) -> Batch:
-    """Right-padded tensors (B, L) on the model's device, L at least `width`.
+    """Pad examples on the right to tensors (B, L) on the model's device, L at least `width`.
 
-    With "lengths" there is no mask: in a causal model no token sees the padding that comes after
-    it.
+    Returns input_ids, labels and, for "openunlearning", attention_mask. With "lengths" there is no
+    mask, because in a causal model no token sees the padding that comes after it.
     """
     batch = collate(examples, pad_id, attention_mask)
     extra = (0, max(0, width - batch["labels"].shape[1]))
@@ -40,8 +39,9 @@ def batch_of(
 
 
 def answer_counts(examples: Sequence[Example]) -> dict[str, float]:
-    """Means of |a| and of 1/|a| over the examples of a step: `tokens` and `inverse_tokens` of the
-    losses.
+    """Return the means of |a| and of 1/|a| over a step's examples, |a| the number of answer tokens.
+
+    They are the arguments `tokens` and `inverse_tokens` of the losses.
     """
     lengths = [len(example.ids) - example.n_prompt for example in examples]
     return {
@@ -51,7 +51,7 @@ def answer_counts(examples: Sequence[Example]) -> dict[str, float]:
 
 
 def needs_teacher(needs: Collection[str]) -> bool:
-    """Whether a loss needs the original model itself, not only its ln p of whole answers."""
+    """Return True if a loss needs the original model, and not only its ln p of whole answers."""
     return bool({"logit_ref", "logit_all_ref", "hidden_ref"} & set(needs))
 
 
@@ -63,10 +63,12 @@ def apply_loss(
     teacher: nn.Module | None,
     k: int | None,
 ) -> Tensor:
-    """Losses (B,) of `function` on a batch; what it needs is in `known` or is what model and
-    teacher say of the batch.
+    """Compute the losses (B,) of `function` on a batch.
 
-    teacher: the original model. k: the layer whose states are compared, counted from 1.
+    known: arguments of the loss that need no forward pass here. model: the model in training.
+    batch: as of `batch_of`.
+    teacher: the original model, None if it is not needed.
+    k: layer whose states are compared, counted from 1.
     """
     needs = NEEDS[function]
     known = known | quantities(model, batch, needs, k)
@@ -81,11 +83,11 @@ def apply_loss(
 def quantities(
     model: nn.Module, batch: Batch, needs: Collection[str], k: int | None = None
 ) -> dict[str, Tensor]:
-    """The quantities among `needs` that one model gives on a batch, with their masks; k counts
-    layers from 1.
+    """Run one model on a batch; return those quantities that a loss needs, with their masks.
 
-    logp, answer (B, S) · logit, targets, answer (B, L−1) · logit_all (B, L, V), answer_all · hidden
-    (B, L, d), in_answer (B, L).
+    needs: names of the loss's arguments. k: layer, counted from 1. The result is one of three: logp
+    and answer (B, S); hidden (B, L, d) and in_answer (B, L); or logit (B, L−1, V), targets and
+    answer (B, L−1), logit_all (B, L, V), answer_all (B, L).
     """
     if "logp" in needs:
         logp, answer = answer_logp(model, batch)
@@ -99,17 +101,17 @@ def quantities(
 
 
 def answer_logp(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
-    """ln p of every next token and whether it belongs to the answer: (B, S) float32 and bool.
+    """Return ln p of every next token and whether it belongs to the answer: (B, S) float32, bool.
 
-    Only positions from the batch's first answer on are computed (S < L), and of a plain Llama only
-    the answers' own.
+    Only positions from the batch's first answer on are computed (S < L). For a plain Llama only the
+    answers' own positions are computed; elsewhere ln p is 0.
     """
     targets, answer = shifted_labels(batch["labels"])
     first = int(answer.any(0).int().argmax())
     targets, answer = targets[:, first:], answer[:, first:]
     if (
         type(model) is LlamaForCausalLM
-    ):  # its logits are lm_head(hidden) and nothing else: saves a fifth of a step
+    ):  # its logits are just lm_head(hidden); this saves a fifth of a step
         logit = model.lm_head(_final_states(model, batch, first)[answer]).float()
         logp = -F.cross_entropy(logit, targets[answer], reduction="none")
         return torch.zeros(answer.shape, device=logp.device).masked_scatter(answer, logp), answer
@@ -119,10 +121,10 @@ def answer_logp(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 
 
 def _final_states(model: LlamaForCausalLM, batch: Batch, first: int) -> Tensor:
-    """What the output layer of a Llama sees at positions first … L−2: (B, S, d).
+    """Return the final hidden states of a Llama at positions first … L−2: (B, S, d).
 
-    All rows begin with the same system text: its keys and values are computed once a batch, which
-    saves another fifth.
+    All rows begin with the same system text. Its keys and values are computed once a batch, which
+    saves a fifth of a training step.
     """
     ids = batch["input_ids"]
     shared = int((ids == ids[0]).all(0)[:first].cumprod(0).sum())
@@ -141,7 +143,10 @@ def _final_states(model: LlamaForCausalLM, batch: Batch, first: int) -> Tensor:
 
 
 def layer_states(model: nn.Module, batch: Batch, k: int | None) -> Tensor:
-    """Output of the k-th decoder block (from 1), before any final norm: (B, L, d) float32."""
+    """Return the k-th decoder block's output, before any final norm: (B, L, d) float32.
+
+    k: counted from 1.
+    """
     states: list[Tensor] = []
     layer = layers_of(model, k)[-1]
     hook = layer.register_forward_hook(
@@ -164,7 +169,7 @@ def _inputs(batch: Batch) -> dict[str, Any]:
 def original_logp(
     model: nn.Module, examples: Sequence[Example], pad_id: int, attention_mask: str
 ) -> Tensor:
-    """ln p(a|q) of every example under the original model, (N,) float32 on the CPU."""
+    """Return ln p(a|q) of every example under the original model: (N,) float32 on the CPU."""
     values = torch.zeros(len(examples))
     for indices in length_sorted([len(example.ids) for example in examples], BATCH_TOKENS):
         batch = batch_of(model, [examples[i] for i in indices], pad_id, attention_mask)

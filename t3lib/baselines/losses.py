@@ -1,32 +1,31 @@
-"""The ten baselines' losses as pure functions, and LOSSES: the paper's row name -> its forget and
-retain terms.
+"""The ten baselines' losses as pure functions, and LOSSES: each method's forget and retain term.
 
-Formulas: arXiv:2602.10217, Appendix F.1 (unnumbered). Every function returns one loss per example,
-(B,); a batch's loss is their mean. Shapes: B batch, S positions that predict a token, L tokens, V
-vocabulary, d hidden.
+Formulas: arXiv:2602.10217, Appendix F.1 (unnumbered). Every function returns one loss for each
+example, (B,); the loss of a batch is their mean. Shapes: B batch, S positions that predict a token,
+L tokens, V vocabulary, d hidden size.
 
     logp (B, S)       ln p of the next token at each position
     answer (B, S)     bool: is that token in the answer?
     logp_ref (B,)     ln p* of the whole answer, p* the original model
     tokens            answer tokens an example, on average
-    logit (B, S, V)   logits everywhere, prompt and padding too
+    logit (B, S, V)   logits at all positions, prompt and padding too
     targets (B, S)    next tokens, 0 outside answers
     logit_all (B, L, V), answer_all (B, L)  the same at every position, the last one included
     hidden (B, L, d)  states of one layer
     in_answer (B, L)  bool: is this token in the answer?
     inverse_tokens    mean of 1/(answer tokens) over the examples of a step
-    control (d,)      RMU's random direction (forget terms alone)
-    logp_idk, logp_idk_ref (B,)  ln p and ln p* of "I don't know" (forget terms alone)
+    control (d,)      RMU's random direction (forget term only)
+    logp_idk, logp_idk_ref (B,)  ln p and ln p* of an "I don't know" answer (forget term only)
 
-Two variants where they differ: "reference" (default) is what locuslab/open-unlearning computes, so
-that its numbers are comparable; "paper" is the formula as printed, with ln p(a|q) the sum over the
-answer's tokens. `tokens` defaults to the batch's own mean; a loop that accumulates gradients passes
-the whole step's.
+variant: "reference" (the default) is what locuslab/open-unlearning computes, so that its numbers
+are comparable. "paper" is the formula as printed, with ln p(a|q) the sum over the answer's tokens.
+`tokens` defaults to the batch's own mean; a training loop that accumulates gradients passes the
+mean of the whole step.
 
-Above each loss, `@takes(...)` names its arguments. The names decide which forward passes a step
-runs (`forward.quantities`): the answers' for `logp`, every position's for `logit`, those up to
-layer k for `hidden`, and also the original model's for names that end in `_ref`. A loss takes one
-of `logp`, `logit`, `logit_all` and `hidden`.
+`@takes(...)` above each loss names its arguments. The names decide which forward passes a step runs
+(`forward.quantities`): over the answers for `logp`, over all positions for `logit`, up to layer k
+for `hidden`, and also by the original model for names that end in `_ref`. A loss takes only one of
+`logp`, `logit`, `logit_all` and `hidden`.
 """
 
 from __future__ import annotations
@@ -38,15 +37,16 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import CHOICES, LOOP, T3, check
 
-if TYPE_CHECKING:  # whoever asks for names and settings alone does not wait for torch
+if TYPE_CHECKING:  # names and settings can be read without importing torch
     from torch import Tensor
 
 Variant = Literal["reference", "paper"]
 Loss = TypeVar("Loss", bound=Callable[..., Any])
 VARIANTS = CHOICES["variant"]
 
-# A loss is alpha_f · forget term + alpha_r · retain term; k counts layers from the first; ULD's T
-# is its strength.
+# The settings of each baseline that are not in LOOP, or differ from it. A loss is
+# alpha_f · forget term + alpha_r · retain term. k is a layer, counted from 1. ULD's T is its
+# strength.
 BASELINES: dict[str, dict[str, Any]] = {
     "GradAscent": {"alpha_f": 1.0},
     "GradDiff": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll"},
@@ -69,7 +69,7 @@ BASELINES: dict[str, dict[str, Any]] = {
     "SimNPO": {"alpha_f": 0.125, "alpha_r": 1.0, "retain_loss": "nll", "beta": 4.5, "delta": 0.0},
 }
 
-# Every table has its rows in this order.
+# The order of rows in all tables.
 METHODS = ("Original", "Retrained", *BASELINES, "T3")
 DEFAULTS: dict[str, dict[str, Any]] = {
     name: LOOP | special for name, special in BASELINES.items()
@@ -79,10 +79,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def settings_of(
     method: str, changes: Mapping[str, Any], where: str | None = None
 ) -> dict[str, Any]:
-    """All settings of a method of `DEFAULTS`: `changes` laid over the defaults.
+    """Return all settings of a method: its defaults, with `changes` in place of some values.
 
-    UserError, which begins with `where` or else with the method, for an unknown name or a value
-    that `check` refuses.
+    method: a key of `DEFAULTS`. where: start of the error's message, by default the method.
+    UserError for an unknown name and for a value that `settings.check` refuses.
     """
     if method not in DEFAULTS:
         raise UserError(
@@ -99,11 +99,11 @@ def settings_of(
     return defaults | dict(changes)
 
 
-NEEDS: dict[Callable[..., Tensor], frozenset[str]] = {}  # a loss -> the names of its parameters
+NEEDS: dict[Callable[..., Tensor], frozenset[str]] = {}  # names of each loss's arguments
 
 
 def takes(*names: str) -> Callable[[Loss], Loss]:
-    """Note in `NEEDS` what a loss is given: quantities of a model, counts of a step, settings."""
+    """Record in `NEEDS` the names of a loss's arguments: outputs of a model, counts, settings."""
 
     def note(loss: Loss) -> Loss:
         NEEDS[loss] = frozenset(names)
@@ -113,8 +113,9 @@ def takes(*names: str) -> Callable[[Loss], Loss]:
 
 
 def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
-    """Σ_s of the values where the mask is true, (B, S) -> (B,); what hides elsewhere (NaN, −inf)
-    does not matter.
+    """Σ_s of the values where the mask is true: (B, S) -> (B,).
+
+    Other values (NaN, −inf) are ignored.
     """
     return values.masked_fill(~mask, 0.0).sum(-1)
 
@@ -128,11 +129,11 @@ def log_likelihood(logp: Tensor, answer: Tensor) -> Tensor:
 def nll(
     logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference"
 ) -> Tensor:
-    """−ln p(a|q): the retain term of GradDiff, WGA, SatImp, UnDIAL, IdkDPO, NPO and SimNPO; the
-    forget term of ULD.
+    """−ln p(a|q), the retain term of seven baselines and the forget term of ULD.
 
-    reference: divided by the mean number of answer tokens, so that the batch's mean is a mean over
-    its tokens and long answers weigh more. paper: the sum over the sequence.
+    The seven are GradDiff, WGA, SatImp, UnDIAL, IdkDPO, NPO and SimNPO. reference: divided by the
+    mean number of answer tokens, so that the mean over a batch is a mean over its tokens and long
+    answers weigh more. paper: the sum over the sequence.
     """
     return -grad_ascent(logp, answer, tokens=tokens, variant=variant)
 
@@ -141,8 +142,9 @@ def nll(
 def grad_ascent(
     logp: Tensor, answer: Tensor, *, tokens: float | None = None, variant: Variant = "reference"
 ) -> Tensor:
-    """L = ln p(a_f|q_f): GradAscent, and GradDiff's forget term. reference: token mean; paper: sum
-    (see nll).
+    """L = ln p(a_f|q_f), the loss of GradAscent and the forget term of GradDiff.
+
+    reference: mean over tokens. paper: sum over the sequence (see `nll`).
     """
     return _weighted(lambda _: 1.0, logp, answer, tokens, variant)
 
@@ -158,7 +160,8 @@ def wga(
 ) -> Tensor:
     """L = sg[p(a_f|q_f)^β] ln p(a_f|q_f), sg = stop-gradient.
 
-    reference: a weight per token, sg[p_t^β] ln p_t, token mean. paper: one weight per sequence.
+    reference: each token has its own weight, sg[p_t^β] ln p_t, and the loss is a mean over tokens.
+    paper: one weight for each sequence.
     """
     return _weighted(lambda logp: (beta * logp).exp(), logp, answer, tokens, variant)
 
@@ -173,9 +176,10 @@ def sat_imp(
     tokens: float | None = None,
     variant: Variant = "reference",
 ) -> Tensor:
-    """L = sg[p(a_f|q_f)^β1 (1 − p(a_f|q_f))^β2] ln p(a_f|q_f).
+    """L = sg[p(a_f|q_f)^β1 (1 − p(a_f|q_f))^β2] ln p(a_f|q_f), sg = stop-gradient.
 
-    reference: a weight per token, token mean. paper: one weight per sequence.
+    reference: each token has its own weight, and the loss is a mean over tokens. paper: one weight
+    for each sequence.
     """
     return _weighted(
         lambda logp: logp.exp() ** beta1 * (1 - logp.exp()) ** beta2, logp, answer, tokens, variant
@@ -189,8 +193,9 @@ def _weighted(
     tokens: float | None,
     variant: Variant,
 ) -> Tensor:
-    """sg[w(ln p)] ln p: of the sequence (paper); of each token, summed and divided by `tokens`
-    (reference).
+    """sg[w(ln p)] ln p, with the weight `weight_of`, which is a function of ln p.
+
+    paper: of the whole sequence. reference: of each token, summed and divided by `tokens`.
     """
     if _is_paper(variant):
         logp = log_likelihood(logp, answer)
@@ -212,8 +217,8 @@ def undial(
     """L = CE(p̃, p), ln p̃(y|x) = ln p*(y|x) − β·1[y = y_f] + C, p* the original model.
 
     reference: mean over every position, prompt and padding too. This copies a mistake of the
-    published code: outside answers the label is −100, which it uses as an index, so that the token
-    V − 100 is lowered there. The loss therefore changes with padding. paper: sum over answer
+    published code: outside answers the label is −100, which the code uses as an index, so that the
+    token V − 100 is lowered there. The loss therefore changes with padding. paper: sum over answer
     positions.
     """
     paper, V = _is_paper(variant), logit.shape[-1]
@@ -236,10 +241,11 @@ def rmu_forget(
 ) -> Tensor:
     """L = ‖M^k(q_f) − c u 1ᵀ/‖u‖‖_F², u ~ Unif([0,1]^d) = control (d,).
 
-    reference: the answer's states, mean over d, summed over tokens and times the batch's mean of
-    1/|a|. This copies the published code, which divides (B,) by (B, 1): each example is divided by
-    the length of every example. `inverse_tokens` gives that mean for a whole step. paper: the
-    question's states, those of all tokens before the answer, summed over tokens and d.
+    reference: states of the answer's tokens, mean over d, summed over tokens, times the batch's
+    mean of 1/|a|. This copies the published code, which divides (B,) by (B, 1), so that each
+    example is divided by the length of every example. `inverse_tokens` passes that mean for a whole
+    step. paper: states of the question, which are those of all tokens before the answer, summed
+    over tokens and d.
     """
     goal = c * control / control.norm()
     return rmu_retain(hidden, goal, in_answer, inverse_tokens=inverse_tokens, variant=variant)
@@ -254,7 +260,10 @@ def rmu_retain(
     inverse_tokens: float | None = None,
     variant: Variant = "reference",
 ) -> Tensor:
-    """L = ‖M^k(q_r) − M*^k(q_r)‖_F², M* the original model's states. Variants as in rmu_forget."""
+    """L = ‖M^k(q_r) − M*^k(q_r)‖_F², M* the original model's states.
+
+    Variants as in `rmu_forget`.
+    """
     squares = (hidden - hidden_ref) ** 2  # (B, L, d)
     if _is_paper(variant):
         return masked_sum(squares.sum(-1), in_answer.cumsum(-1) == 0)
@@ -264,11 +273,11 @@ def rmu_retain(
 
 @takes("logit_all", "answer_all", "variant")
 def uniform_kl(logit_all: Tensor, answer_all: Tensor, *, variant: Variant = "reference") -> Tensor:
-    """L = KL(Unif(V) ‖ f(q_r, ·)) = −ln V − mean_y ln f(y): ULD's retain term; logit_all (B, L, V).
+    """L = KL(Unif(V) ‖ f(q_r, ·)) = −ln V − mean_y ln f(y), the retain term of ULD.
 
-    reference (UCSB-NLP-Chang/ULD): mean over all L positions, the prompt's, padding's and the last
-    token's too. paper: sum over the positions where answer_all (B, L) says that the next token is
-    the answer's.
+    reference (UCSB-NLP-Chang/ULD): mean over all L positions, also those of the prompt, of padding
+    and of the last token. paper: sum over the positions that predict a token of the answer
+    (`answer_all`).
     """
     kl = -math.log(logit_all.shape[-1]) - logit_all.log_softmax(-1).mean(-1)  # (B, L)
     return masked_sum(kl, answer_all) if _is_paper(variant) else kl.mean(-1)
@@ -284,8 +293,9 @@ def idk_dpo(
     *,
     beta: float = BASELINES["IdkDPO"]["beta"],
 ) -> Tensor:
-    """L = −(2/β) ln σ(β (ln p/p*(ã_f|q_f) − ln p/p*(a_f|q_f))), ã_f an "I don't know", p* the
-    original model; logp_idk, logp_idk_ref (B,) of the whole "I don't know".
+    """L = −(2/β) ln σ(β (ln p/p*(ã_f|q_f) − ln p/p*(a_f|q_f))), p* the original model.
+
+    ã_f is an "I don't know" answer; logp_idk and logp_idk_ref (B,) are its ln p and ln p*.
     """
     ratio = log_likelihood(logp, answer) - logp_ref
     return -2 / beta * _log_sigmoid(beta * (logp_idk - logp_idk_ref - ratio))
@@ -310,7 +320,7 @@ def sim_npo(
 ) -> Tensor:
     """L = −(2/β) ln σ(−(β/|a_f|) ln p(a_f|q_f) − Δ).
 
-    paper: Δ = delta. reference: the margin is inside β, σ(β (−ln p/|a| − delta)), that is Δ =
+    paper: Δ = delta. reference: the margin is inside β, σ(β (−ln p/|a| − delta)), so that Δ =
     β·delta.
     """
     margin = delta if _is_paper(variant) else beta * delta
@@ -319,8 +329,9 @@ def sim_npo(
 
 @takes("logit_all", "logit_all_ref")
 def kl_to_original(logit_all: Tensor, logit_all_ref: Tensor) -> Tensor:
-    """KL(p* ‖ p), mean over all L positions, prompt and padding too: OpenUnlearning's other retain
-    term, "kl".
+    """KL(p* ‖ p), OpenUnlearning's retain term "kl", p* the original model.
+
+    It is the mean over all L positions, prompt and padding too.
     """
     from torch.nn.functional import kl_div
 
@@ -342,8 +353,9 @@ def _is_paper(variant: str) -> bool:
 
 
 class Terms(NamedTuple):
-    """A method's loss is alpha_f · mean(forget) + alpha_r · mean(retain); the weights are
-    settings.
+    """The two terms of a method's loss, alpha_f · mean(forget) + alpha_r · mean(retain).
+
+    The weights alpha_f and alpha_r are settings. retain is None for a method without a retain term.
     """
 
     forget: Callable[..., Tensor]

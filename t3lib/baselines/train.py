@@ -1,9 +1,8 @@
-"""The training loop of fine-tuning and of all ten baselines: AdamW, linear schedule, clipping,
-exact step accounting.
+"""The training loop of fine-tuning and of all ten baselines: AdamW, linear schedule, clipping.
 
-A step is a list of examples: batch_size × accumulation of them, the last of an epoch whatever is
-left. Each part's loss is its share of the step's, so a batch of 8 and 8 accumulated batches of 1
-give the same gradient.
+A step is a list of batch_size × accumulation examples; the last step of an epoch has what is left.
+The loss of each part of a step is the part's share of the step's loss, so that one batch of 8 and 8
+accumulated batches of 1 give the same gradient.
 """
 
 import time
@@ -21,14 +20,15 @@ from t3lib.core.rows import Example
 from t3lib.core.settings import LOOP, check
 
 Item = TypeVar("Item")
-# seeds of consecutive runs are this far apart, so that no two epochs of any two seeds share a
-# stream
+# Epoch e of seed s draws from the random stream s · SEEDS + e, so that no two epochs of any two
+# seeds share a stream.
 SEEDS = 100_003
 
 
 class Diverged(UserError):
-    """A loss or gradient became NaN or infinite. The model keeps its weights from before that
-    step.
+    """A loss or a gradient became NaN or infinite.
+
+    The model keeps its weights from before that step.
     """
 
 
@@ -42,12 +42,15 @@ def finetune(
     progress: str = "finetune",
     **settings: Any,
 ) -> dict[str, Any]:
-    """Minimise the mean −ln p of the answers' tokens over `examples`, in place; returns the log of
-    `optimise`.
+    """Fine-tune a model in place: minimise the mean −ln p of the answers' tokens over `examples`.
 
-    settings: those of `settings.LOOP` that differ from its defaults (lr, epochs, …). Batches hold
-    rows of similar length, redrawn every epoch from `seed`. Raises UserError (no examples, bad
-    settings) and Diverged.
+    pad_id: padding token. seed: of the order of batches and of dropout. attention_mask: see
+    `rows.collate`.
+    progress: name of the progress bar.
+    settings: those of `settings.LOOP` that differ from its defaults (lr, epochs, …).
+
+    Batches hold rows of similar length and are drawn anew in every epoch. Returns the log of
+    `optimise`. UserError for no examples or bad settings, Diverged as of `optimise`.
     """
     if not examples:
         raise UserError("there are no examples to train on")
@@ -70,8 +73,10 @@ def finetune(
 
 
 def bucketed(lengths: Sequence[int], size: int, seed: int, window: int = 16) -> list[list[int]]:
-    """Batches of `size` indices of similar lengths in random order: shuffled, sorted within
-    windows, redealt.
+    """Group indices into batches of rows with similar lengths, in random order.
+
+    lengths: tokens of each row. size: rows in a batch. window: the rows are shuffled, and each
+    `window` batches of them are sorted by length and cut into batches, whose order is shuffled too.
     """
     generator = torch.Generator().manual_seed(seed)
     order = torch.randperm(len(lengths), generator=generator).tolist()
@@ -91,13 +96,17 @@ def optimise(
     seed: int = 0,
     progress: str = "train",
 ) -> dict[str, Any]:
-    """Minimise over the steps of plan(epoch), in place; loss_of(part, step) is the part's share of
-    the step's loss.
+    """Train a model in place over the steps of plan(epoch); return a log.
 
+    plan(epoch): the epoch's steps, each a list of items.
+    loss_of(part, step): the part's share of the step's loss.
     settings: all of `settings.LOOP`. lr is the peak of a rate that rises during `warmup_epochs` and
-    then falls to 0; bf16 runs the forward passes under bfloat16 autocast, whatever the weights.
-    Returns {"steps", "epochs", "seconds", "loss": mean over steps, per epoch}. Raises Diverged at
-    the first loss or gradient that is not finite, before it can reach the weights.
+    then falls to 0. bf16 runs the forward passes under bfloat16 autocast, whatever the weights'
+    dtype.
+    seed: of dropout. progress: name of the progress bar.
+
+    The log is {"steps", "epochs", "seconds", "loss": mean over steps for each epoch}. Diverged at
+    the first loss or gradient that is not finite, before it changes the weights.
     """
     started = time.perf_counter()
     epochs, warmup_epochs = settings["epochs"], settings["warmup_epochs"]
@@ -149,9 +158,7 @@ def backward(
     settings: Mapping[str, Any],
     device: torch.device,
 ) -> float:
-    """Accumulate the gradient of one step's loss over its parts of `batch_size` examples; returns
-    the loss.
-    """
+    """Accumulate the gradient of one step over its parts of `batch_size` items; return the loss."""
     loss = torch.zeros((), device=device)
     for start in range(0, len(step), settings["batch_size"]):
         with torch.autocast(device.type, torch.bfloat16, enabled=settings["bf16"]):
@@ -162,8 +169,9 @@ def backward(
 
 
 def schedule(step: int, warmup: int, total: int) -> float:
-    """Factor of the learning rate, min((s+1)/warmup, (total−s)/(total−warmup)) for s = 0 … total−1;
-    never 0.
+    """min((s+1)/warmup, (total−s)/(total−warmup)), the learning rate's factor at step s; never 0.
+
+    step: s = 0 … total − 1. warmup: number of steps in which the factor rises.
     """
     return min(1.0, (step + 1) / max(warmup, 1), (total - step) / max(total - warmup, 1))
 
@@ -171,10 +179,10 @@ def schedule(step: int, warmup: int, total: int) -> float:
 def make_optimizer(
     name: str, parameters: Sequence[nn.Parameter], lr: float, weight_decay: float
 ) -> Any:
-    """AdamW, or bitsandbytes' paged one with 8-bit moments; betas .9 and .999.
+    """Build AdamW ("adamw") or bitsandbytes' paged AdamW with 8-bit moments; betas .9 and .999.
 
-    On a CPU, where nothing can be paged out, bitsandbytes keeps the moments in memory. UserError
-    where bitsandbytes is missing.
+    On a CPU, where paging is not possible, bitsandbytes keeps the moments in memory. UserError when
+    bitsandbytes is not installed.
     """
     if name == "adamw":
         return torch.optim.AdamW(parameters, lr=lr, weight_decay=weight_decay, fused=True)

@@ -1,11 +1,11 @@
-"""ULD's distribution: a small assistant trained to do the reverse of unlearning, subtracted from
-the base.
+"""ULD's unlearned model: the base's distribution divided by that of a small assistant.
 
-    p_hat(y | x)  proportional to  p(y | x) / f(y | x)^strength
+    p_hat(y | x)  ∝  p(y | x) / f(y | x)^strength
 
-The assistant (`t3lib.baselines.assistant`, trained by ULD's reversed loss) is a causal LM of its
-own, with its own keys and values. They ride in the base's cache as further layers, so every
-decoding mode moves both together, as it does T3's pooled context.
+The assistant f (`t3lib.baselines.assistant`) is trained to do the reverse of unlearning: to know
+the forget rows and nothing else. It is a causal LM with its own keys and values. They are kept in
+the base's cache as further layers, so that both stay in step in every decoding mode, as T3's pooled
+context does.
 """
 
 import math
@@ -20,15 +20,17 @@ from t3lib.sampler.wrapped import WrappedCausalLM, plain_base, vocabulary
 
 
 def subtract_logits(logits: Tensor, assistant_logits: Tensor, strength: float) -> Tensor:
-    """log p(y | x) - strength * log f(y | x), not normalised: (..., V) and (..., V) -> (..., V)
-    float32.
+    """log p(y | x) - strength * log f(y | x), not normalised: (..., V) and (..., V) -> (..., V).
+
+    The result is float32.
     """
     return logits.float().log_softmax(-1) - strength * assistant_logits.float().log_softmax(-1)
 
 
 class AssistantMark(DummyLayer):
-    """Stands in the cache between the base's layers and the assistant's; `owner` says which
-    assistant's.
+    """A marker in the cache between the base's layers and the assistant's.
+
+    owner: id of the assistant that the layers belong to.
     """
 
     def __init__(self, owner: int) -> None:
@@ -37,12 +39,13 @@ class AssistantMark(DummyLayer):
 
 
 class ULDForCausalLM(WrappedCausalLM):
-    """p_hat(y | x) proportional to p(y | x) / f(y | x)^strength, p and f frozen, as a Transformers
-    model.
+    """p_hat(y | x) ∝ p(y | x) / f(y | x)^strength, with p and f frozen, as a Transformers model.
 
-    base and assistant: decoder-only causal LMs with one vocabulary; strength >= 0, 0 being the base
-    alone. Decodes in the same modes as T3ForCausalLM. Raises UserError for another vocabulary,
-    another device or a bad strength.
+    base, assistant: decoder-only causal LMs with the same vocabulary, p and f.
+    strength: at least 0, where 0 is the base alone.
+
+    Decodes in the same modes as `T3ForCausalLM`. UserError for another vocabulary, another device
+    or a bad strength.
     """
 
     assistant: Any
@@ -68,28 +71,27 @@ class ULDForCausalLM(WrappedCausalLM):
             raise UserError(
                 f"the assistant is on {assistant.device}, the base on {self.base.device}"
             )
-        self.assistant = assistant.eval()  # a freshly made one still has its dropout on
+        self.assistant = assistant.eval()  # a new assistant still has dropout
         self._is_stateful = self.base._is_stateful or assistant._is_stateful
         self.strength = float(strength)
 
     def step_inputs(self, attention_mask: Any, tokens: int) -> dict[str, Any]:
-        """The attention mask as the assistant takes it."""
+        """Return the attention mask as an argument of the assistant."""
         return {} if attention_mask is None else {"attention_mask": attention_mask}
 
     def unlearned_logits(
         self, logits: Tensor, hidden: Tensor, cache: Any, prepared: Any, inputs: dict[str, Any]
     ) -> Tensor:
-        """`subtract_logits` of the assistant's logits on the same tokens, whose keys and values
-        `cache` then holds.
+        """Run the assistant on the same tokens, update its part of the cache, subtract its logits.
+
+        Arguments as of `WrappedCausalLM.unlearned_logits`.
         """
         assistants_cache = None if cache is None else self._attach(cache)
         outputs = self.assistant(**inputs, **prepared, past_key_values=assistants_cache)
         return subtract_logits(logits, outputs.logits, self.strength)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
-        """Refused: the base is not ours to save, and the assistant saves itself (PEFT: its LoRA
-        alone).
-        """
+        """Raise UserError: the assistant has its own `save_pretrained`, the base is unchanged."""
         raise UserError("save the assistant with its own save_pretrained; the base is unchanged")
 
     push_to_hub = save_pretrained  # type: ignore[assignment]
@@ -97,13 +99,13 @@ class ULDForCausalLM(WrappedCausalLM):
     def prepare_inputs_for_generation(
         self, input_ids: Tensor, *args: Any, attention_mask: Any = None, **kwargs: Any
     ) -> dict[str, Any]:
-        """The base's own inputs for this step, plus the attention mask in the assistant's form."""
+        """Return the base's own inputs for this step, and the assistant's attention mask."""
         inputs = {**kwargs, "attention_mask": attention_mask}
         prepared = self.base.prepare_inputs_for_generation(input_ids, *args, **inputs)
         cache = prepared.get("past_key_values")
         if (
             cache is not None and cache.is_compileable
-        ):  # before compiled code sees the cache, and before it makes masks
+        ):  # compiled code must see the cache and the mask with these layers
             inputs["past_key_values"] = self._attach(cache)
             of_assistant = self.assistant.prepare_inputs_for_generation(input_ids, *args, **inputs)
             attention_mask = of_assistant.get("attention_mask")
@@ -111,9 +113,7 @@ class ULDForCausalLM(WrappedCausalLM):
         return prepared
 
     def _attach(self, cache: Cache) -> Cache:
-        """The assistant's own cache: a view of the layers after the mark, which are appended now if
-        missing.
-        """
+        """Return the assistant's layers of the cache, as a cache; append them if missing."""
         start = _after_mark(cache)
         if start is None:
             config = self.assistant.config.get_text_config(decoder=True)
@@ -123,14 +123,14 @@ class ULDForCausalLM(WrappedCausalLM):
             else:
                 layers = DynamicCache(config=config)
                 if any(getattr(layer, "record_past", False) for layer in cache.layers):
-                    # sliding windows must be able to give drafted tokens back
+                    # so that drafted tokens can be removed from sliding windows again
                     layers.activate_past_recording()
             start = len(cache.layers) + 1
             cache.layers.extend([AssistantMark(id(self.assistant)), *layers.layers])
         return Cache(layers=cache.layers[start:])
 
     def check_cache(self, cache: Any) -> None:
-        """UserError unless this assistant saw every token in the cache."""
+        """Raise UserError unless this assistant saw every token in the cache."""
         super().check_cache(cache)
         start = _after_mark(cache)
         mark = None if start is None else cache.layers[start - 1]
@@ -146,5 +146,6 @@ class ULDForCausalLM(WrappedCausalLM):
 
 
 def _after_mark(cache: Cache) -> int | None:
+    """Return the index of the assistant's first layer in the cache, None if there is none."""
     marks = [i for i, layer in enumerate(cache.layers) if isinstance(layer, AssistantMark)]
     return marks[0] + 1 if marks else None

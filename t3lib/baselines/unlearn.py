@@ -1,8 +1,7 @@
-"""The ten baselines on one loop: the rows of every step, what the original model says of them, and
-the two terms of the loss.
+"""Train a baseline: draw pairs of rows, score them with the original model, add both loss terms.
 
-A step pairs forget rows with redrawn retain rows. `forward` calls the model, `LOSSES` says what to
-do with the result; the loss is α_f·mean(forget term) + α_r·mean(retain term).
+A step pairs forget rows with retain rows that are drawn anew. `forward` runs the model, and
+`LOSSES` names the loss functions. The loss is α_f·mean(forget term) + α_r·mean(retain term).
 """
 
 import copy
@@ -30,9 +29,7 @@ from t3lib.core.rows import Row, encode, encode_rows
 
 
 class Pair(NamedTuple):
-    """Indices of one forget row, the retain row drawn for it and, for IdkDPO, its "I don't
-    know".
-    """
+    """Indices of a forget row, of the retain row drawn for it and of its "I don't know" answer."""
 
     forget: int
     retain: int
@@ -40,11 +37,11 @@ class Pair(NamedTuple):
 
 
 def pairs(n_forget: int, n_retain: int, n_idk: int, size: int, seed: int) -> list[list[Pair]]:
-    """One epoch's steps of `size` pairs: every forget row once, each with a retain row drawn
-    uniformly with replacement.
+    """Draw one epoch's steps of `size` pairs; every forget row occurs once.
 
-    The seed of an epoch depends on the run's seed and the epoch alone, so every method sees the
-    same rows whatever its number of epochs. The idk answers come from a stream of their own.
+    Retain rows and "I don't know" answers are drawn uniformly with replacement. n_idk may be 0.
+    seed: of the epoch, computed from the run's seed and the number of the epoch only, so that every
+    method sees the same rows whatever its number of epochs.
     """
     generator = torch.Generator().manual_seed(seed)
     forget = torch.randperm(n_forget, generator=generator).tolist()
@@ -55,10 +52,10 @@ def pairs(n_forget: int, n_retain: int, n_idk: int, size: int, seed: int) -> lis
 
 
 def by_length(step: Sequence[Pair], lengths: Mapping[str, Sequence[int]]) -> list[Pair]:
-    """The step's rows dealt again, shortest with shortest, so that its parts hold little padding;
-    its loss is the same.
+    """Regroup a step's rows by length, to reduce padding; the step's loss does not change.
 
-    lengths: "forget" and "retain" -> tokens of each row. A forget row keeps its idk answer.
+    lengths: {"forget", "retain"} -> tokens of each row. A forget row keeps its "I don't know"
+    answer, but not its retain row.
     """
     forget = sorted(step, key=lambda pair: lengths["forget"][pair.forget])
     retain = sorted((pair.retain for pair in step), key=lambda row: lengths["retain"][row])
@@ -67,10 +64,13 @@ def by_length(step: Sequence[Pair], lengths: Mapping[str, Sequence[int]]) -> lis
 
 @dataclass(frozen=True)
 class Lesson:
-    """Rows that a baseline is to forget and to keep, and how it learns from them.
+    """The rows that a baseline learns from.
 
-    idk: answers that IdkDPO prefers. original: the model before unlearning, by default a copy of
-    the trained one where a method needs it. attention_mask: see `rows.collate`.
+    forget, retain: rows with question and answer.
+    idk: "I don't know" answers, for IdkDPO.
+    original: the model before unlearning. By default it is the model that is trained, copied where
+    a method needs it.
+    attention_mask: see `rows.collate`.
     """
 
     forget: Sequence[Row]
@@ -89,13 +89,16 @@ def unlearn_baseline(
     settings: Mapping[str, Any],
     seed: int,
 ) -> tuple[Any, dict[str, Any]]:
-    """Unlearn a lesson with one of `LOSSES`, in place; ULD leaves the model alone and returns its
-    assistant instead.
+    """Train one of the baselines `LOSSES` in place; return the trained model and its log.
 
-    settings: those that differ from `losses.BASELINES`. A model in half precision is trained, and
-    comes back, in float32 weights under bfloat16 autocast: steps of 1e-6 would be lost in
-    bfloat16's eight bits. Returns (model, info): steps, epochs, seconds, loss (per epoch),
-    trainable, hyper (all settings). Raises UserError for bad input and Diverged.
+    lesson: the rows. settings: those that differ from `losses.BASELINES`. seed: of all random
+    draws.
+
+    For ULD the model is not changed, and its trained assistant is returned instead. A model in half
+    precision is trained, and returned, with float32 weights under bfloat16 autocast, because steps
+    of 1e-6 would be lost in the eight bits of bfloat16.
+    The log has steps, epochs, seconds, loss (of each epoch), trainable and hyper (all settings).
+    UserError for bad input, Diverged if the training diverges.
     """
     if method not in LOSSES:
         raise UserError(f"unknown method {printable(method)!r}: choose one of {', '.join(LOSSES)}")
@@ -119,8 +122,8 @@ def unlearn_baseline(
         steps = pairs(*counts, size, seed * SEEDS + epoch)
         return [by_length(step, lengths) if chosen["accumulation"] > 1 else step for step in steps]
 
-    # What the original says is taken before anything changes it: ln p of whole answers once, else
-    # from a frozen copy.
+    # The original model is needed before training changes it: its ln p of whole answers is computed
+    # once here. A loss that needs more of it gets a frozen copy.
     frozen = model if lesson.original is None else lesson.original
     frozen.eval()
     if "logp_ref" in needs:
@@ -147,11 +150,9 @@ def unlearn_baseline(
 
     def mean_loss(kind: str, term: Callable[..., Tensor], part: list[Pair], step: list[Pair],
                   known: dict[str, Any]) -> Tensor:  # fmt: skip
-        """The part's share of the mean of `term` over the step's forget rows, or over its retain
-        rows.
-        """
+        """Return the part's share of the mean of `term` over the step's rows of one kind."""
         here, whole = ([rows[kind][getattr(pair, kind)] for pair in some] for some in (part, step))
-        # A mean over all positions counts padding: every part is as wide as its step.
+        # A mean over all positions includes padding, so every part is padded as wide as its step.
         counts_padding = {"logit", "logit_all"} & NEEDS[term]
         width = max(len(example.ids) for example in whole) if counts_padding else 0
         batch = batch_of(network, here, pad, mask, width)
@@ -182,6 +183,7 @@ def unlearn_baseline(
 def _check(
     method: str, settings: Mapping[str, Any], model: Any, lesson: Lesson, needs_idk: bool
 ) -> None:
+    """Raise UserError for a lesson or settings that the method cannot be trained with."""
     forget, retain = len(lesson.forget), len(lesson.retain)
     before = (lesson.original or model).config.vocab_size
     mistakes = {
