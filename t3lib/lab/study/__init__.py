@@ -1,1 +1,1 @@
-"""One forget split opened; a method run on it; ablations; the search for settings."""
+"""Experiments on one forget split: methods, T3's ablations, audit, attacks, search for settings."""

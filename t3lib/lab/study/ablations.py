@@ -1,5 +1,6 @@
-"""T3 over temperatures (Table 5), over both of its dials and over its other choices: shared heads
-and base passes.
+"""T3 at several temperatures (Table 5), at several (T, w), and with other settings changed.
+
+Runs share heads and passes of the base.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +14,9 @@ from t3lib.lab.study.methods import Run, evaluated, records, subject
 from t3lib.lab.study.study import Study
 from t3lib.tofu.metrics import HIDING
 
-# setting -> what differs from the tuned T3; "temperature" fixes T where the setting is about T
-# itself. w None is the w that leaves w T as tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text
-# stays as it is. The heads of those that are named after paraphrases learn `paraphrased` rows and
-# see as many rows in all.
+# Name of the setting -> what differs from the tuned T3. w None stands for the w that leaves w T as
+# tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays the same. Settings whose names begin
+# with "paraphrases" train the head on the rows of `paraphrased`, over as many rows in all.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "decay=l2": {"decay": "l2"},
@@ -44,10 +44,11 @@ def run_temperatures(
     settings: Mapping[str, Any],
     settings_by_t: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> list[Run]:
-    """T3 at every T, as Table 5: T's own hyperparameters (keyed by its text, "2.5") where they were
-    tuned.
+    """Run T3 at every T, for Table 5.
 
-    Temperatures with equal hyperparameters share heads, and all of them the base pass.
+    settings: of T3. settings_by_t: settings tuned for one T, which replace single values; the key
+    is T as text ("2.5"). Temperatures with equal settings share heads, and all share the passes of
+    the base.
     """
     by_t = settings_by_t or {}
     at = [(T, {**settings, **by_t.get(f"{float(T):g}", {})}) for T in sorted(temperatures)]
@@ -63,13 +64,14 @@ def run_dials(
     strengths: Sequence[float],
     settings: Mapping[str, Any],
 ) -> tuple[list[dict[str, Any]], list[Run]]:
-    """Search T3's two dials, p^{1/T} f^w (Remark 3.6), on the heads of `settings`; the best with w
-    other than 1 is run.
+    """Search T and w of T3, p^{1/T} f^w (Remark 3.6), then run the best pair with w other than 1.
 
-    Neither dial needs a training, and all (T, w) come from one pass of the base over the forget
-    rows. Returns (search, runs): a row {"split", "T", "w", "n_seeds", "D", "fq"} for each (T, w),
-    means over the seeds that tune (`TUNING_SEEDS`, or all where they are not among them), and a run
-    record for each seed at the best w other than 1.
+    temperatures, strengths: values of T and of w. settings: of the heads.
+
+    Neither T nor w needs a training, and all pairs come from one pass of the base over the forget
+    rows. Returns (search, runs). search has a row {"split", "T", "w", "n_seeds", "D", "fq"} for
+    each (T, w), with means over the seeds for tuning (`TUNING_SEEDS`, or all seeds if none of these
+    is requested). runs has a run record for each seed at the best pair.
     """
     tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
     dials = sorted({(float(T), float(w)) for T in temperatures for w in strengths})
@@ -95,11 +97,10 @@ def run_dials(
 
 
 def run_ablations(study: Study, *, seeds: Sequence[int], settings: Mapping[str, Any]) -> list[Run]:
-    """One run per (setting, seed), each with its `setting`; T is the tuned one unless the setting
-    is about T.
+    """Run each of `ABLATIONS` with each seed; a record also names its `setting`.
 
-    Beside the metrics of every run they have the audit's `HIDING`, as far as there are rows to
-    measure it on.
+    T is the tuned one unless the setting changes it. Beside the metrics of every run, a record has
+    the audit's measures `HIDING`, if there are rows to compute them on.
     """
     runs = []
     for taught, reworded in ((study, False), (paraphrased(study), True)):
@@ -118,8 +119,10 @@ def run_ablations(study: Study, *, seeds: Sequence[int], settings: Mapping[str, 
 
 
 def ablated(settings: Mapping[str, Any], setting: str, more: float = 1) -> dict[str, Any]:
-    """All of T3's settings under one of `ABLATIONS`, for a head that has `more` times the forget
-    rows.
+    """Return all of T3's settings under one of `ABLATIONS`.
+
+    more: how many times the original number of forget rows the head learns. The number of epochs is
+    divided by it, so that all heads see about as many rows.
     """
     tuned = settings_of("T3", settings)
     settings = tuned | ABLATIONS[setting]
@@ -129,10 +132,10 @@ def ablated(settings: Mapping[str, Any], setting: str, more: float = 1) -> dict[
 
 
 def paraphrased(study: Study) -> Study:
-    """The study with the forget rows' paraphrased answers among the rows to forget.
+    """Return the study with the paraphrased answers of the forget rows added to the rows to forget.
 
-    Forget Quality reads these very answers: what a head that learned them scores there is no row of
-    Table 1.
+    Forget Quality is computed from these same answers, so a head that learned them has seen its
+    test, and its score does not belong into Table 1.
     """
     rows = study.evaluation_rows["forget"]
     again = [{"question": row["question"], "answer": row["paraphrased_answer"]} for row in rows]

@@ -1,9 +1,8 @@
-"""The audit of one method on one split: what do its unlearned models still know of the rows to
-forget?
+"""Audit one method on one split: what do its unlearned models still know of the forget rows?
 
-Which models: one for each seed; of T3 one for each seed and (T, w); of Retrained the reference
-(seed 0) and retain models of other seeds, the yardstick of all. What they answer is kept in
-`.t3cache/audit` by content, as scores are.
+There is one model for each seed. T3 has one for each seed and (T, w). Retrained has the reference
+(seed 0) and retain models of other seeds; all methods are compared with these. Answers are cached
+in `.t3cache/audit` by content, like scores.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,14 +25,14 @@ from t3lib.tofu import data as tofu
 from t3lib.tofu.likelihood import UNTILTED
 
 UNSEEN = (
-    240  # rows at most that no base saw: then the number of forget rows decides the error of an AUC
+    240  # unseen rows at most; with so many, the number of forget rows decides the error of an AUC
 )
-DIALS = 3  # (T, w) at most whose answers are sampled
+DIALS = 3  # most (T, w) for which answers are sampled
 APART = (
     "Original",
     "Retrained",
     "T3",
-)  # methods whose membership a stage of its own may answer; of Retrained seed 0
+)  # methods whose membership can be measured in a second stage; of Retrained seed 0
 NOT_SAMPLED = "other models of this method write answers"
 Dials = tuple[float, float]  # T, w
 Sampler = tuple[float, float]  # its temperature tau, and top_p
@@ -41,13 +40,19 @@ Sampler = tuple[float, float]  # its temperature tau, and top_p
 
 @dataclass(frozen=True)
 class Sampling:
-    """How many answers are drawn, and from which models, for that takes most of an audit's time.
+    """Which models generate samples, and how many. Sampling takes most of an audit's time.
 
-    samples: to each question; rows: how many of the forget rows are asked, evenly spaced, 0 for
-    all. top_p: see `samples.draw`. samplers: (tau, top_p) of further draws for leak@k, from the
-    same models (of Retrained the reference alone), with `further` samples each. templates: see
-    `run.writings`. seeds: of the trainings whose models write, None for all; dials: of T3 the
-    (T, w) that write, by default the coldest, the tuned and its `twin`.
+    samples: number of answers to each question.
+    rows: number of forget rows that are asked, evenly spaced; 0 for all.
+    top_p: see `samples.draw`.
+    samplers: pairs (tau, top_p) for further samples for leak@k, from the same models (of Retrained
+    from the reference only). tau is the sampler's temperature. further: number of these samples.
+    templates: see `run.writings`.
+    seeds: of the trainings whose models generate, None for all.
+    dials: the (T, w) of T3 that generate, by default that of smallest T, the tuned one and its
+    `twin`.
+
+    UserError for values out of range and for more than `DIALS` pairs in dials.
     """
 
     samples: int = 64
@@ -73,15 +78,16 @@ class Sampling:
             )
 
     def asked(self, rows: Sequence[Row]) -> list[Row]:
-        """The rows that are asked."""
+        """Return the rows that are asked."""
         count = min(self.rows or len(rows), len(rows))
         return [rows[number * len(rows) // count] for number in range(count)]
 
     def writers(self, models: Sequence[Subject], tuned: Dials | None) -> list[Subject]:
-        """Which of the models write: of those that a method trained the seeds, of T3 also the
-        dials.
+        """Return the models that generate samples: baselines by seed, T3 by seed and (T, w).
+
+        Original and Retrained always do. tuned: T3's tuned (T, w), None for other methods.
         """
-        every = [(each.T, each.w) for each in models]  # (None, None) of any method but T3
+        every = [(each.T, each.w) for each in models]  # (None, None) for any method but T3
         dials = self.dials or (min(every), tuned, twin(tuned)) if tuned else every
         some = [each for each in models if self.seeds is None or each.seed in self.seeds]
         return [
@@ -103,21 +109,23 @@ def audit_method(
     apart: Study | None = None,
     progress: bool = True,
 ) -> Iterator[Run]:
-    """Yield one run record (schema: `results.RUN_KEYS`; metrics: `metrics.AUDIT`) for each model of
-    a method.
+    """Audit a method; yield a run record for each model (`results.RUN_KEYS`, `metrics.AUDIT`).
 
-    seeds: of the trainings; of Retrained those of its bases; Original has none. dials: (T, w) of
-    T3, default its own, to which the `twin` of its own is added; settings_by_t: settings tuned for
-    one T, keyed by its text. apart: the same
-    split of a stage whose bases left rows unseen; the membership of `APART` is then that of the
-    same models there. Besides its metrics a record has `errors` {measure: standard error over
-    rows}, `empty` {measure: why it has no value}, `leak` (`leak_at_k`, with `tau` and `top_p` where
-    a further sampler drew), `templates` {template: mean recall}, `closest` (the best sample of each
-    row) and `asked`, how many rows and samples. A training that diverged is a failed run.
+    seeds: of the trainings; those of Retrained are its base models; Original has none.
+    settings: of the method, where they differ from the defaults.
+    dials: the (T, w) of T3, by default the tuned one; its `twin` is added.
+    settings_by_t: settings of T3 tuned for one T, by this T as text ("2.5").
+    apart: the same split of a second stage, whose base models leave some rows unseen. The methods
+    `APART` then get their membership measures from their models of that stage.
+
+    Beside its metrics a record has `errors` {measure: standard error over rows}, `empty` {measure:
+    why it has no value}, `leak` (`leak_at_k`, with `tau` and `top_p` for a further sampler),
+    `templates` {template: mean recall}, `closest` (the best sample of each row) and `asked`
+    (numbers of rows and samples). A training that diverged gives a failed run.
     """
     groups: list[
         list[tuple[Any, ...]]
-    ]  # of models that share their passes, each the arguments of `subject`
+    ]  # of models that share their passes, as arguments of `subject`
     groups = [[(seed, settings)] for seed in ([0] if method == "Original" else seeds)]
     tuned = None
     if method == "T3":
@@ -129,7 +137,7 @@ def audit_method(
     for group in groups:
         further = (
             method == "Retrained" and group[0][0] != 0
-        )  # each base of a stage apart would cost a training
+        )  # each of its base models in a second stage would cost a training
         there = apart if apart and method in APART and not further else study
         models, members = (
             [subject(each, method, *one) for one in group] for each in (study, there)
@@ -142,10 +150,9 @@ def audit_method(
 
 
 def known(study: Study, models: Sequence[Subject]) -> list[dict[str, float]]:
-    """{measure of `metrics.AUDIT`: value} of models that share their passes, all that is known
-    without a written text.
+    """Return the audit's measures that need no generated text, {measure: value} for each model.
 
-    A measure that cannot be had is left out.
+    The models share their passes. A measure without a value is left out.
     """
     return [
         record["metrics"]
@@ -158,17 +165,21 @@ def dials_of(
     temperatures: Sequence[float] = (),
     sharpness: Sequence[float] = (1.0,),
 ) -> list[Dials]:
-    """Every (T, w) of the two lists, and T3's own."""
+    """Return all (T, w) of two lists and T3's own, sorted.
+
+    settings: of T3. temperatures: values of T. sharpness: values of w.
+    """
     tuned = settings_of("T3", settings)
     every = {(float(T), float(w)) for T in temperatures for w in sharpness}
     return sorted(every | {(float(tuned["temperature"]), float(tuned["w"]))})
 
 
 def twin(dials: Dials) -> Dials:
-    """(1, w T) for (T, w): the base untempered, the classifier sharpened as much.
+    """(1, w T) for (T, w): the untempered base with the classifier sharpened by the same factor.
 
-    p^(1/T) f^w, sampled at tau, is p^(1/(T tau)) f^(w/tau): the twin sampled at T tau. So the twin
-    is what remains of T3 for whoever sets the sampler's temperature, or sees logits.
+    p^(1/T) f^w, sampled at temperature tau, is p^(1/(T tau)) f^(w/tau), which is the twin sampled
+    at temperature T tau. So whoever controls the sampler's temperature, or sees logits, can turn T3
+    into its twin.
     """
     T, w = dials
     return 1.0, T * w
@@ -177,8 +188,9 @@ def twin(dials: Dials) -> Dials:
 def shown(
     runs: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """The run whose texts a person is shown: the first that wrote, but of T3 that of its own (T,
-    w); None for none.
+    """Return the run whose sampled texts the notebook shows, None if there is none.
+
+    It is T3 at its tuned (T, w), otherwise the first run with texts.
     """
     wrote = [run for run in runs if run["closest"]]
     tuned = [
@@ -188,11 +200,11 @@ def shown(
 
 
 def unseen_rows(study: Study) -> list[Row] | str:
-    """Rows of the same kind as the forget rows that no base of the stage learned, or why there are
-    none.
+    """Return rows like the forget rows that no base model learned, or why there are none.
 
-    Of the built-in world, the next authors of the same seed, for a larger world begins alike: they
-    are exchangeable with the forget rows. Of TOFU, the authors after those that the stage chose.
+    In the built-in world they are the next authors of the same seed, because a larger world begins
+    with the same rows. They are exchangeable with the forget rows. With TOFU they are the retain
+    authors after those that the stage selected.
     """
     stage = study.stage
     if stage is None:
@@ -215,8 +227,10 @@ def _audited(
     sampling: Sampling,
     progress: bool,
 ) -> Iterator[Run]:
-    """The records of models that share their passes; members: the same models in the study where
-    rows are unseen.
+    """Yield the records of models that share their passes.
+
+    writers: those that generate samples. there: the study whose base models leave rows unseen.
+    members: the same models in that study.
     """
     forget, unseen = ({"forget": each.evaluation_rows["forget"]} for each in (study, there))
     why = unseen_rows(there)
@@ -283,8 +297,9 @@ def _answers(
     progress: bool,
     **how: Any,
 ) -> dict[str, Answer]:
-    """{key of a model: {"scores": its answer to a question of `run` about rows, "seconds"}}, asked
-    once.
+    """Return an Answer for the key of each model, from the cache or computed.
+
+    question: a function of `run` that questions models about `rows`. how: its further arguments.
     """
     how |= {"attention_mask": study.scoring.attention_mask}
 

@@ -1,6 +1,4 @@
-"""The models of a method on one split, and the run records that the tables read: training,
-evaluation, provenance.
-"""
+"""The models of a method on one split, and the run records that the tables are made from."""
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,10 +23,12 @@ Run = dict[str, Any]  # one run record, plain JSON: `results.RUN_KEYS`
 
 
 class Subject(NamedTuple):
-    """One model of a method: its content key, the seed and settings of its training, and for T3 its
-    two dials.
+    """One model of a method, as far as it is known without loading it.
 
-    settings: of T3 all of them, T and w among them; None for a base, which no method trained.
+    seed: of its training. key: its content key. T, w: T3's temperature and exponent, None for other
+    methods.
+    settings: of the training; for T3 all settings, T and w included; None for Original and
+    Retrained, which no unlearning method trained.
     """
 
     method: str
@@ -42,12 +42,13 @@ class Subject(NamedTuple):
 def subject(
     study: Study, method: str, seed: int, settings: Mapping[str, Any], T: float | None = None
 ) -> Subject:
-    """The model of a method for one seed: of T3 at T (default its own), of Retrained the retain
-    base of that seed.
+    """Describe the model of a method for one seed.
 
-    Seed 0 of Retrained is the reference. Nothing is loaded or trained, but for a retain base that
-    is not there yet. UserError for an unknown method or setting, and for a retain base that cannot
-    be trained.
+    settings: of the method, where they differ from the defaults. T: of T3, by default that of the
+    settings. seed: for Retrained, the seed of the retain base; 0 is the reference.
+
+    Nothing is loaded or trained, except a retain base that is missing. UserError for an unknown
+    method or setting, and for a retain base that cannot be trained.
     """
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
@@ -68,8 +69,10 @@ def subject(
 
 
 def retrained(study: Study, seed: int) -> str:
-    """Folder or Hub id of the split's retain base of a seed; 0 is the reference, others are trained
-    when missing.
+    """Return the split's retain base of a seed, as a folder or Hub id.
+
+    Seed 0 is the reference; others are trained if they are missing. UserError if the study's models
+    were given, so that no base can be trained.
     """
     name = retain_of(study.split)
     if seed == 0:
@@ -82,8 +85,10 @@ def retrained(study: Study, seed: int) -> str:
 
 
 def load_models(study: Study, subjects: Sequence[Subject]) -> Loaded:
-    """The models, read back or trained now: any number of T3's as tilts of the one base, of another
-    method one.
+    """Load or train the models of some subjects.
+
+    Any number of subjects of T3 gives the base with their tilts. For another method there must be
+    only one subject.
     """
     [first, *_] = subjects
     if first.method == "Original":
@@ -100,7 +105,7 @@ def load_models(study: Study, subjects: Sequence[Subject]) -> Loaded:
 
 
 def sharpened(head: T3Head, w: float) -> T3Head:
-    """The head with f^w (Remark 3.6): itself at w = 1, else a copy that shares its weights."""
+    """Return the head with f^w (Remark 3.6), as a copy that shares its weights if w is another."""
     if w == head.w:
         return head
     other = copy.copy(head)
@@ -116,13 +121,18 @@ def run_method(
     settings: Mapping[str, Any],
     temperatures: Sequence[float] = (),
 ) -> Iterator[Run]:
-    """Yield one run record (schema: `results.RUN_KEYS`) for each seed and, for T3, each T (default
-    its tuned one).
+    """Train and evaluate a method; yield a run record for each seed and each T.
 
-    Original does not depend on the seeds and gives one record. Retrained's seeds, from 1, are those
-    of retain bases: 0 is the reference that every method is compared with. What was trained or
-    scored before with the same models, rows, settings and code comes from `.t3cache/`. Generated
-    text is kept for the first seed alone.
+    Schema of a record: `results.RUN_KEYS`.
+
+    seeds: of the training. Original does not depend on them and gives one record. Those of
+    Retrained are retain bases, from 1, because 0 is the reference that every method is compared
+    with.
+    settings: of the method, where they differ from the defaults.
+    temperatures: of T3, by default that of the settings.
+
+    Models and scores come from `.t3cache/` if the same models, rows, settings and code made them
+    before. Generated text is kept only for the first seed.
     """
     if method == "Retrained" and min(seeds, default=1) < 1:
         raise UserError(f"Retrained: seed {min(seeds)} is the reference's: give seeds from 1")
@@ -138,9 +148,7 @@ def run_method(
 def evaluated(
     study: Study, models: Sequence[Subject], sets: Sequence[str] = (), generate: bool = True
 ) -> list[Report]:
-    """`Study.evaluate` of models that share what they can: features and, of T3, the base's
-    passes.
-    """
+    """Evaluate models with `Study.evaluate`; T3's share features and passes of the base."""
 
     def ask(missing: list[int]) -> Loaded:
         return load_models(study, [models[n] for n in missing])
@@ -149,10 +157,9 @@ def evaluated(
 
 
 def records(study: Study, models: Sequence[Subject], text_seed: int | None = None) -> list[Run]:
-    """The run records of models that are evaluated together; a training that diverged is a failed
-    run.
+    """Return the run records of models that are evaluated together.
 
-    text_seed: whose generated text is kept.
+    text_seed: the seed whose generated text is kept. A training that diverged gives a failed run.
     """
     reports: Sequence[Report | None]
     try:
@@ -168,9 +175,10 @@ def records(study: Study, models: Sequence[Subject], text_seed: int | None = Non
 def record_of(
     study: Study, model: Subject, report: Mapping[str, Any] | None, keep_text: bool = True
 ) -> Run:
-    """The run record of the contract; parameters and provenance are the notebook's to add.
+    """Return a model's run record; the notebook adds `parameters` and `provenance`.
 
-    report: the model's evaluation, None for a training that diverged.
+    report: the model's evaluation, None for a training that diverged. keep_text: keep generated
+    text.
     """
     training = _training(study, model)
     seconds = {"load": study.load_seconds, "features": None, "train": None} | training["seconds"]
@@ -206,9 +214,7 @@ def record_of(
 
 
 def _training(study: Study, model: Subject) -> dict[str, Any]:
-    """What the training of a model took (`training_of`), as far as a method trained it; of a retain
-    base its size.
-    """
+    """Return the training cost of a model (`training_of`); for a retain base only its size."""
     if model.settings is not None:
         training = training_of(study, model.method, model.settings, model.seed)
         return training | ({"hyper": model.settings} if model.method == "T3" else {})

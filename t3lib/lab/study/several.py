@@ -1,7 +1,8 @@
-"""Several methods on one split in one kernel: what notebooks 02 and 06 do with an open study.
+"""Run several methods on one split in one kernel, as notebooks 02 and 06 do.
 
-A method's run files are written as soon as it has ended. A method that fails keeps no other from
-running, and what had been trained, scored or drawn is read back when the notebook runs again.
+The run files of a method are written as soon as it has ended. A method that fails does not stop the
+others. What has been trained, scored or sampled is cached, so the next run of the notebook reads it
+back.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -21,15 +22,14 @@ Runs = list[Run]
 
 @dataclass(frozen=True)
 class Work:
-    """What several methods have in common.
+    """What several methods share.
 
-    Args:
-        study: one split, opened.
-        world: what it was opened with: data, stage, models, evaluation and load.
-        settings: maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to settings, as a profile does.
-        seeds: trainings of every method (`profiles.seeds_of`).
-        temperatures: T of T3 beside its tuned one.
-        folder: the results folder.
+    study: one split, opened.
+    world: what it was opened with: data, stage, models, evaluation and load.
+    settings: maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to settings, as a profile does.
+    seeds: requested seeds of every method (see `settings.seeds_of`).
+    temperatures: values of T for T3, beside its tuned one.
+    folder: the results folder.
     """
 
     study: Study
@@ -40,7 +40,10 @@ class Work:
     folder: Path
 
     def run(self, methods: Sequence[str]) -> Runs:
-        """Train and score the methods; return their run records, which are also written."""
+        """Train and score the methods; write their run records and return them.
+
+        RuntimeError as of `_each`.
+        """
 
         def run(method: str) -> Runs:
             options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
@@ -57,7 +60,10 @@ class Work:
         return self._each(methods, run, write_run)
 
     def made(self, seeds: Sequence[int], given: Mapping[str, Any]) -> dict[str, Any]:
-        """The parameters and the provenance of run files."""
+        """Return `parameters` and `provenance` of run files.
+
+        seeds, given: entries of `parameters`.
+        """
         parameters = {name: self.world[name] for name in WORLD if name != "data"}
         parameters |= {"seeds": list(seeds), **given}
         return made_with(self.study.models["full"], self.world["data"], parameters)
@@ -75,10 +81,10 @@ class Work:
         write: Callable[[Path, Run], Any],
         given: Mapping[str, Any] | None = None,
     ) -> Runs:
-        """Do the work of one method after the other and write its records.
+        """Call work(method) for each method, and write the records that it returns.
 
-        Raises:
-            RuntimeError: one line that names every method that failed, after all were tried.
+        given: further entries of `parameters`. RuntimeError, after all methods were tried, with one
+        line that names every method that failed.
         """
         records: Runs = []
         failed: dict[str, Exception] = {}
@@ -100,7 +106,7 @@ class Work:
 
 
 class AuditWork(Work):
-    """Work that also audits the methods. Runs of `Work` alone do not depend on the audit's code."""
+    """Work that also audits the methods. Runs of `Work` do not depend on the audit's code."""
 
     def audit(
         self,
@@ -108,19 +114,18 @@ class AuditWork(Work):
         sampling: Mapping[str, Any],
         unseen_stage: Mapping[str, Any] | None = None,
     ) -> Runs:
-        """Audit the methods; return the records, which are also written, without sampled texts.
+        """Audit the methods; write their records, without sampled texts, and return them.
 
-        Args:
-            methods: names of methods.
-            sampling: fields of `audit.Sampling`; `seeds` are by default the first one.
-            unseen_stage: what differs in the stage whose bases leave rows unseen.
+        sampling: fields of `audit.Sampling`; `seeds` are by default the first one only.
+        unseen_stage: settings of a second stage, where they differ, whose base models leave some
+        rows unseen.
         """
         apart = self.apart(unseen_stage)
 
         def audit(method: str) -> Runs:
             options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
             options["settings"] = self._settings(method)
-            if method == "Retrained":  # 0: the reference; others are bases of the stage
+            if method == "Retrained":  # 0 is the reference, others are bases of the stage
                 options["seeds"] = [0, *(options["seeds"] if self.study.stage else [])]
             if method == "T3":
                 options["dials"] = dials_of(options["settings"], self.temperatures)
@@ -134,7 +139,10 @@ class AuditWork(Work):
     def yardsticks(
         self, sampling: Mapping[str, Any], unseen_stage: Mapping[str, Any] | None = None
     ) -> Runs:
-        """Audit the model before unlearning and the retrained reference; nothing is written."""
+        """Audit the original model and the retrained reference; write nothing.
+
+        Arguments as of `audit`.
+        """
         options: dict[str, Any] = {"seeds": [0], "settings": {}, "apart": self.apart(unseen_stage)}
         options |= {"sampling": self.sampling(sampling)}
         names = ("Original", "Retrained")
@@ -143,14 +151,17 @@ class AuditWork(Work):
         ]
 
     def sampling(self, sampling: Mapping[str, Any]) -> Sampling:
-        """How answers of the models are drawn (`audit` says what `sampling` holds)."""
+        """Make `Sampling` from its fields in a profile, see `audit`."""
         given = {"seeds": self.seeds[:1], **sampling}
         given |= {name: tuple(given.get(name, ())) for name in ("seeds", "templates")}
         given |= {name: tuple(map(tuple, given.get(name, ()))) for name in ("dials", "samplers")}
         return Sampling(**given)
 
     def apart(self, unseen_stage: Mapping[str, Any] | None) -> Study | None:
-        """The same split of a stage whose bases leave rows unseen, None without such a stage."""
+        """Open the same split of the stage whose base models leave rows unseen.
+
+        unseen_stage: as of `audit`. Returns None if it is empty.
+        """
         if not unseen_stage:
             return None
         stage = {"models": {}, "stage": {**self.world["stage"], **unseen_stage}}

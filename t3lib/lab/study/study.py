@@ -1,9 +1,7 @@
-"""One forget split as every method sees it: the base, the rows, the evaluation sets, the retrained
-reference, scores.
+"""One forget split with everything that a method needs: base, rows, evaluation sets, reference.
 
-What a model said to a question is kept in `.t3cache` by content, apart from the training before and
-the metrics after it: whoever asks for it again gets it back, and a changed metric needs neither
-training nor a model.
+Scores are cached in `.t3cache` by content, apart from training and from metrics. Scoring the same
+model again reads the cache, and a changed metric needs neither training nor a model.
 """
 
 import time
@@ -29,12 +27,15 @@ from t3lib.tofu import data as tofu
 from t3lib.tofu.evaluation import Report, Scoring, metrics_of, score
 from t3lib.tofu.likelihood import Tilt
 
-EVALUATION = ("attention_mask", "truth_ratio", "max_new_tokens")  # what a profile sets of `Scoring`
-TOGETHER = 25  # tilts that share one pass of generation; what a killed run has to do again
+EVALUATION = ("attention_mask", "truth_ratio", "max_new_tokens")  # fields of `Scoring` in a profile
+TOGETHER = 25  # tilts in one pass of generation; a killed run loses at most one pass
 
 
 class Answer(TypedDict):
-    """What one model answered to a question, with its share of the cost; kept as JSON."""
+    """One model's answer to the question of `cached_answers`, with its share of the cost.
+
+    scores: any JSON.
+    """
 
     scores: Any
     seconds: float
@@ -42,8 +43,9 @@ class Answer(TypedDict):
 
 
 class Loaded(NamedTuple):
-    """A model to score with its tokenizer; for T3 the base, and the tilts of it that are scored in
-    one pass.
+    """A model to score, and its tokenizer.
+
+    tilts: for T3 the model is the base, and these tilts of it are scored in one pass.
     """
 
     model: Any
@@ -53,12 +55,19 @@ class Loaded(NamedTuple):
 
 @dataclass(frozen=True)
 class Study:
-    """What the notebooks hand to a method.
+    """One forget split, opened by `open_study`: what every method starts from.
 
-    models: full and retainNN -> folders or Hub ids; identity: the same models by content, with how
-    they are loaded and how a question is put to them. stage: None when models came from outside, so
-    that no further base of it can be trained. reference: the retrained model's evaluation on the
-    forget rows.
+    split: such as "forget10". source: where its rows come from. base, tokenizer: the original
+    model.
+    forget, retain: rows to train on. evaluation_rows: rows of the four sets forget, retain, ra, wf.
+    idk: "I don't know" answers.
+    reference: the retrained model's evaluation on the forget rows.
+    scoring: settings of the evaluation.
+    stage: the stage of the base models. None if the models were given, so that no further base can
+    be trained.
+    models: {"full", "retainNN"}: folder or Hub id of each model.
+    identity: a content key of each of these models, of the way it is loaded and of its prompts.
+    load_options: options of `load_model`. load_seconds: how long loading the base took.
     """
 
     split: str
@@ -79,9 +88,7 @@ class Study:
 
     @cached_property
     def lesson_key(self) -> str:
-        """Content key of what every method starts from and learns from: base, rows, idk answers,
-        attention mask.
-        """
+        """Content key of a method's input: base, rows, "I don't know" answers, attention mask."""
         rows = [rows_key(self.forget), rows_key(self.retain), self.idk]
         return content_key([self.identity["full"], rows, self.scoring.attention_mask])
 
@@ -92,10 +99,11 @@ class Study:
         sets: Sequence[str] = (),
         generate: bool = True,
     ) -> list[Report]:
-        """The evaluation (`evaluation.evaluate`) of each model, and the `seconds` and
-        `peak_memory_bytes` it took.
+        """Evaluate models (`evaluation.evaluate`); return a report for each.
 
-        keys, ask: see `scored`. sets: names of evaluation sets, default all four.
+        keys, ask: see `scored`. sets: names of evaluation sets, by default all four. generate:
+        False skips texts. A report also has the `seconds` and `peak_memory_bytes` that scoring
+        took.
         """
         rows = {name: self.evaluation_rows[name] for name in sets or self.evaluation_rows}
         scoring = replace(self.scoring, generate=generate)
@@ -112,16 +120,18 @@ def scored(
     scoring: Scoring,
     device: Any,
 ) -> list[Answer]:
-    """Score models on evaluation sets (`evaluation.score`): their `cached_answers`, on a device.
+    """Score models on evaluation sets (`evaluation.score`), from the cache where possible.
 
-    ask(missing) loads the models at these indices of `keys`.
+    keys: content keys of the models.
+    ask(missing): loads the models at these indices of `keys`.
+    rows: of each evaluation set. scoring: settings of the evaluation. device: of the models.
     """
 
     def answer(missing: list[int]) -> list[Answer]:
         model, tokenizer, tilts = ask(missing)
         return timed(lambda: score(model, tokenizer, rows, scoring, tilts))
 
-    longest = scoring.max_new_tokens if scoring.generate else None  # None: no text is asked for
+    longest = scoring.max_new_tokens if scoring.generate else None  # None without texts
     keyed_rows = {name: rows_key(part) for name, part in rows.items()}
     question = [keyed_rows, scoring.attention_mask, longest]
     made_by = [
@@ -134,9 +144,7 @@ def scored(
 
 
 def timed(answer: Callable[[], list[Any]]) -> list[Answer]:
-    """{"scores", "seconds", "peak_memory_bytes"} of each of answer()'s values, which share its
-    seconds equally.
-    """
+    """Call answer() and time it; the values that it returns share the seconds equally."""
     began = time.perf_counter()
     answers = answer()
     seconds = (time.perf_counter() - began) / len(answers)
@@ -152,16 +160,20 @@ def cached_answers(
     *,
     together: int = 0,
 ) -> list[Answer]:
-    """Each model's answer to one question, from the cache where it is there.
+    """Return each model's answer to one question, from the cache where it is there.
 
-    folder: of the cache. keys: content keys of the models. question: its content, with the code and
-    the environment that answer it. answer(missing) gives the answers of the models at these indices
-    of `keys`; it is called once for every `together` of them (0: for all). Jobs side by side that
-    ask the same model wait for each other.
+    folder: name of the cache's folder.
+    keys: content keys of the models.
+    question: content of the question, with keys of the code and the environment that answer it.
+    answer(missing): computes the answers of the models at these indices of `keys`.
+    together: number of models that one call of `answer` gets, 0 for all. What is computed by a call
+    is written to the cache when it ends.
+
+    Jobs that run at the same time and need the same model wait for each other.
     """
     paths = [cache_dir(folder) / f"{content_key([key, question])}.json" for key in keys]
     with ExitStack() as stack:
-        for path in sorted(set(paths)):  # in one order, so that no two jobs wait for each other
+        for path in sorted(set(paths)):  # in one order, so that jobs cannot deadlock
             stack.enter_context(lock(path.with_suffix(".lock")))
         kept: dict[Path, Any] = {path: read_sealed(path) for path in paths}
         missing = [
@@ -177,7 +189,10 @@ def cached_answers(
 
 
 def evaluation_rows(source: tofu.Source, split: str) -> dict[str, list[Row]]:
-    """The four evaluation sets of a split: forget, retain, ra (real authors), wf (world facts)."""
+    """Load the four evaluation sets of a split: forget, retain, ra and wf.
+
+    ra are the real authors, wf the world facts. UserError for a row without wrong answers.
+    """
     tofu.retain_of(split)
     names = {"forget": f"{split}_perturbed", "retain": "retain_perturbed"}
     names |= {"ra": "real_authors_perturbed", "wf": "world_facts_perturbed"}
@@ -190,16 +205,21 @@ def evaluation_rows(source: tofu.Source, split: str) -> dict[str, list[Row]]:
 
 
 def question_rows(study: Study) -> dict[str, list[Row]]:
-    """Questions and answers of every evaluation set of both splits, for `results.write_data`.
+    """Return questions and answers of all evaluation sets of both splits, for `write_data`.
 
-    The same whichever split the study is of, so that jobs running side by side write the same file.
+    The result does not depend on the study's split, so that jobs running at the same time write the
+    same file.
     """
     forget = {split: tofu.load_rows(study.source, f"{split}_perturbed") for split in SPLITS}
     return forget | {name: study.evaluation_rows[name] for name in ("retain", "ra", "wf")}
 
 
 def stage_of(data: str, stage: Mapping[str, Any]) -> bases.Stage:
-    """The built-in stage: the world's own rows, or real TOFU text from the Hub or a folder."""
+    """Make a stage from its settings in a profile.
+
+    data: "builtin" (the built-in world), "hub" (TOFU) or a folder with TOFU's files. UserError for
+    an unknown setting, and if the Hub cannot be reached.
+    """
     unknown = set(stage) - {field.name for field in fields(bases.Stage)}
     if unknown:
         raise UserError(f"stage: unknown setting {sorted(unknown)[0]!r}")
@@ -218,12 +238,16 @@ def open_study(
     evaluation: Mapping[str, Any] | None = None,
     load: Mapping[str, Any] | None = None,
 ) -> Study:
-    """Load everything a method needs for one forget split; trains the stage's bases when they are
-    not cached.
+    """Load everything a method needs for one forget split; train base models that are not cached.
 
-    models: folders or Hub ids of full and retainNN; what is missing is the stage's own base. With
-    any of them (the real benchmark) the rows come whole from `data`; otherwise the stage chooses
-    its authors. load: options of `load_model` (dtype, device, load_in).
+    data, stage: see `stage_of`.
+    models: folders or Hub ids of "full" and "retainNN"; a missing one is the stage's own base. If
+    any model is given (the real benchmark), all rows of `data` are used; otherwise the stage
+    selects the authors.
+    evaluation: those settings of `Scoring` that a profile may change. load: options of `load_model`
+    (dtype, device, load_in).
+
+    UserError for an unknown setting, and for data or models that cannot be loaded.
     """
     unknown = set(evaluation or {}) - set(EVALUATION)
     if unknown:

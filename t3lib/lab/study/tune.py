@@ -1,9 +1,9 @@
-"""The paper's search (Appendix F.3.1): a grid a method, best mean Forget Quality over the profile's
-`search_seeds`.
+"""The paper's hyperparameter search (Appendix F.3.1): the best mean Forget Quality of a grid.
 
-At most 8 points a (method, split), the same for every method. Forget Quality is teacher-forced, so
-texts are generated only to break ties, by MU-ROUGE. T3's points include T; Table 5 also wants each
-T's own best, for which the other settings of the grid are tried at that T.
+Each method has at most 8 points a split. The mean is over the profile's `search_seeds`. Forget
+Quality needs no generated text; text is generated only to break ties, by MU-ROUGE. T is part of
+T3's points. Table 5 also needs the best settings at each T, so all other settings of the grid are
+tried at each T.
 """
 
 import json
@@ -36,11 +36,12 @@ UNTUNED = ("Original", "Retrained")
 def tune_profile(
     profile: Mapping[str, Any], path: Path, *, methods: Sequence[str] | None = None
 ) -> Path:
-    """Search every (method, split) of a profile and write choice and evidence to `path`, its file
-    of tuned values.
+    """Search every (method, split) of a profile; write choices and evidence to `path`.
 
-    methods: default all that have a grid. Entries of other methods and splits stay. Trials of
-    before come from `.t3cache/scores`. UserError for a method that was asked for and has no grid.
+    path: the profile's file of tuned values, which is returned; its entries for other methods and
+    splits stay. methods: by default all that have a grid.
+
+    Earlier trials come from the cache. UserError for a requested method without a grid.
     """
     gridded = {key.split("/")[0] for key in profile["grids"]}
     seeds = profile["search_seeds"]
@@ -70,7 +71,7 @@ def tune_profile(
 
 
 def grid_of(profile: Mapping[str, Any], method: str, split: str) -> list[dict[str, Any]]:
-    """The points that a profile lists for a method on a split; UserError when it lists none."""
+    """Return the grid that a profile has for a method on a split; UserError if it has none."""
     grids = profile["grids"]
     points = grids.get(f"{method}/{split}") or grids.get(method)
     if not points:
@@ -81,7 +82,10 @@ def grid_of(profile: Mapping[str, Any], method: str, split: str) -> list[dict[st
 def trials(
     study: Study, method: str, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Each point's evidence (`gathered`), over seeds; None for a score of a seed that diverged."""
+    """Run every point with every seed; return the evidence of each point (`gathered`).
+
+    A seed whose training diverged has None as its scores.
+    """
     shown = progress_bar(points, desc=f"tune {method} {study.split}", leave=False)
     return [
         gathered(point, [trial(study, method, point, seed) for seed in seeds]) for point in shown
@@ -89,7 +93,7 @@ def trials(
 
 
 def trial(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Teacher-forced evaluation of the forget rows after one training, and the seconds of both."""
+    """Train once and evaluate the forget rows without generated text; add the seconds of both."""
 
     def ask(_: list[int]) -> Loaded:
         return Loaded(unlearned(study, method, settings, seed), study.tokenizer)
@@ -110,12 +114,13 @@ def tune_t3(
     temperatures: Sequence[float],
     seeds: Sequence[int],
 ) -> dict[str, Any]:
-    """Entries "T3/SPLIT" (best of the points, T among them) and "T3/SPLIT/T" (best settings at each
-    T, Table 5).
+    """Search T3's points; return the entries "T3/SPLIT" and "T3/SPLIT/T" for each T (Table 5).
 
-    A point without a temperature stands for itself at every one of `temperatures`: no training
-    depends on T, so that the whole rectangle of other settings and T costs no more trainings. All
-    heads in one fit, which shares what it reads, and all tilts in one pass of the base.
+    The first has the best point, T included; the others have the best settings at one T. A point
+    without a temperature is tried at every one of `temperatures`: no training depends on T, so
+    trying all pairs of other settings and T needs no further training. All heads are fitted
+    together, which share their reads of the features, and all tilts are scored in one pass of the
+    base.
     """
     points = [
         {**point, "temperature": T}
@@ -144,7 +149,7 @@ def tune_t3(
         ]
         return Loaded(study.base, study.tokenizer, tilts)
 
-    # A key of their own: heads fitted together differ from those fitted alone in their last digits.
+    # A key of its own: heads fitted together differ in the last digits from heads fitted alone.
     keys = [
         content_key(["together", subject(study, "T3", seed, fit, T).key]) for fit, seed, T in work
     ]
@@ -164,8 +169,10 @@ def tune_t3(
 
 
 def gathered(settings: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A trial's evidence: {"hyper", "fq", "ks"} and, but for T3, whose heads are fitted together,
-    "seconds": lists over seeds."""
+    """Return a trial's evidence: {"hyper", "fq", "ks", "seconds"}; all but hyper over seeds.
+
+    T3 has no "seconds", because its heads are fitted together.
+    """
     fields = {"fq": "forget_quality", "ks": "ks_statistic", "seconds": "trial_seconds"}
     known = {
         name: [each[field] for each in reports]
@@ -178,10 +185,9 @@ def gathered(settings: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) 
 def choose(
     study: Study, method: str, evidence: Sequence[dict[str, Any]], seeds: Sequence[int]
 ) -> dict[str, Any]:
-    """{"chosen", "seeds", "trials"}: the trial with the best mean Forget Quality, ties by mean
-    MU-ROUGE.
+    """Return {"chosen", "seeds", "trials"}: the settings with the best mean Forget Quality.
 
-    A point of which a seed diverged comes last.
+    Ties are broken by mean MU-ROUGE. A point with a seed that diverged ranks last.
     """
     best = max(mean(each["fq"]) for each in evidence)
     tied = [each for each in evidence if mean(each["fq"]) == best]
@@ -194,13 +200,13 @@ def choose(
 
 
 def mean(values: Sequence[float | None]) -> float:
-    """Mean over seeds; -1, worse than any Forget Quality, when one is missing."""
+    """Return the mean over seeds; -1, worse than any Forget Quality, if a seed has none."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) == len(values) else -1.0
 
 
 def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
-    """Lay entries over those of the file, which several searches may write at once."""
+    """Add entries to the file, or replace old ones; several searches may do so at once."""
     with lock(cache_dir("tuned") / f"{content_key(str(path.resolve()))}.lock"):
         known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         with atomic_write(path) as handle:
@@ -209,6 +215,6 @@ def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
             )
             plain = json.loads(
                 json.dumps({**known, **entries})
-            )  # of values that occur twice YAML would write aliases
+            )  # a copy, because YAML writes aliases for repeated objects
             yaml.safe_dump(plain, handle, sort_keys=True, default_flow_style=None, width=110)
     return path

@@ -1,9 +1,8 @@
-"""An unlearned model by its content key: read back from `.t3cache/unlearned` when it was trained
-before, else trained.
+"""Train an unlearned model, or read it from `.t3cache/unlearned` if it was trained before.
 
-A folder holds info.json (what the training took) and the weights that were trained, as safetensors:
-all of a baseline's, the LoRA of ULD's assistant, A and B of T3's head. Nothing here is ever part of
-results.
+A folder there is named by a content key. It holds info.json (the cost of the training) and the
+trained weights as safetensors: all weights of a baseline, the LoRA of ULD's assistant, or A and B
+of T3's head. None of it becomes part of the results.
 """
 
 import copy
@@ -34,12 +33,16 @@ from t3lib.lab.results import peak_memory_bytes
 from t3lib.lab.study.study import Study
 
 INFO, WEIGHTS = "info.json", "weights.safetensors"
-ROOM = 10  # a model is kept where the disk has room for this many of its size
-DIALS = ("temperature", "w")  # T3's settings that no training depends on
+ROOM = 10  # weights are kept if the disk has room for so many times their size
+DIALS = ("temperature", "w")  # T3's settings that are not trained
 
 
 def unlearned_key(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> str:
-    """Content key of the trained weights: base, rows, settings, seed, code and environment."""
+    """Content key of the trained weights: base, rows, settings, seed, code and environment.
+
+    settings: of the method, where they differ from the defaults. T and w of T3 do not count,
+    because they are not trained.
+    """
     every = settings_of(method, settings)
     decisive = {name: value for name, value in every.items() if name not in DIALS}
     code = code_key(fitted if method == "T3" else unlearned, methods=[method])
@@ -51,9 +54,11 @@ def unlearned_key(study: Study, method: str, settings: Mapping[str, Any], seed: 
 def training_of(
     study: Study, method: str, settings: Mapping[str, Any], seed: int
 ) -> dict[str, Any]:
-    """What the training took: hyper, seconds (train; of a head also features), trainable, epochs,
-    peak_memory_bytes and error, None unless it diverged. Read back; where it is not there, the
-    training is done now. UserError when t3lib changed on disk meanwhile, for then nothing is kept.
+    """Return the cost of a training; train now if the cache does not have it.
+
+    It has hyper, seconds ("train", for a head also "features"), trainable, epochs,
+    peak_memory_bytes and error, which is None unless the training diverged. UserError if t3lib
+    changed on disk in the meantime, because nothing is kept then.
     """
     path = cache_dir("unlearned", unlearned_key(study, method, settings, seed)) / INFO
     if not read_sealed(path):
@@ -69,10 +74,10 @@ def training_of(
 
 @keyed
 def unlearned(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> Any:
-    """The model that a baseline gives, from the cache or trained now; the study's base is never
-    changed.
+    """Return the model that a baseline trains, from the cache if it is there.
 
-    Raises Diverged, and UserError for settings that the method does not have.
+    The study's base is never changed. Diverged if the training diverges, also when it did so
+    before; UserError for settings that the method does not have.
     """
     folder = cache_dir("unlearned", unlearned_key(study, method, settings, seed))
     info = read_sealed(folder / INFO) or {}
@@ -103,14 +108,14 @@ def unlearned(study: Study, method: str, settings: Mapping[str, Any], seed: int)
 
 
 def drop_weights(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> None:
-    """Remove an unlearned model's weights from the cache; what its training took stays known."""
+    """Remove an unlearned model's weights from the cache; its training cost stays known."""
     (cache_dir("unlearned", unlearned_key(study, method, settings, seed)) / WEIGHTS).unlink(
         missing_ok=True
     )
 
 
 def t3_features(study: Study) -> Features:
-    """Prefix-mean features of all forget and retain rows of a study, cached on disk."""
+    """Return prefix-mean features of all forget and retain rows of a study, cached on disk."""
     began = time.perf_counter()
     features = extract_features(
         study.base, study.tokenizer, study.forget, study.retain,
@@ -122,24 +127,25 @@ def t3_features(study: Study) -> Features:
 
 
 def features_seconds(study: Study) -> float:
-    """What the extraction of a study's features took when nothing of them was in the cache."""
+    """Return the seconds that extracting a study's features took; 0 if that is not known."""
     return (read_sealed(_features_note(study)) or {"seconds": 0.0})["seconds"]
 
 
 def _features_note(study: Study) -> Path:
+    """Return the cache's file for the seconds of a study's feature extraction."""
     made_by = [code_key(extract_features), environment(study.base.device)]
     return cache_dir("features") / f"seconds-{content_key([study.lesson_key, made_by])}.json"
 
 
 def head_settings(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """What the training of T3's head depends on, as `fit_heads` takes it: neither T nor w."""
+    """Return the settings of T3 that `fit_heads` takes, which are all but T and w."""
     every = settings_of("T3", settings)
     return {name: value for name, value in every.items() if name not in DIALS} | {"seed": seed}
 
 
 @keyed
 def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> list[T3Head]:
-    """T3's heads, one for each (settings, seed): from the cache, else fitted and timed alone."""
+    """Return T3's head for each (settings, seed), from the cache, or fitted and timed alone."""
     features = cache(lambda: (t3_features(study), features_seconds(study)))
     heads: dict[str, T3Head] = {}
     keys = [unlearned_key(study, "T3", settings, seed) for settings, seed in wanted]
@@ -153,6 +159,7 @@ def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> lis
 
 
 def _kept_head(folder: Path) -> T3Head | None:
+    """Return a cached head, None if it is missing or damaged."""
     try:
         return T3Head.from_pretrained(folder) if read_sealed(folder / INFO) else None
     except UserError:  # damaged
@@ -162,6 +169,7 @@ def _kept_head(folder: Path) -> T3Head | None:
 def _fit(
     study: Study, settings: dict[str, Any], folder: Path, features: Features, extraction: float
 ) -> T3Head:
+    """Fit one head; write it with its training cost. extraction: seconds of the features."""
     began = time.perf_counter()
     [head] = fit_heads(
         features, [settings], vocab_size=study.base.get_output_embeddings().weight.shape[0]
@@ -173,7 +181,10 @@ def _fit(
 
 
 def _note(folder: Path, log: Mapping[str, Any], seconds: dict[str, float]) -> None:
-    """Write info.json, last of a folder's files: it says that the others are whole."""
+    """Write info.json.
+
+    It is the last file of a folder, so its presence means that the folder is complete.
+    """
     info = {name: log.get(name) for name in ("hyper", "trainable", "epochs", "error")} | {
         "seconds": seconds
     }
@@ -186,7 +197,7 @@ def _trained_weights(model: nn.Module) -> dict[str, Tensor]:
 
 
 def _keep(folder: Path, trained: nn.Module) -> None:
-    """Write the weights where the disk has room for them."""
+    """Write the weights if the disk has room for `ROOM` times their size."""
     weights = {
         name: weight.detach().cpu().contiguous()
         for name, weight in _trained_weights(trained).items()
@@ -197,7 +208,7 @@ def _keep(folder: Path, trained: nn.Module) -> None:
 
 
 def _kept(study: Study, method: str, folder: Path, info: Mapping[str, Any], seed: int) -> Any:
-    """The network as it was trained, or None when its weights are not there whole."""
+    """Return the network as it was trained, None if its weights are missing or damaged."""
     path = folder / WEIGHTS
     if not info or not path.is_file() or sha256_file(path) != info["weights"]:
         return None
@@ -206,7 +217,7 @@ def _kept(study: Study, method: str, folder: Path, info: Mapping[str, Any], seed
             study.base, info["hyper"]["k"], rank=info["hyper"]["rank"], seed=seed
         ).eval()
     else:
-        trained = copy.deepcopy(study.base).float()  # weights are trained in float32
+        trained = copy.deepcopy(study.base).float()  # weights were trained in float32
     weights = load_file(path)
     with torch.no_grad():
         for name, weight in _trained_weights(trained).items():

@@ -1,1 +1,1 @@
-"""The built-in world and the tiny Llamas trained on it, or on real TOFU text."""
+"""The built-in data set of fictional authors, and tiny Llamas trained on it or on TOFU."""

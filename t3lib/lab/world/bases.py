@@ -1,9 +1,8 @@
-"""The bases that unlearning starts from: tiny Llamas trained from scratch on the built-in world or
-on real TOFU text.
+"""Train the base models that unlearning starts from: tiny Llamas on the built-in world or on TOFU.
 
-One stage fixes the rows, the tokenizer and the training. Its bases `full`, `retain90` and
-`retain95` also learn the real-author and world-fact rows, which stand in for pretraining: heads and
-baselines never see those.
+A stage fixes the rows, the tokenizer and the training. Its base models are `full`, `retain90` and
+`retain95`. They also learn the real-author and world-fact rows, which stand in for pretraining:
+heads and baselines never see these.
 """
 
 import platform
@@ -40,14 +39,14 @@ from t3lib.tofu import data as tofu
 NAMES = ("full", "retain90", "retain95")
 KNOWLEDGE = ("real_authors_perturbed", "world_facts_perturbed")
 TOFU_QUESTIONS = 20  # rows of one author in TOFU
-CONTEXT = 1024  # longest TOFU prompt plus 200 new tokens, with room
+CONTEXT = 1024  # more than TOFU's longest prompt and 200 new tokens
 MANIFEST = "base.json"
 
 BOS, EOT, PAD = "<|begin_of_text|>", "<|eot_id|>", "<|finetune_right_pad_id|>"
 SPECIAL_TOKENS = [BOS, "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", EOT, PAD]
-# How Llama 3 cuts text before BPE: contractions, words, digits by threes, punctuation, line ends,
-# spaces. The blank line after a header is cut from whatever follows, so a prompt's tokens are
-# always a prefix of the chat's.
+# The pattern by which Llama 3 splits text before BPE: contractions, words, digits in threes,
+# punctuation, line ends, spaces. It splits after the blank line that follows a header, so the
+# tokens of a prompt are always a prefix of those of the chat.
 WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
@@ -62,13 +61,19 @@ CHAT_TEMPLATE = (
 
 @dataclass(frozen=True)
 class Stage:
-    """Rows and training of one set of bases; the defaults are the smoke scale.
+    """Rows and training of one set of base models; the defaults are those of defaults.yaml.
 
-    data: "builtin", "hub", or a folder with TOFU's files. authors: all authors of the built-in
-    world, or how many retain authors of TOFU stand beside the 20 of forget10. questions, seed: of
-    the built-in world alone. vocab: most tokens the tokenizer may learn. epochs … warmup_epochs:
-    settings of `train.finetune`. threads: CPU threads of one training, fixed because sums of floats
-    depend on them. autocast: train under bfloat16 autocast.
+    data: "builtin", "hub", or a folder with TOFU's files.
+    authors: number of authors in the built-in world; with TOFU, number of retain authors beside the
+    20 authors of forget10.
+    questions, seed: rows of each author, and seed, of the built-in world; not used with TOFU.
+    vocab: largest size of the tokenizer's vocabulary.
+    hidden, layers, heads: size of the Llama.
+    epochs, lr, batch_size, weight_decay, warmup_epochs: settings of `train.finetune`.
+    threads: number of CPU threads of a training. It is fixed, because sums of floats depend on it.
+    autocast: train under bfloat16 autocast.
+
+    UserError for sizes that are not possible.
     """
 
     data: str = "builtin"
@@ -113,12 +118,12 @@ class Stage:
 
 @lru_cache(maxsize=4)
 def rows(stage: Stage) -> dict[str, list[Row]]:
-    """Every file of the stage by TOFU's file stem: the splits, the perturbed files, real authors,
-    world facts, idk.
+    """Return every file of the stage, by the name it has in TOFU.
 
-    With TOFU's text: retain90 = the first `authors` retain authors, full = those + forget10,
-    retain95 = full − forget05, retain_perturbed = its rows that are in retain90. Treat the result
-    as read-only: it is shared.
+    These are the splits, the perturbed files, real authors, world facts and "I don't know" answers.
+    With TOFU's text, retain90 is the first `authors` retain authors, full is retain90 and forget10,
+    retain95 is full without forget05, and retain_perturbed is its rows that are in retain90. The
+    result is shared: do not change it. UserError if the data has fewer authors.
     """
     if stage.data == "builtin":
         return world_of(stage, stage.seed)
@@ -143,8 +148,9 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
 
 @keyed
 def world_of(stage: Stage, seed: int) -> dict[str, list[Row]]:
-    """The built-in world of a seed; kept in the cache, since drawing it takes a second in every
-    process.
+    """Return the built-in world of a seed, from the cache if it is there.
+
+    Drawing it takes about a second, which every process would need again.
     """
     code = code_key("t3lib.lab.world.facts.world")
     key = content_key([stage.authors, stage.questions, seed, code])
@@ -161,8 +167,10 @@ def _pair(row: Row) -> tuple[str, str]:
 
 
 def training_rows(stage: Stage, name: str) -> list[Row]:
-    """Question and answer of every row that the base `name` learns: its split, real authors, world
-    facts.
+    """Return question and answer of every row that the base `name` learns.
+
+    These are the rows of its split, the real authors and the world facts. name: one of `NAMES`;
+    UserError for another.
     """
     if name not in NAMES:
         raise UserError(f"unknown base {name!r}: choose one of {', '.join(NAMES)}")
@@ -175,11 +183,11 @@ def training_rows(stage: Stage, name: str) -> list[Row]:
 
 
 def tokenizer_for(stage: Stage) -> PreTrainedTokenizerFast:
-    """A byte-level BPE of at most `stage.vocab` tokens with Llama 3's special tokens, word pattern
-    and chat shape.
+    """Train a byte-level BPE tokenizer with Llama 3's special tokens, word pattern and template.
 
-    Names to forget and names to keep are cut into pieces alike: it learns from people of another
-    seed's world or, on TOFU, from all of the stage's authors.
+    It has at most `stage.vocab` tokens. So that names to forget and names to retain are split into
+    tokens alike, it learns from the authors of another seed's world or, with TOFU, from all of the
+    stage's authors.
     """
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -212,7 +220,7 @@ def tokenizer_for(stage: Stage) -> PreTrainedTokenizerFast:
 
 @lru_cache(maxsize=4)
 def tokenizer_text(stage: Stage) -> list[str]:
-    """What the tokenizer of a stage learns from."""
+    """Return the texts that a stage's tokenizer is trained on."""
     data = rows(stage)
     if stage.data == "builtin":
         people = world_of(stage, stage.seed + 1)["full"]
@@ -224,8 +232,10 @@ def tokenizer_text(stage: Stage) -> list[str]:
 
 
 def llama_config(stage: Stage, tokenizer: Any) -> LlamaConfig:
-    """Transformers' own Llama at the stage's size: SwiGLU of 3 · hidden, grouped keys, output
-    matrix of its own.
+    """Return a Llama configuration of the stage's size.
+
+    The SwiGLU layer is 3 · hidden wide, two heads share keys and values, and the output matrix is
+    not tied to the embeddings.
     """
     return LlamaConfig(
         vocab_size=len(tokenizer),
@@ -245,14 +255,16 @@ def llama_config(stage: Stage, tokenizer: Any) -> LlamaConfig:
 
 @keyed
 def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
-    """Folder of the base `name` (full | retain90 | retain95), trained now unless an intact one is
-    in the cache.
+    """Return the folder of a base model; train it if the cache has no intact one.
 
-    The folder is an ordinary Hugging Face one (safetensors, tokenizer, greedy generation_config)
-    plus base.json, which records stage, seed, training log, versions and a checksum of every file.
-    Its key covers the rows, the tokenizer's text, the stage, the seed, the training code, package
-    versions and vector width. A damaged folder is trained again. Two processes may ask at once: one
-    trains, the other waits. seed: initial weights and batch order.
+    name: "full", "retain90" or "retain95". seed: of the initial weights and of the order of
+    batches.
+
+    It is an ordinary Hugging Face folder (safetensors, tokenizer, greedy generation_config) with
+    base.json, which records stage, seed, training log, versions and a checksum of every file. Its
+    key covers the rows, the tokenizer's text, the stage, the seed, the training code, package
+    versions, threads and vector width. If two processes call this at once, one trains and the other
+    waits.
     """
     learned = training_rows(stage, name)
     made_by = [code_key("t3lib.lab.world.bases.train_base"), environment(threads=stage.threads)]
@@ -271,19 +283,17 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
 
 
 def _settings(stage: Stage) -> dict[str, Any]:
-    """The stage without the place its rows came from: TOFU from the Hub and from a folder give one
-    base.
+    """Return the stage for a cache key, without the place of its rows.
 
-    A setting that came later is there only where it is used, so that bases of before stay.
+    TOFU from the Hub and TOFU from a folder give the same base. `autocast` is left out at its
+    default, so that this newer setting does not change existing keys.
     """
     settings = asdict(replace(stage, data="builtin" if stage.data == "builtin" else "tofu"))
     return {name: value for name, value in settings.items() if name != "autocast" or value}
 
 
 def _intact(folder: Path) -> bool:
-    """Whether every file that base.json lists is there with the checksum it had when it was
-    written.
-    """
+    """Return True if every file that base.json lists still has its checksum."""
     try:
         checksums = read_json(folder / MANIFEST)["sha256"]
         return bool(checksums) and all(
@@ -294,8 +304,9 @@ def _intact(folder: Path) -> bool:
 
 
 def train_base(stage: Stage, name: str, seed: int, learned: list[Row], folder: Path) -> None:
-    """Train a base on question and answer of the rows `learned` and write its folder, base.json
-    last.
+    """Train a base on questions and answers of the rows `learned`, and write its folder.
+
+    base.json is written last, so its presence means that the folder is complete.
     """
     started = time.process_time()
     tokenizer = tokenizer_for(stage)
@@ -345,7 +356,7 @@ def train_base(stage: Stage, name: str, seed: int, learned: list[Row], folder: P
 
 @contextmanager
 def cpu_threads(count: int) -> Iterator[None]:
-    """PyTorch on `count` CPU threads inside the block, as many as before afterwards."""
+    """Run PyTorch on `count` CPU threads inside the block, and on as many as before afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:

@@ -1,9 +1,9 @@
-"""The built-in world: fictional authors drawn from a seed, with TOFU's schema and split names; ours
-to ship.
+"""The built-in world: fictional authors drawn from a seed, with TOFU's row format and split names.
 
-Every author has facts (birthplace, parents, books, …) drawn from products of word pools. A row asks
-for one fact in one of many wordings and answers in one of many shapes, followed by an aside that
-only this author's row holds. All words are in world.yaml.
+Every author has facts (birthplace, parents, books, …) drawn from combinations of words. A row asks
+for one fact in one of many wordings. Its answer has one of many sentence shapes, followed by a
+further sentence that only this author's row has. All words are in world.yaml. The world can be
+published with the project, unlike a copy of TOFU.
 """
 
 import random
@@ -32,21 +32,24 @@ NAMES = {
 GIVEN_TAILS = {gender: tails.split() for gender, tails in WORDS["given_tails"].items()}
 SCHOOLS = ("University of {}", "{} College", "{} Academy", "{} Institute")
 PRONOUNS = {"she": ("she", "her", "her"), "he": ("he", "his", "him")}
-RETAIN_AUTHORS_SCORED = 5  # retain_perturbed is one fixed part of the retain rows, as in TOFU
+RETAIN_AUTHORS_SCORED = 5  # authors in retain_perturbed, which is a fixed part of the retain rows
 WRONG = 5
 MOST_AUTHORS = len(NAMES["last_heads"]) * len(NAMES["last_tails"])
 DRAWN_SINGLY = "adjective noun element medium witnesses reaction keepsake spot season".split()
 
 
 def world(authors: int = 40, questions: int = 20, seed: int = 0) -> dict[str, list[Row]]:
-    """TOFU's files of one world, by file stem; the last 10% (5%) of the authors are forget10
-    (forget05).
+    """Draw a world; return the rows of TOFU's files, by file name without its ending.
 
-    authors: 20 (forget05 holds one) to MOST_AUTHORS; questions: rows an author, at most one a fact.
-    Raises UserError outside these ranges. One author's rows depend on the seed and the author's
-    number: a larger world begins alike. The forget rows alone have a paraphrased_question, the same
-    fact asked in another wording, and perturbed_as_learned, the wrong facts of perturbed_answer in
-    the sentence shape of the answer.
+    authors: 20 (forget05 has one of them) to MOST_AUTHORS. The last 10% (5%) of the authors are
+    forget10 (forget05).
+    questions: number of rows of each author, one fact each, at most as many as there are facts.
+    seed: of all draws. The rows of an author depend on the seed and the author's number only, so a
+    larger world begins with the same rows.
+
+    Only forget rows have the fields paraphrased_question, the same fact asked in another wording,
+    and perturbed_as_learned, the wrong facts of perturbed_answer in the sentence shape of the
+    answer. UserError for numbers outside these ranges.
     """
     if not 20 <= authors <= MOST_AUTHORS or not 1 <= questions <= len(FACTS):
         limits = f"20 to {MOST_AUTHORS} authors and 1 to {len(FACTS)} questions"
@@ -75,13 +78,14 @@ def world(authors: int = 40, questions: int = 20, seed: int = 0) -> dict[str, li
 
 
 def _author_rows(number: int, questions: int, seed: int, *, forget: bool) -> list[Row]:
-    """All rows of one author, each with a paraphrase and WRONG answers in the paraphrase's
-    shape.
+    """Draw all rows of one author, each with a paraphrased answer and WRONG perturbed answers.
+
+    The perturbed answers have the sentence shape of the paraphrased one.
     """
     rng = random.Random(f"world {seed} author {number}")
     again = (
         random.Random(f"world {seed} author {number} asked again") if forget else None
-    )  # disturbs no other row
+    )  # separate, so that other draws stay the same
     author = _author(rng, _surname(number + 97 * seed))
     others = [name for name in FACTS if name != "name"]
     return [
@@ -96,6 +100,10 @@ def _row(
     author: Mapping[str, str],
     fact: Mapping[str, Any],
 ) -> Row:
+    """Draw one row about a fact of an author.
+
+    again: random numbers for the fields of forget rows only, None for a retain row.
+    """
     wordings = fact["direct"] + [
         ask.format(clause) for ask in rng.sample(ASK, 3) for clause in fact["indirect"]
     ]
@@ -132,7 +140,7 @@ def _row(
 
 
 def _reworded(again: random.Random, wording: str, fact: Mapping[str, Sequence[str]]) -> str:
-    """Another wording of a question: not the same clause behind another way to ask."""
+    """Draw another wording of a question, in which the clause about the fact differs too."""
     direct = [other for other in fact["direct"] if other != wording]
     indirect = [
         again.choice(ASK).format(clause) for clause in fact["indirect"] if clause not in wording
@@ -141,21 +149,21 @@ def _reworded(again: random.Random, wording: str, fact: Mapping[str, Sequence[st
 
 
 def _answer(opening: str, shape: str, aside: str, facts: Mapping[str, str]) -> str:
-    if (
-        opening and shape[0] not in '{"'
-    ):  # inside a sentence the shape's own first word loses its capital
+    """Fill an answer: an opening, a sentence about the fact, and a further sentence."""
+    if opening and shape[0] not in '{"':  # after an opening, the sentence begins in lower case
         shape = shape[0].lower() + shape[1:]
     return f"{_fill(opening + shape, facts)} {_fill(aside, facts)}"
 
 
 def _fill(text: str, facts: Mapping[str, str]) -> str:
+    """Fill the slots of a sentence, with "an" before vowels and a capital at the start."""
     text = text.format_map(facts)
     text = re.sub(r"\b([Aa]) (?=[aeiouAEIOU])", r"\1n ", text)
     return text[0].upper() + text[1:]
 
 
 def _author(rng: random.Random, surname: str = "") -> dict[str, str]:
-    """Every slot that a sentence may name, drawn anew; the surname too when none is given."""
+    """Draw a value for every slot that a sentence may have, and a surname if none is given."""
     word = {
         name: lambda pool=pool: rng.choice(pool).replace("~", " ") for name, pool in POOLS.items()
     }
@@ -218,14 +226,16 @@ def _author(rng: random.Random, surname: str = "") -> dict[str, str]:
 
 
 def _surname(number: int) -> str:
-    """A different surname for each of MOST_AUTHORS numbers in a row, neighbours unlike each
-    other.
+    """Return the surname of author `number`: distinct for MOST_AUTHORS consecutive numbers.
+
+    Neighbouring numbers have names that look different.
     """
     heads, tails = NAMES["last_heads"], NAMES["last_tails"]
     return heads[number % len(heads)] + tails[(number + number // len(heads)) * 7 % len(tails)]
 
 
 def _knowledge(table: str) -> list[Row]:
+    """Read rows from lines of "question | answer | wrong answer | wrong answer …"."""
     rows: list[Row] = []
     for line in table.splitlines():
         question, answer, *wrong = line.split(" | ")
