@@ -1,1 +1,1 @@
-"""A profile as a graph of notebooks on Dask, resumable; no torch."""
+"""Run a profile as a graph of notebooks on Dask; a run that was interrupted continues. No torch."""

@@ -1,9 +1,8 @@
-"""Where jobs run: processes of this machine, a running Dask scheduler, or SLURM through
-dask-jobqueue.
+"""Where jobs run: processes on this machine, a running Dask scheduler, or SLURM (dask-jobqueue).
 
-Every job asks for one abstract `slot`, a worker offers one, so that a worker (and its GPU) does one
-job at a time. What is started here speaks TLS with credentials of its own: a scheduler runs
-whatever reaches it.
+Every job requests one `slot` and a worker offers one, so that a worker (and its GPU) does one job
+at a time. Clusters started here use TLS with their own credentials, because a Dask scheduler runs
+any code that reaches it.
 """
 
 import logging
@@ -24,22 +23,21 @@ if TYPE_CHECKING:
 
 SLOT = {"slot": 1}
 CONNECT_SECONDS = 15
-NO_DASHBOARD = (  # None would mean port 8787 on every interface, and a warning where that is taken
+NO_DASHBOARD = (  # None would open port 8787 on every interface, and warn if it is in use
     "127.0.0.1:0"
 )
-CHECK_SECONDS = 5.0  # between two looks whether the local workers are there
-# Dask's own watching (a profile every hundredth of a second, monitors) takes a tenth of a core for
-# two idle workers.
+CHECK_SECONDS = 5.0  # between two checks of the local workers
+# Dask's own profiling and monitoring would take a tenth of a core for two idle workers.
 QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
 }
-WORKER_MEMORY = 2 * 2**30  # bytes: a worker and a kernel with a tiny Llama
+WORKER_MEMORY = 2 * 2**30  # bytes of a worker and its kernel with a tiny Llama
 
 
 def gpu_count() -> int:
-    """NVIDIA GPUs that this process may use, without importing torch."""
+    """Return the number of NVIDIA GPUs that this process may use, without importing torch."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
         return len([part for part in visible.split(",") if part.strip() not in ("", "-1")])
@@ -48,10 +46,13 @@ def gpu_count() -> int:
 
 
 def worker_count(wanted: int | None, threads: int) -> int:
-    """Workers on this machine: those wanted, by default one a GPU, else one a physical core with
-    memory for it.
+    """Return the number of workers on this machine.
 
-    Threads times workers never exceed the cores; UserError for less than one worker.
+    wanted: by default one for each GPU, else one for each physical core with enough memory.
+    threads: of each worker. Without GPUs there are at most cores / threads workers, but at least
+    one.
+
+    UserError for less than one worker.
     """
     if wanted is not None and wanted < 1:
         raise UserError(f"--workers {wanted}: give a number from 1")
@@ -69,15 +70,16 @@ def worker_count(wanted: int | None, threads: int) -> int:
 
 @contextmanager
 def client_for(workers: int, scheduler: str | None, slurm: str | Path | None) -> Iterator["Client"]:
-    """A connected Dask client; whatever was started for it (workers, SLURM jobs) is stopped at the
-    end.
+    """Yield a connected Dask client; at the end, stop the workers or SLURM jobs started for it.
 
-    UserError: no scheduler at the address, no worker with a slot, a bad SLURM file, a refused job.
+    workers: number of local workers. scheduler: address of a running scheduler. slurm: file with
+    options of dask-jobqueue. At most one of the last two is given. UserError if no scheduler or no
+    worker with a slot is there, for a bad SLURM file and a refused job.
     """
     for name in ("client", "core", "worker", "scheduler", "nanny"):
         logging.getLogger(f"distributed.{name}").setLevel(
             logging.CRITICAL
-        )  # the status lines tell what matters
+        )  # our own status lines are enough
     import dask
     from distributed import Client
 
@@ -95,9 +97,7 @@ def client_for(workers: int, scheduler: str | None, slurm: str | Path | None) ->
 
 @contextmanager
 def _local(workers: int) -> Iterator[Any]:
-    """A cluster on this machine; workers that Dask itself gives up, as when one dies at its start,
-    are replaced.
-    """
+    """Start a cluster on this machine; workers that Dask gives up are replaced."""
     from distributed import LocalCluster
     from distributed.security import Security
     from tornado.ioloop import PeriodicCallback
@@ -114,7 +114,7 @@ def _local(workers: int) -> Iterator[Any]:
         processes=True,
         resources=SLOT,
         security=Security.temporary(),
-        memory_limit=0,  # a kernel's memory is not the worker's: Dask must not judge it
+        memory_limit=0,  # Dask must not limit a worker by the memory of its kernel
         dashboard_address=NO_DASHBOARD,
         local_directory=str(cache_dir("dask")),
         silence_logs=logging.CRITICAL,
@@ -129,16 +129,15 @@ def _local(workers: int) -> Iterator[Any]:
 
 @contextmanager
 def _remote(address: str) -> Iterator["Client"]:
-    """A client of a running scheduler; credentials come from Dask's own configuration
-    (`distributed.comm.tls`).
+    """Connect to a running scheduler, with the credentials of Dask's `distributed.comm.tls`.
+
+    UserError if nothing answers at the address, and if no worker offers a slot.
     """
     from distributed import Client
 
     if not re.fullmatch(r"(tcp|tls|ws|wss|ucx)://\S+:\d+", address):
         raise UserError(f"--scheduler {address}: an address looks like tcp://host:8786")
-    client = Client.__new__(
-        Client
-    )  # in two steps: a client that failed is closed here, not when it is collected
+    client = Client.__new__(Client)  # in two steps, so that a client that fails can be closed here
     try:
         Client.__init__(client, address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (
@@ -147,7 +146,7 @@ def _remote(address: str) -> Iterator["Client"]:
         ValueError,
         TypeError,
     ) as error:  # TypeError: tls:// without credentials
-        # the garbage collector may do so while the next client starts, and each waits for the other
+        # If the garbage collector closed it later, it could deadlock with the next client's start.
         client.close()
         raise UserError(
             f"--scheduler {address}: nothing answers there ({type(error).__name__})"
@@ -167,11 +166,11 @@ def _remote(address: str) -> Iterator["Client"]:
 
 
 def _slurm(path: Path, stack: ExitStack) -> Any:
-    """A cluster of SLURM jobs, one process with one slot each. The file lies over Dask's own
-    `jobqueue.slurm`.
+    """Start a cluster of SLURM jobs, each with one process and one slot.
 
-    `jobs`, how many to submit, is ours and defaults to 1. UserError in dask-jobqueue's or sbatch's
-    words when it refuses one.
+    path: a YAML file, whose options replace those of Dask's own `jobqueue.slurm`. The option
+    `jobs`, the number of jobs to submit, is added by t3lib; its default is 1. UserError with the
+    message of dask-jobqueue or sbatch if one of them refuses.
     """
     import dask
     from dask_jobqueue import SLURMCluster
@@ -196,11 +195,11 @@ def _slurm(path: Path, stack: ExitStack) -> Any:
         settings["scheduler-options"] = {"dashboard_address": NO_DASHBOARD}
         stack.enter_context(dask.config.set({"jobqueue.slurm": settings}))
         cluster = SLURMCluster(security=True)
-        for _ in range(jobs):  # not adapt, which drops workers between stages (dask-jobqueue#701)
+        for _ in range(jobs):  # adapt() would drop workers between stages (dask-jobqueue#701)
             cluster.worker_spec.update(cluster.new_worker_spec())
-        return stack.enter_context(cluster)  # submits, and raises what sbatch says
+        return stack.enter_context(cluster)  # submits the jobs; raises sbatch's error
     except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        # Dask stumbles over a job that was never accepted while it cleans up
+        # After a refused job, Dask raises a second error when it cleans up; the first one is shown.
         said = str(error.__context__ or error)
         reason = (said.partition("stderr:")[2] or said).strip().splitlines() or [
             type(error).__name__

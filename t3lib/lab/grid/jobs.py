@@ -1,10 +1,10 @@
-"""The graph of one reproduction: profile -> jobs, each with a content key; the notebooks are
-inputs, never imported.
+"""The jobs of one reproduction, made from a profile, each with a content key of its inputs.
 
-Each notebook says in its own metadata (`Role`) for what it runs, what it reads and what it writes:
-a new notebook is a new file. A job's key covers what can change its result: its parameters, the
-code cells of its notebook and all of t3lib that they reach, data and model files, package versions,
-device type and the number of threads. Results folder and machine are not in it.
+Notebooks are read as data and never imported. The metadata of each notebook (`Role`) says what it
+runs once for, what it reads and what it writes, so a new notebook needs no change elsewhere. The
+key of a job covers what can change its result: its parameters, the code cells of its notebook and
+all of t3lib that they reach, data and model files, package versions, device type and number of
+threads. The results folder and the machine are not in it.
 """
 
 import ast
@@ -35,7 +35,7 @@ from t3lib.core.names import RETAIN_OF
 from t3lib.core.settings import WORLD, seeds_of
 from t3lib.lab.profiles import Profile, one_line, tuned_path
 
-TOGETHER = "together"  # in a job's name: in place of a method, for several
+TOGETHER = "together"  # in the name of a job for several methods, in place of the method
 DRAWING = "t3lib.lab.report"  # the code of figures, tables and pages
 
 
@@ -69,21 +69,22 @@ class Role(BaseModel):
 
 @dataclass(frozen=True)
 class Scope:
-    """What a job is for: some methods and a split, None where it is for all of the profile's."""
+    """The methods and the split of a job; None stands for all of the profile's."""
 
     methods: tuple[str, ...] | None = None
     split: str | None = None
 
     def meets(self, other: "Scope") -> bool:
-        """True when there is a method and a split that both are for."""
+        """Return True if both scopes have a method and a split in common."""
         methods = not self.methods or not other.methods or {*self.methods} & {*other.methods}
         return bool(methods) and (None in (self.split, other.split) or self.split == other.split)
 
 
 @dataclass(frozen=True)
 class Notebook:
-    """What the graph needs to know of a notebook; `code` is its code cells without IPython's
-    lines.
+    """What the graph reads from a notebook.
+
+    parameters: names in the cell tagged `parameters`. code: its code cells without IPython's lines.
     """
 
     name: str
@@ -94,8 +95,9 @@ class Notebook:
 
 @dataclass(frozen=True)
 class Job:
-    """One kernel: a notebook with parameters, or one base model. `after` names the jobs whose
-    results it reads.
+    """One kernel to run: a notebook with parameters, or the training of one base model.
+
+    after: names of the jobs whose results it reads.
     """
 
     name: str
@@ -103,11 +105,11 @@ class Job:
     notebook: str  # stem of the notebook, "" for a base
     parameters: dict[str, Any]
     after: tuple[str, ...]
-    key: str  # of everything that can change the result
+    key: str  # content key of everything that can change the result
     outputs: tuple[str, ...] = ()  # patterns below the results folder
     inputs: tuple[
         str, ...
-    ] = ()  # patterns below the results folder whose content is in the key of a run
+    ] = ()  # patterns below the results folder; their content is in `runner.run_key`
     partial: bool = False
 
 
@@ -120,14 +122,16 @@ def build(
     tuned: Path | None = None,
     device: str = "cpu",
 ) -> list[Job]:
-    """Jobs of a profile in an order in which they can run: bases, then each notebook after those it
-    reads.
+    """Return the jobs of a profile in an order in which they can run.
 
-    out: the results folder as the notebooks are to see it; only: notebook names (or their numbers)
-    to run, with the bases they need; folder: where the notebooks are; tuned: the file of the
-    profile's search, default beside the shipped profiles; device: type of what the jobs run on.
-    Folders in the profile are seen from the project's root. UserError names an unknown notebook or
-    parameter.
+    profile: a checked profile; its folders are relative to the project's root.
+    out: results folder, as the notebooks should see it.
+    only: names (or numbers) of the notebooks to run; base models that they need are added.
+    folder: where the notebooks are.
+    tuned: file of the tuned values, by default beside the shipped profiles.
+    device: type of device that the jobs run on.
+
+    UserError for an unknown notebook or parameter.
     """
     tuned = tuned or tuned_path(profile["name"])
     content: dict[str, Any] = {"data": _identity(profile["data"], folder_key)}
@@ -149,7 +153,7 @@ def build(
         bases[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 
-    keys = cache(notebook_key)  # of a notebook for one method, whatever the split
+    keys = cache(notebook_key)  # the keys of a notebook for one method are the same for all splits
     present = _present(profile, folder or shipped("notebooks"))
     for notebook in _chosen(present, only):
         without = "" if notebook.role.draws else DRAWING
@@ -186,7 +190,7 @@ def build(
 
 
 def _scopes(notebook: Notebook, profile: Profile) -> list[Scope]:
-    """What each of a notebook's jobs is for."""
+    """Return the scope of each job of a notebook."""
     role, methods = notebook.role, profile["methods"]
     groups: Sequence[tuple[str, ...] | None] = [None]
     if role.method:
@@ -200,7 +204,7 @@ def _scopes(notebook: Notebook, profile: Profile) -> list[Scope]:
 
 
 def _patterns(notebook: Notebook, scope: Scope) -> tuple[str, ...]:
-    """What a notebook writes for its methods and split; "*" stands for those of a scope of all."""
+    """Return patterns of the files that a notebook writes for a scope, with "*" for all methods."""
     named = [(method, scope.split or "*") for method in scope.methods or ("*",)]
     found = [
         pattern.format(method=method, split=split)
@@ -211,7 +215,10 @@ def _patterns(notebook: Notebook, scope: Scope) -> tuple[str, ...]:
 
 
 def _inputs(notebook: Notebook, scope: Scope, present: Mapping[str, Notebook]) -> tuple[str, ...]:
-    """What the notebooks write that a notebook reads, but for what it writes itself."""
+    """Return patterns of the files that a job reads: all that the notebooks it reads may write.
+
+    Files that the job itself writes are left out.
+    """
     theirs = {
         other: Scope((other.role.method,) if other.role.method else None)
         for other in present.values()
@@ -224,8 +231,9 @@ def _inputs(notebook: Notebook, scope: Scope, present: Mapping[str, Notebook]) -
 
 
 def _bases(profile: Profile, scope: Scope) -> list[tuple[str, int]]:
-    """(name, seed) of the bases that are to be trained for a job; none whose model the profile
-    names.
+    """Return (name, seed) of the base models that must be trained for a job.
+
+    Models that the profile names are not trained.
     """
     retain = [RETAIN_OF[split] for split in ([scope.split] if scope.split else profile["splits"])]
     retrained = "Retrained" in (scope.methods or ())
@@ -235,8 +243,9 @@ def _bases(profile: Profile, scope: Scope) -> list[tuple[str, int]]:
 
 
 def _reads(notebook: Notebook, scope: Scope, other: str, other_scope: Scope) -> bool:
-    """True when a job reads what a job of the notebook `other` writes: it says so, and they meet in
-    a method and a split.
+    """Return True if a job must wait for a job of the notebook `other`.
+
+    This is so if its notebook names the other one in `reads` and their scopes meet.
     """
     named = other in notebook.role.reads or ("*" in notebook.role.reads and other != notebook.name)
     return named and scope.meets(other_scope)
@@ -245,8 +254,10 @@ def _reads(notebook: Notebook, scope: Scope, other: str, other_scope: Scope) -> 
 def _parameters(
     profile: Profile, notebook: Notebook, scope: Scope, out: Path, tuned: Path
 ) -> dict[str, Any]:
-    """What the notebook is handed: of the run's settings those that it declares, and the profile's
-    for it alone.
+    """Return a job's parameters: settings of the run and of the profile that the notebook has.
+
+    UserError if the notebook lacks a necessary parameter, and if the profile sets one that the
+    notebook lacks or that belongs to the run.
     """
     names = ("data", "stage", "models", "evaluation", "seeds", "temperatures", "methods", "splits")
     settings = {name: profile[name] for name in names} | {
@@ -265,7 +276,7 @@ def _parameters(
             for key, value in profile["hyper"].items()
             if Scope((key.split("/")[0],), (key.split("/") + [None])[1]).meets(scope)
         }
-    # without these a profile's words would be lost
+    # A notebook without these parameters would ignore the profile.
     needed = {*notebook.role.each, "out", *({"hyper"} if scope.methods else set())}
     if missing := needed - notebook.parameters:
         raise UserError(
@@ -286,10 +297,10 @@ def _parameters(
 
 
 def read_notebook(path: Path) -> Notebook | None:
-    """A notebook's role, the names in its cell tagged `parameters`, and its code; None for one
-    without a role.
+    """Read a notebook's role, the names of its parameters and its code; None if it has no role.
 
-    Read as JSON, without nbformat, because the check of a finished profile must be quick.
+    The file is read as JSON, because nbformat takes long to import and a finished profile should be
+    checked quickly. UserError for a file that is not such a notebook.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -312,8 +323,10 @@ def read_notebook(path: Path) -> Notebook | None:
 
 
 def threads() -> str:
-    """Threads of torch and BLAS in every job: $T3_THREADS, else one, so that 1 and 2 workers give
-    the same bits.
+    """Return the number of threads of torch and BLAS in every job, as text.
+
+    It is $T3_THREADS, or else 1, so that the number of workers does not change any result.
+    UserError if it is no number.
     """
     value = os.environ.get("T3_THREADS", "1")
     if not re.fullmatch(r"[1-9]\d{0,3}", value):
@@ -322,7 +335,10 @@ def threads() -> str:
 
 
 def _present(profile: Profile, folder: Path) -> dict[str, Notebook]:
-    """The notebooks of a folder that have a role, by name."""
+    """Read all notebooks of a folder that have a role, by name.
+
+    UserError if there are none, or if the profile names another one.
+    """
     present = {
         path.stem: notebook
         for path in sorted(folder.glob("*.ipynb"))
@@ -336,7 +352,7 @@ def _present(profile: Profile, folder: Path) -> dict[str, Notebook]:
 
 
 def _chosen(present: Mapping[str, Notebook], only: Iterable[str] | None) -> list[Notebook]:
-    """The notebooks to run, by name, each after those it reads."""
+    """Return the notebooks to run, each after those that it reads; UserError for unknown names."""
     usual = {name for name, notebook in present.items() if not notebook.role.on_request}
     wanted = usual if only is None else set()
     for name in only or ():
@@ -365,8 +381,9 @@ def _chosen(present: Mapping[str, Notebook], only: Iterable[str] | None) -> list
 
 
 def _identity(name: str, key: Callable[[Path], str]) -> str:
-    """The key of a folder's content; "builtin", "hub" or a Hub id, whose commit a run finds out,
-    stands for itself.
+    """Return the key of a folder's content, or the name itself if it is no folder.
+
+    Such names are "builtin", "hub" and Hub ids, whose commit is determined when the job runs.
     """
     folder = project_root() / name
     return key(folder) if folder.is_dir() else name

@@ -1,4 +1,4 @@
-"""What a profile needs of this machine, checked before the first job starts. Imports no torch."""
+"""Check, before the first job starts, that this machine has what a profile needs. No torch."""
 
 import subprocess
 import sys
@@ -10,23 +10,17 @@ from t3lib.core.errors import UserError
 from t3lib.core.names import HUB_DATA
 from t3lib.lab.profiles import Profile
 
-# In a process of its own: torch keeps hundreds of megabytes of a GPU that it was asked about.
+# Run in a process of its own, because torch keeps hundreds of megabytes of a GPU it has queried.
 LARGEST_GPU = """import torch
 count = torch.cuda.device_count()
 print(max([torch.cuda.get_device_properties(n).total_memory for n in range(count)], default=0))"""
 
 
 def check_machine(profile: Profile, root: Path) -> None:
-    """Check that the device, the models and the data of a profile can be had.
+    """Raise UserError unless the device, the models and the data of a profile are available.
 
-    Without this, every job of a large profile would fail with the same sentence.
-
-    Args:
-        profile: a checked profile (`profiles.load_profile`).
-        root: the folder that relative model folders are seen from.
-
-    Raises:
-        UserError: one line about the first thing that is missing.
+    Otherwise every job of a large profile would fail with the same message. profile: a checked
+    profile (`profiles.load_profile`). root: the folder that relative model folders refer to.
     """
     name = profile["name"]
     if wanted := profile["gpu"]:
@@ -52,6 +46,6 @@ def check_machine(profile: Profile, root: Path) -> None:
 
 
 def largest_gpu() -> float:
-    """Memory of the largest GPU that torch can use, in GB (10^9 bytes); 0 without one."""
+    """Return the memory of the largest GPU that torch can use, in GB (10^9 bytes), or 0."""
     done = subprocess.run([sys.executable, "-c", LARGEST_GPU], capture_output=True, text=True)
     return int(done.stdout or 0) / 1e9

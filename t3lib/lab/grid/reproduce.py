@@ -1,7 +1,8 @@
-"""`t3 reproduce`: a profile's jobs on Dask, one status line each, resumable at any moment.
+"""`t3 reproduce`: run a profile's jobs on Dask and print one line for each.
 
-A job is submitted when the jobs that it reads have ended. What is finished is found out before Dask
-is even imported, so that a second call only reads and hashes files.
+A job is submitted when the jobs that it reads have ended. Finished jobs are recognised before Dask
+is imported, so that a second call only reads and hashes files. An interrupted run continues with
+the same command.
 """
 
 import os
@@ -40,12 +41,17 @@ def reproduce(
     dry_run: bool = False,
     notebooks: Path | None = None,
 ) -> int:
-    """Run what is not finished of a profile; 0 when all of it is, 1 when something failed.
-    UserError: bad input.
+    """Run the jobs of a profile that are not finished; return 0 if all are then, 1 if any failed.
 
-    only: notebooks; out: results folder, default out/PROFILE; workers, scheduler, slurm: where (see
-    `cluster`);
-    fresh: run everything again; notebooks: their folder, default the checkout's.
+    profile: name or file. only: names of notebooks.
+    methods, splits, seeds, data: replace the profile's.
+    out: results folder, by default out/PROFILE.
+    workers, scheduler, slurm: where to run, see `cluster`; at most one of them.
+    fresh: run everything again. dry_run: only print what is cached and what would run.
+    notebooks: their folder, by default the checkout's.
+
+    UserError for wrong arguments, for a profile that this machine cannot run, and if the results
+    folder is in use or overlaps with the cache or the notebooks.
     """
     start = time.monotonic()
     if sum(option is not None for option in (workers, scheduler, slurm)) > 1:
@@ -56,8 +62,8 @@ def reproduce(
     root, cache = project_root(), cache_dir().resolve()
     folder, sources = Path(out or root / "out" / chosen["name"]), notebooks or shipped("notebooks")
     _check_apart(folder, cache, sources.resolve())
-    # The notebooks start in the root and record their parameters: relative paths keep this
-    # machine's folders out.
+    # Notebooks start in the root and record their parameters, so paths relative to it do not show
+    # this machine's folders.
     inside = folder.resolve().is_relative_to(root)
     shown = os.path.relpath(folder, root) if inside else str(folder.resolve())
     local = scheduler is None and slurm is None
@@ -71,7 +77,7 @@ def reproduce(
         device="cuda" if gpus else "cpu",
     )
     name = f"{folder.resolve().name}-{content_key(str(folder.resolve()))}"
-    private = cache / "fresh" / name  # for --fresh: what others read stays
+    private = cache / "fresh" / name  # for --fresh, so that the common cache stays
     place = Place(
         out=shown,
         notebooks=os.path.relpath(sources, root),
@@ -90,12 +96,12 @@ def reproduce(
     if local and any("world" in job.parameters for job in graph if job.name not in known):
         from t3lib.lab.grid import (
             preflight,
-        )  # with the Hub's package, which a finished profile need not wait for
+        )  # imported here: the Hub's package takes long
 
         preflight.check_machine(from_root(chosen, root), root)
     with lock(
         folder / ".lock", wait=False
-    ):  # beside the results, which runs with two caches may share
+    ):  # beside the results, because runs with different caches may share them
         shutil.rmtree(private, ignore_errors=True)
         for job in graph if fresh else ():
             (place.marks / f"{job.name}.json").unlink(missing_ok=True)
@@ -114,9 +120,7 @@ def reproduce(
 
 
 def _check_apart(folder: Path, *others: Path) -> None:
-    """UserError when the results folder is a file, or overlaps with a folder that the run reads or
-    clears.
-    """
+    """Raise UserError if the results folder is a file or overlaps with another folder."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--out {folder}: a file is in the way")
     results = folder.resolve()
@@ -129,7 +133,7 @@ def _check_apart(folder: Path, *others: Path) -> None:
 
 
 def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
-    """Jobs whose markers hold and whose earlier jobs are all finished too."""
+    """Return the outcomes of finished jobs whose earlier jobs are finished too, by name."""
     known: dict[str, Outcome] = {}
     for job in graph:
         if all(name in known for name in job.after):
@@ -147,20 +151,22 @@ def run(
     at_once: int,
     work: Any = runner.execute,
 ) -> dict[str, Outcome]:
-    """Submit jobs to a Dask client, each when those before it have ended, and gather how they end.
+    """Submit each job to a Dask client when the jobs before it have ended; return all outcomes.
 
-    show: has `chain` (name -> how long it and the longest chain of jobs behind it took last time)
-    and `ended(outcome)`, as `Schedule`. Of the jobs that could start, the one with the longest
-    chain does, so that no worker is left with a long job at the end. at_once: how many Dask may
-    hold; it gives each to a worker at once, which then has two while another has none. work: does
-    one job (tests replace it).
+    todo: jobs in an order in which they can run. known: outcomes of finished jobs.
+    show: has `chain`, {name: seconds of the last run of this job and of the longest chain of jobs
+    that wait for it}, and `ended(outcome)`, as `Schedule` does. Of the jobs that can start, the one
+    with the longest chain starts first, so that no worker ends with a long job.
+    at_once: how many jobs Dask may hold. It gives each to a worker immediately, so that with more
+    jobs than workers one worker may have two while another has none.
+    work: runs one job; tests replace it.
     """
     from distributed import as_completed
 
-    run_id = uuid4().hex[:8]  # keys of another run on the same scheduler must not be ours
+    run_id = uuid4().hex[:8]  # so that two runs on one scheduler have different keys
     outcomes, waiting = dict(known), list(todo)
     running = as_completed(loop=client.loop)
-    jobs_of: dict[str, Job] = {}  # Dask's key -> job
+    jobs_of: dict[str, Job] = {}  # by Dask's key
 
     def end(outcome: Outcome) -> None:
         outcomes[outcome.name] = outcome
@@ -177,19 +183,19 @@ def run(
                 continue
             key = f"{job.name}-{run_id}"
             jobs_of[key] = job
-            # a lost worker is Dask's to survive (three times); what a job itself does wrong comes
-            # back as an Outcome
+            # Dask submits a job again when its worker is lost, up to three times. Errors of the job
+            # itself come back as an Outcome.
             options = {"key": key, "resources": cluster.SLOT, "pure": False}
             priority = show.chain.get(job.name, 0.0)
             running.add(client.submit(work, job, before, place, priority=priority, **options))
 
-    with suppress(OSError, TimeoutError, RuntimeError):  # the client cannot even be asked any more
+    with suppress(OSError, TimeoutError, RuntimeError):  # the connection is gone
         client.subscribe_topic(
             place.marks.name, lambda event: print(f"started {event[1]}", flush=True)
         )
         start()
         for future in running:
-            if future.status in ("lost", "pending"):  # its worker died, and Dask does it again
+            if future.status in ("lost", "pending"):  # its worker died; Dask runs it again
                 running.add(future)
                 continue
             outcome = _outcome(jobs_of[future.key], future)
@@ -204,7 +210,10 @@ def run(
 
 
 def causes(before: Sequence[Outcome], partial: bool) -> list[str]:
-    """The failed jobs for which a job that comes after these cannot run; partial: see `Role`."""
+    """Return the failed jobs because of which a later job cannot run, [] if it can.
+
+    before: outcomes of the jobs that it reads. partial: see `Role`.
+    """
     failed = [o for o in before if o.state in ("failed", "skipped")]
     if partial and len(failed) < len(before):
         return []
@@ -212,7 +221,10 @@ def causes(before: Sequence[Outcome], partial: bool) -> list[str]:
 
 
 def _outcome(job: Job, future: Any) -> Outcome:
-    """How an ended future's job ended; it failed when its workers died or the scheduler left."""
+    """Return the outcome of a job whose future has ended.
+
+    A job fails if Dask gave it up, and with the error LOST if the scheduler is gone.
+    """
     error = LOST
     with suppress(OSError, TimeoutError):
         if future.status == "finished":
@@ -223,8 +235,9 @@ def _outcome(job: Job, future: Any) -> Outcome:
 
 
 def from_root(profile: dict[str, Any], root: Path) -> dict[str, Any]:
-    """The profile with relative folders (as the caller sees them) turned into relative ones as the
-    root sees them.
+    """Return the profile with its relative folders written as seen from the root.
+
+    Before, they are as seen from the current folder.
     """
 
     def seen(name: str) -> str:

@@ -1,14 +1,13 @@
-"""What a worker does with one job: check the marker, remove earlier files, run it, write the
-marker. No torch here.
+"""Run one job on a worker: check its marker, remove old files, run it, write its marker. No torch.
 
-The marker of a finished job is the file `done/RESULTS/JOB.json` in the cache. It holds the job's
-key and a checksum of every output file. The job is run again when the marker is damaged, when its
-key is another one, or when an output file is missing or has another checksum. Two jobs may write
-the same file: then the checksum in either marker will do.
+The marker of a finished job is the file `done/RESULTS/JOB.json` in the cache. It has the job's key
+and a checksum of every output file. A job runs again if its marker is damaged, if its key has
+changed, or if an output file is missing or has another checksum. Two jobs may write the same file;
+then the checksum in either marker is accepted.
 
 When a job starts, the run files of its earlier run are removed, so that no table reads them. A job
-that was killed loses little: features, trained models and scores are cached by content. So are base
-models. A base model that is missing is trained again by the notebook that needs it.
+that was killed loses little, because features, base models, trained models and scores are cached by
+content. If a base model is missing, the notebook that needs it trains it.
 """
 
 import contextlib
@@ -36,11 +35,11 @@ from t3lib.core.files import (
 from t3lib.core.identity import changed_since_import
 from t3lib.lab.grid.jobs import Job
 
-ATTEMPTS = 3  # of a kernel that does not start or dies: ports race when several start at once
+ATTEMPTS = 3  # for a kernel that does not start or dies: several starting at once compete for ports
 TRAIN = """from t3lib.lab.world import bases
 _ = bases.ensure_base(bases.Stage(**stage), name, seed)"""
-# Memory that a training frees stays with its process (glibc; elsewhere the names mean nothing):
-# every step takes the same megabytes again, and to have the system clear them each time costs a
+# Settings of glibc's malloc (ignored elsewhere) that keep freed memory in the process. Every step
+# of a training needs the same megabytes again, and having the system clear them each time costs a
 # tenth of a small training's time.
 MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": 2**25,
@@ -57,43 +56,46 @@ KERNEL_TROUBLE = (
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run lives. Paths are as given (relative ones below the project root), the same on
-    every worker.
+    """The folders and settings of a run, the same on every worker.
+
+    Relative paths are below `root`.
     """
 
     out: str  # results folder
     notebooks: str  # folder of the source notebooks
     cache: str  # $T3_CACHE of the kernels
-    marks: Path  # folder of the done-markers of this results folder
+    marks: Path  # folder of the markers of finished jobs
     root: str  # folder every kernel starts in
     threads: str = "1"
-    gpus: int = 0  # of this machine; worker n of a local cluster gets GPU n
-    # Whether torch may use AVX-512. Checkpoints from outside lie in bfloat16, which AVX2 computes
-    # 17 times slower; the built-in ones give the same bits on every processor without it.
+    gpus: int = 0  # number of this machine's GPUs; worker n of a local cluster uses GPU n
+    # Whether torch may use AVX-512. Given checkpoints are in bfloat16, which is 17 times slower
+    # with AVX2. Without AVX-512 the built-in models give the same bits on every processor.
     wide: bool = False
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: state is done, cached, failed or skipped."""
+    """The end of a job. state: "done", "cached", "failed" or "skipped"."""
 
     name: str
     state: str
     key: str = ""
     seconds: float = 0.0
     outputs: dict[str, str] = field(default_factory=dict)  # path below the results folder -> sha256
-    error: str = ""  # of a failure: one line; of a skip: the failed job
-    cell: str = ""  # of a failure: "cell 4: failing line"
+    error: str = ""  # of a failed job: one line; of a skipped job: the failed job
+    cell: str = ""  # of a failed job: "cell 4: failing line"
 
 
 def run_key(job: Job, place: Place) -> str:
-    """The job's key together with the content of the files that it reads in the results folder."""
+    """Return the content key of a job and of the files that it reads in the results folder."""
     return content_key([job.key, folder_key(_results(place), job.inputs)])
 
 
 def finished(job: Job, key: str, place: Place) -> Outcome | None:
-    """The outcome in the job's marker if it still holds: whole, same key, outputs present with
-    their checksums.
+    """Return the outcome in a job's marker if it is still valid, else None.
+
+    It is valid if it is intact, has this key, and all output files have their checksums. UserError
+    for an output outside the results folder.
     """
     mark = read_sealed(place.marks / f"{job.name}.json")
     if not mark or mark.get("key") != key:
@@ -110,26 +112,27 @@ def finished(job: Job, key: str, place: Place) -> Outcome | None:
 
 
 def _rewritten(name: str, checksum: str, place: Place) -> bool:
-    """True when another finished job of these results wrote the file again: 03 writes T3's runs as
-    02 does.
+    """Return True if another finished job wrote this file with this checksum.
+
+    Notebook 03, for example, writes the same runs of T3 as 02 does.
     """
     marks = map(read_sealed, place.marks.glob("*.json"))
     return any(mark["outputs"].get(name) == checksum for mark in marks if mark)
 
 
 def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
-    """Run one job in this worker and return how it ended; never raises for what the job did.
+    """Run one job in this worker and return its outcome, also if it fails.
 
-    before: outcomes of the jobs in `job.after`. A job whose marker holds (for these inputs) is only
-    checked.
+    before: outcomes of the jobs in `job.after`. A job that is finished for these inputs is not run
+    again.
     """
     prepare(place)
-    # Another worker may still be at this job for a runner that was killed: then wait, and find it
-    # done.
+    # Another worker may still run this job for a runner that was killed. Then this one waits, and
+    # finds it finished.
     with lock(place.marks / f"{job.name}.lock"):
         key = run_key(job, place)
         if outcome := finished(job, key, place):
-            return outcome  # the jobs before it ran, but made what they had made
+            return outcome  # the jobs before it ran again and wrote the same files
         _announce(job, place)
         start = time.monotonic()
         try:
@@ -147,11 +150,11 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
 
 
 def narrow_vectors() -> dict[str, str]:
-    """Environment that keeps torch to AVX2 on a processor with AVX-512: the last bits of sums
-    depend on their width.
+    """Return environment variables that restrict torch to AVX2 on a processor with AVX-512.
 
-    So a profile's numbers are the same on both, bit for bit; matrix products, which a library
-    decides, take as long.
+    The last bits of sums depend on the width of vectors, so a profile then has the same numbers on
+    both kinds of processor. Matrix products take as long as before, because the library that
+    computes them ignores this setting.
     """
     try:
         wide = " avx512" in Path("/proc/cpuinfo").read_text()
@@ -161,8 +164,9 @@ def narrow_vectors() -> dict[str, str]:
 
 
 def prepare(place: Place) -> None:
-    """Fix folder, cache, threads, vectors and memory of this worker process; the kernels inherit
-    them.
+    """Set working folder, cache, threads, vector width and memory options of this worker process.
+
+    The kernels that it starts inherit them.
     """
     os.chdir(place.root)
     one = dict.fromkeys(
@@ -182,7 +186,7 @@ def prepare(place: Place) -> None:
 
 
 def _announce(job: Job, place: Place) -> None:
-    """Tell the runner, which listens under the name of the results, that this job begins."""
+    """Tell the scheduler that this job starts; the runner listens and prints it."""
     from distributed import get_worker
 
     with contextlib.suppress(ValueError):  # no worker (a test)
@@ -194,7 +198,7 @@ def _results(place: Place) -> Path:
 
 
 def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
-    """Run the job; its output files, as names below their folder, with their checksums."""
+    """Run the job; return its output files {path below the results folder: checksum}."""
     root = _results(place)
     if job.kind == "base":
         train_base(job, place)
@@ -206,9 +210,7 @@ def _run(job: Job, before: Sequence[Outcome], place: Place) -> dict[str, str]:
 
 
 def train_base(job: Job, place: Place) -> None:
-    """Train the base of a job (stage, name, seed) unless it is cached, in a kernel like everything
-    else.
-    """
+    """Train the base model of a job, unless it is cached, in a kernel of its own."""
     from nbformat import v4, write
 
     source = place.marks / f"{job.name}.source.ipynb"
@@ -218,14 +220,16 @@ def train_base(job: Job, place: Place) -> None:
 
 
 def _matches(job: Job, root: Path) -> list[Path]:
+    """Return the files that match the job's output patterns."""
     return sorted(
         {path for pattern in job.outputs for path in root.glob(pattern) if path.is_file()}
     )
 
 
 def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
-    """Remove the runs that an earlier run of the job wrote, which tables would read, but for those
-    of jobs before it.
+    """Remove run files and the executed copy of the job's earlier run.
+
+    Files that jobs before it have written stay.
     """
     root = _results(place)
     owned = {root / name for outcome in before for name in outcome.outputs}
@@ -236,8 +240,10 @@ def _remove_earlier(job: Job, before: Sequence[Outcome], place: Place) -> None:
 
 
 def run_notebook(source: Path, copy: Path, parameters: dict[str, Any]) -> None:
-    """Papermill into X.partial.ipynb, renamed to `copy` when every cell ran; a kernel that dies is
-    started again.
+    """Run a notebook with papermill; write `copy` when all cells have run.
+
+    Until then the copy is called X.partial.ipynb. A kernel that does not start or dies is started
+    again, `ATTEMPTS` times in all. Errors of cells are raised.
     """
     import papermill
 
@@ -252,8 +258,8 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any]) -> None:
                 kernel_name="python3",
                 progress_bar=False,
                 start_timeout=120,
-                # Silences the kernel's notes on TCP without encryption and on the interrupt that
-                # precedes its shutdown.
+                # Hides the kernel's messages about unencrypted TCP and about the interrupt before
+                # its shutdown.
                 extra_arguments=["--IPKernelApp.log_level=50"],
             )
             break
@@ -270,11 +276,11 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any]) -> None:
 
 
 def remove_local_paths(notebook: Path, name: str, parameters: Mapping[str, Any]) -> None:
-    """Take the folders of this machine out of an executed notebook, which will be read elsewhere.
+    """Remove the folders of this machine from an executed notebook, which will be read elsewhere.
 
-    Papermill notes where it read and wrote: the files' names stay. It writes the parameters into a
-    cell and into the metadata: there `data` becomes its name and a hash of its files, and the
-    folders of models and `tuned` become their names.
+    Papermill records where it read and wrote, and the parameters, in a cell and in the metadata. Of
+    its paths only file names stay. `data` becomes its name and a hash of its files; the folders of
+    models and `tuned` become their names.
     """
     from papermill.translators import PythonTranslator
 
@@ -300,12 +306,14 @@ def remove_local_paths(notebook: Path, name: str, parameters: Mapping[str, Any])
 
 
 def where_it_failed(error: Exception, job: Job, place: Place) -> tuple[str, str]:
-    """("cell 4: failing line", "ValueError: boom") of a failed run; cells are counted in the source
-    notebook from 1.
+    """Return ("cell 4: failing line", "ValueError: boom") for a failed job.
+
+    Cells are counted from 1 in the source notebook. The first text is empty for an error outside a
+    cell.
     """
     name, said = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
     message = f"{name}: {said}".splitlines()[0]
-    if not hasattr(error, "ename") or job.kind == "base":  # not a cell: kernel, disk
+    if not hasattr(error, "ename") or job.kind == "base":  # not an error of a cell
         return "", message
     cells = read_json(Path(place.notebooks) / f"{job.notebook}.ipynb")["cells"]
     numbers = {"".join(cell["source"]): number for number, cell in enumerate(cells, 1)}

@@ -1,4 +1,4 @@
-"""What `t3 reproduce` says: the plan, a line per job, and manifest.json in the results folder."""
+"""The texts that `t3 reproduce` prints, and manifest.json in the results folder."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -16,8 +16,10 @@ STATES = ("done", "cached", "failed", "skipped")
 
 @dataclass
 class Schedule:
-    """Jobs that a run has to do (`left`), how long each took by the last manifest, here or
-    committed (`seconds`), and with the longest chain of jobs that wait for it (`chain`).
+    """The jobs of a run, those left to do, and how long each took the last time.
+
+    The seconds come from the last manifest in the results folder or in the committed results.
+    `chain` adds to a job's seconds those of the longest chain of jobs that wait for it.
     """
 
     graph: Sequence[Job]
@@ -39,8 +41,9 @@ class Schedule:
             self.chain[job.name] = self.seconds.get(job.name, 0.0) + max(waiting, default=0.0)
 
     def remaining(self) -> str:
-        """Time for what is left, shared by all workers; jobs without a time count nothing and add
-        "at least".
+        """Return the time that the jobs left will take with all workers, such as "at least 5 min".
+
+        It says "at least" if some of them have no known time, and "unknown" if all have none.
         """
         known = [self.seconds[job.name] for job in self.left if job.name in self.seconds]
         if self.left and not known:
@@ -56,7 +59,7 @@ class Schedule:
         )
 
     def plan(self) -> str:
-        """The graph: what is cached, what will run and after what."""
+        """Return a line for each job, with its state and the jobs that it waits for."""
         lines = []
         for job in self.graph:
             after = ", ".join(job.after) if len(job.after) <= 4 else f"{len(job.after)} jobs"
@@ -65,7 +68,7 @@ class Schedule:
         return "\n".join([*lines, str(self)])
 
     def ended(self, outcome: Outcome) -> None:
-        """Print the line of a job that ended, and how long the others may take."""
+        """Print the line of a job that ended, and the time that the others will take."""
         self.left = [job for job in self.left if job.name != outcome.name]
         count, rest = len(self.graph), f"  {self.remaining()} left" * bool(self.left)
         place = f"[{count - len(self.left):>{len(str(count))}}/{count}]"
@@ -73,14 +76,12 @@ class Schedule:
 
 
 def committed(profile: str) -> Path:
-    """Folder of the results that come with the project; not every profile has one."""
+    """Return the folder of a profile's committed results; it may not exist."""
     return project_root() / "results" / profile
 
 
 def line(outcome: Outcome) -> str:
-    """`failed  02_tofu_unlearning--NPO--forget10  3.2 s  cell 7: loss = 1 / 0: ZeroDivisionError:
-    …`
-    """
+    """Return a job's line: `failed  02_tofu_unlearning--NPO--forget10  3.2 s  cell 7: loss = …`."""
     because = "because of " * (outcome.state == "skipped")
     reason = because + ": ".join(filter(None, (outcome.cell, outcome.error)))
     return f"{outcome.state:<7} {outcome.name}  {outcome.seconds:.1f} s  {reason}".rstrip()
@@ -89,10 +90,11 @@ def line(outcome: Outcome) -> str:
 def finish(
     schedule: Schedule, outcomes: Mapping[str, Outcome], place: Place, seconds: float, whole: bool
 ) -> int:
-    """Write manifest.json, print the last lines; 0, or 1 when something failed or was skipped.
+    """Write manifest.json and print the last lines; return 0, or 1 if a job failed or was skipped.
 
-    whole: the graph is all of the profile's and the cache held no models and scores before, so that
-    the seconds, with no job cached, are those of a run from nothing.
+    seconds: of the whole run. whole: True if the graph is all of the profile's and the cache had no
+    models and scores before. If no job was cached either, the manifest records the seconds as those
+    of a run from nothing.
     """
     out = Path(place.root) / place.out
     counts = {state: sum(o.state == state for o in outcomes.values()) for state in STATES}
@@ -108,7 +110,7 @@ def finish(
         "cold": cold,
         "jobs": earlier.get("jobs", {}) | entries,
     }
-    if manifest != earlier:  # a mere check leaves the file, and git, alone
+    if manifest != earlier:  # unchanged when all jobs were cached
         write_json(out / "manifest.json", manifest)
     page = "index.html" if (out / "index.html").is_file() else "manifest.json"
     print(f"{summary} in {_clock(seconds)}: {place.out}/{page}", flush=True)
@@ -119,8 +121,9 @@ def finish(
 
 
 def earlier_manifest(path: Path) -> dict[str, Any]:
-    """An earlier manifest, {} when there is none: a run of some notebooks (`--only`) leaves what
-    the others left.
+    """Return the earlier manifest, {} if there is none.
+
+    A run of some notebooks (`--only`) keeps its entries of other jobs.
     """
     with suppress(UserError, AttributeError):
         manifest = read_json(path)
@@ -129,11 +132,12 @@ def earlier_manifest(path: Path) -> dict[str, Any]:
 
 
 def _clock(seconds: float) -> str:
+    """Return seconds as text, in minutes from 100 s on."""
     return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min"
 
 
 def _entry(job: Job, outcome: Outcome) -> dict[str, Any]:
-    """A job in the manifest: how it ended, when a cached one was made."""
+    """Return a job's entry in the manifest; a cached job has the state and the time of its run."""
     entry = asdict(outcome) | {"after": list(job.after)}
     entry["state"] = "done" if outcome.state == "cached" else outcome.state
     return {
@@ -142,9 +146,7 @@ def _entry(job: Job, outcome: Outcome) -> dict[str, Any]:
 
 
 def _cold(graph: Sequence[Job], outcomes: Mapping[str, Outcome], seconds: float) -> dict[str, Any]:
-    """What the whole took on the clock, and the workers' seconds by kind of job: "base" or a
-    notebook's name.
-    """
+    """Return the seconds of a run from nothing, and the workers' seconds by notebook or "base"."""
     busy: dict[str, float] = {}
     for job in graph:
         kind = job.notebook or job.kind
