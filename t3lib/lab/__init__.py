@@ -1,1 +1,4 @@
-"""All that regenerates the paper and serves the command line; nothing of the method imports it."""
+"""The code that regenerates the paper and serves the command line.
+
+Nothing outside lab imports it.
+"""

@@ -1,9 +1,9 @@
-"""Profiles: one YAML of differences from `notebooks/profiles/defaults.yaml`, checked whole before
-anything runs.
+"""Read profiles: YAML files of differences from `notebooks/profiles/defaults.yaml`.
 
-A key that the defaults do not have is a mistake, and names that become file names (profile, method,
-split) come from fixed vocabularies, so that none can leave its folder. Tuned values of
-`tuned/NAME.yaml` (beside the profile) lie over `hyper`. Nothing here imports torch.
+A profile is checked as a whole before anything runs. A key that the defaults do not have is a
+mistake. Names that become file names (profile, method, split) come from fixed vocabularies, so that
+no file can lie outside its folder. Tuned values from `tuned/NAME.yaml` beside the profile replace
+those of `hyper`. Imports no torch.
 """
 
 import os
@@ -22,25 +22,28 @@ from t3lib.core.settings import BOUNDS, CHOICES, WORLD
 
 NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.-]*"
-)  # a profile's name is a folder's name under results/
+)  # the profile's name is also the name of a folder in results/
 SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
 
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
 
 
 def _once_each(values: list[Any]) -> list[Any]:
+    """Raise ValueError for an empty list and for values that occur twice."""
     if not values or len(set(values)) < len(values):
         raise ValueError("should hold at least one and each once")
     return values
 
 
 def _folder(name: str) -> str:
+    """Raise ValueError unless the name is "builtin", "hub" or an existing folder."""
     if not name or name not in ("builtin", "hub") and not os.path.isdir(name):
         raise ValueError("should be builtin, hub or a folder that is there")
     return name
 
 
 def _scope(key: str) -> str:
+    """Raise ValueError unless the key is METHOD, METHOD/SPLIT or METHOD/SPLIT/T."""
     if not SCOPE.fullmatch(key):
         raise ValueError("should be METHOD, METHOD/SPLIT or METHOD/SPLIT/T")
     return key
@@ -53,13 +56,13 @@ Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
 
 
 class Strict(BaseModel):
-    """No unknown keys, and no text for a number or true for 1."""
+    """A model that refuses unknown keys, text in place of a number, and true in place of 1."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class Evaluation(Strict):
-    """How answers are scored and how long they may be."""
+    """Settings of the evaluation, see `tofu.evaluation.Scoring`."""
 
     attention_mask: Literal[CHOICES["attention_mask"]]  # type: ignore[valid-type, name-defined]
     truth_ratio: Literal[CHOICES["truth_ratio"]]  # type: ignore[valid-type, name-defined]
@@ -67,7 +70,10 @@ class Evaluation(Strict):
 
 
 class Schema(Strict):
-    """What a profile holds; which settings `stage` has is the defaults' to say."""
+    """The keys of a profile and the types of their values, except those of `stage`.
+
+    The settings in `stage` have the names and types of the defaults.
+    """
 
     name: str
     data: Annotated[str, AfterValidator(_folder)]
@@ -88,17 +94,19 @@ class Schema(Strict):
 
 
 def profiles_dir() -> Path:
-    """Where the profiles that come with t3lib are: `notebooks/profiles`."""
+    """Return the folder of the profiles that come with t3lib, `notebooks/profiles`."""
     return shipped("notebooks") / "profiles"
 
 
 def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = True) -> Profile:
-    """Read profile NAME of `folder` (default `notebooks/profiles`) or a YAML FILE of anywhere over
-    the defaults.
+    """Read a profile over the defaults, and check it.
 
-    The result has the keys of defaults.yaml and `name`; `hyper` maps METHOD, METHOD/SPLIT or
-    METHOD/SPLIT/T to settings. Raises UserError (one line: file, key and value) for an unknown
-    profile, key, method or split, or a wrong type.
+    name: of a profile in `folder`, or a YAML file anywhere. folder: by default
+    `notebooks/profiles`. tuned: also read the profile's tuned values.
+
+    The result has the keys of defaults.yaml, and `name`. `hyper` maps METHOD, METHOD/SPLIT or
+    METHOD/SPLIT/T to settings. UserError, in one line with file, key and value, for an unknown
+    profile, key, method or split, and for a wrong type.
     """
     folder = folder or profiles_dir()
     path = Path(name) if str(name).endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
@@ -131,8 +139,9 @@ def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = 
 
 
 def tuned_path(profile: str | Path) -> Path:
-    """Where the tuned values of a profile (a name, or a file of its own) are: `tuned/NAME.yaml`
-    beside it.
+    """Return the file of a profile's tuned values, `tuned/NAME.yaml` beside the profile.
+
+    profile: a name or a YAML file.
     """
     path = (
         Path(profile)
@@ -143,9 +152,7 @@ def tuned_path(profile: str | Path) -> Path:
 
 
 def override(profile: Profile, **changes: Any) -> Profile:
-    """The profile with those of the command line's values that are not None, checked like the
-    file's own.
-    """
+    """Replace values of a profile by those of the command line, except None; check the result."""
     return check(
         profile | {key: value for key, value in changes.items() if value is not None},
         "command line",
@@ -153,8 +160,9 @@ def override(profile: Profile, **changes: Any) -> Profile:
 
 
 def check(profile: Mapping[str, Any], where: str, schema: type[BaseModel] = Schema) -> Profile:
-    """The profile when every value is known and sensible; UserError names the place, the key and
-    the value.
+    """Return the profile if all keys and values are allowed; UserError with place, key and value.
+
+    where: the start of the message.
     """
     try:
         checked = schema.model_validate(profile).model_dump()
@@ -168,7 +176,7 @@ def check(profile: Mapping[str, Any], where: str, schema: type[BaseModel] = Sche
 
 
 def one_line(error: ValidationError) -> str:
-    """The first thing that pydantic found wrong: its key, what it should be, and what it is."""
+    """Describe the first error that pydantic found: the key, what was expected, what it is."""
     first = error.errors(include_url=False)[0]
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "extra_forbidden":
@@ -180,10 +188,13 @@ def one_line(error: ValidationError) -> str:
 def or_smoke(
     world: Mapping[str, Any], hyper: Mapping[str, Settings]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a notebook's study is opened with and the settings of its methods.
+    """Return what a notebook's study is opened with, and the settings of its methods.
 
-    world: data, stage, models, evaluation and load, as `study.open_study` takes them. Without a
-    stage and models both come from profile smoke, and what is given replaces single values there.
+    world: data, stage, models, evaluation and load, as arguments of `study.open_study`. hyper:
+    settings by method.
+
+    If world has neither a stage nor models, both results come from profile smoke, and given values
+    replace single ones there.
     """
     alone = world.get("stage") or world.get("models")
     profile = read_yaml(profiles_dir() / "defaults.yaml") if alone else load_profile("smoke")
@@ -192,7 +203,7 @@ def or_smoke(
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Lay `above` over `below`: mappings merge, and all else replaces."""
+    """Return `below` with values replaced by those of `above`; mappings are merged."""
     both = {
         key: _over(below[key], value)
         for key, value in above.items()

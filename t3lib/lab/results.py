@@ -1,10 +1,11 @@
-"""Run files: written once, checked when read, gathered into one tidy frame.
+"""Run files: write them, check them when they are read, and collect them in one table.
 
-A run is one JSON per (method, split, T, w, seed): `runs/METHOD--SPLIT--T{T|none}--seed{n}.json`;
-where T3's classifier is sharpened, f^w with w other than 1, `--w{w}` stands before the seed. An
-ablation's run has the same name in `runs/ablations/SETTING/`, so that the main tables never see it.
-Schema: see `RUN_KEYS` and `metrics.METRICS`. What is told of every row (`records`, most of a run)
-lies beside it, packed: `NAME.records.json.gz`.
+A run is one JSON file for each (method, split, T, w, seed):
+`runs/METHOD--SPLIT--T{T|none}--seed{n}.json`. If T3's classifier is sharpened (f^w with w other
+than 1), `--w{w}` comes before the seed. Runs of ablations have the same names in
+`runs/ablations/SETTING/`, so that the main tables do not read them. The schema is `RUN_KEYS` with
+`metrics.METRICS`. The numbers of each row (`records`, most of a run) are in a compressed file
+beside it, `NAME.records.json.gz`.
 """
 
 import ctypes
@@ -62,16 +63,14 @@ RUN_KEYS = (
     ),
     *("peak_memory_bytes", "metrics", "truth_ratio", "records", "code", "parameters", "provenance"),
 )
-PACKED = ".records.json.gz"  # in place of a run's .json
+PACKED = ".records.json.gz"  # replaces .json in a run's file name
 LARGEST = (
     2**28
-)  # bytes of records, unpacked; those of TOFU's rows with every text have less than half a million
+)  # most bytes of unpacked records; those of TOFU with all texts have less than half a million
 HELD_OUT = ("fq_held_out", "ks_held_out", "n_references")
-AUTHOR_ROWS = 20  # of each of TOFU's authors; its forget10 has as many authors
-_ABSOLUTE = re.compile(
-    r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/"
-)  # every folder of an absolute path, up to its last name
-_OURS = (":!results", ":!notebooks/profiles/tuned")  # what runs write: no change of the code
+AUTHOR_ROWS = 20  # rows of each author of TOFU; also the number of authors in its forget10
+_ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # the folders of an absolute path
+_OURS = (":!results", ":!notebooks/profiles/tuned")  # files that runs write are not code
 _WITHOUT_FOLDERS = ("error", "hyper", "parameters", "provenance")
 _PACKAGES = (
     "t3lib",
@@ -87,8 +86,10 @@ _PACKAGES = (
 
 
 def run_name(method: str, split: str, T: float | None, seed: int, w: float | None = None) -> str:
-    """The file name of a run, without its ending: `NPO--forget10--Tnone--seed1`,
-    `T3--forget10--T4--w0.8--seed1`.
+    """Return a run's file name without its ending.
+
+    Examples are `NPO--forget10--Tnone--seed1` and `T3--forget10--T4--w0.8--seed1`. T: None for
+    other methods than T3. w: None or 1 is left out.
     """
     dials = "Tnone" if T is None else f"T{float(T):g}"
     return "--".join(
@@ -97,21 +98,22 @@ def run_name(method: str, split: str, T: float | None, seed: int, w: float | Non
 
 
 def name_of(run: Mapping[str, Any]) -> str:
-    """`run_name` of a run record."""
+    """Return the file name of a run record, see `run_name`."""
     return run_name(run["method"], run["split"], run["T"], run["seed"], run["w"])
 
 
 def write_run(
     folder: str | Path, run: Mapping[str, Any], metrics: Iterable[str] = tuple(METRICS)
 ) -> Path:
-    """Check, round (9 significant digits), seal with a SHA-256 and write one run atomically; return
-    its path.
+    """Check a run, write it atomically with a SHA-256 of itself, and return its path.
 
-    Non-finite numbers become null, absolute paths lose their folders. UserError names a key that is
-    missing or a value outside the vocabulary; a failed run (`status: "failed"`) may have empty
-    metrics, truth ratios and records. metrics: the names that the others must have. Records go into
-    a file of their own, which is written first; the run has its name in their place, and its
-    checksum covers them.
+    folder: for the file. metrics: names that `run["metrics"]` must have.
+
+    Numbers are rounded to 9 significant digits, numbers that are not finite become null, and
+    absolute paths lose their folders. A failed run (`status: "failed"`) may have no metrics, truth
+    ratios and records. Records are written first, to their own file; the run has its name, and the
+    checksum covers them. UserError for a missing key or metric and for a value outside the
+    vocabulary.
     """
     _check(run, "run")
     if run["status"] == "ok" and (
@@ -127,7 +129,7 @@ def write_run(
         beside = path.with_suffix(PACKED)
         with atomic_write(
             beside, "wb"
-        ) as handle:  # the same records give the same bytes: no time is written
+        ) as handle:  # without a time, so that equal records give equal bytes
             handle.write(
                 gzip.compress(json.dumps(body["records"], ensure_ascii=False).encode(), mtime=0)
             )
@@ -141,25 +143,22 @@ def write_run(
 
 
 def write_audit(folder: str | Path, run: Mapping[str, Any]) -> Path:
-    """Write a record of `study.audit` as a run in `folder`/audit/, without the texts that a model
-    wrote.
-    """
+    """Write a run record of `study.audit` to `folder`/audit/, without the sampled texts."""
     named = {name for name in AUDIT if name not in run.get("empty", {})}
     kept = {name: value for name, value in run.items() if name != "closest"}
     return write_run(Path(folder) / "audit", kept, named)
 
 
 def read_audits(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
-    """The audit runs of `folder`/audit/, as `read_runs` reads runs."""
+    """Read the runs of `folder`/audit/, as `read_runs` does."""
     return read_runs(Path(folder) / "audit", corrupt=corrupt)
 
 
 def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
-    """All runs of a folder (not of its subfolders), in the order method, split, T, w, seed; a
-    missing folder is empty.
+    """Read all runs of a folder (not of its subfolders), sorted by method, split, T, w and seed.
 
-    A truncated or altered file raises UserError naming it; given a list `corrupt`, its message is
-    appended there and the run is left out instead.
+    UserError, naming the file, for a truncated or altered one. If `corrupt` is a list, the message
+    is appended to it instead, and the run is left out. A missing folder has no runs.
     """
     runs = []
     for path in sorted(Path(folder).glob("*--*.json")):
@@ -182,9 +181,9 @@ def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[d
 
 
 def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
-    """The runs of `folder`/ablations/SETTING/ and `folder`/naive/, each with its `setting`.
+    """Read the runs of `folder`/ablations/SETTING/ and `folder`/naive/, each with its `setting`.
 
-    The setting is the name of the folder: "naive" holds T3 with the seconds of the published code.
+    The setting is the name of the folder. "naive" has T3 with the seconds of the published code.
     """
     named = [*Path(folder).glob("ablations/*"), Path(folder) / "naive"]
     settings = sorted(path for path in named if path.is_dir())
@@ -196,11 +195,11 @@ def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> l
 
 
 def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row per run: names, status, cost, every metric, of ablations `HIDING`, and n_forget of
-    n_rows rows to forget.
+    """Return a table with one row for each run: names, status, cost, metrics, numbers of rows.
 
-    A failed run keeps its row with empty metrics. `HELD_OUT`: the means of Forget Quality and D
-    over the retrained models that nothing was tuned on, and how many there are; empty without any.
+    A failed run has empty metrics. Runs of ablations also have `HIDING`. `HELD_OUT` are the means
+    of Forget Quality and D over those retrained models that nothing was tuned on, and their number;
+    empty if there are none. n_forget is the number of forget rows, n_rows that of all rows.
     UserError for runs of two profiles or worlds (`of_one_profile`).
     """
     runs = of_one_profile(runs)
@@ -226,11 +225,10 @@ def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def references(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, Any]]:
-    """{split: {number: truth ratios (n,) on the forget rows}} of the retrained models among the
-    runs.
+    """Return {split: {number: truth ratios (n,) on the forget rows}} of the runs' retrained models.
 
-    Number 0 is the reference of every run, on which hyperparameters are chosen. The others are the
-    runs of the method Retrained, by their seed. Nothing was tuned on them.
+    Number 0 is the reference of every run, on which hyperparameters are chosen. The others are runs
+    of the method Retrained, by seed. Nothing was tuned on them.
     """
     found: dict[str, dict[int, Any]] = {}
     for run in runs:
@@ -243,8 +241,9 @@ def references(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, Any]]:
 
 
 def against(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> dict[int, tuple]:
-    """{number: (Forget Quality, D)} of a run against each retrained model of `references` but
-    itself.
+    """Return {number: (Forget Quality, D)} of a run against each retrained model except itself.
+
+    models: as of `references`.
     """
     ours = (run["truth_ratio"] or {}).get("forget", ())
     if not len(ours):
@@ -259,7 +258,7 @@ def against(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> 
 
 
 def _held_out(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> tuple | None:
-    """The values of `HELD_OUT` for one run; None where no reference is held out.
+    """Return the values of `HELD_OUT` for one run; None if no reference is held out.
 
     Nothing was tuned for a retrained model, so it is compared with number 0 as well. That pair
     counts twice: the mean over all retrained models is then the mean over all their pairs.
@@ -274,9 +273,10 @@ def _held_out(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -
 
 
 def of_one_profile(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The runs as a list; UserError where two of them differ in a parameter of `PROFILE`.
+    """Return the runs as a list; UserError if two of them differ in a parameter of `PROFILE`.
 
-    Their mean would belong to neither. A parameter that a run does not record differs from none.
+    A mean over such runs would describe neither profile. A parameter that a run does not record
+    counts as equal.
     """
     runs, first = list(runs), dict[str, Mapping[str, Any]]()
     for run in runs:
@@ -293,8 +293,9 @@ def of_one_profile(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
-    """One line for below a table: whose runs were made by different or unknown code; "" where all
-    share one key.
+    """Return a line for below a table that names runs made by different or unknown code.
+
+    It is "" if all runs have the same key of their code.
     """
     methods: dict[str, dict[str, None]] = {}
     for run in runs:
@@ -306,8 +307,9 @@ def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
 
 
 def all_rows(run: Mapping[str, Any]) -> int | None:
-    """How many rows the original model of a run learned of its data; None where no stage chose
-    them.
+    """Return how many rows of its data a run's original model learned; None if not known.
+
+    It is known if a stage selected the rows.
     """
     stage = run["parameters"].get("stage") or {}
     if not {"authors", "questions"} <= set(stage):
@@ -321,9 +323,11 @@ def all_rows(run: Mapping[str, Any]) -> int | None:
 
 
 def split_labels(frame: pd.DataFrame) -> dict[str, str]:
-    """{"forget05": "5%", …}: rows to forget among all rows (n_forget, n_rows of `tidy`).
+    """Return {"forget05": "5%", …}: the share of forget rows among all rows.
 
-    A split without such a run has the share in its name, which is TOFU's own."""
+    frame: as of `tidy`, with its columns n_forget and n_rows. For a split without runs the share is
+    that in its name.
+    """
     shares = (frame["n_forget"] / frame["n_rows"]).groupby(frame["split"]).max().dropna()
     return {split: f"{shares.get(split, int(split[-2:]) / 100):.0%}" for split in SPLITS}
 
@@ -331,14 +335,14 @@ def split_labels(frame: pd.DataFrame) -> dict[str, str]:
 def provenance(
     *, model: Any = "", data: Any = "", parameters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Where numbers come from: git commit, versions, device, threads, date, model and data by name
-    and content.
+    """Record the origin of numbers: git commit, versions, device, threads, date, model and data.
 
-    `model` is a Hub id, a folder or a loaded model; `data` is "builtin", "hub", a folder or rows. A
-    folder is recorded as its name and a hash of its files, never as a path of this machine;
-    `parameters` (for results outside run files, which hold them anyway) lose their folders too.
-    `dirty` is true when files outside results/ and profiles/tuned/ differ from the commit; both are
-    null outside a checkout.
+    model: a Hub id, a folder or a loaded model. data: "builtin", "hub", a folder or rows.
+    parameters: recorded too, without folders; run files have them elsewhere.
+
+    A folder is recorded as its name and a hash of its files, never as a path of this machine.
+    `dirty` is true if files outside results/ and profiles/tuned/ differ from the commit. Outside a
+    checkout, `git_commit` and `dirty` are null.
     """
     torch = sys.modules.get("torch")
     commit, dirty = _git_state()
@@ -371,16 +375,17 @@ def folder(out: str | Path) -> Path:
 
 
 def made_with(model: Any, data: Any, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a run file's `parameters` (`given` and the data by content) and `provenance`."""
+    """Return a run file's `parameters` (`given`, and the data by content) and `provenance`."""
     made = provenance(model=model, data=data)
     return {"parameters": {"data": made["data"]} | dict(given), "provenance": made}
 
 
 def check_clean(folder: str | Path) -> None:
-    """UserError where `folder` lies in results/ of a checkout with uncommitted changes.
+    """Raise UserError if `folder` lies in results/ of a checkout with uncommitted changes.
 
-    Changes in results/ and notebooks/profiles/tuned/, which a run writes, do not count, nor does
-    results/scratch, which git ignores. Nobody could check out the code behind such results.
+    Nobody could check out the code behind such results. Changes in results/ and
+    notebooks/profiles/tuned/, which a run writes, do not count. results/scratch, which git ignores,
+    is always allowed.
     """
     committed, place = (project_root() / "results").resolve(), Path(folder).resolve()
     inside = place.is_relative_to(committed) and not place.is_relative_to(committed / "scratch")
@@ -389,25 +394,23 @@ def check_clean(folder: str | Path) -> None:
 
 
 def forget_peak_memory() -> None:
-    """Let `peak_memory_bytes` begin anew; outside Linux and CUDA it counts from the start."""
+    """Reset `peak_memory_bytes`; outside Linux and CUDA it counts from the process's start."""
     gc.collect()
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
     with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)  # what glibc keeps of freed memory counts as held
+        ctypes.CDLL(None).malloc_trim(0)  # memory that glibc keeps after it was freed would count
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak_memory_bytes() -> int:
-    """Most memory held so far: the GPU's allocations where one is used, else the process's resident
-    set.
-    """
+    """Return the most memory used so far, in bytes: allocated on the GPU in use, else resident."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_available() and torch.cuda.max_memory_allocated():
         return int(torch.cuda.max_memory_allocated())
     memory = psutil.Process().memory_info()
-    if hasattr(memory, "peak_wset"):  # Windows, where there is no module resource
+    if hasattr(memory, "peak_wset"):  # Windows, which has no module resource
         return int(memory.peak_wset)
     import resource
 
@@ -417,11 +420,10 @@ def peak_memory_bytes() -> int:
 
 
 def write_data(folder: str | Path, rows: Mapping[str, Iterable[Mapping[str, Any]]]) -> Path:
-    """Store the questions and answers that `records` refer to, once, as `folder`/data.json for the
-    page's browser.
+    """Write the questions and answers that `records` refer to as `folder`/data.json.
 
-    `rows` maps a name to its rows in the order of the records: "forget05", "forget10" (the forget
-    sets), "retain", "ra", "wf".
+    rows: {name: rows in the order of the records}, with the names "forget05" and "forget10" (the
+    forget sets), "retain", "ra" and "wf". The results page reads this file in the browser.
     """
     texts = {
         name: [{key: row[key] for key in ("question", "answer")} for row in part]
@@ -433,8 +435,9 @@ def write_data(folder: str | Path, rows: Mapping[str, Iterable[Mapping[str, Any]
 
 
 def paper_table(number: int) -> pd.DataFrame:
-    """Table `number` (1 to 5) as the paper prints it, in the columns of our own table; not printed
-    = empty.
+    """Return Table `number` (1 to 5) as printed in the paper, with the columns of our own table.
+
+    Cells that the paper does not print are empty.
     """
     path = shipped("results/paper") / f"table{number}.csv"
     if not path.is_file():
@@ -443,12 +446,13 @@ def paper_table(number: int) -> pd.DataFrame:
 
 
 def _read_run(path: Path) -> dict[str, Any]:
+    """Read one run with its records; UserError if it is damaged or has another run's name."""
     run = read_json(path)
     if not isinstance(run, dict):
         raise UserError(f"{path}: a run is a JSON object, this is a {type(run).__name__}")
     if run.get("records") == (beside := path.with_suffix(PACKED)).name:
         run["records"] = _unpacked(beside)
-    _check({"code": None} | run, str(path))  # runs of before do not know their code
+    _check({"code": None} | run, str(path))  # older runs have no key of their code
     if run.get("sha256") != _seal(run):
         raise UserError(
             f"{path}: altered or damaged (its checksum does not match its content); delete it to "
@@ -460,6 +464,7 @@ def _read_run(path: Path) -> dict[str, Any]:
 
 
 def _unpacked(path: Path) -> Any:
+    """Read compressed records; UserError if they are damaged or larger than `LARGEST`."""
     try:
         with gzip.open(path) as file:
             text = file.read(LARGEST + 1)
@@ -474,6 +479,7 @@ def _unpacked(path: Path) -> Any:
 
 
 def _check(run: Mapping[str, Any], where: str) -> None:
+    """Raise UserError for a missing key or a value outside the vocabulary."""
     if missing := [key for key in RUN_KEYS if key not in run]:
         raise UserError(f"{where}: no {', '.join(missing)}")
     for key, allowed in (("method", METHODS), ("split", SPLITS), ("status", ("ok", "failed"))):
@@ -485,13 +491,15 @@ def _check(run: Mapping[str, Any], where: str) -> None:
 
 
 def _seal(run: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of a run without its checksum."""
     rest = {key: value for key, value in run.items() if key != "sha256"}
     return hashlib.sha256(json.dumps(rest, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
 
 
 def _plain(value: Any, *, folders: bool = True) -> Any:
-    """JSON of any value: 9 significant digits, null for what is not finite; folders=False cuts
-    absolute paths short.
+    """Return any value as JSON: 9 significant digits, null for numbers that are not finite.
+
+    folders: False removes the folders from absolute paths.
     """
     if isinstance(value, Mapping):
         return {str(key): _plain(item, folders=folders) for key, item in value.items()}
@@ -506,6 +514,7 @@ def _plain(value: Any, *, folders: bool = True) -> Any:
 
 
 def _git_state() -> tuple[str | None, bool | None]:
+    """Return the commit and whether code differs from it; (None, None) outside a checkout."""
     root = project_root()
     if not (root / ".git").exists():
         return None, None

@@ -1,12 +1,12 @@
-"""`t3 reproduce --worlds`: the same study in several built-in worlds.
+"""`t3 reproduce --worlds`: repeat the experiment in several built-in worlds.
 
-A seed of T3 redraws only the start of its head, on the same rows and the same base. A world is a
-seed of the built-in world: other authors, other rows, another base and other retrained models. So
-only worlds show how far a difference between two methods repeats. Settings are the profile's, which
-were chosen in world 0, and world 0 is refused here.
+Another seed of T3 changes only the initial weights of its head and the drawing of retain rows. Rows
+and base are the same. A world is a seed of the built-in world: other authors, other rows, another
+base and other retrained models. So only worlds show how far a difference between two methods
+repeats. Settings are the profile's. They were chosen in world 0, so world 0 is refused here.
 
-Each world is an ordinary run of `02_tofu_unlearning` into a folder of its own. What is kept of all
-of them are two tables and a figure (`report.worlds`).
+Each world is an ordinary run of `02_tofu_unlearning` into its own folder. Two tables and a figure
+summarise all worlds (`report.worlds`).
 """
 
 import tempfile
@@ -32,10 +32,12 @@ def reproduce_worlds(
 ) -> int:
     """Run every world that is not finished, then write both tables and the figure.
 
-    seeds: of the built-in world, from 1. out: results folder, default out/PROFILE-worlds; each
-    world has a folder below it. options: those of `grid.reproduce.reproduce`. Each method runs with
-    one seed. Returns 0, or the first exit status of a world that is not 0. UserError for world 0
-    and for a profile with other data than the built-in world's.
+    seeds: of the built-in world, from 1.
+    out: results folder, by default out/PROFILE-worlds, with a folder for each world.
+    options: of `grid.reproduce.reproduce`.
+
+    Each method runs with one seed. Returns 0, or the first exit code that is not 0. UserError for
+    world 0 and for a profile that does not use the built-in world.
     """
     chosen = profiles.load_profile(profile)
     if min(seeds) < 1 or len(set(seeds)) < len(seeds):
@@ -63,6 +65,9 @@ def reproduce_worlds(
 
 
 def _in_world(profile: profiles.Profile, seed: int) -> profiles.Profile:
-    """The profile in another world, as a file holds it; tuned values are in its `hyper` already."""
+    """Return the profile in another world, as it is written to a file.
+
+    Tuned values are part of its `hyper` already.
+    """
     settings = {name: value for name, value in profile.items() if name != "name"}
     return settings | {"stage": profile["stage"] | {"seed": seed}}
