@@ -320,8 +320,8 @@ def sim_npo(
 ) -> Tensor:
     """L = −(2/β) ln σ(−(β/|a_f|) ln p(a_f|q_f) − Δ).
 
-    paper: Δ = delta. reference: the margin is inside β, σ(β (−ln p/|a| − delta)), so that Δ =
-    β·delta.
+    paper: Δ = delta. reference: the margin is inside β, σ(β (−ln p/|a| − delta)), so that
+    Δ = β·delta.
     """
     margin = delta if _is_paper(variant) else beta * delta
     return -2 / beta * _log_sigmoid(-beta * log_likelihood(logp, answer) / answer.sum(-1) - margin)

@@ -226,8 +226,8 @@ def optimiser(
 def step_loss(x: Tensor, y: Tensor, s: Tensor, A: Sequence[Tensor], B: Sequence[Tensor]) -> Tensor:
     """Eq. 3's data term, the mean over the n tokens of one step, summed over independent heads.
 
-    x: (n, d) features. y: (n,) indices into the rows of B, of the targets. s: (n,) float, 1 =
-    retain, 0 = forget. A: one (h, d) for each head. B: one (rows, h) for each head.
+    x: (n, d) features. y: (n,) indices into the rows of B, of the targets. s: (n,) float,
+    1 = retain, 0 = forget. A: one (h, d) for each head. B: one (rows, h) for each head.
     """
     z = (x @ torch.cat(list(A)).T).split([len(a) for a in A], dim=1)
     logits = [(part * F.embedding(y, b)).sum(1) for part, b in zip(z, B)]

@@ -99,8 +99,8 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         """w log f(x, .), f = sigmoid(B z) (Section 2.3): pooled z (..., h) -> (..., V) in float32.
 
         With prior="population", f is replaced by Appendix D's ratio (unnumbered), which shifts the
-        logit u: mu f / ((mu - gamma) f + gamma (1 - mu)) = sigmoid(u - c) / (1 - gamma), c =
-        logit(gamma) - logit(mu).
+        logit u: mu f / ((mu - gamma) f + gamma (1 - mu)) = sigmoid(u - c) / (1 - gamma),
+        c = logit(gamma) - logit(mu).
         """
         return log_tilt(
             self.logit(z),

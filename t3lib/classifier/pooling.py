@@ -34,9 +34,9 @@ def prefix_mean(values: Tensor, mask: Tensor | None = None) -> Tensor:
 def prefix_sums(values: Tensor, mask: Tensor | None = None) -> Tensor:
     """Running sums of `values` over visible tokens, with the number of these tokens as last column.
 
-    values: (B, L, n). mask: (B, L), not 0 where a token is visible; None for all. Returns (B, L, n
-    + 1) in float32. Hidden tokens are replaced by zero and not multiplied by it, because a base may
-    leave NaN at padding.
+    values: (B, L, n). mask: (B, L), not 0 where a token is visible; None for all. Returns
+    (B, L, n + 1) in float32. Hidden tokens are replaced by zero and not multiplied by it, because a
+    base may leave NaN at padding.
     """
     visible = (
         torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
@@ -57,9 +57,9 @@ class PoolLayer(DummyLayer):
     """A cache layer with the running sums of z_t = A H_t over visible tokens, and their number.
 
     A: the heads' projection (see `projection_of`), copied, because the sums hold for this A only.
-    static: whether the cache has a fixed size. A growing cache keeps the sums of every token, (B,
-    tokens so far, h + 1) in float32, so that cropping is a slice. A static one keeps only the last
-    row, at a fixed address, as compiled decoding needs.
+    static: whether the cache has a fixed size. A growing cache keeps the sums of every token,
+    (B, tokens so far, h + 1) in float32, so that cropping is a slice. A static one keeps only the
+    last row, at a fixed address, as compiled decoding needs.
 
     A subclass of DummyLayer, so that the cache never asks it for keys, sizes or offloading.
     `len(cache)` counts it, and iterating over a cache yields (None, None, None) for it.

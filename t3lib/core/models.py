@@ -1,4 +1,4 @@
-"""Load causal language models from a folder or the Hub, and answer questions about a loaded one."""
+"""Load causal language models from a folder or the Hub, and inspect loaded ones."""
 
 import hashlib
 import re
@@ -227,9 +227,10 @@ def check_ids(model: PreTrainedModel, tokens: Iterable[Sequence[int]], pad: int)
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """Return the inner model, whose output `last_hidden_state` (B, L, d) is taken after the norm.
+    """Return the inner model; its `last_hidden_state` (B, L, d) comes after the final norm.
 
-    UserError for a model family that names itself, or its output layer, as its decoder.
+    UserError for a model family that names itself, or its output layer, as its decoder, because its
+    hidden states cannot be found.
     """
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else model.base_model
     if decoder is model or decoder is model.get_output_embeddings():

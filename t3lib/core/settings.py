@@ -57,7 +57,7 @@ def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> None:
     """Raise UserError unless `value` is allowed for setting `name`, by `CHOICES` or by `BOUNDS`.
 
     like: the setting's default, which decides the type of a setting listed in neither. where: the
-    start of the message. True and False are no numbers; an integer is accepted as a real number.
+    start of the message. True and False are not numbers; an integer is accepted as a real number.
     """
     if name in CHOICES:
         fits, wanted = value in CHOICES[name], f"one of {', '.join(CHOICES[name])}"
@@ -177,7 +177,7 @@ WORLD = ("data", "stage", "models", "evaluation", "load")  # what `study.open_st
 def hyper_of(
     hyper: Mapping[str, Mapping[str, Any]], method: str, split: str, T: float | None = None
 ) -> dict[str, Any]:
-    """Return the settings of a method on a split (and at temperature T), by name.
+    """Return the settings of a method on a split (and at temperature T) as {name: value}.
 
     hyper: maps the keys METHOD, METHOD/SPLIT and METHOD/SPLIT/T to settings. Values of a later key
     replace those of an earlier one.

@@ -1,8 +1,8 @@
 """Run files: write them, check them when they are read, and collect them in one table.
 
 A run is one JSON file for each (method, split, T, w, seed):
-`runs/METHOD--SPLIT--T{T|none}--seed{n}.json`. If T3's classifier is sharpened (f^w with w other
-than 1), `--w{w}` comes before the seed. Runs of ablations have the same names in
+`runs/METHOD--SPLIT--T{T|none}--seed{n}.json`. If T3's classifier is sharpened
+(f^w with w other than 1), `--w{w}` comes before the seed. Runs of ablations have the same names in
 `runs/ablations/SETTING/`, so that the main tables do not read them. The schema is `RUN_KEYS` with
 `metrics.METRICS`. The numbers of each row (`records`, most of a run) are in a compressed file
 beside it, `NAME.records.json.gz`.
@@ -422,8 +422,8 @@ def peak_memory_bytes() -> int:
 def write_data(folder: str | Path, rows: Mapping[str, Iterable[Mapping[str, Any]]]) -> Path:
     """Write the questions and answers that `records` refer to as `folder`/data.json.
 
-    rows: {name: rows in the order of the records}, with the names "forget05" and "forget10" (the
-    forget sets), "retain", "ra" and "wf". The results page reads this file in the browser.
+    rows: {name: rows in the order of the records}, with the names "forget05" and "forget10"
+    (the forget sets), "retain", "ra" and "wf". The results page reads this file in the browser.
     """
     texts = {
         name: [{key: row[key] for key in ("question", "answer")} for row in part]

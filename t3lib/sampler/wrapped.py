@@ -372,10 +372,10 @@ def check_positions(position_ids: Any, attention_mask: Any) -> None:
 
 
 def plain_base(base: Any) -> PreTrainedModel:
-    """Return the decoder-only causal LM inside `base`, without its LoRA wrapper.
+    """Return the decoder-only causal LM inside `base`.
 
-    UserError for any other kind of model, for one that is already unlearned, and for
-    prompt-learning adapters.
+    PEFT's wrapper is removed; LoRA layers lie inside the model and stay active. UserError for any
+    other kind of model, for one that is already unlearned, and for prompt-learning adapters.
     """
     if hasattr(base, "get_base_model") and hasattr(base, "peft_config"):
         if any(config.is_prompt_learning for config in base.peft_config.values()):
@@ -408,8 +408,8 @@ def plain_base(base: Any) -> PreTrainedModel:
 def check_finite(model: nn.Module, logits: Tensor) -> None:
     """Raise UserError, with the likely cause, if logits hold NaN or infinity.
 
-    logits: (B, V) of the last position, which is enough and cheap. model: searched for damaged
-    weights.
+    logits: any shape; while decoding, those of the last position are enough, and cheap. model:
+    searched for damaged weights.
     """
     low, high = logits.detach().aminmax()  # both are NaN if any entry is
     if math.isfinite(high - low):

@@ -134,8 +134,8 @@ def bound_forget_tempered(
     p^((k−T)/(T(k−1))), n* and n̂ the bounds of Lemma A.2 at excess risk 0 and δ (Eqs. 16, 17).
 
     tau: the theorem holds for some value in [1, T], which `tau_star_forget` finds.
-    k: on the real line I_k is finite only for k > T (for T = 1: k > 1), although the paper writes k
-    ≥ T; UserError otherwise.
+    k: on the real line I_k is finite only for k > T (for T = 1: k > 1), although the paper writes
+    k ≥ T; UserError otherwise.
     """
     _check(delta, mixture.gamma, T)
     if not k > T:

@@ -36,8 +36,8 @@ def monte_carlo_errors(
     phi: one classifier. rng: source of the draws. method: see `mixture`.
 
     p^(1/T) of a Gaussian is √T (2πv)^((T−1)/2T) N(μ, T v), so both tempered parts are sampled
-    exactly, and N̂_T = c · mean f̂(z). method="exact" reweights the same draws by p^(1/T) / (the
-    sum of the two parts).
+    exactly, and N̂_T = c · mean f̂(z). method="exact" reweights the same draws by p^(1/T) /
+    (the sum of the two parts).
     """
     check_within("T", T, 1)
     check_within("samples", samples, 2)

@@ -2,8 +2,8 @@
 
 A data source is one of three: a folder with the Hub's file names (`forget10.json`,
 `forget10_perturbed.json`, …; JSON lines or one JSON array; `.json` or `.jsonl`; extra columns are
-ignored), the word "hub", or a mapping of those names to rows. The format is that of TOFU (Maini et
-al., 2024), Hub data set `locuslab/TOFU`.
+ignored), the word "hub", or a mapping of those names to rows. The format is that of TOFU
+(Maini et al., 2024), Hub data set `locuslab/TOFU`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

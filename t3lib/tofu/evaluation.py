@@ -72,10 +72,10 @@ def evaluate(
     on the forget rows. Without it Forget Quality is None.
 
     A dict has forget_quality, ks_statistic, model_utility, mu_rouge, components, forget,
-    truth_ratio (for each row), records (for each row: prob, rouge, generation), T, rows (a key of
-    each set's rows) and settings. UserError for rows that cannot be scored, for a reference of
-    other rows or settings, for a head that does not fit the base and for T below 1 without
-    allow_sharpening.
+    truth_ratio (for each row), records (for each row: prob, rouge, generation), T, rows
+    (a key of each set's rows) and settings. UserError for rows that cannot be scored, for a
+    reference of other rows or settings, for a head that does not fit the base and for T below 1
+    without allow_sharpening.
     """
     if reference is not None:  # before the evaluation, which may take an hour
         keys = {name: rows_key(rows) for name, rows in data.items()}
@@ -145,7 +145,8 @@ def metrics_of(
 ) -> Report:
     """Compute every metric from one dict of `score`; the result is that of `evaluate`.
 
-    reference: as of `evaluate`. truth_ratio: its kind. No model or tokenizer is needed.
+    reference: as of `evaluate`. truth_ratio: "geometric" or "arithmetic". No model or tokenizer is
+    needed.
     """
     settings = {**scored["settings"], "truth_ratio": truth_ratio}
     scores = {}

@@ -92,10 +92,10 @@ def answer_losses(
 ) -> NDArray[np.float64]:
     """Mean over answer tokens of -ln p_hat(token | prefix), for every tilt and example.
 
-    tilts: pairs (head, T); p_hat ∝ p^(1/T) f (Eq. 5), with f = 1 for head None. Returns (n_tilts,
-    n_examples), float64 sums of float32 terms. The average is over the tokens `ids[n_prompt:]`, end
-    of turn included (Appendix F.3's |a|). UserError for an example without an answer and for a
-    model whose probabilities are not finite.
+    tilts: pairs (head, T); p_hat ∝ p^(1/T) f (Eq. 5), with f = 1 for head None. Returns
+    (n_tilts, n_examples), computed in float32 and averaged in float64. The average is over the
+    tokens `ids[n_prompt:]`, end of turn included (Appendix F.3's |a|). UserError for an example
+    without an answer and for a model whose probabilities are not finite.
     """
 
     def summed(batch_tokens: int) -> Tensor:
@@ -122,9 +122,9 @@ def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
 def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     """log p_hat(target) = log p/T + log f - log sum_y p(y)^(1/T) f(y)   (Eq. 5) for every tilt.
 
-    at: N positions. tilts: pairs of a head (None for f = 1) and a temperature T. Returns (n_tilts,
-    N). p^(1/T) is computed once for each T and f once for each head, so each further pair of these
-    costs one product over the vocabulary.
+    at: N positions. tilts: pairs of a head (None for f = 1) and a temperature T. Returns
+    (n_tilts, N). p^(1/T) is computed once for each T and f once for each head, so each further pair
+    of these costs one product over the vocabulary.
     """
     logp = at.logits.log_softmax(-1)
     logf = _logf(at.z, tilts)

@@ -272,8 +272,8 @@ def forget_quality_lattice(n: int) -> NDArray[np.float64]:
 def forget_quality_approximation(n: int, d: ArrayLike) -> NDArray[np.float64]:
     """2 exp(-n D²), the paper's approximation of Forget Quality   (Appendix F.2).
 
-    It is the first term of the asymptotic series for two samples of n each, and exceeds 1 for D <
-    sqrt(ln 2 / n). d: values of D, any shape.
+    It is the first term of the asymptotic series for two samples of n each, and exceeds 1 for
+    D < sqrt(ln 2 / n). d: values of D, any shape.
     """
     return 2 * np.exp(-n * np.asarray(d, dtype=float) ** 2)
 
