@@ -123,8 +123,8 @@ def answer_logp(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
 def _final_states(model: LlamaForCausalLM, batch: Batch, first: int) -> Tensor:
     """Return the final hidden states of a Llama at positions first … L−2: (B, S, d).
 
-    All rows begin with the same system text. Its keys and values are computed once a batch, which
-    saves a fifth of a training step.
+    All rows begin with the same system text. Its keys and values are computed once for each batch,
+    which saves a fifth of a training step.
     """
     ids = batch["input_ids"]
     shared = int((ids == ids[0]).all(0)[:first].cumprod(0).sum())

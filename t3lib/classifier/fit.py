@@ -106,7 +106,7 @@ def steps_per_epoch(n_forget: int, batch_size: int) -> int:
 def plan_steps(
     s: Tensor, *, epochs: int, batch_size: int, epoch: str, seed: int
 ) -> list[np.ndarray]:
-    """Draw the rows of every step; return one array of row indices a step.
+    """Draw the rows of every step; return an array of row indices for each.
 
     s: (n_rows,) 1 = retain, 0 = forget. batch_size: number of forget–retain pairs in a step. Each
     epoch pairs every forget row, in random order, with a retain row drawn uniformly with

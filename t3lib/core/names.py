@@ -2,7 +2,7 @@
 
 SPLITS = ("forget05", "forget10")
 RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
-RETRAINED = 3  # at most so many retrained models a split, beside the reference
+RETRAINED = 3  # at most so many retrained models for each split, beside the reference
 TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
 HUB_DATA = {
     "path": "locuslab/TOFU",

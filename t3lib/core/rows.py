@@ -218,7 +218,7 @@ def encode_text(tokenizer: Any, start: str, rest: str) -> Example:
 
 
 def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> list[Example]:
-    """Tokenise the question and the answer `field` of each row; return one Example a row.
+    """Tokenise the question and the answer `field` of each row; return one Example for each.
 
     A row may have `system`, its own system text, or `raw`: then question and answer are plain text
     (`encode_text`). UserError names the row.

@@ -1,9 +1,9 @@
 """The paper's hyperparameter search (Appendix F.3.1): the best mean Forget Quality of a grid.
 
-Each method has at most 8 points a split. The mean is over the profile's `search_seeds`. Forget
-Quality needs no generated text; text is generated only to break ties, by MU-ROUGE. T is part of
-T3's points. Table 5 also needs the best settings at each T, so all other settings of the grid are
-tried at each T.
+Each method has at most 8 points for each split. The mean is over the profile's `search_seeds`.
+Forget Quality needs no generated text; text is generated only to break ties, by MU-ROUGE. T is part
+of T3's points. Table 5 also needs the best settings at each T, so all other settings of the grid
+are tried at each T.
 """
 
 import json
