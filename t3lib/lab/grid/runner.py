@@ -104,7 +104,10 @@ def finished(job: Job, key: str, place: Place) -> Outcome | None:
     for name, checksum in mark["outputs"].items():
         path = root / name
         if not path.resolve().is_relative_to(root):
-            raise UserError(f"{name!r} leads out of {root}")
+            raise UserError(
+                f"{place.marks / job.name}.json: the output {name!r} lies outside {root}: delete"
+                " this file"
+            )
         found = sha256_file(path) if path.is_file() else None
         if found is None or found != checksum and not _rewritten(name, found, place):
             return None
@@ -138,7 +141,9 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
         try:
             outputs = _run(job, before, place)
             if changed := changed_since_import():
-                raise UserError(f"t3lib changed while this ran ({changed[0]}); not kept")
+                raise UserError(
+                    f"t3lib changed while this ran ({changed[0]}): run the same command again"
+                )
             seconds = round(time.monotonic() - start, 3)
             done = Outcome(job.name, "done", key, seconds, outputs)
             write_sealed(place.marks / f"{job.name}.json", asdict(done))
