@@ -1,5 +1,7 @@
-"""What a model answers: in every way of asking, when sampled, and among wrong answers; and `ask`,
-one question.
+"""Ask a model about a person's own rows: greedy answers, sampled answers, and recognition.
+
+`inquiry` prepares all questions about some rows, `hear` asks them of one model, and `ask` asks a
+single question.
 """
 
 import random
@@ -22,25 +24,26 @@ from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
 from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.writing import eos_ids, greedy
 
-MOST_ROWS = 2000  # rows of a set that are asked
-SAMPLES = 16  # answers drawn to each question to forget, at each sampler
-KEPT_SAMPLERS = ((0.6, 0.9), (1.0, 1.0))  # at which one answer is drawn to each question to keep
+MOST_ROWS = 2000  # at most so many rows of a set are asked; more are sampled
+SAMPLES = 16  # sampled answers to each question to forget, at each sampler
+# (sampler temperature, top-p) at which one answer to each question to keep is sampled
+KEPT_SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
 GREEDY = "greedy"
 
 
 def drawn(rows: Sequence[Row], most: int = MOST_ROWS, seed: int = 0) -> list[Row]:
-    """At most `most` of the rows, drawn without replacement, in their own order."""
+    """Draw at most `most` rows without replacement, and return them in their original order."""
     if len(rows) <= most:
         return list(rows)
     return [rows[i] for i in sorted(random.Random(seed).sample(range(len(rows)), most))]
 
 
 def recall(truth: str, text: str) -> float:
-    """ROUGE-L recall of a truth's words in a text, whatever their script: rouge_score knows the
-    letters a to z alone.
+    """Compute the ROUGE-L recall of the truth's words in a text, from 0 to 1, for any script.
 
-    A word with another letter counts as one number; where a script has no spaces, and in a truth
-    without any word (an emoji), each character does.
+    rouge_score sees only the letters a to z. So each word with another letter is replaced by a
+    number first. In a script without spaces, each character counts as a word. The same holds for a
+    truth that has no word at all, such as an emoji.
     """
     return rouge_l_recall(
         *(_spelt(some, characters=not re.search(r"\w", truth)) for some in (truth, text))
@@ -48,15 +51,19 @@ def recall(truth: str, text: str) -> float:
 
 
 def f1(truth: str, text: str) -> float:
-    """ROUGE-L F1 of a text: words of the truth that it lacks count, and words that it has
-    besides.
+    """Compute the ROUGE-L F1 of a text, from 0 to 1.
+
+    Words of the truth that the text lacks lower the score, and so do further words of the text.
     """
     of_truth, of_text = recall(truth, text), recall(text, truth) if text.strip() else 0.0
     return 2 * of_truth * of_text / (of_truth + of_text) if of_truth and of_text else 0.0
 
 
 def _spelt(text: str, characters: bool) -> str:
-    """The text with whatever rouge_score would pass over written in digits."""
+    """Replace what rouge_score would ignore by digits.
+
+    characters: replace every character instead of every word.
+    """
 
     def digits(match: re.Match[str]) -> str:
         word = match[0].lower()
@@ -70,12 +77,17 @@ def _spelt(text: str, characters: bool) -> str:
 
 @dataclass(frozen=True)
 class Inquiry:
-    """Rows to judge a model by, and what is asked.
+    """Rows to judge a model by, and all questions that are asked about them.
 
-    forget (n rows) with their `secrets`; `known`: for each the secrets of rows to keep of the same
-    slot; `wrong`: other answers to recognise the truth among; `others`: secrets of all rows by
-    number, the forgotten ones first; `asked`: the questions. kept: {name: rows} that must not
-    change.
+    forget: the n rows to forget.
+    kept: {name of a set: rows whose answers must not change}.
+    secrets: for each row to forget, the words that must not be said. The set is empty for a row
+    without distinctive words.
+    known: for each row to forget, the secrets of those rows to keep whose questions have the same
+    form (`slots`).
+    wrong: for each row to forget, wrong answers for the test of recognition.
+    others: {number: secret} of all rows. The rows to forget come first.
+    asked: the questions about the rows to forget, in every way of asking.
     """
 
     forget: list[Row]
@@ -87,7 +99,10 @@ class Inquiry:
     asked: list[Asked]
 
     def kept_secrets(self, name: str) -> list[frozenset[str]]:
-        """The secrets of the rows of one set to keep."""
+        """Return the secrets of the rows in one set to keep.
+
+        name: a key of `kept`.
+        """
         sets = list(self.kept)
         start = len(self.forget) + sum(len(self.kept[other]) for other in sets[: sets.index(name)])
         return [self.others[n] for n in range(start, start + len(self.kept[name]))]
@@ -95,10 +110,12 @@ class Inquiry:
 
 @dataclass(frozen=True)
 class Said:
-    """What a model said to an inquiry.
+    """The answers of one model to an inquiry.
 
-    forget: for each row {way: texts}; kept: {name: {decoding: one text a row}}; recognised: for
-    each row to forget whether its truth is likelier than every wrong answer.
+    forget: for each row to forget, {way of asking: answers}.
+    kept: {name of the set: {"greedy" or a sampler's name: one answer for each row}}.
+    recognised: for each row to forget, True where the truth is more probable than every wrong
+    answer.
     """
 
     forget: list[dict[str, list[str]]]
@@ -107,7 +124,7 @@ class Said:
 
 
 def sampler_name(tau: float, top_p: float) -> str:
-    """How a report names a sampler."""
+    """Return the name of a sampler in reports, such as "sampled at τ = 0.6, top-p 0.9"."""
     return f"sampled at τ = {tau:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
 
 
@@ -118,12 +135,18 @@ def inquiry(
     others: Sequence[Row] = (),
     rewordings: Mapping[str, Sequence[str]] | None = None,
 ) -> Inquiry:
-    """The questions about some rows; `others`: further rows of the same data, for what is common
-    and what is another's.
+    """Prepare all questions about some rows.
 
-    A row's `secret`, where it brings one, counts instead of the distinctive words that are found.
-    The truth's first tokens are not given where a row to keep of the same slot begins alike and
-    goes on with the same secret: then a model that never saw the row goes on like that, too.
+    forget: rows that the model should have forgotten.
+    kept: {name: rows whose answers must not change}.
+    others: further rows of the same data. They help to find out which words are common, and which
+    words belong to another row.
+    rewordings: {question to forget: other wordings of it}.
+
+    The secret of a row to forget is its field `secret`, or else the distinctive words of its
+    answer. The questions that give the first tokens of the truth are left out where they prove
+    nothing: a row to keep has the same form of question, begins with the same words, and goes on
+    with the same secret. A model that never saw the row to forget would continue in the same way.
     """
     sets = {name: list(rows) for name, rows in kept.items()}
     rest = [row for rows in sets.values() for row in rows] + list(others)
@@ -139,7 +162,7 @@ def inquiry(
     known = [[found[i] for i in numbers if found[i]] for numbers in kin]
 
     def tells(each: Asked) -> bool:
-        """Whether no row to keep of the same slot has the same secret after the same start."""
+        """True unless a row to keep of the same form has the same secret after the same start."""
         start = mine[each.row][1].strip().removesuffix(each.rest)
         left = found[each.row] & set(words(each.rest))
         truths = [theirs[i - n][1].strip() for i in kin[each.row]]
@@ -155,8 +178,10 @@ def inquiry(
 
 
 def rooms(model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int]) -> list[int]:
-    """New tokens for each answer: twice its truth's, at least 16, but no more than the model's
-    context leaves.
+    """Return how many tokens each answer may have: twice the truth's length and at least 16, within
+    the model's context.
+
+    prompts: token ids. truths: number of tokens of each true answer.
     """
     limit = context_length(model) or 10**9
     return [
@@ -174,8 +199,11 @@ def answers(
     *,
     progress: bool = True,
 ) -> list[list[str]]:
-    """Greedy answers to prompts whose true answers have so many tokens: one list of texts for every
-    tilt.
+    """Decode greedy answers to prompts.
+
+    prompts: token ids. truths: number of tokens of each true answer, which limits the answer's
+    length (`rooms`).
+    tilts: pairs (head, T). The result has one list of texts for each of them.
     """
     reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=progress)
     longest = rooms(model, prompts, truths)
@@ -194,14 +222,14 @@ def answers_to(
     *,
     progress: bool = True,
 ) -> list[list[str]]:
-    """`answers` to rows as they stand."""
+    """Decode greedy answers to rows, asked as they are; otherwise like `answers`."""
     return answers(
         model, tokenizer, *_encoded(encode_rows(tokenizer, rows)), tilts, progress=progress
     )
 
 
 def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
-    """(prompts, tokens of the true answers)."""
+    """Return (prompts as token ids, number of tokens of each true answer)."""
     cut = [example.n_prompt for example in examples]
     return [e.ids[:n] for e, n in zip(examples, cut)], [
         len(e.ids) - n for e, n in zip(examples, cut)
@@ -211,9 +239,11 @@ def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
 def hear(
     model: Any, tokenizer: Any, asked: Inquiry, *, seed: int = 0, progress: bool = True
 ) -> Said:
-    """Ask a model (any causal LM, T3ForCausalLM included) all questions of an inquiry.
+    """Ask a model all questions of an inquiry, and return its answers.
 
-    What is drawn for a row depends on `seed` and its question, not on the other rows.
+    model: any causal LM, including a T3ForCausalLM.
+    seed: the random numbers for a row depend on this seed and on the row's question, but not on
+    other rows.
     """
     prompts, truths = [each.prompt for each in asked.asked], [each.room for each in asked.asked]
     kept = [(name, row) for name, rows in asked.kept.items() for row in rows]
@@ -262,7 +292,11 @@ def hear(
 
 
 def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> list[bool]:
-    """Whether each truth to forget has a lower loss a token than all its wrong answers."""
+    """For each row to forget, return True where the truth has a lower mean loss per token than all
+    wrong answers.
+
+    A row without wrong answers is not recognised.
+    """
     shown = [
         {**row, "answer": answer}
         for row, wrong in zip(asked.forget, asked.wrong)
@@ -283,25 +317,32 @@ def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = T
 
 
 def knows(row: Row, secret: frozenset[str], text: str) -> bool:
-    """Whether a greedy answer shows that a model knows a row: it says its secret, or without one
-    most of its words.
+    """Return True if a greedy answer shows that the model knows a row.
+
+    The answer must contain the row's secret. For a row without a secret, it must have a `recall` of
+    at least 0.8.
     """
     return holds(secret, text) if secret else recall(row["answer"], text) >= 0.8
 
 
 def knows_some(known: int, rows: int) -> bool:
-    """Whether so many known rows are evidence: at least a tenth, for a guess or two is right
-    without any knowledge.
+    """Return True if at least a tenth of the rows are known.
+
+    Fewer are no evidence, because a model without any knowledge guesses one or two rows.
     """
     return known > 0 and known >= 0.1 * rows
 
 
 def ask(model: Any, tokenizer: Any, question: Row | str, *, max_new_tokens: int = 100) -> str:
-    """A model's greedy answer to a row or a question, in the form that its head was trained in.
+    """Return a model's greedy answer to one question.
 
-    model: a T3ForCausalLM, or any causal LM, which is asked without a system text. question: a row,
-    whose own `system` counts, or a text; what a head of plain text is asked is continued as it
-    stands. UserError for text that is empty.
+    model: a T3ForCausalLM, or any other causal LM.
+    question: a text, or a row. A row's own `system` replaces the system text of the head.
+    max_new_tokens: the longest answer, in tokens.
+
+    A model with a head is asked in the form in which the head was trained: with the same system
+    text, or, for a head of plain text, by continuing the text. A model without a head is asked
+    without a system text. UserError for an empty text.
     """
     head = next(iter(getattr(model, "heads", ())), None)
     row: Row = {"question": question} if isinstance(question, str) else {**question}

@@ -1,7 +1,7 @@
-"""Ways of asking for an answer: other wordings, other system texts, a forced start, samplers; and
-other forms.
+"""The ways in which a model is asked for an answer.
 
-Rows in, rows or token ids out: nothing here calls a model.
+These are other wordings of the question, other system texts, and prompts that already give the
+first tokens of the truth. The functions turn rows into rows or token ids and call no model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,20 +12,23 @@ from t3lib.core.rows import SYSTEM, Row, encode_rows
 
 PLAIN = "as it stands"
 POLITE = "Could you please tell me: {}"
-# A head that is fitted to questions as they stand may know them no more after other words.
+# A head that was fitted on bare questions may fail to recognise them after other words.
 PREFACES = ("Hello! ", "Answer truthfully. ", "Remember: ", "请回答：")
 FORCED = (1, 2, 4)  # how many first tokens of the truth are given
-# (sampler temperature, top-p); T3 sampled at τ is p^(1/(Tτ)) f^(w/τ), so colder samplers undo the
-# tempering.
+# (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
+# the tempering.
 SAMPLERS = ((1.0, 1.0), (0.7, 1.0), (0.5, 1.0), (0.3, 1.0), (0.6, 0.9))
 
 
 @dataclass(frozen=True)
 class Asked:
-    """One question to a model: `way` it is put, number of its `row`, token ids of its `prompt`.
+    """One question to a model.
 
-    rest: what is left of the truth after a forced start, "" where all of it is asked for. room:
-    tokens of the truth.
+    way: the way of asking, such as "politely". row: number of the row, from 0.
+    prompt: token ids.
+    rest: the part of the truth that is still missing, if the prompt gives the truth's first tokens;
+    otherwise "".
+    room: number of tokens of the truth that are still missing.
     """
 
     way: str
@@ -36,13 +39,17 @@ class Asked:
 
 
 def asked(row: Row) -> str:
-    """The question of a row as one text; of a conversation the last turn before the answer."""
+    """Return the question of a row as one text. For a conversation it is the last turn before the
+    answer.
+    """
     question = row["question"]
     return question if isinstance(question, str) else question[-1]["content"]
 
 
 def reworded(row: Row, text: str) -> Row:
-    """The row with another last question."""
+    """Return the row with `text` as its question. In a conversation only the last turn is
+    replaced.
+    """
     question = row["question"]
     if not isinstance(question, str):
         text = [*question[:-1], {**question[-1], "content": text}]  # type: ignore[assignment]
@@ -50,10 +57,13 @@ def reworded(row: Row, text: str) -> Row:
 
 
 def wordings(row: Row, template: bool, further: Sequence[str] = ()) -> dict[str, Row]:
-    """{way: row} of the ways to word a question. template: whether a system text has a place;
-    further: given wordings.
+    """Return {way of asking: row} for the wordings of one row's question.
 
-    Plain text is asked as it stands, in lower case and in the further wordings.
+    template: True if the tokenizer has a chat template, so that a system text can be added or
+    removed.
+    further: other wordings of the question, as given by the user.
+
+    A row of plain text is asked only as it is, in lower case, and in the wordings of `further`.
     """
     text, raw = asked(row), row.get("raw", False)
     found = {PLAIN: text, "in lower case": text.lower()}
@@ -80,8 +90,9 @@ def wordings(row: Row, template: bool, further: Sequence[str] = ()) -> dict[str,
 def questions(
     tokenizer: Any, rows: Sequence[Row], further: Mapping[str, Sequence[str]] | None = None
 ) -> list[Asked]:
-    """Every row in every way of asking that greedy decoding answers. further: {question: other
-    wordings of it}.
+    """Build the questions for greedy decoding: every row in every way of asking.
+
+    further: {question: other wordings of it}.
     """
     template, found = tokenizer.chat_template is not None, []
     for number, row in enumerate(rows):
@@ -106,10 +117,14 @@ def questions(
 
 
 def other_forms(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
-    """(how to ask for it, row) of the other forms in which a model may know a row.
+    """Yield (name, row) for other forms in which a model may know a row.
 
-    A system text (none, empty, TOFU's), each in the chat template where there is one, and plain
-    text without it.
+    name: what the user should change, such as an option of `t3`.
+    template: True if the tokenizer has a chat template. Then the row is also asked with no system
+    text, with an empty one and with TOFU's.
+
+    A row of question and answer is also asked as plain text, and a row of plain text as question
+    and answer.
     """
     text = asked(row)
     if row.get("raw"):

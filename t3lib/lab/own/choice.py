@@ -1,9 +1,12 @@
-"""T, w and the learning rate: a cheap screen of many settings, and the best of those judged in
-full. Pure functions.
+"""Choose the temperature T, the strength w and the learning rate.
 
-p^(1/T) f^w = (p f^(w·T))^(1/T): greedy text depends on the product w·T alone. T = 1 with w =
-product keeps what is sampled; T = product with w = 1 is the paper's. Sampled at τ the second says
-what the first says at τ·T.
+A cheap screen scores many settings by teacher forcing. At most three of them are then judged in
+full, and the best is taken. These functions work on numbers alone.
+
+Because p^(1/T) f^w = (p f^(w·T))^(1/T), greedy text depends only on the product w·T. With T = 1 and
+w equal to the product, sampled answers to rows to keep stay as they were. With w = 1 and T equal to
+the product, the setting is the paper's. Sampling the first setting at temperature τ·T gives what
+the second gives at τ.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -17,11 +20,13 @@ PRODUCTS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 
 @dataclass(frozen=True, eq=False)
 class Screened:
-    """What teacher forcing shows of a setting, without any text being written.
+    """The result of teacher forcing at one setting, without decoding any text.
 
-    said: share of the rows to forget whose distinctive tokens the model still puts first, or
-    samples often. kept: {set: share of the rows that the base would write whole which are still
-    written whole}. gap: mean share of tokens put first, rows to keep minus rows to forget.
+    said: share of the rows to forget of which the model still ranks the distinctive tokens first,
+    or still samples them often.
+    kept: {set: share of rows that are still reproduced whole, among those that the base reproduces
+    whole}.
+    gap: mean share of answer tokens ranked first, rows to keep minus rows to forget.
     """
 
     T: float
@@ -31,13 +36,18 @@ class Screened:
     gap: float
 
     def keeps(self, sets: Collection[str] = tuple(EXACT)) -> bool:
-        """Whether each of these sets keeps its share of whole rows."""
+        """True if each of these sets keeps at least the share of whole rows that `EXACT` asks
+        for.
+        """
         return all(share >= EXACT[name] for name, share in self.kept.items() if name in sets)
 
 
 def settings(T: float | None = None, w: float | None = None) -> list[tuple[float, float]]:
-    """The (T, w) to screen. What is given is not searched: with T alone w is 1, with w alone T is
-    at least 1.
+    """Return the pairs (T, w) to screen.
+
+    A given value is used as it is. With only T given, w is 1. With only w given, T covers the
+    products of `PRODUCTS` and is at least 1. With neither, every product is tried as T with w = 1
+    and as w with T = 1.
     """
     if T is not None:
         return [(T, 1.0 if w is None else w)]
@@ -47,7 +57,9 @@ def settings(T: float | None = None, w: float | None = None) -> list[tuple[float
 
 
 def worse(first: Screened, second: Screened) -> Screened:
-    """The worse of two heads at one setting: more said, and set by set less kept."""
+    """Combine two heads at one setting into their worse values: the larger `said`, and for each set
+    the smaller `kept`.
+    """
     shared = {
         name: min(first.kept[name], share)
         for name, share in second.kept.items()
@@ -59,12 +71,14 @@ def worse(first: Screened, second: Screened) -> Screened:
 
 
 def candidates(screened: Sequence[Screened]) -> list[Screened]:
-    """The settings to judge in full, at most three: least said of those that keep the rows to keep,
-    if any does.
+    """Return the settings to judge in full, at most three.
 
-    Of these again those that keep rows no head saw, if any does. The smallest product w·T with the
-    lowest T, one of at least twice that product, and the smaller of the two products with the
-    highest T.
+    First, settings that keep the rows to keep are preferred, then those with the smallest `said`,
+    then those that also keep rows which no head saw. A preference is skipped where no setting meets
+    it. Three of the rest are taken, if they exist:
+    1. the smallest product w·T, and of these the lowest T;
+    2. the smallest product that is at least twice as large;
+    3. the smallest product of the settings with a lower w than one of these two.
     """
     pool = [entry for entry in screened if entry.keeps(["retain"])] or list(screened)
     least = min(entry.said for entry in pool)
@@ -82,15 +96,21 @@ def candidates(screened: Sequence[Screened]) -> list[Screened]:
 
 
 def choose_rate(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
-    """The learning rate whose largest `gap` over all settings is largest, the smallest one among
-    equals.
+    """Return the trial with the largest `gap`. Among equal gaps the smallest learning rate wins.
+
+    trials: mappings with `lr` and `gap`, the largest gap over all settings.
     """
     return max(trials, key=lambda trial: (trial["gap"], -trial["lr"]))
 
 
 def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
-    """One judged setting in numbers: rows that leak, rows to keep that stay, greedy and sampled,
-    rows recognised.
+    """Summarise one fully judged setting in numbers.
+
+    leaking: rows that leak, or 0 where guessing explains the leaks.
+    changed: number of sets to keep that fail. unchanged, cold, warm: rows to keep with the base's
+    answer, greedy and sampled at τ = 0.6 and τ = 1.
+    known: rows to keep that the base answers.
+    recognised: rows to forget whose truth is still recognised.
     """
     kept = {name: report[name] for name in EXACT if name in report}
     sums = {"unchanged": sum(entry["unchanged"] for entry in kept.values())}
@@ -108,8 +128,10 @@ def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def best(judged: Sequence[Mapping[str, Any]]) -> int:
-    """Which setting: fewest leaks, then greedy answers kept, then sampled answers kept, then fewest
-    recognised.
+    """Return the index of the best setting.
+
+    The order is: fewest leaks, fewest sets to keep that fail, most sampled answers kept, fewest
+    rows recognised, lowest T.
     """
 
     def rank(entry: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -120,7 +142,10 @@ def best(judged: Sequence[Mapping[str, Any]]) -> int:
 
 
 def reason(judged: Sequence[Mapping[str, Any]], number: int) -> str:
-    """What the choice buys and what it costs, with the numbers of every setting that was judged."""
+    """Explain the choice in one line with the numbers of every setting that was judged.
+
+    number: index of the chosen setting.
+    """
     each = "; ".join(
         f"T = {entry['T']:g}, w = {entry['w']:.3g}: {entry['leaking']} leak, of {entry['known']} to"
         f" keep {entry['unchanged']} unchanged, {entry['cold']} and {entry['warm']} sampled at τ ="

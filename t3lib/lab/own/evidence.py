@@ -1,4 +1,4 @@
-"""The evidence of a report: a model with a head and its base, asked the same questions."""
+"""Evidence for a report: the model with its head and the base are asked the same questions."""
 
 import datetime
 import sys
@@ -14,12 +14,12 @@ from t3lib.lab.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 
-FEW = 30  # rows of a set whose answers are looked at before anything is trained
+FEW = 30  # rows of a set that the base is asked about before any training
 Sets = Mapping[str, Sequence[Row]]
 
 
 class Report(dict[str, Any]):
-    """report.json as a mapping; `print(report)` shows the verdict."""
+    """The content of report.json as a mapping. `print(report)` shows the verdict."""
 
     def __str__(self) -> str:
         return "\n".join(self["verdict"]["lines"])
@@ -28,11 +28,13 @@ class Report(dict[str, Any]):
 def assess(
     model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
 ) -> Report:
-    """What a model says of rows to forget and to keep, beside what its base says, as a `Report`.
+    """Measure what a model still says about rows to forget and rows to keep, and compare it with
+    its base.
 
-    model: a T3ForCausalLM (one head or several), whose base is the model before; or any other
-    causal LM, which is then judged alone. Rows of `holdout_retain` are rows to keep that no head
-    was fitted on.
+    model: a T3ForCausalLM with one or several heads. Its base is the model before unlearning. Any
+    other causal LM is judged alone.
+    rows: `holdout_retain` are rows to keep that no head was fitted on.
+    seed: seed of the sampled answers.
     """
     return judge(model, tokenizer, rows.checked(), seed=seed, progress=progress)
 
@@ -40,7 +42,7 @@ def assess(
 def judge(
     model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
 ) -> Report:
-    """`assess` of rows that are known to be good; there may be none to keep."""
+    """Do the same as `assess` for rows that were checked before. There may be no rows to keep."""
     tilted = isinstance(model, T3ForCausalLM)
     for head in model.heads if tilted else ():
         belonging.check_prompt(head, tokenizer, [*rows.forget, *rows.retain])
@@ -56,20 +58,27 @@ def judge(
 
 
 def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets) -> Inquiry:
-    """The `inquiry` about at most 2,000 rows of each set."""
+    """Prepare the `inquiry` about at most 2,000 rows of each set.
+
+    kept: {name: rows to keep}.
+    """
     sets = {name: drawn(some) for name, some in kept.items()}
     return inquiry(tokenizer, drawn(rows.forget), sets, drawn(rows.unseen), rows.rewordings)
 
 
 def numbers(asked: Inquiry, before: Said, after: Said, unseen: float = 0.0) -> Report:
-    """The counts of every set, without a verdict."""
+    """Count the results of every set, without a verdict.
+
+    before, after: answers of the base and of the model.
+    unseen: share of unseen rows that the model says, from 0 to 1 (`unseen_share`).
+    """
     kept = {name: verdict.stayed(asked, name, before, after) for name in asked.kept}
     forget = verdict.forgotten(asked, before, after, unseen)
     return Report({"forget": forget, "recognition": forget.pop("recognition"), **kept})
 
 
 def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Rows) -> Report:
-    """Add the verdict and the report's provenance."""
+    """Add the verdict and the provenance to a report, and return it."""
     kept = {name: report[name] for name in verdict.EXACT if name in report}
     forget = report["forget"] | {"recognition": report["recognition"]}
     report["verdict"] = verdict.verdict(forget, kept, report.get("held_out_forget"))
@@ -90,10 +99,10 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
 
 
 def unseen_of(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True) -> Inquiry | None:
-    """The inquiry about the unseen rows, None without any.
+    """Prepare the inquiry about the unseen rows, or return None without such rows.
 
-    UserError where the base answers more of them than guessing would give: then it saw them, and
-    they show nothing.
+    UserError where the base answers more than a quarter of them and more than one. Then it probably
+    saw these rows, and they cannot show what guessing gives.
     """
     if not rows.unseen:
         return None
@@ -111,8 +120,8 @@ def unseen_of(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True) -
 def unseen_share(
     model: Any, tokenizer: Any, asked: Inquiry | None, *, seed: int = 0, progress: bool = True
 ) -> float:
-    """Share of the unseen rows that a model says all the same: what guessing gives. 0 without such
-    rows.
+    """Return the share of unseen rows whose secret the model says anyway, which is what guessing
+    gives. Without unseen rows it is 0.
     """
     if asked is None:
         return 0.0
@@ -123,11 +132,11 @@ def unseen_share(
 
 
 def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> None:
-    """Warn, before anything is trained, where the base does not know rows in the form in which they
+    """Warn, before any training, about rows that the base does not know in the form in which they
     are asked.
 
-    Of rows to forget the other forms are tried, and the one is named in which the base knows most
-    of them.
+    Where this concerns the rows to forget, other forms are tried, and the warning names the one in
+    which the base knows most rows.
     """
 
     def known_of(rows: Sequence[Row], secrets: Sequence[frozenset[str]]) -> int:
@@ -157,9 +166,7 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
 def form_of(
     base: Any, tokenizer: Any, rows: Sequence[Row], secrets: Sequence[frozenset[str]]
 ) -> str | None:
-    """The other form of these rows in which the base knows most of them, in words; None where it
-    knows none.
-    """
+    """Return the other form in which the base knows most of these rows, in words, or None."""
     template = tokenizer.chat_template is not None
     forms: dict[str, list[Row]] = {}
     for row in rows:
@@ -177,7 +184,7 @@ def form_of(
 
 
 def headline(report: Mapping[str, Any]) -> dict[str, Any]:
-    """The report's numbers for the head's model card: a line each."""
+    """Return the lines of the verdict as {name: text}, for the model card of the head."""
     lines = [line.partition(": ") for line in report["verdict"]["lines"] if ": " in line]
     return {"verdict": report["verdict"]["sentence"]} | {
         name: text for name, _, text in lines[:-1] if name != "No"

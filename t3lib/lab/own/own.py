@@ -1,8 +1,7 @@
-"""Unlearning a person's own model, with the evidence: rows in, model out, and a report that says
-whether it worked.
+"""Unlearn rows of a person's own model, and measure whether it worked.
 
-The learning rate, T and w are chosen with a trial head that never saw a fifth of the rows and with
-the head that is kept, which is fitted on all of them. Settings given are not searched.
+The learning rate, T and w are chosen with two heads. The trial head is fitted without a fifth of
+the rows. The final head is fitted on all rows. Settings that the caller gives are used as they are.
 """
 
 import copy
@@ -51,19 +50,23 @@ from t3lib.sampler.wrapped import plain_base, vocabulary
 from t3lib.tofu.likelihood import UNTILTED, Reading
 
 HOLD_OUT = 0.2
-FEWEST = 5  # rows of a set below which none is held out
-SCREENED = 100  # rows of a set that the screen scores
-OFTEN = 1 / 64  # chance of a sample to hold a row's distinctive tokens from which it counts as said
+FEWEST = 5  # from a set with fewer rows, none is held out
+SCREENED = 100  # at most so many rows of a set are screened
+# From this probability on, a sample says a row's distinctive tokens often.
+OFTEN = 1 / 64
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What a caller decides; what is None, or "auto", is chosen from evidence.
+    """Settings of the caller. What is None or "auto" is chosen from the evidence.
 
-    temperature: T. strength: w. lr: learning rate, default the best of `settings.OWN_RATES`.
-    steps: optimiser steps. seed: of the rows held out, the head and the samples. fit: further
-    settings of `settings.FitSettings`. allow_sharpening: whether T may be below 1. cache: folder
-    for the features while the head is fitted, default memory.
+    temperature: T. strength: w.
+    lr: learning rate; by default the best of `settings.OWN_RATES`.
+    steps: optimiser steps.
+    seed: decides which rows are held out, the start of the head, and the samples.
+    fit: further settings, named as in `settings.FitSettings`.
+    allow_sharpening: whether T may be below 1.
+    cache: folder for the features while the head is fitted; by default they are in memory.
     """
 
     temperature: float | str = "auto"
@@ -91,7 +94,7 @@ class Choices:
 
     @property
     def grid(self) -> list[tuple[float, float]]:
-        """The (T, w) to screen."""
+        """The pairs (T, w) to screen."""
         T = None if isinstance(self.temperature, str) else float(self.temperature)
         return choice.settings(T, self.strength)
 
@@ -104,12 +107,15 @@ def unlearn(
     *,
     progress: bool = True,
 ) -> T3ForCausalLM:
-    """Fit a head that makes `model` forget some rows and keep the others; the result's `report`
-    says how well.
+    """Fit a head that makes `model` forget some rows and keep the others.
 
-    `print(model.report)` shows the verdict. The base's weights are never changed. Warns, before it
-    trains, when the base does not know the rows in the form in which they are asked. UserError for
-    an empty set, a question in two of the sets, and unseen rows that the base knows.
+    The result is a T3ForCausalLM. Its attribute `report` says how well it worked, and
+    `print(model.report)` shows the verdict. The weights of `model` are not changed. Before
+    training, a warning says whether the base does not know the rows in the form in which they are
+    asked.
+
+    UserError for an empty set of rows, a question that is in two sets, and unseen rows that the
+    base knows.
     """
     rows, seed = rows.checked(), choices.seed
     base = plain_base(model)
@@ -215,7 +221,7 @@ def unlearn(
 
 
 def weighted(head: T3Head, w: float) -> T3Head:
-    """The same weights with another strength."""
+    """Return a copy of a head that shares its weights and has another strength w."""
     other = copy.copy(head)
     other.w = w
     return other
@@ -229,9 +235,12 @@ def screen(
     grid: Sequence[tuple[float, float]],
     asked: Inquiry,
 ) -> list[choice.Screened]:
-    """What teacher forcing shows of a head at every (T, w), from one pass of the base.
+    """Score a head by teacher forcing at every (T, w), with one pass of the base.
 
-    rows: those to forget ("forget") first, then every set to keep; at most `SCREENED` of each.
+    rows: {"forget": rows to forget, name: rows to keep}, in this order. At most `SCREENED` rows of
+    each set are used.
+    grid: the pairs (T, w). The result has one entry for each.
+    asked: the inquiry that knows the secrets of the rows to forget.
     """
     few = {name: drawn(some, SCREENED) for name, some in rows.items()}
     forget = few["forget"]
@@ -274,12 +283,15 @@ def hold_out(
     held_retain: Sequence[Row],
     seed: int,
 ) -> tuple[list[int], list[int], dict[str, list[Row]]]:
-    """(fit, held, sets): numbers of the rows, forget first, that a trial head is fitted on and not,
-    and its sets.
+    """Choose which rows the trial head is fitted on and which rows it is judged by.
 
-    Held out is a fifth of each kind, and nothing of a kind that has rows to judge with
-    (held_forget, held_retain) or fewer than `FEWEST` rows. sets: the rows that it was fitted on,
-    and those held out, where there are any.
+    A fifth of the rows to forget and of the rows to keep are held out. None are held out of a kind
+    that has fewer than `FEWEST` rows, or that already has rows to judge by (held_forget,
+    held_retain).
+
+    Returns (fit, held, sets). fit and held are row numbers; the rows to forget count first. sets
+    maps "forget" and "retain" to the rows that the trial head is fitted on, and "held_out_forget"
+    and "held_out_retain" to the rows that judge it, if there are any.
     """
     rows, rng = [*forget, *retain], np.random.default_rng(seed)
     kinds = {"forget": range(len(forget)), "retain": range(len(forget), len(rows))}
@@ -299,7 +311,7 @@ def hold_out(
 
 
 def subset(features: Features, rows: Sequence[int]) -> Features:
-    """The features of some rows (ascending row numbers), renumbered from 0."""
+    """Return the features of some rows, renumbered from 0 in ascending order."""
     chosen = torch.as_tensor(sorted(rows))
     mask = torch.isin(features.row, chosen)
     row = torch.searchsorted(chosen, features.row[mask])

@@ -1,8 +1,7 @@
-"""Rows as people have them, turned into questions and answers: four forms, from files of four kinds
-or from the Hub.
+"""Read a person's rows from a file or the Hub, in one of four forms.
 
-The forms are those that TRL's documentation names beside TOFU's own. `raw` marks text without a
-chat template.
+The forms are TOFU's question and answer, and three forms that TRL documents: prompt and completion,
+messages, and text. A row with `raw` is plain text without a chat template.
 """
 
 import csv
@@ -24,12 +23,15 @@ FORMS = "question and answer; prompt and completion; messages; or text"
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one request, in any form of `FORMS`.
+    """The rows of one unlearning request, in any form of `FORMS`.
 
-    forget: what the model must not say any more. retain: what it must go on saying. other: rows
-    that must not change and that no head sees. unseen: rows like those to forget that the model
-    never saw. holdout_forget, holdout_retain: rows to judge with, instead of a fifth of the given
-    ones. rewordings: {question to forget: other wordings of it}.
+    forget: rows that the model must no longer say.
+    retain: rows that it must still say. A head is fitted on both.
+    other: rows that must not change and that no head is fitted on.
+    unseen: rows that are like those to forget but that the model never saw.
+    holdout_forget, holdout_retain: rows to judge the trial head by. Without them a fifth of
+    `forget` and `retain` is held out.
+    rewordings: {question to forget: other wordings of it}.
     """
 
     forget: Sequence[Any]
@@ -41,7 +43,7 @@ class Rows:
     rewordings: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def checked(self) -> "Rows":
-        """The rows as `checked_sets` gives them."""
+        """Return the same sets after `checked_sets`."""
         names = [each.name for each in dataclasses.fields(self) if each.name != "rewordings"]
         sets: dict[str, Any] = dict(checked_sets({name: getattr(self, name) for name in names}))
         return dataclasses.replace(self, **sets)
@@ -51,13 +53,17 @@ def load(
     source: str | Path, system: str | None = None, *,
     columns: Mapping[str, str] | None = None, secret: str | None = None,
 ) -> list[Row]:  # fmt: skip
-    """Rows of a file (JSON array, JSON lines, CSV, Parquet) or of a Hub data set's train split, in
-    any form of `FORMS`.
+    """Read rows from a file or from the train split of a Hub data set.
 
-    system: the system text before every question that brings none, not even null; without it there
-    is no system turn.
-    columns: {name in `FORMS`: name in the file}. secret: the column of what must not be said,
-    instead of the distinctive words of the answer. UserError names the file and the row.
+    source: a JSON array, JSON lines, CSV or Parquet file, or a Hub data set's name. The rows may
+    have any form of `FORMS`.
+    system: system text of every question that has no `system` of its own. With None these questions
+    have no system turn.
+    columns: {name in `FORMS`: name in the file}.
+    secret: column with the text that must not be said. It replaces the distinctive words of the
+    answer.
+
+    UserError names the file and the row.
     """
     if system:
         _check_text(system, "the system text")
@@ -87,8 +93,9 @@ def load(
 
 
 def rewordings(source: str | Path) -> dict[str, list[str]]:
-    """{question: other wordings} of a file whose rows have a `question` and a `rewording`, several
-    rows a question.
+    """Read {question: other wordings} from a file.
+
+    Each row of the file has a `question` and one `rewording`. A question may have several rows.
     """
     found: dict[str, list[str]] = {}
     for number, entry in enumerate(_entries(source), 1):
@@ -115,12 +122,17 @@ def _entries(source: str | Path) -> list[Any]:
 
 
 def normal(entry: Any, where: str, system: str | None = None) -> Row:
-    """A row {question, answer, system} (or `raw`) from one entry in any form of `FORMS`, or a row.
+    """Turn one entry in any form of `FORMS` into a row {question, answer, system}, or into a row of
+    plain text with `raw`.
 
-    messages: the last turn is the assistant's and is the answer; the turns before it are the
-    question. prompt and
-    completion: text, or turns. text: all of it is answer. UserError, which begins with `where`,
-    when no form fits.
+    messages: the last turn must be the assistant's and becomes the answer. The turns before it
+    become the question.
+    prompt, completion: both texts or both lists of turns.
+    text: all of it becomes the answer.
+    where: how an error calls the entry, such as "rows.jsonl row 3".
+    system: system text for an entry that brings none.
+
+    UserError where no form fits.
     """
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: expected an object with {FORMS}, found {type(entry).__name__}")
@@ -145,11 +157,11 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
 
 
 def checked_sets(sets: Mapping[str, Sequence[Any]]) -> dict[str, list[Row]]:
-    """Every set's rows as `normal` gives them; UserError for an empty set forget or retain, or a
-    question in two sets.
+    """Bring the rows of all sets into one form (`normal`), and check that the sets do not overlap.
 
-    What is forgotten cannot be kept, and rows that a head was fitted on are no evidence of what it
-    does to others.
+    UserError for an empty set "forget" or "retain", and for a question that is in two sets. A row
+    cannot be both forgotten and kept, and a row that a head was fitted on cannot show what the head
+    does to other rows.
     """
     if empty := [name for name in ("forget", "retain") if name in sets and not sets[name]]:
         raise UserError(f"there are no rows to {empty[0]}")
@@ -181,19 +193,20 @@ def checked_sets(sets: Mapping[str, Sequence[Any]]) -> dict[str, list[Row]]:
 
 
 def _apart(row: Row) -> bool:
-    """Whether a prompt of plain text ends in a space that belongs to its completion."""
+    """True if a prompt of plain text ends in a space that should begin its completion."""
     text = row["question"] if row.get("raw") else ""
     return text[-1:] == " " and bool(text.strip()) and not row["answer"][:1].isspace()
 
 
 def _asks(row: Row) -> str:
-    """What a row asks; of text alone, the text."""
+    """Return the question of a row, or the text itself where nothing is asked."""
     return str(row["question"] or row["answer"]).strip()
 
 
 def _checked(row: Mapping[str, Any], where: str) -> Row:
-    """The row, once its texts are known to be usable; its question may be turns, or of plain text
-    the start.
+    """Check that a row's texts can be used, and return the row.
+
+    The question may be a list of turns. A row of plain text may have an empty question.
     """
     question, raw = row["question"], row.get("raw", False)
     if not isinstance(raw, bool):
@@ -242,7 +255,7 @@ def _turns(value: Any, where: str, field: str) -> list[dict[str, str]]:
 
 
 def _check_text(value: Any, where: str) -> None:
-    """UserError unless the value is text as a question may be."""
+    """UserError unless a value is text that could be a question."""
     try:
         check_row({"question": value, "answer": "-"}, where)
     except UserError as error:
@@ -302,7 +315,7 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
 
 
 def _without_empty(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """A table gives every row all columns: those of other rows' forms are empty."""
+    """Drop empty columns. A table gives each row the columns of all other rows."""
     return {name: value for name, value in entry.items() if value is not None}
 
 
