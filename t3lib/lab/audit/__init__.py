@@ -1,3 +1,4 @@
-"""Did it really forget? Recognition, membership and leakage; and the same questions for a person's
-own model.
+"""Check whether a model really forgot: recognition, membership and leakage.
+
+The same questions are asked of the models of a study and of a person's own model.
 """

@@ -1,4 +1,7 @@
-"""Which words of a row are its fact, and which sampled texts say them. Pure functions on texts."""
+"""Find the words that make up a row's fact, and the sampled texts that contain them.
+
+These functions work on texts and call no model.
+"""
 
 from collections.abc import Sequence
 
@@ -6,14 +9,14 @@ from t3lib.core.rows import Row
 from t3lib.lab.audit.recognition import CELLS
 from t3lib.lab.audit.secrets import holds, secrets, words
 
-ONE_SHAPE = CELLS["one_shape"][2]  # the field that rows of the built-in world have
+ONE_SHAPE = CELLS["one_shape"][2]  # a field that only rows of the built-in world have
 
 
 def fact_words(row: Row) -> frozenset[str]:
-    """Words of the fact that a row of the built-in world asks for.
+    """Return the words of the fact that a row of the built-in world asks for.
 
-    They are in the answer and in its paraphrase, in no wrong answer and not in the question: the
-    wrong answers differ from the paraphrase in the fact alone.
+    These are the words that are in the answer and in its paraphrase, but in no wrong answer and not
+    in the question. The wrong answers differ from the paraphrase only in the fact.
     """
     both = set(words(str(row["answer"]))) & set(words(str(row["paraphrased_answer"])))
     elsewhere = [str(row["question"]), *row["perturbed_answer"]]
@@ -21,8 +24,10 @@ def fact_words(row: Row) -> frozenset[str]:
 
 
 def row_secrets(rows: Sequence[Row]) -> list[frozenset[str]]:
-    """The secret of each row: its `fact_words` in the built-in world, else its distinctive words
-    among these rows.
+    """Return the secret of each row: the words that give it away.
+
+    For rows of the built-in world these are their `fact_words`, for other rows their distinctive
+    words among these rows (`secrets.secrets`).
     """
     if all(row.get(ONE_SHAPE) for row in rows):
         return [fact_words(row) for row in rows]
@@ -30,10 +35,11 @@ def row_secrets(rows: Sequence[Row]) -> list[frozenset[str]]:
 
 
 def held(rows: Sequence[Row], texts: Sequence[Sequence[str]]) -> dict[str, list[list[bool]]]:
-    """Which texts give a row's secret away: {"leaks", "facts"}, each (rows with a secret, texts).
+    """Find out which texts give a row's secret away.
 
-    texts: of each row. leaks: the text holds the secret (`secrets.holds`). facts: it says every
-    word of it.
+    texts: the texts of each row, equally many for every row.
+    Returns {"leaks", "facts"}, each with one list of booleans for every row that has a secret.
+    leaks: the text holds the secret (`secrets.holds`). facts: the text contains every word of it.
     """
     secret = [(own, of_row) for own, of_row in zip(row_secrets(rows), texts) if own]
     return {

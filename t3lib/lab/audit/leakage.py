@@ -1,5 +1,6 @@
-"""What comes out of many samples: leak@k (arXiv 2511.04934) from n ≥ k scored samples a row,
-without bias.
+"""leak@k (arXiv 2511.04934): how much the best of k sampled answers gives away.
+
+The estimate is unbiased. It uses n ≥ k scored samples for each row.
 """
 
 from collections.abc import Sequence
@@ -12,11 +13,15 @@ from t3lib.core.errors import UserError
 
 
 def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
-    """E[max of k samples] = Σ_j C(j − 1, k − 1) / C(n, k) · s_(j), s_(1) ≤ … ≤ s_(n) the sorted
-    scores of a row.
+    """Estimate the expected score of the best of k samples, for each row.
 
-    scores (rows, n) -> (rows,): the mean of the best score over all k-subsets of the n samples, an
-    unbiased estimate for k fresh ones. UserError for k outside 1 … n.
+    scores: (rows, n), a score for each sample. k: from 1 to n.
+    Returns (rows,), the mean of the best score over all k-subsets of the n samples. This is an
+    unbiased estimate for k new samples:
+
+        E[max of k samples] = Σ_j C(j − 1, k − 1) / C(n, k) · s_(j),   s_(1) ≤ … ≤ s_(n).
+
+    UserError for k outside 1 … n.
     """
     scores = np.sort(np.asarray(scores, float), axis=-1)
     n = scores.shape[-1]
@@ -31,12 +36,16 @@ def expected_best(scores: ArrayLike, k: int) -> NDArray[np.float64]:
 def leak_at_k(
     scores: ArrayLike, ks: Sequence[int] = (), leaks: ArrayLike = ()
 ) -> list[dict[str, float]]:
-    """[{k, value, se}]: mean of `expected_best` over rows and its standard error, for each k;
-    default powers of two.
+    """Compute leak@k with its standard error over rows, for several k.
 
-    leaks (rows with a secret, samples): whether each sample holds its row's secret. With it an
-    entry also has rows_leaking, the expected number of rows of which k samples hold the secret (a
-    count where k is all samples), and rows, how many have a secret.
+    scores: (rows, samples). ks: by default the powers of two up to the number of samples.
+    leaks: (rows with a secret, samples), True where the sample holds its row's secret; may be left
+    out.
+
+    Returns a list of {k, value, se}: the mean of `expected_best` over rows, and its standard error.
+    With `leaks`, each entry also has `rows`, the number of rows with a secret, and `rows_leaking`,
+    of how many of them k samples are expected to hold the secret. This is a plain count if k is the
+    number of samples.
     """
     scores = np.asarray(scores, float)
     if scores.ndim != 2 or not scores.size:
@@ -53,7 +62,7 @@ def leak_at_k(
 
 
 def powers_of_two(n: int) -> list[int]:
-    """1, 2, 4, … up to n."""
+    """Return 1, 2, 4, … up to n."""
     return [2**i for i in range(n.bit_length()) if 2**i <= n]
 
 

@@ -1,5 +1,5 @@
-"""The numbers of the audit, from what `run` asked of a model: values with standard errors over
-rows. Pure numpy.
+"""Compute the audit's numbers, with standard errors over rows, from what `run` returned. Uses numpy
+only.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,16 +20,21 @@ def measures(
     ks: Sequence[int] = (),
     rows_an_author: int = 0,
 ) -> dict[str, Any]:
-    """{"values", "errors", "empty", "leak", "templates", "closest"}: the audit of the rows to
-    forget, or of any others.
+    """Compute every measure of the audit for one set of rows.
 
-    known: their part of `run.likelihoods`. losses: {"forget", "unseen"}: those of the tokens of
-    these rows and of rows no model saw, or why there are none. written: their `run.writings`, or
-    why nothing was written. rows_an_author: the rows stand in blocks of this many, which are of one
-    author, so that standard errors of membership are by author; 0 where the rows are unrelated.
-    values {measure of `metrics.AUDIT`: mean over rows}, errors its
-    standard error; a measure that cannot be had has no value, and empty says why. leak: see
-    `leak_at_k`.
+    known: what `run.likelihoods` returned for these rows.
+    losses: {"forget", "unseen"}: per-token losses of these rows and of rows that no model saw, or
+    the reason why they are missing.
+    written: what `run.writings` returned for these rows, or the reason why nothing was decoded.
+    ks: the k of leak@k (`leak_at_k`).
+    rows_an_author: if positive, the rows come in blocks of this many, one author each. The standard
+    errors of membership then count authors instead of rows.
+
+    Returns a dict:
+    values, errors: {measure of `metrics.AUDIT`: its mean over rows}, and its standard error.
+    empty: {measure without a value: the reason}.
+    leak: see `leak_at_k`. closest: for each row, the sampled text nearest to the truth.
+    templates: {template: mean ROUGE-L recall of the greedy answers}.
     """
     values: dict[str, float] = {}
     errors: dict[str, float] = {}

@@ -1,5 +1,6 @@
-"""Can the forgotten rows be told from rows the model never saw, by a loss that is too low, or too
-high?
+"""Test membership: can losses tell the forgotten rows from rows that the model never saw?
+
+A loss that is too low is a trace, and so is one that is too high.
 """
 
 from collections.abc import Sequence
@@ -11,11 +12,14 @@ from t3lib.core.errors import UserError
 
 
 def auc(forgotten: ArrayLike, unseen: ArrayLike) -> float:
-    """P(a forgotten row's loss < an unseen row's) + ½ P(equal): .5 when the two cannot be told
-    apart.
+    """Return the probability that a forgotten row has a lower loss than an unseen row; equal losses
+    count one half.
 
-    Above .5 the forgotten rows still look known, below .5 they look stranger than text the model
-    never saw: both are traces. forgotten (n,), unseen (m,), losses.
+    forgotten: (n,) losses. unseen: (m,) losses.
+
+    At 0.5 the losses do not tell the two kinds apart. Above 0.5 the forgotten rows still look
+    known. Below 0.5 they look stranger than text that the model never saw, which is a trace as
+    well.
     """
     from scipy.stats import rankdata  # takes half a second to import
 
@@ -25,7 +29,7 @@ def auc(forgotten: ArrayLike, unseen: ArrayLike) -> float:
 
 
 def auc_error(value: float, n: int, m: int) -> float:
-    """Standard error of an AUC of n against m rows (Hanley and McNeil, 1982)."""
+    """Return the standard error of an AUC of n against m rows (Hanley and McNeil, 1982)."""
     q1, q2 = value / (2 - value), 2 * value**2 / (1 + value)
     variance = value * (1 - value) + (n - 1) * (q1 - value**2) + (m - 1) * (q2 - value**2)
     return float(np.sqrt(max(variance, 0.0) / (n * m)))
@@ -34,11 +38,15 @@ def auc_error(value: float, n: int, m: int) -> float:
 def auc_error_by_author(
     forgotten: ArrayLike, unseen: ArrayLike, rows: int, repeats: int = 2000
 ) -> float:
-    """Standard error of an AUC when the rows of one author belong together: cluster bootstrap.
+    """Return the standard error of an AUC when the rows of one author are not independent (cluster
+    bootstrap).
 
-    forgotten, unseen: losses of rows in blocks of `rows` an author; a last, incomplete block counts
-    as an author. Authors of both sides are drawn again with replacement, always by the same random
-    numbers. NaN where a side has one author.
+    forgotten, unseen: losses of rows, in blocks of `rows`, one author each. A last, incomplete
+    block counts as an author.
+    repeats: number of bootstrap samples. Each draws the authors of both sides with replacement,
+    always with the same random numbers.
+
+    NaN if one side has fewer than two authors.
     """
     sides = [
         [values[start : start + rows] for start in range(0, len(values), rows)]
@@ -49,7 +57,7 @@ def auc_error_by_author(
     wins = np.array([[auc(ours, theirs) for theirs in sides[1]] for ours in sides[0]])
     sizes = [np.array([len(author) for author in side]) for side in sides]
     rng = np.random.default_rng(0)
-    # How often each author is drawn, times its rows: its weight among the pairs of rows.
+    # An author's weight among the pairs of rows: how often it is drawn, times its number of rows.
     ours, theirs = (
         rng.multinomial(len(size), np.full(len(size), 1 / len(size)), repeats) * size
         for size in sizes
@@ -59,11 +67,13 @@ def auc_error_by_author(
 
 
 def min_k(losses: Sequence[ArrayLike], k: float = 0.4) -> np.ndarray:
-    """Mean of the largest share k of each row's token losses (min-k probability, arXiv 2310.16789):
-    (n,).
+    """Return for each row the mean of its largest token losses (min-k probability, arXiv
+    2310.16789).
 
-    losses: one array of −ln p per row, the end of turn left out as in the published code; at least
-    one token counts.
+    losses: for each of n rows, the values −ln p of its tokens. The end of turn is left out, as in
+    the published code.
+    k: share of the tokens that are averaged, above 0 and at most 1. At least one token counts.
+    Returns (n,). UserError for a k outside this range.
     """
     if not 0 < k <= 1:
         raise UserError(f"min-k takes a share above 0 and at most 1, not {k!r}")

@@ -1,5 +1,5 @@
-"""Is a forgotten answer still recognised when it is shown? Pure functions on per-row and per-token
-scores.
+"""Test recognition: does the model still prefer a forgotten answer when it is shown? Works on
+scores and calls no model.
 
 Sources: the truth ratio's rows of TOFU (Maini et al., 2024); extraction strength (arXiv 2311.10538)
 and exact memorization (arXiv 2205.10770) as the published TOFU code computes them.
@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 from t3lib.core.errors import UserError
 
 # The cells: (wording of the answer, wording of the question) -> the fields of a row that hold the
-# true answer, the question and the wrong answers. In the last cell the wrong answers have the
-# sentence shape of the true one, as they have in those of the paraphrase.
+# true answer, the question and the wrong answers. The wrong answers are worded like the paraphrase.
+# Only those of the last cell are worded like the true answer that was learned.
 CELLS = {
     "verbatim": ("answer", "question", "perturbed_answer"),
     "paraphrased": ("paraphrased_answer", "question", "perturbed_answer"),
@@ -23,11 +23,14 @@ CELLS = {
 
 
 def recognized(true: ArrayLike, wrong: ArrayLike) -> NDArray[np.bool_]:
-    """Whether each row's true answer has a lower mean negative log-likelihood than all its wrong
-    ones.
+    """Return for each row whether its true answer has a lower mean loss than all of its wrong
+    answers.
 
-    true (n,), wrong (n, k) -> (n,) bool. Chance is 1/(k + 1) only where true and wrong answers are
-    worded alike, so compare with a retrained model. A tie is not recognition.
+    true: (n,) mean negative log-likelihoods. wrong: (n, k), k at least 1. Returns (n,) booleans. A
+    tie is not recognition.
+
+    Chance is 1/(k + 1) only if true and wrong answers are worded alike. So compare with a retrained
+    model.
     """
     true, wrong = np.asarray(true, float), np.asarray(wrong, float)
     if true.ndim != 1 or wrong.ndim != 2 or len(true) != len(wrong) or not wrong.shape[1]:
@@ -39,8 +42,10 @@ def recognized(true: ArrayLike, wrong: ArrayLike) -> NDArray[np.bool_]:
 
 
 def exact_memorization(hits: ArrayLike) -> float:
-    """Share of answer tokens that teacher forcing's argmax reproduces, the end of turn left out;
-    hits (N,) bool.
+    """Return the share of answer tokens that teacher forcing ranks first.
+
+    hits: (N,) booleans, one for each token of the answer without the end of turn. UserError for an
+    empty list.
     """
     hits = np.asarray(hits, bool)
     if not len(hits):
@@ -49,10 +54,11 @@ def exact_memorization(hits: ArrayLike) -> float:
 
 
 def extraction_strength(hits: ArrayLike) -> float:
-    """1 − k/N, k the first position from which every argmax is the answer's own token.
+    """Return 1 − k/N, where k is the first position from which every token of the answer is ranked
+    first.
 
-    hits (N,) bool, the end of turn left out. As in the published code the least value is 1/N, never
-    0.
+    hits: (N,) booleans, one for each token of the answer without the end of turn. As in the
+    published code, the smallest value is 1/N and never 0. UserError for an empty list.
     """
     hits = np.asarray(hits, bool)
     if not len(hits):

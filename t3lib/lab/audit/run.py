@@ -1,9 +1,9 @@
-"""The audit's questions put to a model: with the sampler, the one module of the audit that calls
-models.
+"""Ask a model the audit's questions.
 
-`likelihoods` shows the model answers, `writings` lets it write. Both give plain JSON, per row, that
-can be cached; `measures` turns it into numbers. `audit_rows` does all of it for a person's own
-model.
+Beside the sampler (`samples`), this is the only module of the audit that calls models.
+`likelihoods` shows answers to the model, and `writings` decodes its own. Both return plain JSON
+with an entry for each row, which can be cached. `measures` turns it into numbers. `audit_rows` does
+all of this for a person's own model.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ from t3lib.tofu.likelihood import (
 from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.writing import eos_ids, greedy
 
-FORCED = (1, 2, 4, 8)  # how many first tokens of the true answer are given
+FORCED = (1, 2, 4, 8)  # numbers of first tokens of the true answer that a prompt gives
 GREEDY = "greedy"
 Sets = Mapping[str, Sequence[Row]]
 
@@ -51,22 +51,28 @@ def likelihoods(
     attention_mask: str = "lengths",
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """For every tilt {set: {"cells", "empty", "losses", "hits"}}, from shared passes of the base
-    `model`.
+    """Score the true and wrong answers of several sets of rows under every tilt.
 
-    cells: {cell of `CELLS`: (n, 1 + k)}, mean −ln p̂ of each row's true answer and of its k wrong
-    ones; a cell whose fields some row lacks is left out, and `empty` says why. losses, hits: of
-    every token of every row's answer, the end of turn left out, −ln p̂ and whether it is the most
-    likely token.
+    sets: {name: rows}. tilts: pairs (head, T); the base runs once for all of them.
+
+    Returns for every tilt {set: {"cells", "empty", "losses", "hits"}}:
+    cells: {cell of `CELLS`: (n, 1 + k)}, the mean −ln p̂ of each row's true answer and of its k
+    wrong answers. A cell is left out if a row lacks one of its fields.
+    empty: {cell that was left out: the reason}.
+    losses, hits: for each row, −ln p̂ of every token of its answer, and whether it is the most
+    probable token. The end of turn is left out.
+
+    UserError for rows that are longer than the model's context.
     """
     empty = {
         name: {cell: why for cell in CELLS if (why := lacking(rows, cell))}
         for name, rows in sets.items()
     }
-    shown: dict[tuple[str, str], int] = {}  # question and answer -> place among the examples
+    shown: dict[tuple[str, str], int] = {}  # question and answer -> index among the examples
     asked: list[Row] = []
 
     def place(row: Row, question: Any, answer: str) -> int:
+        """Return the index of this question and answer among the examples; add it if it is new."""
         if (str(question), answer) not in shown:
             asked.append(row | {"question": question, "answer": answer})
         return shown.setdefault((str(question), answer), len(asked) - 1)
@@ -125,11 +131,12 @@ def token_scores(
     reading: Reading,
     tilts: Sequence[Tilt] = UNTILTED,
 ) -> list[tuple[NDArray[np.float64], NDArray[np.bool_]]]:
-    """One (losses, hits) per example, each (n_tilts, tokens of its answer).
+    """Score every token of each example's answer under every tilt.
 
-    losses: −ln p_hat(token | prefix); hits: whether the token is the most likely one, so that
-    greedy decoding would have written it after this prefix. The last token is the end of turn where
-    the template has one.
+    Returns a pair (losses, hits) for each example. Both have the shape (tilts, tokens of its
+    answer). losses: −ln p̂ of the token. hits: True where the token is the most probable one, so
+    that greedy decoding would continue with it. The last token is the end of turn if the template
+    has one.
     """
     lengths = [len(example.ids) - example.n_prompt for example in examples]
     scores = [(np.zeros((len(tilts), n)), np.zeros((len(tilts), n), bool)) for n in lengths]
@@ -143,7 +150,7 @@ def token_scores(
 
 
 def lacking(rows: Sequence[Row], cell: str) -> str:
-    """Why a cell of `CELLS` cannot be filled from these rows, or ""."""
+    """Return why a cell of `CELLS` cannot be filled from these rows, or ""."""
     wrong = CELLS[cell][2]
     for field in (wrong, *CELLS[cell][:2]):
         for number, row in enumerate(rows, 1):
@@ -155,7 +162,9 @@ def lacking(rows: Sequence[Row], cell: str) -> str:
 
 
 def words(example: Example, ends: Sequence[int]) -> int:
-    """Number of answer tokens without the end of turn; an answer that is nothing else keeps it."""
+    """Return the number of answer tokens without the end of turn. An answer that is only an end of
+    turn keeps it.
+    """
     length = len(example.ids) - example.n_prompt
     return length - (length > 1 and example.ids[-1] in ends)
 
@@ -172,11 +181,18 @@ def writings(
     attention_mask: str = "lengths",
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """For every tilt {"greedy", "forced", "templates"} and its `draws`, ROUGE-L recalls row by row.
+    """Decode answers in every way of asking, and score them by ROUGE-L recall of the truth.
 
-    greedy (n,): of the greedy answer. forced {m: (n,)}: of the rest when the first m tokens of the
-    true answer are given, None where no more is left. templates {text: (n,)}: of the greedy answer
-    to the question put into it at "{question}".
+    samples: answers sampled for each row. top_p: nucleus of the sampler; 1 is the whole
+    distribution.
+    templates: texts with "{question}" in them, where the question is put.
+
+    Returns for every tilt a dict of scores, one for each of n rows:
+    greedy: (n,), of the greedy answer.
+    forced: {m: (n,)}, of the greedy continuation after the first m tokens of the truth, compared
+    with the rest of the truth; None if nothing is left.
+    templates: {template: (n,)}, of the greedy answer to the question in the template.
+    It also has everything that `draws` returns.
     """
     check_samples(samples, top_p, templates)
     examples, ends = encode_rows(tokenizer, rows), eos_ids(model, tokenizer)
@@ -215,11 +231,17 @@ def draws(
     attention_mask: str = "lengths",
     progress: bool = True,
 ) -> list[dict[str, Any]]:
-    """For every tilt {"samples": (n, samples) ROUGE-L recalls, "closest": (n,) texts of the best}
-    of drawn answers, and "leaks" and "facts" of them (`facts.held`).
+    """Sample answers and score them.
 
-    Drawn at the sampler's temperature `tau` from a nucleus of `top_p`. No answer gets more tokens
-    than the longest true one.
+    samples: answers for each row. top_p: nucleus of the sampler. tau: the sampler's temperature,
+    which is not T3's T.
+
+    Returns for every tilt a dict:
+    samples: (n, samples), ROUGE-L recall of each answer.
+    closest: (n,), the text of the best answer for each row.
+    leaks, facts: see `facts.held`.
+
+    No answer is longer, in tokens, than the longest true answer.
     """
     check_samples(samples, top_p)
     examples = encode_rows(tokenizer, rows)
@@ -257,8 +279,8 @@ def draws(
 def _longest(
     model: Any, tokenizer: Any, examples: Sequence[Example], prompts: Sequence[Sequence[int]]
 ) -> int:
-    """Tokens of the longest true answer; UserError for rows or prompts that the model has no room
-    for.
+    """Return the number of tokens of the longest true answer. UserError if rows or prompts do not
+    fit the model's context.
     """
     longest = max(len(example.ids) - example.n_prompt for example in examples)
     _check(model, tokenizer, examples)
@@ -267,8 +289,10 @@ def _longest(
 
 
 class _Task(NamedTuple):
-    """A prompt, for which row and measure it is (a template, m of a forced start, GREEDY), and what
-    should follow.
+    """One greedy answer: its prompt, the measure and the row that it is for, and the expected
+    continuation.
+
+    what: a template, the number of given tokens as text, or GREEDY.
     """
 
     what: str
@@ -284,7 +308,7 @@ def _tasks(
     templates: Sequence[str],
     ends: Sequence[int],
 ) -> list[_Task]:
-    """Everything that is answered greedily."""
+    """List all prompts that are answered greedily."""
     tasks = []
     for row, example in enumerate(examples):
         starts = {GREEDY: 0} | {str(m): m for m in FORCED if m < words(example, ends)}
@@ -313,12 +337,13 @@ def audit_rows(
     samples: int,
     ks: Sequence[int] = (),
 ) -> list[dict[str, Any]]:
-    """For every tilt {set: `measures` of its rows}; the set "unseen", rows the model never saw, is
-    the yardstick.
+    """Audit a person's own model: compute the `measures` of every set of rows under every tilt.
 
-    A model that forgot answers about the forgotten rows as it answers about unseen ones. ks: of
-    leak@k, default powers of two. UserError without unseen rows, and for a k larger than the
-    samples.
+    sets: {name: rows}. The set "unseen" is required. It holds rows that the model never saw, and a
+    model that forgot answers about the forgotten rows as it answers about these.
+    samples: answers sampled for each row. ks: the k of leak@k, by default powers of two.
+
+    UserError without unseen rows, and for a k larger than the number of samples.
     """
     check_samples(samples)
     if not sets.get("unseen"):
@@ -342,8 +367,8 @@ def audit_rows(
 
 
 def check_samples(samples: int, top_p: float = 1.0, templates: Sequence[str] = ()) -> None:
-    """UserError for fewer than one sample, a share that is none, and a template without a place for
-    the question.
+    """UserError for fewer than one sample, a top_p outside (0, 1], and a template without
+    "{question}".
     """
     if samples < 1:
         raise UserError(f"samples must be at least 1, not {samples}")
@@ -355,8 +380,8 @@ def check_samples(samples: int, top_p: float = 1.0, templates: Sequence[str] = (
 
 
 def _check(model: Any, tokenizer: Any, examples: Sequence[Example]) -> None:
-    """UserError for tokens that the model does not have and for more of them than its context
-    holds.
+    """UserError for token ids that the model does not have, and for rows longer than its
+    context.
     """
     check_ids(model, (example.ids for example in examples), pad_id(tokenizer))
     limit, longest = context_length(model), max(len(example.ids) for example in examples)

@@ -1,5 +1,6 @@
-"""Sampled answers: the one place of the audit that draws. Samples that have begun alike share
-passes (`writing`).
+"""Sample answers from a model. The audit samples nowhere else.
+
+Samples that begin alike share forward passes (`writing`).
 """
 
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from t3lib.core.rows import Example, collate
 from t3lib.tofu.likelihood import Reader, Reading
 from t3lib.tofu.writing import Choose, eos_ids, write_texts
 
-BATCH_TOKENS = (
-    2**17
-)  # of prompts and samples that are in memory at once; large, for the steps of few states cost most
+# Tokens of all prompts and samples in memory at once. Large, because most steps have few states and
+# cost almost the same for any number of them.
+BATCH_TOKENS = 2**17
 
 
 def sample_answers(
@@ -34,14 +35,18 @@ def sample_answers(
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = True,
 ) -> list[list[str]]:
-    """`count` answers to each prompt (token ids), drawn at sampler temperature `tau`: (prompts,
-    count) texts.
+    """Sample `count` answers to each prompt, and return them as (prompts, count) texts.
 
-    model: any causal LM with a cache, T3ForCausalLM included (its T is another thing and stays).
-    seed: of one random stream for all prompts, or one for each prompt: then a prompt's answers do
-    not depend on the other prompts. top_p 1 draws from the whole distribution. max_new_tokens: of
-    all answers, or of those to each prompt. Equal arguments give equal answers on one machine; the
-    caller's random state is left alone.
+    model: any causal LM with a cache, including a T3ForCausalLM.
+    prompts: token ids.
+    seed: one seed for all prompts together, or one for each prompt. With one for each, the answers
+    to a prompt do not depend on the other prompts.
+    max_new_tokens: longest answer in tokens, for all prompts or one for each.
+    top_p: nucleus of the sampler; 1 samples from the whole distribution.
+    tau: the sampler's temperature. It is applied on top of T3's own T.
+    batch_tokens: tokens of all prompts and samples in memory at once.
+
+    Equal arguments give equal answers on one machine. The global random state is not touched.
     """
     reading, device = Reading(pad_id(tokenizer), eos_ids(model, tokenizer)), model.device
     one = isinstance(seed, int)
@@ -49,7 +54,7 @@ def sample_answers(
     streams = [torch.Generator(device).manual_seed(each) for each in seeds]
 
     def chooser(rows: Sequence[int]) -> Choose:
-        """Draw the next tokens of a batch of these prompts."""
+        """Return a function that samples the next tokens for a batch of these prompts."""
         mine = streams if one else [streams[row] for row in rows]
 
         def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
@@ -82,24 +87,25 @@ def sample_answers(
 
 
 def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor:
-    """One token for each entry of `state` (n,), from softmax(logits[state]): (n,), logits (states,
-    V).
+    """Sample one token for each entry of `state` from softmax(logits[state]).
 
-    The distribution function is inverted: `uniform` holds a number in [0, 1) for each sample, and
-    there is one cumulative sum for each state. top_p: only the fewest most likely tokens that hold
-    this much probability.
+    logits: (states, V). state: (n,) indices of states.
+    top_p: keep only the most probable tokens that together reach this probability.
+    uniform: (n,) random numbers in [0, 1), one for each sample. The distribution function is
+    inverted at these, with one cumulative sum for each state.
+    Returns (n,) token ids.
     """
     states, size = logits.shape
     p = logits.float().softmax(-1)
     if top_p < 1:
-        # NumPy sorts a row on a CPU five times as fast as torch, which also keeps track of places.
+        # On a CPU, NumPy sorts a row five times as fast as torch, which also returns the order.
         sort = torch.sort(p).values if p.is_cuda else torch.from_numpy(np.sort(p.numpy()))
         likely = sort.flip(-1)
         least = likely.masked_fill(likely.cumsum(-1) - likely >= top_p, 2).amin(-1, keepdim=True)
         p = p.where(p >= least, 0)
-    # One sum over all states, each from its start to its end, so that one search serves all
-    # samples. In float64, so that the sums of the states before cost no digits. A token of
-    # probability 0 takes no room and is never met.
+    # One cumulative sum runs over all states, so that one search serves all samples. It is in
+    # float64, so that the sums of earlier states cost no digits. A token of probability 0 has no
+    # width and is never sampled.
     cumulative = p.flatten().cumsum(0, dtype=torch.float64)
     end = cumulative[size - 1 :: size]
     start = torch.cat([end.new_zeros(1), end[:-1]])

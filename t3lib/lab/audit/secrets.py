@@ -1,7 +1,7 @@
-"""What an answer gives away, and whether a text says it: distinctive words, leaks, guessing, exact
-bounds.
+"""Find what an answer gives away: distinctive words, leaks, guesses, and exact bounds on counts.
 
-Pure functions on texts and counts. They know neither models nor heads, so every audit can use them.
+These functions work on texts and counts and know neither models nor heads, so every audit can use
+them.
 """
 
 import math
@@ -11,13 +11,14 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-# Thai, Lao, Burmese, Khmer, kana, Chinese characters: words are not set apart.
+# Thai, Lao, Burmese, Khmer, kana and Chinese characters: these scripts have no spaces between words.
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
 )
-COMMON = 0.5  # what more than this share of the answers hold, of all or of its slot, is no secret
-RARE = 0.1  # any other word that more than this share of the answers hold is no secret
-SHORT = 3  # other words with at most this many letters are function words in most languages
+# A number or name is no secret if more than this share of all answers, or of its slot's, contain it.
+COMMON = 0.5
+RARE = 0.1  # any other word is no secret if more than this share of all answers contain it
+SHORT = 3  # in most languages, other words with at most this many letters are function words
 HELD = (
     0.8  # share of a secret's words that a text must hold; all of them where there are one or two
 )
@@ -26,14 +27,16 @@ Pair = tuple[str, str]  # a question and its true answer
 
 
 def words(text: str) -> list[str]:
-    """Words of a text in lower case; where a script sets none apart, pairs of neighbouring
-    characters.
+    """Split a text into words in lower case. In a script without spaces, each pair of neighbouring
+    characters is a word.
     """
     return [word for word, _ in _marked(text)]
 
 
 def _marked(text: str) -> list[tuple[str, bool]]:
-    """(word, whether it is a number or a name): a capital counts unless it begins a sentence."""
+    """Return (word, True if it is a number or a name) for each word. A capital letter marks a name
+    unless it begins a sentence.
+    """
     text = unicodedata.normalize("NFKC", text)
     found = []
     for match in re.finditer(r"\w+", text):
@@ -50,11 +53,13 @@ def _marked(text: str) -> list[tuple[str, bool]]:
 
 
 def secrets(rows: Sequence[Pair], others: Sequence[Pair] = ()) -> list[frozenset[str]]:
-    """The distinctive words of each row's truth: numbers, names and rare words that its question
-    does not hold.
+    """Return the distinctive words of each row's truth: numbers, names and rare words that its
+    question does not contain.
 
-    rows: (question, truth). others: further rows of the same data, which show what is common. A set
-    may be empty ("Yes."): such a row is judged by recognition alone.
+    rows: pairs (question, truth). others: further rows of the same data, which show which words are
+    common.
+
+    A set may be empty, for a truth such as "Yes.". Such a row is judged by recognition alone.
     """
     everybody = [*rows, *others]
     kinds, sizes = slots(everybody), Counter(slots(everybody))
@@ -64,7 +69,7 @@ def secrets(rows: Sequence[Pair], others: Sequence[Pair] = ()) -> list[frozenset
 
     def distinctive(kind: tuple[str, ...], word: str, marked: bool) -> bool:
         if sizes[kind] > 2 and of_slot[kind, word] > COMMON * sizes[kind]:
-            return False  # the shape of the answers to such questions
+            return False  # a word that answers to such questions always have
         if marked:
             return counts[word] <= max(1, COMMON * len(everybody))
         return len(word) > SHORT and counts[word] <= max(1, RARE * len(everybody))
@@ -77,16 +82,20 @@ def secrets(rows: Sequence[Pair], others: Sequence[Pair] = ()) -> list[frozenset
 
 
 def holds(secret: frozenset[str], text: str | frozenset[str]) -> bool:
-    """Whether a text says a secret: at least 80% of its words, in any order; all of them where
-    there are one or two.
+    """Return True if a text contains a secret: at least 80% of its words in any order, or all of
+    them if it has one or two.
+
+    text: a text, or the set of its words.
     """
     found = secret & (frozenset(words(text)) if isinstance(text, str) else text)
     return bool(secret) and len(found) >= (len(secret) if len(secret) <= 2 else HELD * len(secret))
 
 
 def slots(rows: Sequence[Pair]) -> list[tuple[str, ...]]:
-    """What each question asks for, without whom: its words in lower case that other questions hold,
-    too.
+    """Return what each question asks for, without the name that it asks about: its words in lower
+    case that other questions share.
+
+    rows: pairs (question, truth). Questions with the same words are of the same slot.
     """
     asked = [_marked(question) for question, _ in rows]
     counts = Counter(word for question in asked for word in {word for word, _ in question})
@@ -99,8 +108,10 @@ def slots(rows: Sequence[Pair]) -> list[tuple[str, ...]]:
 def wrong_answers(
     rows: Sequence[Pair], others: Sequence[Pair] = (), seed: int = 0
 ) -> list[list[str]]:
-    """Up to `WRONG` other truths for each row, of the same slot where there are any, of any slot
-    elsewhere.
+    """Choose up to `WRONG` wrong answers for each row from the truths of the other rows.
+
+    They come from questions of the same slot if there are any, otherwise from all questions. rows,
+    others: pairs (question, truth); only `rows` get answers. seed: of the random choice.
     """
     everybody = [*rows, *others]
     kinds, draw = slots(everybody), random.Random(seed)
@@ -119,15 +130,18 @@ def wrong_answers(
 def guessed(
     parts: Sequence[frozenset[str]], known: Sequence[frozenset[str]], texts: Sequence[str]
 ) -> float:
-    """Chance that texts say a secret which their model does not know.
+    """Estimate the chance that a model's texts contain a secret that the model does not know.
 
-    It is what leaks are compared with where no model that never saw the rows is at hand. A model
-    that has forgotten a row answers with what it learned from the rows to keep, so it names this
-    truth by chance as often as the same texts name other truths of the same slot.
+    parts: the secret, and what is left of it after each forced start.
+    known: the secrets of the rows to keep of the same slot.
+    texts: the model's answers for this row.
 
-    parts: the secret, and what is left of it after each forced start. known: secrets of the rows to
-    keep of the same slot. The result is the share of `known` that the texts say, at least that of
-    one guess, and 0 where no row to keep holds the secret: nobody guesses a telephone number.
+    Leaks are compared with this chance where no model is at hand that never saw the rows. A model
+    that has forgotten a row answers with what it learned from the rows to keep. So it hits this
+    truth by chance as often as the same texts hit other truths of the same slot.
+
+    Returns the share of `known` that the texts contain, and at least the chance of one guess. It is
+    0 if no row to keep has this secret, because nobody guesses a telephone number.
     """
     if not known:
         return 0.0
@@ -138,8 +152,9 @@ def guessed(
 
 
 def tail(count: int, chances: Sequence[float]) -> float:
-    """P(at least `count` of independent events with these chances): the exact one-sided test
-    against guessing.
+    """Return the probability that at least `count` of several independent events happen.
+
+    chances: the probability of each event. This is an exact one-sided test against guessing.
     """
     distribution = [1.0]
     for p in chances:
@@ -151,8 +166,8 @@ def tail(count: int, chances: Sequence[float]) -> float:
 
 
 def at_most(count: int, n: int) -> float:
-    """Exact upper bound, one-sided at 95%, of a share of which `count` of `n` were seen (Clopper
-    and Pearson).
+    """Return the exact upper bound of a share, one-sided at 95%, after `count` of `n` were seen
+    (Clopper and Pearson).
     """
     from scipy.stats import beta  # takes half a second to import
 
@@ -160,8 +175,10 @@ def at_most(count: int, n: int) -> float:
 
 
 def misdirected(text: str, own: frozenset[str], others: Mapping[int, frozenset[str]]) -> int | None:
-    """The number of the first other row whose secret a text says, where it does not say its own;
-    else None.
+    """Return the number of the first other row whose secret a text contains, or None.
+
+    own: the secret of the row that was asked. If the text contains it, the result is None. others:
+    {number: secret} of the other rows.
     """
     said = frozenset(words(text))
     if holds(own, said):

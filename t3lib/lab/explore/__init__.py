@@ -1,1 +1,1 @@
-"""The tables and sliders of the two notebooks 00: text, next tokens, and two Gaussians."""
+"""The tables and sliders of both notebooks 00 and of notebook 07."""

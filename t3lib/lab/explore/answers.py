@@ -26,16 +26,17 @@ from t3lib.tofu.evaluation import answer_text
 from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
 from t3lib.tofu.writing import eos_ids, greedy
 
-TEMPERATURES = tuple(step / 10 for step in range(10, 31))  # 1.0, 1.1, … 3.0: the slider's
-SHOWN = (1.0, 1.5, 2.0, 2.5, 3.0)  # the table's
-BASE = "base"  # the model before unlearning, where others have their T
+TEMPERATURES = tuple(step / 10 for step in range(10, 31))  # of the slider: 1.0, 1.1, … 3.0
+SHOWN = (1.0, 1.5, 2.0, 2.5, 3.0)  # of the table
+BASE = "base"  # key of the model before unlearning, beside the temperatures of T3
 
 
 @dataclass(frozen=True)
 class Answers:
     """Greedy answers of the base and of T3 to some rows.
 
-    rows: questions with their true answers. texts: for "base" and for every T, one answer a row.
+    rows: questions with their true answers.
+    texts: {"base" or a temperature: one answer for each row}.
     probability: for the same keys, the probability of each row's true answer, as the geometric mean
     over its tokens.
     """
@@ -45,7 +46,7 @@ class Answers:
     probability: Mapping[str | float, np.ndarray]
 
     def recited(self, model: str | float) -> list[bool]:
-        """Whether the answer to each row is its true answer, word for word.
+        """Return for each row whether its answer is the true answer, word for word.
 
         model: "base" or one of the temperatures.
         """
@@ -74,9 +75,9 @@ def read(
     temperatures: Sequence[float] = TEMPERATURES,
     max_new_tokens: int = 60,
 ) -> Answers:
-    """Let the base and T3 answer every row greedily, at all temperatures in one pass.
+    """Decode the greedy answers of the base and of T3 at all temperatures in one pass.
 
-    max_new_tokens: the longest answer, in tokens.
+    rows: questions with their true answers. max_new_tokens: the longest answer, in tokens.
     """
     examples = encode_rows(tokenizer, rows)
     tilts: list[Tilt] = [*UNTILTED, *((head, T) for T in temperatures)]
@@ -96,7 +97,8 @@ def first_that_goes(answers: Answers, T: float = 1.5) -> int:
 
 
 def table(forget: Answers, keep: Answers, row: int, kept: int = 0) -> pd.DataFrame:
-    """Two questions, one to forget and one to keep, with the true answer and one line a model.
+    """Build a table of two questions, one to forget and one to keep, with the true answers and one
+    line for each model.
 
     row, kept: index of the question in `forget` and in `keep`.
     """
@@ -112,10 +114,10 @@ def table(forget: Answers, keep: Answers, row: int, kept: int = 0) -> pd.DataFra
 
 
 def slider(forget: Answers, keep: Answers, row: int, kept: int = 0) -> tuple[dict[str, Any], Any]:
-    """Widgets that show the answers to one question of each kind as T moves.
+    """Build widgets that show the answers to one question of each kind while T moves.
 
-    row, kept: the questions at the start. Returns the widgets by name (T, forget, keep) and the box
-    to show. Moving one runs no model.
+    row, kept: indices of the questions that are shown first. Returns the widgets by name (T,
+    forget, keep) and the box to display. Moving a widget runs no model.
     """
     import ipywidgets as widgets  # type: ignore[import-untyped]
 
@@ -147,7 +149,9 @@ def slider(forget: Answers, keep: Answers, row: int, kept: int = 0) -> tuple[dic
 
 @rc_context(STYLE)
 def figure(forget: Answers, keep: Answers) -> Figure:
-    """Rows recited word for word, and the probability of the true answer, against T."""
+    """Draw the share of rows recited word for word, and the probability of the true answer, against
+    T.
+    """
     sides = (f"{len(forget.rows)} to forget", forget), (f"{len(keep.rows)} to keep", keep)
     frame = pd.DataFrame(
         {"T": T, "rows": name, "word for word": np.mean(answers.recited(T)),

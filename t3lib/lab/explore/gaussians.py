@@ -1,7 +1,7 @@
-"""The sliders of notebook 00, synthetic half: turn every knob of Appendix E and watch densities and
-errors.
+"""The sliders of notebook 00_explore on Gaussians: change every parameter of Appendix E and watch
+densities and errors.
 
-`state` computes a picture from six numbers; `synthetic` puts sliders and one image around it.
+`state` computes a picture from six numbers. `synthetic` builds the sliders and one image.
 """
 
 import io
@@ -32,7 +32,7 @@ DEFAULTS: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class State:
-    """One picture: a grid z, the curves on it, the samples, and {method: (Retain Error, Forget
+    """One picture: the grid z, the curves on it, the samples, and {method: (Retain Error, Forget
     Error)}.
     """
 
@@ -50,8 +50,11 @@ class State:
 
 
 def state(T: float, v_f: float, gamma: float, n: int, lam: float, seed: int) -> State:
-    """Draw n samples, fit f̂ with λ, temper and tilt (Eqs. 3 and 8): everything the picture
-    shows.
+    """Compute everything that the picture shows: draw samples, fit f̂, temper and tilt (Eqs. 3 and
+    8).
+
+    T: temperature. v_f: variance of the spike to forget. gamma: its share of the mixture. n: number
+    of samples. lam: weight decay λ of the classifier. seed: of the samples.
     """
     mixture = GaussianMixture(gamma=gamma, v_f=v_f)
     samples, labels = sample(mixture, n, 1, np.random.default_rng(seed))
@@ -75,11 +78,11 @@ def state(T: float, v_f: float, gamma: float, n: int, lam: float, seed: int) -> 
 
 
 def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
-    """(controls, panel): sliders by name and the ipywidgets box to show. Settings override
-    DEFAULTS.
+    """Build the sliders, and return (widgets by name, the box to display).
 
-    A move recomputes everything and redraws the lines over axes drawn once: some 20 ms of one core.
-    It needs no browser, so the notebook also runs headless.
+    settings: start values that replace those of `DEFAULTS`. A move recomputes everything and
+    redraws only the lines, which takes some 20 ms of one core. No browser is needed, so the
+    notebook also runs headless.
     """
     import ipywidgets as widgets  # type: ignore[import-untyped]
 
@@ -129,8 +132,10 @@ def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
 
 
 def canvas() -> tuple[FigureCanvasAgg, dict[str, Any], dict[float, Any]]:
-    """(the picture's canvas, its lines by the names of `State`, the samples' ticks by label), still
-    without data.
+    """Prepare an empty picture.
+
+    Returns its canvas, its lines by the field names of `State`, and the marks of the samples by
+    label (1.0 retain, 0.0 forget).
     """
     figure = Figure(figsize=(7.0, 4.4), dpi=92)
     picture = FigureCanvasAgg(figure)
@@ -152,7 +157,7 @@ def canvas() -> tuple[FigureCanvasAgg, dict[str, Any], dict[float, Any]]:
     ticks = {
         s: bottom.plot([], [], color=c, label=name, **look)[0] for s, (c, name) in shades.items()
     }
-    # The spike is up to 400 high, everything else below 1: the axis is linear up to 1 and
+    # The spike is up to 400 high, and everything else is below 1. So the axis is linear up to 1 and
     # logarithmic above.
     top.set_yscale("symlog", linthresh=1, linscale=3, base=10)
     top.set(xlim=(-2.5, 4.5), ylim=(0, 600), ylabel="density (above 1: logarithmic)")

@@ -1,10 +1,10 @@
-"""The sliders of notebook 00, language half: a forgotten and a kept question, under the base and
-under T3, at any T.
+"""The sliders of notebook 00_explore on text: one question to forget and one to keep, under the
+base and under T3, at any T.
 
 A question is read once (`scene`): the base's log p and the head's log f at every position of its
-true answer do not depend on T, so a move of T or of the position re-tilts arrays and never calls a
-model (`view`). What the models would themselves answer is decoded for all T of the slider together,
-when the question is picked.
+true answer do not depend on T. So moving T or the position only computes with arrays and calls no
+model (`view`). The greedy answers for all T of the slider are decoded together when a question is
+picked.
 """
 
 import html
@@ -23,17 +23,18 @@ from t3lib.tofu.likelihood import UNTILTED, Reading, answer_positions
 from t3lib.tofu.writing import eos_ids, greedy
 
 TEMPERATURES = tuple(round(1 + step / 10, 1) for step in range(31))  # 1.0 … 4.0
-VISIBLE = 0.005  # below this a probability's bar is empty: such tokens are counted with all others
+VISIBLE = 0.005  # a smaller probability has an empty bar: its token is counted with all others
 BLUE, YELLOW, GREY = "#2f7fc1", "#dda200", "#9a9a9a"
 
 
 @dataclass(frozen=True)
 class Scene:
-    """One question with all that does not depend on T.
+    """One question with everything that does not depend on T.
 
-    tokens (L,) ids of the true answer, its end of turn included. logp (L, V) the base's log p and
-    logf (L, V) the head's log f, each of the next token after the question and the answer's tokens
-    before it. base_answer, and answers by T, are the models' own greedy texts.
+    tokens: (L,) ids of the true answer, including its end of turn.
+    logp, logf: (L, V), the base's log p and the head's log f of the next token, after the question
+    and the tokens of the answer before it.
+    base_answer: the base's greedy text. answers: {T: T3's greedy text}.
     """
 
     question: str
@@ -47,11 +48,12 @@ class Scene:
 
 @dataclass(frozen=True)
 class View:
-    """One position at one T, for the `shown` tokens (k,): p, what tempering makes of it, the tilt
-    f, and p̂.
+    """One position of the true answer at one T, for the k tokens `shown`.
 
-    target: id of the true answer's token there. answer_p: the true answer's probability per token
-    (its geometric mean) under the base and under T3.
+    p, tempered, f, p_hat: (k,) the base's probability, the probability after tempering, the tilt,
+    and the result.
+    target: id of the true token at this position.
+    answer_p: probability per token of the true answer (geometric mean) under the base and under T3.
     """
 
     shown: Tensor
@@ -64,11 +66,11 @@ class View:
 
 
 def view(scene: Scene, T: float, position: int, top: int = 10) -> View:
-    """p^(1/T) / Σ p^(1/T), then p̂ ∝ p^(1/T) f (Eq. 5), for the tokens that p or p̂ puts on top,
-    and the true one.
+    """Compute p^(1/T) / Σ p^(1/T) and p̂ ∝ p^(1/T) f (Eq. 5) at one position of the true answer.
 
-    At most `top` tokens are shown, and only those with a probability that a bar can show
-    (`VISIBLE`). position counts the answer's tokens from 0; beyond the last it means the last.
+    position: counts the answer's tokens from 0. Beyond the end it means the last token.
+    top: at most so many tokens are shown: those with the largest p or p̂, and the true token.
+    Tokens whose probability is too small for a bar (`VISIBLE`) are left out.
     """
     at = min(position, len(scene.tokens) - 1)
     target = int(scene.tokens[at])
@@ -103,8 +105,9 @@ def scene(
     temperatures: Sequence[float] = TEMPERATURES,
     max_new_tokens: int = 60,
 ) -> Scene:
-    """Read a row's question and true answer with one forward pass, and let the models answer at
-    every T.
+    """Score a row's true answer with one forward pass, and decode the greedy answers at every T.
+
+    max_new_tokens: the longest answer, in tokens.
     """
     example = encode(tokenizer, row["question"], row["answer"])
     ends = eos_ids(base, tokenizer)
@@ -137,10 +140,10 @@ def language(
     retain: Sequence[Row],
     **options: Any,
 ) -> tuple[dict[str, Any], Any]:
-    """(controls, panel): widgets by name and the ipywidgets box to show; options are those of
-    `scene`.
+    """Build the widgets, and return (widgets by name, the box to display).
 
-    T and position re-tilt what is in memory; a question picked for the first time is read and
+    forget, retain: rows to choose from. options: those of `scene`. Moving T or the position
+    computes with arrays in memory. A question that is picked for the first time is scored and
     answered first.
     """
     import ipywidgets as widgets  # type: ignore[import-untyped]
@@ -186,8 +189,10 @@ def language(
 
 
 def side_html(name: str, each: Scene, now: View, T: float, position: int, tokenizer: Any) -> str:
-    """The HTML of one side: the answer so far, a table of next tokens with bars, and what the
-    models answer.
+    """Write one side as HTML: the answer so far, a table of next tokens with bars, and the models'
+    answers.
+
+    name: "forget" or "retain".
     """
     at = min(position, len(each.tokens) - 1)
     so_far = html.escape(tokenizer.decode(each.tokens[:at].tolist()))
@@ -221,7 +226,7 @@ def side_html(name: str, each: Scene, now: View, T: float, position: int, tokeni
 
 
 def _bar(p: float, colour: str) -> str:
-    """A table cell with a bar 60 pixels long at p = 1."""
+    """Return a table cell with a bar that is 60 pixels long at p = 1."""
     bar = (
         "<span"
         f" style='display:inline-block;height:9px;width:{60 * p:.0f}px;background:{colour}'></span>"

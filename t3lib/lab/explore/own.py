@@ -1,6 +1,4 @@
-"""The two dials of notebook 07: a few questions answered by an unlearned model at any T and w,
-greedy and sampled.
-"""
+"""The two sliders of notebook 07: some questions, answered by an unlearned model at any T and w."""
 
 import html
 from collections.abc import Sequence
@@ -21,12 +19,12 @@ STEPS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 def dials(
     model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row], labels: Sequence[str], room: int = 40
 ) -> tuple[ipywidgets.SelectionSlider, ipywidgets.SelectionSlider, ipywidgets.VBox]:
-    """Sliders over T and w and, below them, each row's question, truth, greedy answer and one drawn
-    at τ = 1.
+    """Build sliders for T and w, and below them a greedy and a sampled answer (τ = 1) to each row.
 
-    model: with one head, whose T and w are the start. labels: what each row is, "to forget" or "to
-    keep". room: tokens of an answer. Returns the sliders and the panel; texts are written when a
-    slider moves.
+    model: has one head, whose T and w are the start.
+    labels: what each row is, such as "to forget" or "to keep".
+    room: longest sampled answer, in tokens.
+    Returns the two sliders and the box to display. Answers are decoded whenever a slider moves.
     """
     head = model.heads[0]
     sliders = [

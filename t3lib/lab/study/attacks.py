@@ -1,6 +1,8 @@
-"""Attacks on unlearned models that have the weights, and requests to forget that come one by one.
+"""Attack unlearned models with access to their weights, and serve requests to forget that come one
+by one.
 
-Each function gives plain rows of a table; nothing of it is cached, for notebook 08 runs on request.
+Each function yields plain rows of a table. Nothing is cached, because notebook 08 runs only on
+request.
 """
 
 import copy
@@ -31,18 +33,21 @@ from t3lib.tofu.likelihood import UNTILTED
 from t3lib.tofu.metrics import METRICS, forget_quality, truth_ratio
 
 Entry = dict[str, Any]  # one row of a table
-CELLS = ("verbatim", "one_shape")  # of recognition, that are judged
+CELLS = ("verbatim", "one_shape")  # cells of recognition that are judged
 KEPT = ("mu_rouge", "mu", "retain_rouge")
 
 
 def judge(
     study: Study, loaded: Loaded, rows: Sequence[Row], references: Sequence[Any], samples: int
 ) -> Entry:
-    """What one model knows of forget rows: `rows_leaking` of `rows`, `recognized_*` and `fq`.
+    """Measure what one model knows of some forget rows.
 
-    samples: answers drawn to each row at temperature 1; a row leaks where one of them holds its
-    secret. references: truth ratios (n,) of retrained models on the same rows; fq is the mean
-    Forget Quality against them.
+    references: truth ratios (n,) of retrained models on the same rows.
+    samples: answers sampled for each row at temperature 1.
+
+    Returns a dict. rows_leaking: number of rows of which some sample holds the secret, out of
+    `rows` with a secret. recognized_verbatim, recognized_one_shape: share of rows whose true answer
+    is recognised. fq: mean Forget Quality against `references`.
     """
     model, tokenizer, tilts = loaded
     how: dict[str, Any] = {"attention_mask": study.scoring.attention_mask, "progress": False}
@@ -63,8 +68,10 @@ def judge(
 
 
 def references(study: Study, rows: Sequence[Row], seeds: Sequence[int]) -> list[Any]:
-    """Truth ratios (n,) of the split's retrained models of these seeds on rows (0: the
-    reference).
+    """Return the truth ratios (n,) of the split's retrained models on some rows, one array for each
+    seed.
+
+    seeds: 0 is the reference on which settings were chosen.
     """
     found = []
     for seed in seeds:
@@ -78,7 +85,7 @@ def references(study: Study, rows: Sequence[Row], seeds: Sequence[int]) -> list[
 
 
 def relearned(model: Any, tokenizer: Any, rows: Sequence[Row], steps: int, lr: float) -> Any:
-    """A copy of a model after `steps` steps of fine-tuning on all these rows at once."""
+    """Return a copy of a model after `steps` steps of fine-tuning on all these rows at once."""
     model = copy.deepcopy(model).float()
     examples = encode_rows(tokenizer, list(rows))
     settings: dict[str, Any] = {"epochs": steps, "batch_size": len(rows), "lr": lr}
@@ -89,12 +96,12 @@ def relearned(model: Any, tokenizer: Any, rows: Sequence[Row], steps: int, lr: f
 
 
 def quantised(study: Study, method: str, loaded: Loaded, load_in: str) -> Loaded:
-    """The model with weights in 8 or 4 bits (bitsandbytes); of T3 the base, under the head as it
-    is.
+    """Return a model with weights in 8 or 4 bits (bitsandbytes). For T3 the base is quantised and
+    the head stays as it is.
 
     load_in: "8bit" or "4bit".
     """
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it names every cast of an input
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about every cast of an input
     if method in ("Original", "T3"):
         return Loaded(*load_model(study.models["full"], load_in=load_in), loaded.tilts)
     with TemporaryDirectory() as folder:
@@ -113,9 +120,13 @@ def relearning(
 ) -> Iterator[Entry]:
     """Train every model on 10% of the forget rows, and judge it by the other 90%.
 
-    models: method -> its settings; the models of seed 1 are attacked. T3's base is trained, once
-    under its head ("T3, head kept") and once before a new head is fitted ("T3, head refitted").
-    Without its head T3 is the original.
+    models: {method: settings}. The models of seed 1 are attacked; Original and Retrained have seed
+    0.
+    steps: numbers of training steps to try. lr: learning rate. samples: see `judge`.
+
+    For T3, the base is trained. It is judged once under its old head ("T3, head kept") and, after
+    the most steps, once under a new head ("T3, head refitted"). T3 without its head is the original
+    model.
     """
     rows = study.evaluation_rows["forget"]
     given, left = rows[::10], [row for number, row in enumerate(rows) if number % 10]
@@ -144,7 +155,10 @@ def quantisation(
     samples: int,
     bits: Sequence[int] = (32, 8, 4),
 ) -> Iterator[Entry]:
-    """Judge every model as it is (32) and with weights in 8 and 4 bits."""
+    """Judge every model with its own weights and with weights in 8 and 4 bits.
+
+    bits: 32 stands for the weights as they are. models, samples: see `relearning`.
+    """
     rows = study.evaluation_rows["forget"]
     judged_by = references(study, rows, (0,))
     for method, settings in models.items():
@@ -164,12 +178,17 @@ def requests(
     seeds: Sequence[int],
     samples: int,
 ) -> Iterator[Entry]:
-    """Forget the last 1, 2, … authors by one head on all of them, or by one head an author.
+    """Forget the last 1, 2, … authors of a split, by one head for all of them or by one head for
+    each author.
 
-    settings: T3's. authors: how many leave, no more than the split has. seeds: of the retrained
-    models that Forget Quality is held out on; they never saw any author of the split. The heads of
-    single authors are fitted as the settings say ("random B") and from B = 0 ("zero B"), and their
-    log f add up. cpu_seconds, bytes: to fit the heads of this row, and their weights.
+    settings: of T3.
+    authors: numbers of authors to forget, each at most the number in the split.
+    seeds: of the retrained models that Forget Quality is compared with. They never saw any author
+    of the split.
+
+    The heads of single authors start as the settings say ("random B") or from B = 0 ("zero B"), and
+    their log f are added. cpu_seconds, bytes: time to fit the heads of an entry, and the size of
+    their weights.
     """
     questions = study.stage.questions if study.stage else 20
     every = study.evaluation_rows["forget"]
@@ -204,7 +223,7 @@ def requests(
 def _heads(
     study: Study, base: Any, forget: Sequence[Sequence[Row]], settings: Mapping[str, Any]
 ) -> list[T3Head]:
-    """One head on a base for each set of rows to forget; rows to keep are the study's."""
+    """Fit one head on a base for each set of rows to forget. The rows to keep are the study's."""
     heads = []
     for rows in forget:
         features = extract_features(
