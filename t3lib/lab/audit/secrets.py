@@ -11,11 +11,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-# Thai, Lao, Burmese, Khmer, kana and Chinese characters: these scripts have no spaces between words.
+# Thai, Lao, Burmese, Khmer, kana, Chinese characters: scripts without spaces between words.
 UNSPACED = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
 )
-# A number or name is no secret if more than this share of all answers, or of its slot's, contain it.
+# No word is a secret if more than this share of its slot's answers contain it, and no number or
+# name if more than this share of all answers do.
 COMMON = 0.5
 RARE = 0.1  # any other word is no secret if more than this share of all answers contain it
 SHORT = 3  # in most languages, other words with at most this many letters are function words

@@ -101,7 +101,7 @@ def quantised(study: Study, method: str, loaded: Loaded, load_in: str) -> Loaded
 
     load_in: "8bit" or "4bit".
     """
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # it warns about every cast of an input
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # or it warns about each cast
     if method in ("Original", "T3"):
         return Loaded(*load_model(study.models["full"], load_in=load_in), loaded.tilts)
     with TemporaryDirectory() as folder:
