@@ -1,1 +1,1 @@
-"""Every checkable sentence of the paper with a verdict computed from tables; no torch."""
+"""Decide every checkable sentence of the paper from tables. Imports no torch."""

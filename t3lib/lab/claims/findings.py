@@ -1,11 +1,11 @@
-"""What a check of a claim reads and returns: tables by name, and a Finding. And which of two
-methods is ahead.
+"""What a check of a claim reads (tables by name) and returns (a Finding), and which of two methods
+is ahead.
 
-Two rules decide who is ahead. Where the study was repeated in several worlds (`report.worlds`), the
-95% interval of the difference, taken within each world, must lie on one side of zero. Elsewhere
-no run of one method may be behind any run of the other, in Forget Quality against each retrained
-model that nothing was tuned on. Else there is no order. A column without runs (the
-paper's Table 4 does not hold it) is decided by its means.
+Two rules decide which method is ahead. If the study was repeated in several worlds
+(`report.worlds`), the 95% interval of the difference within a world must lie on one side of zero.
+Otherwise no run of one method may be behind any run of the other. Forget Quality is then compared
+against each retrained model that nothing was tuned on. In all other cases there is no order. A
+column without single runs, which the paper's Table 4 does not have, is decided by its means.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,20 +19,23 @@ from t3lib.lab import results
 from t3lib.lab.report.worlds import interval
 
 PRINTED = {"tofu": 1, "parameters": 2, "runtime": 3, "tofu_per_seed": 4, "temperature": 5}
-IN_WORLDS = {"fq": "fq_held_out", "ks_statistic": "ks_held_out"}  # other columns: by their name
-WORLDS = "-worlds"  # what the name of a folder of worlds has after that of its profile
+# Column of Table 1 -> column of `worlds_each`; other columns have the same name in both.
+IN_WORLDS = {"fq": "fq_held_out", "ks_statistic": "ks_held_out"}
+WORLDS = "-worlds"  # the suffix of a folder of worlds after its profile's name
 
 
 class Missing(Exception):
-    """A table, or rows of it, that a claim needs are not there: the claim stays undecided."""
+    """A table, or rows of it, that a claim needs are missing. The claim stays undecided."""
 
 
 class Finding(NamedTuple):
-    """`holds` is None where a number is missing; `under` names the restriction under which alone
-    the claim is true.
+    """The result of a check.
 
-    `no_order`: the claim names a best method, none is ahead of it, and it is not ahead of all
-    others.
+    holds: whether the claim holds, or None where a number is missing.
+    numbers: the evidence in words.
+    under: the restriction under which alone the claim is true, or "".
+    no_order: True if the claim names a best method, no method is ahead of it, and it is not ahead
+    of all others.
     """
 
     holds: bool | None
@@ -42,10 +45,11 @@ class Finding(NamedTuple):
 
 
 class Tables(dict[str, pd.DataFrame]):
-    """Tables of a folder by name, read when first asked for, or Missing; `splits`: the labels of
-    their runs' splits.
+    """The tables of a results folder by name. They are read when first used; a missing table raises
+    Missing.
 
-    The table `worlds_each` is that of the folder beside it, `cpu-worlds` beside `cpu`.
+    runs: run files, whose labels of splits become `splits`. The table `worlds_each` comes from the
+    folder of worlds beside it, such as `cpu-worlds` beside `cpu`.
     """
 
     def __init__(self, folder: str | Path, runs: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -63,8 +67,8 @@ class Tables(dict[str, pd.DataFrame]):
         return table
 
     def numbers(self, name: str, split: str, method: str, column: str) -> np.ndarray:
-        """The numbers of a column for a method on a split, row by row; what is not there gives
-        none.
+        """Return the numbers of one column for a method on a split, one for each row. A missing
+        column gives an empty array.
         """
         table = self[name]
         wanted = (table["split"] == split) & (table["method"] == method)
@@ -76,14 +80,14 @@ class Tables(dict[str, pd.DataFrame]):
 
 
 def printed_tables() -> Tables:
-    """The paper's Tables 1 to 5 under the names of ours."""
+    """Return the paper's Tables 1 to 5 under the names of our tables."""
     tables = Tables("")
     tables.update({name: results.paper_table(number) for name, number in PRINTED.items()})
     return tables
 
 
 class Gap(NamedTuple):
-    """How far a is above b on average, and the least and the most that it may be."""
+    """How far method a is above method b on average, and the lowest and highest possible value."""
 
     value: float
     low: float
@@ -91,7 +95,9 @@ class Gap(NamedTuple):
 
     @property
     def sign(self) -> int:
-        """+1 where a is ahead, −1 where b is, 0 without an order. Single runs may be equal."""
+        """+1 if a is ahead, −1 if b is ahead, 0 without an order. Equal single runs do not prevent
+        an order.
+        """
         return int(self.low >= 0 < self.high) - int(self.high <= 0 > self.low)
 
     def __str__(self) -> str:
@@ -99,8 +105,9 @@ class Gap(NamedTuple):
 
 
 def score(tables: Tables, split: str, method: str, column: str, table: str = "tofu") -> float:
-    """The mean in Table 1 or another, nan where there is none; fq is against held-out references
-    where it can be.
+    """Return a method's mean from Table 1 or another table, or nan.
+
+    Forget Quality (column "fq") is against held-out retrained models if there are any.
     """
     held = tables.numbers(table, split, method, "fq_held_out") if column == "fq" else ()
     return next(iter((*held, *tables.numbers(table, split, method, column))), float("nan"))
@@ -109,8 +116,10 @@ def score(tables: Tables, split: str, method: str, column: str, table: str = "to
 def seeds_by_reference(
     tables: Tables, split: str, method: str, column: str
 ) -> dict[int, np.ndarray]:
-    """{reference: a value a seed} of T3 at its tuned T or another method; for all but fq {0: the
-    values of Table 4}.
+    """Return {retrained model: values over seeds} of a method in one column.
+
+    T3 is at its tuned T. For a column other than "fq", and without held-out retrained models, the
+    result is {0: the values of Table 4}.
     """
     held = tables.numbers("tofu", split, method, "fq_held_out")
     if column != "fq" or not len(held):
@@ -122,11 +131,11 @@ def seeds_by_reference(
 
 
 def gap(tables: Tables, split: str, a: str, b: str, column: str) -> Gap:
-    """How far method a is above method b in a column of Table 1.
+    """Return how far method a is above method b in a column of Table 1.
 
-    Over worlds where there are any: the mean difference within a world and its 95% interval. Else
-    the difference of the means, and the least and largest difference between a run of a and a run
-    of b, over all held-out references.
+    If the study was repeated in several worlds: the mean difference within a world, and its 95%
+    interval. Otherwise: the difference of the means, and the smallest and largest difference
+    between a run of a and a run of b, over all held-out retrained models.
     """
     try:
         worlds = (
@@ -152,7 +161,9 @@ def gap(tables: Tables, split: str, a: str, b: str, column: str) -> Gap:
 
 
 def interval_kind(tables: Tables) -> str:
-    """What the two values in brackets behind a gap are: `95% interval over 10 worlds`, for one."""
+    """Say what the two values in brackets after a gap are, such as "95% interval over 10
+    worlds".
+    """
     try:
         return f"95% interval over {tables['worlds_each']['world'].nunique()} worlds"
     except Missing:
@@ -160,7 +171,9 @@ def interval_kind(tables: Tables) -> str:
 
 
 def joined(parts: Sequence[Finding]) -> Finding:
-    """Every part holds; one refuted part refutes, else one missing part leaves the claim open."""
+    """Join the findings on both splits. All parts must hold. If one is refuted, so is the claim.
+    Otherwise a missing part leaves the claim undecided.
+    """
     refuted = [part for part in parts if part.holds is False]
     told = "; ".join(part.numbers for part in parts)
     if refuted:
@@ -170,5 +183,8 @@ def joined(parts: Sequence[Finding]) -> Finding:
 
 
 def listed(values: Mapping[str, float] | Mapping[float, float], form: str = "{} {:.3f}") -> str:
-    """`NPO 0.793, SimNPO 0.745`."""
+    """Write numbers by name, such as "NPO 0.793, SimNPO 0.745".
+
+    form: a format string for one name and number.
+    """
     return ", ".join(form.format(name, value) for name, value in values.items())

@@ -1,12 +1,16 @@
-"""One function per claim about the Gaussian experiments (Appendix E, Figures 2 to 5), named as the
-claim is.
+"""Decide the claims about the Gaussian experiments (Appendix E, Figures 2 to 5).
 
-A sentence about a figure is tried in four ways: with the exact partition function and with the
-paper's, at every T of the table `synthetic` and in steps of 0.5. It holds when the exact one at
-every T says so; where only another way does, the Finding names it. Experiment 1 is judged at n = 50
-(the paper gives no n), and the numbers say at which n it holds. A minimum counts against a claim
-where it is lower by more than the standard error of the difference; a curve falls where its mean
-and its median do (all T see the same data sets, so these differences are paired).
+Each function is named like its claim, and its docstring says what must be true for the claim to
+hold.
+
+A sentence about a figure is checked in four ways: with the exact partition function or with the
+paper's, and at every T of the table `synthetic` or in steps of 0.5. It holds if it is true with the
+exact one at every T. If only another way makes it true, the Finding names that way.
+
+Experiment 1 is judged at n = 50, because the paper gives no n. The numbers say at which n the
+sentence holds. A minimum counts against a claim only if it is lower by more than the standard error
+of the difference. A curve falls only if both its mean and its median fall. These differences are
+paired, because every T sees the same data sets.
 """
 
 from collections.abc import Callable
@@ -21,16 +25,14 @@ from t3lib.theory.mixture import METHODS, GaussianMixture
 HEADLINE = 50
 PAPERS, COARSE = "the paper's partition function", "T in steps of 0.5"
 SUBSTANTIAL = 0.5  # "substantially reduce": at least halved
-NEGLIGIBLE = 0.1  # of what is there
-OVERLAP = 0.05  # the partition function is over-estimated by less: "negligible overlap"
+NEGLIGIBLE = 0.1  # "negligible": at most this share of the whole
+OVERLAP = 0.05  # "negligible overlap": the partition function is too large by at most this share
 SHARP, MIDDLE, FLAT = 1e-6, 1e-3, 1.0
-TOP = float(
-    (2 * np.pi) ** -0.5
-)  # the largest p_r: a Forget Error above it is a leak that no retain density explains
+# The largest value of p_r. A Forget Error above it is a leak that no retain density explains.
+TOP = float((2 * np.pi) ** -0.5)
 
-Check = Callable[
-    [pd.DataFrame], tuple[bool, str]
-]  # rows of `synthetic` -> does the sentence hold, and its numbers
+# rows of `synthetic` -> (True if the sentence holds, its numbers)
+Check = Callable[[pd.DataFrame], tuple[bool, str]]
 
 
 # ---- the four ways ------------------------------------------------------------------------------
@@ -64,8 +66,8 @@ def _headline(rows: pd.DataFrame) -> int:
 
 
 def in_experiment_1(check: Check) -> Callable[[Tables], Finding]:
-    """A check of Experiment 1 at the headline n; the numbers name every n at which the exact curves
-    agree.
+    """Decorate a check of Experiment 1 so that it is made at the headline n. The numbers then name
+    every n at which the exact curves agree.
     """
 
     @wraps(check)
@@ -87,8 +89,8 @@ def in_experiment_1(check: Check) -> Callable[[Tables], Finding]:
 
 # ---- curves: the rows of one v_f and n, by T ----------------------------------------------------
 def _curves(rows: pd.DataFrame, vary: str, *needed: float) -> dict[float, pd.DataFrame]:
-    """value of `vary` -> its curve; Missing without the needed values, or where there is nothing to
-    compare.
+    """Return {value of `vary`: its curve}. Missing without the needed values, or if there is
+    nothing to compare.
     """
     curves = {float(value): part.sort_values("T") for value, part in rows.groupby(vary)}
     if set(needed) - set(curves) or len(curves) < (1 if needed else 2):
@@ -101,7 +103,9 @@ def _minimum(curve: pd.DataFrame) -> pd.Series:
 
 
 def _lower(a: pd.Series, b: pd.Series) -> bool:
-    """Forget Error at a below that at b by more than the standard error of the difference."""
+    """True if the Forget Error at a is lower than at b by more than the standard error of the
+    difference.
+    """
     return bool(b["forget_error"] - a["forget_error"] > np.hypot(a["forget_se"], b["forget_se"]))
 
 
@@ -117,7 +121,9 @@ def _best_at_one(curve: pd.DataFrame) -> tuple[bool, str]:
 
 
 def _steps(curve: pd.DataFrame, side: str, sign: int) -> np.ndarray:
-    """Where mean and median both move in the direction `sign` from one T to the next."""
+    """Mark each step to the next T at which both the mean and the median move in the direction
+    `sign`.
+    """
     moves = [sign * np.diff(curve[f"{side}_{what}"]) > 1e-9 for what in ("error", "median")]
     return moves[0] & moves[1]
 
@@ -134,8 +140,8 @@ def _three_points(curve: pd.DataFrame) -> str:
 # ---- Experiment 1 -------------------------------------------------------------------------------
 @in_experiment_1
 def guidance_can_fail(rows: pd.DataFrame) -> tuple[bool, str]:
-    """At T = 1 the Forget Error passes max p_r for the sharpest v_f, and is a tenth of it or less
-    for v_f = 1.
+    """At T = 1 the Forget Error exceeds max p_r for the sharpest spike. For v_f = 1 it is below a
+    tenth of max p_r.
     """
     first = {
         v: float(curve["forget_error"].iloc[0])
@@ -147,15 +153,15 @@ def guidance_can_fail(rows: pd.DataFrame) -> tuple[bool, str]:
 
 @in_experiment_1
 def e1_sharp_monotone(rows: pd.DataFrame) -> tuple[bool, str]:
-    """v_f = 1e-6: the Forget Error falls from each T to the next."""
+    """At v_f = 1e-6 the Forget Error never rises from one T to the next."""
     curve = _curves(rows, "v_f", SHARP)[SHARP]
     return not _steps(curve, "forget", +1).any(), _three_points(curve)
 
 
 @in_experiment_1
 def e1_middle_tradeoff(rows: pd.DataFrame) -> tuple[bool, str]:
-    """v_f = 1e-3: the least Forget Error lies inside the range of T and is lower than at both
-    ends.
+    """At v_f = 1e-3 the lowest Forget Error is at a T inside the range, and it is lower than at
+    both ends.
     """
     curve = _curves(rows, "v_f", MIDDLE)[MIDDLE]
     best = _minimum(curve)
@@ -165,19 +171,19 @@ def e1_middle_tradeoff(rows: pd.DataFrame) -> tuple[bool, str]:
 
 @in_experiment_1
 def e1_flat_untempered(rows: pd.DataFrame) -> tuple[bool, str]:
-    """v_f = 1: no T has a lower Forget Error than T = 1."""
+    """At v_f = 1 no T has a lower Forget Error than T = 1."""
     return _best_at_one(_curves(rows, "v_f", FLAT)[FLAT])
 
 
 @in_experiment_1
 def e1_hotter(rows: pd.DataFrame) -> tuple[bool, str]:
-    """The T of least Forget Error falls as v_f grows."""
+    """The T with the lowest Forget Error falls as v_f grows."""
     return _best_falls(rows, "v_f")
 
 
 @in_experiment_1
 def e1_flat_sensitive(rows: pd.DataFrame) -> tuple[bool, str]:
-    """The Retain Error grows from the first to the last T by more for v_f = 1 than for any other
+    """From the first to the last T, the Retain Error grows more at v_f = 1 than at any other
     v_f.
     """
     curves = _curves(rows, "v_f")
@@ -191,7 +197,7 @@ def e1_flat_sensitive(rows: pd.DataFrame) -> tuple[bool, str]:
 
 @in_experiment_1
 def e1_reduction(rows: pd.DataFrame) -> tuple[bool, str]:
-    """For v_f below 0.01 the least Forget Error is at most half of that at T = 1."""
+    """At v_f below 0.01 the lowest Forget Error is at most half of the Forget Error at T = 1."""
     sharp = _curves(rows[rows["v_f"] < 0.01], "v_f", SHARP)
     ratios = {
         v: float(_minimum(curve)["forget_error"] / curve["forget_error"].iloc[0])
@@ -202,8 +208,10 @@ def e1_reduction(rows: pd.DataFrame) -> tuple[bool, str]:
 
 
 def e1_sharp_bias(tables: Tables) -> Finding:
-    """Forget Error of the Bayes classifier at the last T (tempering bias alone) against that of the
-    fitted ones.
+    """At v_f = 1e-6 and the largest T, the bias of tempering is at most a tenth of the Forget Error
+    of fitted classifiers.
+
+    The bias is the Forget Error of the Bayes classifier.
     """
     rows = _rows_of(tables, 1, "exact")
     last = _curves(rows[rows["n"] == _headline(rows)], "v_f", SHARP)[SHARP].iloc[-1]
@@ -217,7 +225,10 @@ def e1_sharp_bias(tables: Tables) -> Finding:
 
 
 def overlap(tables: Tables) -> Finding:
-    """exp(difference of the two Retain Errors) is the over-estimate of the partition function."""
+    """The paper's partition function is too large by at most 5%, at the largest T.
+
+    The excess is exp(difference of the two Retain Errors) − 1.
+    """
     both = [_rows_of(tables, 1, method) for method in ("negligible_overlap", "exact")]
     n, T = _headline(both[0]), both[0]["T"].max()
     papers, exact = (
@@ -233,18 +244,18 @@ def overlap(tables: Tables) -> Finding:
 
 # ---- Experiment 2, and both ---------------------------------------------------------------------
 def e2_best_t(tables: Tables) -> Finding:
-    """The T of least Forget Error falls as n grows."""
+    """The T with the lowest Forget Error falls as n grows."""
     return _four_ways(tables, 2, lambda rows: _best_falls(rows, "n"))
 
 
 def e2_n400(tables: Tables) -> Finding:
-    """n = 400: no T has a lower Forget Error than T = 1."""
+    """At n = 400 no T has a lower Forget Error than T = 1."""
     return _four_ways(tables, 2, lambda rows: _best_at_one(_curves(rows, "n", 400)[400]))
 
 
 def retain_rises(tables: Tables) -> Finding:
-    """At every v_f of Experiment 1 (headline n) and every n of Experiment 2, no T has a lower one
-    than the T before.
+    """The Retain Error never falls from one T to the next, at every v_f of Experiment 1 (headline
+    n) and every n of Experiment 2.
     """
 
     def check(rows: pd.DataFrame) -> tuple[bool, str]:
@@ -262,8 +273,8 @@ def retain_rises(tables: Tables) -> Finding:
 
 # ---- what else lowers the Forget Error: the table `alternatives` --------------------------------
 def tempering_needed_in_practice(tables: Tables) -> Finding:
-    """v_f = 1e-6: some T > 1 brings the Forget Error below max p_r, and no f̂^w and no λ does at T
-    = 1, at any n.
+    """At v_f = 1e-6 and every n, some T > 1 brings the Forget Error below max p_r, and at T = 1 no
+    f̂^w and no λ does.
     """
     rows, told, verdicts = tables["alternatives"], [], []
     for n, part in rows[np.isclose(rows["v_f"], SHARP, rtol=1e-6)].groupby("n"):
@@ -277,11 +288,11 @@ def tempering_needed_in_practice(tables: Tables) -> Finding:
 
 
 def least_risk(tables: Tables) -> Finding:
-    """No λ has both a larger excess risk than the one of least risk and a lower Forget Error, each
-    at its best T.
+    """No λ has both a larger excess risk and a lower Forget Error than the λ of least risk, each at
+    its best T.
 
-    The numbers show the Retain Error of both, and at which T a classifier that knows nothing (f = 1
-    − γ everywhere) has as low a Forget Error as the better of the two.
+    The numbers also show both Retain Errors, and the Forget Error of a classifier that knows
+    nothing (1 − γ everywhere) at T = 3, 4 and 5.
     """
     rows, told, pairs = tables["alternatives"], [], []
     for (v, n), part in rows[rows["w"] == 1].groupby(["v_f", "n"]):
@@ -305,5 +316,5 @@ def least_risk(tables: Tables) -> Finding:
 
 
 def _knows_nothing(m: GaussianMixture) -> np.ndarray:
-    """Weights for [1, z, z²] of a classifier that says 1 − γ everywhere."""
+    """Return the weights for [1, z, z²] of a classifier that is 1 − γ everywhere."""
     return np.array([np.log(1 / m.gamma - 1), 0.0, 0.0])

@@ -1,8 +1,10 @@
-"""One function per claim about language models, named as the claim is: Tables 1 to 5, the paper's
-or ours.
+"""Decide the claims about language models from Tables 1 to 5, the paper's or ours.
 
-The same function reads both. One method is ahead of another where `findings.gap` says so. A claim
-about all baselines is refuted by one that ran and is ahead; to hold, it needs all ten.
+Each function is named like its claim, and its docstring says what must be true for the claim to
+hold.
+
+The same function reads both. `findings.gap` decides which method is ahead. One baseline that ran
+and is ahead refutes a claim about all baselines. For such a claim to hold, all ten must have run.
 """
 
 from collections.abc import Callable
@@ -24,21 +26,20 @@ from t3lib.lab.claims.findings import (
 )
 from t3lib.lab.results import paper_table
 
-TEN = tuple(
-    name for name in paper_table(1)["method"].unique() if name not in ("Original", "T3")
-)  # the paper's
-FULL = tuple(name for name in TEN if name != "ULD")  # fine-tune every weight
-REJECTED = (
-    0.05  # a Forget Quality below this is a test that rejects: what "zero" must mean for a p-value
-)
+# the paper's ten baselines
+TEN = tuple(name for name in paper_table(1)["method"].unique() if name not in ("Original", "T3"))
+FULL = tuple(name for name in TEN if name != "ULD")  # these fine-tune every weight
+REJECTED = 0.05  # a Forget Quality below this rejects: what "zero" must mean for a p-value
 FRACTION = 0.1  # "a small fraction"
-FINE = 5  # a grid of w is fine with so many values of w > 1
+FINE = 5  # a grid of w is fine if it has at least so many values above 1
 SUMMARY = ("fq", "mu_rouge", "mu")
 
 
 # ---- Tables 1 and 4 -----------------------------------------------------------------------------
 def on_both_splits(check: Callable[[Tables, str], Finding]) -> Callable[[Tables], Finding]:
-    """A check of one split, asked for on both."""
+    """Decorate a check of one split so that it is made on both splits and the findings are
+    joined.
+    """
 
     @wraps(check)
     def decide(tables: Tables) -> Finding:
@@ -68,7 +69,7 @@ def fq_best(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def nobody_dominates(tables: Tables, split: str) -> Finding:
-    """No baseline leads T3 in one of Forget Quality and MU-ROUGE without T3 leading it in the
+    """If a baseline is ahead of T3 in Forget Quality or MU-ROUGE, T3 is ahead of it in the
     other.
     """
     gaps = {
@@ -87,8 +88,9 @@ def nobody_dominates(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def generation_kept(tables: Tables, split: str) -> Finding:
-    """T3's retain probability is below the original's. Its MU-ROUGE is not, nor at the best T below
-    T = 1's (means).
+    """T3's probability of retain answers is below the original's, but its MU-ROUGE is not.
+
+    Its mean MU-ROUGE at the T of best Forget Quality must not be below the one at T = 1 either.
     """
     prob, words = (
         gap(tables, split, "T3", "Original", column) for column in ("retain_prob", "mu_rouge")
@@ -107,7 +109,9 @@ def generation_kept(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def stable(tables: Tables, split: str) -> Finding:
-    """T3's standard deviation over seeds is below every baseline's in FQ, MU-ROUGE and MU."""
+    """T3's standard deviation over seeds is below every baseline's in Forget Quality, MU-ROUGE and
+    Model Utility.
+    """
     rows = ("T3", *TEN)
     seeds = {
         column: [tables.numbers("tofu_per_seed", split, name, column) for name in rows]
@@ -128,8 +132,8 @@ def stable(tables: Tables, split: str) -> Finding:
 
 # ---- Table 5 and the ablations ------------------------------------------------------------------
 def _at(tables: Tables, split: str) -> pd.DataFrame:
-    """Table 5 of a split by T, fq against held-out references where there are any; Missing with
-    fewer than three T.
+    """Return Table 5 of a split by T. Forget Quality is against held-out retrained models if there
+    are any. Missing with fewer than three T.
     """
     table = tables["temperature"]
     table = table.assign(fq=table.get("fq_held_out", table["fq"]).fillna(table["fq"]))
@@ -145,7 +149,7 @@ def _at(tables: Tables, split: str) -> pd.DataFrame:
 
 @on_both_splits
 def t5_untempered(tables: Tables, split: str) -> Finding:
-    """The Forget Quality at T = 1 is that of a rejected test, below .05."""
+    """At T = 1 the Forget Quality is below 0.05, so the test rejects."""
     fq = _at(tables, split)["fq"].get(1.0, np.nan)
     holds = None if np.isnan(fq) else bool(fq < REJECTED)
     return Finding(holds, f"FQ at T = 1: {fq:.2g}")
@@ -161,7 +165,9 @@ def t5_interior(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def t5_too_hot(tables: Tables, split: str) -> Finding:
-    """At the largest T, FQ, MU-ROUGE and MU are all below those at the T of best FQ."""
+    """At the largest T, Forget Quality, MU-ROUGE and Model Utility are all below those at the T of
+    best Forget Quality.
+    """
     heat = _at(tables, split)
     best, last = heat.loc[heat["fq"].idxmax()], heat.iloc[-1]
     moves = ", ".join(f"{column} {best[column]:.3f} → {last[column]:.3f}" for column in SUMMARY)
@@ -170,8 +176,10 @@ def t5_too_hot(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def sharpening_on_tofu(tables: Tables, split: str) -> Finding:
-    """On a fine grid of w (five values above 1) every f^w at T = 1 has a lower Forget Quality than
-    f at its best T.
+    """At T = 1, every sharpened classifier f^w has a lower Forget Quality than f at its best T
+    above 1.
+
+    Missing with fewer than five values of w above 1.
     """
     part = tables[f"dials--{split}"].dropna(subset=["fq"])
     fq = part[(part["T"] == 1) & (part["w"] > 1)].set_index("w")["fq"]
@@ -198,9 +206,10 @@ def _seconds(tables: Tables, split: str, *names: str) -> pd.Series:
 
 @on_both_splits
 def small_fraction_of_time(tables: Tables, split: str) -> Finding:
-    """T3, features and training, takes less than a tenth of the seconds of every full fine-tuning.
+    """T3 with features and training takes less than a tenth of the seconds of every full
+    fine-tuning.
 
-    The paper prints no seconds for features: its own table is asked about training alone.
+    The paper prints no seconds for features, so its own table decides about training alone.
     """
     [train], rest = _seconds(tables, split, "T3 (preprocessed)"), _seconds(tables, split, *FULL)
     features = score(tables, split, "T3 (preprocessed)", "features_s", "runtime")
@@ -212,8 +221,8 @@ def small_fraction_of_time(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def fraction_of_cost(tables: Tables, split: str) -> Finding:
-    """In the baselines' own loop, the base read at every step (naive), T3 takes less time than each
-    baseline.
+    """T3 takes less time than each baseline if it runs the base at every step as they do
+    (naive).
     """
     [mine], rest = _seconds(tables, split, "T3 (naive)"), _seconds(tables, split, *TEN)
     faster = rest[rest <= mine].to_dict()

@@ -1,11 +1,13 @@
-"""Every checkable claim of arXiv:2602.10217: does it hold in the paper's own tables, and on the
-runs of a folder?
+"""Decide every checkable claim of arXiv:2602.10217, once from the paper's own tables and once from
+the runs of a folder.
 
-`results/paper/claims.csv` says what is claimed and where, in the paper's sentence and in our words;
-`CHECKS` names the function that decides it. A verdict is always computed; no file holds one.
-Theorems are not here: tests hold their bounds. A claim about Llama 3.1 8B stays not run until the
-folder's runs are of that model; the same comparison on other runs is a row of its own, with `@here`
-in its id and their model in `scale`.
+`results/paper/claims.csv` lists what is claimed and where, in the paper's sentence and in ours.
+`CHECKS` names the function that decides each claim. Verdicts are always computed and never stored.
+Theorems are not listed, because tests check their bounds.
+
+A claim about Llama 3.1 8B stays "not run" until the folder holds runs of that model. The same
+comparison on other runs is an entry of its own, with `@here` in its id and the other model in
+`scale`.
 """
 
 import re
@@ -20,9 +22,8 @@ from t3lib.lab import results
 from t3lib.lab.claims import gaussians, llm, theory
 from t3lib.lab.claims.findings import Finding, Missing, Tables, printed_tables
 
-MODEL = (  # scale of the paper's own runs; the claims of this scale are those its tables can decide
-    "Llama 3.1 8B"
-)
+# `scale` of the paper's own runs. The paper's tables can decide exactly the claims of this scale.
+MODEL = "Llama 3.1 8B"
 COLUMNS = [
     "id",
     "where",
@@ -76,11 +77,14 @@ CHECKS = {
 
 
 def claims_table(folder: str | Path) -> pd.DataFrame:
-    """One row per claim, in the paper's order, from `folder`/tables/*.csv (COLUMNS; "" where a cell
-    does not apply).
+    """Return one row for each claim, in the paper's order, with the columns `COLUMNS`. Empty cells
+    are "".
 
-    printed: "yes", "no", names.NO_ORDER, or "" where the paper prints no numbers.
-    verdict: one of names.VERDICTS, for what `scale` says. A missing table gives NOT_RUN.
+    folder: results folder with tables/*.csv.
+    printed: what the paper's own numbers say: "yes", "no", names.NO_ORDER, or "" if the paper
+    prints none.
+    verdict: one of names.VERDICTS, for the models named in `scale`. Without its table a claim is
+    NOT_RUN.
     """
     runs = results.read_runs(Path(folder) / "runs", corrupt=[])
     tables, printed = Tables(Path(folder) / "tables", runs), printed_tables()
@@ -108,8 +112,8 @@ def claims_table(folder: str | Path) -> pd.DataFrame:
 
 
 def listed_claims() -> pd.DataFrame:
-    """id, where, sentence, claim, scale, evidence, note of every claim; note: why it fails where it
-    does.
+    """Return id, where, sentence, claim, scale, evidence and note of every claim. The note says why
+    the claim fails, if it does.
     """
     return pd.read_csv(shipped("results/paper") / "claims.csv", dtype=str, keep_default_na=False)
 

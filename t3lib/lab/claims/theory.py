@@ -1,8 +1,9 @@
-"""One function per claim of the theory, named as the claim is: from notebook 01's tables, or
-computed on the spot.
+"""Decide the claims about the theory, from the tables of notebook 01 or by computing.
 
-Whatever is computed on the spot needs no results folder, costs milliseconds, and is the same
-everywhere.
+Each function is named like its claim, and its docstring says what must be true for the claim to
+hold.
+
+What is computed needs no results folder, takes milliseconds and is the same everywhere.
 """
 
 from functools import cache, partial
@@ -29,8 +30,8 @@ def _rows(tables: Tables, *bounds: str) -> pd.DataFrame:
 
 
 def thm_3_3_equal(tables: Tables) -> Finding:
-    """At the smallest γ of `bounds` the median of Retain Error over Theorem 3.3's bound is at least
-    a half.
+    """At the smallest γ of the table `bounds`, the median ratio of Retain Error to the bound of
+    Theorem 3.3 is at least one half.
     """
     rows = _rows(tables, "Theorem 3.3")
     rows = rows[rows["gamma"] == rows["gamma"].min()]
@@ -44,8 +45,10 @@ def thm_3_3_equal(tables: Tables) -> Finding:
 
 # ---- without tempering --------------------------------------------------------------------------
 def tempering_proved_necessary(tables: Tables) -> Finding:
-    """Of two classifiers with one excess risk, untempered, does the one that errs on retain samples
-    alone leak too?
+    """At T = 1, two classifiers with the same excess risk both leak, although one errs only on
+    retain samples and the other only on forget samples.
+
+    The first must have at least a tenth of the second's Forget Error.
     """
     m, delta = GaussianMixture(v_f=1e-6), 1e-2
     low, high = -np.expm1(-delta / (1 - m.gamma)), -np.expm1(-delta / m.gamma)
@@ -63,10 +66,9 @@ def tempering_proved_necessary(tables: Tables) -> Finding:
 
 
 def greedy(tables: Tables) -> Finding:
-    """p^(1/T) f = (p f^T)^(1/T): is there a p, f and T whose likeliest token differs between (T, w
-    = 1) and (1, w = T)?
+    """Greedy decoding differs between (T, w = 1) and (T = 1, w = T), for some p, f and T.
 
-    Tried on random distributions.
+    It does not, because p^(1/T) f = (p f^T)^(1/T). The check tries random distributions.
     """
     rng = np.random.default_rng(0)
     logp, logf = (
@@ -83,8 +85,8 @@ def greedy(tables: Tables) -> Finding:
 
 # ---- with tempering -----------------------------------------------------------------------------
 def thm_3_7_improves(tables: Tables) -> Finding:
-    """γ = .1, the sharpest p_f: at some T > 1 the bound of Theorem 3.7, bias and all, is below that
-    of Theorem 3.4.
+    """At γ = 0.1 and the sharpest p_f, the bound of Theorem 3.7, including its bias, is lower at
+    some T > 1 than the bound of Theorem 3.4.
     """
     rows = _rows(tables, "Theorem 3.4", "Theorem 3.7")
     rows = rows[np.isclose(rows["gamma"], 0.1) & (rows["v_f"] == rows["v_f"].min())]
@@ -102,7 +104,7 @@ def thm_3_7_improves(tables: Tables) -> Finding:
 
 
 def bias_grows(tables: Tables) -> Finding:
-    """The Bayes classifier's Forget Error is 0 at T = 1 and grows with T."""
+    """The Forget Error of the Bayes classifier is 0 at T = 1 and grows with T."""
     bias = {
         v: np.asarray((m := GaussianMixture(v_f=v)).forget_error(m.phi_star, [1.0, *TS]))
         for v in (1e-3, 1.0)
@@ -115,8 +117,9 @@ def bias_grows(tables: Tables) -> Finding:
 
 
 def thm_3_8_entropy(tables: Tables) -> Finding:
-    """The same mixture in other units: entropy H(p_r) changes by ln(scale). Bias at δ = 0 and its
-    bound, T = 2.
+    """The bias at δ = 0 and T = 2, and its bound, fall as the entropy H(p_r) grows.
+
+    The same mixture is computed in other units: scaling it by s changes the entropy by ln s.
     """
     entropy, bias, bound = [], [], []
     for s in 10.0 ** np.arange(-2, 3):
@@ -137,9 +140,10 @@ def thm_3_8_entropy(tables: Tables) -> Finding:
 
 # ---- Appendices D to F --------------------------------------------------------------------------
 def imbalance_iff(tables: Tables) -> Finding:
-    """Is there f̂ ≠ f*_μ in [0, 1] with f̂ p_μ and p̄_r the same distribution? They are whenever (μ
-    − γ) f̂ + γ(1 − μ) is a multiple of p / p_μ, and c = μ(1 − μ)(1 + e) gives one such f̂ for each
-    e.
+    """f̂ p_μ and p̄_r are the same distribution only if f̂ = f*_μ.
+
+    The check computes a counterexample: the two are the same whenever (μ − γ) f̂ + γ(1 − μ) is a
+    multiple of p / p_μ, and c = μ(1 − μ)(1 + e) gives one such f̂ for each e.
     """
     m, mu, off = GaussianMixture(v_f=1e-3), 0.5, -0.05
     z, w = m.mesh()
@@ -161,7 +165,7 @@ _lattice = cache(forget_quality_lattice)  # 400 exact tests
 
 
 def fq_formula(tables: Tables) -> Finding:
-    """2 exp(−|D_f| D²) against the exact two-sample p-value, for 400 rows."""
+    """2 exp(−|D_f| D²) is the exact two-sample p-value within 0.05, for 400 rows."""
     exact = _lattice(400)
     apart = np.abs(forget_quality_approximation(400, np.arange(1, 401) / 400) - exact)
     limit, high = exact[apart <= 0.01].max(), apart[exact > 0.9].min()
