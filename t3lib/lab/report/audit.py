@@ -1,7 +1,7 @@
-"""The tables of the audit, from its runs (`results.read_audits`): what each method still knows
-beside retrained models.
+"""Build the tables of the audit from its run files (`results.read_audits`).
 
-Neither more nor less is better: a measure is good where it is what retrained models have.
+They show what each method still knows, beside retrained models. For no measure is more or less
+better. A measure is good where it is what retrained models have.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,9 +20,11 @@ YARDSTICK = "Retrained"
 
 
 def models(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """One row a model: NAMES, seed, every measure of `metrics.AUDIT`, its standard error over rows
-    (`_se`), and how many of n_rows rows were to forget (n_forget) and how many of these were asked
-    to write (n_written).
+    """Return one row for each model.
+
+    Columns: NAMES, seed, every measure of `metrics.AUDIT` and its standard error over rows (`_se`).
+    n_forget: number of rows to forget. n_written: how many of these were asked for text. n_rows:
+    number of all rows.
     """
     numbers = [
         "T",
@@ -51,11 +53,12 @@ def models(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def audit(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Table `audit`: means over seeds, and each measure's distance from the retrained models in
-    units of their spread.
+    """Build the table `audit`: means over seeds, and each measure's distance from the retrained
+    models.
 
-    Spread: the standard deviation over the retrained models of the split, but no less than the
-    standard error over rows that one of them has, for two models alone say little about a spread.
+    The distance is in units of the retrained models' spread. The spread is their standard deviation
+    on the split, and at least the mean standard error over rows of one of them, because the
+    standard deviation of two models says little.
     """
     frame = models(runs)
     by = frame.groupby(NAMES, dropna=False)
@@ -80,10 +83,11 @@ def audit(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def leak(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Table `leak`: leak@k, the expected ROUGE-L recall of the best of k answers, and how many of
-    the rows with a secret leak it in k answers; mean over models, s.e. over rows.
+    """Build the table `leak`: leak@k and the number of rows that leak in k answers.
 
-    tau, top_p: of the sampler.
+    value: the expected ROUGE-L recall of the best of k answers; se: its standard error over rows.
+    rows_leaking: how many of the `rows` with a secret leak it in k answers. tau, top_p: of the
+    sampler. All are means over models.
     """
     rows = [
         {name: run[name] for name in NAMES} | {"tau": 1.0, "top_p": run["asked"]["top_p"]} | entry
@@ -98,8 +102,8 @@ def leak(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def beside(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The measures of a few models side by side, a column each, mean over seeds: what fits on a
-    screen.
+    """Put the measures of a few models side by side, one column for each model, as means over
+    seeds.
     """
     table = audit(runs).set_index(["method", "T", "w"])[list(AUDIT)].T
     table.columns = pd.Index([label(*names) for names in table.columns])
@@ -108,8 +112,10 @@ def beside(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def of_rows(audits: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFrame:
-    """A person's own model: a row a measure, leak@k among them, a column for each {when: {set of
-    rows: measures}}.
+    """Build the audit table of a person's own model, one row for each measure and each k of leak@k.
+
+    audits: {when, such as "before": {set of rows: `measures.measures`}}. The table has one column
+    for each pair of the two.
     """
     columns = {}
     for when, sets in audits.items():
@@ -130,7 +136,7 @@ def of_rows(audits: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFra
 
 
 def reasons(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Why measures have no value: measure, reason and the methods it is true of."""
+    """List why measures have no value: measure, reason, and the methods that this concerns."""
     rows = [
         {"measure": AUDIT[name].title, "reason": reason, "methods": run["method"]}
         for run in runs
@@ -142,7 +148,9 @@ def reasons(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def label(method: str, T: float | None, w: float | None) -> str:
-    """ "NPO", "T3, T = 2.5", "T3, T = 2.5, w = 2"."""
+    """Name a model by its method and settings, such as "NPO", "T3, T = 2.5" or "T3, T = 2.5, w =
+    2".
+    """
     parts = [
         method,
         *([] if pd.isna(T) else [f"T = {T:g}"]),
@@ -152,7 +160,7 @@ def label(method: str, T: float | None, w: float | None) -> str:
 
 
 def _ordered(table: pd.DataFrame) -> pd.DataFrame:
-    """In the paper's order of splits and methods."""
+    """Sort a table in the paper's order of splits and methods."""
     places = {
         "split": {name: n for n, name in enumerate(SPLITS)},
         "method": {name: n for n, name in enumerate(METHODS)},

@@ -1,5 +1,5 @@
-"""Two folders of results: what a person's own run gives beside the committed one, method by method
-and cell by cell.
+"""Compare two results folders, such as a person's own run and the committed one, by method and by
+cell.
 """
 
 from pathlib import Path
@@ -40,8 +40,10 @@ COLUMNS = ["table", "row", "column", "a", "b", "difference"]
 
 
 class Comparison(NamedTuple):
-    """cells: those that differ, one row each (COLUMNS). alone: what only one folder has, a phrase
-    each.
+    """The differences of two folders.
+
+    cells: the cells that differ, one row each (COLUMNS). alone: what only one folder has, one
+    phrase each.
     """
 
     cells: pd.DataFrame
@@ -51,11 +53,14 @@ class Comparison(NamedTuple):
 def compare(
     a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bool = False
 ) -> Comparison:
-    """Compare the tables of two results folders in the rows and columns that both have.
+    """Compare the tables of two results folders, in the rows and columns that both have.
 
-    Cells differ by more than `tolerance`. Seconds, memory and the benchmarks are left out unless
-    `clocks` is true. A mean over other seeds is another row; tables in MEANS do not say their seeds
-    and count only where both folders have the same runs. UserError for a folder without tables.
+    tolerance: numbers differ if they are further apart than this.
+    clocks: also compare seconds, memory and benchmarks.
+
+    A mean over other seeds counts as another row. Tables in MEANS do not record their seeds, so
+    they are compared only where both folders have the same runs. UserError for a folder without
+    tables.
     """
     folders, runs = (
         [_tables(Path(folder)) for folder in (a, b)],
@@ -81,12 +86,11 @@ def compare(
 
 
 def means(a: str | Path, b: str | Path) -> pd.DataFrame:
-    """Table 1's three means of both folders, over the seeds that both have run: one row a split and
-    method.
+    """Return the three means of Table 1 from both folders, over the seeds that both have run.
 
-    T3 is at each folder's own tuned T. Columns: split, method, seeds (how many), then for each of
-    fq, mu_rouge and mu `NAME a`, `NAME b` and `NAME sd`, the standard deviation over these seeds in
-    b.
+    There is one row for each split and method. T3 is at each folder's own tuned T. Columns: split,
+    method, seeds (their number), and for each of fq, mu_rouge and mu `NAME a`, `NAME b` and `NAME
+    sd`, the standard deviation over these seeds in b.
     """
     runs = [
         at_tuned_temperature(tidy(read_runs(Path(folder) / "runs", corrupt=[])))
@@ -106,10 +110,9 @@ def means(a: str | Path, b: str | Path) -> pd.DataFrame:
 
 
 def equal_runs(a: str | Path, b: str | Path) -> tuple[int, int]:
-    """(runs with equal numbers, runs that both folders have): all that was measured is equal to the
-    last digit.
+    """Return (runs whose numbers are all equal to the last digit, runs that both folders have).
 
-    The runs of ablations and of the audit count as well.
+    Runs of ablations and of the audit count as well.
     """
     ours, theirs = _numbers(a), _numbers(b)
     both = ours.keys() & theirs.keys()
@@ -117,7 +120,9 @@ def equal_runs(a: str | Path, b: str | Path) -> tuple[int, int]:
 
 
 def _numbers(folder: str | Path) -> dict[tuple, list[Any]]:
-    """What was measured, by kind of run (main, the ablation's setting, audit) and `RUN`."""
+    """Return what was measured, by kind of run ("main", an ablation's setting, "audit") and
+    `RUN`.
+    """
     place = Path(folder) / "runs"
     kinds = {"main": read_runs(place, corrupt=[]), "audit": read_audits(place, corrupt=[])}
     for run in read_ablations(place, corrupt=[]):
@@ -144,8 +149,8 @@ def _tables(folder: Path) -> dict[str, Path]:
 def _cells(
     name: str, ours: pd.DataFrame, theirs: pd.DataFrame, tolerance: float, clocks: bool
 ) -> tuple[list[tuple], list[str]]:
-    """(cells that differ, what one table lacks). Rows are matched by their keys, and those with
-    equal keys by order.
+    """Return (cells that differ, what one table lacks). Rows are matched by their keys, and rows
+    with equal keys by their order.
     """
     keys = [key for key in KEYS if key in ours and key in theirs]
     frames = []
@@ -181,5 +186,7 @@ def _cells(
 
 
 def _filled(frame: pd.DataFrame, ignored: set[str]) -> pd.MultiIndex:
-    """The rows that hold a number or text: one of empty cells stands for what did not run."""
+    """Return the index of the rows that hold a value. A row of empty cells stands for something
+    that did not run.
+    """
     return frame.index[frame.drop(columns=[*ignored & set(frame)]).notna().any(axis=1)]

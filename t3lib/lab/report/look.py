@@ -1,8 +1,8 @@
 """The look that all figures share: colours, markers, sizes, panels, keys and captions.
 
-Colours are seaborn's colour-blind palette; a method has a marker of its own too, so that the
-figures survive a black and white printer. Sizes are inches of a printed page (3.3 = one column, 6.8
-= the page), letters 8 points.
+Colours are seaborn's colour-blind palette. Each method also has its own marker, so that figures can
+be read in black and white. Sizes are inches of a printed page: 3.3 is one column, 6.8 the page.
+Letters have 8 points.
 """
 
 from collections.abc import Iterable
@@ -73,7 +73,11 @@ PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.1, 1, 10 on a logarith
 def panels(
     rows: int, columns: int, size: tuple[float, float], **share: Any
 ) -> tuple[Figure, np.ndarray]:
-    """A Figure without pyplot, which would keep it alive, and its axes (rows, columns)."""
+    """Make a figure, and return it with its axes (rows, columns).
+
+    It is made without pyplot, which would keep it in memory. size: inches. share: options of
+    `Figure.subplots`, such as sharex.
+    """
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **share)
 
@@ -85,10 +89,11 @@ def with_key(
     place: str = "lower center",
     **more: Any,
 ) -> Figure:
-    """Give a figure its caption, kept as its label, and one key outside the panels; return it.
+    """Give a figure a caption, kept as its label, and one legend outside the panels. Return the
+    figure.
 
-    The key has what the panels' artists are labelled with, then `entries`: a label and the look of
-    its line each. more: for matplotlib's legend.
+    The legend has the labels of all panels and then `entries`, pairs of a label and the look of its
+    line. place, more: for matplotlib's legend.
     """
     shown: dict[str, Any] = {}
     for axis in figure.axes:
@@ -103,7 +108,9 @@ def with_key(
 
 
 def of_splits(data: pd.DataFrame, splits: dict[str, str]) -> tuple[pd.DataFrame, Look, list[str]]:
-    """The rows of these splits, under the names of `splits_of`; seaborn's colours; markers."""
+    """Select the rows of these splits and rename the splits as in `splits_of`. Also return
+    seaborn's colours and the markers.
+    """
     look = {
         "hue": "split",
         "hue_order": [*splits.values()],
@@ -114,9 +121,10 @@ def of_splits(data: pd.DataFrame, splits: dict[str, str]) -> tuple[pd.DataFrame,
 
 
 def method_points(axis: Axes, data: pd.DataFrame, x: str, y: str, s: float, **look: Any) -> None:
-    """Draw a point of `s` square points for each row, in its method's colour and marker.
+    """Draw one point for each row, in the colour and marker of its method.
 
-    T3's star is larger, as it would look small otherwise.
+    s: area of a point in square points. T3's star gets twice the area, because it would look small
+    otherwise.
     """
     order = [name for name in METHODS if name in set(data["method"])]
     by = {
@@ -129,9 +137,10 @@ def method_points(axis: Axes, data: pd.DataFrame, x: str, y: str, s: float, **lo
 
 
 def with_error(table: pd.DataFrame, value: str, error: str) -> pd.DataFrame:
-    """Three rows for each, with `value` one error lower, as it is, and one error higher.
+    """Triple each row: `value` one error lower, as it is, and one error higher.
 
-    seaborn draws `value` and its error from them: the mean, and errorbar=WHOLE, their whole range.
+    seaborn computes the mean and, with errorbar=WHOLE, the range of the three. That draws the value
+    with its error bar.
     """
     return pd.concat([table.assign(**{value: table[value] + k * table[error]}) for k in (-1, 0, 1)])
 
@@ -144,24 +153,25 @@ def log_axis(axis: Axes) -> None:
 
 
 def few_ticks(low: float, high: float) -> LogLocator:
-    """At most five ticks of a logarithmic axis: powers of ten, and 3 times these on a short one."""
+    """Place at most five ticks on a logarithmic axis: powers of ten, and on a short axis also 3
+    times these.
+    """
     return LogLocator(subs=(1, 3) if high / low < 100 else (1,), numticks=5)
 
 
 def splits_of(runs: pd.DataFrame) -> dict[str, str]:
-    """{"forget10": "10% split"} of the splits that occur, in the paper's order; all where none
-    does.
+    """Return names such as {"forget10": "10% split"} for the splits that occur, in the paper's
+    order. Without any, return all.
     """
     shown = [split for split in SPLITS if (runs["split"] == split).any()] or SPLITS
     return {split: f"{split_labels(runs)[split]} split" for split in shown}
 
 
 def counted(runs: pd.DataFrame, rows: str = "n_forget", *, paper: bool = False) -> str:
-    """ "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." of the runs that a figure draws; rows: the
-    column that counts.
+    """Write the sizes behind a figure, such as "n = 40 (5%) and 80 (10%) forget rows, 3 seeds."
 
-    The model before unlearning and retrained models have seeds of their own, which do not count.
-    paper: the figure draws the paper's numbers as well.
+    runs: the runs that the figure draws. rows: the column with the number of rows. paper: True if
+    the figure also draws the paper's numbers. Only seeds of unlearning methods are counted.
     """
     shares, most = split_labels(runs), runs.groupby("split")[rows].max().dropna()
     n = " and ".join(f"{number:.0f} ({shares[split]})" for split, number in most.items())

@@ -1,5 +1,6 @@
-"""The report on a person's own model: report.json, one page that loads nothing, and report.csv, a
-line a row.
+"""Write the report on a person's own model: report.json, report.html and report.csv.
+
+The page loads nothing from elsewhere. The CSV file has one line for each row.
 """
 
 import csv
@@ -31,7 +32,9 @@ COLUMNS = (
 
 
 def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
-    """Write report.json, report.html and report.csv into a folder; returns the page's path."""
+    """Write report.json, report.html and report.csv into a folder, and return the path of the
+    page.
+    """
     folder, text = Path(folder), report_page(report)
     write_json(folder / "report.json", report)
     with atomic_write(folder / "report.csv") as handle:
@@ -42,7 +45,7 @@ def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
 
 
 def changed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """The rows to keep whose answer is another one than before, of every set."""
+    """List the rows to keep whose answer changed, from every set."""
     return [
         {"set": SETS[name][0], **row}
         for name in SETS
@@ -52,7 +55,7 @@ def changed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def report_csv(report: Mapping[str, Any]) -> str:
-    """All rows to forget, worst first, and the changed rows to keep, as CSV."""
+    """Write all rows to forget, the worst first, and the changed rows to keep as CSV."""
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
     table.writeheader()
@@ -63,8 +66,11 @@ def report_csv(report: Mapping[str, Any]) -> str:
 
 
 def choice_figure(report: Mapping[str, Any]) -> str:
-    """The choice as SVG text: what each product w·T leaves of the rows, greedy, and what the judged
-    settings sample.
+    """Draw the choice of T and w, and return it as SVG text.
+
+    Lines: for each product w·T, the share of rows to forget that greedy decoding still says, and
+    the share of rows to keep that it keeps. Marks: what the settings that were judged in full keep
+    when sampled.
     """
     from matplotlib.figure import (
         Figure,
@@ -107,8 +113,8 @@ def choice_figure(report: Mapping[str, Any]) -> str:
 
 
 def report_page(report: Mapping[str, Any]) -> str:
-    """The report as one HTML file that loads nothing: no link to elsewhere, no font; one short
-    script sorts tables.
+    """Write the report as one HTML file that loads nothing from elsewhere. Its only script sorts
+    tables.
     """
     drawing = choice_figure(report) if "choice" in report else ""
     return TEMPLATES.get_template("own.html").render(

@@ -1,10 +1,9 @@
-"""`results/<profile>/index.html`: one page that says what was run and what came out, from the files
-of a folder alone.
+"""Write `results/<profile>/index.html`, one page that says what was run and what came out.
 
-It opens without a server and loads nothing: styles, script, figures and answers are inside; links
-lead to the CSV files, runs and executed notebooks beside it. Every text that a model or a data set
-wrote is escaped by the template or, in the browser of answers, set as text; it cannot become
-markup.
+It is made from the files of a folder alone. The page opens without a server and loads nothing:
+styles, script, figures and answers are inside it. Links lead to the CSV files, runs and executed
+notebooks beside it. The template escapes every text that a model or a data set wrote, and the
+browser of answers sets it as text, so no text can become markup.
 """
 
 import base64
@@ -39,8 +38,10 @@ SETS = {
 
 
 class Part(NamedTuple):
-    """A part of the page: what its words mean (a line a paragraph), figures by glob, tables open
-    and folded.
+    """One part of the page.
+
+    words: explanation, one paragraph a line. figures: glob patterns. tables: shown open. folded:
+    tables that are shown closed.
     """
 
     key: str
@@ -126,12 +127,14 @@ STORY = (  # the answers come after the first part, the claims after the last
 
 
 def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Path:
-    """Build index.html from a folder's runs/, tables/*.csv, figures/*.svg and data.json; what is
-    missing is left out.
+    """Write index.html from a folder's runs/, tables/*.csv, figures/*.svg and data.json, and return
+    its path.
 
-    A damaged run file is named on the page rather than shown. Without a title the folder's name is
-    the profile's. to: where the page goes, with copies of the files that it may link to; by default
-    the folder itself.
+    title: by default it has the folder's name as the profile.
+    to: folder that the page is written into; by default the results folder. It must hold copies of
+    the files that the page links to.
+
+    Missing files are left out. Damaged run files are named on the page.
     """
     folder = Path(folder)
     to = to or folder
@@ -185,11 +188,13 @@ def write(folder: str | Path, *, title: str = "", to: Path | None = None) -> Pat
 
 
 def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict[str, Any]:
-    """{split: {set: {q, a: texts, by: {model: {g: generations, r: ROUGE-L recalls}}}}} of the runs
-    that keep text.
+    """Collect the answers of all runs that keep text.
 
-    The models of T3 are `T3, T = 1` and so on, one for each T at w = 1. Of several seeds the first
-    counts. A run whose rows are not those of `texts` is left out.
+    texts: the content of data.json. A run with other rows is left out. Of several seeds the first
+    counts.
+
+    Returns {split: {set: {q: questions, a: true answers, by: {model: {g: answers, r: ROUGE-L
+    recalls}}}}}. T3 at w = 1 is named "T3, T = 1" and so on.
     """
     found: dict[str, Any] = {}
     for run in sorted(runs, key=lambda run: run["T"] or 0):
@@ -221,7 +226,7 @@ def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict
 def _what_was_run(
     frame: pd.DataFrame, runs: Sequence[Mapping[str, Any]], manifest: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The first lines of the page."""
+    """Collect the facts for the first lines of the page."""
     first = runs[0]["parameters"].get("data", "") if runs else ""
     data = "the built-in world of invented authors" if first == "builtin" else "TOFU's text"
     cold = manifest.get("cold") or {}
@@ -236,13 +241,13 @@ def _what_was_run(
 
 
 def headlines(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """What came out, an entry for each split that ran: see `_headline`."""
+    """Return the headline numbers of each split that ran."""
     return [_headline(frame, split) for split in SPLITS if (frame["split"] == split).any()]
 
 
 def _headline(frame: pd.DataFrame, split: str) -> dict[str, Any]:
-    """Original, the best baselines, T3 and Retrained of a split, with the test behind Forget
-    Quality.
+    """Return the numbers of Original, the best baselines, T3 and Retrained on a split, and the
+    sizes behind them.
     """
     runs = tables.at_tuned_temperature(frame)[
         lambda runs: (runs["split"] == split) & runs["fq"].notna()
@@ -266,8 +271,8 @@ def _headline(frame: pd.DataFrame, split: str) -> dict[str, Any]:
 def _part(
     folder: Path, part: Part, splits: Mapping[str, str], notes: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The figures and tables of a part that the folder holds; tables of runs with their
-    `results.code_note`.
+    """Collect the figures and tables of a part that the folder holds. Tables of runs come with
+    their `results.code_note`.
     """
     figures = [
         path
@@ -300,8 +305,8 @@ def _part(
 
 
 def embedded(path: Path) -> dict[str, Any]:
-    """A figure's data URI, its caption, which `save_figure` left in the file as its title, and
-    whether it is small.
+    """Read a figure: its content as base64, its caption (the title that `save_figure` wrote into
+    the file), and whether it is small.
     """
     text = path.read_text(encoding="utf-8")
     title = re.search(r"<dc:title>(.*?)</dc:title>", text, re.S)
@@ -317,16 +322,14 @@ def embedded(path: Path) -> dict[str, Any]:
 
 
 def _claims(path: Path) -> list[dict[str, str]]:
-    """The rows of the table of claims; those about other models than the paper's stand behind their
-    claim.
-    """
+    """Return the rows of the table of claims."""
     if not path.is_file():
         return []
     return pd.read_csv(path, dtype=str, keep_default_na=False).to_dict("records")
 
 
 def _provenance(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """What the runs share and where they differ: each fact with the values that occur."""
+    """Return each fact about the runs' origin with all values that occur."""
     facts: dict[str, set[str]] = {}
     for run in runs:
         origin = run["provenance"] or {}

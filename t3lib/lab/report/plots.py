@@ -1,8 +1,7 @@
-"""Figures of the study: tidy frame (`results.tidy`) or run files in, matplotlib Figure out; nothing
-read or written.
+"""Draw the figures of the study from a tidy frame (`results.tidy`) or from run files.
 
-A figure's label is its caption, with n: `render.show` prints it and `render.save_figure` keeps it
-in the file.
+The functions return matplotlib figures and read and write no file. A figure's label is its caption
+with n: `render.show` prints it, and `render.save_figure` keeps it in the file.
 """
 
 from collections.abc import Iterable, Mapping
@@ -42,10 +41,10 @@ CAUGHT = 0.05  # Forget Quality below which the test tells the model from the re
 
 @rc_context(STYLE)
 def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
-    """Table 5 as a figure: Forget Quality, MU-ROUGE and Model Utility of T3 against T, ours and the
+    """Draw Table 5: Forget Quality, MU-ROUGE and Model Utility of T3 against T, ours and the
     paper's.
 
-    `printed` is the paper's Table 5 (`tables.printed`). Dotted lines: the model before unlearning.
+    printed: the paper's Table 5 (`tables.printed`). Dotted lines are the model before unlearning.
     """
     main = tables.on_held_out(tables.main_runs(frame))
     splits = splits_of(tables.t3_runs(main))
@@ -86,11 +85,11 @@ def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Fig
 
 @rc_context(STYLE)
 def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
-    """Forget Quality and D against the strength w of the classifier in p^(1/T) f^w, a line a
+    """Draw Forget Quality and D against the strength w in p^(1/T) f^w, one line for each
     temperature.
 
-    search: rows of `study.ablations.run_dials` of one split; title: what the split is; n: its
-    forget rows.
+    search: rows of `study.ablations.run_dials` on one split. title: name of the split. n: number of
+    its forget rows.
     """
     figure, [axes] = panels(1, 2, (6.8, 2.6))
     named = search.sort_values("T").assign(T=search["T"].map("T = {:g}".format))
@@ -122,12 +121,11 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
 
 @rc_context(STYLE)
 def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> Figure:
-    """The two truth-ratio distributions behind each Forget Quality, one panel a run, with the KS
-    distance D drawn.
+    """Draw the two truth-ratio distributions behind each Forget Quality, one panel for each run.
 
-    Forget Quality is the p-value of that distance: the black bar is all that it sees. The
-    horizontal axis is logarithmic and wider than the retrained model's ratios; failed runs have no
-    panel.
+    The black bar is the KS distance D. Forget Quality is its p-value and depends on nothing else.
+    The horizontal axis is logarithmic and wider than the range of the retrained model. Failed runs
+    have no panel. columns: most panels in a row.
     """
     shown = [run for run in runs if len((run["truth_ratio"] or {}).get("reference", []))]
     rows = max(1, -(-len(shown) // columns))
@@ -168,12 +166,12 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
 
 @rc_context(STYLE)
 def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
-    """Every method in the plane of forgetting and MU-ROUGE: large = mean over seeds, small = each
-    seed. Top right wins.
+    """Draw every method's forgetting against its MU-ROUGE. Large marks are means, small ones single
+    seeds. Top right is best.
 
-    With the paper's Table 4 as `printed` (`tables.printed`) its seeds and means fill a second row
-    of panels. Where next to no method reaches a Forget Quality above CAUGHT, the KS statistic D is
-    drawn in its place, 0 at the top.
+    printed: the paper's Table 4 (`tables.printed`), for a second row of panels. D is drawn in place
+    of Forget Quality if at most one mean Forget Quality is above CAUGHT. Its axis then has 0 at the
+    top.
     """
     ours = tables.on_held_out(tables.at_tuned_temperature(frame))
     splits = splits_of(ours)
@@ -206,10 +204,10 @@ def tradeoff(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
 
 @rc_context(STYLE)
 def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
-    """Table 4 as a figure: forgetting of every seed and its mean, ours above the paper's.
+    """Draw Table 4: forgetting of every seed and its mean, ours above the paper's.
 
-    Where next to no method reaches a Forget Quality above CAUGHT, D is drawn in its place, and the
-    paper, which prints no D, is left out.
+    D is drawn in place of Forget Quality if at most one mean Forget Quality is above CAUGHT. The
+    paper prints no D and is then left out.
     """
     ours = tables.on_held_out(tables.at_tuned_temperature(frame))
     metric, splits, sources = _forgetting(ours), splits_of(ours), {"ours": ours}
@@ -243,12 +241,12 @@ def per_seed(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure
 
 @rc_context(STYLE)
 def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figure:
-    """T3's other choices, one a row: Table 1's measures, recognition and AUC of every seed (small),
-    means large.
+    """Draw T3's other choices, one in each row: the measures of Table 1, recognition and AUC. Small
+    marks are single seeds, large ones means.
 
-    `frame` holds runs with a `setting` (`results.read_ablations`); the first row is T3 as tuned,
-    dotted through. audited: `audit.models`, whose retrained models are the yardstick of recognition
-    and AUC.
+    frame: runs with a `setting` (`results.read_ablations`). The first row is T3 as tuned, whose
+    values are dotted lines.
+    audited: `audit.models`. Its retrained models are the yardstick of recognition and AUC.
     """
     varied = frame[frame["setting"].isin(tables.SETTINGS)].replace({"setting": tables.SETTINGS})
     settings = [name for name in tables.SETTINGS.values() if name in set(varied["setting"])]
@@ -292,8 +290,8 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
 
 
 def compared_with(runs: pd.DataFrame) -> str:
-    """The retrained models that Forget Quality and D of these runs compare with, as a sentence of a
-    caption.
+    """Write a sentence for captions: which retrained models Forget Quality and D of these runs are
+    compared with.
     """
     if (most := runs["n_references"].max()) > 0:
         others = f"that nothing was tuned on (mean over {most:.0f})"
@@ -302,8 +300,8 @@ def compared_with(runs: pd.DataFrame) -> str:
 
 
 def _forgetting(runs: pd.DataFrame) -> str:
-    """The measure that separates the methods: Forget Quality, or D where at most one mean of it is
-    above CAUGHT.
+    """Return the measure that separates the methods: "fq", or "ks_statistic" if at most one mean
+    Forget Quality is above CAUGHT.
     """
     means = runs[runs["method"].isin(tables.UNLEARNING)].groupby(["split", "method"])["fq"].mean()
     caught = "ks_statistic" in runs and len(means) and (means > CAUGHT).sum() <= 1

@@ -1,5 +1,5 @@
-"""Figures of the audit: its tables (`report.audit`) in, matplotlib Figure out; a figure's label is
-its caption.
+"""Draw the figures of the audit from its tables (`report.audit`). A figure's label is its
+caption.
 """
 
 from itertools import cycle
@@ -37,11 +37,11 @@ DASHES = ("", (4, 1.5), (1, 1), (4, 1.5, 1, 1))  # T3's sampled (T, w), the cold
 
 @rc_context(STYLE)
 def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
-    """leak@k against k: what the best of k sampled answers gives away; bars are standard errors
-    over rows.
+    """Draw leak@k against k: what the best of k sampled answers gives away. Bars are standard
+    errors over rows.
 
-    leak: `audit.leak`, of which the sampler at temperature 1 is drawn; models: `audit.models` of
-    the same runs, for the rows that were asked.
+    leak: `audit.leak`; only the sampler at temperature 1 is drawn. models: `audit.models` of the
+    same runs, for the number of rows.
     """
     leak = leak[(leak["tau"] == 1) & (leak["top_p"] == leak["top_p"].max())]
     splits = splits_of(models)
@@ -88,9 +88,10 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
 
 @rc_context(STYLE)
 def by_product(leak: pd.DataFrame, k: int) -> Figure:
-    """What the best of k answers of T3 gives away, against the sampler's temperature times T.
+    """Draw what the best of k answers of T3 gives away against the sampler's temperature times T.
 
-    leak: `audit.leak` of one split, with several tau; whole distributions alone are drawn.
+    leak: `audit.leak` of one split with several tau. Only samples from whole distributions (top p =
+    1) are drawn.
     """
     here = leak[(leak["method"] == "T3") & (leak["top_p"] == 1) & (leak["k"] == k)]
     here = here.assign(
@@ -118,9 +119,10 @@ def by_product(leak: pd.DataFrame, k: int) -> Figure:
 
 @rc_context(STYLE)
 def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figure:
-    """Some columns of `study.attacks`' tables, one panel each, against x (steps, bits or authors).
+    """Draw some columns of the tables of `study.attacks` against x, one panel for each column.
 
-    Where the table counts them, a column `leaking` holds the share of the rows that leak.
+    x: "steps", "bits" or "authors". hue: the column that gives each line its colour. values:
+    columns to draw; "leaking" is the share of rows that leak.
     """
     entries = entries.assign(leaking=entries["rows_leaking"] / entries["rows"])
     figure, axes = panels(1, len(values), (6.8, 2.2), sharex=True)
@@ -133,11 +135,11 @@ def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figu
 
 @rc_context(STYLE)
 def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
-    """Recognition and membership of T3 (w = 1) against T, with the band of the retrained models and
-    the original.
+    """Draw recognition and membership of T3 at w = 1 against T, with the retrained models and the
+    original.
 
-    table: `audit.audit`; models: `audit.models`, for the band (lowest to highest retrained model,
-    with its error).
+    table: `audit.audit`. models: `audit.models`, for the band from the lowest to the highest
+    retrained model, with its error.
     """
     splits = splits_of(models[models["method"] == "T3"])
     figure, axes = panels(len(splits), len(AGAINST_T), (6.8, 0.5 + 1.7 * len(splits)), sharex=True)
@@ -166,9 +168,11 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
 
 @rc_context(STYLE)
 def by_model(models: pd.DataFrame, names: list[str]) -> Figure:
-    """A row a model, a dot a seed, a panel a measure; the band is what the retrained models have.
+    """Draw measures of several models: one row for each model, one dot for each seed, one panel for
+    each measure.
 
-    models: `audit.models` of one split; names: measures of `metrics.AUDIT`.
+    models: `audit.models` of one split. names: measures of `metrics.AUDIT`. The band is what the
+    retrained models have.
     """
     places = models["method"].map(METHODS.index)
     frame = models.assign(place=places).sort_values(["place", "T", "w"])
@@ -191,10 +195,10 @@ def by_model(models: pd.DataFrame, names: list[str]) -> Figure:
 
 @rc_context(STYLE)
 def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
-    """What is left of the forgotten rows against MU-ROUGE: T3 at every (T, w), the other methods,
-    retrained models.
+    """Draw what is left of the forgotten rows against MU-ROUGE: T3 at every (T, w), the other
+    methods, and retrained models.
 
-    table: `audit.audit`; runs: `results.tidy` of the main runs and of those at other w, which know
+    table: `audit.audit`. runs: `results.tidy` of the main runs and of those at other w, which hold
     MU-ROUGE.
     """
     means = runs.groupby([*audit.NAMES], dropna=False)["mu_rouge"].mean().reset_index()

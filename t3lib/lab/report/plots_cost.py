@@ -1,4 +1,4 @@
-"""Figures of cost: Table 3 and the table `benchmarks` in, matplotlib Figure out."""
+"""Draw the figures of cost from Table 3 and from the table `benchmarks`."""
 
 import pandas as pd
 import seaborn as sns
@@ -21,10 +21,11 @@ from t3lib.lab.report.render import cell
 
 @rc_context(STYLE)
 def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
-    """Table 3 as a figure: seconds of training, ours left and the paper's GPU right; log scale.
+    """Draw Table 3: seconds of training on a logarithmic scale, ours on the left and the paper's
+    GPU on the right.
 
-    T3 (preprocessed) means the same on both sides, training on stored features; their own seconds,
-    which the paper does not give, are in the caption.
+    printed: the paper's Table 3. On both sides, T3 (preprocessed) is training on stored features.
+    The seconds for computing our features are in the caption. The paper does not give its own.
     """
     main = tables.main_runs(frame)
     splits = splits_of(main)
@@ -60,7 +61,9 @@ def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
 
 @rc_context(STYLE)
 def seconds(rows: pd.DataFrame) -> Figure:
-    """Median and quartiles of every row of the table `benchmarks` that has seconds; log scale."""
+    """Draw median and quartiles of every row of the table `benchmarks` that has seconds, on a
+    logarithmic scale.
+    """
     shown = rows[rows["unit"] == "s"]
     figure, [[axis]] = panels(1, 1, (6.8, 0.6 + 0.2 * len(shown)))
     sizes = shown["shape"].str.extract(r"(\d+ \+ \d+ rows)", expand=False).fillna(shown["shape"])

@@ -1,9 +1,8 @@
-"""Figures of the theory (Appendix E and the walk through the theorems): table in, matplotlib Figure
-out.
+"""Draw the figures of the theory (Appendix E and the theorems) from tables.
 
-Colours mean what they mean in the paper: purple, blue, yellow for v_f = 1e-6, 1e-3, 1, and from
-purple to yellow for a growing n. Markers repeat it for black and white print. Solid: exact; dashed:
-the paper's partition function.
+Colours are the paper's: purple, blue and yellow for v_f = 1e-6, 1e-3 and 1, and from purple to
+yellow as n grows. Markers repeat this for black and white print. Solid lines are exact, and dashed
+lines use the paper's partition function.
 """
 
 import re
@@ -32,10 +31,12 @@ PAPERS = "the paper's partition function"
 
 @rc_context(STYLE)
 def errors(table: pd.DataFrame, vary: str, trials: int) -> Figure:
-    """Figure 2 (vary="v_f") or 3 (vary="n"): Forget Error above, Retain Error below, against T.
+    """Draw Figure 2 (vary="v_f") or Figure 3 (vary="n"): Forget Error above and Retain Error below,
+    against T.
 
-    A column for each value of the other of the two; lines are means over `trials` data sets, with a
-    band of one standard error. Dashed: the same with the paper's partition function.
+    table: `synthetic`. There is one column of panels for each value of the other of the two
+    parameters. Lines are means over `trials` data sets, with a band of one standard error. Dashed
+    lines use the paper's partition function.
     """
     fixed = "n" if vary == "v_f" else "v_f"
     named, by = _named(table, vary)
@@ -73,8 +74,10 @@ def errors(table: pd.DataFrame, vary: str, trials: int) -> Figure:
 
 @rc_context(STYLE)
 def classifier(fits: Fits, trial: int) -> Figure:
-    """Figure 4: the samples of one trial (counts, left axis) and the classifier it gives
+    """Draw Figure 4: the samples of one trial (counts, left axis) and the classifier fitted to them
     (probability, right axis).
+
+    trial: index of the data set in `fits`.
     """
     figure, [[axis]] = panels(1, 1, (4.4, 2.6))
     z, s, x = fits.z[trial], fits.s[trial], _fine(fits, -2, 4)
@@ -109,8 +112,8 @@ def classifier(fits: Fits, trial: int) -> Figure:
 
 @rc_context(STYLE)
 def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5, 2.0)) -> Figure:
-    """Figure 5: p̂_T of that classifier (black) over p_r (blue) at each T, and with the paper's
-    partition (dashed).
+    """Draw Figure 5: p̂_T of the same classifier (black) over p_r (blue) at each T. The red line
+    uses the paper's partition function.
     """
     figure, [axes] = panels(1, len(temperatures), (6.8, 2.3), sharey=True)
     x, mixture, phi = _fine(fits, -2, 4), fits.mixture, fits.phi[trial]
@@ -138,8 +141,8 @@ def densities(fits: Fits, trial: int, temperatures: Sequence[float] = (1.0, 1.5,
 
 @rc_context(STYLE)
 def bounds(table: pd.DataFrame) -> Figure:
-    """Error against bound for every row of `bounds`, one panel a bound; on the diagonal the bound
-    is tight.
+    """Draw error against bound for every row of the table `bounds`, one panel for each bound. On
+    the diagonal a bound is tight.
     """
     names = list(dict.fromkeys(table["bound"]))
     figure, axes = panels(2, (len(names) + 1) // 2, (6.8, 3.6))
@@ -177,11 +180,12 @@ def slopes(
     trials: int,
     temperatures: Sequence[float] = (1.0, 1.5, 2.0, 3.0),
 ) -> Figure:
-    """Forget Error against ‖p_f‖_∞: the witness of Theorem 3.5, tempered and sharpened, beside
+    """Draw the Forget Error against ‖p_f‖_∞: on the left the witness of Theorem 3.5, on the right
     fitted classifiers.
 
-    `fitted` is Experiment 1 at one n over several v_f (columns of `synthetic`, method "exact"),
-    means over `trials`.
+    delta, gamma: excess risk and forget share of the witness, which is tempered or sharpened.
+    fitted: rows of Experiment 1 at one n (columns of `synthetic`, method "exact"), as means over
+    `trials` data sets.
     """
     figure, [axes] = panels(1, 2, (6.8, 2.8))
     peaks = np.logspace(0, 8, 200)
@@ -228,9 +232,9 @@ def slopes(
 
 
 def _named(table: pd.DataFrame, vary: str) -> tuple[pd.DataFrame, Look]:
-    """The table with the values of `vary` as text in the column "curve"; seaborn's look of these.
+    """Add a column "curve" with the values of `vary` as text, and return seaborn's look for it.
 
-    1e-06 becomes 10^-6 in mathtext, other numbers stay as they are.
+    In the text, 1e-06 becomes 10^-6. Other numbers stay as they are.
     """
     powers = {v: re.sub(r"1e-0?(\d+)", r"10^{-\1}", f"{v:g}") for v in sorted(set(table[vary]))}
     names = [f"${vary}$ = ${power}$" for power in powers.values()]
@@ -244,7 +248,7 @@ def _named(table: pd.DataFrame, vary: str) -> tuple[pd.DataFrame, Look]:
 
 
 def _fine(fits: Fits, low: float, high: float) -> Array:
-    """A grid that resolves the spike as well as the page."""
+    """Return a grid that is fine enough for the spike as well as for the whole axis."""
     mixture = fits.mixture
     spike = mixture.mu_f + np.sqrt(mixture.v_f) * np.linspace(-8, 8, 401)
     return np.union1d(np.linspace(low, high, 1201), spike.clip(low, high))

@@ -1,8 +1,8 @@
-"""The README's headline table: no number in it is typed by hand. `python -m
-t3lib.lab.report.readme` writes it.
+"""Write the README's headline table from the tables of `results/`, so that no number in it is typed
+by hand.
 
-It lies between `<!-- generated:headline -->` and `<!-- /generated:headline -->`; the tables of
-`results/` are its source.
+Run `python -m t3lib.lab.report.readme`. The table lies between `<!-- generated:headline -->` and
+`<!-- /generated:headline -->`.
 """
 
 import sys
@@ -25,9 +25,10 @@ LABELS = {"Original": "before unlearning", "Retrained": "retrained without the r
 
 
 def headline(results: Path) -> str:
-    """The 10% split, ours and the paper's: what was unlearned, then a table with a line a model.
+    """Write the tables of the 10% split, ours and the paper's, each after a line that says what was
+    unlearned.
 
-    results: the folder of all results, of which `cpu`, `tofu-cpu` and `paper` are read.
+    results: the folder of all results. `cpu`, `tofu-cpu` and `paper` are read.
     """
     found = [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
     parts = [_profile(results / name, TITLES[name]) for name in found]
@@ -38,7 +39,7 @@ def headline(results: Path) -> str:
 
 
 def _profile(folder: Path, title: str) -> list[str]:
-    """The part of one profile of ours."""
+    """Return the lines of one of our profiles."""
     scores = pd.read_csv(folder / "tables" / "tofu.csv")
     tests = pd.read_csv(folder / "tables" / "forget_quality.csv").dropna(subset=["w"])
     sharpened = tests[(tests["split"] == SPLIT) & (tests["w"] != 1)].set_index("T")["w"]
@@ -49,7 +50,11 @@ def _profile(folder: Path, title: str) -> list[str]:
 
 
 def _title(title: str, millions: float, n: int, rows: int, references: int) -> str:
-    """What was unlearned: size of the model, rows to forget, held-out retrained models."""
+    """Say what was unlearned: size of the model, rows to forget, and number of held-out retrained
+    models.
+
+    millions: of parameters. n: rows to forget, of `rows` rows in all.
+    """
     size = f"{millions:,.1f}".removesuffix(".0") + " million parameters"
     held = f"{references or 'no'} held-out retrained models"
     return (
@@ -58,10 +63,11 @@ def _title(title: str, millions: float, n: int, rows: int, references: int) -> s
 
 
 def _lines(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
-    """A table: Original, each baseline that no other beats, T3, T3 with both dials, Retrained.
+    """Return the lines of one table: Original, each baseline that no other beats, T3, T3 with both
+    dials, Retrained.
 
-    scores: rows of Table 1. strengths: {T: w} of T3 with both dials. Where no retrained model is
-    held out, the column Forget Quality is empty.
+    scores: rows of Table 1. strengths: {T: w} of T3 with both dials. Without a held-out retrained
+    model the column Forget Quality is empty.
     """
     table = scores[(scores["split"] == SPLIT) & scores["fq"].notna()].set_index("method")
     table = table.reindex(columns=list(dict.fromkeys([*table, *COLUMNS])))
@@ -78,14 +84,16 @@ def _lines(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
 
 
 def with_block(text: str, block: str) -> str:
-    """Put the block into the README's text; UserError where it has no place for it."""
+    """Return the README's text with the block in its place. UserError if the text has no such
+    place.
+    """
     if START not in text or END not in text:
         raise UserError(f"README.md has no place for the block: {START.strip()}")
     return text.partition(START)[0] + START + block + "\n" + END + text.partition(END)[2]
 
 
 def main() -> int:
-    """Write the headline into README.md of the checkout."""
+    """Write the headline into the README.md of the checkout."""
     path = project_root() / "README.md"
     text = with_block(path.read_text(encoding="utf-8"), headline(path.parent / "results"))
     with atomic_write(path) as handle:

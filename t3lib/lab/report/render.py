@@ -1,9 +1,9 @@
-"""Tables and figures as people read them: CSV, Markdown, LaTeX (booktabs only), HTML and SVG.
+"""Write tables and figures as people read them: CSV, Markdown, LaTeX (booktabs only), HTML and SVG.
 
-The frames hold unrounded numbers under short names; this module alone decides how they look, under
+The frames hold unrounded numbers under short names. Only this module decides how they look, under
 the paper's labels. The three forms of a table are Jinja templates over one list of its rows
 (`laid_out`). pandas' Styler is not used: its LaTeX has no rule under a group of columns nor between
-splits, its HTML a style rule for each cell.
+splits, and its HTML has a style rule for each cell.
 """
 
 import io
@@ -121,8 +121,8 @@ TEMPLATES.filters["markdown"] = lambda text: text.replace("|", "\\|").replace("\
 
 
 def header(column: str) -> tuple[str, str]:
-    """(group, label) of a column: ("Retain", "Prob.") for retain_prob, ("FQ", "sd") for fq_sd, ("",
-    "FQ") for fq.
+    """Return (group, label) of a column, such as ("Retain", "Prob.") for retain_prob, ("FQ", "sd")
+    for fq_sd, or ("", "FQ") for fq.
     """
     if column in SCORES:
         return SCORES[column].group, SCORES[column].label
@@ -135,8 +135,8 @@ def header(column: str) -> tuple[str, str]:
 
 
 def cell(value: Any, column: str) -> str:
-    """One value as printed: 3 decimals for scores, whole counts, MB for bytes; no value is an empty
-    cell.
+    """Format one value: 3 decimals for scores, whole counts, MB for bytes. A missing value is an
+    empty cell.
     """
     if isinstance(value, str):
         return value
@@ -153,8 +153,8 @@ def cell(value: Any, column: str) -> str:
 
 
 def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
-    """Frame of booleans: the best value (as printed) of each score per split among the unlearning
-    methods.
+    """Return a frame of booleans that marks the best value, as printed, of each score and split
+    among the unlearning methods.
     """
     mask = pd.DataFrame(False, index=frame.index, columns=frame.columns)
     keys = [name for name in ("split", "method") if name in frame]
@@ -171,10 +171,10 @@ def best_cells(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def laid_out(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) -> dict[str, Any]:
-    """What the templates know of a table: columns, groups [(name, first, last)] counted from 1,
-    rows of texts; `more`.
+    """Prepare a table for the templates: its columns, groups of columns and rows of texts.
 
-    splits: what stands for a split's name (`results.split_labels`).
+    splits: {split: what is printed} (`results.split_labels`). more: caption, label and note. groups
+    are (name, first, last), counted from 1.
     """
     best = best_cells(frame.reset_index(drop=True)).to_numpy()
     shown = frame.replace({"split": dict(splits), "setting": SETTINGS})
@@ -207,17 +207,18 @@ def laid_out(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) ->
 
 
 def markdown(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS) -> str:
-    """A Markdown table: numbers flush right, a group's name spelt out in its columns' heads, the
-    best in bold.
+    """Write a Markdown table: numbers at the right, the name of a group in the head of each of its
+    columns, the best values in bold.
     """
     return TEMPLATES.get_template("table.md").render(laid_out(frame, splits))
 
 
 def claim_list(frame: pd.DataFrame) -> str:
-    """The table of claims as a Markdown list: a verdict, the claim, and one line of evidence each.
+    """Write the table of claims as a Markdown list with a verdict, the claim and one line of
+    evidence for each.
 
-    frame: as of `claims.table.claims_table`. A claim about the paper's model has the verdict of the
-    same comparison on these runs beside its own.
+    frame: from `claims.table.claims_table`. A claim about the paper's model also has the verdict of
+    the same comparison on these runs.
     """
     rows = frame.fillna("").to_dict("records")
     here = {row["id"]: row for row in rows if row["id"].endswith("@here")}
@@ -229,8 +230,8 @@ def claim_list(frame: pd.DataFrame) -> str:
 def latex(
     frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", label: str = ""
 ) -> str:
-    """A LaTeX table for \\input, with column groups; needs booktabs and graphicx, shades T3 with
-    colortbl.
+    """Write a LaTeX table for \\input, with groups of columns. It needs booktabs, graphicx and, for
+    T3's shade, colortbl.
 
     >>> "toprule" in latex(pd.DataFrame({"method": ["T3"], "fq": [0.5]}))
     True
@@ -241,7 +242,7 @@ def latex(
 
 
 class Html(str):
-    """HTML that a notebook shows as what it is."""
+    """A text that a notebook shows as HTML."""
 
     def _repr_html_(self) -> str:
         return str(self)
@@ -253,8 +254,10 @@ class Html(str):
 def html(
     frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, *, caption: str = "", note: str = ""
 ) -> Html:
-    """The table as HTML, escaped: groups above their columns, best in bold, T3's rows shaded; note:
-    a line below it.
+    """Write the table as escaped HTML: groups above their columns, the best values in bold, T3's
+    rows shaded.
+
+    note: a line below the table.
     """
     return Html(
         TEMPLATES.get_template("table.html").render(
@@ -271,11 +274,11 @@ def write_table(
     *,
     caption: str | None = None,
 ) -> Path:
-    """`folder`/`name`.csv with every digit, .md and .tex (booktabs) as people read them; returns
-    the .csv's path.
+    """Write a table as `folder`/`name`.csv with every digit, and as .md and .tex for reading.
+    Return the path of the .csv.
 
-    A table of more than `MANY` rows is what figures are drawn from, and nobody reads it: .csv
-    alone. Without a caption the table has the one that `CAPTIONS` holds under its name, if any.
+    caption: by default the one in `CAPTIONS` under the table's name, if any. A table of more than
+    `MANY` rows is only drawn and not read, so it is written as .csv alone.
     """
     path = Path(folder) / f"{name}.csv"
     caption = CAPTIONS.get(name.split("--")[0], "") if caption is None else caption
@@ -292,11 +295,11 @@ def write_table(
 
 
 def save_figure(path: str | Path, figure: "Figure", caption: str = "") -> Path:
-    """Write a figure as `path` (.svg), atomically and byte for byte the same from run to run;
-    returns the path.
+    """Write a figure as `path` with the suffix .svg, and return this path.
 
-    The caption, by default the figure's label, is kept in the file as its title: the page shows it
-    below the figure.
+    The same figure gives the same bytes in every run. The file is written atomically. The caption,
+    by default the figure's label, becomes the title in the file, and the page shows it below the
+    figure.
     """
     from matplotlib import rc_context
 
@@ -311,12 +314,14 @@ def save_figure(path: str | Path, figure: "Figure", caption: str = "") -> Path:
 
 
 def rounded(svg: bytes) -> bytes:
-    """An SVG file whose lines and markers lie at whole hundredths of a point; its words stay."""
+    """Round the coordinates of an SVG file's lines and markers to hundredths of a point. Its texts
+    stay.
+    """
     return PLACES.sub(lambda place: TOO_FINE.sub(rb"\1", place[0]), svg)
 
 
 def with_palette(png: bytes) -> bytes:
-    """A PNG file in `SHADES` colours."""
+    """Reduce a PNG file to `SHADES` colours."""
     from PIL import Image
 
     picture, buffer = Image.open(io.BytesIO(png)).convert("RGB"), io.BytesIO()
@@ -325,8 +330,9 @@ def with_palette(png: bytes) -> bytes:
 
 
 def show(figure: "Figure", path: str | Path | None = None, caption: str = "") -> None:
-    """Show a figure in the notebook, with its caption, as a PNG, which every viewer draws; save it
-    as `path` (.svg).
+    """Show a figure with its caption in the notebook, as a PNG that every viewer can draw.
+
+    path: if given, the figure is also saved there (.svg). caption: by default the figure's label.
     """
     from IPython import display  # what only a notebook needs
 

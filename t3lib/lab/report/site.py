@@ -1,9 +1,9 @@
-"""The site: results pages and rendered notebooks of all profiles in one folder of static files,
-with a front page.
+"""Build the site: the results pages and rendered notebooks of all profiles as static files, with a
+front page.
 
 `python -m t3lib.lab.report.site FOLDER` builds it from committed files, in seconds and without a
-network; nothing in it loads anything from elsewhere. Notebooks become HTML through nbconvert, their
-formulas MathML, which browsers draw.
+network. Its pages load nothing from elsewhere. nbconvert turns notebooks into HTML, and their
+formulas become MathML, which browsers draw.
 """
 
 import re
@@ -28,8 +28,8 @@ CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.S)
 
 
 def build(root: Path, folder: Path) -> Path:
-    """Write the site of the checkout `root` below `folder`, which is made anew; returns its front
-    page.
+    """Write the site of the checkout `root` into `folder`, and return its front page. An existing
+    folder is deleted first.
     """
     if folder.exists():
         shutil.rmtree(folder)
@@ -63,8 +63,8 @@ def build(root: Path, folder: Path) -> Path:
 
 
 def _profile(source: Path, folder: Path) -> dict[str, Any]:
-    """One profile's page with the tables, figures and notebooks that it links to; what the front
-    page says of it.
+    """Write one profile's page with its tables, figures and notebooks, and return what the front
+    page says about it.
     """
     for part in ("tables", "figures"):
         if (source / part).is_dir():
@@ -85,7 +85,10 @@ def _profile(source: Path, folder: Path) -> dict[str, Any]:
 
 
 def _notebook(source: Path, target: Path, profile: str = "") -> None:
-    """Write one notebook as a page of its own; profile: whose page of results it links to."""
+    """Write one notebook as a page.
+
+    profile: the profile whose results page it links to, or "".
+    """
     from nbconvert import (
         HTMLExporter,
     )  # here, because importing it takes a second that only the site needs
@@ -124,7 +127,9 @@ def _notebook(source: Path, target: Path, profile: str = "") -> None:
 
 
 def _placeholder(match: re.Match[str], formulas: list[str]) -> str:
-    """A word that Markdown leaves alone; the formula as MathML goes to `formulas`."""
+    """Append the formula as MathML to `formulas`, and return a word for its place that Markdown
+    leaves alone.
+    """
     formulas.append(
         convert(match["block"] or match["inline"], display="block" if match["block"] else "inline")
     )

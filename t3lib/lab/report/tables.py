@@ -1,9 +1,8 @@
-"""The paper's tables from run files: one function each, tidy frame in (`results.tidy`), table out,
-no number typed.
+"""Build the paper's tables from run files, one function for each table. No number is typed in.
 
-Every method of the paper has its row whether it ran or not; what did not run, or failed, is an
-empty cell. Runs with a `setting` (ablations) enter only `ablations` and, for the setting "naive",
-`runtime`.
+A tidy frame (`results.tidy`) goes in and a table comes out. Every method of the paper has a row,
+whether it ran or not. A missing or failed run gives empty cells. Runs with a `setting` (ablations)
+enter only the table `ablations` and, for the setting "naive", `runtime`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -123,10 +122,12 @@ SETTINGS = {
 
 
 def tofu(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table 1: mean over seeds of every metric, the paper's columns first; T3 at its tuned T.
+    """Build Table 1: the mean over seeds of every metric, the paper's columns first. T3 is at its
+    tuned T.
 
-    T3 with both dials has a row `T3 (T, w)` where it ran. `HELD_OUT`: against the retrained models
-    that nothing was tuned on; the row Retrained is the mean over all pairs of retrained models.
+    T3 with both dials has a row `T3 (T, w)` if it ran. The columns `HELD_OUT` are against the
+    retrained models that nothing was tuned on. The row Retrained is the mean over all pairs of
+    retrained models.
     """
     sharpened = _at_tuned_strength(frame)
     runs = pd.concat([at_tuned_temperature(frame), sharpened]).groupby(["split", "method"])
@@ -138,20 +139,20 @@ def tofu(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def parameters(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table 2: trainable parameters per unlearning method (the same in every split, seed and
-    temperature).
+    """Build Table 2: trainable parameters of each unlearning method, which are the same in every
+    split, seed and temperature.
     """
     counts = main_runs(frame).groupby("method")["trainable"].max().reset_index()
     return _table(counts, ["method", "trainable"], pd.DataFrame({"method": UNLEARNING}))
 
 
 def runtime(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table 3: epochs, mean seconds per stage and the largest memory; T3 both naive and
-    preprocessed.
+    """Build Table 3: epochs, mean seconds of each stage, and the largest memory in bytes. T3 is
+    both naive and preprocessed.
 
-    Features are computed by the first run that needs them and cached, so their time is the longest
-    of the split's runs. `T3 (preprocessed)` is T3 as it always runs here; `T3 (naive)` comes from
-    runs of the setting "naive".
+    The first run that needs features computes and caches them, so their seconds are the longest of
+    the split's runs. `T3 (preprocessed)` is T3 as it always runs here. `T3 (naive)` comes from runs
+    of the setting "naive".
     """
     preprocessed = at_tuned_temperature(frame).replace({"method": {"T3": "T3 (preprocessed)"}})
     naive = frame[frame["setting"] == "naive"].assign(method="T3 (naive)")
@@ -178,8 +179,8 @@ def runtime(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def tofu_per_seed(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table 4: Forget Quality, MU-ROUGE and MU of every seed; a method without a run keeps one
-    empty row.
+    """Build Table 4: Forget Quality, MU-ROUGE and MU of every seed. A method without a run keeps
+    one empty row.
     """
     return _table(
         at_tuned_temperature(frame), ["split", "method", "T", "seed", *SUMMARY], _rows(METHODS)
@@ -187,7 +188,7 @@ def tofu_per_seed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def temperature(frame: pd.DataFrame) -> pd.DataFrame:
-    """Table 5: T3 at every T that ran (and the paper's five), means over seeds."""
+    """Build Table 5: T3 at every T that ran and at the paper's five, as means over seeds."""
     runs = t3_runs(frame)
     by = runs.groupby(["split", "T"])
     means = by[[*SUMMARY, *HELD_OUT]].mean().assign(n_seeds=by["fq"].count()).reset_index()
@@ -197,8 +198,8 @@ def temperature(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def ablations(frame: pd.DataFrame) -> pd.DataFrame:
-    """T3 as tuned and each of its variations (the runs that have a setting), means over the seeds
-    of each.
+    """Build the table of T3 as tuned and each of its variations (runs with a setting), as means
+    over seeds.
     """
     varied = frame[frame["setting"].notna() & (frame["setting"] != "naive")]
     columns = [*SUMMARY, *HIDING, *HELD_OUT]
@@ -212,12 +213,12 @@ def ablations(frame: pd.DataFrame) -> pd.DataFrame:
 def search(
     runs: Sequence[Mapping[str, Any]], entries: Mapping[str, Mapping[str, Any]]
 ) -> pd.DataFrame:
-    """How the settings were found: split, method, trials, seeds of a trial, minutes of all trials,
-    chosen.
+    """Build the table of how the settings were found: split, method, trials, seeds of a trial,
+    minutes of all trials, choice.
 
-    entries: "METHOD/SPLIT" -> {"chosen", "seeds", "trials"}, as `t3 tune` writes them. Only a
-    choice that a main run of the method on the split was made with has a row. minutes: nan where a
-    trial's seconds were not noted.
+    entries: {"METHOD/SPLIT": {"chosen", "seeds", "trials"}}, as `t3 tune` writes them. A choice has
+    a row only if a main run of the method on the split was made with it. minutes is nan if the
+    seconds of a trial were not noted.
     """
     columns, rows = ["split", "method", "trials", "seeds", "minutes", "chosen"], []
     for split, method in ((split, method) for split in SPLITS for method in UNLEARNING):
@@ -237,12 +238,15 @@ def search(
 
 
 def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """Every Forget Quality with what it comes from: a row for each run and each retrained model.
+    """Build the table of every Forget Quality, one row for each run and each retrained model.
 
-    reference: the number of the retrained model (`results.references`). Two retrained models are
-    compared once. n: forget rows; D: the KS statistic, of which fq is the p-value; mean and sd: of
-    ln R, the logarithm of the run's truth ratios; D_matched: D after moving the mean of ln R to the
-    reference's, which is what spread and shape alone leave. `runs` are run files (`read_runs`).
+    runs: run files (`read_runs`).
+    reference: number of the retrained model (`results.references`). Two retrained models are
+    compared once.
+    n: forget rows. D: the KS statistic, of which fq is the p-value.
+    mean, sd: of ln R, the logarithm of the run's truth ratios.
+    D_matched: D after the mean of ln R was moved to the reference's. It shows what spread and shape
+    alone contribute.
     """
     models, rows = references(runs), []
     names = ("split", "method", "T", "w", "seed")
@@ -263,18 +267,19 @@ def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
 
 
 def on_held_out(runs: pd.DataFrame) -> pd.DataFrame:
-    """Runs with fq and ks_statistic against the held-out retrained models, where there are any.
+    """Return the runs with fq and ks_statistic against the held-out retrained models, if there are
+    any.
 
-    fq_tuned_on: Forget Quality against the retrained model that settings were chosen on. Choose T
-    (`at_tuned_temperature`) before, on that model.
+    The new column fq_tuned_on is Forget Quality against the retrained model that settings were
+    chosen on. Select T (`at_tuned_temperature`) before, because T was chosen on that model.
     """
     fq, d = (runs[held].fillna(runs[name]) for held, name in zip(HELD_OUT, ("fq", "ks_statistic")))
     return runs.assign(fq=fq, ks_statistic=d, fq_tuned_on=runs["fq"])
 
 
 def by_seeds(frame: pd.DataFrame) -> pd.DataFrame:
-    """All seeds beside those that chose nothing: seeds 1 and 2 tuned the hyperparameters, the
-    others are fresh.
+    """Build the table of all seeds beside the seeds on which nothing was tuned. Seeds 1 and 2 chose
+    the hyperparameters.
     """
     runs = at_tuned_temperature(frame)
     tuned_on = runs["seed"].isin(TUNING_SEEDS) & runs["method"].isin(UNLEARNING)
@@ -290,13 +295,15 @@ def by_seeds(frame: pd.DataFrame) -> pd.DataFrame:
 def beside_paper(
     frame: pd.DataFrame, printed: pd.DataFrame, *, printed_seeds: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """Ours beside printed (Table 1, or Table 5 by T): our mean, sd and seeds, the printed mean,
-    difference and mark.
+    """Build the table of our numbers beside the printed ones: our mean, sd and seeds, the printed
+    mean, the difference and a mark.
 
-    Our Forget Quality is `on_held_out`, with fq_tuned_on beside it. The spread is sqrt(sd_ours^2 +
-    sd_paper^2), the paper's from its per-seed table if there is one. Marks: "=" within one spread
-    (and the paper's rounding), "≈" within two, "≠" beyond; empty where a number or our spread is
-    missing.
+    printed: the paper's Table 1, or Table 5 by T. printed_seeds: its Table 4, for the paper's
+    spread.
+
+    Our Forget Quality is `on_held_out`, with fq_tuned_on beside it. The spread is sqrt(sd_ours² +
+    sd_paper²). Marks: "=" within one spread and the paper's rounding, "≈" within two, "≠" beyond. A
+    mark is empty if a number or our spread is missing.
     """
     if "method" in printed:
         keys, runs = ["split", "method"], on_held_out(at_tuned_temperature(frame))
@@ -324,8 +331,8 @@ def beside_paper(
 
 
 def printed(number: int) -> pd.DataFrame:
-    """The paper's Table 4 or 5 for a figure: every row says its method, and Original's rows of
-    Table 1 come with it.
+    """Return the paper's Table 4 or 5 for a figure: with a method in every row, and with Original's
+    rows of Table 1.
     """
     table = paper_table(number)
     original = paper_table(1).query("method == 'Original'")
@@ -335,8 +342,8 @@ def printed(number: int) -> pd.DataFrame:
 def paper_disagreements(
     table1: pd.DataFrame, table4: pd.DataFrame, *, tolerance: float = 0.001
 ) -> pd.DataFrame:
-    """Rows of the paper's Table 1 whose printed mean is not the mean of its Table 4's seeds within
-    `tolerance`.
+    """Return the rows of the paper's Table 1 whose printed mean is not the mean of Table 4's seeds,
+    within `tolerance`.
     """
     means = table4.groupby(["split", "method"])[list(SUMMARY)].mean().reset_index()
     both = table1.merge(means, on=["split", "method"], suffixes=("", "_seeds"))
@@ -350,11 +357,11 @@ def paper_disagreements(
 
 
 def leaders(means: pd.DataFrame) -> pd.DataFrame:
-    """Of a table of means by method what a reader wants first: Original, the best baselines, T3,
-    Retrained.
+    """Select from a table of means by method what a reader wants first: Original, the best
+    baselines, T3, Retrained.
 
-    The baselines are those that no other baseline beats in both fq and mu_rouge, the best fq first.
-    What did not run is left out.
+    The best baselines are those that no other baseline beats in both fq and mu_rouge, with the best
+    fq first. What did not run is left out.
     """
     ran = means.dropna(subset=["fq"])
     rivals = ran.drop(index=[*FRAME, BOTH_DIALS], errors="ignore").sort_values(
@@ -366,8 +373,8 @@ def leaders(means: pd.DataFrame) -> pd.DataFrame:
 
 
 def ran(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of a table that hold a number of ours: what did not run, a method or a temperature,
-    is left out.
+    """Drop the rows of a table that hold no number of ours, such as a method or a temperature that
+    did not run.
     """
     if "n_seeds" in table:
         return table[table["n_seeds"].notna()]
@@ -376,17 +383,17 @@ def ran(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def main_runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """The runs that are no ablation, with the classifier as it is, f^w with w = 1."""
+    """Select the runs that are no ablation and have w = 1."""
     return frame[frame["setting"].isna() & (frame["w"].fillna(1) == 1)]
 
 
 def t3_runs(frame: pd.DataFrame) -> pd.DataFrame:
-    """T3's main runs, at every temperature."""
+    """Select T3's main runs, at every temperature."""
     return main_runs(frame)[lambda runs: runs["method"] == "T3"]
 
 
 def at_tuned_temperature(frame: pd.DataFrame) -> pd.DataFrame:
-    """The main runs, of T3 only those at the split's tuned T."""
+    """Select the main runs, and of T3 only those at the split's tuned T."""
     runs = main_runs(frame)
     tuned = (
         runs["split"]
@@ -397,8 +404,8 @@ def at_tuned_temperature(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at_tuned_strength(frame: pd.DataFrame) -> pd.DataFrame:
-    """T3's runs with a sharpened classifier, f^w with w other than 1, at each split's best (T, w),
-    as `T3 (T, w)`.
+    """Select T3's runs with w other than 1 at each split's best (T, w), and name them `T3 (T,
+    w)`.
     """
     sharpened = frame[frame["setting"].isna() & (frame["w"].fillna(1) != 1) & frame["fq"].notna()]
     parts = [sharpened[:0]]
@@ -409,8 +416,10 @@ def _at_tuned_strength(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def tuned_temperature(frame: pd.DataFrame, split: str) -> float | None:
-    """T3's tuned T: best mean Forget Quality over seeds 1 and 2, ties by MU-ROUGE; without them,
-    over all seeds.
+    """Return T3's tuned T: the one with the best mean Forget Quality over seeds 1 and 2, ties
+    broken by MU-ROUGE.
+
+    Without these seeds it is over all seeds. Without runs it is None.
     """
     runs = t3_runs(frame)[lambda runs: (runs["split"] == split) & runs["fq"].notna()]
     means = _tuning_runs(runs, ["T"]).groupby("T")[["fq", "mu_rouge"]].mean()
@@ -431,7 +440,7 @@ def _tuning_runs(runs: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
 
 
 def _rows(methods: Sequence[str]) -> pd.DataFrame:
-    """A row for every split and method, in the paper's order."""
+    """Return a row for every split and method, in the paper's order."""
     return pd.DataFrame(
         [(split, method) for split in SPLITS for method in methods], columns=["split", "method"]
     )
@@ -453,7 +462,9 @@ def _table(
 
 
 def _spread(frame: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Mean (`_ours`), standard deviation over seeds (`_sd`, n-1) and number of seeds per group."""
+    """Return mean (`_ours`), standard deviation over seeds (`_sd`, n − 1) and number of seeds of
+    each group.
+    """
     named = {
         f"{name}_{part}": (name, how)
         for name in SUMMARY

@@ -1,4 +1,4 @@
-"""What models write in place of the true answers: counts and typical rows, from run files."""
+"""Show what models write in place of the true answers: counts and typical rows, from run files."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -12,7 +12,8 @@ SIDES = {"forget": "rows to forget, word for word", "retain": "rows to keep, wor
 
 
 def named(runs: Sequence[Run]) -> dict[str, Run]:
-    """The finished runs that hold texts, by what to call them ("T3, T = 3"): the first of a name.
+    """Return {name: run} of the finished runs that hold texts, such as "T3, T = 3". Of several runs
+    of a name the first counts.
 
     T3 with a strength w other than 1 is left out.
     """
@@ -26,9 +27,9 @@ def named(runs: Sequence[Run]) -> dict[str, Run]:
 
 
 def recited(runs: Mapping[str, Run], rows: Rows) -> pd.DataFrame:
-    """How many answers of each model are the true answer, word for word: "2 of 80".
+    """Count how many answers of each model are the true answer, word for word, such as "2 of 80".
 
-    runs: as of `named`. rows: the evaluation sets, in the order of the runs' records.
+    runs: from `named`. rows: the evaluation sets, in the order of the runs' records.
     """
     lines = []
     for name, run in runs.items():
@@ -42,10 +43,10 @@ def recited(runs: Mapping[str, Run], rows: Rows) -> pd.DataFrame:
 
 
 def typical(runs: Mapping[str, Run], rows: Rows, n: int = 3) -> pd.DataFrame:
-    """The answers of each model to typical rows, one line an answer.
+    """Return the answers of each model to typical rows, one line for each answer.
 
     Typical are the `n` rows of each set whose ROUGE-L under the last model is nearest to its
-    median. runs, rows: as of `recited`.
+    median. runs, rows: as in `recited`.
     """
     lines = []
     last = list(runs.values())[-1]

@@ -1,6 +1,6 @@
-"""Tables and figure of a study that was repeated in several worlds: run files in, tables out.
+"""Build the tables and the figure of a study that was repeated in several worlds, from run files.
 
-D and Forget Quality are against each world's second retrained model; no setting was chosen on any
+D and Forget Quality are against each world's second retrained model. No setting was chosen on any
 model of these worlds.
 """
 
@@ -27,10 +27,12 @@ LEVEL = 0.95
 
 
 def scores(folders: Mapping[int, Path], tuned: Mapping[str, float]) -> pd.DataFrame:
-    """The table `worlds_each`: world, split, method, T and every measure, a row for each run.
+    """Build the table `worlds_each`: world, split, method, T and every measure, one row for each
+    run.
 
-    folders: results folder of each world, by its seed. tuned: T3's temperature on each split, as it
-    was chosen in another world; T3's runs at other temperatures are left out.
+    folders: {seed of a world: its results folder}.
+    tuned: {split: T3's temperature}, as chosen in another world. T3's runs at other temperatures
+    are left out.
     """
     runs = pd.concat(
         tables.main_runs(results.tidy(results.read_runs(folder / "runs"))).assign(world=seed)
@@ -41,10 +43,10 @@ def scores(folders: Mapping[int, Path], tuned: Mapping[str, float]) -> pd.DataFr
 
 
 def summary(each: pd.DataFrame) -> pd.DataFrame:
-    """The table `worlds`: mean of each measure over the worlds, with its 95% interval.
+    """Build the table `worlds`: the mean of each measure over the worlds, with its 95% interval.
 
-    first: in how many worlds the method has the best value of all unlearning methods. t3_less: T3's
-    value minus the method's, compared within each world; its interval is t3_low to t3_high. Where
+    first: in how many worlds the method has the best value of all unlearning methods.
+    t3_less: T3's value minus the method's, within each world; its interval is t3_low to t3_high. If
     that interval covers zero, the worlds show no order between T3 and the method.
     """
     rows = []
@@ -70,9 +72,9 @@ def summary(each: pd.DataFrame) -> pd.DataFrame:
 
 
 def interval(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
-    """Mean of n values and the ends of its 95% interval, mean ± t(n − 1) sd / √n.
+    """Return the mean of n values and the ends of its 95% interval, mean ± t(n − 1) sd / √n.
 
-    Student's t with n − 1 degrees of freedom; the ends are nan where n < 2.
+    Student's t has n − 1 degrees of freedom. The ends are nan if n < 2.
     """
     n = len(values)
     mean = float(np.mean(values)) if n else np.nan
@@ -84,7 +86,9 @@ def interval(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
 
 @rc_context(STYLE)
 def figure(each: pd.DataFrame) -> Figure:
-    """Each method in each world, its mean and 95% interval (grey), a panel for each measure."""
+    """Draw each method in each world, and its mean with a 95% interval (grey), one panel for each
+    measure.
+    """
     splits = [split for split in SPLITS if split in set(each["split"])]
     names = [name for name in tables.METHODS if name in set(each["method"])]
     size = (6.8, 0.5 + len(splits) * (0.4 + 0.15 * len(names)))

@@ -1,4 +1,4 @@
-"""Every table and figure of a results folder in one call: what notebook 05 and the page show."""
+"""Write every table and figure of a results folder in one call, for notebook 05 and the page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ from t3lib.lab.report import audit, plots, plots_audit, plots_cost, render, tabl
 class Written:
     """What was read from a results folder and written back to it.
 
-    folder: of the results. runs, frame: the main runs, and all runs as `results.tidy` gives them.
-    splits: what to call each split ("5%"). damaged: files that could not be read. tables, figures:
-    by the name of their file.
+    folder: of the results. runs: the main runs. frame: all runs as `results.tidy` gives them.
+    splits: {split: its name}, such as "5%". damaged: files that could not be read.
+    tables, figures: by the name of their file.
     """
 
     folder: Path
@@ -31,9 +31,10 @@ class Written:
     figures: dict[str, Figure] = field(default_factory=dict)
 
     def show(self, name: str, columns: Sequence[str] = (), folded: bool = False) -> render.Html:
-        """One table with its caption: what ran, and only these columns where some are given.
+        """Show one table with its caption, without rows that did not run.
 
-        folded: show the caption alone until a reader opens it.
+        columns: only these, if any are given. folded: show only the caption until a reader opens
+        the table.
         """
         table, caption = tables.ran(self.tables[name]), tables.CAPTIONS[name]
         table = table[list(columns)] if columns else table
@@ -46,8 +47,8 @@ class Written:
 def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Written:
     """Write tables/ and figures/ of a results folder from its run files.
 
-    searched: the trials behind the methods' settings (`tables.search`). The table of claims, which
-    reads these tables, is not among them. UserError for runs of two profiles or worlds.
+    searched: the trials behind the methods' settings (`tables.search`). The table of claims is not
+    written, because it reads these tables. UserError for runs of two profiles or worlds.
     """
     folder, damaged = Path(folder), list[str]()
     runs = results.read_runs(folder / "runs", corrupt=damaged)
@@ -80,7 +81,9 @@ def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Writ
 
 
 def _figures(made: Written, audits: list[dict[str, Any]]) -> dict[str, Figure]:
-    """The figures by the names of their files; those of the audit only where one was run."""
+    """Draw the figures, by the names of their files. Those of the audit are drawn only if an audit
+    was run.
+    """
     frame, models = made.frame, audit.models(audits)
     figures = {
         "tradeoff": plots.tradeoff(frame, tables.printed(4)),
