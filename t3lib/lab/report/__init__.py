@@ -1,1 +1,1 @@
-"""From run files to tables, figures, the page and the generated parts of README; no torch."""
+"""Turn run files into tables, figures, the page and README's headline table, without torch."""

@@ -27,14 +27,9 @@ KEYS = (
     "axis",
     "value",
 )
-MEANS = ("ablations", "leak", "claims")  # their rows do not say over which seeds they are
-CLOCKS = (
-    "load_s",
-    "features_s",
-    "train_s",
-    "evaluate_s",
-    "peak_memory_bytes",
-)  # differ from run to run
+MEANS = ("ablations", "leak", "claims")  # tables that do not record the seeds of their means
+# columns that differ from run to run
+CLOCKS = ("load_s", "features_s", "train_s", "evaluate_s", "peak_memory_bytes")
 RUN = ("split", "method", "T", "w", "seed")
 COLUMNS = ["table", "row", "column", "a", "b", "difference"]
 
@@ -180,7 +175,7 @@ def _cells(
         for place in index[(left[column] != right[column]).to_numpy()]:
             one, two = str(left.at[place, column]), str(right.at[place, column])
             gap = pd.to_numeric(pd.Series([one, two]), errors="coerce").diff().iloc[-1]
-            if not abs(gap) <= tolerance:  # text has no difference: NaN is not within it
+            if not abs(gap) <= tolerance:  # the difference of texts is NaN
                 rows.append((name, place[0], column, one, two, gap))
     return rows, alone
 

@@ -35,7 +35,7 @@ COLOURS: Look = {
     **dict(zip(BASELINES, cycle(BASELINE_COLOURS))),
     "T3": T3_COLOUR,
 }
-# Ten colours and eleven markers: two baselines share one of them, but not both.
+# Two baselines may share a colour or a marker, but not both.
 MARKERS = {
     "Original": "X",
     "Retrained": "P",
@@ -47,7 +47,7 @@ SPLIT_MARKERS = {"forget05": "o", "forget10": "s"}
 PAPER = "paper, Llama 3.1 8B"
 WHOLE = ("pi", 100)  # seaborn's error bar over all values
 DOTTED: Look = {"color": GREY, "ls": ":", "lw": 0.8}
-STYLE: Any = {  # Any: the stubs want a literal type of every setting's name
+STYLE: Any = {  # Any, because the stubs allow only literal names of settings
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,

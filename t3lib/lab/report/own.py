@@ -12,7 +12,7 @@ from typing import Any
 from t3lib.core.files import atomic_write, write_json
 from t3lib.lab.report.render import TEMPLATES
 
-SETS = {  # set of rows to keep -> its name and its colour
+SETS = {  # set of rows to keep -> (its name, its colour)
     "retain": ("rows to keep", "#0072b2"),
     "held_out_retain": ("rows to keep, held out", "#56b4e9"),
     "other": ("other rows", "#009e73"),
@@ -72,12 +72,11 @@ def choice_figure(report: Mapping[str, Any]) -> str:
     the share of rows to keep that it keeps. Marks: what the settings that were judged in full keep
     when sampled.
     """
-    from matplotlib.figure import (
-        Figure,
-    )  # takes seconds: the verbs that draw nothing do not wait for it
+    # imported here, because it takes seconds and most commands draw nothing
+    from matplotlib.figure import Figure
 
     chosen, curve = report["choice"], {}
-    for entry in report["curve"]:  # greedy text depends on the product alone
+    for entry in report["curve"]:  # greedy text depends only on w·T
         curve[round(entry["T"] * entry["w"], 9)] = entry
     products = sorted(curve)
     drawing = Figure(figsize=(6, 3.9), layout="constrained")

@@ -23,11 +23,11 @@ from t3lib.lab.report import render, tables
 
 # Figure 1 of the paper, drawn by hand: frozen base, trained head.
 ARCHITECTURE = Path(__file__).with_name("templates") / "architecture.svg"
-# points: a figure below stands beside another, for across the whole page its letters would be huge
+# Width in points. A narrower figure is shown beside another, because across the whole page its
+# letters would be huge.
 SMALL = 350
 COPIES = (".ipynb", ".html")  # suffixes of executed notebooks
-# The notebook that writes the page is among them under the name of a copy that is not whole yet: as
-# it will be called.
+# The notebook that writes the page is still running, so its copy has a temporary name.
 RUNNING = {"05_paper_tables.partial.ipynb": "05_paper_tables.ipynb"}
 SETS = {
     "forget": "rows to forget",
@@ -52,7 +52,7 @@ class Part(NamedTuple):
     folded: tuple[str, ...] = ()
 
 
-STORY = (  # the answers come after the first part, the claims after the last
+STORY = (  # on the page, the answers come after the first part and the claims after the last
     Part(
         "temper", "Why temper",
         "At T = 1 nothing is tempered: a confident memory outweighs any classifier, and the "
@@ -285,9 +285,7 @@ def _part(
             path for pattern in names for path in sorted((folder / "tables").glob(f"{pattern}.csv"))
         ):
             frame = tables.ran(pd.read_csv(path, keep_default_na=False, na_values=[""]))
-            frame = frame.filter(
-                regex="(?<!_distance)$"
-            )  # of the audit: thirty columns fit on no screen
+            frame = frame.filter(regex="(?<!_distance)$")  # thirty columns fit on no screen
             name, _, split = path.stem.partition("--")
             caption = tables.CAPTIONS.get(name, path.stem.replace("_", " "))
             caption += f" {splits[split]} split." if split in splits else ""

@@ -36,7 +36,7 @@ from t3lib.lab.report.look import (
 )
 from t3lib.tofu.metrics import AUDIT, HIDING, METRICS
 
-CAUGHT = 0.05  # Forget Quality below which the test tells the model from the retrained one
+CAUGHT = 0.05  # with a lower Forget Quality, the test can tell the model from a retrained one
 
 
 @rc_context(STYLE)
@@ -135,7 +135,7 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
         ratios = [np.asarray(run["truth_ratio"][name], float) for name in ("reference", "forget")]
         for values, colour, dash in zip(ratios, (GREY, COLOURS[run["method"]]), ("--", "-")):
             sns.ecdfplot(x=values, color=colour, ls=dash, lw=1.1, ax=axis)
-        test = ks_2samp(*ratios, method="asymp")  # for D and its place; the p-value is the run's
+        test = ks_2samp(*ratios, method="asymp")  # gives D and its place; the p-value is in the run
         bar = [float((values <= test.statistic_location).mean()) for values in ratios]
         axis.plot([test.statistic_location] * 2, bar, color="black", lw=2.2)
         T, p = "" if run["T"] is None else f" at $T={run['T']:g}$", run["metrics"]["fq"]

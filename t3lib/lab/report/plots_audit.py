@@ -32,7 +32,7 @@ from t3lib.tofu.metrics import AUDIT
 
 AGAINST_T = ("recognized_verbatim", "recognized_paraphrased", "auc", "auc_min_k")
 FRONTIER = ("recognized_verbatim", "auc", "leak")
-DASHES = ("", (4, 1.5), (1, 1), (4, 1.5, 1, 1))  # T3's sampled (T, w), the coldest first
+DASHES = ("", (4, 1.5), (1, 1), (4, 1.5, 1, 1))  # of T3's sampled (T, w), from the lowest T
 
 
 @rc_context(STYLE)

@@ -23,7 +23,7 @@ from t3lib.lab.report.tables import CAPTIONS, SETTINGS
 from t3lib.lab.results import split_labels, tidy
 from t3lib.tofu.metrics import AUDIT, METRICS
 
-if TYPE_CHECKING:  # Matplotlib takes seconds to load: what writes tables alone does not wait for it
+if TYPE_CHECKING:  # Matplotlib takes seconds to load, and tables do not need it
     from matplotlib.figure import Figure
 
 SCORES = METRICS | AUDIT
@@ -58,24 +58,19 @@ LABELS = {
     "reference": "Reference",
 }
 Splits = Mapping[str, str]
-SPLIT_LABELS = split_labels(tidy([]))  # of TOFU whole; those of runs are counted from their rows
+SPLIT_LABELS = split_labels(tidy([]))  # of the whole TOFU; a run counts its own rows
 WHOLE = frozenset(["trainable", "epochs", "seed", "n_seeds", "n", "n_references", "reference"])
-NOT_UNLEARNED = (
-    "Original",
-    "Retrained",
-)  # before unlearning, and the reference's own kind: never the best row
+NOT_UNLEARNED = ("Original", "Retrained")  # rows that are never marked as the best
 DPI = 110  # of a figure in a notebook
-SHADES = 128  # of a figure in a notebook: with a palette it is a third of the size
-PLACES = re.compile(rb' (?:d|x|y)="[^"]+"')  # where an SVG's lines and markers lie, in points
-TOO_FINE = re.compile(
-    rb"(\.\d\d)\d+"
-)  # beyond a hundredth of a point, which is a third of the file
-# How the numbers of a column are written, by the last part of its name.
+SHADES = 128  # colours of a figure in a notebook; the palette makes it a third of the size
+PLACES = re.compile(rb' (?:d|x|y)="[^"]+"')  # coordinates of an SVG's lines and markers, in points
+TOO_FINE = re.compile(rb"(\.\d\d)\d+")  # digits after a hundredth of a point, a third of the file
+# Format of the numbers in a column, by the last part of its name.
 FORMS = {"difference": "+.3f", "distance": "+.1f", "s": ".3g"}
 FORMS |= dict.fromkeys(("ours", "sd", "paper"), ".3f")
-LONG = 20  # characters of a text that may wrap
-MANY = 300  # rows
-# LaTeX's special characters, and symbols of our texts that its fonts lack outside mathematics.
+LONG = 20  # texts of more characters may wrap
+MANY = 300  # tables of more rows are written as CSV alone
+# LaTeX's special characters, and symbols that its fonts have only in formulas.
 TEX = str.maketrans(
     {character: f"\\{character}" for character in "&%$#_{}"}
     | {
@@ -98,13 +93,13 @@ TEX = str.maketrans(
 
 TEMPLATES = Environment(
     loader=PackageLoader(__package__),
-    autoescape=select_autoescape(),  # .html; the other templates escape with the filters below
+    autoescape=select_autoescape(),  # for .html; the other templates use the filters below
     undefined=StrictUndefined,
     keep_trailing_newline=True,
     trim_blocks=True,
     lstrip_blocks=True,
 )
-TEX_TEMPLATES = TEMPLATES.overlay(  # braces and percent signs are LaTeX's
+TEX_TEMPLATES = TEMPLATES.overlay(  # LaTeX uses braces and percent signs itself
     block_start_string="<%",
     block_end_string="%>",
     variable_start_string="<<",
@@ -112,10 +107,8 @@ TEX_TEMPLATES = TEMPLATES.overlay(  # braces and percent signs are LaTeX's
     comment_start_string="<#",
     comment_end_string="#>",
 )
-TEMPLATES.policies["json.dumps_kwargs"] = {
-    "ensure_ascii": False,
-    "separators": (",", ":"),
-}  # keys keep their order
+# keys keep their order
+TEMPLATES.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":")}
 TEMPLATES.filters["tex"] = lambda text: text.translate(TEX)
 TEMPLATES.filters["markdown"] = lambda text: text.replace("|", "\\|").replace("\n", " ")
 
@@ -201,7 +194,7 @@ def laid_out(frame: pd.DataFrame, splits: Splits = SPLIT_LABELS, **more: str) ->
         "columns": columns,
         "groups": [(name, places[0], places[-1]) for name, places in spans],
         "rows": [dict(zip(keys, row)) for row in zip(texts, best, ours, new)],
-        "named": list(frame).index("method") if "method" in frame else 0,  # heads its row
+        "named": list(frame).index("method") if "method" in frame else 0,  # heads each row
         **{"caption": "", "label": "", "note": "", **more},
     }
 
@@ -334,7 +327,7 @@ def show(figure: "Figure", path: str | Path | None = None, caption: str = "") ->
 
     path: if given, the figure is also saved there (.svg). caption: by default the figure's label.
     """
-    from IPython import display  # what only a notebook needs
+    from IPython import display  # imported here, because only a notebook needs it
 
     caption = caption or str(figure.get_label())
     if path is not None:

@@ -89,17 +89,14 @@ def _notebook(source: Path, target: Path, profile: str = "") -> None:
 
     profile: the profile whose results page it links to, or "".
     """
-    from nbconvert import (
-        HTMLExporter,
-    )  # here, because importing it takes a second that only the site needs
+    # imported here, because it takes a second and only the site needs it
+    from nbconvert import HTMLExporter
 
     notebook = nbformat.read(source, 4)
     formulas: list[str] = []
     for cell in notebook.cells:
         if cell.cell_type == "markdown":
-            parts = CODE.split(
-                cell.source
-            )  # every second one is code, in which a dollar is a dollar
+            parts = CODE.split(cell.source)  # every second part is code and has no formulas
             parts[::2] = [
                 MATH.sub(lambda match: _placeholder(match, formulas), part) for part in parts[::2]
             ]

@@ -18,20 +18,18 @@ from t3lib.tofu import metrics
 from t3lib.tofu.metrics import HIDING, UTILITY
 
 SUMMARY = ("fq", "mu_rouge", "mu")
-PAPER = (
-    *SUMMARY,
-    *UTILITY,
-)  # columns of the paper's Table 1; ours has every other metric after them
+# columns of the paper's Table 1; our table has every other metric after them
+PAPER = (*SUMMARY, *UTILITY)
 SCORES = (*PAPER, *(name for name in metrics.METRICS if name not in PAPER))
 UNLEARNING = METHODS[2:]
-FRAME = ("Original", "T3", "Retrained")  # what every comparison begins and ends with
+FRAME = ("Original", "T3", "Retrained")  # in every comparison
 PAPER_TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)
 ROUNDING = 5e-4  # half a unit of the paper's last printed digit
-TINY = np.finfo(float).tiny  # a truth ratio that underflowed to 0 has a logarithm still
+TINY = np.finfo(float).tiny  # in place of a truth ratio that underflowed to 0, for its logarithm
 COUNTS = ("n_seeds", "seed", "trainable", "epochs", "n", "n_references", "reference")
-BOTH_DIALS = "T3 (T, w)"  # T3 with its classifier sharpened, at the best T and w
+BOTH_DIALS = "T3 (T, w)"  # T3 with a sharpened classifier f^w, at the best T and w
 
-# What each table shows, by the name of its file; the page has the tables in this order.
+# What each table shows, by the name of its file. The page has the tables in this order.
 CAPTIONS = {
     "claims": "Claims of the paper: does each hold in its own tables, and here?",
     "tofu": (
@@ -101,7 +99,7 @@ CAPTIONS = {
     "bounds": "The theorems' bounds, evaluated.",
 }
 
-# T3's other choices in words, by the setting that the runs and the tables' files name.
+# T3's other choices in words, by the `setting` of a run.
 SETTINGS = {
     "tuned": "T3 as tuned",
     "T=1,w=1": "no tempering",
@@ -162,9 +160,8 @@ def runtime(frame: pd.DataFrame) -> pd.DataFrame:
     table = table.join(costs[["epochs", "features_s", "peak_memory_bytes"]].max()).reset_index()
     longest = t3_runs(frame).groupby("split")["features_s"].max()
     cached = table["method"] == "T3 (preprocessed)"
-    table.loc[cached, "features_s"] = (
-        table.loc[cached, "split"].map(longest).astype(float)
-    )  # no T3, no text
+    # as numbers, also where T3 did not run and there is none
+    table.loc[cached, "features_s"] = table.loc[cached, "split"].map(longest).astype(float)
     columns = [
         "split",
         "method",

@@ -20,7 +20,7 @@ from t3lib.lab.report import tables
 from t3lib.lab.report.look import COLOURS, STYLE, panels
 from t3lib.lab.report.render import SPLIT_LABELS
 
-# The measures of the tables, by the name of a run's column, and whether more of it is better.
+# The measures of the tables: {column of a run: True if more is better}.
 MEASURES = {"ks_held_out": False, "fq_held_out": True, "mu_rouge": True, "mu": True}
 TITLES = {"ks_held_out": "D", "fq_held_out": "Forget Quality", "mu_rouge": "MU-ROUGE", "mu": "MU"}
 LEVEL = 0.95
