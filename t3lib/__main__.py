@@ -1,4 +1,4 @@
-"""`python -m t3lib` is the command `t3`."""
+"""Run the command `t3` as `python -m t3lib`."""
 
 import sys
 

@@ -1,5 +1,6 @@
-"""The thin command `t3`: arguments in, library call, one line out. A user's mistake is one line and
-exit code 2.
+"""The command `t3`: parse arguments, call the library, print a line.
+
+A user's mistake gives one line and exit code 2. Torch is imported only when a command needs it.
 """
 
 import argparse
@@ -18,26 +19,29 @@ Value = TypeVar("Value", str, int, float)
 FILES = (
     *("forget", "retain", "other", "unseen", "rewordings"),
     *("holdout", "holdout_forget", "holdout_retain"),
-)  # options that name a file of rows, or a Hub data set
-UNSEEN = "rows like those to forget that the model never saw"
-FEW = 40  # cells that t3 compare lists unasked
+)  # options that take a file of rows or a Hub data set
+UNSEEN = "rows that are like those to forget but that the model never saw"
+FEW = 40  # t3 compare lists at most so many cells without --cells
 EXIT_CODES = (
-    "exit codes: 0 done, 1 a job failed or results differ, 2 bad input, "
-    "3 unlearned but its own evidence says no, 130 interrupted"
+    "exit codes: 0 done; 1 a job failed, or results differ; 2 wrong input; "
+    "3 a report says that rows leak or that rows to keep changed; 130 interrupted"
 )
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, but a wrong argument is one line, not a page of usage."""
+    """An argparse parser that reports a wrong argument in one line, without a page of usage."""
 
     def error(self, message: str) -> NoReturn:
-        """Print the line and exit with 2."""
+        """Print one line and exit with code 2."""
         print(f"{self.prog}: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
         raise SystemExit(2)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run `t3` with the given arguments; returns the exit code (`EXIT_CODES`)."""
+    """Run `t3` with these arguments, and return the exit code (`EXIT_CODES`).
+
+    argv: by default the arguments of the process.
+    """
     warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
     args, unknown = parser().parse_known_args(argv)
     if unknown:
@@ -48,15 +52,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"t3 {args.verb}: {printable(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(f"t3 {args.verb}: interrupted; run the same command again to go on", file=sys.stderr)
+        print(
+            f"t3 {args.verb}: interrupted; run the same command again to continue", file=sys.stderr
+        )
         return 130
 
 
 def parser() -> Parser:
-    """All verbs and their options."""
+    """Build the parser with all verbs and their options."""
     top = Parser(
         prog="t3",
-        description="Temper-Then-Tilt unlearning: reproduce the paper, unlearn your own model.",
+        description=(
+            "Temper-Then-Tilt unlearning. To reproduce the paper: reproduce, compare, page, tune,"
+            " bench. To unlearn and check your own model: unlearn, generate, evaluate, audit."
+        ),
         epilog=EXIT_CODES,
     )
     top.add_argument("--version", action="version", version=f"t3 {__version__}")
@@ -74,7 +83,7 @@ def parser() -> Parser:
         p.set_defaults(run=run, parser=p)
         return p
 
-    p = verb("reproduce", "run the notebooks of a profile and make every table and figure",
+    p = verb("reproduce", "run the notebooks of a profile, and write its tables, figures and page",
              "--profile smoke --workers 2", reproduce)  # fmt: skip
     p.add_argument(
         "--profile",
@@ -85,10 +94,12 @@ def parser() -> Parser:
         "--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)"
     )
     p.add_argument(
-        "--only", type=names, help="notebooks to run, e.g. 02_tofu_unlearning,05_paper_tables"
+        "--only",
+        type=names,
+        help="run only these notebooks, e.g. 02_tofu_unlearning,05_paper_tables",
     )
     p.add_argument(
-        "--methods", type=names, help="methods to run, e.g. T3,NPO (default: the profile's)"
+        "--methods", type=names, help="run only these methods, e.g. T3,NPO (default: the profile's)"
     )
     p.add_argument(
         "--splits", type=names, help="forget splits, e.g. forget10 (default: the profile's)"
@@ -97,7 +108,7 @@ def parser() -> Parser:
     p.add_argument(
         "--worlds",
         type=whole_numbers,
-        help="repeat 02 in these built-in worlds, e.g. 1,2,3, and leave tables over them",
+        help="repeat notebook 02 in these built-in worlds, e.g. 1,2,3, and compare them in tables",
     )
     p.add_argument(
         "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
@@ -106,31 +117,31 @@ def parser() -> Parser:
     where.add_argument(
         "--workers",
         type=int,
-        help="worker processes on this machine (default: one a physical core)",
+        help="worker processes on this machine (default: one for each GPU or physical core)",
     )
     where.add_argument(
         "--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786"
     )
     where.add_argument(
-        "--slurm", type=Path, help="YAML of dask-jobqueue's options (jobqueue.slurm)"
+        "--slurm", type=Path, help="YAML file with options of dask-jobqueue (jobqueue.slurm)"
     )
+    p.add_argument("--fresh", action="store_true", help="ignore the cache and run everything again")
     p.add_argument(
-        "--fresh", action="store_true", help="ignore what is cached and run everything again"
-    )
-    p.add_argument(
-        "--dry-run", action="store_true", help="print what is cached and what would run, and stop"
+        "--dry-run",
+        action="store_true",
+        help="print what is cached, what would run and how long it would take",
     )
     p.add_argument(
         "--rehearse",
         metavar="SHAPE",
         nargs="?",
         const="",
-        help="random weights, 8 rows a set: of the profile's own shape, or of a named small one",
+        help="try every step with random weights and 8 rows in each set; SHAPE: a smaller model",
     )
 
     p = verb(
         "unlearn",
-        "train a T3 head that makes a model forget some rows",
+        "train a T3 head that makes a model forget some rows, and report how well it works",
         # fmt: skip
         "--model DIR --forget forget.jsonl --retain retain.jsonl --out head",
         command,
@@ -140,42 +151,59 @@ def parser() -> Parser:
     rows = own_rows_options(p)
     rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
     rows.add_argument(
-        "--holdout-forget", metavar="FILE", help="judge with these instead of a fifth of --forget"
+        "--holdout-forget",
+        metavar="FILE",
+        help="judge by these rows instead of a fifth of --forget",
     )
     rows.add_argument(
-        "--holdout-retain", metavar="FILE", help="judge with these instead of a fifth of --retain"
+        "--holdout-retain",
+        metavar="FILE",
+        help="judge by these rows instead of a fifth of --retain",
     )
     rows.add_argument("--steps", type=int, help="optimiser steps (default 1000)")
     p.add_argument(
-        "--out", type=Path, required=True, help="folder for the head, and own rows' report"
+        "--out", type=Path, required=True, help="folder for the head and, with own rows, the report"
     )
-    p.add_argument("--overwrite", action="store_true", help="replace what lies in --out")
+    p.add_argument("--overwrite", action="store_true", help="replace the head in --out")
     p.add_argument(
-        "--temperature", type=temperature, help=f"T >= 1 (default {TEMPERATURE}); own rows: auto"
+        "--temperature",
+        type=temperature,
+        help=f"T >= 1 (default {TEMPERATURE}; own rows: auto, chosen)",
     )
     p.add_argument(
-        "-w", "--strength", type=float, help="w, the head's strength (default 1; own rows: chosen)"
+        "-w",
+        "--strength",
+        type=float,
+        help="w, the strength of the head (default 1; own rows: chosen)",
     )
     head, fit = p.add_argument_group("fitting the head"), FitSettings()
     for flag, default, help in (
-        ("--rank", fit.rank, "rank h of the head"),
-        ("--lr", fit.lr, "learning rate; own rows: the best of five"),
-        ("--epochs", fit.epochs, "passes over the forget rows"),
-        ("--batch-size", fit.batch_size, "forget-retain pairs a step"),
-        ("--weight-decay", fit.weight_decay, "lambda"),
-        ("--seed", fit.seed, "seed of the head and of the retain draws"),
+        ("--rank", fit.rank, "rank h of the head (default {:g})"),
+        ("--lr", fit.lr, "learning rate (default {:g}; own rows: the best of five)"),
+        ("--epochs", fit.epochs, "passes over rows to forget (default {:g}; own rows: --steps)"),
+        ("--batch-size", fit.batch_size, "pairs of rows, to forget and to keep (default {:g})"),
+        ("--weight-decay", fit.weight_decay, "weight decay lambda (default {:g})"),
+        ("--seed", fit.seed, "seed of everything random (default {:g})"),
     ):
-        head.add_argument(flag, type=type(default), help=f"{help} (default {default:g})")
+        head.add_argument(flag, type=type(default), help=help.format(default))
     head.add_argument(
-        "--warmup-epochs", type=float, help="epochs of linear warm-up (default: a quarter of them)"
+        "--warmup-epochs", type=float, help="epochs of linear warm-up (default: a quarter of all)"
     )
-    head.add_argument("--decay", choices=CHOICES["decay"], help="decoupled or in the loss")
-    head.add_argument("--init-b", choices=CHOICES["init_b"], help="start of B (own rows: zero)")
-    head.add_argument("--prior", choices=CHOICES["prior"], help="class-imbalance correction")
+    head.add_argument(
+        "--decay",
+        choices=CHOICES["decay"],
+        help="weight decay decoupled (adamw) or in the loss (l2)",
+    )
+    head.add_argument(
+        "--init-b", choices=CHOICES["init_b"], help="start of the matrix B (own rows: zero)"
+    )
+    head.add_argument(
+        "--prior", choices=CHOICES["prior"], help="which share of rows to forget f assumes"
+    )
 
     p = verb(
         "evaluate",
-        "all TOFU metrics of a model, with or without a head, as JSON",
+        "measure a model with or without a head: TOFU's metrics, or a report on own rows",
         # fmt: skip
         "--model builtin:full --head head --split forget10 --out report.json",
         command,
@@ -185,33 +213,39 @@ def parser() -> Parser:
     rows = own_rows_options(p)
     rows.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
     rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
-    rows.add_argument("--overwrite", action="store_true", help="write the report beside a head")
+    rows.add_argument(
+        "--overwrite", action="store_true", help="allow a report in a folder that holds a head"
+    )
     head_options(p)
     p.add_argument(
-        "--head", help="folder of a T3 head; for own rows a comma list of several, composed"
+        "--head", help="folder of a T3 head; own rows: several in a comma list are combined"
     )
     p.add_argument(
-        "--temperature", type=numbers, help="T or a list, e.g. 1,1.5,2 (default: the head's own)"
+        "--temperature",
+        type=numbers,
+        help="T; for a split also a list, e.g. 1,1.5,2 (default: the head's own)",
     )
     p.add_argument(
         "--reference",
-        help="retrained model (id or folder) or its evaluation's JSON, for Forget Quality",
+        help="for Forget Quality: a retrained model, or the JSON file of its evaluation",
     )
     p.add_argument(
         "--out",
         type=Path,
         required=True,
-        help="JSON file to write; own rows: folder for the report",
+        help="a split: JSON file to write; own rows: folder for the report",
     )
     ratios = CHOICES["truth_ratio"]
-    p.add_argument("--truth-ratio", choices=ratios, help=f"a split's rows (default {ratios[0]})")
     p.add_argument(
-        "--max-new-tokens", type=int, help="a split's rows: longest answer (default 200)"
+        "--truth-ratio",
+        choices=ratios,
+        help=f"mean over wrong answers, for a split (default {ratios[0]})",
     )
+    p.add_argument("--max-new-tokens", type=int, help="longest answer, for a split (default 200)")
 
     p = verb(
         "audit",
-        "what a model still knows of forgotten rows, beside rows it never saw",
+        "measure what a model still knows of forgotten rows, compared with rows it never saw",
         # fmt: skip
         "--model DIR --head head --forget forget.jsonl --unseen unseen.jsonl --out audit",
         command,
@@ -221,33 +255,39 @@ def parser() -> Parser:
     p.set_defaults(attention_mask=CHOICES["attention_mask"][0])
     head_options(p)
     p.add_argument(
-        "--head", type=Path, help="folder of a T3 head; without one the model is audited as it is"
+        "--head", type=Path, help="folder of a T3 head (default: audit the model as it is)"
     )
     p.add_argument("--temperature", type=float, help="T (default: the head's own)")
     p.add_argument(
         "--samples",
         type=int,
         default=64,
-        help="answers drawn to each question (default %(default)s)",
+        help="answers sampled for each question (default %(default)s)",
     )
     p.add_argument(
-        "--k", type=whole_numbers, help="k of leak@k, at most the samples (default: powers of two)"
+        "--k",
+        type=whole_numbers,
+        help="the k of leak@k, e.g. 1,8,64, at most --samples (default: powers of two)",
     )
-    p.add_argument("--out", type=Path, required=True, help="folder for audit.json and audit.md")
+    p.add_argument(
+        "--out", type=Path, required=True, help="folder for audit.json, audit.md and the report"
+    )
 
-    p = verb("generate", "answers of the base and of the unlearned model, side by side",
+    p = verb("generate", "print the answers of the base and of the unlearned model",
              '--model builtin:full --head head "Who wrote the book?"', command)  # fmt: skip
     model_options(p)
     p.add_argument("--head", type=Path, required=True, help="folder of a T3 head")
     p.add_argument("--temperature", type=float, help="T (default: the head's own)")
     head_options(p)
     system_options(p)
-    p.add_argument("--max-new-tokens", type=int, default=100)
+    p.add_argument(
+        "--max-new-tokens", type=int, default=100, help="longest answer (default %(default)s)"
+    )
     p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
 
     p = verb(
         "tune",
-        "the paper's hyperparameter search: best mean Forget Quality over the search_seeds",
+        "search hyperparameters for the best mean Forget Quality, and write them for the profile",
         "--profile cpu --split forget10 --method NPO",
         command,
     )
@@ -266,14 +306,16 @@ def parser() -> Parser:
 
     p = verb(
         "bench",
-        "what T3 costs here: head training, features, scoring, decoding, a step of NPO",
+        "measure what T3 costs on this machine, with random weights",
         "--shape llama-3.1-8b --out bench",
         command,
     )
-    p.add_argument("--shape", help="named shape (default tiny; with --gpu llama-3.1-8b)")
+    p.add_argument("--shape", help="shape of the base (default tiny; with --gpu llama-3.1-8b)")
     p.add_argument("--weights", choices=("random",), default="random",
-                   help="cost does not depend on their values")  # fmt: skip
-    p.add_argument("--gpu", action="store_true", help="the same on a GPU, in bfloat16: minutes")
+                   help="always random: the cost does not depend on the values")  # fmt: skip
+    p.add_argument(
+        "--gpu", action="store_true", help="measure on a GPU in bfloat16, which takes minutes"
+    )
     p.add_argument(
         "--out",
         type=Path,
@@ -284,120 +326,135 @@ def parser() -> Parser:
 
     p = verb(
         "compare",
-        "set two folders of results side by side: each method's means and the cells that differ",
+        "compare two folders of results: each method's means, and the cells that differ",
         "out/cpu results/cpu",
         compare,
     )
-    p.add_argument("a", type=Path, metavar="A", help="results folder")
+    p.add_argument("a", type=Path, metavar="A", help="a results folder")
     p.add_argument(
         "b",
         type=Path,
         metavar="B",
         nargs="?",
-        help="another (default: the committed one of A's profile)",
+        help="another one (default: the committed results of A's profile)",
     )
     p.add_argument(
         "--tolerance",
         type=float,
         default=1e-9,
-        help="numbers this near are equal (default %(default)g)",
+        help="numbers that differ by at most this are equal (default %(default)g)",
     )
-    p.add_argument("--clocks", action="store_true", help="compare seconds and memory, too")
-    p.add_argument(
-        "--cells", action="store_true", help="list every cell that differs, however many they are"
-    )
+    p.add_argument("--clocks", action="store_true", help="also compare seconds and memory")
+    p.add_argument("--cells", action="store_true", help="list every cell that differs")
 
-    p = verb("page", "write the page of results of a folder, without a run", "results/cpu", page)
+    p = verb(
+        "page",
+        "write index.html, the page of a results folder, from the files in it",
+        "results/cpu",
+        page,
+    )
     p.add_argument("folder", type=Path, metavar="DIR", help="results folder")
     return top
 
 
 def model_options(p: argparse.ArgumentParser) -> None:
-    """Options of every verb that loads a model."""
+    """Add the options of every verb that loads a model."""
     model = p.add_argument_group("the model")
     names = "Hub id, folder, or builtin:full, builtin:retain90, builtin:retain95"
     model.add_argument("--model", required=True, help=names)
     model.add_argument(
         "--profile",
         default="cpu",
-        help="whose built-in models and rows `builtin` means (default cpu)",
+        help="profile of the built-in models and rows (default cpu)",
     )
     model.add_argument("--data", help="builtin, hub or a folder with TOFU's files")
     model.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="default: the checkpoint's own"
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="number format of the weights (default: the checkpoint's own)",
     )
     model.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
     model.add_argument(
-        "--load-in", choices=("8bit", "4bit"), help="quantise the base with bitsandbytes"
+        "--load-in", choices=("8bit", "4bit"), help="quantise the model with bitsandbytes"
     )
     p.add_argument("--allow-sharpening", action="store_true", help="allow 0 < T < 1")
 
 
 def split_options(p: argparse.ArgumentParser) -> None:
-    """Options of every verb that reads a split's rows."""
+    """Add the options of every verb that reads the rows of a split."""
     split = p.add_argument_group("a split of TOFU's rows")
     split.add_argument(
-        "--split", choices=("forget01", "forget05", "forget10"), help="which authors are forgotten"
+        "--split",
+        choices=("forget01", "forget05", "forget10"),
+        help="the share of authors to forget: 1, 5 or 10 percent",
     )
     p.add_argument(
         "--attention-mask",
         choices=CHOICES["attention_mask"],
         default=CHOICES["attention_mask"][0],
         # fmt: skip
-        help="openunlearning hides end-of-turn tokens, as published numbers did",
+        help="for a split; openunlearning hides end-of-turn tokens, as published code does",
     )
 
 
 def own_rows_options(p: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Options of the verbs that take a person's own rows; their group, for a verb's further
-    ones.
-    """
-    rows = p.add_argument_group("your own rows", "JSON, JSON lines, CSV, Parquet or a Hub data set")
+    """Add the options for own rows, and return their group, to which a verb can add more."""
+    rows = p.add_argument_group(
+        "your own rows", "FILE: JSON, JSON lines, CSV, Parquet, or the name of a Hub data set"
+    )
     rows.add_argument("--forget", metavar="FILE", help="rows to forget")
     rows.add_argument("--retain", metavar="FILE", help="rows to keep")
     rows.add_argument(
-        "--other", metavar="FILE", help="rows that must not change and that no head sees"
+        "--other",
+        metavar="FILE",
+        help="further rows whose answers must not change; the head is not trained on them",
     )
     rows.add_argument(
-        "--rewordings", metavar="FILE", help="rows of question and rewording: other ways to ask"
+        "--rewordings",
+        metavar="FILE",
+        help="rows with question and rewording: other ways to ask a question to forget",
     )
     rows.add_argument(
-        "--secret-column", metavar="NAME", help="column of --forget with what must not be said"
+        "--secret-column",
+        metavar="NAME",
+        help="column of --forget with the words that must not be said",
     )
     rows.add_argument(
         "--columns",
         type=columns,
-        help="names in your files, e.g. question=user_query,answer=agent_reply",
+        help="column names of your files, e.g. question=user_query,answer=agent_reply",
     )
     system_options(rows)
     return rows
 
 
 def system_options(p: argparse._ActionsContainer) -> None:
-    """The system text of questions that bring none."""
+    """Add the options for the system text of questions that have none of their own."""
     system = p.add_mutually_exclusive_group()
     system.add_argument(
         "--system", help="system text of every question (default: the head's, or none)"
     )
     system.add_argument(
-        "--no-system", action="store_true", help="no system turn, whatever the head records"
+        "--no-system",
+        action="store_true",
+        help="ask without a system text, also if the head was trained with one",
     )
 
 
 def head_options(p: argparse.ArgumentParser) -> None:
-    """Options of the verbs that load a head."""
+    """Add the options of the verbs that load a head."""
     p.add_argument(
-        "-w", "--strength", type=float, help="w, the head's strength (default: the head's own)"
+        "-w", "--strength", type=float, help="w, the strength of the head (default: its own)"
     )
     p.add_argument(
         "--other-base",
         action="store_true",
-        help="the head was trained on another base, and that is meant",
+        help="allow a head that was trained on another base",
     )
 
 
 def columns(text: str) -> dict[str, str]:
-    """Pairs of a comma list, each a name that rows have and the name in the file."""
+    """Parse a list such as question=user_query,answer=agent_reply: {name: column of the file}."""
     pairs = [part.split("=", 1) for part in text.split(",")]
     if not all(len(pair) == 2 and all(map(str.strip, pair)) for pair in pairs):
         raise argparse.ArgumentTypeError(
@@ -407,7 +464,7 @@ def columns(text: str) -> dict[str, str]:
 
 
 def temperature(text: str) -> float | str:
-    """A number, or "auto"."""
+    """Parse a number or "auto"."""
     try:
         return text if text == "auto" else float(text)
     except ValueError:
@@ -415,7 +472,10 @@ def temperature(text: str) -> float | str:
 
 
 def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
-    """Reader of a comma list, not an empty one, of text or numbers."""
+    """Return a parser of a comma list with at least one value.
+
+    kind: type of the values. example: what an error asks for.
+    """
 
     def read(text: str) -> list[Value]:
         try:
@@ -434,7 +494,7 @@ numbers = comma(float, "numbers like 1,1.5,2")
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """`t3 reproduce`."""
+    """Run `t3 reproduce`, with its options --worlds, --rehearse and --dry-run."""
     from t3lib.lab.grid.reproduce import reproduce
     from t3lib.lab.results import check_clean
 
@@ -474,16 +534,17 @@ def reproduce(args: argparse.Namespace) -> int:
 
 
 def command(args: argparse.Namespace) -> int | None:
-    """A verb of `t3lib.lab.commands`; what the arguments alone tell is checked before torch is
-    imported.
+    """Run a verb of `t3lib.lab.commands`.
+
+    Everything that the arguments alone can show to be wrong is checked before torch is imported.
     """
     temperature = getattr(args, "temperature", None)
     own = [name for name in ("forget", "retain") if getattr(args, name, None)]
     if args.verb == "audit":
         if missing := [name for name in ("forget", "unseen") if getattr(args, name) is None]:
             raise UserError(
-                f"--{missing[0]} FILE is needed: an audit sets forgotten rows beside rows never"
-                " seen"
+                f"--{missing[0]} FILE is needed: an audit compares forgotten rows with rows that"
+                " the model never saw"
             )
         if bad := [k for k in args.k or [] if not 1 <= k <= args.samples]:
             raise UserError(
@@ -521,7 +582,7 @@ def command(args: argparse.Namespace) -> int | None:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """`t3 compare`: 1 when a run or a cell that both folders have differs."""
+    """Run `t3 compare`. Returns 1 if a run or a cell that both folders have differs."""
     from t3lib.lab.grid.status import committed, earlier_manifest
     from t3lib.lab.report.compare import compare, equal_runs, means
 
@@ -539,26 +600,26 @@ def compare(args: argparse.Namespace) -> int:
     table = means(args.a, other)
     if not table.empty:
         print(
-            "means over the seeds that both have, sd over those of"
+            "means over the seeds that both have; sd: over these seeds in"
             f" b\n{table.round(3).to_string(index=False)}\n"
         )
     equal, both = equal_runs(args.a, other)
     if both:
-        print(f"runs that both have: {both}, of them equal to the last digit: {equal}")
+        print(f"{both} runs are in both folders, and {equal} of them are equal to the last digit")
     listed = args.cells or len(cells) <= FEW
     if listed and not cells.empty:
         print(cells.map(lambda value: printable(str(value), 40)).to_string(index=False))
     more = "" if listed else f", in {cells['table'].nunique()} tables; --cells lists them"
     print(f"cells that differ between {args.a} (a) and {other} (b): {len(cells)}{more}")
     if alone:
-        print(f"not compared, for only one has it: {printable('; '.join(alone), 2000)}")
+        print(f"not compared, because only one folder has it: {printable('; '.join(alone), 2000)}")
     return 1 if len(cells) or equal < both else 0
 
 
 def page(args: argparse.Namespace) -> None:
-    """`t3 page`."""
+    """Run `t3 page`."""
     from t3lib.lab.report.page import write
 
     if not (args.folder / "runs").is_dir():
-        raise UserError(f"{args.folder}: no folder of results, for it holds no runs/")
+        raise UserError(f"{args.folder}: not a results folder, because it has no runs/")
     print(write(args.folder))

@@ -1,5 +1,7 @@
-"""What the verbs unlearn, evaluate, generate, tune and bench do: load, call the library, say what
-was made.
+"""Carry out the verbs unlearn, evaluate, audit, generate, tune and bench: load, call the library,
+say what was made.
+
+args: the parsed arguments of `cli.parser`, in every function.
 """
 
 import argparse
@@ -42,28 +44,25 @@ from t3lib.tofu import data as tofu
 from t3lib.tofu import evaluation
 from t3lib.tofu.likelihood import Tilt
 
-OWN_ROWS = (
-    "other",
-    "system",
-    "no_system",
-    "rewordings",
-    "secret_column",
-    "columns",
-)  # that only own rows have
+# options that only own rows have
+OWN_ROWS = ("other", "system", "no_system", "rewordings", "secret_column", "columns")
 FOR_OWN_ROWS = "is for own rows (--forget FILE --retain FILE)"
-ANSWER = 10_000  # characters of one line of `t3 generate`
+ANSWER = 10_000  # most characters in one line of `t3 generate`
 
 
 def stage_for(args: argparse.Namespace) -> bases.Stage:
-    """The stage that `builtin` means for this command: the profile's, with --data laid over it when
-    it is a folder.
+    """Return the stage of the built-in models and rows: the profile's. If --data is a folder, the
+    stage reads it.
     """
     profile = profiles.load_profile(args.profile)
     return study.stage_of(args.data or profile["data"], profile["stage"])
 
 
 def model_of(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
-    """Load a Hub id, a folder, or builtin:full / builtin:retain90 / builtin:retain95."""
+    """Load a model and its tokenizer.
+
+    name: a Hub id, a folder, or builtin:full, builtin:retain90 or builtin:retain95.
+    """
     if name.startswith("builtin:"):
         base = name.removeprefix("builtin:")
         if base not in ("full", "retain90", "retain95"):
@@ -73,15 +72,16 @@ def model_of(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
     if folder.is_dir() and not any(
         (folder / file).is_file() for file in ("config.json", "adapter_config.json")
     ):
-        raise UserError(f"--model {name}: no model lies in this folder, for it has no config.json")
+        raise UserError(
+            f"--model {name}: this folder holds no model, because it has no config.json"
+        )
     return load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)
 
 
 def source_of(args: argparse.Namespace) -> tofu.Source:
-    """Where the rows of --split come from: a folder, the Hub, or the built-in stage's own rows."""
-    if args.model.startswith(
-        "builtin:"
-    ):  # of a folder it knows only the authors that its stage chose
+    """Return where the rows of --split come from: a folder, the Hub, or the built-in stage."""
+    # a built-in model knows only the authors that its stage chose, also if --data is a folder
+    if args.model.startswith("builtin:"):
         return bases.rows(stage_for(args))
     if args.data in (None, "builtin"):
         raise UserError("--data is needed: hub, or a folder with TOFU's files")
@@ -93,9 +93,10 @@ def source_of(args: argparse.Namespace) -> tofu.Source:
 def under_heads(
     args: argparse.Namespace, base: Any, tokenizer: Any, heads: Sequence[T3Head], T: Any
 ) -> T3ForCausalLM:
-    """The base under its heads, moved to where it is, at T or else the (first) head's own.
+    """Put heads on a base, and return the tilted model.
 
-    UserError for a head of another base or tokenizer.
+    T: by default the temperature of the first head. UserError for a head that was trained on
+    another base or tokenizer.
     """
     placed = [head.to(base.device) for head in heads]
     if args.strength is not None:
@@ -106,8 +107,9 @@ def under_heads(
 
 
 def unlearn(args: argparse.Namespace) -> int:
-    """Train a head on a split's rows, or on a person's own with a report; nothing is written unless
-    all went well.
+    """Train a head on the rows of a split, or on own rows with a report.
+
+    Nothing is written unless everything succeeds. Returns the exit code.
     """
     if not args.forget and args.split is None:
         raise UserError("give either --forget FILE --retain FILE, or --split with --data")
@@ -147,7 +149,7 @@ def unlearn(args: argparse.Namespace) -> int:
     model, tokenizer = model_of(args, args.model)
     check_system(args.system, tokenizer)
     start = time.perf_counter()
-    # On disk while the head is trained, for in memory they would grow with the rows; then gone.
+    # Features are kept on disk while the head is trained, because they grow with the rows.
     with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as features:
         if args.forget:
             unlearned = own.unlearn(model, tokenizer, wanted, replace(choices, cache=features))
@@ -168,25 +170,29 @@ def unlearn(args: argparse.Namespace) -> int:
     head.save_pretrained(args.out, overwrite=args.overwrite)
     n_forget, n_retain = len(sets["forget"]), len(sets["retain"])
     print(
-        f"head with {head.num_parameters:,} parameters trained on {n_forget} forget and"
-        f" {n_retain} retain rows in {time.perf_counter() - start:.1f} s, saved to {args.out}"
+        f"trained a head with {head.num_parameters:,} parameters on {n_forget} rows to forget and"
+        f" {n_retain} rows to keep in {time.perf_counter() - start:.1f} s, saved to {args.out}"
     )
     status = write_report(unlearned.report, args.out) if args.forget else 0  # type: ignore[arg-type]
-    row = sets["forget"][0]  # text alone asks nothing: it is begun
+    row = sets["forget"][0]  # plain text has no question, so its first words are given
     print(next_command(args, asked(row) or " ".join(row["answer"].split()[:3])))
     return status
 
 
 def refuse(args: argparse.Namespace, names: Sequence[str], why: str) -> None:
-    """UserError for an option that this form of a command would pass over."""
+    """UserError for an option that this form of a command would ignore.
+
+    names: of the options. why: end of the message.
+    """
     for name in names:
         if getattr(args, name) is not None and getattr(args, name) is not False:
             raise UserError(f"--{name.replace('_', '-')} {why}")
 
 
 def check_out(out: Path, *, empty: bool = False) -> None:
-    """UserError, before anything is computed, for an --out that can be no folder or, if asked, is
-    not empty.
+    """UserError if --out cannot be a folder, before anything is computed.
+
+    empty: also refuse a folder that is not empty.
     """
     try:
         if out.exists() and (not out.is_dir() or empty and any(out.iterdir())):
@@ -200,15 +206,15 @@ def check_out(out: Path, *, empty: bool = False) -> None:
 
 
 def own_rows(args: argparse.Namespace, head: T3Head | None, *names: str) -> dict[str, list[Row]]:
-    """The rows of the files that were given under these option names, asked in the head's form
-    unless another is given.
+    """Read the rows of the files that were given under these option names.
 
-    UserError for a mask that hides tokens, which nobody who asks a model uses.
+    They are asked in the head's form unless the command gives another. UserError for an attention
+    mask that hides tokens, because nobody who uses a model hides them.
     """
     if args.attention_mask != CHOICES["attention_mask"][0]:
         raise UserError(
-            f"--attention-mask {args.attention_mask} hides tokens that everybody shows a model: it"
-            " is for a split's rows"
+            f"--attention-mask {args.attention_mask} hides tokens that a model sees in use, so it"
+            " is only for --split"
         )
     read = {"columns": args.columns, "secret": None, "system": system_for(args, head)}
     files = {name: file for name in names if (file := getattr(args, name)) is not None}
@@ -220,19 +226,21 @@ def own_rows(args: argparse.Namespace, head: T3Head | None, *names: str) -> dict
 
 
 def system_for(args: argparse.Namespace, head: T3Head | None) -> str | None:
-    """The system text of questions that bring none: the one given, else the head's, else none."""
+    """Return the system text of questions that have none: the given one, otherwise the head's,
+    otherwise None.
+    """
     if args.system is not None or args.no_system or head is None:
         return args.system  # type: ignore[no-any-return]
     return belonging.system_of(head)
 
 
 def rewordings_of(args: argparse.Namespace) -> dict[str, list[str]]:
-    """Other wordings of the questions to forget."""
+    """Read the other wordings of the questions to forget."""
     return rows.rewordings(args.rewordings) if args.rewordings else {}
 
 
 def check_system(system: str | None, tokenizer: Any) -> None:
-    """UserError for a system text that would have no place."""
+    """UserError for a system text if the tokenizer has no chat template to put it into."""
     if system is not None and tokenizer.chat_template is None:
         raise UserError(
             "--system: this model's tokenizer has no chat template, so a system text has no place"
@@ -240,8 +248,10 @@ def check_system(system: str | None, tokenizer: Any) -> None:
 
 
 def write_report(numbers: dict[str, Any], folder: Path) -> int:
-    """Write and print the report on own rows; the exit code, 3 when it says that the unlearning
-    failed.
+    """Write and print the report on own rows, and return the exit code: 3 if it says that the
+    unlearning failed.
+
+    numbers: a `Report`.
     """
     path = report.save_report(numbers, folder)
     print("\n".join(numbers["verdict"]["lines"]))
@@ -252,18 +262,13 @@ def write_report(numbers: dict[str, Any], folder: Path) -> int:
 
 
 def next_command(args: argparse.Namespace, question: str) -> str:
-    """`t3 generate` as it can be typed to ask the unlearned model: the same base, loaded in the
-    same way.
+    """Return the `t3 generate` command that asks the unlearned model, with the same base, loaded in
+    the same way.
     """
     builtin = ["profile", "data"] if args.model.startswith("builtin:") else []
     words = ["t3", "generate", "--head", str(args.out)]
-    for name in [
-        "model",
-        *builtin,
-        "dtype",
-        "device",
-        "load_in",
-    ]:  # the system text stands in the head
+    # the head knows the system text
+    for name in ["model", *builtin, "dtype", "device", "load_in"]:
         if (value := getattr(args, name)) is not None:
             words += [f"--{name.replace('_', '-')}", value]
     words += ["--allow-sharpening"] * args.allow_sharpening
@@ -271,16 +276,17 @@ def next_command(args: argparse.Namespace, question: str) -> str:
 
 
 def assess(args: argparse.Namespace) -> int:
-    """`t3 evaluate` of own rows: the report on a model, or on heads composed on one base."""
+    """Carry out `t3 evaluate` on own rows: report on a model, or on several heads combined on one
+    base.
+    """
     check_out(args.out)
     if (args.out / artefact.CONFIG).exists() and not args.overwrite:
         raise UserError(
-            f"--out {args.out} holds a head, whose own report it may be: choose another folder"
+            f"--out {args.out} holds a head and maybe its report: choose another folder, or"
+            " --overwrite"
         )
     if len(args.temperature or []) > 1:
-        raise UserError(
-            "--temperature: one T for own rows; the report measures a grid of them by itself"
-        )
+        raise UserError("--temperature: give one T for own rows")
     refuse(
         args,
         ("reference", "truth_ratio", "max_new_tokens"),
@@ -303,7 +309,7 @@ def assess(args: argparse.Namespace) -> int:
 
 
 def evaluate(args: argparse.Namespace) -> int:
-    """Every metric of `t3 evaluate`, written as one JSON."""
+    """Carry out `t3 evaluate`: compute every metric and write them as one JSON file."""
     if args.forget:
         return assess(args)
     if args.split is None:
@@ -341,7 +347,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 
 def summary(report: dict[str, Any]) -> str:
-    """One line of the headline numbers."""
+    """Return one line with the headline numbers of an evaluation."""
     names = ("forget_quality", "ks_statistic", "mu_rouge", "model_utility")
     fq, D, mu_rouge, mu = (
         "none" if report[name] is None else f"{report[name]:.4f}" for name in names
@@ -353,14 +359,15 @@ def summary(report: dict[str, Any]) -> str:
 def reference_for(
     args: argparse.Namespace, rows: dict[str, Any], scoring: evaluation.Scoring
 ) -> Any:
-    """The retrained model's truth ratios: of --reference, or the built-in retain model that belongs
-    to the split.
+    """Return the truth ratios of a retrained model, or None without one.
+
+    It is the model or file of --reference, or the built-in retrained model of the split.
     """
     name = args.reference
     if name is None and args.model.startswith("builtin:"):
         name = f"builtin:{tofu.retain_of(args.split)}"
     if name is None:
-        print("t3 evaluate: no --reference, so Forget Quality is left empty", file=sys.stderr)
+        print("t3 evaluate: no --reference, so Forget Quality stays empty", file=sys.stderr)
         return None
     if Path(name).suffix == ".json" or Path(name).is_file():
         records = read_json(name)
@@ -372,8 +379,8 @@ def reference_for(
 
 
 def audit(args: argparse.Namespace) -> int:
-    """What a model knows of forgotten rows, without and with its head, beside rows it never saw;
-    ends in a verdict.
+    """Carry out `t3 audit`: measure what a model knows of forgotten rows, without and with its
+    head, and print a verdict.
     """
     run.check_samples(args.samples)
     head = T3Head.from_pretrained(args.head) if args.head else None
@@ -406,7 +413,7 @@ def audit(args: argparse.Namespace) -> int:
 
 
 def generate(args: argparse.Namespace) -> None:
-    """Print the base's and the unlearned model's greedy answers side by side."""
+    """Print the base's and the unlearned model's greedy answers."""
     if not all(question.strip() for question in args.question):
         raise UserError("an empty question")
     head = T3Head.from_pretrained(args.head)
@@ -436,7 +443,10 @@ def generate(args: argparse.Namespace) -> None:
 
 
 def answer(model: Any, tokenizer: Any, prompt: list[int], max_new_tokens: int) -> str:
-    """Greedy answer to one prompt on one line, without special tokens."""
+    """Return the greedy answer to one prompt on one line, without special tokens.
+
+    prompt: token ids.
+    """
     ids = torch.tensor([prompt], device=model.device)
     out = model.generate(
         ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=max_new_tokens
@@ -445,8 +455,9 @@ def answer(model: Any, tokenizer: Any, prompt: list[int], max_new_tokens: int) -
 
 
 def tune(args: argparse.Namespace) -> None:
-    """The paper's search for each (method, split) of a profile; the choice is laid over the profile
-    from then on.
+    """Search the hyperparameters of each method and split of a profile.
+
+    The choice is written beside the profile and used from then on.
     """
     profile = profiles.load_profile(args.profile, tuned=False)
     profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
@@ -454,7 +465,9 @@ def tune(args: argparse.Namespace) -> None:
 
 
 def bench(args: argparse.Namespace) -> None:
-    """Measure and print the eight rows of the cost table; --out writes them, after every row."""
+    """Measure and print the eight rows of the cost table. With --out they are written after every
+    row.
+    """
     from t3lib.lab.bench import sheet  # not above: no other verb should wait for its imports
 
     device = checked_device(args.device or ("cuda" if args.gpu else None))

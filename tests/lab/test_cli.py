@@ -239,7 +239,7 @@ def own_rows(place, out, *more):
             "/dev/null is no folder that can be written",
         ),
         (["unlearn", "--model", "x", "--out", "o" * 300, *OWN], "File name too long"),
-        (["page", "nowhere"], "nowhere: no folder of results"),
+        (["page", "nowhere"], "nowhere: not a results folder"),
         (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
     ],
 )
@@ -279,10 +279,8 @@ def test_a_folder_without_a_model_is_said_to_be_one(place, tmp_path, capsys):
     argv = own_rows(place, tmp_path / "head")
     argv[argv.index("--model") + 1] = str(place)  # the folder around the model's
     assert cli.main(argv) == 2
-    assert (
-        capsys.readouterr().err
-        == f"t3 unlearn: --model {place}: no model lies in this folder, for it has no config.json\n"
-    )
+    why = "this folder holds no model, because it has no config.json"
+    assert capsys.readouterr().err == f"t3 unlearn: --model {place}: {why}\n"
     assert not (tmp_path / "head").exists()
 
 
