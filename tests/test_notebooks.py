@@ -88,6 +88,14 @@ def test_every_parameter_is_used(notebook):
     assert used >= {*declared(notebook)}
 
 
+def test_formulas_and_code_end_on_their_line(notebook):
+    """The site reads a formula only where it ends on the line on which it begins."""
+    texts = "\n".join(cell.source for cell in notebook.cells if cell.cell_type == "markdown")
+    lines = re.sub(r"\$\$.*?\$\$", "", texts, flags=re.S).splitlines()
+    broken = [line for line in lines if re.sub(r"`[^`]*`", "", line).count("$") % 2]
+    assert not broken + [line for line in lines if line.count("`") % 2]
+
+
 def test_committed_without_outputs_or_errors(notebook):
     assert not notebook.metadata.get("papermill")
     for cell in code_cells(notebook):
