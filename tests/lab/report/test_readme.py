@@ -147,7 +147,7 @@ def test_what_is_said_of_attackers_is_what_the_tables_say():
         *(("again", f"{found[one]:.0%}") for one in shown),
         *(("requests", short(value)) for value in both),
     ]
-    assert_in_order(part("- Whoever chooses the sampler", "- Less tempering"), numbers)
+    assert_in_order(part("- **Whoever chooses the sampler", "- **Less tempering"), numbers)
 
 
 def test_what_t3s_other_choices_hide_is_what_the_table_says():
@@ -160,7 +160,7 @@ def test_what_t3s_other_choices_hide_is_what_the_table_says():
         (TEN, "paraphrases", hides[0]),
     ]
     assert_in_order(
-        part("- Less tempering with a sharper f", "So the paper's reading"),
+        part("- **Less tempering with a sharper f", "So the paper's reading"),
         [(row, short(choices.loc[row[:2], row[2]], row[2] == hides[0])) for row in said],
     )
     retrained = table("cpu", "audit").query("method == 'Retrained'").set_index("split")
