@@ -157,7 +157,7 @@ def test_no_name_leads_out_of_its_folder(name, tmp_path):
 
 
 def test_security_md_says_what_is_not_promised():
-    text = (ROOT / "SECURITY.md").read_text()
+    text = " ".join((ROOT / "SECURITY.md").read_text().split())
     assert (
         "inference time" in text and "whoever holds the base weights still holds the data" in text
     )
