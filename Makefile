@@ -1,16 +1,19 @@
-# What `make` runs, job by job: t3 reproduce --dry-run; how: t3lib/lab/grid/reproduce.py
-# make                  build .venv and regenerate the paper at profile cpu      make PROFILE=smoke  a first look, a few minutes
-#                       in out/cpu, which git ignores                            make OUT=results/cpu  in the committed folder
-# make test             pytest, then nbval on the notebooks (smoke parameters)
-#                       T3_TEST_ORDER=7 make test   in the random order of seed 7
-# make attacks          damaged and hostile files, full disks, signals, kill -9 of whole runs: results/faults.md
-# .t3cache holds what was computed, by kind: du -sh .t3cache/* lists it, rm -rf .t3cache clears it (costs only time)
-# make site             all results pages and executed notebooks as static files in build/site
+# make                       build .venv, and regenerate the paper at profile cpu in out/cpu
+# make PROFILE=smoke         a first look in a few minutes
+# make OUT=results/cpu       the same into the committed folder
+# make test                  run pytest, then nbval on the notebooks with their own parameters
+# T3_TEST_ORDER=7 make test  run the tests in the random order of seed 7
+# make attacks               try damaged and hostile files, full disks, signals, killed runs: results/faults.md
+# make site                  write all results pages and executed notebooks to build/site
+#
+# `t3 reproduce --dry-run` lists the jobs that `make` runs, and t3lib/lab/grid/reproduce.py runs them.
+# .t3cache holds what was computed: `du -sh .t3cache/*` lists it by kind, and `rm -rf .t3cache` clears
+# it, which costs only time.
 PYTHON ?= python3
 PROFILE ?= cpu
 BIN = .venv/bin
 
-# A mistyped profile is found before the environment is built.
+# Refuse a mistyped profile before the environment is built.
 ifneq ($(filter results,$(or $(MAKECMDGOALS),results)),)
 ifeq ($(wildcard notebooks/profiles/$(PROFILE).yaml $(PROFILE)),)
 $(error PROFILE=$(PROFILE) is not there: choose $(filter-out defaults,$(patsubst notebooks/profiles/%.yaml,%,$(wildcard notebooks/profiles/*.yaml))) or give a .yaml file)
@@ -21,7 +24,7 @@ endif
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
-# uv is only a faster installer; it does not read pip's own settings, hence the hand-over of the wheel folder.
+# uv only installs faster. It does not read pip's settings, so it is told the folder of wheels.
 .venv/ready: requirements.lock pyproject.toml notebooks/jupyter_lab_config.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "t3lib needs Python 3.11: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
@@ -34,7 +37,7 @@ results: .venv/ready
 	mkdir -p .venv/etc/jupyter && cp notebooks/jupyter_lab_config.json .venv/etc/jupyter/  # no pop-up about news
 	touch $@
 
-# One thread a process: two processes share two cores, and results do not depend on how many cores there are.
+# One thread for each process: then results do not depend on the number of cores.
 test: export OMP_NUM_THREADS = 1
 test: .venv/ready
 	$(BIN)/pytest tests -n 2 --dist worksteal
