@@ -55,72 +55,60 @@ class Part(NamedTuple):
 STORY = (  # on the page, the answers come after the first part and the claims after the last
     Part(
         "temper", "Why temper",
-        "At T = 1 nothing is tempered: a confident memory outweighs any classifier, and the "
-        "forgotten rows still show. "
-        "A warmer T hides them; too warm a T flattens what should stay. T3's settings are tuned "
-        "for each T by itself.\n"
-        "Could a sharper classifier, f^w, do without tempering? Both dials are free once the "
-        "classifier is trained, "
-        "so all of them are tried.",
+        "Without tempering (T = 1) the classifier cannot outvote a memorised answer, and the "
+        "forgotten rows still show. A higher T hides them, and one that is too high flattens what "
+        "should stay. T3's settings are tuned for each T.\n"
+        "Could a sharper classifier, f^w, do without tempering? Neither T nor w needs new "
+        "training, so many pairs of them are tried.",
         ("temperature", "dials*", "tradeoff"), ("temperature",), ("temperature_vs_paper", "dials*"),
     ),
     Part(
         "table-1", "Every method",
-        "Every method of the paper. One seed says little about Forget Quality, so each is drawn. "
-        "The curves below it "
-        "are what Forget Quality compares, here with the retrained model that settings were "
-        "chosen on: the share of "
-        "forgotten questions whose truth ratio is below a value.",
+        "One seed says little about Forget Quality, so the first figure has every seed. The curves "
+        "below it are what Forget Quality compares: for each value, the share of forgotten "
+        "questions with a lower truth ratio. Here they are compared with the retrained model on "
+        "which settings were chosen.",
         ("per_seed", "truth_ratios--*", "truth_ratios_by_T--*"), ("tofu",),
         ("tofu_vs_paper", "tofu_by_seeds", "tofu_per_seed", "forget_quality", "search"),
     ),
     Part(
         "audit", "The audit",
-        "Forget Quality asks one question; here are others. A method that forgot does what "
-        "retrained models do, "
-        "neither more nor less.\n"
-        "Recognized: the share of forgotten rows whose true answer is likelier than each of five "
-        "wrong ones.\n"
-        "Membership: the chance (AUC) that a forgotten row is likelier than a row no model ever "
-        "saw; .5 is perfect. "
-        "Min-k looks at the least likely words alone.\n"
-        "Memorized: tokens that come of themselves while the true answer is spelled out.\n"
+        "Forget Quality asks one question, and the audit asks others. A method that forgot does "
+        "what retrained models do, neither more nor less.\n"
+        "Recognized: the share of forgotten rows whose true answer is more probable than each of "
+        "five wrong ones.\n"
+        "Membership: the chance (AUC) that a forgotten row is more probable than a row that no "
+        "model ever saw. 0.5 is perfect. Min-k looks only at the least probable words.\n"
+        "Memorized: the share of the true answer's tokens that the model ranks first when it reads "
+        "the tokens before them.\n"
         "Written: how much of the true answer (ROUGE-L recall) is in the greedy answer, in one "
-        "sample and in the best "
-        "of many. Forced start: the same after the answer's first tokens.",
+        "sample and in the best of many. Forced start: the same after the answer's first tokens.",
         ("audit*", "leak*"), ("audit",), ("leak",),
     ),
     Part(
         "costs", "What it costs",
         "T3 (preprocessed) trains on features, the base's hidden states, which are computed once "
-        "and stored; T3 "
-        "(naive) runs the base again at every step. Operations (FLOPs) and bytes are what a "
-        "computation needs "
-        "at least, by arithmetic.",
+        "and stored. T3 (naive) runs the base again at every step. Operations (FLOPs) and bytes "
+        "are computed by arithmetic: they are what a computation needs at least.",
         ("runtime", "cost_*"), ("runtime", "parameters"), ("benchmarks*",),
     ),
     Part(
         "choices", "T3's other choices",
-        "T3 as tuned, then with other choices: no tempering, with or without a classifier f "
-        "sharpened to f^w in its "
-        "place; less of it, with the w that leaves greedy text as it is; how the weights of the "
-        "classifier's two "
-        "matrices A and B decay and how B starts; the correction for the share of forgotten rows; "
-        "retain rows drawn "
-        "once instead of anew in every epoch; and a classifier that also learns the paraphrased "
-        "answers.",
+        "T3 as tuned, and then with one other choice at a time: no tempering, with or without a "
+        "classifier f that is sharpened to f^w instead; less tempering, with the w that leaves "
+        "greedy text as it is; other weight decay and another start of the classifier's matrices "
+        "A and B; a correction for the share of forgotten rows; the same rows to keep in every "
+        "epoch; and a classifier that also learns the paraphrased answers.",
         ("ablations",), ("ablations",),
     ),
     Part(
         "theory", "The theory, computed",
-        "The paper's experiments on one-dimensional densities: p_r to keep, a spike p_f of "
-        "variance v_f to forget, and "
-        "p, the mixture that was learned. A classifier is fitted to n samples. The partition "
-        "function normalises the "
-        "unlearned density; the paper approximates it.\n"
-        "Retain Error: what keeping lost, the KL divergence from p_r to the unlearned density. "
-        "Forget Error: what "
-        "still leaks, the mean distance from p_r under p_f.",
+        "The paper's experiments on densities in one dimension: p_r to keep, a spike p_f of "
+        "variance v_f to forget, and p, the mixture that was learned. A classifier is fitted to n "
+        "samples. The partition function normalises the unlearned density, and the paper "
+        "approximates it.\n"
+        "Retain Error: how much was lost, the KL divergence from p_r to the unlearned density. "
+        "Forget Error: how much of the spike is left, the mean distance from p_r under p_f.",
         ("figure*", "bounds", "slopes"), (), ("synthetic*", "bounds"),
     ),
 )  # fmt: skip

@@ -113,9 +113,9 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
     seeds = int(search["n_seeds"].max())
     return with_key(
         figure,
-        f"T3's two dials, p^(1/T) f^w, {title}: can a sharper classifier stand in for tempering?"
-        f" Below the dotted line the test tells the model from a retrained one. n = {n} forget"
-        f" rows, means over {seeds} seed{'s' * (seeds != 1)}.",
+        f"T3's two dials, p^(1/T) f^w, {title}: can a sharper classifier replace tempering? Below"
+        f" the dotted line the test tells the model from a retrained one. n = {n} forget rows,"
+        f" means over {seeds} seed{'s' * (seeds != 1)}.",
     )
 
 
@@ -152,9 +152,9 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
     n = sorted({len(run["truth_ratio"]["forget"]) for run in shown})
     return with_key(
         figure,
-        "What Forget Quality looks at: truth ratios after unlearning and of the retrained model,"
-        f" cumulated; D is their largest distance. n = {', '.join(map(str, n)) or 0} forget rows a"
-        " panel, one seed each.",
+        "What Forget Quality looks at: the cumulative distributions of the truth ratios after"
+        " unlearning and of the retrained model. D is their largest distance."
+        f" n = {', '.join(map(str, n)) or 0} forget rows in each panel, one seed each.",
         [
             ("retrained without the forget rows", {"color": GREY, "ls": "--"}),
             ("after unlearning (a colour a method)", {"color": COLOURS["T3"]}),
@@ -280,10 +280,11 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
         title = (METRICS | AUDIT)[metric].title.replace(", ", ",\n")
         axis.set(xlabel=title.replace("Membership ", "Membership\n"), ylabel="")
         axis.xaxis.set_major_locator(MaxNLocator(3))
-    goal = "In the last two panels neither end is best, but what retrained models have. "
+    goal = "In the last two panels neither end is best, but the place of retrained models. "
     return with_key(
         figure,
-        "T3's other choices. Large: means over seeds; small: every seed; dotted: T3 as tuned."
+        "T3's other choices. Large marks are means over seeds, small ones single seeds. Dotted: T3"
+        " as tuned."
         f" {goal if {*HIDING} & {*shown} else ''}{counted(varied)}",
         [(name, DOTTED | {"ls": dash}) for name, dash, _ in levels],
     )

@@ -28,6 +28,7 @@ from t3lib.lab.report.look import (
     with_error,
     with_key,
 )
+from t3lib.lab.report.render import SCORES
 from t3lib.tofu.metrics import AUDIT
 
 AGAINST_T = ("recognized_verbatim", "recognized_paraphrased", "auc", "auc_min_k")
@@ -77,9 +78,9 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     axes[0, 0].set_ylabel("leak@k (ROUGE-L recall)")
     return with_key(
         figure,
-        "What the best of k sampled answers says of a forgotten row; bars: standard errors over"
-        " rows. A method that forgot lies on Retrained; above it leaks, below it says less than a"
-        " model that never knew."
+        "What the best of k sampled answers says of a forgotten row, with standard errors over"
+        " rows. A method that forgot lies on the line of Retrained. Above it leaks, and below it"
+        " says less than a model that never knew."
         f" {counted(models[models['leak'].notna()], 'n_written')}",
         place="right center",
         ncols=1,
@@ -109,9 +110,9 @@ def by_product(leak: pd.DataFrame, k: int) -> Figure:
     axes[0, 0].set(xlabel=r"sampler's temperature times $T$", ylabel=f"leak@{k} (ROUGE-L recall)")
     return with_key(
         figure,
-        f"T3's best of {k} sampled answers against the sampler's temperature times T. Models of one"
-        " product w T, of one colour, lie on one curve: to whoever sets the sampler's temperature T"
-        " hides nothing. Bars: standard errors over rows.",
+        f"T3's best of {k} sampled answers against the sampler's temperature times T, with standard"
+        " errors over rows. Models with the same product w T have one colour and lie on one curve:"
+        " T hides nothing from a user who sets the sampler's temperature.",
         place="right center",
         ncols=1,
     )
@@ -129,7 +130,9 @@ def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figu
     for axis, value in zip(axes.flat, values):
         sns.lineplot(entries, x=x, y=value, hue=hue, style=hue, markers=True, ax=axis)
         axis.set(ylim=(-0.03, 1.03))
-    caption = f"{', '.join(values)} against {x}; rows: {entries['rows'].max():g}."
+    names = {"leaking": "share of rows that leak"} | {n: m.title for n, m in SCORES.items()}
+    shown = ", ".join(names[value] for value in values)
+    caption = f"From left to right: {shown}. n = {entries['rows'].max():g} forgotten rows."
     return with_key(figure, caption, place="right center", ncols=1)
 
 
@@ -161,8 +164,8 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
     return with_key(
         figure,
         "Recognition and membership against T3's temperature. Grey: retrained models, with their"
-        " error over rows. Membership is perfect at .5: above, forgotten rows still look known;"
-        f" below, stranger than text never seen. {counted(models)}",
+        " error over rows. Membership is perfect at 0.5. Above, forgotten rows still look known."
+        f" Below, they look stranger than text never seen. {counted(models)}",
     )
 
 
@@ -187,8 +190,8 @@ def by_model(models: pd.DataFrame, names: list[str]) -> Figure:
         sns.stripplot(frame, x=name, y="model", size=4, ax=axis, **look)
         axis.set(title=fill(AUDIT[name].title, 64 // len(names)), xlabel="", ylabel="")
     figure.set_label(
-        "Every model beside retrained ones (grey: their range, with its error over rows); a dot is"
-        f" one seed. {counted(models)}"
+        "Every model, one dot for each seed. Grey: the range of retrained models, with their error"
+        f" over rows. {counted(models)}"
     )
     return figure
 
@@ -232,10 +235,10 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
             axis.label_outer()
     return with_key(
         figure,
-        "What is left of the forgotten rows against what is kept: T3 at every T (numbers; w where"
-        " it is not 1), the other methods, and the retrained models' level (line); means over"
-        " seeds. T3 is tuned for each T, so its line may turn where its settings change. Best: on"
-        f" the level, far right. {counted(runs)}",
+        "What is left of the forgotten rows against what is kept, as means over seeds: T3 at every"
+        " T (the numbers, with w if it is not 1), the other methods, and the level of retrained"
+        " models (line). T3 is tuned for each T, so its line may turn where its settings change."
+        f" The best place is on the level and far right. {counted(runs)}",
         place="right center",
         ncols=1,
         labelspacing=0.8,

@@ -52,9 +52,9 @@ def runtime(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     ]
     return with_key(
         figure,
-        "Seconds of training. T3 (preprocessed): on features of the base, stored once, which took"
-        f" {' and '.join(told) or 'no time'} more; T3 (naive): the base is read at every step."
-        " Logarithmic; bars start at a third of the shortest."
+        "Seconds of training, on a logarithmic scale that starts at a third of the shortest. T3"
+        " (preprocessed) trains on features of the base that are stored once, which took"
+        f" {' and '.join(told) or 'no time'} more. T3 (naive) runs the base at every step."
         f" {counted(main, paper=printed is not None)}",
     )
 
@@ -77,7 +77,7 @@ def seconds(rows: pd.DataFrame) -> Figure:
     log_axis(axis)
     return with_key(
         figure,
-        "Seconds on this machine: median and quartiles. In brackets: forget + retain rows, or the"
-        " base and its batch;"
-        f" n = {shown['repeats'].min():.0f} to {shown['repeats'].max():.0f} repeats each.",
+        "Seconds on this machine: median and quartiles of"
+        f" {shown['repeats'].min():.0f} to {shown['repeats'].max():.0f} repeats. In brackets: rows"
+        " to forget + rows to keep, or the base and its batch.",
     )

@@ -64,7 +64,7 @@ def errors(table: pd.DataFrame, vary: str, trials: int) -> Figure:
     return with_key(
         figure,
         f"Figure {2 if vary == 'v_f' else 3}: errors against T. Lines: means over {trials} data"
-        " sets, a classifier each; bands: ± one standard error; dashed: the same with"
+        " sets, with a classifier for each; bands: ± one standard error; dashed: the same with"
         f" {PAPERS}.",
         [(PAPERS, {"color": "0.3", "ls": "--", "lw": 1})],
         "upper center",
@@ -103,8 +103,8 @@ def classifier(fits: Fits, trial: int) -> Figure:
     right.set(ylabel="probability of retain", ylim=(0, 1.05))
     return with_key(
         figure,
-        f"Figure 4: one data set of n = {len(z)} samples, of the forget set {int((s == 0).sum())};"
-        " the classifier fitted to it (solid) and the Bayes classifier (dashed).",
+        f"Figure 4: one data set of n = {len(z)} samples, {int((s == 0).sum())} of them to forget."
+        " Solid: the classifier fitted to it. Dashed: the Bayes classifier.",
         [("forget", {"color": YELLOW, "lw": 5}), ("retain", {"color": BLUE, "lw": 5})],
         "upper center",
     )
@@ -223,9 +223,9 @@ def slopes(
         axis.set(ylabel=AXES["forget"] if axis is axes[0] else "", title=title)
     return with_key(
         figure,
-        "Forget Error against the peak of p_f: tempering turns the slope, sharpening only lowers"
-        f" the line. Left: the witness of Theorem 3.5. Right: means over {trials} data sets of n ="
-        f" {n} samples, each with its classifier.",
+        "Forget Error against the peak of p_f: tempering changes the slope, and sharpening only"
+        " lowers the line. Left: the example of Theorem 3.5. Right: means over"
+        f" {trials} data sets of n = {n} samples, each with its classifier.",
         place="right center",
         ncols=1,
     )

@@ -33,34 +33,38 @@ BOTH_DIALS = "T3 (T, w)"  # T3 with a sharpened classifier f^w, at the best T an
 CAPTIONS = {
     "claims": "Claims of the paper: does each hold in its own tables, and here?",
     "tofu": (
-        "Table 1. Means over seeds; T3 at its tuned temperature. FQ is against the retrained model"
-        " that settings were chosen on; held out: against the others (References: how many; 0 or"
-        " empty: none)."
+        "Table 1. Means over seeds, with T3 at its tuned temperature. FQ is against the retrained"
+        " model that settings were chosen on. FQ and KS D, held out, are against the others, whose"
+        " number is in the column References (0 or empty: there are none)."
     ),
     "tofu_vs_paper": (
-        "Ours beside the paper's Table 1 (there Llama 3.1 8B). Our FQ is against held-out retrained"
-        " models where there are any (References); tuned on: against the one that settings were"
-        " chosen on. = within one spread of the seeds, ≈ within two, ≠ beyond."
+        "Our Table 1 beside the paper's, which is of Llama 3.1 8B. Our FQ is against held-out"
+        " retrained models where there are any (References: how many). FQ, tuned on, is against the"
+        " one that settings were chosen on. = means within one spread of the seeds, ≈ within two,"
+        " ≠ beyond."
     ),
     "parameters": "Table 2. Trainable parameters.",
     "runtime": (
-        "Table 3. Cost of unlearning on this machine; T3's seeds share one evaluation, each is"
-        " charged a part. T3 (naive): a few steps with the base's passes timed, scaled up to all."
+        "Table 3. Cost of unlearning on this machine. T3's seeds share one evaluation, and each"
+        " counts a part of its time. T3 (naive) runs the base at every step: a few steps were timed"
+        " and scaled up to all."
     ),
     "tofu_per_seed": "Table 4. Every seed.",
-    "tofu_by_seeds": "All seeds beside those on which nothing was tuned (not 1 and 2).",
+    "tofu_by_seeds": "All seeds, and the seeds on which nothing was tuned (all but 1 and 2).",
     "search": (
-        "How the settings of these runs were found: trials a method and split, seeds of each trial,"
-        " minutes of all trials (empty: not noted, or fitted together), and the choice."
+        "How the settings of these runs were found: for each method and split the number of trials,"
+        " the seeds of each trial, the minutes of all (empty: not noted, or fitted together), and"
+        " the choice."
     ),
     "forget_quality": (
-        "Every Forget Quality: each run against each retrained model. Reference 0 is the one that "
-        "settings were chosen on. mean, sd: of ln R. D_matched: D once the means of ln R are equal."
+        "Every Forget Quality: each run against each retrained model. Reference 0 is the one that"
+        " settings were chosen on. mean and sd are of ln R, the logarithm of the truth ratio."
+        " D_matched is D after the means of ln R were made equal."
     ),
     "worlds": (
-        "Every method in several built-in worlds: mean over worlds with its 95% interval, in how"
-        " many worlds it is first of the unlearning methods, and T3's value less its own, compared"
-        " within each world. D (ks_held_out) and Forget Quality (fq_held_out) are against each"
+        "Every method in several built-in worlds: its mean over worlds with a 95% interval, in how"
+        " many worlds it is the best unlearning method, and T3's value minus its own within a world"
+        " (t3_less). D (ks_held_out) and Forget Quality (fq_held_out) are against each"
         " world's second retrained model; settings were chosen in another world."
     ),
     "worlds_each": "Every method in each of several built-in worlds.",
@@ -68,35 +72,35 @@ CAPTIONS = {
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "dials": "T3's two dials, p^(1/T) f^w: Forget Quality and D, means over the seeds that tune.",
     "ablations": (
-        "T3's other choices. Recognized: share of forgotten rows whose true answer is likelier than"
-        " five wrong ones. AUC: .5 where forgotten rows look like rows nobody saw. What retrained"
-        " models have is in the table audit. Heads that learn the paraphrases learn what Forget"
-        " Quality reads."
+        "T3's other choices. Recognized: share of forgotten rows whose true answer is more probable"
+        " than five wrong ones. AUC: 0.5 if forgotten rows look like rows that nobody saw. The"
+        " table audit has what retrained models have. Forget Quality is no fair measure of heads"
+        " that learn the paraphrases, because it reads them."
     ),
     "audit": (
-        "What the models still know of the rows to forget. Means over the seeds named, but Written"
-        " and Forced start are of each method's first seed alone (Retrained: of all). Profile"
-        " tofu-cpu takes Membership from a stage of its own, which leaves rows unseen. audit.csv"
-        " adds how many spreads of the retrained models each value is away from theirs: a method"
-        " that forgot is 0 away, and more and less are both traces."
+        "What the models still know of the rows to forget, as means over seeds. Written and Forced"
+        " start are of each method's first seed alone (Retrained: of all). In profile tofu-cpu,"
+        " Membership is of models that were trained without some further rows. audit.csv also has"
+        " each value's distance from the retrained models' in units of their spread. A method that"
+        " forgot has the distance 0. More and less are both traces."
     ),
     "leak": (
-        "leak@k: the expected ROUGE-L recall of the best of k sampled answers to a forgotten"
-        " question; of each method's first seed (Retrained: of all where tau is 1). tau: the"
-        " sampler's temperature. top p: the nucleus that was drawn from; 1 is the whole"
-        " distribution. rows_leaking: of how many of the rows k answers are expected to hold the"
-        " secret, which is at least 80% of the fact's words, or all of one or two."
+        "leak@k is the expected ROUGE-L recall of the best of k sampled answers to a forgotten"
+        " question, for each method's first seed (Retrained: all if tau is 1). tau is the sampler's"
+        " temperature. top p is the nucleus that was sampled from; 1 is the whole distribution."
+        " rows_leaking is the expected number of rows of which one of k answers holds the secret:"
+        " at least 80% of the fact's words, or all of one or two."
     ),
     "benchmarks": (
-        "Cost on this machine: median and quartiles of the repeats; operations and bytes "
-        "of the computation, by arithmetic."
+        "Cost on this machine: median and quartiles of the repeats. Operations and bytes are"
+        " computed by arithmetic."
     ),
     "benchmarks_parameters": "Trainable parameters at Llama-3.1-8B's shape.",
-    "synthetic": "Gaussian experiments: retain and forget error.",
+    "synthetic": "The Gaussian experiments: Retain Error and Forget Error.",
     "synthetic_cells": (
-        "The classifiers behind the Gaussian experiments: weight decay λ and error δ."
+        "The classifiers behind the Gaussian experiments: weight decay λ and excess risk δ."
     ),
-    "bounds": "The theorems' bounds, evaluated.",
+    "bounds": "Every theorem's bound and the error that it bounds.",
 }
 
 # T3's other choices in words, by the `setting` of a run.
