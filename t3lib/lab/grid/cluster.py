@@ -8,8 +8,10 @@ any code that reaches it.
 import logging
 import os
 import re
+import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,6 +98,23 @@ def client_for(workers: int, scheduler: str | None, slurm: str | Path | None) ->
 
 
 @contextmanager
+def no_interrupt() -> Iterator[None]:
+    """Hold Ctrl-C back within the block, and for ever in the processes that are started in it.
+
+    A worker that Ctrl-C meets while it imports its modules would print a page of traceback. On
+    Windows, which has no signal masks, this does nothing.
+    """
+    if masks := getattr(signal, "pthread_sigmask", None):
+        resource_tracker.ensure_running()  # its start would let Ctrl-C through again
+        before = masks(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        if masks:
+            masks(signal.SIG_SETMASK, before)
+
+
+@contextmanager
 def _local(workers: int) -> Iterator[Any]:
     """Start a cluster on this machine; workers that Dask gives up are replaced."""
     from distributed import LocalCluster
@@ -108,17 +127,19 @@ def _local(workers: int) -> Iterator[Any]:
                 del cluster.workers[name]
         cluster.scale(workers)
 
-    with LocalCluster(
-        n_workers=workers,
-        threads_per_worker=1,
-        processes=True,
-        resources=SLOT,
-        security=Security.temporary(),
-        memory_limit=0,  # Dask must not limit a worker by the memory of its kernel
-        dashboard_address=NO_DASHBOARD,
-        local_directory=str(cache_dir("dask")),
-        silence_logs=logging.CRITICAL,
-    ) as cluster:
+    with no_interrupt():
+        started = LocalCluster(
+            n_workers=workers,
+            threads_per_worker=1,
+            processes=True,
+            resources=SLOT,
+            security=Security.temporary(),
+            memory_limit=0,  # Dask must not limit a worker by the memory of its kernel
+            dashboard_address=NO_DASHBOARD,
+            local_directory=str(cache_dir("dask")),
+            silence_logs=logging.CRITICAL,
+        )
+    with started as cluster:
         look = PeriodicCallback(replace, CHECK_SECONDS * 1000)
         cluster.loop.add_callback(look.start)
         try:

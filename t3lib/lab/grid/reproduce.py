@@ -112,7 +112,7 @@ def reproduce(
         print(schedule, flush=True)
         if todo := schedule.left:
             place.marks.mkdir(parents=True, exist_ok=True)
-            with cluster.client_for(count, scheduler, slurm) as client:
+            with cluster.client_for(count, scheduler, slurm) as client, schedule.shown():
                 here = scheduler is None and slurm is None
                 at_once = count if here else len(todo)  # elsewhere workers come and go
                 outcomes |= run(todo, outcomes, place, client, schedule, at_once)
@@ -154,9 +154,8 @@ def run(
     """Submit each job to a Dask client when the jobs before it have ended; return all outcomes.
 
     todo: jobs in an order in which they can run. known: outcomes of finished jobs.
-    show: has `chain`, {name: seconds of the last run of this job and of the longest chain of jobs
-    that wait for it}, and `ended(outcome)`, as `Schedule` does. Of the jobs that can start, the one
-    with the longest chain starts first, so that no worker ends with a long job.
+    show: a `Schedule`, or what has its `chain`, `started` and `ended`. Of the jobs that can start,
+    the one with the longest chain starts first, so that no worker ends with a long job.
     at_once: how many jobs Dask may hold. It gives each to a worker immediately, so that with more
     jobs than workers one worker may have two while another has none.
     work: runs one job; tests replace it.
@@ -190,9 +189,7 @@ def run(
             running.add(client.submit(work, job, before, place, priority=priority, **options))
 
     with suppress(OSError, TimeoutError, RuntimeError):  # the connection is gone
-        client.subscribe_topic(
-            place.marks.name, lambda event: print(f"started {event[1]}", flush=True)
-        )
+        client.subscribe_topic(place.marks.name, lambda event: show.started(event[1]))
         start()
         for future in running:
             if future.status in ("lost", "pending"):  # its worker died; Dask runs it again

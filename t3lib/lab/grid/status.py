@@ -1,9 +1,11 @@
-"""The texts that `t3 reproduce` prints, and manifest.json in the results folder."""
+"""What `t3 reproduce` says: the plan, a bar, a line for each job, and manifest.json."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from t3lib.core.errors import UserError
@@ -16,10 +18,11 @@ STATES = ("done", "cached", "failed", "skipped")
 
 @dataclass
 class Schedule:
-    """The jobs of a run, those left to do, and how long each took the last time.
+    """The jobs that a run still has to do (`left`), and how long each took by the last manifest.
 
-    The seconds come from the last manifest in the results folder or in the committed results.
-    `chain` adds to a job's seconds those of the longest chain of jobs that wait for it.
+    The manifest is the one in the results folder, or else the committed one. Its seconds are
+    multiplied by `pace`, which is how long the jobs of this run took compared with them. `chain`
+    adds to a job's seconds those of the longest chain of jobs that wait for it.
     """
 
     graph: Sequence[Job]
@@ -31,6 +34,8 @@ class Schedule:
     def __post_init__(self) -> None:
         self.left = [job for job in self.graph if job.name not in self.known]
         self.seconds: dict[str, float] = {}
+        self.took: dict[str, float] = {}  # in this run, by the jobs that `seconds` has
+        self.begun, self.pace, self.bar = dict[str, float](), 1.0, None
         for folder in (committed(self.profile), Path(self.place.root) / self.place.out):
             entries = earlier_manifest(folder / "manifest.json").get("jobs", {}).items()
             done = {name: entry for name, entry in entries if entry.get("state") == "done"}
@@ -40,15 +45,23 @@ class Schedule:
             waiting = (self.chain[later.name] for later in self.graph if job.name in later.after)
             self.chain[job.name] = self.seconds.get(job.name, 0.0) + max(waiting, default=0.0)
 
+    def rest(self) -> float:
+        """Return the seconds of work that are left; jobs without a time count nothing."""
+        now, rest = time.monotonic(), 0.0
+        for name in (job.name for job in self.left if job.name in self.seconds):
+            whole = self.pace * self.seconds[name]
+            rest += max(whole - (now - self.begun.get(name, now)), 0.05 * whole)
+        return rest
+
     def remaining(self) -> str:
         """Return the time that the jobs left will take with all workers, such as "at least 5 min".
 
         It says "at least" if some of them have no known time, and "unknown" if all have none.
         """
-        known = [self.seconds[job.name] for job in self.left if job.name in self.seconds]
+        known = sum(job.name in self.seconds for job in self.left)
         if self.left and not known:
             return "unknown"
-        return "at least " * (len(known) < len(self.left)) + _clock(sum(known) / self.workers)
+        return "at least " * (known < len(self.left)) + _clock(self.rest() / self.workers)
 
     def __str__(self) -> str:
         count = len(self.left)
@@ -67,12 +80,48 @@ class Schedule:
             lines.append(f"{state:<6} {job.name:<44}{f'  after {after}' if after else ''}".rstrip())
         return "\n".join([*lines, str(self)])
 
+    @contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show a bar that moves every second, on a terminal, while the block runs."""
+        from t3lib.core.progress import progress_bar
+
+        over, start = Event(), time.monotonic()
+        form = "{percentage:3.0f}%|{bar:30}| {elapsed}{postfix}"
+        with progress_bar(total=1.0, leave=False, bar_format=form) as self.bar:
+
+            def tick() -> None:
+                while not over.wait(1.0):
+                    spent, left = time.monotonic() - start, self.rest() / self.workers
+                    self.bar.n = left and spent / (spent + left)
+                    self.bar.set_postfix_str(f"{self.remaining()} left")
+
+            Thread(target=tick, daemon=True).start()
+            try:
+                yield
+            finally:
+                over.set()
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        if self.bar is not None:
+            self.bar.clear()
+        print(text, flush=True)
+
+    def started(self, name: str) -> None:
+        """Print that a job began on a worker."""
+        self.begun[name] = time.monotonic()
+        self.say(f"started {name}")
+
     def ended(self, outcome: Outcome) -> None:
         """Print the line of a job that ended, and the time that the others will take."""
         self.left = [job for job in self.left if job.name != outcome.name]
+        if outcome.state == "done" and outcome.name in self.seconds:
+            self.took[outcome.name] = outcome.seconds
+            usual = sum(self.seconds[name] for name in self.took)
+            self.pace = sum(self.took.values()) / usual if usual else 1.0
         count, rest = len(self.graph), f"  {self.remaining()} left" * bool(self.left)
         place = f"[{count - len(self.left):>{len(str(count))}}/{count}]"
-        print(f"{place} {line(outcome)}{rest}", flush=True)
+        self.say(f"{place} {line(outcome)}{rest}")
 
 
 def committed(profile: str) -> Path:

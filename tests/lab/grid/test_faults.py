@@ -4,6 +4,7 @@ After each fault the results must be the same bytes as those of a run that nothi
 attacks` kills runs of the real notebooks.
 """
 
+import contextlib
 import json
 import os
 import re
@@ -287,7 +288,7 @@ def test_a_local_scheduler_obeys_nobody_else():
 
 def watcher(seen):
     """What a run tells, without printing: outcomes are gathered in `seen`."""
-    return SimpleNamespace(chain={}, ended=seen.append)
+    return SimpleNamespace(chain={}, started=lambda name: None, ended=seen.append)
 
 
 # ---- jobs that die ------------------------------------------------------------------------------
@@ -340,6 +341,36 @@ def test_no_worker_has_a_second_job_while_jobs_of_its_kind_wait():
         outcomes = reproduce.run(jobs, {}, place, client, show, 2, work)
     assert [outcomes[job.name].state for job in jobs] == ["done"] * 6
     assert len(held) == 6 and max(held) <= 1
+
+
+STARTING = """from t3lib.lab.grid import cluster
+try:
+    print("starting", flush=True)
+    with cluster.client_for(2, None, None):
+        print("started", flush=True)
+        input()
+except KeyboardInterrupt:
+    print("interrupted", flush=True)"""
+
+
+@pytest.mark.parametrize("up", [False, True], ids=["while workers start", "when they have started"])
+def test_ctrl_c_prints_no_traceback_of_a_worker(up):
+    """Ctrl-C goes to every process of a terminal: here to a process with all of its children."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen([sys.executable, "-c", STARTING], text=True, **pipes)
+    assert child.stdout.readline() == "starting\n"
+    if up:
+        assert child.stdout.readline() == "started\n"
+    mine = psutil.Process(child.pid)
+    deadline = time.monotonic() + 30
+    while len(mine.children(recursive=True)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.3)  # in the middle of their imports
+    for process in [*mine.children(recursive=True), mine]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert out.endswith("interrupted\n") and err == ""
 
 
 def test_a_local_worker_that_dask_gives_up_is_replaced(monkeypatch):

@@ -7,8 +7,10 @@ What kernels, processes and kill -9 add is in test_faults.py.
 import io
 import json
 import os
+import re
 import shutil
 import threading
+import time
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
@@ -518,6 +520,35 @@ def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(
     assert {f"started {job('Original')}", f"started {job('NPO')}", f"started {TABLES}"} < set(lines)
     assert lines[-2].startswith("3 done in ") and lines[-2].endswith(f"{box.out}/manifest.json")
     assert lines[-1] == f"beside the committed results: t3 compare {box.out}"
+
+
+def test_minutes_left_follow_the_pace_of_this_run_and_count_running_jobs(tmp_path, capsys):
+    """By the manifest a job takes 10 s. Here the first takes 20 s, the second has run for 15 s."""
+    names = [job("Original"), job("NPO"), TABLES]
+    entries = {name: {"state": "done", "seconds": 10.0} for name in names}
+    files.write_json(tmp_path / "manifest.json", {"jobs": entries})
+    graph = [jobs.Job(name, "notebook", UNLEARN, {}, (), "") for name in names]
+    place = Place(str(tmp_path), "", "", tmp_path, "/")
+    schedule = status.Schedule(graph, {}, place, 1, "mine")
+    assert schedule.remaining() == "30 s"
+    schedule.ended(runner.Outcome(names[0], "done", seconds=20.0))
+    assert "  40 s left" in capsys.readouterr().out
+    schedule.started(names[1])
+    schedule.begun[names[1]] -= 15
+    assert schedule.remaining() == "25 s"
+
+
+def test_a_bar_moves_on_a_terminal_before_the_first_job_ends(tmp_path, monkeypatch):
+    """A terminal is where standard error says that it is one."""
+    terminal = io.StringIO()
+    monkeypatch.setattr(terminal, "isatty", lambda: True)
+    monkeypatch.setattr("sys.stderr", terminal)
+    graph = [jobs.Job(TABLES, "notebook", TABLES, {}, (), "")]
+    schedule = status.Schedule(graph, {}, Place(str(tmp_path), "", "", tmp_path, "/"), 1, "mine")
+    schedule.seconds[TABLES] = 4.0
+    with schedule.shown():
+        time.sleep(2.5)
+    assert re.search(r"[1-9]\d?%\|.*left", terminal.getvalue())
 
 
 def test_a_second_run_on_the_same_results_is_turned_away_whatever_its_cache(box, monkeypatch):
