@@ -35,7 +35,8 @@ class Schedule:
         self.left = [job for job in self.graph if job.name not in self.known]
         self.seconds: dict[str, float] = {}
         self.took: dict[str, float] = {}  # in this run, by the jobs that `seconds` has
-        self.begun, self.pace, self.bar = dict[str, float](), 1.0, None
+        self.begun, self.pace = dict[str, float](), 1.0
+        self.bar: Any = None
         for folder in (committed(self.profile), Path(self.place.root) / self.place.out):
             entries = earlier_manifest(folder / "manifest.json").get("jobs", {}).items()
             done = {name: entry for name, entry in entries if entry.get("state") == "done"}
