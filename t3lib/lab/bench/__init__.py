@@ -1,1 +1,1 @@
-"""What T3 costs, measured and by arithmetic."""
+"""The cost of T3, measured and computed by arithmetic."""

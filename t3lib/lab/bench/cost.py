@@ -1,8 +1,8 @@
-"""What a computation must cost at least, by arithmetic: operations, bytes, parameters, memory.
+"""The least that a computation must cost, by arithmetic: operations, bytes, parameters, memory.
 
-Letters: n tokens, d hidden size, h rank of the head, V vocabulary, L length of a row, P weights of
-the layers' linear maps (`linear_weights`). A multiply-add is 2 operations. Bytes are those that
-have to cross the memory bus; what fits a cache is not counted. No torch.
+Letters: n tokens, d hidden size, h rank of the head, V vocabulary size, L length of a row, P
+weights of the layers' linear maps (`linear_weights`). A multiply-add is 2 operations. Only bytes
+that must cross the memory bus are counted, not those that fit into a cache. Imports no torch.
 """
 
 from collections.abc import Sequence
@@ -15,34 +15,34 @@ NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
 
 
 class Work(NamedTuple):
-    """What a computation cannot do without: floating-point operations, bytes read and written."""
+    """The cost of a computation: floating-point operations, and bytes read and written."""
 
     flops: float
     bytes: float
 
 
 def head_training(n: float, d: int, h: int, *, itemsize: int = 4) -> Work:
-    """Head training over n tokens: 4 n d h operations, n d numbers of `itemsize` bytes.
+    """Return the work of training a head over n tokens: 4 n d h operations, n d numbers read.
 
-    A step computes Z = X Aᵀ and dA = dZᵀ X and reads X once. A, the active rows of B and their
-    moments stay in the cache.
+    itemsize: bytes of a number. A step computes Z = X Aᵀ and dA = dZᵀ X and reads X once. A, the
+    active rows of B and their moments stay in the processor's cache.
     """
     return Work(4 * n * d * h, n * d * itemsize)
 
 
 def linear_maps(shape: Shape) -> tuple[tuple[int, int], ...]:
-    """(inputs, outputs) of the linear maps of one decoder layer: q, k, v, o, gate, up, down."""
+    """Return (inputs, outputs) of one decoder layer's linear maps: q, k, v, o, gate, up, down."""
     d, m, kv = shape.hidden_size, shape.intermediate_size, shape.key_value_size
     return (d, d), (d, kv), (d, kv), (d, d), (d, m), (d, m), (m, d)
 
 
 def linear_weights(shape: Shape) -> int:
-    """Weights of the linear maps of all decoder layers."""
+    """Return P, the number of weights in the linear maps of all decoder layers."""
     return shape.num_hidden_layers * sum(a * b for a, b in linear_maps(shape))
 
 
 def parameters(shape: Shape) -> int:
-    """All weights of a model: linear maps, embeddings, output layer, norms."""
+    """Return the number of all weights of a model: linear maps, embeddings, output layer, norms."""
     d, V = shape.hidden_size, shape.vocab_size
     vocabularies = 1 if shape.tie_word_embeddings else 2
     return linear_weights(shape) + vocabularies * V * d + (2 * shape.num_hidden_layers + 1) * d
@@ -51,10 +51,10 @@ def parameters(shape: Shape) -> int:
 def parameter_counts(
     name: str, *, rank: int = 20, lora_rank: int = 32, lora_layers: int = 16
 ) -> dict[str, int]:  # fmt: skip
-    """Trainable parameters of the paper's Table 2 at a named shape, as {method: number}.
+    """Return the trainable parameters of the paper's Table 2 at a named shape, {method: number}.
 
-    ULD's assistant has LoRA on every linear map of the first `lora_layers` layers, with
-    lora_rank × (inputs + outputs) parameters each.
+    rank: of T3's head. ULD's assistant has LoRA of rank lora_rank on every linear map of the first
+    `lora_layers` layers, with lora_rank × (inputs + outputs) parameters each.
     """
     shape = shape_of(name)
     adapted = min(lora_layers, shape.num_hidden_layers)
@@ -66,11 +66,11 @@ def parameter_counts(
 
 
 def forward(shape: Shape, lengths: Sequence[int], *, logits: int = 0, itemsize: int = 4) -> Work:
-    """One pass over unpadded rows: Σ 2 L P operations, and Σ 2 L (L + 1) d a layer for attention.
+    """Return the work of one pass: Σ 2 L P operations, and Σ 2 L (L + 1) d a layer for attention.
 
-    Attention is causal. lengths: L of each row. logits: positions at which the output layer runs,
-    with 2 d V operations each.
-    The weights, of `itemsize` bytes, are read once.
+    lengths: L of each row, without padding; attention is causal. logits: number of positions at
+    which the output layer runs, with 2 d V operations each. itemsize: bytes of a weight; all
+    weights are read once.
     """
     d, V = shape.hidden_size, shape.vocab_size
     weights = linear_weights(shape)
@@ -80,21 +80,22 @@ def forward(shape: Shape, lengths: Sequence[int], *, logits: int = 0, itemsize: 
 
 
 def training_step(shape: Shape, lengths: Sequence[int], answers: int, *, itemsize: int = 4) -> Work:
-    """One step of full fine-tuning: three times a pass's operations, seven times its bytes.
+    """Return the work of a full fine-tuning step: 3 times a pass's operations, 7 times its bytes.
 
-    answers: positions with logits. The backward pass has two products for each of the forward pass.
-    Weights, gradients and AdamW's two moments are read; all but the gradients are written.
+    answers: number of positions with logits. The backward pass has two products for each one of the
+    forward pass. Weights, gradients and AdamW's two moments are read; all but the gradients are
+    written.
     """
     once = forward(shape, lengths, logits=answers, itemsize=itemsize)
     return Work(3 * once.flops, 7 * once.bytes)
 
 
 def training_memory(shape: Shape, method: str, optimizer: str = "adamw") -> float:
-    """Bytes that a method's training takes at least, activations aside.
+    """Return the bytes that a method's training needs at least, without activations.
 
-    The base lies in bfloat16. Full fine-tuning has a copy of it in float32 with its gradients, two
-    moments, of 4 bytes a weight or 1 each (paged_adamw_8bit), and the bfloat16 weights that
-    autocast keeps within a step. T3 and ULD's assistant train next to nothing beside the base.
+    The base is in bfloat16. Full fine-tuning adds a float32 copy with its gradients, two moments of
+    4 bytes a weight (1 byte with paged_adamw_8bit), and the bfloat16 weights that autocast keeps
+    within a step. T3 and ULD train so few weights that they add nothing here.
     """
     full = 4 + 4 + (2 if optimizer == "paged_adamw_8bit" else 8) + 2
     return parameters(shape) * (
@@ -106,10 +107,11 @@ def decode_step(
     shape: Shape, *, batch: int = 1, context: int = 0, itemsize: int = 2, heads: int = 0,
     rank: int = 20,
 ) -> Work:  # fmt: skip
-    """One decoding step of `batch` rows: 2 operations a row and weight, every weight read once.
+    """Return the work of decoding one token in each of `batch` rows.
 
-    Keys and values of `context` tokens a row are read too. The base's numbers have `itemsize`
-    bytes; each of T3's heads adds A and B in float32.
+    These are 2 operations for each row and weight; every weight is read once, and so are keys and
+    values of `context` tokens a row. itemsize: bytes of the base's numbers. Each of T3's `heads`
+    adds A and B of this rank, in float32.
     """
     weights = linear_weights(shape) + shape.hidden_size * shape.vocab_size
     tilt = heads * rank * (shape.hidden_size + shape.vocab_size)
@@ -121,14 +123,16 @@ def t3_memory(
     shape: Shape, *, bits: float = NF4_BITS, batch_tokens: int = 8192, batch: int = 32,
     context: int = 512, answer_tokens: int = 16_000, rank: int = 20,
 ) -> tuple[float, float]:  # fmt: skip
-    """Bytes of T3 on a GPU: (the base's weights, the most held at once).
+    """Return the bytes of T3 on a GPU: (the base's weights, the most held at once).
 
-    The weights of the layers' linear maps take `bits` each, all others 16 (bitsandbytes quantises
-    only the linear maps). Three stages follow each other, so the peak is the weights and the
-    largest stage. Features: the residual stream and the widest MLP of a pass of `batch_tokens`, one
-    layer's weights dequantised, float32 pooled states. Head training: `answer_tokens` tokens, A, B,
-    gradients and AdamW's moments in float32. Decoding: keys and values of `batch` rows of `context`
-    tokens, float32 logits with their tilt.
+    The weights of the layers' linear maps take `bits` each, all others 16, because bitsandbytes
+    quantises only the linear maps. Three stages follow each other, so the peak is the weights and
+    the largest stage.
+    Features: the residual stream and the widest MLP of a pass of `batch_tokens`, one layer's
+    dequantised weights, float32 pooled states.
+    Head training: features of `answer_tokens` tokens; A, B, gradients and AdamW's moments in
+    float32.
+    Decoding: keys and values of `batch` rows of `context` tokens, float32 logits with their tilt.
     """
     d, m, V = shape.hidden_size, shape.intermediate_size, shape.vocab_size
     linear = linear_weights(shape)

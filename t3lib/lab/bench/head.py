@@ -1,7 +1,7 @@
-"""The clock on head training: `fit_head` beside a textbook loop that trains the same head.
+"""Time the training of a head: `fit_head` and a textbook loop that trains the same head.
 
-Features are random, because cost does not depend on their values. What matters is how many tokens a
-step has and how many tokens of the vocabulary are ever a target.
+Features are random, because the cost does not depend on their values. It depends on how many tokens
+a step has and how many tokens of the vocabulary are ever a target.
 """
 
 import time
@@ -57,7 +57,7 @@ class HeadShape:
 
 
 def problem(shape: HeadShape, *, device: str = "cpu", seed: int = 0) -> Features:
-    """Random features; targets are log-uniform over the vocabulary, as words are (Zipf)."""
+    """Draw random features; targets are log-uniform over the vocabulary (Zipf's law)."""
     draw = torch.Generator().manual_seed(seed)
     rows = torch.arange(2 * shape.pairs)
     n = len(rows) * shape.tokens
@@ -68,10 +68,10 @@ def problem(shape: HeadShape, *, device: str = "cpu", seed: int = 0) -> Features
 
 
 def textbook(features: Features, shape: HeadShape) -> T3Head:
-    """Train a head by Eq. 3 as a textbook would: autograd, and AdamW over all of A and B.
+    """Train a head by Eq. 3 in the usual way: autograd, and AdamW over all of A and B.
 
-    Only the rows of B that belong to targets are gathered for a step. It trains the same head as
-    `fit_head` up to rounding.
+    Only the rows of B that belong to targets are gathered for a step. Up to rounding it is the head
+    that `fit_head` trains.
     """
     own, device = shape.settings, features.x.device
     head = T3Head(shape.d, shape.vocab, shape.rank, seed=own.seed).to(device)
@@ -92,7 +92,10 @@ def textbook(features: Features, shape: HeadShape) -> T3Head:
 
 
 def head_rows(shape: HeadShape, *, device: str = "cpu", repeats: int = 2) -> Rows:
-    """Time whole trainings in turns: `fit_head`, the textbook loop, and their ratio."""
+    """Time whole trainings in turns: `fit_head` and the textbook loop.
+
+    Returns a row for each, and one for their ratio.
+    """
     features, options = problem(shape, device=device), asdict(shape.settings)
     works = {
         "t3lib": lambda: fit_head(features, vocab_size=shape.vocab, progress=False, **options),
@@ -112,11 +115,11 @@ def head_rows(shape: HeadShape, *, device: str = "cpu", repeats: int = 2) -> Row
 
 @torch.inference_mode()
 def naive(study: Study, run: Mapping[str, Any]) -> dict[str, Any]:
-    """T3's run with the seconds of the published code, which runs the base at every step.
+    """Return a run of T3 with the seconds of the published code, which runs the base at every step.
 
-    run: a run of T3 on the study's split. The head would be the same, so only the seconds differ;
-    the records are left out. The base's passes of the first TIMED_STEPS steps are timed by the wall
-    clock and scaled up to all steps; `timed_steps` is [timed, all].
+    run: a run of T3 on the study's split. The head would be the same, so only the seconds differ,
+    and the records are left out. The base's passes in the first TIMED_STEPS steps are timed by the
+    wall clock and scaled up to all steps; `timed_steps` is [timed, all].
     """
     examples = encode_rows(study.tokenizer, [*study.forget, *study.retain])
     kinds = (torch.arange(len(examples)) >= len(study.forget)).long()
@@ -133,7 +136,7 @@ def naive(study: Study, run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def pooled(study: Study, examples: Sequence[Example]) -> Tensor:
-    """Features of every prefix of one step's rows, (rows, L, d)."""
+    """Return the features of every prefix of some rows: (rows, L, d)."""
     batch = collate(examples, pad_id(study.tokenizer), study.scoring.attention_mask)
     ids, mask = (batch[name].to(study.base.device) for name in ("input_ids", "attention_mask"))
     hidden = decoder_of(study.base)(input_ids=ids, attention_mask=mask, use_cache=False)

@@ -1,6 +1,7 @@
-"""The clock on decoding: a base with random weights, alone and under T3.
+"""Time decoding: a base with random weights, alone and with T3.
 
-Weights are random, because cost does not depend on their values, so nothing has to be downloaded.
+Weights are random, because the cost does not depend on their values, so nothing has to be
+downloaded.
 """
 
 from collections.abc import Callable
@@ -24,9 +25,9 @@ PROMPT = 8  # tokens before the decoded ones: so few that reading them hardly co
 def random_model(
     name: str, *, dtype: str = "float32", device: str = "cpu", seed: int = 0
 ) -> PreTrainedModel:  # fmt: skip
-    """A Llama of a named shape (`shapes.SHAPES`) with random weights.
+    """Build a Llama of a named shape (`shapes.SHAPES`) with random weights.
 
-    device: may be meta, where tensors take no memory. UserError for an unknown shape.
+    device: "meta" takes no memory. UserError for an unknown shape.
     """
     config = LlamaConfig(
         **shape_of(name)._asdict(),
@@ -40,7 +41,7 @@ def random_model(
 
 
 def random_head(model: PreTrainedModel, seed: int = 0) -> T3Head:
-    """An untrained head for a model, on the model's device."""
+    """Return an untrained head for a model, on the model's device."""
     shape = Shape.of(model.config)
     return T3Head(shape.hidden_size, shape.vocab_size, seed=seed).to(model.device).eval()
 
@@ -49,9 +50,10 @@ def decode_rows(
     base: PreTrainedModel, *, batch: int = 1, new_tokens: int = 16, repeats: int = 10,
     compiled: bool = False,
 ) -> Rows:  # fmt: skip
-    """Seconds of a decoding step of the base and of T3, in turns, and what T3 adds, in per cent.
+    """Time decoding steps of the base and of T3 in turns.
 
-    A step writes one token of each of `batch` rows. compiled: as in `decoding`.
+    Returns a row for each, and one for T3's overhead in per cent. A step decodes one token in each
+    of `batch` rows. compiled: as in `decoding`.
     """
     ids = (torch.arange(batch * PROMPT) % 256).view(batch, PROMPT).to(base.device)
     models = {"base": base, "T3": T3ForCausalLM(base, random_head(base), TEMPERATURE)}
@@ -68,10 +70,12 @@ def decode_rows(
 
 
 def decoding(model: Any, ids: torch.Tensor, new_tokens: int, compiled: bool) -> Callable[[], None]:
-    """A greedy `generate` of exactly `new_tokens` tokens after ids (B, L), to be timed.
+    """Return a function to be timed: a greedy `generate` of exactly `new_tokens` tokens.
 
-    compiled: torch.compile runs every step but the prompt's, over a static cache. The first call
-    compiles; on a CPU that needs a C++ compiler. UserError where torch is told not to compile.
+    ids: prompts (B, L).
+
+    compiled: torch.compile runs every step except the prompt's, with a static cache. The first call
+    compiles, for which a CPU needs a C++ compiler. UserError if torch is set not to compile.
     """
     options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
     options |= {"max_new_tokens": new_tokens}

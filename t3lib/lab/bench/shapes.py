@@ -1,4 +1,4 @@
-"""Sizes of the Llamas whose cost is measured or computed. No torch: claims read them, too."""
+"""Sizes of the Llamas whose cost is measured or computed. Imports no torch."""
 
 from typing import Any, NamedTuple
 
@@ -23,7 +23,7 @@ class Shape(NamedTuple):
 
     @classmethod
     def of(cls, config: Any) -> "Shape":
-        """The sizes in a model's configuration."""
+        """Return the sizes in a model's configuration."""
         return cls(*(getattr(config.get_text_config(), name) for name in cls._fields))
 
 
@@ -38,7 +38,7 @@ SHAPES = {
 
 
 def shape_of(name: str) -> Shape:
-    """The sizes of a named Llama (`SHAPES`); UserError for an unknown name."""
+    """Return the sizes of a named Llama (`SHAPES`); UserError for an unknown name."""
     if name not in SHAPES:
         raise UserError(f"unknown shape {name!r}: choose one of {', '.join(SHAPES)}")
     return SHAPES[name]

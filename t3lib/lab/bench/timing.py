@@ -1,4 +1,4 @@
-"""The clock, and the rows of the cost table."""
+"""Time computations in turns, and make rows of the cost table."""
 
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -19,9 +19,9 @@ def interleaved(
 ) -> dict[Name, list[float]]:
     """Time several computations in turns; return the seconds of each repeat.
 
-    Every other turn runs backwards, so what slows the machine down slows all of them. The first
-    `warmup` turns are not returned. Where one CPU thread computes, the clock is the process's own,
-    which does not count what other programs take; else it is the wall's.
+    Every other turn runs backwards, so whatever slows the machine down affects all of them. The
+    first `warmup` turns are not returned. With one CPU thread the process's own clock is used,
+    which does not count the time of other programs; otherwise the wall clock.
     """
     gpu = torch.cuda.is_available()
     read = time.perf_counter if gpu or torch.get_num_threads() > 1 else time.process_time
@@ -45,7 +45,7 @@ def row(
     work: Work | tuple[None, None] = (None, None),
     note: str = "",
 ) -> dict[str, Any]:
-    """A row of the cost table: median and quartiles of the values of all repeats.
+    """Return a row of the cost table: median and quartiles of the values of all repeats.
 
     work: operations and bytes that the computation needs, by arithmetic.
     """
