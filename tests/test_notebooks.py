@@ -102,6 +102,15 @@ def test_committed_without_outputs_or_errors(notebook):
         assert not cell.outputs and cell.execution_count is None
 
 
+@pytest.mark.parametrize("name", ["00_t3_in_five_minutes", "07_your_own_model"])
+def test_beginners_meet_no_comprehension(name):
+    notebook = nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4)
+    source = "\n".join(cell.source for cell in code_cells(notebook))
+    nodes = [*ast.walk(ast.parse(source))]
+    assert not [node for node in nodes if isinstance(node, ast.ListComp | ast.DictComp)]
+    assert "t3lib.ask(" in source
+
+
 def test_the_audit_has_few_parameters():
     """It once had 21."""
     assert len(declared(nbformat.read(ROOT / "notebooks" / "06_audit.ipynb", 4))) <= 9

@@ -147,12 +147,15 @@ def reason(judged: Sequence[Mapping[str, Any]], number: int) -> str:
     number: index of the chosen setting.
     """
     each = "; ".join(
-        f"T = {entry['T']:g}, w = {entry['w']:.3g}: {entry['leaking']} leak, of {entry['known']} to"
-        f" keep {entry['unchanged']} unchanged, {entry['cold']} and {entry['warm']} sampled at τ ="
-        f" 0.6 and 1, {entry['recognised']} recognised"
+        f"T = {entry['T']:g}, w = {entry['w']:.3g}: {entry['leaking']} rows leak,"
+        f" {entry['unchanged']} of {entry['known']} rows to keep are unchanged"
+        f" ({entry['cold']} when sampled at τ = 0.6, {entry['warm']} at τ = 1),"
+        f" {entry['recognised']} rows are recognised"
         for entry in judged
     )
     if len(judged) == 1:
         return f"the only setting judged in full ({each})"
-    order = "no leak, then rows kept when sampled, then recognition"
-    return f"setting {number + 1} of {len(judged)} judged in full ({order}): {each}"
+    order = "fewest leaks, then most sets and sampled answers kept, then fewest recognised"
+    return (
+        f"the best of {len(judged)} settings judged in full, number {number + 1} ({order}): {each}"
+    )

@@ -261,11 +261,11 @@ def verdict(
             " three distinctive words"
         ),
         (
-            f"of these greedy: {forget['leaking_greedy']} (guessing"
-            f" {forget['control_greedy']:.1f}); guessing in samples: {forget['control']:.1f}"
+            f"leaks in greedy answers: {forget['leaking_greedy']} (guessing would give"
+            f" {forget['control_greedy']:.1f}, and {forget['control']:.1f} in samples)"
         ),
         (
-            f"drawn: {SAMPLES} samples a row at each of {len(SAMPLERS)} samplers; what one sample"
+            f"samples: {SAMPLES} a row at each of {len(SAMPLERS)} samplers; what one sample"
             f" in 100 says is missed in {missed:.0f}% of such reports"
         ),
         (

@@ -16,6 +16,7 @@ from t3lib.core.rows import encode
 from t3lib.lab.explore import answers as ea
 from t3lib.lab.explore import gaussians as explore
 from t3lib.lab.explore import language as el
+from t3lib.lab.explore import own as eo
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.theory.logistic import objective
 from t3lib.tofu.evaluation import answer_text
@@ -292,3 +293,24 @@ def test_table_slider_and_figure_show_what_was_read(read):
     assert recited.lines[0].get_ydata().tolist() == [np.mean(read.recited(T)) for T in GRID]
     means = [read.probability[T].mean() for T in GRID]
     np.testing.assert_allclose(probability.lines[0].get_ydata(), means)
+
+
+# --- notebook 07's dials
+# ------------------------------------------------------------------------------------------
+
+
+def test_both_dials_of_one_product_give_one_greedy_answer(base, head, tokenizer):
+    """And the sliders show what the table shows, without their texts becoming markup."""
+    model = T3ForCausalLM(base, head, 1.0)
+    rows = {"to forget": ROWS[0], "<to keep>": ROWS[1]}
+    lines = eo.table(model, tokenizer, rows).set_index("")
+    assert [*lines] == [*rows] and lines.loc["true answer", "to forget"] == "Ann did."
+    texts = [f"T = {T:g}, w = {w:g}" for T, w in eo.DIALS]
+    assert (lines.loc[f"{texts[1]}, greedy"] == lines.loc[f"{texts[2]}, greedy"]).all()
+    sampled = lines.loc[[f"{text}, sampled at τ = 1" for text in texts]]
+    assert len({tuple(row) for row in sampled.to_numpy()}) == 3, "each with its own samples"
+    T, w, box = eo.dials(model, tokenizer, rows)
+    T.value, w.value = 3.0, 1.0
+    page = box.children[-1].value
+    assert "<to keep>" not in page
+    assert html.escape(lines.loc[f"{texts[2]}, greedy", "to forget"]) in page
