@@ -39,6 +39,13 @@ def test_every_verb_has_help_with_an_example_that_parses(verb, capsys):
     assert cli.parser().parse_args(example).verb == verb
 
 
+def test_help_names_every_verb_by_what_it_is_for():
+    """`t3 audit` and `t3 page` once stood only at the end of a list."""
+    purposes = cli.parser().description.rstrip(".").split(": ")[1:]
+    named = [verb for purpose in purposes for verb in purpose.split(". ")[0].split(", ")]
+    assert sorted(named) == sorted(VERBS)
+
+
 def test_help_imports_no_torch():
     code = "import sys; from t3lib.lab import cli; cli.parser().format_help()\n"
     code += (

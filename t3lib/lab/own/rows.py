@@ -153,7 +153,7 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     if "text" in entry:
         return _checked({"question": "", "answer": entry["text"], "raw": True}, where)
     found = ", ".join(printable(key, 30) for key in list(entry)[:6]) or "nothing"
-    raise UserError(f"{where}: found {found}; a row has {FORMS}")
+    raise UserError(f"{where}: found {found}; a row has {FORMS} (--columns renames them)")
 
 
 def checked_sets(sets: Mapping[str, Sequence[Any]]) -> dict[str, list[Row]]:
