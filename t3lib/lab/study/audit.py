@@ -304,6 +304,8 @@ def _answers(
     how |= {"attention_mask": study.scoring.attention_mask}
 
     def answer(missing: list[int]) -> list[Answer]:
+        if models[0].method == "Retrained":
+            study.held.clear()
         model, tokenizer, tilts = load_models(study, [models[n] for n in missing])
         return timed(
             lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how)
@@ -312,6 +314,6 @@ def _answers(
     keys = [each.key for each in models]
     made_by = [
         code_key(f"{run.__name__}.{question.__name__}", load_models),
-        environment(study.base.device),
+        environment(study.device),
     ]
     return dict(zip(keys, cached_answers("audit", keys, [rows, how, made_by], answer)))

@@ -12,6 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
+import torch
 from transformers import PreTrainedModel
 
 from t3lib.core import hub
@@ -72,7 +73,6 @@ class Study:
 
     split: str
     source: tofu.Source
-    base: PreTrainedModel
     tokenizer: Any
     forget: list[Row]
     retain: list[Row]
@@ -85,6 +85,16 @@ class Study:
     identity: dict[str, str]
     load_options: dict[str, Any]
     load_seconds: float
+    load: Callable[[str], tuple[PreTrainedModel, Any]]
+    held: dict[str, PreTrainedModel]
+    device: torch.device
+
+    @property
+    def base(self) -> PreTrainedModel:
+        """The model before unlearning; loaded again where `held` was cleared."""
+        if not self.held:
+            self.held["full"], _ = self.load("full")
+        return self.held["full"]
 
     @cached_property
     def lesson_key(self) -> str:
@@ -109,7 +119,7 @@ class Study:
         scoring = replace(self.scoring, generate=generate)
         return [
             {**each, **metrics_of(each["scores"], self.reference, scoring.truth_ratio)}
-            for each in scored(keys, ask, rows, scoring, self.base.device)
+            for each in scored(keys, ask, rows, scoring, self.device)
         ]
 
 
@@ -269,8 +279,9 @@ def open_study(
         return load_model(places[name], revision=commits[name], **load)
 
     start = time.perf_counter()
-    base, tokenizer = loaded("full")
-    seconds, device = time.perf_counter() - start, base.device
+    held: dict[str, PreTrainedModel] = {}
+    held["full"], tokenizer = loaded("full")
+    seconds, device = time.perf_counter() - start, held["full"].device
     forget, retain = tofu.load_rows(source, split), tofu.load_rows(source, retrained)
     check_disjoint(forget, retain)
     rows = evaluation_rows(source, split)
@@ -281,18 +292,14 @@ def open_study(
     }
 
     def reference(_: list[int]) -> Loaded:
-        nonlocal base
-        base = None  # a device may have room for one model of 8B alone
+        held.clear()
         return Loaded(*loaded(retrained))
 
     wanted = {"forget": rows["forget"]}, replace(scoring, generate=False), device
     [entry] = scored([identity[retrained]], reference, *wanted)
-    if base is None:
-        base, _ = loaded("full")
     return Study(
         split=split,
         source=source,
-        base=base,
         tokenizer=tokenizer,
         forget=forget,
         retain=retain,
@@ -305,4 +312,7 @@ def open_study(
         identity=identity,
         load_options=load,
         load_seconds=seconds,
+        load=loaded,
+        held=held,
+        device=device,
     )

@@ -124,11 +124,22 @@ def test_no_second_model_is_loaded_beside_the_base(opened, monkeypatch):
         alive.append(weakref.ref(model))
         return model, tokenizer
 
-    monkeypatch.setattr(study, "load_model", counted)
+    for module in (study, methods):
+        monkeypatch.setattr(module, "load_model", counted)
     monkeypatch.setattr(study, "read_sealed", lambda _: None)  # no scores of the reference yet
     stage = {name: value for name, value in vars(opened.stage).items() if name != "data"}
     again = study.open_study("forget10", stage=stage, evaluation=SHORT)
-    assert len(alive) == 3 and again.reference["truth_ratio"] == opened.reference["truth_ratio"]
+    assert again.reference["truth_ratio"] == opened.reference["truth_ratio"]
+    for method in ("Original", "Retrained", "Original"):
+        [_] = audit.audit_method(
+            again,
+            method,
+            seeds=[0],
+            settings={},
+            sampling=audit.Sampling(samples=1),
+            progress=False,
+        )
+    assert len(alive) == 6, "base and reference, to open; both, the second for each question; base"
 
 
 def test_both_dials_are_searched_and_the_best_sharpened_point_is_run(opened):
