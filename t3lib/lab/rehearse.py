@@ -9,11 +9,13 @@ only where `derived` says. The ordinary `reproduce` then runs this profile.
 import json
 import os
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from t3lib.baselines.losses import LOSSES
 from t3lib.core.errors import UserError
 from t3lib.core.files import (
     atomic_write,
@@ -24,17 +26,15 @@ from t3lib.core.files import (
     read_yaml,
     write_json,
 )
-from t3lib.core.names import SPLITS
 from t3lib.core.settings import hyper_of
 from t3lib.lab import profiles
-from t3lib.lab.bench import cost, hours, steps
+from t3lib.lab.bench import cost, hours
 from t3lib.lab.bench.shapes import Shape, shape_of
 from t3lib.lab.grid import jobs, preflight
 from t3lib.lab.grid.reproduce import reproduce
 from t3lib.lab.world.facts import world
 
 FACTS: dict[str, Any] = read_yaml(Path(__file__).with_name("rehearsal.yaml"))
-SHARD = 4 * 10**9  # bytes of one file of weights at most
 TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja")
 NORM = "model.norm.weight"  # the weights in which the checkpoints of a rehearsal differ
 MAKING = "rehearsal.json"  # written last in a checkpoint's folder: how it was made
@@ -42,7 +42,9 @@ AUTHORS, QUESTIONS = 40, 10  # of the built-in world, so that every set has at l
 FIRST_SPECIAL = 128_000  # id of Llama 3's first special token
 LEARNED = 2048  # tokens that the tokenizer learns; the rest of Llama's vocabulary is never used
 ROWS = 8  # of every set
-TOKENS, SAMPLES = 8, 2  # of an answer, and answers to a question: random weights never end one
+TOKENS = 8  # of an answer: random weights never end one
+SAMPLES = {"rows": 2, "samples": 2}  # of the audit, whose answers are as long as the true ones
+EIGHT_BITS = "paged_adamw_8bit"
 
 
 def rehearse(profile: str | Path, *, shape: str | None = None, **options: Any) -> int:
@@ -63,14 +65,19 @@ def rehearse(profile: str | Path, *, shape: str | None = None, **options: Any) -
         options["workers"] = options.get("workers") or 1
     code = reproduce(path, **options)
     if not options.get("only") and not options.get("dry_run"):
-        measured = profiles.load_profile(path)
-        folder = Path(options.get("out") or project_root() / "out" / measured["name"])
-        together = [folder / "tables" / "rehearsal.csv"]
-        if shape is None:  # the one file in results/ that a rehearsal writes
-            together.append(project_root() / "results" / "rehearsal.csv")
-        for row in steps.measured(measured):
-            for path in together:
-                steps.add(row, path)
+        rehearsed = profiles.load_profile(path)
+        folder = Path(options.get("out") or project_root() / "out" / rehearsed["name"]) / "tables"
+        if shape is None:
+            folder = project_root() / "results"  # the one file there that a rehearsal writes
+        from t3lib.lab.bench import steps  # which imports torch
+
+        rows = []
+        for line in differences:
+            if line.startswith("  without "):
+                _, method, why = line.split(maxsplit=2)
+                rows.append(steps.not_measured(rehearsed, f"one step of {method}", why))
+        for row in chain(rows, steps.measured(rehearsed)):
+            steps.add(row, folder / "rehearsal.csv")
     return code
 
 
@@ -144,50 +151,40 @@ def derived(profile: profiles.Profile, shape: Shape) -> tuple[profiles.Profile, 
     A method whose training does not fit the memory that is free here is left out. Where AdamW's
     moments are what does not fit, they are kept in 8 bits.
     """
-    free, lines = free_memory(), []
-    methods, hyper = [], dict(profile["hyper"])
+    free, lines, methods, hyper = free_memory(), [], [], dict(profile["hyper"])
     for method in profile["methods"]:
-        wanted = {
-            hyper_of(profile["hyper"], method, split).get("optimizer", "adamw")
-            for split in profile["splits"]
-        }
-        need = {
-            optimizer: cost.training_memory(shape, method, optimizer)
-            for optimizer in (*sorted(wanted), "paged_adamw_8bit")
-        }
-        fitting = [optimizer for optimizer, bytes in need.items() if bytes < free]
+        own = hyper_of(hyper, method, profile["splits"][0]).get("optimizer", "adamw")
+        needs = {each: cost.training_memory(shape, method, each) for each in (own, EIGHT_BITS)}
+        fitting = [optimizer for optimizer, need in needs.items() if need < free]
+        most, least = max(needs.values()) / 1e9, min(needs.values()) / 1e9
         if not fitting:
-            lines.append(
-                f"  without {method}, which needs {min(need.values()) / 1e9:.0f} GB:"
-                f" {free / 1e9:.0f} GB are free here"
-            )
+            room = f"{free / 1e9:.0f} GB are free here"
+            lines.append(f"  without {method} which needs {least:.0f} GB: {room}")
             continue
         methods.append(method)
-        if method in ("Original", "T3"):
-            continue
-        if fitting[0] not in wanted:
-            lines.append(
-                f"  {method}: AdamW's moments in 8 bits, because it needs"
-                f" {max(need.values()) / 1e9:.0f} GB otherwise"
-            )
-        for split in SPLITS:
+        if fitting[0] != own:
+            because = f"because it needs {most:.0f} GB otherwise"
+            lines.append(f"  {method}: AdamW's moments in 8 bits, {because}")
+        for split in profile["splits"] if method in LOSSES else ():
             settings = hyper_of(profile["hyper"], method, split) | {"epochs": 1}
-            settings |= {} if method == "ULD" else {"optimizer": fitting[0]}
+            if method != "ULD":
+                settings["optimizer"] = fitting[0]
             if "k" in settings:
                 settings["k"] = min(settings["k"], shape.num_hidden_layers)
             hyper[f"{method}/{split}"] = settings
+    lines += [
+        f"  one seed, one step of every baseline, answers of {TOKENS} tokens",
+        f"  in the audit {SAMPLES['samples']} samples of {SAMPLES['rows']} rows",
+    ]
     audit = profile["notebooks"].get("06_audit", {})
-    sampling = audit.get("sampling", {}) | {"samples": SAMPLES}
-    lines.append(
-        f"  one seed, one step of every baseline, answers of {TOKENS} tokens, {SAMPLES} samples"
-    )
+    audit = audit | {"sampling": audit.get("sampling", {}) | SAMPLES}
     return profile | {
         "gpu": 0,
         "methods": methods,
         "hyper": hyper,
         "seeds": profile["seeds"][:1],
         "evaluation": profile["evaluation"] | {"max_new_tokens": TOKENS},
-        "notebooks": profile["notebooks"] | {"06_audit": audit | {"sampling": sampling}},
+        "notebooks": profile["notebooks"] | {"06_audit": audit},
     }, lines
 
 
@@ -206,14 +203,18 @@ def write_rows(folder: Path) -> None:
 def write_checkpoint(folder: Path, config: Mapping[str, Any], seed: int, shared: Path) -> None:
     """Write a folder as the Hub has it: config, generation config, tokenizer and safetensors.
 
-    Weights are drawn shard by shard, so that no more than one is in memory. All but the final
-    norm's are those of the folder `shared`, as links to the same files. The tokenizer is a copy.
+    Weights are drawn file by file, a file for each layer, so that no more than one is in memory.
+    All but the final norm's are those of the folder `shared`, as links to the same files. The
+    tokenizer is a copy.
 
     Args:
         folder: where to write, unless it is complete already.
         config: what config.json says.
         seed: of the final norm's weights; seed 0 draws all others too.
         shared: the folder of seed 0.
+
+    Raises:
+        UserError: a disk without room for the weights.
     """
     import torch
     from safetensors.torch import save_file
@@ -232,51 +233,31 @@ def write_checkpoint(folder: Path, config: Mapping[str, Any], seed: int, shared:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder))
     shapes = {name: weight.shape for name, weight in model.named_parameters()}
-    dtype = getattr(torch, config["torch_dtype"])
-    parts = [[name for name in part if name != NORM] for part in shards(shapes)] + [[NORM]]
-    check_room(folder, 0 if seed else sum(shape.numel() for shape in shapes.values()) * 2)
-    where: dict[str, str] = {}
-    for number, names in enumerate(parts, 1):
-        file = f"model-{number:05}-of-{len(parts):05}.safetensors"
-        where |= dict.fromkeys(names, file)
+    dtype, scale = getattr(torch, config["torch_dtype"]), config["initializer_range"]
+    total = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
+    if not seed and total > (free := psutil.disk_usage(str(folder)).free):
+        raise UserError(
+            f"{folder}: {total / 1e9:.0f} GB of weights do not fit the disk's"
+            f" {free / 1e9:.0f}; set T3_CACHE"
+        )
+    files: dict[str, dict[str, Any]] = {}  # the embeddings, each layer, the norm, the output layer
+    for name, shape in shapes.items():
+        files.setdefault(f"{'.'.join(name.split('.')[:3])}.safetensors", {})[name] = shape
+    for number, (file, part) in enumerate(files.items(), 1):
         (folder / file).unlink(missing_ok=True)
-        if seed and names != [NORM]:
+        if seed and NORM not in part:
             os.link(shared / file, folder / file)
             continue
         draw = torch.Generator().manual_seed(1000 * number + seed)
-        weights = {}
-        for name in names:
-            noise = torch.empty(shapes[name], dtype=dtype).normal_(generator=draw)
-            scale = config["initializer_range"]
-            weights[name] = noise.mul_(scale).add_(1) if "norm" in name else noise.mul_(scale)
-        save_file(weights, folder / file, metadata={"format": "pt"})
-    total = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
+        for name, shape in part.items():
+            noise = torch.empty(shape, dtype=dtype).normal_(generator=draw).mul_(scale)
+            part[name] = noise.add_(1) if "norm" in name else noise
+        save_file(part, folder / file, metadata={"format": "pt"})
+        part.update(dict.fromkeys(part))  # no more than one file's weights in memory
+    where = {name: file for file, part in files.items() for name in part}
     index = {"metadata": {"total_size": total}, "weight_map": where}
     write_json(folder / "model.safetensors.index.json", index)
     write_json(folder / MAKING, {"weights": "random", "seed": seed})
-
-
-def shards(shapes: Mapping[str, Any]) -> list[list[str]]:
-    """Names of weights in files of at most `SHARD` bytes, in the model's order."""
-    parts: list[list[str]] = [[]]
-    size = 0
-    for name, shape in shapes.items():
-        size += 2 * shape.numel()
-        if size > SHARD and parts[-1]:
-            parts.append([])
-            size = 2 * shape.numel()
-        parts[-1].append(name)
-    return parts
-
-
-def check_room(folder: Path, needed: float) -> None:
-    """UserError where the disk has no room for so many bytes."""
-    free = psutil.disk_usage(str(folder)).free
-    if free < needed:
-        raise UserError(
-            f"{folder}: {needed / 1e9:.0f} GB of weights do not fit the disk's"
-            f" {free / 1e9:.0f}; set T3_CACHE"
-        )
 
 
 def write_tokenizer(folder: Path) -> None:

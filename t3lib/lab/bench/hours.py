@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from t3lib.baselines.losses import BASELINES, LOSSES, NEEDS, settings_of
+from t3lib.baselines.losses import BASELINES, LOSSES, METHODS, NEEDS, settings_of
 from t3lib.core.settings import hyper_of, seeds_of
 from t3lib.lab.bench import cost
 from t3lib.lab.bench.cost import Work
@@ -54,9 +54,11 @@ ALWAYS = ("retain_perturbed", "real_authors_perturbed", "world_facts_perturbed")
 RETAIN = {"forget05": "retain95", "forget10": "retain90"}
 BATCH = 2**14  # tokens of prompts and answers that are written together (`tofu.writing`)
 ABLATIONS = 15  # settings of notebook 03, each with a head and texts for every seed
-CELLS = 4  # wordings in which the audit shows every answer
+WORDINGS = 2  # of a question after which the audit shows every answer
 FORCED = 4  # further answers to a question, whose first tokens are given
 ONCE = Work(0.0, 0.0)
+GIGABYTES = 8, 12, 24, 48, 80, 141  # of GPUs
+CONTEXT = 5e8  # bytes that CUDA takes before a program holds anything
 
 
 class Need(NamedTuple):
@@ -113,11 +115,6 @@ def writing(shape: Shape, prompts: float, answers: float, texts: int, longest: i
     return Work(read.flops + answers / rows * step.flops, read.bytes + steps * step.bytes)
 
 
-def greedy(shape: Shape, sets: Sequence[Tokens], longest: int) -> Work:
-    """The greedy answers of one model to all questions of some sets."""
-    return total(writing(shape, each.prompts, each.answers, each.rows, longest) for each in sets)
-
-
 def logits_of(method: str, forget: Tokens) -> list[int]:
     """Positions with logits in an epoch of each term of a loss: the answers', or all of them."""
     every = {"logit", "logit_all"}
@@ -164,33 +161,30 @@ def need_of(job: Job, profile: Profile, shape: Shape) -> Need | None:
 def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Need:
     """What a job needs for one of its methods."""
     p = job.parameters
-    split, longest = p["split"], profile["evaluation"]["max_new_tokens"]
+    forget, longest = TOFU[p["split"]], profile["evaluation"]["max_new_tokens"]
     seeds = len(seeds_of(method, p["seeds"])) or 1
-    settings = {}
-    if method in (*BASELINES, "T3"):
-        settings = settings_of(method, hyper_of(profile["hyper"], method, split))
-    sets = [TOFU[split], *(TOFU[name] for name in ALWAYS)]
-    trained = TOFU[split], TOFU[RETAIN[split]]
+    hyper = hyper_of(profile["hyper"], method, p["split"])
+    settings = settings_of(method, hyper) if method in (*BASELINES, "T3") else {}
+    sets, trained = [forget, *(TOFU[name] for name in ALWAYS)], (forget, TOFU[RETAIN[p["split"]]])
+    written = total(writing(shape, each.prompts, each.answers, each.rows, longest) for each in sets)
     memory, works = cost.t3_memory(shape, bits=16)[1], []
     if method in BASELINES:
-        memory = max(memory, training_memory(shape, method, TOFU[split], settings))
+        memory = max(memory, training_memory(shape, method, forget, settings))
         if job.notebook != "06_audit":  # else it is read back
-            works.append(times(seeds, training(shape, method, TOFU[split], settings)))
-    models = seeds * (len(p["temperatures"]) if method == "T3" else 1)
+            works.append(times(seeds, training(shape, method, forget, settings)))
+    temperatures = len(p["temperatures"]) if method == "T3" else 0
+    models = seeds * (temperatures or 1)
     if job.notebook == "06_audit":
-        works.append(auditing(shape, p, method, models))
-        memory = max(memory, 4 * cost.parameters(shape))  # the retrained model beside the base
+        works.append(auditing(shape, p["sampling"], forget, method, models))
     elif job.notebook == "03_temperature_ablation":
         texts = (ABLATIONS + 1) * seeds
-        works.append(times(4 + texts // 25, scoring(shape, sets)))
-        works.append(times(texts, greedy(shape, sets, longest)))
+        works += [times(4 + texts // 25, scoring(shape, sets)), times(texts, written)]
         works.append(times(2, features(shape, *trained)))
     else:
-        one = scoring(shape, sets, len(p["temperatures"]) if method == "T3" else 0)
-        works.append(times(1 if method == "T3" else models, one))
-        works.append(times(models, greedy(shape, sets, longest)))
+        scored = scoring(shape, sets, temperatures)
+        works += [times(1 if temperatures else models, scored), times(models, written)]
         if method == "T3":
-            works += [features(shape, *trained), times(seeds, heads(shape, TOFU[split], settings))]
+            works += [features(shape, *trained), times(seeds, heads(shape, forget, settings))]
     return Need(memory, total(works))
 
 
@@ -205,67 +199,71 @@ def heads(shape: Shape, forget: Tokens, settings: Mapping[str, Any]) -> Work:
     return cost.head_training(n, shape.hidden_size, settings["rank"])
 
 
-def auditing(shape: Shape, p: Mapping[str, Any], method: str, models: int) -> Work:
-    """The audit of a method: likelihoods of all its models, samples of one, T3's of three."""
-    forget, sampling = TOFU[p["split"]], p["sampling"]
-    asked = sampling["rows"] / forget.rows
-    writers = 3 if method == "T3" else 1
+def auditing(
+    shape: Shape, sampling: Mapping[str, Any], forget: Tokens, method: str, models: int
+) -> Work:
+    """The audit of a method: likelihoods of all its models, samples of one, T3's of three.
+
+    sampling: of the audit, with `rows`, `samples` and `templates`.
+    """
+    rows, text = min(sampling["rows"], forget.rows), forget.answers / forget.rows
     answers = sampling["samples"] + 1 + FORCED + len(sampling["templates"])
-    text = forget.answers / forget.rows
-    rows = round(asked * forget.rows)
-    shown = scoring(shape, [forget])
-    passes = 1 if method == "T3" else models  # T3's share the base's
-    written = writing(
-        shape, rows * answers * forget.prompts / forget.rows, rows * answers * text,
-        rows * answers, round(3 * text),
-    )  # fmt: skip
-    return total([times(CELLS * passes, shown), times(writers, written)])
+    passes, writers = (1, 3) if method == "T3" else (models, 1)  # T3's share the base's passes
+    prompts = rows * answers * forget.prompts / forget.rows
+    written = writing(shape, prompts, rows * answers * text, rows * answers, round(3 * text))
+    truths = reading(shape, forget.prompts + forget.answers, forget.rows, forget.answers)
+    shown = total([truths, *[scoring(shape, [forget])] * WORDINGS])
+    return total([times(passes, shown), times(writers, written)])
 
 
 def plan(graph: Sequence[Job], profile: Profile, shape: Shape) -> str:
-    """A line for each job and the totals: T3 alone, and all methods."""
-    needs = {job.name: need_of(job, profile, shape) for job in graph}
-    head = ["device", "operations", "moved", *(f"hours {name}" for name in GPUS)]
-    lines = [f"{'job':<44}" + "".join(f"{word:>14}" for word in head)]
-    groups: dict[str, list[Need]] = {"T3 and Original": [], "all methods": []}
-    for job in graph:
-        need = needs[job.name]
-        if need is None:
-            lines.append(f"{job.name:<44}{'no GPU':>14}")
-            continue
-        lines.append(f"{job.name:<44}" + shown(need))
-        groups["all methods"].append(need)
-        if set(job.parameters.get("methods", ["T3"])) <= {"T3", "Original"}:
-            groups["T3 and Original"].append(need)
-    for name, several in groups.items():
-        words = [f"{on} {hours_of(several, gpu)}" for on, gpu in GPUS.items()]
-        lines.append(f"total hours, {name}: {', '.join(words)}")
+    """A line for each job, the totals of T3 alone and of all methods, and what fits which GPU."""
+    found = [(job, need_of(job, profile, shape)) for job in graph]
+    needs = [(job, need) for job, need in found if need is not None]
+    heading = "device", "operations", "moved", *(f"hours {name}" for name in GPUS)
+    lines: list[tuple[str, ...]] = [("job", *heading)]
+    for job, (memory, work) in needs:
+        cells = f"{memory / 1e9:.0f} GB", f"{work.flops:.2g}", f"{work.bytes / 1e12:.3g} TB"
+        lines.append(
+            (job.name, *cells, *(hours_of([Need(memory, work)], g) for g in GPUS.values()))
+        )
+    text = [f"{name:<44}" + "".join(f"{cell:>14}" for cell in cells) for name, *cells in lines]
+    for group, allowed in (("T3 and Original", {"T3", "Original"}), ("all methods", {*METHODS})):
+        some = [need for job, need in needs if {*job.parameters.get("methods", ["T3"])} <= allowed]
+        words = (f"{on} {hours_of(some, gpu)}" for on, gpu in GPUS.items())
+        text.append(f"total hours, {group}: {', '.join(words)}")
     weights = 2 * len(profile["models"]) * cost.parameters(shape)
-    rows = [(TOFU[split], TOFU[retain]) for split, retain in RETAIN.items()]
-    stored = sum(2 * shape.hidden_size * (a.answers + b.answers) for a, b in rows)
-    lines.append(
-        f"disk: {weights / 1e9:.0f} GB of checkpoints, {stored / 1e9:.1f} GB of features;"
+    kept = sum(TOFU[split].answers + TOFU[name].answers for split, name in RETAIN.items())
+    text.append(
+        f"disk: {weights / 1e9:.0f} GB of checkpoints,"
+        f" {2 * shape.hidden_size * kept / 1e9:.1f} GB of features;"
         f" operations and bytes at {SHARE:.0%} of the data sheet's peak"
     )
-    return "\n".join(lines)
-
-
-def shown(need: Need) -> str:
-    """The columns of one job's line."""
-    cells = [
-        f"{need.memory / 1e9:.0f} GB",
-        f"{need.work.flops:.2g}",
-        f"{need.work.bytes / 1e12:.3g} TB",
-    ]
-    for gpu in GPUS.values():
-        hours = need.hours(gpu)
-        cells.append("does not fit" if hours is None else f"{hours:.2f}")
-    return "".join(f"{cell:>14}" for cell in cells)
+    return "\n".join([*text, fits(shape)])
 
 
 def hours_of(needs: Sequence[Need], gpu: GPU) -> str:
     """Hours of all jobs that fit a GPU, one after the other, and how many do not."""
     hours = [need.hours(gpu) for need in needs]
-    missing = hours.count(None)
-    lacks = f" ({missing} jobs do not fit)" if missing else ""
-    return f"{sum(each or 0.0 for each in hours):.1f}{lacks}"
+    lacks = f" ({hours.count(None)} jobs do not fit)" if None in hours else ""
+    return "does not fit" if hours == [None] else f"{sum(filter(None, hours)):.2f}{lacks}"
+
+
+def fits(shape: Shape) -> str:
+    """The dearest of T3 in 4, 8 and 16 bits and full fine-tuning that fits GPUs of several sizes.
+
+    CUDA itself takes `CONTEXT` bytes. The activations of full fine-tuning are not counted.
+    """
+    bits = {"4 bits": cost.NF4_BITS, "8 bits": 8.0, "16 bits": 16.0}
+    needs = {f"T3 in {name}": cost.t3_memory(shape, bits=each)[1] for name, each in bits.items()}
+    settings = {"optimizer": "paged_adamw_8bit", "batch_size": 8}
+    needs["full fine-tuning"] = training_memory(shape, "NPO", TOFU["forget10"], settings)
+    words = []
+    for size in GIGABYTES:
+        fitting = [
+            f"{name} ({need / 1e9:.1f} GB)"
+            for name, need in needs.items()
+            if need + CONTEXT < size * 1e9
+        ]
+        words.append(f"{size} GB: {fitting[-1] if fitting else 'nothing'}")
+    return f"fits {', '.join(words)}"

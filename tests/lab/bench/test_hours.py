@@ -27,7 +27,9 @@ def test_full_fine_tuning_of_8b_fits_an_h200_alone(needs):
     assert 112.4e9 < need.memory < 114e9
     assert need.hours(hours.GPUS["H100"]) is None
     assert need.hours(hours.GPUS["H200"]) > 0
-    assert needs["02_tofu_unlearning--T3--forget10"].hours(hours.GPUS["H100"]) > 0
+    t3 = needs["02_tofu_unlearning--T3--forget10"]
+    assert t3.hours(hours.GPUS["H100"]) > 0
+    assert needs["06_audit--T3--forget10"].memory == t3.memory, "one model at a time"
 
 
 def test_a_training_is_six_operations_a_weight_and_token():
@@ -61,4 +63,6 @@ def test_the_plan_has_a_line_for_each_job_and_the_totals():
     assert "02_tofu_unlearning--NPO--forget10" in text and "does not fit" in text
     assert text.count("total hours") == 2 and "jobs do not fit)" in text
     assert "disk: 48 GB of checkpoints" in text
+    assert "fits 8 GB: nothing, 12 GB: T3 in 8 bits" in text, "CUDA itself takes half a gigabyte"
+    assert "80 GB: T3 in 16 bits" in text and "141 GB: full fine-tuning" in text
     assert rehearse.estimate(profiles.load_profile("cpu")) == ""

@@ -1,4 +1,4 @@
-"""`t3 bench` on a CPU at the tiny shape: its eight rows, what is kept of a run, mistakes."""
+"""`t3 bench` on a CPU at the tiny shape: its five rows, what is kept of a run, mistakes."""
 
 import functools
 
@@ -15,13 +15,10 @@ from t3lib.lab.bench.model import random_model
 
 ROWS = [
     "head training",
-    "features",
-    "scoring five temperatures",
     "decoding overhead, one row",
     "decoding overhead, 32 rows",
     "decoding overhead, compiled",
     "decoding overhead, NF4 base",
-    "one step of NPO",
 ]
 
 
@@ -56,7 +53,7 @@ def test_the_sheet_has_its_rows(folder):
     assert table.what.tolist() == ROWS
     assert table["median"].notna().all() and (table.peak_memory_bytes > 1e6).all()
     kept = read_json(folder / "bench.json")
-    assert len(kept["rows"]) == 8 and kept["provenance"]["model"] == "random weights, tiny"
+    assert len(kept["rows"]) == 5 and kept["provenance"]["model"] == "random weights, tiny"
 
 
 def test_a_row_that_fails_says_why_and_a_killed_run_keeps_its_rows(tmp_path, monkeypatch, capsys):
@@ -66,12 +63,12 @@ def test_a_row_that_fails_says_why_and_a_killed_run_keeps_its_rows(tmp_path, mon
     def killed(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(sheet, "extract_features", short_of_memory)
-    monkeypatch.setattr(sheet, "answer_losses", killed)
+    rows = iter([short_of_memory, killed])
+    monkeypatch.setattr(sheet, "decode_rows", lambda *_, **__: next(rows)())
     with pytest.raises(KeyboardInterrupt):
         commands.bench(cli.parser().parse_args(["bench", "--out", str(tmp_path)]))
     table = pd.read_csv(tmp_path / "benchmarks.csv", keep_default_na=False)
-    assert table.what.tolist() == ["head training", "features"]
+    assert table.what.tolist() == ROWS[:2]
     assert table.note.tolist() == ["", "not measured: CUDA out of memory."]
     assert "out of memory" in capsys.readouterr().out
 
@@ -97,33 +94,13 @@ def test_nf4_replaces_the_layers_maps_and_nothing_else():
     assert 0 < (near - exact).abs().max() < 0.3 * exact.abs().max()
 
 
-def test_five_temperatures_share_the_passes_of_the_base(monkeypatch):
-    model, calls, counts = random_model("tiny"), [], {}
-    model.model.register_forward_hook(lambda *_: calls.append(1))
-
-    def counted(works):
-        for name, work in works.items():
-            before = len(calls)
-            work()
-            counts[name] = len(calls) - before
-        return {name: [1.0] for name in works}
-
-    monkeypatch.setattr(sheet, "interleaved", counted)
-    for _ in range(2):  # a model that is scored for the first time is first asked how it reads
-        sheet.temperatures_row(model, "tiny")
-    assert counts[1] == counts[5] > 0
-
-
 def test_a_cpu_runs_a_smaller_base_than_the_one_whose_head_it_trains(monkeypatch):
     heads, bases = [], []
     monkeypatch.setattr(sheet, "head_rows", lambda shape, **_: heads.append(shape) or [{}])
     monkeypatch.setattr(sheet, "random_model", lambda name, **_: bases.append(name))
     monkeypatch.setattr(sheet, "decode_rows", lambda *_, **__: [{}])
     rows = sheet.sheet("llama-3.1-8b", "cpu")
-    next(rows)
-    for name in ("features_row", "temperatures_row"):
-        monkeypatch.setattr(sheet, name, lambda *_: {})
-        next(rows)
+    next(rows), next(rows)
     assert (heads[0].d, heads[0].vocab) == (4096, 128256) and set(bases) == {"58m"}
 
 

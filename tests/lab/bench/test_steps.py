@@ -1,5 +1,6 @@
 """The measured steps of a rehearsal at the tiny shape, and the table that they go to."""
 
+import subprocess
 import sys
 
 import pandas as pd
@@ -21,7 +22,7 @@ def profile(tmp_path_factory):
         yield profiles.load_profile(path)
 
 
-STEPS = ["features", "head", "scores", "answers", "one step of GradAscent", "one step of NPO"]
+STEPS = ["T3's training", "evaluation", "one step of GradAscent", "one step of NPO"]
 STEPS += ["one step of ULD"]
 
 
@@ -59,6 +60,27 @@ def test_the_logits_that_uld_keeps_are_predicted(profile):
         work.do()
     predicted = (work.bytes - cost.training_memory(shape, "ULD")) / (14 * shape.vocab_size)
     assert sum(kept.values()) == pytest.approx(predicted, rel=0.25)
+
+
+KILLED = """import time
+from t3lib.lab.bench import steps
+def measure(*_):
+    print("begun", flush=True)
+    time.sleep(600)
+steps.measure = measure
+if __name__ == "__main__":
+    next(steps.measured({"name": "any"}, ["load"]))
+"""
+
+
+def test_a_step_ends_with_a_rehearsal_that_is_killed(tmp_path):
+    """It held 16 GB for as long as it lasted, and nobody waited for it."""
+    (tmp_path / "killed.py").write_text(KILLED)
+    command = [sys.executable, str(tmp_path / "killed.py")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout.readline() == "begun\n"
+        parent.kill()
+        parent.communicate(timeout=20)  # until no process holds the other end of the pipe
 
 
 def test_a_step_runs_in_a_process_of_its_own_and_a_failure_is_a_note(profile):
