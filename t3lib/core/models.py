@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -212,8 +212,15 @@ def check_ids(model: PreTrainedModel, tokens: Iterable[Sequence[int]], pad: int)
     """Raise UserError if a token or the padding id has no embedding in the model.
 
     This happens when tokens were added to the tokenizer but not to the model.
+    It also raises where the embeddings are offloaded: inputs go to the device they are on.
     """
-    rows = len(model.get_input_embeddings().weight)  # type: ignore[arg-type]
+    embeddings = cast(torch.Tensor, model.get_input_embeddings().weight)
+    if embeddings.is_meta:
+        raise UserError(
+            "the model's embeddings are offloaded: load it with a device_map that leaves them on a"
+            " device; all other weights may be offloaded to the CPU or to disk"
+        )
+    rows = len(embeddings)
     largest = max((max(ids) for ids in tokens if len(ids)), default=0)
     for what, value in (("uses token", largest), ("pads with token", pad)):
         if value >= rows:

@@ -5,8 +5,10 @@ from collections import Counter
 
 import pytest
 import torch
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
+from t3lib.classifier.features import extract_features
+from t3lib.classifier.fit import fit_head
 from t3lib.core.errors import UserError
 from t3lib.core.files import model_identity, read_json, read_yaml
 from t3lib.core.models import load_model
@@ -17,6 +19,7 @@ from t3lib.lab.bench import cost
 from t3lib.lab.bench.shapes import SHAPES
 from t3lib.lab.grid import runner
 from t3lib.tofu import data as tofu
+from t3lib.tofu.evaluation import Scoring, score
 
 
 @pytest.fixture(scope="module")
@@ -80,6 +83,40 @@ def test_the_checkpoints_are_as_the_hub_has_them(prepared):
     assert differ == [rehearse.NORM] and model_identity(full) != model_identity(retain)
 
 
+DISK = {
+    "model.embed_tokens": "cpu",
+    "model.layers.0": "disk",
+    "model.layers.1": "cpu",
+    "model.norm": "cpu",
+    "model.rotary_emb": "cpu",
+    "lm_head": "disk",
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_base_offloaded_to_disk_gives_the_same_numbers(prepared, tmp_path):
+    """As by device_map="auto" on a small GPU; without its embeddings it is refused in one line."""
+    place, data = prepared["models"]["full"], prepared["data"]
+    rows = [tofu.load_rows(data, name)[:2] for name in ("forget10", "retain90")]
+    sets, short = (
+        {"forget": tofu.load_rows(data, "forget10_perturbed")[:2]},
+        Scoring(max_new_tokens=3),
+    )
+    tokenizer, found = load_model(place)[1], []
+    for device_map in (None, DISK, {"model": "disk", "lm_head": "disk"}):
+        where = {"device_map": device_map, "offload_folder": tmp_path}
+        base = AutoModelForCausalLM.from_pretrained(place, dtype="auto", **where).eval()
+        if device_map and "model" in device_map:
+            with pytest.raises(UserError, match="embeddings are offloaded"):
+                extract_features(base, tokenizer, *rows)
+            break
+        features = extract_features(base, tokenizer, *rows)
+        head = fit_head(features, vocab_size=128256, epochs=1, warmup_epochs=0)
+        found.append([features.x, score(base, tokenizer, sets, short, [(head, 2.5)])])
+    [one, offloaded] = found
+    assert torch.equal(one[0], offloaded[0]) and one[1] == offloaded[1]
+
+
 def test_a_few_rows_a_set_in_tofus_files(prepared):
     names = ["forget05", "forget10", "retain90", "retain95", "forget10_perturbed"]
     names += ["retain_perturbed", "real_authors_perturbed", "world_facts_perturbed"]
@@ -92,7 +129,7 @@ def test_what_does_not_fit_the_memory_is_left_out_and_said(monkeypatch):
     monkeypatch.setattr(rehearse, "free_memory", lambda: 20e9)
     large, lines = rehearse.derived(profiles.load_profile("llama-8b"), SHAPES["llama-3.1-8b"])
     assert large["methods"] == ["Original", "ULD", "T3"] and large["gpu"] == 0
-    assert "  without NPO, which needs 112 GB: 20 GB are free here" in lines
+    assert "  without NPO which needs 112 GB: 20 GB are free here" in lines
     small, lines = rehearse.derived(profiles.load_profile("llama-1b"), SHAPES["llama-3.2-1b"])
     settings = hyper_of(small["hyper"], "NPO", "forget10")
     assert (settings["epochs"], settings["optimizer"]) == (1, "paged_adamw_8bit")
