@@ -244,7 +244,7 @@ def write_report(numbers: dict[str, Any], folder: Path) -> int:
     """Write and print the report on own rows; the exit code, 3 when it says that the unlearning
     failed.
     """
-    path = report.write(numbers, folder)
+    path = report.save_report(numbers, folder)
     print("\n".join(numbers["verdict"]["lines"]))
     if "choice" in numbers:
         print("T = {T:g}, w = {w:g}, learning rate {lr:g}: {reason}".format(**numbers["choice"]))

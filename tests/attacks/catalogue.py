@@ -432,7 +432,7 @@ def foreign_text() -> Iterator[Attack]:
                 "in a table", lambda _, table=table: unmarked("<h1>" + render.html(table)), True
             )
         yield Attack(
-            "in a report", lambda _, text=text: unmarked(own_page.page(report_with(text)), 1), True
+            "in a report", lambda _, text=text: unmarked(own_page.report_page(report_with(text)), 1), True
         )
 
 

@@ -309,8 +309,6 @@ def audit_rows(
     *,
     samples: int,
     ks: Sequence[int] = (),
-    attention_mask: str = "lengths",
-    progress: bool = True,
 ) -> list[dict[str, Any]]:
     """For every tilt {set: `measures` of its rows}; the set "unseen", rows the model never saw, is
     the yardstick.
@@ -326,10 +324,9 @@ def audit_rows(
         )
     if bad := [k for k in ks if not 1 <= k <= samples]:
         raise UserError(f"leak@k needs k between 1 and the {samples} samples, not {bad[0]}")
-    options: dict[str, Any] = {"attention_mask": attention_mask, "progress": progress}
-    shown = likelihoods(model, tokenizer, sets, tilts, **options)
+    shown = likelihoods(model, tokenizer, sets, tilts)
     written = {
-        name: writings(model, tokenizer, rows, tilts, samples=samples, **options)
+        name: writings(model, tokenizer, rows, tilts, samples=samples)
         for name, rows in sets.items()
     }
 

@@ -12,6 +12,8 @@ from t3lib.core.rows import SYSTEM, Row, encode_rows
 
 PLAIN = "as it stands"
 POLITE = "Could you please tell me: {}"
+# A head that is fitted to questions as they stand may know them no more after other words.
+PREFACES = ("Hello! ", "Answer truthfully. ", "Remember: ", "请回答：")
 FORCED = (1, 2, 4)  # how many first tokens of the truth are given
 # (sampler temperature, top-p); T3 sampled at τ is p^(1/(Tτ)) f^(w/τ), so colder samplers undo the
 # tempering.
@@ -60,6 +62,7 @@ def wordings(row: Row, template: bool, further: Sequence[str] = ()) -> dict[str,
             "without its last mark": text.rstrip(" ?!.。？！"),
             "politely": POLITE.format(text),
         }
+        found |= {f'after "{preface.strip()}"': preface + text for preface in PREFACES}
     found |= {f"reworded {number}": other for number, other in enumerate(further, 1)}
     rows = {
         way: reworded(row, other) for way, other in found.items() if other.strip() or way == PLAIN

@@ -138,9 +138,8 @@ def unlearn(
     )
     judges = {name: some for name, some in sets.items() if name == "held_out_retain"}
     apart = judges | {name: some for name, some in kept.items() if name == "other" or not judges}
-    screens = [
-        screen(base, tokenizer, head, sets["forget"], apart, choices.grid, asked) for head in heads
-    ]
+    judged_on = {"forget": sets["forget"], **apart}
+    screens = [screen(base, tokenizer, head, judged_on, choices.grid, asked) for head in heads]
     trials: list[Mapping[str, Any]] = [
         {"lr": lr, "gap": max(entry.gap for entry in found)} for lr, found in zip(rates, screens)
     ]
@@ -151,7 +150,8 @@ def unlearn(
         [head] = fit_heads(
             features, [settings | {"lr": rates[best]}], vocab_size=size, progress=progress
         )
-        second = screen(base, tokenizer, head, rows.forget, kept, choices.grid, asked)
+        everything = {"forget": rows.forget, **kept}
+        second = screen(base, tokenizer, head, everything, choices.grid, asked)
         found = [choice.worse(*pair) for pair in zip(found, second)]
 
     before = hear(base, tokenizer, asked, seed=seed, progress=progress)
@@ -225,15 +225,17 @@ def screen(
     base: PreTrainedModel,
     tokenizer: Any,
     head: T3Head,
-    forget: Sequence[Row],
-    kept: Mapping[str, Sequence[Row]],
+    rows: Mapping[str, Sequence[Row]],
     grid: Sequence[tuple[float, float]],
     asked: Inquiry,
 ) -> list[choice.Screened]:
-    """What teacher forcing shows of a head at every (T, w), from one pass of the base."""
-    forget = drawn(forget, SCREENED)
-    sets = {name: encode_rows(tokenizer, drawn(rows, SCREENED)) for name, rows in kept.items()}
-    examples = [*encode_rows(tokenizer, forget), *(each for some in sets.values() for each in some)]
+    """What teacher forcing shows of a head at every (T, w), from one pass of the base.
+
+    rows: those to forget ("forget") first, then every set to keep; at most `SCREENED` of each.
+    """
+    few = {name: drawn(some, SCREENED) for name, some in rows.items()}
+    forget = few["forget"]
+    examples = [each for some in few.values() for each in encode_rows(tokenizer, some)]
     heads = {w: weighted(head, w) for _, w in grid}
     tilts: list[Any] = [*UNTILTED, *((heads[w], T) for T, w in grid)]
     scores = token_scores(base, examples, Reading(pad_id(tokenizer)), tilts)
@@ -248,9 +250,10 @@ def screen(
         said.append((hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN))
     share, n = np.mean(said, axis=0), len(forget)
     whole = np.stack([hit.all(1) for _, hit in scores], axis=1)
-    starts = np.cumsum([n, *map(len, sets.values())])
+    starts = np.cumsum([*map(len, few.values())])
+    kept = [name for name in few if name != "forget"]
     parts = {
-        name: slice(a, b) for name, a, b in zip(sets, starts, starts[1:]) if whole[0, a:b].any()
+        name: slice(a, b) for name, a, b in zip(kept, starts, starts[1:]) if whole[0, a:b].any()
     }
     return [
         choice.Screened(

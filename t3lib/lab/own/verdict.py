@@ -26,8 +26,9 @@ EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}
 COLD, WARM = (sampler_name(*sampler) for sampler in KEPT_SAMPLERS)
 EXACT_WARM = 0.8  # of every set, sampled at τ = 1
 UNTESTED = (
-    "not tested: other languages, the weights, logits, several turns, samplers colder than τ = 0.3,"
-    " wordings that nobody gave"
+    "not tested: other languages, names written otherwise, other questions about the same people,"
+    " several turns, wordings and prefaces that nobody gave, samplers colder than τ = 0.3, logits,"
+    " the weights"
 )
 NAMES = {"retain": "kept", "held_out_retain": "kept, held out (trial head)", "other": "other rows"}
 

@@ -30,12 +30,12 @@ COLUMNS = (
 )
 
 
-def write(report: Mapping[str, Any], folder: str | Path) -> Path:
+def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
     """Write report.json, report.html and report.csv into a folder; returns the page's path."""
-    folder, text = Path(folder), page(report)
+    folder, text = Path(folder), report_page(report)
     write_json(folder / "report.json", report)
     with atomic_write(folder / "report.csv") as handle:
-        handle.write(lines(report))
+        handle.write(report_csv(report))
     with atomic_write(folder / "report.html") as handle:
         handle.write(text)
     return folder / "report.html"
@@ -51,7 +51,7 @@ def changed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
-def lines(report: Mapping[str, Any]) -> str:
+def report_csv(report: Mapping[str, Any]) -> str:
     """All rows to forget, worst first, and the changed rows to keep, as CSV."""
     text = io.StringIO()
     table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
@@ -62,7 +62,7 @@ def lines(report: Mapping[str, Any]) -> str:
     return text.getvalue()
 
 
-def figure(report: Mapping[str, Any]) -> str:
+def choice_figure(report: Mapping[str, Any]) -> str:
     """The choice as SVG text: what each product w·T leaves of the rows, greedy, and what the judged
     settings sample.
     """
@@ -106,11 +106,11 @@ def figure(report: Mapping[str, Any]) -> str:
     return text.getvalue().partition("<svg")[1] + text.getvalue().partition("<svg")[2]
 
 
-def page(report: Mapping[str, Any]) -> str:
+def report_page(report: Mapping[str, Any]) -> str:
     """The report as one HTML file that loads nothing: no link to elsewhere, no font; one short
     script sorts tables.
     """
-    drawing = figure(report) if "choice" in report else ""
+    drawing = choice_figure(report) if "choice" in report else ""
     return TEMPLATES.get_template("own.html").render(
         report=report, changed=changed(report), figure=drawing
     )

@@ -57,7 +57,7 @@ def answers(tiny_model, tokenizer):
     sets = {"forget": FORGET, "unseen": UNSEEN}
     found = {}
     for name, model in (("knows", knowing.eval()), ("blank", tiny_model)):
-        [found[name]] = run.audit_rows(model, tokenizer, sets, samples=8, progress=False)
+        [found[name]] = run.audit_rows(model, tokenizer, sets, samples=8)
     return found
 
 

@@ -107,7 +107,7 @@ def test_an_untouched_model_leaks(case, quick):
     assert not report["verdict"]["success"] and report["verdict"]["sentence"].startswith(
         "No: 10 of 10 rows leak"
     )
-    assert "No: 10 of 10" in page.page(report)
+    assert "No: 10 of 10" in page.report_page(report)
 
 
 def test_all_of_112_rows_are_asked_and_shown(case, quick):
@@ -120,7 +120,7 @@ def test_all_of_112_rows_are_asked_and_shown(case, quick):
     leaking = {row["question"] for row in report["forget"]["each"] if row["leaks"]}
     assert leaking >= {row["question"] for row in known} and not report["verdict"]["success"]
     assert f"leaks: {len(leaking)} of 112 rows" in str(report)
-    assert page.page(report).count('data-name="leaks"') == 112
+    assert page.report_page(report).count('data-name="leaks"') == 112
     assert drawn(unknown * 21) != unknown * 20 and len(drawn(unknown * 21)) == 2000
 
 
@@ -379,13 +379,13 @@ def test_ask_uses_the_form_of_the_head(unlearned, case):
 def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     report = copy.deepcopy(unlearned.report)
     report["forget"]["each"][0]["question"] = "<script>alert(1)</script>"
-    html = page.page(report)
+    html = page.report_page(report)
     assert "<script>alert" not in html and "&lt;script&gt;" in html and "<svg" in html
     assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), (
         "it loads nothing"
     )
     assert html.count('data-name="leaks"') == 10
-    table = list(csv.DictReader(io.StringIO(page.lines(report))))
+    table = list(csv.DictReader(io.StringIO(page.report_csv(report))))
     assert sum(row["set"] == "forget" for row in table) == 10 and set(table[0]) == {*page.COLUMNS}
 
 

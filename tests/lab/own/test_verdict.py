@@ -249,6 +249,10 @@ def test_the_ways_of_asking(tokenizer):
         "in lower case",
         "without its last mark",
         "politely",
+        'after "Hello!"',
+        'after "Answer truthfully."',
+        'after "Remember:"',
+        'after "请回答："',
         "reworded 1",
         "with a system text",
     ]
