@@ -42,8 +42,9 @@ LAB: dict[str, set[str]] = {
     "claims": {"results", "report", "bench.shapes", "bench.cost"},
     "grid": {"profiles"},
     "worlds": {"profiles", "grid", "report"},
+    "widths": {"results", "profiles", "world", "study", "report"},
     "rehearse": {"profiles", "world", "bench", "grid"},
-    "cli": {"results", "profiles", "grid", "report", "worlds", "rehearse"},
+    "cli": {"results", "profiles", "grid", "report", "worlds", "widths", "rehearse"},
 }
 LAB["commands"] = set(LAB)
 WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")

@@ -100,6 +100,12 @@ def parser() -> Parser:
         help="repeat 02 in these built-in worlds, e.g. 1,2,3, and leave tables over them",
     )
     p.add_argument(
+        "--widths",
+        type=whole_numbers,
+        help="T3's best learning rate and T at these widths of the built-in model, e.g. 64,128,256,"
+        " in the worlds of --worlds (default 0,1,2)",
+    )
+    p.add_argument(
         "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
     )
     where = p.add_mutually_exclusive_group()
@@ -454,6 +460,16 @@ def reproduce(args: argparse.Namespace) -> int:
         "dry_run",
     )
     options = {key: getattr(args, key) for key in keys}
+    if args.widths:
+        from t3lib.lab.widths import reproduce_widths
+
+        if other := [key for key in keys if options[key] and key != "out"]:
+            raise UserError(
+                f"--widths takes --profile, --worlds and --out alone, not --{other[0]}".replace(
+                    "_", "-"
+                )
+            )
+        return reproduce_widths(args.profile, args.widths, args.worlds or (0, 1, 2), args.out)
     if args.worlds:
         from t3lib.lab.worlds import reproduce_worlds
 
