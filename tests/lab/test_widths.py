@@ -8,9 +8,67 @@ import yaml
 from t3lib.classifier.features import Features
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
+from t3lib.core.names import FAILS, HOLDS, NO_ORDER
 from t3lib.lab import cli
-from t3lib.lab.report.widths import PLAIN
+from t3lib.lab.report import widths
 from t3lib.lab.widths import RATES, TEMPERATURES, margins, reproduce_widths
+
+RATE, FQ = (0.1, 0.01, 0.001), (0.9, 0.8, 0.4)  # FQ: at the best rate, a step and two from it
+
+
+def three_widths(lost=0.0):
+    """Grid and facts of d = 10, 100, 1000 in two worlds: rate · d = 1 is best, T = 2 better than 1.
+
+    lost: how much less the second retrained model gives the best rate than the first.
+    """
+    grid, each = [], []
+    for power, d in enumerate((10, 100, 1000)):
+        for world, more in ((0, 0.0), (1, 0.02)):
+            facts = {"feature_norm": 2.0, "feature_sum": float(d), "lead": 5.0}
+            each.append({"d": d, "world": world} | facts)
+            for setting in (widths.PLAIN, widths.SCALED, widths.LONG):
+                for step in range(3):
+                    for T in (1.0, 2.0):
+                        fq = FQ[abs(step - power)] - (T < 2)
+                        row = {"setting": setting, "rate": RATE[step], "T": T, "fq": fq}
+                        row["fq_held_out"] = fq + more - lost * (step == power)
+                        grid.append({"d": d, "world": world} | row)
+    return pd.DataFrame(grid), pd.DataFrame(each)
+
+
+def test_the_best_rate_and_the_rates_as_good():
+    """Two worlds .02 apart: the spread is .02/√2 = .014; only a rate that loses less is as good."""
+    found = widths.best(three_widths()[0]).query("setting == @widths.PLAIN")
+    assert found["rate"].tolist() == [0.1, 0.01, 0.001] and set(found["T"]) == {2.0}
+    assert found["fq_held_out"].tolist() == pytest.approx([0.91] * 3)
+    assert found["spread"].tolist() == pytest.approx([0.02 / 2**0.5] * 3)
+    assert found["low"].tolist() == found["high"].tolist() == found["rate"].tolist()
+    close = widths.best(three_widths(lost=0.09)[0]).query("setting == @widths.PLAIN")
+    assert close["low"].tolist() == [0.01, 0.001, 0.001] and close["high"].iloc[1] == 0.1
+
+
+def test_rules_predict_the_width_that_is_left_out():
+    table = widths.rules(*three_widths()).set_index(["setting", "rule", "d"]).sort_index()
+    exact = table.loc[widths.PLAIN, "d"]
+    assert exact["predicted"].tolist() == pytest.approx([0.1, 0.01, 0.001, 1 / 4096])
+    assert exact["lost"].tolist()[:3] == pytest.approx([0.0] * 3)
+    root = table.loc[widths.PLAIN, "sqrt(d)", 10]  # √(.01 · 10 · .001 · √1000) / √10 = .0178
+    assert root["factor"] == pytest.approx(0.1 * 10**0.25, rel=1e-6)
+    assert root["lost"] == pytest.approx(0.9 - 0.8), "the nearest rate that was tried is .01"
+    assert (table.loc[widths.PLAIN, "sum|x|"]["predicted"] == exact["predicted"][:3]).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"), [(1, HOLDS), (100, FAILS), (1e-3, FAILS), (0, NO_ORDER)]
+)
+def test_the_verdict_needs_a_rule_that_holds_everywhere(change, expected):
+    """The exact rule predicts .00024 at d = 4096. change: of that rate; 0 puts a width outside."""
+    table = widths.rules(*three_widths())
+    at_paper = (table["d"] == 4096) & (table["rule"] == "d")
+    table.loc[at_paper, "predicted"] *= change
+    if not change:
+        table.loc[(table["d"] == 100) & (table["rule"] == "d"), "low"] = 0.05
+    assert widths.verdict(table)[0] == expected
 
 
 def test_margins_are_mean_logits_of_the_true_tokens():
@@ -36,7 +94,7 @@ def test_two_widths_leave_tables_and_a_figure(tmp_path, monkeypatch):
     each = pd.read_csv(out / "tables" / "width.csv")
     assert each["d"].tolist() == [16, 32] and each["parameters"].is_monotonic_increasing
     grid = pd.read_csv(out / "tables" / "width_grid.csv")
-    grid = grid[grid["setting"] == PLAIN]
+    grid = grid[grid["setting"] == widths.PLAIN]
     assert len(grid) == 2 * len(RATES) * len(TEMPERATURES)
     for row in each.to_dict("records"):
         here = grid[grid["d"] == row["d"]]

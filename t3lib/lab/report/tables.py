@@ -67,6 +67,21 @@ CAPTIONS = {
         " world's second retrained model; settings were chosen in another world."
     ),
     "worlds_each": "Every method in each of several built-in worlds.",
+    "width": (
+        "T3 at several widths d of the built-in world's model, 10% split, a row for each world: the"
+        " rate and T of highest Forget Quality against the first retrained model, judged against"
+        " the second (held out). Utility at this rate and T, with T = 1, and before unlearning."
+        " margin: mean logit u of the head on true tokens. lead: by how many nats the base prefers"
+        " a true token of a forget row to the next. autocast: the base was trained in bfloat16."
+    ),
+    "width_best": (
+        "The best learning rate at every width, over worlds. low to high: rates whose held-out"
+        " Forget Quality is within one spread (standard deviation over worlds) of the best rate's."
+    ),
+    "width_rules": (
+        "The best rate of a width, predicted from all other widths by rules of the form rate ·"
+        " quantity = constant, and the held-out Forget Quality that the predicted rate loses."
+    ),
     "temperature": "Table 5. T3 at every temperature.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "dials": "T3's two dials, p^(1/T) f^w: Forget Quality and D, means over the seeds that tune.",
