@@ -54,7 +54,7 @@ def best(grid: pd.DataFrame) -> pd.DataFrame:
     rows = means.loc[means.groupby(["setting", "d"])["fq"].idxmax()]
     chosen = at.merge(rows[["setting", "d", "rate"]])
     variance = chosen.groupby(["setting", "d"])["fq_held_out"].var().groupby("setting").mean()
-    rows = rows.assign(spread=rows["setting"].map(variance**0.5))
+    rows = rows.assign(spread=rows["setting"].map(variance**0.5).fillna(0.0))
     near = means.merge(rows, on=["setting", "d"], suffixes=("", "_best"))
     near = near[near["fq_held_out"] >= near["fq_held_out_best"] - near["spread"]]
     ends = near.groupby(["setting", "d"])["rate"].agg(low="min", high="max")
@@ -63,7 +63,7 @@ def best(grid: pd.DataFrame) -> pd.DataFrame:
 
 def quantities(each: pd.DataFrame) -> dict[str, pd.Series]:
     """What a rule takes the best rate to be inversely proportional to, by width; known before
-    training.
+    training. Where one is not positive, as the lead of a base that knows nothing, there is no rule.
     """
     means = each.groupby("d")[["feature_norm", "feature_sum", "lead"]].mean()
     d = means.index.to_series().astype(float)
@@ -86,7 +86,7 @@ def rules(grid: pd.DataFrame, each: pd.DataFrame) -> pd.DataFrame:
     for setting in (PLAIN, SCALED, LONG):
         here = found[found["setting"] == setting].set_index("d")
         for rule, quantity in quantities(each).items():
-            if rule not in POWERS and setting == SCALED:
+            if rule not in POWERS and setting == SCALED or not (quantity > 0).all():
                 continue
             constant = np.log(here["rate"] * quantity)
             for d, row in here.iterrows():
@@ -131,8 +131,9 @@ def write(folder: Path) -> None:
     grid, each = (
         pd.read_csv(folder / "tables" / f"{name}.csv") for name in ("width_grid", "width")
     )
-    for name, table in (("width_best", best(grid)), ("width_rules", rules(grid, each))):
-        render.write_table(folder / "tables", name, table)
+    render.write_table(folder / "tables", "width_best", best(grid))
+    if grid["d"].nunique() > 1:  # else there is none to predict a width from
+        render.write_table(folder / "tables", "width_rules", rules(grid, each))
     render.save_figure(folder / "figures" / "width.svg", figure(grid, each))
 
 
