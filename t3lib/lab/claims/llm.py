@@ -195,7 +195,7 @@ def sharpening_on_tofu(tables: Tables, split: str) -> Finding:
 
 # ---- Tables 2 and 3 -----------------------------------------------------------------------------
 def _seconds(tables: Tables, split: str, *names: str) -> pd.Series:
-    """Seconds of training in Table 3 by method; Missing where none of them ran."""
+    """Return the seconds of training in Table 3 by method. Missing if none of the methods ran."""
     seconds = pd.Series(
         {name: score(tables, split, name, "train_s", "runtime") for name in names}
     ).dropna()

@@ -91,7 +91,9 @@ def read(
 
 
 def first_that_goes(answers: Answers, T: float = 1.5) -> int:
-    """Index of the first row that the base and T3 at T = 1 recite and T3 at `T` does not, or 0."""
+    """Return the index of the first row that the base and T3 at T = 1 recite and T3 at `T` does
+    not, or 0.
+    """
     known, leaked, left = (answers.recited(model) for model in (BASE, 1.0, T))
     return next((n for n, each in enumerate(zip(known, leaked, left)) if each == (1, 1, 0)), 0)
 

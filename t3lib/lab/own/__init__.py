@@ -1,1 +1,3 @@
-"""A person's own model: rows from their files, T and w from evidence, and the verdict."""
+"""Unlearn rows of a person's own model: read the rows, choose T and w from evidence, give a
+verdict.
+"""

@@ -443,11 +443,11 @@ def tuned_temperature(frame: pd.DataFrame, split: str) -> float | None:
 
 
 def _tuning_runs(runs: pd.DataFrame, settings: list[str]) -> pd.DataFrame:
-    """The runs of seeds 1 and 2, without them all, of those settings that ran with the most of
-    these seeds.
+    """Select the runs of seeds 1 and 2 at the settings that ran with most of these seeds; without
+    such runs, return all.
 
-    A setting that failed with one seed is left out: its mean would be over other seeds than those
-    of the others.
+    settings: the columns that make up a setting. One that failed with a seed is left out, because
+    its mean would be over other seeds.
     """
     tuning = runs[runs["seed"].isin(TUNING_SEEDS)]
     tuning = tuning if len(tuning) else runs
@@ -465,8 +465,8 @@ def _rows(methods: Sequence[str]) -> pd.DataFrame:
 def _table(
     table: pd.DataFrame, columns: Sequence[str], rows: pd.DataFrame | None = None
 ) -> pd.DataFrame:
-    """The columns of a table in order, for all `rows` if there are any; counts are whole, no seed
-    at all is empty.
+    """Return the columns of a table in this order, with a row for each row of `rows` if given.
+    Counts are whole numbers, and a count of no seeds is empty.
     """
     table = table if rows is None else rows.merge(table, how="left")
     table = (
