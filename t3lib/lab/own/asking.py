@@ -133,7 +133,7 @@ def other_forms(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
         if not text:
             return
     else:
-        yield "rows of prompt and completion, for it knows plain text", {
+        yield "rows of prompt and completion, because it knows plain text", {
             "question": text, "answer": " " + row["answer"].strip(), "raw": True,
         }  # fmt: skip
     systems = {"--no-system": None, '--system ""': "", f'--system "{SYSTEM}"': SYSTEM}

@@ -111,8 +111,7 @@ def unseen_of(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True) -
     known = sum(map(knows, asked.forget, asked.secrets, texts))
     if known > max(1, len(texts) / 4):
         raise UserError(
-            f"--unseen: the base answers {known} of {len(texts)} rows that it is said never to have"
-            " seen"
+            f"--unseen: the base answers {known} of {len(texts)} rows, so it has seen these rows"
         )
     return asked
 
@@ -147,9 +146,9 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
     if not knows_some(known := known_of(few, asked.secrets), len(few)):
         hint = form_of(base, tokenizer, few, asked.secrets)
         advice = (
-            f"It knows them asked otherwise: {hint}"
+            f"It knows them in another form: {hint}"
             if hint
-            else "It knows them in no other form that was tried"
+            else "It knows them in none of the other forms that were tried"
         )
         said = f"Nothing to forget: the base answers {known} of {len(few)} rows to forget"
         warnings.warn(f"{said}. {advice}.", stacklevel=3)
@@ -157,8 +156,8 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
         known, n = known_of(rows, asked.kept_secrets(name)), min(FEW, len(rows))
         if not knows_some(known, n):
             warnings.warn(
-                f"the base answers {known} of {n} rows ({name}): they will not show whether"
-                " anything is kept",
+                f"the base answers {known} of {n} rows ({name}), so these rows cannot show"
+                " whether anything is kept",
                 stacklevel=3,
             )
 

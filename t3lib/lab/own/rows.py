@@ -288,7 +288,7 @@ def _csv(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path}: two columns have one name")
     for number, fields in rows:
         if len(fields) > len(names):  # a row with a comma too many must not shift its answer
-            advice = "text that holds a comma stands in double quotes"
+            advice = "put text that contains a comma into double quotes"
             raise UserError(
                 f"{path} line {number}: {len(fields)} values for {len(names)} columns: {advice}"
             )

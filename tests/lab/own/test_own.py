@@ -157,7 +157,8 @@ def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     unknown = invented(80, 5)
     with (
         pytest.warns(
-            UserWarning, match="Nothing to forget: the base answers 0 of 8.*in no other form"
+            UserWarning,
+            match="Nothing to forget: the base answers 0 of 8.*in none of the other forms",
         ),
         pytest.raises(InterruptedError),
     ):
@@ -485,7 +486,9 @@ def test_no_leak_then_rows_kept_when_sampled_then_recognition():
     assert choice.best([entry(leaking=1, warm=9), entry(warm=2)]) == 1
     assert choice.best([entry(warm=2), entry(warm=5, recognised=9)]) == 1
     assert choice.best([entry(recognised=4), entry()]) == 1
-    assert "2 leak, of 9 to keep 9 unchanged" in choice.reason([entry(leaking=2), entry()], 1)
+    assert "2 rows leak, 9 of 9 rows to keep are unchanged" in choice.reason(
+        [entry(leaking=2), entry()], 1
+    )
 
 
 def test_rates_are_chosen_by_separation_and_the_smaller_wins_a_tie():
