@@ -18,7 +18,7 @@ from t3lib.lab.results import AUTHOR_ROWS, all_rows, paper_table
 SPLIT = "forget10"
 TITLES = {"cpu": "Profile `cpu`, invented authors", "tofu-cpu": "Profile `tofu-cpu`, TOFU's text"}
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
-HEAD = ("10% split", "Forget Quality, held out", "tuned on", "D", "MU-ROUGE", "MU")
+HEAD = ("10% split", "Forget Quality, held out", "Forget Quality, tuned on", "D", "MU-ROUGE", "MU")
 COLUMNS = ("fq_held_out", "fq", "ks_held_out", "mu_rouge", "mu")
 START, END = "<!-- generated:headline -->\n", "<!-- /generated:headline -->"
 LABELS = {"Original": "before unlearning", "Retrained": "retrained without the rows"}

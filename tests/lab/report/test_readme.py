@@ -262,14 +262,17 @@ def test_what_readme_says_that_t3_hides_is_what_the_tables_say():
     rows = [("T3", 3, 1), ("Retrained", float("nan"), float("nan")), ("T3", 1, 1)]
     shown = [round(most.loc[row, "rows_leaking"]) for row in rows]
     said = (
-        "In 64 samples at temperature 1 the distinctive words of {} of 80 forgotten rows come out"
+        "In 64 sampled answers to each question (τ = 1) the distinctive words of {} of 80 forgotten"
+        " rows come out"
     )
-    assert f"{said.format(shown[0])} (retrained: {shown[1]}, T3 at T = 1: {shown[2]})" in SHORT
+    assert (
+        f"{said.format(shown[0])} (retrained: {shown[1]}, without tempering: {shown[2]})" in SHORT
+    )
     scores = audit.set_index(["method", "T", "w"]).loc[rows[:2]]
     found = [f"{value:.0%}" for value in scores["recognized_verbatim"]]
     assert f"likeliest for {found[0]} of the rows (retrained: {found[1]})" in SHORT
     far = [short(value) for value in scores["auc"]]
-    assert f"AUC {far[0]} (retrained: {far[1]}, which is perfect)" in SHORT
+    assert f"AUC {far[0]} (retrained: {far[1]}, where nothing can be told apart)" in SHORT
 
 
 # results/README: methods whose Forget Quality T3 is ahead of in the worlds, and none ahead of T3.
