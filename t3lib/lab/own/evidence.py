@@ -13,6 +13,7 @@ from t3lib.lab.own.answers import Inquiry, Said, drawn, hear, inquiry, knows, kn
 from t3lib.lab.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.composing import composed_rouge
 
 FEW = 30  # rows of a set that the base is asked about before any training
 Sets = Mapping[str, Sequence[Row]]
@@ -32,11 +33,15 @@ def assess(
     its base.
 
     model: a T3ForCausalLM with one or several heads. Its base is the model before unlearning. Any
-    other causal LM is judged alone.
+    other causal LM is judged alone. A UserWarning says if several heads together lose rows to keep
+    that each of them alone keeps.
     rows: `holdout_retain` are rows to keep that no head was fitted on.
     seed: seed of the sampled answers.
     """
-    return judge(model, tokenizer, rows.checked(), seed=seed, progress=progress)
+    rows = rows.checked()
+    if isinstance(model, T3ForCausalLM) and len(model.heads) > 1:
+        composed_rouge(model, tokenizer, drawn(rows.retain), progress=progress)
+    return judge(model, tokenizer, rows, seed=seed, progress=progress)
 
 
 def judge(
