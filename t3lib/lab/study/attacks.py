@@ -225,7 +225,7 @@ def requests(
     settings: of T3, all of them.
     authors: numbers of authors to forget, each at most the number in the split.
     seeds: of the retrained models that Forget Quality is compared with. They never saw any author
-    of the split. The model of the last seed is judged itself, too ("retrained"), against the others.
+    of the split. The model of the last seed is also judged ("retrained"), against the others.
 
     The heads of single authors start from a random B or from B = 0, and their log f are added, at
     the settings' T and, from B = 0, also at T = 1. cpu_seconds, bytes: time to fit the heads of an
