@@ -69,6 +69,9 @@ class Study:
     models: {"full", "retainNN"}: folder or Hub id of each model.
     identity: a content key of each of these models, of the way it is loaded and of its prompts.
     load_options: options of `load_model`. load_seconds: how long loading the base took.
+    load: loads one of `models`, with its tokenizer. held: the base under "full" while it is in
+    memory. Whoever loads another model clears it first: a device may have room for one model of 8B.
+    device: where models are loaded.
     """
 
     split: str
