@@ -139,14 +139,28 @@ def training(shape: Shape, method: str, forget: Tokens, settings: Mapping[str, A
 def training_memory(
     shape: Shape, method: str, forget: Tokens, settings: Mapping[str, Any]
 ) -> float:
-    """Bytes that a baseline's training holds: `cost.training_memory` and the logits of a batch.
+    """Bytes that a baseline's training holds: `cost.training_memory`, logits and activations.
 
     Logits are there in bfloat16 and three times in float32: themselves, their logarithms and their
     gradient.
     """
-    logits = min(1, settings["batch_size"] / forget.rows) * sum(logits_of(method, forget))
+    terms, share = logits_of(method, forget), min(1, settings["batch_size"] / forget.rows)
     held = cost.training_memory(shape, method, settings.get("optimizer", "adamw"))
-    return held + (2 + 4 * 3) * shape.vocab_size * logits
+    layers = settings["k"] if method == "ULD" else shape.num_hidden_layers
+    tokens = share * len(terms) * (forget.prompts + forget.answers)
+    kept = tokens * layers * activations(shape, lora=method == "ULD")
+    return held + kept + (2 + 4 * 3) * shape.vocab_size * share * sum(terms)
+
+
+def activations(shape: Shape, lora: bool = False) -> int:
+    """Bytes that a layer keeps of a token for its gradient.
+
+    These are the inputs of the linear maps and the products in the MLP in bfloat16, and seven
+    float32 vectors of the residual stream and its norms. LoRA keeps the inputs of its linear maps
+    in float32 before and after dropout, and which of them were dropped.
+    """
+    d, m = shape.hidden_size, shape.intermediate_size
+    return 2 * (4 * d + 2 * shape.key_value_size + 4 * m) + 7 * 4 * d + 9 * (6 * d + m) * lora
 
 
 def need_of(job: Job, profile: Profile, shape: Shape) -> Need | None:
@@ -252,7 +266,7 @@ def hours_of(needs: Sequence[Need], gpu: GPU) -> str:
 def fits(shape: Shape) -> str:
     """The dearest of T3 in 4, 8 and 16 bits and full fine-tuning that fits GPUs of several sizes.
 
-    CUDA itself takes `CONTEXT` bytes. The activations of full fine-tuning are not counted.
+    CUDA itself takes `CONTEXT` bytes.
     """
     bits = {"4 bits": cost.NF4_BITS, "8 bits": 8.0, "16 bits": 16.0}
     needs = {f"T3 in {name}": cost.t3_memory(shape, bits=each)[1] for name, each in bits.items()}
