@@ -29,6 +29,7 @@ def test_full_fine_tuning_of_8b_fits_an_h200_alone(needs):
     assert 112.4e9 < need.memory < 130e9
     assert need.hours(hours.GPUS["H100"]) is None
     assert need.hours(hours.GPUS["H200"]) > 0
+    assert needs["02_tofu_unlearning--ULD--forget10"].hours(hours.GPUS["H100"]) > 0
     t3 = needs["02_tofu_unlearning--T3--forget10"]
     assert t3.hours(hours.GPUS["H100"]) > 0
     assert needs["06_audit--T3--forget10"].memory == t3.memory, "one model at a time"
