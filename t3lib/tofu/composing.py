@@ -43,8 +43,8 @@ def composed_rouge(
     if alone - together > LOST:
         warnings.warn(
             f"{len(model.heads)} heads together keep ROUGE-L {together:.2f} of these rows, the"
-            f" worst of them alone {alone:.2f}: fit one head on all rows to forget, or heads from"
-            " init_b='zero' at T = 1",
+            f" worst of them alone {alone:.2f}: fit one head on all rows to forget. A smaller w T"
+            " keeps more and forgets less",
             stacklevel=2,
         )
     return alone, together

@@ -1,6 +1,7 @@
 """The sampler draws from the model's own distribution, whatever its samples share on the way."""
 
 import copy
+from collections import Counter
 from itertools import combinations
 
 import pytest
@@ -55,10 +56,10 @@ def test_a_nucleus_is_the_smallest_likeliest_set_of_all(top_p):
         assert all(share[y] == 0 for y in range(7) if y not in nucleus)
 
 
-@pytest.mark.parametrize(("tilted", "tau"), [(False, 1.0), (True, 1.0), (True, 1.6), (False, 0.5)])
-def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer, tilted, tau):
+@pytest.mark.parametrize("tilted", [False, True])
+def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer, tilted):
     """The second token follows the first one, though samples share passes and the batch is
-    padded. At the sampler's temperature tau it is softmax(logits / tau).
+    padded.
     """
     model = peaked
     if tilted:
@@ -67,14 +68,13 @@ def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer
             peaked, T3Head(32, len(tokenizer), 3, temperature=2.0, init_b="kaiming"), 2.0
         )
     prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?")]
-    options = {"seed": 0, "max_new_tokens": 2, "progress": False, "tau": tau}
+    options = {"seed": 0, "max_new_tokens": 2, "progress": False}
     answers = sample_answers(model, tokenizer, prompts, MANY, **options)
     for prompt, texts in zip(prompts, answers):
         with torch.no_grad():
-            first = (model(torch.tensor([prompt])).logits[0, -1] / tau).softmax(-1)
+            first = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
             best = int(first.argmax())
-            begun_with = model(torch.tensor([[*prompt, best]])).logits[0, -1]
-            second = (begun_with / tau).softmax(-1)
+            second = model(torch.tensor([[*prompt, best]])).logits[0, -1].softmax(-1)
         token = tokenizer.decode([best])
         if not token.isalnum():
             continue  # white space is stripped, and half a character is no text
@@ -85,6 +85,29 @@ def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer
         if pair[-1].isalnum():
             share = sum(text == pair for text in begun) / len(begun)
             assert share == pytest.approx(float(second[next_best]), abs=0.06)
+
+
+@pytest.mark.parametrize("tau", [0.3, 0.7, 1.2])
+def test_a_sampler_draws_from_softmax_of_logits_over_tau(tiny_model, tokenizer, tau):
+    """Texts of one token, all of them: tokens that give one text are one outcome."""
+    model = copy.deepcopy(tiny_model)
+    model.get_output_embeddings().weight.data *= 15
+    prompt = tokenizer("Who?")["input_ids"]
+    options = {"seed": 0, "max_new_tokens": 1, "progress": False, "tau": tau}
+    [texts] = sample_answers(model, tokenizer, [prompt], MANY, **options)
+    with torch.no_grad():
+        logits = model(torch.tensor([prompt])).logits[0, -1]
+    every = [tokenizer.decode([n], skip_special_tokens=True).strip() for n in range(len(logits))]
+
+    def apart(tau):
+        """Total variation between the drawn texts and softmax(logits / tau)."""
+        left = Counter({text: count / MANY for text, count in Counter(texts).items()})
+        for text, p in zip(every, (logits / tau).softmax(-1).tolist()):
+            left[text] -= p
+        return sum(map(abs, left.values())) / 2
+
+    others = [apart(factor * tau) for factor in (0.5, 2)]
+    assert apart(tau) < 0.1 and min(others) > 1.5 * apart(tau), (apart(tau), others)
 
 
 def test_equal_seeds_equal_answers_and_the_callers_random_state_is_left_alone(peaked, tokenizer):

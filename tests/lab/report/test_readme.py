@@ -134,20 +134,42 @@ def test_what_is_said_of_attackers_is_what_the_tables_say():
         "rows_leaking"
     ]
     audit = table("cpu", "audit").query("split == @TEN and method == 'T3' and T == 1 and w == 3")
-    again = table("cpu", "recover").query("attack == 'relearning'").set_index(["model", "steps"])
-    found = again["recognized_verbatim"]
-    shown = [("T3, head kept", 40), ("T3, head kept", 0), ("RMU", 10), ("RMU", 0)]
-    shown += [("Retrained", 40), ("Retrained", 0)]
-    both = table("cpu", "requests").query("authors == 2")["retain_rouge"]
+    recover = table("cpu", "recover")
+    again = recover.query("attack == 'relearning'").set_index(["model", "steps"])
+    shown = [("T3, head kept", 40), ("T3, head kept", 0), ("T3, head refitted", 40)]
+    others = ("RMU", "WGA", "SimNPO", "NPO", "Retrained")
+    shown += [(model, steps) for model in others for steps in (40, 0)]
+    asked = recover.query("attack == 'asking'").set_index(["way", "model"])
+    plain, given = ("as it stands", "first 2 tokens given")
+    most = asked.query("model not in ('T3', 'Original')")["rows_leaking"].max()
+    known = asked.xs("Original", level="model")["rows"]
+    prefaces = known[known.index.str.startswith("after")]
+    requests = table("cpu", "requests").set_index("heads")
+    alone, random, zero, cold = (
+        requests.loc[name] for name in (
+            "one head", "a head an author, random B", "a head an author, zero B",
+            "a head an author, zero B, T = 1",
+        )
+    )  # fmt: skip
+    assert max(some["fq"].iloc[1:].max() for some in (random, zero)) < 0.001
+    leaks = [f"{one.rows_leaking} of {one.rows}" for one in cold.itertuples()]
     numbers = [
         ("T3", f"words of {leaking[1.0]:.0f} of 80"),
         ("guessing", f"(retrained: {leaking['Retrained']:.0f})"),
         ("T3 without tempering", f"those of {leaking[3.0]:.0f} "),
         ("logits", f"found for {audit['recognized_verbatim'].item():.0%}"),
-        *(("again", f"{found[one]:.0%}") for one in shown),
-        *(("requests", short(value)) for value in both),
-    ]
-    assert_in_order(part("- **Whoever chooses the sampler", "- **Less tempering"), numbers)
+        *(("again", f"{again['recognized_verbatim'][one]:.0%}") for one in shown),
+        *(("asked", f"{asked['rows_leaking'][way, 'T3']} ") for way in (plain, given)),
+        ("other methods", f"give {most} at most"),
+        ("the original", f"only {known['reworded 1']} of {known[plain]} "),
+        ("after prefaces", f"{prefaces.min()} to {prefaces.max()} after"),
+        *(("kept", short(one)) for some in (alone, random, zero, cold)
+          for one in some["retain_rouge"]),
+        *(("leaking at T = 1", count) for count in leaks),
+        *(("retrained", f"{count}") for count in requests.loc["retrained", "rows_leaking"]),
+    ]  # fmt: skip
+    said = part("- **Whoever chooses the sampler", "- **Less tempering")
+    assert_in_order(" ".join(said.split()), numbers)
 
 
 def test_what_t3s_other_choices_hide_is_what_the_table_says():
