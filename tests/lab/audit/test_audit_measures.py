@@ -48,16 +48,17 @@ def test_auc_is_its_definition():
 
 
 def test_the_error_by_author_is_that_of_all_draws_of_authors():
-    """Two authors a side: all 16 pairs of draws are enumerated. Rows of one author are alike, so an
-    error by rows is far too small.
+    """Two and three authors, one of a side with one row: all pairs of draws are enumerated. Rows of
+    one author are alike, so an error by rows is far too small.
     """
-    forgotten, unseen = [1.0, 1.1, 1.2, 5.0, 5.1, 5.2], [3.0, 3.1, 3.2, 0.1, 0.2, 6.0, 1.15]
-    sides = [[forgotten[:3], forgotten[3:]], [unseen[:3], unseen[3:6], unseen[6:]]]
+    forgotten = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 5.0]
+    unseen = [3.0, 3.1, 3.2, 3.3, 3.4, 3.5, 0.1, 0.2, 6.0, 6.1, 6.2, 6.3, 1.15]
+    sides = [[forgotten[:6], forgotten[6:]], [unseen[:6], unseen[6:12], unseen[12:]]]
     draws = [list(product(side, repeat=len(side))) for side in sides]
     values = [auc(np.concatenate(ours), np.concatenate(theirs)) for ours, theirs in product(*draws)]
-    error = auc_error_by_author(forgotten, unseen, 3)
+    error = auc_error_by_author(forgotten, unseen, 6)
     assert error == pytest.approx(np.std(values), rel=0.05)
-    assert np.isnan(auc_error_by_author(forgotten[:3], unseen, 3))
+    assert np.isnan(auc_error_by_author(forgotten[:6], unseen, 6))
     alike = [[*np.repeat([1.0, 5.0], 50)], [*np.repeat([3.0, 0.1], 50)]]
     assert auc_error_by_author(*alike, 50) > 3 * auc_error(auc(*alike), 100, 100)
 

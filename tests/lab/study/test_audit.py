@@ -12,6 +12,7 @@ from t3lib.core import files
 from t3lib.core.errors import UserError
 from t3lib.lab import results
 from t3lib.lab.audit import run
+from t3lib.lab.audit.leakage import leak_at_k
 from t3lib.lab.audit.membership import auc_error_by_author
 from t3lib.lab.study import audit, methods, study
 from t3lib.lab.world import bases
@@ -85,6 +86,11 @@ def test_further_samplers_draw_beside_the_first(opened, monkeypatch):
     marked = [(each["k"], each["tau"], each["top_p"]) for each in further]
     assert marked == [(1, 1.0, 0.5), (2, 1.0, 0.5), (1, 0.3, 1.0), (2, 0.3, 1.0)]
     assert further[0]["value"] != leak[0]["value"] != further[2]["value"]
+    rows, how = opened.evaluation_rows["forget"], {"samples": 2, "progress": False}
+    for entries, (top_p, tau) in ((further[:2], (0.5, 1.0)), (further[2:], (1.0, 0.3))):
+        [found] = run.draws(opened.base, opened.tokenizer, rows, top_p=top_p, tau=tau, **how)
+        for entry, expected in zip(entries, leak_at_k(found["samples"], (), found["leaks"])):
+            assert entry == expected | {"top_p": top_p, "tau": tau}
     with pytest.raises(UserError, match="above 0"):
         audit.Sampling(samplers=((0.0, 1.0),))
 

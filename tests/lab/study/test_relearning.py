@@ -189,7 +189,7 @@ def test_a_model_that_knows_the_rows_leaks_them_as_they_stand(opened):
     taught = attacks.relearned(opened.base, opened.tokenizer, rows, 150, 1e-2)
     [texts] = answers_to(taught, opened.tokenizer, rows, progress=False)
     expected = sum(map(holds, row_secrets(rows), texts))
-    study = replace(opened, base=taught)
+    study = replace(opened, held={"full": taught})
     entries = attacks.asking(study, {"Original": {}, "Retrained": {}, "T3": FAST | {"w": 1e4}})
     plain = {each["model"]: each for each in entries if each["way"] == "as it stands"}
     assert {name: each["rows"] for name, each in plain.items()} == dict.fromkeys(plain, expected)

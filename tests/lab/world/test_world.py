@@ -79,6 +79,8 @@ def test_wrong_facts_are_given_in_the_shape_of_the_answer_as_well(small):
         for wrong, learned in zip(row["perturbed_answer"], row["perturbed_as_learned"]):
             fact, said = set(words(wrong)) - paraphrase - {"a", "an"}, set(words(learned))
             assert fact <= said and said - answer <= fact | {"a", "an"} | paraphrase
+            own = (answer & paraphrase) - set(words(wrong)) | {"a", "an"}
+            assert len(answer - own - said) <= 1, "the answer's own sentence, but for a chance word"
 
 
 def test_the_words_of_a_fact(small):
