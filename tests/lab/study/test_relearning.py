@@ -50,7 +50,7 @@ def test_a_model_that_was_taught_the_rows_again_leaks_them(opened, references):
         return attacks.judge(opened, own, rows, references, 4)["rows_leaking"]
 
     before = [weight.clone() for weight in opened.base.parameters()]
-    assert leaking(150) > 0.8 * len(rows) > leaking(0) == 0
+    assert len(rows) >= leaking(150) > 0.8 * len(rows) > leaking(0) == 0
     assert all(map(torch.equal, before, opened.base.parameters())), "a copy is trained"
 
 
