@@ -6,12 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import answer_text
-from t3lib.tofu.likelihood import Reading
+from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt
 from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.writing import eos_ids, greedy
 
@@ -19,35 +18,32 @@ LOST = 0.02  # of the mean ROUGE-L recall of rows to keep, that composing may ta
 
 
 def composed_rouge(
-    base: Any,
-    tokenizer: Any,
-    heads: Sequence[T3Head],
-    rows: Sequence[Row],
-    temperature: float | None = None,
+    model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row], *, progress: bool = True
 ) -> tuple[float, float]:
     """Mean ROUGE-L recall of greedy answers to rows to keep: the worst head alone, all together.
 
-    A UserWarning says so where together they lose more than .02. A head whose B started at random
-    tilts tokens that no row holds, once a head; one that started at zero does not. temperature: the
-    paper's T, as of T3ForCausalLM.
+    model: a base under several heads, each of which is also tried alone at the model's T. A
+    UserWarning says so where together they lose more than .02. A head whose B started at random
+    tilts tokens that no row holds, once a head; one that started at zero does not.
     """
     examples = encode_rows(tokenizer, list(rows))
     truths = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in examples]
     prompts = [example.ids[: example.n_prompt] for example in examples]
     longest = max(len(example.ids) - example.n_prompt for example in examples)
-    reading = Reading(pad_id(tokenizer), eos_ids(base, tokenizer), progress=False)
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=progress)
 
-    def rouge(*some: T3Head) -> float:
-        model = T3ForCausalLM(base, some, temperature, tokenizer=tokenizer)
-        [answers] = greedy(model, prompts, reading, max_new_tokens=longest)
-        texts = [answer_text(tokenizer, ids) for ids in answers]
-        return float(np.mean([rouge_l_recall(*pair) for pair in zip(truths, texts)]))
+    def rouges(of: Any, tilts: Sequence[Tilt]) -> list[float]:
+        """The mean of every tilt."""
+        written = greedy(of, prompts, reading, tilts, max_new_tokens=longest)
+        texts = [[answer_text(tokenizer, ids) for ids in answers] for answers in written]
+        return [float(np.mean([*map(rouge_l_recall, truths, some)])) for some in texts]
 
-    alone, together = min(rouge(head) for head in heads), rouge(*heads)
+    alone = min(rouges(model.base, [(head, model.temperature) for head in model.heads]))
+    [together] = rouges(model, UNTILTED)
     if alone - together > LOST:
         warnings.warn(
-            f"{len(heads)} heads together keep ROUGE-L {together:.2f} of these rows, the worst of"
-            f" them alone {alone:.2f}: fit one head on all rows to forget, or heads from"
+            f"{len(model.heads)} heads together keep ROUGE-L {together:.2f} of these rows, the"
+            f" worst of them alone {alone:.2f}: fit one head on all rows to forget, or heads from"
             " init_b='zero' at T = 1",
             stacklevel=2,
         )

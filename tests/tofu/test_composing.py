@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from t3lib.classifier.head import T3Head
+from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.composing import composed_rouge
 
 
@@ -14,16 +15,16 @@ def test_heads_that_lose_what_each_keeps_are_named(memorised):
     base, tokenizer, _, retain, _ = memorised
     width, size = base.config.hidden_size, base.get_output_embeddings().weight.shape[0]
 
-    def heads(scale):
+    def composed(scale):
         head = T3Head(width, size, 4, seed=1, init_b="kaiming")
         with torch.no_grad():
             head.B.mul_(scale)
-        return [head] * 30
+        return T3ForCausalLM(base, [head] * 30, 1.0)
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        alone, together = composed_rouge(base, tokenizer, heads(0.0), retain, 1.0)
+        alone, together = composed_rouge(composed(0.0), tokenizer, retain)
     assert alone == together > 0.9, "log f is the same of every token"
     with pytest.warns(UserWarning, match="30 heads together keep ROUGE-L 0"):
-        alone, together = composed_rouge(base, tokenizer, heads(3.0), retain, 1.0)
+        alone, together = composed_rouge(composed(3.0), tokenizer, retain)
     assert alone > 0.9 > together

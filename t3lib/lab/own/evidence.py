@@ -13,6 +13,7 @@ from t3lib.lab.own.answers import Inquiry, Said, drawn, hear, inquiry, knows, kn
 from t3lib.lab.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.composing import composed_rouge
 
 FEW = 30  # rows of a set whose answers are looked at before anything is trained
 Sets = Mapping[str, Sequence[Row]]
@@ -32,9 +33,12 @@ def assess(
 
     model: a T3ForCausalLM (one head or several), whose base is the model before; or any other
     causal LM, which is then judged alone. Rows of `holdout_retain` are rows to keep that no head
-    was fitted on.
+    was fitted on. A UserWarning says so where several heads lose rows to keep that each keeps.
     """
-    return judge(model, tokenizer, rows.checked(), seed=seed, progress=progress)
+    rows = rows.checked()
+    if isinstance(model, T3ForCausalLM) and len(model.heads) > 1:
+        composed_rouge(model, tokenizer, drawn(rows.retain), progress=progress)
+    return judge(model, tokenizer, rows, seed=seed, progress=progress)
 
 
 def judge(

@@ -132,6 +132,32 @@ def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figu
 
 
 @rc_context(STYLE)
+def by_way(entries: pd.DataFrame) -> Figure:
+    """How many rows leak in each way of asking, of how many that the original answers so.
+
+    entries: those of `study.attacks.asking`.
+    """
+    share = entries["rows_leaking"] / entries["rows"]
+    counts = entries["rows_leaking"].astype(str) + " / " + entries["rows"].astype(str)
+    entries = entries.assign(share=share, counts=counts)
+    shares, texts = (
+        entries.pivot(index="way", columns="model", values=name).reindex(
+            index=entries["way"].unique(), columns=entries["model"].unique()
+        )
+        for name in ("share", "counts")
+    )
+    figure, axes = panels(1, 1, (6.8, 0.6 + 0.2 * len(shares)))
+    look = {"cmap": "Greys", "vmin": 0, "vmax": 1.5, "cbar": False}  # numbers stay readable
+    sns.heatmap(shares, annot=texts, fmt="", ax=axes[0, 0], **look)
+    axes[0, 0].set(xlabel="", ylabel="")
+    figure.set_label(
+        "Rows that leak in each way of asking / rows that the original answers in it; the darker,"
+        " the larger their share."
+    )
+    return figure
+
+
+@rc_context(STYLE)
 def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
     """Recognition and membership of T3 (w = 1) against T, with the band of the retrained models and
     the original.

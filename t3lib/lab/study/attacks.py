@@ -6,9 +6,8 @@ Each function gives plain rows of a table; nothing of it is cached, for notebook
 import copy
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
-from operator import getitem
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -16,19 +15,24 @@ import numpy as np
 
 from t3lib.baselines.train import finetune
 from t3lib.classifier.features import extract_features
-from t3lib.classifier.fit import fit_heads
+from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.lab.audit import run
+from t3lib.lab.audit.facts import row_secrets
 from t3lib.lab.audit.recognition import recognized
+from t3lib.lab.audit.secrets import holds, words
+from t3lib.lab.own.answers import answers, inquiry
+from t3lib.lab.own.asking import PREFACES
 from t3lib.lab.study.methods import load_models, retrained, subject
 from t3lib.lab.study.study import Loaded, Study
 from t3lib.lab.study.unlearned import head_settings
+from t3lib.lab.world import bases
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED
-from t3lib.tofu.metrics import METRICS, forget_quality, truth_ratio
+from t3lib.tofu.metrics import by_column, forget_quality, truth_ratio
 
 Entry = dict[str, Any]  # one row of a table
 CELLS = ("verbatim", "one_shape")  # of recognition, that are judged
@@ -42,7 +46,7 @@ def judge(
 
     samples: answers drawn to each row at temperature 1; a row leaks where one of them holds its
     secret. references: truth ratios (n,) of retrained models on the same rows; fq is the mean
-    Forget Quality against them.
+    Forget Quality against them, fq_min and fq_max are the lowest and the highest.
     """
     model, tokenizer, tilts = loaded
     how: dict[str, Any] = {"attention_mask": study.scoring.attention_mask, "progress": False}
@@ -50,6 +54,7 @@ def judge(
     [drawn] = run.draws(model, tokenizer, rows, tilts or UNTILTED, samples=samples, **how)
     cells = {name: np.array(losses) for name, losses in shown["forget"]["cells"].items()}
     ratios = _ratios(study, cells)
+    qualities = [forget_quality(ratios, theirs)[0] for theirs in references]
     return {
         "rows_leaking": sum(map(any, drawn["leaks"])),
         "rows": len(drawn["leaks"]),
@@ -58,7 +63,9 @@ def judge(
             for name in CELLS
             if name in cells
         },
-        "fq": float(np.mean([forget_quality(ratios, theirs)[0] for theirs in references])),
+        "fq": float(np.mean(qualities)),
+        "fq_min": min(qualities),
+        "fq_max": max(qualities),
     }
 
 
@@ -110,26 +117,25 @@ def relearning(
     steps: Sequence[int],
     lr: float,
     samples: int,
+    seeds: Sequence[int] = (0,),
 ) -> Iterator[Entry]:
     """Train every model on 10% of the forget rows, and judge it by the other 90%.
 
     models: method -> its settings; the models of seed 1 are attacked. T3's base is trained, once
     under its head ("T3, head kept") and once before a new head is fitted ("T3, head refitted").
-    Without its head T3 is the original.
+    Without its head T3 is the original. seeds: of the retrained models that `fq` compares with.
     """
     rows = study.evaluation_rows["forget"]
     given, left = rows[::10], [row for number, row in enumerate(rows) if number % 10]
-    judged_by = references(study, left, (0,))
+    judged_by = references(study, left, seeds)
     for method, settings in models.items():
         loaded = load_models(study, [subject(study, method, _seed(method), settings)])
         for count in steps:
             model = relearned(loaded.model, study.tokenizer, given, count, lr)
             kinds = {method: loaded.tilts}
             if loaded.tilts:
-                kinds = {"T3, head kept": loaded.tilts}
-            if loaded.tilts and count == max(steps):
-                [(_, T)], [head] = loaded.tilts, _heads(study, model, [study.forget], settings)
-                kinds["T3, head refitted"] = [(head, T)]
+                [(_, T)], head = loaded.tilts, _head(study, model, study.forget, settings)
+                kinds = {"T3, head kept": loaded.tilts, "T3, head refitted": [(head, T)]}
             for name, tilts in kinds.items():
                 now = Loaded(model, study.tokenizer, tilts)
                 yield {"attack": "relearning", "model": name, "steps": count} | judge(
@@ -143,10 +149,14 @@ def quantisation(
     *,
     samples: int,
     bits: Sequence[int] = (32, 8, 4),
+    seeds: Sequence[int] = (0,),
 ) -> Iterator[Entry]:
-    """Judge every model as it is (32) and with weights in 8 and 4 bits."""
+    """Judge every model as it is (32) and with weights in 8 and 4 bits.
+
+    seeds: of the retrained models that `fq` compares with.
+    """
     rows = study.evaluation_rows["forget"]
-    judged_by = references(study, rows, (0,))
+    judged_by = references(study, rows, seeds)
     for method, settings in models.items():
         loaded = load_models(study, [subject(study, method, _seed(method), settings)])
         for width in bits:
@@ -154,6 +164,40 @@ def quantisation(
             yield {"attack": "quantisation", "model": method, "bits": width} | judge(
                 study, now, rows, judged_by, samples
             )
+
+
+def asking(study: Study, models: Mapping[str, Mapping[str, Any]]) -> Iterator[Entry]:
+    """Ask every model in every way of `own.asking`, greedily, and count the rows that leak.
+
+    Only rows that the original answers in a way count in it: they are its `rows`. A question is
+    also put as the row's paraphrased question, where the row has one.
+    """
+    rows = study.evaluation_rows["forget"]
+    secret = [row | {"secret": " ".join(own)} for row, own in zip(rows, row_secrets(rows))]
+    other = {row["question"]: [row["paraphrased_question"]]
+             for row in rows if row.get("paraphrased_question")}  # fmt: skip
+    put = inquiry(study.tokenizer, secret, {"retain": study.retain}, rewordings=other)
+    prompts, truths = [each.prompt for each in put.asked], [each.room for each in put.asked]
+
+    def leaking(loaded: Loaded) -> set[tuple[str, int]]:
+        """(way, number of the row) of the answers that hold what was asked for."""
+        model, tokenizer, tilts = loaded
+        [texts] = answers(model, tokenizer, prompts, truths, tilts or UNTILTED, progress=False)
+        wanted = [put.secrets[each.row] for each in put.asked]
+        wanted = [own & {*words(each.rest)} if each.rest else own
+                  for own, each in zip(wanted, put.asked)]  # fmt: skip
+        return {(each.way, each.row) for each, own, text in zip(put.asked, wanted, texts)
+                if holds(own, text)}  # fmt: skip
+
+    known = leaking(Loaded(study.base, study.tokenizer))
+    counts = Counter(way for way, _ in known)
+    for method, settings in models.items():
+        loaded = load_models(study, [subject(study, method, _seed(method), settings)])
+        found = Counter(way for way, _ in leaking(loaded) & known)
+        for way in dict.fromkeys(each.way for each in put.asked):
+            name = way.replace(PREFACES[-1], "Please answer:, in Chinese")  # figures lack the signs
+            entry = {"attack": "asking", "model": method, "way": name}
+            yield entry | {"rows_leaking": found[way], "rows": counts[way]}
 
 
 def requests(
@@ -166,56 +210,63 @@ def requests(
 ) -> Iterator[Entry]:
     """Forget the last 1, 2, … authors by one head on all of them, or by one head an author.
 
-    settings: T3's. authors: how many leave, no more than the split has. seeds: of the retrained
-    models that Forget Quality is held out on; they never saw any author of the split. The heads of
-    single authors are fitted as the settings say ("random B") and from B = 0 ("zero B"), and their
-    log f add up. cpu_seconds, bytes: to fit the heads of this row, and their weights.
+    settings: all of T3's. authors: how many leave, no more than the split has. seeds: of the
+    retrained models that `fq` compares with. They saw no author of the split, and the one of the
+    last seed is itself judged ("retrained"), against those of the other seeds. The heads of single
+    authors start from a random B and from B = 0, and their log f add up, at the settings' T and,
+    from B = 0, also at T = 1. cpu_seconds, bytes: to fit the heads of an entry, and their weights.
     """
-    questions = study.stage.questions if study.stage else 20
-    every = study.evaluation_rows["forget"]
+    stage = study.stage
+    questions = stage.questions if stage and stage.data == "builtin" else bases.TOFU_QUESTIONS
+    kept = {name: rows for name, rows in study.evaluation_rows.items() if name != "forget"}
+    tuned = float(settings["temperature"])
+
+    def fitted(start: int, end: int, init_b: str) -> tuple[T3Head, float]:
+        """A head on the rows of authors start to end, from the last one, and its CPU-seconds."""
+        began, n = time.process_time(), len(study.forget)
+        rows = study.forget[n - end * questions : n - start * questions]
+        head = _head(study, study.base, rows, {**settings, "init_b": init_b})
+        return head, time.process_time() - began
+
+    random, zero = (
+        [fitted(number, number + 1, init_b) for number in range(max(authors))]
+        for init_b in ("kaiming", "zero")
+    )
+    control = Loaded(*load_model(retrained(study, seeds[-1]), **study.load_options))
     for count in authors:
-        rows, parts = every[-count * questions :], list[Any]()
+        rows = study.evaluation_rows["forget"][-count * questions :]
         judged_by = references(study, rows, seeds)
-        together = study.forget[-count * questions :]
-        gone = [together[start : start + questions] for start in range(0, len(rows), questions)]
         ways = {
-            "one head": ([together], settings),
-            "a head an author, random B": (gone, {**settings, "init_b": "kaiming"}),
-            "a head an author, zero B": (gone, {**settings, "init_b": "zero"}),
+            "one head": ([fitted(0, count, settings["init_b"])], tuned),
+            "a head an author, random B": (random[:count], tuned),
+            "a head an author, zero B": (zero[:count], tuned),
+            "a head an author, zero B, T = 1": (zero[:count], 1.0),
+            "retrained": ([], 1.0),
         }
-        for name, (parts, chosen) in ways.items():
-            began = time.process_time()
-            heads = _heads(study, study.base, parts, chosen)
-            took = time.process_time() - began
-            model = T3ForCausalLM(
-                study.base, heads, float(settings["temperature"]), allow_sharpening=True
-            )
-            sets = study.evaluation_rows | {"forget": rows}
-            [scores] = score(model, study.tokenizer, sets, study.scoring)
-            report = metrics_of(scores, truth_ratio=study.scoring.truth_ratio)
-            kept = {name: reduce(getitem, METRICS[name].place, report) for name in KEPT}
-            size = sum(weight.nbytes for head in heads for weight in head.parameters())
-            found = judge(study, Loaded(model, study.tokenizer), rows, judged_by, samples)
-            yield {"authors": count, "heads": name} | found | kept | {
-                "cpu_seconds": took, "bytes": size,
+        for name, (timed, T) in ways.items():
+            heads = [head for head, _ in timed]
+            model = control.model
+            if heads:
+                model = T3ForCausalLM(study.base, heads, T, allow_sharpening=True)
+            [scores] = score(model, study.tokenizer, kept, study.scoring)
+            values = by_column(metrics_of(scores, truth_ratio=study.scoring.truth_ratio))
+            stays = {name: values[name] for name in KEPT}
+            theirs = judged_by if heads else judged_by[:-1] or judged_by
+            found = judge(study, Loaded(model, study.tokenizer), rows, theirs, samples)
+            yield {"authors": count, "heads": name} | found | stays | {
+                "cpu_seconds": sum(seconds for _, seconds in timed),
+                "bytes": sum(weight.nbytes for head in heads for weight in head.parameters()),
             }  # fmt: skip
 
 
-def _heads(
-    study: Study, base: Any, forget: Sequence[Sequence[Row]], settings: Mapping[str, Any]
-) -> list[T3Head]:
-    """One head on a base for each set of rows to forget; rows to keep are the study's."""
-    heads = []
-    for rows in forget:
-        features = extract_features(
-            base, study.tokenizer, list(rows), study.retain,
-            attention_mask=study.scoring.attention_mask,
-        )  # fmt: skip
-        size = base.get_output_embeddings().weight.shape[0]
-        heads += fit_heads(
-            features, [head_settings(settings, seed=1)], vocab_size=size, progress=False
-        )
-    return heads
+def _head(study: Study, base: Any, forget: Sequence[Row], settings: Mapping[str, Any]) -> T3Head:
+    """A head of seed 1 on a base, which forgets these rows and keeps the study's."""
+    features = extract_features(
+        base, study.tokenizer, list(forget), study.retain,
+        attention_mask=study.scoring.attention_mask,
+    )  # fmt: skip
+    size, own = base.get_output_embeddings().weight.shape[0], head_settings(settings, seed=1)
+    return fit_head(features, vocab_size=size, progress=False, **own)
 
 
 def _ratios(study: Study, cells: Mapping[str, Any]) -> Any:

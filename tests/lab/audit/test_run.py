@@ -14,6 +14,7 @@ from t3lib.core.models import pad_id
 from t3lib.core.rows import Example, encode_rows
 from t3lib.lab.audit import run
 from t3lib.lab.audit.measures import measures
+from t3lib.lab.audit.membership import auc_error_by_author
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.likelihood import Reading
 from t3lib.tofu.metrics import AUDIT
@@ -140,6 +141,36 @@ def test_attacks_are_asked_and_scored(tiny_model, tokenizer):
         progress=False,
     )
     assert list(found["templates"]) == ["As a novelist: {question}"] and len(found["closest"]) == 2
+
+
+def test_one_shape_is_the_truth_among_wrong_facts_in_its_own_words(tiny_model, tokenizer):
+    """The cell is that of the answer verbatim, were the wrong answers worded as the answer is."""
+    worded = [row | {"perturbed_answer": row["perturbed_as_learned"]} for row in FORGET]
+    [found], [expected] = (
+        run.likelihoods(tiny_model, tokenizer, {"forget": rows}, progress=False)
+        for rows in (FORGET, worded)
+    )
+    cells, as_learned = found["forget"]["cells"], expected["forget"]["cells"]["verbatim"]
+    for ours, theirs in zip(cells["one_shape"], as_learned, strict=True):
+        assert ours == pytest.approx(theirs)
+    assert cells["one_shape"] != cells["verbatim"]
+
+
+def test_facts_are_rows_of_which_some_sample_says_every_word():
+    """Four rows, three samples: two rows, whatever leaks; standard errors of membership are by
+    author where rows stand in blocks.
+    """
+    facts = [[False, True, False], [False] * 3, [True] * 3, [False] * 3]
+    written = {"greedy": [1.0] * 4, "forced": {}, "templates": {}, "closest": [], "facts": facts}
+    written |= {"samples": [[0.5] * 3] * 4, "leaks": [[True] * 3] * 4}
+    known = {"cells": {}, "empty": {}, "hits": [[True]] * 4}
+    losses = {"forget": [[1.0], [1.1], [5.0], [5.1]], "unseen": [[3.0], [3.1], [0.1], [6.0]]}
+    found = measures(known, losses, written, rows_an_author=2)
+    assert found["values"]["facts"] == 0.5
+    assert found["errors"]["facts"] == pytest.approx((1 / 12) ** 0.5)
+    each = [[loss for [loss] in losses[name]] for name in ("forget", "unseen")]
+    assert found["errors"]["auc"] == auc_error_by_author(*each, 2)
+    assert measures(known, losses, written)["errors"]["auc"] != found["errors"]["auc"]
 
 
 def test_a_token_is_a_hit_where_the_model_writes_it_at_that_temperature(tiny_model, tokenizer):

@@ -55,10 +55,10 @@ def test_a_nucleus_is_the_smallest_likeliest_set_of_all(top_p):
         assert all(share[y] == 0 for y in range(7) if y not in nucleus)
 
 
-@pytest.mark.parametrize("tilted", [False, True])
-def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer, tilted):
+@pytest.mark.parametrize(("tilted", "tau"), [(False, 1.0), (True, 1.0), (True, 1.6), (False, 0.5)])
+def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer, tilted, tau):
     """The second token follows the first one, though samples share passes and the batch is
-    padded.
+    padded. At the sampler's temperature tau it is softmax(logits / tau).
     """
     model = peaked
     if tilted:
@@ -67,13 +67,14 @@ def test_pairs_of_tokens_are_drawn_as_likely_as_the_model_says(peaked, tokenizer
             peaked, T3Head(32, len(tokenizer), 3, temperature=2.0, init_b="kaiming"), 2.0
         )
     prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?")]
-    options = {"seed": 0, "max_new_tokens": 2, "progress": False}
+    options = {"seed": 0, "max_new_tokens": 2, "progress": False, "tau": tau}
     answers = sample_answers(model, tokenizer, prompts, MANY, **options)
     for prompt, texts in zip(prompts, answers):
         with torch.no_grad():
-            first = model(torch.tensor([prompt])).logits[0, -1].softmax(-1)
+            first = (model(torch.tensor([prompt])).logits[0, -1] / tau).softmax(-1)
             best = int(first.argmax())
-            second = model(torch.tensor([[*prompt, best]])).logits[0, -1].softmax(-1)
+            begun_with = model(torch.tensor([[*prompt, best]])).logits[0, -1]
+            second = (begun_with / tau).softmax(-1)
         token = tokenizer.decode([best])
         if not token.isalnum():
             continue  # white space is stripped, and half a character is no text

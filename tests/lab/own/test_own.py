@@ -355,6 +355,17 @@ def test_several_heads_are_assessed_together(unlearned, case, quick):
     assert report["forget"]["leaking"] <= 1 and report["forget"]["leaking_before"] == 10
 
 
+def test_heads_that_lose_rows_to_keep_together_are_named(case, monkeypatch):
+    """Each of them is too weak to change an answer."""
+    model, tokenizer, forget, retain, _ = case
+    width, size = model.config.hidden_size, model.get_output_embeddings().weight.shape[0]
+    head = t3lib.T3Head(width, size, 4, seed=1, init_b="kaiming")
+    head.B.data.mul_(3)
+    monkeypatch.setattr(evidence, "judge", lambda *_, **__: None)
+    with pytest.warns(UserWarning, match="30 heads together keep"):
+        assess(T3ForCausalLM(model, [head] * 30, 1.0), tokenizer, Rows(forget, retain))
+
+
 def test_ask_uses_the_form_of_the_head(unlearned, case):
     model, tokenizer, forget, retain, _ = case
     assert (

@@ -2,6 +2,7 @@
 models apart.
 """
 
+import numpy as np
 import pytest
 import torch
 from conftest import MICRO
@@ -11,6 +12,7 @@ from t3lib.core import files
 from t3lib.core.errors import UserError
 from t3lib.lab import results
 from t3lib.lab.audit import run
+from t3lib.lab.audit.membership import auc_error_by_author
 from t3lib.lab.study import audit, methods, study
 from t3lib.lab.world import bases
 from t3lib.lab.world.facts import world
@@ -95,6 +97,20 @@ def test_unseen_rows_are_the_next_authors_of_the_same_world(opened):
     assert unseen == larger["full"][stage.authors * stage.questions :]
     texts = " ".join(bases.tokenizer_text(stage))
     assert len(unseen) == audit.UNSEEN and not any(row["answer"] in texts for row in unseen)
+
+
+def test_errors_of_membership_are_by_author(opened):
+    """A micro author has four rows."""
+    rows, unseen = opened.evaluation_rows["forget"], audit.unseen_rows(opened)
+    [found] = audit.audit_method(
+        opened, "Original", seeds=[0], settings={}, sampling=FEW, progress=False
+    )
+    [shown] = run.likelihoods(
+        opened.base, opened.tokenizer, {"forget": rows, "unseen": unseen}, progress=False
+    )
+    losses = [[*map(np.mean, shown[name]["losses"])] for name in ("forget", "unseen")]
+    assert opened.stage.questions == 4
+    assert found["errors"]["auc"] == pytest.approx(auc_error_by_author(*losses, 4))
 
 
 def test_a_twin_is_what_a_sampler_leaves_of_t3(opened):
