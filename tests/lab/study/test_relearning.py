@@ -21,6 +21,7 @@ from t3lib.lab.report import render
 from t3lib.lab.study import attacks, audit, methods
 from t3lib.lab.study.study import Loaded
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.metrics import by_column
 
 FAST = settings_of("T3", {"epochs": 1, "warmup_epochs": 0})
 
@@ -55,15 +56,17 @@ def test_a_model_that_was_taught_the_rows_again_leaks_them(opened, references):
 
 @pytest.fixture
 def seen(monkeypatch):
-    """What is judged and which heads are fitted, in order; all of it is still done."""
+    """(models and rows that are judged, against how many references; heads that are fitted on
+    which base), in order. All of it is still done.
+    """
     judged, fitted, judge, head = [], [], attacks.judge, attacks._head
 
     def judging(study, loaded, rows, references, samples):
-        judged.append((rows, len(references)))
+        judged.append((loaded.model, rows, len(references)))
         return judge(study, loaded, rows, references, samples)
 
     def fitting(study, base, forget, settings):
-        fitted.append((forget, settings["init_b"]))
+        fitted.append((base, forget, settings["init_b"]))
         return head(study, base, forget, settings)
 
     monkeypatch.setattr(attacks, "judge", judging)
@@ -76,17 +79,20 @@ def numbers(entry):
 
 
 def test_a_tenth_of_the_rows_is_taught_and_the_others_are_judged(opened, seen, monkeypatch):
-    taught, relearned = [], attacks.relearned
+    taught, models, relearned = [], [], attacks.relearned
 
     def teaching(model, tokenizer, rows, steps, lr):
+        models.append(relearned(model, tokenizer, rows, steps, lr))
         taught.append((rows, steps, lr))
-        return relearned(model, tokenizer, rows, steps, lr)
+        return models[-1]
 
     monkeypatch.setattr(attacks, "relearned", teaching)
     found = [*attacks.relearning(opened, {"T3": FAST}, steps=[0, 2], lr=1e-3, samples=1)]
     rows = opened.evaluation_rows["forget"]
     assert taught == [(rows[:1], 0, 1e-3), (rows[:1], 2, 1e-3)] and len(rows) == 8
-    assert [each for each, _ in seen[0]] == [rows[1:]] * 4
+    assert [each for _, each, _ in seen[0]] == [rows[1:]] * 4
+    assert [model for model, *_ in seen[0]] == [model for model in models for _ in range(2)]
+    assert [base for base, *_ in seen[1]] == models
     kept, refitted = "T3, head kept", "T3, head refitted"
     assert [(each["model"], each["steps"]) for each in found] == [
         (kept, 0), (refitted, 0), (kept, 2), (refitted, 2),
@@ -119,11 +125,13 @@ def test_quantised_is_the_attacked_model_in_fewer_bits(opened):
     assert of_t3.tilts == "tilts" and apart < far("T3", "8bit", own)[0] and of_8.tilts is None
 
 
-def test_every_model_is_judged_in_every_number_of_bits(opened):
+def test_every_model_is_judged_in_every_number_of_bits(opened, seen):
     models = {"Retrained": {}, "T3": FAST}
     entries = [*attacks.quantisation(opened, models, samples=1, bits=(32, 8), seeds=(0, 1))]
     names = [(each["model"], each["bits"]) for each in entries]
     assert names == [(name, bits) for name in models for bits in (32, 8)]
+    packed = [getattr(model, "is_loaded_in_8bit", False) for model, *_ in seen[0]]
+    assert packed == [False, True] * 2
     first = entries[0]
     assert first["fq_max"] == 1 > first["fq_min"], "the reference against itself and another"
     assert first["fq"] == pytest.approx((1 + first["fq_min"]) / 2)
@@ -187,13 +195,13 @@ def test_requests_are_met_by_one_head_or_by_one_an_author(opened, seen):
     last, both = opened.forget[4:], opened.forget
     assert len(both) == 8, "two authors of four rows"
     singles = [(part, init) for init in ("kaiming", "zero") for part in (last, both[:4])]
-    assert fitted == [*singles, (last, "kaiming"), (both, "kaiming")]
+    assert [each[1:] for each in fitted] == [*singles, (last, "kaiming"), (both, "kaiming")]
     assert [each["authors"] for each in found] == [1] * 5 + [2] * 5
     size = found[0]["bytes"]
     assert [each["bytes"] / size for each in found] == [1, 1, 1, 1, 0, 1, 2, 2, 2, 0]
     rows = opened.evaluation_rows["forget"]
     # A retrained model is judged against those of the seeds before.
-    assert judged == [
+    assert [each[1:] for each in judged] == [
         (some, references) for some in (rows[4:], rows) for references in (2, 2, 2, 2, 1)
     ]
     one, random, zero, cold = (numbers(each) for each in found[:4])
@@ -202,6 +210,11 @@ def test_requests_are_met_by_one_head_or_by_one_an_author(opened, seen):
     assert one == random, "of one author it is the same head"
     assert zero != random and zero != cold
     assert found[5] != found[6] and found[4]["cpu_seconds"] == found[4]["bytes"] == 0
+    for entry, method in ((found[5], "T3"), (found[9], "Retrained")):
+        [report] = methods.evaluated(opened, [methods.subject(opened, method, 1, FAST)])
+        values = by_column(report)
+        for name in attacks.KEPT:
+            assert entry[name] == pytest.approx(values[name]), "one head on all is T3 itself"
 
 
 def test_heads_of_authors_add_up(opened, monkeypatch):
