@@ -35,7 +35,7 @@ LAB: dict[str, set[str]] = {
     "world": set(),
     "audit": set(),
     "own": {"audit"},
-    "study": {"results", "world", "audit"},
+    "study": {"results", "world", "audit", "own.answers", "own.asking"},
     "bench": {"results", "profiles", "world", "study", "audit", "grid"},
     "explore": {"world", "study", "audit", "own", "report.look"},
     "report": {"results"},

@@ -107,22 +107,30 @@ def test_relearning_takes_as_many_steps_as_it_says_on_all_rows(opened, monkeypat
     assert logs[0]["steps"] == 3
 
 
-def test_quantised_is_the_attacked_model_in_fewer_bits(opened):
-    """Not the base in fewer bits, nor the model as it is; T3 keeps its head."""
+def test_quantised_is_the_attacked_model_in_fewer_bits(opened, monkeypatch):
+    """Not the base in fewer bits, nor the model as it is; T3 keeps its head. Layers this narrow
+    have no 4 bits.
+    """
     own = attacks.relearned(opened.base, opened.tokenizer, opened.forget, 20, 1e-2)
+    asked, load = [], attacks.load_model
     ids = torch.tensor([opened.tokenizer(opened.forget[0]["question"])["input_ids"]])
 
-    def far(method, load_in, beside):
-        found = attacks.quantised(opened, method, Loaded(own, opened.tokenizer, "tilts"), load_in)
-        with torch.no_grad():
-            apart = (found.model(ids).logits.float() - beside(ids).logits).abs().mean()
-        return float(apart), found
+    def loading(name, load_in):
+        asked.append(load_in)
+        return load(name, load_in="8bit")
 
-    (eight, of_8), (four, of_4) = (far("NPO", f"{bits}bit", own) for bits in (8, 4))
-    assert 0 < eight < four < far("NPO", "4bit", opened.base)[0]
-    assert of_8.model.is_loaded_in_8bit and of_4.model.is_loaded_in_4bit
-    apart, of_t3 = far("T3", "8bit", opened.base)
-    assert of_t3.tilts == "tilts" and apart < far("T3", "8bit", own)[0] and of_8.tilts is None
+    def far(found, beside):
+        with torch.no_grad():
+            return float((found.model(ids).logits.float() - beside(ids).logits).abs().mean())
+
+    monkeypatch.setattr(attacks, "load_model", loading)
+    given = Loaded(own, opened.tokenizer, "tilts")
+    npo, of_t3 = (attacks.quantised(opened, *how) for how in (
+        ("NPO", given, "4bit"), ("T3", given, "8bit"),
+    ))  # fmt: skip
+    assert asked == ["4bit", "8bit"] and (npo.tilts, of_t3.tilts) == (None, "tilts")
+    assert 0 < far(npo, own) < far(npo, opened.base) / 10
+    assert 0 < far(of_t3, opened.base) < far(of_t3, own) / 10
 
 
 def test_every_model_is_judged_in_every_number_of_bits(opened, seen):
@@ -174,19 +182,19 @@ def test_a_way_of_asking_counts_rows_that_the_original_answers_in_it(opened, mon
 
 
 def test_a_model_that_knows_the_rows_leaks_them_as_they_stand(opened):
-    """Its base was taught the rows: it says what its greedy answers hold, and T3 on it the same
-    where its head does nothing.
+    """Its base was taught the rows, and says what its greedy answers hold; T3, whose head has all
+    the say, writes rubbish.
     """
     rows = opened.evaluation_rows["forget"]
     taught = attacks.relearned(opened.base, opened.tokenizer, rows, 150, 1e-2)
     [texts] = answers_to(taught, opened.tokenizer, rows, progress=False)
     expected = sum(map(holds, row_secrets(rows), texts))
     study = replace(opened, base=taught)
-    entries = attacks.asking(study, {"Original": {}, "Retrained": {}, "T3": FAST | {"w": 0.0}})
+    entries = attacks.asking(study, {"Original": {}, "Retrained": {}, "T3": FAST | {"w": 1e4}})
     plain = {each["model"]: each for each in entries if each["way"] == "as it stands"}
     assert {name: each["rows"] for name, each in plain.items()} == dict.fromkeys(plain, expected)
     leaking = {name: each["rows_leaking"] for name, each in plain.items()}
-    assert leaking == {"Original": expected, "Retrained": 0, "T3": expected} and expected > 6
+    assert leaking == {"Original": expected, "Retrained": 0, "T3": 0} and expected > 6
 
 
 def test_requests_are_met_by_one_head_or_by_one_an_author(opened, seen):
@@ -215,26 +223,15 @@ def test_requests_are_met_by_one_head_or_by_one_an_author(opened, seen):
         values = by_column(report)
         for name in attacks.KEPT:
             assert entry[name] == pytest.approx(values[name]), "one head on all is T3 itself"
-
-
-def test_heads_of_authors_add_up(opened, monkeypatch):
-    """The model of two authors is p^(1/T) f1 f2, by each author's own head alone."""
-    shown, judge = [], attacks.judge
-
-    def judging(study, loaded, *more):
-        shown.append(loaded.model)
-        return judge(study, loaded, *more)
-
-    monkeypatch.setattr(attacks, "judge", judging)
-    [*attacks.requests(opened, FAST | {"temperature": 2.0}, authors=[1, 2], seeds=[0], samples=1)]
+    shown = [model for model, *_ in judged]
     ids = torch.tensor([opened.tokenizer(opened.forget[0]["question"])["input_ids"]])
-    for one, two, T in ((1, 6, 2.0), (2, 7, 2.0), (3, 8, 1.0)):
+    for one, two, T in ((1, 6, FAST["temperature"]), (2, 7, FAST["temperature"]), (3, 8, 1.0)):
         first, second = shown[two].heads
         assert torch.equal(first.B, shown[one].heads[0].B) and not torch.equal(first.B, second.B)
         with torch.no_grad():
-            models = [T3ForCausalLM(opened.base, head, T) for head in (first, second)]
-            alone = sum(model(ids).logits for model in models) - opened.base(ids).logits / T
-            assert torch.allclose(shown[two](ids).logits, alone, atol=1e-4)
+            alone = sum(T3ForCausalLM(opened.base, head, T)(ids).logits for head in (first, second))
+            expected = alone - opened.base(ids).logits / T
+            assert torch.allclose(shown[two](ids).logits, expected, atol=1e-4), "p^(1/T) f1 f2"
 
 
 def cell_of(words_of_it):
