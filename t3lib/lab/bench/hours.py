@@ -116,13 +116,14 @@ def writing(shape: Shape, prompts: float, answers: float, texts: int, longest: i
 
 
 def logits_of(method: str, forget: Tokens) -> list[int]:
-    """Positions with logits in an epoch of each term of a loss: the answers', or all of them."""
+    """Positions with logits in an epoch of each term of a loss: the answers', or all of them.
+
+    IdkDPO's answers that refuse are a term of their own, counted as long as the true ones.
+    """
+    needs = [NEEDS[loss] for loss in LOSSES[method] if loss is not None]
     every = {"logit", "logit_all"}
-    return [
-        forget.answers + (forget.prompts if every & NEEDS[loss] else 0)
-        for loss in LOSSES[method]
-        if loss is not None
-    ]
+    refused = [forget.answers for names in needs if "logp_idk" in names]
+    return [forget.answers + bool(every & names) * forget.prompts for names in needs] + refused
 
 
 def training(shape: Shape, method: str, forget: Tokens, settings: Mapping[str, Any]) -> Work:

@@ -23,7 +23,7 @@ def profile(tmp_path_factory):
 
 
 STEPS = ["T3's training", "evaluation", "one step of GradAscent", "one step of NPO"]
-STEPS += ["one step of ULD"]
+STEPS += ["one step of ULD", "one step of IdkDPO"]
 
 
 @pytest.mark.parametrize("step", STEPS)
