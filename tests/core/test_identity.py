@@ -109,6 +109,7 @@ def test_every_function_that_runs_while_a_kind_is_computed_is_in_its_key(
         identity.keep,
         bases.ensure_base,
         bases.world_of,
+        study.Study.base.fget,  # `identity` has the base and how it is loaded
     )
     codes |= {function.__code__: None for function in apart}  # in a key by their result
     executed, asked = {kind: set() for kind in KINDS}, set()
