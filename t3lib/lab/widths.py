@@ -76,8 +76,11 @@ def reproduce_widths(
         for world in worlds:
             found = measured(replace(stage, seed=world), hyper, chosen["evaluation"])
             facts = found["facts"] | {"base_rates": tried}
-            for name, rows in (("width_grid", found["grid"]), ("width", [facts])):
-                table = widths.added(folder / "tables" / f"{name}.csv", pd.DataFrame(rows))
+            grid = pd.DataFrame(found["grid"])
+            plain = grid["setting"] == widths.PLAIN  # of the others the best T of each rate is kept
+            grid = pd.concat([grid[plain], widths.by_rate(grid[~plain])])
+            for name, rows in (("width_grid", grid), ("width", pd.DataFrame([facts]))):
+                table = widths.added(folder / "tables" / f"{name}.csv", rows)
                 render.write_table(folder / "tables", name, table)
             print("d {d}, world {world}: rate {rate:g}, T {T:g}".format(**facts), flush=True)
     widths.write(folder)

@@ -60,7 +60,7 @@ def test_rules_predict_the_width_that_is_left_out():
     root = table.loc[widths.BUILTIN, widths.PLAIN, "sqrt(d)"].iloc[0]
     assert root["factor"] == pytest.approx(10**-0.75)  # √(.01 √100 · .001 √1000) / √10 / .1
     assert root["lost"] == pytest.approx(0.9 - 0.8), "the nearest rate that was tried is .01"
-    paper = table.loc[widths.PAPER_RUN, widths.PLAIN, "d"].iloc[0]
+    paper = table.loc[(widths.PAPER_RUN, widths.PLAIN, "d")]
     assert paper["predicted"] == pytest.approx(1 / 4096 / (1300 / 300) ** 0.5)
 
 
