@@ -82,6 +82,8 @@ def test_margins_are_mean_logits_of_the_true_tokens():
 def test_two_widths_leave_tables_and_a_figure(tmp_path, monkeypatch):
     """Two micro widths; the second command adds its width to what the first one left."""
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    few = {widths.PLAIN: {}, widths.SCALED: {}, widths.LONG: {"epochs": 4}}
+    monkeypatch.setattr("t3lib.lab.widths.SETTINGS", few)
     stage = {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1, "batch_size": 32}
     settings = {"stage": stage, "evaluation": {"max_new_tokens": 4}}
     settings["hyper"] = {"T3": {"epochs": 2, "warmup_epochs": 1}}
