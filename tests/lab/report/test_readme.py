@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
@@ -15,8 +16,9 @@ from scipy.stats import ttest_rel
 
 from t3lib.core import files
 from t3lib.core.errors import UserError
+from t3lib.core.names import NOT_RUN
 from t3lib.lab import cli
-from t3lib.lab.report import readme
+from t3lib.lab.report import readme, widths
 from t3lib.lab.results import HELD_OUT
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -246,6 +248,38 @@ def test_what_both_dials_do_is_what_the_tables_say(profile, begins, sizes):
     assert_in_order(part(begins, "## Learning rates"), [("best", one) for one in best])
     assert all(said in WORDS for said in ("117 pairs", "best of fourteen", "best of thirteen"))
     assert "117 pairs (T, w) were tried, but only four learning rates" in SHORT
+
+
+def test_what_is_said_of_widths_is_what_the_tables_say():
+    """Recomputed from the grid; the prediction for the paper also without t3lib."""
+    grid, each, found, rules = (
+        pd.read_csv(ROOT / f"results/cpu-width/tables/{name}.csv")
+        for name in ("width_grid", "width", "width_best", "width_rules")
+    )
+    pd.testing.assert_frame_equal(widths.best(grid), found)
+    made = widths.rules(grid, each).reset_index(drop=True)
+    pd.testing.assert_frame_equal(made, rules, check_dtype=False)
+    assert widths.verdict(rules)[0] == NOT_RUN and "is not decided" in WORDS
+    text = " ".join(part("## From narrow to wide", "## Seconds").split())
+    plain = found[found["setting"] == widths.PLAIN]
+    here = rules[rules["data"] == widths.BUILTIN].set_index("rule")
+    root, lost = here.loc["sqrt(d)"], here.groupby("rule")["lost"].mean()
+    close = root["factor"].between(0.499, 2.001).sum()
+    inside = root["predicted"].between(root["low"], root["high"]).sum()
+    constant = np.exp(np.log(plain["rate"] * plain["d"] ** 0.5).mean())  # fitted on all widths
+    paper = constant / 4096**0.5 / (1300 / 300) ** 0.5
+    utility = each.groupby("d")[["mu_before", "mu"]].mean()
+    numbers = [
+        *(("best rate", f"{rate:g}") for rate in plain["rate"]),
+        *(("lost", short(lost[rule])) for rule in ("sqrt(d)", "one rate", "d")),
+        ("within 2", f"in {close} of {len(root)} cases"),
+        ("in the range", f"only {inside}"),
+        ("the paper", f"{paper:.1e}".replace("e-0", "e-")),
+        *(("MU", short(value)) for name in utility for value in utility[name]),
+        *(("T", f"{T:.1f}") for T in plain["T"]),
+        ("minutes", f"{each['cpu_seconds'].sum() / 60:.0f} CPU-minutes"),
+    ]
+    assert_in_order(text, numbers)
 
 
 def test_readme_is_short():
