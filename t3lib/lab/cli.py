@@ -309,6 +309,11 @@ def parser() -> Parser:
     p.add_argument(
         "--method", type=names, help="methods (default: all that have a grid in the profile)"
     )
+    p.add_argument(
+        "--fine",
+        action="store_true",
+        help="try only the finer grids (METHOD/SPLIT in the profile), and keep earlier trials",
+    )
 
     p = verb(
         "bench",

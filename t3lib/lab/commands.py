@@ -461,7 +461,8 @@ def tune(args: argparse.Namespace) -> None:
     """
     profile = profiles.load_profile(args.profile, tuned=False)
     profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
-    tune_profile(profile, profiles.tuned_path(args.profile), methods=args.method)
+    path = profiles.tuned_path(args.profile)
+    tune_profile(profile, path, methods=args.method, fine=args.fine)
 
 
 def bench(args: argparse.Namespace) -> None:

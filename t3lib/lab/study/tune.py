@@ -1,6 +1,9 @@
 """The paper's hyperparameter search (Appendix F.3.1): the best mean Forget Quality of a grid.
 
-Each method has at most 8 points for each split. The mean is over the profile's `search_seeds`.
+A grid has at most 8 points. The mean is over the profile's `search_seeds`. A profile may have a
+coarse grid of a method and a finer one of the method on a split. The coarse points are then tried
+with the first of these seeds, and only the finer points, which are tried with all, can be chosen.
+
 Forget Quality needs no generated text; text is generated only to break ties, by MU-ROUGE. T is part
 of T3's points. Table 5 also needs the best settings at each T, so all other settings of the grid
 are tried at each T.
@@ -16,7 +19,7 @@ import yaml
 from t3lib.baselines.train import Diverged
 from t3lib.classifier.fit import fit_heads
 from t3lib.core.errors import UserError
-from t3lib.core.files import atomic_write, cache_dir, content_key, lock
+from t3lib.core.files import atomic_write, cache_dir, content_key, lock, read_yaml
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.lab.study.methods import run_method, sharpened, subject
@@ -34,14 +37,20 @@ UNTUNED = ("Original", "Retrained")
 
 
 def tune_profile(
-    profile: Mapping[str, Any], path: Path, *, methods: Sequence[str] | None = None
+    profile: Mapping[str, Any],
+    path: Path,
+    *,
+    methods: Sequence[str] | None = None,
+    fine: bool = False,
 ) -> Path:
     """Search every (method, split) of a profile; write choices and evidence to `path`.
 
     path: the profile's file of tuned values, which is returned; its entries for other methods and
     splits stay. methods: by default all that have a grid.
+    fine: try only the finer grids, and keep the trials of the coarse points that `path` has.
 
-    Earlier trials come from the cache. UserError for a requested method without a grid.
+    Earlier trials come from the cache. UserError for a requested method without a grid; with
+    `fine`, for one without a finer grid, or whose coarse grid was never tried.
     """
     gridded = {key.split("/")[0] for key in profile["grids"]}
     seeds = profile["search_seeds"]
@@ -51,14 +60,18 @@ def tune_profile(
         if name not in UNTUNED and (methods or name in gridded)
     ]
     for split in profile["splits"]:
-        grids = {method: grid_of(profile, method, split) for method in wanted}
+        grids = {method: grids_of(profile, method, split) for method in wanted}
+        earlier = {name: _coarse_trials(path, name, split, *grids[name]) for name in wanted if fine}
         study = open_study(split, **{name: profile[name] for name in WORLD})
-        for method, grid in grids.items():
-            points = [hyper_of(profile["hyper"], method, split) | point for point in grid]
+        for method, parts in grids.items():
+            settings = hyper_of(profile["hyper"], method, split)
+            coarse, points = ([settings | point for point in part] for part in parts)
             if method == "T3":
                 entries = tune_t3(study, points, profile["temperatures"], seeds)
             else:
-                entry = choose(study, method, trials(study, method, points, seeds), seeds)
+                evidence = earlier.get(method) or trials(study, method, coarse, seeds[:1])
+                evidence = [*evidence, *trials(study, method, points, seeds)]
+                entry = choose(study, method, evidence, seeds)
                 for lost in (
                     each["hyper"] for each in entry["trials"] if each["hyper"] != entry["chosen"]
                 ):
@@ -70,13 +83,36 @@ def tune_profile(
     return path
 
 
-def grid_of(profile: Mapping[str, Any], method: str, split: str) -> list[dict[str, Any]]:
-    """Return the grid that a profile has for a method on a split; UserError if it has none."""
-    grids = profile["grids"]
-    points = grids.get(f"{method}/{split}") or grids.get(method)
-    if not points:
+def grids_of(
+    profile: Mapping[str, Any], method: str, split: str
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the coarse and the final grid of a method on a split; the first may be empty.
+
+    A profile with points for METHOD/SPLIT has its coarse grid under METHOD. UserError if it has no
+    points.
+    """
+    every, fine = (profile["grids"].get(key, []) for key in (method, f"{method}/{split}"))
+    if not (every or fine):
         raise UserError(f"profile {profile['name']}: grids has no points for {method}")
-    return points
+    fine_points = list(map(content_key, fine))
+    return ([p for p in every if content_key(p) not in fine_points], fine) if fine else ([], every)
+
+
+def _coarse_trials(
+    path: Path, method: str, split: str, coarse: Sequence[Mapping[str, Any]], fine: Sequence[Any]
+) -> list[dict[str, Any]]:
+    """Return the trials of the coarse points that the file of tuned values has, one for each.
+
+    UserError if the profile has no finer grid, or if the file lacks a coarse point.
+    """
+    if not coarse:
+        raise UserError(f"--fine: grids has no finer points for {method}/{split}")
+    known = read_yaml(path).get(f"{method}/{split}", {}).get("trials", []) if path.is_file() else []
+    tried = [next((t for t in known if p.items() <= t["hyper"].items()), None) for p in coarse]
+    if None in tried:
+        missing = dict(coarse[tried.index(None)])
+        raise UserError(f"--fine: {path} has no trial of {method}/{split} at {missing}")
+    return [trial for trial in tried if trial]
 
 
 def trials(
@@ -187,10 +223,12 @@ def choose(
 ) -> dict[str, Any]:
     """Return {"chosen", "seeds", "trials"}: the settings with the best mean Forget Quality.
 
-    Ties are broken by mean MU-ROUGE. A point with a seed that diverged ranks last.
+    Only points that were tried with all seeds can be chosen. Ties are broken by mean MU-ROUGE. A
+    point with a seed that diverged ranks last.
     """
-    best = max(mean(each["fq"]) for each in evidence)
-    tied = [each for each in evidence if mean(each["fq"]) == best]
+    whole = [each for each in evidence if len(each["fq"]) == len(seeds)]
+    best = max(mean(each["fq"]) for each in whole)
+    tied = [each for each in whole if mean(each["fq"]) == best]
     if len(tied) > 1 and best >= 0:
         for each in tied:
             runs = run_method(study, method, seeds=seeds, settings=each["hyper"])

@@ -135,7 +135,44 @@ def test_t3_without_a_temperature_is_tried_at_every_one(tmp_path, monkeypatch):
 def test_a_method_without_a_grid_is_named():
     profile = profiles.load_profile("cpu", tuned=False)
     with pytest.raises(UserError, match="smoke: grids has no points for NPO"):
-        tune.grid_of(profiles.load_profile("smoke", tuned=False), "NPO", "forget05")
-    assert {
-        len(tune.grid_of(profile, method, "forget10")) for method in profile["methods"][2:]
-    } == {8}, "one budget"
+        tune.grids_of(profiles.load_profile("smoke", tuned=False), "NPO", "forget05")
+    grids = [tune.grids_of(profile, method, "forget10") for method in profile["methods"][2:]]
+    assert {tuple(map(len, parts)) for parts in grids} == {(0, 8)}, "one budget, one grid"
+
+
+def test_only_points_with_all_seeds_can_be_chosen():
+    made = [trial("coarse, lucky", 0.9), trial("fine", 0.4, 0.2), trial("finer", 0.4, 0.3)]
+    assert tune.choose(None, "NPO", made, (1, 2))["chosen"] == {"name": "finer"}
+
+
+def test_a_finer_grid_is_tried_with_all_seeds_and_the_coarse_one_with_the_first(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "tiny.yaml"
+    tuned = profiles.tuned_path(path)
+    grids = {"NPO": [{"lr": 1e-5}, {"lr": 3e-2}], "NPO/forget05": [{"lr": 3e-2}, {"lr": 4e-2}]}
+    path.write_text(yaml.safe_dump(TINY | {"methods": ["NPO"], "grids": grids}))
+
+    def search(**options):
+        tune.tune_profile(profiles.load_profile(path, tuned=False), tuned, **options)
+        return yaml.safe_load(tuned.read_text())["NPO/forget05"]
+
+    with pytest.raises(UserError, match=r"tiny.yaml has no trial of NPO/forget05 at {'lr': 1e-05}"):
+        search(fine=True)
+    entry = search()
+    tried = {row["hyper"]["lr"]: len(row["fq"]) for row in entry["trials"]}
+    assert tried == {1e-5: 1, 3e-2: 2, 4e-2: 2} and entry["chosen"]["lr"] in (3e-2, 4e-2)
+
+    untouched = [
+        {**row, "seconds": [7.0]} if len(row["fq"]) == 1 else row for row in entry["trials"]
+    ]
+    tuned.write_text(yaml.safe_dump({"NPO/forget05": entry | {"trials": untouched}}))
+    monkeypatch.setattr(
+        tune, "unlearned", lambda *_, **__: pytest.fail("coarse points are not tried again")
+    )
+    assert search(fine=True)["trials"][0]["seconds"] == [7.0]
+
+    path.write_text(yaml.safe_dump(TINY | {"methods": ["NPO"]}))
+    with pytest.raises(UserError, match="--fine: grids has no finer points for NPO/forget05"):
+        search(fine=True)
