@@ -42,11 +42,14 @@ def _profile(folder: Path, title: str) -> list[str]:
     """Return the lines of one of our profiles."""
     scores = pd.read_csv(folder / "tables" / "tofu.csv")
     tests = pd.read_csv(folder / "tables" / "forget_quality.csv").dropna(subset=["w"])
-    sharpened = tests[(tests["split"] == SPLIT) & (tests["w"] != 1)].set_index("T")["w"]
+    dialled = tests[(tests["split"] == SPLIT) & (tests["w"] != 1)]
+    strengths = {
+        (row["method"], row["T"]): row["w"] for row in dialled.fillna(0).to_dict("records")
+    }
     run = read_json(next((folder / "runs").glob(f"Retrained--{SPLIT}--*.json")))
     n, references = len(run["truth_ratio"]["forget"]), scores.get("n_references", pd.Series([0]))
     head = _title(title, run["trainable"] / 1e6, n, all_rows(run) or 0, int(references.max()))
-    return [head, *_lines(scores, sharpened.to_dict())]
+    return [head, *_lines(scores, strengths)]
 
 
 def _title(title: str, millions: float, n: int, rows: int, references: int) -> str:
@@ -62,12 +65,13 @@ def _title(title: str, millions: float, n: int, rows: int, references: int) -> s
     )
 
 
-def _lines(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
+def _lines(scores: pd.DataFrame, strengths: dict[tuple[str, float], float]) -> list[str]:
     """Return the lines of one table: Original, each baseline that no other beats, T3, T3 with both
     dials, Retrained.
 
-    scores: rows of Table 1. strengths: {T: w} of T3 with both dials. Without a held-out retrained
-    model the column Forget Quality is empty.
+    scores: rows of Table 1. strengths: {(method, T): w} of T3 with both dials, and of baselines
+    with a share of weights {(method, 0): a}. Without a held-out retrained model the column Forget
+    Quality is empty.
     """
     table = scores[(scores["split"] == SPLIT) & scores["fq"].notna()].set_index("method")
     table = table.reindex(columns=list(dict.fromkeys([*table, *COLUMNS])))
@@ -76,8 +80,10 @@ def _lines(scores: pd.DataFrame, strengths: dict[float, float]) -> list[str]:
     for name, row in table.loc[shown].iterrows():
         label = LABELS.get(str(name), str(name))
         if row["T"] > 0:
-            both = f", w = {strengths[row['T']]:g}" if name == BOTH_DIALS else ""
+            both = f", w = {strengths['T3', row['T']]:g}" if name == BOTH_DIALS else ""
             label = f"**T3**, T = {row['T']:g}{both}"
+        elif (method := label.removesuffix(" (a)")) != label:
+            label = f"{method}, a = {strengths[method, 0]:g}"
         values = (row[column] for column in COLUMNS)
         lines.append((label, *("" if pd.isna(value) else f"{value:.2f}" for value in values)))
     return [f"| {' | '.join(line)} |" for line in lines]

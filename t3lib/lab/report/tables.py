@@ -28,6 +28,7 @@ ROUNDING = 5e-4  # half a unit of the paper's last printed digit
 TINY = np.finfo(float).tiny  # in place of a truth ratio that underflowed to 0, for its logarithm
 COUNTS = ("n_seeds", "seed", "trainable", "epochs", "n", "n_references", "reference")
 BOTH_DIALS = "T3 (T, w)"  # T3 with a sharpened classifier f^w, at the best T and w
+SHARE = "{} (a)"  # a baseline with the best share a of the way from base to unlearned weights
 
 # What each table shows, by the name of its file. The page has the tables in this order.
 CAPTIONS = {
@@ -53,8 +54,9 @@ CAPTIONS = {
     "tofu_by_seeds": "All seeds, and the seeds on which nothing was tuned (all but 1 and 2).",
     "search": (
         "How the settings of these runs were found: for each method and split the number of trials,"
-        " the seeds of each trial, the minutes of all (empty: not noted, or fitted together), and"
-        " the choice."
+        " the seeds of each trial (of coarse trials only the first), the minutes of all (empty: not"
+        " noted, or made together), and the choice. T3 (T, w) and RMU (a) are chosen after the"
+        " training, at these settings; a is the share of the way from base to unlearned weights."
     ),
     "forget_quality": (
         "Every Forget Quality: each run against each retrained model. Reference 0 is the one that"
@@ -142,7 +144,8 @@ def tofu(frame: pd.DataFrame) -> pd.DataFrame:
     """Build Table 1: the mean over seeds of every metric, the paper's columns first. T3 is at its
     tuned T.
 
-    T3 with both dials has a row `T3 (T, w)` if it ran. The columns `HELD_OUT` are against the
+    T3 with both dials has a row `T3 (T, w)` if it ran, and a baseline whose weights were moved back
+    to the base one such as `RMU (a)`. The columns `HELD_OUT` are against the
     retrained models that nothing was tuned on. The row Retrained is the mean over all pairs of
     retrained models.
     """
@@ -227,14 +230,18 @@ def ablations(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def search(
-    runs: Sequence[Mapping[str, Any]], entries: Mapping[str, Mapping[str, Any]]
+    runs: Sequence[Mapping[str, Any]],
+    entries: Mapping[str, Mapping[str, Any]],
+    dials: Sequence[pd.DataFrame] = (),
 ) -> pd.DataFrame:
     """Build the table of how the settings were found: split, method, trials, seeds of a trial,
     minutes of all trials, choice.
 
     entries: {"METHOD/SPLIT": {"chosen", "seeds", "trials"}}, as `t3 tune` writes them. A choice has
-    a row only if a main run of the method on the split was made with it. minutes is nan if the
-    seconds of a trial were not noted.
+    a row only if a main run of the method on the split was made with it. seeds: the largest number.
+    minutes is nan if the seconds of a trial were not noted.
+    dials: searches after the training, which add rows such as `T3 (T, w)` and `RMU (a)`; see
+    `ablations.run_dials` and `shares.run_shares`.
     """
     columns, rows = ["split", "method", "trials", "seeds", "minutes", "chosen"], []
     for split, method in ((split, method) for split in SPLITS for method in UNLEARNING):
@@ -250,6 +257,14 @@ def search(
             told = ", ".join(f"{name} {value:g}" for name, value in sorted(entry["chosen"].items()))
             count = (len(entry["trials"]), len(entry["seeds"]))
             rows.append((split, method, *count, seconds / 60, told))
+    for table in dials:
+        names = [name for name in ("T", "w", "a") if name in table]
+        best = table[(table[names[-1]] != 1)].sort_values(["fq", "D"], ascending=[True, False])
+        if len(best):
+            last = best.iloc[-1]
+            told = ", ".join(f"{name} {last[name]:g}" for name in names)
+            name = SHARE.format(last["method"]) if "a" in names else BOTH_DIALS
+            rows.append((last["split"], name, len(table), last["n_seeds"], np.nan, told))
     return pd.DataFrame(rows, columns=columns)
 
 
@@ -376,8 +391,8 @@ def leaders(means: pd.DataFrame) -> pd.DataFrame:
     """Select from a table of means by method what a reader wants first: Original, the best
     baselines, T3, Retrained.
 
-    The best baselines are those that no other baseline beats in both fq and mu_rouge, with the best
-    fq first. What did not run is left out.
+    The best baselines, those with a share of weights among them, are those that no other baseline
+    beats in both fq and mu_rouge, with the best fq first. What did not run is left out.
     """
     ran = means.dropna(subset=["fq"])
     rivals = ran.drop(index=[*FRAME, BOTH_DIALS], errors="ignore").sort_values(
@@ -420,15 +435,19 @@ def at_tuned_temperature(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _at_tuned_strength(frame: pd.DataFrame) -> pd.DataFrame:
-    """Select T3's runs with w other than 1 at each split's best (T, w), and name them `T3 (T,
-    w)`.
+    """Select the runs with w other than 1, of T3 only those at each split's best (T, w).
+
+    They are named `T3 (T, w)`, `RMU (a)` and so on.
     """
-    sharpened = frame[frame["setting"].isna() & (frame["w"].fillna(1) != 1) & frame["fq"].notna()]
-    parts = [sharpened[:0]]
-    for _, runs in sharpened.groupby("split"):
-        T, w = _tuning_runs(runs, ["T", "w"]).groupby(["T", "w"])["fq"].mean().idxmax()
-        parts.append(runs[(runs["T"] == T) & (runs["w"] == w)])
-    return pd.concat(parts).assign(method=BOTH_DIALS)
+    others = frame[frame["setting"].isna() & (frame["w"].fillna(1) != 1) & frame["fq"].notna()]
+    parts = [others[:0]]
+    for (_, method), runs in others.groupby(["split", "method"]):
+        dials = ["T", "w"] if method == "T3" else ["w"]
+        means = _tuning_runs(runs, dials).groupby(dials, as_index=False)["fq"].mean()
+        chosen = (runs[dials] == means.loc[means["fq"].idxmax(), dials]).all(axis=1)
+        name = BOTH_DIALS if method == "T3" else SHARE.format(method)
+        parts.append(runs[chosen].assign(method=name))
+    return pd.concat(parts)
 
 
 def tuned_temperature(frame: pd.DataFrame, split: str) -> float | None:

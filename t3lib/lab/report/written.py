@@ -57,12 +57,13 @@ def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Writ
     frame = results.tidy(runs + varied)
     made = Written(folder, runs, frame, results.split_labels(frame), damaged)
     paper = {number: results.paper_table(number) for number in (1, 4, 5)}
+    found = sorted([*folder.glob("tables/dials--*.csv"), *folder.glob("tables/shares--*.csv")])
     made.tables.update(
         tofu=tables.tofu(frame),
         tofu_per_seed=tables.tofu_per_seed(frame),
         tofu_vs_paper=tables.beside_paper(frame, paper[1], printed_seeds=paper[4]),
         tofu_by_seeds=tables.by_seeds(frame),
-        search=tables.search(runs, searched),
+        search=tables.search(runs, searched, [pd.read_csv(path) for path in found]),
         forget_quality=tables.forget_quality(runs),
         temperature=tables.temperature(frame),
         temperature_vs_paper=tables.beside_paper(frame, paper[5]),

@@ -209,6 +209,40 @@ def test_a_sharpened_t3_has_its_own_row_and_changes_no_other():
     )
 
 
+def test_a_share_of_the_unlearned_weights_has_its_own_row():
+    part = [
+        fabricate("RMU", "forget10", None, seed) | {"w": a, "metrics": metrics}
+        for a, fq in ((0.8, 0.3), (0.6, 0.2))
+        for seed in (1, 2, 3)
+        for metrics in [fabricate("RMU", "forget10", None, seed)["metrics"] | {"fq": fq}]
+    ]
+    frame = results.tidy([*fabricate_all(), *part])
+    both = tables.tofu(frame)
+    row = both[both.method == "RMU (a)"]
+    assert row[["split", "n_seeds"]].values.tolist() == [["forget10", 3]]
+    assert row["fq"].tolist() == [pytest.approx(0.3)], "the best share on the tuning seeds"
+    rest = both[both.method != "RMU (a)"].reset_index(drop=True)
+    plain = tables.tofu(results.tidy(fabricate_all()))
+    pd.testing.assert_frame_equal(rest, plain, check_dtype=False)
+
+
+def test_the_search_of_dials_is_counted_with_its_choice():
+    dials = pd.DataFrame(
+        [("forget10", T, w, 2, 0.1, fq) for T, w, fq in ((1, 1, 0.9), (1, 2, 0.3), (2, 2, 0.5))],
+        columns=["split", "T", "w", "n_seeds", "D", "fq"],
+    )
+    shares = pd.DataFrame(
+        [("forget10", "RMU", a, 2, d, 0.2) for a, d in ((0.7, 0.2), (0.8, 0.1), (1.0, 0.0))],
+        columns=["split", "method", "a", "n_seeds", "D", "fq"],
+    )
+    found = tables.search([], {}, [dials, shares])
+    assert found[["method", "trials", "seeds", "chosen"]].values.tolist() == [
+        ["T3 (T, w)", 3, 2, "T 2, w 2"],
+        ["RMU (a)", 3, 2, "a 0.8"],
+    ]
+    assert found["minutes"].isna().all()
+
+
 def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
     runs = [fabricate("NPO", "forget10", None, 1), fabricate("T3", "forget10", 2.5, 1)]
     npo, t3 = (run["hyper"] for run in runs)
