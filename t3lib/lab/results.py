@@ -4,8 +4,8 @@ A run is one JSON file for each (method, split, T, w, seed):
 `runs/METHOD--SPLIT--T{T|none}--seed{n}.json`. If T3's classifier is sharpened
 (f^w with w other than 1), `--w{w}` comes before the seed. Runs of ablations have the same names in
 `runs/ablations/SETTING/`, so that the main tables do not read them. The schema is `RUN_KEYS` with
-`metrics.METRICS`. The numbers of each row (`records`, most of a run) are in a compressed file
-beside it, `NAME.records.json.gz`.
+`metrics.METRICS`. The scores and the text of each row (`records`, most of a run) are in a
+compressed file beside it, `NAME.records.json.gz`. Only the seed whose texts are kept has one.
 """
 
 import ctypes
@@ -111,8 +111,8 @@ def write_run(
 
     Numbers are rounded to 9 significant digits, numbers that are not finite become null, and
     absolute paths lose their folders. A failed run (`status: "failed"`) may have no metrics, truth
-    ratios and records. Records are written first, to their own file; the run has its name, and the
-    checksum covers them. UserError for a missing key or metric and for a value outside the
+    ratios and records. Records without generated text are left out. The others are written first,
+    to their own file; the run has its name, and the checksum covers them. UserError for a missing key or metric and for a value outside the
     vocabulary.
     """
     _check(run, "run")
@@ -124,6 +124,9 @@ def write_run(
         key: _plain(run[key], folders=key not in _WITHOUT_FOLDERS) for key in run if key != "sha256"
     }
     path = Path(folder) / f"{name_of(run)}.json"
+    if not any("generation" in row for rows in body["records"].values() for row in rows):
+        body["records"] = {}
+        path.with_suffix(PACKED).unlink(missing_ok=True)
     body["sha256"] = _seal(body)
     if body["records"]:
         beside = path.with_suffix(PACKED)
