@@ -296,17 +296,29 @@ def of_one_profile(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
-    """Return a line for below a table that names runs made by different or unknown code.
+    """Return a line for below a table: runs of different or unknown code, and of uncommitted code.
 
-    It is "" if all runs have the same key of their code.
+    It is "" if all runs have the same key of their code, and come from a commit without changes.
     """
     methods: dict[str, dict[str, None]] = {}
+    changed: dict[str, None] = {}
     for run in runs:
         methods.setdefault(run.get("code") or "unknown", {})[run["method"]] = None
-    if not methods.keys() - {"unknown"}:
-        return "It is not known which code made these runs." if methods else ""
-    told = "; ".join(f"{code}: {', '.join(names)}" for code, names in methods.items())
-    return f"These runs were made by different code ({told})." if len(methods) > 1 else ""
+        if run["provenance"].get("dirty"):
+            changed[run["method"]] = None
+    lines = []
+    if methods and not methods.keys() - {"unknown"}:
+        lines.append("It is not known which code made these runs.")
+    elif len(methods) > 1:
+        told = "; ".join(f"{code}: {', '.join(names)}" for code, names in methods.items())
+        lines.append(f"These runs were made by different code ({told}).")
+    if changed:
+        names = ", ".join(changed)
+        lines.append(
+            f"Some or all runs of {names} were made by code that no commit has, so they cannot be"
+            " made again from a checkout."
+        )
+    return " ".join(lines)
 
 
 def all_rows(run: Mapping[str, Any]) -> int | None:

@@ -446,6 +446,9 @@ def test_runs_by_other_or_unknown_code_are_named_and_stay(tmp_path):
         [one, two | {"code": "other"}]
     )
     assert "unknown: T3" in results.code_note([one, two | {"code": None}])
+    unsaved = two | {"provenance": {"dirty": True}}
+    assert "runs of T3 were made by code that no commit has" in results.code_note([one, unsaved])
+    assert "T3" not in results.code_note([one, two | {"provenance": {"dirty": False}}])
     assert "not known" in results.code_note([two | {"code": None}])
     results.write_run(tmp_path, one)
     assert results.read_runs(tmp_path)[0]["code"] == one["code"]
