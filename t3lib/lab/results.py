@@ -112,8 +112,8 @@ def write_run(
     Numbers are rounded to 9 significant digits, numbers that are not finite become null, and
     absolute paths lose their folders. A failed run (`status: "failed"`) may have no metrics, truth
     ratios and records. Records without generated text are left out. The others are written first,
-    to their own file; the run has its name, and the checksum covers them. UserError for a missing key or metric and for a value outside the
-    vocabulary.
+    to their own file; the run has its name, and the checksum covers them. UserError for a missing
+    key or metric and for a value outside the vocabulary.
     """
     _check(run, "run")
     if run["status"] == "ok" and (
@@ -202,12 +202,13 @@ def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 
     A failed run has empty metrics. Runs of ablations also have `HIDING`. `HELD_OUT` are the means
     of Forget Quality and D over those retrained models that nothing was tuned on, and their number;
-    empty if there are none. n_forget is the number of forget rows, n_rows that of all rows.
+    empty if there are none. n_forget is the number of forget rows, n_rows that of all rows. timed
+    is False if the seconds prove nothing: of a busy machine, or of code that no commit has.
     UserError for runs of two profiles or worlds (`of_one_profile`).
     """
     runs = of_one_profile(runs)
     models = references(runs)
-    names = ("method", "split", "T", "w", "seed", "status", "setting")
+    names = ("method", "split", "T", "w", "seed", "status", "setting", "timed")
     costs = ("trainable", "epochs", *(f"{part}_s" for part in SECONDS), "peak_memory_bytes")
     numbers = (*costs, *METRICS, *HIDING, *HELD_OUT, "n_forget", "n_rows")
     rows = []
@@ -215,6 +216,7 @@ def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
         row = dict(run["metrics"]) if run["status"] == "ok" else {}
         row |= {key: run.get(key) for key in (*names, "trainable", "epochs", "peak_memory_bytes")}
         row |= {f"{part}_s": (run["seconds"] or {}).get(part) for part in SECONDS}
+        row["timed"] = not (run["provenance"].get("dirty") or run["provenance"].get("busy"))
         row["n_forget"], row["n_rows"] = (
             len((run["truth_ratio"] or {}).get("forget", [])) or None,
             all_rows(run),
@@ -357,7 +359,8 @@ def provenance(
 
     A folder is recorded as its name and a hash of its files, never as a path of this machine.
     `dirty` is true if files outside results/ and profiles/tuned/ differ from the commit. Outside a
-    checkout, `git_commit` and `dirty` are null.
+    checkout, `git_commit` and `dirty` are null. `busy` is true if in the last minute more processes
+    than the machine's cores and one wanted to run, so that seconds are too long.
     """
     torch = sys.modules.get("torch")
     commit, dirty = _git_state()
@@ -379,6 +382,7 @@ def provenance(
         "model_revision": revision,
         "data": data_identity(data),
         "threads": torch.get_num_threads() if torch is not None else 1,
+        "busy": hasattr(os, "getloadavg") and os.getloadavg()[0] > (os.cpu_count() or 1) + 1,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         **({"parameters": _plain(parameters, folders=False)} if parameters else {}),
     }

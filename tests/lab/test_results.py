@@ -216,6 +216,13 @@ def test_no_committed_result_names_its_data_by_a_local_path():
     assert committed and not named
 
 
+def test_a_busy_machine_is_noted(monkeypatch):
+    monkeypatch.setattr(results.os, "cpu_count", lambda: 4)
+    for load, busy in ((4.9, False), (5.1, True)):
+        monkeypatch.setattr(results.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert results.provenance()["busy"] is busy
+
+
 def test_provenance(tmp_path):
     (tmp_path / "tofu").mkdir()
     (tmp_path / "tofu" / "full.json").write_text("[]")

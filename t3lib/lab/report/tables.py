@@ -46,7 +46,8 @@ CAPTIONS = {
     ),
     "parameters": "Table 2. Trainable parameters.",
     "runtime": (
-        "Table 3. Cost of unlearning on this machine. T3's seeds share one evaluation, and each"
+        "Table 3. Cost of unlearning on this machine; empty where the machine was busy, or where no"
+        " commit has the code. T3's seeds share one evaluation, and each"
         " counts a part of its time. T3 (naive) runs the base at every step: a few steps were timed"
         " and scaled up to all."
     ),
@@ -168,7 +169,7 @@ def parameters(frame: pd.DataFrame) -> pd.DataFrame:
 
 def runtime(frame: pd.DataFrame) -> pd.DataFrame:
     """Build Table 3: epochs, mean seconds of each stage, and the largest memory in bytes. T3 is
-    both naive and preprocessed.
+    both naive and preprocessed. Runs whose seconds prove nothing (`results.tidy`) do not count.
 
     The first run that needs features computes and caches them, so their seconds are the longest of
     the split's runs. `T3 (preprocessed)` is T3 as it always runs here. `T3 (naive)` comes from runs
@@ -177,10 +178,12 @@ def runtime(frame: pd.DataFrame) -> pd.DataFrame:
     preprocessed = at_tuned_temperature(frame).replace({"method": {"T3": "T3 (preprocessed)"}})
     naive = frame[frame["setting"] == "naive"].assign(method="T3 (naive)")
     measured = pd.concat([part for part in (preprocessed, naive) if len(part)] or [preprocessed])
-    costs = measured[measured["status"] == "ok"].groupby(["split", "method"])
+    sound = (measured["status"] == "ok") & measured["timed"].astype(bool)
+    costs = measured[sound].groupby(["split", "method"])
     table = costs[["load_s", "train_s", "evaluate_s"]].mean()
     table = table.join(costs[["epochs", "features_s", "peak_memory_bytes"]].max()).reset_index()
-    longest = t3_runs(frame).groupby("split")["features_s"].max()
+    longest = t3_runs(frame)[lambda runs: runs["timed"].astype(bool)]
+    longest = longest.groupby("split")["features_s"].max()
     cached = table["method"] == "T3 (preprocessed)"
     # as numbers, also where T3 did not run and there is none
     table.loc[cached, "features_s"] = table.loc[cached, "split"].map(longest).astype(float)

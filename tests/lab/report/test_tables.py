@@ -11,7 +11,7 @@ from scipy.stats import ks_2samp
 from t3lib.baselines.losses import METHODS
 from t3lib.core.names import SPLITS
 from t3lib.lab import results
-from t3lib.lab.report import tables
+from t3lib.lab.report import plots_cost, tables
 from t3lib.tofu.metrics import HIDING
 
 
@@ -105,6 +105,23 @@ def test_parameters_and_runtime(frame):
     assert cached["train_s"] == pytest.approx(5.0) and "T3" not in table.index.get_level_values(
         "method"
     )
+
+
+@pytest.mark.parametrize("why", ("busy", "dirty"))
+def test_seconds_of_a_busy_machine_or_of_unsaved_code_do_not_count(why):
+    runs = fabricate_all()
+    for run in runs:
+        if run["method"] in ("NPO", "T3") and run["seed"] != 2:
+            run["provenance"] = {why: True}
+    table = tables.runtime(results.tidy(runs)).set_index(["split", "method"])
+    assert table.loc[("forget10", "NPO"), "train_s"] == 5.0, "seed 2 alone"
+    assert table.loc[("forget10", "T3 (preprocessed)"), "features_s"] == 0.0
+    assert table.loc[("forget10", "RMU"), "train_s"] == 5.0
+    for run in runs:
+        run["provenance"] = {why: True}
+    none = results.tidy(runs)
+    assert tables.runtime(none)["train_s"].isna().all()
+    plots_cost.runtime(none)
 
 
 def test_ablations_stay_out_of_the_main_tables(frame):
