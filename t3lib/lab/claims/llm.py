@@ -176,21 +176,24 @@ def t5_too_hot(tables: Tables, split: str) -> Finding:
 
 @on_both_splits
 def sharpening_on_tofu(tables: Tables, split: str) -> Finding:
-    """At T = 1, every sharpened classifier f^w has a lower Forget Quality than f at its best T
-    above 1.
+    """At T = 1, every sharpened classifier f^w, at every learning rate that was tried, has a lower
+    Forget Quality than f at its best T above 1.
 
-    Missing with fewer than five values of w above 1.
+    Missing with fewer than five values of w above 1. A table without the column lr has one rate.
     """
     part = tables[f"dials--{split}"].dropna(subset=["fq"])
-    fq = part[(part["T"] == 1) & (part["w"] > 1)].set_index("w")["fq"]
+    cold = part[(part["T"] == 1) & (part["w"] > 1)]
     tempered = part[(part["T"] > 1) & (part["w"] == 1)].set_index("T")["fq"]
-    if len(fq) < FINE or tempered.empty:
+    if cold["w"].nunique() < FINE or tempered.empty:
         raise Missing("dials")
+    best, count = cold.loc[cold["fq"].idxmax()], cold["w"].nunique()
+    rates = cold["lr"].nunique() if "lr" in cold else 1
+    rate = f" with lr = {best['lr']:g} of {rates}" if rates > 1 else ""
     told = (
-        f"T = {tempered.idxmax():g}: {tempered.max():.2g}, best w = {fq.idxmax():g} of {len(fq)}:"
-        f" {fq.max():.2g}"
+        f"T = {tempered.idxmax():g}: {tempered.max():.2g}, best w = {best['w']:g} of {count}{rate}:"
+        f" {best['fq']:.2g}"
     )
-    return Finding(bool(fq.max() < tempered.max()), told)
+    return Finding(bool(best["fq"] < tempered.max()), told)
 
 
 # ---- Tables 2 and 3 -----------------------------------------------------------------------------

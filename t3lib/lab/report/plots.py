@@ -88,11 +88,13 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
     """Draw Forget Quality and D against the strength w in p^(1/T) f^w, one line for each
     temperature.
 
-    search: rows of `study.ablations.run_dials` on one split. title: name of the split. n: number of
-    its forget rows.
+    search: rows of `study.ablations.run_dials` on one split. Of several learning rates at one
+    (T, w) the one with the best Forget Quality is drawn; a search without the column lr has one.
+    title: name of the split. n: number of its forget rows.
     """
     figure, [axes] = panels(1, 2, (6.8, 2.6))
-    named = search.sort_values("T").assign(T=search["T"].map("T = {:g}".format))
+    best = search.sort_values(["fq", "D"], ascending=[False, True]).drop_duplicates(["T", "w"])
+    named = best.sort_values(["T", "w"]).assign(T=lambda rows: rows["T"].map("T = {:g}".format))
     for axis, column, name in zip(axes, ("fq", "D"), ("fq", "ks_statistic")):
         sns.lineplot(
             named,
@@ -111,11 +113,13 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
         axis.set(xlabel="strength $w$ of the classifier", ylabel="", title=METRICS[name].title)
     axes[0].axhline(CAUGHT, label=f"Forget Quality {CAUGHT}", **DOTTED)
     seeds = int(search["n_seeds"].max())
+    rates = search["lr"].nunique() if "lr" in search else 1
+    several = f" At T = 1 each w has the best of {rates} learning rates." if rates > 1 else ""
     return with_key(
         figure,
         f"T3's two dials, p^(1/T) f^w, {title}: can a sharper classifier replace tempering? Below"
         f" the dotted line the test tells the model from a retrained one. n = {n} forget rows,"
-        f" means over {seeds} seed{'s' * (seeds != 1)}.",
+        f" means over {seeds} seed{'s' * (seeds != 1)}.{several}",
     )
 
 

@@ -56,6 +56,7 @@ LABELS = {
     "printed": "Printed",
     "n_references": "References",
     "reference": "Reference",
+    "lr": "Learning rate",
 }
 Splits = Mapping[str, str]
 SPLIT_LABELS = split_labels(tidy([]))  # of the whole TOFU; a run counts its own rows

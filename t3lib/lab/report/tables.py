@@ -29,6 +29,7 @@ TINY = np.finfo(float).tiny  # in place of a truth ratio that underflowed to 0, 
 COUNTS = ("n_seeds", "seed", "trainable", "epochs", "n", "n_references", "reference")
 BOTH_DIALS = "T3 (T, w)"  # T3 with a sharpened classifier f^w, at the best T and w
 SHARE = "{} (a)"  # a baseline with the best share a of the way from base to unlearned weights
+UNTEMPERED = "T3 (T = 1, w)"  # T3 without tempering, with a sharpened classifier, at the best w > 1
 
 # What each table shows, by the name of its file. The page has the tables in this order.
 CAPTIONS = {
@@ -36,7 +37,9 @@ CAPTIONS = {
     "tofu": (
         "Table 1. Means over seeds, with T3 at its tuned temperature. FQ is against the retrained"
         " model that settings were chosen on. FQ and KS D, held out, are against the others, whose"
-        " number is in the column References (0 or empty: there are none)."
+        " number is in the column References (0 or empty: there are none). T3 (T, w) and"
+        " T3 (T = 1, w) also sharpen the classifier, f^w, and the latter does not temper. The table"
+        " dials has their w and learning rate."
     ),
     "tofu_vs_paper": (
         "Our Table 1 beside the paper's, which is of Llama 3.1 8B. Our FQ is against held-out"
@@ -88,7 +91,10 @@ CAPTIONS = {
     ),
     "temperature": "Table 5. T3 at every temperature.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
-    "dials": "T3's two dials, p^(1/T) f^w: Forget Quality and D, means over the seeds that tune.",
+    "dials": (
+        "T3's two dials, p^(1/T) f^w: Forget Quality and D, means over the seeds that tune. lr: the"
+        " head's learning rate. Rates other than the tuned one were tried only at T = 1."
+    ),
     "ablations": (
         "T3's other choices. Recognized: share of forgotten rows whose true answer is more probable"
         " than five wrong ones. AUC: 0.5 if forgotten rows look like rows that nobody saw. The"
@@ -146,9 +152,10 @@ def tofu(frame: pd.DataFrame) -> pd.DataFrame:
     tuned T.
 
     T3 with both dials has a row `T3 (T, w)` if it ran, and a baseline whose weights were moved back
-    to the base one such as `RMU (a)`. The columns `HELD_OUT` are against the
-    retrained models that nothing was tuned on. The row Retrained is the mean over all pairs of
-    retrained models.
+    to the base one such as `RMU (a)`. The best T3 with T = 1 and w > 1 has a row `T3 (T = 1, w)` if
+    it ran and is another; its learning rate may be another as well (table `dials`). The columns
+    `HELD_OUT` are against the retrained models that nothing was tuned on. The row Retrained is the
+    mean over all pairs of retrained models.
     """
     sharpened = _at_tuned_strength(frame)
     runs = pd.concat([at_tuned_temperature(frame), sharpened]).groupby(["split", "method"])
@@ -243,8 +250,8 @@ def search(
     entries: {"METHOD/SPLIT": {"chosen", "seeds", "trials"}}, as `t3 tune` writes them. A choice has
     a row only if a main run of the method on the split was made with it. seeds: the largest number.
     minutes is nan if the seconds of a trial were not noted.
-    dials: searches after the training, which add rows such as `T3 (T, w)` and `RMU (a)`; see
-    `ablations.run_dials` and `shares.run_shares`.
+    dials: searches after the training, which add rows such as `T3 (T, w)`, `T3 (T = 1, w)` and
+    `RMU (a)`; see `ablations.run_dials` and `shares.run_shares`.
     """
     columns, rows = ["split", "method", "trials", "seeds", "minutes", "chosen"], []
     for split, method in ((split, method) for split in SPLITS for method in UNLEARNING):
@@ -261,14 +268,40 @@ def search(
             count = (len(entry["trials"]), len(entry["seeds"]))
             rows.append((split, method, *count, seconds / 60, told))
     for table in dials:
-        names = [name for name in ("T", "w", "a") if name in table]
-        best = table[(table[names[-1]] != 1)].sort_values(["fq", "D"], ascending=[True, False])
-        if len(best):
-            last = best.iloc[-1]
-            told = ", ".join(f"{name} {last[name]:g}" for name in names)
-            name = SHARE.format(last["method"]) if "a" in names else BOTH_DIALS
-            rows.append((last["split"], name, len(table), last["n_seeds"], np.nan, told))
+        rows += _searched(table)
     return pd.DataFrame(rows, columns=columns)
+
+
+def _searched(table: pd.DataFrame) -> list[tuple[Any, ...]]:
+    """Return the rows of `search` for one search after the training.
+
+    If several learning rates were tried at T = 1, the choice says its own, and `T3 (T = 1, w)` has
+    a row unless `T3 (T, w)` is the same. Its trials are the points with T = 1 and w > 1.
+    """
+    ranked = table.sort_values(["fq", "D"], ascending=[True, False])
+    if "a" in table:
+        best = ranked[ranked["a"] != 1][-1:]
+        found = [(SHARE.format(method), len(table), best) for method in best["method"]]
+        names = ["a"]
+    else:
+        best = ranked[ranked["w"] != 1][-1:]
+        found, names = [(BOTH_DIALS, len(table), best)], ["T", "w"]
+        if "lr" in table and table["lr"].nunique() > 1:
+            cold = ranked[(ranked["T"] == 1) & (ranked["w"] > 1)]
+            found.append((UNTEMPERED, len(cold), cold[-1:].drop(index=best.index, errors="ignore")))
+            names.append("lr")
+    return [
+        (
+            point["split"],
+            name,
+            trials,
+            point["n_seeds"],
+            np.nan,
+            ", ".join(f"{each} {point[each]:g}" for each in names),
+        )
+        for name, trials, points in found
+        for point in points.to_dict("records")
+    ]
 
 
 def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
@@ -398,7 +431,7 @@ def leaders(means: pd.DataFrame) -> pd.DataFrame:
     beats in both fq and mu_rouge, with the best fq first. What did not run is left out.
     """
     ran = means.dropna(subset=["fq"])
-    rivals = ran.drop(index=[*FRAME, BOTH_DIALS], errors="ignore").sort_values(
+    rivals = ran.drop(index=[*FRAME, BOTH_DIALS, UNTEMPERED], errors="ignore").sort_values(
         "fq", ascending=False
     )
     most = rivals["mu_rouge"].cummax().shift(fill_value=-1.0)
@@ -440,17 +473,31 @@ def at_tuned_temperature(frame: pd.DataFrame) -> pd.DataFrame:
 def _at_tuned_strength(frame: pd.DataFrame) -> pd.DataFrame:
     """Select the runs with w other than 1, of T3 only those at each split's best (T, w).
 
-    They are named `T3 (T, w)`, `RMU (a)` and so on.
+    They are named `T3 (T, w)`, `RMU (a)` and so on. T3's runs at the best w > 1 with T = 1 are
+    selected too and named `T3 (T = 1, w)`, unless they are the same.
     """
     others = frame[frame["setting"].isna() & (frame["w"].fillna(1) != 1) & frame["fq"].notna()]
     parts = [others[:0]]
     for (_, method), runs in others.groupby(["split", "method"]):
-        dials = ["T", "w"] if method == "T3" else ["w"]
-        means = _tuning_runs(runs, dials).groupby(dials, as_index=False)["fq"].mean()
-        chosen = (runs[dials] == means.loc[means["fq"].idxmax(), dials]).all(axis=1)
-        name = BOTH_DIALS if method == "T3" else SHARE.format(method)
-        parts.append(runs[chosen].assign(method=name))
+        if method == "T3":
+            best = _at_best(runs, ["T", "w"]).assign(method=BOTH_DIALS)
+            cold = _at_best(runs[(runs["T"] == 1) & (runs["w"] > 1)], ["T", "w"])
+            cold = cold.drop(index=best.index, errors="ignore").assign(method=UNTEMPERED)
+            parts += [best, cold] if len(cold) else [best]
+        else:
+            parts.append(_at_best(runs, ["w"]).assign(method=SHARE.format(method)))
     return pd.concat(parts)
+
+
+def _at_best(runs: pd.DataFrame, dials: list[str]) -> pd.DataFrame:
+    """Select the runs at the dials with the best mean Forget Quality over seeds 1 and 2.
+
+    dials: the columns that are chosen.
+    """
+    if runs.empty:
+        return runs
+    means = _tuning_runs(runs, dials).groupby(dials, as_index=False)["fq"].mean()
+    return runs[(runs[dials] == means.loc[means["fq"].idxmax(), dials]).all(axis=1)]
 
 
 def tuned_temperature(frame: pd.DataFrame, split: str) -> float | None:

@@ -10,7 +10,7 @@ from typing import Any
 from t3lib.baselines.losses import settings_of
 from t3lib.core.names import TUNING_SEEDS
 from t3lib.lab.study import audit
-from t3lib.lab.study.methods import Run, evaluated, records, subject
+from t3lib.lab.study.methods import Run, Subject, evaluated, records, subject
 from t3lib.lab.study.study import Study
 from t3lib.tofu.metrics import HIDING
 
@@ -63,37 +63,59 @@ def run_dials(
     temperatures: Sequence[float],
     strengths: Sequence[float],
     settings: Mapping[str, Any],
+    untempered: Sequence[tuple[float, float]] = (),
 ) -> tuple[list[dict[str, Any]], list[Run]]:
     """Search T and w of T3, p^{1/T} f^w (Remark 3.6), then run the best pair with w other than 1.
 
-    temperatures, strengths: values of T and of w. settings: of the heads.
+    temperatures, strengths: values of T and of w; all pairs are tried.
+    settings: of the heads. Their learning rate may have been tuned for tempering.
+    untempered: pairs (lr, w) that are also tried at T = 1, with heads of learning rate lr. If there
+    are any, the best point with T = 1 and w > 1 is run too, at whichever learning rate it has.
 
-    Neither T nor w needs a training, and all pairs come from one pass of the base over the forget
-    rows. Returns (search, runs). search has a row {"split", "T", "w", "n_seeds", "D", "fq"} for
-    each (T, w), with means over the seeds for tuning (`TUNING_SEEDS`, or all seeds if none of these
-    is requested). runs has a run record for each seed at the best pair.
+    Neither T nor w needs a training: one head is fitted for each learning rate and seed, and all
+    points come from one pass of the base over the forget rows. Returns (search, runs). search has a
+    row {"split", "T", "w", "lr", "n_seeds", "D", "fq"} for each point, with means over the seeds
+    for tuning (`TUNING_SEEDS`, or all seeds if none of these is requested). runs has a run record
+    for each seed at each chosen point. No two points that are run have both T and w in common,
+    because these name the file of a run.
     """
     tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
-    dials = sorted({(float(T), float(w)) for T in temperatures for w in strengths})
-    models = [
-        subject(study, "T3", seed, {**settings, "w": w}, T) for T, w in dials for seed in tuning
-    ]
+    tuned = settings_of("T3", settings)["lr"]
+    points = {(float(T), float(tuned), float(w)) for T in temperatures for w in strengths}
+    ordered = sorted(points | {(1.0, float(lr), float(w)) for lr, w in untempered})
+
+    def heads(T: float, lr: float, w: float, seeds: Sequence[int]) -> list[Subject]:
+        return [subject(study, "T3", seed, {**settings, "lr": lr, "w": w}, T) for seed in seeds]
+
+    models = [model for point in ordered for model in heads(*point, tuning)]
     reports = evaluated(study, models, sets=["forget"], generate=False) if models else []
     search = []
-    for start, (T, w) in zip(range(0, len(reports), len(tuning)), dials):
+    for start, (T, lr, w) in zip(range(0, len(reports), len(tuning)), ordered):
         D, fq = (
             sum(report[name] for report in reports[start : start + len(tuning)]) / len(tuning)
             for name in ("ks_statistic", "forget_quality")
         )
-        search.append(
-            {"split": study.split, "T": T, "w": w, "n_seeds": len(tuning), "D": D, "fq": fq}
-        )
-    sharpened = [row for row in search if row["w"] != 1]
-    if not sharpened:
-        return search, []
-    best = max(sharpened, key=lambda row: (row["fq"], -row["D"]))
-    chosen = [subject(study, "T3", seed, {**settings, "w": best["w"]}, best["T"]) for seed in seeds]
-    return search, records(study, chosen, next(iter(seeds), None))
+        point = {"split": study.split, "T": T, "w": w, "lr": lr}
+        search.append({**point, "n_seeds": len(tuning), "D": D, "fq": fq})
+    chosen = chosen_points(search, untempered=bool(untempered))
+    best = [model for T, lr, w in chosen for model in heads(T, lr, w, seeds)]
+    return search, records(study, best, next(iter(seeds), None)) if best else []
+
+
+def chosen_points(
+    search: Sequence[Mapping[str, Any]], *, untempered: bool
+) -> list[tuple[float, float, float]]:
+    """Choose the points (T, lr, w) to run from the rows of a search (`run_dials`).
+
+    The first is the best with w other than 1. With `untempered`, the second is the best with T = 1
+    and w > 1, unless it is the same. The best has the highest Forget Quality; ties are broken by
+    the smaller D, then by the order of the search.
+    """
+    groups = [[row for row in search if row["w"] != 1]]
+    if untempered:
+        groups.append([row for row in search if row["T"] == 1 and row["w"] > 1])
+    best = [max(rows, key=lambda row: (row["fq"], -row["D"])) for rows in groups if rows]
+    return list(dict.fromkeys((row["T"], row["lr"], row["w"]) for row in best))
 
 
 def run_ablations(study: Study, *, seeds: Sequence[int], settings: Mapping[str, Any]) -> list[Run]:

@@ -484,6 +484,30 @@ def test_what_fails_here_holds_where_the_numbers_say_so(planted, table):
     assert "sharpening-on-tofu@here" not in coarsely.index, "three values of w are no fine grid"
 
 
+def test_a_sharper_classifier_is_judged_at_the_best_of_all_learning_rates(planted, table):
+    """A rate that was tuned at T = 1 decides, also where the tempered head's rate is worse. The
+    number of w counts each once.
+    """
+    claim = "sharpening-on-tofu@here"
+    before = table.set_index("id").loc[claim]
+    assert before["verdict"] == names.HOLDS and "lr" not in before["numbers"]
+
+    def with_rates(best):
+        def edit(frame):
+            frame["lr"] = 0.005
+            cold = frame[frame["T"] == 1].assign(lr=0.02)
+            cold.loc[cold["w"] == 3, "fq"] = best
+            for row in cold.to_dict("records"):
+                frame.loc[len(frame)] = row
+
+        return planted("dials--forget10", edit, "sharpening-on-tofu").loc[claim]
+
+    fails, holds = with_rates(0.9), with_rates(0.7)
+    assert fails["verdict"] == names.FAILS and holds["verdict"] == names.HOLDS
+    assert "T = 2: 0.8, best w = 3 of 5 with lr = 0.02 of 2: 0.9" in fails["numbers"]
+    assert "best w = 3 of 5 with lr = 0.02 of 2: 0.7" in holds["numbers"]
+
+
 def test_a_split_is_named_by_the_share_of_its_runs_rows(made):
     """80 of the 600 rows that 10 retain authors of TOFU and the 20 of forget10 have."""
     parameters = {"data": "tofu@0", "stage": {"authors": 10, "questions": 6}}

@@ -178,6 +178,19 @@ def test_the_dials_are_a_line_a_temperature_over_w_with_forget_quality_and_D():
     assert "n = 400 forget rows, means over 2 seeds" in figure.get_label()
 
 
+def test_of_several_learning_rates_the_dials_show_the_best_at_each_strength():
+    rows = [(1.0, 2.0, 0.01, 0.2, 0.5), (1.0, 2.0, 0.02, 0.3, 0.4), (1.0, 3.0, 0.01, 0.4, 0.3)]
+    rows += [(1.0, 3.0, 0.02, 0.1, 0.6), (2.0, 2.0, 0.02, 0.7, 0.2)]
+    search = pd.DataFrame(rows, columns=["T", "w", "lr", "fq", "D"]).assign(n_seeds=2)
+    figure = plots.dials(search, "10% split", 400)
+    for axis, expected in zip(figure.axes, ([[2, 0.3], [3, 0.4]], [[2, 0.4], [3, 0.3]])):
+        lines = [line for line in axis.get_lines() if line.get_marker() == "."]
+        assert np.allclose(lines[0].get_xydata(), expected)
+    assert "At T = 1 each w has the best of 2 learning rates." in figure.get_label()
+    alone = plots.dials(search[search["lr"] == 0.02], "10% split", 400)
+    assert "learning rates" not in alone.get_label()
+
+
 @pytest.fixture
 def varied(frame):
     """T3 as tuned and in two other settings, and the timing of the naive way."""

@@ -258,6 +258,42 @@ def test_the_search_of_dials_is_counted_with_its_choice():
         ["RMU (a)", 3, 2, "a 0.8"],
     ]
     assert found["minutes"].isna().all()
+    cold = [("forget10", 1, w, 2, 0.1, fq) for w, fq in ((1, 0.9), (2, 0.4), (3, 0.1))]
+    cold = pd.DataFrame(cold, columns=[*dials]).assign(lr=0.02)
+    both = pd.concat([dials.assign(lr=0.01), cold], ignore_index=True)
+    assert tables.search([], {}, [both])[["method", "trials", "chosen"]].values.tolist() == [
+        ["T3 (T, w)", 6, "T 2, w 2, lr 0.01"],
+        ["T3 (T = 1, w)", 3, "T 1, w 2, lr 0.02"],
+    ]
+    [alone] = tables.search([], {}, [both[both["T"] == 1]])["chosen"]
+    assert alone == "T 1, w 2, lr 0.02", "the same point has one row"
+
+
+def dialled(*points):
+    """Runs of three seeds at each (T, w, fq) of the 10% split, beside all others."""
+    runs = [
+        fabricate("T3", "forget10", T, seed) | {"w": w} for T, w, _ in points for seed in (1, 2, 3)
+    ]
+    for run, fq in zip(runs, [fq for *_, fq in points for _ in range(3)]):
+        run["metrics"] |= {"fq": fq}
+    return tables.tofu(results.tidy([*fabricate_all(), *runs])).query("split == 'forget10'")
+
+
+def test_the_best_untempered_strength_has_a_row_of_its_own_and_does_not_displace_the_best_of_all():
+    def rows(*points):
+        table = dialled(*points)
+        sharpened = table[table["method"].isin([tables.BOTH_DIALS, tables.UNTEMPERED])]
+        return sharpened[["method", "T", "fq", "n_seeds"]].values.tolist()
+
+    tempered = (1.5, 1.5, 0.6)
+    assert rows(tempered, (1.0, 3.0, 0.2), (1.0, 3.5, 0.3), (1.0, 0.5, 0.5)) == [
+        [tables.BOTH_DIALS, 1.5, 0.6, 3],
+        [tables.UNTEMPERED, 1.0, 0.3, 3],
+    ], "w < 1 is not sharpened"
+    assert rows(tempered) == [[tables.BOTH_DIALS, 1.5, 0.6, 3]]
+    assert rows(tempered, (1.0, 3.0, 0.9)) == [[tables.BOTH_DIALS, 1.0, 0.9, 3]], "once"
+    held = dialled(tempered, (1.0, 3.0, 0.2)).set_index("method").loc[tables.UNTEMPERED]
+    assert held[["fq_held_out", "mu_rouge", "mu"]].notna().all()
 
 
 def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
@@ -315,7 +351,7 @@ def test_the_baselines_shown_are_those_that_no_other_beats_in_both():
     scores = {
         "Original": (0.0, 1.0), "NPO": (0.3, 0.7), "SatImp": (0.9, 0.02), "WGA": (0.1, 0.5),
         "RMU": (0.05, 0.8), "ULD": (0.3, 0.6), "T3": (0.8, 0.9), "T3 (T, w)": (0.95, 0.9),
-        "IdkDPO": (np.nan, np.nan),
+        "T3 (T = 1, w)": (0.94, 0.95), "IdkDPO": (np.nan, np.nan),
     }  # fmt: skip
     means = pd.DataFrame.from_dict(scores, orient="index", columns=["fq", "mu_rouge"])
     assert tables.leaders(means).index.tolist() == [
