@@ -232,8 +232,8 @@ def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
 def references(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, Any]]:
     """Return {split: {number: truth ratios (n,) on the forget rows}} of the runs' retrained models.
 
-    Number 0 is the reference of every run, on which hyperparameters are chosen. The others are runs
-    of the method Retrained, by seed. Nothing was tuned on them.
+    Number 0 is a run's reference, on which hyperparameters are chosen. `against` takes that of each
+    run itself. The others are runs of the method Retrained, by seed. Nothing was tuned on them.
     """
     found: dict[str, dict[int, Any]] = {}
     for run in runs:
@@ -245,20 +245,27 @@ def references(runs: Iterable[Mapping[str, Any]]) -> dict[str, dict[int, Any]]:
     return found
 
 
-def against(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> dict[int, tuple]:
-    """Return {number: (Forget Quality, D)} of a run against each retrained model except itself.
+def others_of(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> dict[int, Any]:
+    """Return {number: truth ratios} of the retrained models that a run is compared with.
 
-    models: as of `references`.
+    models: as of `references`. Number 0 is the run's own reference: a base that was trained on
+    another kind of processor can be another model, and so can its reference. A retrained model is
+    not compared with itself.
     """
+    itself = run["seed"] if run["method"] == "Retrained" else None
+    others = {**models.get(run["split"], {})}
+    if 0 in others and len((run["truth_ratio"] or {}).get("reference", ())):
+        others[0] = run["truth_ratio"]["reference"]
+    return {number: others[number] for number in sorted(others) if number != itself}
+
+
+def against(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> dict[int, tuple]:
+    """Return {number: (Forget Quality, D)} of a run against each of `others_of`."""
     ours = (run["truth_ratio"] or {}).get("forget", ())
     if not len(ours):
         return {}
-    itself = run["seed"] if run["method"] == "Retrained" else None
-    others = models.get(run["split"], {})
     return {
-        number: forget_quality(ours, others[number])
-        for number in sorted(others)
-        if number != itself
+        number: forget_quality(ours, theirs) for number, theirs in others_of(run, models).items()
     }
 
 
@@ -298,14 +305,19 @@ def of_one_profile(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
-    """Return a line for below a table: runs of different or unknown code, and of uncommitted code.
+    """Return a line for below a table: runs of different or unknown code, of different bases, and
+    of uncommitted code.
 
-    It is "" if all runs have the same key of their code, and come from a commit without changes.
+    It is "" if all runs have the same key of their code and the same base, and come from a commit
+    without changes.
     """
     methods: dict[str, dict[str, None]] = {}
+    bases: dict[str, dict[str, None]] = {}
     changed: dict[str, None] = {}
     for run in runs:
         methods.setdefault(run.get("code") or "unknown", {})[run["method"]] = None
+        if base := run["provenance"].get("model_revision"):
+            bases.setdefault(base, {})[run["method"]] = None
         if run["provenance"].get("dirty"):
             changed[run["method"]] = None
     lines = []
@@ -314,6 +326,9 @@ def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
     elif len(methods) > 1:
         told = "; ".join(f"{code}: {', '.join(names)}" for code, names in methods.items())
         lines.append(f"These runs were made by different code ({told}).")
+    if len(bases) > 1:
+        told = "; ".join(f"{base}: {', '.join(names)}" for base, names in bases.items())
+        lines.append(f"They start from different trainings of the same base ({told}).")
     if changed:
         names = ", ".join(changed)
         lines.append(

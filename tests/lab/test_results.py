@@ -453,6 +453,9 @@ def test_runs_by_other_or_unknown_code_are_named_and_stay(tmp_path):
         [one, two | {"code": "other"}]
     )
     assert "unknown: T3" in results.code_note([one, two | {"code": None}])
+    other = one | {"provenance": {"model_revision": "b1"}}
+    told = results.code_note([other, two | {"provenance": {"model_revision": "b2"}}])
+    assert told == "They start from different trainings of the same base (b1: NPO; b2: T3)."
     unsaved = two | {"provenance": {"dirty": True}}
     assert "runs of T3 were made by code that no commit has" in results.code_note([one, unsaved])
     assert "T3" not in results.code_note([one, two | {"provenance": {"dirty": False}}])

@@ -13,7 +13,7 @@ import pandas as pd
 
 from t3lib.baselines.losses import METHODS
 from t3lib.core.names import SPLITS, TUNING_SEEDS
-from t3lib.lab.results import HELD_OUT, against, paper_table, references
+from t3lib.lab.results import HELD_OUT, against, others_of, paper_table, references
 from t3lib.tofu import metrics
 from t3lib.tofu.metrics import HIDING, UTILITY
 
@@ -321,7 +321,7 @@ def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
         for number, (p, d) in against(run, models).items():
             if run["method"] == "Retrained" and number > run["seed"]:
                 continue
-            both = (run["truth_ratio"]["forget"], models[run["split"]][number])
+            both = (run["truth_ratio"]["forget"], others_of(run, models)[number])
             ours, theirs = (np.log(np.maximum(np.asarray(ratios, float), TINY)) for ratios in both)
             matched = metrics.forget_quality(ours - ours.mean(), theirs - theirs.mean())[1]
             scores = (number, len(ours), d, p, ours.mean(), ours.std(ddof=1), matched)
