@@ -191,7 +191,7 @@ def asking(study: Study, models: Mapping[str, Mapping[str, Any]]) -> Iterator[En
     prompts, truths = [each.prompt for each in put.asked], [each.room for each in put.asked]
 
     def leaking(loaded: Loaded) -> set[tuple[str, int]]:
-        """(way, number of the row) of the answers that hold what was asked for."""
+        """Return (way of asking, number of the row) for each answer that contains the secret."""
         model, tokenizer, tilts = loaded
         [texts] = answers(model, tokenizer, prompts, truths, tilts or UNTILTED, progress=False)
         wanted = [put.secrets[each.row] for each in put.asked]
@@ -206,7 +206,8 @@ def asking(study: Study, models: Mapping[str, Mapping[str, Any]]) -> Iterator[En
         loaded = load_models(study, [subject(study, method, _seed(method), settings)])
         found = Counter(way for way, _ in leaking(loaded) & known)
         for way in dict.fromkeys(each.way for each in put.asked):
-            name = way.replace(PREFACES[-1], "Please answer:, in Chinese")  # figures lack the signs
+            # figures lack the characters, so the table has their translation
+            name = way.replace(f'"{PREFACES[-1]}"', '"Please answer:" in Chinese')
             entry = {"attack": "asking", "model": method, "way": name}
             yield entry | {"rows_leaking": found[way], "rows": counts[way]}
 
@@ -237,7 +238,9 @@ def requests(
     tuned = float(settings["temperature"])
 
     def fitted(start: int, end: int, init_b: str) -> tuple[T3Head, float]:
-        """A head on the rows of authors start to end, from the last one, and its CPU-seconds."""
+        """Fit a head to authors `start` to `end`, counted from the last, and return it with the
+        CPU-seconds that this took.
+        """
         began, n = time.process_time(), len(study.forget)
         rows = study.forget[n - end * questions : n - start * questions]
         head = _head(study, study.base, rows, {**settings, "init_b": init_b})
