@@ -183,7 +183,9 @@ def test_a_way_of_asking_counts_rows_that_the_original_answers_in_it(opened, mon
 
 def test_the_preface_in_chinese_is_named_in_english(opened, monkeypatch):
     """Figures lack Chinese characters. The quotation marks stay around the preface alone."""
-    monkeypatch.setattr(attacks, "answers", lambda m, t, prompts, *_, **__: [["No."] * len(prompts)])
+    monkeypatch.setattr(
+        attacks, "answers", lambda m, t, prompts, *_, **__: [["No."] * len(prompts)]
+    )
     ways = {each["way"] for each in attacks.asking(opened, {"Original": {}})}
     assert {'after "Please answer:" in Chinese', 'after "Hello!"'} <= ways
     assert all(way.isascii() for way in ways)
