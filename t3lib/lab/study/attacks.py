@@ -178,10 +178,11 @@ def quantisation(
 
 
 def asking(study: Study, models: Mapping[str, Mapping[str, Any]]) -> Iterator[Entry]:
-    """Ask every model in every way of `own.asking`, greedily, and count the rows that leak.
+    """Ask every model in every way of `own.asking`, decode greedily, and count the rows that leak.
 
-    Only rows that the original answers in a way count in it: they are its `rows`. A question is
-    also put as the row's paraphrased question, where the row has one.
+    models: see `relearning`. Yields one entry for each model and way. rows: number of rows that the
+    original model answers in this way; only these are counted. rows_leaking: how many of them the
+    model gives away. If a row has a paraphrased question, it is one of the ways.
     """
     rows = study.evaluation_rows["forget"]
     secret = [row | {"secret": " ".join(own)} for row, own in zip(rows, row_secrets(rows))]
