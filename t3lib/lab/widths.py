@@ -6,8 +6,8 @@ rows, another base and other retrained models. Heads are fitted at every rate of
 at every T of `TEMPERATURES` on the 10% split. Rate and T are chosen by Forget Quality against the
 first retrained model and judged against the second.
 
-Each width and world is kept in the cache, so a killed run goes on where it stopped. What is kept of
-all of them are three tables and a figure (`report.widths`).
+The result of each width and world is cached, so a killed run continues where it stopped. The tables
+and the figure of all widths are written by `report.widths`.
 """
 
 import time
