@@ -142,7 +142,7 @@ def test_the_page_of_results(tmp_path):
         every = browser.value(count)
         shown = [
             choose(browser, "want", kind) or int(browser.value(count).split()[0])
-            for kind in ("right", "wrong")
+            for kind in ("told", "hidden")
         ]
         assert sum(shown) == int(every.split()[0]) == int(every.split()[2]), (every, shown)
         # The slider: T3 at T = 1 leaks more of the rows to forget than at its tuned T.
@@ -161,10 +161,10 @@ def test_the_page_of_results(tmp_path):
         assert cards and all(word.lower() in card.lower() for card in cards), word
         browser.screenshot(folder / "page_found.png")
         labels = browser.value(
-            "[...document.querySelectorAll('#list .chip')].map(e => e.textContent.split(' ')[0])"
+            "[...document.querySelectorAll('#list .chip')].map(e => e.textContent.split(':')[0])"
         )
         assert labels and set(labels) <= {
-            "leaked",
+            "leaks",
             "forgotten",
         }, "on rows to forget a true answer is a leak"
         everything = "document.getElementById('claim-count').textContent"

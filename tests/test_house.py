@@ -38,7 +38,7 @@ LAB: dict[str, set[str]] = {
     "study": {"results", "world", "audit", "own.answers", "own.asking"},
     "bench": {"results", "profiles", "world", "study", "audit", "grid"},
     "explore": {"world", "study", "audit", "own", "report.look"},
-    "report": {"results"},
+    "report": {"results", "audit.secrets"},
     "claims": {"results", "report", "bench.shapes", "bench.cost"},
     "grid": {"profiles"},
     "worlds": {"profiles", "grid", "report"},

@@ -113,8 +113,8 @@ def parser() -> Parser:
     p.add_argument(
         "--widths",
         type=whole_numbers,
-        help="T3's best learning rate and T at these widths of the built-in model, e.g. 64,128,256,"
-        " in the worlds of --worlds (default 0,1,2)",
+        help="find T3's best learning rate and T for built-in models of these widths, e.g."
+        " 64,128,256, in the worlds of --worlds (default 0,1,2)",
     )
     p.add_argument(
         "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
@@ -166,7 +166,9 @@ def parser() -> Parser:
         metavar="FILE",
         help="judge by these rows instead of a fifth of --retain",
     )
-    rows.add_argument("--steps", type=int, help="optimiser steps (default 1000)")
+    rows.add_argument(
+        "--steps", type=int, help="optimiser steps in training the head (default 1000)"
+    )
     p.add_argument(
         "--out", type=Path, required=True, help="folder for the head and, with own rows, the report"
     )
@@ -174,20 +176,28 @@ def parser() -> Parser:
     p.add_argument(
         "--temperature",
         type=temperature,
-        help=f"T >= 1 (default {TEMPERATURE}; own rows: auto, chosen)",
+        help=f"temperature T, at least 1 (default {TEMPERATURE}; own rows: auto, which chooses it)",
     )
     p.add_argument(
         "-w",
         "--strength",
         type=float,
-        help="w, the strength of the head (default 1; own rows: chosen)",
+        help="strength w of the classifier, f^w (default 1; own rows: chosen)",
     )
     head, fit = p.add_argument_group("fitting the head"), FitSettings()
     for flag, default, help in (
         ("--rank", fit.rank, "rank h of the head (default {:g})"),
         ("--lr", fit.lr, "learning rate (default {:g}; own rows: the best of five)"),
-        ("--epochs", fit.epochs, "passes over rows to forget (default {:g}; own rows: --steps)"),
-        ("--batch-size", fit.batch_size, "pairs of rows, to forget and to keep (default {:g})"),
+        (
+            "--epochs",
+            fit.epochs,
+            "passes over the rows to forget (default {:g}; own rows: --steps counts)",
+        ),
+        (
+            "--batch-size",
+            fit.batch_size,
+            "pairs of a row to forget and one to keep in a step (default {:g})",
+        ),
         ("--weight-decay", fit.weight_decay, "weight decay lambda (default {:g})"),
         ("--seed", fit.seed, "seed of everything random (default {:g})"),
     ):
@@ -201,10 +211,15 @@ def parser() -> Parser:
         help="weight decay decoupled (adamw) or in the loss (l2)",
     )
     head.add_argument(
-        "--init-b", choices=CHOICES["init_b"], help="start of the matrix B (own rows: zero)"
+        "--init-b",
+        choices=CHOICES["init_b"],
+        help="initial values of the matrix B: random (kaiming) or zero (own rows: zero)",
     )
     head.add_argument(
-        "--prior", choices=CHOICES["prior"], help="which share of rows to forget f assumes"
+        "--prior",
+        choices=CHOICES["prior"],
+        help="share of rows to forget that f assumes: a half (balanced) or their true share"
+        " (population)",
     )
 
     p = verb(
@@ -305,7 +320,7 @@ def parser() -> Parser:
     p.add_argument(
         "--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)"
     )
-    p.add_argument("--split", type=names, help="forget splits (default: the profile's)")
+    p.add_argument("--split", type=names, help="forget splits to tune on (default: the profile's)")
     p.add_argument(
         "--method", type=names, help="methods (default: all that have a grid in the profile)"
     )
@@ -321,7 +336,9 @@ def parser() -> Parser:
         "--shape llama-3.1-8b --out bench",
         command,
     )
-    p.add_argument("--shape", help="shape of the base (default tiny; with --gpu llama-3.1-8b)")
+    p.add_argument(
+        "--shape", help="shape of the base, e.g. 58m (default tiny; with --gpu llama-3.1-8b)"
+    )
     p.add_argument("--weights", choices=("random",), default="random",
                    help="always random: the cost does not depend on the values")  # fmt: skip
     p.add_argument(
@@ -347,7 +364,7 @@ def parser() -> Parser:
         type=Path,
         metavar="B",
         nargs="?",
-        help="another one (default: the committed results of A's profile)",
+        help="the folder to compare with (default: the committed results of A's profile)",
     )
     p.add_argument(
         "--tolerance",
@@ -388,7 +405,9 @@ def model_options(p: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--load-in", choices=("8bit", "4bit"), help="quantise the model with bitsandbytes"
     )
-    p.add_argument("--allow-sharpening", action="store_true", help="allow 0 < T < 1")
+    p.add_argument(
+        "--allow-sharpening", action="store_true", help="allow 0 < T < 1, which sharpens"
+    )
 
 
 def split_options(p: argparse.ArgumentParser) -> None:
@@ -455,7 +474,10 @@ def system_options(p: argparse._ActionsContainer) -> None:
 def head_options(p: argparse.ArgumentParser) -> None:
     """Add the options of the verbs that load a head."""
     p.add_argument(
-        "-w", "--strength", type=float, help="w, the strength of the head (default: its own)"
+        "-w",
+        "--strength",
+        type=float,
+        help="strength w of the classifier, f^w (default: the head's own)",
     )
     p.add_argument(
         "--other-base",

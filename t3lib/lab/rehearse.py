@@ -90,7 +90,7 @@ def estimate(profile: profiles.Profile) -> str:
 
 
 def sizes(config: Mapping[str, Any]) -> Shape:
-    """The sizes in a configuration."""
+    """Read the shape of a model from its configuration."""
     return Shape(*(config[key] for key in Shape._fields))
 
 
@@ -146,10 +146,11 @@ def config_of(profile: profiles.Profile, shape: str | None = None) -> dict[str, 
 
 
 def derived(profile: profiles.Profile, shape: Shape) -> tuple[profiles.Profile, list[str]]:
-    """The profile as it is rehearsed, but for data and models, and a line for each difference.
+    """Return the profile of a rehearsal, still with the real data and models, and a line of text
+    for each difference from the real profile.
 
-    A method whose training does not fit the memory that is free here is left out. Where AdamW's
-    moments are what does not fit, they are kept in 8 bits.
+    A method is left out if its training does not fit the free memory. If only AdamW's moments do
+    not fit, they are kept in 8 bits.
     """
     free, lines, methods, hyper = free_memory(), [], [], dict(profile["hyper"])
     for method in profile["methods"]:
@@ -189,7 +190,9 @@ def derived(profile: profiles.Profile, shape: Shape) -> tuple[profiles.Profile, 
 
 
 def free_memory() -> float:
-    """Bytes that a training may take here: of the largest GPU, else of the memory that is free."""
+    """Return the bytes that training may use here: those of the largest GPU, otherwise the free
+    memory.
+    """
     return preflight.largest_gpu() * 1e9 or float(psutil.virtual_memory().available)
 
 

@@ -6,8 +6,8 @@ rows, another base and other retrained models. Heads are fitted at every rate of
 at every T of `TEMPERATURES` on the 10% split. Rate and T are chosen by Forget Quality against the
 first retrained model and judged against the second.
 
-Each width and world is kept in the cache, so a killed run goes on where it stopped. What is kept of
-all of them are three tables and a figure (`report.widths`).
+The result of each width and world is cached, so a killed run continues where it stopped. The tables
+and the figure of all widths are written by `report.widths`.
 """
 
 import time
@@ -88,9 +88,10 @@ def reproduce_widths(
 
 
 def at_width(stage: bases.Stage, width: int) -> tuple[bases.Stage, str]:
-    """The stage at another width, and the final loss at each rate that was tried, as text.
+    """Return the stage at another width, and as text the final training loss at each learning rate
+    that was tried for the base.
 
-    The base's learning rate is the one of least final training loss of the full model in world 0.
+    The learning rate with the lowest final loss of the full model in world 0 is taken.
     """
     small = stage.lr * (stage.hidden / width) ** 0.5
     large, heads = width >= LARGE, max(1, width * stage.heads // stage.hidden)
@@ -106,7 +107,7 @@ def at_width(stage: bases.Stage, width: int) -> tuple[bases.Stage, str]:
 def measured(
     stage: bases.Stage, hyper: Mapping[str, Any], evaluation: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """`measure` of a stage, from the cache or measured now."""
+    """Return `measure(stage, hyper, evaluation)`, from the cache if it is there."""
     key = content_key([asdict(stage), dict(hyper), dict(evaluation)])
     made_by = [code_key(measure, through=True), environment()]
     [entry] = cached_answers(
@@ -119,10 +120,14 @@ def measured(
 def measure(
     stage: bases.Stage, hyper: Mapping[str, Any], evaluation: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """{"facts": a row of the table `width`, "grid": rows of the table `width_grid`} of one stage.
+    """Measure T3 in one world at one width.
 
-    hyper: T3's settings but for rate and T. evaluation: as in a profile. Utility is measured at the
-    chosen rate and T, at the chosen rate with T = 1, and before unlearning.
+    stage: the world and the sizes of its models. hyper: T3's settings without rate and T.
+    evaluation: as in a profile.
+
+    Returns {"facts": a row of the table `width`, "grid": rows of the table `width_grid`}. MU-ROUGE
+    and Model Utility are measured at the chosen rate and T, at the chosen rate with T = 1, and
+    before unlearning.
     """
     study = open_study(SPLIT, stage=asdict(stage), evaluation=evaluation)
     [held] = evaluated(study, [subject(study, "Retrained", 1, {})], ["forget"], generate=False)
@@ -176,10 +181,10 @@ def measure(
 def tempered(
     study: Study, features: Features, heads: Sequence[T3Head], held: Report
 ) -> list[dict[str, Any]]:
-    """A row for each head and T: rate, T, Forget Quality and D against both retrained models, and
-    the head's margins.
+    """Score every head at every T, and return one row for each.
 
-    held: evaluation of the second retrained model on the forget rows.
+    A row has the rate, T, Forget Quality and D against both retrained models, and the head's
+    margins. held: evaluation of the second retrained model on the forget rows.
     """
     tilts = [(head, T) for head in heads for T in TEMPERATURES]
     forget, scoring = study.evaluation_rows["forget"], replace(study.scoring, generate=False)
@@ -198,8 +203,8 @@ def tempered(
 
 @torch.no_grad()
 def margins(head: T3Head, features: Features) -> list[float]:
-    """Mean logit u of the true next token over all answer tokens of forget rows, then of retain
-    rows.
+    """Return the mean logit u of the true next token over all answer tokens, first of the forget
+    rows and then of the retain rows.
     """
     u = (head.project(features.x) * head.B[features.y]).sum(1)
     kind = features.s[features.row]
@@ -207,8 +212,8 @@ def margins(head: T3Head, features: Features) -> list[float]:
 
 
 def lead(study: Study) -> float:
-    """By how much ln p of the true token is above that of the best other token, in the base: mean
-    over all answer tokens of forget rows, in nats.
+    """Return by how many nats the base prefers a true token to the best other token, as a mean over
+    all answer tokens of the forget rows.
     """
     leads = []
     examples = encode_rows(study.tokenizer, study.forget)

@@ -1,4 +1,4 @@
-"""Heads whose log f add up: do they still keep what each of them keeps?"""
+"""Check whether several heads whose log f are added still keep what each of them keeps alone."""
 
 import warnings
 from collections.abc import Sequence
@@ -20,11 +20,15 @@ LOST = 0.02  # of the mean ROUGE-L recall of rows to keep, that composing may ta
 def composed_rouge(
     model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row], *, progress: bool = True
 ) -> tuple[float, float]:
-    """Mean ROUGE-L recall of greedy answers to rows to keep: the worst head alone, all together.
+    """Measure what several heads keep: return the mean ROUGE-L recall of greedy answers to rows to
+    keep, of the worst head alone and of all heads together.
 
-    model: a base under several heads, each of which is also tried alone at the model's T. A
-    UserWarning says so where together they lose more than .02. A head whose B started at random
-    tilts tokens that no row holds, once a head; one that started at zero does not.
+    model: a base under several heads. Each head is also tried alone, at the model's T. rows: rows
+    to keep.
+
+    A UserWarning says so if the heads together lose more than 0.02. A head whose B started at
+    random also tilts tokens that no row holds, so the tilts of several such heads add up. A head
+    whose B started at zero does not tilt these tokens.
     """
     examples = encode_rows(tokenizer, list(rows))
     truths = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in examples]
@@ -33,7 +37,7 @@ def composed_rouge(
     reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=progress)
 
     def rouges(of: Any, tilts: Sequence[Tilt]) -> list[float]:
-        """The mean of every tilt."""
+        """Return the mean ROUGE-L recall under every tilt."""
         written = greedy(of, prompts, reading, tilts, max_new_tokens=longest)
         texts = [[answer_text(tokenizer, ids) for ids in answers] for answers in written]
         return [float(np.mean([*map(rouge_l_recall, truths, some)])) for some in texts]

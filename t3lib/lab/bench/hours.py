@@ -1,7 +1,7 @@
-"""What a profile of large checkpoints will take on a GPU, job by job, by arithmetic.
+"""Estimate by arithmetic what a profile of large checkpoints takes on a GPU, job by job.
 
-Every number is an estimate from above: texts share no beginnings, answers of all models are as long
-as the true ones, and only the kernels' own work counts. No torch.
+Every number is an upper estimate: texts are assumed to share no beginnings, and the answers of all
+models to be as long as the true ones. Only the work of the GPU's kernels counts. Imports no torch.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +21,10 @@ SHARE = 0.4  # of a GPU's peak that is reached
 
 
 class GPU(NamedTuple):
-    """A GPU's data sheet: bytes of memory, dense bfloat16 operations and bytes moved a second."""
+    """The data sheet of a GPU.
+
+    memory: bytes. flops: dense bfloat16 operations in a second. bandwidth: bytes moved in a second.
+    """
 
     memory: float
     flops: float
@@ -32,7 +35,11 @@ GPUS = {"H100": GPU(80e9, 989e12, 3.35e12), "H200": GPU(141e9, 989e12, 4.8e12)}
 
 
 class Tokens(NamedTuple):
-    """A set of TOFU: rows, tokens of their prompts, of their answers, of all answers scored."""
+    """Size of one of TOFU's evaluation or training sets.
+
+    rows: number of rows. prompts: tokens of all prompts. answers: tokens of all true answers.
+    scored: tokens of all answers that are scored, the true, paraphrased and wrong ones.
+    """
 
     rows: int
     prompts: int
@@ -62,13 +69,18 @@ CONTEXT = 5e8  # bytes that CUDA takes before a program holds anything
 
 
 class Need(NamedTuple):
-    """What a job needs: the most bytes held on the device at once, and its work."""
+    """What a job needs.
+
+    memory: the most bytes that it holds on the device at once. work: its operations and bytes.
+    """
 
     memory: float
     work: Work
 
     def hours(self, gpu: GPU) -> float | None:
-        """Hours on a GPU at `SHARE` of its peak; None where the memory is too small."""
+        """Return the hours that the work takes on a GPU at `SHARE` of its peak, or None if the
+        memory is too small.
+        """
         if self.memory > gpu.memory:
             return None
         slower = max(self.work.flops / gpu.flops, self.work.bytes / gpu.bandwidth)
@@ -76,17 +88,22 @@ class Need(NamedTuple):
 
 
 def total(works: Iterable[Work]) -> Work:
-    """The sum of several works."""
+    """Return the sum of several works."""
     return Work(*map(sum, zip(ONCE, *works)))
 
 
 def times(count: float, work: Work) -> Work:
-    """A work done several times."""
+    """Return the work of doing `work` `count` times."""
     return Work(count * work.flops, count * work.bytes)
 
 
 def reading(shape: Shape, tokens: float, rows: int, logits: float = 0) -> Work:
-    """Passes over rows of equal length, at most 8192 tokens at once."""
+    """Return the work of forward passes over rows of equal length, with at most 8192 tokens in a
+    batch.
+
+    tokens: of all rows together. rows: their number. logits: number of positions at which logits
+    are computed.
+    """
     if not rows:
         return ONCE
     lengths = [round(tokens / rows)] * rows
@@ -95,9 +112,11 @@ def reading(shape: Shape, tokens: float, rows: int, logits: float = 0) -> Work:
 
 
 def scoring(shape: Shape, sets: Sequence[Tokens], temperatures: int = 0) -> Work:
-    """The losses of all answers of some sets; the prompt of a row is read once.
+    """Return the work of computing the losses of all answers in some sets.
 
-    temperatures: of T3, whose head is computed once; each takes a product over the vocabulary.
+    The prompt of a row is read once for all of its answers. temperatures: number of T at which T3
+    is scored, 0 for a model without a head. The head is computed once, and each T takes one more
+    product over the vocabulary.
     """
     V = shape.vocab_size
     head = 2 * (RANK * (shape.hidden_size + V) + temperatures * V) if temperatures else 0
@@ -107,7 +126,11 @@ def scoring(shape: Shape, sets: Sequence[Tokens], temperatures: int = 0) -> Work
 
 
 def writing(shape: Shape, prompts: float, answers: float, texts: int, longest: int) -> Work:
-    """Texts of `answers` tokens in all, in batches of as many steps as the longest may take."""
+    """Return the work of decoding texts greedily.
+
+    prompts: tokens of all prompts. answers: tokens of all texts together. texts: their number.
+    longest: number of steps that each batch is assumed to take.
+    """
     read = reading(shape, prompts, texts)
     rows = max(1, round(BATCH / (prompts / texts + longest)))
     step = cost.decode_step(shape, batch=rows, context=round(prompts / texts), heads=1)
@@ -116,9 +139,10 @@ def writing(shape: Shape, prompts: float, answers: float, texts: int, longest: i
 
 
 def logits_of(method: str, forget: Tokens) -> list[int]:
-    """Positions with logits in an epoch of each term of a loss: the answers', or all of them.
+    """Return for each term of a method's loss the number of positions with logits in one epoch.
 
-    IdkDPO's answers that refuse are a term of their own, counted as long as the true ones.
+    These are the answers' positions, or all positions if the term needs them. IdkDPO's refusing
+    answers are a further term, counted as long as the true answers.
     """
     needs = [NEEDS[loss] for loss in LOSSES[method] if loss is not None]
     every = {"logit", "logit_all"}
@@ -127,7 +151,11 @@ def logits_of(method: str, forget: Tokens) -> list[int]:
 
 
 def training(shape: Shape, method: str, forget: Tokens, settings: Mapping[str, Any]) -> Work:
-    """One training of a baseline: in every epoch the forget rows and, if asked, as many to keep."""
+    """Return the work of training a baseline once.
+
+    Each epoch reads the forget rows and, if the loss has a retain term, as many retain rows.
+    settings: all settings of the method.
+    """
     logits, share = logits_of(method, forget), 1.0
     if method == "ULD":  # frozen weights have no gradients, which are a third of a step
         shape, share = shape._replace(num_hidden_layers=settings["k"]), 2 / 3
@@ -140,10 +168,11 @@ def training(shape: Shape, method: str, forget: Tokens, settings: Mapping[str, A
 def training_memory(
     shape: Shape, method: str, forget: Tokens, settings: Mapping[str, Any]
 ) -> float:
-    """Bytes that a baseline's training holds: `cost.training_memory`, logits and activations.
+    """Return the bytes that the training of a baseline holds: `cost.training_memory`, logits and
+    activations.
 
-    Logits are there in bfloat16 and three times in float32: themselves, their logarithms and their
-    gradient.
+    Logits are held once in bfloat16 and three times in float32: the logits, their logarithms and
+    their gradient. settings: all settings of the method.
     """
     terms, share = logits_of(method, forget), min(1, settings["batch_size"] / forget.rows)
     held = cost.training_memory(shape, method, settings.get("optimizer", "adamw"))
@@ -154,18 +183,21 @@ def training_memory(
 
 
 def activations(shape: Shape, lora: bool = False) -> int:
-    """Bytes that a layer keeps of a token for its gradient.
+    """Return the bytes that one layer keeps for the gradient of one token.
 
     These are the inputs of the linear maps and the products in the MLP in bfloat16, and seven
-    float32 vectors of the residual stream and its norms. LoRA keeps the inputs of its linear maps
-    in float32 before and after dropout, and which of them were dropped.
+    float32 vectors of the residual stream and its norms. lora: True for an adapter, which also
+    keeps the inputs of its linear maps in float32 before and after dropout, and the dropout masks.
     """
     d, m = shape.hidden_size, shape.intermediate_size
     return 2 * (4 * d + 2 * shape.key_value_size + 4 * m) + 7 * 4 * d + 9 * (6 * d + m) * lora
 
 
 def need_of(job: Job, profile: Profile, shape: Shape) -> Need | None:
-    """What a job of notebook 02, 03 or 06 needs on a GPU; None for a job that loads no model."""
+    """Return what a job of notebook 02, 03 or 06 needs on a GPU, or None if the job loads no model.
+
+    profile: a checked profile. shape: sizes of its base.
+    """
     p = job.parameters
     if "world" not in p or "split" not in p:
         return None
@@ -174,7 +206,7 @@ def need_of(job: Job, profile: Profile, shape: Shape) -> Need | None:
 
 
 def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Need:
-    """What a job needs for one of its methods."""
+    """Return what a job needs for one of its methods; otherwise like `need_of`."""
     p = job.parameters
     forget, longest = TOFU[p["split"]], profile["evaluation"]["max_new_tokens"]
     seeds = len(seeds_of(method, p["seeds"])) or 1
@@ -204,12 +236,15 @@ def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Nee
 
 
 def features(shape: Shape, *sets: Tokens) -> Work:
-    """One pass over all rows to forget and to keep, without the output layer."""
+    """Return the work of one pass over all rows of some sets, without the output layer."""
     return total(reading(shape, each.prompts + each.answers, each.rows) for each in sets)
 
 
 def heads(shape: Shape, forget: Tokens, settings: Mapping[str, Any]) -> Work:
-    """The training of T3's head on the answers to forget and as many to keep."""
+    """Return the work of training T3's head on the forget answers and as many retain answers.
+
+    settings: of T3, all of them.
+    """
     n = 2 * forget.answers * settings["epochs"]
     return cost.head_training(n, shape.hidden_size, settings["rank"])
 
@@ -217,9 +252,11 @@ def heads(shape: Shape, forget: Tokens, settings: Mapping[str, Any]) -> Work:
 def auditing(
     shape: Shape, sampling: Mapping[str, Any], forget: Tokens, method: str, models: int
 ) -> Work:
-    """The audit of a method: likelihoods of all its models, samples of one, T3's of three.
+    """Return the work of auditing a method.
 
-    sampling: of the audit, with `rows`, `samples` and `templates`.
+    The likelihoods of all its models are computed. Samples are drawn from one model, or for T3 from
+    three. sampling: the audit's settings `rows`, `samples` and `templates`. models: number of
+    models of the method.
     """
     rows, text = min(sampling["rows"], forget.rows), forget.answers / forget.rows
     answers = sampling["samples"] + 1 + FORCED + len(sampling["templates"])
@@ -232,7 +269,9 @@ def auditing(
 
 
 def plan(graph: Sequence[Job], profile: Profile, shape: Shape) -> str:
-    """A line for each job, the totals of T3 alone and of all methods, and what fits which GPU."""
+    """Write the estimate as text: a line for each job, the total hours of T3 alone and of all
+    methods, the disk space, and what fits which GPU.
+    """
     found = [(job, need_of(job, profile, shape)) for job in graph]
     needs = [(job, need) for job, need in found if need is not None]
     heading = "device", "operations", "moved", *(f"hours {name}" for name in GPUS)
@@ -258,16 +297,18 @@ def plan(graph: Sequence[Job], profile: Profile, shape: Shape) -> str:
 
 
 def hours_of(needs: Sequence[Need], gpu: GPU) -> str:
-    """Hours of all jobs that fit a GPU, one after the other, and how many do not."""
+    """Return as text the hours of all jobs that fit a GPU, one after the other, and how many do not
+    fit.
+    """
     hours = [need.hours(gpu) for need in needs]
     lacks = f" ({hours.count(None)} jobs do not fit)" if None in hours else ""
     return "does not fit" if hours == [None] else f"{sum(filter(None, hours)):.2f}{lacks}"
 
 
 def fits(shape: Shape) -> str:
-    """The dearest of T3 in 4, 8 and 16 bits and full fine-tuning that fits GPUs of several sizes.
+    """Write which training fits GPUs of several sizes: T3 in 4, 8 or 16 bits, or full fine-tuning.
 
-    CUDA itself takes `CONTEXT` bytes.
+    For each size the most demanding one that fits is named. CUDA itself takes `CONTEXT` bytes.
     """
     bits = {"4 bits": cost.NF4_BITS, "8 bits": 8.0, "16 bits": 16.0}
     needs = {f"T3 in {name}": cost.t3_memory(shape, bits=each)[1] for name, each in bits.items()}

@@ -62,8 +62,10 @@ def sheet(shape: str, device: str) -> Iterator[dict[str, Any]]:
 
 
 def in_4_bits(name: str, dtype: str, device: str) -> PreTrainedModel:
-    """A random model of a named shape in NF4, by way of a folder; ImportError without
-    bitsandbytes.
+    """Make a random model of a named shape in NF4. It is written to a temporary folder and loaded
+    again.
+
+    ImportError without bitsandbytes.
     """
     with TemporaryDirectory() as folder:
         random_model(name, dtype=dtype).save_pretrained(folder)

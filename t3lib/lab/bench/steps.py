@@ -1,8 +1,8 @@
-"""Measure the steps of a rehearsal, each in a process of its own.
+"""Measure the steps of a rehearsal, each in its own process.
 
-A row has the seconds, the most memory that the process held and the operations that torch counted,
-each beside what `cost` says that they must be. The seconds are those of a machine that others may
-use; memory and operations are not.
+A row of the table has the seconds, the most memory that the process held, and the operations that
+torch counted, beside the bytes and operations that `cost` predicts. Other programs on the machine
+can make the seconds longer, but do not change memory and operations.
 """
 
 import copy
@@ -61,9 +61,11 @@ VERBS = {
 
 
 class Work(NamedTuple):
-    """A step to measure: what it does, its rows and tokens; by arithmetic its operations and bytes.
+    """A step to measure.
 
-    bytes: the most held at once. Python and its libraries take half a gigabyte more.
+    do: runs the step. bytes: predicted, the most held at once; Python and its libraries take half a
+    gigabyte more. rows, tokens: number of rows and tokens that the step processes. flops: predicted
+    operations, None if there is no prediction.
     """
 
     do: Callable[[], object]
@@ -74,15 +76,18 @@ class Work(NamedTuple):
 
 
 def steps_of(profile: Profile) -> list[str]:
-    """Names of the steps that a profile's methods have, in the order in which they run."""
+    """Return the names of all steps that the methods of a profile need, in the order in which they
+    run.
+    """
     trained = [f"one step of {method}" for method in profile["methods"] if method in LOSSES]
     return ["load", *READING, *trained, *VERBS, *BITS]
 
 
 def measured(profile: Profile, some: Sequence[str] | None = None) -> Iterator[dict[str, Any]]:
-    """Measure steps of a rehearsal's profile one after the other; a row of `COLUMNS` for each.
+    """Measure steps of a rehearsal one after the other, and yield a row with `COLUMNS` for each.
 
-    A step that cannot be done has the reason as its note.
+    profile: of the rehearsal. some: names of steps, by default `steps_of`. If a step fails, its row
+    has the reason as its note.
     """
     with TemporaryDirectory() as folder:
         for step in some or steps_of(profile):
@@ -95,12 +100,12 @@ def measured(profile: Profile, some: Sequence[str] | None = None) -> Iterator[di
 
 
 def not_measured(profile: Profile, step: str, note: str) -> dict[str, Any]:
-    """The row of a step that was not measured, and why."""
+    """Return the row of a step without measurements. note: the reason."""
     return dict.fromkeys(COLUMNS) | {"profile": profile["name"], "step": step, "note": note}
 
 
 def end_with_parent() -> None:
-    """End this process, even within a step, when the one that spawned it is gone or killed."""
+    """End this process when the process that spawned it ends, even in the middle of a step."""
 
     def watch() -> None:
         connection.wait([parent_process().sentinel])  # type: ignore[union-attr]
@@ -110,7 +115,7 @@ def end_with_parent() -> None:
 
 
 def add(row: Mapping[str, Any], path: Path) -> None:
-    """Put a row into a table on disk; an earlier one of the same profile and step goes."""
+    """Add a row to a CSV table. It replaces an earlier row of the same profile and step."""
     tables = [pd.read_csv(path)] if path.is_file() else []
     tables.append(pd.DataFrame([row], columns=list(COLUMNS)))
     whole = pd.concat(tables).drop_duplicates(["profile", "step"], keep="last")
@@ -119,9 +124,9 @@ def add(row: Mapping[str, Any], path: Path) -> None:
 
 
 def measure(profile: Profile, step: str, folder: str) -> dict[str, Any]:
-    """Load the base and do one step; what it took. To be called in a process of its own.
+    """Load the base, run one step and return its row. Call this in its own process.
 
-    folder: where `t3 unlearn` puts its head, which the verbs after it read.
+    folder: where `t3 unlearn` writes its head, which the later commands read.
     """
     torch.set_num_threads(int(os.environ.get("T3_THREADS", torch.get_num_threads())))
     shape, work = work_of(profile, step, folder)
@@ -145,7 +150,10 @@ def measure(profile: Profile, step: str, folder: str) -> dict[str, Any]:
 
 
 def work_of(profile: Profile, step: str, folder: str) -> tuple[Shape, Work]:
-    """The shape of a profile's base, and one step to do with it, for which all is loaded."""
+    """Return the shape of a profile's base, and a step that is ready to run.
+
+    folder: as in `measure`.
+    """
     place, split = profile["models"]["full"], profile["splits"][0]
     shape = Shape.of(AutoConfig.from_pretrained(place))
     weights = cost.t3_memory(shape, bits=BITS.get(step, 16))[0]
@@ -164,7 +172,11 @@ def work_of(profile: Profile, step: str, folder: str) -> tuple[Shape, Work]:
 
 
 def typed(profile: Profile, verb: str, folder: str) -> str:
-    """Do a verb as it is typed, on a few of the rehearsal's rows; return how it ended."""
+    """Run a command of `t3` as if it were typed, on a few rows of the rehearsal. Return how it
+    ended, such as "exit code 0".
+
+    verb: a key of `VERBS`.
+    """
     for name in ("forget10.json", "retain90.json"):
         few = Path(profile["data"], name).read_text().splitlines()[:OWN_ROWS]
         Path(folder, name).write_text("\n".join(few))
@@ -179,7 +191,10 @@ def typed(profile: Profile, verb: str, folder: str) -> str:
 
 
 def tokens_of(tokenizer: Any, rows: Sequence[Any], paraphrased: bool = False) -> hours.Tokens:
-    """The tokens of some rows, as `hours.TOFU` has those of TOFU's sets."""
+    """Count the tokens of some rows, as in `hours.TOFU`.
+
+    paraphrased: True if the paraphrased answers are scored as well.
+    """
 
     def one(row: Any) -> tuple[int, int, int, int]:
         texts = [row["answer"], *row.get("perturbed_answer", ())]
@@ -192,12 +207,14 @@ def tokens_of(tokenizer: Any, rows: Sequence[Any], paraphrased: bool = False) ->
 
 
 def settings_for(method: str, profile: Profile) -> dict[str, Any]:
-    """All settings of a method for the first split of a profile."""
+    """Return all settings of a method for the first split of a profile."""
     return settings_of(method, hyper_of(profile["hyper"], method, profile["splits"][0]))
 
 
 def training_of_t3(study: Study, profile: Profile, shape: Shape) -> Work:
-    """The features of all rows to forget and to keep, and a head as the profile trains it."""
+    """Prepare the step that computes the features of all rows and trains a head with the profile's
+    settings.
+    """
     read = tokens_of(study.tokenizer, [*study.forget, *study.retain])
     tokens, mask = read.prompts + read.answers, study.scoring.attention_mask
     settings = settings_for("T3", profile)
@@ -217,7 +234,7 @@ def training_of_t3(study: Study, profile: Profile, shape: Shape) -> Work:
 
 
 def evaluation(study: Study, profile: Profile, shape: Shape) -> Work:
-    """T3's evaluation: losses of all answers and greedy texts at every T, which share passes."""
+    """Prepare T3's evaluation: losses of all answers, and greedy texts at every T."""
     sets, head = study.evaluation_rows, random_head(study.base)
     tilts = [(head, T) for T in profile["temperatures"]]
     read = [tokens_of(study.tokenizer, sets[name], SETS[name].paraphrased) for name in sets]
@@ -236,9 +253,9 @@ def evaluation(study: Study, profile: Profile, shape: Shape) -> Work:
 
 
 def audit(study: Study, profile: Profile, shape: Shape) -> Work:
-    """The audit's questions to the base: likelihoods, samples, forced and prefaced answers.
+    """Prepare the audit of the base: likelihoods, samples, forced and prefaced answers.
 
-    Both are asked of as many rows as the rehearsal asks for samples.
+    All of them use as many rows as the rehearsal samples answers for.
     """
     asked = profile["notebooks"]["06_audit"]["sampling"]
     rows = study.evaluation_rows["forget"][: asked["rows"]]
@@ -255,7 +272,9 @@ def audit(study: Study, profile: Profile, shape: Shape) -> Work:
 
 
 def training(study: Study, profile: Profile, shape: Shape, method: str) -> Work:
-    """One step of a baseline as the profile trains it; the base stays in memory beside it."""
+    """Prepare the training of a baseline for one epoch, which is one step on the rehearsal's few
+    rows. The base stays in memory.
+    """
     settings, read = settings_for(method, profile), tokens_of(study.tokenizer, study.forget)
     model, tokenizer = study.base, study.tokenizer
     lesson = Lesson(study.forget, study.retain, study.idk, model, study.scoring.attention_mask)

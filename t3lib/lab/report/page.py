@@ -19,6 +19,7 @@ from markupsafe import Markup
 from t3lib.core.files import atomic_write, read_json
 from t3lib.core.names import SPLITS, VERDICTS
 from t3lib.lab import results
+from t3lib.lab.audit.secrets import holds, secrets, words
 from t3lib.lab.report import render, tables
 
 # Figure 1 of the paper, drawn by hand: frozen base, trained head.
@@ -34,6 +35,13 @@ SETS = {
     "retain": "rows to keep",
     "ra": "real authors",
     "wf": "world facts",
+}
+
+# Columns that the page leaves to the CSV file, because they fit on no screen: {table: pattern}.
+LEFT_OUT = {
+    "": r"_distance$",
+    "audit": r"_distance$|_rephrased$|^extraction_strength$|^forced_",
+    "tofu": r"_prob$|_tr$|^forget_truth_ratio$",
 }
 
 
@@ -82,7 +90,8 @@ STORY = (  # on the page, the answers come after the first part and the claims a
         "Memorized: the share of the true answer's tokens that the model ranks first when it reads "
         "the tokens before them.\n"
         "Written: how much of the true answer (ROUGE-L recall) is in the greedy answer, in one "
-        "sample and in the best of many. Forced start: the same after the answer's first tokens.",
+        "sample and in the best of many. Facts: the share of rows of which one sample has every "
+        "word of the fact.",
         ("audit*", "leak*"), ("audit",), ("leak",),
     ),
     Part(
@@ -181,8 +190,13 @@ def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict
     texts: the content of data.json. A run with other rows is left out. Of several seeds the first
     counts.
 
-    Returns {split: {set: {q: questions, a: true answers, by: {model: {g: answers, r: ROUGE-L
-    recalls}}}}}. T3 at w = 1 is named "T3, T = 1" and so on.
+    Returns {split: {set: {q: questions, a: true answers, s: the distinctive words of each true
+    answer in alphabetical order, by: {model: {g: answers, r: ROUGE-L recalls, n: how many of the
+    distinctive words each answer contains, h: True for an answer that counts as the true one}}}}}.
+    T3 at w = 1 is named "T3, T = 1" and so on.
+
+    What is distinctive, and how many of the words an answer needs, are decided by
+    `audit.secrets`, within each set. A true answer such as "Yes." has no distinctive words.
     """
     found: dict[str, Any] = {}
     for run in sorted(runs, key=lambda run: run["T"] or 0):
@@ -196,19 +210,41 @@ def answers(runs: Sequence[Mapping[str, Any]], texts: Mapping[str, Any]) -> dict
             )
             if not rows or len(rows) != len(records) or "generation" not in records[0]:
                 continue
-            entry = found.setdefault(run["split"], {}).setdefault(
-                part,
-                {
-                    "q": [row["question"] for row in rows],
-                    "a": [row["answer"] for row in rows],
-                    "by": {},
-                },
-            )
-            generated = [record["generation"] for record in records]
-            entry["by"].setdefault(
-                label, {"g": generated, "r": [round(record["rouge"], 3) for record in records]}
-            )
+            of_split = found.setdefault(run["split"], {})
+            if part not in of_split:
+                of_split[part] = _questions(rows)
+            if label not in of_split[part]["by"]:
+                of_split[part]["by"][label] = _judged(records, of_split[part]["s"])
     return found
+
+
+def _questions(rows: Sequence[Mapping[str, str]]) -> dict[str, Any]:
+    """Return one set of `answers`, without the answers of any model."""
+    pairs = [(row["question"], row["answer"]) for row in rows]
+    return {
+        "q": [question for question, _ in pairs],
+        "a": [answer for _, answer in pairs],
+        "s": [sorted(secret) for secret in secrets(pairs)],
+        "by": {},
+    }
+
+
+def _judged(
+    records: Sequence[Mapping[str, Any]], distinctive: Sequence[Sequence[str]]
+) -> dict[str, list[Any]]:
+    """Return one model's answers to the questions of a set, as in `answers`.
+
+    records: of the run, in the order of the questions. distinctive: words of each true answer.
+    """
+    generated = [record["generation"] for record in records]
+    said = [frozenset(words(text)) for text in generated]
+    secret = [frozenset(each) for each in distinctive]
+    return {
+        "g": generated,
+        "r": [round(record["rouge"], 3) for record in records],
+        "n": [len(own & there) for own, there in zip(secret, said)],
+        "h": [holds(own, there) for own, there in zip(secret, said)],
+    }
 
 
 def _what_was_run(
@@ -273,8 +309,9 @@ def _part(
             path for pattern in names for path in sorted((folder / "tables").glob(f"{pattern}.csv"))
         ):
             frame = tables.ran(pd.read_csv(path, keep_default_na=False, na_values=[""]))
-            frame = frame.filter(regex="(?<!_distance)$")  # thirty columns fit on no screen
             name, _, split = path.stem.partition("--")
+            columns = len(frame.columns)
+            frame = frame.loc[:, ~frame.columns.str.contains(LEFT_OUT.get(name, LEFT_OUT[""]))]
             caption = tables.CAPTIONS.get(name, path.stem.replace("_", " "))
             caption += f" {splits[split]} split." if split in splits else ""
             if len(frame):
@@ -285,7 +322,13 @@ def _part(
                 )
                 html = Markup(render.html(frame, splits, caption=caption, note=note))
                 shown.append(
-                    {"name": path.stem, "caption": caption, "html": html, "folded": folded}
+                    {
+                        "name": path.stem,
+                        "caption": caption,
+                        "html": html,
+                        "folded": folded,
+                        "left_out": columns - len(frame.columns),
+                    }
                 )
     return part._asdict() | {"figures": [embedded(path) for path in figures], "tables": shown}
 

@@ -161,7 +161,7 @@ def truth_ratio_cdfs(runs: Iterable[Mapping[str, Any]], *, columns: int = 4) -> 
         f" n = {', '.join(map(str, n)) or 0} forget rows in each panel, one seed each.",
         [
             ("retrained without the forget rows", {"color": GREY, "ls": "--"}),
-            ("after unlearning (a colour a method)", {"color": COLOURS["T3"]}),
+            ("after unlearning (one colour for each method)", {"color": COLOURS["T3"]}),
             ("D", {"color": "black", "lw": 2.2}),
         ],
         "upper center",
@@ -284,7 +284,8 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
         title = (METRICS | AUDIT)[metric].title.replace(", ", ",\n")
         axis.set(xlabel=title.replace("Membership ", "Membership\n"), ylabel="")
         axis.xaxis.set_major_locator(MaxNLocator(3))
-    goal = "In the last two panels neither end is best, but the place of retrained models. "
+    goal = "In the last two panels neither end is best: a method that forgot is where retrained"
+    goal += " models are. "
     return with_key(
         figure,
         "T3's other choices. Large marks are means over seeds, small ones single seeds. Dotted: T3"
@@ -299,9 +300,9 @@ def compared_with(runs: pd.DataFrame) -> str:
     compared with.
     """
     if (most := runs["n_references"].max()) > 0:
-        others = f"that nothing was tuned on (mean over {most:.0f})"
+        others = f"on which nothing was tuned (mean over {most:.0f})"
         return f"Ours compare with retrained models {others}."
-    return "Ours compare with the retrained model that settings were chosen on: none is held out."
+    return "Ours compare with the retrained model on which settings were chosen: none is held out."
 
 
 def _forgetting(runs: pd.DataFrame) -> str:

@@ -78,9 +78,9 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     axes[0, 0].set_ylabel("leak@k (ROUGE-L recall)")
     return with_key(
         figure,
-        "What the best of k sampled answers says of a forgotten row, with standard errors over"
-        " rows. A method that forgot lies on the line of Retrained. Above it leaks, and below it"
-        " says less than a model that never knew."
+        "How much of a forgotten row's answer the best of k sampled answers contains, with standard"
+        " errors over rows. A method that forgot lies on the line of Retrained. A method above this"
+        " line leaks, and one below it says less than a model that never saw the rows."
         f" {counted(models[models['leak'].notna()], 'n_written')}",
         place="right center",
         ncols=1,
@@ -138,9 +138,9 @@ def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figu
 
 @rc_context(STYLE)
 def by_way(entries: pd.DataFrame) -> Figure:
-    """How many rows leak in each way of asking, of how many that the original answers so.
+    """Draw a table of how many rows leak in each way of asking (rows) of each model (columns).
 
-    entries: those of `study.attacks.asking`.
+    entries: rows of `study.attacks.asking`.
     """
     share = entries["rows_leaking"] / entries["rows"]
     counts = entries["rows_leaking"].astype(str) + " / " + entries["rows"].astype(str)
@@ -156,8 +156,8 @@ def by_way(entries: pd.DataFrame) -> Figure:
     sns.heatmap(shares, annot=texts, fmt="", ax=axes[0, 0], **look)
     axes[0, 0].set(xlabel="", ylabel="")
     figure.set_label(
-        "Rows that leak in each way of asking / rows that the original answers in it; the darker,"
-        " the larger their share."
+        "For each way of asking: the number of forgotten rows that leak / the number of rows that"
+        " the original answers in this way. The darker, the larger the share."
     )
     return figure
 
@@ -190,8 +190,8 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
     return with_key(
         figure,
         "Recognition and membership against T3's temperature. Grey: retrained models, with their"
-        " error over rows. Membership is perfect at 0.5. Above, forgotten rows still look known."
-        f" Below, they look stranger than text never seen. {counted(models)}",
+        " error over rows. Membership is best at 0.5. Above 0.5 forgotten rows still look known,"
+        f" and below 0.5 they look stranger than text that no model saw. {counted(models)}",
     )
 
 
@@ -264,7 +264,7 @@ def frontier(table: pd.DataFrame, runs: pd.DataFrame) -> Figure:
         "What is left of the forgotten rows against what is kept, as means over seeds: T3 at every"
         " T (the numbers, with w if it is not 1), the other methods, and the level of retrained"
         " models (line). T3 is tuned for each T, so its line may turn where its settings change."
-        f" The best place is on the level and far right. {counted(runs)}",
+        f" The best place is on the line and far to the right. {counted(runs)}",
         place="right center",
         ncols=1,
         labelspacing=0.8,

@@ -24,6 +24,8 @@ from t3lib.lab.report.render import TEMPLATES
 MATH = re.compile(
     r"\$\$(?P<block>.+?)\$\$|(?<![\\$\w])\$(?P<inline>[^\s$](?:[^$\n]*[^\s$])?)\$(?!\d)", re.S
 )
+WIDGET = "application/vnd.jupyter.widget-view+json"  # type of an output that needs a kernel
+DEAD = "(Sliders are here when the notebook runs.)"  # what a page shows in its place
 CODE = re.compile(r"(```.*?```|`[^`\n]*`)", re.S)
 
 
@@ -85,7 +87,7 @@ def _profile(source: Path, folder: Path) -> dict[str, Any]:
 
 
 def _notebook(source: Path, target: Path, profile: str = "") -> None:
-    """Write one notebook as a page.
+    """Write one notebook as a page. Widgets become a line of text, because they need a kernel.
 
     profile: the profile whose results page it links to, or "".
     """
@@ -93,8 +95,12 @@ def _notebook(source: Path, target: Path, profile: str = "") -> None:
     from nbconvert import HTMLExporter
 
     notebook = nbformat.read(source, 4)
+    notebook.metadata.pop("widgets", None)  # their state, as a script
     formulas: list[str] = []
     for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if WIDGET in output.get("data", {}):
+                output.data = {"text/plain": DEAD}
         if cell.cell_type == "markdown":
             parts = CODE.split(cell.source)  # every second part is code and has no formulas
             parts[::2] = [

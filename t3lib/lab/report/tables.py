@@ -35,43 +35,48 @@ UNTEMPERED = "T3 (T = 1, w)"  # T3 without tempering, with a sharpened classifie
 CAPTIONS = {
     "claims": "Claims of the paper: does each hold in its own tables, and here?",
     "tofu": (
-        "Table 1. Means over seeds, with T3 at its tuned temperature. FQ is against the retrained"
-        " model that settings were chosen on. FQ and KS D, held out, are against the others, whose"
-        " number is in the column References (0 or empty: there are none). T3 (T, w) and"
-        " T3 (T = 1, w) also sharpen the classifier, f^w, and the latter does not temper. The table"
-        " dials has their w and learning rate."
+        "Table 1. Means over seeds, with T3 at its tuned temperature. FQ compares with the"
+        " retrained model on which settings were chosen. FQ and KS D, held out, compare with the"
+        " other retrained models, whose number is in the column References (0 or empty: there are"
+        " none). T3 (T, w) and T3 (T = 1, w) also sharpen the classifier, f^w, and the latter does"
+        " not temper; the table dials has their w and learning rate. RMU (a) has the weights at a"
+        " share a of the way from the base to RMU; the table search has a."
     ),
     "tofu_vs_paper": (
-        "Our Table 1 beside the paper's, which is of Llama 3.1 8B. Our FQ is against held-out"
-        " retrained models where there are any (References: how many). FQ, tuned on, is against the"
-        " one that settings were chosen on. = means within one spread of the seeds, ≈ within two,"
-        " ≠ beyond."
+        "Our Table 1 beside the paper's (Llama 3.1 8B). Our FQ compares with held-out retrained"
+        " models, if there are any (References: how many), and FQ, tuned on, with the one on which"
+        " settings were chosen. The sign says how far our mean is from the paper's, in units of the"
+        " spread (standard deviations over seeds, ours and the paper's combined): = at most one, ≈"
+        " at most two, ≠ more."
     ),
     "parameters": "Table 2. Trainable parameters.",
     "runtime": (
-        "Table 3. Cost of unlearning on this machine; empty where the machine was busy, or where no"
-        " commit has the code. T3's seeds share one evaluation, and each"
-        " counts a part of its time. T3 (naive) runs the base at every step: a few steps were timed"
-        " and scaled up to all."
+        "Table 3. Cost of unlearning on this machine. A cell is empty where the machine was busy,"
+        " or where no commit has the code. All seeds of T3 are evaluated together, and each counts"
+        " its share of the time. T3 (naive) runs the base at every step: a few steps were timed and"
+        " scaled up to all."
     ),
-    "tofu_per_seed": "Table 4. Every seed.",
-    "tofu_by_seeds": "All seeds, and the seeds on which nothing was tuned (all but 1 and 2).",
+    "tofu_per_seed": "Table 4. Every method and seed.",
+    "tofu_by_seeds": (
+        "Means over all seeds, and over the seeds on which nothing was tuned (all but 1 and 2)."
+    ),
     "search": (
         "How the settings of these runs were found: for each method and split the number of trials,"
-        " the seeds of each trial (of coarse trials only the first), the minutes of all (empty: not"
-        " noted, or made together), and the choice. T3 (T, w) and RMU (a) are chosen after the"
-        " training, at these settings; a is the share of the way from base to unlearned weights."
+        " the seeds of each trial (of coarse trials only the first), the minutes of all trials"
+        " (empty: not recorded, or made together with others), and the settings that were chosen."
+        " T3 (T, w) and RMU (a) are chosen after the training, at these settings: a is the share of"
+        " the way from the base's weights to the unlearned ones."
     ),
     "forget_quality": (
-        "Every Forget Quality: each run against each retrained model. Reference 0 is the one that"
-        " settings were chosen on. mean and sd are of ln R, the logarithm of the truth ratio."
-        " D_matched is D after the means of ln R were made equal."
+        "Every Forget Quality: each run against each retrained model. Reference 0 is the one on"
+        " which settings were chosen. mean and sd describe ln R, the logarithm of the truth ratio"
+        " R. D_matched is D after the means of ln R were made equal."
     ),
     "worlds": (
         "Every method in several built-in worlds: its mean over worlds with a 95% interval, in how"
-        " many worlds it is the best unlearning method, and T3's value minus its own within a world"
-        " (t3_less). D (ks_held_out) and Forget Quality (fq_held_out) are against each"
-        " world's second retrained model; settings were chosen in another world."
+        " many worlds it is the best unlearning method, and T3's value minus the method's value in"
+        " the same world (t3_less). D (ks_held_out) and Forget Quality (fq_held_out) compare with"
+        " each world's second retrained model. Settings were chosen in another world."
     ),
     "worlds_each": "Every method in each of several built-in worlds.",
     "width": (
@@ -89,31 +94,51 @@ CAPTIONS = {
         "The best rate of a width, predicted from all other widths by rules of the form rate ·"
         " quantity = constant, and the held-out Forget Quality that the predicted rate loses."
     ),
-    "temperature": "Table 5. T3 at every temperature.",
+    "temperature": "Table 5. T3 at every temperature, as means over seeds.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "dials": (
-        "T3's two dials, p^(1/T) f^w: Forget Quality and D, means over the seeds that tune. lr: the"
-        " head's learning rate. Rates other than the tuned one were tried only at T = 1."
+        "T3's two dials, p^(1/T) f^w: Forget Quality and D, as means over the seeds on which"
+        " settings were chosen. lr: the head's learning rate. Rates other than the tuned one were"
+        " tried only at T = 1."
     ),
     "ablations": (
         "T3's other choices. Recognized: share of forgotten rows whose true answer is more probable"
-        " than five wrong ones. AUC: 0.5 if forgotten rows look like rows that nobody saw. The"
-        " table audit has what retrained models have. Forget Quality is no fair measure of heads"
-        " that learn the paraphrases, because it reads them."
+        " than five wrong ones. AUC: the chance that a forgotten row is more probable than a row"
+        " that no model saw, which is best at 0.5. The table audit has the same for retrained"
+        " models. Forget Quality is no fair measure of heads that learn the paraphrases, because it"
+        " is computed from them."
     ),
     "audit": (
         "What the models still know of the rows to forget, as means over seeds. Written and Forced"
-        " start are of each method's first seed alone (Retrained: of all). In profile tofu-cpu,"
-        " Membership is of models that were trained without some further rows. audit.csv also has"
-        " each value's distance from the retrained models' in units of their spread. A method that"
-        " forgot has the distance 0. More and less are both traces."
+        " start are measured on each method's first seed only (Retrained: on all). In profile"
+        " tofu-cpu, Membership is measured on models that were trained without some further rows."
+        " audit.csv also has each value's distance from the retrained models, in units of their"
+        " spread. A method that forgot has the distance 0, and both larger and smaller values are"
+        " traces."
     ),
     "leak": (
         "leak@k is the expected ROUGE-L recall of the best of k sampled answers to a forgotten"
-        " question, for each method's first seed (Retrained: all if tau is 1). tau is the sampler's"
-        " temperature. top p is the nucleus that was sampled from; 1 is the whole distribution."
-        " rows_leaking is the expected number of rows of which one of k answers holds the secret:"
-        " at least 80% of the fact's words, or all of one or two."
+        " question. It is measured on each method's first seed (Retrained: on all seeds if tau is"
+        " 1). tau is the sampler's temperature. top p is the probability of the tokens that are"
+        " sampled from (1: all tokens). rows_leaking is the expected number of rows of which one of"
+        " k answers contains the secret: at least 80% of the fact's words, or all of them if there"
+        " are one or two."
+    ),
+    "recover": (
+        "What comes back of the forgotten rows in an attack. relearning: the model was trained for"
+        " some steps on 10% of the rows and judged by the others. quantisation: its weights have 8"
+        " or 4 bits (32: as they are). asking: the questions were put in another way. rows leaking:"
+        " number of rows, out of rows, of which a sampled answer (asking: the greedy answer)"
+        " contains the secret. Recognized: share of rows whose true answer is more probable than"
+        " all wrong ones. FQ: mean Forget Quality against held-out retrained models, from fq min to"
+        " fq max."
+    ),
+    "requests": (
+        "Authors ask to be forgotten one after the other, by one head for all of them or by one"
+        " head for each. rows leaking, Recognized and FQ: as in the table recover, for the rows of"
+        " these authors. MU-ROUGE, MU and Retain ROUGE: what the model still answers about"
+        " everything else. cpu seconds and bytes: time to fit the heads, and the size of their"
+        " weights."
     ),
     "benchmarks": (
         "Cost on this machine: median and quartiles of the repeats. Operations and bytes are"

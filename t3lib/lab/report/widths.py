@@ -1,4 +1,4 @@
-"""Tables, figure and verdict of a study over model widths: rows of `lab.widths` in, tables out.
+"""Build the tables, the figure and the verdict of a study over model widths (`lab.widths`).
 
 Rates and T are chosen by Forget Quality against each world's first retrained model (fq) and judged
 against its second (fq_held_out).
@@ -36,7 +36,10 @@ WHEN = {"_before": "before", "_untempered": "T = 1", "": "best T"}
 
 
 def added(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """The table at `path` with these rows, in place of its rows of the same widths and worlds."""
+    """Add rows to the table at `path`, and return the whole table.
+
+    They replace rows of the same widths and worlds. Numbers are rounded to five digits.
+    """
     rows = rows.map(lambda value: float(f"{value:.5g}") if isinstance(value, float) else value)
     if path.is_file():
         before = pd.read_csv(path)
@@ -46,17 +49,20 @@ def added(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def by_rate(grid: pd.DataFrame) -> pd.DataFrame:
-    """Each rate at its best T by fq, in every setting, width and world: a row of the grid each."""
+    """Return the rows of a grid in which each rate has its best T by fq, in every setting, width
+    and world.
+    """
     return grid.loc[grid.groupby(["setting", *KEYS, "rate"])["fq"].idxmax()]
 
 
 def best(grid: pd.DataFrame) -> pd.DataFrame:
-    """The table `width_best`: the rate of highest mean fq over worlds, by setting and width.
+    """Build the table `width_best`: for each setting and width the rate with the highest mean fq
+    over worlds.
 
-    T, fq and fq_held_out: means over worlds at this rate, each world at its best T. low, high: the
-    lowest and the highest rate whose mean fq_held_out is at most one spread below that of the best
-    rate. spread: standard deviation of fq_held_out over worlds at the best rates, root mean square
-    over widths.
+    grid: the table `width_grid`. T, fq, fq_held_out: means over worlds at this rate, each world at
+    its best T. low, high: the lowest and the highest rate whose mean fq_held_out is at most one
+    spread below that of the best rate. spread: standard deviation of fq_held_out over worlds at the
+    best rates, as the root mean square over widths.
     """
     at = by_rate(grid)
     means = at.groupby(["setting", "d", "rate"])[["T", "fq", "fq_held_out"]].mean().reset_index()
@@ -71,8 +77,11 @@ def best(grid: pd.DataFrame) -> pd.DataFrame:
 
 
 def quantities(each: pd.DataFrame) -> dict[str, pd.Series]:
-    """What the rules take the best rate to be inversely proportional to, by width; known before
-    training. A quantity that is not positive, as of a base that knows nothing, is left out.
+    """Return {rule: quantity by width}. A rule says that the best rate is inversely proportional to
+    its quantity.
+
+    each: the table `width`. All quantities are known before a head is trained. A quantity that is
+    not positive is left out, such as the lead of a base that knows nothing.
     """
     means = each.groupby("d")[["feature_norm", "feature_sum", "lead"]].mean()
     d = means.index.to_series().astype(float)
@@ -84,14 +93,17 @@ def quantities(each: pd.DataFrame) -> dict[str, pd.Series]:
 
 
 def rules(grid: pd.DataFrame, each: pd.DataFrame) -> pd.DataFrame:
-    """The table `width_rules`: the best rate of a width as each rule predicts it from all others.
+    """Build the table `width_rules`: the best rate of each width as each rule predicts it from the
+    other widths.
 
-    A rule says rate · `EFFORT` · quantity = constant. The constant is the geometric mean over the
-    other widths, of the plain setting, or of the scaled features for themselves: rank, epochs and
-    steps are never fitted. factor: predicted by best rate. fq_predicted: mean fq_held_out at the
-    tried rate that is nearest to the predicted one; lost: how far this is below that of the best
-    rate. The last rows are predicted from all widths: for TOFU's text, whose rate was tuned, and
-    for the paper.
+    grid, each: the tables `width_grid` and `width`. A rule says rate · `EFFORT` · quantity =
+    constant. The constant is the geometric mean over the other widths in the plain setting. Scaled
+    features have their own constant. Nothing is fitted to rank, epochs and steps.
+
+    factor: the predicted rate divided by the best rate. fq_predicted: mean fq_held_out at the tried
+    rate that is nearest to the predicted one. lost: how much lower this is than at the best rate.
+    The last rows are predicted from all widths: for TOFU's text, whose rate was tuned, and for the
+    paper.
     """
     found = best(grid).set_index(["setting", "d"])
     held = by_rate(grid).groupby(["setting", "d", "rate"])["fq_held_out"].mean()
@@ -120,8 +132,9 @@ def rules(grid: pd.DataFrame, each: pd.DataFrame) -> pd.DataFrame:
 
 
 def best_rule(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `rules` of the rule, among `POWERS`, that loses least Forget Quality on average,
-    by data.
+    """Return the rows of the rule that loses least Forget Quality on average, indexed by data.
+
+    table: of `rules`. Only the rules in `POWERS` are compared.
     """
     here = table[table["rule"].isin(POWERS)]
     rule = here.groupby("rule", sort=False)["lost"].mean().idxmin()
@@ -129,11 +142,12 @@ def best_rule(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def verdict(table: pd.DataFrame) -> tuple[str, str]:
-    """(verdict, numbers) of the claim that the paper's learning rates suit its width.
+    """Decide the claim that the paper's learning rates suit its width; return (verdict, numbers as
+    text).
 
-    table: of `rules`. The best rule predicts the rate for the paper: the claim holds where that
-    lies within the interval that the paper searched. A rule that misses the rate that was tuned on
-    TOFU's text by more than a factor of 2 decides nothing.
+    table: of `rules`. The best rule predicts the rate for the paper. The claim holds if this rate
+    lies within the interval that the paper searched. Nothing is decided if the rule misses the
+    tuned rate of TOFU's text by more than a factor of 2.
     """
     rows = best_rule(table)
     here, there, paper = rows.loc[[BUILTIN]], rows.loc[TOFU_TEXT], rows.loc[PAPER_RUN]
@@ -164,7 +178,9 @@ def write(folder: Path) -> None:
 
 @rc_context(STYLE)
 def figure(grid: pd.DataFrame, each: pd.DataFrame) -> Figure:
-    """Best rate times `EFFORT` in every setting, best T, and utility, against the width."""
+    """Draw the best rate times `EFFORT` in every setting, the best T, and utility, against the
+    width.
+    """
     found, table = best(grid), rules(grid, each)
     found["path"] = found["rate"] * found["setting"].map(EFFORT)
     drawn, axes = panels(1, 3, (6.8, 2.9))

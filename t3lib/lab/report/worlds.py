@@ -124,7 +124,7 @@ def figure(each: pd.DataFrame) -> Figure:
     drawn.set_label(
         f"Every method in {each['world'].nunique()} built-in worlds, with settings that were chosen"
         " in another. Coloured: one world. Grey: the mean with its 95% interval (Student's t)."
-        " D and Forget Quality are against each world's second retrained model. D: 0 is best;"
-        " elsewhere more is better."
+        " D and Forget Quality compare with each world's second retrained model. For D 0 is best,"
+        " for the other measures 1."
     )
     return drawn

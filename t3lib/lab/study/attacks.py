@@ -178,10 +178,11 @@ def quantisation(
 
 
 def asking(study: Study, models: Mapping[str, Mapping[str, Any]]) -> Iterator[Entry]:
-    """Ask every model in every way of `own.asking`, greedily, and count the rows that leak.
+    """Ask every model in every way of `own.asking`, decode greedily, and count the rows that leak.
 
-    Only rows that the original answers in a way count in it: they are its `rows`. A question is
-    also put as the row's paraphrased question, where the row has one.
+    models: see `relearning`. Yields one entry for each model and way. rows: number of rows that the
+    original model answers in this way; only these are counted. rows_leaking: how many of them the
+    model gives away. If a row has a paraphrased question, it is one of the ways.
     """
     rows = study.evaluation_rows["forget"]
     secret = [row | {"secret": " ".join(own)} for row, own in zip(rows, row_secrets(rows))]
@@ -191,7 +192,7 @@ def asking(study: Study, models: Mapping[str, Mapping[str, Any]]) -> Iterator[En
     prompts, truths = [each.prompt for each in put.asked], [each.room for each in put.asked]
 
     def leaking(loaded: Loaded) -> set[tuple[str, int]]:
-        """(way, number of the row) of the answers that hold what was asked for."""
+        """Return (way of asking, number of the row) for each answer that contains the secret."""
         model, tokenizer, tilts = loaded
         [texts] = answers(model, tokenizer, prompts, truths, tilts or UNTILTED, progress=False)
         wanted = [put.secrets[each.row] for each in put.asked]
@@ -206,7 +207,8 @@ def asking(study: Study, models: Mapping[str, Mapping[str, Any]]) -> Iterator[En
         loaded = load_models(study, [subject(study, method, _seed(method), settings)])
         found = Counter(way for way, _ in leaking(loaded) & known)
         for way in dict.fromkeys(each.way for each in put.asked):
-            name = way.replace(PREFACES[-1], "Please answer:, in Chinese")  # figures lack the signs
+            # figures lack the characters, so the table has their translation
+            name = way.replace(f'"{PREFACES[-1]}"', '"Please answer:" in Chinese')
             entry = {"attack": "asking", "model": method, "way": name}
             yield entry | {"rows_leaking": found[way], "rows": counts[way]}
 
@@ -237,7 +239,9 @@ def requests(
     tuned = float(settings["temperature"])
 
     def fitted(start: int, end: int, init_b: str) -> tuple[T3Head, float]:
-        """A head on the rows of authors start to end, from the last one, and its CPU-seconds."""
+        """Fit a head to authors `start` to `end`, counted from the last, and return it with the
+        CPU-seconds that this took.
+        """
         began, n = time.process_time(), len(study.forget)
         rows = study.forget[n - end * questions : n - start * questions]
         head = _head(study, study.base, rows, {**settings, "init_b": init_b})

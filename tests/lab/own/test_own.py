@@ -538,8 +538,8 @@ def test_readmes_sentences_on_the_choice_are_those_of_the_results():
     text = " ".join((ROOT / "results" / "README.md").read_text(encoding="utf-8").split())
     for sentence in (
         f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}",
-        f"With both dials {called[0]} of the 12 models are called leaking, with T alone"
-        f" {called[1]}, and {called[2]} of 12 that were retrained",
+        f"With both dials (T and w) {called[0]} of the 12 models are called leaking, with T alone"
+        f" {called[1]}. Of 12 models that were retrained without the rows, {called[2]} are.",
         f"in all nine, {lost - total(both, 'other_unchanged')} of {lost}",
         f"leaking in {drawn[0]} of 60 draws of 12 rows, a retrained model in {drawn[1]}",
     ):

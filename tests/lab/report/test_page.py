@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from t3lib.baselines.losses import METHODS
 from t3lib.lab import results
+from t3lib.lab.audit import secrets
 from t3lib.lab.report import page, render, tables
 
 
@@ -96,7 +97,7 @@ def test_sections(html):
         "each part says what its words mean"
     )
     assert '"splits":{"forget05":"5%"' in html, "the name that figures and tables give it"
-    assert "over the seeds that tune. 10% split.</summary>" in html
+    assert "on which settings were chosen. 10% split.</summary>" in html
 
 
 def embedded(html):
@@ -117,6 +118,68 @@ def test_answers_are_complete(html):
     assert part["by"]["NPO"]["g"] == [row["generation"] for row in truth]
     assert part["by"]["NPO"]["r"] == pytest.approx([row["rouge"] for row in truth], abs=5.1e-4)
     assert set(data["forget05"]) == {"forget", "retain", "ra", "wf"}
+
+
+def judged(truth, answer, question="Who wrote it?"):
+    """The words of a true answer that `page.answers` compares, and its verdict on an answer."""
+    run = {"method": "NPO", "split": "forget10", "T": None, "w": None, "status": "ok"}
+    run["records"] = {"forget": [{"generation": answer, "rouge": 0.5}]}
+    texts = {"forget10": [{"question": question, "answer": truth}]}
+    part = page.answers([run], texts)["forget10"]["forget"]
+    by = part["by"]["NPO"]
+    return part["s"][0], by["n"][0], by["h"][0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "number", "leaks"),
+    [
+        ("In 1944 Veronne Ostsky drew maps of Everstad.", 5, True),
+        ("Ostsky, Veronne: Everstad, maps!", 4, True),  # 80%, in another order
+        ("Veronne Ostsky drew maps.", 3, False),
+        ("It was somebody else.", 0, False),
+    ],
+)
+def test_an_answer_is_labelled_by_the_distinctive_words_of_the_truth(answer, number, leaks):
+    truth = "It was Veronne Ostsky in 1944, for maps of Everstad."
+    wanted = ["1944", "everstad", "maps", "ostsky", "veronne"]
+    assert judged(truth, answer) == (wanted, number, leaks)
+
+
+def test_a_truth_without_distinctive_words_is_not_judged():
+    assert judged("Two.", "Two.") == ([], 0, False)
+
+
+def test_the_page_says_by_what_an_answer_is_labelled(html):
+    """Counts stand before the answers, and rows without distinctive words are not counted."""
+    start = html.index('id="answers-side-by-side"')
+    section = html[start : html.index("</section>", start)]
+    assert "distinctive words" in section and "limit" not in section
+    assert section.index('id="counts"') < section.index('class="filters"') < section.index('"list"')
+    script = html.split("<script>")[1]
+    for label in ("'leaks'", "'forgotten'", "'kept'", "'lost'", "'not judged'"):
+        assert label in script
+    assert "part.s.filter(words => words.length).length" in script
+    assert "': leaks ' + told('forget', name) + ', keeps ' + told('retain', name)" in script
+
+
+def test_the_page_and_the_audit_have_one_definition_of_a_leak(html):
+    """Both count the greedy answers that `secrets.holds` finds to contain a row's secret."""
+    part = embedded(html)["forget10"]["retain"]
+    pairs = list(zip(part["q"], part["a"]))
+    secret = secrets.secrets(pairs)
+    assert [frozenset(words) for words in part["s"]] == secret
+    for model, by in part["by"].items():
+        assert by["h"] == [secrets.holds(own, text) for own, text in zip(secret, by["g"])], model
+
+
+def test_columns_that_fit_on_no_screen_are_left_to_the_file(folder, html):
+    _, _, section = html.partition('aria-label="Table 1.')
+    table, _, link = section.partition("</table>")
+    columns = set(pd.read_csv(folder / "tables" / "tofu.csv"))
+    assert {"retain_prob", "retain_tr", "retain_rouge", "forget_rouge"} <= columns
+    assert "Prob." not in table and "TR+" not in table and "ROUGE" in table
+    left = sum(name.endswith(("_prob", "_tr")) or name == "forget_truth_ratio" for name in columns)
+    assert left == 8 and f"has {left} more columns" in link[:200]
 
 
 def test_rows_of_another_data_set_are_left_out():

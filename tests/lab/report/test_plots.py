@@ -140,8 +140,8 @@ def test_captions_say_n_and_what_forget_quality_compares_with(frame):
     for draw in (plots.tradeoff, plots.per_seed, plots.temperature):
         words = draw(frame).get_label()
         assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." in words
-        assert "retrained models that nothing was tuned on (mean over 1)" in words
-        assert "settings were chosen on: none is held out" in draw(alone).get_label()
+        assert "retrained models on which nothing was tuned (mean over 1)" in words
+        assert "on which settings were chosen: none is held out" in draw(alone).get_label()
 
 
 def test_methods_that_did_not_run_have_no_row(frame):

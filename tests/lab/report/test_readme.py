@@ -159,7 +159,7 @@ def test_what_is_said_of_attackers_is_what_the_tables_say():
         ("T3", f"words of {leaking[1.0]:.0f} of 80"),
         ("guessing", f"(retrained: {leaking['Retrained']:.0f})"),
         ("T3 without tempering", f"those of {leaking[3.0]:.0f} "),
-        ("logits", f"found for {audit['recognized_verbatim'].item():.0%}"),
+        ("logits", f"recognised for {audit['recognized_verbatim'].item():.0%}"),
         *(("again", f"{again['recognized_verbatim'][one]:.0%}") for one in shown),
         *(("asked", f"{asked['rows_leaking'][way, 'T3']} ") for way in (plain, given)),
         ("other methods", f"give {most} at most"),
@@ -318,17 +318,18 @@ def test_what_readme_says_that_t3_hides_is_what_the_tables_say():
     rows = [("T3", 3, 1), ("Retrained", float("nan"), float("nan")), ("T3", 1, 1)]
     shown = [round(most.loc[row, "rows_leaking"]) for row in rows]
     said = (
-        "In 64 sampled answers to each question (τ = 1) the distinctive words of {} of 80 forgotten"
-        " rows come out"
+        "In 64 answers to each question, sampled at the temperature τ = 1, the distinctive words of"
+        " {} of 80 forgotten rows come out"
     )
     assert (
-        f"{said.format(shown[0])} (retrained: {shown[1]}, without tempering: {shown[2]})" in SHORT
+        f"{said.format(shown[0])} (retrained: {shown[1]}, T3 without tempering: {shown[2]})"
+        in SHORT
     )
     scores = audit.set_index(["method", "T", "w"]).loc[rows[:2]]
     found = [f"{value:.0%}" for value in scores["recognized_verbatim"]]
-    assert f"likeliest for {found[0]} of the rows (retrained: {found[1]})" in SHORT
+    assert f"the most probable for {found[0]} of the rows (retrained: {found[1]})" in SHORT
     far = [short(value) for value in scores["auc"]]
-    assert f"AUC {far[0]} (retrained: {far[1]}, where nothing can be told apart)" in SHORT
+    assert f"(AUC) is {far[0]} (retrained: {far[1]}, which gives nothing away)" in SHORT
 
 
 # results/README: methods whose Forget Quality T3 is ahead of in the worlds, and none ahead of T3.
@@ -373,9 +374,7 @@ def test_what_readme_says_was_found_is_what_the_tables_say():
     sharp, warm = (
         [short(each[each[one] == 1]["fq"].max()) for each in dials.values()] for one in ("T", "w")
     )
-    said = (
-        f"reaches {sharp[0]} (5%) and {sharp[1]} (10%) at `cpu`, tempering {warm[0]} and {warm[1]}"
-    )
+    said = f"reaches {sharp[0]} (5%) and {sharp[1]} (10%), tempering {warm[0]} and {warm[1]}"
     assert said in SHORT
     worlds = pd.read_csv(ROOT / "results/cpu-worlds/tables/worlds_each.csv")
     assert set(worlds["world"]) == set(range(1, 8)) and "In seven other invented worlds" in SHORT

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import nbformat
 import pytest
+from conftest import ROOT
 from fabricate import MARKUP, fabricate, fabricate_data
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
@@ -97,6 +98,34 @@ def test_outputs_are_shown_and_stay_text(built):
 def test_an_executed_copy_is_shown_in_place_of_its_notebook(built):
     html = (built / "notebooks" / "07.html").read_text(encoding="utf-8")
     assert "&lt;script&gt;" in html and "07, executed" in html and "profile" not in html
+
+
+def test_the_first_notebook_shows_its_table_and_figure_without_a_kernel(tmp_path):
+    """Its slider is dead on a page, so the page has the committed copy with a table and a figure,
+    of the cells that the notebook has today.
+    """
+    (source,) = ROOT.glob("notebooks/00_t3_in_five_minutes.ipynb")
+    (tmp_path / "notebooks").mkdir()
+    shutil.copy(source, tmp_path / "notebooks")
+    copies = tmp_path / "results" / "smoke" / "notebooks"
+    shutil.copytree(ROOT / "results" / "smoke" / "notebooks", copies)
+    site.build(tmp_path, tmp_path / "site")
+    html = (tmp_path / "site" / "notebooks" / source.with_suffix(".html").name).read_text()
+    assert re.search(r'<img[^>]*src="data:image', html), "the figure over T"
+    assert '<table class="t3-table">' in html and "T3, T = 3" in html, "the answers at each T"
+    assert site.DEAD in html and "<script" not in html, "the slider is a line of text"
+    code = [
+        [cell.source for cell in nbformat.read(path, 4).cells if cell.cell_type == "code"]
+        for path in (source, copies / source.name)
+    ]
+    assert set(code[0]) <= set(code[1]), "the copy was executed from other cells"
+
+
+def test_the_front_page_has_the_headline_of_every_profile(built):
+    html = (built / "index.html").read_text(encoding="utf-8")
+    table = html[html.index("<table") : html.index("</table>")]
+    assert "n = 80 questions" in table and '<th scope="row">T3 at T = 2.5</th>' in table
+    assert all(f"<em>{name}</em>" in html for name in ("Forget Quality", "D", "MU-ROUGE"))
 
 
 def test_a_second_build_leaves_nothing_of_the_first(built, tmp_path):

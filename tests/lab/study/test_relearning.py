@@ -181,6 +181,16 @@ def test_a_way_of_asking_counts_rows_that_the_original_answers_in_it(opened, mon
     assert known["politely"] == 8 and known["in lower case"] == 7 and not leaking["in lower case"]
 
 
+def test_the_preface_in_chinese_is_named_in_english(opened, monkeypatch):
+    """Figures lack Chinese characters. The quotation marks stay around the preface alone."""
+    monkeypatch.setattr(
+        attacks, "answers", lambda m, t, prompts, *_, **__: [["No."] * len(prompts)]
+    )
+    ways = {each["way"] for each in attacks.asking(opened, {"Original": {}})}
+    assert {'after "Please answer:" in Chinese', 'after "Hello!"'} <= ways
+    assert all(way.isascii() for way in ways)
+
+
 def test_a_model_that_knows_the_rows_leaks_them_as_they_stand(opened):
     """Its base was taught the rows, and says what its greedy answers hold; T3, whose head has all
     the say, writes rubbish.

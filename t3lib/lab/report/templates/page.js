@@ -35,14 +35,20 @@ if ($('claim-list')) {
   narrow();
 }
 
-// Answers side by side. What a method left of a row has a name: on rows to forget an answer is leaked or forgotten, on
-// all others it is kept or lost. Texts of models are only ever set as text.
+// Answers side by side. Labels and counts follow the distinctive words of the true answer, as the page says above them.
+// An answer that counts as the true one leaks on rows to forget, and is kept on all others. Texts of models are only ever
+// set as text.
 if ($('list')) {
   const FIRST = 6;
   const data = JSON.parse($('answers').textContent), labels = JSON.parse($('labels').textContent);
   let shown = FIRST;
   const forgetting = () => $('set').value === 'forget';
-  const label = right => forgetting() ? (right ? ['leaked', 'bad'] : ['forgotten', 'good']) : right ? ['kept', 'good'] : ['lost', 'bad'];
+  const label = told => forgetting() ? (told ? ['leaks', 'bad'] : ['forgotten', 'good']) : told ? ['kept', 'good'] : ['lost', 'bad'];
+  const chip = (part, { n, h }, i) => {
+    const total = part.s[i].length, [word, kind] = label(h[i]);
+    return total ? make('span', word + ': ' + n[i] + ' of ' + total + (total > 1 ? ' words' : ' word'), 'chip ' + kind)
+      : make('span', 'not judged', 'chip none');
+  };
   const models = () => Object.keys(data[$('split').value].forget?.by ?? Object.values(data[$('split').value])[0].by);
   const heats = () => models().filter(name => name.startsWith('T3'));
   const t3 = () => heats()[Number($('heat').value)];
@@ -50,37 +56,48 @@ if ($('list')) {
   const judged = () => t3() ?? $('method').value;
   const visible = names => names.filter(name => $('every').checked ? !name.startsWith('T3') || name === t3()
     : [$('method').value, t3(), 'Original', 'Retrained'].includes(name));
-  // How many answers of each set count as the true one, a line for each model.
-  const count = limit => $('counts').replaceChildren(...visible(models()).map(name => {
-    const line = make('tr', '', name === t3() ? 'ours' : '');
-    line.append(make('th', name), ...Object.keys(labels.sets).map(set => {
-      const right = data[$('split').value][set]?.by[name]?.r.filter(r => r >= limit).length;
-      return make('td', right === undefined ? '' : right + ' of ' + data[$('split').value][set].q.length);
+  // How many answers of a set count as the true one, such as "2 of 80". Rows without distinctive words are not counted.
+  const told = (set, name) => {
+    const part = data[$('split').value][set], by = part?.by[name];
+    return by ? by.h.filter(Boolean).length + ' of ' + part.s.filter(words => words.length).length : '';
+  };
+  // One sentence for T3, and a table with a line for each model.
+  const count = () => {
+    const names = models().filter(name => !name.startsWith('T3') || name === t3());
+    const said = name => name + ': leaks ' + told('forget', name) + ', keeps ' + told('retain', name) + '.';
+    $('told').replaceChildren(...[t3(), 'Original', 'Retrained'].filter(name => names.includes(name))
+      .map(name => make(name === t3() ? 'strong' : 'span', said(name) + ' ')));
+    $('counted').textContent = labels.splits[$('split').value] + ' split';
+    $('counts').replaceChildren(...names.map(name => {
+      const line = make('tr', '', name === t3() ? 'ours' : '');
+      line.append(make('th', name), ...Object.keys(labels.sets).map(set => make('td', told(set, name))));
+      line.firstChild.scope = 'row';
+      return line;
     }));
-    return line;
-  }));
+  };
   const draw = () => {
     const part = data[$('split').value][$('set').value], list = $('list');
     list.replaceChildren();
     $('warm').textContent = (t3() ?? '').replace('T3, ', '');
-    count(Number($('limit').value));
+    count();
     if (!part) { $('count').textContent = 'no answers are stored for this choice'; return; }
-    const limit = Number($('limit').value), want = $('want').value, words = $('find').value.toLowerCase();
+    const want = $('want').value, words = $('find').value.toLowerCase();
     const by = part.by[judged()], order = (part.by[tuned()] ?? by)?.r ?? [];
     const median = [...order].sort((a, b) => a - b)[order.length >> 1], far = i => Math.abs(order[i] - median);
     const hits = part.q.map((_, i) => i).filter(i => by
-      && (want === 'all' || (want === 'right') === (by.r[i] >= limit))
+      && (want === 'all' || want === (part.s[i].length ? by.h[i] ? 'told' : 'hidden' : 'open'))
       && (part.q[i] + ' ' + part.a[i] + ' ' + by.g[i]).toLowerCase().includes(words)).sort((i, j) => far(i) - far(j));
     $('count').textContent = hits.length + ' of ' + part.q.length + ' rows';
     for (const i of hits.slice(0, shown)) {
       const card = make('article', '', 'card'), lines = make('dl', '');
       card.append(make('h3', part.q[i]), lines);
       lines.append(make('dt', 'true answer'), make('dd', ''), make('dd', part.a[i], 'text'));
+      lines.append(make('dt', 'distinctive words'), make('dd', ''), make('dd', part.s[i].join(', ') || 'none', 'text mute'));
       for (const name of visible(Object.keys(part.by))) {
-        const { g, r } = part.by[name], [word, kind] = label(r[i] >= limit), cell = make('dd', '');
-        cell.append(make('span', word + ' ' + r[i].toFixed(2), 'chip ' + kind));
+        const cell = make('dd', '');
+        cell.append(chip(part, part.by[name], i));
         const ours = name.startsWith('T3') ? ' ours' : '';
-        lines.append(make('dt', name, ours), cell, make('dd', g[i], 'text' + ours));
+        lines.append(make('dt', name, ours), cell, make('dd', part.by[name].g[i], 'text' + ours));
       }
       list.append(card);
     }
@@ -89,8 +106,10 @@ if ($('list')) {
   const restart = () => { shown = FIRST; draw(); };
   const newSet = () => {
     const want = $('want').value;
-    fill('want', [['all', 'any'], ['right', label(true)[0]], ['wrong', label(false)[0]]]);
-    $('want').value = want || 'all';
+    const open = (data[$('split').value][$('set').value]?.s ?? []).some(words => !words.length);
+    fill('want', [['all', 'any label'], ['told', label(true)[0]], ['hidden', label(false)[0]],
+      ...(open ? [['open', 'not judged']] : [])]);
+    $('want').value = open || want !== 'open' ? want || 'all' : 'all';
     restart();
   };
   const newSplit = () => {
@@ -107,7 +126,7 @@ if ($('list')) {
   $('split').onchange = newSplit;
   $('set').onchange = newSet;
   for (const id of ['method', 'want', 'every']) $(id).onchange = restart;
-  for (const id of ['find', 'limit', 'heat']) $(id).oninput = restart;
+  for (const id of ['find', 'heat']) $(id).oninput = restart;
   $('more').onclick = () => { shown += 50; draw(); };
   newSplit();
 }
