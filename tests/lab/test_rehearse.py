@@ -3,8 +3,10 @@
 import os
 from collections import Counter
 
+import pandas as pd
 import pytest
 import torch
+from conftest import ROOT
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from t3lib.classifier.features import extract_features
@@ -154,3 +156,26 @@ def test_given_checkpoints_may_use_the_whole_vector_unit(wide, tmp_path, monkeyp
     monkeypatch.setattr(os, "chdir", lambda _: None)
     runner.prepare(runner.Place("", "", "", tmp_path, "", wide=wide))
     assert ("ATEN_CPU_CAPABILITY" in os.environ) is not wide
+
+
+def test_the_named_steps_are_measured_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(rehearse, "ROWS", 1)
+    monkeypatch.setattr(rehearse, "free_memory", lambda: 20e9)
+    monkeypatch.setattr(rehearse, "reproduce", lambda *_, **__: 1 / 0)
+    line = "reproduce --rehearse tiny --profile llama-1b --out"
+    assert cli.main([*line.split(), str(tmp_path / "out"), "--steps", "t3 generate"]) == 0
+    table = pd.read_csv(tmp_path / "out" / "tables" / "rehearsal.csv")
+    assert table.step.tolist() == ["t3 generate"] and (table.peak_bytes > 1e8).all()
+    assert list(table.columns) == list(pd.read_csv(ROOT / "results" / "rehearsal.csv").columns)
+    assert cli.main(["reproduce", "--profile", "llama-1b", "--steps", "load"]) == 2
+    assert "--steps needs --rehearse" in capsys.readouterr().err
+
+
+def test_every_step_has_a_measurement():
+    from t3lib.lab.bench import steps
+
+    named = rehearse.steps_of(profiles.load_profile("llama-8b"))
+    assert {*named} >= {*steps.READING, *steps.VERBS, *steps.BITS} and len({*named}) == len(named)
+    rest = {*named} - {*steps.READING, *steps.VERBS, *steps.BITS, "load"}
+    assert rest == {f"one step of {method}" for method in steps.LOSSES}
