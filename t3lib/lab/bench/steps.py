@@ -138,6 +138,8 @@ def typed(profile: Profile, verb: str, shape: Shape, held: float) -> Work:
         return None
 
     rows = [*load_rows(data, "forget10"), *load_rows(data, "retain90")]
+    if verb == "t3 generate":
+        rows = [{"question": "Who?", "answer": "-"}]
     read = tokens_of(AutoTokenizer.from_pretrained(full), rows)
     return Work(do, held, read.rows, read.prompts + read.answers)
 

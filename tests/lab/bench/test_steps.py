@@ -42,7 +42,7 @@ def test_the_verbs_run_on_a_model_that_does_not_know_the_rows(profile, monkeypat
     verbs = ("generate", "unlearn", "evaluate")
     rows = [steps.measure(profile, f"t3 {verb}") for verb in verbs]
     assert [row["note"] for row in rows] == ["exit code 0", "exit code 3", "exit code 3"]
-    assert {row["rows"] for row in rows} == {4} and all(row["tokens"] > 400 for row in rows)
+    assert [row["rows"] for row in rows] == [1, 4, 4] and all(row["tokens"] > 40 for row in rows)
 
 
 def test_8_bit_moments_are_left_out_on_a_cpu_and_the_row_says_so(profile):
