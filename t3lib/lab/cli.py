@@ -144,6 +144,11 @@ def parser() -> Parser:
         const="",
         help="try every step with random weights and 8 rows in each set; SHAPE: a smaller model",
     )
+    p.add_argument(
+        "--steps",
+        type=names,
+        help="with --rehearse: measure these steps alone, e.g. '8bit,t3 generate,one step of NPO'",
+    )
 
     p = verb(
         "unlearn",
@@ -564,7 +569,9 @@ def reproduce(args: argparse.Namespace) -> int:
     if args.rehearse is not None:
         from t3lib.lab.rehearse import rehearse
 
-        return rehearse(args.profile, shape=args.rehearse or None, **options)
+        return rehearse(args.profile, shape=args.rehearse or None, steps=args.steps, **options)
+    if args.steps:
+        raise UserError("--steps needs --rehearse")
     code = reproduce(args.profile, **options)
     if args.dry_run:
         from t3lib.lab.profiles import load_profile, override

@@ -466,7 +466,7 @@ def tune(args: argparse.Namespace) -> None:
 
 
 def bench(args: argparse.Namespace) -> None:
-    """Measure and print the five rows of the cost table. With --out they are written after every
+    """Measure and print the three rows of the cost table. With --out they are written after every
     row.
     """
     from t3lib.lab.bench import sheet  # not above: no other verb should wait for its imports

@@ -8,11 +8,14 @@ only where `derived` says. The ordinary `reproduce` then runs this profile.
 
 import json
 import os
-from collections.abc import Mapping
-from itertools import chain
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
+import pandas as pd
 import psutil
 
 from t3lib.baselines.losses import LOSSES
@@ -47,12 +50,19 @@ SAMPLES = {"rows": 2, "samples": 2}  # of the audit, whose answers are as long a
 EIGHT_BITS = "paged_adamw_8bit"
 
 
-def rehearse(profile: str | Path, *, shape: str | None = None, **options: Any) -> int:
-    """Prepare and reproduce the rehearsal of a profile; the exit code is `reproduce`'s.
+def rehearse(
+    profile: str | Path,
+    *,
+    shape: str | None = None,
+    steps: Sequence[str] | None = None,
+    **options: Any,
+) -> int:
+    """Prepare and reproduce the rehearsal of a profile, and measure its steps; the exit code.
 
     Args:
         profile: name or file of the profile, as of `reproduce`.
         shape: as of `prepare`.
+        steps: measure these steps alone (`bench.steps`), and run no notebook.
         options: of `reproduce`. Unless they say otherwise there is one worker with all cores,
             because every worker would hold the weights.
     """
@@ -63,22 +73,88 @@ def rehearse(profile: str | Path, *, shape: str | None = None, **options: Any) -
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # spinning wastes a shared machine
     if not any(options.get(name) for name in ("scheduler", "slurm")):
         options["workers"] = options.get("workers") or 1
-    code = reproduce(path, **options)
-    if not options.get("only") and not options.get("dry_run"):
-        rehearsed = profiles.load_profile(path)
-        folder = Path(options.get("out") or project_root() / "out" / rehearsed["name"]) / "tables"
-        if shape is None:
-            folder = project_root() / "results"  # the one file there that a rehearsal writes
-        from t3lib.lab.bench import steps  # which imports torch
+    code = 0 if steps else reproduce(path, **options)
+    if options.get("only") or options.get("dry_run"):
+        return code
+    rehearsed = profiles.load_profile(path)
+    folder = Path(options.get("out") or project_root() / "out" / rehearsed["name"]) / "tables"
+    if shape is None:
+        folder = project_root() / "results"  # the one file there that a rehearsal writes
+    left_out = {}
+    for line in differences:
+        if line.startswith("  without "):
+            _, method, why = line.split(maxsplit=2)
+            left_out[f"one step of {method}"] = why
+    return measure(rehearsed, steps, left_out, folder / "rehearsal.csv") or code
 
-        rows = []
-        for line in differences:
-            if line.startswith("  without "):
-                _, method, why = line.split(maxsplit=2)
-                rows.append(steps.not_measured(rehearsed, f"one step of {method}", why))
-        for row in chain(rows, steps.measured(rehearsed)):
-            steps.add(row, folder / "rehearsal.csv")
-    return code
+
+def measure(
+    profile: profiles.Profile,
+    steps: Sequence[str] | None,
+    left_out: Mapping[str, str],
+    path: Path,
+) -> int:
+    """Measure steps of a rehearsal one after the other; 1 if one failed, otherwise 0.
+
+    Each step runs in a process of its own, so that its peak memory is its own, and adds a row to
+    the table. A step that has one is not measured again, so that the same command continues a
+    rehearsal that was killed. A GPU has rows of its own.
+
+    Args:
+        profile: the rehearsal's.
+        steps: names of `steps_of`; by default all of them.
+        left_out: steps that do not fit this machine, with the reason.
+        path: the table, results/rehearsal.csv.
+
+    Raises:
+        UserError: an unknown step.
+    """
+    known, failed = [*steps_of(profile), *left_out], 0
+    if unknown := [step for step in steps or () if step not in known]:
+        raise UserError(f"--steps {unknown[0]!r}: choose of {', '.join(known)}")
+    gpu, table = bool(preflight.largest_gpu()), pd.DataFrame(columns=["profile", "step", "device"])
+    for step in steps or known:
+        if path.is_file():
+            table = pd.read_csv(path, dtype=str)  # so that numbers stay as they were written
+        here = table[table.device.str.startswith("cpu") != gpu]
+        if step in left_out or step in here[here.profile == profile["name"]].step.tolist():
+            print(f"{step}: {left_out.get(step, 'measured before')}", flush=True)
+            continue
+        with ProcessPoolExecutor(1, get_context("spawn"), end_with_parent) as process:
+            try:
+                row = process.submit(measured, profile, step).result()
+            except Exception as error:  # whatever a library raises, or a killed process
+                print(f"{step}: {type(error).__name__}: {error}", flush=True)
+                failed = 1
+                continue
+        with atomic_write(path) as handle:
+            handle.write(pd.concat([table, pd.DataFrame([row])])[[*row]].to_csv(index=False))
+        print("{step}: {seconds:.0f} s, {peak_bytes:.3g} bytes at most".format(**row), flush=True)
+    return failed
+
+
+def steps_of(profile: profiles.Profile) -> list[str]:
+    """Names of the steps that a profile's methods have, in the order in which they run."""
+    trained = [f"one step of {method}" for method in profile["methods"] if method in LOSSES]
+    read = ["load", "T3's training", "evaluation", "evaluation of ULD", "audit"]
+    return [*read, *trained, "t3 unlearn", "t3 evaluate", "t3 generate", "8bit", "4bit"]
+
+
+def measured(profile: profiles.Profile, step: str) -> dict[str, Any]:
+    """Measure a step in this process (`bench.steps.measure`), the only one that imports torch."""
+    from t3lib.lab.bench import steps
+
+    return steps.measure(profile, step)
+
+
+def end_with_parent() -> None:
+    """End this process, even within a step, when the one that spawned it is gone or killed."""
+
+    def watch() -> None:
+        connection.wait([parent_process().sentinel])  # type: ignore[union-attr]
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
 
 
 def estimate(profile: profiles.Profile) -> str:

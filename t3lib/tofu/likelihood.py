@@ -311,7 +311,7 @@ class Reader:
         states = HiddenStates(threading.get_ident())
         with decoder_of(self.model).register_forward_hook(states):
             output = self.model(**kwargs)
-        hidden = states.take()
+        hidden = states.take().to(self.model.device)  # the last layers may lie on another one
         return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
 
     def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

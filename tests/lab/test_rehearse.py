@@ -1,10 +1,14 @@
 """A rehearsal: Llama 3's exact configuration with random weights through the ordinary command."""
 
 import os
+import subprocess
+import sys
 from collections import Counter
 
+import pandas as pd
 import pytest
 import torch
+from conftest import ROOT
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from t3lib.classifier.features import extract_features
@@ -33,6 +37,7 @@ def test_the_command_runs_a_method_and_marks_what_it_makes(tmp_path, monkeypatch
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("T3_THREADS", "1")
     monkeypatch.setattr(rehearse, "ROWS", 1)  # every answer token is 128,256 numbers
+    monkeypatch.setattr(rehearse, "AUTHORS", 20)  # the built-in world is made three times
     monkeypatch.setattr(rehearse, "TOKENS", 2)
     monkeypatch.setattr(rehearse, "free_memory", lambda: 20e9)  # else torch is imported once more
     profile = read_yaml(profiles.profiles_dir() / "llama-8b.yaml") | {"temperatures": [2.5]}
@@ -118,6 +123,22 @@ def test_a_base_offloaded_to_disk_gives_the_same_numbers(prepared, tmp_path):
     assert torch.equal(one[0], offloaded[0]) and one[1] == offloaded[1]
 
 
+@pytest.fixture(scope="module")
+def on_two_devices(prepared):
+    """What T3 says with a base on one and on two devices that a CPU pretends to have."""
+    place, data = prepared["models"]["full"], prepared["data"]
+    command = [sys.executable, str(ROOT / "tests" / "far.py"), place, data]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert "['far:0', 'far:1']\n" in done.stdout, done.stderr[-2000:]
+    assert "two devices do not meet" in done.stdout, "or nothing is tested"
+    return done.stdout
+
+
+@pytest.mark.parametrize("what", ["features", "text", "scores"])
+def test_a_base_on_two_devices_gives_the_same_numbers(what, on_two_devices):
+    assert f"{what} equal\n" in on_two_devices
+
+
 def test_a_few_rows_a_set_in_tofus_files(prepared):
     names = ["forget05", "forget10", "retain90", "retain95", "forget10_perturbed"]
     names += ["retain_perturbed", "real_authors_perturbed", "world_facts_perturbed"]
@@ -154,3 +175,26 @@ def test_given_checkpoints_may_use_the_whole_vector_unit(wide, tmp_path, monkeyp
     monkeypatch.setattr(os, "chdir", lambda _: None)
     runner.prepare(runner.Place("", "", "", tmp_path, "", wide=wide))
     assert ("ATEN_CPU_CAPABILITY" in os.environ) is not wide
+
+
+def test_the_named_steps_are_measured_alone(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(rehearse, "ROWS", 1)
+    monkeypatch.setattr(rehearse, "free_memory", lambda: 20e9)
+    monkeypatch.setattr(rehearse, "reproduce", lambda *_, **__: 1 / 0)
+    line = "reproduce --rehearse tiny --profile llama-1b --out"
+    assert cli.main([*line.split(), str(tmp_path / "out"), "--steps", "t3 generate"]) == 0
+    table = pd.read_csv(tmp_path / "out" / "tables" / "rehearsal.csv")
+    assert table.step.tolist() == ["t3 generate"] and (table.peak_bytes > 1e8).all()
+    assert list(table.columns) == list(pd.read_csv(ROOT / "results" / "rehearsal.csv").columns)
+    assert cli.main(["reproduce", "--profile", "llama-1b", "--steps", "load"]) == 2
+    assert "--steps needs --rehearse" in capsys.readouterr().err
+
+
+def test_every_step_has_a_measurement():
+    from t3lib.lab.bench import steps
+
+    named = rehearse.steps_of(profiles.load_profile("llama-8b"))
+    assert {*named} >= {*steps.READING, *steps.VERBS, *steps.BITS} and len({*named}) == len(named)
+    rest = {*named} - {*steps.READING, *steps.VERBS, *steps.BITS, "load"}
+    assert rest == {f"one step of {method}" for method in steps.LOSSES}

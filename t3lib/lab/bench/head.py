@@ -32,28 +32,20 @@ TIMED_STEPS = 20  # of a naive training: its steps cost alike, so these are scal
 class HeadShape:
     """Sizes of one training of a head; by default the paper's for Llama-3.1-8B and the 5% split.
 
-    d: hidden size. vocab: |V|. rank: h. pairs: forget rows, and as many retain rows. tokens: answer
-    tokens of each row. batch_size: pairs of a step.
+    d: hidden size. vocab: |V|. pairs: forget rows, and as many retain rows. tokens: answer tokens
+    of each row.
     """
 
     d: int = 4096
     vocab: int = 128256
-    rank: int = 20
     pairs: int = 200
     tokens: int = 40
     epochs: int = 100
-    batch_size: int = 32
 
     @property
     def settings(self) -> FitSettings:
         """The paper's settings, on one fixed epoch of retain rows."""
-        return FitSettings(
-            rank=self.rank,
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-            warmup_epochs=self.epochs / 4,
-            epoch="fixed",
-        )
+        return FitSettings(epochs=self.epochs, warmup_epochs=self.epochs / 4, epoch="fixed")
 
 
 def problem(shape: HeadShape, *, device: str = "cpu", seed: int = 0) -> Features:
@@ -74,11 +66,11 @@ def textbook(features: Features, shape: HeadShape) -> T3Head:
     that `fit_head` trains.
     """
     own, device = shape.settings, features.x.device
-    head = T3Head(shape.d, shape.vocab, shape.rank, seed=own.seed).to(device)
+    head = T3Head(shape.d, shape.vocab, own.rank, seed=own.seed).to(device)
     optimiser = torch.optim.AdamW(head.parameters(), weight_decay=own.weight_decay, fused=True)
     plan = plan_steps(features.s, epochs=1, batch_size=own.batch_size, epoch="fixed", seed=own.seed)
     tensors = (features.x, features.y, features.s[features.row].float())
-    steps = [tokens_of(rows, features.starts) for rows in plan]
+    steps = (tokens_of(rows, features.starts) for rows in plan)
     batches = [[each[tokens].to(device) for each in tensors] for tokens in steps]
     rates = learning_rates(own.lr, round(own.warmup_epochs * len(plan)), own.epochs * len(plan))
     for (x, y, s), rate in zip(cycle(batches), rates):
@@ -103,8 +95,8 @@ def head_rows(shape: HeadShape, *, device: str = "cpu", repeats: int = 2) -> Row
     }
     seconds = interleaved(works, repeats=repeats, warmup=0)
     rows = f"{shape.pairs} + {shape.pairs} rows, {shape.epochs} epochs"
-    where = f"d {shape.d}, |V| {shape.vocab}, h {shape.rank}, {rows}"
-    work = cost.head_training(shape.epochs * len(features.y), shape.d, shape.rank)
+    where = f"d {shape.d}, |V| {shape.vocab}, h {options['rank']}, {rows}"
+    work = cost.head_training(shape.epochs * len(features.y), shape.d, options["rank"])
     ratios = [theirs / ours for ours, theirs in zip(*seconds.values())]
     return [
         row("head training, t3lib", where, seconds["t3lib"], work=work),

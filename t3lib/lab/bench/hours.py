@@ -77,15 +77,6 @@ class Need(NamedTuple):
     memory: float
     work: Work
 
-    def hours(self, gpu: GPU) -> float | None:
-        """Return the hours that the work takes on a GPU at `SHARE` of its peak, or None if the
-        memory is too small.
-        """
-        if self.memory > gpu.memory:
-            return None
-        slower = max(self.work.flops / gpu.flops, self.work.bytes / gpu.bandwidth)
-        return slower / SHARE / 3600
-
 
 def total(works: Iterable[Work]) -> Work:
     """Return the sum of several works."""
@@ -98,16 +89,12 @@ def times(count: float, work: Work) -> Work:
 
 
 def reading(shape: Shape, tokens: float, rows: int, logits: float = 0) -> Work:
-    """Return the work of forward passes over rows of equal length, with at most 8192 tokens in a
-    batch.
+    """Return the work of forward passes over rows of equal length, at most 8192 tokens in a batch.
 
     tokens: of all rows together. rows: their number. logits: number of positions at which logits
     are computed.
     """
-    if not rows:
-        return ONCE
-    lengths = [round(tokens / rows)] * rows
-    once = cost.forward(shape, lengths, logits=round(logits), itemsize=2)
+    once = cost.forward(shape, [round(tokens / rows)] * rows, logits=round(logits), itemsize=2)
     return Work(once.flops, once.bytes * ceil(tokens / 8192))
 
 
@@ -118,8 +105,8 @@ def scoring(shape: Shape, sets: Sequence[Tokens], temperatures: int = 0) -> Work
     is scored, 0 for a model without a head. The head is computed once, and each T takes one more
     product over the vocabulary.
     """
-    V = shape.vocab_size
-    head = 2 * (RANK * (shape.hidden_size + V) + temperatures * V) if temperatures else 0
+    V, rank = shape.vocab_size, RANK * bool(temperatures)
+    head = 2 * (rank * (shape.hidden_size + V) + temperatures * V)
     tilted = Work(head * sum(each.scored for each in sets), 0)
     read = (reading(shape, each.prompts + each.scored, each.rows, each.scored) for each in sets)
     return total([tilted, *read])
@@ -138,13 +125,15 @@ def writing(shape: Shape, prompts: float, answers: float, texts: int, longest: i
     return Work(read.flops + answers / rows * step.flops, read.bytes + steps * step.bytes)
 
 
-def logits_of(method: str, forget: Tokens) -> list[int]:
+def logits_of(method: str, forget: Tokens, settings: Mapping[str, Any]) -> list[int]:
     """Return for each term of a method's loss the number of positions with logits in one epoch.
 
-    These are the answers' positions, or all positions if the term needs them. IdkDPO's refusing
-    answers are a further term, counted as long as the true answers.
+    These are the answers' positions, or all positions if the term needs them. A term with the
+    weight 0 is not computed. IdkDPO's refusing answers are a further term, counted as long as the
+    true answers.
     """
-    needs = [NEEDS[loss] for loss in LOSSES[method] if loss is not None]
+    weights = (settings.get(name, 1) for name in ("alpha_f", "alpha_r"))
+    needs = [NEEDS[loss] for loss, weight in zip(LOSSES[method], weights) if loss and weight]
     every = {"logit", "logit_all"}
     refused = [forget.answers for names in needs if "logp_idk" in names]
     return [forget.answers + bool(every & names) * forget.prompts for names in needs] + refused
@@ -156,7 +145,7 @@ def training(shape: Shape, method: str, forget: Tokens, settings: Mapping[str, A
     Each epoch reads the forget rows and, if the loss has a retain term, as many retain rows.
     settings: all settings of the method.
     """
-    logits, share = logits_of(method, forget), 1.0
+    logits, share = logits_of(method, forget, settings), 1.0
     if method == "ULD":  # frozen weights have no gradients, which are a third of a step
         shape, share = shape._replace(num_hidden_layers=settings["k"]), 2 / 3
     rows, length = len(logits) * forget.rows, (forget.prompts + forget.answers) / forget.rows
@@ -174,7 +163,8 @@ def training_memory(
     Logits are held once in bfloat16 and three times in float32: the logits, their logarithms and
     their gradient. settings: all settings of the method.
     """
-    terms, share = logits_of(method, forget), min(1, settings["batch_size"] / forget.rows)
+    terms = logits_of(method, forget, settings)
+    share = min(1, settings["batch_size"] / forget.rows)
     held = cost.training_memory(shape, method, settings.get("optimizer", "adamw"))
     layers = settings["k"] if method == "ULD" else shape.num_hidden_layers
     tokens = share * len(terms) * (forget.prompts + forget.answers)
@@ -213,7 +203,15 @@ def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Nee
     hyper = hyper_of(profile["hyper"], method, p["split"])
     settings = settings_of(method, hyper) if method in (*BASELINES, "T3") else {}
     sets, trained = [forget, *(TOFU[name] for name in ALWAYS)], (forget, TOFU[RETAIN[p["split"]]])
-    written = total(writing(shape, each.prompts, each.answers, each.rows, longest) for each in sets)
+    shapes = [
+        shape,
+        *([shape._replace(num_hidden_layers=settings["k"])] if method == "ULD" else []),
+    ]
+    written = total(
+        writing(part, each.prompts, each.answers, each.rows, longest)
+        for part in shapes
+        for each in sets
+    )
     memory, works = cost.t3_memory(shape, bits=16)[1], []
     if method in BASELINES:
         memory = max(memory, training_memory(shape, method, forget, settings))
@@ -228,7 +226,7 @@ def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Nee
         works += [times(4 + texts // 25, scoring(shape, sets)), times(texts, written)]
         works.append(times(2, features(shape, *trained)))
     else:
-        scored = scoring(shape, sets, temperatures)
+        scored = total(scoring(part, sets, temperatures) for part in shapes)
         works += [times(1 if temperatures else models, scored), times(models, written)]
         if method == "T3":
             works += [features(shape, *trained), times(seeds, heads(shape, forget, settings))]
@@ -272,19 +270,22 @@ def plan(graph: Sequence[Job], profile: Profile, shape: Shape) -> str:
     """Write the estimate as text: a line for each job, the total hours of T3 alone and of all
     methods, the disk space, and what fits which GPU.
     """
-    found = [(job, need_of(job, profile, shape)) for job in graph]
-    needs = [(job, need) for job, need in found if need is not None]
-    heading = "device", "operations", "moved", *(f"hours {name}" for name in GPUS)
-    lines: list[tuple[str, ...]] = [("job", *heading)]
-    for job, (memory, work) in needs:
-        cells = f"{memory / 1e9:.0f} GB", f"{work.flops:.2g}", f"{work.bytes / 1e12:.3g} TB"
-        lines.append(
-            (job.name, *cells, *(hours_of([Need(memory, work)], g) for g in GPUS.values()))
+    needs = [(job, need) for job in graph if (need := need_of(job, profile, shape))]
+    lines = [("job", "device", "operations", "moved", *(f"hours {name}" for name in GPUS))]
+    lines += [
+        (
+            job.name,
+            f"{need.memory / 1e9:.0f} GB",
+            f"{need.work.flops:.2g}",
+            f"{need.work.bytes / 1e12:.3g} TB",
+            *(said(*hours_of([need], gpu)) for gpu in GPUS.values()),
         )
+        for job, need in needs
+    ]
     text = [f"{name:<44}" + "".join(f"{cell:>14}" for cell in cells) for name, *cells in lines]
     for group, allowed in (("T3 and Original", {"T3", "Original"}), ("all methods", {*METHODS})):
         some = [need for job, need in needs if {*job.parameters.get("methods", ["T3"])} <= allowed]
-        words = (f"{on} {hours_of(some, gpu)}" for on, gpu in GPUS.items())
+        words = (f"{on} {said(*hours_of(some, gpu))}" for on, gpu in GPUS.items())
         text.append(f"total hours, {group}: {', '.join(words)}")
     weights = 2 * len(profile["models"]) * cost.parameters(shape)
     kept = sum(TOFU[split].answers + TOFU[name].answers for split, name in RETAIN.items())
@@ -296,13 +297,20 @@ def plan(graph: Sequence[Job], profile: Profile, shape: Shape) -> str:
     return "\n".join([*text, fits(shape)])
 
 
-def hours_of(needs: Sequence[Need], gpu: GPU) -> str:
-    """Return as text the hours of all jobs that fit a GPU, one after the other, and how many do not
-    fit.
+def hours_of(needs: Sequence[Need], gpu: GPU) -> tuple[float, int]:
+    """Return the hours of the jobs that fit a GPU, at `SHARE` of its peak and one after the
+    other, and the number of jobs that do not fit.
     """
-    hours = [need.hours(gpu) for need in needs]
-    lacks = f" ({hours.count(None)} jobs do not fit)" if None in hours else ""
-    return "does not fit" if hours == [None] else f"{sum(filter(None, hours)):.2f}{lacks}"
+    works = [need.work for need in needs if need.memory <= gpu.memory]
+    seconds = sum(max(work.flops / gpu.flops, work.bytes / gpu.bandwidth) for work in works)
+    return seconds / SHARE / 3600, len(needs) - len(works)
+
+
+def said(hours: float, lacking: int) -> str:
+    """Write hours as text. lacking: number of jobs that do not fit."""
+    if not hours:
+        return "does not fit"
+    return f"{hours:.2f}" + f" ({lacking} jobs do not fit)" * bool(lacking)
 
 
 def fits(shape: Shape) -> str:
@@ -314,12 +322,7 @@ def fits(shape: Shape) -> str:
     needs = {f"T3 in {name}": cost.t3_memory(shape, bits=each)[1] for name, each in bits.items()}
     settings = {"optimizer": "paged_adamw_8bit", "batch_size": 8}
     needs["full fine-tuning"] = training_memory(shape, "NPO", TOFU["forget10"], settings)
-    words = []
-    for size in GIGABYTES:
-        fitting = [
-            f"{name} ({need / 1e9:.1f} GB)"
-            for name, need in needs.items()
-            if need + CONTEXT < size * 1e9
-        ]
-        words.append(f"{size} GB: {fitting[-1] if fitting else 'nothing'}")
-    return f"fits {', '.join(words)}"
+    words = [(-CONTEXT, "nothing")]
+    words += [(need, f"{name} ({need / 1e9:.1f} GB)") for name, need in needs.items()]
+    dearest = ([name for n, name in words if n + CONTEXT < size * 1e9][-1] for size in GIGABYTES)
+    return f"fits {', '.join(f'{size} GB: {name}' for size, name in zip(GIGABYTES, dearest))}"

@@ -4,14 +4,13 @@ Weights are random, because the cost does not depend on their values, so nothing
 downloaded.
 """
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, CompileConfig, LlamaConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
 from t3lib.core.models import DTYPES
 from t3lib.core.settings import TEMPERATURE
 from t3lib.lab.bench import cost
@@ -40,26 +39,20 @@ def random_model(
         return AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
 
 
-def random_head(model: PreTrainedModel, seed: int = 0) -> T3Head:
-    """Return an untrained head for a model, on the model's device."""
-    shape = Shape.of(model.config)
-    return T3Head(shape.hidden_size, shape.vocab_size, seed=seed).to(model.device).eval()
-
-
 def decode_rows(
-    base: PreTrainedModel, *, batch: int = 1, new_tokens: int = 16, repeats: int = 10,
-    compiled: bool = False,
+    base: PreTrainedModel, *, batch: int = 1, new_tokens: int = 16, repeats: int = 10
 ) -> Rows:  # fmt: skip
     """Time decoding steps of the base and of T3 in turns.
 
     Returns a row for each, and one for T3's overhead in per cent. A step decodes one token in each
-    of `batch` rows. compiled: as in `decoding`.
+    of `batch` rows.
     """
     ids = (torch.arange(batch * PROMPT) % 256).view(batch, PROMPT).to(base.device)
-    models = {"base": base, "T3": T3ForCausalLM(base, random_head(base), TEMPERATURE)}
-    works = {name: decoding(each, ids, new_tokens, compiled) for name, each in models.items()}
-    seconds = interleaved(works, repeats=repeats)  # the first turn, which compiles, is not counted
     shape, rows = Shape.of(base.config), []
+    head = T3Head(shape.hidden_size, shape.vocab_size).to(base.device).eval()
+    models = {"base": base, "T3": T3ForCausalLM(base, head, TEMPERATURE)}
+    works = {name: partial(decode, each, ids, new_tokens) for name, each in models.items()}
+    seconds = interleaved(works, repeats=repeats)
     where = f"{cost.parameters(shape) / 1e6:.3g}M weights, batch of {batch}"
     for heads, (name, spent) in enumerate(seconds.items()):
         work = cost.decode_step(shape, batch=batch, itemsize=base.dtype.itemsize, heads=heads)
@@ -69,25 +62,10 @@ def decode_rows(
     return [*rows, row("decoding step, T3's overhead", where, added, "%")]
 
 
-def decoding(model: Any, ids: torch.Tensor, new_tokens: int, compiled: bool) -> Callable[[], None]:
-    """Return a function to be timed: a greedy `generate` of exactly `new_tokens` tokens.
-
-    ids: prompts (B, L).
-
-    compiled: torch.compile runs every step except the prompt's, with a static cache. The first call
-    compiles, for which a CPU needs a C++ compiler. UserError if torch is set not to compile.
-    """
-    options: dict[str, Any] = {"do_sample": False, "eos_token_id": None, "pad_token_id": 0}
-    options |= {"max_new_tokens": new_tokens}
-    if compiled:
-        options |= {"cache_implementation": "static"}
-        options |= {"compile_config": CompileConfig(fullgraph=True)}
-        options["compile_config"]._compile_all_devices = True  # else only a GPU compiles
-
-    def work() -> None:
-        written = model.generate(ids, attention_mask=torch.ones_like(ids), **options)
-        assert written.shape[1] == ids.shape[1] + new_tokens, "else the time means nothing"
-        if compiled and not torch._dynamo.utils.counters["stats"]["unique_graphs"]:
-            raise UserError("torch has compiled nothing (TORCHDYNAMO_DISABLE?)")
-
-    return work
+def decode(model: Any, ids: torch.Tensor, new_tokens: int) -> None:
+    """Decode exactly `new_tokens` tokens greedily after each of the prompts ids (B, L)."""
+    written = model.generate(
+        ids, attention_mask=torch.ones_like(ids), do_sample=False, eos_token_id=None,
+        pad_token_id=0, max_new_tokens=new_tokens,
+    )  # fmt: skip
+    assert written.shape[1] == ids.shape[1] + new_tokens, "else the time means nothing"

@@ -1,21 +1,18 @@
-"""`t3 bench`: what T3 costs on this machine, in five rows.
+"""`t3 bench`: what T3 costs on this machine, in three rows.
 
 Weights and rows are random, because cost does not depend on them, so nothing has to be downloaded.
 On a CPU the base is float32 and small; `--gpu` measures Llama-3.1-8B's shape in bfloat16. What
-T3's training, evaluation and the baselines' steps take is measured by `t3 reproduce --rehearse`.
+T3's training, evaluation, bases in 4 and 8 bits and the baselines' steps take is measured by
+`t3 reproduce --rehearse`.
 """
 
-import gc
 from collections.abc import Callable, Iterator
 from functools import cache
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from t3lib.core.errors import UserError, printable
-from t3lib.core.models import DTYPES, quantization
+from t3lib.core.errors import printable
 from t3lib.lab.bench import cost
 from t3lib.lab.bench.head import HeadShape, head_rows
 from t3lib.lab.bench.model import decode_rows, random_model
@@ -27,7 +24,7 @@ CPU_WEIGHTS = 2e8  # the largest base that a CPU is asked to run
 
 
 def sheet(shape: str, device: str) -> Iterator[dict[str, Any]]:
-    """Measure the five rows one after the other; each has the device and the peak memory in bytes.
+    """Measure the three rows one after the other; each has the device and the peak memory in bytes.
 
     shape: of the base whose head is trained. A CPU runs the shape "58m" in place of a larger base.
     A row that cannot be measured here has the reason as its note. UserError for an unknown shape.
@@ -42,32 +39,13 @@ def sheet(shape: str, device: str) -> Iterator[dict[str, Any]]:
         "head training": lambda: head_rows(head, device=device)[0],
         "decoding overhead, one row": lambda: decode_rows(model())[-1],
         "decoding overhead, 32 rows": lambda: decode_rows(model(), batch=32)[-1],
-        "decoding overhead, compiled": lambda: decode_rows(model(), compiled=True)[-1],
-        "decoding overhead, NF4 base": lambda: decode_rows(in_4_bits(base, dtype, device))[-1],
     }
     for what, ask in questions.items():
-        if what == "decoding overhead, NF4 base":
-            model.cache_clear()  # this row makes its own base
-        gc.collect()
         if gpu:
-            torch.cuda.empty_cache()
             torch.cuda.reset_peak_memory_stats()
         try:
             entry = ask()
-        except (RuntimeError, ImportError, UserError) as error:  # memory, bitsandbytes, a compiler
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            note = f"not measured: {printable(reason)}"
+        except RuntimeError as error:  # out of memory
+            note = f"not measured: {printable(str(error).splitlines()[0])}"
             entry = dict.fromkeys(COLUMNS) | {"shape": base, "note": note}
         yield entry | {"what": what, "peak_memory_bytes": peak_memory_bytes(), "device": name}
-
-
-def in_4_bits(name: str, dtype: str, device: str) -> PreTrainedModel:
-    """Make a random model of a named shape in NF4. It is written to a temporary folder and loaded
-    again.
-
-    ImportError without bitsandbytes.
-    """
-    with TemporaryDirectory() as folder:
-        random_model(name, dtype=dtype).save_pretrained(folder)
-        options = {"quantization_config": quantization("4bit", dtype), "device_map": device}
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], **options)

@@ -1,8 +1,8 @@
 """Time computations in turns, and make rows of the cost table."""
 
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,13 +10,12 @@ import torch
 from t3lib.lab.bench.cost import Work
 
 COLUMNS = "what shape unit median low high repeats flops bytes note".split()
-Name = TypeVar("Name", bound=Hashable)
 Rows = list[dict[str, Any]]  # of the cost table: dicts with these columns
 
 
 def interleaved(
-    works: Mapping[Name, Callable[[], object]], *, repeats: int = 3, warmup: int = 1
-) -> dict[Name, list[float]]:
+    works: Mapping[str, Callable[[], object]], *, repeats: int = 3, warmup: int = 1
+) -> dict[str, list[float]]:
     """Time several computations in turns; return the seconds of each repeat.
 
     Every other turn runs backwards, so whatever slows the machine down affects all of them. The
@@ -25,7 +24,7 @@ def interleaved(
     """
     gpu = torch.cuda.is_available()
     read = time.perf_counter if gpu or torch.get_num_threads() > 1 else time.process_time
-    seen: dict[Name, list[float]] = {name: [] for name in works}
+    seen: dict[str, list[float]] = {name: [] for name in works}
     for turn in range(warmup + repeats):
         for name, work in list(works.items())[:: -1 if turn % 2 else 1]:
             began = read()

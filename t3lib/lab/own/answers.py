@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 from zlib import crc32
 
+import numpy as np
+
 from t3lib.core.models import context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows
 from t3lib.lab.audit.recognition import recognized
@@ -29,6 +31,8 @@ SAMPLES = 16  # sampled answers to each question to forget, at each sampler
 # (sampler temperature, top-p) at which one answer to each question to keep is sampled
 KEPT_SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
 GREEDY = "greedy"
+# From this probability on, a sample says a row's distinctive tokens often.
+OFTEN = 1 / 64
 
 
 def drawn(rows: Sequence[Row], most: int = MOST_ROWS, seed: int = 0) -> list[Row]:
@@ -237,13 +241,20 @@ def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
 
 
 def hear(
-    model: Any, tokenizer: Any, asked: Inquiry, *, seed: int = 0, progress: bool = True
+    model: Any,
+    tokenizer: Any,
+    asked: Inquiry,
+    *,
+    seed: int = 0,
+    progress: bool = True,
+    sampled: bool = True,
 ) -> Said:
     """Ask a model all questions of an inquiry, and return its answers.
 
     model: any causal LM, including a T3ForCausalLM.
     seed: the random numbers for a row depend on this seed and on the row's question, but not on
     other rows.
+    sampled: whether to sample answers too. Most of the time goes into them.
     """
     prompts, truths = [each.prompt for each in asked.asked], [each.room for each in asked.asked]
     kept = [(name, row) for name, rows in asked.kept.items() for row in rows]
@@ -275,10 +286,10 @@ def hear(
             progress=progress,
         )
 
-    for sampler in SAMPLERS:
+    for sampler in SAMPLERS if sampled else ():
         for each, drawn_texts in zip(plain, draw(*mine, SAMPLES, *sampler)):
             forget[each.row][sampler_name(*sampler)] = drawn_texts
-    for sampler in KEPT_SAMPLERS:
+    for sampler in KEPT_SAMPLERS if sampled else ():
         said[sampler_name(*sampler)] = [text for [text] in draw(*more, 1, *sampler)]
     names = [name for name, _ in kept]
     of_set = {
@@ -314,6 +325,32 @@ def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = T
         part = losses[start : (start := start + 1 + len(wrong))]
         found.append(bool(len(wrong) and recognized(part[:1], part[None, 1:])[0]))
     return found
+
+
+def says(
+    tokenizer: Any,
+    asked: Inquiry,
+    rows: Sequence[Row],
+    scores: Sequence[tuple[np.ndarray, np.ndarray]],
+) -> np.ndarray:
+    """For each tilt and each row to forget, return True where the model ranks at least 80% of the
+    row's distinctive tokens first, or samples them often (`OFTEN`).
+
+    asked: the inquiry that knows the rows' secrets. In a row without a secret every token counts.
+    scores: of the rows, from `token_scores`.
+
+    Result: shape (tilts, rows).
+    """
+    whose = {str(row["question"]): secret for row, secret in zip(asked.forget, asked.secrets)}
+    said = []
+    for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
+        tokens = [tokenizer.decode([token]) for token in example.ids[example.n_prompt :]]
+        secret = whose.get(str(row["question"]), frozenset())
+        pieces = [set(words(token)) for token in tokens]
+        mine = np.array([any(p in word for p in piece for word in secret) for piece in pieces])
+        mine = mine if mine.any() else np.ones(len(tokens), bool)
+        said.append((hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN))
+    return np.stack(said, axis=1)
 
 
 def knows(row: Row, secret: frozenset[str], text: str) -> bool:

@@ -144,8 +144,11 @@ def best(judged: Sequence[Mapping[str, Any]]) -> int:
 def reason(judged: Sequence[Mapping[str, Any]], number: int) -> str:
     """Explain the choice in one line with the numbers of every setting that was judged.
 
+    judged: may be empty, where the base does not know the rows to forget.
     number: index of the chosen setting.
     """
+    if not judged:
+        return "from the screen alone, because the base does not know the rows to forget"
     each = "; ".join(
         f"T = {entry['T']:g}, w = {entry['w']:.3g}: {entry['leaking']} rows leak,"
         f" {entry['unchanged']} of {entry['known']} rows to keep are unchanged"

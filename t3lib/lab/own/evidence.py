@@ -4,16 +4,22 @@ import datetime
 import sys
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from t3lib.core.errors import UserError
-from t3lib.core.rows import Row
+from t3lib.core.models import pad_id
+from t3lib.core.rows import Row, encode_rows
+from t3lib.lab.audit.run import token_scores
 from t3lib.lab.own import answers, asking, verdict
 from t3lib.lab.own.answers import Inquiry, Said, drawn, hear, inquiry, knows, knows_some
 from t3lib.lab.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.composing import composed_rouge
+from t3lib.tofu.likelihood import Reading
 
 FEW = 30  # rows of a set that the base is asked about before any training
 Sets = Mapping[str, Sequence[Row]]
@@ -54,12 +60,46 @@ def judge(
     base = model.base if tilted else model
     sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
     asked = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some})
+    if tilted and is_unknown(base, tokenizer, asked, progress=progress):
+        report = unjudged(model, tokenizer, asked, progress=progress)
+        return complete(report, asked, base, tokenizer, rows)
     unknown = unseen_of(base, tokenizer, rows, progress=progress)
     before = hear(base, tokenizer, asked, seed=seed, progress=progress)
     after = hear(model, tokenizer, asked, seed=seed, progress=progress) if tilted else before
     unseen = unseen_share(model, tokenizer, unknown, seed=seed, progress=progress)
     report = numbers(asked, before, after, unseen)
     return complete(report, asked, base, tokenizer, rows)
+
+
+def is_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> bool:
+    """Return True if the base knows less than a tenth of the rows to forget, in this form.
+
+    It knows a row that it answers, or whose distinctive words it finds so likely that samples would
+    say them. Nothing else is asked, so this takes much less time than judging a head.
+    """
+    [texts] = answers.answers_to(base, tokenizer, asked.forget, progress=progress)
+    known = np.array(list(map(knows, asked.forget, asked.secrets, texts)), bool)
+    reading = Reading(pad_id(tokenizer), progress=progress)
+    scores = token_scores(base, encode_rows(tokenizer, asked.forget), reading)
+    known |= answers.says(tokenizer, asked, asked.forget, scores)[0]
+    return not knows_some(int(known.sum()), len(known))
+
+
+def unjudged(
+    model: T3ForCausalLM, tokenizer: Any, asked: Inquiry, *, progress: bool = True
+) -> Report:
+    """Count the results of rows that the base does not know, and write the verdict.
+
+    Every question is asked once as it stands, because there is nothing that a model could forget.
+    """
+    plain = replace(asked, asked=[each for each in asked.asked if each.way == asking.PLAIN])
+    before, after = (
+        hear(each, tokenizer, plain, sampled=False, progress=progress)
+        for each in (model.base, model)
+    )
+    report = numbers(plain, before, after)
+    report["verdict"] = verdict.nothing(report["forget"])
+    return report
 
 
 def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets) -> Inquiry:
@@ -83,10 +123,12 @@ def numbers(asked: Inquiry, before: Said, after: Said, unseen: float = 0.0) -> R
 
 
 def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Rows) -> Report:
-    """Add the verdict and the provenance to a report, and return it."""
+    """Add the verdict, unless it is there, and the provenance to a report, and return it."""
     kept = {name: report[name] for name in verdict.EXACT if name in report}
-    forget = report["forget"] | {"recognition": report["recognition"]}
-    report["verdict"] = verdict.verdict(forget, kept, report.get("held_out_forget"))
+    forget, samples = report["forget"] | {"recognition": report["recognition"]}, 0
+    if "verdict" not in report:
+        report["verdict"] = verdict.verdict(forget, kept, report.get("held_out_forget"))
+        samples = answers.SAMPLES
     given = {"forget": rows.forget, "retain": rows.retain, "other": rows.other}
     for name, some in given.items():
         if len(some) > answers.MOST_ROWS:
@@ -96,7 +138,7 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
             )
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     counts = {"forget": len(asked.forget)} | {name: len(some) for name, some in asked.kept.items()}
-    report["asked"] = {"ways": report["forget"]["ways"], "samples": answers.SAMPLES, "rows": counts}
+    report["asked"] = {"ways": report["forget"]["ways"], "samples": samples, "rows": counts}
     report["base"] = belonging.base_identity(base)
     report["command"] = " ".join(sys.argv) if sys.argv[0].endswith("t3") else None
     report["date"] = datetime.date.today().isoformat()
@@ -135,21 +177,22 @@ def unseen_share(
     return float(found["leaking"] / judged) if judged else 0.0
 
 
-def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> None:
+def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> bool:
     """Warn, before any training, about rows that the base does not know in the form in which they
     are asked.
 
     Where this concerns the rows to forget, other forms are tried, and the warning names the one in
-    which the base knows most rows.
+    which the base knows most rows. Returns True if it knows the first of them in no form.
     """
 
     def known_of(rows: Sequence[Row], secrets: Sequence[frozenset[str]]) -> int:
         [texts] = answers.answers_to(base, tokenizer, rows[:FEW], progress=progress)
         return sum(map(knows, rows[:FEW], secrets, texts))
 
-    few = asked.forget[:FEW]
+    few, in_no_form = asked.forget[:FEW], False
     if not knows_some(known := known_of(few, asked.secrets), len(few)):
         hint = form_of(base, tokenizer, few, asked.secrets)
+        in_no_form = not hint
         advice = (
             f"It knows them in another form: {hint}"
             if hint
@@ -165,6 +208,7 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
                 " whether anything is kept",
                 stacklevel=3,
             )
+    return in_no_form
 
 
 def form_of(

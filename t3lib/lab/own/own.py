@@ -31,14 +31,16 @@ from t3lib.core.settings import (
     fit_settings,
 )
 from t3lib.lab.audit.run import token_scores
-from t3lib.lab.audit.secrets import words
 from t3lib.lab.own import choice, verdict
-from t3lib.lab.own.answers import GREEDY, Inquiry, drawn, hear, inquiry, knows, recall
+from t3lib.lab.own.answers import GREEDY, Inquiry, drawn, hear, inquiry, knows, recall, says
 from t3lib.lab.own.evidence import (
+    Report,
     complete,
     headline,
     inquiry_of,
+    is_unknown,
     numbers,
+    unjudged,
     unseen_of,
     unseen_share,
     warn_unknown,
@@ -52,8 +54,6 @@ from t3lib.tofu.likelihood import UNTILTED, Reading
 HOLD_OUT = 0.2
 FEWEST = 5  # from a set with fewer rows, none is held out
 SCREENED = 100  # at most so many rows of a set are screened
-# From this probability on, a sample says a row's distinctive tokens often.
-OFTEN = 1 / 64
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,8 @@ def unlearn(
     The result is a T3ForCausalLM. Its attribute `report` says how well it worked, and
     `print(model.report)` shows the verdict. The weights of `model` are not changed. Before
     training, a warning says whether the base does not know the rows in the form in which they are
-    asked.
+    asked. If it knows them in no form, T and w come from the screen alone, because judging them
+    would take most of the time and show nothing.
 
     UserError for an empty set of rows, a question that is in two sets, and unseen rows that the
     base knows.
@@ -126,7 +127,9 @@ def unlearn(
         {"other": rows.other} if rows.other else {}
     )
     asked = inquiry_of(tokenizer, rows, kept)
-    warn_unknown(base, tokenizer, asked, progress=progress)
+    nothing = warn_unknown(base, tokenizer, asked, progress=progress) and is_unknown(
+        base, tokenizer, asked, progress=progress
+    )
     unknown = unseen_of(base, tokenizer, rows, progress=progress)
     features = extract_features(
         base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress
@@ -160,46 +163,58 @@ def unlearn(
         second = screen(base, tokenizer, head, everything, choices.grid, asked)
         found = [choice.worse(*pair) for pair in zip(found, second)]
 
-    before = hear(base, tokenizer, asked, seed=seed, progress=progress)
-    others = {name: drawn(some) for name, some in sets.items() if name.startswith("held_out")}
-    held_asked = inquiry(tokenizer, [], others, [*asked.forget, *drawn(rows.retain)])
-    held_before = hear(base, tokenizer, held_asked, seed=seed, progress=progress)
-    reports = []
-    for setting in (picked := choice.candidates(found)):
-        judged, tried = (
-            T3ForCausalLM(
-                base, weighted(each, setting.w).to(base.device), setting.T, allow_sharpening=True
+    picked = choice.candidates(found)
+
+    def judged_in_full() -> list[Report]:
+        before = hear(base, tokenizer, asked, seed=seed, progress=progress)
+        others = {name: drawn(some) for name, some in sets.items() if name.startswith("held_out")}
+        held_asked = inquiry(tokenizer, [], others, [*asked.forget, *drawn(rows.retain)])
+        held_before = hear(base, tokenizer, held_asked, seed=seed, progress=progress)
+        reports = []
+        for setting in picked:
+            judged, tried = (
+                T3ForCausalLM(
+                    base,
+                    weighted(each, setting.w).to(base.device),
+                    setting.T,
+                    allow_sharpening=True,
+                )
+                for each in (head, trial)
             )
-            for each in (head, trial)
-        )
-        unseen = unseen_share(judged, tokenizer, unknown, seed=seed, progress=progress)
-        report = numbers(
-            asked, before, hear(judged, tokenizer, asked, seed=seed, progress=progress), unseen
-        )
-        after = hear(tried, tokenizer, held_asked, seed=seed, progress=progress)
-        if "held_out_retain" in others:
-            report["held_out_retain"] = verdict.stayed(
-                held_asked, "held_out_retain", held_before, after
+            unseen = unseen_share(judged, tokenizer, unknown, seed=seed, progress=progress)
+            report = numbers(
+                asked, before, hear(judged, tokenizer, asked, seed=seed, progress=progress), unseen
             )
-        if "held_out_forget" in others:
-            was, now = (said.kept["held_out_forget"][GREEDY] for said in (held_before, after))
-            secrets = held_asked.kept_secrets("held_out_forget")
-            known = [
-                n
-                for n, row in enumerate(others["held_out_forget"])
-                if knows(row, secrets[n], was[n])
-            ]
-            shares = [recall(others["held_out_forget"][n]["answer"], now[n]) for n in known]
-            report["held_out_forget"] = float(np.mean(shares)) if shares else None
-        reports.append(report)
+            after = hear(tried, tokenizer, held_asked, seed=seed, progress=progress)
+            if "held_out_retain" in others:
+                report["held_out_retain"] = verdict.stayed(
+                    held_asked, "held_out_retain", held_before, after
+                )
+            if "held_out_forget" in others:
+                was, now = (said.kept["held_out_forget"][GREEDY] for said in (held_before, after))
+                secrets = held_asked.kept_secrets("held_out_forget")
+                known = [
+                    n
+                    for n, row in enumerate(others["held_out_forget"])
+                    if knows(row, secrets[n], was[n])
+                ]
+                shares = [recall(others["held_out_forget"][n]["answer"], now[n]) for n in known]
+                report["held_out_forget"] = float(np.mean(shares)) if shares else None
+            reports.append(report)
+        return reports
+
+    reports = [] if nothing else judged_in_full()
     tried_in_full = [choice.tried(*pair) for pair in zip(picked, reports)]
-    number = choice.best(tried_in_full)
-    chosen, report = picked[number], reports[number]
+    number = choice.best(tried_in_full) if reports else 0
+    chosen = picked[number]
     head.temperature, head.w = chosen.T, chosen.w
     head.info |= belonging.origin(base, tokenizer, rows.forget, rows.retain, len(features.y))
     head.info["attention_mask"] = "lengths"
     unlearned = T3ForCausalLM(
         base, head.to(base.device), chosen.T, allow_sharpening=choices.allow_sharpening
+    )
+    report = (
+        reports[number] if reports else unjudged(unlearned, tokenizer, asked, progress=progress)
     )
     why = choice.reason(tried_in_full, number)
     report["choice"] = {
@@ -248,16 +263,8 @@ def screen(
     heads = {w: weighted(head, w) for _, w in grid}
     tilts: list[Any] = [*UNTILTED, *((heads[w], T) for T, w in grid)]
     scores = token_scores(base, examples, Reading(pad_id(tokenizer)), tilts)
-    whose = {str(row["question"]): secret for row, secret in zip(asked.forget, asked.secrets)}
-    said, hits = [], np.stack([hit.mean(1) for _, hit in scores], axis=1)  # (tilts, rows)
-    for row, example, (loss, hit) in zip(forget, examples, scores):
-        tokens = [tokenizer.decode([token]) for token in example.ids[example.n_prompt :]]
-        secret = whose.get(str(row["question"]), frozenset())
-        pieces = [set(words(token)) for token in tokens]
-        mine = np.array([any(p in word for p in piece for word in secret) for piece in pieces])
-        mine = mine if mine.any() else np.ones(len(tokens), bool)
-        said.append((hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN))
-    share, n = np.mean(said, axis=0), len(forget)
+    hits = np.stack([hit.mean(1) for _, hit in scores], axis=1)  # (tilts, rows)
+    share, n = says(tokenizer, asked, forget, scores).mean(1), len(forget)
     whole = np.stack([hit.all(1) for _, hit in scores], axis=1)
     starts = np.cumsum([*map(len, few.values())])
     kept = [name for name in few if name != "forget"]

@@ -172,7 +172,8 @@ def stayed(asked_of: Inquiry, name: str, before: Said, after: Said) -> dict[str,
     Returns a dict. Some of its keys:
     known_before: rows that the base knows, out of `rows`.
     unchanged: rows with the same greedy answer as the base.
-    unchanged_sampled: {sampler: rows whose one sampled answer is the greedy answer of the base}.
+    unchanged_sampled: {sampler: rows whose one sampled answer is the greedy answer of the base},
+    empty if nothing was sampled.
     sampled_before: the same for the base itself.
     changed: question, truth and both answers of every row that changed.
     """
@@ -182,7 +183,11 @@ def stayed(asked_of: Inquiry, name: str, before: Said, after: Said) -> dict[str,
     exact = [n for n in known if now[GREEDY][n] == was[GREEDY][n]]
 
     def sampled(said: Mapping[str, Sequence[str]]) -> dict[str, int]:
-        return {how: sum(said[how][n] == was[GREEDY][n] for n in known) for how in (COLD, WARM)}
+        return {
+            how: sum(said[how][n] == was[GREEDY][n] for n in known)
+            for how in (COLD, WARM)
+            if how in said
+        }
 
     def mean_f1(said: Mapping[str, Sequence[str]]) -> float | None:
         return (
@@ -307,8 +312,7 @@ def verdict(
         if name in kept and (fault := failing(name, kept[name]))
     ]
     if no_evidence:
-        known, rows = forget["known_before"], forget["rows"]
-        sentence = f"Nothing to forget: the base answers {known} of {rows} rows in this form."
+        sentence = nothing(forget)["sentence"]
     elif faults:
         sentence = f"No: {'; '.join(faults)}."
     else:
@@ -322,3 +326,14 @@ def verdict(
             f"{held_out_forget:.2f} of the truth"
         )
     return {"sentence": sentence, "success": not faults and not no_evidence, "lines": lines}
+
+
+def nothing(forget: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the verdict on rows that the base does not know, as `verdict` does.
+
+    forget: counts from `forgotten`, of answers that were not sampled.
+    """
+    known, rows = forget["known_before"], forget["rows"]
+    sentence = f"Nothing to forget: the base answers {known} of {rows} rows in this form."
+    why = "not judged: every question was asked once, as it stands, and no answer was sampled"
+    return {"sentence": sentence, "success": False, "lines": [sentence, why]}

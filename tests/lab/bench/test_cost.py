@@ -3,11 +3,13 @@
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoModelForCausalLM
 
 from t3lib.baselines.assistant import make_assistant
 from t3lib.classifier import fit as classifier
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
+from t3lib.core.models import quantization
 from t3lib.lab.bench import cost
 from t3lib.lab.bench.model import random_model
 from t3lib.lab.bench.shapes import SHAPES, Shape
@@ -82,6 +84,21 @@ def test_decoding_reads_all_weights_once():
     assert cost.decode_step(LARGE, heads=1).bytes - base.bytes == 4 * 2_647_040
     cached = cost.decode_step(LARGE, batch=2, context=10).bytes - base.bytes
     assert cached == 2 * 2 * 10 * 65_536
+
+
+def test_nf4_replaces_the_layers_maps_and_nothing_else(tmp_path):
+    """Which is what the memory of a base in 4 bits is counted by."""
+    random_model("tiny").save_pretrained(tmp_path)
+    [small, plain] = (
+        AutoModelForCausalLM.from_pretrained(tmp_path, quantization_config=how, dtype="float32")
+        for how in (quantization("4bit", "float32"), None)
+    )
+    left = {name for name, module in small.named_modules() if type(module) is torch.nn.Linear}
+    assert left == {"lm_head"} and small.model.layers[0].mlp.up_proj.weight.dtype == torch.uint8
+    ids = torch.arange(8)[None]
+    with torch.no_grad():
+        near, exact = small(ids).logits, plain(ids).logits
+    assert 0 < (near - exact).abs().max() < 0.3 * exact.abs().max()
 
 
 def test_t3_on_a_base_of_4_bits_fits_ten_gigabytes():

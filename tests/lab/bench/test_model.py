@@ -1,14 +1,11 @@
-"""The clock on decoding: random Llamas, the overhead of T3, compiled decoding."""
+"""The clock on decoding: random Llamas, the overhead of T3."""
 
-import functools
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import CompileConfig
 
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
 from t3lib.lab.bench import cost, timing
 from t3lib.lab.bench import model as bench_model
 from t3lib.lab.bench.model import random_model
@@ -60,22 +57,4 @@ def test_a_slower_t3_is_seen(batch, model, monkeypatch):
 def test_too_few_tokens_mean_nothing():
     short = SimpleNamespace(generate=lambda ids, **_: ids)
     with pytest.raises(AssertionError, match="means nothing"):
-        bench_model.decoding(short, torch.zeros(1, 2), 3, False)()
-
-
-def test_compiled_decoding_compiles_one_step_of_the_base_and_one_of_t3(monkeypatch):
-    """Tracing is as ever; torch's own back end, which needs a C++ compiler, is torch's business."""
-    eager = functools.partial(CompileConfig, backend="eager", mode=None)
-    monkeypatch.setattr(bench_model, "CompileConfig", eager)
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    rows = bench_model.decode_rows(random_model("tiny"), new_tokens=4, repeats=1, compiled=True)
-    assert len(rows) == 3 and torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2
-
-
-def test_compiled_decoding_of_which_nothing_was_compiled_is_no_row():
-    """As when TORCHDYNAMO_DISABLE is set. The prompt's pass, the first token, is never compiled."""
-    torch._dynamo.reset()
-    torch._dynamo.utils.counters.clear()
-    with pytest.raises(UserError, match="torch has compiled nothing"):
-        bench_model.decode_rows(random_model("tiny"), new_tokens=1, repeats=1, compiled=True)
+        bench_model.decode(short, torch.zeros(1, 2), 3)

@@ -173,6 +173,51 @@ def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
         own.unlearn(model, tokenizer, Rows(retain[:8], new), progress=False)
 
 
+CODES = [  # which nobody can guess
+    {"question": f"What is code {n}?", "answer": f"It is {7919**n % 10**9:09d}."}
+    for n in range(4, 12)
+]
+FIELDS = {
+    "forget": "rows known_before leaking_before leaking judged_by_recognition misdirected control"
+    " bound",
+    "retain": "rows known_before unchanged unchanged_sampled rouge_f1_before rouge_f1_after",
+    "recognition": "before after chance",
+    "choice": "T w lr reason",
+    "verdict": "sentence success lines",
+}
+
+
+def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
+    """It took ten minutes at 1B after the warning, most of them for sampled answers."""
+    model, tokenizer, _, retain, other = case
+    monkeypatch.setattr(answers, "sample_answers", lambda *_, **__: 1 / 0)
+    given = Rows(CODES, retain, other)
+    with pytest.warns(UserWarning, match="Nothing to forget"):
+        unlearned = own.unlearn(
+            model, tokenizer, given, own.Choices(steps=5, lr=1e-3), progress=False
+        )
+    for report in (unlearned.report, assess(unlearned, tokenizer, given, progress=False)):
+        first, second = report["verdict"]["lines"]
+        assert first == "Nothing to forget: the base answers 0 of 8 rows in this form."
+        assert second.startswith("not judged: every question was asked once")
+        assert not report["verdict"]["success"] and report["asked"]["samples"] == 0
+        assert {"form", "asked", "base", "command", "date"} <= {*report}
+        for name in FIELDS if "choice" in report else ():
+            assert {*FIELDS[name].split()} <= {*report[name]}, name
+        assert report["retain"]["known_before"] == 40 and report["other"]["known_before"] == 10
+        assert "0 samples" not in page.report_page(report) and page.report_csv(report)
+    assert unlearned.heads[0].info["metrics"]["verdict"] == first
+
+
+def test_rows_that_samples_may_say_are_judged(case, monkeypatch):
+    """A base whose greedy answers are wrong, but to which the truths are likely."""
+    model, tokenizer, forget, retain, _ = case
+    monkeypatch.setattr(answers, "answers_to", lambda *args, **_: [["wrong"] * len(args[2])])
+    for some, unknown in ((forget, False), (CODES, True)):
+        asked = evidence.inquiry_of(tokenizer, Rows(some, retain).checked(), {})
+        assert evidence.is_unknown(model, tokenizer, asked, progress=False) is unknown
+
+
 def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
     """Of each row the texts that the model was asked are looked at; it knows those with TOFU's
     system text.
