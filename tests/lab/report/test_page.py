@@ -97,7 +97,7 @@ def test_sections(html):
         "each part says what its words mean"
     )
     assert '"splits":{"forget05":"5%"' in html, "the name that figures and tables give it"
-    assert "on which settings were chosen. 10% split.</summary>" in html
+    assert "were tried only at T = 1. 10% split.</summary>" in html
 
 
 def embedded(html):
