@@ -69,7 +69,8 @@ class Place:
     threads: str = "1"
     gpus: int = 0  # number of this machine's GPUs; worker n of a local cluster uses GPU n
     # Whether torch may use AVX-512. Given checkpoints are in bfloat16, which is 17 times slower
-    # with AVX2. Without AVX-512 the built-in models give the same bits on every processor.
+    # with AVX2. Without AVX-512 the models of profile cpu give the same bits on all processors that
+    # were tried.
     wide: bool = False
 
 
@@ -157,9 +158,10 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
 def narrow_vectors() -> dict[str, str]:
     """Return environment variables that restrict torch to AVX2 on a processor with AVX-512.
 
-    The last bits of sums depend on the width of vectors, so a profile then has the same numbers on
-    both kinds of processor. Matrix products take as long as before, because the library that
-    computes them ignores this setting.
+    The last bits of sums depend on the width of vectors, so profile cpu then has the same numbers
+    on both kinds of processor. Matrix products take as long as before, because the library that
+    computes them ignores this setting. It still chooses blocks for each processor, so wider models,
+    such as those of tofu-cpu, can come out differently.
     """
     try:
         wide = " avx512" in Path("/proc/cpuinfo").read_text()

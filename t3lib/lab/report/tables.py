@@ -303,17 +303,17 @@ def _searched(table: pd.DataFrame) -> list[tuple[Any, ...]]:
     If several learning rates were tried at T = 1, the choice says its own, and `T3 (T = 1, w)` has
     a row unless `T3 (T, w)` is the same. Its trials are the points with T = 1 and w > 1.
     """
-    ranked = table.sort_values(["fq", "D"], ascending=[True, False])
+    ranked = table.sort_values(["fq", "D"], ascending=[False, True], kind="stable")
     if "a" in table:
-        best = ranked[ranked["a"] != 1][-1:]
+        best = ranked[ranked["a"] != 1][:1]
         found = [(SHARE.format(method), len(table), best) for method in best["method"]]
         names = ["a"]
     else:
-        best = ranked[ranked["w"] != 1][-1:]
+        best = ranked[ranked["w"] != 1][:1]
         found, names = [(BOTH_DIALS, len(table), best)], ["T", "w"]
         if "lr" in table and table["lr"].nunique() > 1:
             cold = ranked[(ranked["T"] == 1) & (ranked["w"] > 1)]
-            found.append((UNTEMPERED, len(cold), cold[-1:].drop(index=best.index, errors="ignore")))
+            found.append((UNTEMPERED, len(cold), cold[:1].drop(index=best.index, errors="ignore")))
             names.append("lr")
     return [
         (

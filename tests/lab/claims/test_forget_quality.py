@@ -18,6 +18,20 @@ README, DETAIL = (
 )
 PROFILES = ("cpu", "tofu-cpu")
 HELD_OUT = (1, 2, 3)
+# w of the rows of Table 1 that have a dial, or the share a of a baseline's weights
+DIALS = {
+    "cpu": {("forget05", "T3 (T, w)"): 1.25, ("forget10", "T3 (T, w)"): 0.9},
+    "tofu-cpu": {
+        ("forget05", "T3 (T, w)"): 0.9,
+        ("forget05", "T3 (T = 1, w)"): 2.5,
+        ("forget10", "T3 (T, w)"): 1.25,
+        ("forget10", "T3 (T = 1, w)"): 3.5,
+        ("forget05", "RMU (a)"): 0.95,
+        ("forget10", "RMU (a)"): 0.85,
+        ("forget05", "WGA (a)"): 1.05,
+        ("forget10", "WGA (a)"): 1.2,
+    },
+}
 
 
 @cache
@@ -101,17 +115,16 @@ def test_every_row_of_the_table(profile):
 def test_held_out_means_of_table_1_and_table_5(profile):
     for row in rows_of(profile, "tofu"):
         T = float(row["T"]) if row["T"] else None
-        method, split = row["method"].removesuffix(" (T, w)"), row["split"]
-        w = {("cpu", "forget05"): 1.25, ("cpu", "forget10"): 0.9}.get((profile, split), 1.5)
+        method, _, dial = row["method"].partition(" (")
+        split, w = row["split"], DIALS[profile].get((row["split"], row["method"]))
         if method == "Retrained":
             assert float(row["fq_held_out"]) == pytest.approx(
                 np.mean(pairs(profile, split)), rel=1e-9
             )
             continue
         seeds = (0,) if method == "Original" else range(1, 6)
-        ours = values(
-            profile, split, method, T, w if method != row["method"] else None, seeds=seeds
-        )
+        assert bool(dial) == bool(w), "the dial of each row that has one"
+        ours = values(profile, split, method, T, w, seeds=seeds)
         assert float(row["fq_held_out"]) == pytest.approx(ours.mean(), rel=1e-9) and len(
             ours
         ) == int(row["n_seeds"])
@@ -130,7 +143,9 @@ def tuned(*where):
     return mean(*where, references=(0,))
 
 
-FIVE, TEN, BOTH = "forget05", "forget10", (1.5, 1.5)
+FIVE, TEN = "forget05", "forget10"
+# T3's best (T, w) and RMU's best share of its weights on TOFU's text, by split
+BOTH, SHARE = {FIVE: (1.5, 0.9), TEN: (1.5, 1.25)}, {FIVE: 0.95, TEN: 0.85}
 SENTENCES = {
     "the order at cpu": lambda: (
         (
@@ -142,40 +157,41 @@ SENTENCES = {
             *(mean("cpu", FIVE, *method) for method in (("T3", 2.5), ("UnDIAL",), ("SimNPO",))),
         ),
     ),
-    "the order on TOFU's text": lambda: (
-        "from below WGA and RMU ({} against {} and {}) to above both ({} against {} and {}).",
-        [
-            score("tofu-cpu", TEN, *method)
-            for score in (tuned, mean)
-            for method in (("T3", 2.0), ("WGA",), ("RMU",))
-        ],
+    "TOFU's text, 5% split": lambda: (
+        "there is no order between T3, RMU and WGA ({}, {} and {}).",
+        [mean("tofu-cpu", FIVE, *method) for method in (("T3", 1.5), ("RMU",), ("WGA",))],
     ),
-    "RMU is ahead": lambda: (
-        "RMU is ahead of T3 on the 5% split ({} against {})",
-        [mean("tofu-cpu", FIVE, *method) for method in (("RMU",), ("T3", 2.0))],
+    "TOFU's text, 10% split": lambda: (
+        "T3 ({}) is ahead of RMU ({}), and there is no order with WGA ({}),",
+        [mean("tofu-cpu", TEN, *method) for method in (("T3", 2.0), ("RMU",), ("WGA",))],
     ),
     "WGA's seeds": lambda: (
-        "WGA's three seeds lie between {} and {}.",
+        "whose three seeds lie between {} and {}.",
         [end(values("tofu-cpu", TEN, "WGA").mean(axis=1)) for end in (min, max)],
     ),
     "the other baselines": lambda: (
-        "Of the other baselines only ULD reaches 0.05, on the 5% split ({}).",
-        [mean("tofu-cpu", FIVE, "ULD")],
+        "only ULD on the 5% split ({}) and NPO on the 10% split ({},",
+        [mean("tofu-cpu", FIVE, "ULD"), mean("tofu-cpu", TEN, "NPO")],
     ),
     "pairs of retrained models": lambda: (
         ("their six pairs score from {} to {} on the 5% split and from {} to {} on the 10% split."),
         [end(pairs("tofu-cpu", split)) for split in (FIVE, TEN) for end in (min, max)],
     ),
     "both dials": lambda: (
-        (
-            "has a Forget Quality of {} on the 10% split and {} on the 5% split (on the model"
-            " tuned on: {} and {})"
-        ),
-        [score("tofu-cpu", split, "T3", *BOTH) for score in (mean, tuned) for split in (TEN, FIVE)],
+        "Their Forget Quality is {} and {} (on the model tuned on: {} and {})",
+        [
+            score("tofu-cpu", split, "T3", *BOTH[split])
+            for score in (mean, tuned)
+            for split in (TEN, FIVE)
+        ],
     ),
-    "the seed that chose nothing": lambda: (
-        "Seed 3, which was not used for choosing, has {} and {}.",
-        [mean("tofu-cpu", split, "T3", *BOTH, seeds=(3,)) for split in (TEN, FIVE)],
+    "a share of RMU's weights": lambda: (
+        "It raises RMU's Forget Quality from {} to {},",
+        [mean("tofu-cpu", TEN, "RMU", None, w) for w in (None, SHARE[TEN])],
+    ),
+    "a share on the 5% split": lambda: (
+        "its Forget Quality is {} instead of {}.",
+        [mean("tofu-cpu", FIVE, "RMU", None, w) for w in (SHARE[FIVE], None)],
     ),
     "no T does both": lambda: (
         (
@@ -195,20 +211,20 @@ IN_README = {
         "on the 5% split of `cpu` T3 falls from the highest mean, {}, to {},",
         [tuned("cpu", FIVE, "T3", 2.5), mean("cpu", FIVE, "T3", 2.5)],
     ),
-    "RMU": lambda: (
-        "On the 5% split of TOFU's text RMU forgets better (Forget Quality {} against {})",
-        [mean("tofu-cpu", FIVE, *method) for method in (("RMU",), ("T3", 2.0))],
+    "T3 and RMU": lambda: (
+        "On TOFU's text it is ahead of RMU on the 10% split ({} against {}),",
+        [mean("tofu-cpu", TEN, *method) for method in (("T3", 2.0), ("RMU",))],
     ),
-    "both dials": lambda: (
-        "has the highest mean Forget Quality on TOFU's text (10%: {}, 5%: {}).",
-        [mean("tofu-cpu", split, "T3", *BOTH) for split in (TEN, FIVE)],
+    "RMU's dial": lambda: (
+        "RMU rises to {} with",
+        [mean("tofu-cpu", TEN, "RMU", None, SHARE[TEN])],
     ),
     "the headline's T3": lambda: (
         "| **T3**, T = 3 | {} | {} | {} | 0.92 | 0.35 |",
         [score("cpu", TEN, "T3", 3.0) for score in (mean, tuned, distance)],
     ),
     "the headline's T3 on TOFU's text": lambda: (
-        "| **T3**, T = 2 | {} | {} | {} | 0.86 | 0.77 |",
+        "| **T3**, T = 2 | {} | {} | {} | 0.81 | 0.75 |",
         [score("tofu-cpu", TEN, "T3", 2.0) for score in (mean, tuned, distance)],
     ),
     "the headline's retrained models": lambda: (
@@ -231,15 +247,6 @@ def test_what_is_said_of_forget_quality(name):
             assert sentence.format(*map(said, numbers)) in text
 
 
-def test_both_dials_have_the_highest_forget_quality_on_tofus_text():
-    for split in (FIVE, TEN):
-        table = [row for row in rows_of("tofu-cpu", "tofu") if row["split"] == split]
-        best = max(
-            table, key=lambda row: float(row["fq_held_out"] or 0) * (row["method"] != "Retrained")
-        )
-        assert best["method"] == "T3 (T, w)"
-
-
 def order(profile, split, ours, theirs):
     """+1 or −1 where no run of one method is behind any of the other's, against every held-out
     reference; else 0.
@@ -249,12 +256,10 @@ def order(profile, split, ours, theirs):
 
 
 def test_orders_that_are_named_hold_for_every_run_and_reference():
-    assert order("tofu-cpu", FIVE, ("RMU",), ("T3", 2.0)) == 1
-    assert order("tofu-cpu", TEN, ("T3", *BOTH), ("RMU",)) == 1
-    unordered = [(FIVE, ("T3", *BOTH), ("RMU",)), (TEN, ("T3", *BOTH), ("WGA",))]
-    unordered += [(FIVE, ("T3", *BOTH), ("WGA",))]
-    unordered += [(TEN, ("T3", 2.0), (name,)) for name in ("WGA", "RMU")]
-    assert [order("tofu-cpu", *case) for case in unordered] == [0] * 5
+    assert order("tofu-cpu", TEN, ("T3", 2.0), ("RMU",)) == 1
+    unordered = [(FIVE, ("T3", 1.5), (name,)) for name in ("RMU", "WGA")]
+    unordered += [(TEN, ("T3", 2.0), ("WGA",)), (TEN, ("T3", *BOTH[TEN]), ("RMU", None, 0.85))]
+    assert [order("tofu-cpu", *case) for case in unordered] == [0] * 4
 
 
 def test_the_other_baselines_are_caught_on_tofus_text():
@@ -265,18 +270,4 @@ def test_the_other_baselines_are_caught_on_tofus_text():
         for split in (FIVE, TEN)
         if mean("tofu-cpu", split, name) >= 0.05
     ]
-    assert above == [("ULD", FIVE)]
-
-
-def test_rmu_and_wga_went_too_far_at_their_highest_rate():
-    """Their truth ratios are higher than a retrained model's; those of the methods at a true edge
-    are lower.
-    """
-    level = {key[1]: [] for key in runs("tofu-cpu")}
-    for key, ratios in runs("tofu-cpu").items():
-        if key[0] == TEN and key[2] is None:
-            level[key[1]].append(np.log(ratios).mean())
-    for name in ("RMU", "WGA"):
-        assert np.mean(level[name]) > max(level["Retrained"]), name
-    for name in ("NPO", "SatImp", "SimNPO", "UnDIAL"):
-        assert np.mean(level[name]) < min(level["Retrained"]), name
+    assert above == [("NPO", TEN), ("ULD", FIVE)]
