@@ -76,8 +76,8 @@ def run_dials(
     points come from one pass of the base over the forget rows. Returns (search, runs). search has a
     row {"split", "T", "w", "lr", "n_seeds", "D", "fq"} for each point, with means over the seeds
     for tuning (`TUNING_SEEDS`, or all seeds if none of these is requested). runs has a run record
-    for each seed at each chosen point. No two points that are run have both T and w in common,
-    because these name the file of a run.
+    for each seed at each chosen point, without texts. No two points that are run have both T and w
+    in common, because these name the file of a run.
     """
     tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
     tuned = settings_of("T3", settings)["lr"]
@@ -99,7 +99,7 @@ def run_dials(
         search.append({**point, "n_seeds": len(tuning), "D": D, "fq": fq})
     chosen = chosen_points(search, untempered=bool(untempered))
     best = [model for T, lr, w in chosen for model in heads(T, lr, w, seeds)]
-    return search, records(study, best, next(iter(seeds), None)) if best else []
+    return search, records(study, best) if best else []
 
 
 def chosen_points(

@@ -24,8 +24,8 @@ def run_shares(
     As with T3's dials, no value needs a training, and the choice is made by mean Forget Quality,
     ties by D, on the seeds for tuning (`TUNING_SEEDS`, or all seeds if none of these is requested).
     Returns (search, runs). search has a row {"split", "method", "a", "n_seeds", "D", "fq"} for each
-    share. runs has a run record for each seed at the best share other than 1, which the record
-    calls w. UserError for a method that has no such dial.
+    share. runs has a run record without texts for each seed at the best share other than 1, which
+    the record calls w. UserError for a method that has no such dial.
     """
     tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
     search: list[dict[str, Any]] = []
@@ -43,5 +43,4 @@ def run_shares(
         return search, []
     best = max(others, key=lambda row: (row["fq"], -row["D"]))["a"]
     chosen = [subject(study, method, seed, settings, w=best) for seed in seeds]
-    first = next(iter(seeds), None)
-    return search, [run for each in chosen for run in records(study, [each], first)]
+    return search, [run for each in chosen for run in records(study, [each])]
