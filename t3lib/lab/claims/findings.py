@@ -126,7 +126,8 @@ def seeds_by_reference(
         return {0: tables.numbers("tofu_per_seed", split, method, column)}
     T = tables.numbers("tofu", split, method, "T")
     rows = tables["forget_quality"].query("split == @split and method == @method and reference > 0")
-    rows = rows[rows["w"].isin([1]) & rows["T"].isin(T)] if len(T) else rows
+    rows = rows[rows["w"].fillna(1) == 1]  # without rows such as T3 (T, w) and RMU (a)
+    rows = rows[rows["T"].isin(T)] if len(T) else rows
     return {int(number): part["fq"].to_numpy() for number, part in rows.groupby("reference")}
 
 

@@ -16,7 +16,7 @@ from test_citations import KNOWN
 from t3lib.core import names
 from t3lib.core.names import SPLITS
 from t3lib.lab import results
-from t3lib.lab.claims import gaussians, llm, theory
+from t3lib.lab.claims import findings, gaussians, llm, theory
 from t3lib.lab.claims import table as claims
 from t3lib.lab.claims.findings import Tables, gap, printed_tables
 from t3lib.lab.report import render, tables
@@ -277,6 +277,22 @@ def test_worlds_decide_where_there_are_any(tmp_path, third, sign):
     assert tuple(difference) == pytest.approx((np.mean(differences), *expected))
     assert difference.sign == sign
     assert gap(tables, "forget05", "T3", "NPO", "fq").value == pytest.approx(0.914 - 0.793)
+
+
+@pytest.mark.parametrize(("method", "T", "w"), [("RMU", np.nan, np.nan), ("T3", 2.0, 1.0)])
+def test_runs_with_a_dial_are_no_runs_of_the_method(method, T, w):
+    """T3 (T, w) and RMU (a) have rows of their own in Table 1."""
+    tables = Tables("")
+    tables["tofu"] = pd.DataFrame(
+        [("forget10", method, T, 0.1)], columns=["split", "method", "T", "fq_held_out"]
+    )
+    rows = [(w, 0, 0.5), (w, 1, 0.1), (0.85, 1, 0.9)]
+    tables["forget_quality"] = pd.DataFrame(
+        [("forget10", method, T, *row) for row in rows],
+        columns=["split", "method", "T", "w", "reference", "fq"],
+    )
+    found = findings.seeds_by_reference(tables, "forget10", method, "fq")
+    assert {number: list(fq) for number, fq in found.items()} == {1: [0.1]}
 
 
 @pytest.mark.parametrize(
