@@ -65,17 +65,20 @@ def test_rules_predict_the_width_that_is_left_out():
 
 
 @pytest.mark.parametrize(
-    ("paper", "tofu", "expected"),
-    [(5e-4, 0.02, HOLDS), (5e-3, 0.02, FAILS), (5e-5, 0.02, FAILS), (5e-4, 0.05, NOT_RUN)],
+    ("paper", "off", "expected"),
+    [(5e-4, 1.0, HOLDS), (5e-3, 1.0, FAILS), (5e-5, 1.0, FAILS), (5e-4, 2.5, NOT_RUN)],
 )
-def test_a_rule_that_misses_tofus_text_decides_nothing(paper, tofu, expected):
-    """paper, tofu: the rates that the best rule predicts; .02 was tuned on TOFU's text."""
+def test_a_rule_that_misses_tofus_text_decides_nothing(paper, off, expected):
+    """paper: the rate that the best rule predicts for the paper. off: by which factor it misses the
+    rate that was tuned on TOFU's text.
+    """
     table = widths.rules(*three_widths())
-    best = table["rule"] == "d"
-    for data, rate in ((widths.PAPER_RUN, paper), (widths.TOFU_TEXT, tofu)):
-        table.loc[best & (table["data"] == data), ["predicted", "factor"]] = rate, rate / 0.02
+    best, tofu = table["rule"] == "d", table["data"] == widths.TOFU_TEXT
+    tuned = table.loc[best & tofu, "rate"].item()
+    table.loc[best & (table["data"] == widths.PAPER_RUN), "predicted"] = paper
+    table.loc[best & tofu, ["predicted", "factor"]] = off * tuned, off
     found, told = widths.verdict(table)
-    assert found == expected and "9 of 9 left-out rates" in told and "0.02 tuned" in told
+    assert found == expected and "9 of 9 left-out rates" in told and f"{tuned:g} tuned" in told
 
 
 def test_margins_are_mean_logits_of_the_true_tokens():
