@@ -3,9 +3,9 @@
     python tests/lab/two_bases.py RUNS_BEFORE RUNS_NOW TABLES
 
 RUNS_BEFORE, RUNS_NOW: folders of run files; TABLES: the folder for two_bases.csv, .md and .tex.
-Both bases were trained from the same rows and seed, by code that gives equal weights on one machine,
-on two kinds of processor. Their sums round differently, and in 17,000 steps the weights become other
-ones. Each run is compared with the reference of its own side.
+Both bases were trained from the same rows and seed, by code that gives equal weights on one
+machine, on two kinds of processor. Their sums round differently, and in 17,000 steps the weights
+become other ones. Each run is compared with the reference of its own side.
 """
 
 import sys
