@@ -343,10 +343,11 @@ def forget_quality(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
     models, rows = references(runs), []
     names = ("split", "method", "T", "w", "seed")
     for run in runs:
+        others = others_of(run, models)
         for number, (p, d) in against(run, models).items():
             if run["method"] == "Retrained" and number > run["seed"]:
                 continue
-            both = (run["truth_ratio"]["forget"], others_of(run, models)[number])
+            both = (run["truth_ratio"]["forget"], others[number])
             ours, theirs = (np.log(np.maximum(np.asarray(ratios, float), TINY)) for ratios in both)
             matched = metrics.forget_quality(ours - ours.mean(), theirs - theirs.mean())[1]
             scores = (number, len(ours), d, p, ours.mean(), ours.std(ddof=1), matched)

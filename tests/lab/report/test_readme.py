@@ -17,7 +17,7 @@ from scipy.stats import ttest_rel
 from t3lib.core import files
 from t3lib.core.errors import UserError
 from t3lib.core.names import NOT_RUN
-from t3lib.lab import cli
+from t3lib.lab import cli, results
 from t3lib.lab.report import readme, widths
 from t3lib.lab.results import HELD_OUT
 
@@ -232,6 +232,14 @@ def test_what_is_said_of_tofus_text_is_what_the_table_says():
 
 def test_what_is_said_of_two_trainings_of_a_base_is_what_the_table_says():
     both = table("tofu-cpu", "two_bases").set_index(["method", "split", "T"]).sort_index()
+    frame = results.tidy(results.read_runs(ROOT / "results/tofu-cpu/runs"))
+    for (method, split, T), row in both.iterrows():
+        same_T = frame["T"].isna() if np.isnan(T) else frame["T"] == T
+        dial = frame["w"].isna() if np.isnan(row["w"]) else frame["w"] == row["w"]
+        runs = frame[(frame["method"] == method) & (frame["split"] == split) & same_T & dial]
+        assert len(runs) == row["n_seeds"]
+        for name in ("fq", "mu_rouge", "mu"):
+            assert row[f"{name}_now"] == pytest.approx(runs[name].mean(), rel=1e-9)
     moved = {
         name: (both[f"{name}_before"] - both[f"{name}_now"]).abs().max()
         for name in ("mu_rouge", "mu")
