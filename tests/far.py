@@ -1,4 +1,4 @@
-"""Two devices that a CPU pretends to have, far:0 and far:1, and T3 on a base that lies on both.
+"""Imitate two devices on a CPU, far:0 and far:1, and run T3 on a base that is spread over both.
 
     python tests/far.py MODEL ROWS
 

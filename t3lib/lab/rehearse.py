@@ -57,7 +57,7 @@ def rehearse(
     steps: Sequence[str] | None = None,
     **options: Any,
 ) -> int:
-    """Prepare and reproduce the rehearsal of a profile, and measure its steps; the exit code.
+    """Prepare and reproduce a profile's rehearsal, measure its steps, and return the exit code.
 
     Args:
         profile: name or file of the profile, as of `reproduce`.
@@ -94,11 +94,11 @@ def measure(
     left_out: Mapping[str, str],
     path: Path,
 ) -> int:
-    """Measure steps of a rehearsal one after the other; 1 if one failed, otherwise 0.
+    """Measure steps of a rehearsal one after the other; return 1 if one failed, otherwise 0.
 
-    Each step runs in a process of its own, so that its peak memory is its own, and adds a row to
-    the table. A step that has one is not measured again, so that the same command continues a
-    rehearsal that was killed. A GPU has rows of its own.
+    Each step runs in its own process, whose peak memory is then that of the step, and adds a row to
+    the table. A step that already has a row is not measured again, so the same command continues a
+    rehearsal that was killed. Rows of a GPU and of a CPU are kept apart.
 
     Args:
         profile: the rehearsal's.
@@ -134,7 +134,7 @@ def measure(
 
 
 def steps_of(profile: profiles.Profile) -> list[str]:
-    """Names of the steps that a profile's methods have, in the order in which they run."""
+    """Return the names of the steps that a profile's methods have, in running order."""
     trained = [f"one step of {method}" for method in profile["methods"] if method in LOSSES]
     read = ["load", "T3's training", "evaluation", "evaluation of ULD", "audit"]
     return [*read, *trained, "t3 unlearn", "t3 evaluate", "t3 generate", "8bit", "4bit"]
@@ -148,7 +148,7 @@ def measured(profile: profiles.Profile, step: str) -> dict[str, Any]:
 
 
 def end_with_parent() -> None:
-    """End this process, even within a step, when the one that spawned it is gone or killed."""
+    """End this process, even in the middle of a step, when the process that spawned it ends."""
 
     def watch() -> None:
         connection.wait([parent_process().sentinel])  # type: ignore[union-attr]

@@ -203,7 +203,8 @@ def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     A failed run has empty metrics. Runs of ablations also have `HIDING`. `HELD_OUT` are the means
     of Forget Quality and D over those retrained models that nothing was tuned on, and their number;
     empty if there are none. n_forget is the number of forget rows, n_rows that of all rows. timed
-    is False if the seconds prove nothing: of a busy machine, or of code that no commit has.
+    is False if the seconds cannot be trusted, because the machine was busy or no commit has the
+    code.
     UserError for runs of two profiles or worlds (`of_one_profile`).
     """
     runs = of_one_profile(runs)
@@ -305,11 +306,12 @@ def of_one_profile(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 
 def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
-    """Return a line for below a table: runs of different or unknown code, of different bases, and
-    of uncommitted code.
+    """Return a note to print below a table of runs. It names methods whose runs were made by
+    different or unknown code, start from different trainings of the base, or were made by code that
+    no commit has.
 
-    It is "" if all runs have the same key of their code and the same base, and come from a commit
-    without changes.
+    The note is "" if all runs have the same key of their code and the same base, and come from a
+    commit without changes.
     """
     methods: dict[str, dict[str, None]] = {}
     bases: dict[str, dict[str, None]] = {}

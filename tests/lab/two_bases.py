@@ -19,8 +19,8 @@ NAMES = ["split", "method", "T", "w"]
 SCORES = {"fq": "fq", "D": "ks_statistic", "mu_rouge": "mu_rouge", "mu": "mu"}
 CAPTION = (
     "The same settings and seeds on two trainings of the same base, before and now, as means over"
-    " seeds. fq and D compare with the reference of the same side. Between the two, only the"
-    " processor differs."
+    " seeds. fq and D compare with the reference of the same side. The two were trained on"
+    " different processors."
 )
 
 

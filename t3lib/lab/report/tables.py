@@ -201,7 +201,8 @@ def parameters(frame: pd.DataFrame) -> pd.DataFrame:
 
 def runtime(frame: pd.DataFrame) -> pd.DataFrame:
     """Build Table 3: epochs, mean seconds of each stage, and the largest memory in bytes. T3 is
-    both naive and preprocessed. Runs whose seconds prove nothing (`results.tidy`) do not count.
+    both naive and preprocessed. Runs whose seconds cannot be trusted (`timed` in `results.tidy`) do
+    not count.
 
     The first run that needs features computes and caches them, so their seconds are the longest of
     the split's runs. `T3 (preprocessed)` is T3 as it always runs here. `T3 (naive)` comes from runs
