@@ -28,11 +28,6 @@ UNSEEN = (
     240  # unseen rows at most; with so many, the number of forget rows decides the error of an AUC
 )
 DIALS = 3  # most (T, w) for which answers are sampled
-APART = (
-    "Original",
-    "Retrained",
-    "T3",
-)  # methods whose membership can be measured in a second stage; of Retrained seed 0
 NOT_SAMPLED = "other models of this method write answers"
 Dials = tuple[float, float]  # T, w
 Sampler = tuple[float, float]  # its temperature tau, and top_p
@@ -115,8 +110,8 @@ def audit_method(
     settings: of the method, where they differ from the defaults.
     dials: the (T, w) of T3, by default the tuned one; its `twin` is added.
     settings_by_t: settings of T3 tuned for one T, by this T as text ("2.5").
-    apart: the same split of a second stage, whose base models leave some rows unseen. The methods
-    `APART` then get their membership measures from their models of that stage.
+    apart: the same split of a second stage, whose base models leave some rows unseen. Membership is
+    then measured on the method's models of that stage; of Retrained, on the reference's alone.
 
     Beside its metrics a record has `errors` {measure: standard error over rows}, `empty` {measure:
     why it has no value}, `leak` (`leak_at_k`, with `tau` and `top_p` for a further sampler),
@@ -138,7 +133,7 @@ def audit_method(
         further = (
             method == "Retrained" and group[0][0] != 0
         )  # each of its base models in a second stage would cost a training
-        there = apart if apart and method in APART and not further else study
+        there = study if further or not apart else apart
         models, members = (
             [subject(each, method, *one) for one in group] for each in (study, there)
         )
