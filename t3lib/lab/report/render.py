@@ -66,6 +66,7 @@ DPI = 110  # of a figure in a notebook
 SHADES = 128  # colours of a figure in a notebook; the palette makes it a third of the size
 PLACES = re.compile(rb' (?:d|x|y)="[^"]+"')  # coordinates of an SVG's lines and markers, in points
 TOO_FINE = re.compile(rb"(\.\d\d)\d+")  # digits after a hundredth of a point, a third of the file
+INDENT = re.compile(rb"(?m)^ +")
 # Format of the numbers in a column, by the last part of its name.
 FORMS = {"difference": "+.3f", "distance": "+.1f", "s": ".3g"}
 FORMS |= dict.fromkeys(("ours", "sd", "paper"), ".3f")
@@ -303,15 +304,15 @@ def save_figure(path: str | Path, figure: "Figure", caption: str = "") -> Path:
     with rc_context({"svg.hashsalt": "t3lib"}):
         figure.savefig(buffer, format="svg", metadata=stamp, bbox_inches="tight")
     with atomic_write(path, "wb") as handle:
-        handle.write(rounded(buffer.getvalue()))
+        handle.write(compact(buffer.getvalue()))
     return path
 
 
-def rounded(svg: bytes) -> bytes:
-    """Round the coordinates of an SVG file's lines and markers to hundredths of a point. Its texts
-    stay.
+def compact(svg: bytes) -> bytes:
+    """Round the coordinates of an SVG file's lines and markers to hundredths of a point, and remove
+    the indentation of its lines. Its texts stay.
     """
-    return PLACES.sub(lambda place: TOO_FINE.sub(rb"\1", place[0]), svg)
+    return PLACES.sub(lambda place: TOO_FINE.sub(rb"\1", place[0]), INDENT.sub(b"", svg))
 
 
 def with_palette(png: bytes) -> bytes:

@@ -218,7 +218,12 @@ def test_what_is_said_of_tofus_text_is_what_the_table_says():
     sentences = {
         "its MU-ROUGE is {}, theirs {} and {}.": [((m, FIVE), "mu_rouge") for m in methods],
         "MU-ROUGE is {}, {} and {}. Of the other": [((m, TEN), "mu_rouge") for m in methods],
-        "with a MU-ROUGE of {}) reach 0.05.": [(("NPO", TEN), "mu_rouge")],
+        "with a MU-ROUGE of {} and {}) reach 0.05.": [
+            (("NPO", split), "mu_rouge") for split in (FIVE, TEN)
+        ],
+        "hardly anything (MU-ROUGE {} → {}).": [
+            ((name, FIVE), "mu_rouge") for name in ("NPO", "NPO (a)")
+        ],
         "MU-ROUGE {} and {}, Model Utility {} and {} ([every": [
             ((both, split), name) for name in ("mu_rouge", "mu") for split in (TEN, FIVE)
         ],
@@ -270,12 +275,13 @@ def test_what_is_said_of_learning_rates_is_what_was_tried():
     chosen = {name: entries["T3/forget10"]["chosen"] for name, entries in tuned.items()}
     assert (chosen["tofu-cpu"]["lr"], chosen["cpu"]["lr"]) == (4e-2, 5e-3)
     assert chosen["cpu"]["temperature"] == 3.0
-    for name, split in (("NPO", TEN), ("SimNPO", TEN), ("T3", FIVE), ("T3", TEN)):
-        entry = tuned["tofu-cpu"][f"{name}/{split}"]
-        rates = [trial["hyper"]["lr"] for trial in entry["trials"]]
-        assert entry["chosen"]["lr"] == max(rates), "best at the highest rate that was tried"
-    for name in ("SatImp", "UnDIAL", "ULD", "GradDiff"):
-        assert len(tuned["tofu-cpu"][f"{name}/{TEN}"]["trials"]) == 4, "the coarse rates alone"
+    for split, highest in ((FIVE, {"SimNPO", "T3", "SatImp"}), (TEN, {"SimNPO", "T3", "NPO"})):
+        for name in ("NPO", "SimNPO", "SatImp", "T3"):
+            entry = tuned["tofu-cpu"][f"{name}/{split}"]
+            best = entry["chosen"]["lr"] == max(trial["hyper"]["lr"] for trial in entry["trials"])
+            assert best == (name in highest), "best at the highest rate that was tried"
+        for name in ("GradAscent", "GradDiff", "UnDIAL", "ULD", "IdkDPO"):
+            assert len(tuned["tofu-cpu"][f"{name}/{split}"]["trials"]) == 4, "coarse rates alone"
     assert len(tuned["tofu-cpu"][f"T3/{TEN}"]["trials"]) == 54
 
 
