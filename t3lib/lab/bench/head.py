@@ -77,8 +77,7 @@ def textbook(features: Features, shape: HeadShape) -> T3Head:
         optimiser.param_groups[0]["lr"] = rate
         optimiser.zero_grad()
         logit = (F.linear(x, head.A) * F.embedding(y, head.B)).sum(1)
-        losses = F.binary_cross_entropy_with_logits(logit, s, reduction="none")
-        (losses * (1 / len(s))).sum().backward()
+        F.binary_cross_entropy_with_logits(logit, s).backward()
         optimiser.step()
     return head.eval()
 
@@ -123,8 +122,13 @@ def naive(study: Study, run: Mapping[str, Any]) -> dict[str, Any]:
         pooled(study, [examples[row] for row in rows])[0, 0, 0].item()  # so that a GPU has finished
     passes = (time.perf_counter() - began) / len(timed) * len(steps)
     seconds = run["seconds"] | {"features": None, "train": run["seconds"]["train"] + passes}
-    told = {"setting": "naive", "timed_steps": [len(timed), len(steps)], "records": {}}
-    return {**run, **told, "seconds": seconds}
+    return {
+        **run,
+        "setting": "naive",
+        "timed_steps": [len(timed), len(steps)],
+        "records": {},
+        "seconds": seconds,
+    }
 
 
 def pooled(study: Study, examples: Sequence[Example]) -> Tensor:

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, NamedTuple
 
-from t3lib.baselines.losses import BASELINES, LOSSES, METHODS, NEEDS, settings_of
+from t3lib.baselines.losses import DEFAULTS, LOSSES, METHODS, NEEDS, settings_of
+from t3lib.core.names import RETAIN_OF, SPLITS
 from t3lib.core.settings import hyper_of, seeds_of
 from t3lib.lab.bench import cost
 from t3lib.lab.bench.cost import Work
@@ -58,12 +59,10 @@ TOFU = {
     "world_facts_perturbed": Tokens(117, 6_189, 420, 1_674),
 }
 ALWAYS = ("retain_perturbed", "real_authors_perturbed", "world_facts_perturbed")
-RETAIN = {"forget05": "retain95", "forget10": "retain90"}
 BATCH = 2**14  # tokens of prompts and answers that are written together (`tofu.writing`)
 ABLATIONS = 15  # settings of notebook 03, each with a head and texts for every seed
 WORDINGS = 2  # of a question after which the audit shows every answer
 FORCED = 4  # further answers to a question, whose first tokens are given
-ONCE = Work(0.0, 0.0)
 GIGABYTES = 8, 12, 24, 48, 80, 141  # of GPUs
 CONTEXT = 5e8  # bytes that CUDA takes before a program holds anything
 
@@ -79,8 +78,8 @@ class Need(NamedTuple):
 
 
 def total(works: Iterable[Work]) -> Work:
-    """Return the sum of several works."""
-    return Work(*map(sum, zip(ONCE, *works)))
+    """Return the sum of one or more works."""
+    return Work(*map(sum, zip(*works)))
 
 
 def times(count: float, work: Work) -> Work:
@@ -183,6 +182,12 @@ def activations(shape: Shape, lora: bool = False) -> int:
     return 2 * (4 * d + 2 * shape.key_value_size + 4 * m) + 7 * 4 * d + 9 * (6 * d + m) * lora
 
 
+def settings_for(profile: Profile, method: str, split: str) -> dict[str, Any]:
+    """Return all settings of a method on a split of a profile, {} if the method trains nothing."""
+    changes = hyper_of(profile["hyper"], method, split)
+    return settings_of(method, changes) if method in DEFAULTS else {}
+
+
 def need_of(job: Job, profile: Profile, shape: Shape) -> Need | None:
     """Return what a job of notebook 02, 03 or 06 needs on a GPU, or None if the job loads no model.
 
@@ -199,10 +204,9 @@ def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Nee
     """Return what a job needs for one of its methods; otherwise like `need_of`."""
     p = job.parameters
     forget, longest = TOFU[p["split"]], profile["evaluation"]["max_new_tokens"]
+    sets = [forget, *(TOFU[name] for name in ALWAYS)]
+    settings = settings_for(profile, method, p["split"])
     seeds = len(seeds_of(method, p["seeds"])) or 1
-    hyper = hyper_of(profile["hyper"], method, p["split"])
-    settings = settings_of(method, hyper) if method in (*BASELINES, "T3") else {}
-    sets, trained = [forget, *(TOFU[name] for name in ALWAYS)], (forget, TOFU[RETAIN[p["split"]]])
     shapes = [
         shape,
         *([shape._replace(num_hidden_layers=settings["k"])] if method == "ULD" else []),
@@ -212,8 +216,9 @@ def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Nee
         for part in shapes
         for each in sets
     )
+    extracted = features(shape, forget, TOFU[RETAIN_OF[p["split"]]])
     memory, works = cost.t3_memory(shape, bits=16)[1], []
-    if method in BASELINES:
+    if method in LOSSES:
         memory = max(memory, training_memory(shape, method, forget, settings))
         if job.notebook != "06_audit":  # else it is read back
             works.append(times(seeds, training(shape, method, forget, settings)))
@@ -223,13 +228,13 @@ def need_of_method(job: Job, profile: Profile, shape: Shape, method: str) -> Nee
         works.append(auditing(shape, p["sampling"], forget, method, models))
     elif job.notebook == "03_temperature_ablation":
         texts = (ABLATIONS + 1) * seeds
-        works += [times(4 + texts // 25, scoring(shape, sets)), times(texts, written)]
-        works.append(times(2, features(shape, *trained)))
+        scored = times(4 + texts // 25, scoring(shape, sets))
+        works += [scored, times(texts, written), times(2, extracted)]
     else:
         scored = total(scoring(part, sets, temperatures) for part in shapes)
         works += [times(1 if temperatures else models, scored), times(models, written)]
         if method == "T3":
-            works += [features(shape, *trained), times(seeds, heads(shape, forget, settings))]
+            works += [extracted, times(seeds, heads(shape, forget, settings))]
     return Need(memory, total(works))
 
 
@@ -288,7 +293,7 @@ def plan(graph: Sequence[Job], profile: Profile, shape: Shape) -> str:
         words = (f"{on} {said(*hours_of(some, gpu))}" for on, gpu in GPUS.items())
         text.append(f"total hours, {group}: {', '.join(words)}")
     weights = 2 * len(profile["models"]) * cost.parameters(shape)
-    kept = sum(TOFU[split].answers + TOFU[name].answers for split, name in RETAIN.items())
+    kept = sum(TOFU[name].answers for split in SPLITS for name in (split, RETAIN_OF[split]))
     text.append(
         f"disk: {weights / 1e9:.0f} GB of checkpoints,"
         f" {2 * shape.hidden_size * kept / 1e9:.1f} GB of features;"

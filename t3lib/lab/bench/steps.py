@@ -22,7 +22,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from t3lib.baselines import train
 from t3lib.baselines.assistant import make_assistant
-from t3lib.baselines.losses import LOSSES, settings_of
+from t3lib.baselines.losses import LOSSES
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.baselines.unlearn import Lesson, unlearn_baseline
 from t3lib.classifier.features import extract_features
@@ -30,7 +30,6 @@ from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import load_model
 from t3lib.core.rows import encode_answers
-from t3lib.core.settings import hyper_of
 from t3lib.lab.audit import run
 from t3lib.lab.bench import cost, hours
 from t3lib.lab.bench.shapes import Shape
@@ -47,12 +46,13 @@ WITHOUT_MOMENTS = (
     " of the embeddings besides, and was killed at 18.8 GB"
 )
 LOGITS = 2**28  # entries of the logits of one batch at most (`likelihood.default_batch_tokens`)
+OWN_ROWS = 2  # to forget, and as many to keep; a verdict asks about each of them in many ways
 # What is typed after `t3`; {full} and so on are filled in. Random weights know no rows, so that
 # nothing is sampled. With choices of its own `unlearn` searches for none.
 VERBS = {
-    "t3 unlearn": "--model {full} --forget {data}/forget10.json --retain {data}/retain90.json"
+    "t3 unlearn": "--model {full} --forget {own}/forget10.json --retain {own}/retain90.json"
     " --out {head} --overwrite --steps 20 --lr 1e-3 --temperature 2.5 --strength 1",
-    "t3 evaluate": "--model {full} --forget {data}/forget10.json --retain {data}/retain90.json"
+    "t3 evaluate": "--model {full} --forget {own}/forget10.json --retain {own}/retain90.json"
     " --head {head} --out {head}-report",
     "t3 generate": "--model {full} --head {head} --max-new-tokens {longest} Who?",
 }
@@ -74,9 +74,9 @@ class Work(NamedTuple):
 
 
 def measure(profile: Profile, step: str) -> dict[str, Any]:
-    """Load the base, run one step and return its row. Call this in its own process, so that the
-    peak memory is the step's. KeyError for an unknown
-    step.
+    """Load the base, run one step and return its row; KeyError for an unknown step.
+
+    Call this in its own process, so that the peak memory is the step's.
     """
     torch.set_num_threads(int(os.environ.get("T3_THREADS", torch.get_num_threads())))
     shape, work = work_of(profile, step)
@@ -120,17 +120,19 @@ def work_of(profile: Profile, step: str) -> tuple[Shape, Work]:
 
 
 def typed(profile: Profile, verb: str, shape: Shape, held: float) -> Work:
-    """Prepare a command of `t3`, as if it were typed, on the rehearsal's rows. Its row says how it
-    ended, such as "exit code 3".
+    """Prepare a command of `t3`, as if it were typed, on the rehearsal's rows.
 
-
-    A head that `t3 unlearn` has not fitted yet is random, so that each verb can be measured alone.
+    Its row says how it ended, such as "exit code 3". A head that `t3 unlearn` has not fitted yet is
+    random, so that each verb can be measured alone.
     """
     full, data = profile["models"]["full"], Path(profile["data"])
-    head, longest = data.with_name("own-rows") / "head", profile["evaluation"]["max_new_tokens"]
-    if not head.is_dir():
+    own, longest = data.with_name("own-rows"), profile["evaluation"]["max_new_tokens"]
+    if not (head := own / "head").is_dir():
         T3Head(shape.hidden_size, shape.vocab_size).save_pretrained(head)
-    places = {"full": full, "data": data, "head": head, "longest": longest}
+    for name in ("forget10.json", "retain90.json"):
+        lines = (data / name).read_text().splitlines(keepends=True)
+        (own / name).write_text("".join(lines[:OWN_ROWS]))
+    places = {"full": full, "own": own, "head": head, "longest": longest}
 
     def do() -> str | None:
         sys.argv = [*verb.split(), *(word.format(**places) for word in VERBS[verb].split())]
@@ -140,7 +142,7 @@ def typed(profile: Profile, verb: str, shape: Shape, held: float) -> Work:
             return f"exit code {end.code}"
         return None
 
-    rows = [*load_rows(data, "forget10"), *load_rows(data, "retain90")]
+    rows = [*load_rows(own, "forget10"), *load_rows(own, "retain90")]
     if verb == "t3 generate":
         rows = [{"question": "Who?", "answer": "-"}]
     read = tokens_of(AutoTokenizer.from_pretrained(full), rows)
@@ -162,18 +164,13 @@ def tokens_of(tokenizer: Any, rows: Sequence[Any], paraphrased: bool = False) ->
     return hours.Tokens(*map(sum, zip(*counted)))
 
 
-def settings_for(method: str, profile: Profile) -> dict[str, Any]:
-    """Return all settings of a method for the first split of a profile."""
-    return settings_of(method, hyper_of(profile["hyper"], method, profile["splits"][0]))
-
-
 def training_of_t3(study: Study, profile: Profile, shape: Shape) -> Work:
     """Prepare the step that computes the features of all rows and trains a head with the profile's
     settings.
     """
     read = tokens_of(study.tokenizer, [*study.forget, *study.retain])
     tokens, mask = read.prompts + read.answers, study.scoring.attention_mask
-    settings, rows = settings_for("T3", profile), (study.forget, study.retain)
+    settings, rows = hours.settings_for(profile, "T3", study.split), (study.forget, study.retain)
     del settings["temperature"]
 
     weights, most = cost.t3_memory(
@@ -198,7 +195,7 @@ def evaluation(study: Study, profile: Profile, shape: Shape) -> Work:
 
 def evaluation_of_uld(study: Study, profile: Profile, shape: Shape) -> Work:
     """Prepare the evaluation of ULD, whose assistant runs beside the base."""
-    settings = settings_for("ULD", profile)
+    settings = hours.settings_for(profile, "ULD", study.split)
     assistant = make_assistant(study.base, settings["k"], rank=settings["rank"])
     model = ULDForCausalLM(study.base, assistant.eval(), strength=settings["T"])
     return scores(study, model, [shape, shape._replace(num_hidden_layers=settings["k"])], [])
@@ -247,7 +244,8 @@ def training(study: Study, profile: Profile, shape: Shape, method: str) -> Work:
     """Prepare the training of a baseline for one epoch, which is one step on the rehearsal's few
     rows. The base stays in memory.
     """
-    settings, read = settings_for(method, profile), tokens_of(study.tokenizer, study.forget)
+    settings = hours.settings_for(profile, method, study.split)
+    read = tokens_of(study.tokenizer, study.forget)
     model, tokenizer = study.base, study.tokenizer
     lesson = Lesson(study.forget, study.retain, study.idk, model, study.scoring.attention_mask)
     trained = model if method == "ULD" else copy.deepcopy(model)

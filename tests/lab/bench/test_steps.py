@@ -71,11 +71,12 @@ def test_what_a_training_keeps_for_its_gradient_is_predicted(method, profile):
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         work.do()
-    layers = steps.settings_for("ULD", profile)["k"] if method == "ULD" else 2
+    settings = hours.settings_for(profile, method, profile["splits"][0])
+    layers = settings["k"] if method == "ULD" else 2
     tokens = work.tokens * layers
     activations = tokens * hours.activations(shape, lora=method == "ULD")
     assert sum(others.values()) == pytest.approx(activations, rel=0.2)
-    settings = steps.settings_for(method, profile).get("optimizer", "adamw")
-    predicted = work.bytes - cost.training_memory(shape, method, settings) - activations
+    optimizer = settings.get("optimizer", "adamw")
+    predicted = work.bytes - cost.training_memory(shape, method, optimizer) - activations
     if method == "ULD":
         assert sum(logits.values()) == pytest.approx(predicted, rel=0.25)
