@@ -76,4 +76,9 @@ def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int =
             "ignore", FutureWarning
         )  # PEFT uses a flag that Transformers has renamed
         torch.manual_seed(seed)
-        return get_peft_model(assistant, lora)
+        made: Any = get_peft_model(assistant, lora)
+    # Frozen weights under a slice of hidden states: torch would copy them once for each row.
+    made.get_output_embeddings().register_forward_pre_hook(
+        lambda _, inputs: (inputs[0].contiguous(),)
+    )
+    return made
