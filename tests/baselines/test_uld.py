@@ -119,8 +119,8 @@ def test_a_batch_of_logits_is_never_copied_whole(dtype, each, monkeypatch):
 
 
 def test_the_output_layer_is_not_copied_for_each_row():
-    """torch multiplies a frozen weight by sliced hidden states as a batch of matrices, and copies it
-    for each row if it is bfloat16. At Llama-3.2-1B's shape 32 rows took 16 GB.
+    """torch multiplies a frozen weight by sliced hidden states as a batch of matrices, and copies
+    bfloat16 for each row. At Llama-3.2-1B's shape 32 rows took 16 GB.
     """
     base, assistant = pair("llama")
     ids = torch.randint(0, VOCAB, (8, LENGTH))

@@ -389,8 +389,8 @@ def test_a_splits_label_is_counted_from_the_rows():
 
 
 def test_lines_of_figures_are_rounded_and_words_stay():
-    svg = b' <g>\n  <path d="M 1.234567 2.5\n  L 3 0.000001" x="4.56789"/>\n  <title>a  1.234567</title>'
-    small = b'<g>\n<path d="M 1.23 2.5\nL 3 0.00" x="4.56"/>\n<title>a  1.234567</title>'
+    svg = b' <g>\n  <path d="M 1.2345 2.5\n  L 3 0.0001" x="4.5678"/>\n  <title>a  1.2345</title>'
+    small = b'<g>\n<path d="M 1.23 2.5\nL 3 0.00" x="4.56"/>\n<title>a  1.2345</title>'
     assert render.compact(svg) == small
 
 

@@ -114,19 +114,19 @@ HIDDEN = {
         *(("WGA", None, "leak"), ("WGA", None, "auc")),
         *((method, None, "recognized_verbatim") for method in ("UnDIAL", "IdkDPO")),
     ),
-    ("tofu-cpu", TEN, "On TOFU's own text"): (
+    ("tofu-cpu", TEN, "The best of 32 samples holds"): (
         *(("T3", 2, "leak"), ("Retrained", None, "leak"), ("Original", None, "leak")),
         *((name, T, "recognized_verbatim") for name, T in (("T3", 2), ("Retrained", None))),
         *(("T3", 2, "auc"), ("Retrained", None, "auc")),
-        *(("RMU", None, "recognized_verbatim"), ("RMU", None, "leak")),
+        *((name, None, what) for what in ("recognized_verbatim", "auc")
+          for name in ("RMU", "WGA", "NPO", "ULD")),
     ),
-    ("tofu-cpu", FIVE, "On the 5% split T3 still"): (
+    ("tofu-cpu", FIVE, "On the 5% split (T = 1.5)"): (
         *((name, T, what) for what in ("recognized_verbatim", "auc", "leak")
-          for name, T in (("T3", 2), ("Retrained", None))),
-        *(("T3", (1.5, 1.5), name) for name in ("recognized_verbatim", "auc", "leak")),
-    ),
-    ("tofu-cpu", TEN, "on the 10% split 97%"): tuple(
-        ("T3", (1.5, 1.5), name) for name in ("recognized_verbatim", "auc", "leak")
+          for name, T in (("T3", 1.5), ("Retrained", None))),
+        *((name, None, what) for what in ("recognized_verbatim", "auc")
+          for name in ("RMU", "WGA", "NPO")),
+        ("T3", 2, "auc"),
     ),
 }  # fmt: skip
 
@@ -141,6 +141,22 @@ def test_what_t3_hides_is_what_the_table_says(where):
         [value] = audit[(audit["method"] == method) & dials][name]
         numbers.append((f"{name} of {method}", short(value, name.startswith("recognized"))))
     assert_in_order(part(begins, "## The choice that"), numbers)
+
+
+def test_rows_of_tofus_text_that_leak_are_those_of_the_table():
+    leak = table("tofu-cpu", "leak").query("split == @TEN and top_p == 1").set_index("method")
+    leak = leak[leak["w"].isna() | (leak["w"] == 1)]
+    plain, cold = (leak.query("tau == @tau and k == @k") for tau, k in ((1, 32), (0.3, 16)))
+    assert (plain["rows"].dropna() == 100).all() and len(cold) > 3
+    counts = [each.loc["T3"].set_index("T")["rows_leaking"] for each in (plain, cold)]
+    numbers = [counts[0][1], counts[0][2], plain.loc["Retrained", "rows_leaking"]]
+    numbers += [plain.loc["Original", "rows_leaking"], counts[1][1], counts[1][2]]
+    said = (
+        "the distinctive words of {:.0f} rows come out at T = 1 and of {:.0f} at T = 2 (retrained"
+        " {:.0f}, original {:.0f}). In 16 samples at τ = 0.3 it is {:.0f} row at T = 1 and {:.0f}"
+        " at T = 2."
+    )
+    assert said.format(*numbers) in WORDS
 
 
 def test_what_is_said_of_attackers_is_what_the_tables_say():
