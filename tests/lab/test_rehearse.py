@@ -37,7 +37,8 @@ def test_the_command_runs_a_method_and_marks_what_it_makes(tmp_path, monkeypatch
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("T3_THREADS", "1")
     monkeypatch.setattr(rehearse, "ROWS", 1)  # every answer token is 128,256 numbers
-    monkeypatch.setattr(rehearse, "AUTHORS", 20)  # the built-in world is made three times
+    monkeypatch.setattr(rehearse, "AUTHORS", 20)  # of two worlds, the rows' and the tokenizer's
+    monkeypatch.setattr(rehearse, "QUESTIONS", 1)
     monkeypatch.setattr(rehearse, "TOKENS", 2)
     monkeypatch.setattr(rehearse, "free_memory", lambda: 20e9)  # else torch is imported once more
     profile = read_yaml(profiles.profiles_dir() / "llama-8b.yaml") | {"temperatures": [2.5]}
