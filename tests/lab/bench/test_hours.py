@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from t3lib.core.settings import hyper_of
 from t3lib.lab import profiles, rehearse
@@ -99,3 +100,20 @@ def test_the_plan_has_a_line_for_each_job_and_the_totals():
     assert "fits 8 GB: nothing, 12 GB: T3 in 8 bits" in text, "CUDA itself takes half a gigabyte"
     assert "80 GB: T3 in 16 bits" in text and "141 GB: full fine-tuning" in text
     assert rehearse.estimate(profiles.load_profile("cpu")) == ""
+
+
+@pytest.mark.parametrize("name", ["llama-1b", "llama-8b"])
+def test_the_hours_that_are_shown_are_those_of_the_plan(name):
+    shown = (ROOT / "results" / "README.md").read_text(encoding="utf-8").splitlines()
+    for group in ("T3 and Original", "all methods"):
+        [row] = [line for line in shown if line.startswith(f"| `{name}`, {group} |")]
+        [total] = [
+            line
+            for line in rehearse.estimate(profiles.load_profile(name)).splitlines()
+            if line.startswith(f"total hours, {group}:")
+        ]
+        for cell, said in zip(row.strip("| ").split(" | ")[1:], total.split(": ")[1].split(", ")):
+            if "do not fit" in said:
+                assert cell == "full fine-tuning does not fit"
+            else:
+                assert cell == said.split()[1]
