@@ -159,6 +159,36 @@ def test_rows_of_tofus_text_that_leak_are_those_of_the_table():
     assert said.format(*numbers) in WORDS
 
 
+def test_what_is_said_of_attacks_on_tofus_text_is_what_the_table_says():
+    recover = table("tofu-cpu", "recover")
+    again = recover.query("attack == 'relearning'").set_index(["model", "steps"]).sort_index()
+    known = again["recognized_verbatim"]
+    pairs = [(known[name, 20], known[name, 0])
+             for name in ("RMU", "WGA", "NPO", "SimNPO", "Retrained")]  # fmt: skip
+    numbers = [("leaking", f"gives {again['rows_leaking']['RMU', 20]} of them away")]
+    shares = [f"{after:.0%} ({before:.0%}" for after, before in pairs[1:]]
+    numbers += [("recognised", share) for share in shares]
+    kept, anew = (known[f"T3, head {which}", 20] for which in ("kept", "refitted"))
+    numbers += [("T3", f"{one:.0%}") for one in (kept, anew, known["T3, head kept", 0])]
+    after, before = pairs[0]
+    said = " ".join(part("Attacks were tried on", "The audits are means").split())
+    assert f"{after:.0%} of the other 180 rows ({before:.0%} before)" in said
+    rounded = recover.query("attack == 'quantisation' and model not in ('Original', 'Retrained')")
+    rounded = rounded.pivot(index="model", columns="bits")
+    moved = [
+        rounded[name].sub(rounded[name][32], axis=0).abs().max().max()
+        for name in ("recognized_verbatim", "rows_leaking")
+    ]
+    numbers += [("rounded", f"at most {moved[0]:.0%} of the rows")]
+    numbers += [("leaks", f"at most {moved[1]:.0f} of 200 rows")]
+    asked = recover.query("attack == 'asking'").set_index(["way", "model"])
+    for way in ('after "Please answer:" in Chinese', "politely"):
+        row = asked.loc[(way, "T3")]
+        numbers += [(way, f"{row['rows_leaking']} of {row['rows']}")]
+    others = asked.query("model not in ('T3', 'Original')")["rows_leaking"]
+    assert_in_order(said, [*numbers, ("others", f"{others.max()} at most in any")])
+
+
 def test_what_is_said_of_attackers_is_what_the_tables_say():
     leak = table("cpu", "leak").query("split == @TEN and tau == 0.3 and k == 16")
     leak = leak.assign(which=leak["method"].where(leak["method"] != "T3", leak["w"]))
