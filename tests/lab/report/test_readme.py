@@ -171,7 +171,7 @@ def test_what_is_said_of_attacks_on_tofus_text_is_what_the_table_says():
     kept, anew = (known[f"T3, head {which}", 20] for which in ("kept", "refitted"))
     numbers += [("T3", f"{one:.0%}") for one in (kept, anew, known["T3, head kept", 0])]
     after, before = pairs[0]
-    said = " ".join(part("Attacks were tried on", "The audits are means").split())
+    said = " ".join(part("Attacks were tried on", "Recognition and AUC are means").split())
     assert f"{after:.0%} of the other 180 rows ({before:.0%} before)" in said
     rounded = recover.query("attack == 'quantisation' and model not in ('Original', 'Retrained')")
     rounded = rounded.pivot(index="model", columns="bits")
