@@ -343,7 +343,9 @@ def test_no_worker_has_a_second_job_while_jobs_of_its_kind_wait():
     assert len(held) == 6 and max(held) <= 1
 
 
-STARTING = """from t3lib.lab.grid import cluster
+STARTING = """import signal
+from t3lib.lab.grid import cluster
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job's shell ignores it
 try:
     print("starting", flush=True)
     with cluster.client_for(2, None, None):
