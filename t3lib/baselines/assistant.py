@@ -77,7 +77,8 @@ def make_assistant(base: PreTrainedModel, k: int, *, rank: int = 32, seed: int =
         )  # PEFT uses a flag that Transformers has renamed
         torch.manual_seed(seed)
         made: Any = get_peft_model(assistant, lora)
-    # Frozen weights under a slice of hidden states: torch would copy them once for each row.
+    # For the last position alone, torch would copy these frozen weights once for each row of a
+    # batch, because a slice of the hidden states is not contiguous.
     made.get_output_embeddings().register_forward_pre_hook(
         lambda _, inputs: (inputs[0].contiguous(),)
     )

@@ -111,7 +111,7 @@ def audit_method(
     dials: the (T, w) of T3, by default the tuned one; its `twin` is added.
     settings_by_t: settings of T3 tuned for one T, by this T as text ("2.5").
     apart: the same split of a second stage, whose base models leave some rows unseen. Membership is
-    then measured on the method's models of that stage; of Retrained, on the reference's alone.
+    then measured on the method's models of that stage. Of Retrained only seed 0 has one there.
 
     Beside its metrics a record has `errors` {measure: standard error over rows}, `empty` {measure:
     why it has no value}, `leak` (`leak_at_k`, with `tau` and `top_p` for a further sampler),

@@ -117,6 +117,10 @@ HIDDEN = {
     ("tofu-cpu", TEN, "The best of 32 samples holds"): (
         *(("T3", 2, "leak"), ("Retrained", None, "leak"), ("Original", None, "leak")),
         *((name, T, "recognized_verbatim") for name, T in (("T3", 2), ("Retrained", None))),
+        ("T3", 2, "recognized_paraphrased"),
+        *((name, None, "recognized_paraphrased") for name in ("Retrained", "Original")),
+        *((name, T, "recognized_paraphrased_rephrased")
+          for name, T in (("T3", 2), ("Retrained", None))),
         *(("T3", 2, "auc"), ("Retrained", None, "auc")),
         *((name, None, what) for what in ("recognized_verbatim", "auc")
           for name in ("RMU", "WGA", "NPO", "ULD")),
@@ -329,6 +333,12 @@ def test_what_is_said_of_learning_rates_is_what_was_tried():
         for name in ("GradAscent", "GradDiff", "UnDIAL", "ULD", "IdkDPO"):
             assert len(tuned["tofu-cpu"][f"{name}/{split}"]["trials"]) == 4, "coarse rates alone"
     assert len(tuned["tofu-cpu"][f"T3/{TEN}"]["trials"]) == 54
+    searched = table("tofu-cpu", "search")
+    method = searched["method"].str.partition(" (")[0]  # its dial or share has a row of its own
+    counts = searched.groupby(["split", method])["trials"].sum().unstack()
+    most, least = counts.drop(columns="T3").max().max(), counts["T3"].min()
+    said = f"over 200 settings of T3 were tried, but at most {most} of a baseline."
+    assert least > 200 and said in SHORT
 
 
 @pytest.mark.parametrize(

@@ -159,7 +159,7 @@ def tofu_folder(tmp_path_factory):
 
 
 def test_membership_of_a_stage_that_holds_authors_out(tofu_folder, tmp_path, monkeypatch):
-    """Every method is asked about membership, and nothing else, on its models of that stage."""
+    """Membership, and nothing else, is measured on each method's models of that stage."""
     monkeypatch.setenv("T3_CACHE", str(tmp_path))
     whole = MICRO | {"authors": 18, "epochs": 1}
     opened, apart = (
