@@ -174,6 +174,10 @@ def test_what_is_said_of_attacks_on_tofus_text_is_what_the_table_says():
     numbers += [("recognised", share) for share in shares]
     kept, anew = (known[f"T3, head {which}", 20] for which in ("kept", "refitted"))
     numbers += [("T3", f"{one:.0%}") for one in (kept, anew, known["T3, head kept", 0])]
+    fq = again["fq"]
+    assert max(fq["RMU", 20], fq["WGA", 20]) < 0.01
+    numbers += [("Forget Quality", short(fq[name, 0])) for name in ("RMU", "WGA")]
+    numbers += [("T3's", short(fq["T3, head kept", steps])) for steps in (0, 20)]
     after, before = pairs[0]
     said = " ".join(part("Attacks were tried on", "Recognition and AUC are means").split())
     assert f"{after:.0%} of the other 180 rows ({before:.0%} before)" in said
