@@ -147,7 +147,7 @@ def extract_features(
             [rows_key(forget_rows), rows_key(retain_rows)],
             [(example.ids, example.n_prompt) for example in examples],
             [attention_mask, pad, str(dtype)],
-            [code_key(extract_features), environment(model.device)],
+            [code_key("classifier.features"), environment(model.device)],
         ]
         x = _cached(Path(cache) / content_key(parts), starts, width, dtype, extract)
     return Features(

@@ -1,20 +1,19 @@
 """Cache keys that name code and machine, so that a change of either invalidates cached results.
 
-`code_key` follows a function through t3lib and hashes every definition that it can reach. Nobody
-has to list by hand what decides a cached result. `environment` names what else decides the last
-digits of a result. `changed_since_import` detects that the files on disk are no longer those that
-this process runs.
+`code_key` names the modules that compute something, and hashes them together with the modules that
+they import. `environment` names what else decides the last digits of a result.
+`changed_since_import` detects that the files on disk are no longer those that this process runs.
 """
 
 import ast
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple
 
-from t3lib.core.files import LIBRARY, content_key, write_sealed
-from t3lib.core.source import Writer, digests, names_and_digests, read_module, source_on_disk
+from t3lib.core.files import LIBRARY, content_key, sha256_file, write_sealed
 
 PACKAGES = (
     "torch",
@@ -23,63 +22,113 @@ PACKAGES = (
     "numpy",
     "scipy",
 )  # results can differ in the last digits between their versions
-Function = TypeVar("Function", bound=Callable[..., Any])
+LAB = "t3lib.lab"
+FOLDERS = {LAB: LIBRARY / "lab", "t3lib": LIBRARY}  # of our packages
+# Modules that compute nothing. An edit there, such as another error message, changes no key.
+PLUMBING = {f"t3lib.core.{name}" for name in ("errors", "files", "hub", "identity", "progress")}
 
 
-def keyed(function: Function) -> Function:
-    """Mark a function whose results are cached under a key of their own; return it unchanged.
+class Module(NamedTuple):
+    """What a key needs of one module: a hash of its code, and the names that it imports."""
 
-    `code_key` does not follow marked functions. A caller puts the content key of the result into
-    its own key instead.
+    digest: str
+    imports: frozenset[str]
+
+
+def code_key(*rooms: str, lab: bool = False) -> str:
+    """Compute the content key of some modules and of all modules that they import.
+
+    rooms: modules or whole packages by their place in t3lib or in its laboratory, such as
+    "tofu.evaluation" or "world".
+    lab: also follow imports of modules of the laboratory. By default these count only if they are
+    named, because what they compute depends on settings and inputs that are in the key anyway.
+
+    Names of modules, import lines, docstrings, comments and layout do not count, so that a moved
+    module changes no key. YAML files in the same folder do. KeyError for an unknown room.
     """
-    return function
+    found = [name for room in rooms for name in modules_of(room)]
+    return content_key(digests(found, () if lab else (LAB,)))
 
 
-def code_key(
-    *entries: str | Callable[..., Any],
-    methods: Iterable[str] = (),
-    through: bool = False,
-    library: Path = LIBRARY,
-) -> str:
-    """Compute the content key of all code in t3lib that some functions can reach.
+def notebook_key(code: str, without: Iterable[str] = ()) -> str:
+    """Compute the content key of a notebook's code and of all modules of ours that it imports.
 
-    entries: functions, or dotted names such as "t3lib.tofu.evaluation.score". The name of a module,
-    such as "t3lib.theory", stands for all of its code.
-    methods: names of unlearning methods, or () for all. A table such as `LOSSES` has one row for
-    each method. Only the rows of these methods enter the key, so that a new method changes no key
-    of the others.
-    through: also follow functions that are marked `keyed`.
-    library: the folder of t3lib.
-
-    A definition counts as a whole, by name and content: the other definitions that it names (in
-    strings only by dotted name), constants, defaults, decorators, base classes, statements that run
-    when the module is imported, and files beside the module that it names. Docstrings, comments,
-    layout, annotations inside functions, import lines and paths do not count, so moving a
-    definition to another module changes no key. KeyError for a name that t3lib does not have.
+    code: the source of all code cells. without: packages that do not count, such as
+    "t3lib.lab.report".
     """
-    source = source_on_disk(library)
-    names = [
-        each if isinstance(each, str) else f"{each.__module__}.{each.__qualname__}"
-        for each in entries
-    ]
-    return content_key(
-        names_and_digests(source.reached(map(source.find, names), frozenset(methods), through))
-    )
+    module, apart = parsed(code), tuple(without)
+    used = [name for name in module.imports if not name.startswith(apart)]
+    return content_key([module.digest, digests(used, apart)])
 
 
-def notebook_key(
-    text: str, *, methods: Iterable[str] = (), without: str = "", library: Path = LIBRARY
-) -> str:
-    """Compute the content key of a notebook's code and of all code that it reaches in t3lib.
+def digests(names: Iterable[str], without: tuple[str, ...]) -> list[str]:
+    """Return the sorted hashes of some modules and of all modules of ours that they import.
 
-    text: the source of all code cells. methods: as of `code_key`. without: a package of t3lib, such
-    as "t3lib.lab.report", whose code does not count.
+    names: dotted names; others than modules of ours are left out. without: packages whose modules
+    count only if they are among `names`.
     """
-    source = source_on_disk(library)
-    writer = Writer(source, read_module("", text, Path()), frozenset(methods))
-    written = writer.text(ast.parse(text).body, frozenset())
-    reached = source.reached(writer.uses, frozenset(methods), True, without)
-    return content_key([written, names_and_digests(reached)])
+    waiting, found = list(names), dict[str, str]()
+    while waiting:
+        name = waiting.pop()
+        if name in found or name in PLUMBING or (path := source_of(name)) is None:
+            continue
+        module = read_module(path, sha256_file(path))
+        beside = [sha256_file(file) for file in sorted(path.parent.glob("*.yaml"))]
+        found[name] = content_key([module.digest, beside])
+        waiting += [each for each in module.imports if not each.startswith(without)]
+    return sorted(set(found.values()))
+
+
+def modules_of(room: str) -> list[str]:
+    """Return the dotted names of the modules of a room; KeyError if there is none."""
+    for package in FOLDERS:
+        name = f"{package}.{room}"
+        if path := source_of(name):
+            if path.name != "__init__.py":
+                return [name]
+            inner = (file.relative_to(path.parent) for file in path.parent.rglob("*.py"))
+            return [".".join([name, *file.with_suffix("").parts]) for file in inner]
+    raise KeyError(f"there is no module {room}")
+
+
+def source_of(name: str) -> Path | None:
+    """Return the file of a module of ours, None for any other dotted name."""
+    for package, folder in FOLDERS.items():
+        if name == package or name.startswith(f"{package}."):
+            place = folder.joinpath(*name.removeprefix(package).split(".")[1:])
+            paths = (place / "__init__.py", place.with_name(f"{place.name}.py"))
+            return next((path for path in paths if path.is_file()), None)
+    return None
+
+
+@lru_cache(maxsize=1024)
+def read_module(path: Path, checksum: str) -> Module:
+    """Parse a module, once for each content of its file."""
+    return parsed(path.read_text(encoding="utf-8"))
+
+
+def parsed(code: str) -> Module:
+    """Hash Python code without imports and docstrings, and list what it imports.
+
+    `from a import b` imports a.b if that is a module of ours, otherwise a.
+    """
+    tree, imports = ast.parse(code), set[str]()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            imports |= {each.name for each in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = (f"{node.module}.{each.name}" for each in node.names)
+            imports |= {name if source_of(name) else str(node.module) for name in names}
+        for name in ("body", "orelse", "finalbody"):
+            if isinstance(block := getattr(node, name, None), list):
+                setattr(node, name, [each for each in block if not says_nothing(each)])
+    return Module(content_key(ast.dump(tree)), frozenset(imports))
+
+
+def says_nothing(statement: ast.stmt) -> bool:
+    """Return True for an import, a docstring and a bare constant."""
+    bare = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
+    return bare or isinstance(statement, ast.Import | ast.ImportFrom)
 
 
 def environment(device: Any = "cpu", threads: int | None = None) -> list[Any]:
@@ -108,16 +157,26 @@ def versions() -> dict[str, str]:
     return {name: metadata.version(name) for name in PACKAGES}
 
 
-def changed_since_import(library: Path = LIBRARY) -> list[str]:
-    """List t3lib's files that have changed on disk since this process imported t3lib."""
-    now = digests(library)
+def files_on_disk() -> dict[str, str]:
+    """Return the SHA-256 of every code and settings file of ours, by its path in its package."""
+    return {
+        str(path.relative_to(folder)): sha256_file(path)
+        for folder in FOLDERS.values()
+        for path in folder.rglob("*")
+        if path.suffix in (".py", ".yaml")
+    }
+
+
+def changed_since_import() -> list[str]:
+    """List our files that have changed on disk since this process imported t3lib."""
+    now = files_on_disk()
     return sorted(
         name for name in now.keys() | _IMPORTED.keys() if now.get(name) != _IMPORTED.get(name)
     )
 
 
 def keep(path: Path, value: Mapping[str, object]) -> None:
-    """Write one sealed cache entry, unless t3lib changed on disk since this process imported it.
+    """Write one sealed cache entry, unless our code changed on disk since this process imported it.
 
     The key of an entry comes from the files on disk and its value from the code in memory. If the
     two differ, the entry would be wrong: nothing is written and a warning says so.
@@ -127,7 +186,7 @@ def keep(path: Path, value: Mapping[str, object]) -> None:
 
 
 def still_the_code(what: str) -> bool:
-    """Return whether t3lib is on disk as imported; else warn that `what`, a name, is not kept."""
+    """Return whether our code is on disk as imported; else warn that `what` is not kept."""
     if changed := changed_since_import():
         warnings.warn(
             f"t3lib changed while this ran ({changed[0]}); not kept: {what}", stacklevel=3
@@ -135,4 +194,4 @@ def still_the_code(what: str) -> bool:
     return not changed
 
 
-_IMPORTED = digests(LIBRARY)
+_IMPORTED = files_on_disk()

@@ -3,8 +3,8 @@
 Notebooks are read as data and never imported. The metadata of each notebook (`Role`) says what it
 runs once for, what it reads and what it writes, so a new notebook needs no change elsewhere. The
 key of a job covers what can change its result: its parameters, the code cells of its notebook and
-all of t3lib that they reach, data and model files, package versions, device type and number of
-threads. The results folder and the machine are not in it.
+all modules that they import, the paper's numbers, data and model files, package versions, device
+type and number of threads. The results folder and the machine are not in it.
 """
 
 import ast
@@ -13,7 +13,6 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Literal
@@ -140,7 +139,8 @@ def build(
         name: _identity(model, model_identity) for name, model in profile["models"].items()
     }
     environment = [versions(), threads(), device]
-    base_code = code_key("t3lib.lab.world.bases.ensure_base", through=True)
+    paper = folder_key(shipped("results/paper"))
+    base_code = code_key("world")
     bases: dict[str, Job] = {}
     jobs: dict[str, Job] = {}
     scopes: dict[str, Scope] = {}
@@ -153,13 +153,11 @@ def build(
         bases[job] = Job(job, "base", "", {"stage": stage, "name": name, "seed": seed}, (), key)
         return job
 
-    keys = cache(notebook_key)  # the keys of a notebook for one method are the same for all splits
     present = _present(profile, folder or shipped("notebooks"))
     for notebook in _chosen(present, only):
-        without = "" if notebook.role.draws else DRAWING
+        code = notebook_key(notebook.code, () if notebook.role.draws else (DRAWING,))
         for scope in _scopes(notebook, profile):
             methods = scope.methods or tuple(profile["methods"])
-            code = keys(notebook.code, methods=methods, without=without)
             words = {"methods": methods[0] if len(methods) == 1 else TOGETHER, "split": scope.split}
             name = "--".join([notebook.name, *(str(words[each]) for each in notebook.role.each)])
             after = (
@@ -178,7 +176,7 @@ def build(
             }
             if "world" in handed:
                 handed["world"] = handed["world"] | {n: content[n] for n in ("data", "models")}
-            key = content_key([notebook.name, handed, code, *environment])
+            key = content_key([notebook.name, handed, code, paper, *environment])
             jobs[name] = Job(
                 *(name, "notebook", notebook.name, parameters, tuple(after), key),
                 outputs=_patterns(notebook, scope),

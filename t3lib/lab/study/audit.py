@@ -274,7 +274,7 @@ def _audited(
             for entry in leak_at_k(found["scores"]["samples"], (), found["scores"]["leaks"])
         ]
         record = record_of(study, model, None) | {
-            "code": code_key(audit_method, through=True),
+            "code": code_key("study.audit", lab=True),
             "status": "ok",
             "metrics": audit.pop("values"),
             "asked": asked,
@@ -308,7 +308,9 @@ def _answers(
 
     keys = [each.key for each in models]
     made_by = [
-        code_key(f"{run.__name__}.{question.__name__}", load_models),
+        code_key("audit", "study.methods", "study.unlearned"),
         environment(study.device),
     ]
-    return dict(zip(keys, cached_answers("audit", keys, [rows, how, made_by], answer)))
+    return dict(
+        zip(keys, cached_answers("audit", keys, [question.__name__, rows, how, made_by], answer))
+    )

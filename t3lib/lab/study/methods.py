@@ -222,7 +222,7 @@ def record_of(
         **{name: training[name] for name in ("error", "hyper", "trainable", "epochs")},
         "seconds": seconds,
         "peak_memory_bytes": training.get("peak_memory_bytes", 0),
-        "code": code_key(run_method, through=True),
+        "code": code_key("study.methods", lab=True),
         **{name: {} for name in empty},
     }
     if report:

@@ -148,7 +148,7 @@ def scored(
     keyed_rows = {name: rows_key(part) for name, part in rows.items()}
     question = [keyed_rows, scoring.attention_mask, longest]
     made_by = [
-        code_key("t3lib.tofu.evaluation.score", "t3lib.lab.study.methods.load_models"),
+        code_key("tofu.evaluation", "study.methods", "study.unlearned"),
         environment(device),
     ]
     return cached_answers(

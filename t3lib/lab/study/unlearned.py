@@ -28,13 +28,16 @@ from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, cache_dir, content_key, read_sealed, sha256_file
-from t3lib.core.identity import code_key, environment, keep, keyed
+from t3lib.core.identity import code_key, environment, keep
 from t3lib.lab.results import peak_memory_bytes
 from t3lib.lab.study.study import Study
 
 INFO, WEIGHTS = "info.json", "weights.safetensors"
 ROOM = 10  # weights are kept if the disk has room for so many times their size
 DIALS = ("temperature", "w")  # T3's settings that are not trained
+# The modules that train; what they are called with is in the key.
+HEAD = ("classifier.features", "classifier.fit")
+BASELINE = ("baselines.unlearn", "baselines.uld")
 
 
 def unlearned_key(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> str:
@@ -45,7 +48,7 @@ def unlearned_key(study: Study, method: str, settings: Mapping[str, Any], seed: 
     """
     every = settings_of(method, settings)
     decisive = {name: value for name, value in every.items() if name not in DIALS}
-    code = code_key(fitted if method == "T3" else unlearned, methods=[method])
+    code = code_key(*(HEAD if method == "T3" else BASELINE))
     return content_key(
         [method, decisive, seed, study.lesson_key, code, environment(study.base.device)]
     )
@@ -72,7 +75,6 @@ def training_of(
     raise UserError(f"{method} seed {seed}: t3lib changed while this ran; run it again")
 
 
-@keyed
 def unlearned(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> Any:
     """Return the model that a baseline trains, from the cache if it is there.
 
@@ -133,7 +135,7 @@ def features_seconds(study: Study) -> float:
 
 def _features_note(study: Study) -> Path:
     """Return the cache's file for the seconds of a study's feature extraction."""
-    made_by = [code_key(extract_features), environment(study.base.device)]
+    made_by = [code_key("classifier.features"), environment(study.base.device)]
     return cache_dir("features") / f"seconds-{content_key([study.lesson_key, made_by])}.json"
 
 
@@ -143,7 +145,6 @@ def head_settings(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
     return {name: value for name, value in every.items() if name not in DIALS} | {"seed": seed}
 
 
-@keyed
 def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> list[T3Head]:
     """Return T3's head for each (settings, seed), from the cache, or fitted and timed alone."""
     features = cache(lambda: (t3_features(study), features_seconds(study)))

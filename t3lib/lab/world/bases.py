@@ -31,7 +31,7 @@ from t3lib.core.files import (
     sha256_file,
     write_json,
 )
-from t3lib.core.identity import code_key, environment, keep, keyed, still_the_code
+from t3lib.core.identity import code_key, environment, keep, still_the_code
 from t3lib.core.rows import SYSTEM, Row, encode_rows
 from t3lib.lab.world.facts import world
 from t3lib.tofu import data as tofu
@@ -146,13 +146,12 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
     return data
 
 
-@keyed
 def world_of(stage: Stage, seed: int) -> dict[str, list[Row]]:
     """Return the built-in world of a seed, from the cache if it is there.
 
     Drawing it takes about a second, which every process would need again.
     """
-    code = code_key("t3lib.lab.world.facts.world")
+    code = code_key("world.facts")
     key = content_key([stage.authors, stage.questions, seed, code])
     path = cache_dir("rows") / f"{key}.json"
     kept = read_sealed(path)
@@ -253,7 +252,6 @@ def llama_config(stage: Stage, tokenizer: Any) -> LlamaConfig:
     )
 
 
-@keyed
 def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
     """Return the folder of a base model; train it if the cache has no intact one.
 
@@ -267,7 +265,7 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
     waits.
     """
     learned = training_rows(stage, name)
-    made_by = [code_key("t3lib.lab.world.bases.train_base"), environment(threads=stage.threads)]
+    made_by = [code_key("world"), environment(threads=stage.threads)]
     key = content_key([_settings(stage), name, seed, learned, tokenizer_text(stage), made_by])
     folder = cache_dir("bases") / f"{name}-seed{seed}-{key}"
     with lock(folder.with_suffix(".lock")):
