@@ -101,5 +101,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names too, also those not used yet, so that Tab completes them."""
-    return sorted({*globals(), *__all__})
+    """List the public names, also those not used yet, so that Tab completes them and no others."""
+    return sorted(__all__)

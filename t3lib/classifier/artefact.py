@@ -25,6 +25,7 @@ from t3lib.core.files import atomic_write, content_key, lock, read_json, sha256_
 from t3lib.core.hub import located
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
+REPORT = "report.json"  # beside the head, what t3 unlearn found
 FORMAT = 1
 SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
 DTYPES = ("F32", "BF16", "F16", "F64")  # as safetensors calls them
@@ -156,6 +157,26 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
     if not tensor.isfinite().all():
         raise UserError(f"{where}: {name} holds NaN or infinity")
     return tensor
+
+
+class Report(dict[str, Any]):
+    """The content of report.json as a mapping. `print(report)` shows the verdict."""
+
+    def __str__(self) -> str:
+        return "\n".join(self["verdict"]["lines"])
+
+
+def report_of(folder: str | Path) -> Report | None:
+    """Return the report that `t3 unlearn` wrote for the head in a folder, None if there is none.
+
+    UserError for a file that is no report.
+    """
+    if not (path := Path(folder) / REPORT).is_file():
+        return None
+    content = read_json(path)
+    if not isinstance(content, dict) or "verdict" not in content:
+        raise UserError(f"{path}: not the report of t3 unlearn")
+    return Report(content)
 
 
 # ---- the model card -----------------------------------------------------------------------------

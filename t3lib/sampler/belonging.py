@@ -6,6 +6,7 @@ gives a warning.
 """
 
 import hashlib
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -136,6 +137,19 @@ def system_of(head: Any) -> str | None:
     """
     system = head.info.get("system", SYSTEM)
     return system if isinstance(system, str) else None
+
+
+def base_of(head: Any) -> tuple[str, str | None]:
+    """Return name and commit of the base that a head was trained on, for `models.load_model`.
+
+    UserError if the head records no name, or a folder that is not here.
+    """
+    name = head.info.get("base_model")
+    if not isinstance(name, str) or not name:
+        raise UserError("the head does not say which base it was trained on: give it (base=)")
+    if not Path(name).is_dir() and not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name):
+        raise UserError(f"the head's base, {printable(name)}, is not here: give it (base=)")
+    return name, head.info.get("base_revision")
 
 
 def check_prompt(head: Any, tokenizer: PreTrainedTokenizerBase, rows: Sequence[Row]) -> None:

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from t3lib.classifier import pooling
+from t3lib.classifier import artefact, pooling
+from t3lib.classifier.artefact import Report
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import load_model
@@ -32,6 +33,8 @@ from t3lib.sampler.wrapped import (
     visible_tokens,
     vocabulary,
 )
+
+Heads = T3Head | str | Path | Sequence[T3Head | str | Path]
 
 
 def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Tensor:
@@ -50,7 +53,8 @@ class T3ForCausalLM(WrappedCausalLM):
     """p_hat(y | x) ∝ p(y | x)^(1/T) f(x, y) with p frozen (Eq. 5), as a Transformers model.
 
     base: any decoder-only causal LM (quantised, with LoRA, offloaded ...).
-    heads: one T3Head, or several for the same base, whose log f are added.
+    heads: one T3Head or the name of a saved one (a folder or Hub id), or a list of these for the
+    same base, whose log f are added.
     temperature: the paper's T, by default the heads' own.
     allow_sharpening: accept T below 1.
     tokenizer: if given, its hash is compared with the one that each head records.
@@ -64,21 +68,28 @@ class T3ForCausalLM(WrappedCausalLM):
     """
 
     heads: Any
+    report: Report | None = None  # of `unlearn`, on rows of a person's own
 
     def __init__(
         self,
         base: PreTrainedModel,
-        heads: T3Head | Sequence[T3Head],
+        heads: Heads,
         temperature: float | None = None,
         *,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
         other_base: bool = False,
     ) -> None:
-        heads = [heads] if isinstance(heads, T3Head) else list(heads)
-        if not heads or not all(isinstance(head, T3Head) for head in heads):
-            raise UserError("heads must be a T3Head or a list of them")
         base = plain_base(base)
+        names = [heads] if isinstance(heads, T3Head | str | Path) else list(heads)
+        heads = [
+            T3Head.from_pretrained(each).to(_devices(base)[0])
+            if isinstance(each, str | Path)
+            else each
+            for each in names
+        ]
+        if not heads or not all(isinstance(head, T3Head) for head in heads):
+            raise UserError("heads must be a T3Head, the name of a saved one, or a list of these")
         for head in heads:
             check("w", head.w, where="head ")
             belonging.check_sizes(head, base.config.get_text_config().hidden_size, vocabulary(base))
@@ -94,6 +105,8 @@ class T3ForCausalLM(WrappedCausalLM):
         belonging.check_same_base(heads)
         super().__init__(base)
         self.heads = nn.ModuleList(heads)
+        if len(names) == 1 and isinstance(names[0], str | Path):
+            self.report = artefact.report_of(names[0])
         self.allow_sharpening = allow_sharpening
         if temperature is None and len({head.temperature for head in heads}) > 1:
             values = ", ".join(f"{head.temperature:g}" for head in heads)
@@ -101,6 +114,14 @@ class T3ForCausalLM(WrappedCausalLM):
                 f"these heads have different temperatures ({values}): give the one to use"
             )
         self.temperature = heads[0].temperature if temperature is None else temperature
+
+    @property
+    def head(self) -> T3Head:
+        """The only head; UserError if there are several."""
+        if len(self.heads) != 1:
+            raise UserError(f"this model has {len(self.heads)} heads: use .heads")
+        head: T3Head = self.heads[0]
+        return head
 
     @property
     def temperature(self) -> float:
@@ -217,11 +238,7 @@ class T3ForCausalLM(WrappedCausalLM):
 
     def _shared_head(self) -> T3Head:
         """Return a copy of the only head, with the T in use; UserError if there are several."""
-        if len(self.heads) != 1:
-            raise UserError(
-                "several heads: save or push each head by itself (head.save_pretrained)"
-            )
-        head = copy.copy(self.heads[0])  # shares the weights; only the copy gets this T
+        head = copy.copy(self.head)  # shares the weights; only the copy gets this T
         head.temperature = self.temperature
         return head
 
@@ -230,7 +247,7 @@ class T3ForCausalLM(WrappedCausalLM):
         cls,
         heads: str | Path | Sequence[str | Path],
         *,
-        base: PreTrainedModel | str | Path,
+        base: PreTrainedModel | str | Path | None = None,
         temperature: float | None = None,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
@@ -240,17 +257,22 @@ class T3ForCausalLM(WrappedCausalLM):
         """Load heads from folders or the Hub and put them on a base.
 
         heads: one name or several. base: a loaded model, or a name for `models.load_model`, whose
-        tokenizer is then loaded and checked too. load: arguments of `load_model`, such as dtype,
-        device and load_in. Other arguments and errors as of the class.
+        tokenizer is then loaded and checked too; by default the model that the first head was
+        trained on. load: arguments of `load_model`, such as dtype, device and load_in. Other
+        arguments and errors as of the class.
+
+        UserError without `base` if the head names none, or a folder that is not here.
         """
+        if base is None:
+            first = heads if isinstance(heads, str | Path) else next(iter(heads))
+            base, revision = belonging.base_of(T3Head.from_pretrained(first))
+            load = {"revision": revision} | load
         if not isinstance(base, nn.Module):
             base, loaded_tokenizer = load_model(base, **load)
             tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
-        names = [heads] if isinstance(heads, str | Path) else list(heads)
-        loaded = [T3Head.from_pretrained(name).to(_devices(base)[0]) for name in names]
         return cls(
             base,
-            loaded,
+            heads,
             temperature,
             allow_sharpening=allow_sharpening,
             tokenizer=tokenizer,
@@ -275,7 +297,7 @@ ADDED = (
 @contextmanager
 def tilt(
     model: PreTrainedModel,
-    heads: T3Head | Sequence[T3Head],
+    heads: Heads,
     temperature: float | None = None,
     **settings: Any,
 ) -> Iterator[PreTrainedModel]:

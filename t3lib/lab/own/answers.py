@@ -370,27 +370,32 @@ def knows_some(known: int, rows: int) -> bool:
     return known > 0 and known >= 0.1 * rows
 
 
-def ask(model: Any, tokenizer: Any, question: Row | str, *, max_new_tokens: int = 100) -> str:
-    """Return a model's greedy answer to one question.
+def ask(
+    model: Any, tokenizer: Any, question: Row | str | Sequence[Any], *, max_new_tokens: int = 100
+) -> str | list[str]:
+    """Return a model's greedy answer to one question, or a list of answers to several.
 
     model: a T3ForCausalLM, or any other causal LM.
-    question: a text, or a row. A row's own `system` replaces the system text of the head.
+    question: a text; a chat, which is a list of turns {"role", "content"}; a row, whose own
+    `system` replaces the system text of the head; or a list of texts and rows, which gives a list.
     max_new_tokens: the longest answer, in tokens.
 
     A model with a head is asked in the form in which the head was trained: with the same system
     text, or, for a head of plain text, by continuing the text. A model without a head is asked
     without a system text. UserError for an empty text.
     """
-    head = next(iter(getattr(model, "heads", ())), None)
-    row: Row = {"question": question} if isinstance(question, str) else {**question}
-    if head is not None:
-        row = {
-            "system": belonging.system_of(head),
-            "raw": head.info.get("chat_template") == belonging.PLAIN,
-        } | row
-    row = normal({"system": None, "answer": "-"} | row, "the question")
-    [example] = encode_rows(tokenizer, [row])
-    prompt = example.ids[: example.n_prompt]
+    if isinstance(question, str | Mapping):
+        [answer] = ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)
+        return answer
+    if question and all(isinstance(turn, Mapping) and "role" in turn for turn in question):
+        return ask(model, tokenizer, {"question": question}, max_new_tokens=max_new_tokens)
+    form: Row = {"system": None, "answer": "-"}
+    if head := next(iter(getattr(model, "heads", ())), None):
+        plain = head.info.get("chat_template") == belonging.PLAIN
+        form |= {"system": belonging.system_of(head), "raw": plain}
+    rows = [each if isinstance(each, Mapping) else {"question": each} for each in question]
+    asked = [normal(form | row, f"question {number}") for number, row in enumerate(rows, 1)]
+    prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, asked)]
     reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=False)
-    [[ids]] = greedy(model, [prompt], reading, max_new_tokens=max_new_tokens)
-    return str(tokenizer.decode(ids, skip_special_tokens=True).strip())
+    [answers] = greedy(model, prompts, reading, max_new_tokens=max_new_tokens)
+    return [str(tokenizer.decode(ids, skip_special_tokens=True).strip()) for ids in answers]

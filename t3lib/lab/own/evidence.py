@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from t3lib.classifier.artefact import Report
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
@@ -23,13 +24,6 @@ from t3lib.tofu.likelihood import Reading
 
 FEW = 30  # rows of a set that the base is asked about before any training
 Sets = Mapping[str, Sequence[Row]]
-
-
-class Report(dict[str, Any]):
-    """The content of report.json as a mapping. `print(report)` shows the verdict."""
-
-    def __str__(self) -> str:
-        return "\n".join(self["verdict"]["lines"])
 
 
 def assess(

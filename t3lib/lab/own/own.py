@@ -230,7 +230,7 @@ def unlearn(
         "rank": head.rank,
         "steps": epochs * per_epoch,
     }
-    unlearned.report = complete(report, asked, base, tokenizer, rows)  # type: ignore[assignment]
+    unlearned.report = complete(report, asked, base, tokenizer, rows)
     head.info["metrics"] = headline(report)
     return unlearned
 

@@ -19,11 +19,15 @@ from t3lib.core.errors import UserError, printable
 from t3lib.core.rows import Row, check_row, parse_rows
 
 FORMS = "question and answer; prompt and completion; messages; or text"
+SETS = ("forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")  # of `Rows`
 
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of one unlearning request, in any form of `FORMS`.
+    """The rows of one unlearning request.
+
+    Each set is a list of rows in any form of `FORMS`, or the name of a file or Hub data set, which
+    is read by `load`: Rows("forget.jsonl", "retain.jsonl").
 
     forget: rows that the model must no longer say.
     retain: rows that it must still say. A head is fitted on both.
@@ -31,21 +35,31 @@ class Rows:
     unseen: rows that are like those to forget but that the model never saw.
     holdout_forget, holdout_retain: rows to judge the trial head by. Without them a fifth of
     `forget` and `retain` is held out.
-    rewordings: {question to forget: other wordings of it}.
+    rewordings: {question to forget: other wordings of it}, or a file that `rewordings` reads.
+    system: system text of every question that has no `system` of its own.
+
+    UserError for a file that cannot be read.
     """
 
-    forget: Sequence[Any]
-    retain: Sequence[Any]
-    other: Sequence[Any] = ()
-    unseen: Sequence[Any] = ()
-    holdout_forget: Sequence[Any] = ()
-    holdout_retain: Sequence[Any] = ()
-    rewordings: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    forget: Sequence[Any] | str | Path
+    retain: Sequence[Any] | str | Path
+    other: Sequence[Any] | str | Path = ()
+    unseen: Sequence[Any] | str | Path = ()
+    holdout_forget: Sequence[Any] | str | Path = ()
+    holdout_retain: Sequence[Any] | str | Path = ()
+    rewordings: Mapping[str, Sequence[str]] | str | Path = field(default_factory=dict)
+    system: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in SETS:
+            if isinstance(source := getattr(self, name), str | Path):
+                object.__setattr__(self, name, load(source, self.system))
+        if isinstance(self.rewordings, str | Path):
+            object.__setattr__(self, "rewordings", rewordings(self.rewordings))
 
     def checked(self) -> "Rows":
         """Return the same sets after `checked_sets`."""
-        names = [each.name for each in dataclasses.fields(self) if each.name != "rewordings"]
-        sets: dict[str, Any] = dict(checked_sets({name: getattr(self, name) for name in names}))
+        sets: Any = checked_sets({name: getattr(self, name) for name in SETS}, self.system)
         return dataclasses.replace(self, **sets)
 
 
@@ -156,8 +170,12 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     raise UserError(f"{where}: found {found}; a row has {FORMS} (--columns renames them)")
 
 
-def checked_sets(sets: Mapping[str, Sequence[Any]]) -> dict[str, list[Row]]:
+def checked_sets(
+    sets: Mapping[str, Sequence[Any]], system: str | None = None
+) -> dict[str, list[Row]]:
     """Bring the rows of all sets into one form (`normal`), and check that the sets do not overlap.
+
+    system: as of `normal`.
 
     UserError for an empty set "forget" or "retain", and for a question that is in two sets. A row
     cannot be both forgotten and kept, and a row that a head was fitted on cannot show what the head
@@ -166,7 +184,7 @@ def checked_sets(sets: Mapping[str, Sequence[Any]]) -> dict[str, list[Row]]:
     if empty := [name for name in ("forget", "retain") if name in sets and not sets[name]]:
         raise UserError(f"there are no rows to {empty[0]}")
     checked = {
-        name: [normal(row, f"{name} row {number}") for number, row in enumerate(rows, 1)]
+        name: [normal(row, f"{name} row {number}", system) for number, row in enumerate(rows, 1)]
         for name, rows in sets.items()
     }
     for (first, rows), (second, others) in combinations(checked.items(), 2):

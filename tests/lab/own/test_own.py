@@ -15,6 +15,7 @@ from own_cases import invented
 
 import t3lib
 from t3lib.core.errors import UserError
+from t3lib.core.files import write_json
 from t3lib.core.rows import SYSTEM
 from t3lib.lab import profiles
 from t3lib.lab.audit.samples import sample_answers
@@ -24,6 +25,7 @@ from t3lib.lab.own.evidence import assess, form_of
 from t3lib.lab.own.rows import Rows
 from t3lib.lab.report import own as page
 from t3lib.lab.world import bases
+from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.metrics import rouge_l_recall
 
@@ -430,8 +432,48 @@ def test_ask_uses_the_form_of_the_head(unlearned, case):
         T3ForCausalLM(model, plain), tokenizer, f"Question: {retain[0]['question']}\nAnswer:"
     )
     assert begun == retain[0]["answer"], "plain text is continued as it stands"
-    with pytest.raises(UserError, match="the question"):
+    with pytest.raises(UserError, match="question 1"):
         t3lib.ask(model, tokenizer, " ")
+
+
+def test_ask_takes_a_question_a_list_and_a_chat(case):
+    model, tokenizer, _, retain, _ = case
+    first, second = retain[:2]
+    answers = [t3lib.ask(model, tokenizer, row) for row in (first, second)]
+    assert t3lib.ask(model, tokenizer, [first, second]) == answers
+    question = first["question"]
+    chat = [{"role": "user", "content": question}]
+    assert t3lib.ask(model, tokenizer, chat) == t3lib.ask(model, tokenizer, question)
+    assert t3lib.ask(model, tokenizer, []) == []
+    with pytest.raises(UserError, match="question 2"):
+        t3lib.ask(model, tokenizer, [question, " "])
+
+
+def test_a_saved_head_is_used_by_its_name(unlearned, case, tmp_path):
+    """Its base and its report are found again where they are."""
+    model, tokenizer, forget, *_ = case
+    asked = forget[0]["question"]
+    folder, base = tmp_path / "head", tmp_path / "base"
+    unlearned.save_pretrained(folder)
+    write_json(folder / "report.json", unlearned.report)
+    again = t3lib.T3ForCausalLM.from_pretrained(folder, base=model, other_base=True)
+    assert t3lib.ask(again, tokenizer, asked) == t3lib.ask(unlearned, tokenizer, asked)
+    assert str(again.report) == str(unlearned.report) and again.head is again.heads[0]
+    with t3lib.tilt(model, str(folder), other_base=True) as tilted:
+        assert tilted is model
+    with pytest.raises(UserError, match="give it"):
+        t3lib.T3ForCausalLM.from_pretrained(folder)
+    model.save_pretrained(base)
+    tokenizer.save_pretrained(base)
+    loaded, _ = t3lib.load_model(base)
+    head = t3lib.T3Head.from_pretrained(folder)
+    head.info |= belonging.base_identity(loaded)
+    head.save_pretrained(folder)
+    again = t3lib.T3ForCausalLM.from_pretrained(folder)
+    assert t3lib.ask(again, tokenizer, asked) == t3lib.ask(unlearned, tokenizer, asked)
+    two = t3lib.T3ForCausalLM(loaded, [again.head, again.head])
+    with pytest.raises(UserError, match="2 heads"):
+        _ = two.head
 
 
 def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):

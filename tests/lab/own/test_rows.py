@@ -278,3 +278,15 @@ def test_plain_text_is_all_answer(tokenizer):
     )
     [example] = encode_rows(tokenizer, [ENTRIES["prompt"][1]])
     assert tokenizer.decode(example.ids[example.n_prompt : -1]) == "Ada."
+
+
+def test_rows_reads_files_and_gives_questions_without_a_system_text_the_given_one(tmp_path):
+    """A file's name was once taken for a row of characters."""
+    for name in ("forget", "retain"):
+        line = json.dumps({"question": f"Who may {name}?", "answer": name})
+        (tmp_path / f"{name}.jsonl").write_text(line + "\n")
+    mine = rows.Rows(str(tmp_path / "forget.jsonl"), tmp_path / "retain.jsonl", system="Be brief.")
+    assert [row["answer"] for row in mine.forget] == ["forget"]
+    assert mine.checked().retain[0]["system"] == "Be brief."
+    with pytest.raises(UserError, match="nothing.jsonl"):
+        rows.Rows("nothing.jsonl", tmp_path / "retain.jsonl")
