@@ -18,6 +18,7 @@ Reading order. Each package imports only packages named before it:
     tofu         data, likelihood, writing, metrics, evaluation: probabilities, texts, measures
     baselines    the unlearning methods that T3 is compared with
     theory       the Gaussian experiments and the bounds; without torch
+    own          your own model and rows: unlearn, verdict, report; audit: did it forget?
     lab          regenerates the paper's tables and figures, and serves the command line
 
 Equations of the paper:
@@ -61,11 +62,11 @@ if TYPE_CHECKING:
     from t3lib.classifier.head import T3Head as T3Head
     from t3lib.core.models import load_model as load_model
     from t3lib.core.rows import prompt as prompt
-    from t3lib.lab.own.answers import ask as ask
-    from t3lib.lab.own.evidence import assess as assess
-    from t3lib.lab.own.own import Choices as Choices
-    from t3lib.lab.own.own import unlearn as unlearn
-    from t3lib.lab.own.rows import Rows as Rows
+    from t3lib.own.answers import ask as ask
+    from t3lib.own.evidence import assess as assess
+    from t3lib.own.rows import Rows as Rows
+    from t3lib.own.unlearn import Choices as Choices
+    from t3lib.own.unlearn import unlearn as unlearn
     from t3lib.sampler.tilt import T3ForCausalLM as T3ForCausalLM
     from t3lib.sampler.tilt import tilt as tilt
     from t3lib.tofu.evaluation import evaluate as evaluate
@@ -78,11 +79,11 @@ _HOME = {
     "Features": "t3lib.classifier.features",
     "extract_features": "t3lib.classifier.features",
     "fit_head": "t3lib.classifier.fit",
-    "ask": "t3lib.lab.own.answers",
-    "assess": "t3lib.lab.own.evidence",
-    "unlearn": "t3lib.lab.own.own",
-    "Choices": "t3lib.lab.own.own",
-    "Rows": "t3lib.lab.own.rows",
+    "ask": "t3lib.own.answers",
+    "assess": "t3lib.own.evidence",
+    "unlearn": "t3lib.own.unlearn",
+    "Choices": "t3lib.own.unlearn",
+    "Rows": "t3lib.own.rows",
     "LOSSES": "t3lib.baselines.losses",
     "evaluate": "t3lib.tofu.evaluation",
     "load_model": "t3lib.core.models",

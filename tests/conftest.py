@@ -131,7 +131,8 @@ def short_search(monkeypatch):
     A random model never ends an answer, and most of the time of such a test would go into its
     nonsense.
     """
-    from t3lib.lab.own import answers, choice, own
+    from t3lib.own import answers, choice
+    from t3lib.own import unlearn as own
 
     monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
     monkeypatch.setattr(choice, "PRODUCTS", (1.0, 2.0))

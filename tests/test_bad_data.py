@@ -10,7 +10,7 @@ import pytest
 
 from t3lib.core.rows import encode_rows
 from t3lib.lab import cli
-from t3lib.lab.own import rows
+from t3lib.own import rows
 
 pytestmark = pytest.mark.usefixtures("short_search")
 GOOD = [{"question": f"Book {i} of Mara?", "answer": f"Mara wrote volume {i}."} for i in range(3)]

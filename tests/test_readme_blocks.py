@@ -12,7 +12,7 @@ from conftest import ROOT
 from own_cases import memorised
 
 from t3lib.lab import cli
-from t3lib.lab.own import own
+from t3lib.own import unlearn as own
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 SKIPPED = {

@@ -28,15 +28,15 @@ from t3lib.core.names import HUB_DATA
 from t3lib.core.rows import Row, check_disjoint, check_row, encode_rows
 from t3lib.core.settings import CHOICES, TEMPERATURE, check_temperature, fit_settings
 from t3lib.lab import profiles, results
-from t3lib.lab.audit import run
-from t3lib.lab.own import evidence, own, rows
-from t3lib.lab.own.asking import asked
 from t3lib.lab.report import audit as audit_tables
-from t3lib.lab.report import own as report
 from t3lib.lab.report import render
 from t3lib.lab.study import study
 from t3lib.lab.study.tune import tune_profile
 from t3lib.lab.world import bases
+from t3lib.own import evidence, report, rows
+from t3lib.own import unlearn as own
+from t3lib.own.asking import asked
+from t3lib.own.audit import run
 from t3lib.sampler import belonging
 from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.sampler.tilt import T3ForCausalLM

@@ -70,7 +70,7 @@ METRICS = {
     ),
 }
 
-# The measures of the audit (t3lib/lab/audit), by name of the column. Each is compared with its
+# The measures of the audit (t3lib/own/audit), by name of the column. Each is compared with its
 # value on retrained models.
 AUDIT = {
     name: Metric(label, title, None, ("metrics", name), group)

@@ -24,7 +24,7 @@ KINDS = {
     "head": (unlearned.HEAD, False),
     "baseline": (unlearned.BASELINE, False),
     "scores": (["tofu.evaluation", "study.methods", "study.unlearned"], False),
-    "audit": (["audit", "study.methods", "study.unlearned"], False),
+    "audit": (["own.audit", "study.methods", "study.unlearned"], False),
     "run": (["study.methods"], True),
 }
 
@@ -72,7 +72,7 @@ SCORED = {"scores", "audit", "run"}
         ("baselines/losses.py", {"base", "baseline"} | SCORED, {"base", *"123456"}),
         ("lab/world/world.yaml", {"base", "run"}, {"base", *"2346"}),
         ("lab/study/methods.py", SCORED, {*"236"}),
-        ("lab/audit/run.py", {"audit"}, {*"236"}),
+        ("own/audit/run.py", {"audit"}, {*"236"}),
         ("lab/report/render.py", set(), {*"15"}),
         ("theory/mixture.py", set(), {*"15"}),
         ("lab/cli.py", set(), set()),

@@ -30,12 +30,12 @@ from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import load_model
 from t3lib.core.rows import encode_answers
-from t3lib.lab.audit import run
 from t3lib.lab.bench import cost, hours
 from t3lib.lab.bench.shapes import Shape
 from t3lib.lab.profiles import Profile
 from t3lib.lab.results import peak_memory_bytes, provenance
 from t3lib.lab.study.study import Study, open_study
+from t3lib.own.audit import run
 from t3lib.tofu.data import load_rows
 from t3lib.tofu.evaluation import score
 from t3lib.tofu.metrics import SETS

@@ -8,10 +8,10 @@ import ipywidgets
 import pandas as pd
 
 from t3lib.core.rows import Row, encode_rows
-from t3lib.lab.audit.samples import sample_answers
-from t3lib.lab.own.answers import answers_to
-from t3lib.lab.own.asking import asked
-from t3lib.lab.own.own import weighted
+from t3lib.own.answers import answers_to
+from t3lib.own.asking import asked
+from t3lib.own.audit.samples import sample_answers
+from t3lib.own.unlearn import weighted
 from t3lib.sampler.tilt import T3ForCausalLM
 
 STEPS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of both sliders; T from 1

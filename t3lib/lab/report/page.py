@@ -19,8 +19,8 @@ from markupsafe import Markup
 from t3lib.core.files import atomic_write, read_json
 from t3lib.core.names import SPLITS, VERDICTS
 from t3lib.lab import results
-from t3lib.lab.audit.secrets import holds, secrets, words
 from t3lib.lab.report import render, tables
+from t3lib.own.audit.secrets import holds, secrets, words
 
 # Figure 1 of the paper, drawn by hand: frozen base, trained head.
 ARCHITECTURE = Path(__file__).with_name("templates") / "architecture.svg"

@@ -21,16 +21,16 @@ from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.lab.audit import run
-from t3lib.lab.audit.facts import row_secrets
-from t3lib.lab.audit.recognition import recognized
-from t3lib.lab.audit.secrets import holds, words
-from t3lib.lab.own.answers import answers, inquiry
-from t3lib.lab.own.asking import PREFACES
 from t3lib.lab.study.methods import load_models, retrained, subject
 from t3lib.lab.study.study import Loaded, Study
 from t3lib.lab.study.unlearned import head_settings
 from t3lib.lab.world import bases
+from t3lib.own.answers import answers, inquiry
+from t3lib.own.asking import PREFACES
+from t3lib.own.audit import run
+from t3lib.own.audit.facts import row_secrets
+from t3lib.own.audit.recognition import recognized
+from t3lib.own.audit.secrets import holds, words
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED

@@ -14,13 +14,13 @@ from t3lib.baselines.train import Diverged
 from t3lib.core.errors import UserError
 from t3lib.core.identity import code_key, environment
 from t3lib.core.rows import Row
-from t3lib.lab.audit import run
-from t3lib.lab.audit.leakage import leak_at_k
-from t3lib.lab.audit.measures import measures
 from t3lib.lab.study.methods import Run, Subject, load_models, record_of, subject
 from t3lib.lab.study.study import Answer, Study, cached_answers, timed
 from t3lib.lab.world import bases
 from t3lib.lab.world.facts import MOST_AUTHORS
+from t3lib.own.audit import run
+from t3lib.own.audit.leakage import leak_at_k
+from t3lib.own.audit.measures import measures
 from t3lib.tofu import data as tofu
 from t3lib.tofu.likelihood import UNTILTED
 
@@ -308,7 +308,7 @@ def _answers(
 
     keys = [each.key for each in models]
     made_by = [
-        code_key("audit", "study.methods", "study.unlearned"),
+        code_key("own.audit", "study.methods", "study.unlearned"),
         environment(study.device),
     ]
     return dict(

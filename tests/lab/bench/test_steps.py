@@ -7,7 +7,7 @@ import torch
 
 from t3lib.lab import profiles, rehearse
 from t3lib.lab.bench import cost, hours, steps
-from t3lib.lab.own import answers
+from t3lib.own import answers
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from t3lib.baselines.losses import METHODS
 from t3lib.lab import results
-from t3lib.lab.audit import secrets
 from t3lib.lab.report import page, render, tables
+from t3lib.own.audit import secrets
 
 
 @pytest.fixture(scope="session")

@@ -12,14 +12,14 @@ import torch
 from conftest import ROOT
 
 from t3lib.baselines.losses import settings_of
-from t3lib.lab.audit.facts import row_secrets
-from t3lib.lab.audit.secrets import holds, words
 from t3lib.lab.grid import jobs
-from t3lib.lab.own.answers import answers_to
 from t3lib.lab.profiles import load_profile, shipped
 from t3lib.lab.report import render
 from t3lib.lab.study import attacks, audit, methods
 from t3lib.lab.study.study import Loaded
+from t3lib.own.answers import answers_to
+from t3lib.own.audit.facts import row_secrets
+from t3lib.own.audit.secrets import holds, words
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.metrics import by_column
 

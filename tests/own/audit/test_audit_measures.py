@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from t3lib.core.errors import UserError
-from t3lib.lab.audit.leakage import expected_best, leak_at_k, powers_of_two
-from t3lib.lab.audit.membership import auc, auc_error, auc_error_by_author, min_k
-from t3lib.lab.audit.recognition import exact_memorization, extraction_strength, recognized
+from t3lib.own.audit.leakage import expected_best, leak_at_k, powers_of_two
+from t3lib.own.audit.membership import auc, auc_error, auc_error_by_author, min_k
+from t3lib.own.audit.recognition import exact_memorization, extraction_strength, recognized
 
 
 def test_recognition_is_a_strictly_lowest_loss():

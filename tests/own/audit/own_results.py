@@ -21,10 +21,10 @@ from own_cases import builtin, memorised
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write
 from t3lib.lab import results
-from t3lib.lab.own.answers import Inquiry, Said, hear, inquiry
-from t3lib.lab.own.own import Choices, unlearn
-from t3lib.lab.own.rows import Rows
-from t3lib.lab.own.verdict import forgotten
+from t3lib.own.answers import Inquiry, Said, hear, inquiry
+from t3lib.own.rows import Rows
+from t3lib.own.unlearn import Choices, unlearn
+from t3lib.own.verdict import forgotten
 
 FILE = Path(__file__).resolve().parents[3] / "results" / "own.csv"
 COLUMNS = ("model", "seed", "choice", "measure", "value", "commit")

@@ -9,10 +9,10 @@ import pytest
 from own_cases import invented
 
 from t3lib.core.rows import SYSTEM
-from t3lib.lab.own import verdict
-from t3lib.lab.own.answers import GREEDY, KEPT_SAMPLERS, Said, inquiry, sampler_name
-from t3lib.lab.own.asking import PLAIN, SAMPLERS, other_forms, questions, wordings
-from t3lib.lab.own.evidence import numbers
+from t3lib.own import verdict
+from t3lib.own.answers import GREEDY, KEPT_SAMPLERS, Said, inquiry, sampler_name
+from t3lib.own.asking import PLAIN, SAMPLERS, other_forms, questions, wordings
+from t3lib.own.evidence import numbers
 
 NAMES = (
     "Ada Bruno Clara Darius Elena Farid Greta Hugo Ines Jonas Kira Leon Mira Nils Olga Pavel"

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from t3lib.lab.own.verdict import COLD, EXACT, WARM, failing
+from t3lib.own.verdict import COLD, EXACT, WARM, failing
 
 PRODUCTS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
 

@@ -13,13 +13,13 @@ from t3lib.classifier.artefact import Report
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.lab.audit.run import token_scores
-from t3lib.lab.own import answers, asking, verdict
-from t3lib.lab.own.answers import Inquiry, Said, drawn, hear, inquiry, knows, knows_some
-from t3lib.lab.own.rows import Rows
+from t3lib.own import answers, asking, verdict
+from t3lib.own.answers import Inquiry, Said, drawn, hear, inquiry, knows, knows_some
+from t3lib.own.audit.run import token_scores
+from t3lib.own.composing import composed_rouge
+from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.tofu.composing import composed_rouge
 from t3lib.tofu.likelihood import Reading
 
 FEW = 30  # rows of a set that the base is asked about before any training

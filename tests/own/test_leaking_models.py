@@ -9,11 +9,11 @@ import torch
 
 from t3lib.baselines.train import finetune
 from t3lib.core.rows import Example, encode_rows
-from t3lib.lab.audit.secrets import words
-from t3lib.lab.own import answers
-from t3lib.lab.own.evidence import inquiry_of, numbers
-from t3lib.lab.own.rows import Rows
-from t3lib.lab.own.verdict import verdict
+from t3lib.own import answers
+from t3lib.own.audit.secrets import words
+from t3lib.own.evidence import inquiry_of, numbers
+from t3lib.own.rows import Rows
+from t3lib.own.verdict import verdict
 
 GIVEN = ("first 2 tokens given", "first 4 tokens given")
 

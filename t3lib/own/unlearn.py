@@ -30,10 +30,10 @@ from t3lib.core.settings import (
     check_temperature,
     fit_settings,
 )
-from t3lib.lab.audit.run import token_scores
-from t3lib.lab.own import choice, verdict
-from t3lib.lab.own.answers import GREEDY, Inquiry, drawn, hear, inquiry, knows, recall, says
-from t3lib.lab.own.evidence import (
+from t3lib.own import choice, verdict
+from t3lib.own.answers import GREEDY, Inquiry, drawn, hear, inquiry, knows, recall, says
+from t3lib.own.audit.run import token_scores
+from t3lib.own.evidence import (
     Report,
     complete,
     headline,
@@ -45,7 +45,7 @@ from t3lib.lab.own.evidence import (
     unseen_share,
     warn_unknown,
 )
-from t3lib.lab.own.rows import Rows
+from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import plain_base, vocabulary

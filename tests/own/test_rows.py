@@ -8,7 +8,7 @@ import pytest
 
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM, encode, encode_rows
-from t3lib.lab.own import rows
+from t3lib.own import rows
 
 TURNS = [{"role": "user", "content": "Who?"}, {"role": "assistant", "content": "Ada."}]
 ENTRIES = {

@@ -6,8 +6,8 @@ These functions work on texts and call no model.
 from collections.abc import Sequence
 
 from t3lib.core.rows import Row
-from t3lib.lab.audit.recognition import CELLS
-from t3lib.lab.audit.secrets import holds, secrets, words
+from t3lib.own.audit.recognition import CELLS
+from t3lib.own.audit.secrets import holds, secrets, words
 
 ONE_SHAPE = CELLS["one_shape"][2]  # a field that only rows of the built-in world have
 

@@ -12,9 +12,9 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Example, encode_rows
-from t3lib.lab.audit import run
-from t3lib.lab.audit.measures import measures
-from t3lib.lab.audit.membership import auc_error_by_author
+from t3lib.own.audit import run
+from t3lib.own.audit.measures import measures
+from t3lib.own.audit.membership import auc_error_by_author
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.likelihood import Reading
 from t3lib.tofu.metrics import AUDIT

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from t3lib.classifier.head import T3Head
+from t3lib.own.composing import composed_rouge
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.tofu.composing import composed_rouge
 
 
 def test_heads_that_lose_what_each_keeps_are_named(memorised):

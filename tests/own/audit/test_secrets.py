@@ -3,7 +3,7 @@
 import pytest
 from scipy.stats import binom
 
-from t3lib.lab.audit.secrets import (
+from t3lib.own.audit.secrets import (
     at_most,
     guessed,
     holds,

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from t3lib.lab.audit.leakage import leak_at_k
-from t3lib.lab.audit.membership import auc, auc_error, auc_error_by_author, min_k
-from t3lib.lab.audit.recognition import exact_memorization, extraction_strength, recognized
+from t3lib.own.audit.leakage import leak_at_k
+from t3lib.own.audit.membership import auc, auc_error, auc_error_by_author, min_k
+from t3lib.own.audit.recognition import exact_memorization, extraction_strength, recognized
 from t3lib.tofu.metrics import AUDIT
 
 

@@ -16,11 +16,11 @@ import numpy as np
 
 from t3lib.core.models import context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows
-from t3lib.lab.audit.recognition import recognized
-from t3lib.lab.audit.samples import sample_answers
-from t3lib.lab.audit.secrets import UNSPACED, holds, secrets, slots, words, wrong_answers
-from t3lib.lab.own.asking import PLAIN, SAMPLERS, Asked, questions
-from t3lib.lab.own.rows import normal
+from t3lib.own.asking import PLAIN, SAMPLERS, Asked, questions
+from t3lib.own.audit.recognition import recognized
+from t3lib.own.audit.samples import sample_answers
+from t3lib.own.audit.secrets import UNSPACED, holds, secrets, slots, words, wrong_answers
+from t3lib.own.rows import normal
 from t3lib.sampler import belonging
 from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
 from t3lib.tofu.metrics import rouge_l_recall

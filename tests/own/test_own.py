@@ -18,13 +18,14 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
 from t3lib.core.rows import SYSTEM
 from t3lib.lab import profiles
-from t3lib.lab.audit.samples import sample_answers
-from t3lib.lab.own import answers, choice, evidence, own, rows, verdict
-from t3lib.lab.own.answers import answers_to, drawn, f1, recall
-from t3lib.lab.own.evidence import assess, form_of
-from t3lib.lab.own.rows import Rows
-from t3lib.lab.report import own as page
 from t3lib.lab.world import bases
+from t3lib.own import answers, choice, evidence, rows, verdict
+from t3lib.own import report as page
+from t3lib.own import unlearn as own
+from t3lib.own.answers import answers_to, drawn, f1, recall
+from t3lib.own.audit.samples import sample_answers
+from t3lib.own.evidence import assess, form_of
+from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.metrics import rouge_l_recall
@@ -225,7 +226,7 @@ def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
     system text.
     """
     monkeypatch.setattr(
-        "t3lib.lab.own.answers.answers_to",
+        "t3lib.own.answers.answers_to",
         lambda model, tokenizer, rows, **_: [
             [row["answer"] if row.get("system") == SYSTEM else "" for row in rows]
         ],
@@ -480,7 +481,7 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     report = copy.deepcopy(unlearned.report)
     report["forget"]["each"][0]["question"] = "<script>alert(1)</script>"
     html = page.report_page(report)
-    assert "<script>alert" not in html and "&lt;script&gt;" in html and "<svg" in html
+    assert "<script>alert" not in html and "&lt;script&gt;" in html and "(chosen)" in html
     assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), (
         "it loads nothing"
     )

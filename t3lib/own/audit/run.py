@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from t3lib.core.errors import UserError
 from t3lib.core.models import check_ids, context_length, pad_id, within_memory
 from t3lib.core.rows import Example, Row, encode_rows
-from t3lib.lab.audit.facts import held
-from t3lib.lab.audit.measures import measures
-from t3lib.lab.audit.recognition import CELLS
-from t3lib.lab.audit.samples import BATCH_TOKENS, sample_answers
+from t3lib.own.audit.facts import held
+from t3lib.own.audit.measures import measures
+from t3lib.own.audit.recognition import CELLS
+from t3lib.own.audit.samples import BATCH_TOKENS, sample_answers
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import answer_text, check_room
 from t3lib.tofu.likelihood import (

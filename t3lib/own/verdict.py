@@ -6,8 +6,7 @@ These functions call no model.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from t3lib.lab.audit.secrets import at_most, guessed, holds, misdirected, tail, words
-from t3lib.lab.own.answers import (
+from t3lib.own.answers import (
     GREEDY,
     KEPT_SAMPLERS,
     SAMPLES,
@@ -18,7 +17,8 @@ from t3lib.lab.own.answers import (
     knows_some,
     sampler_name,
 )
-from t3lib.lab.own.asking import PLAIN, SAMPLERS, asked
+from t3lib.own.asking import PLAIN, SAMPLERS, asked
+from t3lib.own.audit.secrets import at_most, guessed, holds, misdirected, tail, words
 
 LEVEL = 0.05  # of the one-sided test: half for greedy answers, half for sampled ones
 # Of the rows that the base knows, at least this share must keep exactly the base's greedy answer.

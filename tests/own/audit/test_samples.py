@@ -9,7 +9,7 @@ import torch
 
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
-from t3lib.lab.audit.samples import draw, sample_answers
+from t3lib.own.audit.samples import draw, sample_answers
 from t3lib.sampler.tilt import T3ForCausalLM
 
 MANY = 3000

@@ -1,0 +1,80 @@
+"""Write the report on a person's own model: report.json, report.html and report.csv.
+
+The page loads nothing from elsewhere. The CSV file has one line for each row.
+"""
+
+import csv
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from t3lib.core.files import atomic_write, write_json
+
+SETS = {  # set of rows to keep -> its name
+    "retain": "rows to keep",
+    "held_out_retain": "rows to keep, held out",
+    "other": "other rows",
+}
+COLUMNS = (
+    "set",
+    "question",
+    "truth",
+    "base",
+    "answer",
+    "worst",
+    "worst_way",
+    "leaks",
+    "misdirected",
+    "recognised",
+)
+
+
+def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
+    """Write report.json, report.html and report.csv into a folder, and return the path of the
+    page.
+    """
+    folder, text = Path(folder), report_page(report)
+    write_json(folder / "report.json", report)
+    with atomic_write(folder / "report.csv") as handle:
+        handle.write(report_csv(report))
+    with atomic_write(folder / "report.html") as handle:
+        handle.write(text)
+    return folder / "report.html"
+
+
+def changed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the rows to keep whose answer changed, from every set."""
+    return [
+        {"set": SETS[name], **row}
+        for name in SETS
+        if name in report
+        for row in report[name]["changed"]
+    ]
+
+
+def report_csv(report: Mapping[str, Any]) -> str:
+    """Write all rows to forget, the worst first, and the changed rows to keep as CSV."""
+    text = io.StringIO()
+    table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
+    table.writeheader()
+    table.writerows(
+        [{"set": "forget", **row} for row in report["forget"]["each"]] + changed(report)
+    )
+    return text.getvalue()
+
+
+def report_page(report: Mapping[str, Any]) -> str:
+    """Write the report as one HTML file that loads nothing from elsewhere. Its only script sorts
+    tables.
+    """
+    pages = Environment(
+        loader=PackageLoader(__package__),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return pages.get_template("report.html").render(report=report, changed=changed(report))
