@@ -14,7 +14,7 @@ from zlib import crc32
 
 import numpy as np
 
-from t3lib.core.models import context_length, pad_id
+from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows
 from t3lib.own.asking import PLAIN, SAMPLERS, Asked, questions
 from t3lib.own.audit.recognition import recognized
@@ -22,6 +22,7 @@ from t3lib.own.audit.samples import sample_answers
 from t3lib.own.audit.secrets import UNSPACED, holds, secrets, slots, words, wrong_answers
 from t3lib.own.rows import normal
 from t3lib.sampler import belonging
+from t3lib.tofu.evaluation import check_room
 from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
 from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.writing import eos_ids, greedy
@@ -382,7 +383,8 @@ def ask(
 
     A model with a head is asked in the form in which the head was trained: with the same system
     text, or, for a head of plain text, by continuing the text. A model without a head is asked
-    without a system text. UserError for an empty text.
+    without a system text. UserError for an empty text, and for prompts and answers that do not fit
+    the model's context.
     """
     if isinstance(question, str | Mapping):
         [answer] = ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)
@@ -396,6 +398,8 @@ def ask(
     rows = [each if isinstance(each, Mapping) else {"question": each} for each in question]
     asked = [normal(form | row, f"question {number}") for number, row in enumerate(rows, 1)]
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, asked)]
+    check_ids(model, prompts, pad_id(tokenizer))
+    check_room(context_length(model), max(map(len, prompts), default=0), max_new_tokens)
     reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), progress=False)
     [answers] = greedy(model, prompts, reading, max_new_tokens=max_new_tokens)
     return [str(tokenizer.decode(ids, skip_special_tokens=True).strip()) for ids in answers]

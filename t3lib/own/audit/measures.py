@@ -2,7 +2,7 @@
 only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,6 @@ def measures(
     known: Mapping[str, Any],
     losses: Mapping[str, Any] | str,
     written: Mapping[str, Any] | str,
-    ks: Sequence[int] = (),
     rows_an_author: int = 0,
 ) -> dict[str, Any]:
     """Compute every measure of the audit for one set of rows.
@@ -26,7 +25,6 @@ def measures(
     losses: {"forget", "unseen"}: per-token losses of these rows and of rows that no model saw, or
     the reason why they are missing.
     written: what `run.writings` returned for these rows, or the reason why nothing was decoded.
-    ks: the k of leak@k (`leak_at_k`).
     rows_an_author: if positive, the rows come in blocks of this many, one author each. The standard
     errors of membership then count authors instead of rows.
 
@@ -80,7 +78,7 @@ def measures(
         put("facts", np.array(written["facts"]).any(axis=1))
     else:
         empty["facts"] = "no answer has a word that only its row holds"
-    audit |= {"leak": leak_at_k(scores, ks, written["leaks"]), "closest": written["closest"]}
+    audit |= {"leak": leak_at_k(scores, (), written["leaks"]), "closest": written["closest"]}
     return audit | {
         "templates": {
             text: float(np.mean(recalls)) for text, recalls in written["templates"].items()

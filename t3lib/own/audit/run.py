@@ -335,23 +335,14 @@ def audit_rows(
     tilts: Sequence[Tilt] = UNTILTED,
     *,
     samples: int,
-    ks: Sequence[int] = (),
 ) -> list[dict[str, Any]]:
-    """Audit a person's own model: compute the `measures` of every set of rows under every tilt.
+    """Compute the `measures` of every set of rows under every tilt; return {name: measures} for
+    each tilt.
 
-    sets: {name: rows}. The set "unseen" is required. It holds rows that the model never saw, and a
-    model that forgot answers about the forgotten rows as it answers about these.
-    samples: answers sampled for each row. ks: the k of leak@k, by default powers of two.
-
-    UserError without unseen rows, and for a k larger than the number of samples.
+    sets: {name: rows}. If there is a set "unseen", it holds rows like the others that the model
+    never saw, and membership of the other sets is measured against it.
+    samples: answers sampled for each row.
     """
-    check_samples(samples)
-    if not sets.get("unseen"):
-        raise UserError(
-            "an audit needs unseen rows: like the forgotten ones, and never seen by the model"
-        )
-    if bad := [k for k in ks if not 1 <= k <= samples]:
-        raise UserError(f"leak@k needs k between 1 and the {samples} samples, not {bad[0]}")
     shown = likelihoods(model, tokenizer, sets, tilts)
     written = {
         name: writings(model, tokenizer, rows, tilts, samples=samples)
@@ -359,9 +350,12 @@ def audit_rows(
     }
 
     def audit(name: str, t: int) -> dict[str, Any]:
-        losses = {"forget": shown[t][name]["losses"], "unseen": shown[t]["unseen"]["losses"]}
-        none = "these are the unseen rows"
-        return measures(shown[t][name], none if name == "unseen" else losses, written[name][t], ks)
+        losses: Any = (
+            "these are the unseen rows" if name == "unseen" else "there are no unseen rows"
+        )
+        if name != "unseen" and "unseen" in sets:
+            losses = {"forget": shown[t][name]["losses"], "unseen": shown[t]["unseen"]["losses"]}
+        return measures(shown[t][name], losses, written[name][t])
 
     return [{name: audit(name, t) for name in sets} for t in range(len(tilts))]
 
