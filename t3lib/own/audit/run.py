@@ -350,9 +350,7 @@ def audit_rows(
     }
 
     def audit(name: str, t: int) -> dict[str, Any]:
-        losses: Any = (
-            "these are the unseen rows" if name == "unseen" else "there are no unseen rows"
-        )
+        losses: Any = f"{'these are the' if name == 'unseen' else 'there are no'} unseen rows"
         if name != "unseen" and "unseen" in sets:
             losses = {"forget": shown[t][name]["losses"], "unseen": shown[t]["unseen"]["losses"]}
         return measures(shown[t][name], losses, written[name][t])
