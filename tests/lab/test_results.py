@@ -460,3 +460,13 @@ def test_runs_by_other_or_unknown_code_are_named_and_stay(tmp_path):
     assert "not known" in results.code_note([two | {"code": None}])
     results.write_run(tmp_path, one)
     assert results.read_runs(tmp_path)[0]["code"] == one["code"]
+
+
+def test_the_table_of_two_trainings_is_that_of_the_committed_runs():
+    folder = ROOT / "results" / "tofu-cpu"
+    frame = results.tidy(results.read_runs(folder / "runs")).fillna({"T": 0, "w": 0})
+    means = frame.groupby(["method", "split", "T", "w"])[["fq", "mu_rouge", "mu"]].mean()
+    for row in pd.read_csv(folder / "tables" / "two_bases.csv").fillna(0).to_dict("records"):
+        here = means.loc[row["method"], row["split"], row["T"], row["w"]]
+        for name, value in here.items():
+            assert row[f"{name}_now"] == pytest.approx(value, rel=1e-9)
