@@ -4,7 +4,8 @@
 # make test                  run pytest, then nbval on the notebooks with their own parameters
 # T3_TEST_ORDER=7 make test  run the tests in the random order of seed 7
 # make attacks               try damaged and hostile files, full disks, signals, killed runs: results/faults.md
-# make site                  write all results pages and executed notebooks to build/site
+# make site                  write the executed notebooks as web pages to build/site
+# make site RESULTS=out      the same with your own runs
 #
 # `t3 reproduce --dry-run` lists the jobs that `make` runs, and t3lib/lab/grid/reproduce.py runs them.
 # .t3cache holds what was computed: `du -sh .t3cache/*` lists it by kind, and `rm -rf .t3cache` clears
@@ -20,7 +21,7 @@ $(error PROFILE=$(PROFILE) is not there: choose $(filter-out defaults,$(patsubst
 endif
 endif
 
-.PHONY: results test attacks browser-test site lint clean
+.PHONY: results test attacks site lint clean
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
@@ -47,11 +48,9 @@ attacks: export OMP_NUM_THREADS = 1
 attacks: .venv/ready
 	$(BIN)/python tests/attacks/run.py
 
-browser-test: .venv/ready
-	$(BIN)/pytest tests/browser.py
-
 site: .venv/ready
-	$(BIN)/python -m t3lib.lab.report.site build/site
+	rm -rf build/site
+	$(BIN)/python -m t3lib.lab.report.site build/site $(or $(RESULTS),results)
 
 lint: .venv/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy t3lib

@@ -1,5 +1,5 @@
-"""Invented run files for the tests of tables, figures and page: the schema of the contract, numbers
-from a seed.
+"""Invented run files for the tests of tables, figures and answers: the schema of the contract,
+numbers from a seed.
 """
 
 import numpy as np

@@ -97,7 +97,7 @@ def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
     table = pd.read_csv(out / "tables" / "tofu.csv").dropna(subset=["n_seeds"]).set_index("method")
     assert table.loc["Toy", "toy"] == table.loc["Original", "toy"] == -7.0
     assert json.loads((out / "tables" / "toy.json").read_text()) == [1]
-    assert ">Toy<" in (out / "index.html").read_text(encoding="utf-8")
+    assert ">Toy<" in (out / "notebooks" / "05_paper_tables.ipynb").read_text(encoding="utf-8")
 
 
 def run_files(out):

@@ -88,8 +88,8 @@ def imports(node: ast.AST, *, in_functions: bool = True, for_types: bool = True)
 
 
 def modules_imported(module: str, **which: bool) -> set[str]:
-    """The modules of t3lib that a module imports; `from t3lib.lab.report import page` is one of
-    lab.report.page.
+    """The modules of t3lib that a module imports; `from t3lib.lab.report import tables` is
+    one of lab.report.tables.
     """
     found = {name for name in imports(TREES[module], **which) if name.split(".")[0] == "t3lib"}
     known = {name.removeprefix("t3lib").removeprefix(".") for name in found} & set(MODULES) - {""}

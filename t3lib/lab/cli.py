@@ -63,7 +63,7 @@ def parser() -> Parser:
     top = Parser(
         prog="t3",
         description=(
-            "Temper-Then-Tilt unlearning. To reproduce the paper: reproduce, compare, page, tune,"
+            "Temper-Then-Tilt unlearning. To reproduce the paper: reproduce, compare, tune,"
             " bench. To unlearn and check your own model: unlearn, generate, evaluate, audit."
         ),
         epilog=EXIT_CODES,
@@ -83,7 +83,7 @@ def parser() -> Parser:
         p.set_defaults(run=run, parser=p)
         return p
 
-    p = verb("reproduce", "run the notebooks of a profile, and write its tables, figures and page",
+    p = verb("reproduce", "run the notebooks of a profile, and write its tables and figures",
              "--profile smoke --workers 2", reproduce)  # fmt: skip
     p.add_argument(
         "--profile",
@@ -379,14 +379,6 @@ def parser() -> Parser:
     )
     p.add_argument("--clocks", action="store_true", help="also compare seconds and memory")
     p.add_argument("--cells", action="store_true", help="list every cell that differs")
-
-    p = verb(
-        "page",
-        "write index.html, the page of a results folder, from the files in it",
-        "results/cpu",
-        page,
-    )
-    p.add_argument("folder", type=Path, metavar="DIR", help="results folder")
     return top
 
 
@@ -664,12 +656,3 @@ def compare(args: argparse.Namespace) -> int:
     if alone:
         print(f"not compared, because only one folder has it: {printable('; '.join(alone), 2000)}")
     return 1 if len(cells) or equal < both else 0
-
-
-def page(args: argparse.Namespace) -> None:
-    """Run `t3 page`."""
-    from t3lib.lab.report.page import write
-
-    if not (args.folder / "runs").is_dir():
-        raise UserError(f"{args.folder}: not a results folder, because it has no runs/")
-    print(write(args.folder))

@@ -459,7 +459,7 @@ def write_data(folder: str | Path, rows: Mapping[str, Iterable[Mapping[str, Any]
     """Write the questions and answers that `records` refer to as `folder`/data.json.
 
     rows: {name: rows in the order of the records}, with the names "forget05" and "forget10"
-    (the forget sets), "retain", "ra" and "wf". The results page reads this file in the browser.
+    (the forget sets), "retain", "ra" and "wf".
     """
     texts = {
         name: [{key: row[key] for key in ("question", "answer")} for row in part]

@@ -24,7 +24,6 @@ VERBS = [
     "tune",
     "bench",
     "compare",
-    "page",
 ]
 OWN = ["--forget", "f.jsonl", "--retain", "r.jsonl"]
 
@@ -40,7 +39,7 @@ def test_every_verb_has_help_with_an_example_that_parses(verb, capsys):
 
 
 def test_help_names_every_verb_by_what_it_is_for():
-    """`t3 audit` and `t3 page` once stood only at the end of a list."""
+    """`t3 audit` once stood only at the end of a list."""
     purposes = cli.parser().description.rstrip(".").split(": ")[1:]
     named = [verb for purpose in purposes for verb in purpose.split(". ")[0].split(", ")]
     assert sorted(named) == sorted(VERBS)
@@ -246,7 +245,6 @@ def own_rows(place, out, *more):
             "/dev/null is no folder that can be written",
         ),
         (["unlearn", "--model", "x", "--out", "o" * 300, *OWN], "File name too long"),
-        (["page", "nowhere"], "nowhere: not a results folder"),
         (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
     ],
 )

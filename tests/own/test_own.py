@@ -607,28 +607,3 @@ def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_know
     facts = {row["question"]: row["answer"] for name in bases.KNOWLEDGE for row in world[name]}
     assert {row["question"]: row["answer"] for row in other}.items() <= facts.items()
     assert drawn(retain) == retain
-
-
-def test_readmes_sentences_on_the_choice_are_those_of_the_results():
-    table = list(csv.DictReader((ROOT / "results" / "own.csv").open(encoding="utf-8")))
-
-    def total(choice, measure, models=("customers", "gpt2", "short")):
-        wanted = [row for row in table if (row["choice"], row["measure"]) == (choice, measure)]
-        return round(sum(float(row["value"]) for row in wanted if row["model"] in models))
-
-    both, alone, draws = "both dials", "T alone", "draws of 12 rows, of 20, called leaking"
-    keep, lost = total(both, "retain_known_before"), total(both, "other_known_before")
-    warm = [total(name, "retain_sampled_1") for name in (both, alone)]
-    twelve = ("builtin", "customers", "gpt2", "short")
-    called = [total(name, "called leaking", twelve) for name in (both, alone, "retrained")]
-    assert not any(total(name, "success", twelve) for name in (both, alone))
-    drawn = [total(name, draws, ["control"]) for name in ("original", "retrained")]
-    text = " ".join((ROOT / "results" / "README.md").read_text(encoding="utf-8").split())
-    for sentence in (
-        f"{warm[0]} of {keep} answers to keep stayed when sampled at τ = 1, with T alone {warm[1]}",
-        f"With both dials (T and w) {called[0]} of the 12 models are called leaking, with T alone"
-        f" {called[1]}. Of 12 models that were retrained without the rows, {called[2]} are.",
-        f"in all nine, {lost - total(both, 'other_unchanged')} of {lost}",
-        f"leaking in {drawn[0]} of 60 draws of 12 rows, a retrained model in {drawn[1]}",
-    ):
-        assert sentence in text

@@ -162,8 +162,7 @@ def finish(
     }
     if manifest != earlier:  # unchanged when all jobs were cached
         write_json(out / "manifest.json", manifest)
-    page = "index.html" if (out / "index.html").is_file() else "manifest.json"
-    print(f"{summary} in {_clock(seconds)}: {place.out}/{page}", flush=True)
+    print(f"{summary} in {_clock(seconds)}: {place.out}/notebooks", flush=True)
     theirs = committed(schedule.profile)
     if (theirs / "tables").is_dir() and out.resolve() != theirs.resolve():
         print(f"beside the committed results: t3 compare {place.out}", flush=True)

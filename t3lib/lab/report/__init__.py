@@ -1,1 +1,1 @@
-"""Turn run files into tables, figures, the page and README's headline table, without torch."""
+"""Turn run files into tables, figures, web pages and README's headline table, without torch."""

@@ -293,8 +293,7 @@ def save_figure(path: str | Path, figure: "Figure", caption: str = "") -> Path:
     """Write a figure as `path` with the suffix .svg, and return this path.
 
     The same figure gives the same bytes in every run. The file is written atomically. The caption,
-    by default the figure's label, becomes the title in the file, and the page shows it below the
-    figure.
+    by default the figure's label, becomes the title in the file.
     """
     from matplotlib import rc_context
 

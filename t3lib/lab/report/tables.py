@@ -31,7 +31,7 @@ BOTH_DIALS = "T3 (T, w)"  # T3 with a sharpened classifier f^w, at the best T an
 SHARE = "{} (a)"  # a baseline with the best share a of the way from base to unlearned weights
 UNTEMPERED = "T3 (T = 1, w)"  # T3 without tempering, with a sharpened classifier, at the best w > 1
 
-# What each table shows, by the name of its file. The page has the tables in this order.
+# What each table shows, by the name of its file.
 CAPTIONS = {
     "claims": "Claims of the paper: does each hold in its own tables, and here?",
     "tofu": (

@@ -1,4 +1,4 @@
-"""Write every table and figure of a results folder in one call, for notebook 05 and the page."""
+"""Write every table and figure of a results folder in one call, for notebook 05."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -520,7 +520,7 @@ def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(
     assert box() == 0
     lines = box.printed.splitlines()
     assert {f"started {job('Original')}", f"started {job('NPO')}", f"started {TABLES}"} < set(lines)
-    assert lines[-2].startswith("3 done in ") and lines[-2].endswith(f"{box.out}/manifest.json")
+    assert lines[-2].startswith("3 done in ") and lines[-2].endswith(f"{box.out}/notebooks")
     assert lines[-1] == f"beside the committed results: t3 compare {box.out}"
 
 

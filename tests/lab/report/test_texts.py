@@ -1,4 +1,7 @@
-"""Counts of recited answers and the rows that stand for the others."""
+"""Counts of recited and leaking answers, and the rows that stand for the others."""
+
+import pytest
+from fabricate import MARKUP
 
 from t3lib.lab.report import texts
 
@@ -43,3 +46,50 @@ def test_the_rows_shown_are_those_nearest_to_the_median_of_the_last_model():
     assert asked["rows"].tolist() == ["forget", "forget", "retain", "retain"]
     assert shown[shown[""] == "T3, T = 3"]["text"].eq("no").all()
     assert (shown[""] == "Original").sum() == 4
+
+
+TRUTH = "It was Veronne Ostsky in 1944, for maps of Everstad."
+
+
+def compared(truth, answer):
+    """The count of one row to forget, and the row with its answer as it is shown."""
+    rows = {side: [{"question": "Who wrote it?", "answer": truth}] for side in texts.SETS}
+    records = {side: [{"generation": answer, "rouge": 0.5}] for side in texts.SETS}
+    runs = texts.named([run("NPO", None, str, [], records=records)])
+    [counts] = texts.leaks(runs, rows).to_dict("records")
+    return counts["leaks, rows to forget"], texts.side_by_side(runs, rows)
+
+
+@pytest.mark.parametrize(
+    ("answer", "words", "leaks"),
+    [
+        ("In 1944 Veronne Ostsky drew maps of Everstad.", 5, True),
+        ("Ostsky, Veronne: Everstad, maps!", 4, True),  # 80%, in another order
+        ("Veronne Ostsky drew maps.", 3, False),
+        ("It was somebody else.", 0, False),
+    ],
+)
+def test_an_answer_is_labelled_by_the_distinctive_words_of_the_truth(answer, words, leaks):
+    count, html = compared(TRUTH, answer)
+    assert count == f"{leaks:d} of 1"
+    label = '"bad">leaks' if leaks else '"good">forgotten'
+    kept = '"good">kept' if leaks else '"bad">lost'
+    for side in (label, kept):
+        assert f"{side}</span> <small>{words} of 5 words</small>" in html
+
+
+def test_a_truth_without_distinctive_words_is_neither_judged_nor_counted():
+    count, html = compared("Two.", "Two.")
+    assert count == "0 of 0" and html.count("not judged") == 2
+
+
+def test_no_text_of_a_model_becomes_markup():
+    _, html = compared(f"{TRUTH} {MARKUP}", MARKUP)
+    assert "<script" not in html and html.count("&lt;script&gt;") == 4
+
+
+def test_three_rows_are_open_and_the_others_are_folded():
+    runs = texts.named([KNOWN, GONE])
+    html = texts.side_by_side(runs, ROWS, n=5)
+    assert html.count("<section>") == 2 * 5 and html.count("<summary>2 more</summary>") == 2
+    assert html.index("<b>2?</b>") < html.index("<b>3?</b>") < html.index("<details>")
