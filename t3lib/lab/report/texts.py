@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from t3lib.lab.audit.secrets import holds, secrets, words
 from t3lib.lab.report.render import TEMPLATES, Html
+from t3lib.own.audit.secrets import holds, secrets, words
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # "forget" and "retain" -> questions and answers
 Run = Mapping[str, Any]
