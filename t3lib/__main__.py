@@ -2,6 +2,6 @@
 
 import sys
 
-from t3lib.lab.cli import main
+from t3lib.cli import main
 
 sys.exit(main())

@@ -8,8 +8,8 @@ import json
 
 import pytest
 
+from t3lib import cli
 from t3lib.core.rows import encode_rows
-from t3lib.lab import cli
 from t3lib.own import rows
 
 pytestmark = pytest.mark.usefixtures("short_search")
@@ -142,10 +142,10 @@ def unlearn(model_folder, tmp_path, content):
         tmp_path / "retain.jsonl",
         "--out",
         tmp_path / "head",
-        "--epochs",
-        2,
-        "--warmup-epochs",
-        1,
+        "--set",
+        "epochs=2",
+        "--set",
+        "warmup_epochs=1",
     ]
     return cli.main([str(part) for part in argv])
 

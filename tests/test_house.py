@@ -43,9 +43,8 @@ LAB: dict[str, set[str]] = {
     "worlds": {"profiles", "grid", "report"},
     "widths": {"results", "profiles", "world", "study", "report"},
     "rehearse": {"profiles", "world", "bench", "grid"},
-    "cli": {"results", "profiles", "grid", "report", "worlds", "widths", "rehearse"},
 }
-LAB["commands"] = set(LAB)
+LAB["cli"] = set(LAB)
 WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")
 
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import ROOT
 from own_cases import memorised
 
-from t3lib.lab import cli
+from t3lib import cli
 from t3lib.own import unlearn as own
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -24,8 +24,7 @@ SKIPPED = {
 }
 PARSED = {  # t3 verbs whose lines are only parsed
     "reproduce": "minutes to hours; tests/lab/grid runs it",
-    "tune": "minutes; tests/lab/study runs it",
-    "bench": "minutes; tests/lab/bench runs it",
+    "tofu": "minutes; tests/lab/study runs it",
 }
 
 

@@ -166,7 +166,7 @@ def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> fl
     if temperature < 1 and not allow_sharpening:
         raise UserError(
             f"temperature {temperature} is below 1 and would sharpen the base: allow_sharpening"
-            " (--allow-sharpening) permits it"
+            " (in Python) permits it"
         )
     return float(temperature)
 

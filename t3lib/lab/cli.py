@@ -1,90 +1,71 @@
-"""The command `t3`: parse arguments, call the library, print a line.
+"""The verbs of `t3` that regenerate the paper: reproduce, compare and tofu.
 
-A user's mistake gives one line and exit code 2. Torch is imported only when a command needs it.
+`t3lib.cli` adds them where this package is importable. Torch is imported only when a verb needs it.
 """
 
 import argparse
-import sys
-import warnings
-from collections.abc import Callable, Sequence
-from importlib import import_module
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any
 
-from t3lib import __version__
-from t3lib.core.errors import UserError, printable
-from t3lib.core.settings import CHOICES, TEMPERATURE, FitSettings, check_temperature
-
-Value = TypeVar("Value", str, int, float)
-FILES = (
-    *("forget", "retain", "other", "unseen", "rewordings"),
-    *("holdout", "holdout_forget", "holdout_retain"),
-)  # options that take a file of rows or a Hub data set
-UNSEEN = "rows that are like those to forget but that the model never saw"
-FEW = 40  # t3 compare lists at most so many cells without --cells
-EXIT_CODES = (
-    "exit codes: 0 done; 1 a job failed, or results differ; 2 wrong input; "
-    "3 a report says that rows leak or that rows to keep changed; 130 interrupted"
+from t3lib.cli import (
+    check_dials,
+    check_out,
+    load_model,
+    model_options,
+    names,
+    numbers,
+    setting,
+    under_heads,
+    verb,
+    whole_numbers,
 )
+from t3lib.core.errors import UserError
+from t3lib.core.settings import CHOICES, TEMPERATURE, check_temperature, fit_settings
+
+if TYPE_CHECKING:
+    from t3lib.tofu.data import Source
+
+SPLITS = ("forget01", "forget05", "forget10")
+BUILTIN = ("full", "retain90", "retain95")
 
 
-class Parser(argparse.ArgumentParser):
-    """An argparse parser that reports a wrong argument in one line, without a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line and exit with code 2."""
-        print(f"{self.prog}: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
-        raise SystemExit(2)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run `t3` with these arguments, and return the exit code (`EXIT_CODES`).
-
-    argv: by default the arguments of the process.
-    """
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
-    args, unknown = parser().parse_known_args(argv)
-    if unknown:
-        args.parser.error(f"unknown arguments: {' '.join(unknown)}")
-    try:
-        return args.run(args) or 0
-    except (UserError, ConnectionError) as error:
-        print(f"t3 {args.verb}: {printable(error)}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print(
-            f"t3 {args.verb}: interrupted; run the same command again to continue", file=sys.stderr
-        )
-        return 130
-
-
-def parser() -> Parser:
-    """Build the parser with all verbs and their options."""
-    top = Parser(
-        prog="t3",
-        description=(
-            "Temper-Then-Tilt unlearning. To reproduce the paper: reproduce, compare, tune,"
-            " bench. To unlearn and check your own model: unlearn, generate, evaluate, audit."
+def add_verbs(verbs: Any, help: Mapping[str, str]) -> None:
+    """Add the verbs to the result of `add_subparsers`. help: what each of them does."""
+    reproduce_options(verb(verbs, "reproduce", help["reproduce"], reproduce, "--profile smoke"))
+    compare_options(verb(verbs, "compare", help["compare"], compare, "out/cpu results/cpu"))
+    p = verb(verbs, "tofu", help["tofu"], no_verb, "")
+    inner = p.add_subparsers(dest="what", metavar="fit|evaluate|audit|tune", parser_class=type(p))
+    split = "--model builtin:full --split forget10"
+    for name, options, run, what, example in (
+        ("fit", fit_options, fit, "train a T3 head on a split", f"{split} --out head"),
+        (
+            *("evaluate", evaluate_options, evaluate, "compute every metric of a split"),
+            f"{split} --head head --out f10.json",
         ),
-        epilog=EXIT_CODES,
-    )
-    top.add_argument("--version", action="version", version=f"t3 {__version__}")
-    verbs = top.add_subparsers(dest="verb", required=True, metavar="VERB", parser_class=Parser)
+        (
+            *("audit", audit_options, audit, "measure what a model still knows of a split"),
+            f"{split} --head head --out audit",
+        ),
+        (
+            *("tune", tune_options, tune, "search hyperparameters of a profile's methods"),
+            "--profile cpu --split forget10 --method NPO",
+        ),
+    ):
+        options(verb(inner, name, what, run, example))
 
-    def verb(
-        name: str, help: str, example: str, run: Callable[[argparse.Namespace], int | None]
-    ) -> Parser:
-        p = verbs.add_parser(
-            name,
-            help=help,
-            description=f"{help[0].upper()}{help[1:]}.",
-            epilog=f"example: t3 {name} {example}",
-        )
-        p.set_defaults(run=run, parser=p)
-        return p
 
-    p = verb("reproduce", "run the notebooks of a profile, and write its tables and figures",
-             "--profile smoke --workers 2", reproduce)  # fmt: skip
+def no_verb(args: argparse.Namespace) -> int:
+    """UserError: `t3 tofu` alone does nothing."""
+    raise UserError("give fit, evaluate, audit or tune")
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+def reproduce_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 reproduce`."""
     p.add_argument(
         "--profile",
         default="cpu",
@@ -93,29 +74,13 @@ def parser() -> Parser:
     p.add_argument(
         "--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)"
     )
-    p.add_argument(
-        "--only",
-        type=names,
-        help="run only these notebooks, e.g. 02_tofu_unlearning,05_paper_tables",
-    )
-    p.add_argument(
-        "--methods", type=names, help="run only these methods, e.g. T3,NPO (default: the profile's)"
-    )
-    p.add_argument(
-        "--splits", type=names, help="forget splits, e.g. forget10 (default: the profile's)"
-    )
-    p.add_argument("--seeds", type=whole_numbers, help="seeds, e.g. 1,2,3 (default: the profile's)")
-    p.add_argument(
-        "--worlds",
-        type=whole_numbers,
-        help="repeat notebook 02 in these built-in worlds, e.g. 1,2,3, and compare them in tables",
-    )
-    p.add_argument(
-        "--widths",
-        type=whole_numbers,
-        help="find T3's best learning rate and T for built-in models of these widths, e.g."
-        " 64,128,256, in the worlds of --worlds (default 0,1,2)",
-    )
+    for name, kind, help in (
+        ("only", names, "run only these notebooks, e.g. 02_tofu_unlearning,05_paper_tables"),
+        ("methods", names, "run only these methods, e.g. T3,NPO (default: the profile's)"),
+        ("splits", names, "forget splits, e.g. forget10 (default: the profile's)"),
+        ("seeds", whole_numbers, "seeds, e.g. 1,2,3 (default: the profile's)"),
+    ):
+        p.add_argument(f"--{name}", type=kind, help=help)
     p.add_argument(
         "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
     )
@@ -128,241 +93,12 @@ def parser() -> Parser:
     where.add_argument(
         "--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786"
     )
-    where.add_argument(
-        "--slurm", type=Path, help="YAML file with options of dask-jobqueue (jobqueue.slurm)"
-    )
     p.add_argument("--fresh", action="store_true", help="ignore the cache and run everything again")
-    p.add_argument(
-        "--dry-run",
-        action="store_true",
-        help="print what is cached, what would run and how long it would take",
-    )
-    p.add_argument(
-        "--rehearse",
-        metavar="SHAPE",
-        nargs="?",
-        const="",
-        help="try every step with random weights and 8 rows in each set; SHAPE: a smaller model",
-    )
-    p.add_argument(
-        "--steps",
-        type=names,
-        help="with --rehearse: measure these steps alone, e.g. '8bit,t3 generate,one step of NPO'",
-    )
+    p.add_argument("--dry-run", action="store_true", help="print what is cached and what would run")
 
-    p = verb(
-        "unlearn",
-        "train a T3 head that makes a model forget some rows, and report how well it works",
-        # fmt: skip
-        "--model DIR --forget forget.jsonl --retain retain.jsonl --out head",
-        command,
-    )
-    model_options(p)
-    split_options(p)
-    rows = own_rows_options(p)
-    rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
-    rows.add_argument(
-        "--holdout-forget",
-        metavar="FILE",
-        help="judge by these rows instead of a fifth of --forget",
-    )
-    rows.add_argument(
-        "--holdout-retain",
-        metavar="FILE",
-        help="judge by these rows instead of a fifth of --retain",
-    )
-    rows.add_argument(
-        "--steps", type=int, help="optimiser steps in training the head (default 1000)"
-    )
-    p.add_argument(
-        "--out", type=Path, required=True, help="folder for the head and, with own rows, the report"
-    )
-    p.add_argument("--overwrite", action="store_true", help="replace the head in --out")
-    p.add_argument(
-        "--temperature",
-        type=temperature,
-        help=f"temperature T, at least 1 (default {TEMPERATURE}; own rows: auto, which chooses it)",
-    )
-    p.add_argument(
-        "-w",
-        "--strength",
-        type=float,
-        help="strength w of the classifier, f^w (default 1; own rows: chosen)",
-    )
-    head, fit = p.add_argument_group("fitting the head"), FitSettings()
-    for flag, default, help in (
-        ("--rank", fit.rank, "rank h of the head (default {:g})"),
-        ("--lr", fit.lr, "learning rate (default {:g}; own rows: the best of five)"),
-        (
-            "--epochs",
-            fit.epochs,
-            "passes over the rows to forget (default {:g}; own rows: --steps counts)",
-        ),
-        (
-            "--batch-size",
-            fit.batch_size,
-            "pairs of a row to forget and one to keep in a step (default {:g})",
-        ),
-        ("--weight-decay", fit.weight_decay, "weight decay lambda (default {:g})"),
-        ("--seed", fit.seed, "seed of everything random (default {:g})"),
-    ):
-        head.add_argument(flag, type=type(default), help=help.format(default))
-    head.add_argument(
-        "--warmup-epochs", type=float, help="epochs of linear warm-up (default: a quarter of all)"
-    )
-    head.add_argument(
-        "--decay",
-        choices=CHOICES["decay"],
-        help="weight decay decoupled (adamw) or in the loss (l2)",
-    )
-    head.add_argument(
-        "--init-b",
-        choices=CHOICES["init_b"],
-        help="initial values of the matrix B: random (kaiming) or zero (own rows: zero)",
-    )
-    head.add_argument(
-        "--prior",
-        choices=CHOICES["prior"],
-        help="share of rows to forget that f assumes: a half (balanced) or their true share"
-        " (population)",
-    )
 
-    p = verb(
-        "evaluate",
-        "measure a model with or without a head: TOFU's metrics, or a report on own rows",
-        # fmt: skip
-        "--model builtin:full --head head --split forget10 --out report.json",
-        command,
-    )
-    model_options(p)
-    split_options(p)
-    rows = own_rows_options(p)
-    rows.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
-    rows.add_argument("--unseen", metavar="FILE", help=UNSEEN)
-    rows.add_argument(
-        "--overwrite", action="store_true", help="allow a report in a folder that holds a head"
-    )
-    head_options(p)
-    p.add_argument(
-        "--head", help="folder of a T3 head; own rows: several in a comma list are combined"
-    )
-    p.add_argument(
-        "--temperature",
-        type=numbers,
-        help="T; for a split also a list, e.g. 1,1.5,2 (default: the head's own)",
-    )
-    p.add_argument(
-        "--reference",
-        help="for Forget Quality: a retrained model, or the JSON file of its evaluation",
-    )
-    p.add_argument(
-        "--out",
-        type=Path,
-        required=True,
-        help="a split: JSON file to write; own rows: folder for the report",
-    )
-    ratios = CHOICES["truth_ratio"]
-    p.add_argument(
-        "--truth-ratio",
-        choices=ratios,
-        help=f"mean over wrong answers, for a split (default {ratios[0]})",
-    )
-    p.add_argument("--max-new-tokens", type=int, help="longest answer, for a split (default 200)")
-
-    p = verb(
-        "audit",
-        "measure what a model still knows of forgotten rows, compared with rows it never saw",
-        # fmt: skip
-        "--model DIR --head head --forget forget.jsonl --unseen unseen.jsonl --out audit",
-        command,
-    )
-    model_options(p)
-    own_rows_options(p).add_argument("--unseen", metavar="FILE", help=UNSEEN)
-    p.set_defaults(attention_mask=CHOICES["attention_mask"][0])
-    head_options(p)
-    p.add_argument(
-        "--head", type=Path, help="folder of a T3 head (default: audit the model as it is)"
-    )
-    p.add_argument("--temperature", type=float, help="T (default: the head's own)")
-    p.add_argument(
-        "--samples",
-        type=int,
-        default=64,
-        help="answers sampled for each question (default %(default)s)",
-    )
-    p.add_argument(
-        "--k",
-        type=whole_numbers,
-        help="the k of leak@k, e.g. 1,8,64, at most --samples (default: powers of two)",
-    )
-    p.add_argument(
-        "--out", type=Path, required=True, help="folder for audit.json, audit.md and the report"
-    )
-
-    p = verb("generate", "print the answers of the base and of the unlearned model",
-             '--model builtin:full --head head "Who wrote the book?"', command)  # fmt: skip
-    model_options(p)
-    p.add_argument("--head", type=Path, required=True, help="folder of a T3 head")
-    p.add_argument("--temperature", type=float, help="T (default: the head's own)")
-    head_options(p)
-    system_options(p)
-    p.add_argument(
-        "--max-new-tokens", type=int, default=100, help="longest answer (default %(default)s)"
-    )
-    p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
-
-    p = verb(
-        "tune",
-        "search hyperparameters for the best mean Forget Quality, and write them for the profile",
-        "--profile cpu --split forget10 --method NPO",
-        command,
-    )
-    p.add_argument(
-        "--profile",
-        default="cpu",
-        help="name in notebooks/profiles or a YAML file (default %(default)s)",
-    )
-    p.add_argument(
-        "--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)"
-    )
-    p.add_argument("--split", type=names, help="forget splits to tune on (default: the profile's)")
-    p.add_argument(
-        "--method", type=names, help="methods (default: all that have a grid in the profile)"
-    )
-    p.add_argument(
-        "--fine",
-        action="store_true",
-        help="try only the finer grids (METHOD/SPLIT in the profile), and keep earlier trials",
-    )
-
-    p = verb(
-        "bench",
-        "measure what T3 costs on this machine, with random weights",
-        "--shape llama-3.1-8b --out bench",
-        command,
-    )
-    p.add_argument(
-        "--shape", help="shape of the base, e.g. 58m (default tiny; with --gpu llama-3.1-8b)"
-    )
-    p.add_argument("--weights", choices=("random",), default="random",
-                   help="always random: the cost does not depend on the values")  # fmt: skip
-    p.add_argument(
-        "--gpu", action="store_true", help="measure on a GPU in bfloat16, which takes minutes"
-    )
-    p.add_argument(
-        "--out",
-        type=Path,
-        # fmt: skip
-        help="folder for bench.json and the table (default with --gpu: results/gpu)",
-    )
-    p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
-
-    p = verb(
-        "compare",
-        "compare two folders of results: each method's means, and the cells that differ",
-        "out/cpu results/cpu",
-        compare,
-    )
+def compare_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 compare`."""
     p.add_argument("a", type=Path, metavar="A", help="a results folder")
     p.add_argument(
         "b",
@@ -371,288 +107,298 @@ def parser() -> Parser:
         nargs="?",
         help="the folder to compare with (default: the committed results of A's profile)",
     )
-    p.add_argument(
-        "--tolerance",
-        type=float,
-        default=1e-9,
-        help="numbers that differ by at most this are equal (default %(default)g)",
-    )
-    p.add_argument("--clocks", action="store_true", help="also compare seconds and memory")
-    p.add_argument("--cells", action="store_true", help="list every cell that differs")
-    return top
-
-
-def model_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of every verb that loads a model."""
-    model = p.add_argument_group("the model")
-    names = "Hub id, folder, or builtin:full, builtin:retain90, builtin:retain95"
-    model.add_argument("--model", required=True, help=names)
-    model.add_argument(
-        "--profile",
-        default="cpu",
-        help="profile of the built-in models and rows (default cpu)",
-    )
-    model.add_argument("--data", help="builtin, hub or a folder with TOFU's files")
-    model.add_argument(
-        "--dtype",
-        choices=("float32", "bfloat16", "float16"),
-        help="number format of the weights (default: the checkpoint's own)",
-    )
-    model.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
-    model.add_argument(
-        "--load-in", choices=("8bit", "4bit"), help="quantise the model with bitsandbytes"
-    )
-    p.add_argument(
-        "--allow-sharpening", action="store_true", help="allow 0 < T < 1, which sharpens"
-    )
 
 
 def split_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of every verb that reads the rows of a split."""
-    split = p.add_argument_group("a split of TOFU's rows")
-    split.add_argument(
-        "--split",
-        choices=("forget01", "forget05", "forget10"),
-        help="the share of authors to forget: 1, 5 or 10 percent",
+    """Add the options of the verbs that read one split and load one model."""
+    model_options(p)
+    p.add_argument("--split", choices=SPLITS, required=True, help="1, 5 or 10 percent to forget")
+    p.add_argument(
+        "--data", help="hub or a folder with TOFU's files (default: those of a builtin model)"
     )
     p.add_argument(
         "--attention-mask",
         choices=CHOICES["attention_mask"],
         default=CHOICES["attention_mask"][0],
-        # fmt: skip
-        help="for a split; openunlearning hides end-of-turn tokens, as published code does",
+        help="openunlearning hides end-of-turn tokens, as published code does",
     )
 
 
-def own_rows_options(p: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    """Add the options for own rows, and return their group, to which a verb can add more."""
-    rows = p.add_argument_group(
-        "your own rows", "FILE: JSON, JSON lines, CSV, Parquet, or the name of a Hub data set"
-    )
-    rows.add_argument("--forget", metavar="FILE", help="rows to forget")
-    rows.add_argument("--retain", metavar="FILE", help="rows to keep")
-    rows.add_argument(
-        "--other",
-        metavar="FILE",
-        help="further rows whose answers must not change; the head is not trained on them",
-    )
-    rows.add_argument(
-        "--rewordings",
-        metavar="FILE",
-        help="rows with question and rewording: other ways to ask a question to forget",
-    )
-    rows.add_argument(
-        "--secret-column",
-        metavar="NAME",
-        help="column of --forget with the words that must not be said",
-    )
-    rows.add_argument(
-        "--columns",
-        type=columns,
-        help="column names of your files, e.g. question=user_query,answer=agent_reply",
-    )
-    system_options(rows)
-    return rows
+def dial_options(p: argparse.ArgumentParser, T: Callable[[str], Any], help: str) -> None:
+    """Add the options of the verbs that use a saved head. T: parses -T."""
+    p.add_argument("--head", help="folder or Hub id of a head (default: the model as it is)")
+    p.add_argument("-T", "--temper", type=T, help=help)
+    p.add_argument("-w", "--strength", type=float, help="strength w (default: the head's own)")
 
 
-def system_options(p: argparse._ActionsContainer) -> None:
-    """Add the options for the system text of questions that have none of their own."""
-    system = p.add_mutually_exclusive_group()
-    system.add_argument(
-        "--system", help="system text of every question (default: the head's, or none)"
-    )
-    system.add_argument(
-        "--no-system",
-        action="store_true",
-        help="ask without a system text, also if the head was trained with one",
-    )
-
-
-def head_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of the verbs that load a head."""
+def fit_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 tofu fit`."""
+    split_options(p)
+    p.add_argument("--out", type=Path, required=True, help="folder for the head")
+    p.add_argument("--overwrite", action="store_true", help="replace the head in --out")
+    p.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
     p.add_argument(
-        "-w",
-        "--strength",
-        type=float,
-        help="strength w of the classifier, f^w (default: the head's own)",
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="change one of the paper's settings, e.g. --set T=2 --set lr=1e-3",
     )
+
+
+def evaluate_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 tofu evaluate`."""
+    split_options(p)
+    dial_options(p, numbers, "the paper's T, or a list, e.g. 1,1.5,2 (default: the head's own)")
     p.add_argument(
-        "--other-base",
+        "--reference",
+        help="for Forget Quality: a retrained model, or the JSON file of its evaluation",
+    )
+    p.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    ratios = CHOICES["truth_ratio"]
+    p.add_argument("--truth-ratio", choices=ratios, default=ratios[0], help="mean of wrong answers")
+    p.add_argument("--max-new-tokens", type=int, default=200, help="longest answer (default 200)")
+
+
+def audit_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 tofu audit`."""
+    split_options(p)
+    dial_options(p, float, "the paper's T (default: the head's own)")
+    p.add_argument("--samples", type=int, default=64, help="answers for each question (default 64)")
+    p.add_argument("--out", type=Path, required=True, help="folder for audit.json and audit.md")
+
+
+def tune_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 tofu tune`."""
+    p.add_argument("--profile", default="cpu", help="name or YAML file (default %(default)s)")
+    p.add_argument("--data", help="builtin, hub or a folder (default: the profile's)")
+    p.add_argument("--split", type=names, help="splits to tune on (default: the profile's)")
+    p.add_argument("--method", type=names, help="methods (default: all that have a grid)")
+    p.add_argument(
+        "--fine",
         action="store_true",
-        help="allow a head that was trained on another base",
+        help="try only the finer grids (METHOD/SPLIT in the profile), and keep earlier trials",
     )
 
 
-def columns(text: str) -> dict[str, str]:
-    """Parse a list such as question=user_query,answer=agent_reply: {name: column of the file}."""
-    pairs = [part.split("=", 1) for part in text.split(",")]
-    if not all(len(pair) == 2 and all(map(str.strip, pair)) for pair in pairs):
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not a list of pairs like question=Frage,answer=Antwort"
-        )
-    return {name.strip(): column.strip() for name, column in pairs}
-
-
-def temperature(text: str) -> float | str:
-    """Parse a number or "auto"."""
-    try:
-        return text if text == "auto" else float(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a number nor auto") from None
-
-
-def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
-    """Return a parser of a comma list with at least one value.
-
-    kind: type of the values. example: what an error asks for.
-    """
-
-    def read(text: str) -> list[Value]:
-        try:
-            if values := [kind(part.strip()) for part in text.split(",") if part.strip()]:
-                return values
-        except ValueError:
-            pass
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {example}")
-
-    return read
-
-
-names = comma(str, "names like T3,NPO")
-whole_numbers = comma(int, "whole numbers like 1,2,3")
-numbers = comma(float, "numbers like 1,1.5,2")
+# ---- the paper ----------------------------------------------------------------------------------
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """Run `t3 reproduce`, with its options --worlds, --rehearse and --dry-run."""
+    """Carry out `t3 reproduce`."""
     from t3lib.lab.grid.reproduce import reproduce
     from t3lib.lab.results import check_clean
 
     if args.out and not args.dry_run:
         check_clean(args.out)
-    keys = (
-        "only",
-        "methods",
-        "splits",
-        "seeds",
-        "data",
-        "out",
-        "workers",
-        "scheduler",
-        "slurm",
-        "fresh",
-        "dry_run",
-    )
-    options = {key: getattr(args, key) for key in keys}
-    if args.widths:
-        from t3lib.lab.widths import reproduce_widths
-
-        if other := [key for key in keys if options[key] and key != "out"]:
-            raise UserError(
-                f"--widths takes --profile, --worlds and --out alone, not --{other[0]}".replace(
-                    "_", "-"
-                )
-            )
-        return reproduce_widths(args.profile, args.widths, args.worlds or (0, 1, 2), args.out)
-    if args.worlds:
-        from t3lib.lab.worlds import reproduce_worlds
-
-        return reproduce_worlds(args.profile, args.worlds, **options)
-    if args.rehearse is not None:
-        from t3lib.lab.rehearse import rehearse
-
-        return rehearse(args.profile, shape=args.rehearse or None, steps=args.steps, **options)
-    if args.steps:
-        raise UserError("--steps needs --rehearse")
-    code = reproduce(args.profile, **options)
-    if args.dry_run:
-        from t3lib.lab.profiles import load_profile, override
-        from t3lib.lab.rehearse import estimate
-
-        chosen = {key: options[key] for key in ("data", "methods", "splits", "seeds")}
-        if told := estimate(override(load_profile(args.profile), **chosen)):
-            print(told)
-    return code
-
-
-def command(args: argparse.Namespace) -> int | None:
-    """Run a verb of `t3lib.lab.commands`.
-
-    Everything that the arguments alone can show to be wrong is checked before torch is imported.
-    """
-    temperature = getattr(args, "temperature", None)
-    own = [name for name in ("forget", "retain") if getattr(args, name, None)]
-    if args.verb == "audit":
-        if missing := [name for name in ("forget", "unseen") if getattr(args, name) is None]:
-            raise UserError(
-                f"--{missing[0]} FILE is needed: an audit compares forgotten rows with rows that"
-                " the model never saw"
-            )
-        if bad := [k for k in args.k or [] if not 1 <= k <= args.samples]:
-            raise UserError(
-                f"--k {bad[0]}: leak@k needs k between 1 and the {args.samples} samples"
-            )
-        if temperature is not None and not args.head:
-            raise UserError(
-                "--temperature needs --head: without a head the model is audited as it is"
-            )
-    elif len(own) == 1:
-        raise UserError("--forget and --retain belong together")
-    elif own and args.split:
-        raise UserError("give either --forget FILE --retain FILE, or --split with --data")
-    for name in ("temperature", "strength", "other_base"):
-        if args.verb == "evaluate" and getattr(args, name) not in (None, False) and not args.head:
-            raise UserError(
-                f"--{name.replace('_', '-')} needs --head: without a head the base is evaluated as"
-                " it is"
-            )
-    for T in (
-        temperature
-        if isinstance(temperature, list)
-        else []
-        if temperature in (None, "auto")
-        else [temperature]
-    ):
-        check_temperature(T, allow_sharpening=args.allow_sharpening)
-    for name in FILES:
-        file = Path(getattr(args, name, None) or "")
-        if file.suffix in (".csv", ".json", ".jsonl", ".parquet") and not file.exists():
-            raise UserError(f"--{name.replace('_', '-')} {file}: no such file")
-    commands = import_module("t3lib.lab.commands")
-    run: Callable[[argparse.Namespace], int | None] = getattr(commands, args.verb)
-    return run(args)
+    every = "only methods splits seeds data out workers scheduler fresh dry_run".split()
+    return reproduce(args.profile, **{name: getattr(args, name) for name in every})
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Run `t3 compare`. Returns 1 if a run or a cell that both folders have differs."""
+    """Carry out `t3 compare`. Returns 1 if something that both folders have differs."""
     from t3lib.lab.grid.status import committed, earlier_manifest
-    from t3lib.lab.report.compare import compare, equal_runs, means
+    from t3lib.lab.report.compare import compare
 
     other = args.b
     if other is None:
-        profile = earlier_manifest(args.a / "manifest.json").get("profile")
-        if not isinstance(profile, str):
-            raise UserError(
-                f"{args.a} holds no manifest.json that names its profile: give two folders"
-            )
+        profile = str(earlier_manifest(args.a / "manifest.json").get("profile", "unknown"))
         other = committed(profile)
         if not (other / "tables").is_dir():
             raise UserError(f"no results of profile {profile} are committed: give two folders")
-    cells, alone = compare(args.a, other, tolerance=args.tolerance, clocks=args.clocks)
-    table = means(args.a, other)
-    if not table.empty:
-        print(
-            "means over the seeds that both have; sd: over these seeds in"
-            f" b\n{table.round(3).to_string(index=False)}\n"
-        )
-    equal, both = equal_runs(args.a, other)
-    if both:
-        print(f"{both} runs are in both folders, and {equal} of them are equal to the last digit")
-    listed = args.cells or len(cells) <= FEW
-    if listed and not cells.empty:
-        print(cells.map(lambda value: printable(str(value), 40)).to_string(index=False))
-    more = "" if listed else f", in {cells['table'].nunique()} tables; --cells lists them"
-    print(f"cells that differ between {args.a} (a) and {other} (b): {len(cells)}{more}")
-    if alone:
-        print(f"not compared, because only one folder has it: {printable('; '.join(alone), 2000)}")
-    return 1 if len(cells) or equal < both else 0
+    differs, lines = compare(args.a, other)
+    print(*lines, sep="\n")
+    return int(differs)
+
+
+# ---- one model on one split of TOFU -------------------------------------------------------------
+
+
+def builtin(name: str, data: str | None = None) -> Path:
+    """Train a built-in model unless it is cached, and return its folder.
+
+    name: builtin:full, builtin:retain90 or builtin:retain95, and @PROFILE (default smoke).
+    data: a folder with TOFU's files in place of the profile's data.
+    """
+    from t3lib.lab.world import bases
+
+    base = name.removeprefix("builtin:").partition("@")[0]
+    if base not in BUILTIN:
+        raise UserError(f"--model {name}: builtin models are {', '.join(BUILTIN)}")
+    return bases.ensure_base(stage_of(name, data), base)
+
+
+def stage_of(name: str, data: str | None) -> Any:
+    """Return the stage of a built-in model, see `builtin`."""
+    from t3lib.lab import profiles
+    from t3lib.lab.study import study
+
+    profile = profiles.load_profile(name.partition("@")[2] or "smoke")
+    return study.stage_of(data or profile["data"], profile["stage"])
+
+
+def model_of(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
+    """Load a model and its tokenizer; a built-in one on the rows of --data."""
+    is_builtin = name.startswith("builtin:")
+    return load_model(args, str(builtin(name, args.data)) if is_builtin else name)
+
+
+def source_of(args: argparse.Namespace) -> "Source":
+    """Return where the rows of --split come from: a folder, the Hub, or the built-in stage."""
+    from t3lib.core import hub
+    from t3lib.core.names import HUB_DATA
+    from t3lib.lab.world import bases
+
+    # a built-in model knows only the authors that its stage chose, also if --data is a folder
+    if args.model.startswith("builtin:"):
+        return bases.rows(stage_of(args.model, args.data))
+    if args.data in (None, "builtin"):
+        raise UserError("--data is needed: hub, or a folder with TOFU's files")
+    if args.data == "hub":
+        hub.ask(HUB_DATA["path"])
+    source: Source = args.data
+    return source
+
+
+def fit(args: argparse.Namespace) -> None:
+    """Carry out `t3 tofu fit`: train a head on the rows of a split."""
+    check_out(args.out, empty=not args.overwrite)
+    given = {"seed": args.seed} | dict(args.set)
+    T = check_temperature(given.pop("T", TEMPERATURE))
+    if "steps" in given:
+        raise UserError("--set steps is for own rows: a split counts epochs")
+    if "epochs" in given:
+        given.setdefault("warmup_epochs", given["epochs"] / 4)
+    settings = fit_settings(given)
+    from t3lib.core.rows import check_disjoint
+    from t3lib.sampler.one_call import fit_without_evidence
+    from t3lib.tofu import data
+
+    source = source_of(args)
+    forget, retain = (
+        data.load_rows(source, part) for part in (args.split, data.retain_of(args.split))
+    )
+    check_disjoint(forget, retain)
+    model, tokenizer = model_of(args, args.model)
+    head = fit_without_evidence(
+        model, tokenizer, forget, retain, settings, attention_mask=args.attention_mask
+    )
+    head.temperature, head.info["split"] = T, args.split
+    head.save_pretrained(args.out, overwrite=args.overwrite)
+    print(
+        f"trained a head with {head.num_parameters:,} parameters on {len(forget)} rows to forget"
+        f" and {len(retain)} rows to keep, saved to {args.out}"
+    )
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Carry out `t3 tofu evaluate`: compute every metric and write them as one JSON file."""
+    temperatures = args.temper
+    for args.temper in temperatures or [None]:  # each is checked before torch is imported
+        check_dials(args)
+    from t3lib.classifier.head import T3Head
+    from t3lib.core.files import write_json
+    from t3lib.lab import results
+    from t3lib.lab.study import study
+    from t3lib.tofu import evaluation
+
+    scoring = evaluation.Scoring(args.attention_mask, args.truth_ratio, args.max_new_tokens)
+    rows = study.evaluation_rows(source_of(args), args.split)
+    head = T3Head.from_pretrained(args.head) if args.head else None
+    model, tokenizer = model_of(args, args.model)
+    tilts: Any = None
+    if head is not None:
+        under_heads(args, model, tokenizer, [head])  # checks them before anything is computed
+        tilts = [(head, T) for T in temperatures or [head.temperature]]
+    reference = reference_for(args, rows, replace(scoring, generate=False))
+    report = evaluation.evaluate(model, tokenizer, rows, scoring, tilts=tilts, reference=reference)
+    reports: list[Any] = [report] if tilts is None else report
+    record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
+    asked = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
+    asked["temper"] = temperatures
+    record["provenance"] = results.provenance(model=model, data=rows, parameters=asked)
+    write_json(args.out, record)
+    for each in reports:
+        print(summary(each))
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """Return one line with the headline numbers of an evaluation."""
+    keys = ("forget_quality", "ks_statistic", "mu_rouge", "model_utility")
+    fq, D, mu_rouge, mu = ("none" if report[key] is None else f"{report[key]:.4f}" for key in keys)
+    at = "" if report.get("T") is None else f"T={report['T']:g}: "
+    return f"{at}Forget Quality {fq} (D {D}), MU-ROUGE {mu_rouge}, Model Utility {mu}"
+
+
+def reference_for(args: argparse.Namespace, rows: Mapping[str, Any], scoring: Any) -> Any:
+    """Return the truth ratios of a retrained model, or None without one.
+
+    It is the model or file of --reference, or the built-in retrained model of the split.
+    """
+    import sys
+
+    from t3lib.core.files import read_json
+    from t3lib.tofu import data, evaluation
+
+    name = args.reference
+    if name is None and args.model.startswith("builtin:"):
+        profile = args.model.partition("@")[2] or "smoke"
+        name = f"builtin:{data.retain_of(args.split)}@{profile}"
+    if name is None:
+        print(f"{args.parser.prog}: no --reference: Forget Quality stays empty", file=sys.stderr)
+        return None
+    if Path(name).suffix == ".json" or Path(name).is_file():
+        records = read_json(name)
+        if not isinstance(records, dict | list):
+            raise UserError(f"--reference {name}: not a JSON file written by t3 tofu evaluate")
+        return records
+    model, tokenizer = model_of(args, name)
+    return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, scoring)
+
+
+def audit(args: argparse.Namespace) -> None:
+    """Carry out `t3 tofu audit`: measure what a model still knows of the rows of a split, without
+    and with a head, and write the table of all measures.
+    """
+    check_dials(args)
+    from t3lib.classifier.head import T3Head
+    from t3lib.core.files import atomic_write, write_json
+    from t3lib.lab import results
+    from t3lib.lab.report import audit as tables
+    from t3lib.lab.report import render
+    from t3lib.lab.study import study
+    from t3lib.own.audit import run
+
+    run.check_samples(args.samples)
+    head = T3Head.from_pretrained(args.head) if args.head else None
+    every = study.evaluation_rows(source_of(args), args.split)
+    sets = {name: every[name] for name in ("forget", "retain")}
+    model, tokenizer = model_of(args, args.model)
+    tilts: list[Any] = [(None, 1.0)]
+    if head is not None:
+        tilted = under_heads(args, model, tokenizer, [head])
+        tilts.append((head, tilted.temperature))
+    found = run.audit_rows(model, tokenizer, sets, tilts, samples=args.samples)
+    named = dict(zip(["before", "after"] if head else [""], found))
+    asked = {"samples": args.samples, "temper": tilts[-1][1] if head else None}
+    origin = results.provenance(model=model, data=sets, parameters=asked)
+    write_json(args.out / "audit.json", {"audit": named, "provenance": origin})
+    table = tables.of_rows(named)
+    with atomic_write(args.out / "audit.md") as handle:
+        handle.write(render.markdown(table))
+    print(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
+
+
+def tune(args: argparse.Namespace) -> None:
+    """Carry out `t3 tofu tune`: search the hyperparameters of each method and split of a profile.
+
+    The choice is written beside the profile and used from then on.
+    """
+    from t3lib.lab import profiles
+    from t3lib.lab.study.tune import tune_profile
+
+    profile = profiles.load_profile(args.profile, tuned=False)
+    profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
+    path = profiles.tuned_path(args.profile)
+    tune_profile(profile, path, methods=args.method, fine=args.fine)

@@ -214,8 +214,7 @@ def check_base(head: Any, model: nn.Module) -> None:
         )
         raise UserError(
             f"the head was trained on {trained}, the base is {loaded}: unlearning may fail"
-            " silently; use its own base, or say that you mean this one (--other-base, in Python"
-            " other_base=True)"
+            " silently; use its own base, or say in Python that you mean this one (other_base=True)"
         )
 
 

@@ -3,7 +3,7 @@
 `score` runs the model: losses for all heads and temperatures from one pass of the base
 (`likelihood`), and greedy texts (`writing`). `metrics_of` computes every metric from that
 (`metrics`), without a model, so a changed metric needs no new pass. `evaluate` does both; its
-result is the JSON of `t3 evaluate` without the provenance.
+result is the JSON of `t3 tofu evaluate` without the provenance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -250,7 +250,7 @@ def _reference_ratios(
             not all(isinstance(part, Mapping) for part in parts.values())
             or "forget" not in parts["truth_ratio"]
         ):
-            advice = "give a JSON file written by t3 evaluate"
+            advice = "give a JSON file written by t3 tofu evaluate"
             raise UserError(f"the reference holds no truth_ratio of forget rows: {advice}")
         if (theirs := parts["rows"].get("forget")) is not None and theirs != keys.get("forget"):
             raise UserError(

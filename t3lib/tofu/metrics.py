@@ -34,7 +34,9 @@ class Metric(NamedTuple):
     label: str  # header of its column
     title: str  # name in sentences and on axes
     larger_is_better: bool | None  # None: best is the value of retrained models
-    place: tuple[str, ...]  # its keys in the JSON of `t3 evaluate`, or in the run file of an audit
+    place: tuple[
+        str, ...
+    ]  # its keys in the JSON of `t3 tofu evaluate`, or in the run file of an audit
     group: str = ""  # header that it shares with neighbouring columns
 
 
@@ -305,7 +307,7 @@ def row_scores(
 def summarize(
     scores: Mapping[str, Mapping[str, Any]], reference: ArrayLike | None = None
 ) -> dict[str, Any]:
-    """Average per-row scores to the metrics of `t3 evaluate`; a metric without its data is None.
+    """Average per-row scores to metrics, as `t3 tofu evaluate` writes them; without data None.
 
     scores: for each evaluated set (forget, retain, ra, wf): `prob` (N,), `truth_ratio` (N,) and, if
     texts were generated, `rouge` (N,).

@@ -308,7 +308,7 @@ def test_another_base_or_state_of_it_is_refused_unless_it_is_meant(tmp_path):
     )
     family("llama", seed=2).save_pretrained(tmp_path)  # the folder now holds another model
     base = type(base).from_pretrained(tmp_path)
-    with pytest.raises(UserError, match="trained on .*identity.*--other-base"):
+    with pytest.raises(UserError, match="trained on .*identity.*other_base=True"):
         T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
     assert (
         T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity), other_base=True).temperature
@@ -345,7 +345,7 @@ def test_an_adapter_is_part_of_the_base():
         (adapted(1, scale=8), head),
         (adapted(1), bare),
     ):
-        with pytest.raises(UserError, match="base_adapter.*--other-base"):
+        with pytest.raises(UserError, match="base_adapter.*other_base=True"):
             T3ForCausalLM(base, wrong)
         assert T3ForCausalLM(base, wrong, other_base=True)
 

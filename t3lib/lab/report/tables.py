@@ -273,9 +273,9 @@ def search(
     """Build the table of how the settings were found: split, method, trials, seeds of a trial,
     minutes of all trials, choice.
 
-    entries: {"METHOD/SPLIT": {"chosen", "seeds", "trials"}}, as `t3 tune` writes them. A choice has
-    a row only if a main run of the method on the split was made with it. seeds: the largest number.
-    minutes is nan if the seconds of a trial were not noted.
+    entries: {"METHOD/SPLIT": {"chosen", "seeds", "trials"}}, as `t3 tofu tune` writes them. A
+    choice has a row only if a main run of the method on the split was made with it. seeds: the
+    largest number. minutes is nan if the seconds of a trial were not noted.
     dials: searches after the training, which add rows such as `T3 (T, w)`, `T3 (T = 1, w)` and
     `RMU (a)`; see `ablations.run_dials` and `shares.run_shares`.
     """

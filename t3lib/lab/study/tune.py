@@ -249,7 +249,7 @@ def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
         known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         with atomic_write(path) as handle:
             handle.write(
-                "# Written by `t3 tune`: the chosen settings and every trial behind them.\n"
+                "# Written by `t3 tofu tune`: the chosen settings and every trial behind them.\n"
             )
             plain = json.loads(
                 json.dumps({**known, **entries})

@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 from conftest import ROOT
 
+from t3lib import cli
 from t3lib.core.errors import UserError
-from t3lib.lab import cli
 from t3lib.lab.report import readme
 from t3lib.lab.results import HELD_OUT
 

@@ -1,0 +1,573 @@
+"""The command `t3`: parse arguments, call the library, print a line.
+
+    t3 unlearn | generate | evaluate      your own model and rows     (this module)
+    t3 reproduce | compare | tofu         the paper again             (the laboratory, `t3lab.cli`)
+
+A user's mistake gives one line and exit code 2. Torch is imported only when a command needs it.
+"""
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from t3lib import __version__
+from t3lib.core.errors import UserError, printable
+from t3lib.core.files import cache_dir
+from t3lib.core.settings import OWN_ROWS, OWN_STEPS, FitSettings, check, check_temperature
+
+if TYPE_CHECKING:
+    from t3lib.classifier.head import T3Head
+    from t3lib.own.rows import Rows
+
+Value = TypeVar("Value", str, int, float)
+EXIT_CODES = (
+    "exit codes: 0 done; 1 a job failed, or results differ; 2 wrong input; "
+    "3 a report says that rows leak or that rows to keep changed; 130 interrupted"
+)
+GROUPS = {
+    "your own model and rows": {
+        "unlearn": "train a head that makes a model forget some rows, and report how well it works",
+        "generate": "print the answers of the base and of the unlearned model",
+        "evaluate": "report what a model, with or without heads, still says of some rows",
+    },
+    "the paper again (in a checkout)": {
+        "reproduce": "run the notebooks of a profile, and write its tables and figures",
+        "compare": "compare two folders of results",
+        "tofu": "one model on one split of TOFU: fit, evaluate, audit, tune",
+    },
+}
+FILES = ("forget", "retain", "other", "unseen", "rewordings", "holdout")  # options that name a file
+NOT_T = (
+    "there is no --temperature: -T (--temper) is the paper's T, which divides the base's"
+    " log-probabilities; the sampler's temperature is another one, and answers here are greedy"
+)
+ANSWER = 10_000  # most characters in one line of `t3 generate`
+# What --set changes, with the default for own rows, by what it means.
+SETTINGS = {
+    "T": ("chosen", "temperature T, at least 1"),
+    "w": ("chosen", "strength w of the classifier, f^w"),
+    "lr": ("chosen", "learning rate"),
+    "steps": (OWN_STEPS, "optimiser steps"),
+    "epochs": ("from steps", "passes over the rows to forget, in place of steps"),
+    "warmup_epochs": ("a tenth", "epochs in which the learning rate rises (TOFU: a quarter)"),
+    "rank": (OWN_ROWS["rank"], "rank h of the head"),
+    "batch_size": (OWN_ROWS["batch_size"], "pairs of a row to forget and one to keep in a step"),
+    "weight_decay": (OWN_ROWS["weight_decay"], "weight decay"),
+    "decay": (FitSettings.decay, "weight decay decoupled (adamw) or in the loss (l2)"),
+    "init_b": (OWN_ROWS["init_b"], "initial values of the matrix B: zero or kaiming (random)"),
+    "prior": (FitSettings.prior, "share of rows to forget that f assumes: balanced or population"),
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """An argparse parser that reports a wrong argument in one line, without a page of usage."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Print one line and exit with code 2."""
+        print(f"{self.prog}: {printable(message)} (see {self.prog} --help)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run `t3` with these arguments, and return the exit code (`EXIT_CODES`).
+
+    argv: by default the arguments of the process.
+    """
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:
+        asked_t = any(word.split("=")[0] == "--temperature" for word in unknown)
+        args.parser.error(NOT_T if asked_t else f"unknown arguments: {' '.join(unknown)}")
+    try:
+        return args.run(args) or 0
+    except (UserError, ConnectionError) as error:
+        print(f"{args.parser.prog}: {printable(error)}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print(
+            f"{args.parser.prog}: interrupted; run the same command again to continue",
+            file=sys.stderr,
+        )
+        return 130
+
+
+def parser() -> Parser:
+    """Build the parser with all verbs and their options."""
+    groups = (
+        f"{title}:\n" + "".join(f"  {name:<11}{what}\n" for name, what in verbs.items())
+        for title, verbs in GROUPS.items()
+    )
+    top = Parser(
+        prog="t3",
+        description="\n".join(["Temper-Then-Tilt unlearning.\n", *groups]),
+        epilog=EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"t3 {__version__}")
+    verbs = top.add_subparsers(
+        dest="verb", required=True, metavar="VERB", parser_class=Parser, help=argparse.SUPPRESS
+    )
+    own, paper = GROUPS.values()
+    rows = "--forget forget.jsonl --retain retain.jsonl"
+    for name, options, run, example in (
+        ("unlearn", unlearn_options, unlearn, f"--model DIR {rows} --out head"),
+        ("generate", generate_options, generate, '--model DIR --head head "Who wrote the book?"'),
+        ("evaluate", evaluate_options, evaluate, f"--model DIR --head head {rows} --out report"),
+    ):
+        options(verb(verbs, name, own[name], run, example))
+    if find_spec("t3lib.lab"):
+        from t3lib.lab import cli as lab
+
+        lab.add_verbs(verbs, paper)
+    else:
+        for name, what in paper.items():
+            verb(verbs, name, what, needs_a_checkout, "")
+    return top
+
+
+def verb(
+    verbs: Any,
+    name: str,
+    help: str,
+    run: Callable[[argparse.Namespace], int | None],
+    example: str,
+) -> Parser:
+    """Add a verb to the result of `add_subparsers`, and return its parser.
+
+    run: called with the parsed arguments; returns the exit code, or None for 0.
+    """
+    p: Parser = verbs.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
+    p.epilog = example and f"example: {p.prog} {example}"
+    p.set_defaults(run=run, parser=p)
+    return p
+
+
+def needs_a_checkout(args: argparse.Namespace) -> int:
+    """UserError: only the checkout has the laboratory, which regenerates the paper."""
+    raise UserError(
+        "this regenerates the paper and needs the project's checkout: git clone it and run make"
+    )
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+def model_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of every verb that loads a model."""
+    p.add_argument(
+        "--model",
+        required=True,
+        help="Hub id or folder; in a checkout also builtin:full@PROFILE, builtin:retain90@PROFILE"
+        " and builtin:retain95@PROFILE (default profile smoke)",
+    )
+    p.add_argument(
+        "--dtype",
+        choices=("float32", "bfloat16", "float16"),
+        help="number format of the weights (default: the checkpoint's own)",
+    )
+    p.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
+    p.add_argument(
+        "--load-in", choices=("8bit", "4bit"), help="quantise the model with bitsandbytes"
+    )
+
+
+def head_options(p: argparse.ArgumentParser, *, required: bool) -> None:
+    """Add the options of the verbs that use saved heads."""
+    p.add_argument(
+        "--head",
+        required=required,
+        help="folder or Hub id of a head; several in a comma list are combined",
+    )
+    p.add_argument("-T", "--temper", type=float, help="the paper's T (default: the head's own)")
+    p.add_argument(
+        "-w",
+        "--strength",
+        type=float,
+        help="strength w of the classifier, f^w (default: the head's own)",
+    )
+
+
+def rows_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of the verbs that read own rows."""
+    rows = p.add_argument_group(
+        "your own rows", "FILE: JSON, JSON lines, CSV, Parquet, or the name of a Hub data set"
+    )
+    for name, required, help in (
+        ("forget", True, "rows to forget"),
+        ("retain", True, "rows to keep"),
+        ("other", False, "further rows that must not change; no head is trained on them"),
+        ("unseen", False, "rows like those to forget that the model never saw"),
+        ("rewordings", False, "rows with question and rewording: other ways to ask a question"),
+    ):
+        rows.add_argument(f"--{name}", metavar="FILE", required=required, help=help)
+    rows.add_argument(
+        "--secret-column",
+        metavar="NAME",
+        help="column of --forget with the words that must not be said",
+    )
+    rows.add_argument(
+        "--columns",
+        type=columns,
+        help="column names of your files, e.g. question=user_query,answer=agent_reply",
+    )
+
+
+def system_options(p: argparse.ArgumentParser) -> None:
+    """Add the options for the system text of questions that have none of their own."""
+    system = p.add_mutually_exclusive_group()
+    system.add_argument(
+        "--system", help="system text of every question (default: the head's, or none)"
+    )
+    system.add_argument(
+        "--no-system",
+        action="store_true",
+        help="ask without a system text, also if the head was trained with one",
+    )
+
+
+def unlearn_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 unlearn`."""
+    model_options(p)
+    rows_options(p)
+    system_options(p)
+    p.add_argument("--out", type=Path, required=True, help="folder for the head and the report")
+    p.add_argument("--overwrite", action="store_true", help="replace the head in --out")
+    p.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
+    p.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="change how the head is fitted, e.g. --set T=2.5 --set rank=10; --set help lists all",
+    )
+
+
+def generate_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 generate`."""
+    model_options(p)
+    head_options(p, required=True)
+    system_options(p)
+    p.add_argument(
+        "--max-new-tokens", type=int, default=100, help="longest answer (default %(default)s)"
+    )
+    p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
+
+
+def evaluate_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 evaluate`."""
+    model_options(p)
+    head_options(p, required=False)
+    rows_options(p)
+    p.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
+    system_options(p)
+    p.add_argument("--out", type=Path, required=True, help="folder for the report")
+    p.add_argument(
+        "--overwrite", action="store_true", help="allow a report in a folder that holds a head"
+    )
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Parse NAME=VALUE of --set, or print all names for "help" and exit."""
+    if text == "help":
+        for name, (default, what) in SETTINGS.items():
+            print(f"  {name:<14}{what} (default {default})")
+        raise SystemExit(0)
+    name, sign, value = text.partition("=")
+    if not sign or name not in SETTINGS:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not NAME=VALUE with a name among {', '.join(SETTINGS)}"
+        )
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value  # text such as zero
+
+
+def columns(text: str) -> dict[str, str]:
+    """Parse a list such as question=user_query,answer=agent_reply: {name: column of the file}."""
+    pairs = [part.split("=", 1) for part in text.split(",")]
+    if not all(len(pair) == 2 and all(map(str.strip, pair)) for pair in pairs):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a list of pairs like question=Frage,answer=Antwort"
+        )
+    return {name.strip(): column.strip() for name, column in pairs}
+
+
+def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
+    """Return a parser of a comma list with at least one value.
+
+    kind: type of the values. example: what an error asks for.
+    """
+
+    def read(text: str) -> list[Value]:
+        try:
+            if values := [kind(part.strip()) for part in text.split(",") if part.strip()]:
+                return values
+        except ValueError:
+            pass
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of {example}")
+
+    return read
+
+
+names = comma(str, "names like T3,NPO")
+whole_numbers = comma(int, "whole numbers like 1,2,3")
+numbers = comma(float, "numbers like 1,1.5,2")
+
+
+# ---- your own model and rows --------------------------------------------------------------------
+
+
+def unlearn(args: argparse.Namespace) -> int:
+    """Carry out `t3 unlearn`: fit a head on own rows, write it with its report.
+
+    Nothing is written unless everything succeeds. Returns the exit code.
+    """
+    check_files(args)
+    check_out(args.out, empty=not args.overwrite)
+    given = dict(args.set)
+    if {"steps", "epochs"} <= given.keys():
+        raise UserError("--set: give either steps or epochs")
+    from t3lib.own import unlearn as own
+
+    renamed = {"T": "temperature", "w": "strength", "lr": "lr", "steps": "steps"}
+    fixed = {renamed[name]: given.pop(name) for name in renamed if name in given}
+    # Features are kept on disk while the head is trained, because they grow with the rows.
+    with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as features:
+        choices = own.Choices(**fixed, seed=args.seed, fit=given, cache=features)
+        wanted: Any = rows_of(args, None)
+        model, tokenizer = load_model(args, args.model)
+        check_system(args.system, tokenizer)
+        start = time.perf_counter()
+        unlearned = own.unlearn(model, tokenizer, wanted, choices)
+    unlearned.save_pretrained(args.out, overwrite=args.overwrite)
+    print(
+        f"trained a head with {unlearned.head.num_parameters:,} parameters on"
+        f" {len(wanted.forget)} rows to forget and {len(wanted.retain)} rows to keep in"
+        f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
+    )
+    status = write_report(unlearned.report or {}, args.out)
+    print(next_command(args, wanted.forget[0]))
+    return status
+
+
+def generate(args: argparse.Namespace) -> None:
+    """Carry out `t3 generate`: print the base's and the unlearned model's greedy answers."""
+    if not all(question.strip() for question in args.question):
+        raise UserError("an empty question")
+    check_dials(args)
+    heads = heads_of(args)
+    base, tokenizer = load_model(args, args.model)
+    unlearned = under_heads(args, base, tokenizer, heads)
+    check_system(args.system, tokenizer)
+    from t3lib.core.rows import check_row
+    from t3lib.own.answers import ask
+    from t3lib.sampler import belonging
+
+    in_head_form = args.system is None and not args.no_system
+    form = {
+        "answer": "-",
+        "system": system_for(args, heads[0]),
+        "raw": in_head_form and heads[0].info.get("chat_template") == belonging.PLAIN,
+    }
+    rows = [
+        check_row({"question": question, **form}, f"question {number}")
+        for number, question in enumerate(args.question, 1)
+    ]
+    belonging.check_prompt(heads[0], tokenizer, rows)
+    how = {"max_new_tokens": args.max_new_tokens}
+    before, after = (ask(model, tokenizer, rows, **how) for model in (base, unlearned))
+    for question, plain, tilted in zip(args.question, before, after):
+        print(f"Q          {printable(question, ANSWER)}")
+        for name, text in (("base", plain), (f"T3 T={unlearned.temperature:g}", tilted)):
+            print(f"{name:<10} {printable(text, ANSWER)}")
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """Carry out `t3 evaluate`: report on a model, or on heads combined on it, and own rows."""
+    check_files(args)
+    check_dials(args)
+    check_out(args.out)
+    if (args.out / "config.json").exists() and not args.overwrite:
+        raise UserError(
+            f"--out {args.out} holds a head and maybe its report: choose another folder, or"
+            " --overwrite"
+        )
+    heads = heads_of(args)
+    wanted = rows_of(args, heads[0] if heads else None)
+    model, tokenizer = load_model(args, args.model)
+    check_system(args.system, tokenizer)
+    if heads:
+        model = under_heads(args, model, tokenizer, heads)
+    from t3lib.own.evidence import assess
+
+    return write_report(assess(model, tokenizer, wanted), args.out)
+
+
+# ---- shared by the verbs ------------------------------------------------------------------------
+
+
+def check_files(args: argparse.Namespace) -> None:
+    """UserError for a file that is not there, before torch is imported."""
+    for name in FILES:
+        file = Path(getattr(args, name, None) or "")
+        if file.suffix in (".csv", ".json", ".jsonl", ".parquet") and not file.exists():
+            raise UserError(f"--{name} {file}: no such file")
+
+
+def check_dials(args: argparse.Namespace) -> None:
+    """UserError for a T or w without a head or out of range, before torch is imported."""
+    for name, value in (("-T", args.temper), ("-w", args.strength)):
+        if value is not None and not args.head:
+            raise UserError(f"{name} needs --head: without a head the base is asked as it is")
+    if args.temper is not None:
+        check_temperature(args.temper)
+    if args.strength is not None:
+        check("w", args.strength)
+
+
+def check_out(out: Path, *, empty: bool = False) -> None:
+    """UserError if --out cannot be a folder, before anything is computed.
+
+    empty: also refuse a folder that is not empty.
+    """
+    try:
+        if out.exists() and (not out.is_dir() or empty and any(out.iterdir())):
+            why = "is not empty: --overwrite replaces it" if out.is_dir() else "is not a folder"
+            raise UserError(f"--out {out} exists already and {why}")
+        place = next(folder for folder in (out, *out.absolute().parents) if folder.exists())
+        if not os.access(place, os.W_OK | os.X_OK) or not place.is_dir():
+            raise UserError(f"--out {out}: {place} is no folder that can be written to")
+    except OSError as error:
+        raise UserError(f"--out {printable(str(out), 80)}: {error.strerror or error}") from None
+
+
+def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
+    """Load a model and its tokenizer.
+
+    name: a Hub id, a folder, or builtin:NAME@PROFILE, which the laboratory trains.
+    """
+    if name.startswith("builtin:"):
+        if not find_spec("t3lib.lab"):
+            needs_a_checkout(args)
+        from t3lib.lab.cli import builtin
+
+        name = str(builtin(name))
+    folder = Path(name).expanduser()
+    if folder.is_dir() and not any(
+        (folder / file).is_file() for file in ("config.json", "adapter_config.json")
+    ):
+        raise UserError(
+            f"--model {name}: this folder holds no model, because it has no config.json"
+        )
+    from t3lib.core import models
+
+    return models.load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)
+
+
+def heads_of(args: argparse.Namespace) -> list["T3Head"]:
+    """Read the heads of --head, [] without any."""
+    from t3lib.classifier.head import T3Head
+
+    wanted = [] if args.head is None else args.head.split(",")
+    if not all(name.strip() for name in wanted):
+        raise UserError(f"--head {args.head!r}: an empty name")
+    return [T3Head.from_pretrained(name.strip()) for name in wanted]
+
+
+def under_heads(
+    args: argparse.Namespace, base: Any, tokenizer: Any, heads: Sequence["T3Head"]
+) -> Any:
+    """Put heads on a base with T and w of the command, and return the tilted model.
+
+    UserError for a head that was trained on another base or tokenizer.
+    """
+    from t3lib.sampler.tilt import T3ForCausalLM
+
+    placed = [head.to(base.device) for head in heads]
+    if args.strength is not None:
+        for head in placed:
+            head.w = args.strength
+    return T3ForCausalLM(base, placed, args.temper, tokenizer=tokenizer)
+
+
+def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":
+    """Read all files of rows, and check them together.
+
+    Questions are asked in the head's form unless the command gives another.
+    """
+    from t3lib.own import rows
+
+    read: dict[str, Any] = {"columns": args.columns, "system": system_for(args, head)}
+    sets: dict[str, Any] = {}
+    for name in FILES:
+        file = getattr(args, name, None)
+        if file is not None and name != "rewordings":
+            secret = args.secret_column if name == "forget" else None
+            sets[name] = rows.load(file, **read, secret=secret)
+    if "holdout" in sets:
+        sets["holdout_retain"] = sets.pop("holdout")
+    if args.rewordings:
+        sets["rewordings"] = args.rewordings
+    return rows.Rows(**sets).checked()
+
+
+def system_for(args: argparse.Namespace, head: "T3Head | None") -> str | None:
+    """Return the system text of questions that have none: the given one, otherwise the head's,
+    otherwise None.
+    """
+    if args.system is not None or args.no_system or head is None:
+        return args.system  # type: ignore[no-any-return]
+    from t3lib.sampler import belonging
+
+    return belonging.system_of(head)
+
+
+def check_system(system: str | None, tokenizer: Any) -> None:
+    """UserError for a system text if the tokenizer has no chat template to put it into."""
+    if system is not None and tokenizer.chat_template is None:
+        raise UserError(
+            "--system: this model's tokenizer has no chat template, so a system text has no place"
+        )
+
+
+def write_report(found: Mapping[str, Any], folder: Path) -> int:
+    """Write and print the report on own rows, and return the exit code: 3 if it says that the
+    unlearning failed.
+    """
+    from t3lib.own import report
+
+    path = report.save_report(found, folder)
+    print("\n".join(found["verdict"]["lines"]))
+    if "choice" in found:
+        print("T = {T:g}, w = {w:g}, learning rate {lr:g}: {reason}".format(**found["choice"]))
+    print(f"report: {path}")
+    return 0 if found["verdict"]["success"] else 3
+
+
+def next_command(args: argparse.Namespace, row: dict[str, Any]) -> str:
+    """Return the `t3 generate` command that asks the unlearned model about a row, with the same
+    base, loaded in the same way.
+    """
+    from t3lib.own.asking import asked
+
+    # plain text has no question, so its first words are given
+    question = asked(row) or " ".join(row["answer"].split()[:3])
+    words = ["t3", "generate", "--head", str(args.out)]
+    for name in ("model", "dtype", "device", "load_in"):  # the head knows the system text
+        if (value := getattr(args, name)) is not None:
+            words += [f"--{name.replace('_', '-')}", value]
+    return shlex.join([*words, "--", printable(question)])

@@ -1,0 +1,86 @@
+"""The verbs that regenerate the paper, and one model on one split of TOFU."""
+
+import json
+
+import pytest
+from conftest import ROOT
+
+from t3lib import cli
+from t3lib.classifier.head import T3Head
+from t3lib.lab import results
+
+
+def test_results_of_uncommitted_code_are_refused_in_one_line(monkeypatch, capsys):
+    """Before anything runs; --dry-run writes nothing."""
+    monkeypatch.setattr(results, "_git_state", lambda: ("c", True))
+    monkeypatch.setattr("t3lib.lab.grid.reproduce.reproduce", lambda *_, **__: 0)
+    argv = ["reproduce", "--profile", "cpu", "--only", "05_paper_tables"]
+    argv += ["--out", str(ROOT / "results" / "cpu")]
+    for more, code in (([], 2), (["--dry-run"], 0)):
+        assert cli.main([*argv, *more]) == code
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "commit your changes first" in err and "results/cpu" in err
+
+
+@pytest.fixture
+def place(tiny_model, tokenizer, tmp_path):
+    """A model folder, a head that fits it, and a folder with TOFU's files."""
+    tiny_model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    T3Head(32, len(tokenizer), 4).save_pretrained(tmp_path / "head")
+    for name in ("forget10", "retain90", "retain", "real_authors", "world_facts"):
+        row = {"question": f"Who is {name}?", "answer": "Ada.", "perturbed_answer": ["Bob.", "Cy."]}
+        row |= {"paraphrased_answer": "It is Ada."}
+        text = "\n".join(json.dumps(row | {"question": f"{row['question']} {n}"}) for n in range(2))
+        for end in ("", "_perturbed"):
+            (tmp_path / f"{name}{end}.json").write_text(text)
+    return tmp_path
+
+
+def on(place, verb, *more):
+    model = ["--model", str(place / "model"), "--data", str(place), "--split", "forget10"]
+    return ["tofu", verb, *model, *more]
+
+
+def test_fit_evaluate_and_audit_one_model_on_a_split(place, capsys):
+    head, out = place / "fitted", place / "report.json"
+    few = ["--set", "epochs=1", "--set", "T=2", "--out", str(head)]
+    assert cli.main(on(place, "fit", *few)) == 0
+    saved = T3Head.from_pretrained(head)
+    assert (saved.temperature, saved.info["split"]) == (2.0, "forget10")
+    argv = on(place, "evaluate", "--head", str(head), "--out", str(out), "--max-new-tokens", "2")
+    assert cli.main([*argv, "-T", "1,2"]) == 0
+    reports = json.loads(out.read_text())["by_temperature"]
+    assert [report["T"] for report in reports] == [1.0, 2.0]
+    assert reports[0]["components"]["ra_prob"] is not None
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines[-2:]] == ["T=1", "T=2"]
+    assert cli.main([*argv, "-T", "0.5"]) == 2 and "below 1" in capsys.readouterr().err
+    audit = on(place, "audit", "--head", str(head), "--samples", "2", "--out", str(place / "audit"))
+    assert cli.main(audit) == 0
+    found = json.loads((place / "audit" / "audit.json").read_text())["audit"]
+    assert set(found) == {"before", "after"} and set(found["after"]) == {"forget", "retain"}
+    assert "leak@2" in capsys.readouterr().out and (place / "audit" / "audit.md").is_file()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "tofu evaluate --model MODEL --data hub --split forget10 --out OUT",
+        "tofu fit --model MODEL --data hub --split forget10 --out OUT",
+        "tofu evaluate --model builtin:full --data hub --split forget10 --out OUT",
+    ],
+)
+def test_tofu_of_a_hub_that_is_away_is_one_line_at_once(line, place, monkeypatch, capsys):
+    """datasets by itself would ask for half a minute, and end in its HTTP library's traceback."""
+
+    def away(self, name, **options):
+        raise OSError("no route\nto host")
+
+    monkeypatch.setenv("T3_CACHE", str(place / "cache"))
+    monkeypatch.setattr("huggingface_hub.HfApi.dataset_info", away)
+    monkeypatch.setattr("datasets.load_dataset", lambda *_, **__: pytest.fail("asked again"))
+    words = line.replace("MODEL", str(place / "model")).replace("OUT", str(place / "out")).split()
+    assert cli.main(words) == 2
+    [said] = capsys.readouterr().err.splitlines()
+    assert "locuslab/TOFU" in said and "the Hub cannot be reached" in said

@@ -1,0 +1,386 @@
+"""The command line: help everywhere, one line and exit 2 for mistakes, never a traceback."""
+
+import json
+import shlex
+import shutil
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from t3lib import cli
+from t3lib.classifier.head import T3Head
+
+pytestmark = pytest.mark.usefixtures("short_search")
+VERBS = [verb for verbs in cli.GROUPS.values() for verb in verbs]
+OWN = ["--forget", "f.jsonl", "--retain", "r.jsonl"]
+ON = ["--model", "x", "--out", "o", *OWN]
+SPLIT = ["--split", "forget10", "--out", "o"]
+
+
+@pytest.mark.parametrize(
+    "verb", [*VERBS, *(f"tofu {v}" for v in ("fit", "evaluate", "audit", "tune"))]
+)
+def test_every_verb_has_help_with_an_example_that_parses(verb, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([*verb.split(), "--help"])
+    text = capsys.readouterr().out
+    assert stop.value.code == 0 and f"usage: t3 {verb}" in text
+    if verb != "tofu":  # it only leads to its own verbs
+        example = shlex.split(text.partition("example: t3 ")[2])
+        assert cli.parser().parse_args(example).parser.prog == f"t3 {verb}"
+
+
+def test_help_shows_two_groups_and_unlearn_has_sixteen_options(capsys):
+    text = cli.parser().format_help()
+    own, paper = (text.index(title) for title in cli.GROUPS)
+    assert own < text.index("  unlearn") < paper < text.index("  reproduce")
+    action = cli.parser()._subparsers._group_actions[0]  # argparse's own
+    options = action.choices["unlearn"]._actions
+    assert len([each for each in options if each.dest not in ("help", "set")]) <= 16
+
+
+def test_set_lists_what_it_changes(capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["unlearn", *ON, "--set", "help"])
+    lines = capsys.readouterr().out.splitlines()
+    assert stop.value.code == 0 and [line.split()[0] for line in lines] == [*cli.SETTINGS]
+
+
+def test_help_imports_no_torch():
+    heavy = {"torch", "transformers", "pandas", "pydantic", "distributed"}
+    code = "import sys; from t3lib import cli; cli.parser().format_help()\n"
+    code += f"assert not {heavy} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_without_the_laboratory_the_papers_verbs_ask_for_a_checkout(monkeypatch, capsys):
+    monkeypatch.setattr(cli, "find_spec", lambda name: None)
+    for argv in (
+        ["reproduce"],
+        ["compare"],
+        ["generate", "--model", "builtin:full", "--head", "h", "?"],
+    ):
+        monkeypatch.setattr(cli, "heads_of", lambda args: [])
+        assert cli.main(argv) == 2
+        assert "needs the project's checkout" in capsys.readouterr().err
+
+
+def test_a_wrong_file_name_is_found_before_torch_is_imported(tmp_path):
+    (tmp_path / "f.jsonl").touch()
+    argv = ["unlearn", "--model", "x", "--out", "o", "--forget", str(tmp_path / "f.jsonl")]
+    argv += ["--retain", str(tmp_path / "r.csv")]
+    code = f"import sys; from t3lib import cli; code = cli.main({argv})\n"
+    code += "assert code == 2 and 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == f"t3 unlearn: --retain {tmp_path / 'r.csv'}: no such file\n"
+
+
+@pytest.fixture(scope="session")
+def place(tiny_model, tokenizer, tmp_path_factory):
+    """A model folder and two row files, as a user would have them."""
+    folder = tmp_path_factory.mktemp("user")
+    tiny_model.save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    for name, who in (("forget", "Mara Quill"), ("retain", "Ansel Roe")):
+        rows = [
+            {"question": f"Book {i} of {who}?", "answer": f"{who} wrote volume {i}."}
+            for i in range(6)
+        ]
+        (folder / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return folder
+
+
+@pytest.fixture
+def head(place, tmp_path):
+    """The folder of a head that fits the model in `place`."""
+    vocabulary = json.loads((place / "model" / "config.json").read_text())["vocab_size"]
+    T3Head(32, vocabulary, 4).save_pretrained(tmp_path / "a-head")
+    return tmp_path / "a-head"
+
+
+@pytest.fixture
+def asked(monkeypatch, tokenizer):
+    """Call it to replace decoding: it returns the list of prompts that are then asked."""
+
+    def start(answer=""):
+        prompts, ids = [], tokenizer(answer, add_special_tokens=False).input_ids
+
+        def greedy(model, some, reading, **options):
+            prompts.extend(map(tokenizer.decode, some))
+            return [[ids for _ in some]]
+
+        monkeypatch.setattr("t3lib.own.answers.greedy", greedy)
+        return prompts
+
+    return start
+
+
+def own_rows(place, out, *more):
+    base = ["unlearn", "--model", str(place / "model"), "--forget", str(place / "forget.jsonl")]
+    return [*base, "--retain", str(place / "retain.jsonl"), "--out", str(out), *more]
+
+
+def sets(**settings):
+    return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+
+MISTAKES = [
+    ([], "VERB"),
+    (["unlearn", "--model", "x"], "--out"),
+    (["unlearn", "--model", "x", "--out", "o", "--forget", "f.jsonl"], "--retain"),
+    (["evaluate", *ON, "-T", "2"], "-T needs --head"),
+    (["evaluate", *ON, "-w", "2"], "-w needs --head"),
+    (["evaluate", *ON, "-T", "hot", "--head", "h"], "invalid float"),
+    (["evaluate", *ON, "-T", "nan", "--head", "h"], "temperature must be"),
+    (["evaluate", *ON, "-T", "0.5", "--head", "h"], "below 1"),
+    (["evaluate", *ON, "--temperature", "2", "--head", "h"], "there is no --temperature"),
+    (["evaluate", *ON, "--columns", "question"], "not a list of pairs"),
+    (["evaluate", *ON, "--system", "x", "--no-system"], "not allowed with"),
+    (["evaluate", "--model", "x", "--out", "/dev/null", *OWN], "is not a folder"),
+    (["evaluate", "--model", "x", "--out", "/dev/null/o", *OWN], "no folder that can be written"),
+    (["unlearn", "--model", "x", "--out", "/dev/null/o", *OWN], "no folder that can be written"),
+    (["unlearn", "--model", "x", "--out", "o" * 300, *OWN], "File name too long"),
+    (["unlearn", *ON, *sets(steps=9, epochs=2)], "either steps or epochs"),
+    (["unlearn", *ON, *sets(T=-1)], "temperature must be"),
+    (["unlearn", *ON, *sets(T="hot")], "temperature must be"),
+    (["unlearn", *ON, *sets(rank="0.5")], "rank must be"),
+    (["unlearn", *ON, *sets(colour="red")], "not NAME=VALUE with a name among T, w"),
+    (["unlearn", *ON, "--set", "rank"], "not NAME=VALUE"),
+    (["unlearn", *ON, "--epoch", "3", "--colour", "red"], "unknown arguments: --epoch 3 --colour"),
+    (["generate", "--model", "x", "--head", "nowhere", ""], "empty question"),
+    (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
+    (["reproduce", "--seeds", "1,two"], "list of whole numbers"),
+    (["reproduce", "--workers", "2", "--scheduler", "tcp://x:1"], "not allowed with"),
+    (["reproduce", "--profile", "no-such-profile"], "no-such-profile"),
+    (["tofu"], "give fit, evaluate, audit or tune"),
+    (["tofu", "fit", "--model", "x", "--out", "h"], "--split"),
+    (["tofu", "fit", *SPLIT, "--model", "x"], "--data is needed"),
+    (["tofu", "evaluate", *SPLIT, "--model", "x", "-T", "2"], "-T needs --head"),
+    (["tofu", "evaluate", *SPLIT, "--model", "builtin:all"], "are full, retain90"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("argv", "said"), MISTAKES)
+def test_mistakes_are_one_line_and_exit_2(argv, said, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in OWN[1::2]:  # a file that is missing would be the mistake that is named
+        Path(name).write_text(json.dumps({"question": f"{name}?", "answer": "a"}))
+    try:
+        code = cli.main(argv)
+    except SystemExit as stop:
+        code = stop.code
+    err = capsys.readouterr().err
+    assert code == 2 and said in err and err.count("\n") == 1, err
+    assert sorted(path.name for path in tmp_path.iterdir()) == OWN[1::2], "nothing half-written"
+
+
+def test_a_folder_without_a_model_is_said_to_be_one(place, tmp_path, capsys):
+    argv = own_rows(place, tmp_path / "head")
+    argv[argv.index("--model") + 1] = str(place)  # the folder around the model's
+    assert cli.main(argv) == 2
+    why = "this folder holds no model, because it has no config.json"
+    assert capsys.readouterr().err == f"t3 unlearn: --model {place}: {why}\n"
+    assert not (tmp_path / "head").exists()
+
+
+def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):
+    head = tmp_path / "head"
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    how = ["--dtype", "float32", "--device", "cpu"]
+    assert cli.main(own_rows(place, head, *sets(epochs=4), *how)) == 3
+    written = "model.safetensors config.json README.md report.html report.json report.csv"
+    assert {path.name for path in head.iterdir()} == {*written.split()}
+    assert not list((tmp_path / "cache" / "features").iterdir()), "on disk only while it trains"
+    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert following[0] == "t3" and following[-1] == "Book 0 of Mara Quill?"
+    model = ["--model", str(place / "model")]
+    assert following[1:-2] == ["generate", "--head", str(head), *model, *how]
+    assert cli.main([*following[1:-2], "--max-new-tokens", "5", *following[-2:]]) == 0  # as printed
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
+    assert any(line.startswith("T3 T=") for line in lines)
+
+
+def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
+    place, tmp_path, capsys
+):
+    """One rate and few steps: what is given is not searched, and what lies in --out goes only where
+    that is asked.
+    """
+    for name in ("forget", "retain"):
+        rows = [json.loads(line) for line in (place / f"{name}.jsonl").read_text().splitlines()]
+        lines = [f"{row['question']},{row['answer']},volume" for row in rows]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["Frage,Antwort,PIN", *lines]))
+    argv = ["unlearn", "--model", str(place / "model"), "--out", str(tmp_path / "head")]
+    argv += ["--forget", str(tmp_path / "forget.csv"), "--retain", str(tmp_path / "retain.csv")]
+    argv += ["--columns", "question=Frage,answer=Antwort", "--secret-column", "PIN"]
+    argv += sets(steps=1, lr="1e-2", T=1.5)
+    assert cli.main([*argv, *sets(w=2)]) == 3
+    config = json.loads((tmp_path / "head" / "config.json").read_text())
+    assert (config["temperature"], config["w"], config["info"]["system"]) == (1.5, 2.0, None)
+    report = json.loads((tmp_path / "head" / "report.json").read_text())
+    entries = "verdict forget retain recognition choice form asked base date"
+    assert {*entries.split()} <= set(report)
+    assert report["forget"]["each"][0]["secret"] == ["volume"]
+    assert report["choice"]["tried"] == [] and "from the screen alone" in report["choice"]["reason"]
+    assert cli.main(argv) == 2
+    assert "is not empty: --overwrite replaces it" in capsys.readouterr().err
+    assert cli.main([*argv, *sets(w=1), "--overwrite"]) == 3
+    assert json.loads((tmp_path / "head" / "config.json").read_text())["w"] == 1.0
+
+
+def test_a_head_on_another_base_is_refused(place, head, capsys):
+    other = T3Head.from_pretrained(head)
+    other.info["base_model"] = "org/other"
+    other.save_pretrained(head)
+    argv = ["generate", "--model", str(place / "model"), "--head", str(head), "Who?"]
+    assert cli.main(argv) == 2 and "trained on org/other" in capsys.readouterr().err
+
+
+def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
+    place, tmp_path, monkeypatch, asked
+):
+    head = tmp_path / "head"
+    few = sets(epochs=1, warmup_epochs=0)
+    with pytest.warns(UserWarning, match="Nothing to forget"):  # a random model
+        cli.main(own_rows(place, head, *few, "--system", "Answer in French."))
+    assert T3Head.from_pretrained(head).info["system"] == "Answer in French."
+    assert "| System text | Answer in French. |" in (head / "README.md").read_text()
+    with monkeypatch.context():
+        prompts = asked()
+        generate = ["generate", "--model", str(place / "model"), "--head", str(head)]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert cli.main([*generate, "Who?"]) == 0
+        assert all("Answer in French." in text for text in prompts) and len(prompts) == 2
+        with pytest.warns(
+            UserWarning, match="trained with the system text 'Answer in French.', not 'Be brief.'"
+        ):
+            assert cli.main([*generate, "--system", "Be brief.", "Who?"]) == 0
+        assert "Be brief." in prompts[-1] and "French" not in prompts[-1]
+    rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
+    evaluate = ["evaluate", *generate[1:5], *rows]
+    monkeypatch.undo()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cli.main([*evaluate, "--out", str(tmp_path / "report")]) == 3, "in the head's form"
+    with pytest.warns(
+        UserWarning, match="trained with the system text 'Answer in French.', not None"
+    ):
+        cli.main([*evaluate, "--no-system", "--out", str(tmp_path / "bare")])
+
+
+@pytest.mark.parametrize("form", ["text", "prompt"])
+def test_a_head_of_plain_text_is_asked_in_plain_text(form, place, tmp_path, capsys, asked):
+    """In the chat template neither the base nor the head would know what they learned; text alone
+    is begun.
+    """
+    texts = [f"The password of box {number} is seven times {number}." for number in range(12)]
+    rows = [
+        {"text": text} if form == "text" else {"prompt": text[:10], "completion": text[10:]}
+        for text in texts
+    ]
+    argv = ["unlearn", "--model", str(place / "model"), "--out", str(tmp_path / "head")]
+    for name, some in (("forget", rows[:6]), ("retain", rows[6:])):
+        for number, row in enumerate(some):
+            row |= {"prompt": f"{number} {name}: {row['prompt']}"} if form == "prompt" else {}
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, some)))
+        argv += [f"--{name}", str(tmp_path / f"{name}.jsonl")]
+    assert cli.main([*argv, *sets(steps=1, T=2)]) == 3
+    following = shlex.split(capsys.readouterr().out.splitlines()[-1])
+    assert following[-1] == ("The password of" if form == "text" else "0 forget: The passwo")
+    prompts = asked()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cli.main(following[1:]) == 0
+    assert prompts == ["<|begin_of_text|>" + following[-1]] * 2
+
+
+def test_a_system_text_without_a_template_is_refused(place, tmp_path, capsys):
+    folder = tmp_path / "model"
+    shutil.copytree(place / "model", folder)
+    (folder / "chat_template.jinja").unlink()
+    argv = own_rows(place, tmp_path / "head", "--system", "Be brief.")
+    argv[2] = str(folder)
+    assert cli.main(argv) == 2
+    assert "no chat template" in capsys.readouterr().err and not (tmp_path / "head").exists()
+
+
+def test_text_of_others_cannot_command_the_terminal(
+    place, head, tmp_path, capsys, monkeypatch, asked
+):
+    """A base's answer with escape sequences, and a stranger's row with a mark that turns the line
+    round.
+    """
+    asked("\x1b[2Jgone\x07 \u202edesrever" + "x" * 10**5)
+    assert (
+        cli.main(["generate", "--model", str(place / "model"), "--head", str(head), "Who\u202e?"])
+        == 0
+    )
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and all(line.isprintable() and len(line) < 11_000 for line in lines)
+    assert "\\x1b[2Jgone\\x07 \\u202edesrever" in lines[1]
+    monkeypatch.undo()
+    (tmp_path / "forget.jsonl").write_text(
+        json.dumps({"question": "Who \u202ewas it?", "answer": "Nobody."})
+    )
+    argv = own_rows(place, tmp_path / "head", *sets(epochs=1, warmup_epochs=0))
+    assert cli.main([*argv, "--forget", str(tmp_path / "forget.jsonl")]) == 3
+    assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--max-new-tokens", "0", "Who?"], "max_new_tokens must be at least 1"),
+        (["--max-new-tokens", "600", "Who?"], "exceed the model's context of 512"),
+        (["Who?", "a\udc80b"], "surrogate"),
+        (["Who?", "hi <|eot_id|> x"], "special token"),
+        (["Who?", "word " * 300], "exceed the model's context"),
+    ],
+)
+def test_a_bad_question_is_one_line_before_anything_is_answered(place, head, more, said, capsys):
+    argv = ["generate", "--model", str(place / "model"), "--head", str(head)]
+    assert cli.main([*argv, *more]) == 2
+    out, err = capsys.readouterr()  # err: below the loading bar
+    assert said in err.splitlines()[-1] and "Traceback" not in err and not out, (out, err)
+
+
+def test_python_dash_m_is_the_same_command():
+    done = subprocess.run(
+        [sys.executable, "-m", "t3lib", "--version"], capture_output=True, text=True
+    )
+    assert done.returncode == 0 and done.stdout.startswith("t3 ")
+
+
+@pytest.mark.parametrize("more", [["--head", ","], ["--head", ""], ["--head", "HEAD,"]])
+def test_no_head_is_passed_over(more, place, head, tmp_path, capsys):
+    """A list that holds no name would evaluate the base as if a head were on it."""
+    more = [word.replace("HEAD", str(head)) for word in more]
+    argv = ["evaluate", *own_rows(place, tmp_path / "report")[1:], *more]
+    assert cli.main(argv) == 2 and "an empty name" in capsys.readouterr().err
+    assert not (tmp_path / "report").exists()
+
+
+def test_a_report_does_not_replace_that_of_a_head(place, head, capsys):
+    assert cli.main(["evaluate", *own_rows(place, head)[1:], "--head", str(head)]) == 2
+    assert "holds a head" in capsys.readouterr().err and not (head / "report.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("verb", "option", "file", "said"),
+    [
+        ("evaluate", "--holdout", "retain", "retain row 1 is also holdout_retain row 1"),
+        ("evaluate", "--other", "forget", "forget row 1 is also other row 1"),
+        ("unlearn", "--other", "retain", "retain row 1 is also other row 1"),
+        ("unlearn", "--unseen", "forget", "forget row 1 is also unseen row 1"),
+    ],
+)
+def test_rows_that_are_no_evidence_are_refused(verb, option, file, said, place, tmp_path, capsys):
+    argv = own_rows(place, tmp_path / "out", option, str(place / f"{file}.jsonl"))
+    assert cli.main([verb, *argv[1:]]) == 2 and said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
