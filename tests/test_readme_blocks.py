@@ -25,7 +25,6 @@ SKIPPED = {
 PARSED = {  # t3 verbs whose lines are only parsed
     "reproduce": "minutes to hours; tests/lab/grid runs it",
     "tune": "minutes; tests/lab/study runs it",
-    "bench": "minutes; tests/lab/bench runs it",
 }
 
 

@@ -63,8 +63,8 @@ def parser() -> Parser:
     top = Parser(
         prog="t3",
         description=(
-            "Temper-Then-Tilt unlearning. To reproduce the paper: reproduce, compare, page, tune,"
-            " bench. To unlearn and check your own model: unlearn, generate, evaluate, audit."
+            "Temper-Then-Tilt unlearning. To reproduce the paper: reproduce, compare, page, tune."
+            " To unlearn and check your own model: unlearn, generate, evaluate, audit."
         ),
         epilog=EXIT_CODES,
     )
@@ -334,28 +334,6 @@ def parser() -> Parser:
         action="store_true",
         help="try only the finer grids (METHOD/SPLIT in the profile), and keep earlier trials",
     )
-
-    p = verb(
-        "bench",
-        "measure what T3 costs on this machine, with random weights",
-        "--shape llama-3.1-8b --out bench",
-        command,
-    )
-    p.add_argument(
-        "--shape", help="shape of the base, e.g. 58m (default tiny; with --gpu llama-3.1-8b)"
-    )
-    p.add_argument("--weights", choices=("random",), default="random",
-                   help="always random: the cost does not depend on the values")  # fmt: skip
-    p.add_argument(
-        "--gpu", action="store_true", help="measure on a GPU in bfloat16, which takes minutes"
-    )
-    p.add_argument(
-        "--out",
-        type=Path,
-        # fmt: skip
-        help="folder for bench.json and the table (default with --gpu: results/gpu)",
-    )
-    p.add_argument("--device", help="cpu, cuda, … (default: a GPU if there is one)")
 
     p = verb(
         "compare",

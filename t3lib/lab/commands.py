@@ -1,5 +1,5 @@
-"""Carry out the verbs unlearn, evaluate, audit, generate, tune and bench: load, call the library,
-say what was made.
+"""Carry out the verbs unlearn, evaluate, audit, generate and tune: load, call the library, say what
+was made.
 
 args: the parsed arguments of `cli.parser`, in every function.
 """
@@ -15,15 +15,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 
 from t3lib.classifier import artefact
 from t3lib.classifier.head import T3Head
 from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
-from t3lib.core.files import atomic_write, cache_dir, project_root, read_json, write_json
-from t3lib.core.models import check_ids, checked_device, context_length, load_model, pad_id
+from t3lib.core.files import atomic_write, cache_dir, read_json, write_json
+from t3lib.core.models import check_ids, context_length, load_model, pad_id
 from t3lib.core.names import HUB_DATA
 from t3lib.core.rows import Row, check_disjoint, check_row, encode_rows
 from t3lib.core.settings import CHOICES, TEMPERATURE, check_temperature, fit_settings
@@ -463,25 +462,3 @@ def tune(args: argparse.Namespace) -> None:
     profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
     path = profiles.tuned_path(args.profile)
     tune_profile(profile, path, methods=args.method, fine=args.fine)
-
-
-def bench(args: argparse.Namespace) -> None:
-    """Measure and print the three rows of the cost table. With --out they are written after every
-    row.
-    """
-    from t3lib.lab.bench import sheet  # not above: no other verb should wait for its imports
-
-    device = checked_device(args.device or ("cuda" if args.gpu else None))
-    shape = args.shape or ("llama-3.1-8b" if args.gpu else "tiny")
-    folder = args.out or (project_root() / "results" / "gpu" if args.gpu else None)
-    origin = results.provenance(model=f"random weights, {shape}", data="random letters")
-    rows: list[dict[str, Any]] = []
-    for row in sheet.sheet(shape, device):
-        rows.append(row)
-        value = "" if row["median"] is None else f"{row['median']:.4g} {row['unit']}"
-        memory = f"{row['peak_memory_bytes'] / 1e9:.1f} GB"
-        words = f"{row['what']:<29} {value:>18} {memory:>9}  {row['shape']} {row['note']}"
-        print(words, flush=True)
-        if folder is not None:
-            write_json(folder / "bench.json", {"rows": rows, "provenance": origin})
-            render.write_table(folder, "benchmarks", pd.DataFrame(rows))

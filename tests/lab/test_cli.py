@@ -22,7 +22,6 @@ VERBS = [
     "audit",
     "generate",
     "tune",
-    "bench",
     "compare",
     "page",
 ]
@@ -148,7 +147,6 @@ def own_rows(place, out, *more):
         (["unlearn", "--model", "x", "--out", "h"], "either --forget FILE"),
         (["unlearn", "--model", "x", "--out", "h", "--split", "forget10"], "--data is needed"),
         (["reproduce", "--profile", "no-such-profile"], "no-such-profile"),
-        (["bench", "--shape", "huge"], "unknown shape 'huge'"),
         (
             ["unlearn", "--model", "x", "--out", "h", "--epoch", "3", "--colour", "red"],
             "t3 unlearn: unknown arguments: --colour red",
