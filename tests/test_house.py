@@ -39,7 +39,7 @@ LAB: dict[str, set[str]] = {
     "bench": {"results", "profiles", "world", "study", "audit", "grid"},
     "explore": {"world", "study", "audit", "own", "report.look"},
     "report": {"results", "audit.secrets"},
-    "claims": {"results", "report", "bench.shapes", "bench.cost"},
+    "claims": {"results", "report"},
     "grid": {"profiles"},
     "worlds": {"profiles", "grid", "report"},
     "widths": {"results", "profiles", "world", "study", "report"},

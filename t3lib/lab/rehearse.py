@@ -32,7 +32,7 @@ from t3lib.core.files import (
 from t3lib.core.settings import hyper_of
 from t3lib.lab import profiles
 from t3lib.lab.bench import cost, hours
-from t3lib.lab.bench.shapes import Shape, shape_of
+from t3lib.lab.bench.cost import Shape, shape_of
 from t3lib.lab.grid import jobs, preflight
 from t3lib.lab.grid.reproduce import reproduce
 
@@ -174,7 +174,7 @@ def prepare(profile: profiles.Profile, *, shape: str | None = None) -> tuple[Pat
 
     Args:
         profile: a checked profile whose models are among those of rehearsal.yaml.
-        shape: a named shape (`shapes.SHAPES`) in place of the model's sizes; the vocabulary stays.
+        shape: a named shape (`cost.SHAPES`) in place of the model's sizes; the vocabulary stays.
 
     Returns:
         The rehearsal's profile, a YAML file, and a line for each difference from the real one.

@@ -20,7 +20,7 @@ from t3lib.core.rows import encode_rows, prompt
 from t3lib.core.settings import hyper_of
 from t3lib.lab import cli, profiles, rehearse
 from t3lib.lab.bench import cost
-from t3lib.lab.bench.shapes import SHAPES
+from t3lib.lab.bench.cost import SHAPES
 from t3lib.lab.grid import runner
 from t3lib.tofu import data as tofu
 from t3lib.tofu.evaluation import Scoring, score

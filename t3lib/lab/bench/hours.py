@@ -12,8 +12,7 @@ from t3lib.baselines.losses import DEFAULTS, LOSSES, METHODS, NEEDS, settings_of
 from t3lib.core.names import RETAIN_OF, SPLITS
 from t3lib.core.settings import hyper_of, seeds_of
 from t3lib.lab.bench import cost
-from t3lib.lab.bench.cost import Work
-from t3lib.lab.bench.shapes import Shape
+from t3lib.lab.bench.cost import Shape, Work
 from t3lib.lab.grid.jobs import Job
 from t3lib.lab.profiles import Profile
 

@@ -32,7 +32,7 @@ from t3lib.core.models import load_model
 from t3lib.core.rows import encode_answers
 from t3lib.lab.audit import run
 from t3lib.lab.bench import cost, hours
-from t3lib.lab.bench.shapes import Shape
+from t3lib.lab.bench.cost import Shape
 from t3lib.lab.profiles import Profile
 from t3lib.lab.results import peak_memory_bytes, provenance
 from t3lib.lab.study.study import Study, open_study

@@ -11,8 +11,8 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import quantization
 from t3lib.lab.bench import cost
-from t3lib.lab.bench.model import random_model
-from t3lib.lab.bench.shapes import SHAPES, Shape
+from t3lib.lab.bench.cost import SHAPES, Shape
+from t3lib.lab.bench.timing import random_model
 
 TINY, LARGE = SHAPES["tiny"], SHAPES["llama-3.1-8b"]
 

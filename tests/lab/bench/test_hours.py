@@ -8,7 +8,7 @@ from conftest import ROOT
 from t3lib.core.settings import hyper_of
 from t3lib.lab import profiles, rehearse
 from t3lib.lab.bench import cost, hours
-from t3lib.lab.bench.shapes import SHAPES
+from t3lib.lab.bench.cost import SHAPES
 from t3lib.lab.grid import jobs
 
 LARGE = SHAPES["llama-3.1-8b"]
