@@ -137,18 +137,6 @@ def parser() -> Parser:
         action="store_true",
         help="print what is cached, what would run and how long it would take",
     )
-    p.add_argument(
-        "--rehearse",
-        metavar="SHAPE",
-        nargs="?",
-        const="",
-        help="try every step with random weights and 8 rows in each set; SHAPE: a smaller model",
-    )
-    p.add_argument(
-        "--steps",
-        type=names,
-        help="with --rehearse: measure these steps alone, e.g. '8bit,t3 generate,one step of NPO'",
-    )
 
     p = verb(
         "unlearn",
@@ -510,7 +498,7 @@ numbers = comma(float, "numbers like 1,1.5,2")
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """Run `t3 reproduce`, with its options --worlds, --rehearse and --dry-run."""
+    """Run `t3 reproduce`, with its option --worlds."""
     from t3lib.lab.grid.reproduce import reproduce
     from t3lib.lab.results import check_clean
 
@@ -544,21 +532,7 @@ def reproduce(args: argparse.Namespace) -> int:
         from t3lib.lab.worlds import reproduce_worlds
 
         return reproduce_worlds(args.profile, args.worlds, **options)
-    if args.rehearse is not None:
-        from t3lib.lab.rehearse import rehearse
-
-        return rehearse(args.profile, shape=args.rehearse or None, steps=args.steps, **options)
-    if args.steps:
-        raise UserError("--steps needs --rehearse")
-    code = reproduce(args.profile, **options)
-    if args.dry_run:
-        from t3lib.lab.profiles import load_profile, override
-        from t3lib.lab.rehearse import estimate
-
-        chosen = {key: options[key] for key in ("data", "methods", "splits", "seeds")}
-        if told := estimate(override(load_profile(args.profile), **chosen)):
-            print(told)
-    return code
+    return reproduce(args.profile, **options)
 
 
 def command(args: argparse.Namespace) -> int | None:

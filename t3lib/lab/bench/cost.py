@@ -129,33 +129,17 @@ def training_step(shape: Shape, lengths: Sequence[int], answers: int, *, itemsiz
     return Work(3 * once.flops, 7 * once.bytes)
 
 
-def training_memory(shape: Shape, method: str, optimizer: str = "adamw") -> float:
-    """Return the bytes that a method's training needs at least, without activations.
-
-    The base is in bfloat16. Full fine-tuning adds a float32 copy with its gradients, two moments of
-    4 bytes a weight (1 byte with paged_adamw_8bit), and the bfloat16 weights that autocast keeps
-    within a step. T3 and ULD train so few weights that they add nothing here.
-    """
-    full = 4 + 4 + (2 if optimizer == "paged_adamw_8bit" else 8) + 2
-    return parameters(shape) * (
-        2 + (0 if method in ("Original", "Retrained", "T3", "ULD") else full)
-    )
-
-
 def decode_step(
-    shape: Shape, *, batch: int = 1, context: int = 0, itemsize: int = 2, heads: int = 0,
-    rank: int = 20,
-) -> Work:  # fmt: skip
-    """Return the work of decoding one token in each of `batch` rows.
+    shape: Shape, *, batch: int = 1, itemsize: int = 2, heads: int = 0, rank: int = 20
+) -> Work:
+    """Return the work of decoding one token in each of `batch` rows, without keys and values.
 
-    These are 2 operations for each row and weight; every weight is read once, and so are keys and
-    values of `context` tokens a row. itemsize: bytes of the base's numbers. Each of T3's `heads`
-    adds A and B of this rank, in float32.
+    These are 2 operations for each row and weight, and every weight is read once. itemsize: bytes
+    of the base's numbers. Each of T3's `heads` adds A and B of this rank, in float32.
     """
     weights = linear_weights(shape) + shape.hidden_size * shape.vocab_size
     tilt = heads * rank * (shape.hidden_size + shape.vocab_size)
-    cached = batch * context * 2 * shape.num_hidden_layers * shape.key_value_size
-    return Work(2 * batch * (weights + tilt), itemsize * (weights + cached) + 4 * tilt)
+    return Work(2 * batch * (weights + tilt), itemsize * weights + 4 * tilt)
 
 
 def t3_memory(
