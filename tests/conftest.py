@@ -95,6 +95,7 @@ def tokenizer():
 def tiny_model(tokenizer):
     """A random two-layer Llama over the byte tokenizer's vocabulary."""
     import torch
+    from families import DEVICE
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(0)
@@ -110,7 +111,7 @@ def tiny_model(tokenizer):
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    return LlamaForCausalLM(config).eval()
+    return LlamaForCausalLM(config).to(DEVICE).eval()
 
 
 @pytest.fixture(scope="session")

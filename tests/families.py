@@ -1,7 +1,13 @@
 """Tiny random models of the families the sampler is tested on; no network, a few milliseconds
 each.
+
+With T3_TEST_DEVICE=cuda the models, heads and prompts of tests/sampler/test_sampler_matrix.py,
+tests/sampler/test_unlearning.py and tests/classifier/test_features.py are on the GPU; the float64
+references stay on the CPU. Other tests have not been adapted and run on the CPU alone. Of compiled
+decoding nothing runs on the GPU.
 """
 
+import os
 from typing import Any
 
 import torch
@@ -21,6 +27,9 @@ from transformers import (
     RobertaConfig,
 )
 
+DEVICE = os.environ.get("T3_TEST_DEVICE", "cpu")
+if DEVICE != "cpu":
+    torch.backends.cudnn.allow_tf32 = False  # else convolutions round float32 to 10 bits
 VOCAB, HIDDEN = 61, 16
 WINDOW = 6  # shorter than the prompts: the sliding layers really slide
 
@@ -104,4 +113,4 @@ def family(name: str, seed: int = 0) -> PreTrainedModel:
             if weight.ndim > 1:
                 torch.nn.init.normal_(weight, std=0.4)
     model.generation_config.pad_token_id = 0
-    return model.eval()
+    return model.to(DEVICE).eval()

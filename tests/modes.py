@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from families import VOCAB, family
+from families import DEVICE, VOCAB, family
 from reference import Oracle
 from torch import Tensor
 from transformers import DynamicCache
@@ -29,19 +29,21 @@ def prompt(padding: str, rows: int = 3) -> tuple[Tensor, Tensor]:
     for row, hidden in enumerate(PADDINGS[padding]):
         mask[row, list(hidden)] = 0
         ids[row, list(hidden)] = 0
-    return ids[:rows], mask[:rows]
+    return ids[:rows].to(DEVICE), mask[:rows].to(DEVICE)
 
 
 @functools.cache
 def expected(oracle: Oracle, padding: str, kind: str, rows: int = 3) -> tuple[Tensor, Tensor]:
-    ids, mask = prompt(padding, rows)
-    if kind == "beams":
-        return oracle.beams(ids[:1], mask[:1], NEW, WIDTH)
-    if kind == "teacher":
-        return ids, oracle.logp(ids, mask)
+    ids, mask = (each.cpu() for each in prompt(padding, rows))
     if kind == "returned":
         ids, mask = ids.repeat_interleave(3, 0), mask.repeat_interleave(3, 0)
-    return oracle.decode(ids, mask, NEW, seed=None if kind == "greedy" else 11)
+    if kind == "beams":
+        found = oracle.beams(ids[:1], mask[:1], NEW, WIDTH)
+    elif kind == "teacher":
+        found = ids, oracle.logp(ids, mask)
+    else:
+        found = oracle.decode(ids, mask, NEW, seed=None if kind == "greedy" else 11)
+    return found[0].to(DEVICE), found[1].to(DEVICE)
 
 
 def worst(found: Tensor, want: Tensor) -> float:
@@ -140,18 +142,18 @@ def lookup(model: Any, oracle: Oracle, padding: str) -> float:
     )
 
 
+# On a GPU Transformers would compile every case, which takes minutes; on a CPU it does not.
+STATIC: dict[str, Any] = {"cache_implementation": "static", "disable_compile": True}
 MODES: dict[str, Callable[[Any, Oracle, str], float]] = {
     "greedy": decode,
     "sampling, seeded": sample,
     "num_return_sequences=3": returned,
     "4 beams with scores": beams,
-    "static cache": functools.partial(decode, cache_implementation="static"),
-    "static cache, 4 beams": functools.partial(beams, cache_implementation="static"),
+    "static cache": functools.partial(decode, **STATIC),
+    "static cache, 4 beams": functools.partial(beams, **STATIC),
     "use_cache=False": functools.partial(decode, use_cache=False),
     "chunked prefill": functools.partial(decode, prefill_chunk_size=2),
-    "chunked prefill, static": functools.partial(
-        decode, prefill_chunk_size=2, cache_implementation="static"
-    ),
+    "chunked prefill, static": functools.partial(decode, prefill_chunk_size=2, **STATIC),
     "continuation": continuation,
     "assisted (draft model)": assisted,
     "prompt lookup": lookup,

@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from families import DEVICE
 from torch import Tensor
 
 
@@ -44,7 +45,7 @@ class Oracle:
             if seed is None:
                 token = logp.argmax(-1, keepdim=True)
             else:
-                token = torch.multinomial(logp.exp().float(), 1)
+                token = torch.multinomial(logp.exp().float().to(DEVICE), 1).cpu()  # its generator
             steps.append(logp)
             ids, mask = torch.cat([ids, token], 1), torch.cat([mask, torch.ones_like(token)], 1)
             positions = torch.cat([positions, positions[:, -1:] + 1], 1)
@@ -81,7 +82,7 @@ class Reference(Oracle):
     def of(
         cls, base: Any, heads: Sequence[tuple[Tensor, Tensor]], temperature: float
     ) -> "Reference":
-        doubled = [(A.detach().double(), B.detach().double()) for A, B in heads]
+        doubled = [(A.detach().cpu().double(), B.detach().cpu().double()) for A, B in heads]
         return cls(in_float64(base), doubled, temperature)
 
     @torch.no_grad()
@@ -142,8 +143,8 @@ class Quotient(Oracle):
 
 
 def in_float64(model: Any) -> Any:
-    """A copy of a model in double precision."""
-    return copy.deepcopy(model).double().eval()
+    """A copy of a model in double precision, on the CPU."""
+    return copy.deepcopy(model).cpu().double().eval()
 
 
 def without_cache(

@@ -35,12 +35,11 @@ LAB: dict[str, set[str]] = {
     "profiles": set(),
     "world": set(),
     "study": {"results", "world"},
-    "bench": {"results", "profiles", "world", "study", "grid"},
+    "bench": {"study"},
     "explore": {"world", "study", "report.look"},
     "report": {"results"},
-    "claims": {"results", "report", "bench.shapes", "bench.cost"},
+    "claims": {"results", "report"},
     "grid": {"profiles"},
-    "rehearse": {"profiles", "world", "bench", "grid"},
 }
 LAB["cli"] = set(LAB)
 WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")

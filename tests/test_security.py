@@ -15,7 +15,7 @@ from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode
 from t3lib.lab import profiles, results
-from t3lib.lab.bench.shapes import shape_of
+from t3lib.lab.bench.cost import shape_of
 from t3lib.lab.grid import jobs
 from t3lib.tofu import data as tofu
 

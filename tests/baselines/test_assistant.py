@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM, GPT2Config
 
 from t3lib.baselines import assistant
 from t3lib.core.errors import UserError
-from t3lib.lab.bench.model import random_model
+from t3lib.lab.bench.timing import random_model
 
 
 def trainable(model):

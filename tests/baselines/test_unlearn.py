@@ -356,7 +356,7 @@ def test_an_original_of_another_vocabulary_is_refused(unlearn, tiny_model):
 
 
 def test_moments_of_8_bits_train_on_a_cpu_too():
-    """So that a rehearsal takes the optimiser that the profile will use on a GPU."""
+    """So that a step can be tried where the profile's GPU is not."""
     pytest.importorskip("bitsandbytes")
     weight = torch.nn.Parameter(torch.ones(64, 64))
     optimizer = train.make_optimizer("paged_adamw_8bit", [weight], 0.1, 0.0)

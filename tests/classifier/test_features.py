@@ -44,8 +44,9 @@ def expected(tiny_model, tokenizer):
     for number, example in enumerate(encode_rows(tokenizer, FORGET + RETAIN)):
         for t in range(example.n_prompt, len(example.ids)):
             with torch.no_grad():
-                hidden = tiny_model.model(torch.tensor([example.ids[:t]])).last_hidden_state[0]
-            x.append(hidden.double().mean(0))
+                ids = torch.tensor([example.ids[:t]], device=tiny_model.device)
+                hidden = tiny_model.model(ids).last_hidden_state[0]
+            x.append(hidden.double().mean(0).cpu())
             y.append(example.ids[t])
             row.append(number)
     return torch.stack(x), torch.tensor(y), torch.tensor(row)
@@ -87,12 +88,13 @@ def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer
     other.pad_token = other.eos_token
     found = extract(tiny_model, other, attention_mask="openunlearning")
     example = encode_rows(other, FORGET)[0]
-    ids = torch.tensor([example.ids[: example.n_prompt]])
+    ids = torch.tensor([example.ids[: example.n_prompt]], device=tiny_model.device)
     mask = (ids != other.eos_token_id).long()
     assert mask.sum() < ids.shape[1]
     with torch.no_grad():
         hidden = tiny_model.model(ids, attention_mask=mask).last_hidden_state[0]
-    torch.testing.assert_close(found.x[0], hidden[mask[0].bool()].mean(0), atol=2e-6, rtol=0)
+    mean = hidden[mask[0].bool()].mean(0).cpu()
+    torch.testing.assert_close(found.x[0], mean, atol=2e-6, rtol=0)
     assert not torch.allclose(found.x[0], extract(tiny_model, other).x[0], atol=1e-3)
 
 

@@ -22,6 +22,11 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["--worlds", "1", "2"],
         ["tables/worlds_each.csv", "tables/worlds.csv", "figures/worlds.svg", "made.json"],
     ),
+    (
+        "rehearsal/make.py",
+        [],
+        ["tests.json", "features.json", "head.json", "decoding.json", "evaluation.json"],
+    ),
 ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import CONFIGS, HIDDEN, VOCAB, family
+from families import CONFIGS, DEVICE, HIDDEN, VOCAB, family
 from modes import LIMIT, MODES, PADDINGS, ROLLBACK, expected, prompt, worst
 from reference import Reference
 
@@ -38,7 +38,7 @@ def head(seed: int = 3) -> T3Head:
     made = T3Head(HIDDEN, VOCAB, rank=5, seed=seed)
     made.A.data *= 3
     made.B.data *= 5
-    return made
+    return made.to(DEVICE)
 
 
 @functools.cache

@@ -29,7 +29,7 @@ def answer_logp(model, tokenizer, rows):
     values = []
     for example in t3lib.core.rows.encode_rows(tokenizer, rows):
         with torch.no_grad():
-            logits = model(torch.tensor([example.ids])).logits[0]
+            logits = model(torch.tensor([example.ids], device=model.device)).logits[0].cpu()
         target = torch.tensor(example.ids[example.n_prompt :])
         values.append(
             logits[example.n_prompt - 1 : -1].log_softmax(-1).gather(1, target[:, None]).mean()
@@ -39,7 +39,8 @@ def answer_logp(model, tokenizer, rows):
 
 def test_it_tilts_away_from_the_forget_rows_and_leaves_the_base_alone(tiny_model, tokenizer):
     before = {name: tensor.clone() for name, tensor in tiny_model.state_dict().items()}
-    model = T3ForCausalLM(tiny_model, run(tiny_model, tokenizer), 1)
+    head = run(tiny_model, tokenizer).to(tiny_model.device)
+    model = T3ForCausalLM(tiny_model, head, 1)
     for name, tensor in tiny_model.state_dict().items():
         assert torch.equal(tensor, before[name]), name
     change = {
@@ -74,5 +75,6 @@ def test_the_head_says_how_it_was_made_and_can_be_kept(tiny_model, tokenizer, tm
 
 
 def test_an_unlearned_model_is_no_base(tiny_model, tokenizer):
+    head = run(tiny_model, tokenizer).to(tiny_model.device)
     with pytest.raises(UserError, match="already unlearned"):
-        run(T3ForCausalLM(tiny_model, run(tiny_model, tokenizer)), tokenizer)
+        run(T3ForCausalLM(tiny_model, head), tokenizer)

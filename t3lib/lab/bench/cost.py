@@ -6,12 +6,51 @@ that must cross the memory bus are counted, not those that fit into a cache. Imp
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from t3lib.lab.bench.shapes import Shape, shape_of
+from t3lib.core.errors import UserError
 
 # Bits a weight: 4, 8 for the scale of 64 weights, 32 for that of 256 scales (double quantisation).
 NF4_BITS = 4 + 8 / 64 + 32 / (64 * 256)
+
+
+class Shape(NamedTuple):
+    """Sizes of a Llama, under the names that Transformers' configuration gives them."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    tie_word_embeddings: bool = False
+
+    @property
+    def key_value_size(self) -> int:
+        """Width of a layer's keys, and of its values: all key-value heads side by side."""
+        return self.hidden_size // self.num_attention_heads * self.num_key_value_heads
+
+    @classmethod
+    def of(cls, config: Any) -> "Shape":
+        """Return the sizes in a model's configuration."""
+        return cls(*(getattr(config.get_text_config(), name) for name in cls._fields))
+
+
+SHAPES = {
+    "llama-3.1-70b": Shape(128256, 8192, 28672, 80, 64, 8),
+    "llama-3.1-8b": Shape(128256, 4096, 14336, 32, 32, 8),
+    "llama-3.2-1b": Shape(128256, 2048, 8192, 16, 32, 8, tie_word_embeddings=True),
+    # What one CPU core runs in seconds, and large enough that the base does most of the work.
+    "58m": Shape(32000, 512, 1408, 8, 8, 8),
+    "tiny": Shape(512, 64, 128, 2, 4, 2),
+}
+
+
+def shape_of(name: str) -> Shape:
+    """Return the sizes of a named Llama (`SHAPES`); UserError for an unknown name."""
+    if name not in SHAPES:
+        raise UserError(f"unknown shape {name!r}: choose one of {', '.join(SHAPES)}")
+    return SHAPES[name]
 
 
 class Work(NamedTuple):
@@ -90,33 +129,17 @@ def training_step(shape: Shape, lengths: Sequence[int], answers: int, *, itemsiz
     return Work(3 * once.flops, 7 * once.bytes)
 
 
-def training_memory(shape: Shape, method: str, optimizer: str = "adamw") -> float:
-    """Return the bytes that a method's training needs at least, without activations.
-
-    The base is in bfloat16. Full fine-tuning adds a float32 copy with its gradients, two moments of
-    4 bytes a weight (1 byte with paged_adamw_8bit), and the bfloat16 weights that autocast keeps
-    within a step. T3 and ULD train so few weights that they add nothing here.
-    """
-    full = 4 + 4 + (2 if optimizer == "paged_adamw_8bit" else 8) + 2
-    return parameters(shape) * (
-        2 + (0 if method in ("Original", "Retrained", "T3", "ULD") else full)
-    )
-
-
 def decode_step(
-    shape: Shape, *, batch: int = 1, context: int = 0, itemsize: int = 2, heads: int = 0,
-    rank: int = 20,
-) -> Work:  # fmt: skip
-    """Return the work of decoding one token in each of `batch` rows.
+    shape: Shape, *, batch: int = 1, itemsize: int = 2, heads: int = 0, rank: int = 20
+) -> Work:
+    """Return the work of decoding one token in each of `batch` rows, without keys and values.
 
-    These are 2 operations for each row and weight; every weight is read once, and so are keys and
-    values of `context` tokens a row. itemsize: bytes of the base's numbers. Each of T3's `heads`
-    adds A and B of this rank, in float32.
+    These are 2 operations for each row and weight, and every weight is read once. itemsize: bytes
+    of the base's numbers. Each of T3's `heads` adds A and B of this rank, in float32.
     """
     weights = linear_weights(shape) + shape.hidden_size * shape.vocab_size
     tilt = heads * rank * (shape.hidden_size + shape.vocab_size)
-    cached = batch * context * 2 * shape.num_hidden_layers * shape.key_value_size
-    return Work(2 * batch * (weights + tilt), itemsize * (weights + cached) + 4 * tilt)
+    return Work(2 * batch * (weights + tilt), itemsize * weights + 4 * tilt)
 
 
 def t3_memory(

@@ -1,8 +1,8 @@
-"""Write the README's headline table and the table of the rehearsal in results/README.md from the
-tables of `results/`, so that no number in them is typed by hand.
+"""Write the README's headline table from the tables of `results/`, so that no number in it is typed
+by hand.
 
-Run `python -m t3lib.lab.report.readme`. The tables lie between `<!-- generated:headline -->` and
-`<!-- /generated:headline -->`, and likewise for `rehearsal`.
+Run `python -m t3lib.lab.report.readme`. The table lies between `<!-- generated:headline -->` and
+`<!-- /generated:headline -->`.
 """
 
 import sys
@@ -20,7 +20,7 @@ TITLES = {"cpu": "Profile `cpu`, invented authors", "tofu-cpu": "Profile `tofu-c
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
 HEAD = ("10% split", "Forget Quality, held out", "Forget Quality, tuned on", "D", "MU-ROUGE", "MU")
 COLUMNS = ("fq_held_out", "fq", "ks_held_out", "mu_rouge", "mu")
-START, END = "<!-- generated:{} -->\n", "<!-- /generated:{} -->"
+START, END = "<!-- generated:headline -->\n", "<!-- /generated:headline -->"
 LABELS = {"Original": "before unlearning", "Retrained": "retrained without the rows"}
 
 
@@ -89,46 +89,19 @@ def _lines(scores: pd.DataFrame, strengths: dict[tuple[str, float], float]) -> l
     return [f"| {' | '.join(line)} |" for line in lines]
 
 
-def rehearsal(results: Path) -> str:
-    """Write the table of the steps in rehearsal.csv: memory and operations beside those predicted.
-
-    results: the folder of all results.
-    """
-    lines = [
-        "| shape | step | rows | peak (GB) | predicted (GB) | operations (10^12) |"
-        " predicted (10^12) |",
-        "|---|---|---:|---:|---:|---:|---:|",
-    ]
-    for row in pd.read_csv(results / "rehearsal.csv").sort_values("profile", kind="stable").iloc:
-        cells = [row["profile"].rpartition("-")[2].upper(), row["step"], str(row["rows"] or "")]
-        for name, unit, form in (("bytes", 1e9, ".1f"), ("flops", 1e12, ".2f")):
-            for value in (row["peak_bytes" if unit == 1e9 else name], row[f"predicted_{name}"]):
-                cells.append("" if pd.isna(value) else format(value / unit, form))
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
-
-
-def with_block(text: str, block: str, name: str = "headline") -> str:
-    """Return a README's text with the block in its place. UserError if the text has no such place.
-
-    name: of the block, in the comments around its place.
-    """
-    start, end = START.format(name), END.format(name)
-    if start not in text or end not in text:
-        raise UserError(f"README.md has no place for the block: {start.strip()}")
-    return text.partition(start)[0] + start + block + "\n" + end + text.partition(end)[2]
+def with_block(text: str, block: str) -> str:
+    """Return a README's text with the block in its place; UserError if it has no such place."""
+    if START not in text or END not in text:
+        raise UserError(f"README.md has no place for the block: {START.strip()}")
+    return text.partition(START)[0] + START + block + "\n" + END + text.partition(END)[2]
 
 
 def main() -> int:
-    """Write the headline and the rehearsal into the two README.md of the checkout."""
-    results = project_root() / "results"
-    for path, name, write in (
-        (results.parent / "README.md", "headline", headline),
-        (results / "README.md", "rehearsal", rehearsal),
-    ):
-        text = with_block(path.read_text(encoding="utf-8"), write(results), name)
-        with atomic_write(path) as handle:
-            handle.write(text)
+    """Write the headline into the README.md of the checkout."""
+    path = project_root() / "README.md"
+    text = with_block(path.read_text(encoding="utf-8"), headline(path.parent / "results"))
+    with atomic_write(path) as handle:
+        handle.write(text)
     return 0
 
 

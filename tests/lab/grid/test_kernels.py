@@ -59,3 +59,13 @@ def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_ma
     assert json.loads(text)["cells"][-1]["outputs"][0]["data"]["text/plain"] == ["2"], (
         "and it ran on the folder"
     )
+
+
+@pytest.mark.parametrize("wide", [False, True])
+def test_given_checkpoints_may_use_the_whole_vector_unit(wide, tmp_path, monkeypatch):
+    """bfloat16 is 17 times slower under the cap that keeps built-in results equal everywhere."""
+    monkeypatch.setattr(runner, "narrow_vectors", lambda: {"ATEN_CPU_CAPABILITY": "avx2"})
+    monkeypatch.setattr(os, "environ", {"ATEN_CPU_CAPABILITY": "avx2"} if wide else {})
+    monkeypatch.setattr(os, "chdir", lambda _: None)
+    runner.prepare(Place("", "", "", tmp_path, "", wide=wide))
+    assert ("ATEN_CPU_CAPABILITY" in os.environ) is not wide

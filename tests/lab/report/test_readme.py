@@ -18,22 +18,6 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 DETAIL = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_table_of_the_rehearsal_is_that_of_its_file(tmp_path):
-    block = readme.rehearsal(ROOT / "results")
-    assert readme.with_block(DETAIL, block, "rehearsal") == DETAIL, (
-        "run `python -m t3lib.lab.report.readme`"
-    )
-    (tmp_path / "rehearsal.csv").write_text(
-        "profile,step,rows,peak_bytes,predicted_bytes,flops,predicted_flops\n"
-        "rehearsal-llama-8b,load,0,5e8,1.6e10,,\n"
-        "rehearsal-llama-1b,8bit,32,8856031232,3.1e9,2704329822208,21647567450624.0\n"
-    )
-    assert readme.rehearsal(tmp_path).splitlines()[2:] == [
-        "| 1B | 8bit | 32 | 8.9 | 3.1 | 2.70 | 21.65 |",
-        "| 8B | load |  | 0.5 | 16.0 |  |  |",
-    ]
-
-
 def test_the_headline_is_that_of_the_committed_tables(tmp_path):
     block = readme.headline(ROOT / "results")
     assert readme.with_block(TEXT, block) == TEXT, "run `python -m t3lib.lab.report.readme`"

@@ -19,7 +19,7 @@ from t3lib.core import files, identity
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
 from t3lib.lab import results
-from t3lib.lab.bench import head as bench_head
+from t3lib.lab.bench import timing
 from t3lib.lab.report import tables
 from t3lib.lab.study import ablations, audit, methods, study, unlearned
 from t3lib.lab.world import bases
@@ -91,7 +91,7 @@ def test_the_features_of_a_naive_step_are_those_of_the_cache(opened):
     examples = encode_rows(opened.tokenizer, [opened.forget[3], opened.retain[5]])
     features = unlearned.t3_features(opened)
     with torch.no_grad():
-        found = bench_head.pooled(opened, examples)
+        found = timing.pooled(opened, examples)
     for number, example, each in zip((3, len(opened.forget) + 5), examples, found):
         kept = features.x[features.row == number]
         own = each[example.n_prompt - 1 : len(example.ids) - 1]
