@@ -128,14 +128,11 @@ def parser() -> Parser:
     where.add_argument(
         "--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786"
     )
-    where.add_argument(
-        "--slurm", type=Path, help="YAML file with options of dask-jobqueue (jobqueue.slurm)"
-    )
     p.add_argument("--fresh", action="store_true", help="ignore the cache and run everything again")
     p.add_argument(
         "--dry-run",
         action="store_true",
-        help="print what is cached, what would run and how long it would take",
+        help="print what is cached and what would run",
     )
     p.add_argument(
         "--rehearse",
@@ -547,7 +544,6 @@ def reproduce(args: argparse.Namespace) -> int:
         "out",
         "workers",
         "scheduler",
-        "slurm",
         "fresh",
         "dry_run",
     )
