@@ -99,8 +99,6 @@ def reproduce(
         shutil.rmtree(private, ignore_errors=True)
         for job in graph if fresh else ():
             (place.marks / f"{job.name}.json").unlink(missing_ok=True)
-        computed = any(Path(place.cache, kind).is_dir() for kind in ("bases", "scores"))
-        whole = (only, methods, splits) == (None, None, None) and not computed
         print(heading, flush=True)
         if todo:
             place.marks.mkdir(parents=True, exist_ok=True)
@@ -108,7 +106,7 @@ def reproduce(
                 at_once = len(todo) if scheduler else count  # elsewhere workers come and go
                 outcomes |= cluster.run(todo, outcomes, place, client, at_once)
         seconds = time.monotonic() - start
-        return status.finish(graph, outcomes, place, chosen["name"], seconds, whole)
+        return status.finish(graph, outcomes, place, chosen["name"], seconds)
 
 
 def _check_apart(folder: Path, *others: Path) -> None:

@@ -49,26 +49,19 @@ def finish(
     place: Place,
     profile: str,
     seconds: float,
-    whole: bool,
 ) -> int:
     """Write manifest.json and print the last lines; return 0, or 1 if a job failed or was skipped.
 
-    seconds: of the whole run. whole: True if the graph is all of the profile's and the cache had no
-    models and scores before. If no job was cached either, the manifest records the seconds as those
-    of a run from nothing.
+    seconds: of the whole run.
     """
     out = Path(place.root) / place.out
     counts = {state: sum(o.state == state for o in outcomes.values()) for state in STATES}
     summary = ", ".join(f"{count} {state}" for state, count in counts.items() if count)
     earlier = earlier_manifest(out / "manifest.json")
     entries = {job.name: _entry(job, outcomes[job.name]) for job in graph}
-    cold = earlier.get("cold")
-    if whole and counts["done"] == len(entries):
-        cold = {"seconds": round(seconds, 1)}
     manifest = {
         "profile": profile,
         "threads": int(place.threads),
-        "cold": cold,
         "jobs": earlier.get("jobs", {}) | entries,
     }
     if manifest != earlier:  # unchanged when all jobs were cached

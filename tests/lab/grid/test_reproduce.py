@@ -359,19 +359,6 @@ def test_the_tables_alone_are_made_anew_when_what_they_read_changed(box):
         assert box(only=["05"]) == 0 and box.ran == [TABLES], name
 
 
-def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
-    def cold():
-        return files.read_json(box.out / "manifest.json")["cold"]
-
-    assert box() == 0
-    first = cold()
-    for part in ({"only": ["05"]}, {"methods": ["Original"]}):
-        assert box(**part, fresh=True) == 0 and cold() == first, "a part of the run is not a run"
-    shutil.rmtree(box.out)  # as after it was moved: jobs run again, but read what there is
-    (box.folder / "cache" / "scores").mkdir(parents=True)
-    assert first["seconds"] >= 0 and box() == 0 and cold() is None
-
-
 def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
     def no_base(job, place):
         if job.parameters["name"] == "retain90":
