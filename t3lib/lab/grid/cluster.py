@@ -1,36 +1,43 @@
-"""Where jobs run: processes on this machine, a running Dask scheduler, or SLURM (dask-jobqueue).
+"""Run jobs on Dask: on worker processes of this machine, or on a scheduler that runs already.
 
 Every job requests one `slot` and a worker offers one, so that a worker (and its GPU) does one job
-at a time. Clusters started here use TLS with their own credentials, because a Dask scheduler runs
-any code that reaches it.
+at a time. A Dask scheduler runs any code that reaches it. So the cluster that is started here uses
+TLS with credentials that exist only in the memory of its processes. The credentials for another
+scheduler come from Dask's own configuration (`distributed.comm.tls`).
 """
 
 import logging
 import os
-import re
 import signal
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+from uuid import uuid4
 
 import psutil
 
 from t3lib.core.errors import UserError
-from t3lib.core.files import cache_dir, read_yaml
+from t3lib.core.files import cache_dir
+from t3lib.core.progress import progress_bar
+from t3lib.lab.grid import runner, status
+from t3lib.lab.grid.jobs import Job
+from t3lib.lab.grid.runner import Outcome, Place
 
 if TYPE_CHECKING:
     from distributed import Client
 
 SLOT = {"slot": 1}
 CONNECT_SECONDS = 15
-NO_DASHBOARD = (  # None would open port 8787 on every interface, and warn if it is in use
-    "127.0.0.1:0"
-)
-CHECK_SECONDS = 5.0  # between two checks of the local workers
-# Dask's own profiling and monitoring would take a tenth of a core for two idle workers.
-QUIET = {
+LOST = "the scheduler or every worker went away; run the same command again to continue"
+SETTINGS = {
+    # The pages of a scheduler and its workers need no credentials, so there are none.
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
+    # Dask would wait for ever if every worker had ended for good.
+    "distributed.scheduler.no-workers-timeout": "2 minutes",
+    # Dask's own profiling and monitoring would take a tenth of a core for two idle workers.
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
@@ -56,173 +63,130 @@ def worker_count(wanted: int | None, threads: int) -> int:
 
     UserError for less than one worker.
     """
+    from dask.system import CPU_COUNT
+
     if wanted is not None and wanted < 1:
         raise UserError(f"--workers {wanted}: give a number from 1")
-    cores = (
-        len(os.sched_getaffinity(0))
-        if hasattr(os, "sched_getaffinity")
-        else psutil.cpu_count() or 1
-    )
-    physical = min(cores, psutil.cpu_count(logical=False) or cores)
-    default = gpu_count() or min(
-        physical // threads, psutil.virtual_memory().available // WORKER_MEMORY
-    )
-    return max(1, min(wanted or default, max(gpu_count(), cores // threads)))
+    physical = min(CPU_COUNT, psutil.cpu_count(logical=False) or CPU_COUNT)
+    memory = psutil.virtual_memory().available // WORKER_MEMORY
+    default = gpu_count() or min(physical // threads, memory)
+    return max(1, min(wanted or default, max(gpu_count(), CPU_COUNT // threads)))
 
 
 @contextmanager
-def client_for(workers: int, scheduler: str | None, slurm: str | Path | None) -> Iterator["Client"]:
-    """Yield a connected Dask client; at the end, stop the workers or SLURM jobs started for it.
+def client_for(workers: int, scheduler: str | None) -> Iterator["Client"]:
+    """Yield a connected Dask client; at the end, stop the workers that were started for it.
 
-    workers: number of local workers. scheduler: address of a running scheduler. slurm: file with
-    options of dask-jobqueue. At most one of the last two is given. UserError if no scheduler or no
-    worker with a slot is there, for a bad SLURM file and a refused job.
+    workers: number of workers on this machine. scheduler: address of a running scheduler, which is
+    used instead. UserError if no scheduler answers at the address.
     """
-    for name in ("client", "core", "worker", "scheduler", "nanny"):
-        logging.getLogger(f"distributed.{name}").setLevel(
-            logging.CRITICAL
-        )  # our own status lines are enough
     import dask
-    from distributed import Client
+    from distributed import Client, LocalCluster
+    from distributed.security import Security
 
-    with dask.config.set(QUIET), ExitStack() as stack:
-        if scheduler is not None:
-            yield stack.enter_context(_remote(scheduler))
-            return
-        cluster = (
-            _slurm(Path(slurm), stack)
-            if slurm is not None
-            else stack.enter_context(_local(workers))
-        )
-        yield stack.enter_context(Client(cluster, set_as_default=False))
+    if scheduler is not None:
+        with _connected(scheduler) as client:
+            yield client
+        return
+    with dask.config.set(SETTINGS):
+        with no_interrupt():
+            cluster = LocalCluster(
+                n_workers=workers,
+                threads_per_worker=1,
+                resources=SLOT,
+                security=Security.temporary(),
+                memory_limit=0,  # Dask must not limit a worker by the memory of its kernel
+                dashboard_address="127.0.0.1:0",  # the default is port 8787 on every interface
+                local_directory=str(cache_dir("dask")),
+                silence_logs=logging.CRITICAL,
+            )
+        with cluster, Client(cluster, set_as_default=False) as client:
+            yield client
 
 
 @contextmanager
 def no_interrupt() -> Iterator[None]:
     """Hold Ctrl-C back within the block, and for ever in the processes that are started in it.
 
-    A worker that Ctrl-C meets while it imports its modules would print a page of traceback. On
-    Windows, which has no signal masks, this does nothing.
+    A worker that Ctrl-C meets while it imports its modules would print a page of traceback.
     """
-    if masks := getattr(signal, "pthread_sigmask", None):
-        resource_tracker.ensure_running()  # its start would let Ctrl-C through again
-        before = masks(signal.SIG_BLOCK, {signal.SIGINT})
+    resource_tracker.ensure_running()  # its start would let Ctrl-C through again
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:
-        if masks:
-            masks(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-@contextmanager
-def _local(workers: int) -> Iterator[Any]:
-    """Start a cluster on this machine; workers that Dask gives up are replaced."""
-    from distributed import LocalCluster
-    from distributed.security import Security
-    from tornado.ioloop import PeriodicCallback
-
-    def replace() -> None:
-        for name, worker in list(cluster.workers.items()):
-            if worker.status.name in ("closed", "failed"):
-                del cluster.workers[name]
-        cluster.scale(workers)
-
-    with no_interrupt():
-        started = LocalCluster(
-            n_workers=workers,
-            threads_per_worker=1,
-            processes=True,
-            resources=SLOT,
-            security=Security.temporary(),
-            memory_limit=0,  # Dask must not limit a worker by the memory of its kernel
-            dashboard_address=NO_DASHBOARD,
-            local_directory=str(cache_dir("dask")),
-            silence_logs=logging.CRITICAL,
-        )
-    with started as cluster:
-        look = PeriodicCallback(replace, CHECK_SECONDS * 1000)
-        cluster.loop.add_callback(look.start)
-        try:
-            yield cluster
-        finally:
-            cluster.loop.add_callback(look.stop)
-
-
-@contextmanager
-def _remote(address: str) -> Iterator["Client"]:
-    """Connect to a running scheduler, with the credentials of Dask's `distributed.comm.tls`.
-
-    UserError if nothing answers at the address, and if no worker offers a slot.
-    """
+def _connected(address: str) -> "Client":
+    """Return a client of a running scheduler; UserError if none answers at the address."""
     from distributed import Client
 
-    if not re.fullmatch(r"(tcp|tls|ws|wss|ucx)://\S+:\d+", address):
-        raise UserError(f"--scheduler {address}: an address looks like tcp://host:8786")
+    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # our own line is enough
     client = Client.__new__(Client)  # in two steps, so that a client that fails can be closed here
     try:
         Client.__init__(client, address, timeout=CONNECT_SECONDS, set_as_default=False)
-    except (
-        OSError,
-        TimeoutError,
-        ValueError,
-        TypeError,
-    ) as error:  # TypeError: tls:// without credentials
-        # If the garbage collector closed it later, it could deadlock with the next client's start.
-        client.close()
-        raise UserError(
-            f"--scheduler {address}: nothing answers there ({type(error).__name__})"
-        ) from None
-    with client:
-        offered = client.scheduler_info(n_workers=-1)["workers"].values()
-        if offered and not any(worker.get("resources", {}).get("slot") for worker in offered):
-            raise UserError(
-                f"--scheduler {address}: no worker has a slot; start it with --resources slot=1"
-            )
-        if not offered:
-            print(
-                f"waiting for workers: dask worker {address} --nthreads 1 --resources slot=1",
-                flush=True,
-            )
-        yield client
+    except (OSError, ValueError, TypeError) as error:  # TypeError: tls:// without credentials
+        client.close()  # otherwise it prints a traceback when this process ends
+        raise UserError(f"--scheduler {address}: {error}") from None
+    offered = client.scheduler_info(n_workers=-1)["workers"].values()
+    if not any(worker["resources"].get("slot") for worker in offered):
+        start = f"dask worker {address} --nthreads 1 --resources slot=1"
+        print(f"waiting for a worker that offers a slot: {start}", flush=True)
+    return client
 
 
-def _slurm(path: Path, stack: ExitStack) -> Any:
-    """Start a cluster of SLURM jobs, each with one process and one slot.
+def run(
+    todo: Sequence[Job],
+    known: Mapping[str, Outcome],
+    place: Place,
+    client: "Client",
+    at_once: int,
+    work: Callable[[Job, Sequence[Outcome], Place], Outcome] = runner.execute,
+) -> dict[str, Outcome]:
+    """Run jobs on the workers of a client, each when the jobs before it have ended.
 
-    path: a YAML file, whose options replace those of Dask's own `jobqueue.slurm`. The option
-    `jobs`, the number of jobs to submit, is added by t3lib; its default is 1. UserError with the
-    message of dask-jobqueue or sbatch if one of them refuses.
+    Print a line for each job that ends, and return their outcomes by name.
+
+    todo: jobs in an order in which they can run. known: outcomes of finished jobs.
+    at_once: how many jobs Dask may hold. It gives each to a worker immediately, so that with more
+    jobs than workers one worker may have two while another has none.
+    work: runs one job; tests replace it.
     """
-    import dask
-    from dask_jobqueue import SLURMCluster
+    from distributed import as_completed
+    from distributed.client import CancelledError, ClosedClientError
+    from distributed.scheduler import NoWorkerError
 
-    options = {key.replace("_", "-"): value for key, value in read_yaml(path).items()}
-    jobs = options.pop("jobs", 1)
-    known = dask.config.get("jobqueue.slurm")
-    if unknown := {*options} - {*known}:
-        raise UserError(
-            f"{path}: unknown option {min(unknown)!r}: choose among {', '.join(sorted(known))}"
-        )
-    if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
-        raise UserError(f"{path}: jobs is {jobs!r}, not a number from 1")
-    lists = {name for name in options if isinstance(known[name], list)}
-    if wrong := [name for name in lists if not isinstance(options[name], list)]:
-        raise UserError(f"{path}: {wrong[0]} must be a list")
-    place = {"shared-temp-directory": str(cache_dir("dask"))}
-    ours = {"cores": 1, "memory": "16GB", "processes": 1} | place
-    settings = known | {name: ours[name] for name in ours if known[name] is None} | options
-    try:
-        settings["worker-extra-args"] = [*settings["worker-extra-args"], "--resources", "slot=1"]
-        settings["scheduler-options"] = {"dashboard_address": NO_DASHBOARD}
-        stack.enter_context(dask.config.set({"jobqueue.slurm": settings}))
-        cluster = SLURMCluster(security=True)
-        for _ in range(jobs):  # adapt() would drop workers between stages (dask-jobqueue#701)
-            cluster.worker_spec.update(cluster.new_worker_spec())
-        return stack.enter_context(cluster)  # submits the jobs; raises sbatch's error
-    except (OSError, RuntimeError, ValueError, TypeError, AssertionError) as error:
-        # After a refused job, Dask raises a second error when it cleans up; the first one is shown.
-        said = str(error.__context__ or error)
-        reason = (said.partition("stderr:")[2] or said).strip().splitlines() or [
-            type(error).__name__
-        ]
-        raise UserError(f"--slurm {path}: {reason[0]}") from None
+    run_id = uuid4().hex[:8]  # so that two runs on one scheduler have different keys
+    outcomes, waiting, names = dict(known), list(todo), dict[str, str]()
+    running = as_completed(loop=client.loop)
+
+    def start() -> None:
+        ready = [job for job in waiting if outcomes.keys() >= {*job.after}]
+        for job in ready[: at_once - running.count()]:
+            waiting.remove(job)
+            key = f"{job.name}-{run_id}"
+            names[key] = job.name
+            before = [outcomes[name] for name in job.after]
+            # Dask runs a job again when its worker is lost, up to three times. Errors of the job
+            # itself come back as an Outcome.
+            running.add(
+                client.submit(work, job, before, place, key=key, resources=SLOT, pure=False)
+            )
+
+    with suppress(OSError, CancelledError, ClosedClientError, NoWorkerError):
+        start()
+        for future in progress_bar(running, total=len(todo), unit="job", leave=False):
+            error = future.exception() if future.status == "error" else None
+            if error and not isinstance(error, NoWorkerError):
+                text = f"{type(error).__name__}: {error}".splitlines()[0]
+                outcome = Outcome(names[future.key], "failed", error=text)
+            else:
+                outcome = future.result()  # raises an error that ends the loop if all is gone
+            outcomes[outcome.name] = outcome
+            status.say(outcome, len(outcomes), len(known) + len(todo))
+            start()
+    if lost := [job.name for job in todo if job.name not in outcomes]:
+        print(f"{LOST} ({len(lost)} jobs unfinished)", flush=True)
+    outcomes |= {name: Outcome(name, "failed", error=LOST) for name in lost}
+    return {job.name: outcomes[job.name] for job in todo}

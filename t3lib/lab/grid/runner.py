@@ -46,12 +46,6 @@ MEMORY = {
     "MALLOC_TRIM_THRESHOLD_": 2**30,
     "MALLOC_TOP_PAD_": 2**26,
 }
-KERNEL_TROUBLE = (
-    "DeadKernelError",
-    "Kernel didn't respond",
-    "Kernel died",
-    "Address already in use",
-)
 
 
 @dataclass(frozen=True)
@@ -127,9 +121,15 @@ def _rewritten(name: str, checksum: str, place: Place) -> bool:
 def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
     """Run one job in this worker and return its outcome, also if it fails.
 
-    before: outcomes of the jobs in `job.after`. A job that is finished for these inputs is not run
-    again.
+    before: outcomes of the jobs in `job.after`. If one of them failed, this job is skipped. A job
+    with `partial` is skipped only if all of them failed. A job that is finished for these inputs is
+    not run again.
     """
+    failed = [each for each in before if each.state in ("failed", "skipped")]
+    if failed and not (job.partial and len(failed) < len(before)):
+        first = failed[0]
+        cause = first.name if first.state == "failed" else first.error
+        return Outcome(job.name, "skipped", error=cause)
     prepare(place)
     # Another worker may still run this job for a runner that was killed. Then this one waits, and
     # finds it finished.
@@ -137,7 +137,6 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
         key = run_key(job, place)
         if outcome := finished(job, key, place):
             return outcome  # the jobs before it ran again and wrote the same files
-        _announce(job, place)
         start = time.monotonic()
         try:
             outputs = _run(job, before, place)
@@ -190,14 +189,6 @@ def prepare(place: Place) -> None:
             ValueError
         ):  # no worker (a test), or one without a number (another cluster)
             os.environ["CUDA_VISIBLE_DEVICES"] = str(int(get_worker().name) % place.gpus)
-
-
-def _announce(job: Job, place: Place) -> None:
-    """Tell the scheduler that this job starts; the runner listens and prints it."""
-    from distributed import get_worker
-
-    with contextlib.suppress(ValueError):  # no worker (a test)
-        get_worker().log_event(place.marks.name, job.name)
 
 
 def _results(place: Place) -> Path:
@@ -271,12 +262,7 @@ def run_notebook(source: Path, copy: Path, parameters: dict[str, Any]) -> None:
             )
             break
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"
-            if (
-                attempt == ATTEMPTS
-                or not any(sign in text for sign in KERNEL_TROUBLE)
-                or hasattr(error, "ename")
-            ):
+            if attempt == ATTEMPTS or hasattr(error, "ename"):  # of a cell that raised an error
                 raise
     remove_local_paths(partial, copy.name, parameters)
     os.replace(partial, copy)

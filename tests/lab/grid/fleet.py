@@ -1,12 +1,12 @@
-"""Start `t3 reproduce` over no-op notebooks as a process of its own, watch kernels, kill things,
-compare results.
+"""Start `t3 reproduce` over no-op notebooks as a process of its own, watch kernels, compare
+results.
 """
 
-import json
 import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import noop
@@ -14,27 +14,15 @@ import psutil
 from conftest import ROOT
 
 PATIENCE = 600  # seconds; only a hang takes that long
-RUN = "import json, sys; from pathlib import Path; from t3lib.lab.grid.reproduce import reproduce\n"
-RUN += "arguments = json.loads(sys.argv[1])\n"
-RUN += "sys.exit(reproduce(**arguments | {'notebooks': Path(arguments['notebooks'])}))"
-
-
-class Runner:
-    """A started runner."""
-
-    def __init__(self, process: subprocess.Popen) -> None:
-        self.process, self.pid = process, process.pid
-
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def wait(self) -> int:
-        """Its exit code, negative when it was killed."""
-        return self.process.wait(PATIENCE)
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.wait()
+# A process in the background of a shell would ignore Ctrl-C.
+RUN = """import signal, sys
+from functools import partial
+from pathlib import Path
+from t3lib.lab import cli
+from t3lib.lab.grid import reproduce as grid
+signal.signal(signal.SIGINT, signal.default_int_handler)
+grid.reproduce = partial(grid.reproduce, notebooks=Path(sys.argv[1]))
+sys.exit(cli.main(["reproduce", *sys.argv[2:]]))"""
 
 
 class Fleet:
@@ -42,29 +30,26 @@ class Fleet:
     them.
     """
 
-    def __init__(self, folder: Path, work: str = noop.WORK, **profile: str) -> None:
+    def __init__(self, folder: Path, work: str = noop.TRAIN, **profile: str) -> None:
         self.folder, self.out, self.cache = folder, folder / "out", folder / "cache"
         self.cache.mkdir(parents=True)
         self.notebooks = noop.write_notebooks(folder / "notebooks", work)
-        self.profile = noop.write_profile(folder / "fleet.yaml", **{"seeds": "1"} | profile)
+        self.profile = noop.write_profile(folder / "fleet.yaml", **profile)
 
-    def start(self, how: str = "workers", what: str | int = 1) -> "Runner":
-        """A runner as a process; its output goes to the file `log`."""
-        arguments = {
-            "profile": str(self.profile),
-            "out": str(self.out),
-            "notebooks": str(self.notebooks),
-            how: what,
-        }
-        environment = os.environ | {"T3_CACHE": str(self.cache), "T3_THREADS": "1"}
-        command = [sys.executable, "-c", RUN, json.dumps(arguments)]
+    def start(self, *options: str, **environment: str) -> subprocess.Popen:
+        """`t3 reproduce` as a process, on two workers unless the options say otherwise. Its output
+        goes to the file `log`.
+        """
+        words = [self.notebooks, "--profile", self.profile, "--out", self.out]
+        command = [sys.executable, "-c", RUN, *map(str, words), *(options or ("--workers", "2"))]
+        environment |= {"T3_CACHE": str(self.cache), "T3_THREADS": "1"}
         with open(self.folder / "log", "ab") as log:
-            return Runner(
-                subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+            return subprocess.Popen(
+                command, cwd=ROOT, env=os.environ | environment, stdout=log, stderr=log
             )
 
-    def run(self, how: str = "workers", what: str | int = 1) -> int:
-        return self.start(how, what).wait()
+    def run(self, *options: str) -> int:
+        return self.start(*options).wait(PATIENCE)
 
     @property
     def log(self) -> str:
@@ -78,10 +63,6 @@ class Fleet:
             if pids.exists()
             else []
         )
-
-    def wait_for_kernel(self, number: int, runner: "Runner | None" = None) -> None:
-        """Until the `number`-th kernel ran a cell, or the runner ended."""
-        wait(lambda: len(self.kernels()) >= number or (runner is not None and not runner.alive()))
 
     def orphans(self) -> list[int]:
         """Kernels of this sandbox that are still alive although nobody runs them; given time to
@@ -98,6 +79,16 @@ class Fleet:
         return noop.results_of(self.out)
 
 
+def tree(process: subprocess.Popen, sign: str = "") -> list[psutil.Process]:
+    """A process and all that it started, of these the ones whose command line has `sign`."""
+    parent, found = psutil.Process(process.pid), []
+    for each in (parent, *parent.children(recursive=True)):
+        with suppress(psutil.NoSuchProcess):  # it has ended since
+            if sign in " ".join(each.cmdline()):
+                found.append(each)
+    return found
+
+
 def is_kernel(pid: int) -> bool:
     """True while a notebook's process lives."""
     try:
@@ -109,9 +100,10 @@ def is_kernel(pid: int) -> bool:
         return False
 
 
-def wait(condition) -> None:
-    """Poll until `condition()`; a test that waits too long has failed."""
+def wait(condition):
+    """Poll until `condition()`, which is returned; a test that waits too long has failed."""
     deadline = time.monotonic() + PATIENCE
-    while not condition():
+    while not (value := condition()):
         assert time.monotonic() < deadline, "waited too long"
         time.sleep(0.05)
+    return value

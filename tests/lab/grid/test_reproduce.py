@@ -10,10 +10,8 @@ import os
 import re
 import shutil
 import threading
-import time
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import SimpleNamespace
 
 import nbformat
 import noop
@@ -104,7 +102,7 @@ def box(tmp_path, monkeypatch, client):
         run_here(source, copy, parameters)
 
     @contextmanager
-    def here(workers, scheduler, slurm):
+    def here(workers, scheduler):
         yield client
 
     monkeypatch.setattr(runner, "run_notebook", counted)
@@ -174,29 +172,6 @@ def test_methods_that_a_profile_puts_together_share_a_kernel(box):
     box.profile(methods=methods, splits="forget05, forget10", more=more.replace("0.3", "0.5"))
     assert box(only=["02"]) == 0 and box.ran == [job("together", "forget05")]
     assert box(only=["02"], methods=["T3"]) == 0 and box.ran == [job("T3", "forget05"), job("T3")]
-    box.profile(more="together: {09_none: [T3]}")
-    with pytest.raises(UserError, match="unknown notebook 09_none"):
-        box.graph()
-
-
-def test_a_new_notebook_says_for_what_it_runs_after_what_and_what_it_writes(box):
-    """Nothing else in the project names it."""
-    role = {"each": ["split"], "reads": [UNLEARN], "writes": ["tables/{split}*"]}
-    box.profile(more="notebooks: {08_made_up: {colour: blue}}")
-    cell = "from t3lib.core.files import write_json\n"
-    cell += 'write_json(f"{out}/tables/{split}.json", [colour])'
-    parameters = 'split: str = ""\ncolour: str = "red"\nout: str = ""'
-    noop.write_notebook(box.notebooks / "08_made_up.ipynb", parameters, cell, role=role)
-    graph, made_up = box.graph(), "08_made_up--forget10"
-    assert graph[made_up].after == (job("Original"), job("NPO"))
-    assert graph[TABLES].after[-1] == made_up
-    assert box(only=["08"]) == 0 and box.ran == [made_up]
-    assert files.read_json(box.out / "tables" / "forget10.json") == ["blue"]
-    assert [*box.manifest()[made_up]["outputs"]][0] == "tables/forget10.json"
-    for wrong in ({"each": ["author"]}, {"writes": [], "colour": "red"}, {"reads": []}):
-        noop.write_notebook(box.notebooks / "08_made_up.ipynb", parameters, cell, role=wrong)
-        with pytest.raises(UserError, match="08_made_up.ipynb: metadata.t3: "):
-            box.graph()
 
 
 def test_only_takes_names_and_numbers_and_keeps_the_bases(box):
@@ -204,32 +179,43 @@ def test_only_takes_names_and_numbers_and_keeps_the_bases(box):
     profile = profiles.load_profile(box.file) | {"models": {}}
     names = [job.name for job in jobs.build(profile, box.out, folder=box.notebooks, only=[UNLEARN])]
     assert "base--full--seed0" in names and TABLES not in names
-    for bad in ("06", "../02", "02_tofu", ""):
-        with pytest.raises(UserError, match="unknown notebook"):
-            box.graph(only=[bad])
 
 
-def test_an_unknown_parameter_is_an_error_before_anything_runs(box):
-    box.profile(more="notebooks: {05_paper_tables: {colour: red}}")
-    with pytest.raises(UserError, match="05_paper_tables has no parameter colour"):
-        box()
-    box.profile(more="notebooks: {07_more: {colour: red}}")
-    with pytest.raises(UserError, match="unknown notebook 07_more"):
-        box()
-    box.profile()
-    noop.write_notebook(
-        box.notebooks / f"{UNLEARN}.ipynb", noop.PARAMETERS.replace("hyper:", "hypr:"), "pass"
-    )
-    with pytest.raises(UserError, match="lacks hyper"):
-        box()
-    assert not box.out.exists() and not box.ran
+RUNS_OWN = "out methods split seeds data world hyper temperatures stage".split()
 
 
 @pytest.mark.parametrize(
-    "text", ["not json", "[]", "{}", '{"cells": [{"cell_type": "code"}]}', '{"cells": []}']
+    ("more", "only", "said"),
+    [
+        ("notebooks: {05_paper_tables: {colour: red}}", None, "has no parameter colour"),
+        ("notebooks: {07_more: {colour: red}}", None, "unknown notebook 07_more"),
+        ("together: {09_none: [T3]}", None, "unknown notebook 09_none"),
+        *(
+            (f"notebooks: {{{UNLEARN}: {{{key}: x}}}}", None, f"cannot set {key}")
+            for key in RUNS_OWN
+        ),
+        *(("", [name], "unknown notebook") for name in ("06", "../02", "02_tofu", "")),
+    ],
 )
-def test_a_notebook_that_is_none_is_named(box, text):
-    (box.notebooks / f"{TABLES}.ipynb").write_text(text)
+def test_what_is_wrong_in_a_profile_is_said_before_anything_runs(box, more, only, said):
+    box.profile(more=more)
+    with pytest.raises(UserError, match=said):
+        box(only=only)
+    assert not box.out.exists() and not box.ran
+
+
+NO_NOTEBOOKS = ["not json", "[]", "{}", '{"cells": [{"cell_type": "code"}]}', '{"cells": []}']
+WRONG_ROLES = [{"each": ["author"]}, {"writes": [], "colour": "red"}, {"reads": []}]
+NO_SPLIT = {"each": ["split"], "writes": []}  # in its parameters
+
+
+@pytest.mark.parametrize("wrong", [*NO_NOTEBOOKS, *WRONG_ROLES, NO_SPLIT])
+def test_a_notebook_that_is_wrong_is_named(box, wrong):
+    path = box.notebooks / f"{TABLES}.ipynb"
+    if isinstance(wrong, str):
+        path.write_text(wrong)
+    else:
+        noop.write_notebook(path, 'out: str = ""', role=wrong)
     with pytest.raises(UserError, match=TABLES):
         box()
 
@@ -267,7 +253,14 @@ def test_data_models_threads_and_code_are_in_the_key(box, monkeypatch, tmp_path)
 
 
 def test_everything_runs_once_and_a_second_call_only_checks(box, monkeypatch):
+    (box.folder / "committed" / "tables").mkdir(parents=True)
+    monkeypatch.setattr(status, "committed", lambda profile: box.folder / "committed")
     assert box() == 0
+    lines = box.printed.splitlines()
+    assert lines[0] == f"profile mine, 3 jobs: 0 cached, 3 to run, into {box.out}"
+    assert re.fullmatch(rf"\[3/3\] done    {TABLES}  \d+\.\d s", lines[3])
+    assert lines[4].startswith("3 done in ") and lines[4].endswith(f"{box.out}/manifest.json")
+    assert lines[5:] == [f"beside the committed results: t3 compare {box.out}"]
     assert sorted(box.ran) == sorted([job("Original"), job("NPO"), TABLES])
     entries = box.manifest()
     assert {entry["state"] for entry in entries.values()} == {"done"}
@@ -366,23 +359,6 @@ def test_the_tables_alone_are_made_anew_when_what_they_read_changed(box):
         assert box(only=["05"]) == 0 and box.ran == [TABLES], name
 
 
-def test_what_a_run_from_nothing_took_is_kept_by_later_runs(box):
-    def cold():
-        return files.read_json(box.out / "manifest.json")["cold"]
-
-    assert box() == 0
-    first = cold()
-    assert (first["jobs"], first["seeds"]) == (3, [1, 2])
-    assert set(first["worker_seconds"]) == {UNLEARN, TABLES}
-    total = sum(entry["seconds"] for entry in box.manifest().values())
-    assert sum(first["worker_seconds"].values()) == pytest.approx(total, abs=0.5)
-    for part in ({"only": ["05"]}, {"methods": ["Original"]}):
-        assert box(**part, fresh=True) == 0 and cold() == first, "a part of the run is not a run"
-    shutil.rmtree(box.out)  # as after it was moved: jobs run again, but read what there is
-    (box.folder / "cache" / "scores").mkdir(parents=True)
-    assert box() == 0 and len(box.ran) == 3 and cold() is None
-
-
 def test_what_follows_a_failed_base_is_skipped_and_says_why(box, monkeypatch):
     def no_base(job, place):
         if job.parameters["name"] == "retain90":
@@ -438,15 +414,6 @@ def test_results_lie_apart_from_what_a_run_reads(box):
     assert not box.ran and not (box.folder / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    "key", ["out", "methods", "split", "seeds", "data", "world", "hyper", "temperatures", "stage"]
-)
-def test_a_profile_cannot_set_for_a_notebook_what_is_the_runs(box, key):
-    box.profile(more=f"notebooks: {{02_tofu_unlearning: {{{key}: {box.folder / 'elsewhere'}}}}}")
-    with pytest.raises(UserError, match=f"cannot set {key}"):
-        box()
-
-
 def test_two_jobs_that_write_the_same_file_agree_on_it(box):
     """The ablation writes T3's runs again; the second call must not take that for damage to T3's
     own job.
@@ -472,17 +439,13 @@ def test_two_jobs_that_write_the_same_file_agree_on_it(box):
 def test_dry_run_prints_the_graph_and_writes_nothing(box):
     assert box(dry_run=True) == 0
     assert "3 to run" in box.printed and not box.out.exists()
-    assert "estimate: unknown" in box.printed
     assert box() == 0
     box.profile(more="hyper: {NPO: {lr: 1.0}}")
-    assert box(dry_run=True, workers=2) == 0
+    assert box(dry_run=True) == 0 and not box.ran
     lines = box.printed.splitlines()
     assert [line.split()[0] for line in lines[:3]] == ["cached", "run", "run"]
-    assert (
-        f"after {job('Original')}, {job('NPO')}" in lines[2]
-        and lines[3] == f"profile mine, 3 jobs: 1 cached, 2 to run, into {box.out}"
-    )
-    assert "estimate:" in lines[4] and "at least" not in lines[4] and not box.ran
+    assert f"after {job('Original')}, {job('NPO')}" in lines[2]
+    assert lines[3:] == [f"profile mine, 3 jobs: 1 cached, 2 to run, into {box.out}"]
 
 
 def test_results_go_to_a_folder_that_git_ignores_unless_asked(box):
@@ -490,67 +453,6 @@ def test_results_go_to_a_folder_that_git_ignores_unless_asked(box):
         assert reproduce.reproduce(box.file, notebooks=box.notebooks, dry_run=True) == 0
     assert f"into out{os.sep}mine\n" in printed.getvalue()
     assert "/out/" in (files.project_root() / ".gitignore").read_text().splitlines()
-
-
-def test_a_job_counts_with_the_longest_chain_of_jobs_behind_it(monkeypatch, tmp_path):
-    """A short base that an hour's audit waits for starts before a longer job that nothing needs."""
-    seconds = {"base": 5.0, "alone": 9.0, "scores": 3.0, "audit": 8.0, "unknown": None}
-    entries = {name: {"state": "done", "seconds": took} for name, took in seconds.items() if took}
-    files.write_json(tmp_path / "manifest.json", {"jobs": entries})
-    monkeypatch.setattr(status, "committed", lambda profile: tmp_path)
-    after = {"scores": ("base",), "audit": ("base", "scores"), "unknown": ("base",)}
-    graph = [SimpleNamespace(name=name, after=after.get(name, ())) for name in seconds]
-    place = SimpleNamespace(root=tmp_path, out="nowhere")
-    chain = status.Schedule(graph, {}, place, 2, "any").chain
-    assert chain == {"base": 16.0, "alone": 9.0, "scores": 11.0, "audit": 8.0, "unknown": 0.0}
-
-
-def test_it_says_what_runs_how_long_the_rest_may_take_and_where_the_page_is(
-    box, monkeypatch, tmp_path
-):
-    """The estimate comes from the committed manifest when nothing else is known."""
-    committed = tmp_path / "committed"
-    (committed / "tables").mkdir(parents=True)
-    monkeypatch.setattr(status, "committed", lambda profile: committed)
-    known = {job("NPO"): 40.0, TABLES: 5.0}
-    for seconds, said in ((known | {job("Original"): 40.0}, "85 s"), (known, "at least 45 s")):
-        entries = {name: {"state": "done", "seconds": took} for name, took in seconds.items()}
-        files.write_json(committed / "manifest.json", {"jobs": entries})
-        assert box(dry_run=True, workers=1) == 0 and f"estimate: {said} (1 worker)" in box.printed
-    assert box() == 0
-    lines = box.printed.splitlines()
-    assert {f"started {job('Original')}", f"started {job('NPO')}", f"started {TABLES}"} < set(lines)
-    assert lines[-2].startswith("3 done in ") and lines[-2].endswith(f"{box.out}/notebooks")
-    assert lines[-1] == f"beside the committed results: t3 compare {box.out}"
-
-
-def test_minutes_left_follow_the_pace_of_this_run_and_count_running_jobs(tmp_path, capsys):
-    """By the manifest a job takes 10 s. Here the first takes 20 s, the second has run for 15 s."""
-    names = [job("Original"), job("NPO"), TABLES]
-    entries = {name: {"state": "done", "seconds": 10.0} for name in names}
-    files.write_json(tmp_path / "manifest.json", {"jobs": entries})
-    graph = [jobs.Job(name, "notebook", UNLEARN, {}, (), "") for name in names]
-    place = Place(str(tmp_path), "", "", tmp_path, "/")
-    schedule = status.Schedule(graph, {}, place, 1, "mine")
-    assert schedule.remaining() == "30 s"
-    schedule.ended(runner.Outcome(names[0], "done", seconds=20.0))
-    assert "  40 s left" in capsys.readouterr().out
-    schedule.started(names[1])
-    schedule.begun[names[1]] -= 15
-    assert schedule.remaining() == "25 s"
-
-
-def test_a_bar_moves_on_a_terminal_before_the_first_job_ends(tmp_path, monkeypatch):
-    """A terminal is where standard error says that it is one."""
-    terminal = io.StringIO()
-    monkeypatch.setattr(terminal, "isatty", lambda: True)
-    monkeypatch.setattr("sys.stderr", terminal)
-    graph = [jobs.Job(TABLES, "notebook", TABLES, {}, (), "")]
-    schedule = status.Schedule(graph, {}, Place(str(tmp_path), "", "", tmp_path, "/"), 1, "mine")
-    schedule.seconds[TABLES] = 4.0
-    with schedule.shown():
-        time.sleep(2.5)
-    assert re.search(r"[1-9]\d?%\|.*left", terminal.getvalue())
 
 
 def test_a_second_run_on_the_same_results_is_turned_away_whatever_its_cache(box, monkeypatch):
