@@ -17,7 +17,7 @@ import nbformat
 import noop
 import pytest
 
-from t3lib.core import files, source
+from t3lib.core import files
 from t3lib.core.errors import UserError
 from t3lib.lab import profiles
 from t3lib.lab.grid import cluster, jobs, reproduce, runner, status
@@ -509,10 +509,8 @@ def test_the_papers_numbers_and_the_search_are_in_the_key_of_the_tables(monkeypa
     (tmp_path / "tuned.yaml").write_text("{}")
     assert key() != before
     before = key()
-    monkeypatch.setattr(source, "folder_key", lambda folder: "other numbers")
-    source.source_of.cache_clear()
+    monkeypatch.setattr(jobs, "folder_key", lambda folder: "other numbers")
     assert key() != before
-    source.source_of.cache_clear()
 
 
 def test_the_search_of_a_profile_outside_the_checkout_reaches_its_tables(tmp_path):
