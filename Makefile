@@ -3,6 +3,7 @@
 # make OUT=results/cpu       the same into the committed folder
 # make test                  run pytest, then nbval on the notebooks with their own parameters
 # T3_TEST_ORDER=7 make test  run the tests in the random order of seed 7
+# make test-floor            test core, classifier, sampler and tofu with the lowest versions allowed
 # make attacks               try damaged and hostile files, full disks, signals, killed runs: results/faults.md
 # make site                  write the executed notebooks as web pages to build/site
 # make site RESULTS=out      the same with your own runs
@@ -21,7 +22,7 @@ $(error PROFILE=$(PROFILE) is not there: choose $(filter-out defaults,$(patsubst
 endif
 endif
 
-.PHONY: results test attacks site lint clean
+.PHONY: results test test-floor attacks site lint clean
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
@@ -44,6 +45,21 @@ test: .venv/ready
 	$(BIN)/pytest tests -n 2 --dist worksteal
 	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks
 
+# The lower bounds of pyproject.toml as exact versions. torch has its own variable, because not every
+# machine has a build of the lowest one, 2.11.
+FLOOR_TORCH ?= 2.13.0
+.venv-floor/ready: pyproject.toml
+	$(PYTHON) -m venv .venv-floor
+	sed -nE '/"torch>=/d; s/^ +"([a-z-]+)>=([0-9.]+).*/\1==\2/p' pyproject.toml > .venv-floor/lowest.txt
+	echo torch==$(FLOOR_TORCH) >> .venv-floor/lowest.txt
+	.venv-floor/bin/pip install --quiet --constraint .venv-floor/lowest.txt -e '.[test]'
+	touch $@
+
+test-floor: export OMP_NUM_THREADS = 1
+test-floor: .venv-floor/ready
+	@cat .venv-floor/lowest.txt
+	.venv-floor/bin/pytest tests/core tests/classifier tests/sampler tests/tofu
+
 attacks: export OMP_NUM_THREADS = 1
 attacks: .venv/ready
 	$(BIN)/python tests/attacks/run.py
@@ -56,4 +72,4 @@ lint: .venv/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy t3lib
 
 clean:
-	rm -rf .venv .t3cache build dist *.egg-info
+	rm -rf .venv .venv-floor .t3cache build dist *.egg-info

@@ -7,6 +7,7 @@ to do.
 """
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -250,6 +251,16 @@ def test_every_public_function_has_a_docstring():
         name for module, tree in TREES.items() for name in public_without_docstring(tree, module)
     ]
     none([*silent, *found], "say in one sentence, verb first, what it does, or make it private")
+
+
+def test_no_docstring_is_torn_after_an_abbreviation():
+    """The full stop of "Eq. 3" ends no sentence, so no paragraph ends there."""
+    torn = [
+        f"{name}: {line.strip()}"
+        for name, path in MODULES.items()
+        for line in re.findall(r".*\b(?:Eqs?|Figs?|Sec|Thm)\.\n\n", path.read_text("utf-8"))
+    ]
+    none(torn, "put the number of the equation behind the abbreviation again")
 
 
 def test_tests_lie_where_the_code_lies():

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from t3lib.baselines.forward import answer_counts, answer_logp, batch_of
 from t3lib.baselines.losses import nll
-from t3lib.core.errors import UserError
+from t3lib.core.errors import Diverged, UserError
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example
 from t3lib.core.settings import LOOP, check
@@ -23,13 +23,6 @@ Item = TypeVar("Item")
 # Epoch e of seed s draws from the random stream s · SEEDS + e, so that no two epochs of any two
 # seeds share a stream.
 SEEDS = 100_003
-
-
-class Diverged(UserError):
-    """A loss or a gradient became NaN or infinite.
-
-    The model keeps its weights from before that step.
-    """
 
 
 def finetune(
@@ -106,7 +99,7 @@ def optimise(
     seed: of dropout. progress: name of the progress bar.
 
     The log is {"steps", "epochs", "seconds", "loss": mean over steps for each epoch}. Diverged at
-    the first loss or gradient that is not finite, before it changes the weights.
+    the first loss or gradient that is not finite; the weights are then those before that step.
     """
     started = time.perf_counter()
     epochs, warmup_epochs = settings["epochs"], settings["warmup_epochs"]

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
-from transformers.cache_utils import DummyLayer
 
+from t3lib.classifier.pooling import ExtraLayer
 from t3lib.core.errors import UserError
 from t3lib.sampler.wrapped import WrappedCausalLM, plain_base, vocabulary
 
@@ -37,14 +37,15 @@ def subtract_logits(logits: Tensor, assistant_logits: Tensor, strength: float) -
     return result
 
 
-class AssistantMark(DummyLayer):
+class AssistantMark(ExtraLayer):
     """A marker in the cache between the base's layers and the assistant's.
 
-    owner: id of the assistant that the layers belong to.
+    cache: the cache with the base's layers. owner: id of the assistant that further layers belong
+    to.
     """
 
-    def __init__(self, owner: int) -> None:
-        super().__init__()
+    def __init__(self, cache: Cache, owner: int) -> None:
+        super().__init__(cache)
         self.owner = owner
 
 
@@ -136,7 +137,8 @@ class ULDForCausalLM(WrappedCausalLM):
                     # so that drafted tokens can be removed from sliding windows again
                     layers.activate_past_recording()
             start = len(cache.layers) + 1
-            cache.layers.extend([AssistantMark(id(self.assistant)), *layers.layers])
+            mark: Any = AssistantMark(cache, id(self.assistant))
+            cache.layers.extend([mark, *layers.layers])
         return Cache(layers=cache.layers[start:])
 
     def check_cache(self, cache: Any) -> None:

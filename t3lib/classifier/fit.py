@@ -21,9 +21,11 @@ from torch import Tensor
 
 from t3lib.classifier.features import Features, tokens_of
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
+from t3lib.core.errors import Diverged, UserError
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import FitSettings, fit_settings
+
+PART = 2**14  # rows of the features that are searched for NaN at once
 
 
 def fit_head(
@@ -41,7 +43,8 @@ def fit_head(
 
     Deterministic for given features, settings, machine and number of threads. UserError for
     features of forget rows or retain rows alone, a target outside the vocabulary, features that are
-    not finite, or a setting that is out of range.
+    not finite, or a setting that is out of range. Diverged if the head has weights that are not
+    finite at the end.
     """
     [head] = fit_heads(
         features, [settings], vocab_size=vocab_size, device=device, progress=progress
@@ -63,7 +66,7 @@ def fit_heads(
 
     Heads with equal seed, epochs, batch_size and epoch see the same rows in the same order and
     share every read of the features. On a CPU, memory-mapped features stay on disk; on a GPU all of
-    them are loaded. Other arguments and errors as of `fit_head`.
+    them are loaded. Other arguments and errors as of `fit_head`: one head that diverges ends all.
     """
     wanted = [fit_settings(values) for values in settings_list]
     _check(features, vocab_size)
@@ -150,8 +153,7 @@ def _fit_together(
 ) -> list[T3Head]:
     """Fit heads that see the same rows in the same order; return them on the CPU.
 
-    advance: called after every step with the step's share of an epoch. UserError for a head that is
-    not finite.
+    advance: called after every step with the step's share of an epoch. Errors as of `fit_head`.
     """
     first, epochs, starts = settings[0], settings[0].epochs, features.starts
     plan = plan_steps(
@@ -185,7 +187,11 @@ def _fit_together(
         advance(1 / per_epoch)
     for head, one, path, a, b in zip(heads, settings, rates, A, B):
         if not (torch.isfinite(a).all() and torch.isfinite(b).all()):
-            raise UserError(f"the head diverged at lr {one.lr:g}, or the features are not finite")
+            if not all(torch.isfinite(part).all() for part in features.x.split(PART)):
+                raise UserError("features: x has values that are not finite (NaN or infinity)")
+            raise Diverged(
+                f"the head diverged at lr {one.lr:g} with weight_decay {one.weight_decay:g}"
+            )
         head.A.data, head.B.data = a.detach().cpu(), untouched_rows(head.B.detach(), path, one)
         head.B.data[active] = b.detach().cpu()
     return [head.eval() for head in heads]

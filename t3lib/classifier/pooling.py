@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import Cache
-from transformers.cache_utils import DummyLayer
+from transformers.cache_utils import CacheLayerMixin
 
 from t3lib.core.errors import UserError
 
@@ -53,22 +53,56 @@ def mean_of(sums: Tensor) -> Tensor:
     return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
 
-class PoolLayer(DummyLayer):
-    """A cache layer with the running sums of z_t = A H_t over visible tokens, and their number.
+class ExtraLayer:
+    """A layer of a key-value cache that holds no keys and values.
 
-    A: the heads' projection (see `projection_of`), copied, because the sums hold for this A only.
-    static: whether the cache has a fixed size. A growing cache keeps the sums of every token,
-    (B, tokens so far, h + 1) in float32, so that cropping is a slice. A static one keeps only the
-    last row, at a fixed address, as compiled decoding needs.
+    cache: the cache that it is appended to, which has all of the base's own layers.
 
-    A subclass of DummyLayer, so that the cache never asks it for keys, sizes or offloading.
-    `len(cache)` counts it, and iterating over a cache yields (None, None, None) for it.
+    It has what Transformers uses of each layer, but is no `CacheLayerMixin`, so that a cache never
+    takes the number of its tokens or the size of its masks from it. `len(cache)` counts it, and
+    iterating over a cache yields (None, None, None) for it. (Transformers has a DummyLayer only
+    since version 5.23.)
     """
 
-    def __init__(self, A: Tensor, *, static: bool) -> None:
-        super().__init__()
-        self.A, self.static = A.detach().clone(), static
-        self.is_croppable = not static
+    is_compileable = is_croppable = is_initialized = True
+    supports_early_init = False
+    keys = values = None
+
+    def __init__(self, cache: Cache) -> None:
+        attention = (layer for layer in cache.layers if isinstance(layer, CacheLayerMixin))
+        self.first = next(attention, None)
+
+    def get_max_length(self) -> int:
+        """Return -1: this layer limits no number of tokens."""
+        return -1
+
+    def prefetch(self) -> None:
+        """Fetch the base's first layer: an offloaded cache calls this after the base's last one."""
+        if self.first is not None:
+            self.first.prefetch()
+
+    def _nothing(self, *_: Any) -> None:
+        """Do nothing: there are no keys and values."""
+
+    offload = reset = crop = reorder_cache = batch_repeat_interleave = _nothing
+    batch_select_indices = _nothing
+
+
+class PoolLayer(ExtraLayer):
+    """A cache layer with the running sums of z_t = A H_t over visible tokens, and their number.
+
+    cache: the cache that it is appended to.
+    A: the heads' projection (see `projection_of`), copied, because the sums hold for this A only.
+
+    A growing cache keeps the sums of every token,
+    (B, tokens so far, h + 1) in float32, so that cropping is a slice. A static one keeps only the
+    last row, at a fixed address, as compiled decoding needs.
+    """
+
+    def __init__(self, cache: Cache, A: Tensor) -> None:
+        super().__init__(cache)
+        self.A, self.static = A.detach().clone(), cache.is_compileable
+        self.is_croppable = not self.static
         self.sums: Any = None
         self.seen: Tensor | None = (
             None  # static only: number of tokens, a tensor because compiled code updates it
@@ -103,6 +137,7 @@ class PoolLayer(DummyLayer):
 
     def __deepcopy__(self, memo: Any) -> "PoolLayer":
         copied = copy.copy(self)  # detached: torch does not deep-copy tensors that carry gradients
+        copied.first = copy.deepcopy(self.first, memo)  # the layer of the copied cache
         copied.sums = None if self.sums is None else self.sums.detach().clone()
         copied.seen = None if self.seen is None else self.seen.clone()
         return copied
@@ -155,8 +190,8 @@ def attach(cache: Cache, heads: Iterable[Any]) -> PoolLayer:
     """
     layer = pool_of(cache)
     if layer is None:
-        layer = PoolLayer(projection_of(heads), static=cache.is_compileable)
-        cache.layers.append(layer)
+        layer = PoolLayer(cache, projection_of(heads))
+        cache.layers.append(layer)  # type: ignore[arg-type]
     return layer
 
 

@@ -1,4 +1,4 @@
-"""The exception for a user's mistake, and the safe display of text that others wrote."""
+"""The exceptions that end in one line, and the safe display of text that others wrote."""
 
 JOINERS = (  # invisible, but Persian, the scripts of India and many emoji are spelled with them
     "\u200c\u200d"
@@ -14,6 +14,10 @@ class UserError(ValueError):
 
     def __str__(self) -> str:
         return printable(super().__str__(), 2000)
+
+
+class Diverged(UserError):
+    """A training whose loss, gradient or weights became NaN or infinite."""
 
 
 def printable(text: object, limit: int = 200) -> str:

@@ -192,11 +192,10 @@ def absolute_log_functional(mixture: GaussianMixture, tau: ArrayLike) -> Array:
 
 
 def tau_star_retain(mixture: GaussianMixture, phi: Classifier, T: float) -> Array | float:
-    """τ with ψ(1) − ψ(1/T) = (1 − 1/T) ψ'(1/τ),  ψ(α) = ln ∫ p^α f̂   (Theorem 3.8's proof, Eqs.
+    """τ with ψ(1) − ψ(1/T) = (1 − 1/T) ψ'(1/τ),  ψ(α) = ln ∫ p^α f̂   (Eqs. 20, 21).
 
-    20, 21).
-
-    ψ is convex, so τ is unique; it is 1 for T = 1. phi: (3,) gives a float, (N, 3) gives (N,).
+    The equations are in Theorem 3.8's proof. ψ is convex, so τ is unique; it is 1 for T = 1.
+    phi: (3,) gives a float, (N, 3) gives (N,).
     """
     check_within("T", T, 1)
     if callable(phi):

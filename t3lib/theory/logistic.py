@@ -33,9 +33,10 @@ def probability(phi: Array, z: ArrayLike) -> Array:
 
 
 def objective(phi: Array, z: Array, s: Array, lam: ArrayLike) -> Array:
-    """(1/n) Σ −ln σ((2 s_i − 1) φ·[1, z_i, z_i²]) + λ ‖φ‖²   (Eq.
+    """(1/n) Σ −ln σ((2 s_i − 1) φ·[1, z_i, z_i²]) + λ ‖φ‖²   (Eq. 3).
 
-    3); phi (M, 3), z, s (M, n) -> (M,).
+    phi: (M, 3). z, s: (M, n), s is 1 for retain and 0 for forget. lam: λ, one number or (M,).
+    Returns (M,).
     """
     return -log_expit((2.0 * s - 1.0) * logit(phi[:, None], z)).mean(axis=1) + np.asarray(lam) * (
         phi**2

@@ -271,9 +271,9 @@ class GaussianMixture:
     def density(
         self, z: Array, phi: Classifier, T: float, method: str = "exact", sharpen: float = 1.0
     ) -> Array:
-        """p̂_T(z) = p(z)^(1/T) f̂(z)^w / N_T   (Eq.
+        """p̂_T(z) = p(z)^(1/T) f̂(z)^w / N_T   (Eq. 8).
 
-        8), for one classifier; z and the result (J,).
+        z: (J,). phi: one classifier. sharpen: w. Returns (J,).
         """
         z, (temp,), n_t = (
             np.asarray(z, dtype=float),

@@ -19,7 +19,7 @@ from t3lib.classifier.fit import (
     steps_per_epoch,
 )
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
+from t3lib.core.errors import Diverged, UserError
 from t3lib.core.settings import FitSettings
 
 V = 304
@@ -161,6 +161,16 @@ def test_several_heads_at_once_are_each_alone():
         assert head.info == alone.info and head.config == alone.config
     firsts = [head.A[0, 0].item() for head in together]
     assert len(set(firsts)) == len(firsts), "no two settings gave one head"
+
+
+def test_a_head_that_diverges_and_features_that_are_not_finite_are_two_errors():
+    features, absurd = problem(), SHORT | {"lr": 1.0, "weight_decay": 1e6}
+    with pytest.raises(Diverged, match="^the head diverged at lr 1 with weight_decay 1e.06$"):
+        fit_head(features, vocab_size=V, progress=False, **absurd)
+    features.x[3, 1] = float("inf")
+    with pytest.raises(UserError, match="x has values that are not finite") as stop:
+        fit_head(features, vocab_size=V, progress=False, **SHORT)
+    assert not isinstance(stop.value, Diverged)
 
 
 def test_bfloat16_features_train_in_float32():

@@ -1,5 +1,6 @@
 """MeanPool of every prefix, its state in the key-value cache, and packed rows."""
 
+import contextlib
 import copy
 
 import pytest
@@ -8,6 +9,7 @@ from families import HIDDEN, VOCAB, family
 from modes import LIMIT, prompt, worst
 from test_sampler_matrix import T, head, t3
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.classifier.head import T3Head
@@ -123,6 +125,23 @@ def test_another_b_w_or_temperature_may_share_a_cache():
         torch.testing.assert_close(
             tilted(ids[:, -1:], past_key_values=cache).logits, tilted(ids).logits[:, -1:]
         )
+
+
+@pytest.mark.parametrize("front", ["t3", "uld"])
+def test_an_offloaded_cache_fetches_the_first_layer_after_the_last(front, monkeypatch):
+    """What the cache does on a GPU when the base's last layer was read; our layers come next."""
+    base, (ids, _), cache = family("llama"), prompt("none", rows=1), DynamicCache()
+    model = (
+        T3ForCausalLM(base, head(), T) if front == "t3" else ULDForCausalLM(base, family("gpt2"))
+    )
+    with torch.no_grad():
+        model(ids, past_key_values=cache)
+    fetched = []
+    monkeypatch.setattr(DynamicLayer, "prefetch", lambda layer: fetched.append(layer))
+    for whole in (cache, copy.deepcopy(cache)):
+        whole.prefetch_stream = contextlib.nullcontext()
+        whole.prefetch(base.config.num_hidden_layers)
+        assert fetched.pop() is whole.layers[0] and not fetched
 
 
 def test_a_cache_can_be_copied_after_a_forward_with_gradients():

@@ -50,7 +50,7 @@ def test_attention_and_gradient_checkpointing_set_on_it_reach_the_base(wrapped):
     assert tilted.base.config._attn_implementation == "eager"
     with pytest.raises(ValueError, match="nonsense"):
         tilted.set_attn_implementation("nonsense")
-    tilted.activation_checkpointing_enable()
+    tilted.gradient_checkpointing_enable()
     assert tilted.base.is_gradient_checkpointing
 
 
@@ -60,7 +60,7 @@ def test_gradients_are_the_same_with_checkpointing():
     for checkpointing in (False, True):
         tilted = t3_model().train()
         if checkpointing:
-            tilted.activation_checkpointing_enable()
+            tilted.gradient_checkpointing_enable()
         tilted(ids, labels=ids).loss.backward()
         gradients.append(tilted.heads[0].A.grad)
     torch.testing.assert_close(*gradients)

@@ -10,7 +10,7 @@ from typing import Any
 from t3lib.baselines.losses import settings_of
 from t3lib.core.names import TUNING_SEEDS
 from t3lib.lab.study import audit
-from t3lib.lab.study.methods import Run, Subject, evaluated, records, subject
+from t3lib.lab.study.methods import Run, Subject, records, reports_of, subject
 from t3lib.lab.study.study import Study
 from t3lib.tofu.metrics import HIDING
 
@@ -75,9 +75,10 @@ def run_dials(
     Neither T nor w needs a training: one head is fitted for each learning rate and seed, and all
     points come from one pass of the base over the forget rows. Returns (search, runs). search has a
     row {"split", "T", "w", "lr", "n_seeds", "D", "fq"} for each point, with means over the seeds
-    for tuning (`TUNING_SEEDS`, or all seeds if none of these is requested). runs has a run record
-    for each seed at each chosen point, without texts. No two points that are run have both T and w
-    in common, because these name the file of a run.
+    for tuning (`TUNING_SEEDS`, or all seeds if none of these is requested); points with a training
+    that diverged are left out. runs has a run record for each seed at each chosen point, without
+    texts. No two points that are run have both T and w in common, because these name the file of a
+    run.
     """
     tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
     tuned = settings_of("T3", settings)["lr"]
@@ -88,11 +89,14 @@ def run_dials(
         return [subject(study, "T3", seed, {**settings, "lr": lr, "w": w}, T) for seed in seeds]
 
     models = [model for point in ordered for model in heads(*point, tuning)]
-    reports = evaluated(study, models, sets=["forget"], generate=False) if models else []
+    reports = reports_of(study, models, sets=["forget"], generate=False) if models else []
     search = []
     for start, (T, lr, w) in zip(range(0, len(reports), len(tuning)), ordered):
+        whole = [report for report in reports[start : start + len(tuning)] if report]
+        if len(whole) < len(tuning):
+            continue
         D, fq = (
-            sum(report[name] for report in reports[start : start + len(tuning)]) / len(tuning)
+            sum(report[name] for report in whole) / len(tuning)
             for name in ("ks_statistic", "forget_quality")
         )
         point = {"split": study.split, "T": T, "w": w, "lr": lr}
@@ -132,10 +136,12 @@ def run_ablations(study: Study, *, seeds: Sequence[int], settings: Mapping[str, 
         every = [
             subject(taught, "T3", seed, ablated(settings, setting, more)) for setting, seed in names
         ]
-        for (setting, _), run, known in zip(
-            names, records(taught, every), audit.known(taught, every)
-        ):
-            hides = {name: known[name] for name in HIDING if name in known}
+        made = records(taught, every)
+        whole = [model for model, run in zip(every, made) if run["status"] == "ok"]
+        known = iter(audit.known(taught, whole) if whole else ())
+        for (setting, _), run in zip(names, made):
+            values = next(known) if run["status"] == "ok" else {}
+            hides = {name: values[name] for name in HIDING if name in values}
             runs.append(run | {"setting": setting, "metrics": run["metrics"] | hides})
     return runs
 

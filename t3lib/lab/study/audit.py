@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from t3lib.baselines.losses import settings_of
-from t3lib.baselines.train import Diverged
-from t3lib.core.errors import UserError
+from t3lib.core.errors import Diverged, UserError
 from t3lib.core.identity import code_key, environment
 from t3lib.core.rows import Row
 from t3lib.lab.study.methods import Run, Subject, load_models, record_of, subject

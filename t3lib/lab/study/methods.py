@@ -8,9 +8,8 @@ import torch
 from torch import nn
 
 from t3lib.baselines.losses import METHODS, settings_of
-from t3lib.baselines.train import Diverged
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
+from t3lib.core.errors import Diverged, UserError
 from t3lib.core.files import content_key, model_identity, read_json
 from t3lib.core.identity import code_key
 from t3lib.core.models import load_model
@@ -177,7 +176,10 @@ def run_method(
 def evaluated(
     study: Study, models: Sequence[Subject], sets: Sequence[str] = (), generate: bool = True
 ) -> list[Report]:
-    """Evaluate models with `Study.evaluate`; T3's share features and passes of the base."""
+    """Evaluate models with `Study.evaluate`; T3's share features and passes of the base.
+
+    Diverged if a training diverges.
+    """
 
     def ask(missing: list[int]) -> Loaded:
         return load_models(study, [models[n] for n in missing])
@@ -185,19 +187,27 @@ def evaluated(
     return study.evaluate([each.key for each in models], ask, sets, generate)
 
 
+def reports_of(
+    study: Study, models: Sequence[Subject], sets: Sequence[str] = (), generate: bool = True
+) -> list[Report | None]:
+    """Evaluate models as `evaluated` does; None for each whose training diverged."""
+    try:
+        return [*evaluated(study, models, sets, generate)]
+    except Diverged:
+        lost = [_training(study, each)["error"] is not None for each in models]
+        rest = [each for each, diverged in zip(models, lost) if not diverged]
+        reports = iter(evaluated(study, rest, sets, generate) if rest else ())
+        return [None if diverged else next(reports) for diverged in lost]
+
+
 def records(study: Study, models: Sequence[Subject], text_seed: int | None = None) -> list[Run]:
     """Return the run records of models that are evaluated together.
 
     text_seed: the seed whose generated text is kept. A training that diverged gives a failed run.
     """
-    reports: Sequence[Report | None]
-    try:
-        reports = evaluated(study, models)
-    except Diverged:
-        reports = [None] * len(models)
     return [
         record_of(study, each, report, each.seed == text_seed)
-        for each, report in zip(models, reports)
+        for each, report in zip(models, reports_of(study, models))
     ]
 
 

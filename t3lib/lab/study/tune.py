@@ -16,24 +16,22 @@ from typing import Any
 
 import yaml
 
-from t3lib.baselines.train import Diverged
 from t3lib.classifier.fit import fit_heads
-from t3lib.core.errors import UserError
+from t3lib.core.errors import Diverged, UserError
 from t3lib.core.files import atomic_write, cache_dir, content_key, lock, read_yaml
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import WORLD, hyper_of
-from t3lib.lab.study.methods import run_method, sharpened, subject
+from t3lib.lab.study.methods import reports_of, run_method, sharpened, subject
 from t3lib.lab.study.study import Loaded, Study, open_study
 from t3lib.lab.study.unlearned import (
     drop_weights,
     head_settings,
     t3_features,
     training_of,
-    unlearned,
-    unlearned_key,
 )
 
 UNTUNED = ("Original", "Retrained")
+FAILED = {"forget_quality": None, "ks_statistic": None, "seconds": 0.0}  # a training that diverged
 
 
 def tune_profile(
@@ -130,16 +128,9 @@ def trials(
 
 def trial(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Train once and evaluate the forget rows without generated text; add the seconds of both."""
-
-    def ask(_: list[int]) -> Loaded:
-        return Loaded(unlearned(study, method, settings, seed), study.tokenizer)
-
-    try:
-        report = study.evaluate(
-            [unlearned_key(study, method, settings, seed)], ask, sets=["forget"], generate=False
-        )[0]
-    except Diverged:
-        report = {"forget_quality": None, "ks_statistic": None, "seconds": 0.0}
+    model = subject(study, method, seed, settings)
+    [report] = reports_of(study, [model], sets=["forget"], generate=False)
+    report = report or FAILED
     seconds = report["seconds"] + training_of(study, method, settings, seed)["seconds"]["train"]
     return report | {"trial_seconds": round(seconds, 1)}
 
@@ -156,7 +147,7 @@ def tune_t3(
     without a temperature is tried at every one of `temperatures`: no training depends on T, so
     trying all pairs of other settings and T needs no further training. All heads are fitted
     together, which share their reads of the features, and all tilts are scored in one pass of the
-    base.
+    base. If a head diverges, heads are fitted one by one, and its seed has None as its scores.
     """
     points = [
         {**point, "temperature": T}
@@ -185,11 +176,14 @@ def tune_t3(
         ]
         return Loaded(study.base, study.tokenizer, tilts)
 
+    models = [subject(study, "T3", seed, fit, T) for fit, seed, T in work]
     # A key of its own: heads fitted together differ in the last digits from heads fitted alone.
-    keys = [
-        content_key(["together", subject(study, "T3", seed, fit, T).key]) for fit, seed, T in work
-    ]
-    reports = iter(study.evaluate(keys, ask, sets=["forget"], generate=False))
+    keys = [content_key(["together", model.key]) for model in models]
+    try:
+        found: Sequence[Any] = study.evaluate(keys, ask, sets=["forget"], generate=False)
+    except Diverged:
+        found = reports_of(study, models, sets=["forget"], generate=False)
+    reports = (report or FAILED for report in found)
     at = {
         T: [gathered({**fit, "temperature": T}, [next(reports) for _ in seeds]) for fit in fits]
         for T in every

@@ -20,13 +20,12 @@ from torch import Tensor, nn
 
 from t3lib.baselines.assistant import make_assistant
 from t3lib.baselines.losses import settings_of
-from t3lib.baselines.train import Diverged
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.baselines.unlearn import Lesson, unlearn_baseline
 from t3lib.classifier.features import Features, extract_features
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
+from t3lib.core.errors import Diverged, UserError
 from t3lib.core.files import atomic_write, cache_dir, content_key, read_sealed, sha256_file
 from t3lib.core.identity import code_key, environment, keep
 from t3lib.lab.results import peak_memory_bytes
@@ -65,10 +64,10 @@ def training_of(
     """
     path = cache_dir("unlearned", unlearned_key(study, method, settings, seed)) / INFO
     if not read_sealed(path):
-        if method == "T3":
-            fitted(study, [(settings, seed)])
-        else:
-            with suppress(Diverged):
+        with suppress(Diverged):
+            if method == "T3":
+                fitted(study, [(settings, seed)])
+            else:
                 unlearned(study, method, settings, seed)
     if info := read_sealed(path):
         return info
@@ -146,7 +145,10 @@ def head_settings(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
 
 
 def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> list[T3Head]:
-    """Return T3's head for each (settings, seed), from the cache, or fitted and timed alone."""
+    """Return T3's head for each (settings, seed), from the cache, or fitted and timed alone.
+
+    Diverged if one of them diverges, also when it did so before.
+    """
     features = cache(lambda: (t3_features(study), features_seconds(study)))
     heads: dict[str, T3Head] = {}
     keys = [unlearned_key(study, "T3", settings, seed) for settings, seed in wanted]
@@ -160,9 +162,12 @@ def fitted(study: Study, wanted: Sequence[tuple[Mapping[str, Any], int]]) -> lis
 
 
 def _kept_head(folder: Path) -> T3Head | None:
-    """Return a cached head, None if it is missing or damaged."""
+    """Return a cached head, None if it is missing or damaged; Diverged if its training diverged."""
+    info = read_sealed(folder / INFO) or {}
+    if info.get("error"):
+        raise Diverged(info["error"])
     try:
-        return T3Head.from_pretrained(folder) if read_sealed(folder / INFO) else None
+        return T3Head.from_pretrained(folder) if info else None
     except UserError:  # damaged
         return None
 
@@ -170,11 +175,18 @@ def _kept_head(folder: Path) -> T3Head | None:
 def _fit(
     study: Study, settings: dict[str, Any], folder: Path, features: Features, extraction: float
 ) -> T3Head:
-    """Fit one head; write it with its training cost. extraction: seconds of the features."""
+    """Fit one head; write it with its training cost, or the cost and the error if it diverges.
+
+    extraction: seconds of the features.
+    """
     began = time.perf_counter()
-    [head] = fit_heads(
-        features, [settings], vocab_size=study.base.get_output_embeddings().weight.shape[0]
-    )
+    size = study.base.get_output_embeddings().weight.shape[0]
+    try:
+        [head] = fit_heads(features, [settings], vocab_size=size)
+    except Diverged as error:
+        log = {"hyper": settings, "trainable": 0, "epochs": None, "error": str(error)}
+        _note(folder, log, {"features": extraction, "train": time.perf_counter() - began})
+        raise
     head.save_pretrained(folder)
     log = {"hyper": settings, "trainable": head.num_parameters, "epochs": settings["epochs"]}
     _note(folder, log, {"features": extraction, "train": time.perf_counter() - began})

@@ -314,6 +314,24 @@ def test_a_diverging_baseline_is_a_failed_run_with_empty_cells(opened, monkeypat
     assert list(methods.run_method(opened, "NPO", seeds=[7], settings=FAST)) == [run]
 
 
+def test_a_diverging_head_is_a_failed_run_and_leaves_the_others(opened, monkeypatch):
+    """The heads of a notebook share their passes. A rate of a search that diverges is left out."""
+    absurd = FAST | {"lr": 1.0, "weight_decay": 1e6, "epochs": 20}
+    [alone] = methods.run_method(opened, "T3", seeds=[1], settings=absurd)
+    assert alone["status"] == "failed" and alone["metrics"] == {}
+    assert alone["error"] == "the head diverged at lr 1 with weight_decay 1e+06"
+    with monkeypatch.context() as patch:
+        patch.setattr(unlearned, "fit_heads", lambda *_, **__: pytest.fail("tried again"))
+        assert list(methods.run_method(opened, "T3", seeds=[1], settings=absurd)) == [alone]
+
+    some = [methods.subject(opened, "T3", 1, settings) for settings in (absurd, FAST)]
+    assert [run["status"] for run in methods.records(opened, some)] == ["failed", "ok"]
+    slow = absurd | {"lr": 1e-9}
+    grid = {"temperatures": [2.0], "strengths": [1.0], "untempered": [(1.0, 2.0), (1e-9, 3.0)]}
+    search, _ = ablations.run_dials(opened, seeds=[1], settings=slow, **grid)
+    assert [(row["lr"], row["w"]) for row in search] == [(1e-9, 3.0), (1e-9, 1.0)]
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "said"),
     [

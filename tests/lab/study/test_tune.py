@@ -8,7 +8,7 @@ import yaml
 from t3lib.core import settings as core_settings
 from t3lib.core.errors import UserError
 from t3lib.lab import profiles
-from t3lib.lab.study import tune
+from t3lib.lab.study import methods, tune
 
 TINY = {
     "stage": {
@@ -110,7 +110,7 @@ def test_a_search_from_profile_to_tuned_values_and_back(tmp_path, monkeypatch):
     )
 
     monkeypatch.setattr(
-        tune, "unlearned", lambda *_, **__: pytest.fail("a trial that was made is read back")
+        methods, "unlearned", lambda *_, **__: pytest.fail("a trial that was made is read back")
     )
     assert search(methods=["NPO"]) == written
     assert yaml.safe_load(written.read_text()) == entries, "other methods' entries stay"
@@ -130,6 +130,22 @@ def test_t3_without_a_temperature_is_tried_at_every_one(tmp_path, monkeypatch):
         tried == {(lr, T) for lr in (1e-3, 5e-2) for T in (1.0, 2.0, 4.0)}
         and len(entry["trials"]) == 6
     )
+
+
+def test_a_learning_rate_that_diverges_is_a_failed_trial_and_the_others_are_chosen_from(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "tiny.yaml"
+    absurd = {"lr": 1.0, "weight_decay": 1e6, "epochs": 8}
+    grids = {"T3": [absurd, {"lr": 1e-3}, {"lr": 5e-2}]}
+    path.write_text(yaml.safe_dump(TINY | {"methods": ["T3"], "grids": grids}))
+    tune.tune_profile(profiles.load_profile(path, tuned=False), profiles.tuned_path(path))
+    entries = yaml.safe_load(profiles.tuned_path(path).read_text())
+    for name in ("T3/forget05", "T3/forget05/1", "T3/forget05/2"):
+        scores = {row["hyper"]["lr"]: row["fq"] for row in entries[name]["trials"]}
+        assert scores.pop(1.0) == [None, None] and entries[name]["chosen"]["lr"] in scores
+        assert len(scores) == 2 and None not in sum(scores.values(), [])
 
 
 def test_a_method_without_a_grid_is_named():
@@ -169,7 +185,7 @@ def test_a_finer_grid_is_tried_with_all_seeds_and_the_coarse_one_with_the_first(
     ]
     tuned.write_text(yaml.safe_dump({"NPO/forget05": entry | {"trials": untouched}}))
     monkeypatch.setattr(
-        tune, "unlearned", lambda *_, **__: pytest.fail("coarse points are not tried again")
+        methods, "unlearned", lambda *_, **__: pytest.fail("coarse points are not tried again")
     )
     assert search(fine=True)["trials"][0]["seconds"] == [7.0]
 
