@@ -21,7 +21,6 @@ FILES = (
     *("holdout", "holdout_forget", "holdout_retain"),
 )  # options that take a file of rows or a Hub data set
 UNSEEN = "rows that are like those to forget but that the model never saw"
-FEW = 40  # t3 compare lists at most so many cells without --cells
 EXIT_CODES = (
     "exit codes: 0 done; 1 a job failed, or results differ; 2 wrong input; "
     "3 a report says that rows leak or that rows to keep changed; 130 interrupted"
@@ -359,7 +358,7 @@ def parser() -> Parser:
 
     p = verb(
         "compare",
-        "compare two folders of results: each method's means, and the cells that differ",
+        "compare what two folders of results both have, run by run and row by row",
         "out/cpu results/cpu",
         compare,
     )
@@ -371,14 +370,6 @@ def parser() -> Parser:
         nargs="?",
         help="the folder to compare with (default: the committed results of A's profile)",
     )
-    p.add_argument(
-        "--tolerance",
-        type=float,
-        default=1e-9,
-        help="numbers that differ by at most this are equal (default %(default)g)",
-    )
-    p.add_argument("--clocks", action="store_true", help="also compare seconds and memory")
-    p.add_argument("--cells", action="store_true", help="list every cell that differs")
 
     p = verb(
         "page",
@@ -632,38 +623,19 @@ def command(args: argparse.Namespace) -> int | None:
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Run `t3 compare`. Returns 1 if a run or a cell that both folders have differs."""
+    """Run `t3 compare`. Returns 1 if a cell that both folders have differs."""
     from t3lib.lab.grid.status import committed, earlier_manifest
-    from t3lib.lab.report.compare import compare, equal_runs, means
+    from t3lib.lab.report.compare import compare
 
     other = args.b
     if other is None:
-        profile = earlier_manifest(args.a / "manifest.json").get("profile")
-        if not isinstance(profile, str):
-            raise UserError(
-                f"{args.a} holds no manifest.json that names its profile: give two folders"
-            )
+        profile = str(earlier_manifest(args.a / "manifest.json").get("profile", "unknown"))
         other = committed(profile)
         if not (other / "tables").is_dir():
             raise UserError(f"no results of profile {profile} are committed: give two folders")
-    cells, alone = compare(args.a, other, tolerance=args.tolerance, clocks=args.clocks)
-    table = means(args.a, other)
-    if not table.empty:
-        print(
-            "means over the seeds that both have; sd: over these seeds in"
-            f" b\n{table.round(3).to_string(index=False)}\n"
-        )
-    equal, both = equal_runs(args.a, other)
-    if both:
-        print(f"{both} runs are in both folders, and {equal} of them are equal to the last digit")
-    listed = args.cells or len(cells) <= FEW
-    if listed and not cells.empty:
-        print(cells.map(lambda value: printable(str(value), 40)).to_string(index=False))
-    more = "" if listed else f", in {cells['table'].nunique()} tables; --cells lists them"
-    print(f"cells that differ between {args.a} (a) and {other} (b): {len(cells)}{more}")
-    if alone:
-        print(f"not compared, because only one folder has it: {printable('; '.join(alone), 2000)}")
-    return 1 if len(cells) or equal < both else 0
+    differs, lines = compare(args.a, other)
+    print(*lines, sep="\n")
+    return int(differs)
 
 
 def page(args: argparse.Namespace) -> None:
