@@ -50,6 +50,9 @@ def reproduce(
     fresh: run everything again. dry_run: only print what is cached and what would run.
     notebooks: their folder, by default the checkout's.
 
+    A run of the whole profile in which every job succeeds also removes the files below runs/ that
+    no job writes, and makes again what was made of them.
+
     UserError for wrong arguments, for a profile that this machine cannot run, and if the results
     folder is in use or overlaps with the cache or the notebooks.
     """
@@ -90,8 +93,12 @@ def reproduce(
     )
     count = cluster.worker_count(workers, int(place.threads))
     known = {} if fresh else cached(graph, place)
+    all_jobs = (only, methods, splits, seeds) == (None, None, None, None)
+    others = jobs.on_request(chosen, sources)
     if dry_run:
         print(Schedule(graph, known, place, count, chosen["name"]).plan())
+        if orphans := status.orphans(graph, known, place, others) if all_jobs else []:
+            print(status.told(orphans, chosen["name"], "would be removed"))
         return 0
     if local and any("world" in job.parameters for job in graph if job.name not in known):
         from t3lib.lab.grid import (
@@ -116,7 +123,24 @@ def reproduce(
                 here = scheduler is None and slurm is None
                 at_once = count if here else len(todo)  # elsewhere workers come and go
                 outcomes |= run(todo, outcomes, place, client, schedule, at_once)
-        return status.finish(schedule, outcomes, place, time.monotonic() - start, whole)
+        code = status.finish(schedule, outcomes, place, time.monotonic() - start, whole)
+        orphans = status.orphans(graph, outcomes, place, others) if all_jobs else []
+        what = "stay until all jobs succeed" if code else "were removed"
+        if orphans:
+            print(status.told(orphans, chosen["name"], what), flush=True)
+        for name in orphans if code == 0 else ():
+            (folder / name).unlink()
+    if orphans and code == 0:
+        return reproduce(
+            profile,
+            data=data,
+            out=out,
+            workers=workers,
+            scheduler=scheduler,
+            slurm=slurm,
+            notebooks=notebooks,
+        )
+    return code
 
 
 def _check_apart(folder: Path, *others: Path) -> None:
