@@ -84,3 +84,21 @@ def test_tofu_of_a_hub_that_is_away_is_one_line_at_once(line, place, monkeypatch
     assert cli.main(words) == 2
     [said] = capsys.readouterr().err.splitlines()
     assert "locuslab/TOFU" in said and "the Hub cannot be reached" in said
+
+
+def test_compare_sets_a_folder_beside_the_committed_results_of_its_profile(
+    tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr("t3lib.lab.grid.status.project_root", lambda: tmp_path)
+    for folder, score in (("out/tiny", 0.25), ("results/tiny", 0.5)):
+        (tmp_path / folder / "tables").mkdir(parents=True)
+        (tmp_path / folder / "tables" / "tofu.csv").write_text(f"method,fq\nNPO\x1b,{score}\n")
+        (tmp_path / folder / "manifest.json").write_text('{"profile": "tiny"}')
+    ours, theirs = tmp_path / "out" / "tiny", tmp_path / "results" / "tiny"
+    assert cli.main(["compare", str(ours)]) == 1
+    printed = capsys.readouterr().out
+    assert f"a: {ours}, b: {theirs}" in printed and "\x1b" not in printed
+    assert printed.splitlines()[-1] == "1 cell differs in 1 table: tofu"
+    (ours / "manifest.json").unlink()
+    assert cli.main(["compare", str(ours)]) == 2
+    assert "give two folders" in capsys.readouterr().err

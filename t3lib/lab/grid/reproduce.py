@@ -43,6 +43,9 @@ def reproduce(
     fresh: run everything again. dry_run: only print what is cached and what would run.
     notebooks: their folder, by default the checkout's.
 
+    A run of the whole profile in which every job succeeds also removes the files below runs/ that
+    no job writes, and makes again what was made of them.
+
     UserError for wrong arguments, for a profile that this machine cannot run, and if the results
     folder is in use or overlaps with the cache or the notebooks.
     """
@@ -86,8 +89,12 @@ def reproduce(
         f"profile {chosen['name']}, {len(graph)} jobs: {len(outcomes)} cached, {len(todo)} to run,"
         f" into {shown}"
     )
+    all_jobs = (only, methods, splits, seeds) == (None, None, None, None)
+    others = jobs.on_request(chosen, sources)
     if dry_run:
         print(status.plan(graph, outcomes), heading, sep="\n")
+        if orphans := status.orphans(graph, outcomes, place, others) if all_jobs else []:
+            print(status.told(orphans, chosen["name"], "would be removed"))
         return 0
     if scheduler is None and any("world" in job.parameters for job in todo):
         from t3lib.lab.grid import preflight  # imported here: the Hub's package takes long
@@ -106,7 +113,17 @@ def reproduce(
                 at_once = len(todo) if scheduler else count  # elsewhere workers come and go
                 outcomes |= cluster.run(todo, outcomes, place, client, at_once)
         seconds = time.monotonic() - start
-        return status.finish(graph, outcomes, place, chosen["name"], seconds)
+        code = status.finish(graph, outcomes, place, chosen["name"], seconds)
+        orphans = status.orphans(graph, outcomes, place, others) if all_jobs else []
+        what = "stay until all jobs succeed" if code else "were removed"
+        if orphans:
+            print(status.told(orphans, chosen["name"], what), flush=True)
+        for name in orphans if code == 0 else ():
+            (folder / name).unlink()
+    if orphans and code == 0:
+        options = {"data": data, "out": out, "workers": workers, "scheduler": scheduler}
+        return reproduce(profile, notebooks=notebooks, **options)
+    return code
 
 
 def _check_apart(folder: Path, *others: Path) -> None:

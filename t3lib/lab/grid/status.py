@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm.auto import tqdm
 
-from t3lib.core.errors import UserError
+from t3lib.core.errors import UserError, printable
 from t3lib.core.files import project_root, read_json, write_json
 from t3lib.lab.grid.jobs import Job
 from t3lib.lab.grid.runner import Outcome, Place
@@ -71,6 +71,30 @@ def finish(
     if (theirs / "tables").is_dir() and out.resolve() != theirs.resolve():
         print(f"beside the committed results: t3 compare {place.out}", flush=True)
     return int(counts["failed"] + counts["skipped"] > 0)
+
+
+def orphans(
+    graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place, others: Sequence[str]
+) -> list[str]:
+    """Return the files below runs/ that no job of a whole profile writes.
+
+    outcomes: by job. A finished job writes what its outcome names, and any other job whatever
+    matches its patterns. others: patterns of what is written on request.
+    """
+    root = Path(place.root) / place.out
+    finished = {name: o for name, o in outcomes.items() if o.state in ("done", "cached")}
+    written = {root / name for outcome in finished.values() for name in outcome.outputs}
+    patterns = [p for job in graph if job.name not in finished for p in job.outputs]
+    written.update(path for pattern in (*patterns, *others) for path in root.glob(pattern))
+    found = (path for path in root.glob("runs/**/*") if path.is_file() and path not in written)
+    return sorted(str(path.relative_to(root)) for path in found)
+
+
+def told(names: Sequence[str], profile: str, what: str) -> str:
+    """Return a line with the first three of some orphans and what becomes of them."""
+    files = f"{len(names)} file{'s' * (len(names) > 1)} below runs/"
+    few = ", ".join(map(printable, names[:3])) + ", …" * (len(names) > 3)
+    return f"{files} that no job of profile {profile} writes {what}: {few}"
 
 
 def earlier_manifest(path: Path) -> dict[str, Any]:

@@ -1,187 +1,193 @@
-"""Compare two results folders, such as a person's own run and the committed one, by method and by
-cell.
+"""Compare two results folders, such as a person's own run and the committed one: run by run, and
+row by row of every table.
 """
 
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from decimal import ROUND_UP, Context
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
-from t3lib.core.errors import UserError
-from t3lib.lab.report.tables import SUMMARY, at_tuned_temperature
-from t3lib.lab.results import read_ablations, read_audits, read_runs, tidy
+from t3lib.core.errors import UserError, printable
+from t3lib.lab.results import name_of, read_ablations, read_audits, read_runs
 
-KEYS = (
-    "split",
-    "method",
-    "T",
-    "w",
-    "seed",
-    "seeds",
-    "n_seeds",
-    "setting",
-    "id",
-    "bound",
-    "experiment",
-    "what",
-    "axis",
-    "value",
+TOLERANCE = 1e-6  # numbers that differ by at most this are the same
+# Columns of numbers that say which row it is. Columns of text do so too, except those in TEXTS.
+SETTINGS = (
+    *("T", "w", "lr", "rate", "a", "seed", "reference", "world", "d", "k"),
+    *("experiment", "v_f", "n", "lam", "least_risk", "gamma", "tau", "top_p"),
+    *("steps", "bits", "authors"),
 )
-MEANS = ("ablations", "leak", "claims")  # tables that do not record the seeds of their means
-# columns that differ from run to run
-CLOCKS = ("load_s", "features_s", "train_s", "evaluate_s", "peak_memory_bytes")
-RUN = ("split", "method", "T", "w", "seed")
-COLUMNS = ["table", "row", "column", "a", "b", "difference"]
+TEXTS = (
+    *("where", "claim", "printed", "verdict", "evidence", "numbers", "scale", "note", "sentence"),
+    *("holds", "chosen", "commit", "base_rates", "fq_mark", "mu_rouge_mark", "mu_mark"),
+)
+SECONDS = ("benchmarks", "runtime")  # tables of seconds and memory
+VARY = ("cpu_seconds", "minutes", "commit", "scale")  # columns of seconds, of code and of bases
+MADE_OF_RUNS = (
+    *("ablations", "audit", "claims", "forget_quality", "leak", "temperature"),
+    *("temperature_vs_paper", "tofu", "tofu_by_seeds", "tofu_per_seed", "tofu_vs_paper"),
+)
+FEW = 40  # about so many cells that differ are printed
+
+Rows = dict[str, dict[str, Any]]  # {row: {column: value}}
 
 
-class Comparison(NamedTuple):
-    """The differences of two folders.
+def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
+    """Compare what two results folders both have: runs, and rows of tables.
 
-    cells: the cells that differ, one row each (COLUMNS). alone: what only one folder has, one
-    phrase each.
+    Rows are compared only if all their settings are equal. If each folder has rows of a table
+    that the other lacks, the table differs. If only one has, they are left out. Tables that are
+    made of runs are compared only if both folders have the same runs.
+
+    Returns whether anything differs, and lines of text: what was compared and what was not, some of
+    the cells that differ, and one sentence.
+
+    UserError for a damaged run, if both folders have runs but none in common, and if nothing can be
+    compared.
     """
-
-    cells: pd.DataFrame
-    alone: list[str]
-
-
-def compare(
-    a: str | Path, b: str | Path, *, tolerance: float = 1e-9, clocks: bool = False
-) -> Comparison:
-    """Compare the tables of two results folders, in the rows and columns that both have.
-
-    tolerance: numbers differ if they are further apart than this.
-    clocks: also compare seconds, memory and benchmarks.
-
-    A mean over other seeds counts as another row. Tables in MEANS do not record their seeds, so
-    they are compared only where both folders have the same runs. UserError for a folder without
-    tables.
-    """
-    folders, runs = (
-        [_tables(Path(folder)) for folder in (a, b)],
-        [_numbers(folder) for folder in (a, b)],
-    )
-    rows: list[tuple] = []
-    alone: list[str] = []
-    for side, mine, other in (("a", 0, 1), ("b", 1, 0)):
-        if lost := runs[mine].keys() - runs[other].keys():
-            seeds = sorted({key[-1] for key in lost})
-            alone.append(f"{len(lost)} runs of {side} (seeds {', '.join(map(str, seeds))})")
-    skipped = MEANS if alone else ()
-    for name in sorted({*folders[0], *folders[1]}):
-        if name.startswith("benchmarks") and not clocks or name in skipped:
-            continue
-        if name not in folders[0] or name not in folders[1]:
-            alone.append(f"table {name} of {'a' if name in folders[0] else 'b'}")
-            continue
-        one, two = (pd.read_csv(folder[name], dtype=object) for folder in folders)
-        cells, missing = _cells(name, one, two, tolerance, clocks)
-        rows, alone = rows + cells, alone + missing
-    return Comparison(pd.DataFrame(rows, columns=COLUMNS), alone)
-
-
-def means(a: str | Path, b: str | Path) -> pd.DataFrame:
-    """Return the three means of Table 1 from both folders, over the seeds that both have run.
-
-    There is one row for each split and method. T3 is at each folder's own tuned T. Columns: split,
-    method, seeds (their number), and for each of fq, mu_rouge and mu `NAME a`, `NAME b` and `NAME
-    sd`, the standard deviation over these seeds in b.
-    """
-    runs = [
-        at_tuned_temperature(tidy(read_runs(Path(folder) / "runs", corrupt=[])))
-        for folder in (a, b)
+    ours, theirs = _read(Path(a)), _read(Path(b))
+    same_runs = ours["runs"].keys() == theirs["runs"].keys()
+    cells = list[tuple[Any, ...]]()  # that differ
+    gaps: dict[tuple[str, str], float] = {}  # the largest difference in each row
+    left_out: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for table in sorted(ours | theirs):
+        rows, others = ours.get(table, {}), theirs.get(table, {})
+        whole = _reason_for_all(table, rows, others, same_runs)
+        for row in rows | others:
+            one, two = rows.get(row, {}), others.get(row, {})
+            for column in {**one, **two}:
+                if reason := whole or _reason(column, one, two):
+                    left_out[table, reason].add(row)
+                    continue
+                gap = _gap(one[column], two[column])
+                gaps[table, row] = max(gap, gaps.get((table, row), 0.0))
+                if gap > TOLERANCE:
+                    cells.append((table, row, column, one[column], two[column]))
+        alone = [len(left_out.get((table, f"only in {side}"), ())) for side in "ab"]
+        if all(alone) and table != "runs":
+            cells.append((table, "rows that the other lacks", "", *alone))
+    runs = {row: gap for (table, row), gap in gaps.items() if table == "runs"}
+    if not (runs if ours["runs"] and theirs["runs"] else gaps or cells):
+        raise UserError(f"{a} and {b} have no run in common: are they results of one profile?")
+    lines = [
+        f"a: {a}, b: {b}",
+        f"compared: {_count(len(runs), 'run')}, {_count(len(gaps) - len(runs), 'row')} of tables",
+        *(
+            printable(f"not compared: {table} ({_count(len(names), 'row')}): {why}")
+            for (table, why), names in left_out.items()
+        ),
     ]
-    both = (
-        runs[0]
-        .merge(runs[1], on=["split", "method", "seed"], suffixes=(" a", " b"))
-        .dropna(subset=["fq a", "fq b"])
-    )
-    grouped = both.groupby(["split", "method"], sort=False)
-    table = grouped["seed"].count().to_frame("seeds")
-    for name in SUMMARY:
-        table[[f"{name} a", f"{name} b"]] = grouped[[f"{name} a", f"{name} b"]].mean()
-        table[f"{name} sd"] = grouped[f"{name} b"].std()
-    return table.reset_index().sort_values("split", kind="stable", ignore_index=True)
+    if not cells:
+        return False, [*lines, _same(max(gaps.values()), runs)]
+    frame = pd.DataFrame(cells, columns=["table", "row", "column", "a", "b"])
+    tables = [printable(table) for table in frame["table"].unique()]
+    few = frame if len(frame) <= FEW else frame.groupby("table").head(max(1, FEW // len(tables)))
+    lines.append(few.map(lambda value: printable(value, 60)).to_string(index=False))
+    differ = f"{_count(len(cells), 'cell')} differ{'s' * (len(cells) == 1)}"
+    return True, [*lines, f"{differ} in {_count(len(tables), 'table')}: {', '.join(tables)}"]
 
 
-def equal_runs(a: str | Path, b: str | Path) -> tuple[int, int]:
-    """Return (runs whose numbers are all equal to the last digit, runs that both folders have).
+def _reason_for_all(table: str, rows: Rows, others: Rows, same_runs: bool) -> str:
+    """Return why no row of a table is compared, "" if some may be."""
+    if table in MADE_OF_RUNS and not same_runs:
+        return "made of runs that only one folder has"
+    if table in SECONDS:
+        return "seconds or memory"
+    columns = {row.get("settings") for row in (*rows.values(), *others.values())}
+    return "other columns of settings" if len(columns) > 1 else ""
 
-    Runs of ablations and of the audit count as well.
+
+def _reason(column: str, one: dict[str, Any], two: dict[str, Any]) -> str:
+    """Return why a cell is not compared, "" if it is.
+
+    one, two: its row in both folders, empty where it is missing.
     """
-    ours, theirs = _numbers(a), _numbers(b)
-    both = ours.keys() & theirs.keys()
-    return sum(ours[key] == theirs[key] for key in both), len(both)
+    if column not in one or column not in two:
+        side = "a" if column in one else "b"
+        return f"some columns only in {side}" if one and two else f"only in {side}"
+    if "tables/runtime" in one.get("evidence", ""):
+        return "seconds or memory"
+    if one.get("n_seeds") != two.get("n_seeds"):
+        return "means over other numbers of seeds"
+    return f"column {column}, which varies from run to run" if column in VARY else ""
 
 
-def _numbers(folder: str | Path) -> dict[tuple, list[Any]]:
-    """Return what was measured, by kind of run ("main", an ablation's setting, "audit") and
-    `RUN`.
+def _same(gap: float, runs: Mapping[str, float]) -> str:
+    """Return the sentence for results that are the same.
+
+    gap: the largest difference. runs: that of each run.
     """
-    place = Path(folder) / "runs"
-    kinds = {"main": read_runs(place, corrupt=[]), "audit": read_audits(place, corrupt=[])}
-    for run in read_ablations(place, corrupt=[]):
-        kinds.setdefault(run["setting"], []).append(run)
-    return {
-        (kind, *(run[key] for key in RUN)): [
-            run["status"],
-            run["metrics"],
-            run["truth_ratio"],
-            run.get("leak"),
-        ]
-        for kind, runs in kinds.items()
-        for run in runs
-    }
+    rounded_up = Context(prec=1, rounding=ROUND_UP).create_decimal(gap)
+    same = f"the same within {rounded_up:e}" if gap else "the same to the last digit"
+    inexact = [run.split("--")[0] for run in runs if runs[run]]
+    names = ", ".join(sorted({*inexact}))
+    more = f" ({len(inexact)} of {len(runs)} runs not bit for bit: {names})"
+    return same + more if inexact else same
 
 
-def _tables(folder: Path) -> dict[str, Path]:
-    found = {path.stem: path for path in sorted((folder / "tables").glob("*.csv"))}
-    if not found:
-        raise UserError(f"{folder} has no tables/*.csv: is it a results folder?")
-    return found
+def _read(folder: Path) -> dict[str, Rows]:
+    """Return the runs and the tables of a results folder as {table: {row: {column: value}}}.
 
-
-def _cells(
-    name: str, ours: pd.DataFrame, theirs: pd.DataFrame, tolerance: float, clocks: bool
-) -> tuple[list[tuple], list[str]]:
-    """Return (cells that differ, what one table lacks). Rows are matched by their keys, and rows
-    with equal keys by their order.
+    The runs are the table "runs". UserError for a damaged run.
     """
-    keys = [key for key in KEYS if key in ours and key in theirs]
-    frames = []
-    for frame in (ours, theirs):
-        texts = [", ".join(map(str, row)) for row in frame[keys].fillna("").itertuples(index=False)]
-        named = pd.Series(texts, index=frame.index, dtype=str)
-        frames.append(
-            frame.assign(row=named, place=named.groupby(named).cumcount()).set_index(
-                ["row", "place"]
+    runs = {name_of(run): run for run in read_runs(folder / "runs")}
+    runs |= {f"audit/{name_of(run)}": run for run in read_audits(folder / "runs")}
+    runs |= {f"{run['setting']}/{name_of(run)}": run for run in read_ablations(folder / "runs")}
+    what = ("status", "hyper", "trainable", "metrics", "truth_ratio", "leak")
+    measured = {row: _flat({key: run.get(key) for key in what}) for row, run in runs.items()}
+    tables = {path.stem: read_table(path) for path in folder.glob("tables/*.csv")}
+    return {"runs": measured, **tables}
+
+
+def read_table(path: Path) -> Rows:
+    """Return a table as {row: {column: value}}; empty cells are "".
+
+    A row is named by its settings, with "(again)" if an earlier row has the same. Its value
+    "settings" names their columns. A row whose results are all empty stands for something that did
+    not run, and is left out.
+    """
+    frame = pd.read_csv(path)
+    names = {c for c in frame if c in SETTINGS or not is_numeric_dtype(frame[c])} - {*TEXTS}
+    settings = ", ".join(c for c in frame if c in SETTINGS)
+    rows: Rows = {}
+    for line in frame.astype(object).where(frame.notna(), "").to_dict("records"):
+        results = {c: value for c, value in line.items() if c not in names} or line
+        if {*results.values()} != {""}:
+            row = ", ".join(
+                value if isinstance(value, str) else f"{c} {value:.9g}"
+                for c, value in line.items()
+                if c in names and value != ""
             )
-        )
-    ignored = {*keys, *(() if clocks else CLOCKS)}
-    alone = [
-        f"{len(lost)} {what} of {side}'s table {name}"
-        for side, mine, other in (("a", *frames), ("b", *frames[::-1]))
-        for what, lost in (
-            ("rows", _filled(mine, ignored).difference(other.index)),
-            ("columns", [*mine.columns.difference(other.columns)]),
-        )
-        if len(lost)
-    ]
-    columns = [column for column in ours if column in theirs and column not in ignored]
-    index = frames[0].index.intersection(frames[1].index, sort=False)
-    left, right = (frame.reindex(index=index, columns=columns).fillna("") for frame in frames)
-    rows = []
-    for column in columns:
-        for place in index[(left[column] != right[column]).to_numpy()]:
-            one, two = str(left.at[place, column]), str(right.at[place, column])
-            gap = pd.to_numeric(pd.Series([one, two]), errors="coerce").diff().iloc[-1]
-            if not abs(gap) <= tolerance:  # the difference of texts is NaN
-                rows.append((name, place[0], column, one, two, gap))
-    return rows, alone
+            while row in rows:
+                row += " (again)"
+            rows[row] = {"settings": settings, **results}
+    return rows
 
 
-def _filled(frame: pd.DataFrame, ignored: set[str]) -> pd.MultiIndex:
-    """Return the index of the rows that hold a value. A row of empty cells stands for something
-    that did not run.
+def _flat(value: Any, name: str = "") -> dict[str, Any]:
+    """Return nested dicts and lists as one dict with names such as "truth_ratio.forget.0".
+
+    A list has its length as well, and null becomes "".
     """
-    return frame.index[frame.drop(columns=[*ignored & set(frame)]).notna().any(axis=1)]
+    if isinstance(value, list):
+        value = {"length": len(value), **dict(enumerate(value))}
+    if not isinstance(value, dict):
+        return {name: "" if value is None else value}
+    parts = [_flat(part, f"{name}.{key}".lstrip(".")) for key, part in value.items()]
+    return {path: leaf for part in parts for path, leaf in part.items()}
+
+
+def _gap(one: Any, two: Any) -> float:
+    """Return the difference of two numbers, and infinity for a text and another value."""
+    if one == two:
+        return 0.0
+    return math.inf if str in (type(one), type(two)) else abs(one - two)
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"

@@ -294,6 +294,57 @@ def test_other_seeds_leave_no_stale_run(box):
     assert "seed1" not in (box.out / "tables" / "tofu.csv").read_text()
 
 
+ORPHANS = [
+    "runs/NPO--forget10--Tnone--seed9.json",
+    "runs/NPO--forget10--Tnone--seed9.records.json.gz",
+    "runs/ablations/naive/T3--forget10--T2--seed1.json",
+]
+
+
+def plant(box, names=ORPHANS):
+    for name in names:
+        (box.out / name).parent.mkdir(parents=True, exist_ok=True)
+        (box.out / name).write_text('{"score": 1}')
+
+
+def test_a_full_run_removes_runs_that_no_job_writes_and_makes_the_tables_again(box):
+    role = {"writes": ["runs/attacks/*"], "on_request": True}
+    noop.write_notebook(box.notebooks / "08_attacks.ipynb", 'out: str = ""', "1", role=role)
+    assert box() == 0
+    good = noop.results_of(box.out)
+    plant(box)
+    assert box(dry_run=True) == 0
+    line = box.printed.splitlines()[-1]
+    assert line.startswith(
+        "3 files below runs/ that no job of profile mine writes would be removed"
+    )
+    assert all((box.out / name).is_file() for name in ORPHANS) and ORPHANS[0] in line
+    plant(box, ["runs/attacks/NPO.json"])
+    assert box() == 0
+    assert "3 files below runs/ that no job of profile mine writes were removed" in box.printed
+    assert box() == 0 and not box.ran and "below runs/" not in box.printed
+    (box.out / "runs/attacks/NPO.json").unlink()  # it was left
+    assert noop.results_of(box.out) == good, "seed 9 is not in the table"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [{"only": ["05"]}, {"methods": ["NPO"]}, {"splits": ["forget10"]}, {"seeds": [1, 2]}],
+)
+def test_a_part_of_a_run_removes_nothing(box, part):
+    assert box() == 0
+    plant(box, ORPHANS[2:])
+    assert box(**part) == box(**part, dry_run=True) == 0 and "below runs/" not in box.printed
+    assert (box.out / ORPHANS[2]).is_file()
+
+
+def test_a_failed_run_removes_nothing(box):
+    box.profile(more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
+    plant(box, ORPHANS[2:])
+    assert box() == 1 and "stay until all jobs succeed" in box.printed
+    assert (box.out / ORPHANS[2]).is_file()
+
+
 def test_committed_results_never_count_as_cached(box, monkeypatch, tmp_path):
     assert box() == 0
     good = noop.results_of(box.out)
@@ -349,7 +400,7 @@ def test_the_tables_alone_are_made_anew_when_what_they_read_changed(box):
     beside tables that said "cached".
     """
     write = "from t3lib.core.files import write_json\n"
-    names = ["runs/NPO--forget10--x.records.json.gz", "tables/benchmarks.csv"]
+    names = ["runs/naive/NPO--forget10--x.records.json.gz", "tables/benchmarks.csv"]
     cell = write + f"for name in {names}:\n    write_json(f'{{out}}/{{name}}', [1])"
     noop.write_notebook(box.notebooks / "04_efficiency.ipynb", 'out: str = ""', cell)
     assert box() == box(only=["05"]) == 0

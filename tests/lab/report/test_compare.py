@@ -1,128 +1,197 @@
-"""Two results folders, cell by cell."""
+"""Two results folders, run by run and row by row: what makes `t3 compare` say "the same"."""
 
-import numpy as np
+import copy
+
 import pandas as pd
 import pytest
 from fabricate import fabricate
 
-from t3lib.core.errors import UserError
-from t3lib.lab import results
-from t3lib.lab.report.compare import compare, equal_runs, means
+from t3lib.core.files import project_root
+from t3lib.lab import cli, results
+from t3lib.lab.report.compare import read_table
 
-TABLE = pd.DataFrame(
+SAME = "the same to the last digit"
+TOFU = pd.DataFrame(
+    {"split": ["forget05", "forget10"], "method": "T3", "T": 2.5, "n_seeds": 2, "fq": [0.5, None]}
+)
+PARAMETERS = pd.DataFrame({"method": ["NPO", "T3"], "trainable": [918144, 43520]})
+DIALS = pd.DataFrame({"T": 1.0, "w": [1.0, 2.0], "lr": 0.005, "n_seeds": 2, "fq": [0.1, 0.2]})
+RUNTIME = pd.DataFrame(
+    {"method": ["NPO", "T3"], "epochs": [10, 100], "train_s": [3.0, 1.0], "memory": 1}
+)
+CLAIMS = pd.DataFrame(
     {
-        "split": ["forget05", "forget10"],
-        "method": "T3",
-        "fq": [0.5, None],
-        "mark": ["=", ""],
-        "train_s": [1.0, 2.0],
+        "id": ["fq-best", "cost"],
+        "verdict": "holds",
+        "evidence": ["tables/tofu", "tables/runtime"],
+        "numbers": ["0.50", "3.1 s"],
     }
 )
 
 
-def write(folder, **tables):
-    (folder / "tables").mkdir(parents=True)
-    for name, table in tables.items():
-        table.to_csv(folder / "tables" / f"{name}.csv", index=False)
-    return folder
+class Two:
+    """Two results folders that are equal until a test changes one of them."""
+
+    def __init__(self, folder, capsys):
+        self.a, self.b, self.capsys = folder / "a", folder / "b", capsys
+        for seed in (1, 2):
+            self.run(seed)
+        self.table("parameters", PARAMETERS)
+
+    def run(self, seed, folders="ab", within="", change=lambda run: None):
+        """Write a run of NPO, altered by `change`, into both folders or into one."""
+        run = copy.deepcopy(fabricate("NPO", "forget10", None, seed))
+        ratio(0.5)(run)
+        change(run)
+        for name in folders:
+            results.write_run(getattr(self, name) / "runs" / within, run)
+
+    def table(self, name, ours, theirs=None):
+        for folder, table in ((self.a, ours), (self.b, ours if theirs is None else theirs)):
+            (folder / "tables").mkdir(parents=True, exist_ok=True)
+            table.to_csv(folder / "tables" / f"{name}.csv", index=False)
+
+    def compare(self):
+        """Return the exit code, the last line and the lines before it, with short folder names."""
+        code = cli.main(["compare", str(self.a), str(self.b)])
+        printed = self.capsys.readouterr()
+        *lines, last = (printed.out + printed.err).replace(f"{self.a.parent}/", "").splitlines()
+        return code, last, lines
 
 
-def test_equal_folders_have_no_difference_and_clocks_do_not_count(tmp_path):
-    a = write(tmp_path / "a", tofu=TABLE)
-    b = write(tmp_path / "b", tofu=TABLE.assign(train_s=9.0)[::-1])
-    assert compare(a, b).cells.empty, "rows are matched by their keys, not by their place"
-    assert compare(a, b, clocks=True).cells["column"].tolist() == ["train_s", "train_s"]
+@pytest.fixture
+def two(tmp_path, capsys):
+    return Two(tmp_path, capsys)
 
 
-def test_every_cell_that_differs_is_named(tmp_path):
-    other = TABLE.assign(fq=[0.75, 0.1], mark=["≠", ""])
-    found = compare(write(tmp_path / "a", tofu=TABLE), write(tmp_path / "b", tofu=other)).cells
-    assert found[["row", "column", "a", "b"]].values.tolist() == [
-        ["forget05, T3", "fq", "0.5", "0.75"],
-        ["forget10, T3", "fq", "", "0.1"],
-        ["forget05, T3", "mark", "=", "≠"],
+def ratio(value):
+    """Return what replaces the first truth ratio of a run."""
+    return lambda run: run["truth_ratio"].update(forget=[value, *run["truth_ratio"]["forget"][1:]])
+
+
+def failed(run):
+    run |= {"status": "failed", "error": "it diverged", "metrics": None, "truth_ratio": None}
+
+
+def test_equal_folders_are_the_same_in_any_order(two):
+    two.table("tofu", TOFU, TOFU[::-1])
+    assert two.compare() == (0, SAME, ["a: a, b: b", "compared: 2 runs, 4 rows of tables"])
+
+
+def test_within_the_tolerance_is_the_same_and_the_sentence_is_true(two):
+    two.run(2, "a", change=ratio(0.5 + 2.4e-8))
+    two.run(1, within="naive")
+    two.run(1, "b", "naive", change=ratio(0.5 + 1e-9))
+    code, last, _ = two.compare()
+    assert last == "the same within 3e-8 (2 of 3 runs not bit for bit: NPO, naive/NPO)"
+    assert code == 0
+    two.table("parameters", PARAMETERS, PARAMETERS.assign(trainable=[918144.0000011, 43520]))
+    code, last, lines = two.compare()
+    assert (code, last) == (1, "1 cell differs in 1 table: parameters")
+    assert lines[-1].split() == ["parameters", "NPO", "trainable", "918144", "918144.0000011"]
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs", "why"),
+    [
+        ("dials", DIALS, pd.concat([DIALS.assign(lr=0.002), DIALS]), "(2 rows): only in b"),
+        ("dials", DIALS.drop(columns="lr"), DIALS, "(4 rows): other columns of settings"),
+        ("dials", DIALS, DIALS.assign(n_seeds=1, fq=0.9), "(2 rows): means over other numbers of"),
+        ("runtime", RUNTIME, RUNTIME.assign(epochs=None, train_s=None), "(2 rows): seconds"),
+        ("claims", CLAIMS, CLAIMS.assign(numbers=["0.50", "2.9 s"]), "(1 row): seconds or memory"),
+        ("search", RUNTIME.assign(minutes=1), RUNTIME.assign(minutes=2), "(2 rows): column minut"),
+        ("mine", PARAMETERS.assign(share=1), PARAMETERS, "(2 rows): some columns only in a"),
+        ("mine", PARAMETERS.assign(trainable=[918144, None]), PARAMETERS, "(1 row): only in b"),
+        ("mine", PARAMETERS[:0], PARAMETERS, "(2 rows): only in b"),
+    ],
+)
+def test_what_is_not_compared_is_listed(two, name, ours, theirs, why):
+    two.table(name, ours, theirs)
+    code, last, lines = two.compare()
+    assert (code, last) == (0, SAME)
+    assert [line for line in lines if line.startswith(f"not compared: {name} {why}")]
+
+
+def test_tables_of_other_runs_are_listed_and_the_runs_of_both_compared(two):
+    """With seeds 3 and 4 in one folder, every mean over seeds is another."""
+    for seed in (3, 4):
+        two.run(seed, "b")
+    for name in ("ablations", "claims", "leak"):
+        two.table(name, CLAIMS, CLAIMS.assign(verdict="does not hold"))
+    code, last, lines = two.compare()
+    assert (code, last) == (0, SAME)
+    assert lines[1:] == [
+        "compared: 2 runs, 2 rows of tables",
+        "not compared: ablations (2 rows): made of runs that only one folder has",
+        "not compared: claims (2 rows): made of runs that only one folder has",
+        "not compared: leak (2 rows): made of runs that only one folder has",
+        "not compared: runs (2 rows): only in b",
     ]
-    assert found["difference"][0] == 0.25 and found["difference"][1:].isna().all()
 
 
-def test_within_the_tolerance_is_equal(tmp_path):
-    near = TABLE.assign(fq=[0.5 + 1e-12, None])
-    assert compare(write(tmp_path / "a", tofu=TABLE), write(tmp_path / "b", tofu=near)).cells.empty
+@pytest.mark.parametrize(
+    ("change", "column"),
+    [
+        (failed, "status"),
+        (lambda run: run["metrics"].update(fq=None), "metrics.fq"),
+        (lambda run: run["truth_ratio"]["forget"].append(0.5), "truth_ratio.forget.length"),
+        (lambda run: run["hyper"].update(lr=0.01), "hyper.lr"),
+        (ratio(0.5 + 1.1e-6), "truth_ratio.forget.0"),
+    ],
+)
+def test_a_run_that_differs(two, change, column):
+    two.run(2, "a", change=change)
+    code, last, lines = two.compare()
+    assert (code, last) == (1, "1 cell differs in 1 table: runs")
+    assert lines[-1].split()[:3] == ["runs", "NPO--forget10--Tnone--seed2", column]
 
 
-def test_a_table_without_rows(tmp_path):
-    a, b = write(tmp_path / "a", ablations=TABLE[:0]), write(tmp_path / "b", ablations=TABLE[:0])
-    assert compare(a, b).cells.empty
-    assert compare(a, write(tmp_path / "c", ablations=TABLE[:1])).alone == [
-        "1 rows of b's table ablations"
-    ]
+@pytest.mark.parametrize(
+    ("name", "ours", "theirs"),
+    [
+        ("tofu", TOFU, TOFU.assign(fq=[0.5, 0.1])),  # no number against one
+        ("tofu", TOFU, TOFU.assign(T=3.0)),  # no row in common
+        ("tofu", TOFU[:1], TOFU.assign(fq="diverged")),
+        ("tofu_vs_paper", TOFU.assign(fq_mark="="), TOFU.assign(fq_mark=["≠", "="])),
+        ("claims", CLAIMS, CLAIMS.assign(verdict=["does not hold", "holds"])),
+        ("mine", CLAIMS[["id"]], CLAIMS[["evidence"]]),  # a table of texts alone
+    ],
+)
+def test_a_table_that_differs(two, name, ours, theirs):
+    two.table(name, ours, theirs)
+    assert two.compare()[:2] == (1, f"1 cell differs in 1 table: {name}")
 
 
-def test_rows_and_tables_that_one_lacks(tmp_path):
-    a, b = write(tmp_path / "a", tofu=TABLE, bounds=TABLE), write(tmp_path / "b", tofu=TABLE[:1])
-    found = compare(a, b)
-    assert found.cells.empty
-    assert found.alone == ["table bounds of a"], "a row of empty cells says nothing"
-    with pytest.raises(UserError, match="no tables"):
-        compare(a, tmp_path / "nothing")
+def test_nothing_in_common_is_not_the_same(two):
+    for path in (two.b / "runs").glob("*.json"):
+        path.unlink()
+    assert two.compare()[:2] == (0, SAME), "tables alone"
+    two.run(3, "b")
+    assert two.compare()[0] == 2, "both have runs, but no common one"
+    two.a, two.b = two.a.parent / "empty", two.a.parent / "none"
+    code, last, _ = two.compare()
+    assert code == 2 and "empty and none have no run in common" in last
 
 
-def test_means_are_those_of_the_seeds_that_both_have(tmp_path):
-    seeds = {"a": (1, 2), "b": (1, 2, 3)}
-    quality = {name: {} for name in seeds}
-    for name, those in seeds.items():
-        for seed in those:
-            for method, T in (("NPO", None), ("T3", 2.0), ("T3", 3.0)):
-                run = fabricate(method, "forget10", T, seed)
-                run["metrics"]["fq"] += 0.01 if name == "a" else 0.0
-                results.write_run(tmp_path / name / "runs", run)
-                quality[name][method, T, seed] = run["metrics"]["fq"]
-    results.write_run(tmp_path / "b" / "runs", fabricate("WGA", "forget05", None, 1))
-    found = means(tmp_path / "a", tmp_path / "b")
-    assert found[["split", "method", "seeds"]].values.tolist() == [
-        ["forget10", "NPO", 2],
-        ["forget10", "T3", 2],
-    ]
-    best = max((2.0, 3.0), key=lambda T: sum(quality["b"]["T3", T, seed] for seed in (1, 2)))
-    for row, (method, T) in zip(found.to_dict("records"), (("NPO", None), ("T3", best))):
-        ours, theirs = ([quality[name][method, T, seed] for seed in (1, 2)] for name in ("a", "b"))
-        assert row["fq a"] == pytest.approx(np.mean(ours)) and row["fq b"] == pytest.approx(
-            np.mean(theirs)
-        )
-        assert row["fq a"] - row["fq b"] == pytest.approx(0.01, abs=1e-6)
-        assert row["fq sd"] == pytest.approx(np.std(theirs, ddof=1), abs=1e-6)
-    assert means(tmp_path / "a", tmp_path / "nothing").empty
+def test_a_damaged_run_is_named(two):
+    path = two.a / "runs" / "NPO--forget10--Tnone--seed1.json"
+    path.write_text(path.read_text().replace('"trainable": 5', '"trainable": 6'))
+    code, last, _ = two.compare()
+    assert code == 2 and f"{path.name}: altered or damaged" in last
 
 
-def test_equal_runs_are_those_whose_every_digit_is_equal(tmp_path):
-    for name, seeds in (("a", (1, 2, 3)), ("b", (1, 2, 4))):
-        for seed in seeds:
-            run = fabricate("NPO", "forget10", None, seed)
-            if (name, seed) == ("b", 2):
-                run["truth_ratio"]["forget"][0] *= 1 + 1e-6
-            results.write_run(
-                tmp_path / name / "runs", run | {"seconds": {"train": len(name + str(seed))}}
-            )
-    assert equal_runs(tmp_path / "a", tmp_path / "b") == (1, 2)
-    assert equal_runs(tmp_path / "a", tmp_path / "nothing") == (0, 0)
+def test_of_many_cells_some_of_each_table_are_printed(two):
+    grid = pd.DataFrame({"k": range(50), "value": 0.5})
+    for name in ("bounds", "synthetic"):
+        two.table(name, grid, grid.assign(value=0.75))
+    code, last, lines = two.compare()
+    assert (code, last) == (1, "100 cells differ in 2 tables: bounds, synthetic")
+    printed = [line.split()[0] for line in lines]
+    assert (printed.count("bounds"), printed.count("synthetic")) == (20, 20)
 
 
-def test_what_only_one_folder_has_is_named_and_is_no_difference(tmp_path):
-    """Three seeds beside five were 3,046 cells that differ, although every run was equal."""
-    tables = {
-        "a": TABLE.assign(n_seeds=3, seed=1),
-        "b": pd.concat([TABLE.assign(n_seeds=5, seed=1)] * 2),
-    }
-    for name, seeds in (("a", (1,)), ("b", (1, 2))):
-        write(
-            tmp_path / name, tofu=tables[name], claims=tables[name].assign(numbers=name), same=TABLE
-        )
-        for seed in seeds:
-            results.write_run(tmp_path / name / "runs", fabricate("NPO", "forget10", None, seed))
-    found = compare(tmp_path / "a", tmp_path / "b")
-    assert found.cells.empty and equal_runs(tmp_path / "a", tmp_path / "b") == (1, 1)
-    assert found.alone == [
-        "1 runs of b (seeds 2)",
-        "1 rows of a's table tofu",
-        "2 rows of b's table tofu",
-    ]
+def test_settings_tell_the_rows_of_every_committed_table_apart():
+    """Only the tables of bounds repeat them: their rows differ in a risk that was measured."""
+    for path in project_root().glob("results/*/tables/*.csv"):
+        repeated = [row for row in read_table(path) if "(again)" in row]
+        assert not repeated or path.stem.startswith("bounds"), path
