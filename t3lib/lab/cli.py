@@ -106,17 +106,6 @@ def parser() -> Parser:
     )
     p.add_argument("--seeds", type=whole_numbers, help="seeds, e.g. 1,2,3 (default: the profile's)")
     p.add_argument(
-        "--worlds",
-        type=whole_numbers,
-        help="repeat notebook 02 in these built-in worlds, e.g. 1,2,3, and compare them in tables",
-    )
-    p.add_argument(
-        "--widths",
-        type=whole_numbers,
-        help="find T3's best learning rate and T for built-in models of these widths, e.g."
-        " 64,128,256, in the worlds of --worlds (default 0,1,2)",
-    )
-    p.add_argument(
         "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
     )
     where = p.add_mutually_exclusive_group()
@@ -532,7 +521,7 @@ numbers = comma(float, "numbers like 1,1.5,2")
 
 
 def reproduce(args: argparse.Namespace) -> int:
-    """Run `t3 reproduce`, with its options --worlds, --rehearse and --dry-run."""
+    """Run `t3 reproduce`, with its options --rehearse and --dry-run."""
     from t3lib.lab.grid.reproduce import reproduce
     from t3lib.lab.results import check_clean
 
@@ -552,20 +541,6 @@ def reproduce(args: argparse.Namespace) -> int:
         "dry_run",
     )
     options = {key: getattr(args, key) for key in keys}
-    if args.widths:
-        from t3lib.lab.widths import reproduce_widths
-
-        if other := [key for key in keys if options[key] and key != "out"]:
-            raise UserError(
-                f"--widths takes --profile, --worlds and --out alone, not --{other[0]}".replace(
-                    "_", "-"
-                )
-            )
-        return reproduce_widths(args.profile, args.widths, args.worlds or (0, 1, 2), args.out)
-    if args.worlds:
-        from t3lib.lab.worlds import reproduce_worlds
-
-        return reproduce_worlds(args.profile, args.worlds, **options)
     if args.rehearse is not None:
         from t3lib.lab.rehearse import rehearse
 

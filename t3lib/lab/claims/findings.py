@@ -2,10 +2,11 @@
 is ahead.
 
 Two rules decide which method is ahead. If the study was repeated in several worlds
-(`report.worlds`), the 95% interval of the difference within a world must lie on one side of zero.
-Otherwise no run of one method may be behind any run of the other. Forget Quality is then compared
-against each retrained model that nothing was tuned on. In all other cases there is no order. A
-column without single runs, which the paper's Table 4 does not have, is decided by its means.
+(results/cpu-worlds/make.py), the 95% interval of the difference within a world must lie on one side
+of zero. Otherwise no run of one method may be behind any run of the other. Forget Quality is then
+compared against each retrained model that nothing was tuned on. In all other cases there is no
+order. A column without single runs, which the paper's Table 4 does not have, is decided by its
+means.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,14 +15,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.stats import t as student
 
 from t3lib.lab import results
-from t3lib.lab.report.worlds import interval
 
 PRINTED = {"tofu": 1, "parameters": 2, "runtime": 3, "tofu_per_seed": 4, "temperature": 5}
 # Column of Table 1 -> column of `worlds_each`; other columns have the same name in both.
 IN_WORLDS = {"fq": "fq_held_out", "ks_statistic": "ks_held_out"}
 WORLDS = "-worlds"  # the suffix of a folder of worlds after its profile's name
+LEVEL = 0.95  # of intervals over worlds
 
 
 class Missing(Exception):
@@ -102,6 +104,19 @@ class Gap(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.value:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
+
+
+def interval(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
+    """Return the mean of n values and the ends of its 95% interval, mean ± t(n − 1) sd / √n.
+
+    Student's t has n − 1 degrees of freedom. The ends are nan if n < 2.
+    """
+    n = len(values)
+    mean = float(np.mean(values)) if n else np.nan
+    if n < 2:
+        return mean, np.nan, np.nan
+    half = float(student.ppf((1 + LEVEL) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
+    return mean, mean - half, mean + half
 
 
 def score(tables: Tables, split: str, method: str, column: str, table: str = "tofu") -> float:

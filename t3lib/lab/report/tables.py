@@ -72,28 +72,6 @@ CAPTIONS = {
         " which settings were chosen. mean and sd describe ln R, the logarithm of the truth ratio"
         " R. D_matched is D after the means of ln R were made equal."
     ),
-    "worlds": (
-        "Every method in several built-in worlds: its mean over worlds with a 95% interval, in how"
-        " many worlds it is the best unlearning method, and T3's value minus the method's value in"
-        " the same world (t3_less). D (ks_held_out) and Forget Quality (fq_held_out) compare with"
-        " each world's second retrained model. Settings were chosen in another world."
-    ),
-    "worlds_each": "Every method in each of several built-in worlds.",
-    "width": (
-        "T3 at several widths d of the built-in world's model, 10% split, a row for each world: the"
-        " rate and T of highest Forget Quality against the first retrained model, judged against"
-        " the second (held out). Utility at this rate and T, with T = 1, and before unlearning."
-        " margin: mean logit u of the head on true tokens. lead: by how many nats the base prefers"
-        " a true token of a forget row to the next. autocast: the base was trained in bfloat16."
-    ),
-    "width_best": (
-        "The best learning rate at every width, over worlds. low to high: rates whose held-out"
-        " Forget Quality is within one spread (standard deviation over worlds) of the best rate's."
-    ),
-    "width_rules": (
-        "The best rate of a width, predicted from all other widths by rules of the form rate ·"
-        " quantity = constant, and the held-out Forget Quality that the predicted rate loses."
-    ),
     "temperature": "Table 5. T3 at every temperature, as means over seeds.",
     "temperature_vs_paper": "Ours beside the paper's Table 5.",
     "dials": (

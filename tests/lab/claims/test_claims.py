@@ -18,7 +18,7 @@ from t3lib.core.names import SPLITS
 from t3lib.lab import results
 from t3lib.lab.claims import findings, gaussians, llm, theory
 from t3lib.lab.claims import table as claims
-from t3lib.lab.claims.findings import Tables, gap, printed_tables
+from t3lib.lab.claims.findings import Tables, gap, interval, printed_tables
 from t3lib.lab.report import render, tables
 from t3lib.theory import experiments as synthetic
 from t3lib.theory import table as bounds_table
@@ -261,6 +261,7 @@ def test_an_order_needs_no_run_of_one_behind_any_run_of_the_other():
 @pytest.mark.parametrize(("third", "sign"), [(0.25, 1), (-0.4, 0)])
 def test_worlds_decide_where_there_are_any(tmp_path, third, sign):
     """The difference within each world counts, not the seeds of the profile's one world."""
+    assert np.isnan(interval([0.2])[1:]).all(), "one world has no spread"
     differences = [0.2, 0.3, third]
     rows = [
         {"world": world, "split": "forget10", "method": method, "fq_held_out": fq, "mu": 1.0}

@@ -1,0 +1,177 @@
+"""Repeat the study of profile cpu in other built-in worlds.
+
+    python results/cpu-worlds/make.py --worlds 1 2 3 4 5 6 7
+
+A world is a seed of the built-in world: other authors, other rows, another base and other retrained
+models. Another seed of T3 changes only the initial weights of its head and which rows to keep are
+drawn, so only worlds show how far a difference between two methods repeats. Every method runs once
+in each world and on each split, with the settings of profile cpu. These were chosen in world 0. D
+and Forget Quality compare with a world's second retrained model, on which nothing was chosen.
+
+It writes two tables below --out: `worlds_each` has one row for each run, and `worlds` has means
+over worlds with 95% intervals. It also writes a figure, the run files, and made.json, which says of
+each world which command and commit made it. A world takes about ten minutes on one core. A world
+that the table already has is left out, and trained models and scores are cached in .t3cache, so the
+same command continues a killed run.
+"""
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+import torch
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from t3lib.core.errors import UserError
+from t3lib.core.files import read_json, write_json
+from t3lib.core.names import SPLITS
+from t3lib.core.progress import progress_bar
+from t3lib.core.settings import WORLD
+from t3lib.lab import profiles, results
+from t3lib.lab.claims.findings import interval
+from t3lib.lab.grid.runner import narrow_vectors
+from t3lib.lab.report import render, tables
+from t3lib.lab.report.look import COLOURS, STYLE, panels
+from t3lib.lab.study.several import Work
+from t3lib.lab.study.study import open_study
+
+# The measures of the tables: {column of a run: (title of its panel, whether more is better)}.
+MEASURES = {
+    "ks_held_out": ("D", False),
+    "fq_held_out": ("Forget Quality", True),
+    "mu_rouge": ("MU-ROUGE", True),
+    "mu": ("MU", True),
+}
+EACH = "Every method in each of several built-in worlds."
+OVER_WORLDS = (
+    "Every method in several built-in worlds: its mean over worlds with a 95% interval, in how"
+    " many worlds it is the best unlearning method, and T3's value minus the method's value in"
+    " the same world (t3_less). D (ks_held_out) and Forget Quality (fq_held_out) compare with"
+    " each world's second retrained model. Settings were chosen in another world."
+)
+TINY = {
+    "stage": {"questions": 1, "vocab": 400, "hidden": 16, "heads": 2, "epochs": 1},
+    "evaluation": {"max_new_tokens": 4},
+    "hyper": {"T3": {"epochs": 2, "warmup_epochs": 1, "temperature": 2.0}},
+}
+
+
+def make(worlds: list[int], out: Path, tiny: bool) -> None:
+    """Run the worlds that the table in `out` does not have, then write both tables and the figure.
+
+    tiny: three methods on one split of models that know nothing, to try the script.
+    """
+    if min(worlds) < 1:
+        raise UserError("--worlds: give worlds from 1, because settings come from world 0")
+    results.check_clean(out)
+    os.environ.update(narrow_vectors())
+    torch.set_num_threads(1)
+    profile = profiles.load_profile("cpu")
+    if tiny:
+        profile |= {name: profile[name] | few for name, few in TINY.items()}
+        profile |= {"methods": ["Original", "Retrained", "T3"], "splits": ["forget10"]}
+    table, made = out / "tables" / "worlds_each.csv", out / "made.json"
+    each = pd.read_csv(table) if table.is_file() else None
+    for world in progress_bar(worlds, desc="worlds"):
+        if each is not None and world in set(each["world"]):
+            continue
+        began = time.process_time()
+        each = pd.concat([each, run_world(profile, world, out / f"world{world}")])
+        each = each.sort_values("world", kind="stable", ignore_index=True)
+        seconds = time.process_time() - began
+        facts = {"commit": results.provenance()["git_commit"], "cpu_seconds": round(seconds)}
+        facts["command"] = shlex.join(["python", *sys.argv])
+        render.write_table(table.parent, "worlds_each", each, caption=EACH)
+        write_json(made, (read_json(made) if made.is_file() else {}) | {f"world {world}": facts})
+        print(f"world {world}: {seconds:.0f} CPU-seconds", flush=True)
+    render.write_table(table.parent, "worlds", summary(each), caption=OVER_WORLDS)
+    render.save_figure(out / "figures" / "worlds.svg", figure(each))
+
+
+def run_world(profile: profiles.Profile, world: int, folder: Path) -> pd.DataFrame:
+    """Run every method of a profile in one world, and return a row for each run.
+
+    folder: for the run files.
+    """
+    opened = {name: profile[name] for name in WORLD}
+    opened["stage"] = profile["stage"] | {"seed": world}
+    for split in profile["splits"]:
+        study = open_study(split, **opened)
+        Work(study, opened, profile["hyper"], [1], [], folder).run(profile["methods"])
+    runs = tables.main_runs(results.tidy(results.read_runs(folder / "runs"))).assign(world=world)
+    return runs[["world", "split", "method", "T", *MEASURES]]
+
+
+def summary(each: pd.DataFrame) -> pd.DataFrame:
+    """Build the table `worlds`: the mean of each measure over the worlds, with its 95% interval.
+
+    first: in how many worlds the method has the best value of all unlearning methods.
+    t3_less: T3's value minus the method's, within each world; its interval is t3_low to t3_high. If
+    that interval covers zero, the worlds show no order between T3 and the method.
+    """
+    rows = []
+    splits = [split for split in SPLITS if split in set(each["split"])]
+    names = [name for name in tables.METHODS if name in set(each["method"])]
+    for split, measure in ((split, measure) for split in splits for measure in MEASURES):
+        values = each[each["split"] == split].pivot(index="world", columns="method", values=measure)
+        rivals = values[[name for name in names if name in tables.UNLEARNING]]
+        best = rivals.max(axis=1) if MEASURES[measure][1] else rivals.min(axis=1)
+        for name in names:
+            its = values[name].dropna()
+            first = int((its == best[its.index]).sum()) if name in rivals else pd.NA
+            gap = (np.nan,) * 3 if name == "T3" else interval((values["T3"] - its).dropna())
+            rows.append((split, name, measure, len(its), *interval(its), first, *gap))
+    columns = ["split", "method", "measure", "worlds", "mean", "low", "high", "first"]
+    table = pd.DataFrame(rows, columns=[*columns, "t3_less", "t3_low", "t3_high"])
+    return table.astype({"first": "Int64"})
+
+
+@rc_context(STYLE)
+def figure(each: pd.DataFrame) -> Figure:
+    """Draw each method in each world, and its mean with a 95% interval (grey), one panel for each
+    split and measure.
+    """
+    splits = [split for split in SPLITS if split in set(each["split"])]
+    names = [name for name in tables.METHODS if name in set(each["method"])]
+    size = (6.8, 0.5 + len(splits) * (0.4 + 0.15 * len(names)))
+    drawn, axes = panels(len(splits), len(MEASURES), size, sharex="col", sharey=True)
+    worlds = {"hue": "method", "hue_order": names, "palette": COLOURS, "legend": False}
+    mean = {"errorbar": lambda x: interval(x)[1:], "color": "0.3", "linewidth": 0.8, "ls": ""}
+    for row, split in zip(axes, splits):
+        for axis, (measure, (title, _)) in zip(row, MEASURES.items()):
+            part = each[each["split"] == split]
+            shared = {"data": part, "x": measure, "y": "method", "order": names, "ax": axis}
+            sns.stripplot(**shared, **worlds, size=2.5, jitter=False)
+            sns.pointplot(**shared, **mean, markersize=2.5)
+            axis.set(xlabel="", ylabel="", title=title, xlim=(-0.04, 1.04))
+        row[0].set_ylabel(f"{render.SPLIT_LABELS[split]} split")
+    drawn.set_label(
+        f"Every method in {each['world'].nunique()} built-in worlds, with settings that were chosen"
+        " in another. Coloured: one world. Grey: the mean with its 95% interval (Student's t)."
+        " D and Forget Quality compare with each world's second retrained model. For D 0 is best,"
+        " for the other measures 1."
+    )
+    return drawn
+
+
+def main() -> None:
+    """Read the command line and make the tables."""
+    parser = argparse.ArgumentParser(description="Repeat the study of profile cpu in other worlds.")
+    parser.add_argument("--worlds", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 7])
+    parser.add_argument("--out", type=Path, default=Path("out/cpu-worlds"))
+    parser.add_argument("--tiny", action="store_true", help="try the script in seconds")
+    try:
+        make(**vars(parser.parse_args()))
+    except UserError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,59 @@
+"""The scripts beside the committed results run in their tiny form, so that they stay alive."""
+
+import os
+import runpy
+import subprocess
+import sys
+
+import pandas as pd
+import pytest
+from conftest import ROOT
+
+RESULTS = ROOT / "results"
+SCRIPTS = [  # script, its arguments, files that it must write
+    (
+        "cpu-width/make.py",
+        ["--widths", "32", "64", "--worlds", "1"],
+        ["tables/width.csv", "tables/width_grid.csv", "tables/width_best.csv"]
+        + ["tables/width_rules.csv", "figures/width.svg", "made.json"],
+    ),
+    (
+        "cpu-worlds/make.py",
+        ["--worlds", "1", "2"],
+        ["tables/worlds_each.csv", "tables/worlds.csv", "figures/worlds.svg", "made.json"],
+    ),
+]
+
+
+@pytest.mark.parametrize(("script", "arguments", "files"), SCRIPTS, ids=[one[0] for one in SCRIPTS])
+def test_a_script_runs_in_its_tiny_form(script, arguments, files, tmp_path):
+    """A table has no column that the committed table beside the script lacks."""
+    command = [sys.executable, RESULTS / script, *arguments, "--tiny", "--out", tmp_path / "out"]
+    environment = os.environ | {"T3_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for file in files:
+        written, committed = tmp_path / "out" / file, (RESULTS / script).parent / file
+        assert written.stat().st_size
+        if file.endswith(".csv") and committed.is_file():
+            assert {*pd.read_csv(written)} <= {*pd.read_csv(committed)}, file
+
+
+def committed(script, name):
+    return pd.read_csv((RESULTS / script).parent / "tables" / f"{name}.csv")
+
+
+def test_the_summary_of_worlds_is_that_of_the_committed_runs():
+    made = runpy.run_path(str(RESULTS / "cpu-worlds/make.py"))
+    each, table = (committed("cpu-worlds/make.py", name) for name in ("worlds_each", "worlds"))
+    pd.testing.assert_frame_equal(made["summary"](each), table, check_dtype=False)
+
+
+def test_the_best_rates_and_rules_are_those_of_the_committed_grid():
+    made = runpy.run_path(str(RESULTS / "cpu-width/make.py"))
+    names = ("width_grid", "width_best", "width_rules")
+    grid, best, rules = (committed("cpu-width/make.py", name) for name in names)
+    pd.testing.assert_frame_equal(made["best"](grid), best)
+    rules = rules[rules["rule"].isin(made["RULES"])].reset_index(drop=True)
+    found = made["rules"](grid, best).reset_index(drop=True)
+    pd.testing.assert_frame_equal(found, rules, check_dtype=False)
