@@ -125,7 +125,7 @@ def make(widths: Sequence[int], worlds: Sequence[int], out: Path, tiny: bool) ->
         render.save_figure(out / "figures" / "width.svg", drawn)
     for name, table in made.items():
         render.write_table(out / "tables", name, table, caption=CAPTIONS.get(name))
-    made_by = {"command": shlex.join(["python", *sys.argv]), "commits": [*set(each["commit"])]}
+    made_by = {"command": shlex.join(["python", *sys.argv]), "commits": [*each["commit"].unique()]}
     write_json(out / "made.json", made_by)
 
 
