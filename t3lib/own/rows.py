@@ -21,6 +21,8 @@ from t3lib.core.rows import Row, check_row, parse_rows
 FORMS = "question and answer; prompt and completion; messages; or text"
 SETS = ("forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")  # of `Rows`
 
+Source = Any  # a sequence of rows, or the name of a file or Hub data set
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -41,13 +43,13 @@ class Rows:
     UserError for a file that cannot be read.
     """
 
-    forget: Sequence[Any] | str | Path
-    retain: Sequence[Any] | str | Path
-    other: Sequence[Any] | str | Path = ()
-    unseen: Sequence[Any] | str | Path = ()
-    holdout_forget: Sequence[Any] | str | Path = ()
-    holdout_retain: Sequence[Any] | str | Path = ()
-    rewordings: Mapping[str, Sequence[str]] | str | Path = field(default_factory=dict)
+    forget: Source
+    retain: Source
+    other: Source = ()
+    unseen: Source = ()
+    holdout_forget: Source = ()
+    holdout_retain: Source = ()
+    rewordings: Any = field(default_factory=dict)
     system: str | None = None
 
     def __post_init__(self) -> None:

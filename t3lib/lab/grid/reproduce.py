@@ -121,8 +121,8 @@ def reproduce(
         for name in orphans if code == 0 else ():
             (folder / name).unlink()
     if orphans and code == 0:
-        options = {"data": data, "out": out, "workers": workers, "scheduler": scheduler}
-        return reproduce(profile, notebooks=notebooks, **options)
+        options: dict[str, Any] = {"data": data, "out": out, "workers": workers}
+        return reproduce(profile, scheduler=scheduler, notebooks=notebooks, **options)
     return code
 
 

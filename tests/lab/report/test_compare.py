@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 from fabricate import fabricate
 
+from t3lib import cli
 from t3lib.core.files import project_root
-from t3lib.lab import cli, results
+from t3lib.lab import results
 from t3lib.lab.report.compare import read_table
 
 SAME = "the same to the last digit"
