@@ -52,10 +52,10 @@ def reproduce(
     start = time.monotonic()
     if workers is not None and scheduler is not None:
         raise UserError("choose one of --workers and --scheduler")
-    chosen = profiles.override(
-        profiles.load_profile(profile), data=data, methods=methods, splits=splits, seeds=seeds
-    )
     root, cache = project_root(), cache_dir().resolve()
+    chosen = profiles.load_profile(profile)
+    chosen = profiles.override(chosen, data=data, methods=methods, splits=splits, seeds=seeds)
+    chosen = from_root(chosen, root)
     folder, sources = Path(out or root / "out" / chosen["name"]), notebooks or shipped("notebooks")
     _check_apart(folder, cache, sources.resolve())
     # Notebooks start in the root and record their parameters, so paths relative to it do not show
@@ -64,7 +64,7 @@ def reproduce(
     shown = os.path.relpath(folder, root) if inside else str(folder.resolve())
     gpus = cluster.gpu_count() if scheduler is None else 0
     graph = jobs.build(
-        from_root(chosen, root),
+        chosen,
         Path(shown),
         only=only,
         folder=sources,
@@ -99,7 +99,7 @@ def reproduce(
     if scheduler is None and any("world" in job.parameters for job in todo):
         from t3lib.lab.grid import preflight  # imported here: the Hub's package takes long
 
-        preflight.check_machine(from_root(chosen, root), root)
+        preflight.check_machine(chosen, root)
     count = cluster.worker_count(workers, int(place.threads))
     # The lock lies beside the results, because runs with different caches may share them.
     with lock(folder / ".lock", wait=False):

@@ -78,7 +78,6 @@ class Outcome:
     seconds: float = 0.0
     outputs: dict[str, str] = field(default_factory=dict)  # path below the results folder -> sha256
     error: str = ""  # of a failed job: one line; of a skipped job: the failed job
-    cell: str = ""  # of a failed job: "cell 4: failing line"
 
 
 def run_key(job: Job, place: Place) -> str:
@@ -149,9 +148,8 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
             write_sealed(place.marks / f"{job.name}.json", asdict(done))
             return done
         except Exception as error:
-            cell, line = where_it_failed(error, job, place)
             seconds = round(time.monotonic() - start, 3)
-            return Outcome(job.name, "failed", key, seconds, error=line, cell=cell)
+            return Outcome(job.name, "failed", key, seconds, error=what_failed(error, job, place))
 
 
 def narrow_vectors() -> dict[str, str]:
@@ -298,19 +296,18 @@ def remove_local_paths(notebook: Path, name: str, parameters: Mapping[str, Any])
     write_json(notebook, content)
 
 
-def where_it_failed(error: Exception, job: Job, place: Place) -> tuple[str, str]:
-    """Return ("cell 4: failing line", "ValueError: boom") for a failed job.
+def what_failed(error: Exception, job: Job, place: Place) -> str:
+    """Return one line for a failed job, such as `cell 4: failing line: ValueError: its message`.
 
-    Cells are counted from 1 in the source notebook. The first text is empty for an error outside a
-    cell.
+    Cells are counted from 1 in the source notebook. An error outside a cell has its message alone.
     """
     name, said = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", error)
     message = f"{name}: {said}".splitlines()[0]
     if not hasattr(error, "ename") or job.kind == "base":  # not an error of a cell
-        return "", message
+        return message
     cells = read_json(Path(place.notebooks) / f"{job.notebook}.ipynb")["cells"]
     numbers = {"".join(cell["source"]): number for number, cell in enumerate(cells, 1)}
     number = numbers.get(getattr(error, "source", ""), "of the parameters")
     trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(getattr(error, "traceback", [])))
     arrow = re.search(r"^-+> *\d+ (.*)$", trace, re.M)
-    return f"cell {number}: {arrow[1].strip()}" if arrow else f"cell {number}", message
+    return f"cell {number}: {arrow[1].strip()}: {message}" if arrow else f"cell {number}: {message}"

@@ -31,8 +31,7 @@ def say(outcome: Outcome, count: int, total: int) -> None:
 
     Such as `[3/24] failed  02_tofu_unlearning--NPO--forget10  3.2 s  cell 7: loss = …`.
     """
-    because = "because of " * (outcome.state == "skipped")
-    reason = because + ": ".join(filter(None, (outcome.cell, outcome.error)))
+    reason = "because of " * (outcome.state == "skipped") + outcome.error
     text = f"{outcome.state:<7} {outcome.name}  {outcome.seconds:.1f} s  {reason}".rstrip()
     with tqdm.external_write_mode():
         print(f"[{count:>{len(str(total))}}/{total}] {text}", flush=True)
