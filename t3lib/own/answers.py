@@ -387,15 +387,16 @@ def ask(
     the model's context.
     """
     if isinstance(question, str | Mapping):
-        [answer] = ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)
-        return answer
+        return ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)[0]
     if question and all(isinstance(turn, Mapping) and "role" in turn for turn in question):
         return ask(model, tokenizer, {"question": question}, max_new_tokens=max_new_tokens)
     form: Row = {"system": None, "answer": "-"}
     if head := next(iter(getattr(model, "heads", ())), None):
         plain = head.info.get("chat_template") == belonging.PLAIN
         form |= {"system": belonging.system_of(head), "raw": plain}
-    rows = [each if isinstance(each, Mapping) else {"question": each} for each in question]
+    rows: list[Any] = [
+        each if isinstance(each, Mapping) else {"question": each} for each in question
+    ]
     asked = [normal(form | row, f"question {number}") for number, row in enumerate(rows, 1)]
     prompts = [example.ids[: example.n_prompt] for example in encode_rows(tokenizer, asked)]
     check_ids(model, prompts, pad_id(tokenizer))

@@ -82,15 +82,15 @@ class T3ForCausalLM(WrappedCausalLM):
     ) -> None:
         base = plain_base(base)
         names = [heads] if isinstance(heads, T3Head | str | Path) else list(heads)
-        heads = [
+        placed: list[Any] = [
             T3Head.from_pretrained(each).to(_devices(base)[0])
             if isinstance(each, str | Path)
             else each
             for each in names
         ]
-        if not heads or not all(isinstance(head, T3Head) for head in heads):
+        if not placed or not all(isinstance(head, T3Head) for head in placed):
             raise UserError("heads must be a T3Head, the name of a saved one, or a list of these")
-        for head in heads:
+        for head in placed:
             check("w", head.w, where="head ")
             belonging.check_sizes(head, base.config.get_text_config().hidden_size, vocabulary(base))
             if not other_base:
@@ -102,18 +102,18 @@ class T3ForCausalLM(WrappedCausalLM):
                     f"the head is on {head.A.device}, the base on {base.device}: use"
                     f" head.to({base.device.type!r})"
                 )
-        belonging.check_same_base(heads)
+        belonging.check_same_base(placed)
         super().__init__(base)
-        self.heads = nn.ModuleList(heads)
+        self.heads = nn.ModuleList(placed)
         if len(names) == 1 and isinstance(names[0], str | Path):
             self.report = artefact.report_of(names[0])
         self.allow_sharpening = allow_sharpening
-        if temperature is None and len({head.temperature for head in heads}) > 1:
-            values = ", ".join(f"{head.temperature:g}" for head in heads)
+        if temperature is None and len({head.temperature for head in placed}) > 1:
+            values = ", ".join(f"{head.temperature:g}" for head in placed)
             raise UserError(
                 f"these heads have different temperatures ({values}): give the one to use"
             )
-        self.temperature = heads[0].temperature if temperature is None else temperature
+        self.temperature = placed[0].temperature if temperature is None else temperature
 
     @property
     def head(self) -> T3Head:
