@@ -1,0 +1,25 @@
+"""The scripts beside the results run, in their tiny form."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+TWO_BASES = "tables/two_bases.csv tables/two_bases.md tables/two_bases.tex"
+
+
+@pytest.mark.parametrize(
+    "script, arguments, files",
+    [
+        ("tofu-cpu/two_bases.py", "--tiny", TWO_BASES),
+    ],
+)
+def test_a_script_writes_its_files(script, arguments, files, tmp_path):
+    command = [sys.executable, ROOT / "results" / script, *arguments.split(), "--out", tmp_path]
+    environment = os.environ | {"T3_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for name in files.split():
+        assert (tmp_path / name).stat().st_size > 50, name
