@@ -13,6 +13,7 @@ TWO_BASES = "tables/two_bases.csv tables/two_bases.md tables/two_bases.tex"
 @pytest.mark.parametrize(
     "script, arguments, files",
     [
+        ("own/make.py", "--tiny", "own.csv"),
         ("tofu-cpu/two_bases.py", "--tiny", TWO_BASES),
     ],
 )

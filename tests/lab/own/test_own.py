@@ -567,7 +567,7 @@ def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_know
 
 
 def test_readmes_sentences_on_the_choice_are_those_of_the_results():
-    table = list(csv.DictReader((ROOT / "results" / "own.csv").open(encoding="utf-8")))
+    table = list(csv.DictReader((ROOT / "results" / "own" / "own.csv").open(encoding="utf-8")))
 
     def total(choice, measure, models=("customers", "gpt2", "short")):
         wanted = [row for row in table if (row["choice"], row["measure"]) == (choice, measure)]
