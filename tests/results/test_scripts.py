@@ -7,14 +7,17 @@ import sys
 import pytest
 from conftest import ROOT
 
-TWO_BASES = "tables/two_bases.csv tables/two_bases.md tables/two_bases.tex"
-
 
 @pytest.mark.parametrize(
     "script, arguments, files",
     [
-        ("own/make.py", "--tiny", "own.csv"),
-        ("tofu-cpu/two_bases.py", "--tiny", TWO_BASES),
+        ("own/make.py", "--tiny", ["own.csv"]),
+        (
+            "shares/make.py",
+            "--tiny --methods NPO --seeds 1",
+            ["tables/shares--NPO--forget10.csv", "runs/NPO--forget10--Tnone--w1.1--seed1.json"],
+        ),
+        ("tofu-cpu/two_bases.py", "--tiny", ["tables/two_bases.csv"]),
     ],
 )
 def test_a_script_writes_its_files(script, arguments, files, tmp_path):
@@ -22,5 +25,5 @@ def test_a_script_writes_its_files(script, arguments, files, tmp_path):
     environment = os.environ | {"T3_CACHE": str(tmp_path / "cache")}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    for name in files.split():
+    for name in files:
         assert (tmp_path / name).stat().st_size > 50, name
