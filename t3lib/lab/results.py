@@ -70,7 +70,11 @@ LARGEST = (
 HELD_OUT = ("fq_held_out", "ks_held_out", "n_references")
 AUTHOR_ROWS = 20  # rows of each author of TOFU; also the number of authors in its forget10
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # the folders of an absolute path
-_OURS = (":!results", ":!notebooks/profiles/tuned")  # files that runs write are not code
+# Files that runs write are not code: in results/ all but *.py.
+_OURS = tuple(
+    f":(exclude,glob){place}"
+    for place in ("results/**/*.[!p]*", "results/**/*.p[!y]*", "notebooks/profiles/tuned/*")
+)
 _WITHOUT_FOLDERS = ("error", "hyper", "parameters", "provenance")
 _PACKAGES = (
     "t3lib",
@@ -375,9 +379,10 @@ def provenance(
     parameters: recorded too, without folders; run files have them elsewhere.
 
     A folder is recorded as its name and a hash of its files, never as a path of this machine.
-    `dirty` is true if files outside results/ and profiles/tuned/ differ from the commit. Outside a
-    checkout, `git_commit` and `dirty` are null. `busy` is true if in the last minute more processes
-    than the machine's cores and one wanted to run, so that seconds are too long.
+    `dirty` is true if code differs from the commit: files outside results/ and profiles/tuned/, and
+    the scripts in results/. Outside a checkout, `git_commit` and `dirty` are null. `busy` is true
+    if in the last minute more processes than the machine's cores and one wanted to run, so that
+    seconds are too long.
     """
     torch = sys.modules.get("torch")
     commit, dirty = _git_state()
@@ -419,9 +424,9 @@ def made_with(model: Any, data: Any, given: Mapping[str, Any]) -> dict[str, Any]
 def check_clean(folder: str | Path) -> None:
     """Raise UserError if `folder` lies in results/ of a checkout with uncommitted changes.
 
-    Nobody could check out the code behind such results. Changes in results/ and
-    notebooks/profiles/tuned/, which a run writes, do not count. results/scratch, which git ignores,
-    is always allowed.
+    Nobody could check out the code behind such results. Changes in notebooks/profiles/tuned/ and of
+    all but scripts in results/ do not count, because runs write these files. results/scratch, which
+    git ignores, is always allowed.
     """
     committed, place = (project_root() / "results").resolve(), Path(folder).resolve()
     inside = place.is_relative_to(committed) and not place.is_relative_to(committed / "scratch")

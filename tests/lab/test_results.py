@@ -273,7 +273,7 @@ def checkout(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("change", ["code.py", "new.py"])
+@pytest.mark.parametrize("change", ["code.py", "new.py", "results/cpu/make.py"])
 def test_results_come_from_a_commit(checkout, change):
     results.check_clean(checkout / "results" / "cpu")
     (checkout / change).write_text("2")
@@ -289,7 +289,8 @@ def test_results_come_from_a_commit(checkout, change):
 
 
 def test_what_runs_write_is_no_uncommitted_change(checkout):
-    for name in ("results/cpu/table.csv", "results/new.csv", "notebooks/profiles/tuned/cpu.yaml"):
+    written = ("results/cpu/table.csv", "results/new.csv", "results/cpu/.ab12.partial")
+    for name in (*written, "notebooks/profiles/tuned/cpu.yaml"):
         (checkout / name).write_text("2")
     results.check_clean(checkout / "results" / "cpu")
     assert results.provenance()["dirty"] is False

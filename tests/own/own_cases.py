@@ -1,6 +1,4 @@
-"""Models that memorised rows, as people would have them: what tests and results/own.csv are made
-with.
-"""
+"""Models that memorised rows, as people would have them. Tests and results/own/make.py use them."""
 
 import random
 

@@ -22,6 +22,13 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["--worlds", "1", "2"],
         ["tables/worlds_each.csv", "tables/worlds.csv", "figures/worlds.svg", "made.json"],
     ),
+    ("own/make.py", [], ["own.csv"]),
+    (
+        "shares/make.py",
+        ["--methods", "NPO", "--seeds", "1"],
+        ["tables/shares--NPO--forget10.csv", "runs/NPO--forget10--Tnone--w1.1--seed1.json"],
+    ),
+    ("tofu-cpu/two_bases.py", [], ["tables/two_bases.csv"]),
     (
         "rehearsal/make.py",
         [],

@@ -255,7 +255,7 @@ def search(
     choice has a row only if a main run of the method on the split was made with it. seeds: the
     largest number. minutes is nan if the seconds of a trial were not noted.
     dials: searches after the training, which add rows such as `T3 (T, w)`, `T3 (T = 1, w)` and
-    `RMU (a)`; see `ablations.run_dials` and `shares.run_shares`.
+    `RMU (a)`; see `ablations.run_dials` and `results/shares/make.py`.
     """
     columns, rows = ["split", "method", "trials", "seeds", "minutes", "chosen"], []
     for split, method in ((split, method) for split in SPLITS for method in UNLEARNING):

@@ -4,9 +4,6 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
-from torch import nn
-
 from t3lib.baselines.losses import METHODS, settings_of
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import Diverged, UserError
@@ -22,20 +19,13 @@ from t3lib.tofu.evaluation import Report
 from t3lib.tofu.metrics import by_column
 
 Run = dict[str, Any]  # one run record, plain JSON: `results.RUN_KEYS`
-INTERPOLATED = (
-    "RMU",
-    "WGA",
-    "NPO",
-    "SimNPO",
-)  # methods whose weights can be moved back to the base
 
 
 class Subject(NamedTuple):
     """One model of a method, as far as it is known without loading it.
 
     seed: of its training. key: its content key.
-    T, w: T3's temperature and exponent. For one of `INTERPOLATED`, w may be the share a of the
-    weights (1 − a) · base + a · unlearned. None for others.
+    T, w: T3's temperature and exponent, None for others.
     settings: of the training; for T3 all settings, T and w included; None for Original and
     Retrained, which no unlearning method trained.
     """
@@ -54,22 +44,18 @@ def subject(
     seed: int,
     settings: Mapping[str, Any],
     T: float | None = None,
-    w: float | None = None,
 ) -> Subject:
     """Describe the model of a method for one seed.
 
     settings: of the method, where they differ from the defaults. T: of T3, by default that of the
-    settings. w: the share of the unlearned weights, see `Subject`; T3's w is in its settings.
+    settings; its w is in the settings.
     seed: for Retrained, the seed of the retain base; 0 is the reference.
 
     Nothing is loaded or trained, except a retain base that is missing. UserError for an unknown
-    method or setting, for a share of a method that has none, and for a retain base that cannot be
-    trained.
+    method or setting, and for a retain base that cannot be trained.
     """
     if method not in METHODS:
         raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
-    if w is not None and method not in INTERPOLATED:
-        raise UserError(f"{method} has no share of weights: only {', '.join(INTERPOLATED)}")
     if method == "Original":
         return Subject(method, 0, study.identity["full"])
     if method == "Retrained" and seed == 0:
@@ -80,8 +66,7 @@ def subject(
         return Subject(method, seed, key)
     key = unlearned_key(study, method, settings, seed)
     if method != "T3":
-        key = key if w is None else content_key([key, "share", w])
-        return Subject(method, seed, key, settings, w=w)
+        return Subject(method, seed, key, settings)
     every = settings_of("T3", settings)
     T, w = float(every["temperature"] if T is None else T), float(every["w"])
     return Subject(method, seed, content_key([key, T, w]), every | {"temperature": T}, T, w)
@@ -116,20 +101,10 @@ def load_models(study: Study, subjects: Sequence[Subject]) -> Loaded:
         return Loaded(*load_model(retrained(study, first.seed), **study.load_options))
     if first.method != "T3":
         model = unlearned(study, first.method, first.settings or {}, first.seed)
-        return Loaded(
-            model if first.w is None else moved(model, study.base, first.w), study.tokenizer
-        )
+        return Loaded(model, study.tokenizer)
     heads = fitted(study, [(each.settings or {}, each.seed) for each in subjects])
     tilts = [(sharpened(head, each.w or 1.0), each.T or 1.0) for head, each in zip(heads, subjects)]
     return Loaded(study.base, study.tokenizer, tilts)
-
-
-def moved(model: nn.Module, base: nn.Module, a: float) -> nn.Module:
-    """(1 − a) · base + a · model, weight by weight; `model` itself is changed and returned."""
-    with torch.no_grad():
-        for weight, before in zip(model.parameters(), base.parameters()):
-            weight.lerp_(before.to(weight), 1 - a)
-    return model
 
 
 def sharpened(head: T3Head, w: float) -> T3Head:

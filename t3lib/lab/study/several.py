@@ -14,8 +14,7 @@ from t3lib.core.settings import WORLD, hyper_of, seeds_of
 from t3lib.lab.results import forget_peak_memory, made_with, write_audit, write_run
 from t3lib.lab.study.ablations import run_temperatures
 from t3lib.lab.study.audit import Sampling, audit_method, dials_of
-from t3lib.lab.study.methods import INTERPOLATED, Run, run_method
-from t3lib.lab.study.shares import run_shares
+from t3lib.lab.study.methods import Run, run_method
 from t3lib.lab.study.study import Study, open_study
 
 Runs = list[Run]
@@ -59,26 +58,6 @@ class Work:
             return run_temperatures(self.study, **options)
 
         return self._each(methods, run, write_run)
-
-    def interpolate(
-        self, methods: Sequence[str], shares: Sequence[float]
-    ) -> dict[str, list[dict[str, Any]]]:
-        """Search the share of the unlearned weights, and write the run records of the best one.
-
-        methods: those without such a dial are left out. shares: see `run_shares`; none searches
-        nothing. Returns {method: rows of the search}. RuntimeError as of `_each`.
-        """
-        searched: dict[str, list[dict[str, Any]]] = {}
-
-        def run(method: str) -> Runs:
-            settings = self._settings(method)
-            searched[method], runs = run_shares(
-                self.study, method, seeds=self.seeds, shares=shares, settings=settings
-            )
-            return runs
-
-        self._each([name for name in methods if name in INTERPOLATED and shares], run, write_run)
-        return searched
 
     def made(self, seeds: Sequence[int], given: Mapping[str, Any]) -> dict[str, Any]:
         """Return `parameters` and `provenance` of run files.

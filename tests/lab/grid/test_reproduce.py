@@ -163,8 +163,6 @@ def test_methods_that_a_profile_puts_together_share_a_kernel(box):
     assert graph[several].outputs[1:] == (
         "runs/NPO--forget10--*.json*",
         "runs/T3--forget10--*.json*",
-        "tables/shares--NPO--forget10.*",
-        "tables/shares--T3--forget10.*",
     )
     assert graph["03_temperature_ablation--forget10"].after[-1] == several
     assert graph["03_temperature_ablation--forget10"].parameters["methods"] == ["T3"]

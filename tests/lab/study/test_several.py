@@ -57,18 +57,6 @@ def test_a_method_that_fails_keeps_no_other_from_running_and_nothing_is_done_twi
     assert trained == ["GradDiff"] * 2 and len(runs) == 5
 
 
-def test_only_methods_with_weights_to_move_get_shares(work):
-    methods = ["Original", "NPO", "T3", "GradDiff"]
-    assert work.interpolate(methods, []) == {}
-    searched = work.interpolate(methods, [0.5, 0.9])
-    assert {name: [row["a"] for row in rows] for name, rows in searched.items()} == {
-        "NPO": [0.5, 0.9]
-    }
-    written = results.read_runs(work.folder / "runs")
-    assert [(run["method"], run["seed"]) for run in written] == [("NPO", 1), ("NPO", 2)]
-    assert {run["w"] for run in written} <= {0.5, 0.9}
-
-
 def test_the_audit_writes_the_methods_and_not_the_yardsticks(work):
     sampling = {"samples": 2, "rows": 3, "samplers": [[0.5, 1.0]], "further": 1}
     before, reference = work.yardsticks(sampling)
