@@ -155,8 +155,9 @@ def run(
     """
     from distributed import as_completed
     from distributed.client import CancelledError, ClosedClientError
-    from distributed.scheduler import NoWorkerError
+    from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
+    no_worker = (NoWorkerError, NoValidWorkerError)
     run_id = uuid4().hex[:8]  # so that two runs on one scheduler have different keys
     outcomes, waiting, names = dict(known), list(todo), dict[str, str]()
     running = as_completed(loop=client.loop)
@@ -174,11 +175,11 @@ def run(
                 client.submit(work, job, before, place, key=key, resources=SLOT, pure=False)
             )
 
-    with suppress(OSError, CancelledError, ClosedClientError, NoWorkerError):
+    with suppress(OSError, CancelledError, ClosedClientError, *no_worker):
         start()
         for future in progress_bar(running, total=len(todo), unit="job", leave=False):
             error = future.exception() if future.status == "error" else None
-            if error and not isinstance(error, NoWorkerError):
+            if error and not isinstance(error, no_worker):
                 text = f"{type(error).__name__}: {error}".splitlines()[0]
                 outcome = Outcome(names[future.key], "failed", error=text)
             else:

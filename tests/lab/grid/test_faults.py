@@ -55,7 +55,7 @@ def test_kills_lose_nothing(tmp_path, reference, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "2")  # what the caller's shell says must not matter
     fleet = Fleet(tmp_path, methods="SimNPO, NPO, Original", seeds="2, 1", more=NAPS % 1.0)
     chance, kernel = random.Random(7), "ipykernel"
-    for victims in ((kernel, RUN), ("multiprocessing.spawn",)):
+    for victims in ((RUN,), (kernel, "multiprocessing.spawn")):
         run = fleet.start()
         for victim in victims:
             wait(lambda: tree(run, kernel))  # noqa: B023
