@@ -132,7 +132,8 @@ def _final_states(model: LlamaForCausalLM, batch: Batch, first: int) -> Tensor:
         len(ids) == 1
         or not shared
         or "attention_mask" in batch
-        or model.is_activation_checkpointing
+        # Transformers' own property for this had another name before version 5.23.
+        or any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
     ):
         return model.model(**_inputs(batch)).last_hidden_state[:, first:-1]
     cache = model.model(input_ids=ids[:1, :shared], use_cache=True).past_key_values

@@ -41,7 +41,7 @@ def test_answers_and_gradients_are_those_of_whole_rows(
     for how in ("direct", "answer_logp"):
         model = copy.deepcopy(tiny_model).train()
         if checkpointing:
-            model.activation_checkpointing_enable()
+            model.gradient_checkpointing_enable()
         batch = forward.batch_of(model, examples, pad_id(tokenizer), mask)
         if how == "direct":
             logp = direct(model, batch).sum(-1)
