@@ -104,10 +104,6 @@ class Work:
             raise RuntimeError("; ".join(lines)) from next(iter(failed.values()))
         return records
 
-
-class AuditWork(Work):
-    """Work that also audits the methods. Runs of `Work` do not depend on the audit's code."""
-
     def audit(
         self,
         methods: Sequence[str],

@@ -21,7 +21,7 @@ HYPER = {
 @pytest.fixture
 def work(opened, tmp_path):
     world = {"data": "builtin", "stage": MICRO, "models": {}, "evaluation": {}, "load": {}}
-    return several.AuditWork(opened, world, HYPER, [1, 2], [2.0], tmp_path)
+    return several.Work(opened, world, HYPER, [1, 2], [2.0], tmp_path)
 
 
 def test_every_method_has_its_own_seeds_temperatures_and_settings(work):
