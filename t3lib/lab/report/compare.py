@@ -34,7 +34,8 @@ MADE_OF_RUNS = (
 )
 FEW = 40  # about so many cells that differ are printed
 
-Rows = dict[str, dict[str, Any]]  # {row: {column: value}}
+Row = dict[str, str | float]  # {column: value}
+Rows = dict[str, Row]
 
 
 def compare(a: str | Path, b: str | Path) -> tuple[bool, list[str]]:
@@ -102,7 +103,7 @@ def _reason_for_all(table: str, rows: Rows, others: Rows, same_runs: bool) -> st
     return "other columns of settings" if len(columns) > 1 else ""
 
 
-def _reason(column: str, one: dict[str, Any], two: dict[str, Any]) -> str:
+def _reason(column: str, one: Row, two: Row) -> str:
     """Return why a cell is not compared, "" if it is.
 
     one, two: its row in both folders, empty where it is missing.
@@ -110,7 +111,7 @@ def _reason(column: str, one: dict[str, Any], two: dict[str, Any]) -> str:
     if column not in one or column not in two:
         side = "a" if column in one else "b"
         return f"some columns only in {side}" if one and two else f"only in {side}"
-    if "tables/runtime" in one.get("evidence", ""):
+    if "tables/runtime" in str(one.get("evidence")):
         return "seconds or memory"
     if one.get("n_seeds") != two.get("n_seeds"):
         return "means over other numbers of seeds"
@@ -169,7 +170,7 @@ def read_table(path: Path) -> Rows:
     return rows
 
 
-def _flat(value: Any, name: str = "") -> dict[str, Any]:
+def _flat(value: Any, name: str = "") -> Row:
     """Return nested dicts and lists as one dict with names such as "truth_ratio.forget.0".
 
     A list has its length as well, and null becomes "".
@@ -182,11 +183,11 @@ def _flat(value: Any, name: str = "") -> dict[str, Any]:
     return {path: leaf for part in parts for path, leaf in part.items()}
 
 
-def _gap(one: Any, two: Any) -> float:
+def _gap(one: str | float, two: str | float) -> float:
     """Return the difference of two numbers, and infinity for a text and another value."""
-    if one == two:
-        return 0.0
-    return math.inf if str in (type(one), type(two)) else abs(one - two)
+    if one == two or isinstance(one, str) or isinstance(two, str):
+        return 0.0 if one == two else math.inf
+    return abs(one - two)
 
 
 def _count(number: int, noun: str) -> str:

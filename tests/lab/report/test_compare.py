@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from fabricate import fabricate
 
-from t3lib import cli
 from t3lib.core.files import project_root
+from t3lib import cli
 from t3lib.lab import results
 from t3lib.lab.report.compare import read_table
 
@@ -75,7 +75,7 @@ def failed(run):
 
 
 def test_equal_folders_are_the_same_in_any_order(two):
-    two.table("tofu", TOFU, TOFU[::-1])
+    two.table("tofu", TOFU.replace(0.5, float("inf")), TOFU.replace(0.5, float("inf"))[::-1])
     assert two.compare() == (0, SAME, ["a: a, b: b", "compared: 2 runs, 4 rows of tables"])
 
 
