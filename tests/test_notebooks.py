@@ -157,6 +157,33 @@ def test_a_planted_wrong_number_fails_the_check_cell(tmp_path):
             exec(check, scope | {"runs": [wrong]})
 
 
+@pytest.mark.parametrize("family", ["gpt2", "llama"])
+@pytest.mark.parametrize(
+    ("right", "wrong"),
+    [
+        (" * T)", ")"),
+        ("- head.logf(pooled)", "- 0.9 * head.logf(pooled)"),
+        (".cumsum(1)", ".cumsum(1).roll(1, 1)"),
+    ],
+)
+def test_the_cell_on_logits_notices_a_wrong_recovery(family, right, wrong, tiny_model):
+    """p = (p_hat / f^w)^T is the base's own distribution, in GPT-2 as in a Llama."""
+    cells = code_cells(nbformat.read(ROOT / "notebooks" / "08_attacks.ipynb", 4))
+    imports, model, recovery = (
+        cell.source
+        for cell in cells
+        if any(words in cell.source for words in ("import torch", "GPT2Config(", "recovered ="))
+    )
+    scope = {}
+    exec(imports.partition("\nplaces")[0] + "\n" + model, scope)
+    if family == "llama":
+        scope |= {"base": tiny_model, "head": scope["T3Head"](32, tiny_model.config.vocab_size)}
+    exec(recovery, scope)
+    assert recovery.count(right) == 1
+    with pytest.raises(AssertionError, match="the base's own distribution"):
+        exec(recovery.replace(right, wrong), scope)
+
+
 # ---- The pictures of executed copies ------------------------------------------------------------
 
 

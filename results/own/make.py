@@ -15,8 +15,8 @@ It writes OUT/own.csv, one line for each measure. Every line has the commit that
 uncommitted changes it refuses to write into results/. All cases take about 12 minutes of one core:
 for each seed gpt2 0.6, short 0.5, customers 1.0, builtin 1.5 and control 0.2. A case and seed whose
 lines are of this commit is not run again, so the same command continues a killed run. The committed
-lines were made by commit 0fd83fb, which is fff17fb in this history, with `python
-tests/lab/audit/own_results.py`, the place of this script at that time.
+lines were made by commit 0fd83fb with `python tests/lab/audit/own_results.py`, the place of this
+script at that time.
 """
 
 import csv

@@ -17,7 +17,7 @@ the whole folder.
                 the peak memory in its file is that of the process that waits for pytest
     features    the features of 200 rows of about 90 tokens (on a CPU of 16 rows)
     head        one head, on random features of the size of the paper's 5% split
-    decoding    the base and T3 in turns, one text and 32 texts: tokens a second
+    decoding    the base and T3 in turns, one text and 32 texts (on a CPU one): tokens a second
     evaluation  all metrics of 100 rows (on a CPU of 8 rows), for the base and for T3
 
 No GPU has run this yet. By arithmetic T3 in 16 bits holds 18.3 GB at the size of 8B and 3.2 GB at
@@ -32,8 +32,9 @@ import sys
 import time
 import traceback
 from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
+from multiprocessing import connection, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -225,6 +226,16 @@ def measure(step: str, size: Size) -> dict[str, Any]:
     }
 
 
+def end_with_parent() -> None:
+    """End this process when the one that started it is killed: its model holds the GPU's memory."""
+
+    def watch() -> None:
+        connection.wait([parent_process().sentinel])
+        os._exit(1)
+
+    Thread(target=watch, daemon=True).start()
+
+
 def main() -> int:
     """Run the steps that have no file yet, and return 1 if one of them failed."""
     parser = argparse.ArgumentParser(
@@ -241,8 +252,8 @@ def main() -> int:
     gpu = args.device == "cuda" and not args.tiny
     if gpu and not torch.cuda.is_available():
         parser.error("torch finds no GPU here: --device cpu or --tiny needs none")
-    rows = 100 if gpu else 8
-    real = Size(args.shape, args.device, "bfloat16", rows, 200, 100, (1, 32), TESTS)
+    rows, batches = (100, (1, 32)) if gpu else (8, (1,))
+    real = Size(args.shape, args.device, "bfloat16", rows, 200, 100, batches, TESTS)
     size = TINY if args.tiny else real
     out = args.out or ROOT / "out" / "rehearsal" / f"{size.shape}-{size.device}"
     # A process that was forked cannot use a GPU. On the CPU forking saves the imports.
@@ -259,7 +270,7 @@ def main() -> int:
             print(f"{step}: not started, {args.minutes:g} minutes are over", flush=True)
             continue
         try:
-            with ProcessPoolExecutor(1, context) as process:
+            with ProcessPoolExecutor(1, context, end_with_parent) as process:
                 found = process.submit(measure, step, size).result()
         except Exception as error:  # whatever a library raises, or a killed process
             with atomic_write(why) as handle:

@@ -22,6 +22,11 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["--worlds", "1", "2"],
         ["tables/worlds_each.csv", "tables/worlds.csv", "figures/worlds.svg", "made.json"],
     ),
+    (
+        "attacks/make.py",
+        ["--methods", "Retrained,NPO,T3", "--seeds", "1"],
+        ["tables/recover.csv", "tables/requests.csv", "attacks.json"],
+    ),
     ("own/make.py", [], ["own.csv"]),
     (
         "shares/make.py",

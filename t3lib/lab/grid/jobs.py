@@ -52,7 +52,6 @@ class Role(BaseModel):
     draws: True for a notebook that draws. It runs again when the code of figures and tables
     (`DRAWING`) changes; other notebooks do not.
     partial: True for a notebook that runs even when a job before it failed.
-    on_request: True for a notebook that runs only where its name is asked for.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -63,7 +62,6 @@ class Role(BaseModel):
     writes: tuple[str, ...]
     draws: bool = False
     partial: bool = False
-    on_request: bool = False
 
 
 @dataclass(frozen=True)
@@ -357,8 +355,7 @@ def _present(profile: Profile, folder: Path) -> dict[str, Notebook]:
 
 def _chosen(present: Mapping[str, Notebook], only: Iterable[str] | None) -> list[Notebook]:
     """Return the notebooks to run, each after those that it reads; UserError for unknown names."""
-    usual = {name for name, notebook in present.items() if not notebook.role.on_request}
-    wanted = usual if only is None else set()
+    wanted = set(present) if only is None else set()
     for name in only or ():
         matches = [
             notebook

@@ -120,7 +120,7 @@ def by_product(leak: pd.DataFrame, k: int) -> Figure:
 
 @rc_context(STYLE)
 def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figure:
-    """Draw some columns of the tables of `study.attacks` against x, one panel for each column.
+    """Draw some columns of the table recover or requests against x, one panel for each column.
 
     x: "steps", "bits" or "authors". hue: the column that gives each line its colour. values:
     columns to draw; "leaking" is the share of rows that leak.
@@ -140,7 +140,7 @@ def attacked(entries: pd.DataFrame, x: str, hue: str, values: list[str]) -> Figu
 def by_way(entries: pd.DataFrame) -> Figure:
     """Draw a table of how many rows leak in each way of asking (rows) of each model (columns).
 
-    entries: rows of `study.attacks.asking`.
+    entries: rows of the table recover whose attack is asking.
     """
     share = entries["rows_leaking"] / entries["rows"]
     counts = entries["rows_leaking"].astype(str) + " / " + entries["rows"].astype(str)

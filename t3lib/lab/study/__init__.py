@@ -1,1 +1,1 @@
-"""Experiments on one forget split: methods, T3's ablations, audit, attacks, search for settings."""
+"""Experiments on one forget split: methods, T3's ablations, audit, search for settings."""

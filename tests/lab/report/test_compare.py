@@ -6,8 +6,8 @@ import pandas as pd
 import pytest
 from fabricate import fabricate
 
-from t3lib.core.files import project_root
 from t3lib import cli
+from t3lib.core.files import project_root
 from t3lib.lab import results
 from t3lib.lab.report.compare import read_table
 
