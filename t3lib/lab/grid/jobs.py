@@ -185,12 +185,6 @@ def build(
     return [*bases.values(), *jobs.values()]
 
 
-def on_request(profile: Profile, folder: Path) -> tuple[str, ...]:
-    """Return patterns of what the notebooks write that run only on request, for all scopes."""
-    named = [book for book in _present(profile, folder).values() if book.role.on_request]
-    return tuple(pattern for notebook in named for pattern in _patterns(notebook, Scope()))
-
-
 def _scopes(notebook: Notebook, profile: Profile) -> list[Scope]:
     """Return the scope of each job of a notebook."""
     role, methods = notebook.role, profile["methods"]

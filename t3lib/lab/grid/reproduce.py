@@ -90,10 +90,9 @@ def reproduce(
         f" into {shown}"
     )
     all_jobs = (only, methods, splits, seeds) == (None, None, None, None)
-    others = jobs.on_request(chosen, sources)
     if dry_run:
         print(status.plan(graph, outcomes), heading, sep="\n")
-        if orphans := status.orphans(graph, outcomes, place, others) if all_jobs else []:
+        if orphans := status.orphans(graph, outcomes, place) if all_jobs else []:
             print(status.told(orphans, chosen["name"], "would be removed"))
         return 0
     if scheduler is None and any("world" in job.parameters for job in todo):
@@ -114,7 +113,7 @@ def reproduce(
                 outcomes |= cluster.run(todo, outcomes, place, client, at_once)
         seconds = time.monotonic() - start
         code = status.finish(graph, outcomes, place, chosen["name"], seconds)
-        orphans = status.orphans(graph, outcomes, place, others) if all_jobs else []
+        orphans = status.orphans(graph, outcomes, place) if all_jobs else []
         what = "stay until all jobs succeed" if code else "were removed"
         if orphans:
             print(status.told(orphans, chosen["name"], what), flush=True)

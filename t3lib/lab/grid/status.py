@@ -72,19 +72,17 @@ def finish(
     return int(counts["failed"] + counts["skipped"] > 0)
 
 
-def orphans(
-    graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place, others: Sequence[str]
-) -> list[str]:
+def orphans(graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place) -> list[str]:
     """Return the files below runs/ that no job of a whole profile writes.
 
     outcomes: by job. A finished job writes what its outcome names, and any other job whatever
-    matches its patterns. others: patterns of what is written on request.
+    matches its patterns.
     """
     root = Path(place.root) / place.out
     finished = {name: o for name, o in outcomes.items() if o.state in ("done", "cached")}
     written = {root / name for outcome in finished.values() for name in outcome.outputs}
     patterns = [p for job in graph if job.name not in finished for p in job.outputs]
-    written.update(path for pattern in (*patterns, *others) for path in root.glob(pattern))
+    written.update(path for pattern in patterns for path in root.glob(pattern))
     found = (path for path in root.glob("runs/**/*") if path.is_file() and path not in written)
     return sorted(str(path.relative_to(root)) for path in found)
 
