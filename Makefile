@@ -32,9 +32,9 @@ results: .venv/ready
 	$(PYTHON) -m venv .venv
 	if command -v uv >/dev/null; then \
 	  UV_FIND_LINKS="$$PIP_FIND_LINKS" uv pip install --quiet --python $(BIN)/python -r requirements.lock && \
-	  uv pip install --quiet --python $(BIN)/python --no-deps -e .; \
+	  uv pip install --quiet --python $(BIN)/python --no-deps -e . -e notebooks; \
 	else \
-	  $(BIN)/pip install --quiet -r requirements.lock && $(BIN)/pip install --quiet --no-deps -e .; \
+	  $(BIN)/pip install --quiet -r requirements.lock && $(BIN)/pip install --quiet --no-deps -e . -e notebooks; \
 	fi
 	mkdir -p .venv/etc/jupyter && cp notebooks/jupyter_lab_config.json .venv/etc/jupyter/  # no pop-up about news
 	touch $@
@@ -48,11 +48,11 @@ test: .venv/ready
 # The lower bounds of pyproject.toml as exact versions. torch has its own variable, because not every
 # machine has a build of the lowest one, 2.11.
 FLOOR_TORCH ?= 2.13.0
-.venv-floor/ready: pyproject.toml
+.venv-floor/ready: pyproject.toml notebooks/pyproject.toml
 	$(PYTHON) -m venv .venv-floor
 	sed -nE '/"torch>=/d; s/^ +"([a-z-]+)>=([0-9.]+).*/\1==\2/p' pyproject.toml > .venv-floor/lowest.txt
 	echo torch==$(FLOOR_TORCH) >> .venv-floor/lowest.txt
-	.venv-floor/bin/pip install --quiet --constraint .venv-floor/lowest.txt -e '.[test]'
+	.venv-floor/bin/pip install --quiet --constraint .venv-floor/lowest.txt -e '.[test,notebooks]' -e notebooks
 	touch $@
 
 test-floor: export OMP_NUM_THREADS = 1
@@ -66,10 +66,10 @@ attacks: .venv/ready
 
 site: .venv/ready
 	rm -rf build/site
-	$(BIN)/python -m t3lib.lab.report.site build/site $(or $(RESULTS),results)
+	$(BIN)/python -m t3lab.report.site build/site $(or $(RESULTS),results)
 
 lint: .venv/ready
-	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy t3lib
+	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy t3lib notebooks/t3lab
 
 clean:
 	rm -rf .venv .venv-floor .t3cache build dist *.egg-info

@@ -19,7 +19,8 @@ Reading order. Each package imports only packages named before it:
     baselines    the unlearning methods that T3 is compared with
     theory       the Gaussian experiments and the bounds; without torch
     own          your own model and rows: unlearn, verdict, report; audit: did it forget?
-    lab          regenerates the paper's tables and figures, and serves the command line
+    cli          the command `t3`
+The laboratory, notebooks/t3lab, regenerates the paper's tables and figures with all of these.
 
 Equations of the paper:
     Eq. 1 population mixture        theory.GaussianMixture
@@ -32,13 +33,12 @@ Equations of the paper:
     Eq. 8 p_hat and its partition   theory.GaussianMixture.density, theory.GaussianMixture.partition
     Truth Ratio (Section 4.1)       tofu.metrics.truth_ratio
     Forget Quality (Section 4.1)    tofu.metrics.forget_quality
-          against held-out models   lab.results.against
     Model Utility (Section 4.1)     tofu.metrics.model_utility, tofu.metrics.mu_rouge
     other priors (Appendix D)       classifier.head.log_tilt, theory.density_ratio_under_imbalance
 
 H_t(x) is the base's last hidden state at token t, after its final norm. The mean is over all tokens
-of x that the base attends to (classifier.pooling). `make` runs lab.grid.reproduce, one job for each
-notebook of lab.grid.jobs. `t3 reproduce --dry-run` lists the jobs.
+of x that the base attends to (classifier.pooling). `make` runs one job for each
+notebook of t3lab.grid.jobs. `t3 reproduce --dry-run` lists them.
 
 Importing `t3lib` imports neither torch nor transformers. A public name loads its module when it is
 first used.

@@ -127,8 +127,8 @@ def parser() -> Parser:
         ("evaluate", evaluate_options, evaluate, f"--model DIR --head head {rows} --out report"),
     ):
         options(verb(verbs, name, own[name], run, example))
-    if find_spec("t3lib.lab"):
-        from t3lib.lab import cli as lab
+    if find_spec("t3lab"):
+        from t3lab import cli as lab
 
         lab.add_verbs(verbs, paper)
     else:
@@ -461,9 +461,9 @@ def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
     name: a Hub id, a folder, or builtin:NAME@PROFILE, which the laboratory trains.
     """
     if name.startswith("builtin:"):
-        if not find_spec("t3lib.lab"):
+        if not find_spec("t3lab"):
             needs_a_checkout(args)
-        from t3lib.lab.cli import builtin
+        from t3lab.cli import builtin
 
         name = str(builtin(name))
     folder = Path(name).expanduser()

@@ -155,7 +155,7 @@ MICRO = {
 @pytest.fixture(scope="session")
 def micro_study(tmp_path_factory):
     """A cache folder, and forget10 of a micro stage opened with it."""
-    from t3lib.lab.study import study
+    from t3lab.study import study
 
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:

@@ -30,8 +30,8 @@ def environment():
 def test_environment_is_the_lock_plus_the_checkout():
     *conda, pip = environment()
     assert conda == ["python=3.11", "pip"]
-    assert pip["pip"][-2:] == ["-r requirements.lock", "-e ."]
-    assert dict(line.split("==") for line in pip["pip"][:-2]) == {
+    assert pip["pip"][-3:] == ["-r requirements.lock", "-e .", "-e notebooks"]
+    assert dict(line.split("==") for line in pip["pip"][:-3]) == {
         name: lock()[name] for name in CARD
     }
 

@@ -11,12 +11,12 @@ import sys
 import pytest
 from conftest import ROOT
 
+from t3lab import profiles, results
+from t3lab.bench.cost import shape_of
+from t3lab.grid import jobs
 from t3lib.core import models
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode
-from t3lib.lab import profiles, results
-from t3lib.lab.bench.cost import shape_of
-from t3lib.lab.grid import jobs
 from t3lib.tofu import data as tofu
 
 # ruff's rules on pickles, eval and exec, YAML's loaders and shells, and what it has no rule for.

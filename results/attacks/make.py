@@ -37,6 +37,13 @@ import numpy as np
 import pandas as pd
 import torch
 
+from t3lab import profiles, results
+from t3lab.cli import Parser, names, whole_numbers
+from t3lab.grid.runner import narrow_vectors
+from t3lab.report import render
+from t3lab.study.methods import Subject, load_models, retrained, subject
+from t3lab.study.study import Loaded, Study, open_study
+from t3lab.study.unlearned import head_settings
 from t3lib.baselines.losses import settings_of
 from t3lib.baselines.train import finetune
 from t3lib.classifier.features import extract_features
@@ -47,13 +54,6 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.core.settings import WORLD, hyper_of
-from t3lib.lab import profiles, results
-from t3lib.lab.cli import Parser, names, whole_numbers
-from t3lib.lab.grid.runner import narrow_vectors
-from t3lib.lab.report import render
-from t3lib.lab.study.methods import Subject, load_models, retrained, subject
-from t3lib.lab.study.study import Loaded, Study, open_study
-from t3lib.lab.study.unlearned import head_settings
 from t3lib.own.answers import answers, inquiry
 from t3lib.own.asking import PREFACES
 from t3lib.own.audit import run

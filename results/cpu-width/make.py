@@ -34,6 +34,14 @@ import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from t3lab import profiles, results
+from t3lab.grid.runner import narrow_vectors
+from t3lab.report import render
+from t3lab.report.look import DARK, DOTTED, PALETTE, STYLE, log_axis, panels, with_key
+from t3lab.study.methods import evaluated, run_method, subject
+from t3lab.study.study import Study, open_study, stage_of
+from t3lab.study.unlearned import head_settings, t3_features
+from t3lab.world import bases
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
@@ -41,14 +49,6 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.identity import environment
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import PAPER, hyper_of
-from t3lib.lab import profiles, results
-from t3lib.lab.grid.runner import narrow_vectors
-from t3lib.lab.report import render
-from t3lib.lab.report.look import DARK, DOTTED, PALETTE, STYLE, log_axis, panels, with_key
-from t3lib.lab.study.methods import evaluated, run_method, subject
-from t3lib.lab.study.study import Study, open_study, stage_of
-from t3lib.lab.study.unlearned import head_settings, t3_features
-from t3lib.lab.world import bases
 from t3lib.tofu.evaluation import Report, metrics_of, score
 from t3lib.tofu.metrics import forget_quality
 

@@ -29,18 +29,18 @@ import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
+from t3lab import profiles, results
+from t3lab.claims.findings import interval
+from t3lab.grid.runner import narrow_vectors
+from t3lab.report import render, tables
+from t3lab.report.look import COLOURS, STYLE, panels
+from t3lab.study.several import Work
+from t3lab.study.study import open_study
 from t3lib.core.errors import UserError
 from t3lib.core.files import read_json, write_json
 from t3lib.core.names import SPLITS
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import WORLD
-from t3lib.lab import profiles, results
-from t3lib.lab.claims.findings import interval
-from t3lib.lab.grid.runner import narrow_vectors
-from t3lib.lab.report import render, tables
-from t3lib.lab.report.look import COLOURS, STYLE, panels
-from t3lib.lab.study.several import Work
-from t3lib.lab.study.study import open_study
 
 # The measures of the tables: {column of a run: (title of its panel, whether more is better)}.
 MEASURES = {

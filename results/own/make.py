@@ -28,10 +28,10 @@ from pathlib import Path
 
 import torch
 
+from t3lab import results
+from t3lab.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root
-from t3lib.lab import results
-from t3lib.lab.cli import Parser, names, whole_numbers
 from t3lib.own.answers import Inquiry, Said, hear, inquiry
 from t3lib.own.rows import Rows
 from t3lib.own.unlearn import Choices, unlearn

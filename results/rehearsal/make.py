@@ -42,13 +42,13 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from t3lab import results
+from t3lab.bench import cost, timing
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
 from t3lib.core.files import atomic_write, write_json
 from t3lib.core.rows import encode_rows
-from t3lib.lab import results
-from t3lib.lab.bench import cost, timing
 from t3lib.tofu.evaluation import Scoring, evaluate
 from t3lib.tofu.metrics import SETS
 
@@ -259,7 +259,7 @@ def main() -> int:
     # A process that was forked cannot use a GPU. On the CPU forking saves the imports.
     context = get_context("spawn" if gpu else "forkserver")
     if not gpu:
-        context.set_forkserver_preload(["t3lib.lab.bench.timing", "t3lib.tofu.evaluation"])
+        context.set_forkserver_preload(["t3lab.bench.timing", "t3lib.tofu.evaluation"])
     failed, began = False, time.monotonic()
     for step in STEPS:
         path, why = out / f"{step}.json", out / f"{step}.failed.txt"

@@ -17,10 +17,10 @@ from pathlib import Path
 
 import pandas as pd
 
+from t3lab import results
+from t3lab.cli import Parser
+from t3lab.report import render
 from t3lib.core.errors import UserError
-from t3lib.lab import results
-from t3lib.lab.cli import Parser
-from t3lib.lab.report import render
 
 NAMES = ["split", "method", "T", "w"]
 SCORES = {"fq": "fq", "D": "ks_statistic", "mu_rouge": "mu_rouge", "mu": "mu"}

@@ -47,17 +47,8 @@ ROW_FIELDS = ("question", "answer", "paraphrased_answer", "perturbed_answer")
 
 
 def project_root() -> Path:
-    """Return the checkout that holds t3lib, or the current folder if a wheel was installed."""
+    """Return the checkout that holds t3lib, or the current folder where a wheel was installed."""
     return LIBRARY.parent if (LIBRARY.parent / "pyproject.toml").is_file() else Path.cwd()
-
-
-def shipped(name: str) -> Path:
-    """Return a folder that comes with t3lib: "notebooks" (with the profiles) or "results/paper".
-
-    A wheel carries copies of them inside the package.
-    """
-    packaged = LIBRARY / Path(name).name
-    return packaged if packaged.is_dir() else project_root() / name
 
 
 def cache_dir(*parts: str) -> Path:

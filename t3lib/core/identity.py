@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +23,10 @@ PACKAGES = (
     "numpy",
     "scipy",
 )  # results can differ in the last digits between their versions
-LAB = "t3lib.lab"
-FOLDERS = {LAB: LIBRARY / "lab", "t3lib": LIBRARY}  # of our packages
+LAB = "t3lab"
+FOLDERS = {"t3lib": LIBRARY}  # of our packages; in a checkout the laboratory is one of them
+if (_lab := find_spec(LAB)) and _lab.origin:
+    FOLDERS[LAB] = Path(_lab.origin).parent
 # Modules that compute nothing. An edit there, such as another error message, changes no key.
 PLUMBING = {f"t3lib.core.{name}" for name in ("errors", "files", "hub", "identity", "progress")}
 
@@ -54,7 +57,7 @@ def notebook_key(code: str, without: Iterable[str] = ()) -> str:
     """Compute the content key of a notebook's code and of all modules of ours that it imports.
 
     code: the source of all code cells. without: packages that do not count, such as
-    "t3lib.lab.report".
+    "t3lab.report".
     """
     module, apart = parsed(code), tuple(without)
     used = [name for name in module.imports if not name.startswith(apart)]

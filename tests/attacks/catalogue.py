@@ -26,12 +26,12 @@ from fabricate import fabricate  # noqa: E402
 from test_head import INFO  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
+from t3lab import results  # noqa: E402
 from t3lib import cli  # noqa: E402
 from t3lib.classifier import artefact  # noqa: E402
 from t3lib.classifier.head import T3Head  # noqa: E402
 from t3lib.core import files  # noqa: E402
 from t3lib.core.errors import UserError  # noqa: E402
-from t3lib.lab import results  # noqa: E402
 
 torch.set_num_threads(1)
 REFUSED = object()  # nothing good may come of it

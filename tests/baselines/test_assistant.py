@@ -9,9 +9,9 @@ import torch
 from families import family
 from transformers import AutoModelForCausalLM, GPT2Config
 
+from t3lab.bench.timing import random_model
 from t3lib.baselines import assistant
 from t3lib.core.errors import UserError
-from t3lib.lab.bench.timing import random_model
 
 
 def trainable(model):

@@ -10,11 +10,11 @@ import pytest
 import torch
 from conftest import MICRO
 
-from t3lib.core import files, identity
-from t3lib.lab import profiles
-from t3lib.lab.grid import jobs
-from t3lib.lab.study import audit, methods, unlearned
-from t3lib.lab.world import bases
+from t3lab import profiles
+from t3lab.grid import jobs
+from t3lab.study import audit, methods, unlearned
+from t3lab.world import bases
+from t3lib.core import identity
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
 # kind of artefact -> what its key is made of, as the callers of `code_key` name it
@@ -40,15 +40,12 @@ def job_keys():
 
 @pytest.fixture
 def library(tmp_path, monkeypatch):
-    """A copy of t3lib to change, from which keys are then made."""
-    copy = tmp_path / "t3lib"
-    shutil.copytree(files.LIBRARY, copy, ignore=shutil.ignore_patterns("__pycache__"))
-    moved = {
-        package: copy / folder.relative_to(files.LIBRARY)
-        for package, folder in identity.FOLDERS.items()
-    }
-    monkeypatch.setattr(identity, "FOLDERS", moved)
-    return copy
+    """A copy of both packages to change, from which keys are then made: tmp_path/{t3lib,t3lab}."""
+    for package, folder in identity.FOLDERS.items():
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(folder, tmp_path / package, ignore=ignored)
+    monkeypatch.setattr(identity, "FOLDERS", {name: tmp_path / name for name in identity.FOLDERS})
+    return tmp_path
 
 
 def change(path, old, new):
@@ -63,19 +60,19 @@ SCORED = {"scores", "audit", "run"}
 @pytest.mark.parametrize(
     ("file", "changed", "again"),
     [
-        ("core/errors.py", set(), set()),
-        ("core/rows.py", {*KINDS}, {"base", *"2346"}),
-        ("classifier/fit.py", {"head"} | SCORED, {*"2346"}),
-        ("sampler/tilt.py", SCORED, {*"2346"}),
-        ("tofu/metrics.py", SCORED, {*"123456"}),
-        ("baselines/unlearn.py", {"baseline"} | SCORED, {*"236"}),
-        ("baselines/losses.py", {"base", "baseline"} | SCORED, {"base", *"123456"}),
-        ("lab/world/world.yaml", {"base", "run"}, {"base", *"2346"}),
-        ("lab/study/methods.py", SCORED, {*"236"}),
-        ("own/audit/run.py", {"audit"}, {*"236"}),
-        ("lab/report/render.py", set(), {*"15"}),
-        ("theory/mixture.py", set(), {*"15"}),
-        ("lab/cli.py", set(), set()),
+        ("t3lib/core/errors.py", set(), set()),
+        ("t3lib/core/rows.py", {*KINDS}, {"base", *"23468"}),
+        ("t3lib/classifier/fit.py", {"head"} | SCORED, {*"2346"}),
+        ("t3lib/sampler/tilt.py", SCORED, {*"23468"}),
+        ("t3lib/tofu/metrics.py", SCORED, {*"1234568"}),
+        ("t3lib/baselines/unlearn.py", {"baseline"} | SCORED, {*"236"}),
+        ("t3lib/baselines/losses.py", {"base", "baseline"} | SCORED, {"base", *"1234568"}),
+        ("t3lab/world/world.yaml", {"base", "run"}, {"base", *"2346"}),
+        ("t3lab/study/methods.py", SCORED, {*"236"}),
+        ("t3lib/own/audit/run.py", {"audit"}, {*"236"}),
+        ("t3lab/report/render.py", set(), {*"158"}),
+        ("t3lib/theory/mixture.py", set(), {*"15"}),
+        ("t3lib/cli.py", set(), set()),
     ],
 )
 def test_a_planted_edit_changes_the_keys_of_what_it_decides(library, file, changed, again):
@@ -100,9 +97,9 @@ def test_docstrings_comments_layout_and_imports_do_not_count(library):
 
 def test_a_moved_module_changes_no_key(library):
     before = keys()
-    (library / "decoding").mkdir()
+    (library / "t3lib" / "decoding").mkdir()
     for name in ("tilt", "wrapped"):
-        (library / "sampler" / f"{name}.py").rename(library / "decoding" / f"{name}.py")
+        (library / "t3lib/sampler" / f"{name}.py").rename(library / "t3lib/decoding" / f"{name}.py")
     for path in library.rglob("*.py"):
         text = re.sub(r"t3lib\.sampler\.(tilt|wrapped)", r"t3lib.decoding.\1", path.read_text())
         text = re.sub(r"t3lib\.sampler import (tilt|wrapped)", r"t3lib.decoding import \1", text)
@@ -122,7 +119,7 @@ def test_a_moved_module_changes_no_key(library):
 )
 def test_every_way_to_import_a_module_counts(library, line):
     before = identity.notebook_key(line)
-    change(library / "tofu" / "metrics.py", "return", "return 0 or")
+    change(library / "t3lib/tofu/metrics.py", "return", "return 0 or")
     assert identity.notebook_key(line) != before
 
 
@@ -182,7 +179,7 @@ EDITED = """
 import sys, warnings
 from pathlib import Path
 from t3lib.core import files, identity
-from t3lib.lab.world import bases
+from t3lab.world import bases
 place = Path(files.LIBRARY) / "tofu" / "metrics.py"
 identity.keep(files.cache_dir("rows") / "before.json", {"a": 1})
 place.write_text(place.read_text() + "\\nLATER = 1\\n")
@@ -199,7 +196,7 @@ def test_nothing_is_kept_by_code_that_changed_while_it_ran(library, tmp_path):
     environment = {
         "PATH": "",
         "T3_CACHE": str(tmp_path / "cache"),
-        "PYTHONPATH": str(library.parent),
+        "PYTHONPATH": str(library),
         "HOME": str(tmp_path),
     }
     ran = subprocess.run(

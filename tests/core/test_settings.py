@@ -9,6 +9,7 @@ import math
 import pytest
 import torch
 
+from t3lab import profiles
 from t3lib import cli
 from t3lib.baselines.losses import BASELINES, LOSSES, settings_of
 from t3lib.classifier.features import Features, extract_features
@@ -17,7 +18,6 @@ from t3lib.classifier.head import T3Head
 from t3lib.core import files, settings
 from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import FitSettings, check, check_temperature
-from t3lib.lab import profiles
 from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.tofu.evaluation import Scoring
 

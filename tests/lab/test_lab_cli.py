@@ -5,15 +5,15 @@ import json
 import pytest
 from conftest import ROOT
 
+from t3lab import results
 from t3lib import cli
 from t3lib.classifier.head import T3Head
-from t3lib.lab import results
 
 
 def test_results_of_uncommitted_code_are_refused_in_one_line(monkeypatch, capsys):
     """Before anything runs; --dry-run writes nothing."""
     monkeypatch.setattr(results, "_git_state", lambda: ("c", True))
-    monkeypatch.setattr("t3lib.lab.grid.reproduce.reproduce", lambda *_, **__: 0)
+    monkeypatch.setattr("t3lab.grid.reproduce.reproduce", lambda *_, **__: 0)
     argv = ["reproduce", "--profile", "cpu", "--only", "05_paper_tables"]
     argv += ["--out", str(ROOT / "results" / "cpu")]
     for more, code in (([], 2), (["--dry-run"], 0)):
@@ -89,7 +89,7 @@ def test_tofu_of_a_hub_that_is_away_is_one_line_at_once(line, place, monkeypatch
 def test_compare_sets_a_folder_beside_the_committed_results_of_its_profile(
     tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr("t3lib.lab.grid.status.project_root", lambda: tmp_path)
+    monkeypatch.setattr("t3lab.grid.status.project_root", lambda: tmp_path)
     for folder, score in (("out/tiny", 0.25), ("results/tiny", 0.5)):
         (tmp_path / folder / "tables").mkdir(parents=True)
         (tmp_path / folder / "tables" / "tofu.csv").write_text(f"method,fq\nNPO\x1b,{score}\n")

@@ -6,11 +6,11 @@ import sys
 import pytest
 from conftest import ROOT
 
+from t3lab import profiles, results
+from t3lab.world.bases import Stage
 from t3lib.core import files
 from t3lib.core import settings as core_settings
 from t3lib.core.errors import UserError
-from t3lib.lab import profiles, results
-from t3lib.lab.world.bases import Stage
 
 DEFAULTS = """data: builtin
 methods: [Original, NPO, T3]
@@ -229,7 +229,7 @@ def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
 
 def test_checking_needs_no_torch_and_no_dask():
     heavy = "{'torch', 'distributed', 'papermill', 'pandas'}"
-    code = f"import sys, t3lib.lab.grid.reproduce; assert not {heavy} & set(sys.modules)"
+    code = f"import sys, t3lab.grid.reproduce; assert not {heavy} & set(sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 

@@ -13,9 +13,9 @@ import pytest
 from conftest import ROOT
 from fabricate import fabricate, fabricate_all, fabricate_data
 
+from t3lab import results
+from t3lab.report import render, tables
 from t3lib.core.errors import UserError
-from t3lib.lab import results
-from t3lib.lab.report import render, tables
 from t3lib.tofu.metrics import METRICS
 
 

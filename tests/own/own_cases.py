@@ -223,10 +223,10 @@ def builtin(seed: int, name: str = "full"):
     """Profile smoke's base of the built-in world with this seed, forget10 to forget; or another
     base that `name` says.
     """
+    from t3lab.profiles import load_profile
+    from t3lab.study.study import stage_of
+    from t3lab.world import bases
     from t3lib.core.models import load_model
-    from t3lib.lab.profiles import load_profile
-    from t3lib.lab.study.study import stage_of
-    from t3lib.lab.world import bases
 
     profile = load_profile("smoke")
     stage = stage_of(profile["data"], profile["stage"] | {"seed": seed})

@@ -14,11 +14,11 @@ from conftest import ROOT
 from own_cases import invented
 
 import t3lib
+from t3lab import profiles
+from t3lab.world import bases
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
 from t3lib.core.rows import SYSTEM
-from t3lib.lab import profiles
-from t3lib.lab.world import bases
 from t3lib.own import answers, choice, evidence, rows, verdict
 from t3lib.own import report as page
 from t3lib.own import unlearn as own

@@ -5,14 +5,14 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import AutoModelForCausalLM
 
+from t3lab.bench import cost
+from t3lab.bench.cost import SHAPES, Shape
+from t3lab.bench.timing import random_model
 from t3lib.baselines.assistant import make_assistant
 from t3lib.classifier import fit as classifier
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import quantization
-from t3lib.lab.bench import cost
-from t3lib.lab.bench.cost import SHAPES, Shape
-from t3lib.lab.bench.timing import random_model
 
 TINY, LARGE = SHAPES["tiny"], SHAPES["llama-3.1-8b"]
 

@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 import torch
 
+from t3lab.bench import cost, timing
+from t3lab.report import plots_cost
 from t3lib.classifier.head import T3Head
-from t3lib.lab.bench import cost, timing
-from t3lib.lab.report import plots_cost
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ from fabricate import fabricate, fabricate_all
 from scipy.stats import ttest_rel
 from test_citations import KNOWN
 
+from t3lab import results
+from t3lab.claims import findings, gaussians, llm, theory
+from t3lab.claims import table as claims
+from t3lab.claims.findings import Tables, gap, interval, printed_tables
+from t3lab.report import render, tables
 from t3lib.core import names
 from t3lib.core.names import SPLITS
-from t3lib.lab import results
-from t3lib.lab.claims import findings, gaussians, llm, theory
-from t3lib.lab.claims import table as claims
-from t3lib.lab.claims.findings import Tables, gap, interval, printed_tables
-from t3lib.lab.report import render, tables
 from t3lib.theory import experiments as synthetic
 from t3lib.theory import table as bounds_table
 from t3lib.theory.mixture import GaussianMixture

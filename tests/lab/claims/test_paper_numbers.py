@@ -7,11 +7,11 @@ import pandas as pd
 from conftest import ROOT
 from scipy.stats import hmean
 
+from t3lab.claims import llm
+from t3lab.report import tables
+from t3lab.report.tables import SUMMARY
+from t3lab.results import paper_table
 from t3lib.core.names import SPLITS
-from t3lib.lab.claims import llm
-from t3lib.lab.report import tables
-from t3lib.lab.report.tables import SUMMARY
-from t3lib.lab.results import paper_table
 from t3lib.tofu.metrics import UTILITY, forget_quality_lattice
 
 PRINTED_METHODS = ["Original", *llm.TEN, "T3"]
@@ -143,7 +143,7 @@ def test_every_number_against_the_latex(shared):
 
 
 def test_columns_are_those_of_our_own_tables():
-    from t3lib.lab import results
+    from t3lab import results
 
     empty = results.tidy([])
     pairs = {

@@ -11,12 +11,12 @@ import torch
 from scipy.stats import norm
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from t3lab.explore import answers as ea
+from t3lab.explore import gaussians as explore
+from t3lab.explore import language as el
+from t3lab.explore import own as eo
 from t3lib.classifier.head import T3Head
 from t3lib.core.rows import encode
-from t3lib.lab.explore import answers as ea
-from t3lib.lab.explore import gaussians as explore
-from t3lib.lab.explore import language as el
-from t3lib.lab.explore import own as eo
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.theory.logistic import objective
 from t3lib.tofu.evaluation import answer_text

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import nbformat
 
-from t3lib.core.files import read_json, shipped, write_json
+from t3lib.core.files import project_root, read_json, write_json
 
-SHIPPED = shipped("notebooks")
+SHIPPED = project_root() / "notebooks"
 PARAMETERS = """methods: list = ["T3"]
 split: str = "forget10"
 seeds: list = [1]

@@ -24,11 +24,11 @@ import pytest
 import yaml
 from fleet import PATIENCE, RUN, Fleet, tree, wait
 
+from t3lab.grid import cluster, reproduce, status
+from t3lab.grid.jobs import Job
+from t3lab.grid.runner import Outcome, Place
 from t3lib.core import files
 from t3lib.core.errors import UserError
-from t3lib.lab.grid import cluster, reproduce, status
-from t3lib.lab.grid.jobs import Job
-from t3lib.lab.grid.runner import Outcome, Place
 
 NAPS = "notebooks: {02_tofu_unlearning: {nap: %s}}"
 METHODS = "Original, NPO, SimNPO"

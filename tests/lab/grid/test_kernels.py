@@ -8,9 +8,9 @@ import noop
 import pytest
 from conftest import ROOT
 
+from t3lab.grid import runner
+from t3lab.grid.runner import Place
 from t3lib.core.files import folder_key, project_root
-from t3lib.lab.grid import runner
-from t3lib.lab.grid.runner import Place
 
 FACTS = """import json, os, torch
 facts = [os.getcwd(), os.environ["OMP_NUM_THREADS"], torch.backends.cpu.get_cpu_capability()]

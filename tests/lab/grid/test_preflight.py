@@ -9,10 +9,10 @@ import sys
 import pytest
 from conftest import ROOT
 
+from t3lab import profiles
+from t3lab.grid import preflight
 from t3lib.core import files
 from t3lib.core.errors import UserError
-from t3lib.lab import profiles
-from t3lib.lab.grid import preflight
 
 LLAMA = profiles.load_profile("llama-8b")
 OFFLINE = {"HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}

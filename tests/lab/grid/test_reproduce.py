@@ -17,11 +17,11 @@ import nbformat
 import noop
 import pytest
 
+from t3lab import profiles
+from t3lab.grid import cluster, jobs, reproduce, runner, status
+from t3lab.grid.runner import Place
 from t3lib.core import files
 from t3lib.core.errors import UserError
-from t3lib.lab import profiles
-from t3lib.lab.grid import cluster, jobs, reproduce, runner, status
-from t3lib.lab.grid.runner import Place
 
 SYNTHETIC, UNLEARN, ABLATION, EFFICIENCY, TABLES = noop.ROLES
 AUDIT = "06_audit"

@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from fabricate import fabricate
 
-from t3lib.lab import results
-from t3lib.lab.report import audit, plots_audit, render
+from t3lab import results
+from t3lab.report import audit, plots_audit, render
 from t3lib.tofu.metrics import AUDIT
 
 

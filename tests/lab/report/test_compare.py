@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 from fabricate import fabricate
 
+from t3lab import results
+from t3lab.report.compare import read_table
 from t3lib import cli
 from t3lib.core.files import project_root
-from t3lib.lab import results
-from t3lib.lab.report.compare import read_table
 
 SAME = "the same to the last digit"
 TOFU = pd.DataFrame(

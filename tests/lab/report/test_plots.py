@@ -11,10 +11,10 @@ from fabricate import fabricate, fabricate_all
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
+from t3lab import results
+from t3lab.report import look, plots, plots_cost, plots_theory, render, tables
 from t3lib.baselines.losses import METHODS
 from t3lib.core.names import SPLITS
-from t3lib.lab import results
-from t3lib.lab.report import look, plots, plots_cost, plots_theory, render, tables
 
 FIGURES = {  # name -> the figure, and what the paper prints beside it
     "temperature": (plots.temperature, tables.printed(5)),
@@ -253,9 +253,9 @@ def test_an_eleventh_baseline_has_a_look_of_its_own_and_t3_keeps_its_star():
     assert len(looks) == len(METHODS), "told by its marker even in grey"
     code = (
         "from t3lib.baselines import losses as L; L.BASELINES['Toy'] = {}; L.METHODS = ('Original',"
-        " 'Retrained', *L.BASELINES, 'T3'); from t3lib.lab.report import look; looks ="
+        " 'Retrained', *L.BASELINES, 'T3'); from t3lab.report import look; looks ="
         " {(str(look.COLOURS[m]), look.MARKERS[m]) for m in L.METHODS}; assert look.MARKERS['T3']"
-        " == '*' and len(looks) == len(L.METHODS); from t3lib.lab.claims import llm; assert"
+        " == '*' and len(looks) == len(L.METHODS); from t3lab.claims import llm; assert"
         " len(llm.TEN) == 10 and 'Toy' not in llm.TEN"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from conftest import ROOT
 
+from t3lab.report import readme
+from t3lab.results import HELD_OUT
 from t3lib import cli
 from t3lib.core.errors import UserError
-from t3lib.lab.report import readme
-from t3lib.lab.results import HELD_OUT
 
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 DETAIL = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
@@ -20,7 +20,7 @@ DETAIL = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
 
 def test_the_headline_is_that_of_the_committed_tables(tmp_path):
     block = readme.headline(ROOT / "results")
-    assert readme.with_block(TEXT, block) == TEXT, "run `python -m t3lib.lab.report.readme`"
+    assert readme.with_block(TEXT, block) == TEXT, "run `python -m t3lab.report.readme`"
     with pytest.raises(UserError, match="no place"):
         readme.with_block("# nothing", block)
     for name in ("cpu", "paper"):  # a profile without held-out models

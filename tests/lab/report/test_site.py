@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 import pytest
 from conftest import ROOT
 
-from t3lib.lab.report import site
+from t3lab.report import site
 
 COPIES = ("cpu/notebooks/05_paper_tables", "smoke/notebooks/00_t3_in_five_minutes")
 PAGES = ("index.html", "cpu/05_paper_tables.html", "smoke/00_t3_in_five_minutes.html")

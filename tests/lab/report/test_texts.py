@@ -3,7 +3,7 @@
 import pytest
 from fabricate import MARKUP
 
-from t3lib.lab.report import texts
+from t3lab.report import texts
 
 ROWS = {
     side: [{"question": f"{n}?", "answer": f"{side} {n}"} for n in range(5)] for side in texts.SIDES

@@ -9,13 +9,13 @@ import pytest
 import torch
 from conftest import MICRO
 
+from t3lab import results
+from t3lab.study import audit, methods, study
+from t3lab.world import bases
+from t3lab.world.facts import world
 from t3lib.classifier.head import T3Head
 from t3lib.core import files
 from t3lib.core.errors import UserError
-from t3lib.lab import results
-from t3lib.lab.study import audit, methods, study
-from t3lib.lab.world import bases
-from t3lib.lab.world.facts import world
 from t3lib.own.audit import run
 from t3lib.own.audit.membership import auc_error_by_author
 from t3lib.sampler.tilt import T3ForCausalLM

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from conftest import MICRO
 
+from t3lab import results
+from t3lab.study import several, unlearned
 from t3lib.core import files
-from t3lib.lab import results
-from t3lib.lab.study import several, unlearned
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
 HYPER = {

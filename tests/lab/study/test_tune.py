@@ -5,10 +5,10 @@ profile.
 import pytest
 import yaml
 
+from t3lab import profiles
+from t3lab.study import methods, tune
 from t3lib.core import settings as core_settings
 from t3lib.core.errors import UserError
-from t3lib.lab import profiles
-from t3lib.lab.study import methods, tune
 
 TINY = {
     "stage": {

@@ -10,14 +10,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from t3lab.profiles import load_profile
+from t3lab.world import bases
+from t3lab.world.bases import Stage
+from t3lab.world.facts import world
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
 from t3lib.core.rows import SYSTEM, encode, encode_rows
 from t3lib.core.rows import prompt as asked
-from t3lib.lab.profiles import load_profile
-from t3lib.lab.world import bases
-from t3lib.lab.world.bases import Stage
-from t3lib.lab.world.facts import world
 from t3lib.tofu import data as tofu
 
 MICRO = Stage(authors=20, questions=1, vocab=400, hidden=16, heads=2, epochs=1, batch_size=32)

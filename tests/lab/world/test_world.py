@@ -5,10 +5,10 @@ from collections import Counter
 
 import pytest
 
+from t3lab.world.facts import FACTS, world
 from t3lib.core.errors import UserError
 from t3lib.core.files import content_key
 from t3lib.core.rows import check_disjoint
-from t3lib.lab.world.facts import FACTS, world
 from t3lib.own.audit.facts import fact_words, held, row_secrets
 from t3lib.own.audit.secrets import secrets, words
 from t3lib.tofu import data as tofu

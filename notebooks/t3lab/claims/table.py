@@ -1,0 +1,153 @@
+"""Decide every checkable claim of arXiv:2602.10217, once from the paper's own tables and once from
+the runs of a folder.
+
+`results/paper/claims.csv` lists what is claimed and where, in the paper's sentence and in ours.
+`CHECKS` names the function that decides each claim. Verdicts are always computed and never stored.
+Theorems are not listed, because tests check their bounds.
+
+A claim about Llama 3.1 8B stays "not run" until the folder holds runs of that model. The same
+comparison on other runs is an entry of its own, with `@here` in its id and the other model in
+`scale`.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pandas as pd
+
+from t3lab import results
+from t3lab.claims import gaussians, llm, theory
+from t3lab.claims.findings import Finding, Missing, Tables, printed_tables
+from t3lib.core.files import project_root
+from t3lib.core.names import FAILS, HOLDS, NO_ORDER, NOT_RUN, RESTRICTED
+
+# `scale` of the paper's own runs. The paper's tables can decide exactly the claims of this scale.
+MODEL = "Llama 3.1 8B"
+COLUMNS = [
+    "id",
+    "where",
+    "claim",
+    "printed",
+    "verdict",
+    "evidence",
+    "numbers",
+    "scale",
+    "note",
+    "sentence",
+]
+OPEN = (
+    "None is ahead: the order changes with the world, or with the run and the retrained model that"
+    " are compared."
+)
+CHECKS = {
+    "guidance-can-fail": gaussians.guidance_can_fail,
+    "tempering-needed-in-practice": gaussians.tempering_needed_in_practice,
+    "tempering-proved-necessary": theory.tempering_proved_necessary,
+    "nobody-dominates": llm.nobody_dominates,
+    "small-fraction-of-time": llm.small_fraction_of_time,
+    "fraction-of-cost": llm.fraction_of_cost,
+    "thm-3.3-equal": theory.thm_3_3_equal,
+    "sharpening-on-tofu": llm.sharpening_on_tofu,
+    "greedy": theory.greedy,
+    "thm-3.7-improves": theory.thm_3_7_improves,
+    "bias-grows": theory.bias_grows,
+    "thm-3.8-entropy": theory.thm_3_8_entropy,
+    "fq-best": llm.fq_best,
+    "generation-kept": llm.generation_kept,
+    "least-risk": gaussians.least_risk,
+    "imbalance-iff": theory.imbalance_iff,
+    "overlap": gaussians.overlap,
+    "e1-sharp-monotone": gaussians.e1_sharp_monotone,
+    "e1-sharp-bias": gaussians.e1_sharp_bias,
+    "e1-middle-tradeoff": gaussians.e1_middle_tradeoff,
+    "e1-flat-untempered": gaussians.e1_flat_untempered,
+    "e1-hotter": gaussians.e1_hotter,
+    "e1-flat-sensitive": gaussians.e1_flat_sensitive,
+    "e1-reduction": gaussians.e1_reduction,
+    "retain-rises": gaussians.retain_rises,
+    "e2-best-t": gaussians.e2_best_t,
+    "e2-n400": gaussians.e2_n400,
+    "fq-formula": theory.fq_formula,
+    "stable": llm.stable,
+    "t5-untempered": llm.t5_untempered,
+    "t5-interior": llm.t5_interior,
+    "t5-too-hot": llm.t5_too_hot,
+}
+
+
+def claims_table(folder: str | Path) -> pd.DataFrame:
+    """Return one row for each claim, in the paper's order, with the columns `COLUMNS`. Empty cells
+    are "".
+
+    folder: results folder with tables/*.csv.
+    printed: what the paper's own numbers say: "yes", "no", names.NO_ORDER, or "" if the paper
+    prints none.
+    verdict: one of names.VERDICTS, for the models named in `scale`. Without its table a claim is
+    NOT_RUN.
+    """
+    runs = results.read_runs(Path(folder) / "runs", corrupt=[])
+    tables, printed = Tables(Path(folder) / "tables", runs), printed_tables()
+    models = {str(run["provenance"].get("model") or "model not recorded") for run in runs}
+    here = f"here: {', '.join(sorted(models)) or 'model not recorded'}"
+    at_scale = bool(models) and all(
+        re.search(r"llama-3\.1-8b", model, re.IGNORECASE) for model in models
+    )
+    rows = []
+    for claim in listed_claims().to_dict("records"):
+        check, ours = CHECKS[claim["id"]], Finding(None)
+        theirs = _decided(check, printed) if claim["scale"] == MODEL else Finding(None)
+        if claim["scale"] != MODEL or at_scale:
+            ours = _decided(check, tables)
+        rows.append(_row(claim, ours, theirs))
+        if (
+            claim["scale"] == MODEL
+            and not at_scale
+            and (ours := _decided(check, tables)).holds is not None
+        ):
+            rows.append(
+                _row(claim | {"id": f"{claim['id']}@here", "scale": here}, ours, Finding(None))
+            )
+    return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def listed_claims() -> pd.DataFrame:
+    """Return id, where, sentence, claim, scale, evidence and note of every claim. The note says why
+    the claim fails, if it does.
+    """
+    path = project_root() / "results" / "paper" / "claims.csv"
+    return pd.read_csv(path, dtype=str, keep_default_na=False)
+
+
+def _decided(check: Callable[[Tables], Finding], tables: Tables) -> Finding:
+    try:
+        return check(tables)
+    except Missing:
+        return Finding(None)
+
+
+def _row(claim: dict[str, str], ours: Finding, theirs: Finding) -> dict[str, str]:
+    verdict, printed = NOT_RUN, ""
+    if ours.holds is not None:
+        verdict = (
+            HOLDS
+            if ours.holds
+            else RESTRICTED
+            if ours.under
+            else NO_ORDER
+            if ours.no_order
+            else FAILS
+        )
+    if theirs.holds is not None:
+        printed = "yes" if theirs.holds else NO_ORDER if theirs.no_order else "no"
+    fails = verdict in (FAILS, RESTRICTED) or verdict == NOT_RUN and printed == "no"
+    why = claim["note"] if fails else OPEN if ours.no_order or theirs.no_order else ""
+    told = " | ".join(
+        filter(None, [f"paper: {theirs.numbers}" if theirs.numbers else "", ours.numbers])
+    )
+    return claim | {
+        "printed": printed,
+        "verdict": verdict,
+        "note": why,
+        "numbers": told,
+    }

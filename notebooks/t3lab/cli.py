@@ -1,0 +1,404 @@
+"""The verbs of `t3` that regenerate the paper: reproduce, compare and tofu.
+
+`t3lib.cli` adds them where this package is importable. Torch is imported only when a verb needs it.
+"""
+
+import argparse
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from t3lib.cli import (
+    check_dials,
+    check_out,
+    load_model,
+    model_options,
+    names,
+    numbers,
+    setting,
+    under_heads,
+    verb,
+    whole_numbers,
+)
+from t3lib.core.errors import UserError
+from t3lib.core.settings import CHOICES, TEMPERATURE, check_temperature, fit_settings
+
+if TYPE_CHECKING:
+    from t3lib.tofu.data import Source
+
+SPLITS = ("forget01", "forget05", "forget10")
+BUILTIN = ("full", "retain90", "retain95")
+
+
+def add_verbs(verbs: Any, help: Mapping[str, str]) -> None:
+    """Add the verbs to the result of `add_subparsers`. help: what each of them does."""
+    reproduce_options(verb(verbs, "reproduce", help["reproduce"], reproduce, "--profile smoke"))
+    compare_options(verb(verbs, "compare", help["compare"], compare, "out/cpu results/cpu"))
+    p = verb(verbs, "tofu", help["tofu"], no_verb, "")
+    inner = p.add_subparsers(dest="what", metavar="fit|evaluate|audit|tune", parser_class=type(p))
+    split = "--model builtin:full --split forget10"
+    for name, options, run, what, example in (
+        ("fit", fit_options, fit, "train a T3 head on a split", f"{split} --out head"),
+        (
+            *("evaluate", evaluate_options, evaluate, "compute every metric of a split"),
+            f"{split} --head head --out f10.json",
+        ),
+        (
+            *("audit", audit_options, audit, "measure what a model still knows of a split"),
+            f"{split} --head head --out audit",
+        ),
+        (
+            *("tune", tune_options, tune, "search hyperparameters of a profile's methods"),
+            "--profile cpu --split forget10 --method NPO",
+        ),
+    ):
+        options(verb(inner, name, what, run, example))
+
+
+def no_verb(args: argparse.Namespace) -> int:
+    """UserError: `t3 tofu` alone does nothing."""
+    raise UserError("give fit, evaluate, audit or tune")
+
+
+# ---- options ------------------------------------------------------------------------------------
+
+
+def reproduce_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 reproduce`."""
+    p.add_argument(
+        "--profile",
+        default="cpu",
+        help="name in notebooks/profiles or a YAML file (default %(default)s)",
+    )
+    p.add_argument(
+        "--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)"
+    )
+    for name, kind, help in (
+        ("only", names, "run only these notebooks, e.g. 02_tofu_unlearning,05_paper_tables"),
+        ("methods", names, "run only these methods, e.g. T3,NPO (default: the profile's)"),
+        ("splits", names, "forget splits, e.g. forget10 (default: the profile's)"),
+        ("seeds", whole_numbers, "seeds, e.g. 1,2,3 (default: the profile's)"),
+    ):
+        p.add_argument(f"--{name}", type=kind, help=help)
+    p.add_argument(
+        "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
+    )
+    where = p.add_mutually_exclusive_group()
+    where.add_argument(
+        "--workers",
+        type=int,
+        help="worker processes on this machine (default: one for each GPU or physical core)",
+    )
+    where.add_argument(
+        "--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786"
+    )
+    p.add_argument("--fresh", action="store_true", help="ignore the cache and run everything again")
+    p.add_argument("--dry-run", action="store_true", help="print what is cached and what would run")
+
+
+def compare_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 compare`."""
+    p.add_argument("a", type=Path, metavar="A", help="a results folder")
+    p.add_argument(
+        "b",
+        type=Path,
+        metavar="B",
+        nargs="?",
+        help="the folder to compare with (default: the committed results of A's profile)",
+    )
+
+
+def split_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of the verbs that read one split and load one model."""
+    model_options(p)
+    p.add_argument("--split", choices=SPLITS, required=True, help="1, 5 or 10 percent to forget")
+    p.add_argument(
+        "--data", help="hub or a folder with TOFU's files (default: those of a builtin model)"
+    )
+    p.add_argument(
+        "--attention-mask",
+        choices=CHOICES["attention_mask"],
+        default=CHOICES["attention_mask"][0],
+        help="openunlearning hides end-of-turn tokens, as published code does",
+    )
+
+
+def dial_options(p: argparse.ArgumentParser, T: Callable[[str], Any], help: str) -> None:
+    """Add the options of the verbs that use a saved head. T: parses -T."""
+    p.add_argument("--head", help="folder or Hub id of a head (default: the model as it is)")
+    p.add_argument("-T", "--temper", type=T, help=help)
+    p.add_argument("-w", "--strength", type=float, help="strength w (default: the head's own)")
+
+
+def fit_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 tofu fit`."""
+    split_options(p)
+    p.add_argument("--out", type=Path, required=True, help="folder for the head")
+    p.add_argument("--overwrite", action="store_true", help="replace the head in --out")
+    p.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
+    p.add_argument(
+        "--set",
+        metavar="NAME=VALUE",
+        action="append",
+        default=[],
+        type=setting,
+        help="change one of the paper's settings, e.g. --set T=2 --set lr=1e-3",
+    )
+
+
+def evaluate_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 tofu evaluate`."""
+    split_options(p)
+    dial_options(p, numbers, "the paper's T, or a list, e.g. 1,1.5,2 (default: the head's own)")
+    p.add_argument(
+        "--reference",
+        help="for Forget Quality: a retrained model, or the JSON file of its evaluation",
+    )
+    p.add_argument("--out", type=Path, required=True, help="JSON file to write")
+    ratios = CHOICES["truth_ratio"]
+    p.add_argument("--truth-ratio", choices=ratios, default=ratios[0], help="mean of wrong answers")
+    p.add_argument("--max-new-tokens", type=int, default=200, help="longest answer (default 200)")
+
+
+def audit_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 tofu audit`."""
+    split_options(p)
+    dial_options(p, float, "the paper's T (default: the head's own)")
+    p.add_argument("--samples", type=int, default=64, help="answers for each question (default 64)")
+    p.add_argument("--out", type=Path, required=True, help="folder for audit.json and audit.md")
+
+
+def tune_options(p: argparse.ArgumentParser) -> None:
+    """Add the options of `t3 tofu tune`."""
+    p.add_argument("--profile", default="cpu", help="name or YAML file (default %(default)s)")
+    p.add_argument("--data", help="builtin, hub or a folder (default: the profile's)")
+    p.add_argument("--split", type=names, help="splits to tune on (default: the profile's)")
+    p.add_argument("--method", type=names, help="methods (default: all that have a grid)")
+    p.add_argument(
+        "--fine",
+        action="store_true",
+        help="try only the finer grids (METHOD/SPLIT in the profile), and keep earlier trials",
+    )
+
+
+# ---- the paper ----------------------------------------------------------------------------------
+
+
+def reproduce(args: argparse.Namespace) -> int:
+    """Carry out `t3 reproduce`."""
+    from t3lab.grid.reproduce import reproduce
+    from t3lab.results import check_clean
+
+    if args.out and not args.dry_run:
+        check_clean(args.out)
+    every = "only methods splits seeds data out workers scheduler fresh dry_run".split()
+    return reproduce(args.profile, **{name: getattr(args, name) for name in every})
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Carry out `t3 compare`. Returns 1 if something that both folders have differs."""
+    from t3lab.grid.status import committed, earlier_manifest
+    from t3lab.report.compare import compare
+
+    other = args.b
+    if other is None:
+        profile = str(earlier_manifest(args.a / "manifest.json").get("profile", "unknown"))
+        other = committed(profile)
+        if not (other / "tables").is_dir():
+            raise UserError(f"no results of profile {profile} are committed: give two folders")
+    differs, lines = compare(args.a, other)
+    print(*lines, sep="\n")
+    return int(differs)
+
+
+# ---- one model on one split of TOFU -------------------------------------------------------------
+
+
+def builtin(name: str, data: str | None = None) -> Path:
+    """Train a built-in model unless it is cached, and return its folder.
+
+    name: builtin:full, builtin:retain90 or builtin:retain95, and @PROFILE (default smoke).
+    data: a folder with TOFU's files in place of the profile's data.
+    """
+    from t3lab.world import bases
+
+    base = name.removeprefix("builtin:").partition("@")[0]
+    if base not in BUILTIN:
+        raise UserError(f"--model {name}: builtin models are {', '.join(BUILTIN)}")
+    return bases.ensure_base(stage_of(name, data), base)
+
+
+def stage_of(name: str, data: str | None) -> Any:
+    """Return the stage of a built-in model, see `builtin`."""
+    from t3lab import profiles
+    from t3lab.study import study
+
+    profile = profiles.load_profile(name.partition("@")[2] or "smoke")
+    return study.stage_of(data or profile["data"], profile["stage"])
+
+
+def model_of(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
+    """Load a model and its tokenizer; a built-in one on the rows of --data."""
+    is_builtin = name.startswith("builtin:")
+    return load_model(args, str(builtin(name, args.data)) if is_builtin else name)
+
+
+def source_of(args: argparse.Namespace) -> "Source":
+    """Return where the rows of --split come from: a folder, the Hub, or the built-in stage."""
+    from t3lab.world import bases
+    from t3lib.core import hub
+    from t3lib.core.names import HUB_DATA
+
+    # a built-in model knows only the authors that its stage chose, also if --data is a folder
+    if args.model.startswith("builtin:"):
+        return bases.rows(stage_of(args.model, args.data))
+    if args.data in (None, "builtin"):
+        raise UserError("--data is needed: hub, or a folder with TOFU's files")
+    if args.data == "hub":
+        hub.ask(HUB_DATA["path"])
+    source: Source = args.data
+    return source
+
+
+def fit(args: argparse.Namespace) -> None:
+    """Carry out `t3 tofu fit`: train a head on the rows of a split."""
+    check_out(args.out, empty=not args.overwrite)
+    given = {"seed": args.seed} | dict(args.set)
+    T = check_temperature(given.pop("T", TEMPERATURE))
+    if "steps" in given:
+        raise UserError("--set steps is for own rows: a split counts epochs")
+    if "epochs" in given:
+        given.setdefault("warmup_epochs", given["epochs"] / 4)
+    settings = fit_settings(given)
+    from t3lib.core.rows import check_disjoint
+    from t3lib.sampler.one_call import fit_without_evidence
+    from t3lib.tofu import data
+
+    source = source_of(args)
+    forget, retain = (
+        data.load_rows(source, part) for part in (args.split, data.retain_of(args.split))
+    )
+    check_disjoint(forget, retain)
+    model, tokenizer = model_of(args, args.model)
+    head = fit_without_evidence(
+        model, tokenizer, forget, retain, settings, attention_mask=args.attention_mask
+    )
+    head.temperature, head.info["split"] = T, args.split
+    head.save_pretrained(args.out, overwrite=args.overwrite)
+    print(
+        f"trained a head with {head.num_parameters:,} parameters on {len(forget)} rows to forget"
+        f" and {len(retain)} rows to keep, saved to {args.out}"
+    )
+
+
+def evaluate(args: argparse.Namespace) -> None:
+    """Carry out `t3 tofu evaluate`: compute every metric and write them as one JSON file."""
+    temperatures = args.temper
+    for args.temper in temperatures or [None]:  # each is checked before torch is imported
+        check_dials(args)
+    from t3lab import results
+    from t3lab.study import study
+    from t3lib.classifier.head import T3Head
+    from t3lib.core.files import write_json
+    from t3lib.tofu import evaluation
+
+    scoring = evaluation.Scoring(args.attention_mask, args.truth_ratio, args.max_new_tokens)
+    rows = study.evaluation_rows(source_of(args), args.split)
+    head = T3Head.from_pretrained(args.head) if args.head else None
+    model, tokenizer = model_of(args, args.model)
+    tilts: Any = None
+    if head is not None:
+        under_heads(args, model, tokenizer, [head])  # checks them before anything is computed
+        tilts = [(head, T) for T in temperatures or [head.temperature]]
+    reference = reference_for(args, rows, replace(scoring, generate=False))
+    report = evaluation.evaluate(model, tokenizer, rows, scoring, tilts=tilts, reference=reference)
+    reports: list[Any] = [report] if tilts is None else report
+    record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
+    asked = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
+    asked["temper"] = temperatures
+    record["provenance"] = results.provenance(model=model, data=rows, parameters=asked)
+    write_json(args.out, record)
+    for each in reports:
+        print(summary(each))
+
+
+def summary(report: Mapping[str, Any]) -> str:
+    """Return one line with the headline numbers of an evaluation."""
+    keys = ("forget_quality", "ks_statistic", "mu_rouge", "model_utility")
+    fq, D, mu_rouge, mu = ("none" if report[key] is None else f"{report[key]:.4f}" for key in keys)
+    at = "" if report.get("T") is None else f"T={report['T']:g}: "
+    return f"{at}Forget Quality {fq} (D {D}), MU-ROUGE {mu_rouge}, Model Utility {mu}"
+
+
+def reference_for(args: argparse.Namespace, rows: Mapping[str, Any], scoring: Any) -> Any:
+    """Return the truth ratios of a retrained model, or None without one.
+
+    It is the model or file of --reference, or the built-in retrained model of the split.
+    """
+    import sys
+
+    from t3lib.core.files import read_json
+    from t3lib.tofu import data, evaluation
+
+    name = args.reference
+    if name is None and args.model.startswith("builtin:"):
+        profile = args.model.partition("@")[2] or "smoke"
+        name = f"builtin:{data.retain_of(args.split)}@{profile}"
+    if name is None:
+        print(f"{args.parser.prog}: no --reference: Forget Quality stays empty", file=sys.stderr)
+        return None
+    if Path(name).suffix == ".json" or Path(name).is_file():
+        records = read_json(name)
+        if not isinstance(records, dict | list):
+            raise UserError(f"--reference {name}: not a JSON file written by t3 tofu evaluate")
+        return records
+    model, tokenizer = model_of(args, name)
+    return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, scoring)
+
+
+def audit(args: argparse.Namespace) -> None:
+    """Carry out `t3 tofu audit`: measure what a model still knows of the rows of a split, without
+    and with a head, and write the table of all measures.
+    """
+    check_dials(args)
+    from t3lab import results
+    from t3lab.report import audit as tables
+    from t3lab.report import render
+    from t3lab.study import study
+    from t3lib.classifier.head import T3Head
+    from t3lib.core.files import atomic_write, write_json
+    from t3lib.own.audit import run
+
+    run.check_samples(args.samples)
+    head = T3Head.from_pretrained(args.head) if args.head else None
+    every = study.evaluation_rows(source_of(args), args.split)
+    sets = {name: every[name] for name in ("forget", "retain")}
+    model, tokenizer = model_of(args, args.model)
+    tilts: list[Any] = [(None, 1.0)]
+    if head is not None:
+        tilted = under_heads(args, model, tokenizer, [head])
+        tilts.append((head, tilted.temperature))
+    found = run.audit_rows(model, tokenizer, sets, tilts, samples=args.samples)
+    named = dict(zip(["before", "after"] if head else [""], found))
+    asked = {"samples": args.samples, "temper": tilts[-1][1] if head else None}
+    origin = results.provenance(model=model, data=sets, parameters=asked)
+    write_json(args.out / "audit.json", {"audit": named, "provenance": origin})
+    table = tables.of_rows(named)
+    with atomic_write(args.out / "audit.md") as handle:
+        handle.write(render.markdown(table))
+    print(table.to_string(index=False, na_rep="", float_format="{:.3f}".format))
+
+
+def tune(args: argparse.Namespace) -> None:
+    """Carry out `t3 tofu tune`: search the hyperparameters of each method and split of a profile.
+
+    The choice is written beside the profile and used from then on.
+    """
+    from t3lab import profiles
+    from t3lab.study.tune import tune_profile
+
+    profile = profiles.load_profile(args.profile, tuned=False)
+    profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
+    path = profiles.tuned_path(args.profile)
+    tune_profile(profile, path, methods=args.method, fine=args.fine)

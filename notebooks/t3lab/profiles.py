@@ -1,0 +1,212 @@
+"""Read profiles: YAML files of differences from `notebooks/profiles/defaults.yaml`.
+
+A profile is checked as a whole before anything runs. A key that the defaults do not have is a
+mistake. Names that become file names (profile, method, split) come from fixed vocabularies, so that
+no file can lie outside its folder. Tuned values from `tuned/NAME.yaml` beside the profile replace
+those of `hyper`. Imports no torch.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, create_model
+
+from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
+from t3lib.core.errors import UserError, printable
+from t3lib.core.files import project_root, read_yaml
+from t3lib.core.names import SPLITS
+from t3lib.core.settings import BOUNDS, CHOICES, WORLD
+
+NAME = re.compile(
+    r"[A-Za-z0-9][A-Za-z0-9_.-]*"
+)  # the profile's name is also the name of a folder in results/
+SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)?)?")
+
+Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
+
+
+def _once_each(values: list[Any]) -> list[Any]:
+    """Raise ValueError for an empty list and for values that occur twice."""
+    if not values or len(set(values)) < len(values):
+        raise ValueError("should hold at least one and each once")
+    return values
+
+
+def _folder(name: str) -> str:
+    """Raise ValueError unless the name is "builtin", "hub" or an existing folder."""
+    if not name or name not in ("builtin", "hub") and not os.path.isdir(name):
+        raise ValueError("should be builtin, hub or a folder that is there")
+    return name
+
+
+def _scope(key: str) -> str:
+    """Raise ValueError unless the key is METHOD, METHOD/SPLIT or METHOD/SPLIT/T."""
+    if not SCOPE.fullmatch(key):
+        raise ValueError("should be METHOD, METHOD/SPLIT or METHOD/SPLIT/T")
+    return key
+
+
+Once = AfterValidator(_once_each)
+Scope = Annotated[str, AfterValidator(_scope)]
+Settings = dict[str, Any]
+Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
+
+
+class Strict(BaseModel):
+    """A model that refuses unknown keys, text in place of a number, and true in place of 1."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+
+class Evaluation(Strict):
+    """Settings of the evaluation, see `tofu.evaluation.Scoring`."""
+
+    attention_mask: Literal[CHOICES["attention_mask"]]  # type: ignore[valid-type, name-defined]
+    truth_ratio: Literal[CHOICES["truth_ratio"]]  # type: ignore[valid-type, name-defined]
+    max_new_tokens: int = Field(ge=1, le=2**20)
+
+
+class Schema(Strict):
+    """The keys of a profile and the types of their values, except those of `stage`.
+
+    The settings in `stage` have the names and types of the defaults.
+    """
+
+    name: str
+    data: Annotated[str, AfterValidator(_folder)]
+    methods: Annotated[list[Literal[METHODS]], Once]  # type: ignore[valid-type]
+    splits: Annotated[list[Literal[SPLITS]], Once]  # type: ignore[valid-type]
+    gpu: Annotated[int, Field(ge=0)] = 0
+    seeds: Seeds
+    search_seeds: Seeds
+    temperatures: Annotated[list[Annotated[float, Field(ge=1, le=BOUNDS["temperature"][1])]], Once]
+    stage: Settings
+    models: dict[Literal["full", "retain90", "retain95"], Annotated[str, Field(min_length=1)]]
+    evaluation: Evaluation
+    load: Settings = {}
+    hyper: dict[Scope, Settings]
+    grids: dict[Scope, Annotated[list[Settings], Field(max_length=8)]]
+    notebooks: dict[str, Settings]
+    together: dict[str, Annotated[list[Literal[METHODS]], Once]] = {}  # type: ignore[valid-type]
+
+
+def profiles_dir() -> Path:
+    """Return the folder of the profiles that come with t3lib, `notebooks/profiles`."""
+    return project_root() / "notebooks" / "profiles"
+
+
+def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = True) -> Profile:
+    """Read a profile over the defaults, and check it.
+
+    name: of a profile in `folder`, or a YAML file anywhere. folder: by default
+    `notebooks/profiles`. tuned: also read the profile's tuned values.
+
+    The result has the keys of defaults.yaml, and `name`. `hyper` maps METHOD, METHOD/SPLIT or
+    METHOD/SPLIT/T to settings. UserError, in one line with file, key and value, for an unknown
+    profile, key, method or split, and for a wrong type.
+    """
+    folder = folder or profiles_dir()
+    path = Path(name) if str(name).endswith((".yaml", ".yml")) else folder / f"{name}.yaml"
+    if (
+        not NAME.fullmatch(path.stem if path == Path(name) else str(name))
+        or path == folder / "defaults.yaml"
+    ):
+        raise UserError(
+            f"profile {str(name)!r}: a name is letters, digits and _ . - (or give a .yaml file)"
+        )
+    if not path.is_file():
+        known = sorted(p.stem for p in folder.glob("*.yaml") if p.stem != "defaults")
+        raise UserError(
+            f"unknown profile {str(name)!r}: choose one of {', '.join(known)} or give a .yaml file"
+        )
+    defaults = read_yaml(folder / "defaults.yaml")
+    merged = _over(defaults, read_yaml(path))
+    if tuned and tuned_path(path).is_file():
+        for key, entry in read_yaml(tuned_path(path)).items():
+            if not isinstance(entry, Mapping) or not isinstance(entry.get("chosen"), Mapping):
+                raise UserError(f"{tuned_path(path)}: {key} needs a mapping 'chosen'")
+            merged = _over(merged, {"hyper": {key: entry["chosen"]}})
+    sizes: Any = {setting: (type(value), ...) for setting, value in defaults["stage"].items()}
+    stage = create_model("Stage", __base__=Strict, **sizes)
+    return check(
+        merged | {"name": path.stem},
+        str(path),
+        create_model("Profile", __base__=Schema, stage=(stage, ...)),
+    )
+
+
+def tuned_path(profile: str | Path) -> Path:
+    """Return the file of a profile's tuned values, `tuned/NAME.yaml` beside the profile.
+
+    profile: a name or a YAML file.
+    """
+    path = (
+        Path(profile)
+        if str(profile).endswith((".yaml", ".yml"))
+        else profiles_dir() / f"{profile}.yaml"
+    )
+    return path.parent / "tuned" / f"{path.stem}.yaml"
+
+
+def override(profile: Profile, **changes: Any) -> Profile:
+    """Replace values of a profile by those of the command line, except None; check the result."""
+    return check(
+        profile | {key: value for key, value in changes.items() if value is not None},
+        "command line",
+    )
+
+
+def check(profile: Mapping[str, Any], where: str, schema: type[BaseModel] = Schema) -> Profile:
+    """Return the profile if all keys and values are allowed; UserError with place, key and value.
+
+    where: the start of the message.
+    """
+    try:
+        checked = schema.model_validate(profile).model_dump()
+    except ValidationError as error:
+        raise UserError(f"{where}: {one_line(error)}") from None
+    for table in ("hyper", "grids"):
+        for key, points in checked[table].items():
+            for point in points if table == "grids" else [points]:
+                settings_of(key.split("/")[0], point, f"{where}: {table}.{key}")
+    return checked
+
+
+def one_line(error: ValidationError) -> str:
+    """Describe the first error that pydantic found: the key, what was expected, what it is."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "extra_forbidden":
+        return f"unknown key {printable(key)}"
+    wanted = first["msg"].removeprefix("Value error, ").removeprefix("Input ")
+    return f"{printable(key)}: {wanted}, not {printable(repr(first['input']), 80)}"
+
+
+def or_smoke(
+    world: Mapping[str, Any], hyper: Mapping[str, Settings]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return what a notebook's study is opened with, and the settings of its methods.
+
+    world: data, stage, models, evaluation and load, as arguments of `study.open_study`. hyper:
+    settings by method.
+
+    If world has neither a stage nor models, both results come from profile smoke, and given values
+    replace single ones there.
+    """
+    alone = world.get("stage") or world.get("models")
+    profile = read_yaml(profiles_dir() / "defaults.yaml") if alone else load_profile("smoke")
+    below = {name: {} if alone and name == "stage" else profile[name] for name in WORLD}
+    return _over(below, dict(world)), _over({} if alone else profile["hyper"], dict(hyper))
+
+
+def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
+    """Return `below` with values replaced by those of `above`; mappings are merged."""
+    both = {
+        key: _over(below[key], value)
+        for key, value in above.items()
+        if isinstance(value, dict) and isinstance(below.get(key), dict)
+    }
+    return below | above | both

@@ -1,0 +1,172 @@
+"""Build the tables of the audit from its run files (`results.read_audits`).
+
+They show what each method still knows, beside retrained models. For no measure is more or less
+better. A measure is good where it is what retrained models have.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from t3lab.results import all_rows, of_one_profile
+from t3lib.baselines.losses import METHODS
+from t3lib.core.names import SPLITS
+from t3lib.tofu.metrics import AUDIT
+
+NAMES = ["split", "method", "T", "w"]
+SAMPLER = ["tau", "top_p"]
+YARDSTICK = "Retrained"
+
+
+def models(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Return one row for each model.
+
+    Columns: NAMES, seed, every measure of `metrics.AUDIT` and its standard error over rows (`_se`).
+    n_forget: number of rows to forget. n_written: how many of these were asked for text. n_rows:
+    number of all rows.
+    """
+    numbers = [
+        "T",
+        "w",
+        *AUDIT,
+        *(f"{name}_se" for name in AUDIT),
+        "n_forget",
+        "n_written",
+        "n_rows",
+    ]
+    rows = [
+        {name: run[name] for name in (*NAMES, "seed")}
+        | dict(run["metrics"])
+        | {f"{name}_se": value for name, value in run["errors"].items()}
+        | {
+            "n_forget": run["asked"].get("forget"),
+            "n_written": run["asked"].get("written"),
+            "n_rows": all_rows(run),
+        }
+        for run in of_one_profile(runs)
+        if run["status"] == "ok"
+    ]
+    return pd.DataFrame(rows, columns=["split", "method", "seed", *numbers]).astype(
+        dict.fromkeys(numbers, float)
+    )
+
+
+def audit(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Build the table `audit`: means over seeds, and each measure's distance from the retrained
+    models.
+
+    The distance is in units of the retrained models' spread. The spread is their standard deviation
+    on the split, and at least the mean standard error over rows of one of them, because the
+    standard deviation of two models says little.
+    """
+    frame = models(runs)
+    by = frame.groupby(NAMES, dropna=False)
+    table = by[list(AUDIT)].mean().assign(n_seeds=by["seed"].nunique()).reset_index()
+    for split in table["split"].unique():
+        retrained = frame[(frame["split"] == split) & (frame["method"] == YARDSTICK)]
+        here = table["split"] == split
+        for name in AUDIT:
+            spread = max(retrained[name].std(), retrained[f"{name}_se"].mean())
+            apart = (table.loc[here, name] - retrained[name].mean()) / (
+                spread if spread > 0 else float("nan")
+            )
+            table.loc[here, f"{name}_distance"] = apart
+    columns = [
+        *NAMES,
+        "n_seeds",
+        *(f"{name}{part}" for name in AUDIT for part in ("", "_distance")),
+    ]
+    table = table.reindex(columns=columns)
+    table.loc[table["method"] == YARDSTICK, [f"{name}_distance" for name in AUDIT]] = float("nan")
+    return _ordered(table).astype({"n_seeds": "Int64"})
+
+
+def leak(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Build the table `leak`: leak@k and the number of rows that leak in k answers.
+
+    value: the expected ROUGE-L recall of the best of k answers; se: its standard error over rows.
+    rows_leaking: how many of the `rows` with a secret leak it in k answers. tau, top_p: of the
+    sampler. All are means over models.
+    """
+    rows = [
+        {name: run[name] for name in NAMES} | {"tau": 1.0, "top_p": run["asked"]["top_p"]} | entry
+        for run in runs
+        if run["status"] == "ok"
+        for entry in run["leak"]
+    ]
+    by, numbers = [*NAMES, *SAMPLER, "k"], ["value", "se", "rows_leaking", "rows"]
+    frame = pd.DataFrame(rows, columns=[*by, *numbers]).astype(dict.fromkeys(numbers, float))
+    means = frame.groupby(by, dropna=False)[numbers].mean().round(4)
+    return _ordered(means.reset_index())
+
+
+def beside(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Put the measures of a few models side by side, one column for each model, as means over
+    seeds.
+    """
+    table = audit(runs).set_index(["method", "T", "w"])[list(AUDIT)].T
+    table.columns = pd.Index([label(*names) for names in table.columns])
+    table.insert(0, "measure", [AUDIT[name].title for name in table.index])
+    return table[table.drop(columns="measure").notna().any(axis=1)].reset_index(drop=True)
+
+
+def of_rows(audits: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> pd.DataFrame:
+    """Build the audit table of a person's own model, one row for each measure and each k of leak@k.
+
+    audits: {when, such as "before": {set of rows: `measures.measures`}}. The table has one column
+    for each pair of the two.
+    """
+    columns = {}
+    for when, sets in audits.items():
+        for name, found in sets.items():
+            leaks = {f"leak@{entry['k']}": entry["value"] for entry in found["leak"]}
+            columns[f"{name} {when}".strip()] = dict(found["values"]) | leaks
+    frame = pd.DataFrame(columns)
+    frame = frame.reindex(
+        [
+            *(name for name in AUDIT if name in frame.index),
+            *(n for n in frame.index if n not in AUDIT),
+        ]
+    )
+    frame.insert(
+        0, "measure", [AUDIT[name].title if name in AUDIT else name for name in frame.index]
+    )
+    return frame.reset_index(drop=True)
+
+
+def reasons(runs: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """List why measures have no value: measure, reason, and the methods that this concerns."""
+    rows = [
+        {"measure": AUDIT[name].title, "reason": reason, "methods": run["method"]}
+        for run in runs
+        if run["status"] == "ok"
+        for name, reason in run["empty"].items()
+    ]
+    frame = pd.DataFrame(rows, columns=["measure", "reason", "methods"]).drop_duplicates()
+    return frame.groupby(["measure", "reason"], sort=False)["methods"].agg(", ".join).reset_index()
+
+
+def label(method: str, T: float | None, w: float | None) -> str:
+    """Name a model by its method and settings, such as "NPO", "T3, T = 2.5" or "T3, T = 2.5, w =
+    2".
+    """
+    parts = [
+        method,
+        *([] if pd.isna(T) else [f"T = {T:g}"]),
+        *([] if pd.isna(w) or w == 1 else [f"w = {w:g}"]),
+    ]
+    return ", ".join(parts)
+
+
+def _ordered(table: pd.DataFrame) -> pd.DataFrame:
+    """Sort a table in the paper's order of splits and methods."""
+    places = {
+        "split": {name: n for n, name in enumerate(SPLITS)},
+        "method": {name: n for n, name in enumerate(METHODS)},
+    }
+    last = table.columns.get_loc("k" if "k" in table else "w")
+    return table.sort_values(
+        list(table.columns[: last + 1]),
+        key=lambda column: column.map(places[column.name]) if column.name in places else column,
+    ).reset_index(drop=True)

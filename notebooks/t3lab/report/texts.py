@@ -1,0 +1,131 @@
+"""Show what models write in place of the true answers: counts and typical rows, from run files."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from t3lab.report.render import TEMPLATES, Html
+from t3lib.own.audit.secrets import holds, secrets, words
+
+Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # "forget" and "retain" -> questions and answers
+Run = Mapping[str, Any]
+SIDES = {"forget": "rows to forget, word for word", "retain": "rows to keep, word for word"}
+SETS = {
+    "forget": "leaks, rows to forget",
+    "retain": "kept, rows to keep",
+    "ra": "kept, real authors",
+    "wf": "kept, world facts",
+}
+OPEN = 3  # rows of each set that `side_by_side` shows unfolded
+
+
+def named(runs: Sequence[Run]) -> dict[str, Run]:
+    """Return {name: run} of the finished runs that hold texts, such as "T3, T = 3". Of several runs
+    of a name the first counts.
+
+    T3 with a strength w other than 1 is left out.
+    """
+    found: dict[str, Run] = {}
+    for run in runs:
+        texts = run["status"] == "ok" and "generation" in run["records"].get("forget", [{}])[0]
+        if texts and run["w"] in (None, 1):
+            at = "" if run["T"] is None else f", T = {run['T']:g}"
+            found.setdefault(f"{run['method']}{at}", run)
+    return found
+
+
+def recited(runs: Mapping[str, Run], rows: Rows) -> pd.DataFrame:
+    """Count how many answers of each model are the true answer, word for word, such as "2 of 80".
+
+    runs: from `named`. rows: the evaluation sets, in the order of the runs' records.
+    """
+    lines = []
+    for name, run in runs.items():
+        line = {"model": name}
+        for side, title in SIDES.items():
+            pairs = zip(run["records"][side], rows[side], strict=True)
+            same = [record["generation"] == row["answer"] for record, row in pairs]
+            line[title] = f"{sum(same)} of {len(same)}"
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def typical(runs: Mapping[str, Run], rows: Rows, n: int = 3) -> pd.DataFrame:
+    """Return the answers of each model to typical rows, one line for each answer.
+
+    Typical are the `n` rows of each set whose ROUGE-L under the last model is nearest to its
+    median. runs, rows: as in `recited`.
+    """
+    lines = []
+    last = list(runs.values())[-1]
+    for side in SIDES:
+        for number in _near_median(last["records"][side])[:n]:
+            row = rows[side][number]
+            said = {name: run["records"][side][number]["generation"] for name, run in runs.items()}
+            for who, text in (
+                {"question": row["question"], "true answer": row["answer"]} | said
+            ).items():
+                lines.append({"rows": side if who == "question" else "", "": who, "text": text})
+    return pd.DataFrame(lines)
+
+
+def leaks(runs: Mapping[str, Run], rows: Rows) -> pd.DataFrame:
+    """Count how many answers of each model contain the distinctive words of the true answer, such
+    as "2 of 80".
+
+    runs: from `named`. rows: the evaluation sets, "forget", "retain", "ra" and "wf", in the order
+    of the runs' records. True answers without distinctive words, such as "Two.", are not counted.
+    """
+    secret = {side: _secrets(rows[side]) for side in SETS}
+    lines = []
+    for name, run in runs.items():
+        line = {"method": name}
+        for side, title in SETS.items():
+            pairs = zip(secret[side], run["records"][side], strict=True)
+            told = [holds(each, record["generation"]) for each, record in pairs if each]
+            line[title] = f"{sum(told)} of {len(told)}"
+        lines.append(line)
+    return pd.DataFrame(lines)
+
+
+def side_by_side(runs: Mapping[str, Run], rows: Rows, n: int = 10) -> Html:
+    """Show the answers of all these models to the same questions, each with a label.
+
+    runs, rows: as in `leaks`. n: typical rows to forget, and as many to keep, chosen as in
+    `typical`. All but the first three of each set are folded.
+
+    The label says whether the answer contains the distinctive words of the true answer, and how
+    many of them. Then it leaks, or the row to keep is kept. Texts are escaped.
+    """
+    last = list(runs.values())[-1]
+    sets = []
+    for title, side in (("Rows to forget", "forget"), ("Rows to keep", "retain")):
+        secret, cards = _secrets(rows[side]), []
+        for number in _near_median(last["records"][side])[:n]:
+            said = {name: run["records"][side][number]["generation"] for name, run in runs.items()}
+            labels = {name: _label(side, secret[number], text) for name, text in said.items()}
+            cards.append({"row": rows[side][number], "said": said, "labels": labels})
+        sets.append((title, cards))
+    return Html(TEMPLATES.get_template("answers.html").render(sets=sets, open=OPEN))
+
+
+def _label(side: str, secret: frozenset[str], text: str) -> tuple[str, str, str]:
+    """Return a label for an answer, "good" or "bad", and the count of words behind it."""
+    if not secret:
+        return "not judged", "", ""
+    told = holds(secret, text)
+    label = ("leaks" if told else "forgotten") if side == "forget" else "kept" if told else "lost"
+    count = f"{len(secret & {*words(text)})} of {len(secret)} words"
+    return label, "good" if told != (side == "forget") else "bad", count
+
+
+def _secrets(rows: Sequence[Mapping[str, Any]]) -> list[frozenset[str]]:
+    return secrets([(row["question"], row["answer"]) for row in rows])
+
+
+def _near_median(records: Sequence[Mapping[str, Any]]) -> np.ndarray:
+    """Return the numbers of the rows, those with a ROUGE-L nearest to the median first."""
+    scores = np.array([record["rouge"] for record in records])
+    return np.argsort(abs(scores - np.median(scores)), kind="stable")

@@ -1,0 +1,170 @@
+"""T3 at several temperatures (Table 5), at several (T, w), and with other settings changed.
+
+Runs share heads and passes of the base.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from t3lab.study import audit
+from t3lab.study.methods import Run, Subject, records, reports_of, subject
+from t3lab.study.study import Study
+from t3lib.baselines.losses import settings_of
+from t3lib.core.names import TUNING_SEEDS
+from t3lib.tofu.metrics import HIDING
+
+# Name of the setting -> what differs from the tuned T3. w None stands for the w that leaves w T as
+# tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays the same. Settings whose names begin
+# with "paraphrases" train the head on the rows of `paraphrased`, over as many rows in all.
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "tuned": {},
+    "decay=l2": {"decay": "l2"},
+    "init_b=zero": {"init_b": "zero"},
+    "decay=l2,init_b=zero": {"decay": "l2", "init_b": "zero"},
+    "prior=population": {"prior": "population"},
+    "epoch=fixed": {"epoch": "fixed"},
+    "T=1,w=1": {"temperature": 1.0},
+    "T=1,w=2": {"temperature": 1.0, "w": 2.0},
+    "T=1,w=5": {"temperature": 1.0, "w": 5.0},
+    "T=1,w=20": {"temperature": 1.0, "w": 20.0},
+    "T=2,w=1": {"temperature": 2.0},
+    "same text,T=1": {"temperature": 1.0, "w": None},
+    "same text,T=2": {"temperature": 2.0, "w": None},
+    "paraphrases": {},
+    "paraphrases,T=2,w=1": {"temperature": 2.0},
+}
+
+
+def run_temperatures(
+    study: Study,
+    *,
+    seeds: Sequence[int],
+    temperatures: Sequence[float],
+    settings: Mapping[str, Any],
+    settings_by_t: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Run]:
+    """Run T3 at every T, for Table 5.
+
+    settings: of T3. settings_by_t: settings tuned for one T, which replace single values; the key
+    is T as text ("2.5"). Temperatures with equal settings share heads, and all share the passes of
+    the base.
+    """
+    by_t = settings_by_t or {}
+    at = [(T, {**settings, **by_t.get(f"{float(T):g}", {})}) for T in sorted(temperatures)]
+    every = [subject(study, "T3", seed, changes, T) for T, changes in at for seed in sorted(seeds)]
+    return records(study, every, next(iter(seeds), None))
+
+
+def run_dials(
+    study: Study,
+    *,
+    seeds: Sequence[int],
+    temperatures: Sequence[float],
+    strengths: Sequence[float],
+    settings: Mapping[str, Any],
+    untempered: Sequence[tuple[float, float]] = (),
+) -> tuple[list[dict[str, Any]], list[Run]]:
+    """Search T and w of T3, p^{1/T} f^w (Remark 3.6), then run the best pair with w other than 1.
+
+    temperatures, strengths: values of T and of w; all pairs are tried.
+    settings: of the heads. Their learning rate may have been tuned for tempering.
+    untempered: pairs (lr, w) that are also tried at T = 1, with heads of learning rate lr. If there
+    are any, the best point with T = 1 and w > 1 is run too, at whichever learning rate it has.
+
+    Neither T nor w needs a training: one head is fitted for each learning rate and seed, and all
+    points come from one pass of the base over the forget rows. Returns (search, runs). search has a
+    row {"split", "T", "w", "lr", "n_seeds", "D", "fq"} for each point, with means over the seeds
+    for tuning (`TUNING_SEEDS`, or all seeds if none of these is requested); points with a training
+    that diverged are left out. runs has a run record for each seed at each chosen point, without
+    texts. No two points that are run have both T and w in common, because these name the file of a
+    run.
+    """
+    tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
+    tuned = settings_of("T3", settings)["lr"]
+    points = {(float(T), float(tuned), float(w)) for T in temperatures for w in strengths}
+    ordered = sorted(points | {(1.0, float(lr), float(w)) for lr, w in untempered})
+
+    def heads(T: float, lr: float, w: float, seeds: Sequence[int]) -> list[Subject]:
+        return [subject(study, "T3", seed, {**settings, "lr": lr, "w": w}, T) for seed in seeds]
+
+    models = [model for point in ordered for model in heads(*point, tuning)]
+    reports = reports_of(study, models, sets=["forget"], generate=False) if models else []
+    search = []
+    for start, (T, lr, w) in zip(range(0, len(reports), len(tuning)), ordered):
+        whole = [report for report in reports[start : start + len(tuning)] if report]
+        if len(whole) < len(tuning):
+            continue
+        D, fq = (
+            sum(report[name] for report in whole) / len(tuning)
+            for name in ("ks_statistic", "forget_quality")
+        )
+        point = {"split": study.split, "T": T, "w": w, "lr": lr}
+        search.append({**point, "n_seeds": len(tuning), "D": D, "fq": fq})
+    chosen = chosen_points(search, untempered=bool(untempered))
+    best = [model for T, lr, w in chosen for model in heads(T, lr, w, seeds)]
+    return search, records(study, best) if best else []
+
+
+def chosen_points(
+    search: Sequence[Mapping[str, Any]], *, untempered: bool
+) -> list[tuple[float, float, float]]:
+    """Choose the points (T, lr, w) to run from the rows of a search (`run_dials`).
+
+    The first is the best with w other than 1. With `untempered`, the second is the best with T = 1
+    and w > 1, unless it is the same. The best has the highest Forget Quality; ties are broken by
+    the smaller D, then by the order of the search.
+    """
+    groups = [[row for row in search if row["w"] != 1]]
+    if untempered:
+        groups.append([row for row in search if row["T"] == 1 and row["w"] > 1])
+    best = [max(rows, key=lambda row: (row["fq"], -row["D"])) for rows in groups if rows]
+    return list(dict.fromkeys((row["T"], row["lr"], row["w"]) for row in best))
+
+
+def run_ablations(study: Study, *, seeds: Sequence[int], settings: Mapping[str, Any]) -> list[Run]:
+    """Run each of `ABLATIONS` with each seed; a record also names its `setting`.
+
+    T is the tuned one unless the setting changes it. Beside the metrics of every run, a record has
+    the audit's measures `HIDING`, if there are rows to compute them on.
+    """
+    runs = []
+    for taught, reworded in ((study, False), (paraphrased(study), True)):
+        some = [name for name in ABLATIONS if name.startswith("paraphrases") == reworded]
+        names = [(setting, seed) for setting in some for seed in seeds]
+        more = len(taught.forget) / len(study.forget)
+        every = [
+            subject(taught, "T3", seed, ablated(settings, setting, more)) for setting, seed in names
+        ]
+        made = records(taught, every)
+        whole = [model for model, run in zip(every, made) if run["status"] == "ok"]
+        known = iter(audit.known(taught, whole) if whole else ())
+        for (setting, _), run in zip(names, made):
+            values = next(known) if run["status"] == "ok" else {}
+            hides = {name: values[name] for name in HIDING if name in values}
+            runs.append(run | {"setting": setting, "metrics": run["metrics"] | hides})
+    return runs
+
+
+def ablated(settings: Mapping[str, Any], setting: str, more: float = 1) -> dict[str, Any]:
+    """Return all of T3's settings under one of `ABLATIONS`.
+
+    more: how many times the original number of forget rows the head learns. The number of epochs is
+    divided by it, so that all heads see about as many rows.
+    """
+    tuned = settings_of("T3", settings)
+    settings = tuned | ABLATIONS[setting]
+    if settings["w"] is None:
+        settings["w"] = tuned["w"] * tuned["temperature"] / settings["temperature"]
+    return settings | {"epochs": max(round(tuned["epochs"] / more), settings["warmup_epochs"], 1)}
+
+
+def paraphrased(study: Study) -> Study:
+    """Return the study with the paraphrased answers of the forget rows added to the rows to forget.
+
+    Forget Quality is computed from these same answers, so a head that learned them has seen its
+    test, and its score does not belong into Table 1.
+    """
+    rows = study.evaluation_rows["forget"]
+    again = [{"question": row["question"], "answer": row["paraphrased_answer"]} for row in rows]
+    return replace(study, forget=[*study.forget, *again])

@@ -1,0 +1,315 @@
+"""Audit one method on one split: what do its unlearned models still know of the forget rows?
+
+There is one model for each seed. T3 has one for each seed and (T, w). Retrained has the reference
+(seed 0) and retain models of other seeds; all methods are compared with these. Answers are cached
+in `.t3cache/audit` by content, like scores.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from t3lab.study.methods import Run, Subject, load_models, record_of, subject
+from t3lab.study.study import Answer, Study, cached_answers, timed
+from t3lab.world import bases
+from t3lab.world.facts import MOST_AUTHORS
+from t3lib.baselines.losses import settings_of
+from t3lib.core.errors import Diverged, UserError
+from t3lib.core.identity import code_key, environment
+from t3lib.core.rows import Row
+from t3lib.own.audit import run
+from t3lib.own.audit.leakage import leak_at_k
+from t3lib.own.audit.measures import measures
+from t3lib.tofu import data as tofu
+from t3lib.tofu.likelihood import UNTILTED
+
+UNSEEN = (
+    240  # unseen rows at most; with so many, the number of forget rows decides the error of an AUC
+)
+DIALS = 3  # most (T, w) for which answers are sampled
+NOT_SAMPLED = "other models of this method write answers"
+Dials = tuple[float, float]  # T, w
+Sampler = tuple[float, float]  # its temperature tau, and top_p
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Which models generate samples, and how many. Sampling takes most of an audit's time.
+
+    samples: number of answers to each question.
+    rows: number of forget rows that are asked, evenly spaced; 0 for all.
+    top_p: see `samples.draw`.
+    samplers: pairs (tau, top_p) for further samples for leak@k, from the same models (of Retrained
+    from the reference only). tau is the sampler's temperature. further: number of these samples.
+    templates: see `run.writings`.
+    seeds: of the trainings whose models generate, None for all.
+    dials: the (T, w) of T3 that generate, by default that of smallest T, the tuned one and its
+    `twin`.
+
+    UserError for values out of range and for more than `DIALS` pairs in dials.
+    """
+
+    samples: int = 64
+    rows: int = 0
+    top_p: float = 1.0
+    samplers: tuple[Sampler, ...] = ()
+    further: int = 16
+    templates: tuple[str, ...] = ()
+    seeds: tuple[int, ...] | None = None
+    dials: tuple[Dials, ...] = ()
+
+    def __post_init__(self) -> None:
+        run.check_samples(self.samples, self.top_p, self.templates)
+        for tau, top_p in self.samplers:
+            run.check_samples(self.further, top_p)
+            if tau <= 0:
+                raise UserError(f"a sampler's temperature must be above 0, not {tau:g}")
+        if self.rows < 0:
+            raise UserError(f"rows must be 0 (all) or more, not {self.rows}")
+        if len(self.dials) > DIALS:
+            raise UserError(
+                f"answers are sampled at no more than {DIALS} (T, w), not at {len(self.dials)}"
+            )
+
+    def asked(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows that are asked."""
+        count = min(self.rows or len(rows), len(rows))
+        return [rows[number * len(rows) // count] for number in range(count)]
+
+    def writers(self, models: Sequence[Subject], tuned: Dials | None) -> list[Subject]:
+        """Return the models that generate samples: baselines by seed, T3 by seed and (T, w).
+
+        Original and Retrained always do. tuned: T3's tuned (T, w), None for other methods.
+        """
+        every = [(each.T, each.w) for each in models]  # (None, None) for any method but T3
+        dials = self.dials or (min(every), tuned, twin(tuned)) if tuned else every
+        some = [each for each in models if self.seeds is None or each.seed in self.seeds]
+        return [
+            each
+            for each in models
+            if each.settings is None or each in some and (each.T, each.w) in dials
+        ]
+
+
+def audit_method(
+    study: Study,
+    method: str,
+    *,
+    seeds: Sequence[int],
+    settings: Mapping[str, Any],
+    dials: Sequence[Dials] = (),
+    settings_by_t: Mapping[str, Mapping[str, Any]] | None = None,
+    sampling: Sampling = Sampling(),
+    apart: Study | None = None,
+    progress: bool = True,
+) -> Iterator[Run]:
+    """Audit a method; yield a run record for each model (`results.RUN_KEYS`, `metrics.AUDIT`).
+
+    seeds: of the trainings; those of Retrained are its base models; Original has none.
+    settings: of the method, where they differ from the defaults.
+    dials: the (T, w) of T3, by default the tuned one; its `twin` is added.
+    settings_by_t: settings of T3 tuned for one T, by this T as text ("2.5").
+    apart: the same split of a second stage, whose base models leave some rows unseen. Membership is
+    then measured on the method's models of that stage. Of Retrained only seed 0 has one there.
+
+    Beside its metrics a record has `errors` {measure: standard error over rows}, `empty` {measure:
+    why it has no value}, `leak` (`leak_at_k`, with `tau` and `top_p` for a further sampler),
+    `templates` {template: mean recall}, `closest` (the best sample of each row) and `asked`
+    (numbers of rows and samples). A training that diverged gives a failed run.
+    """
+    groups: list[
+        list[tuple[Any, ...]]
+    ]  # of models that share their passes, as arguments of `subject`
+    groups = [[(seed, settings)] for seed in ([0] if method == "Original" else seeds)]
+    tuned = None
+    if method == "T3":
+        [tuned], by_t = dials_of(settings), settings_by_t or {}
+        points = [({**settings, **by_t.get(f"{T:g}", {}), "w": w}, T) for T, w in dials or [tuned]]
+        own, (T, w) = {**settings, **by_t.get(f"{tuned[0]:g}", {})}, twin(tuned)
+        points += [({**own, "w": w}, T)] if (T, w) != tuned else []
+        groups = [[(seed, *point) for seed in seeds for point in points]]
+    for group in groups:
+        further = (
+            method == "Retrained" and group[0][0] != 0
+        )  # each of its base models in a second stage would cost a training
+        there = study if further or not apart else apart
+        models, members = (
+            [subject(each, method, *one) for one in group] for each in (study, there)
+        )
+        writers = sampling.writers(models, tuned)
+        try:
+            yield from _audited(study, models, writers, there, members, sampling, progress)
+        except Diverged:
+            yield from (record_of(study, each, None) for each in models)
+
+
+def known(study: Study, models: Sequence[Subject]) -> list[dict[str, float]]:
+    """Return the audit's measures that need no generated text, {measure: value} for each model.
+
+    The models share their passes. A measure without a value is left out.
+    """
+    return [
+        record["metrics"]
+        for record in _audited(study, models, [], study, models, Sampling(), progress=True)
+    ]
+
+
+def dials_of(
+    settings: Mapping[str, Any],
+    temperatures: Sequence[float] = (),
+    sharpness: Sequence[float] = (1.0,),
+) -> list[Dials]:
+    """Return all (T, w) of two lists and T3's own, sorted.
+
+    settings: of T3. temperatures: values of T. sharpness: values of w.
+    """
+    tuned = settings_of("T3", settings)
+    every = {(float(T), float(w)) for T in temperatures for w in sharpness}
+    return sorted(every | {(float(tuned["temperature"]), float(tuned["w"]))})
+
+
+def twin(dials: Dials) -> Dials:
+    """(1, w T) for (T, w): the untempered base with the classifier sharpened by the same factor.
+
+    p^(1/T) f^w, sampled at temperature tau, is p^(1/(T tau)) f^(w/tau), which is the twin sampled
+    at temperature T tau. So whoever controls the sampler's temperature, or sees logits, can turn T3
+    into its twin.
+    """
+    T, w = dials
+    return 1.0, T * w
+
+
+def shown(
+    runs: Sequence[Mapping[str, Any]], settings: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
+    """Return the run whose sampled texts the notebook shows, None if there is none.
+
+    It is T3 at its tuned (T, w), otherwise the first run with texts.
+    """
+    wrote = [run for run in runs if run["closest"]]
+    tuned = [
+        run for run in wrote if run["method"] == "T3" and (run["T"], run["w"]) in dials_of(settings)
+    ]
+    return next(iter([*tuned, *wrote]), None)
+
+
+def unseen_rows(study: Study) -> list[Row] | str:
+    """Return rows like the forget rows that no base model learned, or why there are none.
+
+    In the built-in world they are the next authors of the same seed, because a larger world begins
+    with the same rows. They are exchangeable with the forget rows. With TOFU they are the retain
+    authors after those that the stage selected.
+    """
+    stage = study.stage
+    if stage is None:
+        return "the models come from outside: which rows they never saw is not known"
+    if stage.data == "builtin":
+        authors = min(stage.authors + -(-UNSEEN // stage.questions), MOST_AUTHORS)
+        larger = bases.world_of(replace(stage, authors=authors), stage.seed)["full"]
+        rows = larger[stage.authors * stage.questions :]
+        return rows[:UNSEEN] or "the bases learned every author that the built-in world has"
+    rows = tofu.load_rows(stage.data, "retain90")[stage.authors * bases.TOFU_QUESTIONS :]
+    return rows[:UNSEEN] or "the bases learned every row of the data"
+
+
+def _audited(
+    study: Study,
+    models: Sequence[Subject],
+    writers: Sequence[Subject],
+    there: Study,
+    members: Sequence[Subject],
+    sampling: Sampling,
+    progress: bool,
+) -> Iterator[Run]:
+    """Yield the records of models that share their passes.
+
+    writers: those that generate samples. there: the study whose base models leave rows unseen.
+    members: the same models in that study.
+    """
+    forget, unseen = ({"forget": each.evaluation_rows["forget"]} for each in (study, there))
+    why = unseen_rows(there)
+    unseen |= {} if isinstance(why, str) else {"unseen": why}
+    draws = {"samples": sampling.samples, "top_p": sampling.top_p}
+    how, questions = (
+        draws | {"templates": list(sampling.templates)},
+        sampling.asked(forget["forget"]),
+    )
+
+    membership = _answers(there, members, run.likelihoods, unseen, progress)
+    shown = (
+        membership if there is study else _answers(study, models, run.likelihoods, forget, progress)
+    )
+    written = _answers(study, writers, run.writings, questions, progress, **how)
+    drawing = [each for each in writers if each.method != "Retrained" or each.seed == 0]
+    further = [
+        (tau, top_p, _answers(study, drawing, run.draws, questions, progress, **how))
+        for tau, top_p in sampling.samplers
+        for how in [{"samples": sampling.further, "top_p": top_p, "tau": tau}]
+    ]
+    stage = there.stage
+    authors = stage.questions if stage and stage.data == "builtin" else bases.TOFU_QUESTIONS
+    asked: dict[str, Any] = (
+        {name: len(rows) for name, rows in unseen.items()} | {"written": len(questions)} | how
+    )
+    for model, member in zip(models, members):
+        known, texts = shown[model.key], written.get(model.key)
+        more = [
+            (each[model.key], {"tau": tau, "top_p": top_p})
+            for tau, top_p, each in further
+            if model.key in each
+        ]
+        losses = {
+            name: answer["losses"] for name, answer in membership[member.key]["scores"].items()
+        }
+        audit = measures(
+            known["scores"]["forget"],
+            why if isinstance(why, str) else losses,
+            texts["scores"] if texts else NOT_SAMPLED,
+            rows_an_author=authors,
+        )
+        audit["leak"] += [
+            entry | sampler
+            for found, sampler in more
+            for entry in leak_at_k(found["scores"]["samples"], (), found["scores"]["leaks"])
+        ]
+        record = record_of(study, model, None) | {
+            "code": code_key("study.audit", lab=True),
+            "status": "ok",
+            "metrics": audit.pop("values"),
+            "asked": asked,
+        }
+        answers = [known, *([texts] if texts else []), *(found for found, _ in more)]
+        seconds = sum(answer["seconds"] for answer in answers)
+        yield record | audit | {"seconds": record["seconds"] | {"evaluate": seconds}}
+
+
+def _answers(
+    study: Study,
+    models: Sequence[Subject],
+    question: Callable[..., list[Any]],
+    rows: Any,
+    progress: bool,
+    **how: Any,
+) -> dict[str, Answer]:
+    """Return an Answer for the key of each model, from the cache or computed.
+
+    question: a function of `run` that questions models about `rows`. how: its further arguments.
+    """
+    how |= {"attention_mask": study.scoring.attention_mask}
+
+    def answer(missing: list[int]) -> list[Answer]:
+        if models[0].method == "Retrained":
+            study.held.clear()
+        model, tokenizer, tilts = load_models(study, [models[n] for n in missing])
+        return timed(
+            lambda: question(model, tokenizer, rows, tilts or UNTILTED, progress=progress, **how)
+        )
+
+    keys = [each.key for each in models]
+    made_by = [
+        code_key("own.audit", "study.methods", "study.unlearned"),
+        environment(study.device),
+    ]
+    return dict(
+        zip(keys, cached_answers("audit", keys, [question.__name__, rows, how, made_by], answer))
+    )

@@ -1,0 +1,237 @@
+"""The models of a method on one split, and the run records that the tables are made from."""
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from t3lab.study.study import Loaded, Study
+from t3lab.study.unlearned import fitted, training_of, unlearned, unlearned_key
+from t3lab.world import bases
+from t3lib.baselines.losses import METHODS, settings_of
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import Diverged, UserError
+from t3lib.core.files import content_key, model_identity, read_json
+from t3lib.core.identity import code_key
+from t3lib.core.models import load_model
+from t3lib.core.rows import rendered
+from t3lib.tofu.data import retain_of
+from t3lib.tofu.evaluation import Report
+from t3lib.tofu.metrics import by_column
+
+Run = dict[str, Any]  # one run record, plain JSON: `results.RUN_KEYS`
+
+
+class Subject(NamedTuple):
+    """One model of a method, as far as it is known without loading it.
+
+    seed: of its training. key: its content key.
+    T, w: T3's temperature and exponent, None for others.
+    settings: of the training; for T3 all settings, T and w included; None for Original and
+    Retrained, which no unlearning method trained.
+    """
+
+    method: str
+    seed: int
+    key: str
+    settings: Mapping[str, Any] | None = None
+    T: float | None = None
+    w: float | None = None
+
+
+def subject(
+    study: Study,
+    method: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    T: float | None = None,
+) -> Subject:
+    """Describe the model of a method for one seed.
+
+    settings: of the method, where they differ from the defaults. T: of T3, by default that of the
+    settings; its w is in the settings.
+    seed: for Retrained, the seed of the retain base; 0 is the reference.
+
+    Nothing is loaded or trained, except a retain base that is missing. UserError for an unknown
+    method or setting, and for a retain base that cannot be trained.
+    """
+    if method not in METHODS:
+        raise UserError(f"unknown method {method!r}: choose one of {', '.join(METHODS)}")
+    if method == "Original":
+        return Subject(method, 0, study.identity["full"])
+    if method == "Retrained" and seed == 0:
+        return Subject(method, 0, study.identity[retain_of(study.split)])
+    if method == "Retrained":
+        asked = rendered(study.tokenizer)
+        key = content_key([model_identity(retrained(study, seed)), study.load_options, asked])
+        return Subject(method, seed, key)
+    key = unlearned_key(study, method, settings, seed)
+    if method != "T3":
+        return Subject(method, seed, key, settings)
+    every = settings_of("T3", settings)
+    T, w = float(every["temperature"] if T is None else T), float(every["w"])
+    return Subject(method, seed, content_key([key, T, w]), every | {"temperature": T}, T, w)
+
+
+def retrained(study: Study, seed: int) -> str:
+    """Return the split's retain base of a seed, as a folder or Hub id.
+
+    Seed 0 is the reference; others are trained if they are missing. UserError if the study's models
+    were given, so that no base can be trained.
+    """
+    name = retain_of(study.split)
+    if seed == 0:
+        return study.models[name]
+    if study.stage is None:
+        raise UserError(
+            "Retrained needs a stage that trains its own bases; it cannot be made for given models"
+        )
+    return str(bases.ensure_base(study.stage, name, seed=seed))
+
+
+def load_models(study: Study, subjects: Sequence[Subject]) -> Loaded:
+    """Load or train the models of some subjects.
+
+    Any number of subjects of T3 gives the base with their tilts. For another method there must be
+    only one subject.
+    """
+    [first, *_] = subjects
+    if first.method == "Original":
+        return Loaded(study.base, study.tokenizer)
+    if first.method == "Retrained":
+        return Loaded(*load_model(retrained(study, first.seed), **study.load_options))
+    if first.method != "T3":
+        model = unlearned(study, first.method, first.settings or {}, first.seed)
+        return Loaded(model, study.tokenizer)
+    heads = fitted(study, [(each.settings or {}, each.seed) for each in subjects])
+    tilts = [(sharpened(head, each.w or 1.0), each.T or 1.0) for head, each in zip(heads, subjects)]
+    return Loaded(study.base, study.tokenizer, tilts)
+
+
+def sharpened(head: T3Head, w: float) -> T3Head:
+    """Return the head with f^w (Remark 3.6), as a copy that shares its weights if w is another."""
+    if w == head.w:
+        return head
+    other = copy.copy(head)
+    other.w = float(w)
+    return other
+
+
+def run_method(
+    study: Study,
+    method: str,
+    *,
+    seeds: Sequence[int],
+    settings: Mapping[str, Any],
+    temperatures: Sequence[float] = (),
+) -> Iterator[Run]:
+    """Train and evaluate a method; yield a run record for each seed and each T.
+
+    Schema of a record: `results.RUN_KEYS`.
+
+    seeds: of the training. Original does not depend on them and gives one record. Those of
+    Retrained are retain bases, from 1, because 0 is the reference that every method is compared
+    with.
+    settings: of the method, where they differ from the defaults.
+    temperatures: of T3, by default that of the settings.
+
+    Models and scores come from `.t3cache/` if the same models, rows, settings and code made them
+    before. Generated text is kept only for the first seed.
+    """
+    if method == "Retrained" and min(seeds, default=1) < 1:
+        raise UserError(f"Retrained: seed {min(seeds)} is the reference's: give seeds from 1")
+    if method == "T3":
+        groups = [[(seed, settings, T) for seed in seeds for T in temperatures or (None,)]]
+    else:
+        groups = [[(seed, settings, None)] for seed in ([0] if method == "Original" else seeds)]
+    first = next((seed for group in groups for seed, *_ in group), None)
+    for group in groups:
+        yield from records(study, [subject(study, method, *each) for each in group], first)
+
+
+def evaluated(
+    study: Study, models: Sequence[Subject], sets: Sequence[str] = (), generate: bool = True
+) -> list[Report]:
+    """Evaluate models with `Study.evaluate`; T3's share features and passes of the base.
+
+    Diverged if a training diverges.
+    """
+
+    def ask(missing: list[int]) -> Loaded:
+        return load_models(study, [models[n] for n in missing])
+
+    return study.evaluate([each.key for each in models], ask, sets, generate)
+
+
+def reports_of(
+    study: Study, models: Sequence[Subject], sets: Sequence[str] = (), generate: bool = True
+) -> list[Report | None]:
+    """Evaluate models as `evaluated` does; None for each whose training diverged."""
+    try:
+        return [*evaluated(study, models, sets, generate)]
+    except Diverged:
+        lost = [_training(study, each)["error"] is not None for each in models]
+        rest = [each for each, diverged in zip(models, lost) if not diverged]
+        reports = iter(evaluated(study, rest, sets, generate) if rest else ())
+        return [None if diverged else next(reports) for diverged in lost]
+
+
+def records(study: Study, models: Sequence[Subject], text_seed: int | None = None) -> list[Run]:
+    """Return the run records of models that are evaluated together.
+
+    text_seed: the seed whose generated text is kept. A training that diverged gives a failed run.
+    """
+    return [
+        record_of(study, each, report, each.seed == text_seed)
+        for each, report in zip(models, reports_of(study, models))
+    ]
+
+
+def record_of(
+    study: Study, model: Subject, report: Mapping[str, Any] | None, keep_text: bool = True
+) -> Run:
+    """Return a model's run record; the notebook adds `parameters` and `provenance`.
+
+    report: the model's evaluation, None for a training that diverged. keep_text: keep generated
+    text.
+    """
+    training = _training(study, model)
+    seconds = {"load": study.load_seconds, "features": None, "train": None} | training["seconds"]
+    empty = ("metrics", "truth_ratio", "records", "parameters", "provenance")
+    record: Run = {
+        "method": model.method,
+        "split": study.split,
+        "T": model.T,
+        "w": model.w,
+        "seed": model.seed,
+        "status": "ok" if report else "failed",
+        **{name: training[name] for name in ("error", "hyper", "trainable", "epochs")},
+        "seconds": seconds,
+        "peak_memory_bytes": training.get("peak_memory_bytes", 0),
+        "code": code_key("study.methods", lab=True),
+        **{name: {} for name in empty},
+    }
+    if report:
+        fields = ("prob", "rouge", "generation") if keep_text else ("prob", "rouge")
+        record |= {
+            "seconds": seconds | {"evaluate": report["seconds"]},
+            "peak_memory_bytes": max(record["peak_memory_bytes"], report["peak_memory_bytes"]),
+            "metrics": by_column(report),
+            "truth_ratio": (
+                report["truth_ratio"] | {"reference": study.reference["truth_ratio"]["forget"]}
+            ),
+            "records": {
+                name: [{field: row[field] for field in fields if field in row} for row in rows]
+                for name, rows in report["records"].items()
+            },
+        }
+    return record
+
+
+def _training(study: Study, model: Subject) -> dict[str, Any]:
+    """Return the training cost of a model (`training_of`); for a retain base only its size."""
+    if model.settings is not None:
+        training = training_of(study, model.method, model.settings, model.seed)
+        return training | ({"hyper": model.settings} if model.method == "T3" else {})
+    base = retrained(study, model.seed) if model.method == "Retrained" and model.seed else ""
+    trainable = read_json(f"{base}/{bases.MANIFEST}")["parameters"] if base else 0
+    return {"hyper": {}, "trainable": trainable, "epochs": None, "seconds": {}, "error": None}

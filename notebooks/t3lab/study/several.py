@@ -1,0 +1,164 @@
+"""Run several methods on one split in one kernel, as notebooks 02 and 06 do.
+
+The run files of a method are written as soon as it has ended. A method that fails does not stop the
+others. What has been trained, scored or sampled is cached, so the next run of the notebook reads it
+back.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from t3lab.results import forget_peak_memory, made_with, write_audit, write_run
+from t3lab.study.ablations import run_temperatures
+from t3lab.study.audit import Sampling, audit_method, dials_of
+from t3lab.study.methods import Run, run_method
+from t3lab.study.study import Study, open_study
+from t3lib.core.settings import WORLD, hyper_of, seeds_of
+
+Runs = list[Run]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What several methods share.
+
+    study: one split, opened.
+    world: what it was opened with: data, stage, models, evaluation and load.
+    settings: maps METHOD, METHOD/SPLIT or METHOD/SPLIT/T to settings, as a profile does.
+    seeds: requested seeds of every method (see `settings.seeds_of`).
+    temperatures: values of T for T3, beside its tuned one.
+    folder: the results folder.
+    """
+
+    study: Study
+    world: Mapping[str, Any]
+    settings: Mapping[str, dict[str, Any]]
+    seeds: Sequence[int]
+    temperatures: Sequence[float]
+    folder: Path
+
+    def run(self, methods: Sequence[str]) -> Runs:
+        """Train and score the methods; write their run records and return them.
+
+        RuntimeError as of `_each`.
+        """
+
+        def run(method: str) -> Runs:
+            options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
+            options["settings"] = self._settings(method)
+            if method != "T3":
+                return list(run_method(self.study, method, **options))
+            dials = dials_of(options["settings"], self.temperatures)
+            options |= {
+                "temperatures": [T for T, _ in dials],
+                "settings_by_t": self._settings_by_t(),
+            }
+            return run_temperatures(self.study, **options)
+
+        return self._each(methods, run, write_run)
+
+    def made(self, seeds: Sequence[int], given: Mapping[str, Any]) -> dict[str, Any]:
+        """Return `parameters` and `provenance` of run files.
+
+        seeds, given: entries of `parameters`.
+        """
+        parameters = {name: self.world[name] for name in WORLD if name != "data"}
+        parameters |= {"seeds": list(seeds), **given}
+        return made_with(self.study.models["full"], self.world["data"], parameters)
+
+    def _settings(self, method: str, T: float | None = None) -> dict[str, Any]:
+        return hyper_of(self.settings, method, self.study.split, T)
+
+    def _settings_by_t(self) -> dict[str, dict[str, Any]]:
+        return {f"{T:g}": self._settings("T3", T) for T in self.temperatures}
+
+    def _each(
+        self,
+        methods: Sequence[str],
+        work: Callable[[str], Runs],
+        write: Callable[[Path, Run], Any],
+        given: Mapping[str, Any] | None = None,
+    ) -> Runs:
+        """Call work(method) for each method, and write the records that it returns.
+
+        given: further entries of `parameters`. RuntimeError, after all methods were tried, with one
+        line that names every method that failed.
+        """
+        records: Runs = []
+        failed: dict[str, Exception] = {}
+        for method in methods:
+            forget_peak_memory()
+            try:
+                found = work(method)
+            except Exception as error:
+                failed[method] = error
+                continue
+            made = self.made(seeds_of(method, self.seeds), given or {})
+            for record in found:
+                write(self.folder / "runs", record | made)
+            records += found
+        if failed:
+            lines = [f"{name}: {type(e).__name__}: {e}" for name, e in failed.items()]
+            raise RuntimeError("; ".join(lines)) from next(iter(failed.values()))
+        return records
+
+    def audit(
+        self,
+        methods: Sequence[str],
+        sampling: Mapping[str, Any],
+        unseen_stage: Mapping[str, Any] | None = None,
+    ) -> Runs:
+        """Audit the methods; write their records, without sampled texts, and return them.
+
+        sampling: fields of `audit.Sampling`; `seeds` are by default the first one only.
+        unseen_stage: settings of a second stage, where they differ, whose base models leave some
+        rows unseen.
+        """
+        apart = self.apart(unseen_stage)
+
+        def audit(method: str) -> Runs:
+            options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
+            options["settings"] = self._settings(method)
+            if method == "Retrained":  # 0 is the reference, others are bases of the stage
+                options["seeds"] = [0, *(options["seeds"] if self.study.stage else [])]
+            if method == "T3":
+                options["dials"] = dials_of(options["settings"], self.temperatures)
+                options["settings_by_t"] = self._settings_by_t()
+            options |= {"sampling": self.sampling(sampling), "apart": apart}
+            return list(audit_method(self.study, method, **options))
+
+        given = {"unseen_stage": unseen_stage} if unseen_stage else {}
+        return self._each(methods, audit, write_audit, given)
+
+    def yardsticks(
+        self, sampling: Mapping[str, Any], unseen_stage: Mapping[str, Any] | None = None
+    ) -> Runs:
+        """Audit the original model and the retrained reference; write nothing.
+
+        Arguments as of `audit`.
+        """
+        options: dict[str, Any] = {"seeds": [0], "settings": {}, "apart": self.apart(unseen_stage)}
+        options |= {"sampling": self.sampling(sampling)}
+        names = ("Original", "Retrained")
+        return [
+            record for method in names for record in audit_method(self.study, method, **options)
+        ]
+
+    def sampling(self, sampling: Mapping[str, Any]) -> Sampling:
+        """Make `Sampling` from its fields in a profile, see `audit`."""
+        given = {"seeds": self.seeds[:1], **sampling}
+        given |= {name: tuple(given.get(name, ())) for name in ("seeds", "templates")}
+        given |= {name: tuple(map(tuple, given.get(name, ()))) for name in ("dials", "samplers")}
+        return Sampling(**given)
+
+    def apart(self, unseen_stage: Mapping[str, Any] | None) -> Study | None:
+        """Open the same split of the stage whose base models leave rows unseen.
+
+        unseen_stage: as of `audit`. Returns None if it is empty.
+        """
+        if not unseen_stage:
+            return None
+        stage = {"models": {}, "stage": {**self.world["stage"], **unseen_stage}}
+        return open_study(self.study.split, **{**self.world, **stage})
