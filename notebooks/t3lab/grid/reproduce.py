@@ -1,7 +1,7 @@
 """`t3 reproduce`: run a profile's jobs on Dask and print one line for each.
 
-Finished jobs are recognised before Dask is imported, so that a second call only reads and hashes
-files. An interrupted run continues with the same command.
+Finished jobs are recognised first, so that a second call only reads and hashes files and starts no
+cluster. An interrupted run continues with the same command.
 """
 
 import os
