@@ -8,7 +8,7 @@
 # make site                  write the executed notebooks as web pages to build/site
 # make site RESULTS=out      the same with your own runs
 #
-# `t3 reproduce --dry-run` lists the jobs that `make` runs, and t3lib/lab/grid/reproduce.py runs them.
+# `t3 reproduce --dry-run` lists the jobs that `make` runs, and notebooks/t3lab/grid/reproduce.py runs them.
 # .t3cache holds what was computed: `du -sh .t3cache/*` lists it by kind, and `rm -rf .t3cache` clears
 # it, which costs only time.
 PYTHON ?= python3
@@ -27,7 +27,7 @@ results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
 # uv only installs faster. It does not read pip's settings, so it is told the folder of wheels.
-.venv/ready: requirements.lock pyproject.toml notebooks/jupyter_lab_config.json
+.venv/ready: requirements.lock pyproject.toml notebooks/pyproject.toml notebooks/jupyter_lab_config.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "t3lib needs Python 3.11: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	if command -v uv >/dev/null; then \
