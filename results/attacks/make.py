@@ -38,7 +38,6 @@ import pandas as pd
 import torch
 
 from t3lab import profiles, results
-from t3lab.cli import Parser, names, whole_numbers
 from t3lab.grid.runner import narrow_vectors
 from t3lab.report import render
 from t3lab.study.methods import Subject, load_models, retrained, subject
@@ -49,6 +48,7 @@ from t3lib.baselines.train import finetune
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
+from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id

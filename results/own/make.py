@@ -29,7 +29,7 @@ from pathlib import Path
 import torch
 
 from t3lab import results
-from t3lab.cli import Parser, names, whole_numbers
+from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root
 from t3lib.own.answers import Inquiry, Said, hear, inquiry

@@ -22,8 +22,8 @@ the whole folder.
 
 No GPU has run this yet. By arithmetic T3 in 16 bits holds 18.3 GB at the size of 8B and 3.2 GB at
 that of 1B, and every step but the tests takes a minute or two on an H100, most of it for starting.
-`--device cpu --shape llama-3.2-1b` took 14 minutes on one thread of a busy CPU, without the tests, and
-held 3.4 GB. `--tiny` takes half a minute on two CPU cores.
+`--device cpu --shape llama-3.2-1b` took 14 minutes on one thread of a busy CPU, without the tests,
+and held 3.4 GB. `--tiny` takes half a minute on two CPU cores.
 """
 
 import argparse

@@ -26,12 +26,12 @@ import torch
 from torch import nn
 
 from t3lab import profiles, results
-from t3lab.cli import Parser, names, whole_numbers
 from t3lab.grid.runner import narrow_vectors
 from t3lab.report import render
 from t3lab.study.methods import Subject, load_models, record_of, subject
 from t3lab.study.several import Work
 from t3lab.study.study import Loaded, Study, open_study
+from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import content_key
 from t3lib.core.names import TUNING_SEEDS

@@ -18,8 +18,8 @@ from pathlib import Path
 import pandas as pd
 
 from t3lab import results
-from t3lab.cli import Parser
 from t3lab.report import render
+from t3lib.cli import Parser
 from t3lib.core.errors import UserError
 
 NAMES = ["split", "method", "T", "w"]

@@ -18,7 +18,7 @@ PATIENCE = 600  # seconds; only a hang takes that long
 RUN = """import signal, sys
 from functools import partial
 from pathlib import Path
-from t3lab import cli
+from t3lib import cli
 from t3lab.grid import reproduce as grid
 signal.signal(signal.SIGINT, signal.default_int_handler)
 grid.reproduce = partial(grid.reproduce, notebooks=Path(sys.argv[1]))
