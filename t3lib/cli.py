@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
     args, unknown = parser().parse_known_args(argv)
-    if unknown:
+    if unknown and args.run is not needs_a_checkout:
         asked_t = any(word.split("=")[0] == "--temperature" for word in unknown)
         args.parser.error(NOT_T if asked_t else f"unknown arguments: {' '.join(unknown)}")
     try:

@@ -88,7 +88,10 @@ def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
         "--workers",
         "1",
     ]
-    environment = os.environ | {"PYTHONPATH": str(copy), "T3_CACHE": str(tmp_path / "cache")}
+    environment = os.environ | {
+        "PYTHONPATH": f"{copy}{os.pathsep}{copy / 'notebooks'}",
+        "T3_CACHE": str(tmp_path / "cache"),
+    }
     done = subprocess.run(
         [*command, "--out", str(out)], cwd=copy, env=environment, capture_output=True, text=True
     )

@@ -230,6 +230,7 @@ def data_folder(folder, **replaced):
 def test_evaluate_refuses_bad_data_in_one_line(replaced, said, model_folder, tmp_path, capsys):
     folder = data_folder(tmp_path / "data", **replaced)
     argv = [
+        "tofu",
         "evaluate",
         "--model",
         model_folder,
@@ -242,7 +243,9 @@ def test_evaluate_refuses_bad_data_in_one_line(replaced, said, model_folder, tmp
     ]
     code = cli.main([str(part) for part in argv])
     err = [
-        line for line in capsys.readouterr().err.splitlines() if line.startswith("t3 evaluate: ")
+        line
+        for line in capsys.readouterr().err.splitlines()
+        if line.startswith("t3 tofu evaluate: ")
     ]
     err = [line for line in err if "no --reference" not in line]
     assert code == 2 and len(err) == 1 and said in err[0], err
@@ -254,6 +257,7 @@ def test_evaluate_handles_good_data_and_refuses_a_reference_of_other_rows(
 ):
     folder = data_folder(tmp_path / "data")
     argv = [
+        "tofu",
         "evaluate",
         "--model",
         model_folder,

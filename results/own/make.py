@@ -37,7 +37,7 @@ from t3lib.own.rows import Rows
 from t3lib.own.unlearn import Choices, unlearn
 from t3lib.own.verdict import forgotten
 
-sys.path.append(str(project_root() / "tests" / "lab" / "own"))  # the tests use the same models
+sys.path.append(str(project_root() / "tests" / "own"))  # the tests use the same models
 from own_cases import builtin, memorised  # noqa: E402
 
 COLUMNS = ("model", "seed", "choice", "measure", "value", "commit")

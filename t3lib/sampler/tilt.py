@@ -119,7 +119,7 @@ class T3ForCausalLM(WrappedCausalLM):
     def head(self) -> T3Head:
         """The only head; UserError if there are several."""
         if len(self.heads) != 1:
-            raise UserError(f"this model has {len(self.heads)} heads: use .heads")
+            raise UserError(f"several heads: use or save each of the {len(self.heads)} in .heads")
         head: T3Head = self.heads[0]
         return head
 

@@ -707,7 +707,7 @@ T5 = T5Config(vocab_size=VOCAB, d_model=HIDDEN, d_kv=8, d_ff=16, num_layers=1)
         (lambda m: T3ForCausalLM(m.base, T3Head(HIDDEN, 60, 3)), "60, the base model has 61"),
         (lambda m: T3ForCausalLM(m.base, head().to("meta")), "head is on meta, the base on cpu"),
         (lambda m: T3ForCausalLM(m.base, []), "T3Head"),
-        (lambda m: T3ForCausalLM(m.base, "head"), "T3Head"),
+        (lambda m: T3ForCausalLM(m.base, "nowhere"), "no head at nowhere"),
         (lambda m: T3ForCausalLM(m.base, [m.base]), "T3Head"),
         (lambda m: T3ForCausalLM(T5ForConditionalGeneration(T5), head()), "decoder-only"),
         (lambda m: T3ForCausalLM(m.base.model, head()), "causal"),

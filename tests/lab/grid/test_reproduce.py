@@ -257,7 +257,7 @@ def test_everything_runs_once_and_a_second_call_only_checks(box, monkeypatch):
     lines = box.printed.splitlines()
     assert lines[0] == f"profile mine, 3 jobs: 0 cached, 3 to run, into {box.out}"
     assert re.fullmatch(rf"\[3/3\] done    {TABLES}  \d+\.\d s", lines[3])
-    assert lines[4].startswith("3 done in ") and lines[4].endswith(f"{box.out}/manifest.json")
+    assert lines[4].startswith("3 done in ") and lines[4].endswith(f"{box.out}/notebooks")
     assert lines[5:] == [f"beside the committed results: t3 compare {box.out}"]
     assert sorted(box.ran) == sorted([job("Original"), job("NPO"), TABLES])
     entries = box.manifest()
