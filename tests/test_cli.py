@@ -59,8 +59,8 @@ def test_help_imports_no_torch():
 def test_without_the_laboratory_the_papers_verbs_ask_for_a_checkout(monkeypatch, capsys):
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
     for argv in (
-        ["reproduce"],
-        ["compare"],
+        ["reproduce", "--profile", "smoke"],
+        ["compare", "a"],
         ["generate", "--model", "builtin:full", "--head", "h", "?"],
     ):
         monkeypatch.setattr(cli, "heads_of", lambda args: [])
