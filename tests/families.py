@@ -18,13 +18,16 @@ from transformers import (
     GPT2Config,
     GPTNeoXConfig,
     JambaConfig,
+    KimiLinearConfig,
     LlamaConfig,
+    MiniMaxConfig,
     MistralConfig,
     OlmoHybridConfig,
     Phi3Config,
     PreTrainedModel,
     Qwen3Config,
     RobertaConfig,
+    xLSTMConfig,
 )
 
 DEVICE = os.environ.get("T3_TEST_DEVICE", "cpu")
@@ -45,6 +48,21 @@ _common: dict[str, Any] = dict(
     pad_token_id=0,
 )
 _grouped = dict(num_key_value_heads=1)
+_experts: dict[str, Any] = dict(
+    num_local_experts=2,
+    num_experts_per_tok=1,
+    experts_implementation="eager",  # the others know no float64
+)
+_latent: dict[str, Any] = dict(
+    **_experts,
+    moe_intermediate_size=8,
+    kv_lora_rank=8,
+    qk_rope_head_dim=4,
+    qk_nope_head_dim=4,
+    v_head_dim=8,
+    linear_head_dim=8,
+    linear_num_heads=2,
+)
 
 CONFIGS = {
     "llama": lambda: LlamaConfig(**_common, **_grouped),
@@ -80,7 +98,8 @@ CONFIGS = {
     ),
 }
 
-# Families that read a padded row, or several tokens after a cache, otherwise than a row alone.
+# Families that read a padded row, several tokens after a cache, or the rows of a batch otherwise
+# than a row alone.
 AWKWARD = {
     "bart": lambda: BartConfig(
         vocab_size=VOCAB,
@@ -101,6 +120,20 @@ AWKWARD = {
         mamba_d_state=4,
         mamba_dt_rank=4,
     ),
+    # The rows of its cache cannot be reordered.
+    "minimax": lambda: MiniMaxConfig(**_common, **_grouped, **_experts, block_size=4),
+    # With fewer heads of keys than of queries it fails wherever a token is masked.
+    "kimi_linear": lambda: KimiLinearConfig(
+        **_common, **_grouped, **_latent, layer_types=["linear_attention", "full_attention"]
+    ),
+}
+
+# Families that fail as soon as they keep a cache, in these sizes.
+FAILING = {
+    "xlstm": lambda: xLSTMConfig(
+        vocab_size=VOCAB, hidden_size=HIDDEN, num_hidden_layers=2, num_heads=2
+    ),
+    "kimi_linear, no attention": lambda: KimiLinearConfig(**_common, **_latent),
 }
 
 
@@ -108,7 +141,7 @@ def family(name: str, seed: int = 0) -> PreTrainedModel:
     """A random model with weights large enough that its distributions are far from flat."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config((CONFIGS | AWKWARD)[name]())
+        model = AutoModelForCausalLM.from_config((CONFIGS | AWKWARD | FAILING)[name]())
         for weight in model.parameters():
             if weight.ndim > 1:
                 torch.nn.init.normal_(weight, std=0.4)

@@ -50,6 +50,16 @@ def test_lock_holds_every_direct_dependency_and_no_gpu_packages():
     assert lock()["torch"] == "2.13.0", "the pin that takes a CPU build where one is offered"
 
 
+def test_the_lowest_versions_are_read_as_pyproject_means_them():
+    """make test-floor finds one bound a line; torch's is in the workflow, which has every build."""
+    text = (ROOT / "pyproject.toml").read_text()
+    needs = "\n".join(tomllib.loads(text)["project"]["dependencies"])
+    found = re.findall(r'^ +"([\w-]+)>=([\d.]+)', text, re.MULTILINE)
+    assert found == re.findall(r"^([\w-]+)>=([\d.]+)", needs, re.MULTILINE)
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    assert f"make test-floor FLOOR_TORCH={dict(found)['torch']}\n" in workflow + "\n"
+
+
 def test_nothing_tracked_names_a_registry_or_a_private_path():
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
     if listed.returncode:

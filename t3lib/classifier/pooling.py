@@ -60,8 +60,8 @@ class ExtraLayer:
 
     It has what Transformers uses of each layer, but is no `CacheLayerMixin`, so that a cache never
     takes the number of its tokens or the size of its masks from it. `len(cache)` counts it, and
-    iterating over a cache yields (None, None, None) for it. (Transformers has a DummyLayer only
-    since version 5.23.)
+    iterating over a cache yields (None, None, None) for it. Transformers' own DummyLayer is like
+    this, but exists only since version 5.23.
     """
 
     is_compileable = is_croppable = is_initialized = True
@@ -94,9 +94,9 @@ class PoolLayer(ExtraLayer):
     cache: the cache that it is appended to.
     A: the heads' projection (see `projection_of`), copied, because the sums hold for this A only.
 
-    A growing cache keeps the sums of every token,
-    (B, tokens so far, h + 1) in float32, so that cropping is a slice. A static one keeps only the
-    last row, at a fixed address, as compiled decoding needs.
+    A growing cache keeps the sums of every token, (B, tokens so far, h + 1) in float32, so that
+    cropping is a slice. A static one keeps only the last row, at a fixed address, as compiled
+    decoding needs.
     """
 
     def __init__(self, cache: Cache, A: Tensor) -> None:

@@ -124,8 +124,25 @@ def write_texts(
 
     A text ends with its end-of-sequence token or when its room is used up. If the states no longer
     fit into reading.batch_tokens, the writers of the last states stop early, with at least one new
-    token each, and the caller continues them.
+    token each, and the caller continues them. If the reader reads rows alone, texts are decoded one
+    after another.
     """
+
+    def for_writer(number: int) -> Choose:
+        return lambda logits, z, writer, state: choose(logits, z, writer + number, state)
+
+    if reader.alone and len(at) > 1:
+        return [
+            write_texts(
+                reader,
+                {name: values[[state]] for name, values in batch.items()},
+                [0],
+                [room[number]],
+                for_writer(number),
+                reading,
+            )[0]
+            for number, state in enumerate(at)
+        ]
     device, limit = reader.model.device, reading.batch_tokens
     ids, mask = (batch[name].to(device) for name in ("input_ids", "attention_mask"))
     state, end = (torch.tensor(numbers, device=device) for numbers in (at, reading.eos_ids))

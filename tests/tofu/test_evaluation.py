@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from families import AWKWARD, CONFIGS, HIDDEN, VOCAB, family
+from families import AWKWARD, CONFIGS, FAILING, HIDDEN, VOCAB, family
 from peft import LoraConfig, get_peft_model
 from reference import Reference
 from transformers import (
@@ -170,12 +170,62 @@ def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
             assert abs(loss + logp.gather(-1, ids[0, example.n_prompt :, None]).mean()) < 1e-5
 
 
-@pytest.mark.parametrize("name", ["bart", "jamba"])
+@pytest.mark.parametrize("name", AWKWARD)
+def test_rows_of_a_batch_are_scored_as_alone(name):
+    """Prompts of one length with one answer each, so that a batch of any size runs."""
+    draw = np.random.default_rng(0)
+    rows = [draw.integers(3, VOCAB, 6 + length).tolist() for length in (2, 5, 3, 4)]
+    model, examples = family(name), [Example(row, 6) for row in rows]
+    alone = [score.answer_losses(model, [each], PLAIN)[0, 0] for each in examples]
+    np.testing.assert_allclose(score.answer_losses(model, examples, PLAIN)[0], alone, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["bart", "jamba", "minimax", "kimi_linear"])
 def test_texts_of_awkward_families_are_written_as_one_by_one(name):
     prompts = [example.ids[: example.n_prompt] for example in of_unequal_lengths()]
     model = family(name)
     (found,) = writing.greedy(model, prompts, replace(PLAIN, eos_ids=[2]), max_new_tokens=8)
     assert found == generate_one_by_one(model, prompts, 0, 2, 8)
+
+
+def test_texts_of_rows_that_are_read_alone_are_those_of_plain_passes(monkeypatch):
+    """Three tilts and six samples of each prompt, against float64 without a cache."""
+    monkeypatch.setattr(writing, "STAGE", 3)
+    model, head = family("minimax"), T3Head(HIDDEN, VOCAB, rank=4, init_b="kaiming")
+    prompts = [example.ids[: example.n_prompt] for example in of_unequal_lengths()[::3]]
+    tilts = [(None, 1.0), (head, 2.0), (None, 3.0)]
+    found = writing.greedy(model, prompts, PLAIN, tilts, max_new_tokens=7)
+    for (own, T), answers in zip(tilts, found):
+        reference = Reference.of(family("minimax"), [(own.A, own.B)] if own else [], T)
+        for prompt, answer in zip(prompts, answers):
+            ids = torch.tensor([prompt])
+            assert answer == reference.decode(ids, torch.ones_like(ids), 7)[0][0].tolist()
+
+    reader, state = score.Reader(model, []), torch.arange(3).repeat_interleave(2).tolist()
+    wanted = torch.randint(3, VOCAB, (6, 5), generator=torch.Generator().manual_seed(1))
+    seen = {}
+
+    def choose(logits, z, writer, state):
+        steps = [len(seen.setdefault(int(one), [])) for one in writer]
+        for one, row in zip(writer.tolist(), logits[state]):
+            seen[one].append(row.log_softmax(-1))
+        return wanted[writer, steps]
+
+    batch = {"input_ids": torch.tensor([[7, 8, 9], [5, 4, 3], [9, 3, 4]])}
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    texts = writing.write_texts(reader, batch, state, [5] * 6, choose, PLAIN)
+    assert texts == wanted.tolist()
+    for writer, text in enumerate(texts):
+        ids = torch.cat([batch["input_ids"][state[writer]], torch.tensor(text)])[None]
+        logp = Reference.of(model, [], 1.0).logp(ids, torch.ones_like(ids))[0, 2:-1]
+        assert (torch.stack(seen[writer]) - logp).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_models_that_fail_with_a_cache_are_refused(name):
+    with pytest.raises(UserError, match=r"cannot be scored \(ValueError: ") as stop:
+        score.answer_losses(family(name), of_unequal_lengths(), PLAIN)
+    assert "\n" not in str(stop.value)
 
 
 def test_models_that_cannot_be_scored_are_refused():
