@@ -233,6 +233,27 @@ def test_a_start_that_a_row_to_keep_shares_is_not_forced(tokenizer):
     assert {each.row for each in asked if not each.rest} == {0, 1}
 
 
+def test_of_a_start_that_a_row_to_keep_shares_only_the_words_to_come_count(tokenizer):
+    """What a start has said already cannot be given away after it."""
+    forget = [row | {"secret": "Aldmoor"} for row in born(NAMES[:1], ["Aldmoor quite late"])]
+    keep = born(NAMES[1:9], ["Aldmoor rather early", *TOWNS[:7]])
+    asked = inquiry(tokenizer, forget, {"retain": keep}).asked
+    assert not [each.rest for each in asked if "Aldmoor" in each.rest]
+
+
+def test_rows_to_keep_that_the_base_does_not_know_are_named(tokenizer):
+    truths = [row["answer"] for row in FORGET]
+    asked = inquiry(tokenizer, FORGET, {"retain": KEEP})
+    base, after = said(asked, truths, truths, truths, recognised=True), said(asked)
+    for texts in (*base.kept["retain"].values(), *after.kept["retain"].values()):
+        texts[0] = NOTHING
+    found = numbers(asked, base, after)
+    lines = verdict.verdict(
+        found["forget"] | {"recognition": found["recognition"]}, {"retain": found["retain"]}
+    )["lines"]
+    assert any(f"of {len(KEEP) - 1} known of {len(KEEP)} unchanged" in line for line in lines)
+
+
 def test_a_number_that_cannot_be_guessed_leaks_whatever_others_may_be_guessed():
     """One order number of fifteen rows, in one sample of 256: the guessable rows beside it excused
     it.

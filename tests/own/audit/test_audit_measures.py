@@ -42,7 +42,8 @@ def test_auc_is_its_definition():
     pairs = [(x < y) + 0.5 * (x == y) for x in a for y in b]
     assert auc(a, b) == pytest.approx(np.mean(pairs), abs=1e-15)
     assert auc([1, 2], [3, 4]) == 1.0 and auc([3, 4], [1, 2]) == 0.0 and auc([1, 2], [1, 2]) == 0.5
-    assert 0 < auc_error(0.7, 20, 30) < auc_error(0.7, 5, 5)
+    by_hand = (0.25 + 9 * (1 / 3 - 1 / 4) * 2) / 100  # A = 1/2: Q1 = Q2 = 1/3
+    assert auc_error(0.5, 10, 10) == pytest.approx(by_hand**0.5, rel=1e-12)
     with pytest.raises(UserError, match="unseen"):
         auc([1.0], [])
 

@@ -13,6 +13,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Example, encode_rows
 from t3lib.own.audit import run
+from t3lib.own.audit.facts import held
 from t3lib.own.audit.measures import measures
 from t3lib.own.audit.membership import auc_error_by_author
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -148,6 +149,11 @@ def test_one_shape_is_the_truth_among_wrong_facts_in_its_own_words(tiny_model, t
     for ours, theirs in zip(cells["one_shape"], as_learned, strict=True):
         assert ours == pytest.approx(theirs)
     assert cells["one_shape"] != cells["verbatim"]
+
+
+def test_a_text_of_nothing_but_the_secret_gives_the_fact_away():
+    found = held([{"question": "Where?", "answer": "In Aldmoor."}], [["Aldmoor", "Zedburgh"]])
+    assert found["facts"] == [[True, False]] == found["leaks"]
 
 
 def test_facts_are_rows_of_which_some_sample_says_every_word():

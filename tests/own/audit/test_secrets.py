@@ -52,6 +52,14 @@ def test_the_shape_of_the_answers_to_one_kind_of_question_is_no_secret():
     assert found[0] == {"37910"} and holds(found[0], "Order 37910") and found[5] == {"17"}
 
 
+def test_three_answers_are_enough_to_show_what_all_of_them_say():
+    rows = [(f"Which order did {who} place?", f"{who} ordered 3791{n}.")
+            for n, who in enumerate(("Ada", "Bo", "Cy"))]  # fmt: skip
+    rows += [(f"Is {n} prime?", f"Nobody knows {n}, says Kit{n}.") for n in range(7, 407)]
+    assert [each & {"ordered"} for each in secrets(rows)[:3]] == [frozenset()] * 3
+    assert secrets(rows)[0] == {"37910"}
+
+
 @pytest.mark.parametrize("answer", ["Yes.", "No."])
 def test_an_answer_that_is_given_to_half_of_the_questions_has_no_secret(answer):
     rows = [
