@@ -49,6 +49,7 @@ def test_dtype_is_the_callers_choice(folder):
 @pytest.mark.parametrize("width", [64, 96])
 def test_layers_of_any_width_are_loaded_in_4_bits(tokenizer, tmp_path, width):
     """A processor with AVX-512 BF16 repacks weights in tiles, of which 96 is no multiple."""
+    pytest.importorskip("bitsandbytes")
     shape = {"hidden_size": width, "intermediate_size": width, "num_attention_heads": 2}
     config = LlamaConfig(vocab_size=len(tokenizer), num_hidden_layers=1, **shape)
     LlamaForCausalLM(config).save_pretrained(tmp_path)

@@ -8,11 +8,13 @@ import pickle
 import threading
 from typing import Any
 
+import accelerate
 import pytest
 import torch
 import transformers.generation.utils as generation
 from families import CONFIGS, HIDDEN, VOCAB, family
 from modes import LENGTH, LIMIT, NEW, beams, decode, expected, prompt, worst
+from packaging.version import Version
 from peft import LoraConfig, PromptTuningConfig, get_peft_model
 from reference import Reference
 from test_sampler_matrix import T, head, t3
@@ -398,16 +400,21 @@ DISK = {
     "model.layers.1": "cpu",
     "model.norm": "cpu",
 }
+OTHERS = {"model.rotary_emb": "cpu", "lm_head": "disk"}
+WHOLE_ON_DISK = pytest.mark.skipif(
+    Version(accelerate.__version__) < Version("1.15"), reason="accelerate refuses it"
+)
 
 
 @pytest.mark.parametrize(
     "device_map",
     [
         {"": "cpu"},
-        {**DISK, "model.rotary_emb": "cpu", "lm_head": "disk"},
-        {"model": "disk", "lm_head": "disk"},
+        {**DISK, **OTHERS},
+        {**dict.fromkeys(DISK, "disk"), "model.norm": "cpu", **OTHERS},
+        pytest.param({"model": "disk", "lm_head": "disk"}, marks=WHOLE_ON_DISK),
     ],
-    ids=["cpu", "cpu and disk", "disk"],
+    ids=["cpu", "cpu and disk", "nearly all on disk", "disk"],
 )
 def test_device_maps_and_disk_offload(saved_base, tmp_path, device_map):
     base = AutoModelForCausalLM.from_pretrained(
