@@ -43,6 +43,7 @@ LAB: dict[str, set[str]] = {
     "report": {"results"},
     "claims": {"results", "report"},
     "grid": {"profiles"},
+    "given": {"profiles", "results", "study", "world"},
 }
 LAB["cli"] = set(LAB)
 WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")

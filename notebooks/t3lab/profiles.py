@@ -52,6 +52,8 @@ def _scope(key: str) -> str:
 Once = AfterValidator(_once_each)
 Scope = Annotated[str, AfterValidator(_scope)]
 Settings = dict[str, Any]
+# Of a given model; retained models with a seed are those that are held out.
+ModelName = Annotated[str, Field(pattern=r"^(full|retain90|retain95)$|^retain9[05]-seed[1-9]\d*$")]
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
 
 
@@ -84,7 +86,7 @@ class Schema(Strict):
     search_seeds: Seeds
     temperatures: Annotated[list[Annotated[float, Field(ge=1, le=BOUNDS["temperature"][1])]], Once]
     stage: Settings
-    models: dict[Literal["full", "retain90", "retain95"], Annotated[str, Field(min_length=1)]]
+    models: dict[ModelName, Annotated[str, Field(min_length=1)]]
     evaluation: Evaluation
     load: Settings = {}
     hyper: dict[Scope, Settings]

@@ -44,7 +44,7 @@ from t3lab.study.methods import Subject, load_models, retrained, subject
 from t3lab.study.study import Loaded, Study, open_study
 from t3lab.study.unlearned import head_settings
 from t3lib.baselines.losses import settings_of
-from t3lib.baselines.train import finetune
+from t3lib.baselines.train import Progress, finetune
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
@@ -176,7 +176,7 @@ def relearned(model: Any, tokenizer: Any, rows: Sequence[Row], steps: int) -> An
             lr=1e-3,
             warmup_epochs=0.0,
             weight_decay=0.0,
-            progress="relearning",
+            progress=Progress("relearning"),
         )
     return model.eval()
 

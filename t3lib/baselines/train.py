@@ -7,6 +7,8 @@ accumulated batches of 1 give the same gradient.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from t3lib.baselines.forward import answer_counts, answer_logp, batch_of
 from t3lib.baselines.losses import nll
 from t3lib.core.errors import Diverged, UserError
+from t3lib.core.files import atomic_write
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example
 from t3lib.core.settings import LOOP, check
@@ -25,6 +28,19 @@ Item = TypeVar("Item")
 SEEDS = 100_003
 
 
+@dataclass(frozen=True)
+class Progress:
+    """How a training is followed.
+
+    name: of the progress bar. checkpoint: a file that holds the state after each epoch. A training
+    that finds it goes on from there, with the same result to the last digit. Its path must name the
+    whole training (model, rows, settings, seed), and whoever asked for it removes it.
+    """
+
+    name: str = "train"
+    checkpoint: Path | None = None
+
+
 def finetune(
     model: nn.Module,
     examples: Sequence[Example],
@@ -32,14 +48,14 @@ def finetune(
     pad_id: int,
     seed: int = 0,
     attention_mask: str = "lengths",
-    progress: str = "finetune",
+    progress: Progress = Progress("finetune"),
     **settings: Any,
 ) -> dict[str, Any]:
     """Fine-tune a model in place: minimise the mean −ln p of the answers' tokens over `examples`.
 
     pad_id: padding token. seed: of the order of batches and of dropout. attention_mask: see
     `rows.collate`.
-    progress: name of the progress bar.
+    progress: see `Progress`.
     settings: those of `settings.LOOP` that differ from its defaults (lr, epochs, …).
 
     Batches hold rows of similar length and are drawn anew in every epoch. Returns the log of
@@ -87,7 +103,7 @@ def optimise(
     settings: Mapping[str, Any],
     *,
     seed: int = 0,
-    progress: str = "train",
+    progress: Progress = Progress(),
 ) -> dict[str, Any]:
     """Train a model in place over the steps of plan(epoch); return a log.
 
@@ -96,7 +112,7 @@ def optimise(
     settings: all of `settings.LOOP`. lr is the peak of a rate that rises during `warmup_epochs` and
     then falls to 0. bf16 runs the forward passes under bfloat16 autocast, whatever the weights'
     dtype.
-    seed: of dropout. progress: name of the progress bar.
+    seed: of dropout. progress: see `Progress`.
 
     The log is {"steps", "epochs", "seconds", "loss": mean over steps for each epoch}. Diverged at
     the first loss or gradient that is not finite; the weights are then those before that step.
@@ -112,9 +128,15 @@ def optimise(
     per_epoch = len(plan(0))
     total, warmup = epochs * per_epoch, round(warmup_epochs * per_epoch)
     losses: list[float] = []
+    if progress.checkpoint and progress.checkpoint.is_file():
+        state = torch.load(progress.checkpoint, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        losses += state["losses"]
     model.train()
-    with progress_bar(total=total, desc=progress, leave=False) as bar, torch.random.fork_rng():
-        for epoch in range(epochs):
+    with progress_bar(total=total, desc=progress.name, leave=False) as bar, torch.random.fork_rng():
+        bar.update(len(losses) * per_epoch)
+        for epoch in range(len(losses), epochs):
             torch.manual_seed(seed * SEEDS + epoch)  # dropout
             step_losses: list[float] = []
             for step in plan(epoch):
@@ -136,6 +158,10 @@ def optimise(
                 bar.update()
             losses.append(sum(step_losses) / per_epoch)
             bar.set_postfix(loss=f"{losses[-1]:.4f}")
+            if progress.checkpoint:
+                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+                with atomic_write(progress.checkpoint, "wb") as handle:
+                    torch.save(state | {"losses": losses}, handle)
     model.eval()
     return {
         "steps": total,

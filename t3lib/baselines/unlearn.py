@@ -22,7 +22,7 @@ from t3lib.baselines.forward import (
     original_logp,
 )
 from t3lib.baselines.losses import LOSSES, NEEDS, kl_to_original, log_likelihood, settings_of
-from t3lib.baselines.train import SEEDS, optimise
+from t3lib.baselines.train import SEEDS, Progress, optimise
 from t3lib.core.errors import UserError, printable
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode, encode_rows
@@ -175,7 +175,9 @@ def unlearn_baseline(
             loss = loss + chosen["alpha_r"] * mean_loss("retain", retain_loss, part, step, {})
         return loss
 
-    log = optimise(trained, plan, loss_of, chosen, seed=seed, progress=f"{method} seed {seed}")
+    log = optimise(
+        trained, plan, loss_of, chosen, seed=seed, progress=Progress(f"{method} seed {seed}")
+    )
     trainable = sum(weight.numel() for weight in trained.parameters() if weight.requires_grad)
     return trained, log | {"trainable": trainable, "hyper": chosen}
 

@@ -12,6 +12,7 @@ from huggingface_hub.errors import (
     RevisionNotFoundError,
 )
 
+from t3lib.core import smollm2
 from t3lib.core.errors import UserError
 
 HUB_SECONDS = 5  # wait for the Hub's first answer; then its local cache is used
@@ -55,11 +56,13 @@ class Place:
 
 
 def located(name: str, revision: str | None = None) -> Place:
-    """Find a model or a head by folder or Hub id.
+    """Find a model or a head by folder, Hub id or `smollm2`, which is fetched on first use.
 
     revision: branch, tag or commit on the Hub. UserError when neither a folder nor a Hub repository
     has this name, or when the Hub cannot be reached and nothing was downloaded before.
     """
+    if name == smollm2.NAME and not Path(name).is_dir():
+        return Place(str(smollm2.smollm2()))
     if Path(name).expanduser().is_dir():
         return Place(str(Path(name).expanduser()))
     if name.startswith(("/", ".", "~")):

@@ -28,7 +28,9 @@ FOLDERS = {"t3lib": LIBRARY}  # of our packages; in a checkout the laboratory is
 if (_lab := find_spec(LAB)) and _lab.origin:
     FOLDERS[LAB] = Path(_lab.origin).parent
 # Modules that compute nothing. An edit there, such as another error message, changes no key.
-PLUMBING = {f"t3lib.core.{name}" for name in ("errors", "files", "hub", "identity", "progress")}
+PLUMBING = {
+    f"t3lib.core.{name}" for name in ("errors", "files", "hub", "identity", "progress", "smollm2")
+}
 
 
 class Module(NamedTuple):

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
 from transformers.utils import cached_file, logging
 
+from t3lib.core import smollm2
 from t3lib.core.errors import UserError
 from t3lib.core.files import content_key, read_json
 from t3lib.core.hub import Place, located
@@ -33,8 +34,9 @@ def load_model(
 ) -> tuple[PreTrainedModel, Any]:
     """Load a causal language model in evaluation mode, and its tokenizer; return both.
 
-    name: a folder or a Hub id; of a LoRA adapter too, which is loaded on its base.
-    dtype: "float32", "bfloat16" or "float16", by default the checkpoint's own.
+    name: a folder, a Hub id or `smollm2`; of a LoRA adapter too, which is loaded on its base.
+    dtype: "float32", "bfloat16" or "float16", by default the checkpoint's own; float32 for
+    `smollm2` on a processor without bfloat16 instructions, where bfloat16 is slow.
     device: such as "cpu" or "cuda:0", by default cuda if there is one, else cpu.
     load_in: "8bit" or "4bit" (NF4) quantises through bitsandbytes.
     revision: branch, tag or commit on the Hub.
@@ -46,6 +48,8 @@ def load_model(
     if dtype not in (None, *DTYPES):
         raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     device = checked_device(device)
+    if str(name) == smollm2.NAME and device == "cpu" and not (load_in or has_bf16()):
+        dtype = dtype or "float32"
     load = partial(AutoModelForCausalLM.from_pretrained, dtype=DTYPES[dtype] if dtype else "auto")
     if load_in:
         quantised = quantization(load_in, dtype)
@@ -180,6 +184,14 @@ def checked_device(device: str | None) -> str:
             f"device {device!r} cannot be used on this machine: choose cpu, cuda or cuda:N"
         )
     return device
+
+
+def has_bf16() -> bool:
+    """Return True if this processor, or a GPU here, has instructions for bfloat16."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capable: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return any(capable.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))
 
 
 def quantization(load_in: str, dtype: str | None = None) -> BitsAndBytesConfig:

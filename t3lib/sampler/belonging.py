@@ -17,6 +17,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from t3lib.core import smollm2
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import content_key, model_identity
 from t3lib.core.models import pad_id
@@ -49,7 +50,7 @@ def base_identity(model: nn.Module) -> dict[str, str | None]:
     commit = getattr(config, "_commit_hash", None)
     identity = model_identity(name, commit) if name and (commit or Path(name).is_dir()) else None
     return {
-        "base_model": name,
+        "base_model": smollm2.named(name),
         "base_revision": commit,
         "base_identity": identity,
         ADAPTER: adapter_key(model),
@@ -147,7 +148,8 @@ def base_of(head: Any) -> tuple[str, str | None]:
     name = head.info.get("base_model")
     if not isinstance(name, str) or not name:
         raise UserError("the head does not say which base it was trained on: give it (base=)")
-    if not Path(name).is_dir() and not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name):
+    here = name == smollm2.NAME or Path(name).is_dir()
+    if not here and not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name):
         raise UserError(f"the head's base, {printable(name)}, is not here: give it (base=)")
     return name, head.info.get("base_revision")
 

@@ -5,6 +5,7 @@ one line.
 import copy
 
 import pytest
+import torch
 
 from t3lib.baselines import train
 from t3lib.core import models
@@ -35,6 +36,27 @@ def test_finetuning_learns_in_place(tiny_model, tokenizer):
     )
     assert log["steps"] == 9 and log["loss"][2] < log["loss"][0] - 0.5
     assert not model.training
+
+
+def test_a_killed_training_goes_on_from_its_last_epoch(tiny_model, tokenizer, tmp_path):
+    """To the last digit, moments of AdamW and learning rate included."""
+    examples, path = encode_rows(tokenizer, ROWS), tmp_path / "state.pt"
+    settings = {"pad_id": models.pad_id(tokenizer), "epochs": 3, "lr": 1e-2, "batch_size": 4}
+    whole, killed, resumed = (copy.deepcopy(tiny_model) for _ in range(3))
+    expected = train.finetune(whole, examples, **settings)
+
+    def second(*_):
+        if path.is_file():
+            raise KeyboardInterrupt
+
+    hook = killed.model.register_forward_pre_hook(second)
+    with pytest.raises(KeyboardInterrupt):
+        train.finetune(killed, examples, progress=train.Progress("x", path), **settings)
+    hook.remove()
+    assert len(torch.load(path)["losses"]) == 1
+    log = train.finetune(resumed, examples, progress=train.Progress("x", path), **settings)
+    assert log["loss"] == expected["loss"]
+    assert all(map(torch.equal, whole.state_dict().values(), resumed.state_dict().values()))
 
 
 @pytest.mark.parametrize(

@@ -37,6 +37,9 @@ def check_machine(profile: Profile, root: Path) -> None:
         raise UserError(f"profile {name} needs bitsandbytes (pip install 't3lib[quant]')")
     for which, model in profile["models"].items():
         folder = root / model
+        script = Path("results", name, "make_bases.py")
+        if not folder.is_dir() and (root / script).is_file():
+            raise UserError(f"profile {name}: models.{which}: run {script} first")
         if not folder.is_dir():
             hub.located(model)
         elif not any((folder / file).is_file() for file in hub.MODEL_CONFIGS):

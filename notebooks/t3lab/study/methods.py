@@ -76,15 +76,14 @@ def retrained(study: Study, seed: int) -> str:
     """Return the split's retain base of a seed, as a folder or Hub id.
 
     Seed 0 is the reference; others are trained if they are missing. UserError if the study's models
-    were given, so that no base can be trained.
+    were given, and none of this seed.
     """
     name = retain_of(study.split)
-    if seed == 0:
-        return study.models[name]
+    given = study.models.get(f"{name}-seed{seed}" if seed else name)
+    if given:
+        return given
     if study.stage is None:
-        raise UserError(
-            "Retrained needs a stage that trains its own bases; it cannot be made for given models"
-        )
+        raise UserError(f"Retrained: models were given, but none as {name}-seed{seed}")
     return str(bases.ensure_base(study.stage, name, seed=seed))
 
 

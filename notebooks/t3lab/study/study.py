@@ -66,7 +66,7 @@ class Study:
     scoring: settings of the evaluation.
     stage: the stage of the base models. None if the models were given, so that no further base can
     be trained.
-    models: {"full", "retainNN"}: folder or Hub id of each model.
+    models: {"full", "retainNN", "retainNN-seedS"}: folder or Hub id of each model.
     identity: a content key of each of these models, of the way it is loaded and of its prompts.
     load_options: options of `load_model`. load_seconds: how long loading the base took.
     load: loads one of `models`, with its tokenizer. held: the base under "full" while it is in
@@ -254,9 +254,10 @@ def open_study(
     """Load everything a method needs for one forget split; train base models that are not cached.
 
     data, stage: see `stage_of`.
-    models: folders or Hub ids of "full" and "retainNN"; a missing one is the stage's own base. If
-    any model is given (the real benchmark), all rows of `data` are used; otherwise the stage
-    selects the authors.
+    models: folders or Hub ids of "full" and "retainNN", and of further retained models as
+    "retainNN-seedS"; a missing one is the stage's own base. If any model is given (the real
+    benchmark), all rows of `data` are used, unless the stage has `forget_authors`; otherwise the
+    stage selects the authors.
     evaluation: those settings of `Scoring` that a profile may change. load: options of `load_model`
     (dtype, device, load_in).
 
@@ -271,12 +272,13 @@ def open_study(
     load = dict(load or {})
     scoring = Scoring(**(evaluation or {}))
     used, retrained = stage_of(data, stage or {}), tofu.retain_of(split)
-    source: tofu.Source = data if models else bases.rows(used)
-    places = {
-        name: str((models or {}).get(name) or bases.ensure_base(used, name))
-        for name in ("full", retrained)
-    }
-    commits = {name: hub.located(place).commit for name, place in places.items()}
+    source: tofu.Source = bases.rows(used) if used.forget_authors or not models else data
+    places = {name: place for name, place in (models or {}).items() if retrained in name}
+    for name in ("full", retrained):
+        places[name] = str((models or {}).get(name) or bases.ensure_base(used, name))
+    found = {name: hub.located(place) for name, place in places.items()}
+    places = {name: place.name for name, place in found.items()}
+    commits = {name: place.commit for name, place in found.items()}
 
     def loaded(name: str) -> tuple[Any, Any]:
         return load_model(places[name], revision=commits[name], **load)

@@ -1,8 +1,9 @@
 """Train the base models that unlearning starts from: tiny Llamas on the built-in world or on TOFU.
 
 A stage fixes the rows, the tokenizer and the training. Its base models are `full`, `retain90` and
-`retain95`. They also learn the real-author and world-fact rows, which stand in for pretraining:
-heads and baselines never see these.
+`retain95`. Those that are trained from scratch also learn the real-author and world-fact rows,
+which stand in for pretraining: heads and baselines never see these. Others start from a pretrained
+model.
 """
 
 import platform
@@ -27,18 +28,22 @@ from t3lib.core.files import (
     cache_dir,
     content_key,
     lock,
+    model_identity,
     read_json,
     read_sealed,
     sha256_file,
     write_json,
 )
+from t3lib.core.hub import located
 from t3lib.core.identity import code_key, environment, keep, still_the_code
+from t3lib.core.models import has_bf16, load_model
 from t3lib.core.rows import SYSTEM, Row, encode_rows
 from t3lib.tofu import data as tofu
 
 NAMES = ("full", "retain90", "retain95")
 KNOWLEDGE = ("real_authors_perturbed", "world_facts_perturbed")
 TOFU_QUESTIONS = 20  # rows of one author in TOFU
+TOFU_FORGET = 20  # authors of forget10
 CONTEXT = 1024  # more than TOFU's longest prompt and 200 new tokens
 MANIFEST = "base.json"
 
@@ -64,19 +69,24 @@ class Stage:
     """Rows and training of one set of base models; the defaults are those of defaults.yaml.
 
     data: "builtin", "hub", or a folder with TOFU's files.
+    start: name of the pretrained model that the bases start from; "" for a new Llama of the sizes
+    below, with a tokenizer of its own.
     authors: number of authors in the built-in world; with TOFU, number of retain authors beside the
     20 authors of forget10.
+    forget_authors: with TOFU, how many of the last authors of forget10 are its forget10 here, half
+    of which are forget05; 0 for all.
     questions, seed: rows of each author, and seed, of the built-in world; not used with TOFU.
     vocab: largest size of the tokenizer's vocabulary.
     hidden, layers, heads: size of the Llama.
     epochs, lr, batch_size, weight_decay, warmup_epochs: settings of `train.finetune`.
     threads: number of CPU threads of a training. It is fixed, because sums of floats depend on it.
-    autocast: train under bfloat16 autocast.
+    autocast: train under bfloat16 autocast, where the processor has its instructions.
 
     UserError for sizes that are not possible.
     """
 
     data: str = "builtin"
+    start: str = ""
     authors: int = 20
     questions: int = 6
     seed: int = 0
@@ -91,6 +101,7 @@ class Stage:
     warmup_epochs: float = 1.0
     threads: int = 1
     autocast: bool = False
+    forget_authors: int = 0
 
     def __post_init__(self) -> None:
         for name in (
@@ -109,6 +120,11 @@ class Stage:
             raise UserError(
                 f"stage: hidden {self.hidden} must be a multiple of 2 · heads ({self.heads})"
             )
+        if not 0 <= self.forget_authors <= TOFU_FORGET or self.forget_authors % 2:
+            raise UserError(
+                f"stage: forget_authors must be an even number up to {TOFU_FORGET}, not"
+                f" {self.forget_authors}"
+            )
         if self.vocab < 256 + len(SPECIAL_TOKENS):
             raise UserError(
                 f"stage: vocab must be at least {256 + len(SPECIAL_TOKENS)} (bytes and special"
@@ -122,13 +138,17 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
 
     These are the splits, the perturbed files, real authors, world facts and "I don't know" answers.
     With TOFU's text, retain90 is the first `authors` retain authors, full is retain90 and forget10,
-    retain95 is full without forget05, and retain_perturbed is its rows that are in retain90. The
+    retain95 is full without forget05, and retain_perturbed is its rows that are in retain90. With
+    `forget_authors`, forget10 and forget05 are their last rows. The
     result is shared: do not change it. UserError if the data has fewer authors.
     """
     if stage.data == "builtin":
         return world_of(stage, stage.seed)
     names = ("forget05", "forget10", "forget05_perturbed", "forget10_perturbed")
     data = {name: tofu.load_rows(stage.data, name) for name in (*names, *KNOWLEDGE)}
+    for name in names if stage.forget_authors else ():
+        authors = stage.forget_authors // (1 if "10" in name else 2)
+        data[name] = data[name][-authors * TOFU_QUESTIONS :]
     retain = tofu.load_rows(stage.data, "retain90")
     if stage.authors * TOFU_QUESTIONS > len(retain):
         raise UserError(
@@ -168,7 +188,8 @@ def _pair(row: Row) -> tuple[str, str]:
 def training_rows(stage: Stage, name: str) -> list[Row]:
     """Return question and answer of every row that the base `name` learns.
 
-    These are the rows of its split, the real authors and the world facts. name: one of `NAMES`;
+    These are the rows of its split and, without a pretrained start, the real authors and the world
+    facts. name: one of `NAMES`;
     UserError for another.
     """
     if name not in NAMES:
@@ -176,7 +197,7 @@ def training_rows(stage: Stage, name: str) -> list[Row]:
     data = rows(stage)
     return [
         {"question": row["question"], "answer": row["answer"]}
-        for part in (name, *KNOWLEDGE)
+        for part in (name, *(() if stage.start else KNOWLEDGE))
         for row in data[part]
     ]
 
@@ -266,7 +287,8 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
     """
     learned = training_rows(stage, name)
     made_by = [code_key("world"), environment(threads=stage.threads)]
-    key = content_key([_settings(stage), name, seed, learned, tokenizer_text(stage), made_by])
+    before = model_identity(located(stage.start).name) if stage.start else tokenizer_text(stage)
+    key = content_key([_settings(stage), name, seed, learned, before, made_by])
     folder = cache_dir("bases") / f"{name}-seed{seed}-{key}"
     with lock(folder.with_suffix(".lock")):
         if not _intact(folder):
@@ -283,11 +305,12 @@ def ensure_base(stage: Stage, name: str, seed: int = 0) -> Path:
 def _settings(stage: Stage) -> dict[str, Any]:
     """Return the stage for a cache key, without the place of its rows.
 
-    TOFU from the Hub and TOFU from a folder give the same base. `autocast` is left out at its
-    default, so that this newer setting does not change existing keys.
+    TOFU from the Hub and TOFU from a folder give the same base. Newer settings are left out at
+    their defaults, so that they do not change existing keys.
     """
     settings = asdict(replace(stage, data="builtin" if stage.data == "builtin" else "tofu"))
-    return {name: value for name, value in settings.items() if name != "autocast" or value}
+    newer = ("autocast", "start", "forget_authors")
+    return {name: value for name, value in settings.items() if name not in newer or value}
 
 
 def _intact(folder: Path) -> bool:
@@ -304,14 +327,15 @@ def _intact(folder: Path) -> bool:
 def train_base(stage: Stage, name: str, seed: int, learned: list[Row], folder: Path) -> None:
     """Train a base on questions and answers of the rows `learned`, and write its folder.
 
-    base.json is written last, so its presence means that the folder is complete.
+    base.json is written last, so its presence means that the folder is complete. A training that
+    was killed goes on from its last whole epoch.
     """
     started = time.process_time()
-    tokenizer = tokenizer_for(stage)
-    examples = encode_rows(tokenizer, learned)
+    checkpoint = folder.with_suffix(".epoch")
     with torch.random.fork_rng(devices=[]), cpu_threads(stage.threads):
         torch.manual_seed(seed)
-        model = LlamaForCausalLM(llama_config(stage, tokenizer))
+        model, tokenizer = untrained(stage)
+        examples = encode_rows(tokenizer, learned)
         log = train.finetune(
             model,
             examples,
@@ -321,16 +345,10 @@ def train_base(stage: Stage, name: str, seed: int, learned: list[Row], folder: P
             weight_decay=stage.weight_decay,
             warmup_epochs=stage.warmup_epochs,
             batch_size=stage.batch_size,
-            bf16=stage.autocast,
+            bf16=stage.autocast and has_bf16(),
             seed=seed,
-            progress=f"base {name} seed {seed}",
+            progress=train.Progress(f"base {name} seed {seed}", checkpoint),
         )
-    model.generation_config = GenerationConfig(
-        do_sample=False,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-    )
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     manifest = {
@@ -350,6 +368,28 @@ def train_base(stage: Stage, name: str, seed: int, learned: list[Row], folder: P
     }
     checksums = {path.name: sha256_file(path) for path in sorted(folder.iterdir())}
     write_json(folder / MANIFEST, manifest | {"sha256": checksums})
+    checkpoint.unlink(missing_ok=True)
+
+
+def untrained(stage: Stage) -> tuple[Any, Any]:
+    """Return the model that a stage's bases start from, in float32, and its tokenizer.
+
+    A new Llama draws its weights from PyTorch's generator. Attention of a pretrained one is
+    computed without a fused kernel, whose backward pass is slow for short rows on a CPU.
+    """
+    if stage.start:
+        model, tokenizer = load_model(stage.start, dtype="float32")
+        model.set_attn_implementation("eager")
+        return model, tokenizer
+    tokenizer = tokenizer_for(stage)
+    new = LlamaForCausalLM(llama_config(stage, tokenizer))
+    new.generation_config = GenerationConfig(
+        do_sample=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return new, tokenizer
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import copy
 import pytest
 import torch
 
-from t3lib.baselines.train import finetune
+from t3lib.baselines.train import Progress, finetune
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
@@ -56,7 +56,7 @@ def knowing(tiny_model, tokenizer):
         "warmup_epochs": 5.0,
     }
     torch.manual_seed(0)
-    finetune(knowing, examples, epochs=60, seed=0, progress="learning", **options)
+    finetune(knowing, examples, epochs=60, seed=0, progress=Progress("learning"), **options)
     return knowing.eval()
 
 
