@@ -49,11 +49,16 @@ def _scope(key: str) -> str:
     return key
 
 
+def _model_name(name: str) -> str:
+    """Raise ValueError unless the name is of a given model; one with a seed is held out."""
+    if not re.fullmatch(r"full|retain9[05](-seed[1-9]\d*)?", name):
+        raise ValueError("should be full, retain90, retain95 or such as retain90-seed1")
+    return name
+
+
 Once = AfterValidator(_once_each)
 Scope = Annotated[str, AfterValidator(_scope)]
 Settings = dict[str, Any]
-# Of a given model; retained models with a seed are those that are held out.
-ModelName = Annotated[str, Field(pattern=r"^(full|retain90|retain95)$|^retain9[05]-seed[1-9]\d*$")]
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
 
 
@@ -86,7 +91,7 @@ class Schema(Strict):
     search_seeds: Seeds
     temperatures: Annotated[list[Annotated[float, Field(ge=1, le=BOUNDS["temperature"][1])]], Once]
     stage: Settings
-    models: dict[ModelName, Annotated[str, Field(min_length=1)]]
+    models: dict[Annotated[str, AfterValidator(_model_name)], Annotated[str, Field(min_length=1)]]
     evaluation: Evaluation
     load: Settings = {}
     hyper: dict[Scope, Settings]

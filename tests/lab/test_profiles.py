@@ -116,7 +116,7 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
         ),
         (
             "models: {base: x}",
-            "models.base: should be 'full', 'retain90' or 'retain95', not 'base'",
+            "models.base: should be full, retain90, retain95 or such as retain90-seed1, not 'base'",
         ),
         ("models: {full: 3}", "models.full: should be a valid string, not 3"),
         (
