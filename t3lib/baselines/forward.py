@@ -14,6 +14,7 @@ from transformers import LlamaForCausalLM
 
 from t3lib.baselines.assistant import layers_of
 from t3lib.baselines.losses import NEEDS, log_likelihood
+from t3lib.core.models import CACHE, cache_of
 from t3lib.core.rows import IGNORE, Example, collate, length_sorted, shifted_labels
 
 Batch = dict[str, Tensor]
@@ -136,11 +137,10 @@ def _final_states(model: LlamaForCausalLM, batch: Batch, first: int) -> Tensor:
         or any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
     ):
         return model.model(**_inputs(batch)).last_hidden_state[:, first:-1]
-    cache = model.model(input_ids=ids[:1, :shared], use_cache=True).past_key_values
+    cache = cache_of(model.model(input_ids=ids[:1, :shared], use_cache=True))
     cache.batch_repeat_interleave(len(ids))
-    return model.model(input_ids=ids[:, shared:-1], past_key_values=cache).last_hidden_state[
-        :, first - shared :
-    ]
+    output = model.model(input_ids=ids[:, shared:-1], **{CACHE: cache})
+    return output.last_hidden_state[:, first - shared :]
 
 
 def layer_states(model: nn.Module, batch: Batch, k: int | None) -> Tensor:

@@ -16,6 +16,7 @@ from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
 
 from t3lib.classifier.pooling import ExtraLayer
 from t3lib.core.errors import UserError
+from t3lib.core.models import CACHE
 from t3lib.sampler.wrapped import WrappedCausalLM, plain_base, vocabulary
 
 # Entries of logits that are normalised at once: 16 MB in float32, 32 rows of Llama 3's vocabulary.
@@ -98,7 +99,7 @@ class ULDForCausalLM(WrappedCausalLM):
         Arguments as of `WrappedCausalLM.unlearned_logits`.
         """
         assistants_cache = None if cache is None else self._attach(cache)
-        outputs = self.assistant(**inputs, **prepared, past_key_values=assistants_cache)
+        outputs = self.assistant(**inputs, **prepared, **{CACHE: assistants_cache})
         return subtract_logits(logits, outputs.logits, self.strength)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
@@ -113,11 +114,11 @@ class ULDForCausalLM(WrappedCausalLM):
         """Return the base's own inputs for this step, and the assistant's attention mask."""
         inputs = {**kwargs, "attention_mask": attention_mask}
         prepared = self.base.prepare_inputs_for_generation(input_ids, *args, **inputs)
-        cache = prepared.get("past_key_values")
+        cache = prepared.get(CACHE)
         if (
             cache is not None and cache.is_compileable
         ):  # compiled code must see the cache and the mask with these layers
-            inputs["past_key_values"] = self._attach(cache)
+            inputs[CACHE] = self._attach(cache)
             of_assistant = self.assistant.prepare_inputs_for_generation(input_ids, *args, **inputs)
             attention_mask = of_assistant.get("attention_mask")
         prepared["prepared"] = self.step_inputs(attention_mask, input_ids.shape[1])

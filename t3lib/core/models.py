@@ -1,6 +1,7 @@
 """Load causal language models from a folder or the Hub, and inspect loaded ones."""
 
 import hashlib
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig, PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import cached_file, logging
 
 from t3lib.core import smollm2
@@ -21,6 +23,9 @@ from t3lib.core.progress import watched
 from t3lib.core.rows import check_template
 
 Result = TypeVar("Result")
+# The name under which the installed Transformers passes a key-value cache: as an argument of a
+# model, and as a field of its output. Version 5.24 renamed it.
+CACHE = "cache" if "cache" in CausalLMOutputWithPast.__dataclass_fields__ else "past_key_values"
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -257,6 +262,22 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
             f"{type(model).__name__} does not say which part of it gives the last hidden states"
         )
     return decoder
+
+
+def cache_of(output: Any) -> Any:
+    """Return the key-value cache in a model's output; None if there is none."""
+    return getattr(output, CACHE, None)
+
+
+def forward_arguments(model: nn.Module) -> frozenset[str]:
+    """Return the names of the arguments that a language model's forward takes.
+
+    A forward(*args, **kwargs), as subclasses and patches define it, is taken to pass them on to the
+    next class above that names them. The result is empty if no class names `input_ids`.
+    """
+    above = (cls.forward for cls in type(model).__mro__ if hasattr(cls, "forward"))
+    named = (inspect.signature(forward).parameters for forward in (model.forward, *above))
+    return frozenset(next((names for names in named if "input_ids" in names), ()))
 
 
 def context_length(model: PreTrainedModel) -> int | None:

@@ -23,7 +23,7 @@ from t3lib.classifier import artefact, pooling
 from t3lib.classifier.artefact import Report
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
-from t3lib.core.models import load_model
+from t3lib.core.models import CACHE, load_model
 from t3lib.core.settings import check, check_temperature
 from t3lib.sampler import belonging
 from t3lib.sampler.wrapped import (
@@ -216,7 +216,7 @@ class T3ForCausalLM(WrappedCausalLM):
         prepared["prepared"] = (
             visible if visible is not None else new.new_ones(new.shape[:2], dtype=torch.bool)
         )
-        cache = prepared.get("past_key_values")
+        cache = prepared.get(CACHE)
         if cache is not None and cache.is_compileable:
             pooling.attach(cache, self.heads)  # compiled code must see the cache with this layer
         return prepared

@@ -8,7 +8,6 @@ settings.
 
 import copy
 import functools
-import inspect
 import math
 import threading
 from collections.abc import Callable, Mapping
@@ -17,11 +16,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import Cache, GenerationConfig, GenerationMixin, PreTrainedModel
+from transformers.cache_utils import CacheLayerMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from t3lib.core.errors import UserError
-from t3lib.core.models import context_length, decoder_of
+from t3lib.core.models import CACHE, cache_of, context_length, decoder_of, forward_arguments
 
 ELSEWHERE = "starts a decoding mode that Transformers no longer has itself: exactness unknown"
 OWN_DRAFTS = "drafts with parts of the base, which would leave the pooled context out of step"
@@ -104,7 +104,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         self.replaced: dict[str, Callable[..., Any]] = {}
         self.compiled_hidden = HiddenStates()
         self.generation_config = exact_generation_config(base)
-        self.base_arguments = frozenset(inspect.signature(base.forward).parameters)
+        self.base_arguments = forward_arguments(base)
         for name in ASKED_OF_BASE:
             if hasattr(base, name):
                 setattr(self, name, getattr(base, name))
@@ -161,6 +161,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         logits_to_keep: int | Tensor = 0,
         prepared: Any = None,
         return_dict: bool | None = None,
+        cache: Any = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast | tuple[Any, ...]:
         """Return the base's output with unlearned logits (B, L or logits_to_keep, V) in float32.
@@ -169,6 +170,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         default every token counts.
         labels: (B, L); with them the output has the loss of the unlearned logits.
         logits_to_keep: compute only the last so many positions, 0 for all.
+        past_key_values, cache: the key-value cache, under Transformers' name before or since 5.24.
         prepared: what `step_inputs` returns. Only `generate` passes it. `generate` checks prompt,
         cache and logits itself, so they are not checked again here.
 
@@ -177,16 +179,17 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         that are not finite.
         """
         called_by_generate = prepared is not None
+        cache = past_key_values if cache is None else cache
         if not called_by_generate:
             prompt = input_ids if input_ids is not None else inputs_embeds
             if prompt is None or prompt.ndim < 2:
                 raise UserError("give input_ids (B, L) or inputs_embeds (B, L, d)")
             tokens = prompt.shape[1]
             check_input(self, prompt, attention_mask)
-            if past_key_values is not None and not torch.compiler.is_compiling():
-                self.check_cache(past_key_values)
+            if cache is not None and not torch.compiler.is_compiling():
+                self.check_cache(cache)
             check_positions(position_ids, attention_mask)
-            if position_ids is not None and attention_mask is None and past_key_values is None:
+            if position_ids is not None and attention_mask is None and cache is None:
                 # Without a mask the base would read positions of left padding as packed rows.
                 attention_mask = torch.ones(
                     prompt.shape[:2], dtype=torch.long, device=prompt.device
@@ -196,13 +199,9 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
             input_ids=input_ids, position_ids=position_ids, inputs_embeds=inputs_embeds
         )
         inputs |= present(use_cache=use_cache, logits_to_keep=logits_to_keep, **kwargs)
-        context = present(attention_mask=attention_mask, past_key_values=past_key_values)
+        context = present(attention_mask=attention_mask, **{CACHE: cache})
         outputs, hidden = self.base_forward(**inputs, **context)
-        cache = (
-            past_key_values
-            if past_key_values is not None
-            else getattr(outputs, "past_key_values", None)
-        )
+        cache = cache_of(outputs) if cache is None else cache
         outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, inputs)
         if not called_by_generate and not torch.compiler.is_compiling():
             check_finite(self, outputs.logits[:, -1])
@@ -231,22 +230,34 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
     def check_cache(self, cache: Any) -> None:
         """Raise UserError for a cache that this model cannot continue.
 
-        Here this is anything but a decoder's cache; subclasses check more.
+        Here this is anything but a decoder's cache with attention; subclasses check more.
         """
         if not isinstance(cache, Cache) or hasattr(cache, "self_attention_cache"):
             raise UserError(
-                "past_key_values must be a decoder's transformers.Cache, not"
-                f" {type(cache).__name__}"
+                f"{CACHE} must be a decoder's transformers.Cache, not {type(cache).__name__}"
+            )
+        if cache.layers and not any(isinstance(layer, CacheLayerMixin) for layer in cache.layers):
+            raise UserError(
+                "this cache has no keys and values and does not know how many tokens it has seen:"
+                " give the whole text to generate, which makes its own"
             )
 
     @torch.no_grad()
     def generate(  # type: ignore[override]
-        self, inputs: Tensor | None = None, generation_config: Any = None, **kwargs: Any
+        self,
+        inputs: Tensor | None = None,
+        generation_config: Any = None,
+        *,
+        cache: Any = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
     ) -> Any:
         """Call `GenerationMixin.generate`; UserError for a decoding mode that would not be exact.
 
-        inputs: token ids (B, L). generation_config, kwargs: as in Transformers.
+        inputs: token ids (B, L). generation_config, kwargs: as in Transformers. cache,
+        past_key_values: as in `forward`.
         """
+        kwargs |= present(**{CACHE: past_key_values if cache is None else cache})
         check_request(self, inputs, generation_config, kwargs)
         asked = functools.partial(requested, self, generation_config, kwargs)
         if asked("do_sample") and asked("top_k") is None:
@@ -391,11 +402,11 @@ def plain_base(base: Any) -> PreTrainedModel:
         raise UserError(
             f"the base must be a Transformers causal language model, not {type(base).__name__}"
         )
-    if (
-        base.config.is_encoder_decoder
-        or "past_key_values" not in inspect.signature(base.forward).parameters
-    ):
-        raise UserError(f"{type(base).__name__} is not a decoder-only model with a key-value cache")
+    if base.config.is_encoder_decoder or CACHE not in forward_arguments(base):
+        raise UserError(
+            f"{type(base).__name__} is not a decoder-only model whose forward takes a key-value"
+            f" cache (as {CACHE})"
+        )
     if base.config.return_dict is False:
         raise UserError(
             "base.config.return_dict is False, with which Transformers' own models fail: set it to"
@@ -462,8 +473,8 @@ def check_request(
     for name, reason in REFUSED_OPTIONS.items():
         if option(name) not in (None, False, 0) and (name, option(name)) != ("num_beam_groups", 1):
             raise UserError(f"{name} {reason}")
-    if options.get("past_key_values") is not None:
-        model.check_cache(options["past_key_values"])
+    if options.get(CACHE) is not None:
+        model.check_cache(options[CACHE])
     mask, pad, ends = options.get("attention_mask"), option("pad_token_id"), option("eos_token_id")
     for prompt in (inputs, options.get("input_ids"), options.get("inputs_embeds")):
         if isinstance(prompt, Tensor) and prompt.ndim >= 2:

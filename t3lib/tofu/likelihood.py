@@ -7,7 +7,6 @@ and f.
 """
 
 import copy
-import inspect
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -24,7 +23,7 @@ from torch import Tensor
 from t3lib.classifier.head import T3Head
 from t3lib.classifier.pooling import mean_of, prefix_sums
 from t3lib.core.errors import UserError
-from t3lib.core.models import decoder_of, within_memory
+from t3lib.core.models import CACHE, cache_of, decoder_of, forward_arguments, within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate, length_sorted
 from t3lib.sampler.tilt import tilt_logits
@@ -269,7 +268,7 @@ class Reader:
         opened = (
             model.get_base_model() if hasattr(model, "get_base_model") else model
         )  # PEFT's forward has no named arguments
-        options = inspect.signature(opened.forward).parameters
+        options = forward_arguments(opened)
         self.positions = "position_ids" in options
         self.last_logits = {"logits_to_keep": 1} if "logits_to_keep" in options else {}
         self.model, self.heads, self.alone = model, [], False
@@ -284,21 +283,21 @@ class Reader:
         ids: Tensor,
         position_ids: Tensor,
         attention_mask: Tensor,
-        past_key_values: Any = None,
+        cache: Any = None,
         **kwargs: Any,
     ) -> tuple[Any, Tensor | None]:
         """Run ids (B, L); return the model's output, and z (B, L, R) of all heads or None.
 
-        attention_mask: (B, cached and new tokens). R is the sum of the heads' ranks.
+        attention_mask: (B, cached and new tokens). cache: as in the output of an earlier call. R is
+        the sum of the heads' ranks.
         """
-        if past_key_values is None or self.at_once:
-            return self._call(
-                ids, position_ids, attention_mask, past_key_values=past_key_values, **kwargs
-            )
+        kwargs[CACHE] = cache
+        if cache is None or self.at_once:
+            return self._call(ids, position_ids, attention_mask, **kwargs)
         read = attention_mask.shape[1] - ids.shape[1]
         columns = zip(ids.split(1, 1), position_ids.split(1, 1))
         steps = [
-            self._call(*column, attention_mask[:, : read + step], past_key_values=past_key_values)
+            self._call(*column, attention_mask[:, : read + step], **kwargs)
             for step, column in enumerate(columns, 1)
         ]
         output = steps[-1][0]
@@ -414,10 +413,10 @@ def _cache_error(reader: Reader, row: Tensor) -> float:
     )
     mask[:, :hidden] = 0
     first, _ = reader(ids[:, :-3], position[:, :-3], mask[:, :-3])
-    if getattr(first, "past_key_values", None) is None:
+    if cache_of(first) is None:
         name = type(reader.model).__name__
         raise UserError(f"{name} has no key-value cache to score answers with")
-    then, _ = reader(ids[:, -3:], position[:, -3:], mask, past_key_values=first.past_key_values)
+    then, _ = reader(ids[:, -3:], position[:, -3:], mask, cache_of(first))
     plain = whole.logits[:, 4:7].float()
     logits = torch.cat([first.logits[:, -1:], then.logits[:, :2]], dim=1).float()
     return float((logits - plain).std() / plain.std())
@@ -435,10 +434,10 @@ def _order_error(reader: Reader, row: Tensor) -> float:
     mask, position = torch.ones_like(rows), torch.arange(5, device=row.device).expand_as(rows)
     mask[1:, -1] = 0
     first, _ = reader(rows[:, :3], position[:, :3], mask[:, :3])
-    cache, last, place = first.past_key_values, rows[:, 3:], position[:, 3:]
+    cache, last, place = cache_of(first), rows[:, 3:], position[:, 3:]
     copied = reader.select(cache, order)
-    other, _ = reader(last[order], place, mask[order], past_key_values=copied)
-    same, _ = reader(last, place, mask, past_key_values=cache)
+    other, _ = reader(last[order], place, mask[order], copied)
+    same, _ = reader(last, place, mask, cache)
     found, expected = (output.logits[:, 0].float() for output in (other, same))
     return float((found[order] - expected).std() / expected.std())
 
@@ -455,7 +454,7 @@ def _prefill(reader: Reader, prompts: Sequence[Sequence[int]], reading: Reading)
     # The last of the running sums. The last digits of values.sum() would depend on the number of
     # heads.
     sums = None if z is None else prefix_sums(z, mask)[:, -1]
-    return _Prefix(output.past_key_values, ids.shape[1], mask, lengths, output.logits[:, -1], sums)
+    return _Prefix(cache_of(output), ids.shape[1], mask, lengths, output.logits[:, -1], sums)
 
 
 def _later_positions(
@@ -480,7 +479,7 @@ def _later_positions(
         ids,
         prefix.position[row, None] + step,
         attention_mask=torch.cat([prefix.mask[row], mask], dim=1),
-        past_key_values=reader.select(prefix.cache, row),
+        cache=reader.select(prefix.cache, row),
     )
     if z is not None and prefix.sums is not None:
         z = mean_of(prefix.sums[row, None] + prefix_sums(z, mask))[real]

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from t3lib.classifier.pooling import mean_of, prefix_sums
-from t3lib.core.models import within_memory
+from t3lib.core.models import cache_of, within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate
 from t3lib.core.settings import check_temperature
@@ -165,7 +165,7 @@ def write_texts(
         if not len(writer):
             break
         parent, token = begun // logits.shape[-1], begun % logits.shape[-1]
-        cache = output.past_key_values
+        cache = cache_of(output)
         if len(parent) != len(mask) or not torch.equal(
             parent, torch.arange(len(mask), device=parent.device)
         ):
@@ -173,7 +173,7 @@ def write_texts(
             cache.reorder_cache(parent)
         mask = torch.cat([mask[parent], mask.new_ones(len(parent), 1)], dim=1)
         position = position[parent] + 1
-        output, z = reader(token[:, None], position, attention_mask=mask, past_key_values=cache)
+        output, z = reader(token[:, None], position, attention_mask=mask, cache=cache)
         if z is not None and sums is not None:
             sums = sums[parent] + prefix_sums(z)[:, -1]
     return [

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 import torch
 from families import VOCAB, family
-from modes import prompt
+from modes import LENGTH, prompt
 from test_sampler_matrix import T, head
-from transformers import CompileConfig, pipeline
+from transformers import CompileConfig, DynamicCache, LlamaForCausalLM, pipeline
 
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.core.errors import UserError
+from t3lib.core.models import CACHE
 from t3lib.core.rows import Example
 from t3lib.sampler.tilt import T3ForCausalLM, tilt
 from t3lib.tofu.likelihood import Reading, answer_losses
+
+EXAMPLES = [Example([1, 10, 11, 12, 13], 3), Example([1, 10, 14, 12, 13, 9], 3)]
 
 
 def t3_model(base: Any = None) -> T3ForCausalLM:
@@ -64,6 +67,75 @@ def test_gradients_are_the_same_with_checkpointing():
         tilted(ids, labels=ids).loss.backward()
         gradients.append(tilted.heads[0].A.grad)
     torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
+@pytest.mark.parametrize("wrapped", [t3_model, uld_model])
+@pytest.mark.filterwarnings("error")
+def test_a_cache_is_taken_under_both_names(wrapped, name):
+    ids, _ = prompt("none", rows=1)
+    tilted, cache = wrapped(), DynamicCache()
+    with torch.no_grad():
+        tilted(ids[:, :4], **{name: cache})
+        last = tilted(ids[:, 4:], **{name: cache}).logits[:, -1]
+        torch.testing.assert_close(last, tilted(ids).logits[:, -1])
+    assert cache.get_seq_length() == LENGTH
+    found = tilted.generate(
+        torch.cat([ids, last.argmax(-1, True)], 1), max_new_tokens=2, **{name: cache}
+    )
+    assert cache.get_seq_length() == LENGTH + 2
+    assert torch.equal(found, tilted.generate(ids, max_new_tokens=3))
+
+
+def passes_on(base: Any) -> Any:
+    """Replace the model's class by a subclass whose forward names no argument."""
+
+    class PassesOn(type(base)):
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return super().forward(*args, **kwargs)
+
+    base.__class__ = PassesOn
+    return base
+
+
+def patched(base: Any) -> Any:
+    """Replace the model's forward by one that names no argument."""
+    forward = base.forward
+    base.forward = lambda *args, **kwargs: forward(*args, **kwargs)
+    return base
+
+
+@pytest.mark.parametrize("change", [passes_on, patched])
+def test_a_forward_that_passes_its_arguments_on_is_like_the_one_that_names_them(change):
+    ids, mask = prompt("left")
+    options = dict(attention_mask=mask, num_beams=2, max_new_tokens=4)
+    changed = change(family("llama"))
+    want = t3_model().generate(ids, **options)
+    assert torch.equal(t3_model(changed).generate(ids, **options), want)
+    with tilt(changed, head(), T) as tilted:
+        assert torch.equal(tilted.generate(ids, **options), want)
+    found, want = (
+        answer_losses(base, EXAMPLES, Reading(0), [(head(), T)])
+        for base in (changed, family("llama"))
+    )
+    np.testing.assert_array_equal(found, want)
+
+
+def test_a_forward_that_takes_no_cache_is_refused():
+    class WithoutCache(LlamaForCausalLM):
+        def forward(self, input_ids: Any, **kwargs: Any) -> Any:
+            return super().forward(input_ids, **kwargs)
+
+    base = family("llama")
+    base.__class__ = WithoutCache
+    with pytest.raises(UserError, match=rf"WithoutCache .* takes a key-value cache \(as {CACHE}\)"):
+        t3_model(base)
+
+
+def test_a_cache_that_does_not_count_its_tokens_is_refused():
+    tilted = t3_model(family("kimi_linear, no attention"))
+    with pytest.raises(UserError, match="no keys and values"):
+        tilted(prompt("none")[0], cache=DynamicCache(config=tilted.config))
 
 
 @pytest.mark.parametrize("wrapped", [t3_model, uld_model])
@@ -134,10 +206,9 @@ def test_a_damaged_output_layer_is_named(wrapped, options):
 
 @pytest.mark.parametrize("tilts", [[(None, 1.0)], [(head(), T)]], ids=["base", "T3"])
 def test_scoring_with_a_damaged_output_layer_names_it(tilts):
-    examples = [Example([1, 10, 11, 12, 13], 3), Example([1, 10, 14, 12, 13, 9], 3)]
-    assert np.isfinite(answer_losses(family("llama"), examples, Reading(0), tilts)).all()
+    assert np.isfinite(answer_losses(family("llama"), EXAMPLES, Reading(0), tilts)).all()
     with pytest.raises(UserError, match=r"NaN or infinity \(so does lm_head.weight\)"):
-        answer_losses(damaged_output(), examples, Reading(0), tilts)
+        answer_losses(damaged_output(), EXAMPLES, Reading(0), tilts)
 
 
 def test_logits_that_overflow_name_the_dtype_and_w():
