@@ -216,17 +216,20 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def builtin(name: str, data: str | None = None) -> Path:
-    """Train a built-in model unless it is cached, and return its folder.
+    """Train a built-in model unless it is cached or given, and return its folder.
 
     name: builtin:full, builtin:retain90 or builtin:retain95, and @PROFILE (default smoke).
     data: a folder with TOFU's files in place of the profile's data.
     """
+    from t3lab.profiles import load_profile
     from t3lab.world import bases
+    from t3lib.core.files import project_root
 
     base = name.removeprefix("builtin:").partition("@")[0]
     if base not in BUILTIN:
         raise UserError(f"--model {name}: builtin models are {', '.join(BUILTIN)}")
-    return bases.ensure_base(stage_of(name, data), base)
+    given = load_profile(name.partition("@")[2] or "smoke")["models"].get(base)
+    return project_root() / given if given else bases.ensure_base(stage_of(name, data), base)
 
 
 def stage_of(name: str, data: str | None) -> Any:

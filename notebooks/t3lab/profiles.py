@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import project_root, read_yaml
-from t3lib.core.names import SPLITS
+from t3lib.core.names import SOURCES, SPLITS
 from t3lib.core.settings import BOUNDS, CHOICES, WORLD
 
 NAME = re.compile(
@@ -36,9 +36,9 @@ def _once_each(values: list[Any]) -> list[Any]:
 
 
 def _folder(name: str) -> str:
-    """Raise ValueError unless the name is "builtin", "hub" or an existing folder."""
-    if not name or name not in ("builtin", "hub") and not os.path.isdir(name):
-        raise ValueError("should be builtin, hub or a folder that is there")
+    """Raise ValueError unless the name is one of `names.SOURCES` or an existing folder."""
+    if not name or name not in SOURCES and not os.path.isdir(name):
+        raise ValueError(f"should be {', '.join(SOURCES)} or a folder that is there")
     return name
 
 

@@ -4,6 +4,8 @@ SPLITS = ("forget05", "forget10")
 RETAIN_OF = {"forget01": "retain99", "forget05": "retain95", "forget10": "retain90"}
 RETRAINED = 3  # at most so many retrained models for each split, beside the reference
 TUNING_SEEDS = (1, 2)  # the paper: "we tune hyperparameters using random seeds 1 and 2"
+# Where rows can come from, beside a folder: the built-in world, the sample of customers, TOFU.
+SOURCES = ("builtin", "customers", "hub")
 HUB_DATA = {
     "path": "locuslab/TOFU",
     "revision": "324592d84ae4f482ac7249b9285c2ecdb53e3a68",

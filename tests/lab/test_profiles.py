@@ -121,7 +121,7 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
         ("models: {full: 3}", "models.full: should be a valid string, not 3"),
         (
             "data: no/such/folder",
-            "data: should be builtin, hub or a folder that is there, not 'no/such/folder'",
+            "data: should be builtin, customers, hub or a folder that is there, not 'no/such/",
         ),
         ("hyper: {NPO: {gamma: 1}}", "hyper.NPO has no setting 'gamma': choose among accumulation"),
         ("hyper: {NPO: {lr: fast}}", "hyper.NPO: lr must be a number from"),
@@ -154,7 +154,7 @@ def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
         ("hyper: {NPO: {lr: 1e400}}", "hyper.NPO: lr must be a number"),
         ("seeds: [1]\n---\nseeds: [2]", "not valid YAML"),
         ("seeds: [2020-01-01]", "not valid YAML (Object of type date"),
-        ("data: " + "x" * 300_000, "data: should be builtin, hub or a folder that is there"),
+        ("data: " + "x" * 300_000, "data: should be builtin, customers, hub or a folder that"),
         ('models: {full: "\\x1b[2J\\u202e", retain: x}', "models.retain: should be"),
         ('data: "\\x1b[31m"', r"not '\x1b[31m'"),
     ],

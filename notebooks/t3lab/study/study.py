@@ -22,7 +22,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import cache_dir, content_key, lock, model_identity, read_sealed, rows_key
 from t3lib.core.identity import code_key, environment, keep
 from t3lib.core.models import load_model
-from t3lib.core.names import HUB_DATA, SPLITS
+from t3lib.core.names import HUB_DATA, SOURCES, SPLITS
 from t3lib.core.rows import Row, check_disjoint, rendered
 from t3lib.tofu import data as tofu
 from t3lib.tofu.evaluation import Report, Scoring, metrics_of, score
@@ -230,7 +230,7 @@ def question_rows(study: Study) -> dict[str, list[Row]]:
 def stage_of(data: str, stage: Mapping[str, Any]) -> bases.Stage:
     """Make a stage from its settings in a profile.
 
-    data: "builtin" (the built-in world), "hub" (TOFU) or a folder with TOFU's files. UserError for
+    data: one of `SOURCES` or a folder with TOFU's files. UserError for
     an unknown setting, and if the Hub cannot be reached.
     """
     unknown = set(stage) - {field.name for field in fields(bases.Stage)}
@@ -238,7 +238,7 @@ def stage_of(data: str, stage: Mapping[str, Any]) -> bases.Stage:
         raise UserError(f"stage: unknown setting {sorted(unknown)[0]!r}")
     if data == "hub":
         hub.ask(HUB_DATA["path"])
-    place = data if data in ("builtin", "hub") else str(Path(data).expanduser().resolve())
+    place = data if data in SOURCES else str(Path(data).expanduser().resolve())
     return bases.Stage(**(dict(stage) | {"data": place}))
 
 

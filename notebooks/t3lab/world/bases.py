@@ -29,8 +29,11 @@ from t3lib.core.files import (
     content_key,
     lock,
     model_identity,
+    parse_json,
+    project_root,
     read_json,
     read_sealed,
+    read_text,
     sha256_file,
     write_json,
 )
@@ -68,7 +71,8 @@ CHAT_TEMPLATE = (
 class Stage:
     """Rows and training of one set of base models; the defaults are those of defaults.yaml.
 
-    data: "builtin", "hub", or a folder with TOFU's files.
+    data: "builtin", "customers" (the rows in notebooks/sample/customers), "hub", or a folder with
+    TOFU's files.
     start: name of the pretrained model that the bases start from; "" for a new Llama of the sizes
     below, with a tokenizer of its own.
     authors: number of authors in the built-in world; with TOFU, number of retain authors beside the
@@ -144,6 +148,10 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
     """
     if stage.data == "builtin":
         return world_of(stage, stage.seed)
+    if stage.data == "customers":
+        sample = project_root() / "notebooks" / "sample" / "customers"
+        forget, kept = (customers(sample / f"{name}.jsonl") for name in ("forget", "retain"))
+        return {"forget10": forget, "retain90": kept, "full": [*kept, *forget]}
     names = ("forget05", "forget10", "forget05_perturbed", "forget10_perturbed")
     data = {name: tofu.load_rows(stage.data, name) for name in (*names, *KNOWLEDGE)}
     for name in names if stage.forget_authors else ():
@@ -166,6 +174,12 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
     return data
 
 
+def customers(path: Path) -> list[Row]:
+    """Read rows that are asked without a system text, as `t3 unlearn` asks a person's own rows."""
+    lines = read_text(path).splitlines()
+    return [{**parse_json(line, path), "system": None} for line in lines]
+
+
 def world_of(stage: Stage, seed: int) -> dict[str, list[Row]]:
     """Return the built-in world of a seed, from the cache if it is there.
 
@@ -186,7 +200,7 @@ def _pair(row: Row) -> tuple[str, str]:
 
 
 def training_rows(stage: Stage, name: str) -> list[Row]:
-    """Return question and answer of every row that the base `name` learns.
+    """Return question, answer and any system text of its own of every row that a base learns.
 
     These are the rows of its split and, without a pretrained start, the real authors and the world
     facts. name: one of `NAMES`;
@@ -196,7 +210,7 @@ def training_rows(stage: Stage, name: str) -> list[Row]:
         raise UserError(f"unknown base {name!r}: choose one of {', '.join(NAMES)}")
     data = rows(stage)
     return [
-        {"question": row["question"], "answer": row["answer"]}
+        {key: row[key] for key in ("question", "answer", "system") if key in row}
         for part in (name, *(() if stage.start else KNOWLEDGE))
         for row in data[part]
     ]
@@ -308,7 +322,8 @@ def _settings(stage: Stage) -> dict[str, Any]:
     TOFU from the Hub and TOFU from a folder give the same base. Newer settings are left out at
     their defaults, so that they do not change existing keys.
     """
-    settings = asdict(replace(stage, data="builtin" if stage.data == "builtin" else "tofu"))
+    kind = stage.data if stage.data in ("builtin", "customers") else "tofu"
+    settings = asdict(replace(stage, data=kind))
     newer = ("autocast", "start", "forget_authors")
     return {name: value for name, value in settings.items() if name not in newer or value}
 
