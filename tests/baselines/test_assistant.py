@@ -7,11 +7,9 @@ import copy
 import pytest
 import torch
 from families import family
-from transformers import AutoModelForCausalLM, GPT2Config
 
 from t3lab.bench.timing import random_model
 from t3lib.baselines import assistant
-from t3lib.core.errors import UserError
 
 
 def trainable(model):
@@ -89,26 +87,3 @@ def test_a_base_with_tied_embeddings():
     assert trainable(assistant.make_assistant(base, 8)) == 8 * 32 * (
         2 * 4096 + 2 * (2048 + 512) + 3 * (2048 + 8192)
     )
-
-
-@pytest.mark.parametrize(
-    ("k", "rank", "said"),
-    [
-        (0, 2, "k = 0: the model has layers 1 to 2"),
-        (3, 2, "k = 3: the model has layers 1 to 2"),
-        (1.0, 2, "k = 1.0: the model has layers 1 to 2"),
-        (1, 0, "rank must be a whole number from 1"),
-        (1, 2.5, "rank must be a whole number .*, not 2.5"),
-    ],
-)
-def test_mistakes_are_one_line(k, rank, said, tiny_model):
-    with pytest.raises(UserError, match=said):
-        assistant.make_assistant(tiny_model, k, rank=rank)
-
-
-def test_bases_that_cannot_lend_their_layers():
-    small = AutoModelForCausalLM.from_config(
-        GPT2Config(vocab_size=61, n_embd=16, n_layer=1, n_head=2)
-    )
-    with pytest.raises(UserError, match="GPT2LMHeadModel has no list of decoder layers"):
-        assistant.make_assistant(small, 1)

@@ -4,11 +4,8 @@ one line.
 
 import copy
 
-import pytest
-
 from t3lib.baselines import train
 from t3lib.core import models
-from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
 
 ROWS = [
@@ -35,19 +32,3 @@ def test_finetuning_learns_in_place(tiny_model, tokenizer):
     )
     assert log["steps"] == 9 and log["loss"][2] < log["loss"][0] - 0.5
     assert not model.training
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ({"lr": -1.0}, "lr must be a number from"),
-        ({"epochs": 10**400}, "epochs must be a whole number"),
-        ({"epochs": 1, "warmup_epochs": 2}, "warmup_epochs 2 must lie between 0 and epochs"),
-        ({"optimizer": "lion"}, "optimizer must be one of"),
-    ],
-)
-def test_mistakes_are_one_line(settings, said, tiny_model, tokenizer):
-    with pytest.raises(UserError, match=said):
-        train.finetune(tiny_model, encode_rows(tokenizer, ROWS), pad_id=0, **settings)
-    with pytest.raises(UserError, match="no examples"):
-        train.finetune(tiny_model, [], pad_id=0)

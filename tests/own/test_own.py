@@ -347,54 +347,6 @@ def test_each_kind_is_held_out_by_itself():
     assert own.hold_out(forget[:4], retain[:4], (), (), 0)[1] == []
 
 
-@pytest.mark.parametrize(
-    ("forget", "retain", "said"),
-    [
-        ([], [{"question": "q", "answer": "a"}], "no rows to forget"),
-        ([{"question": "q", "answer": "a"}], [], "no rows to retain"),
-        ([{"q": 1}], [{"question": "q", "answer": "a"}], "forget row 1: found q"),
-        (
-            [{"question": "q", "answer": "a"}],
-            [{"question": "r", "answer": None}],
-            "retain row 1: answer is missing",
-        ),
-        (["text"], [{"question": "q", "answer": "a"}], "forget row 1: expected an object"),
-        ([{"text": "same"}], [{"text": "same"}], "forget row 1 is also retain row 1: 'same'"),
-        (
-            [{"question": "q", "answer": "a"}],
-            [{"question": "q", "answer": "b"}],
-            "forget row 1 asks what retain row 1 answers otherwise",
-        ),
-    ],
-)
-def test_rows_from_python_are_checked_as_those_of_files(forget, retain, said, case):
-    for work in (own.unlearn, assess):
-        with pytest.raises(UserError, match=said):
-            work(*case[:2], Rows(forget, retain), progress=False)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"steps": "9"},
-        {"steps": 0.5},
-        {"steps": True},
-        {"lr": "x"},
-        {"seed": -1},
-        {"temperature": "x"},
-    ],
-)
-def test_settings_of_a_wrong_kind_are_named(settings):
-    with pytest.raises(UserError, match=f"^{next(iter(settings))} must be"):
-        own.Choices(**settings)
-    for wrong, said in (
-        ({"strength": -1}, "w must be"),
-        ({"fit": {"speed": 1}}, "no setting 'speed'"),
-    ):
-        with pytest.raises(UserError, match=said):
-            own.Choices(**wrong)
-
-
 def test_several_heads_are_assessed_together(unlearned, case, quick):
     model, tokenizer, forget, retain, _ = case
     head = unlearned.heads[0]

@@ -6,7 +6,6 @@ from collections import Counter
 import pytest
 
 from t3lab.world.facts import FACTS, world
-from t3lib.core.errors import UserError
 from t3lib.core.files import content_key
 from t3lib.core.rows import check_disjoint
 from t3lib.own.audit.facts import fact_words, held, row_secrets
@@ -239,9 +238,3 @@ def test_no_sentence_is_left_unfilled_or_ill_formed(small):
         assert (
             row["answer"][-1] in '."' and " a a" not in row["answer"] and "~" not in row["answer"]
         )
-
-
-@pytest.mark.parametrize("authors, questions", [(19, 5), (40, 0), (40, 999), (10_000, 1)])
-def test_impossible_sizes_are_refused(authors, questions):
-    with pytest.raises(UserError, match="authors and 1 to"):
-        world(authors, questions)
