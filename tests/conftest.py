@@ -144,7 +144,7 @@ def memorised():
     """
     from own_cases import memorised
 
-    return memorised("gpt2", 0)
+    return memorised(0)
 
 
 @pytest.fixture
