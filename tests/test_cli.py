@@ -263,10 +263,3 @@ def test_text_of_others_cannot_command_the_terminal(
     argv = own_rows(place, tmp_path / "head", *sets(epochs=1, warmup_epochs=0))
     assert cli.main([*argv, "--forget", str(tmp_path / "forget.jsonl")]) == 3
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
-
-
-def test_python_dash_m_is_the_same_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "t3lib", "--version"], capture_output=True, text=True
-    )
-    assert done.returncode == 0 and done.stdout.startswith("t3 ")

@@ -1,10 +1,6 @@
 """Profiles: the defaults are the schema, mistakes are one line, names cannot leave their folder."""
 
-import subprocess
-import sys
-
 import pytest
-from conftest import ROOT
 from fabricate import PROFILE_DEFAULTS
 
 from t3lab import profiles, results
@@ -97,12 +93,6 @@ def test_shipped_profiles_load_and_the_schema_knows_every_setting_of_a_stage():
     assert (
         profiles.METHODS is results.METHODS and profiles.SPLITS is results.SPLITS
     )  # spelled once, in names.py
-
-
-def test_checking_needs_no_torch_and_no_dask():
-    heavy = "{'torch', 'distributed', 'papermill', 'pandas'}"
-    code = f"import sys, t3lab.grid.reproduce; assert not {heavy} & set(sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
 def test_a_notebook_without_a_stage_takes_profile_smokes_and_replaces_single_values():
