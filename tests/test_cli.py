@@ -194,16 +194,13 @@ def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
         ):
             assert cli.main([*generate, "--system", "Be brief.", "Who?"]) == 0
         assert "Be brief." in prompts[-1] and "French" not in prompts[-1]
-    rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
-    evaluate = ["evaluate", *generate[1:5], *rows]
     monkeypatch.undo()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert cli.main([*evaluate, "--out", str(tmp_path / "report")]) == 3, "in the head's form"
+    rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
     with pytest.warns(
         UserWarning, match="trained with the system text 'Answer in French.', not None"
     ):
-        cli.main([*evaluate, "--no-system", "--out", str(tmp_path / "bare")])
+        bare = ["--no-system", "--out", str(tmp_path / "bare")]
+        cli.main(["evaluate", *generate[1:5], *rows, *bare])
 
 
 @pytest.mark.parametrize("form", ["text", "prompt"])
