@@ -80,13 +80,6 @@ def test_runs_that_hold_their_records_are_read(tmp_path, run):
     assert results.read_runs(tmp_path) == [whole] and whole["records"]["forget"]
 
 
-def test_writing_what_was_read_changes_nothing(tmp_path, run):
-    path = results.write_run(tmp_path, run)
-    before = path.read_bytes()
-    results.write_run(tmp_path, results.read_runs(tmp_path)[0])
-    assert path.read_bytes() == before
-
-
 def test_damaged_runs_are_listed_where_that_is_asked_for(tmp_path, run):
     path = results.write_run(tmp_path, run)
     results.write_run(tmp_path, fabricate("NPO", "forget10", None, 1))
