@@ -4,7 +4,7 @@
 # make test                  run pytest, then nbval on the notebooks with their own parameters
 # T3_TEST_ORDER=7 make test  run the tests in the random order of seed 7
 # make test-floor            test core, classifier, sampler and tofu with the lowest versions allowed
-# make attacks               try damaged and hostile files, full disks, signals, killed runs: results/faults.md
+# make attacks               try bad inputs, damaged files, full disks, signals, killed runs: results/faults.md
 # make site                  write the executed notebooks as web pages to build/site
 # make site RESULTS=out      the same with your own runs
 #

@@ -8,6 +8,7 @@ start at once. Tests pass in any order: `T3_TEST_ORDER=7 pytest tests` shuffles 
 
 import os
 import random
+import shutil
 import sys
 from pathlib import Path
 
@@ -66,6 +67,24 @@ def byte_tokenizer():
     )
 
 
+def copy_checkout(folder: Path) -> Path:
+    """Copy what `t3 reproduce` needs of the checkout into a folder, to be changed there."""
+    ignored = shutil.ignore_patterns("__pycache__")
+    for name in ("t3lib", "notebooks", "results/paper"):
+        shutil.copytree(ROOT / name, folder / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", folder)
+    return folder
+
+
+def edited(path: Path, *changes: tuple[str, str]) -> None:
+    """Replace each old text, which occurs once, by the new one."""
+    text = path.read_text(encoding="utf-8")
+    for old, new in changes:
+        assert text.count(old) == 1, (path.name, old)
+        text = text.replace(old, new)
+    path.write_text(text, encoding="utf-8")
+
+
 @pytest.fixture(autouse=True)
 def same_surroundings():
     """Every test starts with the same random state, and leaves the environment and the current
@@ -91,9 +110,8 @@ def tokenizer():
     return byte_tokenizer()
 
 
-@pytest.fixture(scope="session")
-def tiny_model(tokenizer):
-    """A random two-layer Llama over the byte tokenizer's vocabulary."""
+def tiny_llama(tokenizer):
+    """A random two-layer Llama over the tokenizer's vocabulary."""
     import torch
     from families import DEVICE
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -115,13 +133,18 @@ def tiny_model(tokenizer):
 
 
 @pytest.fixture(scope="session")
+def tiny_model(tokenizer):
+    return tiny_llama(tokenizer)
+
+
+@pytest.fixture(scope="session")
 def memorised():
     """A small GPT-2 that knows its rows by heart: (model, tokenizer, forget, retain, other). Not to
     be changed.
     """
     from own_cases import memorised
 
-    return memorised("gpt2", 0)
+    return memorised(0)
 
 
 @pytest.fixture

@@ -1,5 +1,5 @@
-"""Invented run files for the tests of tables, figures and answers: the schema of the contract,
-numbers from a seed.
+"""Invented run files of the contract's schema, with numbers from a seed. Defaults of a profile, and
+what a head says of its making.
 """
 
 import numpy as np
@@ -13,6 +13,29 @@ TEMPERATURES = (1.0, 1.5, 2.0, 2.5, 3.0)
 SHIFT = dict(zip(METHODS, (1.6, 0.05, *[1.5, 1.0, 0.7, 0.6, 0.9, 0.5, 0.7, 0.45, 0.3, 0.25] * 2)))
 SHIFT_AT = dict(zip(TEMPERATURES, (1.3, 0.8, 0.3, 0.1, 0.5)))
 MARKUP = "<script>alert('x')</script> & <b>bold</b>"
+
+PROFILE_DEFAULTS = """data: builtin
+methods: [Original, NPO, T3]
+splits: [forget05, forget10]
+seeds: [1, 2]
+temperatures: [1.0, 2.0]
+search_seeds: [1, 2]
+stage: {authors: 20, lr: 0.005}
+models: {}
+evaluation: {attention_mask: lengths, truth_ratio: geometric, max_new_tokens: 200}
+hyper: {NPO: {lr: 1e-5, beta: 0.1}, T3: {lr: 5e-4, temperature: 2.5}}
+grids: {}
+notebooks: {}
+"""
+INFO = {  # what a head says of its making
+    "base_model": "org/base",
+    "base_revision": "abc123",
+    "tokenizer_hash": "0123",
+    "split": "forget10",
+    "seed": 4,
+    "hyperparameters": {"lr": 5e-4, "epochs": 100},
+    "metrics": {"fq": 0.91, "mu_rouge": 0.62},
+}
 
 
 def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bool = False) -> dict:

@@ -4,13 +4,12 @@ says, and run.
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 
 import pandas as pd
 import yaml
-from conftest import MICRO, ROOT
+from conftest import MICRO, ROOT, copy_checkout, edited
 
 NOTEBOOK = """import json
 from pathlib import Path
@@ -18,21 +17,8 @@ Path(out, "tables").mkdir(parents=True, exist_ok=True)
 Path(out, "tables", "toy.json").write_text(json.dumps(seeds))"""
 
 
-def edited(path, *changes):
-    """Replace each old text, which occurs once, by the new one."""
-    text = path.read_text(encoding="utf-8")
-    for old, new in changes:
-        assert text.count(old) == 1, (path.name, old)
-        text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")
-
-
 def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
-    copy = tmp_path / "copy"
-    ignored = shutil.ignore_patterns("__pycache__")
-    for name in ("t3lib", "notebooks", "results/paper"):
-        shutil.copytree(ROOT / name, copy / name, ignore=ignored)
-    shutil.copy(ROOT / "pyproject.toml", copy)
+    copy = copy_checkout(tmp_path / "copy")
     losses = copy / "t3lib/baselines/losses.py"
     before_last = '    "SimNPO": '
     toy = '    "Toy": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll"},\n'

@@ -6,7 +6,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-from pathlib import Path
 
 import pytest
 
@@ -128,65 +127,6 @@ def sets(**settings):
     return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
 
 
-MISTAKES = [
-    ([], "VERB"),
-    (["unlearn", "--model", "x"], "--out"),
-    (["unlearn", "--model", "x", "--out", "o", "--forget", "f.jsonl"], "--retain"),
-    (["evaluate", *ON, "-T", "2"], "-T needs --head"),
-    (["evaluate", *ON, "-w", "2"], "-w needs --head"),
-    (["evaluate", *ON, "-T", "hot", "--head", "h"], "invalid float"),
-    (["evaluate", *ON, "-T", "nan", "--head", "h"], "temperature must be"),
-    (["evaluate", *ON, "-T", "0.5", "--head", "h"], "below 1"),
-    (["evaluate", *ON, "--temperature", "2", "--head", "h"], "there is no --temperature"),
-    (["evaluate", *ON, "--columns", "question"], "not a list of pairs"),
-    (["evaluate", *ON, "--system", "x", "--no-system"], "not allowed with"),
-    (["evaluate", "--model", "x", "--out", "/dev/null", *OWN], "is not a folder"),
-    (["evaluate", "--model", "x", "--out", "/dev/null/o", *OWN], "no folder that can be written"),
-    (["unlearn", "--model", "x", "--out", "/dev/null/o", *OWN], "no folder that can be written"),
-    (["unlearn", "--model", "x", "--out", "o" * 300, *OWN], "File name too long"),
-    (["unlearn", *ON, *sets(steps=9, epochs=2)], "either steps or epochs"),
-    (["unlearn", *ON, *sets(T=-1)], "temperature must be"),
-    (["unlearn", *ON, *sets(T="hot")], "temperature must be"),
-    (["unlearn", *ON, *sets(rank="0.5")], "rank must be"),
-    (["unlearn", *ON, *sets(colour="red")], "not NAME=VALUE with a name among T, w"),
-    (["unlearn", *ON, "--set", "rank"], "not NAME=VALUE"),
-    (["unlearn", *ON, "--epoch", "3", "--colour", "red"], "unknown arguments: --epoch 3 --colour"),
-    (["generate", "--model", "x", "--head", "nowhere", ""], "empty question"),
-    (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
-    (["reproduce", "--seeds", "1,two"], "list of whole numbers"),
-    (["reproduce", "--workers", "2", "--scheduler", "tcp://x:1"], "not allowed with"),
-    (["reproduce", "--profile", "no-such-profile"], "no-such-profile"),
-    (["tofu"], "give fit, evaluate, audit or tune"),
-    (["tofu", "fit", "--model", "x", "--out", "h"], "--split"),
-    (["tofu", "fit", *SPLIT, "--model", "x"], "--data is needed"),
-    (["tofu", "evaluate", *SPLIT, "--model", "x", "-T", "2"], "-T needs --head"),
-    (["tofu", "evaluate", *SPLIT, "--model", "builtin:all"], "are full, retain90"),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("argv", "said"), MISTAKES)
-def test_mistakes_are_one_line_and_exit_2(argv, said, capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for name in OWN[1::2]:  # a file that is missing would be the mistake that is named
-        Path(name).write_text(json.dumps({"question": f"{name}?", "answer": "a"}))
-    try:
-        code = cli.main(argv)
-    except SystemExit as stop:
-        code = stop.code
-    err = capsys.readouterr().err
-    assert code == 2 and said in err and err.count("\n") == 1, err
-    assert sorted(path.name for path in tmp_path.iterdir()) == OWN[1::2], "nothing half-written"
-
-
-def test_a_folder_without_a_model_is_said_to_be_one(place, tmp_path, capsys):
-    argv = own_rows(place, tmp_path / "head")
-    argv[argv.index("--model") + 1] = str(place)  # the folder around the model's
-    assert cli.main(argv) == 2
-    why = "this folder holds no model, because it has no config.json"
-    assert capsys.readouterr().err == f"t3 unlearn: --model {place}: {why}\n"
-    assert not (tmp_path / "head").exists()
-
-
 def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):
     head = tmp_path / "head"
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
@@ -233,14 +173,6 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
     assert json.loads((tmp_path / "head" / "config.json").read_text())["w"] == 1.0
 
 
-def test_a_head_on_another_base_is_refused(place, head, capsys):
-    other = T3Head.from_pretrained(head)
-    other.info["base_model"] = "org/other"
-    other.save_pretrained(head)
-    argv = ["generate", "--model", str(place / "model"), "--head", str(head), "Who?"]
-    assert cli.main(argv) == 2 and "trained on org/other" in capsys.readouterr().err
-
-
 def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
     place, tmp_path, monkeypatch, asked
 ):
@@ -262,16 +194,13 @@ def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
         ):
             assert cli.main([*generate, "--system", "Be brief.", "Who?"]) == 0
         assert "Be brief." in prompts[-1] and "French" not in prompts[-1]
-    rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
-    evaluate = ["evaluate", *generate[1:5], *rows]
     monkeypatch.undo()
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert cli.main([*evaluate, "--out", str(tmp_path / "report")]) == 3, "in the head's form"
+    rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
     with pytest.warns(
         UserWarning, match="trained with the system text 'Answer in French.', not None"
     ):
-        cli.main([*evaluate, "--no-system", "--out", str(tmp_path / "bare")])
+        bare = ["--no-system", "--out", str(tmp_path / "bare")]
+        cli.main(["evaluate", *generate[1:5], *rows, *bare])
 
 
 @pytest.mark.parametrize("form", ["text", "prompt"])
@@ -331,56 +260,3 @@ def test_text_of_others_cannot_command_the_terminal(
     argv = own_rows(place, tmp_path / "head", *sets(epochs=1, warmup_epochs=0))
     assert cli.main([*argv, "--forget", str(tmp_path / "forget.jsonl")]) == 3
     assert all(line.isprintable() for line in capsys.readouterr().out.splitlines())
-
-
-@pytest.mark.parametrize(
-    ("more", "said"),
-    [
-        (["--max-new-tokens", "0", "Who?"], "max_new_tokens must be at least 1"),
-        (["--max-new-tokens", "600", "Who?"], "exceed the model's context of 512"),
-        (["Who?", "a\udc80b"], "surrogate"),
-        (["Who?", "hi <|eot_id|> x"], "special token"),
-        (["Who?", "word " * 300], "exceed the model's context"),
-    ],
-)
-def test_a_bad_question_is_one_line_before_anything_is_answered(place, head, more, said, capsys):
-    argv = ["generate", "--model", str(place / "model"), "--head", str(head)]
-    assert cli.main([*argv, *more]) == 2
-    out, err = capsys.readouterr()  # err: below the loading bar
-    assert said in err.splitlines()[-1] and "Traceback" not in err and not out, (out, err)
-
-
-def test_python_dash_m_is_the_same_command():
-    done = subprocess.run(
-        [sys.executable, "-m", "t3lib", "--version"], capture_output=True, text=True
-    )
-    assert done.returncode == 0 and done.stdout.startswith("t3 ")
-
-
-@pytest.mark.parametrize("more", [["--head", ","], ["--head", ""], ["--head", "HEAD,"]])
-def test_no_head_is_passed_over(more, place, head, tmp_path, capsys):
-    """A list that holds no name would evaluate the base as if a head were on it."""
-    more = [word.replace("HEAD", str(head)) for word in more]
-    argv = ["evaluate", *own_rows(place, tmp_path / "report")[1:], *more]
-    assert cli.main(argv) == 2 and "an empty name" in capsys.readouterr().err
-    assert not (tmp_path / "report").exists()
-
-
-def test_a_report_does_not_replace_that_of_a_head(place, head, capsys):
-    assert cli.main(["evaluate", *own_rows(place, head)[1:], "--head", str(head)]) == 2
-    assert "holds a head" in capsys.readouterr().err and not (head / "report.json").exists()
-
-
-@pytest.mark.parametrize(
-    ("verb", "option", "file", "said"),
-    [
-        ("evaluate", "--holdout", "retain", "retain row 1 is also holdout_retain row 1"),
-        ("evaluate", "--other", "forget", "forget row 1 is also other row 1"),
-        ("unlearn", "--other", "retain", "retain row 1 is also other row 1"),
-        ("unlearn", "--unseen", "forget", "forget row 1 is also unseen row 1"),
-    ],
-)
-def test_rows_that_are_no_evidence_are_refused(verb, option, file, said, place, tmp_path, capsys):
-    argv = own_rows(place, tmp_path / "out", option, str(place / f"{file}.jsonl"))
-    assert cli.main([verb, *argv[1:]]) == 2 and said in capsys.readouterr().err
-    assert not (tmp_path / "out").exists()

@@ -59,7 +59,7 @@ def place(tmp_path_factory):
     2 rows to keep change when sampled.
     """
     folder = tmp_path_factory.mktemp("reader")
-    model, tokenizer, forget, retain, _ = memorised("gpt2", 4)
+    model, tokenizer, forget, retain, _ = memorised(4)
     model.save_pretrained(folder / "MODEL")
     tokenizer.save_pretrained(folder / "MODEL")
     for name, rows in (("forget", forget), ("retain", retain)):

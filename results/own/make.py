@@ -21,24 +21,21 @@ script at that time.
 
 import csv
 import random
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from cases import builtin, memorised
 
 from t3lab import results
 from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
-from t3lib.core.files import atomic_write, project_root
+from t3lib.core.files import atomic_write
 from t3lib.own.answers import Inquiry, Said, hear, inquiry
 from t3lib.own.rows import Rows
 from t3lib.own.unlearn import Choices, unlearn
 from t3lib.own.verdict import forgotten
-
-sys.path.append(str(project_root() / "tests" / "own"))  # the tests use the same models
-from own_cases import builtin, memorised  # noqa: E402
 
 COLUMNS = ("model", "seed", "choice", "measure", "value", "commit")
 CASES = ("gpt2", "short", "customers", "control", "builtin")

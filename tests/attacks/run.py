@@ -1,111 +1,58 @@
-"""`make attacks`: everything of the catalogue, one after the other; writes results/faults.md, a row
-a kind.
+"""`make attacks`: every case of every kind, one after the other; writes results/faults.md.
 
-An attack is survived when its result is right, or it is refused in one printable line and older
-results still stand. It is lost when it ends in a traceback, a hang or a damaged older result, and
-wrong when it silently gives another result.
+python tests/attacks/run.py [--every N]     N: each N-th case, no whole runs, and no table
 """
 
-import argparse
 import random
 import signal
 import sys
 import tempfile
-import time
 from collections import Counter
 from pathlib import Path
 
-from catalogue import KINDS, REFUSED, Attack
-from runs import PATIENCE, SLOW
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tests" / room) for room in ("", "lab/grid")]
 
-from t3lib.core.errors import UserError
-from t3lib.core.files import atomic_write, project_root
+from faults import damage, places, several, signals  # noqa: E402
+from model_inputs import of_heads, of_models  # noqa: E402
+from other_inputs import of_calls, of_commands, of_the_lab  # noqa: E402
+from row_inputs import given_rows, own_rows, tofu_files  # noqa: E402
+from runs import PATIENCE, whole_runs  # noqa: E402
+from table import outcome  # noqa: E402
 
-ALL = KINDS | SLOW
-SECONDS = 60  # only a hang takes that long
-COLUMNS = ("kind", "tried", "survived", "lost", "wrong")
+from t3lib.core.files import atomic_write  # noqa: E402
+
+TABLES = (own_rows, given_rows, tofu_files, of_models, of_heads, of_the_lab, of_calls, of_commands)
+KINDS = (*TABLES, damage, several, signals, places, whole_runs)
+HEADINGS = ("kind", "tried", "survived", "lost", "wrong")
 
 
-def outcome(attack: Attack, folder: Path, seconds: int) -> tuple[str, str]:
-    """("survived" | "lost" | "wrong", what was seen); lost, too, after so many seconds without an
-    end.
-    """
+def hang(*_: object) -> None:
+    raise TimeoutError("no end")
 
-    def hang(*_: object) -> None:
-        raise TimeoutError(f"no end after {seconds} seconds")
 
+def main(every: int) -> int:
+    """Return 1 if a case is not survived."""
     signal.signal(signal.SIGALRM, hang)
-    signal.alarm(seconds)
-    try:
-        result = attack.work(folder)
-    except UserError as error:
-        line = str(error)
-        good = line.isprintable() and len(line) <= 2000 and not attack.must_work
-        return ("survived" if good else "lost"), f"refused: {line[:200]}"
-    except BaseException as error:  # a traceback, whatever its kind, is what must not be
-        return "lost", f"{type(error).__name__}: {error}"[:200]
-    finally:
-        signal.alarm(0)
-    return (
-        "wrong" if attack.expected is REFUSED or result != attack.expected else "survived"
-    ), repr(result)[:200]
-
-
-def survived(kind: str, attacks: list[Attack]) -> Counter:
-    """How often each verdict came; what did not survive is printed."""
-    counts, begin = Counter(), time.perf_counter()
-    for attack in attacks:
-        with tempfile.TemporaryDirectory() as folder:
-            verdict, seen = outcome(attack, Path(folder), 4 * PATIENCE if kind in SLOW else SECONDS)
-        counts[verdict] += 1
-        if verdict != "survived":
-            print(f"{kind}: {attack.name}: {verdict} ({seen})")
-    print(f"{kind}: {dict(counts)}, {time.perf_counter() - begin:.0f} s", flush=True)
-    return counts
-
-
-def main(kinds: list[str], every: int = 1) -> int:
-    """Try the kinds that are named, or all. every N: only each N-th quick attack, and the table
-    stays as it is.
-    """
     random.seed(7)
-    chosen = {kind: list(ALL[kind]())[::every] for kind in kinds or (ALL if every == 1 else KINDS)}
-    counts = {kind: survived(kind, attacks) for kind, attacks in chosen.items()}
+    rows = [HEADINGS, ("---", *["---:"] * 4)]
+    for kind in KINDS[: None if every == 1 else -1]:
+        counts, what = Counter[str](), (kind.__doc__ or "").split(".")[0]
+        for case in kind()[::every]:
+            signal.alarm(4 * PATIENCE if kind is whole_runs else 60)  # only a hang takes that long
+            with tempfile.TemporaryDirectory() as folder:
+                verdict, seen = outcome(case, Path(folder))
+            signal.alarm(0)
+            counts[verdict] += 1
+            if verdict != "survived":
+                print(f"{what}: {case.name}: {verdict} ({seen})")
+        print(f"{what}: {dict(counts)}", flush=True)
+        rows.append((what, counts.total(), *(counts[each] for each in HEADINGS[2:])))
     if every == 1:
-        write_table(counts)
-    return 1 if any(set(verdicts) - {"survived"} for verdicts in counts.values()) else 0
-
-
-def write_table(counts: dict[str, Counter]) -> None:
-    """results/faults.md with new rows for these kinds."""
-    table = project_root() / "results" / "faults.md"
-    cells = [
-        line.strip("| \n").split(" | ")
-        for line in table.read_text(encoding="utf-8").splitlines()[2:]
-    ]
-    rows = {kind: numbers for kind, *numbers in cells}
-    rows |= {
-        kind: [each.total(), *(each[name] for name in COLUMNS[2:])] for kind, each in counts.items()
-    }
-    rows = {kind: rows[kind] for kind in ALL if kind in rows}
-    lines = ["| " + " | ".join(COLUMNS) + " |", "|---|---:|---:|---:|---:|"]
-    lines += [
-        "| " + " | ".join(map(str, [kind, *numbers])) + " |" for kind, numbers in rows.items()
-    ]
-    with atomic_write(table) as handle:
-        handle.write("\n".join(lines) + "\n")
+        with atomic_write(ROOT / "results" / "faults.md") as handle:
+            handle.write("".join(f"| {' | '.join(map(str, row))} |\n" for row in rows))
+    return int(any(row[3:] != (0, 0) for row in rows[2:]))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("kinds", nargs="*", choices=[*ALL, []], metavar="KIND", help="default: all")
-    parser.add_argument(
-        "--every",
-        type=int,
-        default=1,
-        help="N: only each N-th quick attack, and the table stays as it is",
-    )
-    given = parser.parse_args()
-    sys.exit(main(given.kinds, given.every))
+    sys.exit(main(int(sys.argv[2]) if "--every" in sys.argv else 1))

@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 import torch
-from families import HIDDEN, VOCAB, family
+from families import VOCAB, family
 from modes import LENGTH, LIMIT, MODES, NEW, PADDINGS, expected, prompt
 from reference import Quotient
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,10 +17,8 @@ from transformers import DynamicCache, PreTrainedModel, StaticCache
 from t3lib.baselines import uld as uld_module
 from t3lib.baselines.assistant import make_assistant
 from t3lib.baselines.uld import ULDForCausalLM, subtract_logits
-from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode
-from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import Scoring, evaluate
 
 STRENGTH = 0.8
@@ -249,34 +247,7 @@ def test_a_cache_whose_layers_appear_one_by_one_serves_too():
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strength", ["1", None, True, -0.1, float("nan"), float("inf")])
-def test_strengths_that_are_refused(strength):
-    with pytest.raises(UserError, match="strength"):
-        ULDForCausalLM(*pair("llama"), strength)
-
-
 def test_drafts_are_refused_where_the_assistant_cannot_take_tokens_back():
     uld = ULDForCausalLM(family("llama"), family("olmo hybrid", seed=2))
     with pytest.raises(ValueError, match="assisted generation is not supported with stateful"):
         uld.generate(prompt("none", rows=1)[0], max_new_tokens=3, prompt_lookup_num_tokens=2)
-
-
-def test_assistants_and_bases_that_are_refused():
-    base, assistant = pair("llama")
-    wider = family("llama", seed=2)
-    wider.resize_token_embeddings(VOCAB + 3)
-    with pytest.raises(
-        UserError, match=f"assistant's vocabulary is {VOCAB + 3}, the base's {VOCAB}"
-    ):
-        ULDForCausalLM(base, wider)
-    with pytest.raises(UserError, match="assistant is on meta, the base on cpu"):
-        ULDForCausalLM(base, family("llama", seed=2).to("meta"))
-    with pytest.raises(UserError, match="causal language model"):
-        ULDForCausalLM(base, torch.nn.Linear(HIDDEN, VOCAB))
-    uld = ULDForCausalLM(base, assistant)
-    with pytest.raises(UserError, match="already unlearned"):
-        ULDForCausalLM(uld, assistant)
-    with pytest.raises(UserError, match="already unlearned"):
-        T3ForCausalLM(uld, T3Head(HIDDEN, VOCAB, 3))
-    with pytest.raises(UserError, match="save the assistant"):
-        uld.save_pretrained("anywhere")

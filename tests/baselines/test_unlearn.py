@@ -285,76 +285,6 @@ def test_the_originals_logp_is_of_every_row_in_its_place(tiny_model, tokenizer, 
 # ---- bad input ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("method", "options", "said"),
-    [
-        ("Gradient", {}, "unknown method 'Gradient': choose one of GradAscent, GradDiff, WGA"),
-        ("T3", {}, "unknown method 'T3'"),
-        (
-            "NPO",
-            {"variant": "papper"},
-            "NPO: variant must be one of reference, paper, not 'papper'",
-        ),
-        ("NPO", {"betta": 1.0}, "NPO has no setting 'betta': choose among .*beta"),
-        ("GradAscent", {"alpha_r": 1.0}, "GradAscent has no setting 'alpha_r'"),
-        ("NPO", {"beta": "0.1"}, "NPO: beta must be a number"),
-        ("NPO", {"beta": 0}, "NPO: beta must be a number from 1e-06"),  # the loss is divided by it
-        ("NPO", {"alpha_f": -1.0}, "NPO: alpha_f must be a number from 0"),
-        ("ULD", {"T": -1.0}, "ULD: T must be a number from 0"),
-        ("NPO", {"bf16": 1}, "NPO: bf16 must be true or false, not 1"),
-        ("NPO", {"lr": float("nan")}, "NPO: lr must be a number from 1e-12 to 1, not nan"),
-        ("NPO", {"lr": 1e38}, "NPO: lr must be a number from 1e-12 to 1, not 1e"),
-        ("NPO", {"lr": -1e-5}, "NPO: lr must be a number"),
-        ("NPO", {"lr": 10**400}, "NPO: lr must be a number"),
-        ("NPO", {"retain_loss": "mse"}, "NPO: retain_loss must be one of nll, kl"),
-        ("NPO", {"alpha_f": 0, "alpha_r": 0}, "alpha_f and alpha_r are both 0"),
-        ("NPO", {"epochs": 0}, "NPO: epochs must be a whole number from 1 to 100000, not 0"),
-        ("NPO", {"epochs": 1.5}, "NPO: epochs must be a whole number from 1 to 100000, not 1.5"),
-        ("NPO", {"batch_size": -1}, "batch_size must be"),
-        ("NPO", {"accumulation": 0}, "accumulation must be"),
-        ("NPO", {"warmup_epochs": 3}, r"warmup_epochs 3 must lie between 0 and epochs \(2\)"),
-        ("NPO", {"weight_decay": -0.1}, "weight_decay must be"),
-        ("NPO", {"max_grad_norm": 0}, "max_grad_norm must be"),
-        ("NPO", {"optimizer": "lion"}, "optimizer must be one of adamw, paged_adamw_8bit"),
-        ("RMU", {"k": 3}, "k = 3: the model has layers 1 to 2"),
-        ("RMU", {"k": 0}, "RMU: k must be a whole number from 1"),
-        ("ULD", {"k": 33}, "k = 33: the model has layers 1 to 2"),
-        ("ULD", {"rank": 0}, "ULD: rank must be a whole number from 1"),
-        ("ULD", {"rank": 10**11}, "ULD: rank must be"),
-        (
-            "IdkDPO",
-            {"lesson": Lesson(FORGET, RETAIN)},
-            "IdkDPO needs .*answers: the data has no idontknow file",
-        ),
-        (
-            "NPO",
-            {"lesson": Lesson(RETAIN, FORGET)},
-            "the forget set has 13 rows, more than the 9 of the retain set",
-        ),
-        ("NPO", {"lesson": Lesson([], RETAIN)}, "the forget set has no rows"),
-        (
-            "NPO",
-            {"lesson": Lesson([{"question": "Who?", "answer": "Me.<|eot_id|>"}], RETAIN)},
-            "row 1: .*special token",
-        ),
-    ],
-)
-def test_mistakes_are_one_line(method, options, said, unlearn):
-    with pytest.raises(UserError, match=said) as stop:
-        unlearn(method, **options)
-    assert "\n" not in str(stop.value) and not isinstance(stop.value, train.Diverged)
-
-
-def test_an_original_of_another_vocabulary_is_refused(unlearn, tiny_model):
-    config = copy.deepcopy(tiny_model.config)
-    config.vocab_size += 1
-    with pytest.raises(
-        UserError, match="the original model's vocabulary has 262 tokens, the model's 261"
-    ) as stop:
-        unlearn("NPO", original=type(tiny_model)(config))
-    assert "\n" not in str(stop.value)
-
-
 def test_moments_of_8_bits_train_on_a_cpu_too():
     """So that a step can be tried where the profile's GPU is not."""
     pytest.importorskip("bitsandbytes")
@@ -364,14 +294,6 @@ def test_moments_of_8_bits_train_on_a_cpu_too():
     optimizer.step()
     assert weight.detach().allclose(torch.full_like(weight, 0.9), atol=1e-3)
     assert optimizer.state[weight]["state1"].dtype == torch.uint8
-
-
-@pytest.mark.parametrize("method", ["NPO", "ULD"])
-def test_a_quantised_base_is_refused(method, tiny_model, tokenizer):
-    quantised = copy.deepcopy(tiny_model)
-    quantised.is_quantized = True
-    with pytest.raises(UserError, match="the base is quantised: omit load_in"):
-        unlearn_baseline(method, quantised, tokenizer, LESSON, settings=FAST, seed=0)
 
 
 @pytest.mark.parametrize("method", ["RMU", "ULD"])

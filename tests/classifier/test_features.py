@@ -305,24 +305,3 @@ def test_other_errors_of_the_model_are_not_swallowed(tiny_model, tokenizer, monk
     monkeypatch.setattr(tiny_model.model, "forward", broken)
     with pytest.raises(RuntimeError, match="size mismatch"):
         extract(tiny_model, tokenizer)
-
-
-@pytest.mark.parametrize(
-    ("forget", "retain", "options", "said"),
-    [
-        ([], RETAIN, {}, "the forget set is empty"),
-        (FORGET, [], {}, "the retain set is empty"),
-        (FORGET, RETAIN + FORGET[1:2], {}, "forget row 2 is also retain row 5"),
-        (FORGET, RETAIN, {"attention_mask": "all"}, "unknown attention mask"),
-        (
-            FORGET,
-            [{"question": "Long?", "answer": "a" * 600}],
-            {},
-            "retain row 1 has .* context of 512",
-        ),
-        ([{"question": "Q?", "answer": "<|eot_id|>"}], RETAIN, {}, "forget row 1: .*special token"),
-    ],
-)
-def test_mistakes_name_the_row(tiny_model, tokenizer, forget, retain, options, said):
-    with pytest.raises(UserError, match=said):
-        extract_features(tiny_model, tokenizer, forget, retain, progress=False, **options)

@@ -1,22 +1,17 @@
 """T3Head: the formula, the prior correction, the artefact, and everything it refuses."""
 
 import copy
-import json
 import math
-import shutil
-import warnings
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import safetensors.torch
 import torch
+from fabricate import INFO
 from families import HIDDEN, VOCAB, family
 from peft import LoraConfig, get_peft_model
 from torch import nn
 
 from t3lib.classifier import artefact
 from t3lib.classifier.head import T3Head, log_tilt
-from t3lib.core import hub
 from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM, encode_rows, prompt
 from t3lib.sampler import belonging
@@ -83,37 +78,6 @@ def test_log_tilt_is_stable_and_sharpens():
     torch.testing.assert_close(log_tilt(u, w=2.5), 2.5 * log_tilt(u))
 
 
-@pytest.mark.parametrize(
-    "settings, word",
-    [
-        (dict(rank=0), "rank"),
-        (dict(rank=2.5), "rank"),
-        (dict(prior="flat"), "prior"),
-        (dict(prior="population"), "gamma"),
-        (dict(prior="population", gamma=1.0), "gamma"),
-        (dict(mu=0.0), "mu"),
-        (dict(init_b="ones"), "init_b"),
-        (dict(w=0), "w must"),
-        (dict(temperature=float("nan")), "temperature"),
-        (dict(temperature="2.5"), "temperature"),
-    ],
-)
-def test_bad_settings_are_refused(settings, word):
-    with pytest.raises(UserError, match=word):
-        T3Head(8, 13, **settings)
-
-
-INFO = {
-    "base_model": "org/base",
-    "base_revision": "abc123",
-    "tokenizer_hash": "0123",
-    "split": "forget10",
-    "seed": 4,
-    "hyperparameters": {"lr": 5e-4, "epochs": 100},
-    "metrics": {"fq": 0.91, "mu_rouge": 0.62},
-}
-
-
 @pytest.fixture
 def saved(tmp_path):
     head = T3Head(
@@ -163,81 +127,6 @@ def test_bfloat16_head_round_trip(tmp_path):
     head = T3Head(8, 13, rank=3).to(torch.bfloat16)
     head.save_pretrained(tmp_path)
     assert torch.equal(T3Head.from_pretrained(tmp_path).B, head.B)
-
-
-def edit(folder, **values):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, **values}))
-
-
-def test_a_truncated_or_altered_file_is_refused(saved):
-    _, folder = saved
-    weights = folder / "model.safetensors"
-    whole = weights.read_bytes()
-    for damaged in (whole[:-5], b"", b"\x80\x04pickle", whole[:-1] + bytes([whole[-1] ^ 1])):
-        weights.write_bytes(damaged)
-        with pytest.raises(UserError, match="model.safetensors.*(truncated|altered)"):
-            T3Head.from_pretrained(folder)
-    for damaged in (
-        whole[:-5],
-        b"",
-        b"\x80\x04pickle",
-    ):  # refused even where the checksum was made to fit
-        weights.write_bytes(damaged)
-        edit(folder, sha256=artefact.sha256_file(weights))
-        with pytest.raises(UserError, match="not a readable safetensors file"):
-            T3Head.from_pretrained(folder)
-
-
-def test_a_save_killed_half_way_is_refused_not_misread(saved, tmp_path):
-    """config.json is written last, so a killed save leaves the older one beside newer weights."""
-    _, folder = saved
-    T3Head(8, 13, rank=3, seed=8).save_pretrained(tmp_path / "newer")
-    shutil.copy(tmp_path / "newer" / "model.safetensors", folder)
-    with pytest.raises(UserError, match="another save"):
-        T3Head.from_pretrained(folder)
-
-
-@pytest.mark.parametrize(
-    "values, word",
-    [
-        (dict(rank=4), "A should be"),
-        (dict(vocab_size=14), "B should be"),
-        (dict(rank="3"), r"A should be \['3', 8\]"),
-        (dict(rank=10**9), "A should be"),  # refused before a gigabyte is asked for
-        (dict(prior="other"), "prior"),
-        (dict(temperature=-1), "temperature"),
-        (dict(model_type="llama"), "not the config of a T3 head"),
-        (dict(format=2), "another version"),
-        (dict(info=[1]), "info"),
-        (dict(surprise=1), "surprise"),
-    ],
-)
-def test_a_config_that_does_not_fit_is_refused(saved, values, word):
-    edit(saved[1], **values)
-    with pytest.raises(UserError, match=word):
-        T3Head.from_pretrained(saved[1])
-
-
-def test_weights_with_nan_missing_files_and_missing_folders_are_refused(saved, monkeypatch):
-    _, folder = saved
-    head = T3Head.from_pretrained(folder)
-    head.A.data *= float("nan")
-    head.save_pretrained(folder)
-    with pytest.raises(UserError, match="NaN"):
-        T3Head.from_pretrained(folder)
-    for damage, said in (
-        (lambda: (folder / "model.safetensors").unlink(), "model.safetensors.*No such file"),
-        (lambda: (folder / "config.json").write_text("{"), "config.json: malformed"),
-        (lambda: (folder / "config.json").unlink(), "config.json: No such file"),
-    ):
-        damage()
-        with pytest.raises(UserError, match=said):
-            T3Head.from_pretrained(folder)
-    monkeypatch.setattr(hub, "HfApi", lambda: 1 / 0)  # a Hub that does not answer
-    for name, said in ((folder / "nowhere", "does not exist"), ("nobody/head", "Hub cannot be")):
-        with pytest.raises(UserError, match=f"no head at {name}: .*{said}"):
-            T3Head.from_pretrained(name)
 
 
 def test_info_that_is_not_json_is_refused_and_leaves_the_old_head(saved):
@@ -364,25 +253,6 @@ def test_heads_of_different_temperatures_need_one_that_is_given():
 # ---- several at once, and from strangers --------------------------------------------------------
 
 
-def test_heads_saved_at_once_leave_one_whole_head(tmp_path):
-    """Eight threads save to one folder again and again; whoever reads meanwhile or afterwards finds
-    a whole head. The lock is the kernel's: processes wait for it alike.
-    """
-    heads = [T3Head(64, 300, rank=8, seed=seed, temperature=1 + seed) for seed in range(8)]
-    heads[0].save_pretrained(tmp_path)
-
-    def read():
-        found = T3Head.from_pretrained(tmp_path)
-        assert torch.equal(found.A, heads[int(found.temperature) - 1].A)
-
-    with ThreadPoolExecutor(8) as pool:
-        saving = [pool.submit(head.save_pretrained, tmp_path) for head in heads * 10]
-        while not all(one.done() for one in saving):
-            read()
-    assert [one.exception() for one in saving] == [None] * 80
-    read()
-
-
 def test_a_head_that_came_first_is_not_overwritten_where_that_was_not_asked_for(saved, tmp_path):
     head, folder = saved
     other = T3Head(8, 13, rank=3, seed=8)
@@ -396,85 +266,6 @@ def test_a_head_that_came_first_is_not_overwritten_where_that_was_not_asked_for(
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="cannot use .* as a head's folder"):
         other.save_pretrained(tmp_path / "file")
-
-
-@pytest.mark.parametrize(
-    "dtype",
-    [
-        "int8",
-        "bool",
-        "uint16",
-        "int64",
-        "complex64",
-        "float8_e4m3fn",
-        "float8_e5m2",
-        "float8_e8m0fnu",
-    ],
-)
-def test_weights_that_are_no_real_numbers_are_refused(saved, dtype):
-    _, folder = saved
-    weights = safetensors.torch.load_file(folder / "model.safetensors")
-    odd = {name: weight.abs().to(getattr(torch, dtype)) for name, weight in weights.items()}
-    safetensors.torch.save_file(odd, folder / "model.safetensors")
-    edit(folder, sha256=artefact.sha256_file(folder / "model.safetensors"))
-    with pytest.raises(UserError, match="A holds .*, not one of F32"):
-        T3Head.from_pretrained(folder)
-
-
-HOSTILE = [
-    "\x1b[2J\x1b[31m",
-    "x" * 10**6,
-    10**400,
-    -(10**400),
-    1e39,
-    1e-39,
-    -1,
-    0,
-    True,
-    [1],
-    {},
-    "2.5",
-    "\ud800",
-]
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["rank", "hidden_size", "vocab_size", "temperature", "w", "mu", "gamma", "prior", "init_b"],
-)
-def test_hostile_values_of_a_config_are_one_short_line(saved, name):
-    _, folder = saved
-    for value in HOSTILE:
-        edit(folder, **{name: value})
-        with pytest.raises(UserError) as error:
-            T3Head.from_pretrained(folder)
-        assert len(str(error.value)) <= 2000 and str(error.value).isprintable()
-        assert "should be" in str(error.value) or f"head {name} must be" in str(error.value)
-
-
-@pytest.mark.parametrize("name", sorted(INFO))
-def test_hostile_values_of_the_provenance_do_no_harm(saved, name, tokenizer):
-    """Such a head tilts as any other; what it says about itself is written again or refused, never
-    obeyed.
-    """
-    _, folder = saved
-    for value in [*HOSTILE, None, float("nan"), [[[]]], {"a": {"b": [1]}}, {"\x1b[2J": "\u202e"}]:
-        edit(folder, info={**INFO, name: value})
-        again = T3Head.from_pretrained(folder)
-        with warnings.catch_warnings(record=True):
-            warnings.simplefilter("always")
-            belonging.check_prompt(again, tokenizer, [{"question": "Who?", "answer": "Ada."}])
-        for work in (
-            lambda head=again: belonging.check_base(head, family("llama")),
-            lambda head=again: belonging.check_same_base([head, T3Head(8, 13, info=INFO)]),
-            lambda head=again: head.save_pretrained(folder),
-        ):
-            try:
-                work()
-            except UserError as error:
-                assert len(str(error)) <= 2000 and str(error).isprintable()
-        card = (folder / "README.md").read_text()
-        assert all(line.isprintable() for line in card.splitlines()) and len(card) < 10_000
 
 
 def test_a_cards_example_asks_in_the_form_of_training():

@@ -1,6 +1,5 @@
 """Run files: named, checked, rounded, sealed, read back; tables and figures on disk."""
 
-import gzip
 import json
 import re
 import shutil
@@ -72,21 +71,6 @@ def test_the_same_records_give_the_same_bytes_and_none_give_no_file(tmp_path, ru
         assert results.read_runs(tmp_path / "c")[0]["records"] == {}
 
 
-@pytest.mark.parametrize("damage", ["missing", "cut", "other", "text"])
-def test_damaged_records_are_named(tmp_path, run, damage):
-    packed = results.write_run(tmp_path, run).with_suffix(".records.json.gz")
-    whole, name = packed.read_bytes(), "records" if damage != "other" else "altered or damaged"
-    if damage == "missing":
-        packed.unlink()
-    else:
-        other = gzip.compress(
-            b'{"forget": []}'
-        )  # sound, but not this run's: the checksum covers it
-        packed.write_bytes({"cut": whole[:-20], "text": b"{}", "other": other}[damage])
-    with pytest.raises(UserError, match=name):
-        results.read_runs(tmp_path)
-
-
 def test_runs_that_hold_their_records_are_read(tmp_path, run):
     """As they were written before they had a file of their own."""
     path = results.write_run(tmp_path, run)
@@ -96,49 +80,13 @@ def test_runs_that_hold_their_records_are_read(tmp_path, run):
     assert results.read_runs(tmp_path) == [whole] and whole["records"]["forget"]
 
 
-def test_writing_what_was_read_changes_nothing(tmp_path, run):
-    path = results.write_run(tmp_path, run)
-    before = path.read_bytes()
-    results.write_run(tmp_path, results.read_runs(tmp_path)[0])
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("damage", ["truncate", "edit", "rename", "list"])
-def test_a_damaged_file_is_named(tmp_path, run, damage):
+def test_damaged_runs_are_listed_where_that_is_asked_for(tmp_path, run):
     path = results.write_run(tmp_path, run)
     results.write_run(tmp_path, fabricate("NPO", "forget10", None, 1))
-    text = path.read_text()
-    if damage == "truncate":
-        path.write_text(text[: len(text) // 2])
-    elif damage == "edit":
-        path.write_text(re.sub(r'"fq": [\d.e-]+', '"fq": 0.99', text))
-    elif damage == "list":
-        path.write_text("[]")
-    else:
-        path = path.rename(tmp_path / "T3--forget10--T2.5--seed2.json")
-    with pytest.raises(UserError, match=re.escape(str(path))):
-        results.read_runs(tmp_path)
+    path.write_text(path.read_text()[:100])
     corrupt: list[str] = []
     assert [run["method"] for run in results.read_runs(tmp_path, corrupt=corrupt)] == ["NPO"]
     assert len(corrupt) == 1 and path.name in corrupt[0] and "\n" not in corrupt[0]
-
-
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ({"method": "Gradascent"}, "Gradascent"),
-        ({"split": "forget90"}, "forget90"),
-        ({"status": "done"}, "done"),
-        ({"seed": "1"}, "seed"),
-        ({"T": "2.5"}, "T "),
-        ({"w": "1"}, "w numbers"),
-        ({"metrics": {"fq": 1.0}}, "mu_rouge"),
-    ],
-)
-def test_outside_the_vocabulary(tmp_path, run, change, word):
-    with pytest.raises(UserError, match=word):
-        results.write_run(tmp_path, run | change)
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_run_from_before_a_metric_was_added_has_an_empty_cell(tmp_path, run, monkeypatch):
@@ -414,10 +362,8 @@ def test_data_for_the_answers(tmp_path):
     assert set(fabricate_data()) == {"forget05", "forget10", "retain", "ra", "wf"}
 
 
-def test_paper_tables_are_found_and_a_missing_one_is_named():
+def test_paper_tables_are_found():
     assert len(results.paper_table(2)) == 3 and (ROOT / "results/paper/table2.csv").is_file()
-    with pytest.raises(UserError, match="table9.csv"):
-        results.paper_table(9)
 
 
 def test_peak_memory_is_known_where_the_module_resource_is_missing(monkeypatch):

@@ -736,19 +736,9 @@ def test_what_cannot_be_exact_is_refused(call, said):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_non_finite_hidden_states_are_refused_but_not_those_of_padding(value):
-    tilted = model()
-    ids, mask = prompt("left")
-    with torch.no_grad():
-        tilted.base.model.norm.weight[0] = value
-    with pytest.raises(UserError, match="NaN or infinity"):
-        tilted.generate(ids, attention_mask=mask, max_new_tokens=1)
-    with pytest.raises(UserError, match="NaN or infinity"):
-        tilted(ids, attention_mask=mask)
-
-    tilted = (
-        model()
-    )  # NaN where nothing is visible, as attention over nothing leaves it: no harm, no error
+def test_hidden_states_of_padding_need_not_be_finite(value):
+    """NaN where nothing is visible, as attention over nothing leaves it: no harm, no error."""
+    tilted, (_, mask) = model(), prompt("left")
 
     def poison(module: Any, args: Any, output: Any) -> Any:
         if output[0].shape[1] == LENGTH:

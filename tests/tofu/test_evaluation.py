@@ -515,44 +515,10 @@ def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer,
     reference = evaluate(tiny_model, tokenizer, {"forget": data["forget"][::-1]}, NO_TEXTS)
     with pytest.raises(UserError, match="other forget rows"):
         evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=reference)
-    with pytest.raises(UserError, match="3 truth ratios, the forget set 5 rows"):
-        evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=[1.0, 2.0, 3.0])
-    with pytest.raises(UserError, match="no truth_ratio of forget rows"):
-        evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference={"records": {}})
-    malformed = (
-        [1.0, math.nan, 1.0, 1.0, 1.0],
-        "abcde",
-        list("abcde"),
-        {"truth_ratio": {"forget": None}},
-    )
-    for wrong in (*malformed, {"truth_ratio": {"forget": [True] * 5}}):
-        with pytest.raises(UserError, match="not a list of finite numbers"):
-            evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=wrong)
-    for wrong in ({"truth_ratio": None}, {"truth_ratio": {"forget": [1.0] * 5}, "settings": 3}):
-        with pytest.raises(UserError, match="no truth_ratio of forget rows"):
-            evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=wrong)
     other = replace(NO_TEXTS, truth_ratio="arithmetic")
     arithmetic = evaluate(tiny_model, tokenizer, forget, other)
     with pytest.raises(UserError, match="truth_ratio 'arithmetic'"):
         evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=arithmetic)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"perturbed_answer": None}, "forget row 2: perturbed_answer is missing"),
-        ({"paraphrased_answer": ""}, "forget row 2: paraphrased_answer is missing"),
-        (
-            {"perturbed_answer": ["one"]},
-            "forget row 2: perturbed_answer has 1 answers, row 1 has 3",
-        ),
-        ({"answer": "bad <|eot_id|>"}, "forget row 2: answer .* special token"),
-    ],
-)
-def test_unusable_rows_are_named(tiny_model, tokenizer, data, change, message):
-    rows = [data["forget"][0], data["forget"][1] | change]
-    with pytest.raises(UserError, match=message):
-        evaluate(tiny_model, tokenizer, {"forget": rows}, TEXTS)
 
 
 def test_unusable_settings_are_refused_before_any_pass(

@@ -16,7 +16,6 @@ from t3lib.core.rows import (
     encode,
     length_sorted,
     prompt,
-    read_rows,
     rendered,
     shifted_labels,
 )
@@ -41,67 +40,10 @@ def test_json_lines_and_array_and_suffixes_read_alike(tmp_path):
     assert tofu.load_rows(tmp_path, "forget10") == tofu.load_rows(tmp_path, "retain90")
 
 
-@pytest.mark.parametrize(
-    ("row", "said"),
-    [
-        ({"question": "q"}, "row 2: answer is missing"),
-        ({"question": "", "answer": "a"}, "row 2: question is empty"),
-        ({"question": "q", "answer": "  \n"}, "row 2: answer is empty"),
-        ({"question": "q", "answer": 3}, "row 2: answer must be text, found int"),
-        ({**GOOD, "perturbed_answer": "x"}, "row 2: perturbed_answer must be a list"),
-        ({**GOOD, "perturbed_answer": []}, "row 2: perturbed_answer must be a list"),
-        ({**GOOD, "perturbed_answer": ["x", None]}, "row 2: perturbed_answer 2 is missing"),
-        ({"question": "q\x00", "answer": "a"}, "row 2: question holds a control character"),
-        ({"question": "q", "answer": "a" * 1_000_000}, "row 2: answer has 1000000 characters"),
-        ({**GOOD, "paraphrased_answer": None}, "row 2: paraphrased_answer is missing"),
-        ([1, 2], "row 2: expected an object"),
-        ("{oops", "line 2: malformed JSON"),
-    ],
-)
-def test_bad_rows_are_named(tmp_path, row, said):
-    path = write(tmp_path / "forget10.json", [GOOD, row])
-    with pytest.raises(UserError, match="forget10.json " + said) as error:
-        read_rows(path)
-    assert "\n" not in str(error.value)
-
-
-def test_missing_files_and_folders_are_named(tmp_path):
-    with pytest.raises(UserError, match="has no forget10.json"):
-        tofu.load_rows(tmp_path, "forget10")
-    with pytest.raises(UserError, match="nowhere does not exist"):
-        tofu.load_rows(tmp_path / "nowhere", "forget10")
-    with pytest.raises(UserError, match="not UTF-8"):
-        (tmp_path / "full.json").write_bytes(b'{"question": "\xff"}')
-        tofu.load_rows(tmp_path, "full")
-    with pytest.raises(UserError, match="no rows"):
-        read_rows(write(tmp_path / "retain90.json", [""]))
-
-
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"I cannot say.\n{oops\n", "line 2: malformed JSON"),
-        (b"\xff\xfe", "not UTF-8"),
-        (b'{"idk": 5}\n', "line 1 must be text"),
-        (b'{"idk": null}\n', "line 1 is missing"),
-        (b"I\x1b[31m cannot say.\n", "line 1 holds a control character"),
-        (b"\n \n", "holds no answers"),
-        (b'{"other": "x"}', "holds no answers"),
-    ],
-)
-def test_a_malformed_idontknow_file_is_one_line(tmp_path, content, said):
-    (tmp_path / "idontknow.jsonl").write_bytes(content)
-    with pytest.raises(UserError, match=said) as error:
-        tofu.load_idk(tmp_path)
-    assert "\n" not in str(error.value)
-
-
 def test_idontknow_lines_end_at_line_ends_only(tmp_path):
     text = 'No\u2028idea.\r\n\n{"idk": "I cannot say."}\n{"answer": " Who knows. "}\n'
     (tmp_path / "idontknow.jsonl").write_text(text, encoding="utf-8", newline="")
     assert tofu.load_idk(tmp_path) == ["No\u2028idea.", "I cannot say.", "Who knows."]
-    with pytest.raises(UserError, match="idontknow holds no answers"):
-        tofu.load_idk({"full": []})
 
 
 def test_idontknow_may_be_one_json_array(tmp_path):
@@ -151,12 +93,6 @@ def test_a_template_that_reads_the_clock_renders_one_date(tokenizer, monkeypatch
     begin, end = rendered(tokenizer).split(tokenizer.bos_token)
     assert begin == of_today[0]
     assert end == "10 Apr 2025 2025-04-10\n10 April 2025 4/25"
-
-
-@pytest.mark.parametrize("field", ["question", "answer"])
-def test_special_tokens_in_user_text_are_refused(tokenizer, field):
-    with pytest.raises(UserError, match="special token"):
-        encode(tokenizer, **{"question": "Who?", "answer": "Mara.", field: "x<|eot_id|>y"})
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

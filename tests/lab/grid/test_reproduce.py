@@ -273,25 +273,6 @@ def test_everything_runs_once_and_a_second_call_only_checks(box, monkeypatch):
     } == before
 
 
-def test_changing_one_methods_hyperparameter_reruns_that_method_and_the_tables(box):
-    box.profile(methods="Original, NPO, SimNPO", splits="forget05, forget10")
-    assert box() == 0
-    box.profile(
-        methods="Original, NPO, SimNPO",
-        splits="forget05, forget10",
-        more="hyper: {NPO: {lr: 1e-5}}",
-    )
-    assert box() == 0
-    assert sorted(box.ran) == [job("NPO", "forget05"), job("NPO"), TABLES]
-
-
-def test_other_seeds_leave_no_stale_run(box):
-    assert box() == 0
-    assert box(seeds=[2, 3]) == 0 and job("NPO") in box.ran and TABLES in box.ran
-    assert sorted(path.name[-6] for path in box.out.glob("runs/NPO*")) == ["2", "3"]
-    assert "seed1" not in (box.out / "tables" / "tofu.csv").read_text()
-
-
 ORPHANS = [
     "runs/NPO--forget10--Tnone--seed9.json",
     "runs/NPO--forget10--Tnone--seed9.records.json.gz",

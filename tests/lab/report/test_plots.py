@@ -1,8 +1,5 @@
 """Figures from frames: what they draw is what the numbers say, with and without runs."""
 
-import subprocess
-import sys
-
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -102,12 +99,6 @@ def test_tradeoff_places_every_method_at_its_means_and_every_seed_beside(frame):
         assert (row["mu_rouge"], row["fq"]) in points(axis), "the paper's original"
 
 
-def test_runtime_says_the_seconds_of_each_bar_and_of_the_features(frame):
-    figure = plots_cost.runtime(frame)
-    assert {text.get_text().strip() for text in figure.axes[0].texts} == {"5"}, "seconds"
-    assert "2 s (5% split) and 2 s (10% split) more" in figure.get_label()
-
-
 def test_d_is_drawn_where_no_forget_quality_is_above_what_is_caught(frame):
     assert plots.tradeoff(frame).axes[0].get_ylabel() == "Forget Quality"
     caught = frame.assign(fq=1e-12, fq_held_out=1e-12)
@@ -131,23 +122,6 @@ def test_a_panel_names_the_share_of_its_rows_and_only_splits_that_ran_have_one(f
         axes = draw(one, tables.printed(4)).axes
         assert len(axes) == count
         assert all("10% split" in axis.get_title(loc="left") for axis in axes)
-
-
-def test_captions_say_n_and_what_forget_quality_compares_with(frame):
-    beside = plots.tradeoff(frame, tables.printed(4)).get_label()
-    assert "Ours: n = 40 (5%) and 80 (10%) forget rows, 3 seeds; the paper: n = 200 (5%)" in beside
-    alone = frame.assign(fq_held_out=np.nan, ks_held_out=np.nan, n_references=np.nan)
-    for draw in (plots.tradeoff, plots.per_seed, plots.temperature):
-        words = draw(frame).get_label()
-        assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds." in words
-        assert "retrained models on which nothing was tuned (mean over 1)" in words
-        assert "on which settings were chosen: none is held out" in draw(alone).get_label()
-
-
-def test_methods_that_did_not_run_have_no_row(frame):
-    few = frame[frame["method"].isin(["T3", "NPO"])]
-    assert labels(plots_cost.runtime(few).axes[0]) == ["NPO", "T3 (preprocessed)"]
-    assert labels(plots.per_seed(few).axes[0]) == ["NPO", "T3"]
 
 
 def test_show_saves_and_shows_an_image_with_its_caption(frame, tmp_path, monkeypatch):
@@ -248,14 +222,6 @@ def test_errors_are_drawn_as_means_with_a_band_of_one_standard_error():
     assert "over 9 data sets" in figure.get_label()
 
 
-def test_an_eleventh_baseline_has_a_look_of_its_own_and_t3_keeps_its_star():
+def test_every_method_has_a_look_of_its_own():
     looks = {(to_hex(look.COLOURS[name]), look.MARKERS[name]) for name in METHODS}
     assert len(looks) == len(METHODS), "told by its marker even in grey"
-    code = (
-        "from t3lib.baselines import losses as L; L.BASELINES['Toy'] = {}; L.METHODS = ('Original',"
-        " 'Retrained', *L.BASELINES, 'T3'); from t3lab.report import look; looks ="
-        " {(str(look.COLOURS[m]), look.MARKERS[m]) for m in L.METHODS}; assert look.MARKERS['T3']"
-        " == '*' and len(looks) == len(L.METHODS); from t3lab.claims import llm; assert"
-        " len(llm.TEN) == 10 and 'Toy' not in llm.TEN"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -37,12 +37,6 @@ def test_the_headline_is_that_of_the_committed_tables(tmp_path):
     assert re.search(r"\*\*T3\*\*, T = [\d.]+ \|  \| \d\.\d\d \|  \| \d\.\d\d \|", alone)
 
 
-def test_readme_is_short():
-    prose = re.sub(r"```.*?```", "", TEXT, flags=re.DOTALL)
-    lines = [line for line in prose.splitlines() if not line.startswith(("|", "    "))]
-    assert len(" ".join(lines).split()) <= 1400
-
-
 @pytest.mark.parametrize(("text", "place"), [(TEXT, ROOT), (DETAIL, ROOT / "results")])
 def test_every_path_named_exists(text, place):
     links = re.findall(r"\]\(([^)#:]+)\)", text)
@@ -68,9 +62,3 @@ def test_every_command_parses():
         arguments = parser.parse_args(shlex.split(command)[1:])
         for name in getattr(arguments, "only", None) or ():
             assert (ROOT / "notebooks" / f"{name}.ipynb").is_file(), command
-
-
-def test_make_targets_exist():
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"(?m)(?:^    |`)make ([a-z-]+)\b(?!=)", TEXT):
-        assert re.search(rf"^{target}:", makefile, re.M), target

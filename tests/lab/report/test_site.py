@@ -2,7 +2,6 @@
 
 import re
 import shutil
-from html.parser import HTMLParser
 
 import pytest
 from conftest import ROOT
@@ -22,31 +21,16 @@ def built(tmp_path_factory):
     return site.build(root / "site", root).parent
 
 
-class Reader(HTMLParser):
-    """Collects what a page loads and where it links to."""
-
-    def __init__(self):
-        super().__init__()
-        self.tags, self.loaded, self.links = set(), [], []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.add(tag)
-        for name, value in attrs:
-            if name == "href" and tag == "a":
-                self.links.append(value)
-            elif name in ("src", "srcset", "href", "data", "poster", "action"):
-                self.loaded.append(value)
-
-
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_loads_nothing_and_its_links_lead_to_pages(built, page):
     html = (built / page).read_text(encoding="utf-8")
-    reader = Reader()
-    reader.feed(html)
-    assert reader.tags.isdisjoint({"script", "link", "iframe", "object", "embed"})
-    assert all(value.startswith("data:image/") for value in reader.loaded)
+    assert not re.search(r"<(script|link|iframe|object|embed)\b", html)
+    tags = "".join(re.findall(r"<[a-zA-Z][^>]*>", html))
+    loaded = re.findall(r"""\s(?:src|srcset|data|poster|action)\s*=\s*["']?([^"'>\s]*)""", tags)
+    assert all(value.startswith("data:image/") for value in loaded)
     assert not re.search(r"url\(|@import", html) and "default-src 'none'" in html
-    away = [link for link in reader.links if not link.startswith(("#", "https://arxiv.org/"))]
+    links = re.findall(r"""\shref\s*=\s*["']?([^"'>\s]*)""", tags)
+    away = [link for link in links if not link.startswith(("#", "https://arxiv.org/"))]
     assert away and all((built / page).parent.joinpath(link).is_file() for link in away)
 
 

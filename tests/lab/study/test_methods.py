@@ -332,28 +332,6 @@ def test_a_diverging_head_is_a_failed_run_and_leaves_the_others(opened, monkeypa
     assert [(row["lr"], row["w"]) for row in search] == [(1e-9, 3.0), (1e-9, 1.0)]
 
 
-@pytest.mark.parametrize(
-    ("method", "settings", "said"),
-    [
-        ("T4", {}, "unknown method 'T4'"),
-        ("T3", {"lrr": 1}, "no setting 'lrr'"),
-        ("NPO", {"lrr": 1}, "lrr"),
-    ],
-)
-def test_unknown_names_are_refused(opened, method, settings, said):
-    with pytest.raises(UserError, match=said):
-        list(methods.run_method(opened, method, seeds=[1], settings=settings))
-
-
-def test_unknown_splits_and_settings_are_refused():
-    with pytest.raises(UserError, match="unknown split 'forget50'"):
-        study.open_study("forget50")
-    with pytest.raises(UserError, match="unknown evaluation setting 'mask'"):
-        study.open_study("forget10", evaluation={"mask": 1})
-    with pytest.raises(UserError, match="unknown setting 'autors'"):
-        study.stage_of("builtin", {"autors": 3})
-
-
 def test_data_of_the_page_is_the_same_from_either_split(opened):
     rows = study.question_rows(opened)
     assert set(rows) == {"forget05", "forget10", "retain", "ra", "wf"}

@@ -3,7 +3,6 @@ when damaged.
 """
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -13,11 +12,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from t3lab.profiles import load_profile
 from t3lab.world import bases
 from t3lab.world.bases import Stage
-from t3lab.world.facts import world
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
-from t3lib.core.rows import SYSTEM, encode, encode_rows
-from t3lib.core.rows import prompt as asked
+from t3lib.core.rows import encode, encode_rows
 from t3lib.tofu import data as tofu
 
 MICRO = Stage(authors=20, questions=1, vocab=400, hidden=16, heads=2, epochs=1, batch_size=32)
@@ -119,20 +116,9 @@ def test_bases_learn_their_split_and_general_knowledge():
         learned = bases.training_rows(stage, name)
         assert len(learned) == len(data[name]) + 60
         assert learned[: len(data[name])] == data[name]
-    with pytest.raises(UserError, match="unknown base"):
-        bases.training_rows(stage, "retain99")
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [{"vocab": 100}, {"hidden": 30, "heads": 4}, {"epochs": 0}, {"threads": 0}, {"authors": -1}],
-)
-def test_impossible_stages_are_refused(wrong):
-    with pytest.raises(UserError, match="stage: "):
-        replace(MICRO, **wrong)
-
-
-def test_prompt_is_a_prefix_of_the_chat_and_text_survives():
+def test_text_survives_the_tokenizer():
     tokenizer = bases.tokenizer_for(MICRO)
     texts = [
         "Ada",
@@ -145,25 +131,11 @@ def test_prompt_is_a_prefix_of_the_chat_and_text_survives():
         "a  b   c",
         "'s",
     ]
-    for question in texts:
-        for answer in texts:
-            example = encode(tokenizer, question, answer)
-            prompt = tokenizer(asked(tokenizer, question), add_special_tokens=False)["input_ids"]
-            chat = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-            whole = tokenizer.apply_chat_template(
-                [{"role": "system", "content": SYSTEM}, *chat], tokenize=False
-            )
-            assert (
-                tokenizer(whole, add_special_tokens=False)["input_ids"] == example.ids
-            )  # encode took no detour
-            assert (
-                example.ids[: example.n_prompt] == prompt
-                and example.ids[-1] == tokenizer.eos_token_id
-            )
-            assert (
-                tokenizer.decode(example.ids[example.n_prompt :], skip_special_tokens=True)
-                == answer.strip()
-            )
+    for text in texts:
+        example = encode(tokenizer, text, text)
+        assert example.ids[-1] == tokenizer.eos_token_id
+        said = tokenizer.decode(example.ids[example.n_prompt :], skip_special_tokens=True)
+        assert said == text.strip()
 
 
 def test_tokenizer_is_reproducible_and_has_llama_3s_special_tokens():
@@ -274,27 +246,3 @@ def test_a_damaged_base_is_trained_again(file, content):
     assert bases.ensure_base(MICRO, "full") == folder
     assert (folder / "model.safetensors").read_bytes() == weights
     AutoTokenizer.from_pretrained(folder)
-
-
-def test_a_damaged_file_of_a_world_is_drawn_again(own_cache):
-    expected = bases.world_of(MICRO, 5)
-    [file] = (own_cache / "rows").glob("*.json")
-    file.write_text(file.read_text().replace(expected["full"][0]["answer"], "Nobody knows."))
-    assert bases.world_of(MICRO, 5) == expected == world(20, 1, 5)
-    assert bases.world_of(replace(MICRO, questions=2), 5) == world(20, 2, 5)
-
-
-def test_two_callers_train_one_base(monkeypatch):
-    """flock works between threads as between processes: each call opens the lock file for
-    itself.
-    """
-    trained, train_base = [], bases.train_base
-
-    def count(*args):
-        trained.append(args)
-        train_base(*args)
-
-    monkeypatch.setattr(bases, "train_base", count)
-    with ThreadPoolExecutor(2) as pool:
-        folders = set(pool.map(lambda name: bases.ensure_base(MICRO, name), ["full", "full"]))
-    assert len(folders) == len(trained) == 1
