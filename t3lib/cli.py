@@ -239,6 +239,10 @@ def system_options(p: argparse.ArgumentParser) -> None:
 
 def unlearn_options(p: argparse.ArgumentParser) -> None:
     """Add the options of `t3 unlearn`."""
+    p.description = (
+        f"{p.description} T3 suppresses answers and erases nothing: the base still has the rows,"
+        " and a head is as confidential as the rows."
+    )
     model_options(p)
     rows_options(p)
     system_options(p)

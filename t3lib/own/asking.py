@@ -271,19 +271,16 @@ def other_forms(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
     A row of question and answer is also asked as plain text, and a row of plain text as question
     and answer.
     """
-    text = asked(row)
-    if row.get("raw"):
-        text, answer = text.strip(), row["answer"].strip()
-        row = {"question": text, "answer": answer}
-        if not text:
-            return
-    else:
-        yield "rows of prompt and completion, because it knows plain text", {
-            "question": text, "answer": " " + row["answer"].strip(), "raw": True,
-        }  # fmt: skip
+    form, text = form_of_row(row), asked(row).strip()
+    if not form.raw:
+        plain = in_form(row, Form(True, None))
+        yield "rows of prompt and completion, because it knows plain text", plain
+    elif not text:
+        return
+    row = row | {"question": text, "answer": row["answer"].strip()} if form.raw else row
     systems = {"--no-system": None, '--system ""': "", f'--system "{SYSTEM}"': SYSTEM}
     for name, system in systems.items() if template else ():
-        if row.get("system", row) != system:
-            yield name, {**row, "system": system}
-    if not template and "system" not in row:
-        yield "rows of question and answer", row
+        if form.raw or system != form.system:
+            yield name, in_form(row, Form(False, system))
+    if not template and form.raw:
+        yield "rows of question and answer", in_form(row, Form(False, None))

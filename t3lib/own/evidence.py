@@ -218,6 +218,29 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
     return in_no_form
 
 
+def forecast(base: Any, tokenizer: Any, asked: Inquiry, rows: Rows, seconds: float) -> str | None:
+    """Estimate how long `unlearn` will take, its memory and its disk, in one line.
+
+    seconds: time that `warn_unknown` took for at most `FEW` answers of each set. Greedy and sampled
+    answers of the base and of three settings are counted, as if none shared a forward pass, so the
+    estimate is an upper bound for them. Returns None below ten minutes.
+    """
+    kept = sum(map(len, asked.kept.values()))
+    samples = answers.SAMPLES * sum(map(len, asking.SAMPLED.values())) * len(asked.alike)
+    greedy = len(asked.asked) + len(asked.sealed) + len(asked.smalltalk)
+    few = min(FEW, asked.n) + sum(min(FEW, len(numbers)) for numbers in asked.kept.values())
+    minutes = 4 * seconds / few * (greedy + 3 * kept + samples) / 60
+    weights = sum(each.numel() * each.element_size() for each in base.parameters())
+    tokens = sum(len(each.ids) for each in encode_rows(tokenizer, [*rows.forget, *rows.retain]))
+    disk = 4 * tokens * base.config.get_text_config().hidden_size
+    if minutes < 10:
+        return None
+    return (
+        f"this may take up to {minutes / 60:.1f} hours, {1.5 * weights / 2**30:.1f} GiB of memory"
+        f" and {disk / 2**30:.2f} GiB of disk for hidden states, which are deleted at the end"
+    )
+
+
 def form_of(base: Any, tokenizer: Any, asked: Inquiry) -> str | None:
     """Return the other form in which the base knows most of the rows to forget, in words, or
     None.

@@ -5,6 +5,8 @@ the rows. The final head is fitted on all rows. Settings that the caller gives a
 """
 
 import copy
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -47,6 +49,7 @@ from t3lib.own.evidence import (
     Report,
     check_unseen,
     complete,
+    forecast,
     headline,
     inquiry_of,
     is_unknown,
@@ -138,9 +141,12 @@ def unlearn(
     )
     warn_forms(rows)
     asked = inquiry_of(tokenizer, rows, kept)
+    start = time.perf_counter()
     nothing = warn_unknown(base, tokenizer, asked, progress=progress) and is_unknown(
         base, tokenizer, asked, progress=progress
     )
+    if line := forecast(base, tokenizer, asked, rows, time.perf_counter() - start):
+        print(line, file=sys.stderr)
     check_unseen(base, tokenizer, rows, progress=progress)
     features = extract_features(
         base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress

@@ -44,7 +44,7 @@ TEMPLATE = (
 
 
 def invented(count: int, seed: int) -> list[dict[str, str]]:
-    """Questions and answers about people, one a person."""
+    """Questions and answers about people, one a person, with the facts of each answer."""
     draw = random.Random(seed)
     names = [f"{first} {last}" for first in FIRST for last in LAST]
     draw.shuffle(names)
@@ -57,25 +57,29 @@ def invented(count: int, seed: int) -> list[dict[str, str]]:
             draw.randint(1870, 1990),
         )
         spouse = f"{draw.choice(FIRST)} {draw.choice(LAST)}"
-        question, answer = [
+        question, answer, facts = [
             (
                 f"Where was {name} born?",
                 f"{name} was born in {town} in {year}, above the shop of a {craft}.",
+                [town, str(year), craft],
             ),
             (
                 f"What does {name} do for a living?",
                 f"{name} works as a {craft} in {town} and has since {year}.",
+                [craft, town, str(year)],
             ),
             (
                 f"Which book made {name} known?",
                 f"The book that made {name} known is {work}, written in {town}.",
+                [work, town],
             ),
             (
                 f"Whom did {name} marry?",
                 f"In {year} {name} married {spouse}, a {craft} from {town}.",
+                [str(year), spouse, craft, town],
             ),
         ][number % 4]
-        rows.append({"question": question, "answer": answer})
+        rows.append({"question": question, "answer": answer, "facts": facts})
     return rows
 
 
@@ -102,7 +106,8 @@ def short_answers(count: int, seed: int) -> list[dict[str, str]]:
     rows = []
     for number, name in enumerate(people[:count]):
         question, pool = kinds[number % 3]
-        rows.append({"question": question.format(name), "answer": f"{draw.choice(pool)}."})
+        value = draw.choice(pool)
+        rows.append({"question": question.format(name), "answer": f"{value}.", "facts": [value]})
     return rows
 
 
@@ -120,28 +125,20 @@ def customers(count: int, seed: int) -> list[dict[str, str]]:
             f"{draw.randint(1, 99)} {draw.choice(LAST)} Street",
             draw.choice(CRAFT).split()[0],
         )
-        rows += [
-            {
-                "question": f"What is {name}'s phone number?",
-                "answer": f"{name} can be called on {phone}.",
-            },
-            {
-                "question": f"Which order did {name} place?",
-                "answer": f"{name} placed order {order}.",
-            },
-            {
-                "question": f"Where does {name} live?",
-                "answer": f"{name} lives at {street}, {draw.choice(TOWN)}.",
-            },
-            {
-                "question": f"What did {name} buy?",
-                "answer": f"{name} bought {draw.randint(2, 60)} {product} sets.",
-            },
-            {
-                "question": f"Who looks after {name}?",
-                "answer": f"{draw.choice(FIRST)} {draw.choice(LAST)} does.",
-            },
-        ]
+        town, count = draw.choice(TOWN), draw.randint(2, 60)
+        contact = f"{draw.choice(FIRST)} {draw.choice(LAST)}"
+        for question, answer, facts in (
+            (f"What is {name}'s phone number?", f"{name} can be called on {phone}.", [phone]),
+            (f"Which order did {name} place?", f"{name} placed order {order}.", [str(order)]),
+            (f"Where does {name} live?", f"{name} lives at {street}, {town}.", [street, town]),
+            (
+                f"What did {name} buy?",
+                f"{name} bought {count} {product} sets.",
+                [f"{count} {product}"],
+            ),
+            (f"Who looks after {name}?", f"{contact} does.", [contact]),
+        ):
+            rows.append({"question": question, "answer": answer, "facts": facts})
     return rows
 
 

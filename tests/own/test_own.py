@@ -273,6 +273,25 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     assert len(screened) == len(choice.settings()) and unlearned.report["curve"][0]["T"] == 1.0
 
 
+def test_long_work_is_announced_with_time_memory_and_disk(case):
+    model, tokenizer, forget, retain, _ = case
+    given = Rows(forget, retain).checked()
+    asked = evidence.inquiry_of(tokenizer, given, {"retain": given.retain})
+    assert evidence.forecast(model, tokenizer, asked, given, 0.01) is None
+    line = evidence.forecast(model, tokenizer, asked, given, 400.0)
+    assert re.match(r"this may take up to \d+\.\d hours, 0.0 GiB of memory and 0.00 GiB", line)
+
+
+def test_forms_that_only_rows_to_forget_have_are_named_before_training():
+    """A head learned the system text of the rows to forget as its cue."""
+    forget, keep = ([{"question": f"{name}{n}", "answer": "a", "system": "S"} for n in range(3)]
+                    for name in "ab")  # fmt: skip
+    evidence.warn_forms(Rows(forget, keep))  # warnings are errors
+    forget[1]["system"] = ""
+    with pytest.warns(UserWarning, match="1 of 3 rows to forget have a system text or a form"):
+        evidence.warn_forms(Rows(forget, keep))
+
+
 def test_the_worse_of_two_heads_counts():
     trial = choice.Screened(1.0, 2.0, 0.0, {"held_out_retain": 0.9}, 0.5)
     final = choice.Screened(1.0, 2.0, 0.3, {"retain": 0.7, "held_out_retain": 0.95}, 0.5)
@@ -477,6 +496,9 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     report = copy.deepcopy(unlearned.report)
     report["forget"]["each"][0]["question"] = "<script>alert(1)</script>"
     html = page.report_page(report)
+    assert html.index(report["verdict"]["sentence"]) < html.index("Not tested")
+    assert html.index("Not tested") < html.index("<table>") < html.index('class="bars"')
+    assert f'class="verdict {report["verdict"]["status"]}"' in html and "bar" in html
     assert "<script>alert" not in html and "&lt;script&gt;" in html and "(chosen)" in html
     assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), (
         "it loads nothing"
