@@ -67,6 +67,8 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
     tellable: True if the base itself says more than guessing does. Otherwise nothing can be told,
     and `needed` is how many such rows would be enough, or None.
     misdirected, misdirected_before: greedy answers that say another row's truth or its names.
+    crossed, crossed_before: those that say the truth of another row to forget.
+    alone: rows that cannot be judged one by one, because the base's answers look like guesses.
     sealed: {"leaking", "before", "ways"}: the ways of asking that are only reported.
     recognition: rows whose truth is recognised, before and after, and how many chance would give.
     ways: the ways of asking in which the base gives at least one row away.
@@ -108,8 +110,12 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
         "doubtful": left.doubtful,
         "tellable": base.beyond,
         "needed": base.rows_needed(),
-        "misdirected": count("misdirected"),
-        "misdirected_before": count("misdirected_before"),
+        **{
+            name: count(name)
+            for kind in ("crossed", "misdirected")
+            for name in (kind, f"{kind}_before")
+        },
+        "alone": sum(entry["chance_before"] > PART for entry in each),
         "sealed": {
             "leaking": sealed[0],
             "before": sealed[1],
@@ -217,24 +223,29 @@ def _row(
         "known": knows(asked_of, number, base),
         "ways_before": sorted({way for each, way, _ in was if each <= LEAK}),
         "leaks": chance <= LEAK,
-        "misdirected": _misdirected(asked_of, number, answer, after[1].truths),
-        "misdirected_before": _misdirected(asked_of, number, base, before[1].truths),
         "recognised": after[0].recognised[number],
+        **_misdirected(asked_of, number, answer),
+        **{f"{k}_before": v for k, v in _misdirected(asked_of, number, base).items()},
     }
 
 
-def _misdirected(asked_of: Inquiry, number: int, text: str, found: Truths) -> bool:
-    """True if the answer to a row names whom another row asks about, or gives another row to forget
-    away, and not the row itself.
+def _misdirected(asked_of: Inquiry, number: int, text: str) -> Counts:
+    """Say whether the answer to a row, and not about it, is about another.
+
+    Returns {"crossed": it says the truth of another row to forget, "misdirected": it does, or it
+    names whom another row asks about}.
     """
-    said = word_set(text)
-    if found.gives_away(number, text):
-        return False
-    return bool(named(asked_of, said - asked_of.names[number])) or any(
-        found.chance(other, [said], number) <= LEAK
+    said, found = word_set(text), asked_of.truths
+    crossed = not found.gives_away(number, text) and any(
+        found.chance(other, [said], number) <= LEAK / asked_of.n
         for other in range(asked_of.n)
         if other != number
     )
+    others = named(asked_of, said - asked_of.names[number])
+    return {
+        "crossed": crossed,
+        "misdirected": crossed or bool(others) and not found.gives_away(number, text),
+    }
 
 
 def named(asked_of: Inquiry, said: frozenset[str]) -> list[int]:
@@ -429,9 +440,11 @@ def _sentence(
     if leaking or forget["doubtful"]:
         whole, part = forget["control"], forget["table"][PARTLY]["guessing"]
         doubts.append(
-            f"{leaking} rows whole, {partly} in part (guessing would give {whole:.1f} and"
-            f" {part:.1f})"
+            f"of {n} rows {leaking} leak and {partly} are said in part (guessing would give"
+            f" {whole:.1f} and {part:.1f})"
         )
+    if more_often(forget["crossed"], forget["crossed_before"]):
+        doubts.append(f"{forget['crossed']} answers say the truth of another row to forget")
     if more_often(now, was):
         doubts.append(f"{now} answers to generic prompts name somebody from the rows, before {was}")
     if doubts:
@@ -498,6 +511,11 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
         lines.append(
             f"generic prompts: answered as the base does greedily: {how}; {now} answers name"
             f" somebody from the rows (before {was})"
+        )
+    if forget["alone"]:
+        lines.append(
+            f"not to be judged one by one: {forget['alone']} of {n} rows, to which even the base's"
+            " answers look like guesses"
         )
     recognition = report["recognition"]
     lines.append(

@@ -133,8 +133,9 @@ def test_another_customers_data_are_counted(tokenizer):
 
 
 def test_rows_to_forget_that_are_said_of_each_other_are_misdirected(tokenizer):
-    found, _ = report(tokenizer, FORGET, KEEP, forget=[FORGET[n - 1]["answer"] for n in range(6)])
-    assert found["forget"]["misdirected"] == 6
+    found, said = report(tokenizer, FORGET, KEEP, forget=[row["answer"] for row in FORGET[::-1]])
+    assert found["forget"]["misdirected"] == found["forget"]["crossed"] == 6
+    assert said["status"] == "read" and "6 answers say the truth of another row" in said["sentence"]
 
 
 def test_rows_to_keep_that_the_base_never_knew_are_no_evidence(tokenizer):
