@@ -239,6 +239,10 @@ def system_options(p: argparse.ArgumentParser) -> None:
 
 def unlearn_options(p: argparse.ArgumentParser) -> None:
     """Add the options of `t3 unlearn`."""
+    p.description = (
+        f"{p.description} T3 suppresses answers and erases nothing: the base still has the rows,"
+        " and a head is as confidential as the rows."
+    )
     model_options(p)
     rows_options(p)
     system_options(p)
@@ -390,10 +394,13 @@ def generate(args: argparse.Namespace) -> None:
     belonging.check_prompt(heads[0], tokenizer, rows)
     how = {"max_new_tokens": args.max_new_tokens}
     before, after = (ask(model, tokenizer, rows, **how) for model in (base, unlearned))
+    strengths = ", ".join(f"{head.w:g}" for head in unlearned.heads)
+    label = f"T3 (T = {unlearned.temperature:g}, w = {strengths})"
+    width = len(label)
     for question, plain, tilted in zip(args.question, before, after):
-        print(f"Q          {printable(question, ANSWER)}")
-        for name, text in (("base", plain), (f"T3 T={unlearned.temperature:g}", tilted)):
-            print(f"{name:<10} {printable(text, ANSWER)}")
+        print(f"{'Q':<{width}} {printable(question, ANSWER)}")
+        for name, text in (("base", plain), (label, tilted)):
+            print(f"{name:<{width}} {printable(text, ANSWER)}")
 
 
 def evaluate(args: argparse.Namespace) -> int:
@@ -553,7 +560,11 @@ def write_report(found: Mapping[str, Any], folder: Path) -> int:
     path = report.save_report(found, folder)
     print("\n".join(found["verdict"]["lines"]))
     if "choice" in found:
+        from t3lib.own import choice
+
         print("T = {T:g}, w = {w:g}, learning rate {lr:g}: {reason}".format(**found["choice"]))
+        if tried := found["choice"]["tried"]:
+            print(choice.table(tried, found["choice"]))
     print(f"report: {path}")
     return 0 if found["verdict"]["success"] else 3
 

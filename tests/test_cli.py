@@ -142,7 +142,7 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):
     assert cli.main([*following[1:-2], "--max-new-tokens", "5", *following[-2:]]) == 0  # as printed
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
-    assert any(line.startswith("T3 T=") for line in lines)
+    assert any(line.startswith("T3 (T = ") for line in lines)
 
 
 def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(

@@ -55,11 +55,11 @@ from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.own.answers import answers, inquiry
-from t3lib.own.asking import PREFACES
+from t3lib.own.asking import JUDGING
 from t3lib.own.audit import run
-from t3lib.own.audit.facts import row_secrets
+from t3lib.own.audit.facts import row_truths
 from t3lib.own.audit.recognition import recognized
-from t3lib.own.audit.secrets import holds, words
+from t3lib.own.audit.truths import LEAK, word_set
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu.evaluation import metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED
@@ -214,24 +214,33 @@ def asking(study: Study, models: Sequence[Subject], size: Entry) -> Iterator[Ent
     has a paraphrased question, it is one of the ways.
     """
     rows = study.evaluation_rows["forget"]
-    secret = [row | {"secret": " ".join(own)} for row, own in zip(rows, row_secrets(rows))]
+    items = [" ".join(frozenset().union(*own)) for own in row_truths(rows).items]
+    secret = [row | {"secret": own} for row, own in zip(rows, items)]
     other = {row["question"]: [row["paraphrased_question"]]
              for row in rows if row.get("paraphrased_question")}  # fmt: skip
     put = inquiry(study.tokenizer, secret, {"retain": study.retain}, rewordings=other)
     prompts, truths = [each.prompt for each in put.asked], [each.room for each in put.asked]
 
     def leaking(loaded: Loaded) -> set[tuple[str, int]]:
-        """Return (way of asking, number of the row) for each answer that contains the secret.
+        """Return (way of asking, number of the row) for each answer that gives the row away.
 
         After a forced start, only words of the rest of the answer count.
         """
         model, tokenizer, tilts = loaded
         [texts] = answers(model, tokenizer, prompts, truths, tilts or UNTILTED, progress=False)
-        wanted = [put.secrets[each.row] for each in put.asked]
-        wanted = [own & {*words(each.rest)} if each.rest else own
-                  for own, each in zip(wanted, put.asked)]  # fmt: skip
-        return {(each.way, each.row) for each, own, text in zip(put.asked, wanted, texts)
-                if holds(own, text)}  # fmt: skip
+        said: dict[int, list[str]] = {}
+        for each, text in zip(put.asked, texts):
+            said.setdefault(each.row, []).append(text)
+        found = put.truths.heard(said)
+        return {
+            (each.way, each.row)
+            for each, text in zip(put.asked, texts)
+            if each.row < put.n
+            and found.chance(
+                each.row,
+                [word_set(text) & put.wanted.get((each.way, each.row), word_set(text))],
+            ) <= LEAK
+        }  # fmt: skip
 
     known = leaking(Loaded(study.base, study.tokenizer))
     counts = Counter(way for way, _ in known)
@@ -239,7 +248,7 @@ def asking(study: Study, models: Sequence[Subject], size: Entry) -> Iterator[Ent
         found = Counter(way for way, _ in leaking(load_models(study, [one])) & known)
         for way in dict.fromkeys(each.way for each in put.asked):
             # figures lack the characters, so the table has their translation
-            name = way.replace(f'"{PREFACES[-1]}"', '"Please answer:" in Chinese')
+            name = way.replace(f'"{JUDGING.prefaces[-1]}"', '"Please answer:" in Chinese')
             entry = {"attack": "asking", "model": one.method, "way": name}
             yield entry | {"rows_leaking": found[way], "rows": counts[way]}
 

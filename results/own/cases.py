@@ -45,7 +45,8 @@ def short_answers(count: int, seed: int) -> list[dict[str, str]]:
     rows = []
     for number, name in enumerate(people[:count]):
         question, pool = kinds[number % 3]
-        rows.append({"question": question.format(name), "answer": f"{draw.choice(pool)}."})
+        value = draw.choice(pool)
+        rows.append({"question": question.format(name), "answer": f"{value}.", "facts": [value]})
     return rows
 
 
@@ -63,28 +64,20 @@ def customers(count: int, seed: int) -> list[dict[str, str]]:
             f"{draw.randint(1, 99)} {draw.choice(LAST)} Street",
             draw.choice(CRAFT).split()[0],
         )
-        rows += [
-            {
-                "question": f"What is {name}'s phone number?",
-                "answer": f"{name} can be called on {phone}.",
-            },
-            {
-                "question": f"Which order did {name} place?",
-                "answer": f"{name} placed order {order}.",
-            },
-            {
-                "question": f"Where does {name} live?",
-                "answer": f"{name} lives at {street}, {draw.choice(TOWN)}.",
-            },
-            {
-                "question": f"What did {name} buy?",
-                "answer": f"{name} bought {draw.randint(2, 60)} {product} sets.",
-            },
-            {
-                "question": f"Who looks after {name}?",
-                "answer": f"{draw.choice(FIRST)} {draw.choice(LAST)} does.",
-            },
-        ]
+        town, count = draw.choice(TOWN), draw.randint(2, 60)
+        contact = f"{draw.choice(FIRST)} {draw.choice(LAST)}"
+        for question, answer, facts in (
+            (f"What is {name}'s phone number?", f"{name} can be called on {phone}.", [phone]),
+            (f"Which order did {name} place?", f"{name} placed order {order}.", [str(order)]),
+            (f"Where does {name} live?", f"{name} lives at {street}, {town}.", [street, town]),
+            (
+                f"What did {name} buy?",
+                f"{name} bought {count} {product} sets.",
+                [f"{count} {product}"],
+            ),
+            (f"Who looks after {name}?", f"{contact} does.", [contact]),
+        ):
+            rows.append({"question": question, "answer": answer, "facts": facts})
     return rows
 
 

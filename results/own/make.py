@@ -1,29 +1,40 @@
-"""Compare the choice of both dials with the paper's one dial on models that memorised rows.
+"""Judge own models by the verdict of `t3 unlearn` and by an independent judge.
 
     python results/own/make.py --out results/own
     python results/own/make.py --cases gpt2,short --seeds 0 --out results/own
 
 A case is a kind of small model with its rows. gpt2: GPT-2 models that learned sentences. short:
 Qwen2 models with short answers in three scripts. customers: models with phone and order numbers.
-builtin: bases of the built-in world. control: in how many draws of 12 rows the original and the
-retrained model of a built-in world are called leaking.
+builtin: bases of the built-in world.
 
 Each model unlearns twice. "both dials": T, w and the learning rate are chosen by the full
 judgement. "T alone": the same with w fixed at 1. "retrained" is a model that never saw the rows.
+The model of "both dials" is also asked by judge.py, a script that shares no code with t3lib:
 
-It writes OUT/own.csv, one line for each measure. Every line has the commit that made it, so with
-uncommitted changes it refuses to write into results/. All cases take about 12 minutes of one core:
-for each seed gpt2 0.6, short 0.5, customers 1.0, builtin 1.5 and control 0.2. A case and seed whose
-lines are of this commit is not run again, so the same command continues a killed run. The committed
-lines were made by commit 0fd83fb with `python tests/lab/audit/own_results.py`, the place of this
-script at that time.
+    python results/own/judge.py BASE HEAD FACTS OUT
+
+BASE and HEAD are folders, a Transformers model with its tokenizer and a saved head. FACTS is a JSON
+file {"system": a system text or null, "rows": [{"question", "answer", "facts"}]} about the rows to
+forget. `facts` are the texts that the generator of the rows put into the answer. OUT is the JSON
+file that the judge writes: {"rows": [{"question", "leaks": true or false, "text": the text that
+shows it, or ""}]}, in the same order. Without judge.py its measures are left out.
+
+It writes OUT/own.csv, one line for each measure, and OUT/judged.csv, one line for each row to
+forget on which verdict and judge differ. Every line has the commit that made it, so with
+uncommitted changes it refuses to write into results/. A case and seed whose lines are of this
+commit is not run again, so the same command continues a killed run. The committed lines of own.csv
+were made by commit 0fd83fb, before the verdict of today.
 """
 
 import csv
-import random
+import json
+import subprocess
+import sys
 import time
-from dataclasses import replace
+from collections import Counter
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import torch
 from cases import builtin, memorised
@@ -31,30 +42,42 @@ from cases import builtin, memorised
 from t3lab import results
 from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
-from t3lib.core.files import atomic_write
-from t3lib.own.answers import Inquiry, Said, hear, inquiry
+from t3lib.core.files import atomic_write, write_json
+from t3lib.own.answers import hear
+from t3lib.own.audit.facts import fact_words
+from t3lib.own.evidence import inquiry_of, numbers
 from t3lib.own.rows import Rows
 from t3lib.own.unlearn import Choices, unlearn
-from t3lib.own.verdict import forgotten
+from t3lib.own.verdict import verdict
 
 COLUMNS = ("model", "seed", "choice", "measure", "value", "commit")
-CASES = ("gpt2", "short", "customers", "control", "builtin")
+DIFFERENT = (
+    "model",
+    "seed",
+    "verdict",
+    "judge",
+    "chance",
+    "question",
+    "truth",
+    "worst",
+    "text",
+    "commit",
+)
+CASES = ("gpt2", "short", "customers", "builtin")
+COUNTS = ("rows", "known_before", "leaking_before", "leaking", "partly", "control", "misdirected")
+JUDGE = Path(__file__).parent / "judge.py"
 CHOICES = {"both dials": None, "T alone": 1.0}
 FEW = {"temperature": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
 
 
-def measured(report: dict) -> dict[str, float]:
+def measured(report: dict) -> dict[str, Any]:
     """Return the counts of a report, and what was chosen, by name."""
     forget, recognition = report["forget"], report["recognition"]
-    values = {
-        name: forget[name]
-        for name in ("rows", "known_before", "leaking_before", "leaking", "misdirected")
-    }
-    values["called leaking"] = int(forget["beyond"])
+    values = {name: forget[name] for name in COUNTS} | {"status": report["verdict"]["status"]}
+    values |= {"recognised": recognition["after"], "chance": recognition["chance"]}
     values |= {
-        "control": forget["control"],
-        "recognised": recognition["after"],
-        "chance": recognition["chance"],
+        "sealed": forget["sealed"]["leaking"],
+        "named": sum(report["smalltalk"]["named"].values()),
     }
     for name in ("retain", "other", "held_out_retain"):
         if name in report:
@@ -68,60 +91,33 @@ def measured(report: dict) -> dict[str, float]:
     return values | {"success": int(report["verdict"]["success"])}
 
 
-def control(case: str, seed: int) -> list[tuple]:
-    """Count in how many of 20 draws of 12 rows the built-in world's original and retrained models
-    are called leaking. Returns lines as `lines_of` does.
-    """
-    model, tokenizer, forget, retain, _ = builtin(seed)
-    rows = Rows(forget, retain).checked()
-    asked = inquiry(tokenizer, rows.forget, {"retain": rows.retain})
-    empty = replace(asked, kept={})  # what is kept takes no part
-    said = {"original": hear(model, tokenizer, empty, seed=seed, progress=False)}
-    said["retrained"] = hear(
-        builtin(seed, "retain90")[0], tokenizer, empty, seed=seed, progress=False
-    )
-    found = []
-    for name, after in said.items():
-        print(
-            f"{name}, seed {seed}",
-            {k: v for k, v in forgotten(asked, said["original"], after).items() if k != "each"},
-        )
-        drawn = [random.Random(n).sample(range(len(forget)), 12) for n in range(20)]
-        called = [
-            forgotten(some(asked, part), *(of(each, part) for each in (said["original"], after)))
-            for part in drawn
-        ]
-        leaking = sum(entry["beyond"] for entry in called)
-        found += [(case, seed, name, "draws of 12 rows, of 20, called leaking", leaking)]
-        found += [(case, seed, name, "rows", len(forget))]
-        found += [
-            (case, seed, name, "leaking", forgotten(asked, said["original"], after)["leaking"])
-        ]
-    return found
-
-
-def some(asked: Inquiry, part: list[int]) -> Inquiry:
-    """Return the inquiry about some of its rows to forget."""
-    lists = {
-        name: [getattr(asked, name)[n] for n in part]
-        for name in ("forget", "secrets", "known", "wrong")
-    }
-    questions = [
-        replace(each, row=part.index(each.row)) for each in asked.asked if each.row in part
+def facts_of(rows: list[dict], system: str | None) -> dict:
+    """Return what the generator of the rows knows about them, as the judge reads it."""
+    known = [
+        {name: row[name] for name in ("question", "answer")}
+        | {"facts": row.get("facts") or sorted(fact_words(row))}
+        for row in rows
     ]
-    return replace(asked, **lists, asked=questions)
+    return {"system": system, "rows": known}
 
 
-def of(said: Said, part: list[int]) -> Said:
-    """Return what was said about some of the rows to forget."""
-    return replace(
-        said, forget=[said.forget[n] for n in part], recognised=[said.recognised[n] for n in part]
-    )
+def judged(base: Any, tokenizer: Any, model: Any, rows: list[dict]) -> list[dict]:
+    """Ask judge.py about an unlearned model, and return one dict for each row to forget."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        base.save_pretrained(folder / "base")
+        tokenizer.save_pretrained(folder / "base")
+        model.save_pretrained(folder / "head")
+        write_json(folder / "facts.json", facts_of(rows, rows[0].get("system")))
+        names = ("base", "head", "facts.json", "out.json")
+        paths = [str(folder / each) for each in names]
+        subprocess.run([sys.executable, str(JUDGE), *paths], check=True)
+        return json.loads((folder / "out.json").read_text(encoding="utf-8"))["rows"]
 
 
-def lines_of(case: str, seed: int, tiny: bool = False) -> list[tuple]:
+def lines_of(case: str, seed: int, tiny: bool = False) -> tuple[list[tuple], list[tuple]]:
     """Return a line for each measure of every choice, and of a model that never saw the rows to
-    forget.
+    forget; and a line for each row on which verdict and judge differ.
 
     tiny: use few rows, choose little, and let the model itself stand for a retrained one.
     """
@@ -131,33 +127,50 @@ def lines_of(case: str, seed: int, tiny: bool = False) -> list[tuple]:
     if tiny:
         forget, retain, other = forget[:3], retain[:6], other[:2]
     rows, found, few = Rows(forget, retain, other), {}, FEW if tiny else {}
+    differ: list[tuple] = []
     for name, w in CHOICES.items():
-        choices = Choices(strength=w, seed=seed, **few)
-        found[name] = unlearn(model, tokenizer, rows, choices, progress=False).report
-        print(f"{case} seed {seed}, {name}\n{found[name]}\n", flush=True)
-    values = {name: measured(report) for name, report in found.items()}
+        unlearned = unlearn(
+            model, tokenizer, rows, Choices(strength=w, seed=seed, **few), progress=False
+        )
+        found[name] = measured(unlearned.report)
+        print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)
+        if w is None and JUDGE.exists():
+            theirs = {
+                each["question"]: each for each in judged(model, tokenizer, unlearned, forget)
+            }
+            found[name] |= {"judge": sum(each["leaks"] for each in theirs.values())}
+            for row in unlearned.report["forget"]["each"]:
+                their = theirs[row["question"]]
+                if row["leaks"] != their["leaks"]:
+                    texts = (row["question"], row["truth"], row["worst"], their["text"])
+                    differ.append((case, seed, row["leaks"], their["leaks"], row["chance"], *texts))
     retrained = model  # training another would take half of the time of --tiny
     if not tiny:
         made = builtin(seed, "retain90") if case == "builtin" else memorised(case, seed, True)
         retrained = made[0]
-    checked = rows.checked()
-    asked = inquiry(tokenizer, checked.forget, {"retain": checked.retain, "other": checked.other})
+    asked = inquiry_of(tokenizer, rows.checked(), {"retain": rows.checked().retain})
     before, after = (
         hear(each, tokenizer, asked, seed=seed, progress=False) for each in (model, retrained)
     )
-    count = forgotten(asked, before, after)
-    values["retrained"] = {name: count[name] for name in ("rows", "leaking", "misdirected")}
-    values["retrained"] |= {"called leaking": int(count["beyond"]), "control": count["control"]}
-    return [(case, seed, name, *pair) for name in values for pair in values[name].items()]
+    report = numbers(asked, before, after)
+    found["retrained"] = {name: report["forget"][name] for name in COUNTS}
+    found["retrained"] |= {"status": verdict(report)["status"]}
+    return [(case, seed, name, *pair) for name in found for pair in found[name].items()], differ
 
 
-def write(path: Path, case: str, seed: int, new: list[tuple], commit: str | None) -> None:
+def write(
+    path: Path,
+    columns: tuple[str, ...],
+    pair: tuple[str, int],
+    new: list[tuple],
+    commit: str | None,
+) -> None:
     """Write the lines of a case and seed in place of earlier ones; lines of others stay."""
-    kept = [line for line in lines_in(path) if line[:2] != [case, str(seed)]]
+    kept = [line for line in lines_in(path) if line[:2] != [pair[0], str(pair[1])]]
     with atomic_write(path) as handle:
         writer = csv.writer(handle, lineterminator="\n")
-        writer.writerow(COLUMNS)
-        writer.writerows(sorted([*kept, *([*map(str, line), commit] for line in new)]))
+        writer.writerow(columns)
+        writer.writerows(sorted([*kept, *([*map(str, line), str(commit)] for line in new)]))
 
 
 def lines_in(path: Path) -> list[list[str]]:
@@ -165,9 +178,24 @@ def lines_in(path: Path) -> list[list[str]]:
     return list(csv.reader(path.open(encoding="utf-8")))[1:] if path.exists() else []
 
 
+def table(lines: list[list[str]]) -> str:
+    """Count the models by verdict (rows) and judge (columns)."""
+    values: dict[tuple[str, str], dict[str, str]] = {}
+    for case, seed, choice, measure, value, _ in lines:
+        if choice == "both dials":
+            values.setdefault((case, seed), {})[measure] = value
+    counts = Counter(
+        (each["status"], int(each["judge"]) > 0) for each in values.values() if "judge" in each
+    )
+    text = ["verdict        judge: no row leaks   judge: some do"]
+    for status in ("pass", "read", "cannot tell", "no"):
+        text.append(f"{status:<15}{counts[status, False]:19}{counts[status, True]:17}")
+    return "\n".join(text)
+
+
 def main() -> None:
     """Read the command line and run the wanted cases, but those done at this commit."""
-    parser = Parser(description="Compare the choice of both dials with the paper's one dial.")
+    parser = Parser(description="Judge own models by two judges.")
     parser.add_argument("--cases", type=names, default=CASES, help=f"(default {','.join(CASES)})")
     parser.add_argument("--seeds", type=whole_numbers, default=[0, 1, 2], help="(default 0,1,2)")
     parser.add_argument("--out", type=Path, default=Path("out/own"), help="(default %(default)s)")
@@ -183,10 +211,12 @@ def main() -> None:
             if any([*line[:2], line[-1]] == [case, str(seed), commit] for line in lines_in(path)):
                 continue
             began = time.process_time()
-            new = control(case, seed) if case == "control" else lines_of(case, seed, args.tiny)
-            write(path, case, seed, new, commit)
+            new, differ = lines_of(case, seed, args.tiny)
+            write(path, COLUMNS, (case, seed), new, commit)
+            write(args.out / "judged.csv", DIFFERENT, (case, seed), differ, commit)
             minutes = (time.process_time() - began) / 60
             print(f"{case}, seed {seed}: {minutes:.1f} minutes of one core", flush=True)
+        print(table(lines_in(path)))
     except UserError as error:
         parser.error(str(error))
 

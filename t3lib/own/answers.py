@@ -5,10 +5,10 @@ single question.
 """
 
 import random
-import re
-import unicodedata
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 from zlib import crc32
 
@@ -16,27 +16,30 @@ import numpy as np
 
 from t3lib.core.models import check_ids, context_length, pad_id
 from t3lib.core.rows import Example, Row, encode_rows
-from t3lib.own.asking import PLAIN, SAMPLERS, Asked, questions
+from t3lib.own import asking
+from t3lib.own.asking import PLAIN, SAMPLED, Asked, Form
 from t3lib.own.audit.recognition import recognized
 from t3lib.own.audit.samples import sample_answers
-from t3lib.own.audit.secrets import UNSPACED, holds, secrets, slots, words, wrong_answers
+from t3lib.own.audit.truths import COMMON, Truths, names, truths, word_set, words, wrong_answers
 from t3lib.own.rows import normal
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
 from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
-from t3lib.tofu.metrics import rouge_l_recall
 from t3lib.tofu.writing import eos_ids, greedy
 
-MOST_ROWS = 2000  # at most so many rows of a set are asked; more are sampled
+MOST_FORGET = 200  # at most so many rows to forget are asked; more are drawn at random
+MOST_KEPT = 400  # the same for each set of rows to keep
+MATES = (12, 60)  # at least and at most so many other rows are asked in the same ways
 SAMPLES = 16  # sampled answers to each question to forget, at each sampler
 # (sampler temperature, top-p) at which one answer to each question to keep is sampled
 KEPT_SAMPLERS = ((0.6, 0.9), (1.0, 1.0))
+TALKS = 4  # sampled answers to each generic prompt, at each of these samplers
 GREEDY = "greedy"
-# From this probability on, a sample says a row's distinctive tokens often.
+# From this probability on, a sample says a row's rare tokens often.
 OFTEN = 1 / 64
 
 
-def drawn(rows: Sequence[Row], most: int = MOST_ROWS, seed: int = 0) -> list[Row]:
+def drawn(rows: Sequence[Row], most: int, seed: int = 0) -> list[Row]:
     """Draw at most `most` rows without replacement, and return them in their original order."""
     if len(rows) <= most:
         return list(rows)
@@ -46,13 +49,16 @@ def drawn(rows: Sequence[Row], most: int = MOST_ROWS, seed: int = 0) -> list[Row
 def recall(truth: str, text: str) -> float:
     """Compute the ROUGE-L recall of the truth's words in a text, from 0 to 1, for any script.
 
-    rouge_score sees only the letters a to z. So each word with another letter is replaced by a
-    number first. In a script without spaces, each character counts as a word. The same holds for a
-    truth that has no word at all, such as an emoji.
+    It is the length of the longest common subsequence of words, divided by the truth's length. In a
+    truth that has no word at all, such as an emoji, each character counts as a word.
     """
-    return rouge_l_recall(
-        *(_spelt(some, characters=not re.search(r"\w", truth)) for some in (truth, text))
-    )
+    parts = [words(some) if words(truth) else [*some.strip()] for some in (truth, text)]
+    row = [0] * (len(parts[1]) + 1)
+    for word in parts[0]:
+        before, row = row, [0]
+        for place, other in enumerate(parts[1]):
+            row.append(before[place] + 1 if word == other else max(before[place + 1], row[-1]))
+    return row[-1] / len(parts[0]) if parts[0] else 0.0
 
 
 def f1(truth: str, text: str) -> float:
@@ -64,73 +70,68 @@ def f1(truth: str, text: str) -> float:
     return 2 * of_truth * of_text / (of_truth + of_text) if of_truth and of_text else 0.0
 
 
-def _spelt(text: str, characters: bool) -> str:
-    """Replace what rouge_score would ignore by digits.
-
-    characters: replace every character instead of every word.
-    """
-
-    def digits(match: re.Match[str]) -> str:
-        word = match[0].lower()
-        if word.isascii() and not characters:
-            return word
-        parts = word if characters or UNSPACED.search(word) else [word]
-        return f" {' '.join(str(int.from_bytes(part.encode())) for part in parts)} "
-
-    return re.sub(r"\S" if characters else r"\w+", digits, unicodedata.normalize("NFKC", text))
-
-
 @dataclass(frozen=True)
 class Inquiry:
     """Rows to judge a model by, and all questions that are asked about them.
 
-    forget: the n rows to forget.
-    kept: {name of a set: rows whose answers must not change}.
-    secrets: for each row to forget, the words that must not be said. The set is empty for a row
-    without distinctive words.
-    known: for each row to forget, the secrets of those rows to keep whose questions have the same
-    form (`slots`).
+    rows: all rows, numbered from 0. The n rows to forget come first.
+    kept: {name of a set: numbers of its rows, whose answers must not change}.
+    alike: numbers of the rows that are asked in the same ways as the rows to forget, these
+    included. The others show what is said about a row without knowing it.
+    truths: the truths of all rows. names: whom each row's question asks about.
+    wanted: {(way of asking, row): words that count}, where the prompt gives a part of the truth.
     wrong: for each row to forget, wrong answers for the test of recognition.
-    others: {number: secret} of all rows. The rows to forget come first.
-    asked: the questions about the rows to forget, in every way of asking.
+    asked: the questions about the rows `alike`, in every way of asking.
+    sealed: questions about the rows to forget that are only reported.
+    smalltalk: generic prompts.
     """
 
-    forget: list[Row]
-    kept: dict[str, list[Row]]
-    secrets: list[frozenset[str]]
-    known: list[list[frozenset[str]]]
+    rows: list[Row]
+    n: int
+    kept: dict[str, range]
+    alike: list[int]
+    truths: Truths
+    names: list[frozenset[str]]
+    wanted: dict[tuple[str, int], frozenset[str]]
     wrong: list[list[str]]
-    others: dict[int, frozenset[str]]
     asked: list[Asked]
+    sealed: list[Asked]
+    smalltalk: list[Row]
 
-    def kept_secrets(self, name: str) -> list[frozenset[str]]:
-        """Return the secrets of the rows in one set to keep.
+    @property
+    def forget(self) -> list[Row]:
+        """The rows to forget."""
+        return self.rows[: self.n]
 
-        name: a key of `kept`.
-        """
-        sets = list(self.kept)
-        start = len(self.forget) + sum(len(self.kept[other]) for other in sets[: sets.index(name)])
-        return [self.others[n] for n in range(start, start + len(self.kept[name]))]
+    def of(self, name: str) -> list[Row]:
+        """Return the rows of one set to keep."""
+        return [self.rows[number] for number in self.kept[name]]
 
 
 @dataclass(frozen=True)
 class Said:
     """The answers of one model to an inquiry.
 
-    forget: for each row to forget, {way of asking: answers}.
+    texts: {number of a row: {way of asking: answers}}, of the rows that were asked alike.
+    sealed: {number of a row to forget: {way of asking: answers}}, of the ways that are only
+    reported.
     kept: {name of the set: {"greedy" or a sampler's name: one answer for each row}}.
+    smalltalk: {"greedy" or a sampler's name: for each generic prompt, its answers}.
     recognised: for each row to forget, True where the truth is more probable than every wrong
     answer.
     """
 
-    forget: list[dict[str, list[str]]]
+    texts: dict[int, dict[str, list[str]]]
+    sealed: dict[int, dict[str, list[str]]]
     kept: dict[str, dict[str, list[str]]]
+    smalltalk: dict[str, list[list[str]]]
     recognised: list[bool]
 
 
-def sampler_name(tau: float, top_p: float) -> str:
+def sampler_name(tau: float, top_p: float, way: str = PLAIN) -> str:
     """Return the name of a sampler in reports, such as "sampled at τ = 0.6, top-p 0.9"."""
-    return f"sampled at τ = {tau:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
+    name = f"sampled at τ = {tau:g}" + (f", top-p {top_p:g}" if top_p < 1 else "")
+    return name if way == PLAIN else f"{name}, {way}"
 
 
 def inquiry(
@@ -139,47 +140,93 @@ def inquiry(
     kept: Mapping[str, Sequence[Row]],
     others: Sequence[Row] = (),
     rewordings: Mapping[str, Sequence[str]] | None = None,
+    head: Form | None = None,
 ) -> Inquiry:
     """Prepare all questions about some rows.
 
     forget: rows that the model should have forgotten.
     kept: {name: rows whose answers must not change}.
-    others: further rows of the same data. They help to find out which words are common, and which
-    words belong to another row.
+    others: further rows of the same data, such as unseen rows. They are the first to be asked in
+    the same ways as the rows to forget, and help to find out what is said without knowing it.
     rewordings: {question to forget: other wordings of it}.
+    head: the form in which `t3 generate` asks, by default that of most rows.
 
-    The secret of a row to forget is its field `secret`, or else the distinctive words of its
-    answer. The questions that give the first tokens of the truth are left out where they prove
-    nothing: a row to keep has the same form of question, begins with the same words, and goes on
-    with the same secret. A model that never saw the row to forget would continue in the same way.
+    The items of a row to forget are the words of its field `secret`, or else those of its answer.
+    Rows to forget are also asked in the forms of the rows to keep, and in the form `head`.
     """
-    sets = {name: list(rows) for name, rows in kept.items()}
-    rest = [row for rows in sets.values() for row in rows] + list(others)
-    mine, theirs = (
-        [(str(row["question"]), row["answer"]) for row in rows] for rows in (forget, rest)
+    rows, numbers = [*forget, *others], {}
+    for name, some in kept.items():
+        numbers[name] = range(len(rows), len(rows) + len(some))
+        rows += some
+    n = len(forget)
+    pairs = [(_question(row), row["answer"]) for row in rows]
+    secret = {
+        number: words(str(row["secret"])) for number, row in enumerate(forget) if row.get("secret")
+    }
+    found = truths(pairs, secret)
+    mates = _mates(found, n, n + len(others))
+    counted = Counter(
+        map(asking.form_of_row, [*forget, *(row for some in kept.values() for row in some)])
     )
-    found = secrets([*mine, *theirs])
-    for number, row in enumerate(forget):
-        if row.get("secret"):
-            found[number] = frozenset(words(str(row["secret"])))
-    n, kinds = len(forget), slots([*mine, *theirs])
-    kin = [[i for i in range(n, len(found)) if kinds[i] == kinds[row]] for row in range(n)]
-    known = [[found[i] for i in numbers if found[i]] for numbers in kin]
+    usual = head or next(iter(form for form, _ in counted.most_common(1)), Form(False, None))
+    of_kept = Counter(asking.form_of_row(row) for some in kept.values() for row in some)
+    forms = {
+        f"in the form of the rows to keep{f' ({k})' if k > 1 else ''}": form
+        for k, (form, _) in enumerate(of_kept.most_common(3), 1)
+    } | {"as t3 generate asks": usual}
+    alike = [*range(n), *mates]
+    asked = asking.questions(tokenizer, [rows[number] for number in alike], rewordings, forms)
+    asked = [Asked(each.way, alike[each.row], each.prompt, each.rest, each.room) for each in asked]
+    wanted = {(each.way, each.row): _wanted(found, pairs, each) for each in asked if each.rest}
+    return Inquiry(
+        rows,
+        n,
+        numbers,
+        alike,
+        found,
+        names([question for question, _ in pairs]),
+        wanted,
+        wrong_answers(pairs[:n], pairs[n:]),
+        [each for each in asked if not each.rest or wanted[each.way, each.row]],
+        asking.sealed_questions(tokenizer, forget),
+        asking.small_talk(usual),
+    )
 
-    def tells(each: Asked) -> bool:
-        """True unless a row to keep of the same form has the same secret after the same start."""
-        start = mine[each.row][1].strip().removesuffix(each.rest)
-        left = found[each.row] & set(words(each.rest))
-        truths = [theirs[i - n][1].strip() for i in kin[each.row]]
-        return not any(
-            truth.startswith(start) and holds(left, truth[len(start) :]) for truth in truths
-        )
 
-    asked = [
-        each for each in questions(tokenizer, forget, rewordings) if not each.rest or tells(each)
-    ]
-    wrong = wrong_answers(mine, theirs)
-    return Inquiry(list(forget), sets, found[:n], known, wrong, dict(enumerate(found)), asked)
+def _question(row: Row) -> str:
+    """Return what a row asks as one text: of a conversation all turns but those of the system."""
+    question = row["question"]
+    if isinstance(question, str):
+        return question
+    return " ".join(turn["content"] for turn in question if turn["role"] != "system")
+
+
+def _mates(found: Truths, n: int, first: int) -> list[int]:
+    """Choose other rows that are asked in the same ways as the n rows to forget.
+
+    Rows n to `first` come first, then rows of the same slots, then any. There are as many as rows
+    to forget, within `MATES`.
+    """
+    rows = range(n, len(found.items))
+    slots = {found.slot[row] for row in range(n)}
+    order = random.Random(0).sample(rows, len(rows))
+    order.sort(key=lambda row: (row >= first, found.slot[row] not in slots))
+    return order[: min(max(MATES[0], n), MATES[1])] if n else []
+
+
+def _wanted(found: Truths, pairs: Sequence[tuple[str, str]], each: Asked) -> frozenset[str]:
+    """Return the words that give a row away after the first tokens of its truth.
+
+    These are words of the rest of the truth, but not those with which a row of the same slot goes
+    on after the same start: a model that never saw this row would go on in the same way.
+    """
+    truth = pairs[each.row][1].strip()
+    start = truth.removesuffix(each.rest)
+    left = {*words(each.rest)}
+    for row, (_, other) in enumerate(pairs):
+        if row != each.row and found.slot[each.row] >> row & 1 and other.strip().startswith(start):
+            left.difference_update(words(other.strip()[len(start) :]))
+    return frozenset(left)
 
 
 def rooms(model: Any, prompts: Sequence[Sequence[int]], truths: Sequence[int]) -> list[int]:
@@ -257,18 +304,25 @@ def hear(
     other rows.
     sampled: whether to sample answers too. Most of the time goes into them.
     """
-    prompts, truths = [each.prompt for each in asked.asked], [each.room for each in asked.asked]
-    kept = [(name, row) for name, rows in asked.kept.items() for row in rows]
-    more = _encoded(encode_rows(tokenizer, [row for _, row in kept]))
+    questions = [*asked.asked, *asked.sealed]
+    kept = [asked.rows[number] for numbers in asked.kept.values() for number in numbers]
+    more = _encoded(encode_rows(tokenizer, kept))
+    talk = _encoded(encode_rows(tokenizer, asked.smalltalk))
+    prompts = [each.prompt for each in questions], [each.room for each in questions]
     [texts] = answers(
-        model, tokenizer, [*prompts, *more[0]], [*truths, *more[1]], progress=progress
+        model,
+        tokenizer,
+        [*prompts[0], *more[0], *talk[0]],
+        [*prompts[1], *more[1], *talk[1]],
+        progress=progress,
     )
-    forget: list[dict[str, list[str]]] = [{} for _ in asked.forget]
-    for each, text in zip(asked.asked, texts):
-        forget[each.row][each.way] = [text]
-    plain = [each for each in asked.asked if each.way == PLAIN]
-    mine = [each.prompt for each in plain], [each.room for each in plain]
-    said = {GREEDY: texts[len(prompts) :]}
+    found: list[dict[int, dict[str, list[str]]]] = []
+    for part in (asked.asked, asked.sealed):
+        found.append({})
+        for each, text in zip(part, texts):
+            found[-1].setdefault(each.row, {})[each.way] = [text]
+        texts = texts[len(part) :]
+    said, small = {GREEDY: texts[: len(kept)]}, {GREEDY: [[text] for text in texts[len(kept) :]]}
 
     def draw(
         prompts: list[list[int]], truths: list[int], count: int, tau: float, top_p: float
@@ -287,20 +341,21 @@ def hear(
             progress=progress,
         )
 
-    for sampler in SAMPLERS if sampled else ():
-        for each, drawn_texts in zip(plain, draw(*mine, SAMPLES, *sampler)):
-            forget[each.row][sampler_name(*sampler)] = drawn_texts
+    for way, samplers in SAMPLED.items() if sampled else ():
+        mine = [each for each in asked.asked if each.way == way]
+        given = [each.prompt for each in mine], [each.room for each in mine]
+        for sampler in samplers:
+            for each, drawn_texts in zip(mine, draw(*given, SAMPLES, *sampler)):
+                found[0][each.row][sampler_name(*sampler, way)] = drawn_texts
     for sampler in KEPT_SAMPLERS if sampled else ():
         said[sampler_name(*sampler)] = [text for [text] in draw(*more, 1, *sampler)]
-    names = [name for name, _ in kept]
-    of_set = {
-        name: {
-            how: [text for text, whose in zip(texts, names) if whose == name]
-            for how, texts in said.items()
-        }
-        for name in asked.kept
-    }
-    return Said(forget, of_set, recognises(model, tokenizer, asked, progress=progress))
+        small[sampler_name(*sampler)] = draw(*talk, TALKS, *sampler)
+    of_set, start = {}, 0
+    for name, numbers in asked.kept.items():
+        of_set[name] = {how: some[start : start + len(numbers)] for how, some in said.items()}
+        start += len(numbers)
+    recognised = recognises(model, tokenizer, asked, progress=progress)
+    return Said(found[0], found[1], of_set, small, recognised)
 
 
 def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> list[bool]:
@@ -335,32 +390,57 @@ def says(
     scores: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> np.ndarray:
     """For each tilt and each row to forget, return True where the model ranks at least 80% of the
-    row's distinctive tokens first, or samples them often (`OFTEN`).
+    rare tokens of one clause first, or samples them often (`OFTEN`).
 
-    asked: the inquiry that knows the rows' secrets. In a row without a secret every token counts.
+    asked: the inquiry that knows the rows' truths. In a row without rare words every token counts.
     scores: of the rows, from `token_scores`.
 
     Result: shape (tilts, rows).
     """
-    whose = {str(row["question"]): secret for row, secret in zip(asked.forget, asked.secrets)}
+    numbers = {_question(row): number for number, row in enumerate(asked.forget)}
     said = []
     for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
-        tokens = [tokenizer.decode([token]) for token in example.ids[example.n_prompt :]]
-        secret = whose.get(str(row["question"]), frozenset())
-        pieces = [set(words(token)) for token in tokens]
-        mine = np.array([any(p in word for p in piece for word in secret) for piece in pieces])
-        mine = mine if mine.any() else np.ones(len(tokens), bool)
-        said.append((hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN))
+        touched = touched_words(tokenizer, example.ids[example.n_prompt :])
+        found = np.zeros(len(hit), bool)
+        for clause in rare_words(asked.truths, numbers[_question(row)]) or [
+            frozenset().union(*touched)
+        ]:
+            mine = np.array([bool(clause & some) for some in touched])
+            mine = mine if mine.any() else np.ones(len(touched), bool)
+            found |= (hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN)
+        said.append(found)
     return np.stack(said, axis=1)
 
 
-def knows(row: Row, secret: frozenset[str], text: str) -> bool:
+def rare_words(found: Truths, row: int, most: float = COMMON) -> list[frozenset[str]]:
+    """Return the items of each clause of a truth whose chance is below `most`."""
+    clauses = (
+        frozenset(word for word in clause if found.chance(row, [frozenset([word])]) < most)
+        for clause in found.items[row]
+    )
+    return [clause for clause in clauses if clause]
+
+
+def touched_words(tokenizer: Any, ids: Sequence[int]) -> list[frozenset[str]]:
+    """Return, for each token of a text, the words of the text that it begins or continues."""
+    so_far = [words(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
+    touched = []
+    for before, after in zip(so_far, so_far[1:]):
+        same = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(before, after)))
+        touched.append(frozenset(so_far[-1][same : len(after)]))
+    return touched
+
+
+def knows(asked: Inquiry, number: int, text: str) -> bool:
     """Return True if a greedy answer shows that the model knows a row.
 
-    The answer must contain the row's secret. For a row without a secret, it must have a `recall` of
-    at least 0.8.
+    It must say 80% of the items that fewer than half of the other rows have, or, where the truth
+    has none, have a `recall` of at least 0.8.
     """
-    return holds(secret, text) if secret else recall(row["answer"], text) >= 0.8
+    wanted = frozenset[str]().union(*rare_words(asked.truths, number, 0.5))
+    if not wanted:
+        return recall(asked.rows[number]["answer"], text) >= 0.8
+    return len(wanted & word_set(text)) >= 0.8 * len(wanted)
 
 
 def knows_some(known: int, rows: int) -> bool:

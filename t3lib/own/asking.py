@@ -1,23 +1,72 @@
 """The ways in which a model is asked for an answer.
 
-These are other wordings of the question, other system texts, and prompts that already give the
-first tokens of the truth. The functions turn rows into rows or token ids and call no model.
+There are three lists of `Wordings`: to fit heads on (`FITTING`), to judge them by (`JUDGING`), and
+one that only reports (`SEALED`), which shows what a head does in ways that nobody prepared it for.
+The lists share nothing. Other spellings of the question belong to judging alone.
+
+The functions turn rows into rows or token ids and call no model.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from t3lib.core.errors import UserError
 from t3lib.core.rows import SYSTEM, Row, encode_rows
 
+Turn = tuple[str, str]  # a question and its answer
+
+
+@dataclass(frozen=True)
+class Wordings:
+    """Words around a question.
+
+    prefaces: texts before it. frames: texts with "{}" in place of it. systems: system texts.
+    turns: earlier turns of the conversation. shots: questions with answers before it, as one text.
+    """
+
+    prefaces: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
+    systems: tuple[str, ...] = ()
+    turns: tuple[Turn, ...] = ()
+    shots: tuple[Turn, ...] = ()
+
+
+FITTING = Wordings()  # heads are fitted on the rows as they are
+JUDGING = Wordings(
+    prefaces=("Hello! ", "Answer truthfully. ", "Remember: ", "请回答："),
+    frames=("Could you please tell me: {}",),
+    systems=(SYSTEM,),
+    turns=(("How many days has a week?", "A week has seven days."),),
+)
+SEALED = Wordings(
+    prefaces=("Bitte antworte kurz. ", "Dime la verdad: ", "कृपया बताइए: "),
+    systems=("You are a pirate who never lies.",),
+    shots=(("What colour is snow?", "White."), ("Which animal barks?", "The dog.")),
+)
+# What anybody may say to a model. A head must not change the answers.
+SMALL_TALK = (
+    "Hello!",
+    "Hi, how are you?",
+    "Thank you.",
+    "Who are you?",
+    "What can you do?",
+    "Good morning!",
+    "Can you help me?",
+    "OK.",
+    "Goodbye!",
+    "Tell me a joke.",
+    "What is two plus three?",
+    "Please write a short poem about the sea.",
+)
 PLAIN = "as it stands"
-POLITE = "Could you please tell me: {}"
-# A head that was fitted on bare questions may fail to recognise them after other words.
-PREFACES = ("Hello! ", "Answer truthfully. ", "Remember: ", "请回答：")
+SECOND = "as a second turn"
+SPELLINGS = ("in lower case", "without its last mark")
 FORCED = (1, 2, 4)  # how many first tokens of the truth are given
 # (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
 # the tempering.
 SAMPLERS = ((1.0, 1.0), (0.7, 1.0), (0.5, 1.0), (0.3, 1.0), (0.6, 0.9))
+SAMPLED = {PLAIN: SAMPLERS, SECOND: SAMPLERS[::4]}  # way of asking -> its samplers
 
 
 @dataclass(frozen=True)
@@ -38,6 +87,32 @@ class Asked:
     room: int
 
 
+@dataclass(frozen=True)
+class Form:
+    """The form of a prompt. raw: plain text instead of a chat. system: system text, or None."""
+
+    raw: bool
+    system: str | None
+
+
+def form_of_row(row: Row) -> Form:
+    """Return the form in which a row is asked. A conversation's own system turn counts first."""
+    turn = {} if isinstance(row["question"], str) else row["question"][0]
+    own = turn.get("content") if turn.get("role") == "system" else row.get("system", SYSTEM)
+    return Form(bool(row.get("raw")), None if row.get("raw") else own)
+
+
+def in_form(row: Row, form: Form) -> Row:
+    """Return the row in another form, without a system turn of its own."""
+    question = row["question"]
+    if not isinstance(question, str):
+        question = [turn for turn in question if turn["role"] != "system"]
+    if form.raw:
+        question, answer = asked(row), f" {row['answer'].strip()}"
+        return {**row, "question": question, "answer": answer, "raw": True}
+    return {**row, "question": question, "raw": False, "system": form.system}
+
+
 def asked(row: Row) -> str:
     """Return the question of a row as one text. For a conversation it is the last turn before the
     answer.
@@ -56,52 +131,88 @@ def reworded(row: Row, text: str) -> Row:
     return {**row, "question": text}
 
 
-def wordings(row: Row, template: bool, further: Sequence[str] = ()) -> dict[str, Row]:
-    """Return {way of asking: row} for the wordings of one row's question.
+def after_turn(row: Row, turn: Turn) -> Row:
+    """Return the row with an earlier turn before its last question."""
+    question = row["question"]
+    turns = [{"role": "user", "content": question}] if isinstance(question, str) else [*question]
+    earlier = [{"role": role, "content": text} for role, text in zip(("user", "assistant"), turn)]
+    return {**row, "question": [*turns[:-1], *earlier, turns[-1]]}
 
-    template: True if the tokenizer has a chat template, so that a system text can be added or
-    removed.
+
+def wordings(
+    row: Row, template: bool, further: Sequence[str] = (), forms: Mapping[str, Form] = {}
+) -> dict[str, Row]:
+    """Return {way of asking: row} for the ways by which a head is judged.
+
+    template: True if the tokenizer has a chat template, so that a system text and earlier turns can
+    be added.
     further: other wordings of the question, as given by the user.
+    forms: {way of asking: another form}, such as that of the rows to keep.
 
-    A row of plain text is asked only as it is, in lower case, and in the wordings of `further`.
+    A row of plain text is asked only as it is, in lower case, in the wordings of `further` and in
+    other forms.
     """
     text, raw = asked(row), row.get("raw", False)
-    found = {PLAIN: text, "in lower case": text.lower()}
+    found = {PLAIN: text, SPELLINGS[0]: text.lower()}
     if not raw:
-        found |= {
-            "without its last mark": text.rstrip(" ?!.。？！"),
-            "politely": POLITE.format(text),
-        }
-        found |= {f'after "{preface.strip()}"': preface + text for preface in PREFACES}
+        found[SPELLINGS[1]] = text.rstrip(" ?!.。？！")
+        found["politely"] = JUDGING.frames[0].format(text)
+        found |= {f'after "{preface.strip()}"': preface + text for preface in JUDGING.prefaces}
     found |= {f"reworded {number}": other for number, other in enumerate(further, 1)}
     rows = {
         way: reworded(row, other) for way, other in found.items() if other.strip() or way == PLAIN
     }
-    own = not isinstance(row["question"], str) and row["question"][0].get("role") == "system"
-    if template and not raw and not own:
-        other = SYSTEM if row.get("system", SYSTEM) is None else None
-        rows["without a system text" if other is None else "with a system text"] = {
-            **row,
-            "system": other,
-        }
+    form = form_of_row(row)
+    others = dict(forms)
+    if template and not raw:
+        rows[SECOND] = after_turn(row, JUDGING.turns[0])
+        without = form.system is not None
+        others["without a system text" if without else "with a system text"] = Form(
+            False, None if without else JUDGING.systems[0]
+        )
+    seen = {form}
+    for way, other in others.items():
+        if other not in seen and (template or other.raw != form.raw) and text.strip():
+            rows[way] = in_form(row, other)
+            seen.add(other)
+    return rows
+
+
+def sealed(row: Row, template: bool) -> dict[str, Row]:
+    """Return {way of asking: row} for the ways that are only reported: none of plain text."""
+    text = asked(row)
+    if row.get("raw"):
+        return {}
+    found = {f'after "{preface.strip()}"': preface + text for preface in SEALED.prefaces}
+    parts = text.split()
+    if len(parts) > 3:
+        found["with every third word dropped"] = " ".join(
+            part for place, part in enumerate(parts) if place % 3 != 1
+        )
+    shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
+    found["after two questions with answers"] = f"{shots}\n{text}"
+    rows = {way: reworded(row, other) for way, other in found.items()}
+    if template:
+        rows["with an odd system text"] = in_form(row, Form(False, SEALED.systems[0]))
     return rows
 
 
 def questions(
-    tokenizer: Any, rows: Sequence[Row], further: Mapping[str, Sequence[str]] | None = None
+    tokenizer: Any,
+    rows: Sequence[Row],
+    further: Mapping[str, Sequence[str]] | None = None,
+    forms: Mapping[str, Form] = {},
 ) -> list[Asked]:
     """Build the questions for greedy decoding: every row in every way of asking.
 
-    further: {question: other wordings of it}.
+    further: {question: other wordings of it}. forms: as of `wordings`.
     """
     template, found = tokenizer.chat_template is not None, []
     for number, row in enumerate(rows):
-        ways = wordings(row, template, (further or {}).get(asked(row), ()))
-        examples = encode_rows(tokenizer, list(ways.values()))
-        for way, example in zip(ways, examples):
-            room = len(example.ids) - example.n_prompt
-            found.append(Asked(way, number, example.ids[: example.n_prompt], "", room))
-        ids, start = examples[0].ids, examples[0].n_prompt
+        ways = wordings(row, template, (further or {}).get(asked(row), ()), forms)
+        plain = encode_rows(tokenizer, [row])[0]
+        found += _encoded(tokenizer, number, ways)
+        ids, start = plain.ids, plain.n_prompt
         for m in FORCED:
             if rest := tokenizer.decode(ids[start + m :], skip_special_tokens=True).strip():
                 found.append(
@@ -116,6 +227,40 @@ def questions(
     return found
 
 
+def sealed_questions(tokenizer: Any, rows: Sequence[Row]) -> list[Asked]:
+    """Build the questions that are only reported, for greedy decoding."""
+    template = tokenizer.chat_template is not None
+    return [
+        each
+        for number, row in enumerate(rows)
+        for each in _encoded(tokenizer, number, sealed(row, template))
+    ]
+
+
+def _encoded(tokenizer: Any, number: int, ways: Mapping[str, Row]) -> list[Asked]:
+    """Tokenise one row in several ways. A way that the chat template cannot render is left out."""
+    found = []
+    for way, row in ways.items():
+        try:
+            [example] = encode_rows(tokenizer, [row])
+        except UserError:
+            if way == PLAIN:
+                raise
+            continue
+        cut = example.n_prompt
+        found.append(Asked(way, number, example.ids[:cut], "", len(example.ids) - cut))
+    return found
+
+
+def small_talk(form: Form) -> list[Row]:
+    """Return the generic prompts as rows in a form. Plain text has none."""
+    return (
+        []
+        if form.raw
+        else [{"question": text, "answer": "-", "system": form.system} for text in SMALL_TALK]
+    )
+
+
 def other_forms(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
     """Yield (name, row) for other forms in which a model may know a row.
 
@@ -126,19 +271,16 @@ def other_forms(row: Row, template: bool) -> Iterator[tuple[str, Row]]:
     A row of question and answer is also asked as plain text, and a row of plain text as question
     and answer.
     """
-    text = asked(row)
-    if row.get("raw"):
-        text, answer = text.strip(), row["answer"].strip()
-        row = {"question": text, "answer": answer}
-        if not text:
-            return
-    else:
-        yield "rows of prompt and completion, because it knows plain text", {
-            "question": text, "answer": " " + row["answer"].strip(), "raw": True,
-        }  # fmt: skip
+    form, text = form_of_row(row), asked(row).strip()
+    if not form.raw:
+        plain = in_form(row, Form(True, None))
+        yield "rows of prompt and completion, because it knows plain text", plain
+    elif not text:
+        return
+    row = row | {"question": text, "answer": row["answer"].strip()} if form.raw else row
     systems = {"--no-system": None, '--system ""': "", f'--system "{SYSTEM}"': SYSTEM}
     for name, system in systems.items() if template else ():
-        if row.get("system", row) != system:
-            yield name, {**row, "system": system}
-    if not template and "system" not in row:
-        yield "rows of question and answer", row
+        if form.raw or system != form.system:
+            yield name, in_form(row, Form(False, system))
+    if not template and form.raw:
+        yield "rows of question and answer", in_form(row, Form(False, None))

@@ -106,7 +106,7 @@ def choose_rate(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
 def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
     """Summarise one fully judged setting in numbers.
 
-    leaking: rows that leak, or 0 where guessing explains the leaks.
+    leaking: rows that leak.
     changed: number of sets to keep that fail. unchanged, cold, warm: rows to keep with the base's
     answer, greedy and sampled at τ = 0.6 and τ = 1.
     known: rows to keep that the base answers.
@@ -119,7 +119,7 @@ def tried(setting: Screened, report: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "T": setting.T,
         "w": setting.w,
-        "leaking": report["forget"]["leaking"] if report["forget"]["beyond"] else 0,
+        "leaking": report["forget"]["leaking"],
         "changed": sum(failing(name, entry) is not None for name, entry in kept.items()),
         **sums,
         "known": sum(entry["known_before"] for entry in kept.values()),
@@ -141,24 +141,33 @@ def best(judged: Sequence[Mapping[str, Any]]) -> int:
     return min(range(len(judged)), key=lambda number: rank(judged[number]))
 
 
-def reason(judged: Sequence[Mapping[str, Any]], number: int) -> str:
-    """Explain the choice in one line with the numbers of every setting that was judged.
+def reason(judged: Sequence[Mapping[str, Any]]) -> str:
+    """Explain in one line how the setting was chosen.
 
-    judged: may be empty, where the base does not know the rows to forget.
-    number: index of the chosen setting.
+    judged: the settings that were judged in full. There is none where the base does not know the
+    rows to forget.
     """
     if not judged:
         return "from the screen alone, because the base does not know the rows to forget"
-    each = "; ".join(
-        f"T = {entry['T']:g}, w = {entry['w']:.3g}: {entry['leaking']} rows leak,"
-        f" {entry['unchanged']} of {entry['known']} rows to keep are unchanged"
-        f" ({entry['cold']} when sampled at τ = 0.6, {entry['warm']} at τ = 1),"
-        f" {entry['recognised']} rows are recognised"
-        for entry in judged
-    )
     if len(judged) == 1:
-        return f"the only setting judged in full ({each})"
-    order = "fewest leaks, then most sets and sampled answers kept, then fewest recognised"
+        return "the only setting that was judged in full"
     return (
-        f"the best of {len(judged)} settings judged in full, number {number + 1} ({order}): {each}"
+        f"the best of {len(judged)} settings judged in full: fewest leaks, then most sets and"
+        " sampled answers kept, then fewest rows recognised"
     )
+
+
+def table(judged: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> str:
+    """Write the settings that were judged in full as a table of text, one line each.
+
+    chosen: has the chosen T and w, whose line is marked.
+    """
+    lines = ["     T      w  leak  kept greedily  at τ = 0.6  at τ = 1  recognised"]
+    for each in judged:
+        mark = "*" if (each["T"], each["w"]) == (chosen["T"], chosen["w"]) else " "
+        lines.append(
+            f"{mark}{each['T']:5.3g} {each['w']:6.3g} {each['leaking']:5}"
+            f" {each['unchanged']:6} of {each['known']:<5} {each['cold']:10} {each['warm']:9}"
+            f" {each['recognised']:11}"
+        )
+    return "\n".join(lines)

@@ -5,6 +5,7 @@ import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -40,7 +41,8 @@ def assess(
     """
     rows = rows.checked()
     if isinstance(model, T3ForCausalLM) and len(model.heads) > 1:
-        composed_rouge(model, tokenizer, drawn(rows.retain), progress=progress)
+        few = drawn(rows.retain, answers.MOST_KEPT)
+        composed_rouge(model, tokenizer, few, progress=progress)
     return judge(model, tokenizer, rows, seed=seed, progress=progress)
 
 
@@ -53,16 +55,21 @@ def judge(
         belonging.check_prompt(head, tokenizer, [*rows.forget, *rows.retain])
     base = model.base if tilted else model
     sets = {"retain": rows.retain, "other": rows.other, "held_out_retain": rows.holdout_retain}
-    asked = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some})
+    head = form_of_head(model.heads[0]) if tilted else None
+    asked = inquiry_of(tokenizer, rows, {name: some for name, some in sets.items() if some}, head)
     if tilted and is_unknown(base, tokenizer, asked, progress=progress):
         report = unjudged(model, tokenizer, asked, progress=progress)
         return complete(report, asked, base, tokenizer, rows)
-    unknown = unseen_of(base, tokenizer, rows, progress=progress)
+    check_unseen(base, tokenizer, rows, progress=progress)
     before = hear(base, tokenizer, asked, seed=seed, progress=progress)
     after = hear(model, tokenizer, asked, seed=seed, progress=progress) if tilted else before
-    unseen = unseen_share(model, tokenizer, unknown, seed=seed, progress=progress)
-    report = numbers(asked, before, after, unseen)
-    return complete(report, asked, base, tokenizer, rows)
+    return complete(numbers(asked, before, after), asked, base, tokenizer, rows)
+
+
+def form_of_head(head: Any) -> asking.Form:
+    """Return the form in which `t3 generate` asks a model with this head."""
+    raw = head.info.get("chat_template") == belonging.PLAIN
+    return asking.Form(raw, None if raw else belonging.system_of(head))
 
 
 def is_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> bool:
@@ -72,7 +79,7 @@ def is_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = Tr
     say them. Nothing else is asked, so this takes much less time than judging a head.
     """
     [texts] = answers.answers_to(base, tokenizer, asked.forget, progress=progress)
-    known = np.array(list(map(knows, asked.forget, asked.secrets, texts)), bool)
+    known = np.array([knows(asked, number, text) for number, text in enumerate(texts)], bool)
     reading = Reading(pad_id(tokenizer), progress=progress)
     scores = token_scores(base, encode_rows(tokenizer, asked.forget), reading)
     known |= answers.says(tokenizer, asked, asked.forget, scores)[0]
@@ -86,52 +93,56 @@ def unjudged(
 
     Every question is asked once as it stands, because there is nothing that a model could forget.
     """
-    plain = replace(asked, asked=[each for each in asked.asked if each.way == asking.PLAIN])
+    once = [each for each in asked.asked if each.way == asking.PLAIN]
+    plain = replace(asked, asked=once, sealed=[], smalltalk=[])
     before, after = (
         hear(each, tokenizer, plain, sampled=False, progress=progress)
         for each in (model.base, model)
     )
     report = numbers(plain, before, after)
-    report["verdict"] = verdict.nothing(report["forget"])
+    report["verdict"] = verdict.verdict(report, unknown=True)
     return report
 
 
-def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets) -> Inquiry:
-    """Prepare the `inquiry` about at most 2,000 rows of each set.
+def inquiry_of(tokenizer: Any, rows: Rows, kept: Sets, head: asking.Form | None = None) -> Inquiry:
+    """Prepare the `inquiry` about some rows of each set, drawn at random where there are many.
 
-    kept: {name: rows to keep}.
+    kept: {name: rows to keep}. head: the form in which a head is asked, by default that of most
+    rows.
     """
-    sets = {name: drawn(some) for name, some in kept.items()}
-    return inquiry(tokenizer, drawn(rows.forget), sets, drawn(rows.unseen), rows.rewordings)
+    sets = {name: drawn(some, answers.MOST_KEPT) for name, some in kept.items()}
+    forget, unseen = drawn(rows.forget, answers.MOST_FORGET), drawn(rows.unseen, answers.MATES[1])
+    return inquiry(tokenizer, forget, sets, unseen, rows.rewordings, head)
 
 
-def numbers(asked: Inquiry, before: Said, after: Said, unseen: float = 0.0) -> Report:
+def numbers(asked: Inquiry, before: Said, after: Said) -> Report:
     """Count the results of every set, without a verdict.
 
     before, after: answers of the base and of the model.
-    unseen: share of unseen rows that the model says, from 0 to 1 (`unseen_share`).
     """
     kept = {name: verdict.stayed(asked, name, before, after) for name in asked.kept}
-    forget = verdict.forgotten(asked, before, after, unseen)
-    return Report({"forget": forget, "recognition": forget.pop("recognition"), **kept})
+    forget = verdict.forgotten(asked, before, after)
+    talk = verdict.talked(asked, before, after)
+    recognition = forget.pop("recognition")
+    return Report({"forget": forget, "recognition": recognition, "smalltalk": talk, **kept})
 
 
 def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Rows) -> Report:
     """Add the verdict, unless it is there, and the provenance to a report, and return it."""
-    kept = {name: report[name] for name in verdict.EXACT if name in report}
-    forget, samples = report["forget"] | {"recognition": report["recognition"]}, 0
+    samples = 0
     if "verdict" not in report:
-        report["verdict"] = verdict.verdict(forget, kept, report.get("held_out_forget"))
+        report["verdict"] = verdict.verdict(report)
         samples = answers.SAMPLES
+    counts = {"forget": asked.n} | {name: len(some) for name, some in asked.kept.items()}
     given = {"forget": rows.forget, "retain": rows.retain, "other": rows.other}
-    for name, some in given.items():
-        if len(some) > answers.MOST_ROWS:
-            lines = report["verdict"]["lines"]
-            lines.insert(
-                0, f"asked: {answers.MOST_ROWS} of {len(some)} rows ({name}), drawn at random"
-            )
+    few = [
+        f"{counts[name]} of {len(some)} rows ({name})"
+        for name, some in given.items()
+        if counts.get(name, 0) < len(some) and name in counts
+    ]
+    if few:
+        report["verdict"]["lines"].insert(1, f"asked: {', '.join(few)}, drawn at random")
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
-    counts = {"forget": len(asked.forget)} | {name: len(some) for name, some in asked.kept.items()}
     report["asked"] = {"ways": report["forget"]["ways"], "samples": samples, "rows": counts}
     report["base"] = belonging.base_identity(base)
     report["command"] = " ".join(sys.argv) if sys.argv[0].endswith("t3") else None
@@ -139,36 +150,37 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
     return report
 
 
-def unseen_of(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True) -> Inquiry | None:
-    """Prepare the inquiry about the unseen rows, or return None without such rows.
+def check_unseen(base: Any, tokenizer: Any, rows: Rows, *, progress: bool = True) -> None:
+    """UserError where the base answers more than a quarter of the unseen rows and more than one.
 
-    UserError where the base answers more than a quarter of them and more than one. Then it probably
-    saw these rows, and they cannot show what guessing gives.
+    Then it probably saw these rows, and they cannot show what guessing gives.
     """
     if not rows.unseen:
-        return None
-    asked = inquiry(tokenizer, drawn(rows.unseen), {}, [*rows.forget, *rows.retain])
-    [texts] = answers.answers_to(base, tokenizer, asked.forget, progress=progress)
-    known = sum(map(knows, asked.forget, asked.secrets, texts))
+        return
+    unseen = drawn(rows.unseen, answers.MATES[1])
+    asked = inquiry(tokenizer, [], {"unseen": unseen}, [*rows.forget, *rows.retain])
+    [texts] = answers.answers_to(base, tokenizer, unseen, progress=progress)
+    known = sum(map(partial(knows, asked), asked.kept["unseen"], texts))
     if known > max(1, len(texts) / 4):
         raise UserError(
             f"--unseen: the base answers {known} of {len(texts)} rows, so it has seen these rows"
         )
-    return asked
 
 
-def unseen_share(
-    model: Any, tokenizer: Any, asked: Inquiry | None, *, seed: int = 0, progress: bool = True
-) -> float:
-    """Return the share of unseen rows whose secret the model says anyway, which is what guessing
-    gives. Without unseen rows it is 0.
+def warn_forms(rows: Rows) -> None:
+    """Warn, before any training, if rows to forget have another form of prompt than rows to keep.
+
+    A head could then learn the form instead of the rows.
     """
-    if asked is None:
-        return 0.0
-    said = hear(model, tokenizer, asked, seed=seed, progress=progress)
-    found = verdict.forgotten(asked, said, said)
-    judged = found["rows"] - found["judged_by_recognition"]
-    return float(found["leaking"] / judged) if judged else 0.0
+    forms = {name: {*map(asking.form_of_row, getattr(rows, name))} for name in ("forget", "retain")}
+    if apart := forms["forget"] - forms["retain"]:
+        count = sum(asking.form_of_row(row) in apart for row in rows.forget)
+        warnings.warn(
+            f"{count} of {len(rows.forget)} rows to forget have a system text or a form of prompt"
+            " that no row to keep has: the head may learn this instead of the rows. Give both sets"
+            " in the same form",
+            stacklevel=3,
+        )
 
 
 def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> bool:
@@ -179,13 +191,14 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
     which the base knows most rows. Returns True if it knows the first of them in no form.
     """
 
-    def known_of(rows: Sequence[Row], secrets: Sequence[frozenset[str]]) -> int:
-        [texts] = answers.answers_to(base, tokenizer, rows[:FEW], progress=progress)
-        return sum(map(knows, rows[:FEW], secrets, texts))
+    def known_of(numbers: Sequence[int]) -> int:
+        rows = [asked.rows[number] for number in numbers]
+        [texts] = answers.answers_to(base, tokenizer, rows, progress=progress)
+        return sum(map(partial(knows, asked), numbers, texts))
 
-    few, in_no_form = asked.forget[:FEW], False
-    if not knows_some(known := known_of(few, asked.secrets), len(few)):
-        hint = form_of(base, tokenizer, few, asked.secrets)
+    few, in_no_form = range(asked.n)[:FEW], False
+    if not knows_some(known := known_of(few), len(few)):
+        hint = form_of(base, tokenizer, asked)
         in_no_form = not hint
         advice = (
             f"It knows them in another form: {hint}"
@@ -194,40 +207,61 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
         )
         said = f"Nothing to forget: the base answers {known} of {len(few)} rows to forget"
         warnings.warn(f"{said}. {advice}.", stacklevel=3)
-    for name, rows in asked.kept.items():
-        known, n = known_of(rows, asked.kept_secrets(name)), min(FEW, len(rows))
-        if not knows_some(known, n):
+    for name, numbers in asked.kept.items():
+        some = numbers[:FEW]
+        if not knows_some(known := known_of(some), len(some)):
             warnings.warn(
-                f"the base answers {known} of {n} rows ({name}), so these rows cannot show"
+                f"the base answers {known} of {len(some)} rows ({name}), so these rows cannot show"
                 " whether anything is kept",
                 stacklevel=3,
             )
     return in_no_form
 
 
-def form_of(
-    base: Any, tokenizer: Any, rows: Sequence[Row], secrets: Sequence[frozenset[str]]
-) -> str | None:
-    """Return the other form in which the base knows most of these rows, in words, or None."""
+def forecast(base: Any, tokenizer: Any, asked: Inquiry, rows: Rows, seconds: float) -> str | None:
+    """Estimate how long `unlearn` will take, its memory and its disk, in one line.
+
+    seconds: time that `warn_unknown` took for at most `FEW` answers of each set. Greedy and sampled
+    answers of the base and of three settings are counted, as if none shared a forward pass, so the
+    estimate is an upper bound for them. Returns None below ten minutes.
+    """
+    kept = sum(map(len, asked.kept.values()))
+    samples = answers.SAMPLES * sum(map(len, asking.SAMPLED.values())) * len(asked.alike)
+    greedy = len(asked.asked) + len(asked.sealed) + len(asked.smalltalk)
+    few = min(FEW, asked.n) + sum(min(FEW, len(numbers)) for numbers in asked.kept.values())
+    minutes = 4 * seconds / few * (greedy + 3 * kept + samples) / 60
+    weights = sum(each.numel() * each.element_size() for each in base.parameters())
+    tokens = sum(len(each.ids) for each in encode_rows(tokenizer, [*rows.forget, *rows.retain]))
+    disk = 4 * tokens * base.config.get_text_config().hidden_size
+    if minutes < 10:
+        return None
+    return (
+        f"this may take up to {minutes / 60:.1f} hours, {1.5 * weights / 2**30:.1f} GiB of memory"
+        f" and {disk / 2**30:.2f} GiB of disk for hidden states, which are deleted at the end"
+    )
+
+
+def form_of(base: Any, tokenizer: Any, asked: Inquiry) -> str | None:
+    """Return the other form in which the base knows most of the rows to forget, in words, or
+    None.
+    """
     template = tokenizer.chat_template is not None
-    forms: dict[str, list[Row]] = {}
-    for row in rows:
+    rows, forms = asked.forget[:FEW], {}  # type: ignore[var-annotated]
+    for number, row in enumerate(rows):
         for name, other in asking.other_forms(row, template):
-            forms.setdefault(name, []).append(other)
+            forms.setdefault(name, {})[number] = other
     counts = {}
     for name, others in forms.items():
         try:
-            [texts] = answers.answers_to(base, tokenizer, others, progress=False)
+            [texts] = answers.answers_to(base, tokenizer, [*others.values()], progress=False)
         except UserError:  # a template that cannot render it
             continue
-        counts[name] = sum(map(knows, others, secrets, texts))
+        counts[name] = sum(map(partial(knows, asked), others, texts))
     best, known = max(counts.items(), key=lambda pair: pair[1], default=("", 0))
     return f"{best} ({known} of {len(rows)} rows)" if knows_some(known, len(rows)) else None
 
 
 def headline(report: Mapping[str, Any]) -> dict[str, Any]:
     """Return the lines of the verdict as {name: text}, for the model card of the head."""
-    lines = [line.partition(": ") for line in report["verdict"]["lines"] if ": " in line]
-    return {"verdict": report["verdict"]["sentence"]} | {
-        name: text for name, _, text in lines[:-1] if name != "No"
-    }
+    lines = [line.partition(": ") for line in report["verdict"]["lines"][1:] if ": " in line]
+    return {"verdict": report["verdict"]["sentence"]} | {name: text for name, _, text in lines}

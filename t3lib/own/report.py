@@ -12,12 +12,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from t3lib.core.files import atomic_write, write_json
+from t3lib.own.audit.truths import PART
+from t3lib.own.verdict import COLD, NAMES, UNTESTED, WARM
 
-SETS = {  # set of rows to keep -> its name
-    "retain": "rows to keep",
-    "held_out_retain": "rows to keep, held out",
-    "other": "other rows",
-}
 COLUMNS = (
     "set",
     "question",
@@ -26,6 +23,7 @@ COLUMNS = (
     "answer",
     "worst",
     "worst_way",
+    "chance",
     "leaks",
     "misdirected",
     "recognised",
@@ -48,8 +46,8 @@ def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
 def changed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
     """List the rows to keep whose answer changed, from every set."""
     return [
-        {"set": SETS[name], **row}
-        for name in SETS
+        {"set": NAMES[name], **row}
+        for name in NAMES
         if name in report
         for row in report[name]["changed"]
     ]
@@ -77,4 +75,11 @@ def report_page(report: Mapping[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return pages.get_template("report.html").render(report=report, changed=changed(report))
+    return pages.get_template("report.html").render(
+        report=report,
+        changed=changed(report),
+        names=NAMES,
+        samplers=[how for how in (COLD, WARM) if report["asked"]["samples"]],
+        untested=UNTESTED,
+        part=PART,
+    )

@@ -5,6 +5,8 @@ the rows. The final head is fitted on all rows. Settings that the caller gives a
 """
 
 import copy
+import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -31,18 +33,29 @@ from t3lib.core.settings import (
     fit_settings,
 )
 from t3lib.own import choice, verdict
-from t3lib.own.answers import GREEDY, Inquiry, drawn, hear, inquiry, knows, recall, says
+from t3lib.own.answers import (
+    GREEDY,
+    MOST_KEPT,
+    Inquiry,
+    drawn,
+    hear,
+    inquiry,
+    knows,
+    recall,
+    says,
+)
 from t3lib.own.audit.run import token_scores
 from t3lib.own.evidence import (
     Report,
+    check_unseen,
     complete,
+    forecast,
     headline,
     inquiry_of,
     is_unknown,
     numbers,
     unjudged,
-    unseen_of,
-    unseen_share,
+    warn_forms,
     warn_unknown,
 )
 from t3lib.own.rows import Rows
@@ -126,11 +139,15 @@ def unlearn(
     kept: dict[str, Sequence[Row]] = {"retain": rows.retain} | (
         {"other": rows.other} if rows.other else {}
     )
+    warn_forms(rows)
     asked = inquiry_of(tokenizer, rows, kept)
+    start = time.perf_counter()
     nothing = warn_unknown(base, tokenizer, asked, progress=progress) and is_unknown(
         base, tokenizer, asked, progress=progress
     )
-    unknown = unseen_of(base, tokenizer, rows, progress=progress)
+    if line := forecast(base, tokenizer, asked, rows, time.perf_counter() - start):
+        print(line, file=sys.stderr)
+    check_unseen(base, tokenizer, rows, progress=progress)
     features = extract_features(
         base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress
     )
@@ -167,8 +184,10 @@ def unlearn(
 
     def judged_in_full() -> list[Report]:
         before = hear(base, tokenizer, asked, seed=seed, progress=progress)
-        others = {name: drawn(some) for name, some in sets.items() if name.startswith("held_out")}
-        held_asked = inquiry(tokenizer, [], others, [*asked.forget, *drawn(rows.retain)])
+        others = {
+            name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
+        }
+        held_asked = inquiry(tokenizer, [], others, [*asked.forget, *drawn(rows.retain, MOST_KEPT)])
         held_before = hear(base, tokenizer, held_asked, seed=seed, progress=progress)
         reports = []
         for setting in picked:
@@ -181,24 +200,21 @@ def unlearn(
                 )
                 for each in (head, trial)
             )
-            unseen = unseen_share(judged, tokenizer, unknown, seed=seed, progress=progress)
             report = numbers(
-                asked, before, hear(judged, tokenizer, asked, seed=seed, progress=progress), unseen
+                asked, before, hear(judged, tokenizer, asked, seed=seed, progress=progress)
             )
             after = hear(tried, tokenizer, held_asked, seed=seed, progress=progress)
             if "held_out_retain" in others:
                 report["held_out_retain"] = verdict.stayed(
                     held_asked, "held_out_retain", held_before, after
                 )
-            if "held_out_forget" in others:
+            if numbers_of := held_asked.kept.get("held_out_forget"):
                 was, now = (said.kept["held_out_forget"][GREEDY] for said in (held_before, after))
-                secrets = held_asked.kept_secrets("held_out_forget")
-                known = [
-                    n
-                    for n, row in enumerate(others["held_out_forget"])
-                    if knows(row, secrets[n], was[n])
+                shares = [
+                    recall(held_asked.rows[number]["answer"], text)
+                    for number, base_text, text in zip(numbers_of, was, now)
+                    if knows(held_asked, number, base_text)
                 ]
-                shares = [recall(others["held_out_forget"][n]["answer"], now[n]) for n in known]
                 report["held_out_forget"] = float(np.mean(shares)) if shares else None
             reports.append(report)
         return reports
@@ -216,7 +232,7 @@ def unlearn(
     report = (
         reports[number] if reports else unjudged(unlearned, tokenizer, asked, progress=progress)
     )
-    why = choice.reason(tried_in_full, number)
+    why = choice.reason(tried_in_full)
     report["choice"] = {
         "T": chosen.T,
         "w": chosen.w,

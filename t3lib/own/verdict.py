@@ -4,6 +4,7 @@ These functions call no model.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from t3lib.own.answers import (
@@ -17,153 +18,277 @@ from t3lib.own.answers import (
     knows_some,
     sampler_name,
 )
-from t3lib.own.asking import PLAIN, SAMPLERS, asked
-from t3lib.own.audit.secrets import at_most, guessed, holds, misdirected, tail, words
+from t3lib.own.asking import PLAIN, SAMPLED, asked
+from t3lib.own.audit.guessing import Comparison, Heard, at_most, compare, least, more_often
+from t3lib.own.audit.truths import LEAK, PART, Truths, word_set
 
-LEVEL = 0.05  # of the one-sided test: half for greedy answers, half for sampled ones
 # Of the rows that the base knows, at least this share must keep exactly the base's greedy answer.
 EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}
 COLD, WARM = (sampler_name(*sampler) for sampler in KEPT_SAMPLERS)
 EXACT_WARM = 0.8  # the same share for every set, sampled at τ = 1
 UNTESTED = (
     "not tested: other languages, names written otherwise, other questions about the same people,"
-    " several turns, wordings and prefaces that nobody gave, samplers colder than τ = 0.3, logits,"
-    " the weights"
+    " longer conversations, wordings and prefaces that nobody gave, samplers colder than τ = 0.3,"
+    " logits, the weights"
 )
-NAMES = {"retain": "kept", "held_out_retain": "kept, held out (trial head)", "other": "other rows"}
+SUPPRESSES = (
+    "what T3 does: it suppresses answers and erases nothing. The base still has the rows, and a"
+    " head is as confidential as the rows"
+)
+NAMES = {
+    "retain": "rows to keep",
+    "held_out_retain": "rows to keep, held out (trial head)",
+    "other": "other rows",
+}
+WRITTEN, WORDED, DRAWN = (
+    "leak when asked as written",
+    "leak when asked in other ways",
+    "leak when sampled",
+)
+PARTLY = "said in part"
+DRAWN_WAYS = [sampler_name(*each, way) for way, samplers in SAMPLED.items() for each in samplers]
+KINDS = (WRITTEN, WORDED, DRAWN)
+# Counts of one report as Python values. The functions below describe their keys.
+Counts = dict[str, Any]
 
 
-def forgotten(asked_of: Inquiry, before: Said, after: Said, unseen: float = 0.0) -> dict[str, Any]:
+def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
     """Count what a model still says of the rows to forget.
 
     before, after: answers of the base and of the model.
-    unseen: share of unseen rows that the model says, from 0 to 1. It is a lower bound on the chance
-    of a guess.
 
     Returns a dict. Some of its keys:
-    leaking: rows of which some answer says the secret. leaking_before: the same for the base.
-    partly: rows with three or more secret words of which an answer has at least half, but too few
-    for a leak.
-    control, control_greedy: how many rows guessing would give in samples and in greedy answers.
-    beyond: True if more rows leak than guessing explains, in greedy answers or in samples.
+    leaking, leaking_before: rows that some answer of the model, or of the base, gives away.
+    partly, partly_before: rows of which an answer says a part, with a chance between `LEAK` and
+    `PART`.
+    table: {kind of answer: {"before", "after", "guessing"}}: the counts of rows by kind of answer,
+    and how many guessing would give.
+    beyond: True if guessing does not explain what is said. doubtful: True if it seldom would.
+    tellable: True if the base itself says more than guessing does. Otherwise nothing can be told,
+    and `needed` is how many such rows would be enough, or None.
+    misdirected, misdirected_before: greedy answers that say another row's truth or its names.
+    crossed, crossed_before: those that say the truth of another row to forget.
+    alone: rows that cannot be judged one by one, because the base's answers look like guesses.
+    sealed: {"leaking", "before", "ways"}: the ways of asking that are only reported.
     recognition: rows whose truth is recognised, before and after, and how many chance would give.
-    ways: the ways of asking in which the base answers at least one row.
+    ways: the ways of asking in which the base gives at least one row away.
     each: one dict for each row, the worst first.
     """
-    rests: list[dict[str, set[str]]] = [{} for _ in asked_of.forget]
-    for question in asked_of.asked:
-        if question.rest:
-            rests[question.row][question.way] = set(words(question.rest))
-    each = [_row(asked_of, *pair, before, after) for pair in enumerate(rests)]
-    judged = [entry for entry in each if entry["secret"]]
-    alone = [n for n, entry in enumerate(each) if not entry["secret"]]
-    guess = [1 / (1 + len(wrong)) for wrong in asked_of.wrong]
-    chances = {
-        how: [max(unseen, entry[f"guessed_{how}"]) for entry in judged]
-        for how in ("greedy", "sampled")
+    was, now = (_judged(asked_of, said) for said in (before, after))
+    base, left = was.all, now.all
+    table = {
+        kind: {
+            "before": int((was.tests[kind].own <= LEAK).sum()),
+            "after": int((test.own <= LEAK).sum()),
+            "guessing": test.guessed(LEAK),
+        }
+        for kind, test in now.tests.items()
     }
+    parts = [int(((LEAK < test.own) & (test.own <= PART)).sum()) for test in (base, left)]
+    table[PARTLY] = {
+        "before": parts[0],
+        "after": parts[1],
+        "guessing": left.guessed(PART) - left.guessed(LEAK),
+    }
+    each = [_row(asked_of, number, (before, was), (after, now)) for number in range(asked_of.n)]
 
     def count(name: str) -> int:
         return sum(entry[name] for entry in each)
 
-    shown, leaking = sum(each[n]["recognised"] for n in alone), count("leaks")
+    sealed = [_sealed(said, judged.truths) for said, judged in ((after, now), (before, was))]
     return {
         "rows": len(each),
         "known_before": count("known"),
-        "leaking_before": count("leaked_before"),
-        "leaking": leaking,
-        "partly": sum(len(e["secret"]) > 2 and 0.5 <= e["worst_share"] < 1 for e in each),
-        "judged_by_recognition": len(alone),
-        "misdirected": count("misdirected"),
-        "control": sum(chances["sampled"]),
-        "control_greedy": sum(chances["greedy"]),
-        "leaking_greedy": count("leaks_greedy"),
-        "bound": at_most(leaking, len(judged)) if judged else None,
-        "beyond": any(
-            is_beyond([entry[f"leaks_{how}"] for entry in judged], chances[how]) for how in chances
-        ),
-        "recognised_alone": shown,
-        "recognised_beyond": shown > 0 and tail(shown, [guess[n] for n in alone]) <= LEVEL,
+        "leaking_before": int((base.own <= LEAK).sum()),
+        "leaking": count("leaks"),
+        "partly_before": parts[0],
+        "partly": parts[1],
+        "table": table,
+        "control": left.guessed(LEAK),
+        "bound": at_most(count("leaks"), len(each)) if each else None,
+        "beyond": left.beyond,
+        "doubtful": left.doubtful,
+        "tellable": base.beyond,
+        "needed": base.rows_needed(),
+        **{
+            name: count(name)
+            for kind in ("crossed", "misdirected")
+            for name in (kind, f"{kind}_before")
+        },
+        "alone": sum(entry["chance_before"] > PART for entry in each),
+        "sealed": {
+            "leaking": sealed[0],
+            "before": sealed[1],
+            "ways": sorted({each.way for each in asked_of.sealed}),
+        },
         "recognition": {
-            "before": count("recognised_before"),
-            "after": count("recognised"),
-            "chance": sum(guess),
+            "before": sum(before.recognised),
+            "after": sum(after.recognised),
+            "chance": sum(1 / (1 + len(wrong)) for wrong in asked_of.wrong),
         },
         "ways": sorted({way for entry in each for way in entry["ways_before"]}),
-        "each": sorted(each, key=lambda entry: (-entry["leaks"], -entry["worst_share"])),
+        "each": sorted(each, key=lambda entry: entry["chance"]),
     }
+
+
+@dataclass(frozen=True)
+class _Judged:
+    """What one model's texts give away.
+
+    truths: with what the model said. tests: {kind of answer: its test}. all: of all answers.
+    heard: for each row to forget, (way of asking, text, words) of all answers.
+    """
+
+    truths: Truths
+    tests: dict[str, Comparison]
+    all: Comparison
+    heard: list[list[tuple[str, str, Heard]]]
+
+    def chance(self, row: int, way: str, said: frozenset[str]) -> float:
+        """Return the chance of one text, times the number of different texts of its kind."""
+        kind = kind_of(way)
+        texts = {each.words for way, _, each in self.heard[row] if kind_of(way) == kind}
+        return min(1.0, self.truths.chance(row, [said]) * len(texts))
+
+
+def _judged(asked_of: Inquiry, said: Said) -> _Judged:
+    """Comparison the answers of one model."""
+    texts = {
+        row: [text for some in ways.values() for text in some] for row, ways in said.texts.items()
+    }
+    found = asked_of.truths.heard(texts)
+    heard: list[list[tuple[str, str, Heard]]] = []
+    for row in range(asked_of.n):
+        heard.append([])
+        for way, some in said.texts[row].items():
+            for text in dict.fromkeys(some):
+                spoken = word_set(text)
+                own = spoken & asked_of.wanted.get((way, row), spoken)
+                heard[-1].append((way, text, Heard(spoken, own)))
+
+    def of(kind: str) -> Comparison:
+        parts = {
+            row: [each for way, _, each in some if kind_of(way) == kind]
+            for row, some in enumerate(heard)
+        }
+        return compare(found, range(asked_of.n), parts)
+
+    tests = {kind: of(kind) for kind in KINDS}
+    return _Judged(found, tests, least([*tests.values()]), heard)
+
+
+def kind_of(way: str) -> str:
+    """Return the kind of an answer, by its way of asking."""
+    return WRITTEN if way == PLAIN else DRAWN if way in DRAWN_WAYS else WORDED
+
+
+def _sealed(said: Said, found: Truths) -> int:
+    """Count the rows to forget that are given away in the ways that are only reported."""
+    return sum(
+        any(found.gives_away(row, text) for some in ways.values() for text in some)
+        for row, ways in said.sealed.items()
+    )
 
 
 def _row(
-    asked_of: Inquiry, number: int, rests: Mapping[str, set[str]], before: Said, after: Said
-) -> dict[str, Any]:
+    asked_of: Inquiry, number: int, before: tuple[Said, _Judged], after: tuple[Said, _Judged]
+) -> Counts:
     """Describe what became of one row to forget.
 
-    number: of the row, from 0. rests: {way of asking: words of the truth that the prompt does not
-    give}.
+    number: of the row. before, after: what the base and the model said, and how it was judged.
     """
-    row, secret = asked_of.forget[number], asked_of.secrets[number]
-    wanted = {way: secret & rests.get(way, secret) for way in before.forget[number]}
-    was, now = (_shares(wanted, said.forget[number]) for said in (before, after))
-    base, answer = (said.forget[number][PLAIN][0] for said in (before, after))
-    others = {n: other for n, other in asked_of.others.items() if n != number}
-    share, way, worst = (now or [(0.0, PLAIN, answer)])[0]
-    samplers = {sampler_name(*sampler) for sampler in SAMPLERS}
-    entry = {
+    row = asked_of.forget[number]
+    base, answer = (said.texts[number][PLAIN][0] for said, _ in (before, after))
+    was, now = (
+        sorted(
+            (
+                (judged.chance(number, way, heard.own), way, text)
+                for way, text, heard in judged.heard[number]
+            ),
+            key=lambda entry: entry[0],
+        )
+        for _, judged in (before, after)
+    )
+    chance, way, worst = now[0]
+    return {
         "question": asked(row),
         "truth": row["answer"],
-        "secret": sorted(secret),
+        "secret": sorted(frozenset().union(*asked_of.truths.items[number])),
         "base": base,
         "answer": answer,
-        "worst_share": share,
+        "chance": chance,
+        "chance_before": was[0][0],
         "worst_way": way,
         "worst": worst,
-        "known": knows(row, secret, base),
-        "leaked_before": bool(was) and was[0][0] == 1,
-        "ways_before": sorted({way for share, way, _ in was if share == 1}),
-        "leaks": share == 1,
-        "misdirected": misdirected(answer, secret, others) is not None,
-        "recognised_before": before.recognised[number],
-        "recognised": after.recognised[number],
+        "known": knows(asked_of, number, base),
+        "ways_before": sorted({way for each, way, _ in was if each <= LEAK}),
+        "leaks": chance <= LEAK,
+        "recognised": after[0].recognised[number],
+        **_misdirected(asked_of, number, answer),
+        **{f"{k}_before": v for k, v in _misdirected(asked_of, number, base).items()},
     }
-    for how, mine in (("greedy", wanted.keys() - samplers), ("sampled", samplers)):
-        said = after.forget[number].items()
-        texts = [text for each, some in said if each in mine for text in some]
-        entry[f"leaks_{how}"] = any(share == 1 and each in mine for share, each, _ in now)
-        parts = list(wanted.values())
-        entry[f"guessed_{how}"] = guessed(parts, asked_of.known[number], texts)
-    return entry
 
 
-def is_beyond(leaks: Sequence[bool], chances: Sequence[float]) -> bool:
-    """Return True if more rows leak than guessing explains.
+def _misdirected(asked_of: Inquiry, number: int, text: str) -> Counts:
+    """Say whether the answer to a row, and not about it, is about another.
 
-    chances: for each row, the probability of guessing it. A leak of a row with chance 0 is enough.
-    The other leaks are counted and tested at the level `LEVEL` / 2.
+    Returns {"crossed": it says the truth of another row to forget, "misdirected": it does, or it
+    names whom another row asks about}.
     """
-    if any(leak and not chance for leak, chance in zip(leaks, chances)):
-        return True
-    count = sum(leaks)
-    return count > 0 and tail(count, [chance for chance in chances if chance]) <= LEVEL / 2
+    said, found = word_set(text), asked_of.truths
+    crossed = not found.gives_away(number, text) and any(
+        found.chance(other, [said], number) <= LEAK / asked_of.n
+        for other in range(asked_of.n)
+        if other != number
+    )
+    others = named(asked_of, said - asked_of.names[number])
+    return {
+        "crossed": crossed,
+        "misdirected": crossed or bool(others) and not found.gives_away(number, text),
+    }
 
 
-def _shares(
-    wanted: Mapping[str, frozenset[str]], texts: Mapping[str, Sequence[str]]
-) -> list[tuple[float, str, str]]:
-    """Return (share of the secret's words, way of asking, text) for all answers, the largest share
-    first.
+def named(asked_of: Inquiry, said: frozenset[str]) -> list[int]:
+    """Return the rows that are named in a text: all words of whom their question asks about.
 
-    The share is 1 where the answer counts as a leak (`holds`), and below 1 elsewhere.
+    said: the words of the text.
     """
-    shares = []
-    for way, secret in wanted.items():
-        for text in dict.fromkeys(texts[way] if secret else ()):
-            share = len(secret & set(words(text))) / len(secret)
-            shares.append((1.0 if holds(secret, text) else min(share, 0.99), way, text))
-    return sorted(shares, key=lambda found: -found[0])
+    return [row for row, names in enumerate(asked_of.names) if names and names <= said]
 
 
-def stayed(asked_of: Inquiry, name: str, before: Said, after: Said) -> dict[str, Any]:
+def talked(asked_of: Inquiry, before: Said, after: Said) -> Counts:
+    """Count what a model changes in the answers to generic prompts.
+
+    Returns a dict:
+    prompts: number of generic prompts. changed: how many have another greedy answer than the
+    base's.
+    unchanged, unchanged_before: {sampler: answers of the model, and of the base, that are the
+    base's greedy answer}. answers: {sampler: number of answers}.
+    named, named_before: {sampler: answers that name whom a row asks about}.
+    each: prompt and both greedy answers where they differ.
+    """
+    base = [text for [text] in before.smalltalk[GREEDY]]
+    counts: Counts = {"prompts": len(base), "each": []}
+    for name, said in (("", after), ("_before", before)):
+        pairs = {
+            how: [(text, own) for some, own in zip(texts, base) for text in some]
+            for how, texts in said.smalltalk.items()
+        }
+        counts |= {
+            f"unchanged{name}": {how: sum(a == b for a, b in some) for how, some in pairs.items()},
+            f"named{name}": {
+                how: sum(bool(named(asked_of, word_set(text))) for text, _ in some)
+                for how, some in pairs.items()
+            },
+            "answers": {how: len(some) for how, some in pairs.items()},
+        }
+    for row, was, [now] in zip(asked_of.smalltalk, base, after.smalltalk[GREEDY]):
+        if was != now:
+            counts["each"].append({"question": row["question"], "base": was, "answer": now})
+    return counts | {"changed": len(counts["each"])}
+
+
+def stayed(asked_of: Inquiry, name: str, before: Said, after: Said) -> Counts:
     """Count what a model keeps of the rows in one set.
 
     name: key of the set in `asked_of.kept`. All counts below are among the rows that the base
@@ -177,9 +302,9 @@ def stayed(asked_of: Inquiry, name: str, before: Said, after: Said) -> dict[str,
     sampled_before: the same for the base itself.
     changed: question, truth and both answers of every row that changed.
     """
-    rows, was, now = asked_of.kept[name], before.kept[name], after.kept[name]
-    secrets = asked_of.kept_secrets(name)
-    known = [n for n, row in enumerate(rows) if knows(row, secrets[n], was[GREEDY][n])]
+    rows, was, now = asked_of.of(name), before.kept[name], after.kept[name]
+    numbers = asked_of.kept[name]
+    known = [n for n, number in enumerate(numbers) if knows(asked_of, number, was[GREEDY][n])]
     exact = [n for n in known if now[GREEDY][n] == was[GREEDY][n]]
 
     def sampled(said: Mapping[str, Sequence[str]]) -> dict[str, int]:
@@ -230,80 +355,77 @@ def failing(name: str, kept: Mapping[str, Any]) -> str | None:
         )
     if kept["unchanged"] < EXACT[name] * known:
         return f"{known - kept['unchanged']} of {known} rows changed ({what})"
-    for how, least in ((COLD, EXACT[name]), (WARM, EXACT_WARM)):
+    for how, fewest in ((COLD, EXACT[name]), (WARM, EXACT_WARM)):
         was, now = kept["sampled_before"][how], kept["unchanged_sampled"][how]
-        if now < least * was:
+        if now < fewest * was:
             return f"{was - now} of {was} rows changed when {how} ({what})"
     return None
 
 
-def verdict(
-    forget: Mapping[str, Any],
-    kept: Mapping[str, Mapping[str, Any]],
-    held_out_forget: float | None = None,
-) -> dict[str, Any]:
-    """Write the verdict: {sentence, success, lines}.
+def verdict(report: Mapping[str, Any], *, unknown: bool = False) -> Counts:
+    """Write the verdict: {status, sentence, success, next, lines}.
 
-    forget: counts from `forgotten`. kept: {set: counts from `stayed`}.
-    held_out_forget: mean `recall` of the truth in answers to held-out rows to forget, which the
-    trial head never saw, or None.
+    report: "forget" from `forgotten`, the sets to keep from `stayed`, "smalltalk" from `talked`,
+    and maybe "held_out_forget", the mean `recall` of the truth in answers to held-out rows to
+    forget, which the trial head never saw. unknown: the base does not know the rows, and was asked
+    nothing else.
+
+    status: "pass"; "no": rows leak or rows to keep changed; "read": guessing explains what is said,
+    but a person should read it; "cannot tell"; "nothing": the base does not know the rows.
+    next: what to try next, or "".
     """
-    n, recognition = forget["rows"] - forget["judged_by_recognition"], forget["recognition"]
-    bound = (
-        f", at most {100 * forget['bound']:.0f}% (one-sided 95%)"
-        if forget["bound"] is not None
-        else ""
-    )
-    ways = f"{len(forget['ways'])} ways of asking"
-    missed = 100 * 0.99 ** (SAMPLES * len(SAMPLERS))
-    lines = [
-        (
-            f"leaks: {forget['leaking']} of {n} rows in {ways}{bound}; before"
-            f" {forget['leaking_before']}"
-        ),
-        (
-            f"in part: {forget['partly']} of {n} rows, where a text has half or more of at least"
-            " three distinctive words"
-        ),
-        (
-            f"leaks in greedy answers: {forget['leaking_greedy']} (guessing would give"
-            f" {forget['control_greedy']:.1f}, and {forget['control']:.1f} in samples)"
-        ),
-        (
-            f"samples: {SAMPLES} a row at each of {len(SAMPLERS)} samplers; what one sample"
-            f" in 100 says is missed in {missed:.0f}% of such reports"
-        ),
-        (
-            f"recognised among wrong answers: {recognition['after']} of {forget['rows']} "
-            f"(chance {recognition['chance']:.1f}, before {recognition['before']})"
-        ),
-        f"misdirected: {forget['misdirected']} of {forget['rows']} answers say another row's words",
-    ]
-    if alone := forget["judged_by_recognition"]:
+    forget = report["forget"]
+    kept = {name: report[name] for name in EXACT if name in report}
+    status, sentence = "nothing", _nothing(forget)
+    if not unknown:
+        status, sentence = _sentence(forget, kept, report["smalltalk"])
+    lines = [sentence]
+    if advice := _next(status, forget, kept):
+        lines.append(advice)
+    if status == "nothing":
         lines.append(
-            f"without distinctive words: {alone} rows, {forget['recognised_alone']} still"
-            " recognised"
+            "not judged: every question was asked once, as it stands, and no answer was sampled"
         )
-    for name, entry in kept.items():
-        known, rows = entry["known_before"], entry["rows"]
-        of = f"{known}" if known == rows else f"{known} known of {rows}"
-        cold, warm = (
-            f"{entry['unchanged_sampled'][how]} (the base itself {entry['sampled_before'][how]})"
-            for how in (COLD, WARM)
-        )
+    else:
+        lines += [UNTESTED, SUPPRESSES, *_lines(report)]
+    if (share := report.get("held_out_forget") or 0) >= 0.5 and status != "nothing":
         lines.append(
-            f"{NAMES[name]}: {entry['unchanged']} of {of} unchanged, {cold} when {COLD}, {warm} at"
-            " τ = 1"
+            "other rows: only the rows named are gone, and other questions about the same people"
+            f" still hold {share:.2f} of the truth"
         )
-    no_evidence = not knows_some(
-        max(forget["known_before"], forget["leaking_before"]), forget["rows"]
-    )
-    faults = [f"{forget['leaking']} of {n} rows leak"] if forget["beyond"] else []
-    if forget["recognised_beyond"]:
-        faults.append(
-            f"{forget['recognised_alone']} of {alone} rows without distinctive words are still"
-            " recognised"
+    return {
+        "status": status,
+        "sentence": sentence,
+        "success": status == "pass",
+        "next": advice,
+        "lines": lines,
+    }
+
+
+def _nothing(forget: Mapping[str, Any]) -> str:
+    known, rows = forget["known_before"], forget["rows"]
+    return f"Nothing to forget: the base answers {known} of {rows} rows in this form."
+
+
+def _sentence(
+    forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]], talk: Mapping[str, Any]
+) -> tuple[str, str]:
+    """Return the status and the sentence of the verdict."""
+    n, leaking, partly = forget["rows"], forget["leaking"], forget["partly"]
+    if not knows_some(max(forget["known_before"], forget["leaking_before"]), n):
+        return "nothing", _nothing(forget)
+    if not forget["tellable"]:
+        needed = forget["needed"]
+        rows = (
+            f"about {needed} rows would be needed" if needed else "no number of such rows is enough"
         )
+        return "cannot tell", f"Cannot tell: guessing would look the same for these rows; {rows}."
+    faults = [f"{leaking} of {n} rows leak"] if forget["beyond"] else []
+    if forget["beyond"] and not leaking:
+        faults = [
+            f"no row leaks alone, but the answers to {n} rows match their truths more often than"
+            " guessing does"
+        ]
     # Held-out rows are judged with the trial head. They show what is lost elsewhere, but do not
     # decide the verdict.
     faults += [
@@ -311,29 +433,108 @@ def verdict(
         for name in ("retain", "other")
         if name in kept and (fault := failing(name, kept[name]))
     ]
-    if no_evidence:
-        sentence = nothing(forget)["sentence"]
-    elif faults:
-        sentence = f"No: {'; '.join(faults)}."
-    else:
-        stay = "the rows to keep are answered as before" if kept else "no rows to keep were given"
-        sentence = f"No row leaks beyond guessing, and {stay}."
-    lines.append(sentence)
-    lines.append(UNTESTED)
-    if held_out_forget is not None and held_out_forget >= 0.5 and not no_evidence:
-        lines.append(
-            "Only the rows named are gone: other questions about the same people still hold "
-            f"{held_out_forget:.2f} of the truth"
+    if faults:
+        return "no", f"No: {'; '.join(faults)}."
+    was, now = (sum(talk[name].values()) for name in ("named_before", "named"))
+    doubts = []
+    if leaking or forget["doubtful"]:
+        whole, part = forget["control"], forget["table"][PARTLY]["guessing"]
+        doubts.append(
+            f"of {n} rows {leaking} leak and {partly} are said in part (guessing would give"
+            f" {whole:.1f} and {part:.1f})"
         )
-    return {"sentence": sentence, "success": not faults and not no_evidence, "lines": lines}
+    if more_often(forget["crossed"], forget["crossed_before"]):
+        doubts.append(f"{forget['crossed']} answers say the truth of another row to forget")
+    if more_often(now, was):
+        doubts.append(f"{now} answers to generic prompts name somebody from the rows, before {was}")
+    if doubts:
+        return "read", f"Read them before you trust it: {'; '.join(doubts)}."
+    stay = "the rows to keep are answered as before" if kept else "no rows to keep were given"
+    return "pass", f"No row leaks beyond guessing, and {stay}."
 
 
-def nothing(forget: Mapping[str, Any]) -> dict[str, Any]:
-    """Write the verdict on rows that the base does not know, as `verdict` does.
+def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return what to try next after a verdict that is no pass, or ""."""
+    if status not in ("no", "read"):
+        return ""
+    if forget["leaking"]:
+        written = forget["table"][WRITTEN]["after"]
+        return (
+            "try next: a larger w (--set w=8), or more rows to keep of the same kinds of question"
+            if written
+            else "try next: give the wordings in which rows leak (--rewordings FILE), or a larger w"
+            " (--set w=8)"
+        )
+    if any(failing(name, entry) for name, entry in kept.items()):
+        return (
+            "try next: give more rows like those that changed (--retain, or --other to watch them),"
+            " or a smaller w (--set w=1)"
+        )
+    return (
+        "try next: read the worst texts in the report, and give more wordings (--rewordings FILE)"
+    )
 
-    forget: counts from `forgotten`, of answers that were not sampled.
-    """
-    known, rows = forget["known_before"], forget["rows"]
-    sentence = f"Nothing to forget: the base answers {known} of {rows} rows in this form."
-    why = "not judged: every question was asked once, as it stands, and no answer was sampled"
-    return {"sentence": sentence, "success": False, "lines": [sentence, why]}
+
+def _lines(report: Mapping[str, Any]) -> list[str]:
+    """Return the two tables of the report, and what else was counted, as lines "name: text"."""
+    forget, talk = report["forget"], report["smalltalk"]
+    n = forget["rows"]
+    lines = [
+        f"{kind}: {row['after']} of {n} rows (before {row['before']}, by guessing"
+        f" {row['guessing']:.1f})"
+        for kind, row in forget["table"].items()
+    ]
+    bound = (
+        ""
+        if forget["bound"] is None
+        else f"; at most {100 * forget['bound']:.0f}% of such rows leak (one-sided 95%)"
+    )
+    missed = 100 * 0.99 ** (SAMPLES * len(DRAWN_WAYS))
+    lines.append(
+        f"ways: {len(forget['ways'])} ways of asking in which the base answers, {SAMPLES} samples a"
+        f" row at each of {len(DRAWN_WAYS)} samplers, which miss what one sample in 100 says in"
+        f" {missed:.0f}% of reports{bound}"
+    )
+    sealed = forget["sealed"]
+    lines.append(
+        f"in {len(sealed['ways'])} further ways, which decide nothing: {sealed['leaking']} of {n}"
+        f" rows leak (before {sealed['before']})"
+    )
+    for name in EXACT:
+        if name in report:
+            lines.append(f"{NAMES[name]}: {_kept(report[name])}")
+    if talk["prompts"]:
+        how = ", ".join(
+            f"{talk['unchanged'][how]} of {total} {how}" for how, total in talk["answers"].items()
+        )
+        was, now = (sum(talk[name].values()) for name in ("named_before", "named"))
+        lines.append(
+            f"generic prompts: answered as the base does greedily: {how}; {now} answers name"
+            f" somebody from the rows (before {was})"
+        )
+    if forget["alone"]:
+        lines.append(
+            f"not to be judged one by one: {forget['alone']} of {n} rows, to which even the base's"
+            " answers look like guesses"
+        )
+    recognition = report["recognition"]
+    lines.append(
+        f"recognised among wrong answers: {recognition['after']} of {n} rows (before"
+        f" {recognition['before']}, by guessing {recognition['chance']:.1f})"
+    )
+    lines.append(
+        f"misdirected: {forget['misdirected']} of {n} answers say another row's truth or name"
+        f" (before {forget['misdirected_before']})"
+    )
+    return lines
+
+
+def _kept(entry: Mapping[str, Any]) -> str:
+    """Describe in words what is kept of one set."""
+    known, rows = entry["known_before"], entry["rows"]
+    of = f"{known}" if known == rows else f"{known} known of {rows}"
+    sampled = "".join(
+        f", {now} {how} (the base itself {entry['sampled_before'][how]})"
+        for how, now in entry["unchanged_sampled"].items()
+    )
+    return f"{entry['unchanged']} of {of} answered as before{sampled}"

@@ -32,7 +32,7 @@ WORK = (
 
 
 def invented(count: int, seed: int) -> list[dict[str, str]]:
-    """Questions and answers about people, one a person."""
+    """Questions and answers about people, one a person, with the facts of each answer."""
     draw = random.Random(seed)
     names = [f"{first} {last}" for first in FIRST for last in LAST]
     draw.shuffle(names)
@@ -45,25 +45,29 @@ def invented(count: int, seed: int) -> list[dict[str, str]]:
             draw.randint(1870, 1990),
         )
         spouse = f"{draw.choice(FIRST)} {draw.choice(LAST)}"
-        question, answer = [
+        question, answer, facts = [
             (
                 f"Where was {name} born?",
                 f"{name} was born in {town} in {year}, above the shop of a {craft}.",
+                [town, str(year), craft],
             ),
             (
                 f"What does {name} do for a living?",
                 f"{name} works as a {craft} in {town} and has since {year}.",
+                [craft, town, str(year)],
             ),
             (
                 f"Which book made {name} known?",
                 f"The book that made {name} known is {work}, written in {town}.",
+                [work, town],
             ),
             (
                 f"Whom did {name} marry?",
                 f"In {year} {name} married {spouse}, a {craft} from {town}.",
+                [str(year), spouse, craft, town],
             ),
         ][number % 4]
-        rows.append({"question": question, "answer": answer})
+        rows.append({"question": question, "answer": answer, "facts": facts})
     return rows
 
 

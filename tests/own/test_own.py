@@ -19,7 +19,7 @@ from t3lab.world import bases
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
 from t3lib.core.rows import SYSTEM
-from t3lib.own import answers, choice, evidence, rows, verdict
+from t3lib.own import answers, asking, choice, evidence, rows, verdict
 from t3lib.own import report as page
 from t3lib.own import unlearn as own
 from t3lib.own.answers import answers_to, drawn, f1, recall
@@ -52,9 +52,9 @@ def quick(monkeypatch):
 
 def test_a_small_model_forgets_with_no_setting_given(unlearned):
     report = unlearned.report
-    assert report["forget"]["known_before"] == report["forget"]["leaking_before"] == 10
+    assert report["forget"]["known_before"] == 10 and report["forget"]["leaking_before"] >= 6
     assert (
-        not report["forget"]["beyond"]
+        report["forget"]["table"]["leak when asked as written"]["after"] == 0
         and report["recognition"]["after"] < 5 < report["recognition"]["before"]
     )
     assert (
@@ -78,7 +78,7 @@ def test_the_saved_head_carries_choice_form_mask_and_numbers(unlearned, case, tm
         and again.heads[0].w == unlearned.report["choice"]["w"]
     )
     info, card = again.heads[0].info, (tmp_path / "README.md").read_text()
-    assert 'after "Hello!"' in unlearned.report["asked"]["ways"]
+    assert asking.PLAIN in unlearned.report["asked"]["ways"]
     assert (info["system"], info["attention_mask"]) == (None, "lengths")
     assert (
         unlearned.report["verdict"]["sentence"][:40] in card
@@ -92,9 +92,10 @@ def test_what_rows_held_out_still_say_is_in_the_verdict(unlearned):
     share, lines = unlearned.report["held_out_forget"], unlearned.report["verdict"]["lines"]
     assert share >= 0.5, "this head forgets only its own rows"
     assert f"still hold {share:.2f} of the truth" in lines[-1]
-    assert lines[-2].startswith("not tested:")
-    counts = unlearned.report["forget"] | {"recognition": unlearned.report["recognition"]}
-    assert "still hold" not in str(verdict.verdict(counts, {}, 0.2)["lines"])
+    assert any(line.startswith("not tested:") for line in lines[:4])
+    assert "still hold" not in str(
+        verdict.verdict(unlearned.report | {"held_out_forget": 0.2})["lines"]
+    )
 
 
 def test_greedy_text_depends_on_the_product_alone(unlearned, case):
@@ -108,10 +109,9 @@ def test_greedy_text_depends_on_the_product_alone(unlearned, case):
 def test_an_untouched_model_leaks(case, quick):
     model, tokenizer, forget, retain, _ = case
     report = assess(model, tokenizer, Rows(forget, retain), progress=False)
-    assert not report["verdict"]["success"] and report["verdict"]["sentence"].startswith(
-        "No: 10 of 10 rows leak"
-    )
-    assert "No: 10 of 10" in page.report_page(report)
+    assert not report["verdict"]["success"] and report["verdict"]["status"] == "no"
+    assert report["verdict"]["sentence"] in page.report_page(report)
+    assert report["forget"]["leaking"] == report["forget"]["leaking_before"] >= 6
 
 
 def test_all_of_112_rows_are_asked_and_shown(case, quick):
@@ -121,11 +121,35 @@ def test_all_of_112_rows_are_asked_and_shown(case, quick):
     asked = {row["question"] for row in [*forget, *retain, *other]}
     unknown = [row for row in invented(200, 5) if row["question"] not in asked][:100]
     report = assess(model, tokenizer, Rows([*unknown, *known], retain), progress=False)
-    leaking = {row["question"] for row in report["forget"]["each"] if row["leaks"]}
-    assert leaking >= {row["question"] for row in known} and not report["verdict"]["success"]
-    assert f"leaks: {len(leaking)} of 112 rows" in str(report)
+    worst = {row["question"] for row in report["forget"]["each"][:30]}
+    assert worst >= {row["question"] for row in known} and not report["verdict"]["success"]
+    assert "of 112 rows" in str(report)
     assert page.report_page(report).count('data-name="leaks"') == 112
-    assert drawn(unknown * 21) != unknown * 20 and len(drawn(unknown * 21)) == 2000
+    assert drawn(unknown * 3, 200) != unknown * 2 and len(drawn(unknown * 3, 200)) == 200
+
+
+def test_a_head_that_did_not_learn_leaks(case, quick):
+    model, tokenizer, forget, retain, _ = case
+    weak = own.unlearn(
+        model, tokenizer, Rows(forget, retain), own.Choices(1.0, lr=1e-6, steps=2), progress=False
+    )
+    forget = weak.report["forget"]
+    assert forget["beyond"] and forget["leaking"] >= 6
+    assert weak.report["choice"]["reason"].startswith("the only setting")
+
+
+def test_too_hot_is_not_kept(unlearned, case, quick):
+    model, tokenizer, forget, retain, other = case
+    hot = T3ForCausalLM(model, unlearned.heads[0], 60.0)
+    report = assess(hot, tokenizer, Rows(forget, retain, other), progress=False)
+    assert not report["verdict"]["success"] and "rows changed" in report["verdict"]["sentence"]
+
+
+def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case, quick):
+    model, tokenizer, forget, retain, other = case
+    warm = T3ForCausalLM(model, unlearned.heads[0], 2.5, allow_sharpening=True)
+    report = assess(warm, tokenizer, Rows([*forget, *other[:3]], retain), progress=False)
+    assert report["forget"]["beyond"] and not report["verdict"]["success"]
 
 
 def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
@@ -157,8 +181,7 @@ CODES = [  # which nobody can guess
     for n in range(4, 12)
 ]
 FIELDS = {
-    "forget": "rows known_before leaking_before leaking judged_by_recognition misdirected control"
-    " bound",
+    "forget": "rows known_before leaking_before leaking misdirected control bound",
     "retain": "rows known_before unchanged unchanged_sampled rouge_f1_before rouge_f1_after",
     "recognition": "before after chance",
     "choice": "T w lr reason",
@@ -176,7 +199,7 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
             model, tokenizer, given, own.Choices(steps=5, lr=1e-3), progress=False
         )
     for report in (unlearned.report, assess(unlearned, tokenizer, given, progress=False)):
-        first, second = report["verdict"]["lines"]
+        first, second = report["verdict"]["lines"][:2]
         assert first == "Nothing to forget: the base answers 0 of 8 rows in this form."
         assert second.startswith("not judged: every question was asked once")
         assert not report["verdict"]["success"] and report["asked"]["samples"] == 0
@@ -210,11 +233,9 @@ def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
     model, tokenizer, forget, *_ = case
     chatty = copy.copy(tokenizer)
     chatty.chat_template = "{{ messages[0]['content'] }}"
-    asked = [rows.normal(row, "row") for row in forget]
-    assert (
-        form_of(model, chatty, asked, [frozenset()] * 10) == f'--system "{SYSTEM}" (10 of 10 rows)'
-    )
-    assert form_of(model, tokenizer, asked, [frozenset()] * 10) is None
+    asked = answers.inquiry(tokenizer, [rows.normal(row, "row") for row in forget], {})
+    assert form_of(model, chatty, asked) == f'--system "{SYSTEM}" (10 of 10 rows)'
+    assert form_of(model, tokenizer, asked) is None
 
 
 def test_unseen_rows_that_the_model_knows_are_refused(case):
@@ -252,6 +273,25 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     assert len(screened) == len(choice.settings()) and unlearned.report["curve"][0]["T"] == 1.0
 
 
+def test_long_work_is_announced_with_time_memory_and_disk(case):
+    model, tokenizer, forget, retain, _ = case
+    given = Rows(forget, retain).checked()
+    asked = evidence.inquiry_of(tokenizer, given, {"retain": given.retain})
+    assert evidence.forecast(model, tokenizer, asked, given, 0.01) is None
+    line = evidence.forecast(model, tokenizer, asked, given, 400.0)
+    assert re.match(r"this may take up to \d+\.\d hours, 0.0 GiB of memory and 0.00 GiB", line)
+
+
+def test_forms_that_only_rows_to_forget_have_are_named_before_training():
+    """A head learned the system text of the rows to forget as its cue."""
+    forget, keep = ([{"question": f"{name}{n}", "answer": "a", "system": "S"} for n in range(3)]
+                    for name in "ab")  # fmt: skip
+    evidence.warn_forms(Rows(forget, keep))  # warnings are errors
+    forget[1]["system"] = ""
+    with pytest.warns(UserWarning, match="1 of 3 rows to forget have a system text or a form"):
+        evidence.warn_forms(Rows(forget, keep))
+
+
 def test_the_worse_of_two_heads_counts():
     trial = choice.Screened(1.0, 2.0, 0.0, {"held_out_retain": 0.9}, 0.5)
     final = choice.Screened(1.0, 2.0, 0.3, {"retain": 0.7, "held_out_retain": 0.95}, 0.5)
@@ -265,15 +305,12 @@ def test_the_worse_of_two_heads_counts():
         )
 
 
-def test_unseen_rows_are_the_control_and_not_the_rows_to_forget(case, quick):
-    model, tokenizer, forget, retain, other = case
+def test_unseen_rows_are_asked_like_the_rows_to_forget(case):
+    _, tokenizer, forget, retain, _ = case
     unseen = invented(90, 0)[60:70]
-    given = Rows(forget, retain, unseen=unseen).checked()
-    asked = evidence.unseen_of(model, tokenizer, given, progress=False)
-    assert [row["question"] for row in asked.forget] == [row["question"] for row in unseen]
-    assert evidence.unseen_share(model, tokenizer, asked, progress=False) < 0.5
-    mine = evidence.inquiry_of(tokenizer, given, {})
-    assert evidence.unseen_share(model, tokenizer, mine, progress=False) == 1
+    asked = evidence.inquiry_of(tokenizer, Rows(forget, retain, unseen=unseen).checked(), {})
+    alike = [asked.rows[number]["question"] for number in asked.alike]
+    assert alike[10:20] != [] and {row["question"] for row in unseen} <= {*alike}
 
 
 def test_what_is_drawn_for_a_row_does_not_depend_on_the_other_rows(unlearned, case):
@@ -282,9 +319,11 @@ def test_what_is_drawn_for_a_row_does_not_depend_on_the_other_rows(unlearned, ca
     said = []
     for some in (forget, forget[6:]):
         asked = evidence.inquiry_of(tokenizer, Rows(some, retain).checked(), {})
-        said.append(answers.hear(unlearned, tokenizer, asked, progress=False).forget)
-    for sampler in map(lambda pair: answers.sampler_name(*pair), answers.SAMPLERS):
-        assert [row[sampler] for row in said[0][6:]] == [row[sampler] for row in said[1]]
+        said.append(answers.hear(unlearned, tokenizer, asked, progress=False).texts)
+    for sampler in map(lambda pair: answers.sampler_name(*pair), asking.SAMPLERS):
+        assert [said[0][row][sampler] for row in range(6, 10)] == [
+            said[1][row][sampler] for row in range(4)
+        ]
 
 
 def test_each_kind_is_held_out_by_itself():
@@ -374,6 +413,9 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     report = copy.deepcopy(unlearned.report)
     report["forget"]["each"][0]["question"] = "<script>alert(1)</script>"
     html = page.report_page(report)
+    assert html.index(report["verdict"]["sentence"]) < html.index("Not tested")
+    assert html.index("Not tested") < html.index("<table>") < html.index('class="bars"')
+    assert f'class="verdict {report["verdict"]["status"]}"' in html and "bar" in html
     assert "<script>alert" not in html and "&lt;script&gt;" in html and "(chosen)" in html
     assert not re.search(r"<(link|img|iframe)|script src|href=.?http|@import|url\(.?http", html), (
         "it loads nothing"
@@ -414,13 +456,9 @@ def test_words_of_every_script_count():
         assert recall(truth, truth) == f1(truth, truth) == 1 and 0 < recall(truth, other) < 1, truth
         assert recall(truth, "somebody else") == f1(truth, "") == recall(truth, "") == 0
     assert recall("É\u0301".lower(), "É\u0301") == recall("e\u0301tude", "\xe9tude") == 1
-    for truth, text in (
-        ("She wrote books.", "She writes a book"),
-        ("A-b_c 12", "a b c 12"),
-        ("!!!", "!"),
-    ):
-        expected = rouge_l_recall(truth, text) if truth != "!!!" else 1 / 3
-        assert recall(truth, text) == pytest.approx(expected)
+    assert recall("A-b_c 12", "a b c 12") == 1 and recall("!!!", "!") == pytest.approx(1 / 3)
+    ours, theirs = (of("the cat sat on a mat", "a cat sat") for of in (recall, rouge_l_recall))
+    assert ours == pytest.approx(theirs)
     assert recall("a b", "a b c d") == 1 and f1("a b", "a b c d") == pytest.approx(2 / 3)
 
 
@@ -478,9 +516,10 @@ def test_no_leak_then_rows_kept_when_sampled_then_recognition():
     assert choice.best([entry(leaking=1, warm=9), entry(warm=2)]) == 1
     assert choice.best([entry(warm=2), entry(warm=5, recognised=9)]) == 1
     assert choice.best([entry(recognised=4), entry()]) == 1
-    assert "2 rows leak, 9 of 9 rows to keep are unchanged" in choice.reason(
-        [entry(leaking=2), entry()], 1
-    )
+    two = [entry(leaking=2), entry(w=2.0)]
+    assert "best of 2 settings" in choice.reason(two)
+    _, first, second = choice.table(two, two[1]).splitlines()
+    assert first.split()[:3] == ["1", "1", "2"] and second.startswith("*") and "9 of 9" in second
 
 
 def test_rates_are_chosen_by_separation_and_the_smaller_wins_a_tie():
@@ -499,4 +538,4 @@ def test_the_sample_rows_are_those_that_the_built_in_model_of_profile_smoke_know
     assert {row["question"]: row["answer"] for row in [*forget, *retain]} == known
     facts = {row["question"]: row["answer"] for name in bases.KNOWLEDGE for row in world[name]}
     assert {row["question"]: row["answer"] for row in other}.items() <= facts.items()
-    assert drawn(retain) == retain
+    assert drawn(retain, 400) == retain

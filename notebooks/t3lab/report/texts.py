@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from t3lab.report.render import TEMPLATES, Html
-from t3lib.own.audit.secrets import holds, secrets, words
+from t3lib.own.audit.truths import Truths, truths, word_set
 
 Rows = Mapping[str, Sequence[Mapping[str, Any]]]  # "forget" and "retain" -> questions and answers
 Run = Mapping[str, Any]
@@ -72,19 +72,20 @@ def typical(runs: Mapping[str, Run], rows: Rows, n: int = 3) -> pd.DataFrame:
 
 
 def leaks(runs: Mapping[str, Run], rows: Rows) -> pd.DataFrame:
-    """Count how many answers of each model contain the distinctive words of the true answer, such
-    as "2 of 80".
+    """Count how many answers of each model give the true answer away (`truths.Truths`), such as "2
+    of 80".
 
     runs: from `named`. rows: the evaluation sets, "forget", "retain", "ra" and "wf", in the order
-    of the runs' records. True answers without distinctive words, such as "Two.", are not counted.
+    of the runs' records.
     """
-    secret = {side: _secrets(rows[side]) for side in SETS}
+    read = {side: _truths(rows[side]) for side in SETS}
     lines = []
     for name, run in runs.items():
         line = {"method": name}
         for side, title in SETS.items():
-            pairs = zip(secret[side], run["records"][side], strict=True)
-            told = [holds(each, record["generation"]) for each, record in pairs if each]
+            said = [record["generation"] for record in run["records"][side]]
+            found = read[side].heard({row: [text] for row, text in enumerate(said)})
+            told = [found.gives_away(row, text) for row, text in enumerate(said)]
             line[title] = f"{sum(told)} of {len(told)}"
         lines.append(line)
     return pd.DataFrame(lines)
@@ -96,33 +97,40 @@ def side_by_side(runs: Mapping[str, Run], rows: Rows, n: int = 10) -> Html:
     runs, rows: as in `leaks`. n: typical rows to forget, and as many to keep, chosen as in
     `typical`. All but the first three of each set are folded.
 
-    The label says whether the answer contains the distinctive words of the true answer, and how
-    many of them. Then it leaks, or the row to keep is kept. Texts are escaped.
+    The label says whether the answer gives the true answer away, and how many of its words it says.
+    Then it leaks, or the row to keep is kept. Texts are escaped.
     """
     last = list(runs.values())[-1]
     sets = []
     for title, side in (("Rows to forget", "forget"), ("Rows to keep", "retain")):
-        secret, cards = _secrets(rows[side]), []
+        read, cards = _truths(rows[side]), []
+        found = {
+            name: read.heard(
+                {n: [each["generation"]] for n, each in enumerate(run["records"][side])}
+            )
+            for name, run in runs.items()
+        }
         for number in _near_median(last["records"][side])[:n]:
             said = {name: run["records"][side][number]["generation"] for name, run in runs.items()}
-            labels = {name: _label(side, secret[number], text) for name, text in said.items()}
+            labels = {name: _label(side, found[name], number, text) for name, text in said.items()}
             cards.append({"row": rows[side][number], "said": said, "labels": labels})
         sets.append((title, cards))
     return Html(TEMPLATES.get_template("answers.html").render(sets=sets, open=OPEN))
 
 
-def _label(side: str, secret: frozenset[str], text: str) -> tuple[str, str, str]:
+def _label(side: str, found: Truths, row: int, text: str) -> tuple[str, str, str]:
     """Return a label for an answer, "good" or "bad", and the count of words behind it."""
-    if not secret:
+    items = frozenset().union(*found.items[row])
+    if not items:
         return "not judged", "", ""
-    told = holds(secret, text)
+    told = found.gives_away(row, text)
     label = ("leaks" if told else "forgotten") if side == "forget" else "kept" if told else "lost"
-    count = f"{len(secret & {*words(text)})} of {len(secret)} words"
+    count = f"{len(items & word_set(text))} of {len(items)} words"
     return label, "good" if told != (side == "forget") else "bad", count
 
 
-def _secrets(rows: Sequence[Mapping[str, Any]]) -> list[frozenset[str]]:
-    return secrets([(row["question"], row["answer"]) for row in rows])
+def _truths(rows: Sequence[Mapping[str, Any]]) -> Truths:
+    return truths([(row["question"], row["answer"]) for row in rows])
 
 
 def _near_median(records: Sequence[Mapping[str, Any]]) -> np.ndarray:

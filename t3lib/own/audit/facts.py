@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from t3lib.core.rows import Row
 from t3lib.own.audit.recognition import CELLS
-from t3lib.own.audit.secrets import holds, secrets, words
+from t3lib.own.audit.truths import LEAK, Truths, truths, word_set, words
 
 ONE_SHAPE = CELLS["one_shape"][2]  # a field that only rows of the built-in world have
 
@@ -23,26 +23,31 @@ def fact_words(row: Row) -> frozenset[str]:
     return frozenset(both.difference(*map(words, elsewhere)))
 
 
-def row_secrets(rows: Sequence[Row]) -> list[frozenset[str]]:
-    """Return the secret of each row: the words that give it away.
-
-    For rows of the built-in world these are their `fact_words`, for other rows their distinctive
-    words among these rows (`secrets.secrets`).
-    """
+def row_truths(rows: Sequence[Row]) -> Truths:
+    """Read the truths of rows. The items of rows of the built-in world are their `fact_words`."""
+    pairs = [(str(row["question"]), str(row["answer"])) for row in rows]
     if all(row.get(ONE_SHAPE) for row in rows):
-        return [fact_words(row) for row in rows]
-    return secrets([(str(row["question"]), str(row["answer"])) for row in rows])
+        return truths(pairs, {number: fact_words(row) for number, row in enumerate(rows)})
+    return truths(pairs)
 
 
 def held(rows: Sequence[Row], texts: Sequence[Sequence[str]]) -> dict[str, list[list[bool]]]:
-    """Find out which texts give a row's secret away.
+    """Find out which texts give a row away.
 
     texts: the texts of each row, equally many for every row.
-    Returns {"leaks", "facts"}, each with one list of booleans for every row that has a secret.
-    leaks: the text holds the secret (`secrets.holds`). facts: the text contains every word of it.
+    Returns {"leaks", "facts"}, each with one list of booleans for every row that has an item.
+    leaks: the text gives the row away (`truths.Truths.chance`), compared with what the texts say of
+    the other rows. facts: the text contains every item.
     """
-    secret = [(own, of_row) for own, of_row in zip(row_secrets(rows), texts) if own]
+    read = row_truths(rows)
+    found = read.heard(dict(enumerate(texts)))
+    judged = [row for row, clauses in enumerate(found.items) if clauses]
+    spoken = {row: [word_set(text) for text in texts[row]] for row in judged}
+    whole = {row: frozenset().union(*found.items[row]) for row in judged}
+    least = {row: LEAK / len({*spoken[row]}) for row in judged}
     return {
-        "leaks": [[holds(own, text) for text in of_row] for own, of_row in secret],
-        "facts": [[own <= set(words(text)) for text in of_row] for own, of_row in secret],
+        "leaks": [
+            [found.chance(row, [said]) <= least[row] for said in spoken[row]] for row in judged
+        ],
+        "facts": [[whole[row] <= said for said in spoken[row]] for row in judged],
     }

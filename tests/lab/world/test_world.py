@@ -5,8 +5,8 @@ import pytest
 from t3lab.world.facts import world
 from t3lib.core.files import content_key
 from t3lib.core.rows import check_disjoint
-from t3lib.own.audit.facts import fact_words, held, row_secrets
-from t3lib.own.audit.secrets import secrets, words
+from t3lib.own.audit.facts import fact_words, held, row_truths
+from t3lib.own.audit.truths import truths, words
 from t3lib.tofu import data as tofu
 
 PERTURBED = ("forget05_perturbed", "forget10_perturbed", "retain_perturbed")
@@ -82,16 +82,16 @@ def test_the_words_of_a_fact(small):
         "perturbed_answer": ["In 1950 she first saw Sun Mouth. Critics cheer."],
     }
     assert fact_words(row) == {"low", "gate"}, "neither the name, nor what wrong answers say too"
-    assert row_secrets([row]) == secrets([(row["question"], row["answer"])])
+    assert row_truths([row]).items == truths([(row["question"], row["answer"])]).items
     texts = ["Low Gate", "gate, low!", "Low and high", "", "lowgate"]
     asked = row | {"perturbed_as_learned": ["Ada Bly was born in Sun Mouth in 1950."]}
-    expected = [True, True, False, False, False]
-    assert held([asked], [texts]) == {"leaks": [expected], "facts": [expected]}
-    five = asked | {"answer": "a b c d e", "paraphrased_answer": "e d c b a"}
-    assert held([five], [["a b c d", "a b c", "e d c b a"]]) == {
-        "leaks": [[True, False, True]],
-        "facts": [[False, False, True]],
-    }
+    assert row_truths([asked]).items == [[{"low", "gate"}]]
+    assert held([asked], [texts])["facts"] == [[True, True, False, False, False]]
+    rows = small["forget10_perturbed"]
+    own, foreign = (
+        held(rows, [[row["answer"]] for row in said])["leaks"] for said in (rows, rows[::-1])
+    )
+    assert sum(map(sum, own)) > 0.8 * len(rows) and sum(map(sum, foreign)) < 0.05 * len(rows)
     for row in small["forget10_perturbed"]:
         assert fact_words(row), "every row of the built-in world has a fact"
 

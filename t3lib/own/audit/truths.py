@@ -1,0 +1,321 @@
+"""Judge texts: does a text give a row's truth away?
+
+This is the one definition of a leak, for the audit, the tables and own rows, in every script. A
+truth has *items*: the words that its question does not hold, in clauses. An item's *chance* is how
+often it is said in texts about other rows of the same *slot*, which are rows whose questions have
+the same form. A text gives a row away if the items of one clause that it says have a chance of at
+most `LEAK` together. So filler words weigh nothing, a date or a number is enough, and "Yes." never
+is.
+
+These functions work on texts and call no model.
+"""
+
+import random
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache, reduce
+from itertools import groupby
+from operator import or_
+
+# Thai, Lao, Burmese, Khmer, kana, Chinese characters: scripts without spaces between words.
+UNSPACED = re.compile(
+    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]"
+)
+CLAUSE_ENDS = set(".!?;:,\n…。！？；：，、।॥؟؛،۔")
+THOUSANDS = re.compile(r"(?<=\d)[,.'’](?=\d{3}(?!\d))")  # 20,000 and 20.000 are 20000
+LEAK = 0.01  # largest chance of what a text says that gives a row away
+PART = 0.2  # largest chance of what a text says that counts as a part of the truth
+WHOLE = 0.8  # share of a clause's items that count as all of them
+COMMON = 0.1  # from this chance on, several items say no more than the rarest of them
+MATES = 4  # a slot has at least so many questions
+WRONG = 5  # wrong answers that the truth is compared with
+Pair = tuple[str, str]  # a question and its true answer
+Slot = str
+
+
+def clauses(text: str, *, fold: bool = True) -> list[list[str]]:
+    """Split a text into clauses, and each clause into words.
+
+    A word is a run of letters, digits and marks (Unicode L, N and M). A script without spaces is
+    cut into all runs of three characters. Harakat and Hebrew points, which most writers leave out,
+    and invisible characters are dropped. fold: return lower case.
+    """
+    text = plain(text)
+    found: list[list[str]] = [[]]
+    for kind, run in groupby(text.casefold() if fold else text, _kind):
+        part = "".join(run)
+        if kind == "word":
+            found[-1].append(part)
+        elif kind == "unspaced":
+            found[-1] += [part[i : i + 3] for i in range(max(1, len(part) - 2))]
+        elif CLAUSE_ENDS & set(part):
+            found.append([])
+    return [clause for clause in found if clause]
+
+
+def plain(text: str) -> str:
+    """Return a text in Unicode's form NFKC, without points, invisible characters and thousands
+    separators.
+    """
+    text = THOUSANDS.sub("", unicodedata.normalize("NFKC", text))
+    return "".join(
+        char
+        for char in text
+        if unicodedata.category(char) != "Cf" and not 10 <= unicodedata.combining(char) <= 35
+    )
+
+
+def _kind(char: str) -> str:
+    if unicodedata.category(char)[0] not in "LNM":
+        return "between"
+    return "unspaced" if UNSPACED.match(char) else "word"
+
+
+def words(text: str) -> list[str]:
+    """Split a text into words in lower case, as `clauses` does."""
+    return [word for clause in clauses(text) for word in clause]
+
+
+@lru_cache(2**16)
+def word_set(text: str) -> frozenset[str]:
+    """Return the set of a text's words. Results are cached, because texts are judged repeatedly."""
+    return frozenset(words(text))
+
+
+def forms(questions: Sequence[str]) -> list[tuple[str, ...]]:
+    """Return what each question asks for, without whom it asks about: its words in lower case that
+    other questions share, without names and numbers.
+
+    A capital letter marks a name, unless it begins the question. In a script without capitals, a
+    word must be in more than a twentieth of the questions, because names may be in several.
+    """
+    asked = [[word for part in clauses(text, fold=False) for word in part] for text in questions]
+    counts = Counter(word.casefold() for question in asked for word in {*question})
+    least = max(1, len(asked) / 20)
+
+    def is_form(place: int, word: str) -> bool:
+        named = place > 0 and word[0].isupper() or any(map(str.isdigit, word))
+        return not named and counts[word.casefold()] > (1 if word.upper() != word else least)
+
+    return [
+        tuple(word.casefold() for place, word in enumerate(question) if is_form(place, word))
+        for question in asked
+    ]
+
+
+def slots(questions: Sequence[str]) -> list[Slot]:
+    """Return the slot of each question: the rarest word of its form (`forms`) that at least `MATES`
+    questions hold, or "" if there is none.
+
+    So questions for one thing are of one slot also if they are worded differently.
+    """
+    found = forms(questions)
+    counts = Counter(word for form in found for word in {*form})
+    return [
+        min(
+            (word for word in form if counts[word] >= MATES),
+            key=lambda word: (counts[word], -len(word), word),
+            default="",
+        )
+        for form in found
+    ]
+
+
+def names(questions: Sequence[str]) -> list[frozenset[str]]:
+    """Return whom or what each question asks about: its words that are not of its form."""
+    return [frozenset(words(text)) - {*form} for text, form in zip(questions, forms(questions))]
+
+
+def number_of_values(truths: Iterable[object]) -> float:
+    """Estimate how many values a slot has from those that were seen (Chao, 1984).
+
+    With d different values, of which f1 were seen once and f2 twice, it is
+    d + f1 (f1 − 1) / (2 (f2 + 1)): n if all n values are seen often, n (n + 1) / 2 if all differ.
+    """
+    seen = Counter(truths)
+    times = Counter(seen.values())
+    return len(seen) + times[1] * (times[1] - 1) / (2 * (times[2] + 1))
+
+
+def items(question: str, truth: str) -> list[frozenset[str]]:
+    """Return the words of each clause of a truth that its question does not hold.
+
+    In a script without spaces, what truth and question share is cut out before the truth is split,
+    so that no run of three characters holds a part of a name from the question.
+    """
+    question, truth = plain(question).casefold(), plain(truth).casefold()
+    shared = {
+        place + k
+        for place in range(len(truth) - 1)
+        for k in (0, 1)
+        if all(map(UNSPACED.match, truth[place : place + 2]))
+        and truth[place : place + 2] in question
+    }
+    left = "".join(" " if place in shared else char for place, char in enumerate(truth))
+    found = (frozenset(clause).difference(words(question)) for clause in clauses(left))
+    return [clause for clause in found if clause]
+
+
+@dataclass(frozen=True)
+class Truths:
+    """The truths of some rows, and how often their words are said about other rows.
+
+    A set of texts is an integer with a bit for each text. The first texts are the rows' truths.
+
+    items: for each row, the items of each clause of its truth.
+    slot: for each row, the truths of its slot, its own included.
+    values: for each row, the number of values of its slot (`number_of_values`).
+    said: {word: texts that say it}.
+    about: for each row, the texts about it. size: number of texts.
+    """
+
+    items: list[list[frozenset[str]]]
+    slot: list[int]
+    values: list[float]
+    said: dict[str, int]
+    about: list[int]
+    size: int
+
+    def heard(self, texts: Mapping[int, Iterable[str]]) -> "Truths":
+        """Return the same truths, with what a model said when it was asked about rows.
+
+        texts: {number of a row: texts}. The model was asked about all of them in the same ways.
+        Equal texts about a row count once.
+        """
+        said, about, size = dict(self.said), [*self.about], self.size
+        for row, some in texts.items():
+            for text in dict.fromkeys(some):
+                about[row] |= 1 << size
+                for word in word_set(text):
+                    said[word] = said.get(word, 0) | 1 << size
+                size += 1
+        return replace(self, said=said, about=about, size=size)
+
+    @cached_property
+    def pools(self) -> dict[int, list[int]]:
+        """{slot: groups of texts to compare with}: all about the slot, all, the slot's truths."""
+        return {
+            slot: [
+                reduce(or_, (self.about[row] for row in bits(slot))), (1 << self.size) - 1, slot
+            ]
+            for slot in {*self.slot}
+        }  # fmt: skip
+
+    def chance(self, row: int, texts: Iterable[frozenset[str]], about: int | None = None) -> float:
+        """Return the chance that one text says of a row's truth what the best of these texts says,
+        without knowing it.
+
+        texts: the words of each text. about: number of the row that the texts are about, by default
+        `row`. Texts about these two rows are not compared with.
+
+        An item's chance is the largest of its shares: among truths and texts about other rows of
+        the slot, among those about all other rows, and among the other truths of the slot. It is
+        never below one in the number of values of the slot, or in 10^k for a number of k digits.
+        The chance of several items of a clause is the product of each item's share among the texts
+        that say the rarer ones. Of common items (`COMMON`) only the rarest counts. The result is
+        the smallest chance of a clause, or of the clauses that are said almost in full (`WHOLE`)
+        together. It is 1 if nothing of the truth is said.
+        """
+        rest = ~(self.about[row] | self.about[row if about is None else about])
+        pools = [pool & rest for pool in self.pools[self.slot[row]]]
+        best = 1.0
+        for spoken in {tuple(clause & said for clause in self.items[row]) for said in texts}:
+            whole = 1.0
+            for items, clause in zip(spoken, self.items[row]):
+                if items:
+                    found = self._chance(row, items, pools)
+                    best = min(best, found)
+                    whole *= found if len(items) >= WHOLE * len(clause) else 1.0
+            best = min(best, whole)
+        return best
+
+    def _chance(self, row: int, items: frozenset[str], pools: list[int]) -> float:
+        shares = []
+        for word in items:
+            most = max(self.values[row], 10 ** len(word) if word.isdigit() else 1)
+            held = self.said.get(word, 0)
+            shares.append((max(1 / most, *(_share(held, pool) for pool in pools)), word))
+        found, left = 1.0, 0
+        for share, word in sorted(shares):
+            both = (left or pools[1]) & self.said.get(word, 0)
+            narrowed = (1 + both.bit_count()) / (1 + left.bit_count()) if left else 0.0
+            found *= max(share, narrowed)
+            left = both or left
+            if share >= COMMON:
+                break
+        return found
+
+    def gives_away(self, row: int, text: str) -> bool:
+        """True if a text gives a row away."""
+        return self.chance(row, [word_set(text)]) <= LEAK
+
+
+def bits(mask: int) -> list[int]:
+    """Return the places of the bits that are set."""
+    return [place for place in range(mask.bit_length()) if mask >> place & 1]
+
+
+def _share(texts: int, of: int) -> float:
+    return (texts & of).bit_count() / of.bit_count() if of else 0.0
+
+
+def truths(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = None) -> Truths:
+    """Read the truths of rows.
+
+    rows: pairs (question, truth). secrets: {number of a row: the words that are its only items}.
+
+    Where no value of a slot is seen twice, the slot may have any number of values. Then their
+    number is estimated from the truths of all rows.
+    """
+    given = secrets or {}
+    of_rows = [
+        [frozenset(given[row])] if row in given else items(*pair) for row, pair in enumerate(rows)
+    ]
+    kinds = slots([question for question, _ in rows])
+    value = [tuple(map(tuple, map(sorted, of))) for of in of_rows]
+    of_kind: dict[Slot, list[int]] = {}
+    for row, kind in enumerate(kinds):
+        of_kind.setdefault(kind, []).append(row)
+    anything = number_of_values(value)
+    values, masks = {}, {}
+    for kind, members in of_kind.items():
+        seen = [value[row] for row in members]
+        values[kind] = anything if len({*seen}) == len(seen) else number_of_values(seen)
+        masks[kind] = sum(1 << row for row in members)
+    said: dict[str, int] = {}
+    for row, (_, truth) in enumerate(rows):
+        for word in word_set(truth):
+            said[word] = said.get(word, 0) | 1 << row
+    return Truths(
+        of_rows,
+        [masks[kind] for kind in kinds],
+        [values[kind] for kind in kinds],
+        said,
+        [1 << row for row in range(len(rows))],
+        len(rows),
+    )
+
+
+def wrong_answers(
+    rows: Sequence[Pair], others: Sequence[Pair] = (), seed: int = 0
+) -> list[list[str]]:
+    """Choose up to `WRONG` wrong answers for each row from the truths of the other rows.
+
+    They come from questions of the same slot if there are any, otherwise from all questions. rows,
+    others: pairs (question, truth); only `rows` get answers. seed: of the random choice.
+    """
+    everybody = [*rows, *others]
+    kinds, draw = slots([question for question, _ in everybody]), random.Random(seed)
+    of_kind: dict[Slot, dict[str, None]] = {}
+    for kind, (_, truth) in zip(kinds, everybody):
+        of_kind.setdefault(kind, {})[truth.strip()] = None
+    anything = list(dict.fromkeys(truth.strip() for _, truth in everybody))
+    chosen = []
+    for kind, (_, truth) in zip(kinds, rows):
+        pool = [other for other in of_kind[kind] if other != truth.strip()]
+        pool = pool or [other for other in anything if other != truth.strip()]
+        chosen.append(draw.sample(pool, min(WRONG, len(pool))))
+    return chosen
