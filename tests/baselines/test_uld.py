@@ -280,3 +280,13 @@ def test_assistants_and_bases_that_are_refused():
         T3ForCausalLM(uld, T3Head(HIDDEN, VOCAB, 3))
     with pytest.raises(UserError, match="save the assistant"):
         uld.save_pretrained("anywhere")
+
+
+def test_the_filter_leaves_improbable_tokens_as_they_are_and_none_of_them_wins():
+    """Without it, a token that the base almost excludes can become the most probable one."""
+    p, f = torch.tensor([[0.9, 0.099, 0.001]]), torch.tensor([[0.98, 0.019999, 1e-6]])
+    alone, filtered = (subtract_logits(p.log(), f.log(), 1.0, share) for share in (0.0, 0.01))
+    assert alone.argmax() == 2 and filtered.argmax() == 1
+    assert filtered.exp().tolist()[0] == pytest.approx([0.9 / 0.98, 0.099 / 0.019999, 0.001])
+    with pytest.raises(UserError, match="filter must be"):
+        ULDForCausalLM(*pair("llama"), 1.0, 2.0)
