@@ -39,11 +39,12 @@ def subtract_logits(
     size = max(1, PART // vocab)
     for start in range(0, len(p), size):
         part = slice(start, start + size)
-        logp, logf = p[part].log_softmax(-1), f[part].float().log_softmax(-1)
+        p[part] = p[part].log_softmax(-1)
+        logf = f[part].float().log_softmax(-1)
         if threshold:
-            lowest = logp.amax(-1, keepdim=True) + math.log(threshold)
-            logf = logf.masked_fill(logp < lowest, 0.0)
-        p[part] = logp - strength * logf
+            lowest = p[part].amax(-1, keepdim=True) + math.log(threshold)
+            logf = logf.masked_fill(p[part] < lowest, 0.0)
+        p[part] -= strength * logf
     return result
 
 

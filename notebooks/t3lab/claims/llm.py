@@ -67,8 +67,10 @@ def fq_best(tables: Tables, split: str) -> Finding:
         f" {', '.join(ahead.index) or 'none'}; T3's D less that of the others (95% interval):"
         f" {listed(gaps, '{} {}') or 'none'}"  # type: ignore[arg-type]
     )
-    holds = len(ahead) == len(table) and (len(table) == len(TEN) or None)
-    return Finding(holds, told, no_order=above.empty and len(ahead) < len(table))
+    whole = len(table) == len(TEN) or None
+    return Finding(
+        len(ahead) == len(table) and whole, told, no_order=above.empty and len(ahead) < len(table)
+    )
 
 
 @on_both_splits
