@@ -25,7 +25,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -66,7 +66,8 @@ PACKED = ".records.json.gz"  # replaces .json in a run's file name
 LARGEST = (
     2**28
 )  # most bytes of unpacked records; those of TOFU with all texts have less than half a million
-HELD_OUT = ("fq_held_out", "ks_held_out", "n_references")
+HELD_OUT = ("fq_held_out", "ks_held_out", "paired_r", "paired_gap", "n_references")
+TINY = np.finfo(float).tiny  # in place of a truth ratio that underflowed to 0, for its logarithm
 AUTHOR_ROWS = 20  # rows of each author of TOFU; also the number of authors in its forget10
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # the folders of an absolute path
 # Files that runs write are not code: in results/ all but *.py.
@@ -204,8 +205,8 @@ def tidy(runs: Iterable[Mapping[str, Any]]) -> pd.DataFrame:
     """Return a table with one row for each run: names, status, cost, metrics, numbers of rows.
 
     A failed run has empty metrics. Runs of ablations also have `HIDING`. `HELD_OUT` are the means
-    of Forget Quality and D over those retrained models that nothing was tuned on, and their number;
-    empty if there are none. n_forget is the number of forget rows, n_rows that of all rows. timed
+    of `Nearness` over those retrained models that nothing was tuned on, and their number; empty if
+    there are none. n_forget is the number of forget rows, n_rows that of all rows. timed
     is False if the seconds cannot be trusted, because the machine was busy or no commit has the
     code.
     UserError for runs of two profiles or worlds (`of_one_profile`).
@@ -263,14 +264,38 @@ def others_of(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -
     return {number: others[number] for number in sorted(others) if number != itself}
 
 
-def against(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> dict[int, tuple]:
-    """Return {number: (Forget Quality, D)} of a run against each of `others_of`."""
+class Nearness(NamedTuple):
+    """How near a model is to a retrained one on the forget rows.
+
+    fq, D: of the Kolmogorov-Smirnov test, which compares the two distributions of truth ratios.
+    paired_r: correlation of ln R, the logarithm of the truth ratio, row by row; nan if all rows of
+    one model are equal. paired_gap: mean |difference of ln R|, row by row.
+    """
+
+    fq: float
+    D: float
+    paired_r: float
+    paired_gap: float
+
+
+def nearness(ours: Any, theirs: Any) -> Nearness:
+    """Compare the truth ratios (n,) of two models on the same forget rows."""
+    logs = log_ratios(ours), log_ratios(theirs)
+    r = np.corrcoef(*logs)[0, 1] if min(each.std() for each in logs) > 0 else np.nan
+    return Nearness(*forget_quality(ours, theirs), float(r), float(abs(logs[0] - logs[1]).mean()))
+
+
+def log_ratios(ratios: Any) -> np.ndarray:
+    """Return the logarithms of truth ratios (n,), finite also where a ratio underflowed to 0."""
+    return np.log(np.maximum(np.asarray(ratios, float), TINY))
+
+
+def against(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> dict[int, Nearness]:
+    """Return {number: how near a run is} for each of `others_of`."""
     ours = (run["truth_ratio"] or {}).get("forget", ())
     if not len(ours):
         return {}
-    return {
-        number: forget_quality(ours, theirs) for number, theirs in others_of(run, models).items()
-    }
+    return {number: nearness(ours, theirs) for number, theirs in others_of(run, models).items()}
 
 
 def _held_out(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -> tuple | None:
@@ -280,12 +305,12 @@ def _held_out(run: Mapping[str, Any], models: Mapping[str, Mapping[int, Any]]) -
     counts twice: the mean over all retrained models is then the mean over all their pairs.
     """
     first = 2 if run["method"] == "Retrained" else 0
-    tests = [(test, 1 if number else first) for number, test in against(run, models).items()]
-    tests = [(test, weight) for test, weight in tests if weight]
-    if not tests:
+    near = [(each, 1 if number else first) for number, each in against(run, models).items()]
+    near = [(each, weight) for each, weight in near if weight]
+    if not near:
         return None
-    values, weights = zip(*tests)
-    return (*np.average(values, axis=0, weights=weights), len(tests))
+    values, weights = zip(*near)
+    return (*np.average(values, axis=0, weights=weights), len(near))
 
 
 def of_one_profile(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -341,6 +366,13 @@ def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
             " made again from a checkout."
         )
     return " ".join(lines)
+
+
+def author_rows(run: Mapping[str, Any]) -> int:
+    """Return how many rows each author has in a run's data, in which they follow each other."""
+    stage = run["parameters"].get("stage") or {}
+    builtin = run["parameters"].get("data") == "builtin"
+    return int(stage.get("questions", AUTHOR_ROWS)) if builtin else AUTHOR_ROWS
 
 
 def all_rows(run: Mapping[str, Any]) -> int | None:

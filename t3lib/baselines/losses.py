@@ -46,7 +46,7 @@ VARIANTS = CHOICES["variant"]
 
 # The settings of each baseline that are not in LOOP, or differ from it. A loss is
 # alpha_f · forget term + alpha_r · retain term. k is a layer, counted from 1. ULD's T is its
-# strength.
+# strength, and filter its logit filter as a share of the most probable token (0: none).
 BASELINES: dict[str, dict[str, Any]] = {
     "GradAscent": {"alpha_f": 1.0},
     "GradDiff": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll"},
@@ -63,6 +63,7 @@ BASELINES: dict[str, dict[str, Any]] = {
         "k": 16,
         "rank": 32,
         "T": 1.0,
+        "filter": 0.0,
     },
     "IdkDPO": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 0.1},
     "NPO": {"alpha_f": 1.0, "alpha_r": 1.0, "retain_loss": "nll", "beta": 0.1},

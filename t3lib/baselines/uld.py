@@ -17,14 +17,20 @@ from transformers import Cache, DynamicCache, PreTrainedModel, StaticCache
 from t3lib.classifier.pooling import ExtraLayer
 from t3lib.core.errors import UserError
 from t3lib.core.models import CACHE
+from t3lib.core.settings import check
 from t3lib.sampler.wrapped import WrappedCausalLM, plain_base, vocabulary
 
 # Entries of logits that are normalised at once: 16 MB in float32, 32 rows of Llama 3's vocabulary.
 PART = 2**22
 
 
-def subtract_logits(logits: Tensor, assistant_logits: Tensor, strength: float) -> Tensor:
+def subtract_logits(
+    logits: Tensor, assistant_logits: Tensor, strength: float, threshold: float = 0.0
+) -> Tensor:
     """log p(y | x) - strength * log f(y | x), not normalised: (..., V) and (..., V) -> (..., V).
+
+    threshold: ULD's logit filter, a share of the most probable token's p. Tokens below it keep
+    log p, so that none of them can become the most probable one: f is at most 1.
 
     The result is float32. If `logits` are float32, they are overwritten with it. A batch of scored
     rows has up to 1 GB of logits in float32, so only `PART` of them are copied at a time.
@@ -34,7 +40,12 @@ def subtract_logits(logits: Tensor, assistant_logits: Tensor, strength: float) -
     size = max(1, PART // vocab)
     for start in range(0, len(p), size):
         part = slice(start, start + size)
-        p[part] = p[part].log_softmax(-1) - strength * f[part].float().log_softmax(-1)
+        p[part] = p[part].log_softmax(-1)
+        logf = f[part].float().log_softmax(-1)
+        if threshold:
+            lowest = p[part].amax(-1, keepdim=True) + math.log(threshold)
+            logf = logf.masked_fill(p[part] < lowest, 0.0)
+        p[part] -= strength * logf
     return result
 
 
@@ -54,18 +65,24 @@ class ULDForCausalLM(WrappedCausalLM):
     """p_hat(y | x) ∝ p(y | x) / f(y | x)^strength, with p and f frozen, as a Transformers model.
 
     base, assistant: decoder-only causal LMs with the same vocabulary, p and f.
-    strength: at least 0, where 0 is the base alone.
+    strength: at least 0, where 0 is the base alone. threshold: of the logit filter, from 0 (none)
+    to 1 (`subtract_logits`).
 
-    Decodes in the same modes as `T3ForCausalLM`. UserError for another vocabulary, another device
-    or a bad strength.
+    Decodes in the same modes as `T3ForCausalLM`. UserError for another vocabulary, another device,
+    a bad strength or a bad threshold.
     """
 
     assistant: Any
     no_embeds = "are the base's own and mean nothing to the assistant"
 
     def __init__(
-        self, base: PreTrainedModel, assistant: PreTrainedModel, strength: float = 1.0
+        self,
+        base: PreTrainedModel,
+        assistant: PreTrainedModel,
+        strength: float = 1.0,
+        threshold: float = 0.0,
     ) -> None:
+        check("filter", threshold)
         if (
             isinstance(strength, bool)
             or not isinstance(strength, int | float)
@@ -85,7 +102,7 @@ class ULDForCausalLM(WrappedCausalLM):
             )
         self.assistant = assistant.eval()  # a new assistant still has dropout
         self._is_stateful = self.base._is_stateful or assistant._is_stateful
-        self.strength = float(strength)
+        self.strength, self.threshold = float(strength), float(threshold)
 
     def step_inputs(self, attention_mask: Any, tokens: int) -> dict[str, Any]:
         """Return the attention mask as an argument of the assistant."""
@@ -100,7 +117,7 @@ class ULDForCausalLM(WrappedCausalLM):
         """
         assistants_cache = None if cache is None else self._attach(cache)
         outputs = self.assistant(**inputs, **prepared, **{CACHE: assistants_cache})
-        return subtract_logits(logits, outputs.logits, self.strength)
+        return subtract_logits(logits, outputs.logits, self.strength, self.threshold)
 
     def save_pretrained(self, *args: Any, **kwargs: Any) -> None:
         """Raise UserError: the assistant has its own `save_pretrained`, the base is unchanged."""

@@ -50,6 +50,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "alpha_r": (0.0, 1e6),
     "beta": (1e-6, 1e6),
     "T": (0.0, 1e6),
+    "filter": (0.0, 1.0),
 }
 
 

@@ -251,3 +251,13 @@ def test_drafts_are_refused_where_the_assistant_cannot_take_tokens_back():
     uld = ULDForCausalLM(family("llama"), family("olmo hybrid", seed=2))
     with pytest.raises(ValueError, match="assisted generation is not supported with stateful"):
         uld.generate(prompt("none", rows=1)[0], max_new_tokens=3, prompt_lookup_num_tokens=2)
+
+
+def test_the_filter_leaves_improbable_tokens_as_they_are_and_none_of_them_wins():
+    """Without it, a token that the base almost excludes can become the most probable one."""
+    p, f = torch.tensor([[0.9, 0.099, 0.001]]), torch.tensor([[0.98, 0.019999, 1e-6]])
+    alone, filtered = (subtract_logits(p.log(), f.log(), 1.0, share) for share in (0.0, 0.01))
+    assert alone.argmax() == 2 and filtered.argmax() == 1
+    assert filtered.exp().tolist()[0] == pytest.approx([0.9 / 0.98, 0.099 / 0.019999, 0.001])
+    with pytest.raises(UserError, match="filter must be"):
+        ULDForCausalLM(*pair("llama"), 1.0, 2.0)

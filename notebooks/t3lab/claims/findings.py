@@ -1,13 +1,4 @@
-"""What a check of a claim reads (tables by name) and returns (a Finding), and which of two methods
-is ahead.
-
-Two rules decide which method is ahead. If the study was repeated in several worlds
-(results/cpu-worlds/make.py), the 95% interval of the difference within a world must lie on one side
-of zero. Otherwise no run of one method may be behind any run of the other. Forget Quality is then
-compared against each retrained model that nothing was tuned on. In all other cases there is no
-order. A column without single runs, which the paper's Table 4 does not have, is decided by its
-means.
-"""
+"""What a check of a claim reads (tables by name) and returns (a Finding)."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,15 +6,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
-from scipy.stats import t as student
 
 from t3lab import results
 
 PRINTED = {"tofu": 1, "parameters": 2, "runtime": 3, "tofu_per_seed": 4, "temperature": 5}
-# Column of Table 1 -> column of `worlds_each`; other columns have the same name in both.
-IN_WORLDS = {"fq": "fq_held_out", "ks_statistic": "ks_held_out"}
 WORLDS = "-worlds"  # the suffix of a folder of worlds after its profile's name
-LEVEL = 0.95  # of intervals over worlds
 
 
 class Missing(Exception):
@@ -36,8 +23,8 @@ class Finding(NamedTuple):
     holds: whether the claim holds, or None where a number is missing.
     numbers: the evidence in words.
     under: the restriction under which alone the claim is true, or "".
-    no_order: True if the claim names a best method, no method is ahead of it, and it is not ahead
-    of all others.
+    no_order: True if the claim names a best method, no method is ahead of it beyond chance, and it
+    is not ahead of all others beyond chance.
     """
 
     holds: bool | None
@@ -50,7 +37,7 @@ class Tables(dict[str, pd.DataFrame]):
     """The tables of a results folder by name. They are read when first used; a missing table raises
     Missing.
 
-    runs: run files, whose labels of splits become `splits`. The table `worlds_each` comes from the
+    runs: run files, whose labels of splits become `splits`. The table `worlds` comes from the
     folder of worlds beside it, such as `cpu-worlds` beside `cpu`.
     """
 
@@ -60,7 +47,7 @@ class Tables(dict[str, pd.DataFrame]):
 
     def __missing__(self, name: str) -> pd.DataFrame:
         results_of = self.folder.parent
-        if name == "worlds_each":
+        if name == "worlds":
             results_of = Path(f"{results_of}{WORLDS}")
         path = results_of / self.folder.name / f"{name}.csv"
         if not path.is_file() or (table := pd.read_csv(path)).empty:
@@ -88,37 +75,6 @@ def printed_tables() -> Tables:
     return tables
 
 
-class Gap(NamedTuple):
-    """How far method a is above method b on average, and the lowest and highest possible value."""
-
-    value: float
-    low: float
-    high: float
-
-    @property
-    def sign(self) -> int:
-        """+1 if a is ahead, −1 if b is ahead, 0 without an order. Equal single runs do not prevent
-        an order.
-        """
-        return int(self.low >= 0 < self.high) - int(self.high <= 0 > self.low)
-
-    def __str__(self) -> str:
-        return f"{self.value:+.3f} ({self.low:+.3f} to {self.high:+.3f})"
-
-
-def interval(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
-    """Return the mean of n values and the ends of its 95% interval, mean ± t(n − 1) sd / √n.
-
-    Student's t has n − 1 degrees of freedom. The ends are nan if n < 2.
-    """
-    n = len(values)
-    mean = float(np.mean(values)) if n else np.nan
-    if n < 2:
-        return mean, np.nan, np.nan
-    half = float(student.ppf((1 + LEVEL) / 2, n - 1) * np.std(values, ddof=1) / n**0.5)
-    return mean, mean - half, mean + half
-
-
 def score(tables: Tables, split: str, method: str, column: str, table: str = "tofu") -> float:
     """Return a method's mean from Table 1 or another table, or nan.
 
@@ -128,62 +84,17 @@ def score(tables: Tables, split: str, method: str, column: str, table: str = "to
     return next(iter((*held, *tables.numbers(table, split, method, column))), float("nan"))
 
 
-def seeds_by_reference(
-    tables: Tables, split: str, method: str, column: str
-) -> dict[int, np.ndarray]:
-    """Return {retrained model: values over seeds} of a method in one column.
+def less(tables: Tables, split: str) -> pd.DataFrame:
+    """Return T3's D minus each baseline's, by method: t3_less, t3_low, t3_high and p.
 
-    T3 is at its tuned T. For a column other than "fq", and without held-out retrained models, the
-    result is {0: the values of Table 4}.
-    """
-    held = tables.numbers("tofu", split, method, "fq_held_out")
-    if column != "fq" or not len(held):
-        return {0: tables.numbers("tofu_per_seed", split, method, column)}
-    T = tables.numbers("tofu", split, method, "T")
-    rows = tables["forget_quality"].query("split == @split and method == @method and reference > 0")
-    rows = rows[rows["w"].fillna(1) == 1]  # without rows such as T3 (T, w) and RMU (a)
-    rows = rows[rows["T"].isin(T)] if len(T) else rows
-    return {int(number): part["fq"].to_numpy() for number, part in rows.groupby("reference")}
-
-
-def gap(tables: Tables, split: str, a: str, b: str, column: str) -> Gap:
-    """Return how far method a is above method b in a column of Table 1.
-
-    If the study was repeated in several worlds: the mean difference within a world, and its 95%
-    interval. Otherwise: the difference of the means, and the smallest and largest difference
-    between a run of a and a run of b, over all held-out retrained models.
+    Over the worlds in which the study was repeated, otherwise over draws of authors. p is corrected
+    for the number of comparisons (`report.order.adjusted`).
     """
     try:
-        worlds = (
-            tables["worlds_each"]
-            .query("split == @split")
-            .pivot(index="world", columns="method", values=IN_WORLDS.get(column, column))
-        )
-        return Gap(*interval((worlds[a] - worlds[b]).dropna()))
-    except (Missing, KeyError):
-        pass
-    value = score(tables, split, a, column) - score(tables, split, b, column)
-    ours, theirs = (seeds_by_reference(tables, split, method, column) for method in (a, b))
-    ends = [
-        end
-        for number in ours.keys() & theirs.keys()
-        if len(ours[number]) and len(theirs[number])
-        for end in (
-            ours[number].min() - theirs[number].max(),
-            ours[number].max() - theirs[number].min(),
-        )
-    ]
-    return Gap(value, min(ends, default=value), max(ends, default=value))
-
-
-def interval_kind(tables: Tables) -> str:
-    """Say what the two values in brackets after a gap are, such as "95% interval over 10
-    worlds".
-    """
-    try:
-        return f"95% interval over {tables['worlds_each']['world'].nunique()} worlds"
+        table = tables["worlds"].query("measure == 'ks_held_out'")
     except Missing:
-        return "least and most over runs and references"
+        table = tables["order"]
+    return table[(table["split"] == split) & table["p"].notna()].set_index("method")
 
 
 def joined(parts: Sequence[Finding]) -> Finding:

@@ -65,24 +65,6 @@ def tempering_proved_necessary(tables: Tables) -> Finding:
     return Finding(harmless > 0.1 * leaky, f"peak {m.peak_forget():.0f}, T = 1: {told}")
 
 
-def greedy(tables: Tables) -> Finding:
-    """Greedy decoding differs between (T, w = 1) and (T = 1, w = T), for some p, f and T.
-
-    It does not, because p^(1/T) f = (p f^T)^(1/T). The check tries random distributions.
-    """
-    rng = np.random.default_rng(0)
-    logp, logf = (
-        np.log(rng.dirichlet(np.full(50, 0.3), 2_000) + 1e-300),
-        np.log(rng.uniform(1e-6, 1, (2_000, 50))),
-    )
-    pairs = [(theory.tilted(logp, logf, T), theory.tilted(logp, logf, 1.0, T)) for T in TS]
-    other = sum(
-        int((tempered.argmax(1) != sharpened.argmax(1)).sum()) for tempered, sharpened in pairs
-    )
-    told = f"{len(TS) * len(logp)} random tilts: {other} with another likeliest token"
-    return Finding(other > 0, told)
-
-
 # ---- with tempering -----------------------------------------------------------------------------
 def thm_3_7_improves(tables: Tables) -> Finding:
     """At γ = 0.1 and the sharpest p_f, the bound of Theorem 3.7, including its bias, is lower at
@@ -139,28 +121,6 @@ def thm_3_8_entropy(tables: Tables) -> Finding:
 
 
 # ---- Appendices D to F --------------------------------------------------------------------------
-def imbalance_iff(tables: Tables) -> Finding:
-    """f̂ p_μ and p̄_r are the same distribution only if f̂ = f*_μ.
-
-    The check computes a counterexample: the two are the same whenever (μ − γ) f̂ + γ(1 − μ) is a
-    multiple of p / p_μ, and c = μ(1 − μ)(1 + e) gives one such f̂ for each e.
-    """
-    m, mu, off = GaussianMixture(v_f=1e-3), 0.5, -0.05
-    z, w = m.mesh()
-    p_r, p_f, p = (np.exp(log(z)) for log in (m.logp_r, m.logp_f, m.logp))
-    p_mu = (1 - mu) * p_r + mu * p_f
-    f = (mu * (1 - mu) * (1 + off) * p / p_mu - m.gamma * (1 - mu)) / (mu - m.gamma)
-    one, other = f * p_mu, theory.density_ratio_under_imbalance(f, mu, m.gamma) * p
-    apart = np.abs(one / (w * one).sum() - other / (w * other).sum()).max()
-    far = np.abs(f - (1 - mu) * p_r / p_mu).max()
-    counterexample = apart < 1e-10 and f.min() >= 0 and f.max() <= 1 and far > 1e-3
-    told = (
-        f"an f̂ in [{f.min():.3f}, {f.max():.3f}], up to {far:.3f} from f*, for which the two"
-        " densities differ by"
-    )
-    return Finding(not counterexample, f"μ = 0.5, γ = 0.1: {told} {apart:.1g}")
-
-
 _lattice = cache(forget_quality_lattice)  # 400 exact tests
 
 

@@ -24,13 +24,13 @@ SETTINGS = (
 )
 TEXTS = (
     *("where", "claim", "printed", "verdict", "evidence", "numbers", "scale", "note", "sentence"),
-    *("holds", "chosen", "commit", "base_rates", "fq_mark", "mu_rouge_mark", "mu_mark"),
+    *("holds", "chosen", "edge", "commit", "base_rates", "fq_mark", "mu_rouge_mark", "mu_mark"),
 )
 SECONDS = ("benchmarks", "runtime")  # tables of seconds and memory
 VARY = ("cpu_seconds", "minutes", "commit", "scale")  # columns of seconds, of code and of bases
 MADE_OF_RUNS = (
     *("ablations", "audit", "claims", "forget_quality", "leak", "temperature"),
-    *("temperature_vs_paper", "tofu", "tofu_by_seeds", "tofu_per_seed", "tofu_vs_paper"),
+    *("order", "search", "temperature_vs_paper", "tofu", "tofu_per_seed", "tofu_vs_paper"),
 )
 FEW = 40  # about so many cells that differ are printed
 

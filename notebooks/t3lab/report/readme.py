@@ -1,107 +1,252 @@
-"""Write the README's headline table from the tables of `results/`, so that no number in it is typed
-by hand.
+"""Write the generated blocks of README.md and results/README.md from the results, so that no number
+in them is typed by hand.
 
-Run `python -m t3lab.report.readme`. The table lies between `<!-- generated:headline -->` and
-`<!-- /generated:headline -->`.
+Run `python -m t3lab.report.readme`. A block lies between `<!-- generated:NAME -->` and
+`<!-- /generated:NAME -->`.
 """
 
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
+from scipy.stats import hmean
 
-from t3lab.report.tables import BOTH_DIALS, leaders
-from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
+from t3lab.report import departures, texts
+from t3lab.report.tables import BOTH_DIALS, OWN_RATE, SHARE, leaders
+from t3lab.results import AUTHOR_ROWS, all_rows, paper_table, read_runs
+from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json
 
-SPLIT = "forget10"
+SPLIT, LABELLED = "forget10", {"forget05": "5%", "forget10": "10%"}
 TITLES = {"cpu": "Profile `cpu`, invented authors", "tofu-cpu": "Profile `tofu-cpu`, TOFU's text"}
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
-HEAD = ("10% split", "Forget Quality, held out", "Forget Quality, tuned on", "D", "MU-ROUGE", "MU")
-COLUMNS = ("fq_held_out", "fq", "ks_held_out", "mu_rouge", "mu")
-START, END = "<!-- generated:headline -->\n", "<!-- /generated:headline -->"
+QUESTION = "How does Veronne Ostsky relax?"
+SHORT = 55  # characters of an answer that are shown
 LABELS = {"Original": "before unlearning", "Retrained": "retrained without the rows"}
+# Column of a table -> its head. The first two are over worlds.
+COLUMNS = {
+    "world_forget05": "D over worlds, 5%",
+    "world_forget10": "D over worlds, 10%",
+    "ks_held_out": "D",
+    "fq_held_out": "Forget Quality",
+    "paired_r": "row r",
+    "paired_gap": "row gap",
+    "retain_rouge": "retain: words",
+    "retain": "retain: score",
+    "unrelated": "unrelated: words",
+    "sampled": "kept, sampled",
+}
+HEADLINE = [name for name in COLUMNS if name != "paired_gap"]
+CLAIMS = ("fq-best", "mu-rouge-best", "t5-untempered", "generation-kept", "five-seconds")
+
+
+def blocks(results: Path) -> dict[str, dict[str, str]]:
+    """Return {file: {name of a block: its text}} for the folder of all results."""
+    return {
+        "README.md": {"story": story(results / "cpu"), "headline": headline(results)},
+        "results/README.md": {
+            "near": near(results),
+            "order": order(results),
+            "claims": claims(results),
+            "departures": departures.listed(results / "cpu"),
+        },
+    }
+
+
+def story(folder: Path) -> str:
+    """Write one answer of each model and how many answers it recites, from the runs of a profile.
+
+    Each model is at its first seed with texts. The split is `SPLIT`.
+    """
+    data, tests = read_json(folder / "data.json"), pd.read_csv(folder / "tables" / "tofu.csv")
+    tuned = tests.set_index(["split", "method"]).loc[(SPLIT, "T3"), "T"]
+    said = texts.named([run for run in read_runs(folder / "runs") if run["split"] == SPLIT])
+    rates = {name: said[name]["hyper"].get("lr") for name in ("T3, T = 1", f"T3, T = {tuned:g}")}
+    models = {
+        "Original": "the model",
+        "T3, T = 1": f"T3 without tempering, T = 1 (learning rate {rates['T3, T = 1']:g})",
+        f"T3, T = {tuned:g}": f"**T3**, T = {tuned:g} ({rates[f'T3, T = {tuned:g}']:g})",
+        "Retrained": "retrained without these rows",
+    }
+    rows = {"forget": data[SPLIT], "retain": data["retain"]}
+    counts = texts.recited({name: said[name] for name in models}, rows).set_index("model")
+    number = next((n for n, row in enumerate(rows["forget"]) if row["question"] == QUESTION), 0)
+    totals = [
+        f"recited, of {len(rows[side])} to {word}"
+        for side, word in (("forget", "forget"), ("retain", "keep"))
+    ]
+    lines = [("", f"*{rows['forget'][number]['question']}* (to forget)", *totals), ("---",) * 4]
+    for name, label in models.items():
+        text = said[name]["records"]["forget"][number]["generation"]
+        text = text if len(text) <= SHORT else f"{text[:SHORT].rpartition(' ')[0]} […]"
+        lines.append((label, text, *(value.split(" of ")[0] for value in counts.loc[name])))
+    return table(lines)
 
 
 def headline(results: Path) -> str:
     """Write the tables of the 10% split, ours and the paper's, each after a line that says what was
     unlearned.
 
-    results: the folder of all results. `cpu`, `tofu-cpu` and `paper` are read.
+    results: the folder of all results. `cpu`, `cpu-worlds`, `tofu-cpu` and `paper` are read.
     """
-    found = [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
-    parts = [_profile(results / name, TITLES[name]) for name in found]
+    parts = []
+    for name in [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]:
+        scores = _scores(results, name, SPLIT)
+        run = read_json(next((results / name / "runs").glob(f"Retrained--{SPLIT}--*.json")))
+        n, references = len(run["truth_ratio"]["forget"]), scores["n_references"].max()
+        size = _title(TITLES[name], run["trainable"] / 1e6, n, all_rows(run) or 0)
+        shown = leaders(scores.assign(fq=scores["fq_held_out"].fillna(scores["fq"]))).index
+        parts.append(f"{size}, {references:.0f} held-out retrained models.")
+        parts.append(_lines(scores.loc[shown], f"{LABELLED[SPLIT]} split", HEADLINE))
     millions = paper_table(2).set_index("method")["trainable"]["Full Fine-Tuning"] / 1e6
-    printed = _lines(pd.read_csv(results / "paper" / "table1.csv"), {})
-    parts.append([_title(PAPER, millions, 400, 4000, 0), *printed])
-    return "\n\n".join("\n".join(part) for part in parts)
+    printed = paper_table(1).query("split == @SPLIT").set_index("method")
+    printed = _with_means(printed.assign(fq_held_out=printed["fq"]))
+    parts.append(f"{_title(PAPER, millions, 400, 4000)}, no held-out retrained models.")
+    parts.append(_lines(leaders(printed), f"{LABELLED[SPLIT]} split", HEADLINE))
+    return "\n\n".join(parts)
 
 
-def _profile(folder: Path, title: str) -> list[str]:
-    """Return the lines of one of our profiles."""
-    scores = pd.read_csv(folder / "tables" / "tofu.csv")
-    tests = pd.read_csv(folder / "tables" / "forget_quality.csv").dropna(subset=["w"])
-    dialled = tests[(tests["split"] == SPLIT) & (tests["w"] != 1)]
-    strengths = {
-        (row["method"], row["T"]): row["w"] for row in dialled.fillna(0).to_dict("records")
+def near(results: Path) -> str:
+    """Write how near every method is to held-out retrained models, by distribution and row by row,
+    on both splits of our profiles.
+    """
+    parts = []
+    for name, split in ((name, split) for name in TITLES for split in LABELLED):
+        scores = _scores(results, name, split).dropna(subset=["fq_held_out"])
+        columns = [column for column in COLUMNS if not column.startswith("world")]
+        parts += [f"{TITLES[name]}, {LABELLED[split]} split:", _lines(scores, "", columns)]
+    return "\n\n".join(parts)
+
+
+def order(results: Path) -> str:
+    """Write T3's D minus each baseline's with its 95% interval: over the worlds, and on TOFU's text
+    over draws of authors.
+    """
+    worlds = pd.read_csv(results / "cpu-worlds" / "tables" / "worlds.csv")
+    worlds = worlds[worlds["measure"] == "ks_held_out"]
+    sources = {"worlds": worlds, "TOFU's text": pd.read_csv(results / "tofu-cpu/tables/order.csv")}
+    heads = [f"{name}, {label}" for name in sources for label in LABELLED.values()]
+    lines = [("T3's D minus that of", *heads), ("---", *["---:"] * len(heads))]
+    for method in METHODS[2:-1]:
+        cells = []
+        for split, part in ((split, part) for part in sources.values() for split in LABELLED):
+            [row] = part[(part["split"] == split) & (part["method"] == method)].to_dict("records")
+            ends = f"{row['t3_less']:+.2f} ({row['t3_low']:+.2f} to {row['t3_high']:+.2f})"
+            cells.append(f"**{ends}**" if row["p"] < 0.05 else ends)
+        lines.append((method, *cells))
+    return table(lines)
+
+
+def claims(results: Path) -> str:
+    """Write the verdicts of the claims `CLAIMS` at both of our profiles."""
+    verdicts = {
+        name: pd.read_csv(results / name / "tables" / "claims.csv", dtype=str).set_index("id")
+        for name in TITLES
     }
-    run = read_json(next((folder / "runs").glob(f"Retrained--{SPLIT}--*.json")))
-    n, references = len(run["truth_ratio"]["forget"]), scores.get("n_references", pd.Series([0]))
-    head = _title(title, run["trainable"] / 1e6, n, all_rows(run) or 0, int(references.max()))
-    return [head, *_lines(scores, strengths)]
+    lines = [("the paper says", "where", *(f"here: `{name}`" for name in TITLES)), ("---",) * 4]
+    for claim in CLAIMS:
+        said = [each["verdict"].get(f"{claim}@here", "not run") for each in verdicts.values()]
+        if claim in verdicts["cpu"].index:
+            row = verdicts["cpu"].loc[claim]
+            lines.append((row["claim"], row["where"], *said))
+    return table(lines)
 
 
-def _title(title: str, millions: float, n: int, rows: int, references: int) -> str:
-    """Say what was unlearned: size of the model, rows to forget, and number of held-out retrained
-    models.
+def table(lines: Sequence[Sequence[str]]) -> str:
+    """Write a Markdown table from its lines of cells, head and rule among them."""
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
+    """Return our Table 1 of a profile and split by method, with what `COLUMNS` adds and a column
+    `dials`, such as "w = 0.9".
+    """
+    folder = results / name / "tables"
+    scores = pd.read_csv(folder / "tofu.csv").query("split == @split").set_index("method")
+    tests = pd.read_csv(folder / "forget_quality.csv").query("split == @split and w != 1")
+    for method, dialled in tests.dropna(subset=["w"]).groupby("method"):
+        label, dial = (BOTH_DIALS, "w") if method == "T3" else (SHARE.format(method), "a")
+        at = dialled if method != "T3" else dialled[dialled["T"].isin(scores["T"].filter([label]))]
+        scores.loc[scores.index == label, "dials"] = f"{dial} = {at['w'].iloc[-1]:g}"
+    over = results / f"{name}-worlds" / "tables" / "worlds.csv"
+    if over.is_file():
+        worlds = pd.read_csv(over).query("measure == 'ks_held_out'")
+        for label, part in worlds.groupby("split"):
+            part = part.set_index("method")
+            ends = part.apply(
+                lambda row: f"{row['mean']:.2f} ({row['low']:.2f} to {row['high']:.2f})", axis=1
+            )
+            scores[f"world_{label}"] = ends.reindex(scores.index)
+    kept = results / "untempered" / "tables" / "untempered.csv"
+    if name == "cpu" and kept.is_file():
+        counts = pd.read_csv(kept).query("split == @split")
+        shares = counts["retain_kept_sampled"] / counts["retain_rows"]
+        means = shares.groupby(counts["T"].fillna(0)).mean()
+        at = {"Original": 0.0, OWN_RATE: 1.0, "T3": scores.loc["T3", "T"]}
+        scores["sampled"] = pd.Series({each: means.get(T) for each, T in at.items()})
+    return _with_means(scores)
+
+
+def _with_means(scores: pd.DataFrame) -> pd.DataFrame:
+    """Add the harmonic mean of the three numbers of the retain set, and the mean ROUGE-L of real
+    authors and world facts.
+    """
+    kept = scores[["retain_prob", "retain_rouge", "retain_tr"]]
+    unrelated = scores[["ra_rouge", "wf_rouge"]].mean(axis=1)
+    return scores.assign(retain=hmean(kept.clip(lower=0), axis=1), unrelated=unrelated)
+
+
+def _title(title: str, millions: float, n: int, rows: int) -> str:
+    """Say what was unlearned: the size of the model and the rows to forget.
 
     millions: of parameters. n: rows to forget, of `rows` rows in all.
     """
     size = f"{millions:,.1f}".removesuffix(".0") + " million parameters"
-    held = f"{references or 'no'} held-out retrained models"
-    return (
-        f"{title}: {size}, {n} of {rows:,} rows ({n // AUTHOR_ROWS} authors) to forget, {held}.\n"
-    )
+    return f"{title}: {size}, {n} of {rows:,} rows ({n // AUTHOR_ROWS} authors) to forget"
 
 
-def _lines(scores: pd.DataFrame, strengths: dict[tuple[str, float], float]) -> list[str]:
-    """Return the lines of one table: Original, each baseline that no other beats, T3, T3 with both
-    dials, Retrained.
+def _lines(scores: pd.DataFrame, head: str, columns: Sequence[str]) -> str:
+    """Write rows of Table 1, without columns that are empty.
 
-    scores: rows of Table 1. strengths: {(method, T): w} of T3 with both dials, and of baselines
-    with a share of weights {(method, 0): a}. Without a held-out retrained model the column Forget
-    Quality is empty.
+    scores: by method, with T and perhaps `dials`.
     """
-    table = scores[(scores["split"] == SPLIT) & scores["fq"].notna()].set_index("method")
-    table = table.reindex(columns=list(dict.fromkeys([*table, *COLUMNS])))
-    shown = leaders(table.assign(fq=table["fq_held_out"].fillna(table["fq"]))).index
-    lines = [HEAD, ("---", *["---:"] * len(COLUMNS))]
-    for name, row in table.loc[shown].iterrows():
-        label = LABELS.get(str(name), str(name))
-        if row["T"] > 0:
-            both = f", w = {strengths['T3', row['T']]:g}" if name == BOTH_DIALS else ""
-            label = f"**T3**, T = {row['T']:g}{both}"
-        elif (method := label.removesuffix(" (a)")) != label:
-            label = f"{method}, a = {strengths[method, 0]:g}"
-        values = (row[column] for column in COLUMNS)
-        lines.append((label, *("" if pd.isna(value) else f"{value:.2f}" for value in values)))
-    return [f"| {' | '.join(line)} |" for line in lines]
+    columns = [name for name in columns if name in scores and scores[name].notna().any()]
+    lines = [(head, *(COLUMNS[name] for name in columns)), ("---", *["---:"] * len(columns))]
+    for name, row in scores.iterrows():
+        values = [row[column] for column in columns]
+        shown = ["" if pd.isna(v) else v if isinstance(v, str) else f"{v:.2f}" for v in values]
+        lines.append((_label(str(name), row), *shown))
+    return table(lines)
 
 
-def with_block(text: str, block: str) -> str:
-    """Return a README's text with the block in its place; UserError if it has no such place."""
-    if START not in text or END not in text:
-        raise UserError(f"README.md has no place for the block: {START.strip()}")
-    return text.partition(START)[0] + START + block + "\n" + END + text.partition(END)[2]
+def _label(name: str, row: Mapping[str, object]) -> str:
+    dials = "" if pd.isna(row.get("dials")) else f", {row['dials']}"
+    if name == OWN_RATE:
+        return "**T3**, T = 1, its own rate"
+    if name.startswith("T3"):
+        return f"**T3**, T = {row['T']:g}{dials}"
+    return LABELS.get(name, name.removesuffix(" (a)") + dials)
+
+
+def with_block(text: str, name: str, block: str) -> str:
+    """Return a README's text with a block in its place; UserError if it has no such place."""
+    start, end = f"<!-- generated:{name} -->\n", f"<!-- /generated:{name} -->"
+    if start not in text or end not in text:
+        raise UserError(f"there is no place for the block: {start.strip()}")
+    return text.partition(start)[0] + start + block + "\n" + end + text.partition(end)[2]
 
 
 def main() -> int:
-    """Write the headline into the README.md of the checkout."""
-    path = project_root() / "README.md"
-    text = with_block(path.read_text(encoding="utf-8"), headline(path.parent / "results"))
-    with atomic_write(path) as handle:
-        handle.write(text)
+    """Write every block into the files of the checkout."""
+    root = project_root()
+    for name, parts in blocks(root / "results").items():
+        text = (root / name).read_text(encoding="utf-8")
+        for block, content in parts.items():
+            text = with_block(text, block, content)
+        with atomic_write(root / name) as handle:
+            handle.write(text)
     return 0
 
 

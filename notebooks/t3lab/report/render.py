@@ -57,6 +57,8 @@ LABELS = {
     "n_references": "References",
     "reference": "Reference",
     "lr": "Learning rate",
+    "paired_r": "Row r",
+    "paired_gap": "Row gap",
 }
 Splits = Mapping[str, str]
 SPLIT_LABELS = split_labels(tidy([]))  # of the whole TOFU; a run counts its own rows

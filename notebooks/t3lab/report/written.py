@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 
 from t3lab import results
 from t3lab.report import audit, plots, plots_audit, plots_cost, render, tables
+from t3lab.report.order import order
 
 
 @dataclass(frozen=True)
@@ -57,14 +58,15 @@ def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Writ
     frame = results.tidy(runs + varied)
     made = Written(folder, runs, frame, results.split_labels(frame), damaged)
     paper = {number: results.paper_table(number) for number in (1, 4, 5)}
+    tuned = {split: tables.tuned_temperature(frame, split) for split in made.splits}
     found = sorted([*folder.glob("tables/dials--*.csv"), *folder.glob("tables/shares--*.csv")])
     made.tables.update(
         tofu=tables.tofu(frame),
         tofu_per_seed=tables.tofu_per_seed(frame),
         tofu_vs_paper=tables.beside_paper(frame, paper[1], printed_seeds=paper[4]),
-        tofu_by_seeds=tables.by_seeds(frame),
         search=tables.search(runs, searched, [pd.read_csv(path) for path in found]),
         forget_quality=tables.forget_quality(runs),
+        order=order(runs, tuned),
         temperature=tables.temperature(frame),
         temperature_vs_paper=tables.beside_paper(frame, paper[5]),
         audit=audit.audit(audits),

@@ -63,63 +63,41 @@ def run_dials(
     temperatures: Sequence[float],
     strengths: Sequence[float],
     settings: Mapping[str, Any],
-    untempered: Sequence[tuple[float, float]] = (),
 ) -> tuple[list[dict[str, Any]], list[Run]]:
     """Search T and w of T3, p^{1/T} f^w (Remark 3.6), then run the best pair with w other than 1.
 
-    temperatures, strengths: values of T and of w; all pairs are tried.
-    settings: of the heads. Their learning rate may have been tuned for tempering.
-    untempered: pairs (lr, w) that are also tried at T = 1, with heads of learning rate lr. If there
-    are any, the best point with T = 1 and w > 1 is run too, at whichever learning rate it has.
+    temperatures, strengths: values of T and of w; all pairs are tried. settings: of the heads.
 
-    Neither T nor w needs a training: one head is fitted for each learning rate and seed, and all
-    points come from one pass of the base over the forget rows. Returns (search, runs). search has a
-    row {"split", "T", "w", "lr", "n_seeds", "D", "fq"} for each point, with means over the seeds
-    for tuning (`TUNING_SEEDS`, or all seeds if none of these is requested); points with a training
-    that diverged are left out. runs has a run record for each seed at each chosen point, without
-    texts. No two points that are run have both T and w in common, because these name the file of a
-    run.
+    Neither T nor w needs a training: one head is fitted for each seed, and all points come from one
+    pass of the base over the forget rows. Returns (search, runs). search has a row {"split", "T",
+    "w", "lr", "n_seeds", "D", "fq"} for each pair, with means over the seeds for tuning
+    (`TUNING_SEEDS`, or all seeds if none of these is requested); pairs with a training that
+    diverged are left out. runs has a run record for each seed at the pair with the highest Forget
+    Quality (ties: the smaller D), without texts.
     """
     tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
-    tuned = settings_of("T3", settings)["lr"]
-    points = {(float(T), float(tuned), float(w)) for T in temperatures for w in strengths}
-    ordered = sorted(points | {(1.0, float(lr), float(w)) for lr, w in untempered})
+    pairs = sorted({(float(T), float(w)) for T in temperatures for w in strengths})
 
-    def heads(T: float, lr: float, w: float, seeds: Sequence[int]) -> list[Subject]:
-        return [subject(study, "T3", seed, {**settings, "lr": lr, "w": w}, T) for seed in seeds]
+    def heads(T: float, w: float, seeds: Sequence[int]) -> list[Subject]:
+        return [subject(study, "T3", seed, {**settings, "w": w}, T) for seed in seeds]
 
-    models = [model for point in ordered for model in heads(*point, tuning)]
-    reports = reports_of(study, models, sets=["forget"], generate=False) if models else []
+    models = [model for pair in pairs for model in heads(*pair, tuning)]
+    reports = iter(reports_of(study, models, sets=["forget"], generate=False) if models else [])
     search = []
-    for start, (T, lr, w) in zip(range(0, len(reports), len(tuning)), ordered):
-        whole = [report for report in reports[start : start + len(tuning)] if report]
-        if len(whole) < len(tuning):
-            continue
-        D, fq = (
-            sum(report[name] for report in whole) / len(tuning)
-            for name in ("ks_statistic", "forget_quality")
-        )
-        point = {"split": study.split, "T": T, "w": w, "lr": lr}
-        search.append({**point, "n_seeds": len(tuning), "D": D, "fq": fq})
-    chosen = chosen_points(search, untempered=bool(untempered))
-    best = [model for T, lr, w in chosen for model in heads(T, lr, w, seeds)]
-    return search, records(study, best) if best else []
-
-
-def chosen_points(
-    search: Sequence[Mapping[str, Any]], *, untempered: bool
-) -> list[tuple[float, float, float]]:
-    """Choose the points (T, lr, w) to run from the rows of a search (`run_dials`).
-
-    The first is the best with w other than 1. With `untempered`, the second is the best with T = 1
-    and w > 1, unless it is the same. The best has the highest Forget Quality; ties are broken by
-    the smaller D, then by the order of the search.
-    """
-    groups = [[row for row in search if row["w"] != 1]]
-    if untempered:
-        groups.append([row for row in search if row["T"] == 1 and row["w"] > 1])
-    best = [max(rows, key=lambda row: (row["fq"], -row["D"])) for rows in groups if rows]
-    return list(dict.fromkeys((row["T"], row["lr"], row["w"]) for row in best))
+    for T, w in pairs:
+        whole = [report for report in (next(reports) for _ in tuning) if report]
+        if len(whole) == len(tuning):
+            point = {"split": study.split, "T": T, "w": w, "lr": settings_of("T3", settings)["lr"]}
+            D, fq = (
+                sum(report[name] for report in whole) / len(tuning)
+                for name in ("ks_statistic", "forget_quality")
+            )
+            search.append({**point, "n_seeds": len(tuning), "D": D, "fq": fq})
+    sharp = [row for row in search if row["w"] != 1]
+    if not sharp:
+        return search, []
+    best = max(sharp, key=lambda row: (row["fq"], -row["D"]))
+    return search, records(study, heads(best["T"], best["w"], seeds))
 
 
 def run_ablations(study: Study, *, seeds: Sequence[int], settings: Mapping[str, Any]) -> list[Run]:

@@ -10,19 +10,18 @@ import pandas as pd
 import pytest
 from conftest import ROOT
 from fabricate import fabricate, fabricate_all
-from scipy.stats import ttest_rel
 from test_citations import KNOWN
 
 from t3lab import results
-from t3lab.claims import findings, gaussians, llm, theory
+from t3lab.claims import gaussians, llm, theory
 from t3lab.claims import table as claims
-from t3lab.claims.findings import Tables, gap, interval, printed_tables
+from t3lab.claims.findings import Tables
 from t3lab.report import render, tables
+from t3lab.report.order import order
 from t3lib.core import names
 from t3lib.core.names import SPLITS
 from t3lib.theory import experiments as synthetic
 from t3lib.theory import table as bounds_table
-from t3lib.theory.mixture import GaussianMixture
 
 
 @pytest.fixture(scope="session")
@@ -48,31 +47,15 @@ def made(tmp_path_factory):
     every |= {
         "synthetic": errors,
         "synthetic_cells": cells,
-        "forget_quality": tables.forget_quality(runs),
+        "order": order(runs, dict.fromkeys(SPLITS, 2.5)),
     }
     every["bounds"] = bounds_table.bounds_table(gammas=(0.02, 0.1), T=(1.0, 2.0), classifiers=3)
     every["bounds_fixed_tau"] = bounds_table.fixed_tau_table(
         gammas=(0.02, 0.1), T=(2.0,), classifiers=3
     )
-    every["alternatives"] = synthetic.alternatives(
-        (50,), T=(1.0, 2.0, 3.0), w=(2.0, 4.0), trials=30
-    )
-    settings = [
-        ("tuned", 0.8),
-        ("prior=population", 0.1),
-        *((f"T=1,w={w:g}", 0.1 * w) for w in (1, 2, 5)),
-    ]
-    rows = [(split, name, 1.0, fq, 0.9) for split in SPLITS for name, fq in settings]
-    every["ablations"] = pd.DataFrame(rows, columns=["split", "setting", "T", "fq", "mu_rouge"])
-    dials = [
-        (T, w, 0.8 if (T, w) == (2.0, 1.0) else 0.1)
-        for T in (1.0, 2.0)
-        for w in (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 5.0)
-    ]
-    every |= {
-        f"dials--{split}": pd.DataFrame(dials, columns=["T", "w", "fq"]).assign(split=split)
-        for split in SPLITS
-    }
+    settings = [("tuned", 0.9), ("epoch=fixed", 0.5)]
+    rows = [(split, name, words) for split in SPLITS for name, words in settings]
+    every["ablations"] = pd.DataFrame(rows, columns=["split", "setting", "mu_rouge"])
     for name, table in every.items():
         render.write_table(folder / "tables", name, table)
     return folder
@@ -107,7 +90,7 @@ def planted(made, tmp_path, monkeypatch):
 def test_every_claim_has_its_function_and_every_function_its_claim():
     listed = claims.listed_claims()
     assert list(listed.columns) == ["id", "where", "claim", "sentence", "scale", "evidence", "note"]
-    assert listed["id"].is_unique and listed["claim"].is_unique and 30 <= len(listed) <= 60
+    assert listed["id"].is_unique and listed["claim"].is_unique and 15 <= len(listed) <= 28
     assert set(claims.CHECKS) == set(listed["id"]), "an explicit dict, no name is composed"
     for name, check in claims.CHECKS.items():
         assert check.__name__ == re.sub(r"\W", "_", name)
@@ -166,7 +149,7 @@ def test_every_quoted_sentence_is_in_the_paper(shared):
 def test_columns_and_vocabulary(table):
     assert list(table.columns) == claims.COLUMNS and table["id"].is_unique
     assert set(table["verdict"]) <= set(names.VERDICTS) and len(set(table["verdict"])) >= 4
-    assert set(table["printed"]) == {"", "yes", "no", names.NO_ORDER}
+    assert set(table["printed"]) == {"", "yes", "no"}
     assert (table["evidence"] != "").all() and (table["scale"] != "").all()
     decided = table["verdict"] != names.NOT_RUN
     assert (table.loc[decided, "numbers"].str.contains(r"\d")).all()
@@ -182,7 +165,7 @@ def test_evidence_exists():
         for name, text in listed.items()
         for found in re.findall(r"(tests/\S+\.py)::(\w+)", text)
     ]
-    assert len(tests) > 5
+    assert len(tests) > 3
     for name, path, test in tests:
         assert f"def {test}(" in (ROOT / path).read_text(), name
 
@@ -190,10 +173,10 @@ def test_evidence_exists():
 def test_a_claim_about_the_papers_model_is_not_run_until_it_is(made, table, tmp_path):
     rows = table.set_index("id")
     paper = rows[rows["scale"] == "Llama 3.1 8B"]
-    assert len(paper) == 10 and (paper["verdict"] == names.NOT_RUN).all()
+    assert len(paper) == 7 and (paper["verdict"] == names.NOT_RUN).all()
     here = rows[rows.index.str.endswith("@here")]
     assert (
-        len(here) == 9
+        len(here) == 6
         and here["scale"].eq("here: tiny-llama").all()
         and (here["verdict"] != names.NOT_RUN).all()
     )
@@ -215,191 +198,75 @@ def test_an_empty_folder_gives_no_error_and_no_verdict_on_runs(tmp_path):
         "fq-best",
         "thm-3.7-improves",
         "e1-sharp-monotone",
-        "least-risk",
+        "mu-rouge-best",
         "t5-interior",
-        "sharpening-on-tofu",
+        "five-seconds",
     ):
         assert rows.loc[name, "verdict"] == names.NOT_RUN, name
     assert rows.loc["bias-grows", "verdict"] == names.HOLDS
-    assert rows.loc["nobody-dominates", "printed"] == "yes"
+    assert rows.loc["mu-rouge-best", "printed"] == "yes"
 
 
 def test_what_the_papers_own_tables_say(table):
     """Checked by hand against Tables 1 to 5."""
     printed = table.set_index("id")["printed"]
     expected = {
-        "fq-best": (
-            names.NO_ORDER
-        ),  # .914 against NPO .793, s.e. .067; .671 against SimNPO .536, s.e. .186
-        "nobody-dominates": "yes",  # ULD has MU-ROUGE .944 and FQ .169 and .012
-        "generation-kept": "no",  # .900 against .948, and against .936 at T = 1
-        "stable": "no",  # GradAscent's Forget Quality is 0.000 five times
-        "small-fraction-of-time": "yes",  # 5.12 and 7.39 s
+        "fq-best": "yes",  # .914 against NPO .793, .671 against SimNPO .536
+        "mu-rouge-best": "yes",  # .900 against SimNPO .786; ULD has .944 at a FQ of .169 and .012
+        "generation-kept": "no",  # real authors .949 → .856, rows to keep .995 → .992
+        "five-seconds": "",  # the paper prints no score of it
         "t5-untempered": "yes",
         "t5-interior": "yes",
-        "t5-too-hot": "no",  # MU-ROUGE rises from .900 to .902 and from .899 to .910
         "e1-middle-tradeoff": "",
-        "sharpening-on-tofu": "",
     }
     assert {name: printed[name] for name in expected} == expected
 
 
-def test_an_order_needs_no_run_of_one_behind_any_run_of_the_other():
-    difference = gap(printed_tables(), "forget05", "T3", "NPO", "fq")
-    t3, npo = [0.924, 0.924, 0.965, 0.793, 0.965], [0.713, 0.866, 0.793, 0.965, 0.628]
-    assert difference.value == pytest.approx(0.914 - 0.793)
-    assert tuple(difference[1:]) == pytest.approx((min(t3) - max(npo), max(t3) - min(npo)))
-    assert difference.sign == 0, "one seed of NPO has .965"
-    assert gap(printed_tables(), "forget05", "T3", "GradAscent", "fq").sign == 1
-    assert [difference._replace(low=low, high=0.4).sign for low in (-0.001, 0.0)] == [0, 1]
-    assert [difference._replace(low=-0.4, high=high).sign for high in (0.001, 0.0)] == [0, -1]
-    assert difference._replace(low=0.0, high=0.0).sign == 0
-    alone = gap(printed_tables(), "forget05", "T3", "Original", "retain_prob")
-    assert alone.low == alone.value == alone.high and alone.sign == -1, "Table 4 does not hold it"
+def judged(split, **less):
+    """Rows of a table `order`: {method: (t3_less, p)}, with intervals."""
+    rows = [(split, name, d, d - 0.1, d + 0.1, p) for name, (d, p) in less.items()]
+    return pd.DataFrame(rows, columns=["split", "method", "t3_less", "t3_low", "t3_high", "p"])
 
 
-@pytest.mark.parametrize(("third", "sign"), [(0.25, 1), (-0.4, 0)])
-def test_worlds_decide_where_there_are_any(tmp_path, third, sign):
-    """The difference within each world counts, not the seeds of the profile's one world."""
-    assert np.isnan(interval([0.2])[1:]).all(), "one world has no spread"
-    differences = [0.2, 0.3, third]
-    rows = [
-        {"world": world, "split": "forget10", "method": method, "fq_held_out": fq, "mu": 1.0}
-        for world, difference in enumerate(differences, 1)
-        for method, fq in (("T3", world / 10 + difference), ("NPO", world / 10))
-    ]
-    (tmp_path / "cpu-worlds" / "tables").mkdir(parents=True)
-    pd.DataFrame(rows).to_csv(tmp_path / "cpu-worlds" / "tables" / "worlds_each.csv", index=False)
-    tables = Tables(tmp_path / "cpu" / "tables")
-    tables["tofu"] = printed_tables()["tofu"]
-    tables["tofu_per_seed"] = printed_tables()["tofu_per_seed"]
-    difference = gap(tables, "forget10", "T3", "NPO", "fq")
-    expected = ttest_rel(differences, [0, 0, 0]).confidence_interval(0.95)
-    assert tuple(difference) == pytest.approx((np.mean(differences), *expected))
-    assert difference.sign == sign
-    assert gap(tables, "forget05", "T3", "NPO", "fq").value == pytest.approx(0.914 - 0.793)
-
-
-@pytest.mark.parametrize(("method", "T", "w"), [("RMU", np.nan, np.nan), ("T3", 2.0, 1.0)])
-def test_runs_with_a_dial_are_no_runs_of_the_method(method, T, w):
-    """T3 (T, w) and RMU (a) have rows of their own in Table 1."""
-    tables = Tables("")
-    tables["tofu"] = pd.DataFrame(
-        [("forget10", method, T, 0.1)], columns=["split", "method", "T", "fq_held_out"]
-    )
-    rows = [(w, 0, 0.5), (w, 1, 0.1), (0.85, 1, 0.9)]
-    tables["forget_quality"] = pd.DataFrame(
-        [("forget10", method, T, *row) for row in rows],
-        columns=["split", "method", "T", "w", "reference", "fq"],
-    )
-    found = findings.seeds_by_reference(tables, "forget10", method, "fq")
-    assert {number: list(fq) for number, fq in found.items()} == {1: [0.1]}
-
-
-@pytest.mark.parametrize(
-    ("means", "sign"),
-    [((0.3, 0.3, 0.3), 1), ((-0.3, -0.2, -0.3), -1), ((0.3, -0.1, 0.3), 0), ((0.3, 0.3, 0.005), 0)],
-)
-def test_an_order_is_the_same_against_every_held_out_reference(means, sign):
-    """T3 at its tuned T, at w = 1, and never on reference 0: in the fourth case one seed of
-    NPO is ahead.
-    """
-    rows = [
-        (
-            "forget05",
-            method,
-            T,
-            w,
-            seed,
-            reference,
-            0.5 + (mean if method == "T3" else 0) + 0.01 * seed,
-        )
-        for reference, mean in enumerate(means, start=1)
-        for seed in (1, 2, 3)
-        for method, T, w in (("T3", 2.0, 1.0), ("NPO", np.nan, np.nan))
-    ]
-    rows += [("forget05", method, 2.0, 1.0, 1, 0, fq) for method, fq in (("T3", 0.1), ("NPO", 0.9))]
-    rows += [("forget05", "T3", T, w, 1, 1, 0.0) for T, w in ((2.0, 1.5), (3.0, 1.0))]
-    ours = Tables("nowhere")
-    ours["forget_quality"] = pd.DataFrame(
-        rows, columns=["split", "method", "T", "w", "seed", "reference", "fq"]
-    )
-    tofu = [
-        ("forget05", "T3", 2.0, 0.1, 0.52 + np.mean(means)),
-        ("forget05", "NPO", np.nan, 0.9, 0.52),
-    ]
-    ours["tofu"] = pd.DataFrame(tofu, columns=["split", "method", "T", "fq", "fq_held_out"])
-    difference = gap(ours, "forget05", "T3", "NPO", "fq")
-    assert difference.sign == sign and difference.value == pytest.approx(np.mean(means))
-    assert difference.low < min(means) and difference.high > max(means)
-
-
-def moved(method, to, split="forget05", references=(1, 2, 3)):
-    """An edit of forget_quality: the values of a method on a split, against these references."""
-
-    def edit(frame):
-        rows = (
-            (frame["method"] == method)
-            & (frame["split"] == split)
-            & frame["reference"].isin(references)
-        )
-        frame.loc[rows, "fq"] = to + 1e-3 * frame.loc[rows, "seed"]
-
-    return edit
-
-
-def test_planted_numbers_flip_the_verdict_of_rank(planted):
-    def both(frame):
-        moved("T3", 0.001)(frame)
-        moved("NPO", 0.8)(frame)
-
-    row = planted("forget_quality", both, "fq-best").loc["fq-best@here"]
-    assert row["verdict"] == names.FAILS and "5% NPO ahead of T3; " in row["numbers"]
-
-    def first_on(*references):
+def test_t3_is_best_only_where_it_is_nearer_than_all_beyond_chance(planted):
+    def answer(**changes):
         def edit(frame):
-            moved("T3", 0.001)(frame)
-            moved("NPO", 0.5)(frame)
-            moved("T3", 0.95, "forget05", references)(frame)
+            for split in SPLITS:
+                each = judged(split, **{name: (-0.2, 0.01) for name in llm.TEN} | changes)
+                for column in ("t3_less", "p"):
+                    frame.loc[frame["split"] == split, column] = frame["method"].map(
+                        each.set_index("method")[column]
+                    )
 
-        return (
-            planted("forget_quality", edit, "fq-best")
-            .loc["fq-best@here", "numbers"]
-            .split("10% ")[0]
-        )
+        return planted("order", edit, "fq-best").loc["fq-best@here"]
 
-    assert "no order between T3 and any;" in first_on(1, 2, 3)
-    assert "no order between T3 and NPO" in first_on(1, 3), "reference 2 differs"
+    assert answer()["verdict"] == names.HOLDS and answer()["note"] == ""
+    open_ = answer(NPO=(-0.2, 0.06))
+    assert open_["verdict"] == names.NO_ORDER and open_["note"] == claims.OPEN
+    assert "(95% interval): NPO -0.20" in open_["numbers"]
+    refuted = answer(NPO=(0.2, 0.01))
+    assert refuted["verdict"] == names.FAILS and "nearer than T3: NPO" in refuted["numbers"]
 
 
-def test_no_order_is_a_verdict_of_its_own(planted):
-    both = [moved("T3", 0.95, split) for split in SPLITS]
-
-    def ahead(frame):
-        for edit in both:
-            edit(frame)
-
-    def twice(frame):
-        ahead(frame)
-        frame.loc[(frame["method"] == "NPO") & (frame["reference"] == 2), "fq"] = 0.999
-
-    row = planted("forget_quality", ahead, "fq-best").loc["fq-best@here"]
-    assert row["verdict"] == names.HOLDS and row["note"] == ""
-    row = planted("forget_quality", twice, "fq-best").loc["fq-best@here"]
-    assert (
-        row["verdict"] == names.NO_ORDER
-        and row["note"] == claims.OPEN
-        and "T3 and NPO;" in row["numbers"]
-    )
+def test_worlds_decide_where_there_are_any(tmp_path, made):
+    """The difference within each world counts, not the authors of the profile's one world."""
+    (tmp_path / "cpu-worlds" / "tables").mkdir(parents=True)
+    (tmp_path / "cpu" / "tables").mkdir(parents=True)
+    for path in (made / "tables").glob("*.csv"):
+        (tmp_path / "cpu" / "tables" / path.name).symlink_to(path)
+    worlds = pd.concat(judged(split, NPO=(0.3, 0.001)) for split in SPLITS)
+    worlds = worlds.assign(measure="ks_held_out")
+    worlds.to_csv(tmp_path / "cpu-worlds" / "tables" / "worlds.csv", index=False)
+    numbers = llm.fq_best(Tables(tmp_path / "cpu" / "tables")).numbers
+    assert "5% nearer than T3: NPO; T3 is nearer than none" in numbers
 
 
 def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(planted):
     def without(frame):
-        frame.loc[frame["method"] == "RMU", ["fq", "fq_held_out"]] = np.nan
-        frame.loc[frame["method"] == "T3", "fq_held_out"] = 0.9
+        frame["t3_less"], frame["p"] = -0.2, frame["p"].where(frame["method"] == "RMU") * np.nan
+        frame.loc[frame["method"] != "RMU", "p"] = 0.01
 
-    asked = planted("tofu", without, "fq-best")
-    assert "fq-best@here" not in asked.index or asked.loc["fq-best@here", "verdict"] != names.HOLDS
+    assert "fq-best@here" not in planted("order", without, "fq-best").index
 
 
 @pytest.mark.parametrize(
@@ -421,9 +288,9 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(plan
             lambda t: t.loc.__setitem__((t["T"] == 3.0, "fq_held_out"), 1.0),
         ),
         (
-            "dials--forget05",
-            "sharpening-on-tofu@here",
-            lambda t: t.loc.__setitem__(((t["T"] == 1) & (t["w"] == 3), "fq"), 0.95),
+            "tofu",
+            "mu-rouge-best@here",
+            lambda t: t.loc.__setitem__((t["method"] == "NPO", ["fq_held_out", "mu_rouge"]), 1.0),
         ),
         (
             "synthetic",
@@ -450,79 +317,47 @@ def test_a_planted_number_flips_its_verdict(planted, table, name, claim, edit):
 
 def test_what_holds_only_on_a_coarse_grid_or_with_the_papers_partition_says_so(planted):
     def between(frame):
-        """n = 400: least at T = 1.1, between the points of the coarse grid."""
-        rows = frame["n"] == 400
+        """v_f = 1: least at T = 1.1, between the points of the coarse grid."""
+        rows = frame["v_f"] == 1
         frame.loc[rows, "forget_error"] = (frame.loc[rows, "T"] - 1.1) ** 2
         frame.loc[rows, "forget_se"] = 1e-6
 
-    row = planted("synthetic", between, "e2-n400").loc["e2-n400"]
-    assert (
-        row["verdict"] == names.RESTRICTED and "T in steps of 0.5" in row["numbers"] and row["note"]
-    )
+    name = "e1-flat-untempered"
+    row = planted("synthetic", between, name).loc[name]
+    assert row["verdict"] == names.RESTRICTED and "T in steps of 0.5" in row["numbers"]
 
     def papers(frame):
-        rows = (frame["n"] == 400) & (frame["method"] == "exact")
+        rows = (frame["v_f"] == 1) & (frame["method"] == "exact")
         frame.loc[rows, "forget_error"] = (frame.loc[rows, "T"] - 2) ** 2
-        rows = (frame["n"] == 400) & (frame["method"] == "negligible_overlap")
+        rows = (frame["v_f"] == 1) & (frame["method"] == "negligible_overlap")
         frame.loc[rows, "forget_error"] = frame.loc[rows, "T"]
 
-    row = planted("synthetic", papers, "e2-n400").loc["e2-n400"]
+    row = planted("synthetic", papers, name).loc[name]
     assert row["verdict"] == names.RESTRICTED and "the paper's partition function" in row["numbers"]
 
 
-def test_what_fails_here_holds_where_the_numbers_say_so(planted, table):
-    """The claims that need the table `alternatives`, the ablations, and Table 5 in full, turned
-    round.
-    """
-    rows = table.set_index("id")["verdict"]
-    assert rows["least-risk"] == names.FAILS
+def test_the_same_rows_in_every_epoch_must_keep_as_many_answers(planted, table):
+    assert table.set_index("id").loc["five-seconds@here", "verdict"] == names.FAILS
 
-    def by_risk(frame):
-        frame["forget_error"], frame["forget_se"] = frame["delta"], 1e-9
+    def alike(frame):
+        frame["mu_rouge"] = 0.9
 
-    assert (
-        planted("alternatives", by_risk, "least-risk").loc["least-risk", "verdict"] == names.HOLDS
-    )
-
-    def sharpened(frame):
-        frame.loc[(frame["w"] > 1) & (frame["v_f"] == 1e-6), "forget_error"] = 0.1
-
-    assert (
-        planted("alternatives", sharpened, "tempering-needed-in-practice").loc[
-            "tempering-needed-in-practice", "verdict"
-        ]
-        == names.FAILS
-    )
-
-    def coarse(frame):
-        frame.loc[frame["w"].isin([3.0, 4.0]), "fq"] = np.nan
-
-    coarsely = planted("dials--forget10", coarse, "sharpening-on-tofu")
-    assert "sharpening-on-tofu@here" not in coarsely.index, "three values of w are no fine grid"
+    row = planted("ablations", alike, "five-seconds").loc["five-seconds@here"]
+    assert row["verdict"] == names.HOLDS
 
 
-def test_a_sharper_classifier_is_judged_at_the_best_of_all_learning_rates(planted, table):
-    """A rate that was tuned at T = 1 decides, also where the tempered head's rate is worse. The
-    number of w counts each once.
-    """
-    claim = "sharpening-on-tofu@here"
-    before = table.set_index("id").loc[claim]
-    assert before["verdict"] == names.HOLDS and "lr" not in before["numbers"]
+def test_generated_text_counts_on_rows_to_keep_and_elsewhere(planted):
+    def kept(frame):
+        frame[["retain_rouge", "ra_rouge", "wf_rouge"]] = 0.9
+        frame.loc[frame["method"] == "T3", "retain_prob"] = 0.1
 
-    def with_rates(best):
-        def edit(frame):
-            frame["lr"] = 0.005
-            cold = frame[frame["T"] == 1].assign(lr=0.02)
-            cold.loc[cold["w"] == 3, "fq"] = best
-            for row in cold.to_dict("records"):
-                frame.loc[len(frame)] = row
+    def worse(frame):
+        kept(frame)
+        frame.loc[frame["method"] == "T3", "ra_rouge"] = 0.8
 
-        return planted("dials--forget10", edit, "sharpening-on-tofu").loc[claim]
-
-    fails, holds = with_rates(0.9), with_rates(0.7)
-    assert fails["verdict"] == names.FAILS and holds["verdict"] == names.HOLDS
-    assert "T = 2: 0.8, best w = 3 of 5 with lr = 0.02 of 2: 0.9" in fails["numbers"]
-    assert "best w = 3 of 5 with lr = 0.02 of 2: 0.7" in holds["numbers"]
+    for edit, verdict in ((kept, names.HOLDS), (worse, names.FAILS)):
+        row = planted("tofu", edit, "generation-kept").loc["generation-kept@here"]
+        assert row["verdict"] == verdict
 
 
 def test_a_split_is_named_by_the_share_of_its_runs_rows(made):
@@ -530,7 +365,7 @@ def test_a_split_is_named_by_the_share_of_its_runs_rows(made):
     parameters = {"data": "tofu@0", "stage": {"authors": 10, "questions": 6}}
     run = fabricate("NPO", "forget10", None, 1) | {"parameters": parameters}
     for runs, share in (([run], "13% "), ((), "10% ")):
-        assert share in llm.stable(Tables(made / "tables", runs)).numbers
+        assert share in llm.t5_interior(Tables(made / "tables", runs)).numbers
 
 
 def test_costs_are_compared_in_the_same_loop(planted, table):
@@ -540,7 +375,6 @@ def test_costs_are_compared_in_the_same_loop(planted, table):
         rows.loc["fraction-of-cost", "printed"] == "no"
         and "ULD 63.7 s" in rows.loc["fraction-of-cost", "numbers"]
     )
-    assert rows.loc["small-fraction-of-time", "printed"] == "yes"
     assert "fraction-of-cost@here" not in rows.index, "naive T3 did not run"
     for seconds, verdict in ((1.0, names.HOLDS), (100.0, names.FAILS)):
 
@@ -551,20 +385,6 @@ def test_costs_are_compared_in_the_same_loop(planted, table):
             planted("runtime", naive, "fraction-of-cost").loc["fraction-of-cost@here", "verdict"]
             == verdict
         )
-
-
-def test_a_classifier_that_knows_nothing_leaks_no_more_when_tempered_enough(table):
-    """The Forget Error of p^(1/T) alone, by Monte Carlo; what the claim says of it."""
-    m, T = GaussianMixture(v_f=1e-3), 5.0
-    z, w = m.mesh()
-    flat = np.exp(m.logp(z) / T)
-    flat = flat / (w * flat).sum()
-    p_f = np.exp(m.logp_f(z))
-    leak = (w * p_f * np.abs(flat - np.exp(m.logp_r(z)))).sum()
-    assert float(m.forget_error(np.array([np.log(1 / m.gamma - 1), 0.0, 0.0]), T)) == pytest.approx(
-        leak, rel=1e-3
-    )
-    assert f"{leak:.3f} at T = 5" in table.set_index("id").loc["least-risk", "numbers"]
 
 
 @pytest.mark.parametrize("profile", ["cpu", "tofu-cpu"])

@@ -5,12 +5,11 @@ results/README.md name are there. Their prose is reviewed by people.
 import re
 import shlex
 
-import pandas as pd
 import pytest
 from conftest import ROOT
 
-from t3lab.report import readme
-from t3lab.results import HELD_OUT
+from t3lab.report import departures, readme
+from t3lab.study.ablations import ABLATIONS
 from t3lib import cli
 from t3lib.core.errors import UserError
 
@@ -18,23 +17,21 @@ TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 DETAIL = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_headline_is_that_of_the_committed_tables(tmp_path):
-    block = readme.headline(ROOT / "results")
-    assert readme.with_block(TEXT, block) == TEXT, "run `python -m t3lab.report.readme`"
+def test_generated_blocks_are_those_of_the_committed_tables():
+    for name, parts in readme.blocks(ROOT / "results").items():
+        text = (ROOT / name).read_text(encoding="utf-8")
+        for block, content in parts.items():
+            again = readme.with_block(text, block, content)
+            assert again == text, f"{block} in {name}: run `python -m t3lab.report.readme`"
     with pytest.raises(UserError, match="no place"):
-        readme.with_block("# nothing", block)
-    for name in ("cpu", "paper"):  # a profile without held-out models
-        (tmp_path / name / "tables").mkdir(parents=True)
-    (tmp_path / "paper" / "table1.csv").symlink_to(ROOT / "results/paper/table1.csv")
-    (tmp_path / "cpu" / "runs").symlink_to(ROOT / "results/cpu/runs")
-    (tmp_path / "cpu/tables/forget_quality.csv").symlink_to(
-        ROOT / "results/cpu/tables/forget_quality.csv"
-    )
-    scores = pd.read_csv(ROOT / "results/cpu/tables/tofu.csv").drop(columns=[*HELD_OUT])
-    scores.to_csv(tmp_path / "cpu/tables/tofu.csv")
-    alone = readme.headline(tmp_path)
-    assert alone.count("no held-out retrained models") == 2
-    assert re.search(r"\*\*T3\*\*, T = [\d.]+ \|  \| \d\.\d\d \|  \| \d\.\d\d \|", alone)
+        readme.with_block("# nothing", block, content)
+
+
+def test_every_departure_names_a_test_that_is_there():
+    for each in departures.DEPARTURES:
+        path, _, test = each.test.partition("::")
+        assert f"def {test}(" in (ROOT / path).read_text(encoding="utf-8"), each.here
+        assert not each.setting or each.setting in ABLATIONS
 
 
 @pytest.mark.parametrize(("text", "place"), [(TEXT, ROOT), (DETAIL, ROOT / "results")])

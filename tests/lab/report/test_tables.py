@@ -30,6 +30,7 @@ def with_scores(rows: list[tuple], method="T3", split="forget10") -> pd.DataFram
 
 def test_every_row_of_the_paper_in_its_order(frame):
     for table in (tables.tofu(frame), tables.tofu(results.tidy([]))):
+        table = table[table["method"] != tables.OWN_RATE]
         assert table["method"].tolist() == list(METHODS) * 2
         assert table["split"].tolist() == [split for split in SPLITS for _ in METHODS]
 
@@ -253,20 +254,10 @@ def test_the_search_of_dials_is_counted_with_its_choice():
         columns=["split", "method", "a", "n_seeds", "D", "fq"],
     )
     found = tables.search([], {}, [dials, shares])
-    assert found[["method", "trials", "seeds", "chosen"]].values.tolist() == [
-        ["T3 (T, w)", 3, 2, "T 2, w 2"],
-        ["RMU (a)", 3, 2, "a 0.8"],
+    assert found[["method", "trials", "trainings", "seeds", "chosen"]].values.tolist() == [
+        ["T3 (T, w)", 3, 0, 2, "T 2, w 2"],
+        ["RMU (a)", 3, 0, 2, "a 0.8"],
     ]
-    assert found["minutes"].isna().all()
-    cold = [("forget10", 1, w, 2, 0.1, fq) for w, fq in ((1, 0.9), (2, 0.4), (3, 0.1))]
-    cold = pd.DataFrame(cold, columns=[*dials]).assign(lr=0.02)
-    both = pd.concat([dials.assign(lr=0.01), cold], ignore_index=True)
-    assert tables.search([], {}, [both])[["method", "trials", "chosen"]].values.tolist() == [
-        ["T3 (T, w)", 6, "T 2, w 2, lr 0.01"],
-        ["T3 (T = 1, w)", 3, "T 1, w 2, lr 0.02"],
-    ]
-    [alone] = tables.search([], {}, [both[both["T"] == 1]])["chosen"]
-    assert alone == "T 1, w 2, lr 0.02", "the same point has one row"
 
 
 def dialled(*points):
@@ -279,46 +270,44 @@ def dialled(*points):
     return tables.tofu(results.tidy([*fabricate_all(), *runs])).query("split == 'forget10'")
 
 
-def test_the_best_untempered_strength_has_a_row_of_its_own_and_does_not_displace_the_best_of_all():
-    def rows(*points):
-        table = dialled(*points)
-        sharpened = table[table["method"].isin([tables.BOTH_DIALS, tables.UNTEMPERED])]
-        return sharpened[["method", "T", "fq", "n_seeds"]].values.tolist()
-
-    tempered = (1.5, 1.5, 0.6)
-    assert rows(tempered, (1.0, 3.0, 0.2), (1.0, 3.5, 0.3), (1.0, 0.5, 0.5)) == [
-        [tables.BOTH_DIALS, 1.5, 0.6, 3],
-        [tables.UNTEMPERED, 1.0, 0.3, 3],
-    ], "w < 1 is not sharpened"
-    assert rows(tempered) == [[tables.BOTH_DIALS, 1.5, 0.6, 3]]
-    assert rows(tempered, (1.0, 3.0, 0.9)) == [[tables.BOTH_DIALS, 1.0, 0.9, 3]], "once"
-    held = dialled(tempered, (1.0, 3.0, 0.2)).set_index("method").loc[tables.UNTEMPERED]
-    assert held[["fq_held_out", "mu_rouge", "mu"]].notna().all()
+def test_t3_without_tempering_has_a_row_of_its_own_unless_that_is_the_best_t():
+    table = dialled((1.5, 1.5, 0.6)).set_index("method")
+    assert table.loc[tables.OWN_RATE, ["T", "n_seeds"]].tolist() == [1.0, 3]
+    assert table.loc[tables.BOTH_DIALS, "T"] == 1.5 and table.loc["T3", "T"] == 2.5
+    runs = [fabricate("T3", "forget10", 1.0, seed) for seed in (1, 2)]
+    assert tables.OWN_RATE not in set(tables.tofu(results.tidy(runs))["method"])
 
 
 def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
     runs = [fabricate("NPO", "forget10", None, 1), fabricate("T3", "forget10", 2.5, 1)]
     npo, t3 = (run["hyper"] for run in runs)
     assert npo and t3
-    trials = [{"seconds": [60.0, 30.0]}, {"seconds": [90.0, 60.0]}]
+    trials = [
+        {"hyper": npo, "seconds": [60.0, 30.0]},
+        {"hyper": npo | {"lr": 0.1}, "seconds": [90.0, 60.0]},
+    ]
+    heads = [
+        {"hyper": t3 | {"lr": lr, "temperature": T}, "fq": [0.1]}
+        for T in (1.0, 2.5, 4.0)
+        for lr in (0.001, 0.002, t3["lr"])
+    ]
     entries = {
         "NPO/forget10": {"chosen": npo, "seeds": [1, 2], "trials": trials},
         "NPO/forget05": {"chosen": npo, "seeds": [1, 2], "trials": trials},  # no run of that split
-        "T3/forget10": {
-            "chosen": t3 | {"temperature": 4.0},
-            "seeds": [1],
-            "trials": [{}],
-        },  # T is no training's
-        "T3/forget10/4": {"chosen": {}, "seeds": [1], "trials": [{}]},
+        "T3/forget10": {"chosen": t3 | {"temperature": 2.5}, "seeds": [1], "trials": heads},
+        "T3/forget10/4": {"chosen": t3, "seeds": [1], "trials": heads[-3:]},
     }
     table = tables.search(runs, entries)
-    assert table[["split", "method", "trials", "seeds"]].values.tolist() == [
-        ["forget10", "NPO", 2, 2],
-        ["forget10", "T3", 1, 1],
+    columns = ["split", "method", "trials", "trainings", "seeds", "edge"]
+    assert table[columns].values.tolist() == [
+        ["forget10", "NPO", 2, 2, 2, ""],
+        ["forget10", "T3", 9, 3, 1, "lr highest"],
     ]
-    assert table["minutes"][0] == pytest.approx(4.0) and np.isnan(table["minutes"][1])
+    assert table["minutes"].tolist() == pytest.approx([4.0, (3 * 4.0 + 2.0) / 60]), (
+        "what was not recorded is reckoned: three trainings, and features once"
+    )
     name, value = next(iter(npo.items()))
-    assert f"{name} {value:g}" in table["chosen"][0] and "temperature 4" in table["chosen"][1]
+    assert f"{name} {value:g}" in table["chosen"][0] and "temperature 2.5" in table["chosen"][1]
     other = {"NPO/forget10": entries["NPO/forget10"] | {"chosen": npo | {name: value + 1}}}
     assert tables.search(runs, other).empty, "another choice than these runs'"
     assert list(tables.search([], entries).columns) == list(table.columns)
@@ -333,17 +322,6 @@ def test_forget_quality_of_failed_or_missing_runs_is_empty():
     assert tables.forget_quality([failed, sound])["method"].tolist() == ["RMU"]
 
 
-def test_fresh_seeds_leave_out_those_that_tuned(frame):
-    table = tables.by_seeds(frame).set_index(["split", "method", "seeds"])
-    assert table.loc[("forget10", "NPO", "all"), "n_seeds"] == 3
-    assert table.loc[("forget10", "NPO", "fresh"), "n_seeds"] == 1
-    assert (
-        table.loc[("forget10", "NPO", "fresh"), "fq_ours"]
-        == fabricate("NPO", "forget10", None, 3)["metrics"]["fq"]
-    )
-    assert table.loc[("forget10", "Retrained", "fresh"), "n_seeds"] == 1, "nothing was tuned for it"
-
-
 def test_the_baselines_shown_are_those_that_no_other_beats_in_both():
     """No threshold: what forgets best is shown though it hardly writes, and so is what writes
     best.
@@ -351,7 +329,7 @@ def test_the_baselines_shown_are_those_that_no_other_beats_in_both():
     scores = {
         "Original": (0.0, 1.0), "NPO": (0.3, 0.7), "SatImp": (0.9, 0.02), "WGA": (0.1, 0.5),
         "RMU": (0.05, 0.8), "ULD": (0.3, 0.6), "T3": (0.8, 0.9), "T3 (T, w)": (0.95, 0.9),
-        "T3 (T = 1, w)": (0.94, 0.95), "IdkDPO": (np.nan, np.nan),
+        "T3 (T = 1)": (0.94, 0.95), "IdkDPO": (np.nan, np.nan),
     }  # fmt: skip
     means = pd.DataFrame.from_dict(scores, orient="index", columns=["fq", "mu_rouge"])
     assert tables.leaders(means).index.tolist() == [
@@ -360,6 +338,7 @@ def test_the_baselines_shown_are_those_that_no_other_beats_in_both():
         "NPO",
         "RMU",
         "T3",
+        "T3 (T = 1)",
         "T3 (T, w)",
     ]
 

@@ -170,76 +170,19 @@ def test_both_dials_are_searched_and_the_best_sharpened_point_is_run(opened):
     )
 
 
-def searched(*points):
-    """Rows of a search: (T, lr, w, fq, D)."""
-    return [dict(zip(("T", "lr", "w", "fq", "D"), point)) for point in points]
-
-
-def test_the_best_untempered_point_is_chosen_over_rate_and_strength_beside_the_best_of_all():
-    """Chosen by hand: the best of all has w = 0.9 < 1. At T = 1 the best w > 1 is 4, at lr = 0.01.
-    Higher values at w = 1, at w < 1 or at another T are not it.
-    """
-    points = [
-        (1.0, 0.001, 0.5, 0.55, 0.2), (1.0, 0.001, 4.0, 0.10, 0.3), (1.0, 0.01, 1.0, 0.70, 0.1),
-        (1.0, 0.01, 3.0, 0.20, 0.3), (1.0, 0.01, 4.0, 0.30, 0.3), (1.0, 0.02, 4.0, 0.25, 0.3),
-        (2.0, 0.001, 0.9, 0.60, 0.1), (2.0, 0.001, 1.0, 0.90, 0.1), (2.0, 0.001, 4.0, 0.40, 0.1),
-    ]  # fmt: skip
-    search = searched(*points)
-    both = [(2.0, 0.001, 0.9), (1.0, 0.01, 4.0)]
-    assert ablations.chosen_points(search, untempered=True) == both
-    assert ablations.chosen_points(search, untempered=False) == both[:1]
-    tied = searched((1.0, 0.01, 2.0, 0.3, 0.4), (1.0, 0.02, 2.0, 0.3, 0.2))
-    assert ablations.chosen_points(tied, untempered=True) == [(1.0, 0.02, 2.0)], "the same is once"
-    assert ablations.chosen_points(searched((2.0, 0.01, 1.0, 1, 0)), untempered=True) == []
-
-
-def test_every_untempered_rate_is_scored_by_heads_of_this_rate(opened):
-    """Each row against the same (lr, w) run alone."""
-    settings, seeds = {"epochs": 4, "warmup_epochs": 0, "lr": 0.02}, [1, 2]
-    pairs = [(lr, w) for lr in (0.005, 0.02, 0.1) for w in (2.0, 3.0)]
-    grid = {"temperatures": [1.0, 2.0], "strengths": [1.0, 2.0]}
-    search, runs = ablations.run_dials(
-        opened, seeds=seeds, settings=settings, untempered=pairs, **grid
-    )
-    assert [(row["T"], row["lr"], row["w"]) for row in search] == [
-        *((1.0, 0.005, w) for w in (2.0, 3.0)), *((1.0, 0.02, w) for w in (1.0, 2.0, 3.0)),
-        *((1.0, 0.1, w) for w in (2.0, 3.0)), *((2.0, 0.02, w) for w in (1.0, 2.0)),
-    ]  # fmt: skip
-    for row in search:
-        alone = methods.run_method(
-            opened,
-            "T3",
-            seeds=seeds,
-            settings=settings | {"lr": row["lr"], "w": row["w"]},
-            temperatures=[row["T"]],
-        )
-        D = [run["metrics"]["ks_statistic"] for run in alone]
-        assert np.mean(D) == pytest.approx(row["D"]), row
-    cold = [row for row in search if row["T"] == 1 and row["w"] > 1]
-    assert len({row["D"] for row in cold if row["w"] == 3}) > 1, "the rates differ here"
-    best = max(cold, key=lambda row: (row["fq"], -row["D"]))
-    ran = {(run["T"], run["hyper"]["lr"], run["w"]): run["seed"] for run in runs}
-    assert ran[1.0, best["lr"], best["w"]] == 2 and len(ran) * len(seeds) == len(runs)
-
-
-def test_a_head_is_fitted_once_for_each_rate_and_seed(opened, monkeypatch):
-    """Strengths and temperatures share it. The third seed has heads for the chosen points alone."""
+def test_a_head_is_fitted_once_for_each_seed(opened, monkeypatch):
+    """Strengths and temperatures share it."""
     fit, fits = unlearned.fit_heads, []
 
     def counted(features, settings, **options):
-        fits.extend((each["lr"], each["seed"]) for each in settings)
+        fits.extend(each["seed"] for each in settings)
         return fit(features, settings, **options)
 
     monkeypatch.setattr(unlearned, "fit_heads", counted)
     settings = FAST | {"rank": 11, "lr": 0.01}  # a rank that no other test has left in the cache
-    pairs = [(lr, w) for lr in (0.005, 0.01) for w in (1.5, 3.0, 4.0)]
     grid = {"temperatures": [1.0, 2.0], "strengths": [0.5, 3.0]}
-    _, runs = ablations.run_dials(
-        opened, seeds=[1, 2, 3], settings=settings, untempered=pairs, **grid
-    )
-    chosen = {run["hyper"]["lr"] for run in runs}
-    tuning = {(lr, seed) for lr in (0.005, 0.01) for seed in (1, 2)}
-    assert len(fits) == len(set(fits)) and set(fits) == tuning | {(lr, 3) for lr in chosen}
+    ablations.run_dials(opened, seeds=[1, 2, 3], settings=settings, **grid)
+    assert sorted(fits) == [1, 2, 3]
 
 
 def test_a_temperature_may_have_its_own_hyperparameters(opened):
@@ -315,7 +258,7 @@ def test_a_diverging_baseline_is_a_failed_run_with_empty_cells(opened, monkeypat
 
 
 def test_a_diverging_head_is_a_failed_run_and_leaves_the_others(opened, monkeypatch):
-    """The heads of a notebook share their passes. A rate of a search that diverges is left out."""
+    """The heads of a notebook share their passes. A search has none of it."""
     absurd = FAST | {"lr": 1.0, "weight_decay": 1e6, "epochs": 20}
     [alone] = methods.run_method(opened, "T3", seeds=[1], settings=absurd)
     assert alone["status"] == "failed" and alone["metrics"] == {}
@@ -326,10 +269,8 @@ def test_a_diverging_head_is_a_failed_run_and_leaves_the_others(opened, monkeypa
 
     some = [methods.subject(opened, "T3", 1, settings) for settings in (absurd, FAST)]
     assert [run["status"] for run in methods.records(opened, some)] == ["failed", "ok"]
-    slow = absurd | {"lr": 1e-9}
-    grid = {"temperatures": [2.0], "strengths": [1.0], "untempered": [(1.0, 2.0), (1e-9, 3.0)]}
-    search, _ = ablations.run_dials(opened, seeds=[1], settings=slow, **grid)
-    assert [(row["lr"], row["w"]) for row in search] == [(1e-9, 3.0), (1e-9, 1.0)]
+    grid = {"temperatures": [2.0], "strengths": [1.0, 2.0]}
+    assert ablations.run_dials(opened, seeds=[1], settings=absurd, **grid) == ([], [])
 
 
 def test_data_of_the_page_is_the_same_from_either_split(opened):

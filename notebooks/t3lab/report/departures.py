@@ -1,0 +1,95 @@
+"""The list of what differs from the printed paper, with what each departure changes."""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+SPLIT, TUNED = "forget10", "tuned"
+MEASURED = {"fq_held_out": "Forget Quality", "mu_rouge": "MU-ROUGE"}
+
+
+class Departure(NamedTuple):
+    """One choice of the paper and ours.
+
+    setting: the ablation that measures the paper's choice (`study.ablations.ABLATIONS`), or "".
+    change: what is known without an ablation. test: a test of our choice, or "".
+    """
+
+    paper: str
+    here: str
+    setting: str = ""
+    change: str = ""
+    test: str = ""
+
+
+DEPARTURES = (
+    Departure(
+        "truth ratio: arithmetic mean over wrong answers",
+        "geometric mean, as in the published code",
+        change="on the goldens' tiny model Model Utility 0.165 → 0.164",
+        test="tests/tofu/test_metrics.py::test_truth_ratio_by_hand",
+    ),
+    Departure(
+        "truth ratio of real authors and world facts: against a paraphrase",
+        "against the answer itself: these sets have no paraphrases",
+        change="cannot be measured",
+        test="tests/tofu/test_evaluation.py::test_goldens",
+    ),
+    Departure(
+        "weight decay in the loss (Eq. 3)",
+        "decoupled from the gradient, as in the published code",
+        "decay=l2",
+        test="tests/classifier/test_classifier.py::test_l2_in_the_loss",
+    ),
+    Departure(
+        "a correction for the share of forget rows (Appendix D)",
+        "none: pairs are balanced, and so is the prior, as in the published code",
+        "prior=population",
+        test="tests/classifier/test_head.py::test_population_prior_is_appendix_d",
+    ),
+    Departure(
+        "preprocessed: the same retain rows in every epoch (Section 4.3)",
+        "other retain rows in every epoch, also preprocessed",
+        "epoch=fixed",
+        test="tests/classifier/test_classifier.py"
+        "::test_redrawn_partners_are_redrawn_and_steps_are_the_papers",
+    ),
+    Departure(
+        "loss of a row: not said",
+        "mean over all answer tokens of a step (Eq. 3 with tokens as samples)",
+        change="not measured",
+        test="tests/classifier/test_classifier.py::test_compact_is_dense_adamw",
+    ),
+    Departure(
+        "precision of the head: not said",
+        "float32, whatever the base's",
+        change="not measured",
+        test="tests/classifier/test_classifier.py::test_bfloat16_features_train_in_float32",
+    ),
+    Departure(
+        "warm-up of 25 epochs: unit of the rise not said",
+        "the learning rate rises with every step",
+        change="not measured",
+        test="tests/classifier/test_classifier.py::test_learning_rates_are_the_linear_schedule",
+    ),
+)
+
+
+def listed(folder: Path) -> str:
+    """Write the departures as a Markdown table.
+
+    folder: results of a profile, whose ablations measure some of them on the 10% split.
+    """
+    table = pd.read_csv(folder / "tables" / "ablations.csv").query("split == @SPLIT")
+    rows = table.set_index("setting")[[*MEASURED]]
+    lines = ["| the paper | here | what the paper's choice changes | test |", "|---|---|---|---|"]
+    for each in DEPARTURES:
+        change = each.change
+        if each.setting in rows.index:
+            ours, theirs = rows.loc[TUNED], rows.loc[each.setting]
+            moves = [f"{MEASURED[name]} {ours[name]:.2f} → {theirs[name]:.2f}" for name in MEASURED]
+            change = ", ".join(moves)
+        path, _, test = each.test.partition("::")
+        lines.append(f"| {each.paper} | {each.here} | {change} | [`{test}`](../{path}) |")
+    return "\n".join(lines)

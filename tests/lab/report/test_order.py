@@ -1,0 +1,66 @@
+"""Differences of D with their error: whole authors are drawn, and p is corrected."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from fabricate import fabricate
+from scipy.stats import ks_2samp, ttest_rel
+
+from t3lab.report.order import adjusted, clustered_D, interval, judged, order
+from t3lab.results import author_rows
+
+
+def test_the_first_d_is_the_test_s_and_the_others_draw_whole_authors():
+    rng = np.random.default_rng(0)
+    ours, theirs = np.round(rng.normal(0, 1, 60), 1), np.round(rng.normal(0.5, 1, 60), 1)
+    drawn = clustered_D(ours, theirs, 20)
+    assert drawn[0] == pytest.approx(ks_2samp(ours, theirs).statistic), "with ties"
+    picked = [
+        np.r_[tuple(np.arange(20 * a, 20 * a + 20) for a in p)] for p in ((0, 0, 1), (2, 2, 2))
+    ]
+    for rows in picked:
+        d = ks_2samp(ours[rows], theirs[rows]).statistic
+        assert np.isclose(drawn[1:], d).any(), "a draw with repeated authors"
+    assert np.unique(drawn[1:].round(9)).size <= 10, "three authors have ten draws"
+
+
+def test_t3_is_compared_with_each_baseline_on_held_out_models():
+    runs = [fabricate("Retrained", "forget10", None, seed) for seed in (1, 2)]
+    runs += [fabricate("T3", "forget10", T, seed) for T in (1.0, 2.5) for seed in (1, 2)]
+    runs += [fabricate("NPO", "forget10", None, seed) for seed in (1, 2)]
+    [row] = order(runs, {"forget10": 2.5, "forget05": None}).to_dict("records")
+    held = [run["truth_ratio"]["forget"] for run in runs[:2]]
+    d = {
+        (method, T): np.mean(
+            [
+                ks_2samp(run["truth_ratio"]["forget"], other).statistic
+                for run in runs
+                if (run["method"], run["T"]) == (method, T)
+                for other in held
+            ]
+        )
+        for method, T in (("T3", 2.5), ("NPO", None))
+    }
+    assert row["D"] == pytest.approx(d["NPO", None])
+    assert row["t3_less"] == pytest.approx(d["T3", 2.5] - d["NPO", None])
+    assert row["t3_low"] < row["t3_less"] < row["t3_high"] and row["authors"] == 4
+    assert author_rows(runs[0]) == 20
+
+
+def test_a_difference_within_worlds_has_students_interval():
+    differences = np.array([0.2, 0.3, 0.25])
+    expected = ttest_rel(differences, [0, 0, 0])
+    error = differences.std(ddof=1) / 3**0.5
+    value, low, high, seen, p = judged(differences.mean(), error, 3)
+    assert (low, high) == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert p == pytest.approx(expected.pvalue) and seen > high - value
+    assert interval(differences) == pytest.approx((value, low, high))
+    assert np.isnan(judged(0.2, np.nan, 1)[1:]).all() and np.isnan(interval([0.2])[1:]).all()
+    assert judged(0.2, 0.9, 2)[1:3] == (-1.0, 1.0), "no difference of D is larger"
+
+
+def test_the_comparison_named_beforehand_is_not_corrected():
+    rows = [("forget10", "RMU", 0.04), ("forget05", "RMU", 0.02), ("forget10", "NPO", 0.03)]
+    table = pd.DataFrame(rows, columns=["split", "method", "p"])
+    assert adjusted(table).tolist() == pytest.approx([0.04, 0.04, 0.04])
+    assert adjusted(table.assign(p=[0.04, 0.01, 0.6])).tolist() == pytest.approx([0.04, 0.02, 0.6])
