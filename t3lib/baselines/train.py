@@ -5,12 +5,15 @@ The loss of each part of a step is the part's share of the step's loss, so that 
 accumulated batches of 1 give the same gradient.
 """
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+import safetensors
+import safetensors.torch
 import torch
 from torch import Tensor, nn
 
@@ -129,10 +132,7 @@ def optimise(
     total, warmup = epochs * per_epoch, round(warmup_epochs * per_epoch)
     losses: list[float] = []
     if progress.checkpoint and progress.checkpoint.is_file():
-        state = torch.load(progress.checkpoint, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        losses += state["losses"]
+        losses += resume(progress.checkpoint, model, optimizer)
     model.train()
     with progress_bar(total=total, desc=progress.name, leave=False) as bar, torch.random.fork_rng():
         bar.update(len(losses) * per_epoch)
@@ -159,9 +159,7 @@ def optimise(
             losses.append(sum(step_losses) / per_epoch)
             bar.set_postfix(loss=f"{losses[-1]:.4f}")
             if progress.checkpoint:
-                state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-                with atomic_write(progress.checkpoint, "wb") as handle:
-                    torch.save(state | {"losses": losses}, handle)
+                save_state(progress.checkpoint, model, optimizer, losses)
     model.eval()
     return {
         "steps": total,
@@ -169,6 +167,33 @@ def optimise(
         "seconds": time.perf_counter() - started,
         "loss": losses,
     }
+
+
+def save_state(path: Path, model: nn.Module, optimizer: Any, losses: list[float]) -> None:
+    """Write weights, the optimiser's state and the mean loss of each epoch, as safetensors."""
+    tensors = {f"model.{name}": weight.detach() for name, weight in model.named_parameters()}
+    for index, state in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": value for name, value in state.items()}
+    with atomic_write(path, "wb") as handle:
+        handle.write(safetensors.torch.save(tensors, {"losses": json.dumps(losses)}))
+
+
+def resume(path: Path, model: nn.Module, optimizer: Any) -> list[float]:
+    """Load in place what `save_state` wrote; return the mean loss of each epoch that is done."""
+    state: dict[int, dict[str, Tensor]] = {}
+    weights = dict(model.named_parameters())
+    with safetensors.safe_open(path, framework="pt") as file, torch.no_grad():
+        for key in file.keys():
+            kind, _, name = key.partition(".")
+            if kind == "model":
+                weights[name].copy_(file.get_tensor(key))
+            else:
+                index, _, name = name.partition(".")
+                state.setdefault(int(index), {})[name] = file.get_tensor(key)
+        losses: list[float] = json.loads(file.metadata()["losses"])
+    groups = optimizer.state_dict()["param_groups"]
+    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    return losses
 
 
 def backward(

@@ -150,8 +150,8 @@ def rows(stage: Stage) -> dict[str, list[Row]]:
         return world_of(stage, stage.seed)
     if stage.data == "customers":
         sample = project_root() / "notebooks" / "sample" / "customers"
-        forget, kept = (customers(sample / f"{name}.jsonl") for name in ("forget", "retain"))
-        return {"forget10": forget, "retain90": kept, "full": [*kept, *forget]}
+        gone, stay = (customers(sample / f"{name}.jsonl") for name in ("forget", "retain"))
+        return {"forget10": gone, "retain90": stay, "full": [*stay, *gone]}
     names = ("forget05", "forget10", "forget05_perturbed", "forget10_perturbed")
     data = {name: tofu.load_rows(stage.data, name) for name in (*names, *KNOWLEDGE)}
     for name in names if stage.forget_authors else ():
