@@ -324,15 +324,6 @@ def test_a_search_is_shown_where_the_runs_were_made_with_its_choice():
     assert list(tables.search([], entries).columns) == list(table.columns)
 
 
-def test_forget_quality_of_failed_or_missing_runs_is_empty():
-    failed, sound = (
-        fabricate("NPO", "forget05", None, 1, failed=True),
-        fabricate("RMU", "forget05", None, 1),
-    )
-    assert len(tables.forget_quality([])) == len(tables.forget_quality([failed])) == 0
-    assert tables.forget_quality([failed, sound])["method"].tolist() == ["RMU"]
-
-
 def test_fresh_seeds_leave_out_those_that_tuned(frame):
     table = tables.by_seeds(frame).set_index(["split", "method", "seeds"])
     assert table.loc[("forget10", "NPO", "all"), "n_seeds"] == 3
