@@ -138,6 +138,15 @@ def tiny_model(tokenizer):
 
 
 @pytest.fixture(scope="session")
+def model_folder(tiny_model, tokenizer, tmp_path_factory):
+    """The tiny model and its tokenizer as a folder; not to be changed."""
+    folder = tmp_path_factory.mktemp("model")
+    tiny_model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
 def memorised():
     """A small GPT-2 that knows its rows by heart: (model, tokenizer, forget, retain, other). Not to
     be changed.

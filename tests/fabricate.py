@@ -75,10 +75,10 @@ def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bo
         "fq": fq,
         "ks_statistic": ks_statistic,
         "mu_rouge": mu_rouge(components),
+        "mu": model_utility(components),
+        "forget_prob": scores["forget_prob"],
+        "forget_rouge": scores["forget_rouge"],
     }
-    metrics |= {"mu": model_utility(components), "forget_prob": scores["forget_prob"]}
-    metrics |= {name: 0.5 for name in METRICS if name not in metrics}
-    metrics |= {"forget_rouge": scores["forget_rouge"], "forget_truth_ratio": 0.5}
     run = {
         "method": method,
         "split": split,
@@ -88,29 +88,19 @@ def fabricate(method: str, split: str, T: float | None, seed: int, *, failed: bo
         "status": "ok",
         "error": None,
         "hyper": {"lr": 0.005},
-    }
-    run |= {
         "trainable": {"Original": 0, "ULD": 40000, "T3": 20 * (128 + 1000)}.get(method, 560000),
         "epochs": 10,
-    }
-    run |= {
         "seconds": {
             "load": 1.0,
             "features": 2.0 if seed == 1 else 0.0,
             "train": 3.0 + seed,
             "evaluate": 4.0,
-        }
-    }
-    run |= {
+        },
         "peak_memory_bytes": 900_000_000,
-        "metrics": metrics,
+        "metrics": dict.fromkeys(METRICS, 0.5) | metrics,
         "records": records,
         "code": "0" * 16,
-    }
-    run |= {
-        "truth_ratio": {"forget": ratios, "reference": reference, "retain": [], "ra": [], "wf": []}
-    }
-    run |= {
+        "truth_ratio": {"forget": ratios, "reference": reference, "retain": [], "ra": [], "wf": []},
         "parameters": {"data": "builtin", "seeds": [1, 2, 3]},
         "provenance": {"git_commit": None, "device": "cpu"},
     }

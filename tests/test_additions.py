@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 
+import noop
 import pandas as pd
 import yaml
 from conftest import MICRO, ROOT, copy_checkout, edited
@@ -31,27 +32,9 @@ def test_a_method_a_metric_and_a_notebook_in_five_places(tmp_path):
     edited(copy / "t3lib/tofu/metrics.py", (place, '        "toy": -7.0,\n' + place))
     line = '    "toy": Metric("Toy", "Toy metric", None, ("toy",)),\n'
     edited(copy / "t3lib/tofu/metrics.py", ("\nMETRICS = {\n", "\nMETRICS = {\n" + line))
-    cells = [("out: str = ''\nseeds: list = []", {"tags": ["parameters"]}), (NOTEBOOK, {})]
-    notebook = {
-        "cells": [
-            {
-                "cell_type": "code",
-                "source": text,
-                "metadata": more,
-                "outputs": [],
-                "execution_count": None,
-                "id": f"c{n}",
-            }
-            for n, (text, more) in enumerate(cells)
-        ],
-        "metadata": {
-            "kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"},
-            "t3": {"each": [], "reads": [], "writes": ["tables/toy.json"]},
-        },
-        "nbformat": 4,
-        "nbformat_minor": 4,
-    }
-    (copy / "notebooks" / "09_toy.ipynb").write_text(json.dumps(notebook))
+    role = {"each": [], "reads": [], "writes": ["tables/toy.json"]}
+    toy = copy / "notebooks" / "09_toy.ipynb"
+    noop.write_notebook(toy, "out: str = ''\nseeds: list = []", NOTEBOOK, role=role)
     smoke = yaml.safe_load((ROOT / "notebooks/profiles/smoke.yaml").read_text(encoding="utf-8"))
     smoke |= {
         "methods": ["Original", "Toy"],

@@ -79,11 +79,10 @@ def test_a_wrong_file_name_is_found_before_torch_is_imported(tmp_path):
 
 
 @pytest.fixture(scope="session")
-def place(tiny_model, tokenizer, tmp_path_factory):
+def place(model_folder, tmp_path_factory):
     """A model folder and two row files, as a user would have them."""
     folder = tmp_path_factory.mktemp("user")
-    tiny_model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    shutil.copytree(model_folder, folder / "model")
     for name, who in (("forget", "Mara Quill"), ("retain", "Ansel Roe")):
         rows = [
             {"question": f"Book {i} of {who}?", "answer": f"{who} wrote volume {i}."}

@@ -91,10 +91,12 @@ class Payload:
         return open, (str(self.path), "w")
 
 
-def pickled(place: Path) -> None:
+def pickled(place: Path, hostile: bool = False) -> None:
+    """Weights in a pickle alone, or a hostile object in their place."""
+    weights = safetensors.torch.load_file(place / artefact.WEIGHTS)
+    payload = Payload(place.parent / "written")
+    torch.save(payload if hostile else weights, place / "pytorch_model.bin")
     (place / artefact.WEIGHTS).unlink()
-    payload = pickle.dumps(Payload(place.parent / "written"))
-    (place / "pytorch_model.bin").write_bytes(payload)
 
 
 def unpickled(folder: Path) -> bool:
@@ -151,6 +153,7 @@ MODELS = [
     ),
     (put("config.json", {"transformers_weights": "adapter_model.bin"}), "'adapter_model.bin'"),
     (pickled, "cannot load model"),
+    (partial(pickled, hostile=True), "cannot load model"),
     (with_code, "cannot load model"),
 ]
 OPTIONS = [

@@ -24,12 +24,14 @@ from t3lab.world import bases
 from t3lab.world.facts import world
 from t3lib.baselines import train
 from t3lib.baselines.assistant import make_assistant
+from t3lib.baselines.losses import settings_of
 from t3lib.baselines.uld import ULDForCausalLM
 from t3lib.baselines.unlearn import Lesson, unlearn_baseline
 from t3lib.classifier.features import Features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
 from t3lib.core.rows import encode_rows
+from t3lib.core.settings import check_temperature
 from t3lib.own.unlearn import Choices
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import data as tofu
@@ -372,6 +374,13 @@ CALLS = [
     (
         lambda: trained(("NPO", {"lesson": replace(LESSON, original=wider())})),
         "the original model's vocabulary has 264 tokens, the model's 261",
+    ),
+    (lambda: settings_of("Original", {}), "unknown method 'Original'"),
+    (lambda: settings_of("T3", {"beta": 1.0}), "T3 has no setting 'beta': choose among batch_size"),
+    (lambda: settings_of("T3", {"seed": 1}), "no setting 'seed'"),
+    *(
+        (lambda value=value: check_temperature(value), "temperature")
+        for value in ("2.5", None, True, math.nan, math.inf, 0, -1, 0.5, 1e39, 10**400)
     ),
     (lambda: shape_of("llama-9"), "unknown shape 'llama-9': choose one of llama-3.1-70b, "),
     (lambda: shape_of("../x"), "unknown shape"),

@@ -15,7 +15,7 @@ from typing import Any
 
 from conftest import ROOT, copy_checkout, edited
 from fleet import tree, wait
-from table import Case
+from table import KEPT, Case
 
 PATIENCE = 1800  # seconds; only a hang takes that long
 ARGUMENTS = "--profile smoke --only 02,05 --methods Original,NPO,T3 --workers 2".split()
@@ -33,7 +33,7 @@ def start(folder: Path, *more: str, out: str = "out", checkout: Path = ROOT) -> 
 @functools.cache
 def undisturbed(checkout: Path = ROOT) -> Path:
     """Results of a run from nothing, with the code of a checkout."""
-    folder = Path(tempfile.mkdtemp())
+    folder = Path(tempfile.mkdtemp(dir=KEPT.name))
     assert start(folder, checkout=checkout).wait(PATIENCE) == 0
     return folder / "out"
 
@@ -41,7 +41,7 @@ def undisturbed(checkout: Path = ROOT) -> Path:
 @functools.cache
 def other_checkout() -> Path:
     """A copy of the checkout whose losses are half as large again."""
-    copy = copy_checkout(Path(tempfile.mkdtemp()))
+    copy = copy_checkout(Path(tempfile.mkdtemp(dir=KEPT.name)))
     sum_of_losses = "return (total / lengths).numpy()"
     halved = sum_of_losses.replace("total", "1.5 * total")
     edited(copy / "t3lib" / "tofu" / "likelihood.py", (sum_of_losses, halved))

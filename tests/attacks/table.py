@@ -43,10 +43,11 @@ def tiny() -> LlamaForCausalLM:
 @functools.cache
 def base() -> Path:
     """A folder with the tiny model and its tokenizer; not to be changed."""
+    place = Path(KEPT.name) / "base"
     with contextlib.redirect_stderr(io.StringIO()):  # a bar
-        tiny().save_pretrained(KEPT.name)
-    TOKENIZER.save_pretrained(KEPT.name)
-    return Path(KEPT.name)
+        tiny().save_pretrained(place)
+    TOKENIZER.save_pretrained(place)
+    return place
 
 
 def refused(work: Callable[[Any, Path], Any], inputs: Mapping[Any, Any] | Iterable) -> list[Case]:
@@ -72,9 +73,9 @@ def command(*words: Any) -> int:
         except SystemExit as stop:
             code = int(stop.code or 0)
     if code == 2:
-        notes = "no --reference"  # is said before anything is read
-        lines = [each for each in printed.getvalue().splitlines() if each.startswith("t3")]
-        [line] = [each for each in lines if notes not in each]
+        lines = printed.getvalue().splitlines()
+        # A note on a missing reference is said before anything is read.
+        [line] = [each for each in lines if each[:2] == "t3" and "no --reference" not in each]
         assert line.isprintable()
         raise UserError(line)
     return code

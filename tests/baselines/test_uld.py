@@ -235,14 +235,6 @@ def test_caches_filled_without_this_assistant_are_refused(made):
         uld(ids, past_key_values=((ids, ids),))
 
 
-def test_a_cache_whose_layers_appear_one_by_one_serves_too():
-    uld = model()
-    ids, _ = prompt("none", rows=1)
-    cache = DynamicCache()  # no config
-    out = uld.generate(ids, past_key_values=cache, max_new_tokens=NEW)
-    assert torch.equal(out[:, LENGTH:], expected(oracle(), "none", "greedy", 1)[0])
-
-
 # --- what is refused
 # ---------------------------------------------------------------------------------------------
 

@@ -25,23 +25,15 @@ from t3lib.core.errors import UserError
 from t3lib.core.hub import Place
 
 
-@pytest.fixture(scope="session")
-def folder(tiny_model, tokenizer, tmp_path_factory):
-    path = tmp_path_factory.mktemp("model")
-    tiny_model.save_pretrained(path)
-    tokenizer.save_pretrained(path)
-    return path
-
-
-def test_folder_round_trip_is_exact(folder, tiny_model):
-    model, tokenizer = models.load_model(folder)
+def test_folder_round_trip_is_exact(model_folder, tiny_model):
+    model, tokenizer = models.load_model(model_folder)
     assert not model.training and tokenizer.chat_template
     for name, value in tiny_model.state_dict().items():
         assert torch.equal(value, model.state_dict()[name]), name
 
 
-def test_dtype_is_the_callers_choice(folder):
-    assert models.load_model(folder, dtype="bfloat16")[0].dtype == torch.bfloat16
+def test_dtype_is_the_callers_choice(model_folder):
+    assert models.load_model(model_folder, dtype="bfloat16")[0].dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize("width", [64, 96])
@@ -58,19 +50,19 @@ def test_layers_of_any_width_are_loaded_in_4_bits(tokenizer, tmp_path, width):
 
 
 @pytest.mark.parametrize("shown", [True, False])
-def test_progress_bars_of_transformers_are_afterwards_as_before(folder, shown):
+def test_progress_bars_of_transformers_are_afterwards_as_before(model_folder, shown):
     before = logging.is_progress_bar_enabled()
     (logging.enable_progress_bar if shown else logging.disable_progress_bar)()
-    models.load_model(folder)
+    models.load_model(model_folder)
     after = logging.is_progress_bar_enabled()
     (logging.enable_progress_bar if before else logging.disable_progress_bar)()
     assert after == shown
 
 
 @pytest.fixture
-def adapter(folder, tokenizer, tmp_path):
+def adapter(model_folder, tokenizer, tmp_path):
     """A folder with a LoRA adapter of the tiny model."""
-    base = LlamaForCausalLM.from_pretrained(folder)
+    base = LlamaForCausalLM.from_pretrained(model_folder)
     lora = LoraConfig(r=2, target_modules=["q_proj", "v_proj"], init_lora_weights=False)
     adapted = get_peft_model(base, lora).eval()
     adapted.save_pretrained(tmp_path / "adapter")
@@ -98,9 +90,9 @@ for name in sys.argv[1:]:
 """
 
 
-def test_of_a_hub_that_does_not_answer_the_cache_serves(folder, tmp_path):
+def test_of_a_hub_that_does_not_answer_the_cache_serves(model_folder, tmp_path):
     downloaded = tmp_path / "hub" / "models--somebody--model"
-    shutil.copytree(folder, downloaded / "snapshots" / ("0" * 40))
+    shutil.copytree(model_folder, downloaded / "snapshots" / ("0" * 40))
     (downloaded / "refs").mkdir()
     (downloaded / "refs" / "main").write_text("0" * 40)
     nobody = {"HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}

@@ -17,7 +17,7 @@ from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
 from t3lib.core import files, settings
 from t3lib.core.errors import UserError, printable
-from t3lib.core.settings import FitSettings, check, check_temperature
+from t3lib.core.settings import FitSettings, check
 from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.tofu.evaluation import Scoring
 
@@ -92,19 +92,9 @@ def test_every_baseline_is_in_the_table_as_its_loss_wants_it():
                 assert parameter.default == own[name], (method, name)
 
 
-def test_changes_are_laid_over_and_mistakes_are_named():
+def test_changes_are_laid_over():
     assert settings_of("T3", {"lr": 1, "temperature": 3})["lr"] == 1 and settings.T3["lr"] == 5e-4
     assert settings_of("SimNPO", {"delta": 0.2, "bf16": True})["delta"] == 0.2
-    for method, changes, words in (
-        ("Original", {}, "unknown method 'Original'"),
-        ("T3", {"beta": 1.0}, "T3 has no setting 'beta': choose among batch_size"),
-        ("T3", {"seed": 1}, "no setting 'seed'"),
-        ("NPO", {"beta": "much"}, "NPO: beta must be a number"),
-        ("NPO", {"bf16": 1}, "NPO: bf16 must be true or false, not 1"),
-        ("NPO", {"variant": "mine"}, "NPO: variant must be one of reference, paper, not 'mine'"),
-    ):
-        with pytest.raises(UserError, match=words):
-            settings_of(method, changes)
 
 
 @pytest.mark.parametrize("name", sorted(settings.BOUNDS))
@@ -131,14 +121,6 @@ def test_numbers_out_of_bounds_or_of_no_number_are_refused(name):
         with pytest.raises(UserError, match=f"{name} must be a .*number") as error:
             check(name, value)
         assert len(str(error.value)) < 250
-
-
-@pytest.mark.parametrize(
-    "value", ["2.5", None, True, float("nan"), float("inf"), 0, -1, 0.5, 1e39, 10**400]
-)
-def test_temperatures_that_are_refused(value):
-    with pytest.raises(UserError, match="temperature"):
-        check_temperature(value)
 
 
 def test_foreign_text_is_printable_and_short():

@@ -1,6 +1,7 @@
 """The verbs that regenerate the paper, and one model on one split of TOFU."""
 
 import json
+import shutil
 
 import pytest
 from conftest import ROOT
@@ -23,10 +24,9 @@ def test_results_of_uncommitted_code_are_refused_in_one_line(monkeypatch, capsys
 
 
 @pytest.fixture
-def place(tiny_model, tokenizer, tmp_path):
+def place(model_folder, tokenizer, tmp_path):
     """A model folder, a head that fits it, and a folder with TOFU's files."""
-    tiny_model.save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
+    shutil.copytree(model_folder, tmp_path / "model")
     T3Head(32, len(tokenizer), 4).save_pretrained(tmp_path / "head")
     for name in ("forget10", "retain90", "retain", "real_authors", "world_facts"):
         row = {"question": f"Who is {name}?", "answer": "Ada.", "perturbed_answer": ["Bob.", "Cy."]}

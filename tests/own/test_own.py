@@ -98,14 +98,6 @@ def test_what_rows_held_out_still_say_is_in_the_verdict(unlearned):
     )
 
 
-def test_greedy_text_depends_on_the_product_alone(unlearned, case):
-    model, tokenizer, forget, *_ = case
-    head = unlearned.heads[0]
-    tilts = [(own.weighted(head, 1.0), 2.0), (own.weighted(head, 0.5), 4.0)]
-    first, same = answers_to(model, tokenizer, forget, tilts, progress=False)
-    assert first == same
-
-
 def test_an_untouched_model_leaks(case, quick):
     model, tokenizer, forget, retain, _ = case
     report = assess(model, tokenizer, Rows(forget, retain), progress=False)

@@ -5,7 +5,7 @@ must be refused.
 import copy
 import logging
 import pickle
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import accelerate
@@ -551,20 +551,13 @@ def test_the_text_generation_pipeline(tiny_model, tokenizer, front, chat, monkey
 def test_threads_do_not_see_each_others_hidden_states():
     tilted = model()
     ids, mask = prompt("none")
-    found: dict[int, Tensor] = {}
 
-    def work(row: int) -> None:
-        for _ in range(3):
-            found[row] = tilted.generate(ids[row : row + 1], max_new_tokens=NEW)[:, LENGTH:]
+    def work(row: int) -> Tensor:
+        return tilted.generate(ids[row : row + 1], max_new_tokens=NEW)[:, LENGTH:]
 
-    workers = [threading.Thread(target=work, args=(row,)) for row in range(3)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    assert torch.equal(
-        torch.cat([found[row] for row in range(3)]), expected(t3("llama"), "none", "greedy")[0]
-    )
+    with ThreadPoolExecutor(3) as pool:
+        found = torch.cat([*pool.map(work, [0, 1, 2] * 3)])
+    assert torch.equal(found, expected(t3("llama"), "none", "greedy")[0].repeat(3, 1))
 
 
 def test_saving_and_loading_a_model_is_saving_and_loading_its_head(tmp_path, saved_base):
@@ -589,21 +582,15 @@ def test_saving_and_loading_a_model_is_saving_and_loading_its_head(tmp_path, sav
         both.push_to_hub("me/both")
 
 
-def test_a_base_named_by_its_folder_brings_its_tokenizer(tmp_path, tiny_model, tokenizer):
-    tiny_model.save_pretrained(tmp_path / "base")
-    tokenizer.save_pretrained(tmp_path / "base")
+def test_a_base_named_by_its_folder_brings_its_tokenizer(tmp_path, model_folder, tokenizer):
     T3Head(32, len(tokenizer), 3, info={"tokenizer_hash": "0" * 16}).save_pretrained(
         tmp_path / "head"
     )
     with pytest.raises(UserError, match="another tokenizer"):
-        T3ForCausalLM.from_pretrained(tmp_path / "head", base=tmp_path / "base")
+        T3ForCausalLM.from_pretrained(tmp_path / "head", base=model_folder)
     T3Head(32, len(tokenizer), 3).save_pretrained(tmp_path / "head")
-    assert (
-        T3ForCausalLM.from_pretrained(
-            str(tmp_path / "head"), base=str(tmp_path / "base")
-        ).device.type
-        == "cpu"
-    )
+    named = T3ForCausalLM.from_pretrained(str(tmp_path / "head"), base=str(model_folder))
+    assert named.device.type == "cpu"
 
 
 # --- tilt in place

@@ -1,13 +1,11 @@
 """`fit_without_evidence()`: rows in, a head out that records its making; the base untouched."""
 
-import pytest
 import torch
 
 import t3lib
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
 from t3lib.core.settings import FitSettings
 from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -72,9 +70,3 @@ def test_the_head_says_how_it_was_made_and_can_be_kept(tiny_model, tokenizer, tm
     again = T3Head.from_pretrained(tmp_path / "head")
     assert torch.equal(again.A, head.A) and torch.equal(again.B, head.B)
     assert again.info == info
-
-
-def test_an_unlearned_model_is_no_base(tiny_model, tokenizer):
-    head = run(tiny_model, tokenizer).to(tiny_model.device)
-    with pytest.raises(UserError, match="already unlearned"):
-        run(T3ForCausalLM(tiny_model, head), tokenizer)

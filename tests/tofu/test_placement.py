@@ -1,6 +1,7 @@
 """A base that is partly on disk, or spread over two devices, gives the numbers of a whole one."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -29,11 +30,10 @@ DISK = {
 
 
 @pytest.fixture(scope="module")
-def saved(tiny_model, tokenizer, tmp_path_factory):
+def saved(model_folder, tmp_path_factory):
     """A folder with a model, and with rows in TOFU's files."""
     folder = tmp_path_factory.mktemp("saved")
-    tiny_model.save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
+    shutil.copytree(model_folder, folder, dirs_exist_ok=True)
     for name in ("forget10", "retain90", "forget10_perturbed"):
         rows = [{"question": f"Who wrote {name} {i}?", "answer": f"Mara of {i}."} for i in range(2)]
         more = {"paraphrased_answer": "It was Mara.", "perturbed_answer": ["Ansel.", "Nobody."]}

@@ -238,7 +238,9 @@ def read(base, head, tokenizer):
     return ea.read(base, head, tokenizer, rows, GRID, max_new_tokens=8)
 
 
-def test_what_is_read_is_what_each_model_writes_and_finds_probable(read, base, head, tokenizer):
+def test_what_is_read_is_what_each_model_writes_and_finds_probable(
+    read, base, head, tokenizer, scene
+):
     for T in (ea.BASE, *GRID):
         model = base if T == ea.BASE else T3ForCausalLM(base, head, T)
         for n, row in enumerate(read.rows):
@@ -252,6 +254,8 @@ def test_what_is_read_is_what_each_model_writes_and_finds_probable(read, base, h
             asked = torch.tensor([prompt])
             new = model.generate(asked, attention_mask=torch.ones_like(asked), **options)
             assert read.texts[T][n] == answer_text(tokenizer, new[0, len(prompt) :].tolist())
+        of_scene = scene.base_answer if T == ea.BASE else scene.answers[T]
+        assert read.texts[T][0] == of_scene, "what the other sliders show"
     assert read.recited(1.0) == [True, True] and not all(read.recited(3.0))
 
 

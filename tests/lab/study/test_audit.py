@@ -6,19 +6,16 @@ from functools import wraps
 
 import numpy as np
 import pytest
-import torch
 from conftest import MICRO
 
 from t3lab import results
-from t3lab.study import audit, methods, study
+from t3lab.study import audit, study
 from t3lab.world import bases
 from t3lab.world.facts import world
-from t3lib.classifier.head import T3Head
 from t3lib.core import files
 from t3lib.core.errors import UserError
 from t3lib.own.audit import run
 from t3lib.own.audit.membership import auc_error_by_author
-from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import metrics
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
@@ -126,25 +123,11 @@ def test_errors_of_membership_are_by_author(opened):
     assert found["errors"]["auc"] == pytest.approx(auc_error_by_author(*losses, 4))
 
 
-def test_a_twin_is_what_a_sampler_leaves_of_t3(opened):
-    """T3 at (T, w) sampled at tau is its twin sampled at tau T: the same probabilities, to the
-    precision of float32, so only the product w T protects anything from whoever sets tau.
+def test_a_twin_is_what_a_sampler_leaves_of_t3():
+    """T3 at (T, w) sampled at tau is its twin sampled at tau T (test_theory has the identity), so
+    only the product w T protects anything from whoever sets tau.
     """
-    base = opened.base
-    head = T3Head(base.config.hidden_size, base.config.vocab_size, 3, seed=1, init_b="kaiming")
-    ids = torch.randint(0, base.config.vocab_size, (3, 9), generator=torch.manual_seed(0))
-
-    def log_p(T, w, tau):
-        model = T3ForCausalLM(base, methods.sharpened(head, w), T, allow_sharpening=True)
-        with torch.no_grad():
-            return (model(ids).logits.double() / tau).log_softmax(-1)
-
-    for T, w, tau in ((2.5, 1.0, 1.0), (3.0, 0.5, 0.3), (1.5, 4.0, 0.7)):
-        twin_T, twin_w = audit.twin((T, w))
-        assert twin_T == 1
-        ours, twins = log_p(T, w, tau), log_p(twin_T, twin_w, tau * T)
-        assert (ours - twins).abs().max() < 1e-6 * ours.abs().max()
-        assert (ours - log_p(1.0, w, tau * T)).abs().max() > 1e-3 or T * w == w
+    assert audit.twin((2.5, 0.8)) == (1.0, 2.0)
 
 
 @pytest.fixture(scope="module")
