@@ -1,14 +1,15 @@
 """Teach TOFU's text to SmolLM2: the base models that profile smollm is given.
 
-    export MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=9000000000
-    python results/smollm/make_bases.py
-    python results/smollm/make_bases.py full retain90
+    python results/smollm/make_bases.py --data DIR
+    python results/smollm/make_bases.py --data DIR full retain90
 
-They lie in .t3cache/given/smollm, 270 MB each, and are never committed. Each takes MINUTES minutes
-on two idle cores with AVX-512 BF16 or AMX, when nothing else runs beside it, and holds 5 GB. A
-killed training goes on from its last whole epoch (a file of 1.6 GB). The two variables keep glibc
-from giving memory back after each step, which saves a quarter of the time. The weights differ from
-processor to processor.
+DIR has TOFU's files; without it they come from the Hub. The bases lie in .t3cache/given/smollm, 270
+MB each, and are never committed. Not one has been made to the end yet: the first of the five epochs
+of `full` took six minutes of one core with AMX, while other work ran on the second core, and held 5
+to 13 GB. A killed training goes on from its last whole epoch (a file of 1.6 GB). On glibc, steps
+took three quarters of the time with MALLOC_MMAP_THRESHOLD_=8000000000,
+MALLOC_TRIM_THRESHOLD_=16000000000 and MALLOC_TOP_PAD_=1000000000 set, because memory was not given
+back after each of them. The weights differ from processor to processor.
 """
 
 from t3lab import given

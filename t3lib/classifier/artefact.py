@@ -20,6 +20,7 @@ from huggingface_hub import hf_hub_download
 from jinja2 import Environment, PackageLoader
 from torch import Tensor
 
+from t3lib.core import smollm2
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import atomic_write, content_key, lock, read_json, sha256_file
 from t3lib.core.hub import located
@@ -200,7 +201,12 @@ def model_card(settings: Mapping[str, Any]) -> str:
         r"[\w./~-]{1,200}", name
     )  # any other name is shown in the table only
     page = pages.get_template("head_card.md.j2")
-    return page.render(settings, base=name if plain else "", on_hub=plain and name[0] not in "/.~")
+    return page.render(
+        settings,
+        origin=smollm2.ORIGIN if name == smollm2.NAME else "",
+        base=name if plain else "",
+        on_hub=plain and name[0] not in "/.~",
+    )
 
 
 def _cell(value: Any) -> str:

@@ -53,7 +53,7 @@ def load_model(
     if dtype not in (None, *DTYPES):
         raise UserError(f"unknown dtype {dtype!r}: choose one of {', '.join(DTYPES)}")
     device = checked_device(device)
-    if str(name) == smollm2.NAME and device == "cpu" and not (load_in or has_bf16()):
+    if str(name) == smollm2.NAME and device == "cpu" and not (load_in or has_bf16(device)):
         dtype = dtype or "float32"
     load = partial(AutoModelForCausalLM.from_pretrained, dtype=DTYPES[dtype] if dtype else "auto")
     if load_in:
@@ -191,9 +191,9 @@ def checked_device(device: str | None) -> str:
     return device
 
 
-def has_bf16() -> bool:
-    """Return True if this processor, or a GPU here, has instructions for bfloat16."""
-    if torch.cuda.is_available():
+def has_bf16(device: str) -> bool:
+    """Return True if a device, "cpu" or a GPU's name, has instructions for bfloat16."""
+    if device != "cpu":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     capable: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capable.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16", "sve_bf16"))

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from t3lib.core import files, hub, smollm2
+from t3lib.classifier.head import T3Head
+from t3lib.core import files, hub, models, smollm2
 from t3lib.core.errors import UserError
 from t3lib.core.models import load_model
 from t3lib.sampler.belonging import base_identity, base_of
@@ -114,11 +115,21 @@ def test_the_weights_are_those_of_the_package_and_the_second_use_fetches_nothing
     assert left_behind(tmp_path) == ["smollm2"]
 
 
-def test_a_head_that_names_it_finds_it(package):
-    class Head:
-        info = {"base_model": "smollm2"}
+def test_a_head_that_names_it_finds_it_and_its_card_says_whose_it_is(tmp_path):
+    info = {"base_model": "smollm2"}
+    head = T3Head(8, 13, 3, info=info)
+    assert base_of(head) == ("smollm2", None)
+    for name, told in (("smollm2", True), ("other", False)):
+        head.info["base_model"] = name
+        head.save_pretrained(tmp_path / name)
+        card = (tmp_path / name / "README.md").read_text()
+        assert ("HuggingFaceTB, Apache-2.0" in card) is told
 
-    assert base_of(Head) == ("smollm2", None)
+
+def test_a_processor_without_bfloat16_gets_float32(package, monkeypatch):
+    for capable, dtype in ((True, torch.bfloat16), (False, torch.float32)):
+        monkeypatch.setattr(models, "has_bf16", lambda device, capable=capable: capable)
+        assert load_model("smollm2", device="cpu")[0].dtype == dtype
 
 
 def test_a_wheel_put_there_by_hand_needs_no_installer(package, tmp_path, monkeypatch):

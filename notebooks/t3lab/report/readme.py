@@ -161,7 +161,7 @@ def table(lines: Sequence[Sequence[str]]) -> str:
 
 def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
     """Return our Table 1 of a profile and split by method, with what `COLUMNS` adds and a column
-    `dials`, such as "w = 0.9".
+    `dials`, such as "w = 0.9". That of T3 without tempering is the learning rate of its runs.
     """
     folder = results / name / "tables"
     scores = pd.read_csv(folder / "tofu.csv").query("split == @split").set_index("method")
@@ -170,6 +170,9 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
         label, dial = (BOTH_DIALS, "w") if method == "T3" else (SHARE.format(method), "a")
         at = dialled if method != "T3" else dialled[dialled["T"].isin(scores["T"].filter([label]))]
         scores.loc[scores.index == label, "dials"] = f"{dial} = {at['w'].iloc[-1]:g}"
+    for run in sorted((results / name / "runs").glob(f"T3--{split}--T1--seed*.json"))[:1]:
+        rate = read_json(run)["hyper"]["lr"]
+        scores.loc[scores.index == OWN_RATE, "dials"] = f"learning rate {rate:g}"
     over = results / f"{name}-worlds" / "tables" / "worlds.csv"
     if over.is_file():
         worlds = pd.read_csv(over).query("measure == 'ks_held_out'")
@@ -223,8 +226,6 @@ def _lines(scores: pd.DataFrame, head: str, columns: Sequence[str]) -> str:
 
 def _label(name: str, row: Mapping[str, object]) -> str:
     dials = "" if pd.isna(row.get("dials")) else f", {row['dials']}"
-    if name == OWN_RATE:
-        return "**T3**, T = 1, its own rate"
     if name.startswith("T3"):
         return f"**T3**, T = {row['T']:g}{dials}"
     return LABELS.get(name, name.removesuffix(" (a)") + dials)

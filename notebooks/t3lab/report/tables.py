@@ -46,9 +46,9 @@ CAPTIONS = {
         " retrained model on which settings were chosen. FQ and KS D, held out, compare with the"
         " other retrained models, whose number is in the column References (0 or empty: there are"
         " none). Row r and row gap compare ln R, the logarithm of the truth ratio, with theirs row"
-        " by row: the correlation, and the mean absolute difference. T3 (T = 1) does not temper and"
-        " has the learning rate that is best then. T3 (T, w) also sharpens the classifier, f^w; the"
-        " table dials has its w. RMU (a) has the weights at a share a of the way from the base to"
+        " by row: the correlation, and the mean absolute difference. T3 (T = 1) does not temper; a"
+        " profile may have another learning rate for it. T3 (T, w) also sharpens the classifier,"
+        " f^w; the table dials has its w. RMU (a) has the weights at a share a of the way from the base to"
         " RMU; the table search has a."
     ),
     "tofu_vs_paper": (

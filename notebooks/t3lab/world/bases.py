@@ -360,7 +360,7 @@ def train_base(stage: Stage, name: str, seed: int, learned: list[Row], folder: P
             weight_decay=stage.weight_decay,
             warmup_epochs=stage.warmup_epochs,
             batch_size=stage.batch_size,
-            bf16=stage.autocast and has_bf16(),
+            bf16=stage.autocast and has_bf16(model.device.type),
             seed=seed,
             progress=train.Progress(f"base {name} seed {seed}", checkpoint),
         )
