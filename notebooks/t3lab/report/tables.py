@@ -48,8 +48,8 @@ CAPTIONS = {
         " none). Row r and row gap compare ln R, the logarithm of the truth ratio, with theirs row"
         " by row: the correlation, and the mean absolute difference. T3 (T = 1) does not temper; a"
         " profile may have another learning rate for it. T3 (T, w) also sharpens the classifier,"
-        " f^w; the table dials has its w. RMU (a) has the weights at a share a of the way from the base to"
-        " RMU; the table search has a."
+        " f^w; the table dials has its w. RMU (a) has the weights at a share a of the way from the"
+        " base to RMU; the table search has a."
     ),
     "tofu_vs_paper": (
         "Our Table 1 beside the paper's (Llama 3.1 8B). Our FQ compares with held-out retrained"
