@@ -10,6 +10,7 @@ It takes about three minutes of one core if the bases are cached.
 """
 
 import argparse
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -17,6 +18,7 @@ import torch
 from transformers import PreTrainedModel
 
 from t3lab import profiles, results
+from t3lab.grid.runner import narrow_vectors
 from t3lab.report import render
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study, open_study
@@ -79,6 +81,7 @@ def main() -> None:
     """Read the command line and make the table."""
     parser = argparse.ArgumentParser(description="T3 with and without tempering, at profile cpu.")
     parser.add_argument("--out", type=Path, default=Path("out/untempered"))
+    os.environ.update(narrow_vectors())  # the same numbers as in the jobs of `t3 reproduce`
     try:
         make(**vars(parser.parse_args()))
     except UserError as error:
