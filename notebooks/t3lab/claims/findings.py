@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from t3lab import results
+from t3lib.core.files import project_root
 
 PRINTED = {"tofu": 1, "parameters": 2, "runtime": 3, "tofu_per_seed": 4, "temperature": 5}
 WORLDS = "-worlds"  # the suffix of a folder of worlds after its profile's name
@@ -38,7 +39,8 @@ class Tables(dict[str, pd.DataFrame]):
     Missing.
 
     runs: run files, whose labels of splits become `splits`. The table `worlds` comes from the
-    folder of worlds beside it, such as `cpu-worlds` beside `cpu`.
+    folder of worlds beside it, such as `cpu-worlds` beside `cpu`, or else from the committed one of
+    this name: a single run of a profile has no worlds of its own.
     """
 
     def __init__(self, folder: str | Path, runs: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -48,7 +50,8 @@ class Tables(dict[str, pd.DataFrame]):
     def __missing__(self, name: str) -> pd.DataFrame:
         results_of = self.folder.parent
         if name == "worlds":
-            results_of = Path(f"{results_of}{WORLDS}")
+            beside = Path(f"{results_of}{WORLDS}")
+            results_of = beside if beside.is_dir() else project_root() / "results" / beside.name
         path = results_of / self.folder.name / f"{name}.csv"
         if not path.is_file() or (table := pd.read_csv(path)).empty:
             raise Missing(name)

@@ -261,6 +261,13 @@ def test_worlds_decide_where_there_are_any(tmp_path, made):
     assert "5% nearer than T3: NPO; T3 is nearer than none" in numbers
 
 
+def test_a_run_of_a_profile_is_judged_with_its_committed_worlds(tmp_path):
+    """So that `t3 compare out/cpu results/cpu` finds the same claims."""
+    (tmp_path / "cpu" / "tables").mkdir(parents=True)
+    committed = pd.read_csv(ROOT / "results" / "cpu-worlds" / "tables" / "worlds.csv")
+    pd.testing.assert_frame_equal(Tables(tmp_path / "cpu" / "tables")["worlds"], committed)
+
+
 def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(planted):
     def without(frame):
         frame["t3_less"], frame["p"] = -0.2, frame["p"].where(frame["method"] == "RMU") * np.nan
