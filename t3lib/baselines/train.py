@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import safetensors
 import safetensors.torch
 import torch
+from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from t3lib.baselines.forward import answer_counts, answer_logp, batch_of
@@ -179,20 +180,26 @@ def save_state(path: Path, model: nn.Module, optimizer: Any, losses: list[float]
 
 
 def resume(path: Path, model: nn.Module, optimizer: Any) -> list[float]:
-    """Load in place what `save_state` wrote; return the mean loss of each epoch that is done."""
+    """Load in place what `save_state` wrote; return the mean loss of each epoch that is done.
+
+    UserError if the file is damaged or belongs to another training.
+    """
     state: dict[int, dict[str, Tensor]] = {}
     weights = dict(model.named_parameters())
-    with safetensors.safe_open(path, framework="pt") as file, torch.no_grad():
-        for key in file.keys():
-            kind, _, name = key.partition(".")
-            if kind == "model":
-                weights[name].copy_(file.get_tensor(key))
-            else:
-                index, _, name = name.partition(".")
-                state.setdefault(int(index), {})[name] = file.get_tensor(key)
-        losses: list[float] = json.loads(file.metadata()["losses"])
-    groups = optimizer.state_dict()["param_groups"]
-    optimizer.load_state_dict({"state": state, "param_groups": groups})
+    try:
+        with safetensors.safe_open(path, framework="pt") as file, torch.no_grad():
+            for key in file.keys():
+                kind, _, name = key.partition(".")
+                if kind == "model":
+                    weights[name].copy_(file.get_tensor(key))
+                else:
+                    index, _, name = name.partition(".")
+                    state.setdefault(int(index), {})[name] = file.get_tensor(key)
+            losses: list[float] = json.loads(file.metadata()["losses"])
+        groups = optimizer.state_dict()["param_groups"]
+        optimizer.load_state_dict({"state": state, "param_groups": groups})
+    except (SafetensorError, KeyError, TypeError, ValueError, RuntimeError) as error:
+        raise UserError(f"{path} is not the state of this training: remove it") from error
     return losses
 
 

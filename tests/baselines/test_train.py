@@ -11,6 +11,7 @@ import torch
 
 from t3lib.baselines import train
 from t3lib.core import models
+from t3lib.core.errors import UserError
 from t3lib.core.rows import encode_rows
 
 ROWS = [
@@ -59,3 +60,7 @@ def test_a_killed_training_goes_on_from_its_last_epoch(tiny_model, tokenizer, tm
     log = train.finetune(resumed, examples, progress=train.Progress("x", path), **settings)
     assert log["loss"] == expected["loss"]
     assert all(map(torch.equal, whole.state_dict().values(), resumed.state_dict().values()))
+    for damaged in (path.read_bytes()[:-9], b"PK\x03\x04 once written by torch.save", b""):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="state.pt is not the state of this training: remove"):
+            train.finetune(resumed, examples, progress=train.Progress("x", path), **settings)
