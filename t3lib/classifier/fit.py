@@ -2,7 +2,9 @@
 
     L(A, B) = (1/n) Σ_i ℓ(σ(B[y_i] · A x_i), s_i),   ℓ(f, s) = −s ln f − (1 − s) ln(1 − f)   (Eq. 3)
 
-The sum is over the n answer tokens of a step. Only the rows B[y_i] of the true next tokens enter,
+The sum is over the n answer tokens of a step: y_i is such a token, x_i the mean hidden state of all
+tokens before it, and s_i is 1 for a retain row and 0 for a forget row. Weight decay is the
+optimiser's, in place of Eq. 3's λ‖φ‖² with φ = (A, B). Only the rows B[y_i] of the true next tokens enter,
 so the |V| logits are never computed. Rows of B whose token is no target in any step have no
 gradient from the data: only weight decay moves them, and `untouched_rows` computes that directly.
 The training loop therefore holds only the other rows, with the same result. Unlike the published
@@ -42,9 +44,9 @@ def fit_head(
     in `FitSettings`.
 
     Deterministic for given features, settings, machine and number of threads. UserError for
-    features of forget rows or retain rows alone, a target outside the vocabulary, features that are
-    not finite, or a setting that is out of range. Diverged if the head has weights that are not
-    finite at the end.
+    features of forget rows or retain rows alone, a target outside the vocabulary, or a setting that
+    is out of range. Diverged if the head has weights that are not finite at the end; UserError
+    instead if features that are not finite explain it.
     """
     [head] = fit_heads(
         features, [settings], vocab_size=vocab_size, device=device, progress=progress
@@ -165,6 +167,7 @@ def _fit_together(
     )
     per_epoch = len(plan) // epochs
     active = features.y[tokens_of(np.unique(np.concatenate(plan)), starts)].unique()
+    # y: index of the target among `active`. For tokens that no step draws it means nothing.
     x, y = features.x.to(device), torch.searchsorted(active, features.y).to(device)
     s = features.s[features.row].float().to(device)
 

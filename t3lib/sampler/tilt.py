@@ -3,7 +3,7 @@
     p_hat(y | x)  =  softmax_y( log p(y | x) / T  +  log f(x, y) )          (Section 2.3; Eq. 5)
 
 p is the frozen base, f the classifier (`head`) of the pooled context (`pooling`), T the paper's
-temperature. `WrappedCausalLM.forward` (in `wrapped`) runs the base and passes its logits and hidden
+temperature. Here log f is what `T3Head.logf` returns: w log f for a head of strength w. `WrappedCausalLM.forward` (in `wrapped`) runs the base and passes its logits and hidden
 states to `unlearned_logits` here. The `temperature` of Hugging Face's `generate` is a different
 one: it divides the logits of p_hat when sampling.
 """
@@ -60,15 +60,15 @@ class T3ForCausalLM(WrappedCausalLM):
     tokenizer: if given, its hash is compared with the one that each head records.
     other_base: accept a head that was trained on another base.
 
-    Logits are float32 and not normalised; a loss for `labels` is computed under p_hat. Without
-    position_ids, `forward` numbers tokens as the base does, and `generate` as Transformers does. A
+    Logits are float32 and not normalised; a loss for `labels` is computed under p_hat. Where no
+    position_ids are given, they are those of the base's own `forward` and `generate`. A
     cache filled by this model has one layer more than the base's, with the pooled context.
     UserError for a head of other sizes, on another device or of another base or tokenizer, for a T
     out of range, and for heads of different T if no temperature is given.
     """
 
     heads: Any
-    report: Report | None = None  # of `unlearn`, on rows of a person's own
+    report: Report | None = None  # the verdict that `t3lib.unlearn` wrote about this head
 
     def __init__(
         self,
@@ -280,6 +280,8 @@ class T3ForCausalLM(WrappedCausalLM):
         )
 
 
+# Attributes of a model that `tilt` replaces: methods whose originals are still called inside the
+# block, then attributes that are only covered until it ends.
 REPLACED = (
     "forward",
     "generate",

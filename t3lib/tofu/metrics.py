@@ -72,8 +72,8 @@ METRICS = {
     ),
 }
 
-# The measures of the audit (t3lib/own/audit), by name of the column. Each is compared with its
-# value on retrained models.
+# Labels of the audit's measures (t3lib/own/audit computes them), by name of the column. In the
+# tables each is compared with its value on retrained models.
 AUDIT = {
     name: Metric(label, title, None, ("metrics", name), group)
     for name, group, label, title in (
@@ -155,7 +155,8 @@ def truth_ratio(
     published tables hold: the geometric mean over j, with 1e-10 added to the denominator. It is
     never larger than the arithmetic mean.
 
-    Returns R (N,). 0 is best; above 1 the model prefers the wrong answers.
+    Returns R (N,). Above 1 the model prefers the wrong answers. For rows to keep, 0 is best; for
+    rows to forget, what a retrained model has.
     """
     right, wrong = np.asarray(loss, dtype=float), np.asarray(loss_wrong, dtype=float)
     if kind == "geometric":
