@@ -17,12 +17,12 @@ from torch import Tensor
 
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
-from t3lib.core.rows import Row, encode
+from t3lib.core.rows import Row, encode_rows
 from t3lib.sampler.tilt import tilt_logits
 from t3lib.tofu.likelihood import UNTILTED, Reading, answer_positions
 from t3lib.tofu.writing import eos_ids, greedy
 
-TEMPERATURES = tuple(round(1 + step / 10, 1) for step in range(31))  # 1.0 … 4.0
+TEMPERATURES = tuple(1 + step / 4 for step in range(13))  # 1, 1.25, … 4
 VISIBLE = 0.005  # a smaller probability has an empty bar: its token is counted with all others
 BLUE, YELLOW, GREY = "#2f7fc1", "#dda200", "#9a9a9a"
 
@@ -109,7 +109,7 @@ def scene(
 
     max_new_tokens: the longest answer, in tokens.
     """
-    example = encode(tokenizer, row["question"], row["answer"])
+    [example] = encode_rows(tokenizer, [row])
     ends = eos_ids(base, tokenizer)
     reading = Reading(pad_id(tokenizer), ends, progress=False)
     parts = list(answer_positions(base, [example], reading, [head]))
@@ -138,13 +138,15 @@ def language(
     tokenizer: Any,
     forget: Sequence[Row],
     retain: Sequence[Row],
+    secrets: Sequence[str] = (),
     **options: Any,
 ) -> tuple[dict[str, Any], Any]:
     """Build the widgets, and return (widgets by name, the box to display).
 
-    forget, retain: rows to choose from. options: those of `scene`. Moving T or the position
-    computes with arrays in memory. A question that is picked for the first time is scored and
-    answered first.
+    forget, retain: rows to choose from. secrets: for each row to forget, the words that give it
+    away; the position is first that of their first token. options: those of `scene`. Moving T or
+    the position computes with arrays in memory. A question that is picked for the first time is
+    scored and answered first.
     """
     import ipywidgets as widgets  # type: ignore[import-untyped]
 
@@ -179,13 +181,28 @@ def language(
                 name, each, view(each, T, position), T, position, tokenizer
             )
 
+    def picked(_: object = None) -> None:
+        if secrets:
+            secret, tokens = secrets[controls["forget"].value], chosen("forget").tokens.tolist()
+            controls["position"].max = max(controls["position"].max, len(tokens) - 1)
+            controls["position"].value = first_token(tokenizer, tokens, secret)
+
+    controls["forget"].observe(picked, names="value")
     for control in controls.values():
         control.observe(redraw, names="value")
+    picked()
     redraw()
     first = widgets.HBox([controls["T"], controls["position"]])
     return controls, widgets.VBox(
         [controls["forget"], controls["retain"], first, widgets.HBox(list(boxes.values()))]
     )
+
+
+def first_token(tokenizer: Any, tokens: Sequence[int], words: str) -> int:
+    """Return the index of the token in which some words of a text begin, else 0."""
+    start = tokenizer.decode(tokens).find(words)
+    ends = (len(tokenizer.decode(tokens[: k + 1])) for k in range(len(tokens)))
+    return next((k for k, end in enumerate(ends) if end > start), 0)
 
 
 def side_html(name: str, each: Scene, now: View, T: float, position: int, tokenizer: Any) -> str:

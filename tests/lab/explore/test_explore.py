@@ -11,11 +11,12 @@ import torch
 from scipy.stats import norm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from t3lab.explore import answers as ea
 from t3lab.explore import gaussians as explore
 from t3lab.explore import language as el
 from t3lab.explore import own as eo
+from t3lab.explore import stories as es
 from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
 from t3lib.core.rows import encode
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.theory.logistic import objective
@@ -226,61 +227,49 @@ def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
     assert f"× {shown.f[0]:.3f}" in page and f"{shown.p_hat[0]:.3f}" in page
 
 
-# --- the five minutes
+# --- the two stories
 # -------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="session")
-def read(base, head, tokenizer):
-    """The answers that this model recites at T = 1: its rows are what T3 writes there."""
-    first = ea.read(base, head, tokenizer, ROWS, GRID, max_new_tokens=8)
-    rows = [row | {"answer": text} for row, text in zip(ROWS, first.texts[1.0])]
-    return ea.read(base, head, tokenizer, rows, GRID, max_new_tokens=8)
-
-
-def test_what_is_read_is_what_each_model_writes_and_finds_probable(
-    read, base, head, tokenizer, scene
-):
-    for T in (ea.BASE, *GRID):
-        model = base if T == ea.BASE else T3ForCausalLM(base, head, T)
-        for n, row in enumerate(read.rows):
+def test_what_is_told_is_what_each_model_writes(base, head, tokenizer, monkeypatch):
+    monkeypatch.setattr(es, "NEW_TOKENS", 8)
+    story = es.Story("tiny", base, tokenizer, ROWS, ROWS, ROWS, ROWS[::-1], ["Ann", "Bo"])
+    told = es.tell(story, {f"T = {T:g}": (head, T) for T in GRID})
+    models = {es.BASE: base, **{f"T = {T:g}": T3ForCausalLM(base, head, T) for T in GRID}}
+    assert [*told.forget] == [*told.keep] == [*models]
+    for name, model in models.items():
+        for n, row in enumerate(ROWS):
             example = encode(tokenizer, row["question"], row["answer"])
-            prompt, answer = example.ids[: example.n_prompt], example.ids[example.n_prompt :]
-            with torch.no_grad():
-                logits = model(torch.tensor([example.ids])).logits[0, len(prompt) - 1 : -1]
-            logp = logits.log_softmax(-1).gather(-1, torch.tensor(answer)[:, None])
-            assert read.probability[T][n] == pytest.approx(logp.mean().exp().item(), rel=1e-4)
+            asked = torch.tensor([example.ids[: example.n_prompt]])
             options = dict(max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-            asked = torch.tensor([prompt])
             new = model.generate(asked, attention_mask=torch.ones_like(asked), **options)
-            assert read.texts[T][n] == answer_text(tokenizer, new[0, len(prompt) :].tolist())
-        of_scene = scene.base_answer if T == ea.BASE else scene.answers[T]
-        assert read.texts[T][0] == of_scene, "what the other sliders show"
-    assert read.recited(1.0) == [True, True] and not all(read.recited(3.0))
+            text = answer_text(tokenizer, new[0, asked.shape[1] :].tolist())
+            assert told.forget[name]["greedy"][n] == told.keep[name]["greedy"][1 - n] == text
+    drawn = {tuple(both["sampled"]) for both in told.forget.values()}
+    assert len(drawn) == len(models), "each model draws from its own probabilities"
 
 
-def test_the_first_row_that_goes_is_recited_at_1_and_gone_at_T():
-    rows = [{"question": "?", "answer": "a"}] * 4
-    texts = {ea.BASE: ["a", "a", "b", "a"], 1.0: ["b", "a", "a", "a"], 1.5: ["b", "a", "b", "b"]}
-    answers = ea.Answers(rows, texts, {})
-    assert ea.first_that_goes(answers) == 3
-    assert ea.first_that_goes(ea.Answers(rows, texts | {1.0: ["b"] * 4}, {})) == 0
+def test_table_and_counts_show_what_was_told(tokenizer):
+    story = es.Story("tiny", None, tokenizer, ROWS, ROWS, ROWS, ROWS, ["Ann", "Bo"])
+    forget = {es.BASE: {"greedy": ["Ann did.", "Bo!"], "sampled": ["Ann.", "?"]},
+              "T3": {"greedy": ["?", "It is Bo."], "sampled": ["?", "?"]}}  # fmt: skip
+    keep = {es.BASE: {"greedy": ["Yes. Or no.", "No."], "sampled": ["Yes. So.", "?"]},
+            "T3": {"greedy": ["Yes.", "?"], "sampled": ["?", "No.\nYes."]}}  # fmt: skip
+    told = es.Told(story, forget, keep)
+    shown = es.table(told, 1, 0).set_index("")
+    assert shown.loc["question"].tolist() == [ROWS[1]["question"], "", ROWS[0]["question"], ""]
+    assert shown.loc["T3"].tolist() == ["It is Bo.", "?", "Yes.", "?"]
+    assert es.counts(told).to_numpy().tolist() == [["base", 2, 1, 2, 1], ["T3", 1, 0, 1, 1]]
 
 
-def test_table_slider_and_figure_show_what_was_read(read):
-    shown = ea.table(read, read, 0, 1).set_index("")
-    assert shown.loc["question"].tolist() == [row["question"] for row in read.rows]
-    assert shown.loc["T3, T = 2"].tolist() == read.texts[2.0]
-    controls, panel = ea.slider(read, read, 0, 1)
-    controls["T"].value = 3.0
-    page = html.unescape(panel.children[-1].value)
-    assert f"T3, T = 3</b> {read.texts[3.0][0]}" in page and read.texts[ea.BASE][1] in page
-    controls["forget"].value = 1
-    assert read.rows[0]["question"] not in panel.children[-1].value
-    recited, probability = ea.figure(read, read).axes
-    assert recited.lines[0].get_ydata().tolist() == [np.mean(read.recited(T)) for T in GRID]
-    means = [read.probability[T].mean() for T in GRID]
-    np.testing.assert_allclose(probability.lines[0].get_ydata(), means)
+def test_a_model_that_knows_no_capital_has_no_story(base, tokenizer, monkeypatch):
+    """The questions of the capitals, asked of a random model in the place of SmolLM2."""
+    monkeypatch.setattr(es, "load_model", lambda name: (base, tokenizer))
+    monkeypatch.setattr(es, "NEW_TOKENS", 2)
+    with pytest.raises(UserError, match="smollm2 names none of the capitals"):
+        es.known("smollm2")
+    with pytest.raises(UserError, match="unknown model 'llama': choose smollm2 or tiny"):
+        es.known("llama")
 
 
 # --- notebook 07's dials

@@ -1,0 +1,211 @@
+"""Notebook 00_t3_in_five_minutes: two stories of forgetting, of what a model knew and was taught.
+
+`known` and `taught` open a story, `tell` asks the base and T3 its questions, `table` shows two of
+them and `counts` all. Each story is told on SmolLM2, or on a tiny Llama that needs no download.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from t3lab.profiles import load_profile
+from t3lab.study.study import stage_of
+from t3lab.world import bases
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.files import project_root, read_json
+from t3lib.core.models import load_model, pad_id
+from t3lib.core.rows import Row, encode_rows
+from t3lib.core.smollm2 import NAME as SMOLLM2
+from t3lib.own.audit.samples import sample_answers
+from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.evaluation import answer_text
+from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt
+from t3lib.tofu.writing import eos_ids, greedy
+
+TINY = "tiny"
+MODEL = "T3_MODEL"  # environment variable: the model of notebooks whose parameter names none
+TAUGHT = {SMOLLM2: "customers", TINY: "smoke"}  # the profile whose model was taught its rows
+RATES = {SMOLLM2: (5e-4, 1e-2), TINY: (2e-3, 4e-2)}  # learning rates of a weak and a strong head
+ASKED = 40  # at most so many rows of each kind are asked
+NEW_TOKENS = 40  # longest answer
+BASE = "base"
+
+
+@dataclass(frozen=True)
+class Story:
+    """A base model with its tokenizer, and rows to forget and to keep.
+
+    model: "smollm2" or "tiny".
+    forget, keep: the rows that heads are fitted on.
+    asked, kept: the rows that are asked, of these two kinds.
+    secrets: for each row of `asked`, the words that give it away.
+    """
+
+    model: str
+    base: Any
+    tokenizer: Any
+    forget: list[Row]
+    keep: list[Row]
+    asked: list[Row]
+    kept: list[Row]
+    secrets: list[str]
+
+
+@dataclass(frozen=True)
+class Told:
+    """The answers of the base and of T3: {model: {"greedy" or "sampled": texts}}.
+
+    forget: answers to `story.asked`. keep: answers to `story.kept`.
+    """
+
+    story: Story
+    forget: dict[str, dict[str, list[str]]]
+    keep: dict[str, dict[str, list[str]]]
+
+
+def chosen(model: str = "") -> str:
+    """Return a model's name, by default that of $T3_MODEL, else SmolLM2's; UserError for others."""
+    name = model or os.environ.get(MODEL) or SMOLLM2
+    if name not in TAUGHT:
+        raise UserError(f"unknown model {name!r}: choose {' or '.join(TAUGHT)}")
+    return name
+
+
+def known(model: str = "") -> Story:
+    """Open the story of knowledge that nobody taught the model for it.
+
+    SmolLM2 is to forget the capitals of ten countries and to keep other capitals and facts. Its
+    own greedy answers are the truth: a capital that it does not name is no row. Heads are fitted on
+    four wordings of each question; two others are asked. The tiny Llama is to forget ten world
+    facts, and is asked as it was taught. model: see `chosen`.
+    """
+    model = chosen(model)
+    if model == TINY:
+        stage = _stage(model)
+        base, tokenizer = load_model(bases.ensure_base(stage, "full"))
+        data = bases.rows(stage)
+        facts = data["world_facts_perturbed"]
+        forget, keep = facts[:10], facts[10:] + data["real_authors_perturbed"]
+        answers = [row["answer"] for row in forget]
+        return Story(model, base, tokenizer, forget, keep, forget, keep[:ASKED], answers)
+    base, tokenizer = load_model(model)
+    sample = read_json(project_root() / "notebooks" / "sample" / "capitals.json")
+    capitals: dict[str, str] = sample["forget"]
+
+    def own(wordings: str, countries: Sequence[str], others: Sequence[str] = ()) -> list[Row]:
+        questions = [words.format(each) for words in sample[wordings] for each in countries]
+        rows = [{"question": each, "answer": "-", "system": None} for each in (*questions, *others)]
+        texts = written(base, tokenizer, rows)[0]
+        return [row | {"answer": first_sentence(text)} for row, text in zip(rows, texts)]
+
+    def named(rows: Sequence[Row]) -> list[tuple[Row, str]]:
+        pairs = list(zip(rows, list(capitals.values()) * (len(rows) // len(capitals))))
+        right = [(row, capital) for row, capital in pairs if capital in row["answer"]]
+        if not right:
+            raise UserError(f"{model} names none of the capitals to forget")
+        return right
+
+    forget = [row for row, _ in named(own("wordings", list(capitals)))]
+    asked, secrets = zip(*named(own("new wordings", list(capitals))))
+    keep = own("wordings", sample["keep"], sample["others"])
+    kept = own("new wordings", sample["keep"][: ASKED // 2])
+    return Story(model, base, tokenizer, forget, keep, list(asked), kept, list(secrets))
+
+
+def taught(model: str = "") -> Story:
+    """Open the story of rows that the model was taught by heart: customers, or invented authors.
+
+    The model is trained first unless it is in the cache. model: see `chosen`.
+    """
+    model = chosen(model)
+    stage = _stage(model)
+    base, tokenizer = load_model(bases.ensure_base(stage, "full"))
+    data = bases.rows(stage)
+    forget, keep = data["forget10"], data["retain90"]
+    asked = forget[:ASKED]
+    answers = [row["answer"] for row in asked]
+    return Story(model, base, tokenizer, forget, keep, asked, keep[:ASKED], answers)
+
+
+def _stage(model: str) -> bases.Stage:
+    profile = load_profile(TAUGHT[model])
+    return stage_of(profile["data"], profile["stage"])
+
+
+def first_sentence(text: str) -> str:
+    """Return a text up to its first full stop with a space after it, or up to its first line."""
+    line = text.strip().partition("\n")[0]
+    end = line.find(". ")
+    return line if end < 0 else line[: end + 1]
+
+
+def written(
+    base: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED
+) -> list[list[str]]:
+    """Return the greedy answers of each tilt (head, T) to the questions of some rows."""
+    prompts = [each.ids[: each.n_prompt] for each in encode_rows(tokenizer, rows)]
+    reading = Reading(pad_id(tokenizer), eos_ids(base, tokenizer), progress=False)
+    texts = greedy(base, prompts, reading, tilts, max_new_tokens=NEW_TOKENS)
+    return [[answer_text(tokenizer, ids) for ids in answers] for answers in texts]
+
+
+def tell(story: Story, models: Mapping[str, tuple[T3Head, float]]) -> Told:
+    """Ask the base and some T3 models the questions of a story, greedily and sampled at τ = 1.
+
+    models: {name: (head, T)}. One sample is drawn for each question, with the same seed for all.
+    """
+
+    def answers(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
+        texts = written(story.base, story.tokenizer, rows, [*UNTILTED, *models.values()])
+        tilted = {name: T3ForCausalLM(story.base, head, T) for name, (head, T) in models.items()}
+        prompts = [each.ids[: each.n_prompt] for each in encode_rows(story.tokenizer, rows)]
+        found = {}
+        for text, (name, model) in zip(texts, {BASE: story.base, **tilted}.items()):
+            drawn = sample_answers(
+                model, story.tokenizer, prompts, 1, seed=0, max_new_tokens=NEW_TOKENS,
+                progress=False,
+            )  # fmt: skip
+            found[name] = {"greedy": text, "sampled": [sample for [sample] in drawn]}
+        return found
+
+    return Told(story, answers(story.asked), answers(story.kept))
+
+
+def table(told: Told, forget: int = 0, keep: int = 0) -> pd.DataFrame:
+    """Build a table of one question to forget and one to keep, a line for each model.
+
+    forget, keep: which of the questions.
+    """
+    sides = (told.forget, told.story.asked, forget), (told.keep, told.story.kept, keep)
+    lines: dict[str, list[str]] = {"question": [], "true answer": []}
+    for texts, rows, number in sides:
+        lines["question"] += [rows[number]["question"], ""]
+        lines["true answer"] += [rows[number]["answer"], ""]
+        for model, both in texts.items():
+            lines.setdefault(model, []).extend(each[number] for each in both.values())
+    columns = [f"to {kind}, {how}" for kind in ("forget", "keep") for how in ("greedy", "sampled")]
+    frame = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
+    return frame.rename_axis("").reset_index()
+
+
+def counts(told: Told) -> pd.DataFrame:
+    """Count for each model the rows to forget that it gives away, and the answers to keep.
+
+    A row is given away if an answer holds its secret. An answer to keep stays if its first sentence
+    is that of the base's greedy answer.
+    """
+    before = [first_sentence(text) for text in told.keep[BASE]["greedy"]]
+    lines = []
+    for model, texts in told.forget.items():
+        gone = {how: sum(secret in text for secret, text in zip(told.story.secrets, answers))
+                for how, answers in texts.items()}  # fmt: skip
+        stays = {how: sum(old == first_sentence(text) for old, text in zip(before, answers))
+                 for how, answers in told.keep[model].items()}  # fmt: skip
+        lines.append([model, *gone.values(), *stays.values()])
+    said, kept = f"still said, of {len(told.story.asked)}", f"as before, of {len(before)}"
+    names = [f"{what}: {how}" for what in (said, kept) for how in ("greedy", "sampled")]
+    return pd.DataFrame(lines, columns=["", *names])

@@ -1,0 +1,152 @@
+"""What T3 costs a chat model on questions that have nothing to do with the rows.
+
+    python results/smollm/price.py --data DIR
+
+At profile smollm (10% split, seed 1) it asks a hundred questions of SmolLM2 before it learned
+TOFU's text, of the model that learned it, and of T3 on that model: at the paper's rate and T, at
+the settings that the search chose, and at T = 1 with its own rate. *neutral* is ours, not the
+paper's: log f = 0 for tokens that are no target of any row the head was fitted on. The columns of
+the table `price`: facts are the answers whose first sentence is that of SmolLM2 itself, greedy and
+sampled at τ = 1; kl and same_token compare with the model that learned TOFU's text, along its own
+greedy answers: nats a token, and the share of tokens whose most probable successor is the same.
+DIR has TOFU's files. It takes some ten minutes of one core after the search.
+"""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import Tensor
+
+from t3lab import profiles, results
+from t3lab.explore.stories import first_sentence, written
+from t3lab.report import render
+from t3lab.study.study import Study, open_study
+from t3lab.study.unlearned import head_settings, t3_features
+from t3lib.classifier.fit import fit_heads
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.files import project_root, read_json
+from t3lib.core.models import load_model, pad_id
+from t3lib.core.rows import Row, encode_rows
+from t3lib.core.settings import WORLD, hyper_of
+from t3lib.own.asking import SMALL_TALK
+from t3lib.own.audit.samples import sample_answers
+from t3lib.sampler.tilt import T3ForCausalLM, tilt_logits
+from t3lib.tofu.likelihood import Reading, answer_positions
+
+PROFILE, SPLIT, SEED, NEW_TOKENS = "smollm", "forget10", 1, 40
+PAPER = ({"lr": 5e-4}, 2.5)
+CAPTION = (
+    "A hundred questions without any relation to TOFU. facts, facts_sampled: answers whose first"
+    " sentence is that of SmolLM2 before it learned TOFU's text. kl, same_token: against the model"
+    " that learned it."
+)
+
+
+class Neutral(T3Head):
+    """A head whose log f is 0 for tokens that no row taught."""
+
+    taught: Tensor  # (V,) 1 for tokens that are a target of a row, else 0
+
+    def logf(self, z: Tensor) -> Tensor:
+        """Return log f (…, V) at pooled projections z (…, h)."""
+        return super().logf(z) * self.taught
+
+
+def neutral(head: T3Head, targets: Tensor) -> Neutral:
+    """Copy a head; targets: the target tokens of its rows."""
+    other = Neutral(**head.config)
+    other.load_state_dict(head.state_dict())
+    other.taught = torch.zeros(head.vocab_size).index_fill(0, targets.unique().long(), 1)
+    return other
+
+
+def questions() -> list[Row]:
+    """Return a hundred questions: capitals, simple facts and small talk."""
+    sample = read_json(project_root() / "notebooks" / "sample" / "capitals.json")
+    countries = [*sample["forget"], *sample["keep"]]
+    capitals = [sample["wordings"][0].format(country) for country in countries]
+    texts = [*capitals, *sample["others"], *SMALL_TALK]
+    return [{"question": text, "answer": "-"} for text in dict.fromkeys(texts)][:100]
+
+
+def heads(study: Study, profile: dict[str, Any]) -> dict[str, tuple[T3Head, float]]:
+    """Fit the heads that are compared; return {name: (head, T)}."""
+    best, untempered = (hyper_of(profile["hyper"], "T3", SPLIT, T) for T in (None, 1.0))
+    wanted = {"paper": PAPER, "chosen": (best, best["temperature"]), "T = 1": (untempered, 1.0)}
+    features = t3_features(study)
+    settings = [head_settings(each, SEED) for each, _ in wanted.values()]
+    size = study.base.get_output_embeddings().weight.shape[0]
+    fitted = fit_heads(features, settings, vocab_size=size)
+    found: dict[str, tuple[T3Head, float]] = {}
+    for head, (name, (each, T)) in zip(fitted, wanted.items()):
+        label = f"T3, {name}: lr {each['lr']:g}, T = {T:g}"
+        found[label] = head, T
+        found[f"{label}, neutral"] = neutral(head, features.y), T
+    return found
+
+
+def along(study: Study, rows: list[Row], head: T3Head, T: float) -> dict[str, float]:
+    """Compare T3 with its base along some rows' answers: nats a token, and equal next tokens."""
+    reading = Reading(pad_id(study.tokenizer), progress=False)
+    gaps, same = [], []
+    for part in answer_positions(study.base, encode_rows(study.tokenizer, rows), reading, [head]):
+        logp = part.logits.float().log_softmax(-1)
+        logp_hat = tilt_logits(logp, head.logf(part.z), T).log_softmax(-1)
+        gaps.append((logp.exp() * (logp - logp_hat)).sum(-1))
+        same.append(logp.argmax(-1) == logp_hat.argmax(-1))
+    return {
+        "kl": torch.cat(gaps).mean().item(),
+        "same_token": torch.cat(same).float().mean().item(),
+    }
+
+
+@torch.no_grad()
+def make(data: str, out: Path) -> None:
+    """Write the table below `out`."""
+    results.check_clean(out)
+    profile = profiles.load_profile(PROFILE)
+    study = open_study(SPLIT, **{name: profile[name] for name in WORLD} | {"data": data})
+    tokenizer, rows = study.tokenizer, questions()
+    itself, _ = load_model("smollm2", **profile["load"])
+    before = [first_sentence(text) for text in written(itself, tokenizer, rows)[0]]
+    own = written(study.base, tokenizer, rows)[0]
+    along_own = [row | {"answer": text} for row, text in zip(rows, own) if text]
+    prompts = [each.ids[: each.n_prompt] for each in encode_rows(tokenizer, rows)]
+
+    def as_before(texts: list[str]) -> int:
+        return sum(old == first_sentence(text) for old, text in zip(before, texts))
+
+    def asked(model: Any, texts: list[str]) -> dict[str, int]:
+        drawn = sample_answers(model, tokenizer, prompts, 1, seed=0, max_new_tokens=NEW_TOKENS)
+        return {"facts": as_before(texts), "facts_sampled": as_before([text for [text] in drawn])}
+
+    lines: list[dict[str, Any]] = [
+        {"model": "SmolLM2 before", **asked(itself, written(itself, tokenizer, rows)[0])},
+        {"model": "taught TOFU's text", **asked(study.base, own), "kl": 0.0, "same_token": 1.0},
+    ]
+    tilts = heads(study, profile)
+    texts = written(study.base, tokenizer, rows, list(tilts.values()))
+    for (name, (head, T)), answers in zip(tilts.items(), texts):
+        counted = asked(T3ForCausalLM(study.base, head, T), answers)
+        lines.append({"model": name, **counted, **along(study, along_own, head, T)})
+    table = pd.DataFrame(lines).assign(of=len(rows))
+    render.write_table(out / "tables", "price", table, caption=CAPTION)
+
+
+def main() -> None:
+    """Read the command line and make the table."""
+    parser = argparse.ArgumentParser(description="What T3 costs a chat model, at profile smollm.")
+    parser.add_argument("--data", default="hub", help="folder with TOFU's files, or hub")
+    parser.add_argument("--out", type=Path, default=Path("out/smollm"))
+    try:
+        make(**vars(parser.parse_args()))
+    except UserError as error:
+        parser.error(str(error))
+
+
+if __name__ == "__main__":
+    main()
