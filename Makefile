@@ -41,6 +41,7 @@ results: .venv/ready
 
 # One thread for each process: then results do not depend on the number of cores.
 test: export OMP_NUM_THREADS = 1
+test: export T3_MODEL = tiny
 test: .venv/ready
 	$(BIN)/pytest tests -n 2 --dist worksteal
 	$(BIN)/pytest --nbval-lax --nbval-current-env --nbval-cell-timeout 300 -n 2 --dist loadfile notebooks

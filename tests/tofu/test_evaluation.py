@@ -546,6 +546,12 @@ def test_references_of_other_rows_or_settings_are_refused(tiny_model, tokenizer,
         evaluate(tiny_model, tokenizer, forget, NO_TEXTS, reference=arithmetic)
 
 
+def test_a_row_longer_than_the_context_is_named(tiny_model, tokenizer, data):
+    long = [*data["forget"], data["forget"][0] | {"answer": "very " * 600}]
+    with pytest.raises(UserError, match=rf"forget row {len(long)}: .* the model's context of 512"):
+        evaluate(tiny_model, tokenizer, {"forget": long}, NO_TEXTS)
+
+
 def test_unusable_settings_are_refused_before_any_pass(
     tiny_model, tokenizer, data, heads, monkeypatch
 ):

@@ -7,11 +7,14 @@ them and `counts` all. Each story is told on SmolLM2, or on a tiny Llama that ne
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import pandas as pd
 
 from t3lab.profiles import load_profile
+from t3lab.report.render import write_table
 from t3lab.study.study import stage_of
 from t3lab.world import bases
 from t3lib.classifier.head import T3Head
@@ -32,7 +35,9 @@ TAUGHT = {SMOLLM2: "customers", TINY: "smoke"}  # the profile whose model was ta
 RATES = {SMOLLM2: (5e-4, 1e-2), TINY: (2e-3, 4e-2)}  # learning rates of a weak and a strong head
 ASKED = 40  # at most so many rows of each kind are asked
 NEW_TOKENS = 40  # longest answer
+SHOWN = 90  # characters of an answer in a table
 BASE = "base"
+COUNTS = ["model", "said", "said_sampled", "asked", "as_before", "as_before_sampled", "kept"]
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,8 @@ def known(model: str = "") -> Story:
 
     SmolLM2 is to forget the capitals of ten countries and to keep other capitals and facts. Its
     own greedy answers are the truth: a capital that it does not name is no row. Heads are fitted on
-    four wordings of each question; two others are asked. The tiny Llama is to forget ten world
+    four wordings of each question about a capital, and two other wordings are asked. Half of the
+    rows to keep that are asked are facts of other kinds. The tiny Llama is to forget ten world
     facts, and is asked as it was taught. model: see `chosen`.
     """
     model = chosen(model)
@@ -112,7 +118,8 @@ def known(model: str = "") -> Story:
     forget = [row for row, _ in named(own("wordings", list(capitals)))]
     asked, secrets = zip(*named(own("new wordings", list(capitals))))
     keep = own("wordings", sample["keep"], sample["others"])
-    kept = own("new wordings", sample["keep"][: ASKED // 2])
+    kept = keep[-len(sample["others"]) :][: ASKED // 2]
+    kept += own("new wordings", sample["keep"][: ASKED // 4])
     return Story(model, base, tokenizer, forget, keep, list(asked), kept, list(secrets))
 
 
@@ -186,26 +193,41 @@ def table(told: Told, forget: int = 0, keep: int = 0) -> pd.DataFrame:
         lines["question"] += [rows[number]["question"], ""]
         lines["true answer"] += [rows[number]["answer"], ""]
         for model, both in texts.items():
-            lines.setdefault(model, []).extend(each[number] for each in both.values())
+            shown = [shorten(each[number], SHOWN, placeholder=" […]") for each in both.values()]
+            lines.setdefault(model, []).extend(shown)
     columns = [f"to {kind}, {how}" for kind in ("forget", "keep") for how in ("greedy", "sampled")]
     frame = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
     return frame.rename_axis("").reset_index()
 
 
 def counts(told: Told) -> pd.DataFrame:
-    """Count for each model the rows to forget that it gives away, and the answers to keep.
+    """Count for each model the rows to forget that it says, and the answers to keep that stay.
 
-    A row is given away if an answer holds its secret. An answer to keep stays if its first sentence
-    is that of the base's greedy answer.
+    said, said_sampled: answers of `asked` rows that hold the row's secret. as_before,
+    as_before_sampled: answers to `kept` rows whose first sentence is that of the base's greedy one.
     """
     before = [first_sentence(text) for text in told.keep[BASE]["greedy"]]
     lines = []
     for model, texts in told.forget.items():
-        gone = {how: sum(secret in text for secret, text in zip(told.story.secrets, answers))
-                for how, answers in texts.items()}  # fmt: skip
-        stays = {how: sum(old == first_sentence(text) for old, text in zip(before, answers))
-                 for how, answers in told.keep[model].items()}  # fmt: skip
-        lines.append([model, *gone.values(), *stays.values()])
-    said, kept = f"still said, of {len(told.story.asked)}", f"as before, of {len(before)}"
-    names = [f"{what}: {how}" for what in (said, kept) for how in ("greedy", "sampled")]
-    return pd.DataFrame(lines, columns=["", *names])
+        said = [sum(secret in text for secret, text in zip(told.story.secrets, answers))
+                for answers in texts.values()]  # fmt: skip
+        stay = [sum(old == first_sentence(text) for old, text in zip(before, answers))
+                for answers in told.keep[model].values()]  # fmt: skip
+        lines.append([model, *said, len(told.story.asked), *stay, len(before)])
+    return pd.DataFrame(lines, columns=COUNTS)
+
+
+def write(folder: str | Path, told: Mapping[str, Told]) -> None:
+    """Write the counts of some stories, and the greedy answer to the first question of each.
+
+    told: by name. The table is `stories` in FOLDER/tables, by default in results/scratch.
+    """
+    parts = []
+    for name, each in told.items():
+        first = {"story": name, "question": each.story.asked[0]["question"]}
+        answers = [texts["greedy"][0] for texts in each.forget.values()]
+        parts.append(counts(each).assign(**first, answer=answers))
+    table = pd.concat(parts)[["story", *COUNTS, "question", "answer"]]
+    caption = f"Two stories of forgetting, on {next(iter(told.values())).story.model}."
+    place = Path(folder or project_root() / "results" / "scratch" / "stories")
+    write_table(place / "tables", "stories", table, caption=caption)

@@ -12,18 +12,22 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import hmean
 
-from t3lab.report import departures, texts
+from t3lab.report import departures
 from t3lab.report.tables import BOTH_DIALS, OWN_RATE, SHARE, leaders
-from t3lab.results import AUTHOR_ROWS, all_rows, paper_table, read_runs
+from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json
 
 SPLIT, LABELLED = "forget10", {"forget05": "5%", "forget10": "10%"}
-TITLES = {"cpu": "Profile `cpu`, invented authors", "tofu-cpu": "Profile `tofu-cpu`, TOFU's text"}
+TITLES = {
+    "smollm": "Profile `smollm`, TOFU's text taught to SmolLM2",
+    "cpu": "Profile `cpu`, invented authors",
+    "tofu-cpu": "Profile `tofu-cpu`, TOFU's text",
+}
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
-QUESTION = "How does Veronne Ostsky relax?"
 SHORT = 55  # characters of an answer that are shown
+COUNTED = ("said", "said_sampled", "as_before", "as_before_sampled")
 LABELS = {"Original": "before unlearning", "Retrained": "retrained without the rows"}
 # Column of a table -> its head. The first two are over worlds.
 COLUMNS = {
@@ -45,7 +49,7 @@ CLAIMS = ("fq-best", "mu-rouge-best", "t5-untempered", "generation-kept", "five-
 def blocks(results: Path) -> dict[str, dict[str, str]]:
     """Return {file: {name of a block: its text}} for the folder of all results."""
     return {
-        "README.md": {"story": story(results / "cpu"), "headline": headline(results)},
+        "README.md": {"stories": stories(results / "smollm"), "headline": headline(results)},
         "results/README.md": {
             "near": near(results),
             "order": order(results),
@@ -55,34 +59,32 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def story(folder: Path) -> str:
-    """Write one answer of each model and how many answers it recites, from the runs of a profile.
+def stories(folder: Path) -> str:
+    """Write a table for each story of notebook 00: one answer of each model, and all counts.
 
-    Each model is at its first seed with texts. The split is `SPLIT`.
+    folder: of the profile, with tables/stories.csv.
     """
-    data, tests = read_json(folder / "data.json"), pd.read_csv(folder / "tables" / "tofu.csv")
-    tuned = tests.set_index(["split", "method"]).loc[(SPLIT, "T3"), "T"]
-    said = texts.named([run for run in read_runs(folder / "runs") if run["split"] == SPLIT])
-    rates = {name: said[name]["hyper"].get("lr") for name in ("T3, T = 1", f"T3, T = {tuned:g}")}
-    models = {
-        "Original": "the model",
-        "T3, T = 1": f"T3 without tempering, T = 1 (learning rate {rates['T3, T = 1']:g})",
-        f"T3, T = {tuned:g}": f"**T3**, T = {tuned:g} ({rates[f'T3, T = {tuned:g}']:g})",
-        "Retrained": "retrained without these rows",
-    }
-    rows = {"forget": data[SPLIT], "retain": data["retain"]}
-    counts = texts.recited({name: said[name] for name in models}, rows).set_index("model")
-    number = next((n for n, row in enumerate(rows["forget"]) if row["question"] == QUESTION), 0)
-    totals = [
-        f"recited, of {len(rows[side])} to {word}"
-        for side, word in (("forget", "forget"), ("retain", "keep"))
-    ]
-    lines = [("", f"*{rows['forget'][number]['question']}* (to forget)", *totals), ("---",) * 4]
-    for name, label in models.items():
-        text = said[name]["records"]["forget"][number]["generation"]
-        text = text if len(text) <= SHORT else f"{text[:SHORT].rpartition(' ')[0]} […]"
-        lines.append((label, text, *(value.split(" of ")[0] for value in counts.loc[name])))
-    return table(lines)
+    parts = []
+    for name, part in pd.read_csv(folder / "tables" / "stories.csv").groupby("story", sort=False):
+        first = part.iloc[0]
+        lines = [
+            (
+                str(name),
+                f"*{first['question']}* (to forget)",
+                f"to forget, said, of {first['asked']}",
+                "sampled",
+                f"to keep, as before, of {first['kept']}",
+                "sampled",
+            ),
+            ("---", "---", *["---:"] * 4),
+        ]
+        for row in part.to_dict("records"):
+            text = " ".join(str(row["answer"]).split()).replace("|", "\\|")
+            text = text if len(text) <= SHORT else f"{text[:SHORT].rpartition(' ')[0]} […]"
+            counts = [str(row[column]) for column in COUNTED]
+            lines.append((row["model"], text, *counts))
+        parts.append(table(lines))
+    return "\n\n".join(parts)
 
 
 def headline(results: Path) -> str:
@@ -115,6 +117,8 @@ def near(results: Path) -> str:
     parts = []
     for name, split in ((name, split) for name in TITLES for split in LABELLED):
         scores = _scores(results, name, split).dropna(subset=["fq_held_out"])
+        if scores.empty:
+            continue
         columns = [column for column in COLUMNS if not column.startswith("world")]
         parts += [f"{TITLES[name]}, {LABELLED[split]} split:", _lines(scores, "", columns)]
     return "\n\n".join(parts)

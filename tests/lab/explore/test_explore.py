@@ -6,6 +6,7 @@ import html
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from scipy.stats import norm
@@ -249,7 +250,7 @@ def test_what_is_told_is_what_each_model_writes(base, head, tokenizer, monkeypat
     assert len(drawn) == len(models), "each model draws from its own probabilities"
 
 
-def test_table_and_counts_show_what_was_told(tokenizer):
+def test_table_and_counts_show_what_was_told(tokenizer, tmp_path):
     story = es.Story("tiny", None, tokenizer, ROWS, ROWS, ROWS, ROWS, ["Ann", "Bo"])
     forget = {es.BASE: {"greedy": ["Ann did.", "Bo!"], "sampled": ["Ann.", "?"]},
               "T3": {"greedy": ["?", "It is Bo."], "sampled": ["?", "?"]}}  # fmt: skip
@@ -259,7 +260,12 @@ def test_table_and_counts_show_what_was_told(tokenizer):
     shown = es.table(told, 1, 0).set_index("")
     assert shown.loc["question"].tolist() == [ROWS[1]["question"], "", ROWS[0]["question"], ""]
     assert shown.loc["T3"].tolist() == ["It is Bo.", "?", "Yes.", "?"]
-    assert es.counts(told).to_numpy().tolist() == [["base", 2, 1, 2, 1], ["T3", 1, 0, 1, 1]]
+    lines = [["base", 2, 1, 2, 2, 1, 2], ["T3", 1, 0, 2, 1, 1, 2]]
+    assert es.counts(told).to_numpy().tolist() == lines
+    es.write(tmp_path, {"known": told, "taught": told})
+    written = pd.read_csv(tmp_path / "tables" / "stories.csv")
+    assert written["story"].tolist() == ["known"] * 2 + ["taught"] * 2
+    assert written.loc[1, ["said", "answer"]].tolist() == [1, "?"]
 
 
 def test_a_model_that_knows_no_capital_has_no_story(base, tokenizer, monkeypatch):
