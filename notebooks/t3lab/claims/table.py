@@ -42,6 +42,7 @@ CHECKS = {
     "tempering-proved-necessary": theory.tempering_proved_necessary,
     "five-seconds": llm.five_seconds,
     "fraction-of-cost": llm.fraction_of_cost,
+    "fraction-preprocessed": llm.fraction_preprocessed,
     "thm-3.3-equal": theory.thm_3_3_equal,
     "thm-3.7-improves": theory.thm_3_7_improves,
     "bias-grows": theory.bias_grows,

@@ -8,8 +8,8 @@ from conftest import ROOT
 
 from t3lab.report import site
 
-COPIES = ("cpu/notebooks/05_paper_tables", "smoke/notebooks/00_t3_in_five_minutes")
-PAGES = ("index.html", "cpu/05_paper_tables.html", "smoke/00_t3_in_five_minutes.html")
+COPIES = ("cpu/notebooks/05_paper_tables", "smollm/notebooks/00_t3_in_five_minutes")
+PAGES = ("index.html", "cpu/05_paper_tables.html", "smollm/00_t3_in_five_minutes.html")
 
 
 @pytest.fixture(scope="session")
