@@ -20,7 +20,7 @@ from t3lab.world import bases
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.files import project_root, read_json
-from t3lib.core.models import load_model, pad_id
+from t3lib.core.models import has_bf16, load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.core.smollm2 import NAME as SMOLLM2
 from t3lib.own.audit.samples import sample_answers
@@ -130,7 +130,8 @@ def taught(model: str = "") -> Story:
     """
     model = chosen(model)
     stage = _stage(model)
-    base, tokenizer = load_model(bases.ensure_base(stage, "full"))
+    dtype = "bfloat16" if stage.autocast and has_bf16("cpu") else None  # as it was trained
+    base, tokenizer = load_model(bases.ensure_base(stage, "full"), dtype=dtype)
     data = bases.rows(stage)
     forget, keep = data["forget10"], data["retain90"]
     asked = forget[:ASKED]

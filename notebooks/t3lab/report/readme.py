@@ -59,6 +59,11 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     }
 
 
+def made(results: Path) -> list[str]:
+    """Return the profiles of `TITLES` that have results."""
+    return [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
+
+
 def stories(folder: Path) -> str:
     """Write a table for each story of notebook 00: one answer of each model, and all counts.
 
@@ -94,7 +99,7 @@ def headline(results: Path) -> str:
     results: the folder of all results. `cpu`, `cpu-worlds`, `tofu-cpu` and `paper` are read.
     """
     parts = []
-    for name in [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]:
+    for name in made(results):
         scores = _scores(results, name, SPLIT)
         run = read_json(next((results / name / "runs").glob(f"Retrained--{SPLIT}--*.json")))
         n, references = len(run["truth_ratio"]["forget"]), scores["n_references"].max()
@@ -115,7 +120,7 @@ def near(results: Path) -> str:
     on both splits of our profiles.
     """
     parts = []
-    for name, split in ((name, split) for name in TITLES for split in LABELLED):
+    for name, split in ((name, split) for name in made(results) for split in LABELLED):
         scores = _scores(results, name, split).dropna(subset=["fq_held_out"])
         if scores.empty:
             continue
@@ -144,12 +149,12 @@ def order(results: Path) -> str:
 
 
 def claims(results: Path) -> str:
-    """Write the verdicts of the claims `CLAIMS` at both of our profiles."""
+    """Write the verdicts of the claims `CLAIMS` at our profiles."""
     verdicts = {
         name: pd.read_csv(results / name / "tables" / "claims.csv", dtype=str).set_index("id")
-        for name in TITLES
+        for name in made(results)
     }
-    lines = [("the paper says", "where", *(f"here: `{name}`" for name in TITLES)), ("---",) * 4]
+    lines = [("the paper says", "where", *(f"here: `{name}`" for name in verdicts)), ("---",) * 4]
     for claim in CLAIMS:
         said = [each["verdict"].get(f"{claim}@here", "not run") for each in verdicts.values()]
         if claim in verdicts["cpu"].index:
