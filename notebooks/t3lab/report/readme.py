@@ -85,7 +85,7 @@ def stories(folder: Path) -> str:
         ]
         for row in part.to_dict("records"):
             text = " ".join(str(row["answer"]).split()).replace("|", "\\|")
-            text = text if len(text) <= SHORT else f"{text[:SHORT].rpartition(' ')[0]} […]"
+            text = text if len(text) <= SHORT else f"{text[:SHORT]}…"
             counts = [str(row[column]) for column in COUNTED]
             lines.append((row["model"], text, *counts))
         parts.append(table(lines))
