@@ -39,7 +39,7 @@ LAB: dict[str, set[str]] = {
     "world": set(),
     "study": {"results", "world"},
     "bench": {"study"},
-    "explore": {"world", "study", "report.look"},
+    "explore": {"profiles", "world", "study", "report.look", "report.render"},
     "report": {"results"},
     "claims": {"results", "report"},
     "grid": {"profiles"},

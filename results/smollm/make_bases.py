@@ -9,7 +9,8 @@ one thread and 18 with two. A killed training goes on from its last whole epoch 
 On glibc, steps took three quarters of the time with MALLOC_MMAP_THRESHOLD_=8000000000,
 MALLOC_TRIM_THRESHOLD_=16000000000 and MALLOC_TOP_PAD_=1000000000 set, because memory was not given
 back after each of them. But then a process grows to 12 GB with its first base and to 19 GB with the
-second, so make one base a call, one after the other. The weights differ from processor to processor.
+second, so make one base a call, one after the other. The weights differ from processor to
+processor.
 """
 
 from t3lab import given

@@ -4,9 +4,10 @@
 
 The sum is over the n answer tokens of a step: y_i is such a token, x_i the mean hidden state of all
 tokens before it, and s_i is 1 for a retain row and 0 for a forget row. Weight decay is the
-optimiser's, in place of Eq. 3's λ‖φ‖² with φ = (A, B). Only the rows B[y_i] of the true next tokens enter,
-so the |V| logits are never computed. Rows of B whose token is no target in any step have no
-gradient from the data: only weight decay moves them, and `untouched_rows` computes that directly.
+optimiser's, in place of Eq. 3's λ‖φ‖² with φ = (A, B). Only the rows B[y_i] of the true next
+tokens enter, so the |V| logits are never computed. Rows of B whose token is no target in any step
+have no gradient from the data: only weight decay moves them, and `untouched_rows` computes that
+directly.
 The training loop therefore holds only the other rows, with the same result. Unlike the published
 code, parameters and moments are float32 whatever the base's dtype.
 """

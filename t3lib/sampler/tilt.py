@@ -3,9 +3,10 @@
     p_hat(y | x)  =  softmax_y( log p(y | x) / T  +  log f(x, y) )          (Section 2.3; Eq. 5)
 
 p is the frozen base, f the classifier (`head`) of the pooled context (`pooling`), T the paper's
-temperature. Here log f is what `T3Head.logf` returns: w log f for a head of strength w. `WrappedCausalLM.forward` (in `wrapped`) runs the base and passes its logits and hidden
-states to `unlearned_logits` here. The `temperature` of Hugging Face's `generate` is a different
-one: it divides the logits of p_hat when sampling.
+temperature. Here log f is what `T3Head.logf` returns: w log f for a head of strength w.
+`WrappedCausalLM.forward` (in `wrapped`) runs the base and passes its logits and hidden states to
+`unlearned_logits` here. The `temperature` of Hugging Face's `generate` is a different one: it
+divides the logits of p_hat when sampling.
 """
 
 import copy
