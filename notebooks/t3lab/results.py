@@ -68,7 +68,8 @@ LARGEST = (
 )  # most bytes of unpacked records; those of TOFU with all texts have less than half a million
 HELD_OUT = ("fq_held_out", "ks_held_out", "paired_r", "paired_gap", "n_references")
 TINY = np.finfo(float).tiny  # in place of a truth ratio that underflowed to 0, for its logarithm
-AUTHOR_ROWS = 20  # rows of each author of TOFU; also the number of authors in its forget10
+TOFU_FORGET = 20  # authors of forget10
+AUTHOR_ROWS = 20  # rows of each author of TOFU
 _ABSOLUTE = re.compile(r"(?<![\w.:/])(?:/[^\s/'\",;:)]+)+/")  # the folders of an absolute path
 # Files that runs write are not code: in results/ all but *.py.
 _OURS = tuple(
@@ -383,12 +384,10 @@ def all_rows(run: Mapping[str, Any]) -> int | None:
     stage = run["parameters"].get("stage") or {}
     if not {"authors", "questions"} <= set(stage):
         return None
-    builtin = run["parameters"]["data"] == "builtin"
-    return (
-        stage["authors"] * stage["questions"]
-        if builtin
-        else (stage["authors"] + AUTHOR_ROWS) * AUTHOR_ROWS
-    )
+    if run["parameters"]["data"] == "builtin":
+        return stage["authors"] * stage["questions"]
+    forget = stage.get("forget_authors") or TOFU_FORGET
+    return (stage["authors"] + forget) * AUTHOR_ROWS
 
 
 def split_labels(frame: pd.DataFrame) -> dict[str, str]:

@@ -105,7 +105,8 @@ def headline(results: Path) -> str:
         n, references = len(run["truth_ratio"]["forget"]), scores["n_references"].max()
         size = _title(TITLES[name], run["trainable"] / 1e6, n, all_rows(run) or 0)
         shown = leaders(scores.assign(fq=scores["fq_held_out"].fillna(scores["fq"]))).index
-        parts.append(f"{size}, {references:.0f} held-out retrained models.")
+        plural = "s" if references > 1 else ""
+        parts.append(f"{size}, {references:.0f} held-out retrained model{plural}.")
         parts.append(_lines(scores.loc[shown], f"{LABELLED[SPLIT]} split", HEADLINE))
     millions = paper_table(2).set_index("method")["trainable"]["Full Fine-Tuning"] / 1e6
     printed = paper_table(1).query("split == @SPLIT").set_index("method")

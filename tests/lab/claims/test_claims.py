@@ -368,10 +368,11 @@ def test_generated_text_counts_on_rows_to_keep_and_elsewhere(planted):
 
 
 def test_a_split_is_named_by_the_share_of_its_runs_rows(made):
-    """80 of the 600 rows that 10 retain authors of TOFU and the 20 of forget10 have."""
+    """80 of the 600 rows that 10 retain authors of TOFU and the 20 of forget10 have, or of 400."""
     parameters = {"data": "tofu@0", "stage": {"authors": 10, "questions": 6}}
     run = fabricate("NPO", "forget10", None, 1) | {"parameters": parameters}
-    for runs, share in (([run], "13% "), ((), "10% ")):
+    few = {"parameters": {**parameters, "stage": {**parameters["stage"], "forget_authors": 10}}}
+    for runs, share in (([run], "13% "), ([run | few], "20% "), ((), "10% ")):
         assert share in llm.t5_interior(Tables(made / "tables", runs)).numbers
 
 

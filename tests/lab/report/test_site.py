@@ -3,8 +3,10 @@
 import re
 import shutil
 
+import nbformat
 import pytest
 from conftest import ROOT
+from nbformat import v4
 
 from t3lab.report import site
 
@@ -18,6 +20,12 @@ def built(tmp_path_factory):
     for name in COPIES:
         (root / name).parent.mkdir(parents=True)
         shutil.copy(ROOT / "results" / f"{name}.ipynb", root / f"{name}.ipynb")
+    view = {"application/vnd.jupyter.widget-view+json": {"model_id": "1"}, "text/plain": "VBox()"}
+    cell = v4.new_code_cell("panel", outputs=[v4.new_output("display_data", view)])
+    cells = [v4.new_markdown_cell("# Sliders"), cell]
+    state = {"application/vnd.jupyter.widget-state+json": {"state": {"1": {}}}}
+    made = v4.new_notebook(cells=cells, metadata={"widgets": state})
+    nbformat.write(made, root / "cpu" / "notebooks" / "sliders.ipynb")
     return site.build(root / "site", root).parent
 
 
@@ -55,8 +63,9 @@ def test_the_list_has_every_notebook_with_its_title(built):
 
 
 def test_figures_tables_and_a_line_for_the_slider_are_shown_without_a_kernel(built):
-    html = (built / PAGES[2]).read_text(encoding="utf-8")
+    html = (built / PAGES[1]).read_text(encoding="utf-8")
     assert re.search(r'<img[^>]*src="data:image/png', html) and '<table class="t3-table">' in html
+    html = (built / "cpu/sliders.html").read_text(encoding="utf-8")
     assert "(The sliders are here when the notebook runs.)" in html
 
 
