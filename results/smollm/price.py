@@ -89,6 +89,7 @@ def heads(study: Study, profile: dict[str, Any]) -> dict[str, tuple[T3Head, floa
     return found
 
 
+@torch.no_grad()
 def along(study: Study, rows: list[Row], head: T3Head, T: float) -> dict[str, float]:
     """Compare T3 with its base along some rows' answers: nats a token, and equal next tokens."""
     reading = Reading(pad_id(study.tokenizer), progress=False)
@@ -104,7 +105,6 @@ def along(study: Study, rows: list[Row], head: T3Head, T: float) -> dict[str, fl
     }
 
 
-@torch.no_grad()
 def make(data: str, out: Path) -> None:
     """Write the table below `out`."""
     results.check_clean(out)
