@@ -2,14 +2,14 @@
 
     python results/smollm/price.py --data DIR
 
-At profile smollm (10% split, seed 1) it asks a hundred questions of SmolLM2 before it learned
+At profile smollm (10% split, seed 1) it asks 98 questions of SmolLM2 before it learned
 TOFU's text, of the model that learned it, and of T3 on that model: at the paper's rate and T, at
 the settings that the search chose, and at T = 1 with its own rate. *neutral* is ours, not the
 paper's: log f = 0 for tokens that are no target of any row the head was fitted on. The columns of
-the table `price`: facts are the answers whose first sentence is that of SmolLM2 itself, greedy and
-sampled at τ = 1; kl and same_token compare with the model that learned TOFU's text, along its own
-greedy answers: nats a token, and the share of tokens whose most probable successor is the same.
-DIR has TOFU's files. It takes some ten minutes of one core after the search.
+the table `price`: unchanged are the answers whose first sentence is that of SmolLM2 itself, greedy
+and sampled at τ = 1; kl and same_token compare with the model that learned TOFU's text, along its
+own greedy answers: nats a token, and the share of tokens with the same most probable successor.
+DIR has TOFU's files. It takes some six minutes of one core after the search.
 """
 
 import argparse
@@ -40,7 +40,7 @@ from t3lib.tofu.likelihood import Reading, answer_positions
 PROFILE, SPLIT, SEED, NEW_TOKENS = "smollm", "forget10", 1, 40
 PAPER = ({"lr": 5e-4}, 2.5)
 CAPTION = (
-    "A hundred questions without any relation to TOFU. facts, facts_sampled: answers whose first"
+    "Questions without any relation to TOFU. unchanged, unchanged_sampled: answers whose first"
     " sentence is that of SmolLM2 before it learned TOFU's text. kl, same_token: against the model"
     " that learned it."
 )
@@ -65,12 +65,12 @@ def neutral(head: T3Head, targets: Tensor) -> Neutral:
 
 
 def questions() -> list[Row]:
-    """Return a hundred questions: capitals, simple facts and small talk."""
+    """Return the questions: capitals, simple facts and small talk."""
     sample = read_json(project_root() / "notebooks" / "sample" / "capitals.json")
     countries = [*sample["forget"], *sample["keep"]]
     capitals = [sample["wordings"][0].format(country) for country in countries]
     texts = [*capitals, *sample["others"], *SMALL_TALK]
-    return [{"question": text, "answer": "-"} for text in dict.fromkeys(texts)][:100]
+    return [{"question": text, "answer": "-"} for text in dict.fromkeys(texts)]
 
 
 def heads(study: Study, profile: dict[str, Any]) -> dict[str, tuple[T3Head, float]]:
@@ -122,7 +122,8 @@ def make(data: str, out: Path) -> None:
 
     def asked(model: Any, texts: list[str]) -> dict[str, int]:
         drawn = sample_answers(model, tokenizer, prompts, 1, seed=0, max_new_tokens=NEW_TOKENS)
-        return {"facts": as_before(texts), "facts_sampled": as_before([text for [text] in drawn])}
+        samples = [text for [text] in drawn]
+        return {"unchanged": as_before(texts), "unchanged_sampled": as_before(samples)}
 
     lines: list[dict[str, Any]] = [
         {"model": "SmolLM2 before", **asked(itself, written(itself, tokenizer, rows)[0])},
