@@ -61,7 +61,12 @@ class Chat:
     def answers(self, messages: list[str], seed: int | None = None) -> list[str]:
         """Answer each message alone: greedily, or sampled with a seed."""
         chats = [[*self.system, {"role": "user", "content": message}] for message in messages]
-        rows = self.tok.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
+        if self.tok.chat_template is None:  # a model of plain text continues the question
+            rows = [self.tok(message).input_ids for message in messages]
+        else:
+            rows = self.tok.apply_chat_template(
+                chats, add_generation_prompt=True, return_dict=False
+            )
         dice, new = torch.Generator().manual_seed(seed or 0), [[] for _ in messages]
         while going := [i for i, t in enumerate(new) if len(t) < MAX_NEW and not self.stops & {*t}]:
             p = self.next_token([rows[i] + new[i] for i in going], 1.0 if seed is None else TAU)

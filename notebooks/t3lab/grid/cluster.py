@@ -122,7 +122,8 @@ def _connected(address: str) -> "Client":
     """Return a client of a running scheduler; UserError if none answers at the address."""
     from distributed import Client
 
-    logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # our own line is enough
+    for part in ("client", "batched"):  # our own line is enough
+        logging.getLogger(f"distributed.{part}").setLevel(logging.CRITICAL)
     client = Client.__new__(Client)  # in two steps, so that a client that fails can be closed here
     try:
         Client.__init__(client, address, timeout=CONNECT_SECONDS, set_as_default=False)
