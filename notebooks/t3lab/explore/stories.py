@@ -87,7 +87,7 @@ def known(model: str = "") -> Story:
     own greedy answers are the truth: a capital that it does not name is no row. Heads are fitted on
     four wordings of each question about a capital, and two other wordings are asked. Half of the
     rows to keep that are asked are facts of other kinds. The tiny Llama is to forget ten world
-    facts, and is asked as it was taught. model: see `chosen`.
+    facts that it says, and is asked as it was taught. model: see `chosen`.
     """
     model = chosen(model)
     if model == TINY:
@@ -95,7 +95,9 @@ def known(model: str = "") -> Story:
         base, tokenizer = load_model(bases.ensure_base(stage, "full"))
         data = bases.rows(stage)
         facts = data["world_facts_perturbed"]
-        forget, keep = facts[:10], facts[10:] + data["real_authors_perturbed"]
+        texts = written(base, tokenizer, facts)[0]
+        forget = [row for row, text in zip(facts, texts) if row["answer"] in text][:10]
+        keep = [row for row in facts if row not in forget] + data["real_authors_perturbed"]
         answers = [row["answer"] for row in forget]
         return Story(model, base, tokenizer, forget, keep, forget, keep[:ASKED], answers)
     base, tokenizer = load_model(model)
