@@ -218,6 +218,21 @@ def test_moves_retilt_and_never_call_the_model(base, head, tokenizer):
     hook.remove()
 
 
+def test_the_sliders_open_at_the_first_token_of_the_secret(base, head, tokenizer):
+    secrets = ["did", "Bo"]
+    controls, _ = el.language(
+        base, head, tokenizer, ROWS, ROWS, secrets, temperatures=GRID, max_new_tokens=4
+    )
+    for number, secret in enumerate(secrets):
+        controls["forget"].value = number
+        row, at = ROWS[number], controls["position"].value
+        example = encode(tokenizer, row["question"], row["answer"])
+        tokens = example.ids[example.n_prompt :]
+        before, now = (tokenizer.decode(tokens[:end]) for end in (at, at + 1))
+        assert len(before) <= row["answer"].index(secret) < len(now)
+    assert el.first_token(tokenizer, tokens, "not in it") == 0
+
+
 def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
     nasty = el.Scene(
         **{**vars(scene), "question": "<script>", "base_answer": "<b>", "truth": "a & b"}
