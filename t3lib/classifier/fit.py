@@ -198,6 +198,7 @@ def _fit_together(
             )
         head.A.data, head.B.data = a.detach().cpu(), untouched_rows(head.B.detach(), path, one)
         head.B.data[active] = b.detach().cpu()
+        head.taught = torch.zeros(vocab_size, dtype=torch.bool).index_fill(0, active, True)
     return [head.eval() for head in heads]
 
 
