@@ -20,7 +20,16 @@ from t3lib.own import asking
 from t3lib.own.asking import PLAIN, SAMPLED, Asked, Form
 from t3lib.own.audit.recognition import recognized
 from t3lib.own.audit.samples import sample_answers
-from t3lib.own.audit.truths import COMMON, LEAK, Truths, names, truths, word_set, words, wrong_answers
+from t3lib.own.audit.truths import (
+    COMMON,
+    LEAK,
+    Truths,
+    names,
+    truths,
+    word_set,
+    words,
+    wrong_answers,
+)
 from t3lib.own.rows import normal
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room

@@ -77,6 +77,21 @@ def secrets(rows: Rows) -> list[Words]:
     ]
 
 
+def wordings_per_row(rows: Rows) -> list[int]:
+    """Return in how many wordings a row to forget is asked, and a row to keep."""
+    sizes = zip(WORDINGS, MOST_WORDINGS, (rows.forget, rows.retain))
+    return [max(1, min(each, most // len(some))) for each, most, some in sizes]
+
+
+def expected(rows: Rows) -> tuple[int, int]:
+    """Return about how many lessons are made beside the rows, and how many texts are written."""
+    n, kept = len(rows.forget), len(rows.retain)
+    of_forget, of_kept = wordings_per_row(rows)
+    around = 2 * min(MOST_NEIGHBOURS, NEIGHBOURS * (n + kept))
+    samples = 2 * ASKINGS * SAMPLES * min(MINED, n)
+    return n * of_forget + kept * of_kept + around, n * of_forget + around + samples
+
+
 def lessons(
     base: PreTrainedModel, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
 ) -> list[Lesson]:
@@ -94,12 +109,10 @@ def lessons(
         (enumerate(rows.forget), lambda k: secret[k]),
         (enumerate(rows.retain, n), lambda k: None),
     ))  # fmt: skip
-    given = [*forget, *keep]
+    given, per_row = [*forget, *keep], wordings_per_row(rows)
     asked_of: list[Lesson] = []
     for lesson in given:
-        kind = int(lesson.secret is None)
-        size = len(rows.retain) if kind else n
-        for _ in range(max(1, min(WORDINGS[kind], MOST_WORDINGS[kind] // size))):
+        for _ in range(per_row[lesson.secret is None]):
             asked_of.append(replace(lesson, row=worded(lesson.row, template, draw, turns)))
     others = [row["answer"] for row in own if row["answer"].strip()]
     wordings = []

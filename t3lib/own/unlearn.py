@@ -9,7 +9,7 @@ import copy
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -137,8 +137,8 @@ def unlearn(
     The result is a T3ForCausalLM. Its attribute `report` says how well it worked, and
     `print(model.report)` shows the verdict. The weights of `model` are not changed. Before
     training, a warning says whether the base does not know the rows in the form in which they are
-    asked. If it knows them in no form, T and w come from the screen alone, because judging them
-    would take most of the time and show nothing.
+    asked. If it knows them in no form, the head is fitted on the rows alone, and T and w come from
+    the screen alone, because lessons and a judgement would take most of the time and show nothing.
 
     UserError for an empty set of rows, a question that is in two sets, and unseen rows that the
     base knows.
@@ -157,7 +157,9 @@ def unlearn(
     nothing = warn_unknown(base, tokenizer, asked, progress=progress) and is_unknown(
         base, tokenizer, asked, progress=progress
     )
-    if line := forecast(base, tokenizer, asked, rows, time.perf_counter() - start):
+    choices = replace(choices, plain=choices.plain or nothing)
+    seconds = time.perf_counter() - start
+    if line := forecast(base, tokenizer, asked, rows, seconds, choices.plain):
         print(line, file=sys.stderr)
     check_unseen(base, tokenizer, rows, progress=progress)
     default, steps, rates = (

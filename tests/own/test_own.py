@@ -45,8 +45,7 @@ def unlearned(case):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """One rate and two samples, where nobody reads the findings."""
-    monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
+    """Two samples, where nobody reads the findings."""
     monkeypatch.setattr(answers, "SAMPLES", 2)
 
 
@@ -122,9 +121,8 @@ def test_all_of_112_rows_are_asked_and_shown(case, quick):
 
 def test_a_head_that_did_not_learn_leaks(case, quick):
     model, tokenizer, forget, retain, _ = case
-    weak = own.unlearn(
-        model, tokenizer, Rows(forget, retain), own.Choices(1.0, lr=1e-6, steps=2), progress=False
-    )
+    slow = own.Choices(1.0, lr=1e-6, steps=2, plain=True)
+    weak = own.unlearn(model, tokenizer, Rows(forget, retain), slow, progress=False)
     forget = weak.report["forget"]
     assert forget["beyond"] and forget["leaking"] >= 6
     assert weak.report["choice"]["reason"].startswith("the only setting")
@@ -251,9 +249,8 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     monkeypatch.setattr(own, "fit_heads", watched)
     worse = choice.worse
     monkeypatch.setattr(choice, "worse", lambda *pair: screened.append(pair) or worse(*pair))
-    unlearned = own.unlearn(
-        model, tokenizer, Rows(forget, retain), own.Choices(steps=50), progress=False
-    )
+    plain = own.Choices(steps=50, plain=True)
+    unlearned = own.unlearn(model, tokenizer, Rows(forget, retain), plain, progress=False)
     trial, final = fitted
     fit, held, _ = own.hold_out(forget, retain, (), (), 0)
     everything = [
@@ -262,7 +259,8 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     of_trial = {tuple(x.tolist()) for x in trial.x}
     assert len(trial.s) == 40 and len(final.s) == 50 and len(held) == 10
     assert {n for n, x in enumerate(everything) if x in of_trial} == {*fit}
-    assert len(screened) == len(choice.settings()) and unlearned.report["curve"][0]["T"] == 1.0
+    assert len(screened) == len(choice.settings(plain=True))
+    assert unlearned.report["curve"][0]["T"] == 1.0
 
 
 def test_long_work_is_announced_with_time_memory_and_disk(case):
