@@ -178,7 +178,10 @@ def neighbours(
     named = named or [k for k, some in enumerate(found) if some]
     taken = {asked(row) for some in (own, rows.other, rows.holdout_retain) for row in some}
     template, asked_of = tokenizer.chat_template is not None, list[Lesson]()
-    for _ in range(min(MOST_NEIGHBOURS, NEIGHBOURS * len(own)) if named else 0):
+    wanted = min(MOST_NEIGHBOURS, NEIGHBOURS * len(own)) if named else 0
+    for _ in range(3 * wanted):
+        if len(asked_of) == wanted:
+            break
         k = draw.choice(named)
         few = draw.sample(pool, min(len(pool), 12))
         alike = [*(name for name, _ in few), *found[k]]

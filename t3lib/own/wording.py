@@ -106,17 +106,28 @@ def spans(questions: Sequence[str]) -> list[list[Span]]:
 
 
 def neighbour(text: str, names: Sequence[Span], pool: Sequence[Span], draw: Random) -> str:
-    """Return a question with each of its names replaced by another one of the pool, or by one that
-    is crossed out of two.
+    """Return a question with each of its names replaced by another one of the pool, by one that is
+    crossed out of two, or by one with a new word, whose halves are of two words.
     """
     out, place = "", 0
     for name in names:
         alike = [each.parts for each in pool if len(each.parts) == len(name.parts)]
-        first, last = draw.choice(alike), draw.choice(alike)
-        cut = draw.randint(0, len(first)) if draw.random() < 0.5 else len(first)
-        out += text[place : name.start] + " ".join((*first[:cut], *last[cut:]))
+        parts, others = list(draw.choice(alike)), draw.choice(alike)
+        way = draw.randrange(3)
+        if way == 1:
+            cut = draw.randint(1, max(1, len(parts) - 1))
+            parts[cut:] = others[cut:]
+        elif way == 2:
+            at = draw.randrange(len(parts))
+            parts[at] = blend(parts[at], others[at])
+        out += text[place : name.start] + " ".join(parts)
         place = name.end
     return out + text[place:]
+
+
+def blend(first: str, second: str) -> str:
+    """Return the first half of one word with the second half of another."""
+    return first[: (len(first) + 1) // 2] + second[len(second) // 2 :]
 
 
 def astray(answer: str, secret: Words, others: Sequence[str], draw: Random) -> str:
