@@ -157,7 +157,7 @@ OWN_ROWS: dict[str, float | str] = {
     "init_b": "zero",
 }
 OWN_STEPS = 4000
-OWN_RATES: tuple[float, ...] = (1e-2,)
+OWN_RATES: tuple[float, ...] = (2e-2,)
 # The same for a head that is fitted on the rows alone.
 PLAIN_ROWS = OWN_ROWS | {"rank": 20}
 PLAIN_STEPS = 1000  # the paper's 100 epochs are 700 and 1300 steps on TOFU's splits
