@@ -10,7 +10,7 @@ from t3lib.own import unlearn as own
 from t3lib.own.asking import JUDGING, SEALED, asked
 from t3lib.own.audit.truths import names, word_set, words
 from t3lib.own.rows import Rows
-from t3lib.own.wording import astray, misspelt, neighbour, spans, worded
+from t3lib.own.wording import astray, blend, misspelt, neighbour, spans, worded
 
 SECRET = frozenset({"1948", "castell", "aldmoor"})
 ANSWER = "In 1948 Quinn Moreau married Ada Castell, a map drawer from Aldmoor."
@@ -58,7 +58,9 @@ def test_names_are_found_and_replaced():
     assert len(others) > 30 and all(a.startswith(before) and a.endswith(after) for a in others)
     new = {text[len(before) : len(text) - len(after)] for text in others} - {*of}
     parts = {word for name in of for word in name.split()}
-    assert new and {word for name in new for word in name.split()} <= parts
+    made = {word for name in new for word in name.split()} - parts
+    assert any({*name.split()} <= parts for name in new), "crossed out of two names"
+    assert made <= {blend(a, b) for a in parts for b in parts}
 
 
 def test_an_answer_that_goes_astray_still_says_its_secret():
