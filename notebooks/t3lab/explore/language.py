@@ -7,14 +7,15 @@ model (`view`). The greedy answers for all T of the slider are decoded together 
 picked.
 """
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
+from t3lab.report.render import TEMPLATES
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
@@ -24,7 +25,6 @@ from t3lib.tofu.writing import eos_ids, greedy
 
 TEMPERATURES = tuple(1 + step / 4 for step in range(13))  # 1, 1.25, … 4
 VISIBLE = 0.005  # a smaller probability has an empty bar: its token is counted with all others
-BLUE, YELLOW, GREY = "#2f7fc1", "#dda200", "#9a9a9a"
 
 
 @dataclass(frozen=True)
@@ -211,41 +211,20 @@ def side_html(name: str, each: Scene, now: View, T: float, position: int, tokeni
 
     name: "forget" or "retain".
     """
-    at = min(position, len(each.tokens) - 1)
-    so_far = html.escape(tokenizer.decode(each.tokens[:at].tolist()))
-    rows = []
-    columns = (now.shown, now.p, now.tempered, now.f, now.p_hat)
-    for token, p, tempered, f, p_hat in zip(*(column.tolist() for column in columns)):
-        word = html.escape(tokenizer.decode([token])).replace(" ", "␣").replace("\n", "⏎")
-        word = f"<b>{word}</b> ◂" if token == now.target else word
-        cells = (
-            _bar(p, YELLOW)
-            + _bar(tempered, GREY)
-            + f"<td style='padding-right:8px'>× {f:.3f}</td>"
-            + _bar(p_hat, BLUE)
-        )
-        rows.append(f"<tr><td>{word}</td>{cells}</tr>")
-    rest = [1 - values.sum().item() for values in (now.p, now.tempered, now.p_hat)]
-    cells = _bar(rest[0], YELLOW) + _bar(rest[1], GREY) + "<td></td>" + _bar(rest[2], BLUE)
-    head = "".join(
-        f"<th>{text}</th>"
-        for text in ("next token", "base p", f"p^(1/{T:g})", "tilt f", "unlearned p̂")
+    columns = {"p": now.p, "tempered": now.tempered, "f": now.f, "p_hat": now.p_hat}
+    bars = pd.DataFrame({name: values.tolist() for name, values in columns.items()})
+    rows = bars.assign(
+        word=[tokenizer.decode([token]) for token in now.shown.tolist()],
+        true=(now.shown == now.target).tolist(),
     )
-    says = {"truth": each.truth, "base": each.base_answer, f"T = {T:g}": each.answers[T]}
-    texts = "".join(f"<div><b>{who}:</b> {html.escape(text)}</div>" for who, text in says.items())
-    return (
-        f"<b>{name}</b> {html.escape(each.question)}<br><i>answer so far:</i>"
-        f" {so_far}<b>▮</b><table"
-        f" style='line-height:1.25'><tr>{head}</tr>{''.join(rows)}<tr><td>all"
-        f" others</td>{cells}</tr></table>true answer, probability per token: base"
-        f" {now.answer_p[0]:.3f}, unlearned {now.answer_p[1]:.3f}{texts}"
+    so_far = each.tokens[: min(position, len(each.tokens) - 1)]
+    return TEMPLATES.get_template("language.html").render(
+        name=name,
+        scene=each,
+        view=now,
+        T=f"{T:g}",
+        answer=each.answers[T],
+        so_far=tokenizer.decode(so_far.tolist()),
+        rows=rows.to_dict("records"),
+        rest=1 - bars.sum(),
     )
-
-
-def _bar(p: float, colour: str) -> str:
-    """Return a table cell with a bar that is 60 pixels long at p = 1."""
-    bar = (
-        "<span"
-        f" style='display:inline-block;height:9px;width:{60 * p:.0f}px;background:{colour}'></span>"
-    )
-    return f"<td style='min-width:104px;text-align:left;white-space:nowrap'>{bar} {p:.3f}</td>"

@@ -248,16 +248,16 @@ def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
 
 
 def test_what_is_told_is_what_each_model_writes(base, head, tokenizer, monkeypatch):
-    monkeypatch.setattr(es, "NEW_TOKENS", 8)
+    monkeypatch.setattr(es, "NEW_TOKENS", 16)
     story = es.Story("tiny", base, tokenizer, ROWS, ROWS, ROWS, ROWS[::-1], ["Ann", "Bo"])
-    told = es.tell(story, {f"T = {T:g}": (head, T) for T in GRID})
-    models = {es.BASE: base, **{f"T = {T:g}": T3ForCausalLM(base, head, T) for T in GRID}}
+    told = es.tell(story, {f"T = {T:g}": (head, T) for T in GRID[:2]})
+    models = {es.BASE: base, **{f"T = {T:g}": T3ForCausalLM(base, head, T) for T in GRID[:2]}}
     assert [*told.forget] == [*told.keep] == [*models]
     for name, model in models.items():
         for n, row in enumerate(ROWS):
             example = encode(tokenizer, row["question"], row["answer"])
             asked = torch.tensor([example.ids[: example.n_prompt]])
-            options = dict(max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+            options = dict(max_new_tokens=16, do_sample=False, pad_token_id=tokenizer.pad_token_id)
             new = model.generate(asked, attention_mask=torch.ones_like(asked), **options)
             text = answer_text(tokenizer, new[0, asked.shape[1] :].tolist())
             assert told.forget[name]["greedy"][n] == told.keep[name]["greedy"][1 - n] == text
@@ -272,9 +272,9 @@ def test_table_and_counts_show_what_was_told(tokenizer, tmp_path):
     keep = {es.BASE: {"greedy": ["Yes. Or no.", "No."], "sampled": ["Yes. So.", "?"]},
             "T3": {"greedy": ["Yes.", "?"], "sampled": ["?", "No.\nYes."]}}  # fmt: skip
     told = es.Told(story, forget, keep)
-    shown = es.table(told, 1, 0).set_index("")
-    assert shown.loc["question"].tolist() == [ROWS[1]["question"], "", ROWS[0]["question"], ""]
-    assert shown.loc["T3"].tolist() == ["It is Bo.", "?", "Yes.", "?"]
+    shown = es.table(told).set_index("")
+    assert shown.loc["question"].tolist() == [ROWS[0]["question"], "", ROWS[0]["question"], ""]
+    assert shown.loc["T3"].tolist() == ["?", "?", "Yes.", "?"]
     lines = [["base", 2, 1, 2, 2, 1, 2], ["T3", 1, 0, 2, 1, 1, 2]]
     assert es.counts(told).to_numpy().tolist() == lines
     es.write(tmp_path, {"known": told, "taught": told})
@@ -286,7 +286,6 @@ def test_table_and_counts_show_what_was_told(tokenizer, tmp_path):
 def test_a_model_that_knows_no_capital_has_no_story(base, tokenizer, monkeypatch):
     """The questions of the capitals, asked of a random model in the place of SmolLM2."""
     monkeypatch.setattr(es, "load_model", lambda name: (base, tokenizer))
-    monkeypatch.setattr(es, "NEW_TOKENS", 2)
     with pytest.raises(UserError, match="smollm2 names none of the capitals"):
         es.known("smollm2")
     with pytest.raises(UserError, match="unknown model 'llama': choose smollm2 or tiny"):
@@ -297,8 +296,9 @@ def test_a_model_that_knows_no_capital_has_no_story(base, tokenizer, monkeypatch
 # ------------------------------------------------------------------------------------------
 
 
-def test_both_dials_of_one_product_give_one_greedy_answer(base, head, tokenizer):
+def test_both_dials_of_one_product_give_one_greedy_answer(base, head, tokenizer, monkeypatch):
     """And the sliders show what the table shows, without their texts becoming markup."""
+    monkeypatch.setattr(es, "NEW_TOKENS", 16)
     model = T3ForCausalLM(base, head, 1.0)
     rows = {"to forget": ROWS[0], "<to keep>": ROWS[1]}
     lines = eo.table(model, tokenizer, rows).set_index("")
