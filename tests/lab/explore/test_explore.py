@@ -48,10 +48,14 @@ def test_the_synthetic_state_is_the_theory(settings):
     def at(values):
         return np.interp(now.z, z, values)
 
-    np.testing.assert_allclose(now.p, at(p), rtol=1e-4)
-    np.testing.assert_allclose(now.f_star, at((1 - gamma) * p_r / p), rtol=1e-3, atol=1e-9)
-    np.testing.assert_allclose(now.p_f, at(p_f), rtol=1e-2, atol=1e-6)
-    sure = now.f_hat[(inner := (now.f_hat > 1e-6) & (now.f_hat < 1 - 1e-6))]
+    np.testing.assert_allclose(now.curves["p"], at(p), rtol=1e-4)
+    np.testing.assert_allclose(
+        now.curves["f_star"], at((1 - gamma) * p_r / p), rtol=1e-3, atol=1e-9
+    )
+    np.testing.assert_allclose(now.curves["p_f"], at(p_f), rtol=1e-2, atol=1e-6)
+    sure = now.curves["f_hat"][
+        (inner := (now.curves["f_hat"] > 1e-6) & (now.curves["f_hat"] < 1 - 1e-6))
+    ]
     slopes = np.polyfit(now.z[inner], np.log(sure / (1 - sure)), 2)  # f̂ is a sigmoid of a parabola
     margin = np.polyval(slopes, z)
     f_hat = 1 / (1 + np.exp(-margin))
@@ -62,7 +66,7 @@ def test_the_synthetic_state_is_the_theory(settings):
         assert objective(moved, now.samples[None], now.labels[None], given["lam"])[0] > best
     tempered = p ** (1 / T) * f_hat
     p_hat = tempered / np.trapezoid(tempered, z)
-    np.testing.assert_allclose(now.p_hat, at(p_hat), rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(now.curves["p_hat"], at(p_hat), rtol=1e-3, atol=1e-7)
     retain = np.trapezoid(p_r * (np.log(p_r) - np.log(p_hat)), z)
     forget = np.trapezoid(p_f * np.abs(p_r - p_hat), z)
     assert now.errors["exact"] == pytest.approx((retain, forget), rel=1e-4)
@@ -74,7 +78,7 @@ def test_the_whole_spike_is_on_the_axis(v_f):
     figure = explore.canvas()[0].figure
     low, high = figure.axes[0].get_ylim()
     now = explore.state(**explore.DEFAULTS | {"v_f": v_f})
-    assert low <= 0 and max(now.p.max(), now.p_f.max()) < high
+    assert low <= 0 and max(now.curves["p"].max(), now.curves["p_f"].max()) < high
     assert figure.axes[0].get_yscale() == "symlog"
 
 
@@ -87,7 +91,8 @@ def test_every_corner_of_the_sliders_can_be_reached():
     for corner in itertools.product(*ends.values()):
         now = explore.state(**dict(zip(ends, corner)))
         assert (
-            np.isfinite(now.p_hat).all() and np.isfinite([*now.errors["exact"], now.delta]).all()
+            np.isfinite(now.curves["p_hat"]).all()
+            and np.isfinite([*now.errors["exact"], now.delta]).all()
         ), corner
 
 
