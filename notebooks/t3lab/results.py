@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -342,31 +342,36 @@ def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
     The note is "" if all runs have the same key of their code and the same base, and come from a
     commit without changes.
     """
-    methods: dict[str, dict[str, None]] = {}
-    bases: dict[str, dict[str, None]] = {}
-    changed: dict[str, None] = {}
-    for run in runs:
-        methods.setdefault(run.get("code") or "unknown", {})[run["method"]] = None
-        if base := run["provenance"].get("model_revision"):
-            bases.setdefault(base, {})[run["method"]] = None
-        if run["provenance"].get("dirty"):
-            changed[run["method"]] = None
-    lines = []
-    if methods and not methods.keys() - {"unknown"}:
+
+    def told(groups: Mapping[str, str]) -> str:
+        return "; ".join(f"{key}: {names}" for key, names in groups.items())
+
+    runs, lines = list(runs), list[str]()
+    codes = _methods_by(runs, lambda run: run.get("code") or "unknown")
+    bases = _methods_by(runs, lambda run: run["provenance"].get("model_revision"))
+    changed = _methods_by(runs, lambda run: run["provenance"].get("dirty"))
+    if {*codes} == {"unknown"}:
         lines.append("It is not known which code made these runs.")
-    elif len(methods) > 1:
-        told = "; ".join(f"{code}: {', '.join(names)}" for code, names in methods.items())
-        lines.append(f"These runs were made by different code ({told}).")
+    elif len(codes) > 1:
+        lines.append(f"These runs were made by different code ({told(codes)}).")
     if len(bases) > 1:
-        told = "; ".join(f"{base}: {', '.join(names)}" for base, names in bases.items())
-        lines.append(f"They start from different trainings of the same base ({told}).")
+        lines.append(f"They start from different trainings of the same base ({told(bases)}).")
     if changed:
-        names = ", ".join(changed)
         lines.append(
-            f"Some or all runs of {names} were made by code that no commit has, so they cannot be"
-            " made again from a checkout."
+            f"Some or all runs of {changed[True]} were made by code that no commit has, so they"
+            " cannot be made again from a checkout."
         )
     return " ".join(lines)
+
+
+def _methods_by(
+    runs: Iterable[Mapping[str, Any]], of: Callable[[Mapping[str, Any]], Any]
+) -> dict[Any, str]:
+    """Return {of(run): names of the methods of these runs}, without runs where it is empty."""
+    groups: dict[Any, dict[str, None]] = {}
+    for run in runs:
+        groups.setdefault(of(run), {})[run["method"]] = None
+    return {key: ", ".join(names) for key, names in groups.items() if key}
 
 
 def author_rows(run: Mapping[str, Any]) -> int:
