@@ -90,21 +90,15 @@ _PACKAGES = (
 )
 
 
-def run_name(method: str, split: str, T: float | None, seed: int, w: float | None = None) -> str:
-    """Return a run's file name without its ending.
-
-    Examples are `NPO--forget10--Tnone--seed1` and `T3--forget10--T4--w0.8--seed1`. T: None for
-    other methods than T3. w: None or 1 is left out.
-    """
-    dials = "Tnone" if T is None else f"T{float(T):g}"
-    return "--".join(
-        [method, split, dials, *([] if w in (None, 1) else [f"w{float(w):g}"]), f"seed{int(seed)}"]
-    )
-
-
 def name_of(run: Mapping[str, Any]) -> str:
-    """Return the file name of a run record, see `run_name`."""
-    return run_name(run["method"], run["split"], run["T"], run["seed"], run["w"])
+    """Return the file name of a run record without its ending.
+
+    Examples are `NPO--forget10--Tnone--seed1` and `T3--forget10--T4--w0.8--seed1`. w None or 1 is
+    left out.
+    """
+    T = "Tnone" if run["T"] is None else f"T{float(run['T']):g}"
+    w = [] if run["w"] in (None, 1) else [f"w{float(run['w']):g}"]
+    return "--".join([run["method"], run["split"], T, *w, f"seed{int(run['seed'])}"])
 
 
 def write_run(

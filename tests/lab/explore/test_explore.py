@@ -171,29 +171,28 @@ def test_the_language_view_is_the_model(base, head, tokenizer, scene, T):
         hidden = base.model(ids).last_hidden_state[0]
     assert scene.tokens.tolist() == example.ids[n:]
     for position in range(len(scene.tokens)):
-        now = el.view(scene, T, position)
+        now, answer_p = el.view(scene, T, position)
+        tokens = now["token"].tolist()
         f = torch.sigmoid(head.B @ head.A @ hidden[: n + position].mean(0))
         power = logp[position].exp() ** (1 / T)
-        for found, want in (
-            (now.p_hat, logp_hat[position].exp()),
-            (now.p, logp[position].exp()),
-            (now.tempered, power / power.sum()),
-            (now.f, f),
+        for name, want in (
+            ("p_hat", logp_hat[position].exp()),
+            ("p", logp[position].exp()),
+            ("tempered", power / power.sum()),
+            ("f", f),
         ):
-            torch.testing.assert_close(found, want[now.shown], atol=1e-5, rtol=1e-4)
-        assert now.target == example.ids[n + position] and now.target in now.shown
-        assert {int(logp[position].argmax()), int(logp_hat[position].argmax())} <= set(
-            now.shown.tolist()
-        )
+            found = torch.tensor(now[name].to_numpy(), dtype=torch.float32)
+            torch.testing.assert_close(found, want[tokens], atol=1e-5, rtol=1e-4)
+        assert now["token"][now["true"]].tolist() == [example.ids[n + position]]
+        assert {int(logp[position].argmax()), int(logp_hat[position].argmax())} <= {*tokens}
         of_answer = (
             values.gather(-1, ids[0, n:, None]).mean().exp().item() for values in (logp, logp_hat)
         )
-        assert now.answer_p == pytest.approx(tuple(of_answer), rel=1e-4)
-        assert torch.maximum(now.p, now.p_hat)[now.shown != now.target].ge(el.VISIBLE).all(), (
-            "no empty bars"
-        )
-    beyond = el.view(scene, T, 10**6)
-    assert beyond.target == example.ids[-1]
+        assert answer_p == pytest.approx([*of_answer], rel=1e-4)
+        bars = now[["p", "p_hat"]].max(axis=1)
+        assert (bars[~now["true"]] >= el.VISIBLE).all(), "no empty bars"
+    beyond, _ = el.view(scene, T, 10**6)
+    assert beyond["token"][beyond["true"]].tolist() == [example.ids[-1]]
 
 
 def test_moves_retilt_and_never_call_the_model(base, head, tokenizer):
@@ -242,10 +241,10 @@ def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
     nasty = el.Scene(
         **{**vars(scene), "question": "<script>", "base_answer": "<b>", "truth": "a & b"}
     )
-    page = el.side_html("forget", nasty, el.view(nasty, 2.0, 1), 2.0, 1, tokenizer)
+    page = el.side_html("forget", nasty, 2.0, 1, tokenizer)
     assert "<script>" not in page and "&lt;b&gt;" in page and "a &amp; b" in page
-    shown = el.view(scene, 2.0, 1)
-    assert f"× {shown.f[0]:.3f}" in page and f"{shown.p_hat[0]:.3f}" in page
+    first = el.view(scene, 2.0, 1)[0].iloc[0]
+    assert f"× {first['f']:.3f}" in page and f"{first['p_hat']:.3f}" in page
 
 
 # --- the two stories
