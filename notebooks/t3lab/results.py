@@ -44,6 +44,7 @@ from t3lib.core.files import (
 from t3lib.core.names import SPLITS
 from t3lib.tofu.metrics import AUDIT, HIDING, METRICS, forget_quality
 
+Run = dict[str, Any]  # one run record, plain JSON: `RUN_KEYS`
 PROFILE = ("data", "stage", "models", "evaluation")  # parameters that all runs of one table share
 SECONDS = ("load", "features", "train", "evaluate")
 RUN_KEYS = (
@@ -151,12 +152,12 @@ def write_audit(folder: str | Path, run: Mapping[str, Any]) -> Path:
     return write_run(Path(folder) / "audit", kept, named)
 
 
-def read_audits(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
+def read_audits(folder: str | Path, *, corrupt: list[str] | None = None) -> list[Run]:
     """Read the runs of `folder`/audit/, as `read_runs` does."""
     return read_runs(Path(folder) / "audit", corrupt=corrupt)
 
 
-def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
+def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[Run]:
     """Read all runs of a folder (not of its subfolders), sorted by method, split, T, w and seed.
 
     UserError, naming the file, for a truncated or altered one. If `corrupt` is a list, the message
@@ -182,7 +183,7 @@ def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[d
     )
 
 
-def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
+def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> list[Run]:
     """Read the runs of `folder`/ablations/SETTING/ and `folder`/naive/, each with its `setting`.
 
     The setting is the name of the folder. "naive" has T3 with the seconds of the published code.
@@ -515,7 +516,7 @@ def paper_table(number: int) -> pd.DataFrame:
     return pd.read_csv(path)
 
 
-def _read_run(path: Path) -> dict[str, Any]:
+def _read_run(path: Path) -> Run:
     """Read one run with its records; UserError if it is damaged or has another run's name."""
     run = read_json(path)
     if not isinstance(run, dict):

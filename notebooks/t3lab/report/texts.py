@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from t3lab.report.audit import label
 from t3lab.report.render import TEMPLATES, Html
 from t3lib.own.audit.truths import Truths, truths, word_set
 
@@ -31,8 +32,7 @@ def named(runs: Sequence[Run]) -> dict[str, Run]:
     for run in runs:
         texts = run["status"] == "ok" and "generation" in run["records"].get("forget", [{}])[0]
         if texts and run["w"] in (None, 1):
-            at = "" if run["T"] is None else f", T = {run['T']:g}"
-            found.setdefault(f"{run['method']}{at}", run)
+            found.setdefault(label(run["method"], run["T"], None), run)
     return found
 
 
