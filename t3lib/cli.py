@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from t3lib.own.rows import Rows
 
 Value = TypeVar("Value", str, int, float)
+Options = dict[str, Mapping[str, Any]]  # {flags: arguments of `add_argument`}
 EXIT_CODES = (
     "exit codes: 0 done; 1 a job failed, or results differ; 2 wrong input; "
     "3 a report says that rows leak or that rows to keep changed; 130 interrupted"
@@ -133,19 +134,29 @@ def parser() -> Parser:
     )
     own, paper = GROUPS.values()
     rows = "--forget forget.jsonl --retain retain.jsonl"
-    for name, options, run, example in (
-        ("unlearn", unlearn_options, unlearn, f"--model DIR {rows} --out head"),
-        ("generate", generate_options, generate, '--model DIR --head head "Who wrote the book?"'),
-        ("evaluate", evaluate_options, evaluate, f"--model DIR --head head {rows} --out report"),
+    on_head = "--model DIR --head head"
+    for name, run, example, first, last in (
+        ("unlearn", unlearn, f"--model DIR {rows} --out head", MODEL, UNLEARN),
+        ("generate", generate, f'{on_head} "Who wrote the book?"', MODEL | ONE_HEAD, GENERATE),
+        ("evaluate", evaluate, f"{on_head} {rows} --out report", MODEL | HEADS, EVALUATE),
     ):
-        options(verb(verbs, name, own[name], run, example))
+        p = verb(verbs, name, own[name], run, example, first)
+        if name != "generate":
+            add_options(p.add_argument_group("your own rows", FILE), ROWS)
+        add_options(p.add_mutually_exclusive_group(), SYSTEM)
+        add_options(p, last)
+    unlearning = verbs.choices["unlearn"]
+    unlearning.description = (
+        f"{unlearning.description} T3 suppresses answers and erases nothing: the base still has the"
+        " rows, and a head is as confidential as the rows."
+    )
     if find_spec("t3lab"):
         from t3lab import cli as lab
 
         lab.add_verbs(verbs, paper)
     else:
         for name, what in paper.items():
-            verb(verbs, name, what, needs_a_checkout, "")
+            verb(verbs, name, what, needs_a_checkout)
     return top
 
 
@@ -154,7 +165,8 @@ def verb(
     name: str,
     help: str,
     run: Callable[[argparse.Namespace], int | None],
-    example: str,
+    example: str = "",
+    options: Options | None = None,
 ) -> Parser:
     """Add a verb to the result of `add_subparsers`, and return its parser.
 
@@ -163,7 +175,14 @@ def verb(
     p: Parser = verbs.add_parser(name, help=help, description=f"{help[0].upper()}{help[1:]}.")
     p.epilog = example and f"example: {p.prog} {example}"
     p.set_defaults(run=run, parser=p)
+    add_options(p, options or {})
     return p
+
+
+def add_options(p: Any, options: Options) -> None:
+    """Add options to a parser or a group of it."""
+    for flags, arguments in options.items():
+        p.add_argument(*flags.split(), **arguments)
 
 
 def needs_a_checkout(args: argparse.Namespace) -> int:
@@ -173,126 +192,7 @@ def needs_a_checkout(args: argparse.Namespace) -> int:
     )
 
 
-# ---- options ------------------------------------------------------------------------------------
-
-
-def model_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of every verb that loads a model."""
-    p.add_argument(
-        "--model",
-        required=True,
-        help="Hub id or folder; in a checkout also builtin:full@PROFILE, builtin:retain90@PROFILE"
-        " and builtin:retain95@PROFILE (default profile smoke)",
-    )
-    p.add_argument(
-        "--dtype",
-        choices=("float32", "bfloat16", "float16"),
-        help="number format of the weights (default: the checkpoint's own)",
-    )
-    p.add_argument("--device", help="cpu, cuda, cuda:1, … (default: a GPU if there is one)")
-    p.add_argument(
-        "--load-in", choices=("8bit", "4bit"), help="quantise the model with bitsandbytes"
-    )
-
-
-def head_options(p: argparse.ArgumentParser, *, required: bool) -> None:
-    """Add the options of the verbs that use saved heads."""
-    p.add_argument(
-        "--head",
-        required=required,
-        help="folder or Hub id of a head; several in a comma list are combined",
-    )
-    p.add_argument("-T", "--temper", type=float, help="the paper's T (default: the head's own)")
-    p.add_argument(
-        "-w",
-        "--strength",
-        type=float,
-        help="strength w of the classifier, f^w (default: the head's own)",
-    )
-
-
-def rows_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of the verbs that read own rows."""
-    rows = p.add_argument_group(
-        "your own rows", "FILE: JSON, JSON lines, CSV, Parquet, or the name of a Hub data set"
-    )
-    for name, required, help in (
-        ("forget", True, "rows to forget"),
-        ("retain", True, "rows to keep"),
-        ("other", False, "further rows that must not change; no head is trained on them"),
-        ("unseen", False, "rows like those to forget that the model never saw"),
-        ("rewordings", False, "rows with question and rewording: other ways to ask a question"),
-    ):
-        rows.add_argument(f"--{name}", metavar="FILE", required=required, help=help)
-    rows.add_argument(
-        "--secret-column",
-        metavar="NAME",
-        help="column of --forget with the words that must not be said",
-    )
-    rows.add_argument(
-        "--columns",
-        type=columns,
-        help="column names of your files, e.g. question=user_query,answer=agent_reply",
-    )
-
-
-def system_options(p: argparse.ArgumentParser) -> None:
-    """Add the options for the system text of questions that have none of their own."""
-    system = p.add_mutually_exclusive_group()
-    system.add_argument(
-        "--system", help="system text of every question (default: the head's, or none)"
-    )
-    system.add_argument(
-        "--no-system",
-        action="store_true",
-        help="ask without a system text, also if the head was trained with one",
-    )
-
-
-def unlearn_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of `t3 unlearn`."""
-    p.description = (
-        f"{p.description} T3 suppresses answers and erases nothing: the base still has the rows,"
-        " and a head is as confidential as the rows."
-    )
-    model_options(p)
-    rows_options(p)
-    system_options(p)
-    p.add_argument("--out", type=Path, required=True, help="folder for the head and the report")
-    p.add_argument("--overwrite", action="store_true", help="replace the head in --out")
-    p.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
-    p.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=setting,
-        help="change how the head is fitted, e.g. --set T=2.5 --set rank=10; --set help lists all",
-    )
-
-
-def generate_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of `t3 generate`."""
-    model_options(p)
-    head_options(p, required=True)
-    system_options(p)
-    p.add_argument(
-        "--max-new-tokens", type=int, default=100, help="longest answer (default %(default)s)"
-    )
-    p.add_argument("question", nargs="+", help="one or more questions, each in quotes")
-
-
-def evaluate_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of `t3 evaluate`."""
-    model_options(p)
-    head_options(p, required=False)
-    rows_options(p)
-    p.add_argument("--holdout", metavar="FILE", help="rows to keep that no head was fitted on")
-    system_options(p)
-    p.add_argument("--out", type=Path, required=True, help="folder for the report")
-    p.add_argument(
-        "--overwrite", action="store_true", help="allow a report in a folder that holds a head"
-    )
+# ---- values of options --------------------------------------------------------------------------
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -342,6 +242,93 @@ def comma(kind: type[Value], example: str) -> Callable[[str], list[Value]]:
 names = comma(str, "names like T3,NPO")
 whole_numbers = comma(int, "whole numbers like 1,2,3")
 numbers = comma(float, "numbers like 1,1.5,2")
+
+
+# ---- options, {flags: arguments of `add_argument`} ----------------------------------------------
+
+FILE = "FILE: JSON, JSON lines, CSV, Parquet, or the name of a Hub data set"
+MODEL: Options = {
+    "--model": {
+        "required": True,
+        "help": "Hub id or folder; in a checkout also builtin:full@PROFILE,"
+        " builtin:retain90@PROFILE and builtin:retain95@PROFILE (default profile smoke)",
+    },
+    "--dtype": {
+        "choices": ("float32", "bfloat16", "float16"),
+        "help": "number format of the weights (default: the checkpoint's own)",
+    },
+    "--device": {"help": "cpu, cuda, cuda:1, … (default: a GPU if there is one)"},
+    "--load-in": {"choices": ("8bit", "4bit"), "help": "quantise the model with bitsandbytes"},
+}
+HEADS: Options = {
+    "--head": {"help": "folder or Hub id of a head; several in a comma list are combined"},
+    "-T --temper": {"type": float, "help": "the paper's T (default: the head's own)"},
+    "-w --strength": {
+        "type": float,
+        "help": "strength w of the classifier, f^w (default: the head's own)",
+    },
+}
+ONE_HEAD: Options = HEADS | {"--head": {"required": True, **HEADS["--head"]}}
+ROWS: Options = {
+    "--forget": {"metavar": "FILE", "required": True, "help": "rows to forget"},
+    "--retain": {"metavar": "FILE", "required": True, "help": "rows to keep"},
+    "--other": {
+        "metavar": "FILE",
+        "help": "further rows that must not change; no head is trained on them",
+    },
+    "--unseen": {
+        "metavar": "FILE",
+        "help": "rows like those to forget that the model never saw",
+    },
+    "--rewordings": {
+        "metavar": "FILE",
+        "help": "rows with question and rewording: other ways to ask a question",
+    },
+    "--secret-column": {
+        "metavar": "NAME",
+        "help": "column of --forget with the words that must not be said",
+    },
+    "--columns": {
+        "type": columns,
+        "help": "column names of your files, e.g. question=user_query,answer=agent_reply",
+    },
+}
+SYSTEM: Options = {  # of questions that have no system text of their own
+    "--system": {"help": "system text of every question (default: the head's, or none)"},
+    "--no-system": {
+        "action": "store_true",
+        "help": "ask without a system text, also if the head was trained with one",
+    },
+}
+UNLEARN: Options = {
+    "--out": {"type": Path, "required": True, "help": "folder for the head and the report"},
+    "--overwrite": {"action": "store_true", "help": "replace the head in --out"},
+    "--seed": {"type": int, "default": 0, "help": "seed of everything random (default 0)"},
+    "--set": {
+        "metavar": "NAME=VALUE",
+        "action": "append",
+        "default": [],
+        "type": setting,
+        "help": "change how the head is fitted, e.g. --set T=2.5 --set rank=10; --set help lists"
+        " all",
+    },
+}
+GENERATE: Options = {
+    "--max-new-tokens": {
+        "type": int,
+        "default": 100,
+        "help": "longest answer (default %(default)s)",
+    },
+    "question": {"nargs": "+", "help": "one or more questions, each in quotes"},
+}
+EVALUATE: Options = {
+    "--holdout": {"metavar": "FILE", "help": "rows to keep that no head was fitted on"},
+    "--out": {"type": Path, "required": True, "help": "folder for the report"},
+    "--overwrite": {
+        "action": "store_true",
+        "help": "allow a report in a folder that holds a head",
+    },
+}
 
 
 # ---- your own model and rows --------------------------------------------------------------------

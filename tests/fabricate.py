@@ -126,11 +126,3 @@ def fabricate_all(seeds=(1, 2, 3), methods=METHODS) -> list[dict]:
             for T in TEMPERATURES if method == "T3" else (None,):
                 runs += [fabricate(method, split, T, seed) for seed in own]
     return runs
-
-
-def fabricate_data() -> dict[str, list[dict]]:
-    """Questions and answers in the order of the records."""
-    return {
-        name: [{"question": f"{name} question {i}?", "answer": f"answer {i}"} for i in range(size)]
-        for name, size in ROWS.items()
-    }

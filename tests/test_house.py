@@ -43,7 +43,8 @@ LAB: dict[str, set[str]] = {
     "report": {"results"},
     "claims": {"results", "report"},
     "grid": {"profiles"},
-    "given": {"profiles", "results", "study", "world"},
+    "script": {"grid"},
+    "given": {"profiles", "results", "script", "study", "world"},
 }
 LAB["cli"] = set(LAB)
 WITHOUT_TORCH = ("theory", "lab.report", "lab.claims", "lab.grid")

@@ -76,11 +76,6 @@ def test_tab_shows_the_public_names_alone_before_any_was_used():
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
 
 
-def test_no_public_function_has_the_name_of_a_module():
-    modules = {module.name for module in pkgutil.iter_modules(t3lib.__path__)}
-    assert modules & set(t3lib.__all__) == {"theory"}
-
-
 def test_the_equation_list_names_what_exists():
     listed = t3lib.__doc__.split("Equations of the paper:")[1].split("\n\n")[0]
     names = re.findall(r"\b[a-z_]+(?:\.[A-Za-z]\w*)+", listed)

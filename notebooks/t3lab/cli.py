@@ -4,16 +4,17 @@
 """
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from t3lib.cli import (
+    MODEL,
+    Options,
     check_dials,
     check_out,
     load_model,
-    model_options,
     names,
     numbers,
     setting,
@@ -31,155 +32,120 @@ SPLITS = ("forget01", "forget05", "forget10")
 BUILTIN = ("full", "retain90", "retain95")
 
 
+# ---- options, {flags: arguments of `add_argument`} ----------------------------------------------
+
+REPRODUCE: Options = {
+    "--profile": {
+        "default": "cpu",
+        "help": "name in notebooks/profiles or a YAML file (default %(default)s)",
+    },
+    "--data": {"help": "builtin, hub or a folder with TOFU's files (default: the profile's)"},
+    "--only": {
+        "type": names,
+        "help": "run only these notebooks, e.g. 02_tofu_unlearning,05_paper_tables",
+    },
+    "--methods": {
+        "type": names,
+        "help": "run only these methods, e.g. T3,NPO (default: the profile's)",
+    },
+    "--splits": {"type": names, "help": "forget splits, e.g. forget10 (default: the profile's)"},
+    "--seeds": {"type": whole_numbers, "help": "seeds, e.g. 1,2,3 (default: the profile's)"},
+    "--out": {"type": Path, "help": "results folder (default out/PROFILE, which git ignores)"},
+    "--workers": {
+        "type": int,
+        "help": "worker processes on this machine (default: one for each GPU or physical core)",
+    },
+    "--scheduler": {"help": "address of a running Dask scheduler, e.g. tls://host:8786"},
+    "--fresh": {"action": "store_true", "help": "ignore the cache and run everything again"},
+    "--dry-run": {"action": "store_true", "help": "print what is cached and what would run"},
+}
+COMPARE: Options = {
+    "a": {"type": Path, "metavar": "A", "help": "a results folder"},
+    "b": {
+        "type": Path,
+        "metavar": "B",
+        "nargs": "?",
+        "help": "the folder to compare with (default: the committed results of A's profile)",
+    },
+}
+SPLIT: Options = MODEL | {
+    "--split": {"choices": SPLITS, "required": True, "help": "1, 5 or 10 percent to forget"},
+    "--data": {"help": "hub or a folder with TOFU's files (default: those of a builtin model)"},
+    "--attention-mask": {
+        "choices": CHOICES["attention_mask"],
+        "default": CHOICES["attention_mask"][0],
+        "help": "openunlearning hides end-of-turn tokens, as published code does",
+    },
+}
+ON_HEAD: Options = SPLIT | {
+    "--head": {"help": "folder or Hub id of a head (default: the model as it is)"},
+    "-T --temper": {"type": float, "help": "the paper's T (default: the head's own)"},
+    "-w --strength": {"type": float, "help": "strength w (default: the head's own)"},
+}
+FIT: Options = SPLIT | {
+    "--out": {"type": Path, "required": True, "help": "folder for the head"},
+    "--overwrite": {"action": "store_true", "help": "replace the head in --out"},
+    "--seed": {"type": int, "default": 0, "help": "seed of everything random (default 0)"},
+    "--set": {
+        "metavar": "NAME=VALUE",
+        "action": "append",
+        "default": [],
+        "type": setting,
+        "help": "change one of the paper's settings, e.g. --set T=2 --set lr=1e-3",
+    },
+}
+EVALUATE: Options = ON_HEAD | {
+    "-T --temper": {
+        "type": numbers,
+        "help": "the paper's T, or a list, e.g. 1,1.5,2 (default: the head's own)",
+    },
+    "--reference": {
+        "help": "for Forget Quality: a retrained model, or the JSON file of its evaluation"
+    },
+    "--out": {"type": Path, "required": True, "help": "JSON file to write"},
+    "--truth-ratio": {
+        "choices": CHOICES["truth_ratio"],
+        "default": CHOICES["truth_ratio"][0],
+        "help": "mean of wrong answers",
+    },
+    "--max-new-tokens": {"type": int, "default": 200, "help": "longest answer (default 200)"},
+}
+AUDIT: Options = ON_HEAD | {
+    "--samples": {"type": int, "default": 64, "help": "answers for each question (default 64)"},
+    "--out": {"type": Path, "required": True, "help": "folder for audit.json and audit.md"},
+}
+TUNE: Options = {
+    "--profile": {"default": "cpu", "help": "name or YAML file (default %(default)s)"},
+    "--data": {"help": "builtin, hub or a folder (default: the profile's)"},
+    "--split": {"type": names, "help": "splits to tune on (default: the profile's)"},
+    "--method": {"type": names, "help": "methods (default: all that have a grid)"},
+    "--fine": {
+        "action": "store_true",
+        "help": "try only the finer grids (METHOD/SPLIT in the profile), and keep earlier trials",
+    },
+}
+
+
 def add_verbs(verbs: Any, help: Mapping[str, str]) -> None:
     """Add the verbs to the result of `add_subparsers`. help: what each of them does."""
-    reproduce_options(verb(verbs, "reproduce", help["reproduce"], reproduce, "--profile smoke"))
-    compare_options(verb(verbs, "compare", help["compare"], compare, "out/cpu results/cpu"))
-    p = verb(verbs, "tofu", help["tofu"], no_verb, "")
+    verb(verbs, "reproduce", help["reproduce"], reproduce, "--profile smoke", REPRODUCE)
+    verb(verbs, "compare", help["compare"], compare, "out/cpu results/cpu", COMPARE)
+    p = verb(verbs, "tofu", help["tofu"], no_verb)
     inner = p.add_subparsers(dest="what", metavar="fit|evaluate|audit|tune", parser_class=type(p))
-    split = "--model builtin:full --split forget10"
-    for name, options, run, what, example in (
-        ("fit", fit_options, fit, "train a T3 head on a split", f"{split} --out head"),
-        (
-            *("evaluate", evaluate_options, evaluate, "compute every metric of a split"),
-            f"{split} --head head --out f10.json",
-        ),
-        (
-            *("audit", audit_options, audit, "measure what a model still knows of a split"),
-            f"{split} --head head --out audit",
-        ),
-        (
-            *("tune", tune_options, tune, "search hyperparameters of a profile's methods"),
-            "--profile cpu --split forget10 --method NPO",
-        ),
-    ):
-        options(verb(inner, name, what, run, example))
+    on = "--model builtin:full --split forget10"
+    scored, sampled = f"{on} --head head --out f10.json", f"{on} --head head --out audit"
+    tuned = "--profile cpu --split forget10 --method NPO"
+    every, known = "compute every metric of a split", "measure what a model still knows of a split"
+    search = "search hyperparameters of a profile's methods"
+    verb(inner, "fit", "train a T3 head on a split", fit, f"{on} --out head", FIT)
+    verb(inner, "evaluate", every, evaluate, scored, EVALUATE)
+    verb(inner, "audit", known, audit, sampled, AUDIT)
+    verb(inner, "tune", search, tune, tuned, TUNE)
 
 
 def no_verb(args: argparse.Namespace) -> int:
     """UserError: `t3 tofu` alone does nothing."""
     raise UserError("give fit, evaluate, audit or tune")
-
-
-# ---- options ------------------------------------------------------------------------------------
-
-
-def reproduce_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of `t3 reproduce`."""
-    p.add_argument(
-        "--profile",
-        default="cpu",
-        help="name in notebooks/profiles or a YAML file (default %(default)s)",
-    )
-    p.add_argument(
-        "--data", help="builtin, hub or a folder with TOFU's files (default: the profile's)"
-    )
-    for name, kind, help in (
-        ("only", names, "run only these notebooks, e.g. 02_tofu_unlearning,05_paper_tables"),
-        ("methods", names, "run only these methods, e.g. T3,NPO (default: the profile's)"),
-        ("splits", names, "forget splits, e.g. forget10 (default: the profile's)"),
-        ("seeds", whole_numbers, "seeds, e.g. 1,2,3 (default: the profile's)"),
-    ):
-        p.add_argument(f"--{name}", type=kind, help=help)
-    p.add_argument(
-        "--out", type=Path, help="results folder (default out/PROFILE, which git ignores)"
-    )
-    where = p.add_mutually_exclusive_group()
-    where.add_argument(
-        "--workers",
-        type=int,
-        help="worker processes on this machine (default: one for each GPU or physical core)",
-    )
-    where.add_argument(
-        "--scheduler", help="address of a running Dask scheduler, e.g. tls://host:8786"
-    )
-    p.add_argument("--fresh", action="store_true", help="ignore the cache and run everything again")
-    p.add_argument("--dry-run", action="store_true", help="print what is cached and what would run")
-
-
-def compare_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of `t3 compare`."""
-    p.add_argument("a", type=Path, metavar="A", help="a results folder")
-    p.add_argument(
-        "b",
-        type=Path,
-        metavar="B",
-        nargs="?",
-        help="the folder to compare with (default: the committed results of A's profile)",
-    )
-
-
-def split_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of the verbs that read one split and load one model."""
-    model_options(p)
-    p.add_argument("--split", choices=SPLITS, required=True, help="1, 5 or 10 percent to forget")
-    p.add_argument(
-        "--data", help="hub or a folder with TOFU's files (default: those of a builtin model)"
-    )
-    p.add_argument(
-        "--attention-mask",
-        choices=CHOICES["attention_mask"],
-        default=CHOICES["attention_mask"][0],
-        help="openunlearning hides end-of-turn tokens, as published code does",
-    )
-
-
-def dial_options(p: argparse.ArgumentParser, T: Callable[[str], Any], help: str) -> None:
-    """Add the options of the verbs that use a saved head. T: parses -T."""
-    p.add_argument("--head", help="folder or Hub id of a head (default: the model as it is)")
-    p.add_argument("-T", "--temper", type=T, help=help)
-    p.add_argument("-w", "--strength", type=float, help="strength w (default: the head's own)")
-
-
-def fit_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of `t3 tofu fit`."""
-    split_options(p)
-    p.add_argument("--out", type=Path, required=True, help="folder for the head")
-    p.add_argument("--overwrite", action="store_true", help="replace the head in --out")
-    p.add_argument("--seed", type=int, default=0, help="seed of everything random (default 0)")
-    p.add_argument(
-        "--set",
-        metavar="NAME=VALUE",
-        action="append",
-        default=[],
-        type=setting,
-        help="change one of the paper's settings, e.g. --set T=2 --set lr=1e-3",
-    )
-
-
-def evaluate_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of `t3 tofu evaluate`."""
-    split_options(p)
-    dial_options(p, numbers, "the paper's T, or a list, e.g. 1,1.5,2 (default: the head's own)")
-    p.add_argument(
-        "--reference",
-        help="for Forget Quality: a retrained model, or the JSON file of its evaluation",
-    )
-    p.add_argument("--out", type=Path, required=True, help="JSON file to write")
-    ratios = CHOICES["truth_ratio"]
-    p.add_argument("--truth-ratio", choices=ratios, default=ratios[0], help="mean of wrong answers")
-    p.add_argument("--max-new-tokens", type=int, default=200, help="longest answer (default 200)")
-
-
-def audit_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of `t3 tofu audit`."""
-    split_options(p)
-    dial_options(p, float, "the paper's T (default: the head's own)")
-    p.add_argument("--samples", type=int, default=64, help="answers for each question (default 64)")
-    p.add_argument("--out", type=Path, required=True, help="folder for audit.json and audit.md")
-
-
-def tune_options(p: argparse.ArgumentParser) -> None:
-    """Add the options of `t3 tofu tune`."""
-    p.add_argument("--profile", default="cpu", help="name or YAML file (default %(default)s)")
-    p.add_argument("--data", help="builtin, hub or a folder (default: the profile's)")
-    p.add_argument("--split", type=names, help="splits to tune on (default: the profile's)")
-    p.add_argument("--method", type=names, help="methods (default: all that have a grid)")
-    p.add_argument(
-        "--fine",
-        action="store_true",
-        help="try only the finer grids (METHOD/SPLIT in the profile), and keep earlier trials",
-    )
 
 
 # ---- the paper ----------------------------------------------------------------------------------

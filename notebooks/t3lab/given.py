@@ -4,14 +4,13 @@ Such a profile names folders under `models`; what is there is known by its conte
 the training code trains nothing again.
 """
 
-import argparse
 import shutil
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from t3lab import results
+from t3lab import results, script
 from t3lab.profiles import load_profile
 from t3lab.study.study import stage_of
 from t3lab.world import bases
@@ -56,15 +55,13 @@ def make_bases(profile: str, only: Sequence[str] = (), data: str | None = None) 
 
 
 def main(profile: str, description: str) -> None:
-    """Read the command line of a profile's make_bases.py and make its bases."""
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    """Make the bases that the command line of a profile's make_bases.py names."""
+    script.run(
+        lambda args: print(*make_bases(profile, args.only, args.data), sep="\n"),
+        description,
+        {
+            "only": {"nargs": "*", "metavar": "BASE", "help": "such as retain90-seed1"},
+            "--data": {"help": "folder with TOFU's files, or hub"},
+        },
+        as_jobs=False,
     )
-    parser.add_argument("only", nargs="*", metavar="BASE", help="such as retain90-seed1")
-    parser.add_argument("--data", help="folder with TOFU's files, or hub")
-    args = parser.parse_args()
-    try:
-        for folder in make_bases(profile, args.only, args.data):
-            print(folder)
-    except UserError as error:
-        parser.error(str(error))

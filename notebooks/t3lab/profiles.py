@@ -8,7 +8,7 @@ those of `hyper`. Imports no torch.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -28,36 +28,30 @@ SCOPE = re.compile(rf"({'|'.join(DEFAULTS)})(/({'|'.join(SPLITS)})(/\d+(\.\d+)?)
 Profile = dict[str, Any]  # the keys of defaults.yaml and `name`
 
 
-def _once_each(values: list[Any]) -> list[Any]:
-    """Raise ValueError for an empty list and for values that occur twice."""
-    if not values or len(set(values)) < len(values):
-        raise ValueError("should hold at least one and each once")
-    return values
+def _allowed(check: Callable[[Any], object], wanted: str) -> AfterValidator:
+    """Return a validator that raises ValueError unless check(value). wanted: what it says."""
+
+    def validate(value: Any) -> Any:
+        if not check(value):
+            raise ValueError(f"should {wanted}")
+        return value
+
+    return AfterValidator(validate)
 
 
-def _folder(name: str) -> str:
-    """Raise ValueError unless the name is one of `names.SOURCES` or an existing folder."""
-    if not name or name not in SOURCES and not os.path.isdir(name):
-        raise ValueError(f"should be {', '.join(SOURCES)} or a folder that is there")
-    return name
-
-
-def _scope(key: str) -> str:
-    """Raise ValueError unless the key is METHOD, METHOD/SPLIT or METHOD/SPLIT/T."""
-    if not SCOPE.fullmatch(key):
-        raise ValueError("should be METHOD, METHOD/SPLIT or METHOD/SPLIT/T")
-    return key
-
-
-def _model_name(name: str) -> str:
-    """Raise ValueError unless the name is of a given model; one with a seed is held out."""
-    if not re.fullmatch(r"full|retain9[05](-seed[1-9]\d*)?", name):
-        raise ValueError("should be full, retain90, retain95 or such as retain90-seed1")
-    return name
-
-
-Once = AfterValidator(_once_each)
-Scope = Annotated[str, AfterValidator(_scope)]
+Once = _allowed(
+    lambda values: 0 < len(values) == len(set(values)), "hold at least one and each once"
+)
+Data = _allowed(
+    lambda name: name in SOURCES or os.path.isdir(name),
+    f"be {', '.join(SOURCES)} or a folder that is there",
+)
+Scope = Annotated[str, _allowed(SCOPE.fullmatch, "be METHOD, METHOD/SPLIT or METHOD/SPLIT/T")]
+# of a given model; one with a seed is held out
+ModelName = _allowed(
+    re.compile(r"full|retain9[05](-seed[1-9]\d*)?").fullmatch,
+    "be full, retain90, retain95 or such as retain90-seed1",
+)
 Settings = dict[str, Any]
 Seeds = Annotated[list[Annotated[int, Field(ge=0, lt=2**31)]], Once]
 
@@ -83,7 +77,7 @@ class Schema(Strict):
     """
 
     name: str
-    data: Annotated[str, AfterValidator(_folder)]
+    data: Annotated[str, Data]
     methods: Annotated[list[Literal[METHODS]], Once]  # type: ignore[valid-type]
     splits: Annotated[list[Literal[SPLITS]], Once]  # type: ignore[valid-type]
     gpu: Annotated[int, Field(ge=0)] = 0
@@ -91,7 +85,7 @@ class Schema(Strict):
     search_seeds: Seeds
     temperatures: Annotated[list[Annotated[float, Field(ge=1, le=BOUNDS["temperature"][1])]], Once]
     stage: Settings
-    models: dict[Annotated[str, AfterValidator(_model_name)], Annotated[str, Field(min_length=1)]]
+    models: dict[Annotated[str, ModelName], Annotated[str, Field(min_length=1)]]
     evaluation: Evaluation
     load: Settings = {}
     hyper: dict[Scope, Settings]

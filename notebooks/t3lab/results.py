@@ -20,7 +20,7 @@ import re
 import subprocess
 import sys
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import metadata
@@ -44,6 +44,7 @@ from t3lib.core.files import (
 from t3lib.core.names import SPLITS
 from t3lib.tofu.metrics import AUDIT, HIDING, METRICS, forget_quality
 
+Run = dict[str, Any]  # one run record, plain JSON: `RUN_KEYS`
 PROFILE = ("data", "stage", "models", "evaluation")  # parameters that all runs of one table share
 SECONDS = ("load", "features", "train", "evaluate")
 RUN_KEYS = (
@@ -90,21 +91,15 @@ _PACKAGES = (
 )
 
 
-def run_name(method: str, split: str, T: float | None, seed: int, w: float | None = None) -> str:
-    """Return a run's file name without its ending.
-
-    Examples are `NPO--forget10--Tnone--seed1` and `T3--forget10--T4--w0.8--seed1`. T: None for
-    other methods than T3. w: None or 1 is left out.
-    """
-    dials = "Tnone" if T is None else f"T{float(T):g}"
-    return "--".join(
-        [method, split, dials, *([] if w in (None, 1) else [f"w{float(w):g}"]), f"seed{int(seed)}"]
-    )
-
-
 def name_of(run: Mapping[str, Any]) -> str:
-    """Return the file name of a run record, see `run_name`."""
-    return run_name(run["method"], run["split"], run["T"], run["seed"], run["w"])
+    """Return the file name of a run record without its ending.
+
+    Examples are `NPO--forget10--Tnone--seed1` and `T3--forget10--T4--w0.8--seed1`. w None or 1 is
+    left out.
+    """
+    T = "Tnone" if run["T"] is None else f"T{float(run['T']):g}"
+    w = [] if run["w"] in (None, 1) else [f"w{float(run['w']):g}"]
+    return "--".join([run["method"], run["split"], T, *w, f"seed{int(run['seed'])}"])
 
 
 def write_run(
@@ -157,12 +152,12 @@ def write_audit(folder: str | Path, run: Mapping[str, Any]) -> Path:
     return write_run(Path(folder) / "audit", kept, named)
 
 
-def read_audits(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
+def read_audits(folder: str | Path, *, corrupt: list[str] | None = None) -> list[Run]:
     """Read the runs of `folder`/audit/, as `read_runs` does."""
     return read_runs(Path(folder) / "audit", corrupt=corrupt)
 
 
-def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
+def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[Run]:
     """Read all runs of a folder (not of its subfolders), sorted by method, split, T, w and seed.
 
     UserError, naming the file, for a truncated or altered one. If `corrupt` is a list, the message
@@ -188,7 +183,7 @@ def read_runs(folder: str | Path, *, corrupt: list[str] | None = None) -> list[d
     )
 
 
-def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> list[dict[str, Any]]:
+def read_ablations(folder: str | Path, *, corrupt: list[str] | None = None) -> list[Run]:
     """Read the runs of `folder`/ablations/SETTING/ and `folder`/naive/, each with its `setting`.
 
     The setting is the name of the folder. "naive" has T3 with the seconds of the published code.
@@ -342,31 +337,36 @@ def code_note(runs: Iterable[Mapping[str, Any]]) -> str:
     The note is "" if all runs have the same key of their code and the same base, and come from a
     commit without changes.
     """
-    methods: dict[str, dict[str, None]] = {}
-    bases: dict[str, dict[str, None]] = {}
-    changed: dict[str, None] = {}
-    for run in runs:
-        methods.setdefault(run.get("code") or "unknown", {})[run["method"]] = None
-        if base := run["provenance"].get("model_revision"):
-            bases.setdefault(base, {})[run["method"]] = None
-        if run["provenance"].get("dirty"):
-            changed[run["method"]] = None
-    lines = []
-    if methods and not methods.keys() - {"unknown"}:
+
+    def told(groups: Mapping[str, str]) -> str:
+        return "; ".join(f"{key}: {names}" for key, names in groups.items())
+
+    runs, lines = list(runs), list[str]()
+    codes = _methods_by(runs, lambda run: run.get("code") or "unknown")
+    bases = _methods_by(runs, lambda run: run["provenance"].get("model_revision"))
+    changed = _methods_by(runs, lambda run: run["provenance"].get("dirty"))
+    if {*codes} == {"unknown"}:
         lines.append("It is not known which code made these runs.")
-    elif len(methods) > 1:
-        told = "; ".join(f"{code}: {', '.join(names)}" for code, names in methods.items())
-        lines.append(f"These runs were made by different code ({told}).")
+    elif len(codes) > 1:
+        lines.append(f"These runs were made by different code ({told(codes)}).")
     if len(bases) > 1:
-        told = "; ".join(f"{base}: {', '.join(names)}" for base, names in bases.items())
-        lines.append(f"They start from different trainings of the same base ({told}).")
+        lines.append(f"They start from different trainings of the same base ({told(bases)}).")
     if changed:
-        names = ", ".join(changed)
         lines.append(
-            f"Some or all runs of {names} were made by code that no commit has, so they cannot be"
-            " made again from a checkout."
+            f"Some or all runs of {changed[True]} were made by code that no commit has, so they"
+            " cannot be made again from a checkout."
         )
     return " ".join(lines)
+
+
+def _methods_by(
+    runs: Iterable[Mapping[str, Any]], of: Callable[[Mapping[str, Any]], Any]
+) -> dict[Any, str]:
+    """Return {of(run): names of the methods of these runs}, without runs where it is empty."""
+    groups: dict[Any, dict[str, None]] = {}
+    for run in runs:
+        groups.setdefault(of(run), {})[run["method"]] = None
+    return {key: ", ".join(names) for key, names in groups.items() if key}
 
 
 def author_rows(run: Mapping[str, Any]) -> int:
@@ -516,7 +516,7 @@ def paper_table(number: int) -> pd.DataFrame:
     return pd.read_csv(path)
 
 
-def _read_run(path: Path) -> dict[str, Any]:
+def _read_run(path: Path) -> Run:
     """Read one run with its records; UserError if it is damaged or has another run's name."""
     run = read_json(path)
     if not isinstance(run, dict):

@@ -21,9 +21,9 @@ OUT/attacks.json says which commit and command made which part. (Notebook 08 mad
 tables with the same code; that of tofu-cpu has relearning with 0 and 20 steps only.)
 """
 
+import argparse
 import copy
 import logging
-import os
 import shlex
 import sys
 from collections import Counter
@@ -35,10 +35,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 
-from t3lab import profiles, results
-from t3lab.grid.runner import narrow_vectors
+from t3lab import profiles, results, script
 from t3lab.report import render
 from t3lab.study.methods import Subject, load_models, retrained, subject
 from t3lab.study.study import Loaded, Study, open_study
@@ -48,8 +46,7 @@ from t3lib.baselines.train import Progress, finetune
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
-from t3lib.cli import Parser, names, whole_numbers
-from t3lib.core.errors import UserError
+from t3lib.cli import Options, names, whole_numbers
 from t3lib.core.files import read_json, write_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
@@ -344,44 +341,45 @@ def note(out: Path, part: str, seconds: float) -> None:
     write_json(path, (read_json(path) if path.is_file() else {}) | {part: fact})
 
 
-def main() -> None:
-    """Read the command line and make the tables."""
-    parser = Parser(description="Attack unlearned models, and forget one author after the other.")
-    parser.add_argument("--profile", default="cpu", help="name or YAML file (default %(default)s)")
-    parser.add_argument("--data", help="builtin, hub or a folder (default: the profile's)")
-    parser.add_argument("--split", default="forget05", help="(default %(default)s)")
-    parser.add_argument("--methods", type=names, help=f"(default {','.join(METHODS)})")
-    parser.add_argument("--seeds", type=whole_numbers, default=[1, 2, 3],
-                        help="of the retrained models to compare with (default 1,2,3)")  # fmt: skip
-    parser.add_argument("--out", type=Path, help="results folder (default out/PROFILE)")
-    parser.add_argument("--tiny", action="store_true", help="try the script on a tiny world")
-    args = parser.parse_args()
-    try:
-        profile = profiles.override(profiles.load_profile(args.profile), data=args.data)
-        profile |= {name: profile[name] | few for name, few in TINY.items() if args.tiny}
-        size, out = FEW if args.tiny else FULL, args.out or Path("out", profile["name"])
-        results.check_clean(out)
-        world, hyper = {name: profile[name] for name in WORLD}, profile["hyper"]
-        study = open_study(args.split, **world)
-        models = [
-            subject(study, name, int(name not in METHODS[:2]), hyper_of(hyper, name, args.split))
-            for name in args.methods or METHODS
-            if args.methods or name in profile["methods"]
-        ]
-        attack(study, models, size | {"seeds": args.seeds}, out)
-        if profile["data"] == "builtin" and not (out / "tables" / "requests.csv").is_file():
-            began, stage = process_time(), world["stage"] | {"authors": size["of_authors"]}
-            study = open_study("forget10", **world | {"stage": stage})
-            settings = settings_of("T3", hyper_of(hyper, "T3", "forget10"))
-            found = requests(study, settings, size | {"seeds": [0, *args.seeds[:1]]})
-            table = pd.DataFrame(found).assign(of_authors=stage["authors"])
-            render.write_table(out / "tables", "requests", table)
-            note(out, "requests", process_time() - began)
-    except UserError as error:
-        parser.error(str(error))
+OPTIONS: Options = {
+    "--profile": {"default": "cpu", "help": "name or YAML file (default %(default)s)"},
+    "--data": {"help": "builtin, hub or a folder (default: the profile's)"},
+    "--split": {"default": "forget05", "help": "(default %(default)s)"},
+    "--methods": {"type": names, "help": f"(default {','.join(METHODS)})"},
+    "--seeds": {
+        "type": whole_numbers,
+        "default": [1, 2, 3],
+        "help": "of the retrained models to compare with (default 1,2,3)",
+    },
+    "--out": {"type": Path, "help": "results folder (default out/PROFILE)"},
+    "--tiny": {"action": "store_true", "help": "try the script on a tiny world"},
+}
+
+
+def make(args: argparse.Namespace) -> None:
+    """Make the tables."""
+    profile = profiles.override(profiles.load_profile(args.profile), data=args.data)
+    profile |= {name: profile[name] | few for name, few in TINY.items() if args.tiny}
+    size, out = FEW if args.tiny else FULL, args.out or Path("out", profile["name"])
+    results.check_clean(out)
+    world, hyper = {name: profile[name] for name in WORLD}, profile["hyper"]
+    study = open_study(args.split, **world)
+    models = [
+        subject(study, name, int(name not in METHODS[:2]), hyper_of(hyper, name, args.split))
+        for name in args.methods or METHODS
+        if args.methods or name in profile["methods"]
+    ]
+    attack(study, models, size | {"seeds": args.seeds}, out)
+    if profile["data"] == "builtin" and not (out / "tables" / "requests.csv").is_file():
+        began, stage = process_time(), world["stage"] | {"authors": size["of_authors"]}
+        study = open_study("forget10", **world | {"stage": stage})
+        settings = settings_of("T3", hyper_of(hyper, "T3", "forget10"))
+        found = requests(study, settings, size | {"seeds": [0, *args.seeds[:1]]})
+        table = pd.DataFrame(found).assign(of_authors=stage["authors"])
+        render.write_table(out / "tables", "requests", table)
+        note(out, "requests", process_time() - began)
 
 
 if __name__ == "__main__":
-    os.environ.update(narrow_vectors())  # the same numbers as in the jobs of `t3 reproduce`
-    torch.set_num_threads(1)
-    main()
+    about = "Attack unlearned models, and forget one author after the other."
+    script.run(make, about, OPTIONS)

@@ -16,8 +16,6 @@ rate about as long again at each width. What was measured at a width in a world 
 --out/measured, and base models in .t3cache, so the same command continues a killed run.
 """
 
-import argparse
-import os
 import shlex
 import sys
 import time
@@ -30,12 +28,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import seaborn as sns
-import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from t3lab import profiles, results
-from t3lab.grid.runner import narrow_vectors
+from t3lab import profiles, results, script
 from t3lab.report import render
 from t3lab.report.look import DARK, DOTTED, PALETTE, STYLE, log_axis, panels, with_key
 from t3lab.study.methods import evaluated, run_method, subject
@@ -44,7 +40,7 @@ from t3lab.study.unlearned import head_settings, t3_features
 from t3lab.world import bases
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
+from t3lib.cli import Options
 from t3lib.core.files import read_json, write_json
 from t3lib.core.identity import environment
 from t3lib.core.progress import progress_bar
@@ -100,8 +96,6 @@ def make(widths: Sequence[int], worlds: Sequence[int], out: Path, tiny: bool) ->
     tiny: models that know nothing, few rates and two settings of the head, to try the script.
     """
     results.check_clean(out)
-    os.environ.update(narrow_vectors())
-    torch.set_num_threads(1)
     profile = profiles.load_profile("cpu")
     settings, rates = ([PLAIN, SCALED], RATES[::4]) if tiny else ([*SETTINGS], RATES)
     stage = stage_of("builtin", profile["stage"] | (TINY if tiny else {}))
@@ -347,18 +341,12 @@ def figure(found: pd.DataFrame, table: pd.DataFrame, each: pd.DataFrame) -> Figu
     )
 
 
-def main() -> None:
-    """Read the command line and make the tables."""
-    parser = argparse.ArgumentParser(description="Study T3 at several widths of a model.")
-    parser.add_argument("--widths", type=int, nargs="+", default=[64, 128, 256, 512])
-    parser.add_argument("--worlds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--out", type=Path, default=Path("out/cpu-width"))
-    parser.add_argument("--tiny", action="store_true", help="try the script in seconds")
-    try:
-        make(**vars(parser.parse_args()))
-    except UserError as error:
-        parser.error(str(error))
-
+OPTIONS: Options = {
+    "--widths": {"type": int, "nargs": "+", "default": [64, 128, 256, 512]},
+    "--worlds": {"type": int, "nargs": "+", "default": [0, 1, 2]},
+    "--out": {"type": Path, "default": Path("out/cpu-width")},
+    "--tiny": {"action": "store_true", "help": "try the script in seconds"},
+}
 
 if __name__ == "__main__":
-    main()
+    script.run(lambda args: make(**vars(args)), "Study T3 at several widths of a model.", OPTIONS)

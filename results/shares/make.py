@@ -16,7 +16,7 @@ run. The committed tables and runs in results/tofu-cpu were made by notebook 02,
 at that time, at commits e3ca2d1 (RMU and WGA) and 608f1d6 (NPO and SimNPO).
 """
 
-import os
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,13 +25,12 @@ import pandas as pd
 import torch
 from torch import nn
 
-from t3lab import profiles, results
-from t3lab.grid.runner import narrow_vectors
+from t3lab import profiles, results, script
 from t3lab.report import render
 from t3lab.study.methods import Subject, load_models, record_of, subject
 from t3lab.study.several import Work
 from t3lab.study.study import Loaded, Study, open_study
-from t3lib.cli import Parser, names, whole_numbers
+from t3lib.cli import Options, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import content_key
 from t3lib.core.names import TUNING_SEEDS
@@ -98,42 +97,43 @@ def run(work: Work, method: str, shares: Sequence[float]) -> None:
     render.write_table(folder / "tables", f"shares--{method}--{study.split}", table)
 
 
-def main() -> None:
-    """Read the command line, and search and run the shares."""
-    parser = Parser(description="Go only a share of the way to a baseline's unlearned weights.")
-    parser.add_argument("--profile", default="cpu", help="name or YAML file (default %(default)s)")
-    parser.add_argument("--data", help="builtin, hub or a folder (default: the profile's)")
-    parser.add_argument("--splits", type=names, help="(default: the profile's)")
-    parser.add_argument("--methods", type=names, default=METHODS,
-                        help=f"(default {','.join(METHODS)})")  # fmt: skip
-    parser.add_argument("--seeds", type=whole_numbers, help="(default: the profile's)")
-    parser.add_argument("--out", type=Path, help="results folder (default out/PROFILE)")
-    parser.add_argument("--tiny", action="store_true", help="try it on a tiny world")
-    args = parser.parse_args()
-    try:
-        profile = profiles.override(
-            profiles.load_profile(args.profile),
-            data=args.data,
-            splits=args.splits,
-            seeds=args.seeds,
-        )
-        if args.tiny:
-            profile |= TINY | {name: profile[name] | TINY[name] for name in ("stage", "hyper")}
-        if wrong := {*args.methods} & {*OTHERS}:
-            raise UserError(f"--methods: {min(wrong)} does not change the base's weights")
-        out = args.out or Path("out", profile["name"])
-        results.check_clean(out)
-        world = {name: profile[name] for name in WORLD}
-        for split in profile["splits"]:
-            study = open_study(split, **world)
-            work = Work(study, world, profile["hyper"], profile["seeds"], [], out)
-            for method in args.methods:
-                run(work, method, SHARES[-2:] if args.tiny else SHARES)
-    except UserError as error:
-        parser.error(str(error))
+OPTIONS: Options = {
+    "--profile": {"default": "cpu", "help": "name or YAML file (default %(default)s)"},
+    "--data": {"help": "builtin, hub or a folder (default: the profile's)"},
+    "--splits": {"type": names, "help": "(default: the profile's)"},
+    "--methods": {
+        "type": names,
+        "default": METHODS,
+        "help": f"(default {','.join(METHODS)})",
+    },
+    "--seeds": {"type": whole_numbers, "help": "(default: the profile's)"},
+    "--out": {"type": Path, "help": "results folder (default out/PROFILE)"},
+    "--tiny": {"action": "store_true", "help": "try it on a tiny world"},
+}
+
+
+def make(args: argparse.Namespace) -> None:
+    """Search and run the shares."""
+    profile = profiles.override(
+        profiles.load_profile(args.profile),
+        data=args.data,
+        splits=args.splits,
+        seeds=args.seeds,
+    )
+    if args.tiny:
+        profile |= TINY | {name: profile[name] | TINY[name] for name in ("stage", "hyper")}
+    if wrong := {*args.methods} & {*OTHERS}:
+        raise UserError(f"--methods: {min(wrong)} does not change the base's weights")
+    out = args.out or Path("out", profile["name"])
+    results.check_clean(out)
+    world = {name: profile[name] for name in WORLD}
+    for split in profile["splits"]:
+        study = open_study(split, **world)
+        work = Work(study, world, profile["hyper"], profile["seeds"], [], out)
+        for method in args.methods:
+            run(work, method, SHARES[-2:] if args.tiny else SHARES)
 
 
 if __name__ == "__main__":
-    os.environ.update(narrow_vectors())  # the same numbers as in the jobs of `t3 reproduce`
-    torch.set_num_threads(1)
-    main()
+    about = "Go only a share of the way to a baseline's unlearned weights."
+    script.run(make, about, OPTIONS)

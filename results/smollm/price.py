@@ -12,7 +12,6 @@ own greedy answers: nats a token, and the share of tokens with the same most pro
 DIR has TOFU's files. It takes some six minutes of one core after the search.
 """
 
-import argparse
 import copy
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,14 @@ from typing import Any
 import pandas as pd
 import torch
 
-from t3lab import profiles, results
+from t3lab import profiles, results, script
 from t3lab.explore.stories import first_sentence, written
 from t3lab.report import render
 from t3lab.study.study import Study, open_study
 from t3lab.study.unlearned import head_settings, t3_features
 from t3lib.classifier.fit import fit_heads
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
+from t3lib.cli import Options
 from t3lib.core.files import project_root, read_json
 from t3lib.core.models import load_model, pad_id
 from t3lib.core.rows import Row, encode_rows
@@ -127,16 +126,11 @@ def make(data: str, out: Path) -> None:
     render.write_table(out / "tables", "price", table, caption=CAPTION)
 
 
-def main() -> None:
-    """Read the command line and make the table."""
-    parser = argparse.ArgumentParser(description="What T3 costs a chat model, at profile smollm.")
-    parser.add_argument("--data", default="hub", help="folder with TOFU's files, or hub")
-    parser.add_argument("--out", type=Path, default=Path("out/smollm"))
-    try:
-        make(**vars(parser.parse_args()))
-    except UserError as error:
-        parser.error(str(error))
-
+OPTIONS: Options = {
+    "--data": {"default": "hub", "help": "folder with TOFU's files, or hub"},
+    "--out": {"type": Path, "default": Path("out/smollm")},
+}
 
 if __name__ == "__main__":
-    main()
+    about = "What T3 costs a chat model, at profile smollm."
+    script.run(lambda args: make(args.data, args.out), about, OPTIONS, as_jobs=False)

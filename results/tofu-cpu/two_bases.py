@@ -13,13 +13,14 @@ It writes the table `two_bases` below OUT/tables, in seconds. The committed tabl
 commands make.
 """
 
+import argparse
 from pathlib import Path
 
 import pandas as pd
 
-from t3lab import results
+from t3lab import results, script
 from t3lab.report import render
-from t3lib.cli import Parser
+from t3lib.cli import Options
 from t3lib.core.errors import UserError
 
 NAMES = ["split", "method", "T", "w"]
@@ -57,24 +58,25 @@ def table(before: list[dict], now: list[dict]) -> pd.DataFrame:
     return groups.mean().assign(n_seeds=groups.size()).reset_index()
 
 
-def main() -> None:
-    """Read the command line and write the table."""
-    parser = Parser(description="Compare runs on two trainings of the same base.")
-    parser.add_argument("--before", type=Path, default=Path("before"),
-                        help="folder of the run files on the first base")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("out/tofu-cpu"), help="results folder")
-    parser.add_argument("--tiny", action="store_true",
-                        help="take today's runs for those on the first base")  # fmt: skip
-    args = parser.parse_args()
-    try:
-        results.check_clean(args.out)
-        now = results.read_runs(Path(__file__).parent / "runs")
-        before = [run | {"provenance": {"model_revision": "another"}} for run in now]
-        made = table(before if args.tiny else results.read_runs(args.before), now)
-        render.write_table(args.out / "tables", "two_bases", made, caption=CAPTION)
-    except UserError as error:
-        parser.error(str(error))
+OPTIONS: Options = {
+    "--before": {
+        "type": Path,
+        "default": Path("before"),
+        "help": "folder of the run files on the first base",
+    },
+    "--out": {"type": Path, "default": Path("out/tofu-cpu"), "help": "results folder"},
+    "--tiny": {"action": "store_true", "help": "take today's runs for those on the first base"},
+}
+
+
+def make(args: argparse.Namespace) -> None:
+    """Write the table."""
+    results.check_clean(args.out)
+    now = results.read_runs(Path(__file__).parent / "runs")
+    before = [run | {"provenance": {"model_revision": "another"}} for run in now]
+    made = table(before if args.tiny else results.read_runs(args.before), now)
+    render.write_table(args.out / "tables", "two_bases", made, caption=CAPTION)
 
 
 if __name__ == "__main__":
-    main()
+    script.run(make, "Compare runs on two trainings of the same base.", OPTIONS)

@@ -457,7 +457,7 @@ COMMANDS = [
     (["generate", "--model", "x", "--head", "nowhere", ""], "empty question"),
     (["generate", "--model", "x", "--head", "h", "--\x1b[2J", "Who?"], r"--\x1b[2J"),
     (["reproduce", "--seeds", "1,two"], "list of whole numbers"),
-    (["reproduce", "--workers", "2", "--scheduler", "tcp://x:1"], "not allowed with"),
+    (["reproduce", "--workers", "2", "--scheduler", "tcp://x:1"], "choose one of --workers"),
     (["reproduce", "--profile", "no-such-profile"], "no-such-profile"),
     (["tofu"], "give fit, evaluate, audit or tune"),
     (["tofu", "fit", "--model", "x", "--out", "h"], "--split"),

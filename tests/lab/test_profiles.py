@@ -42,10 +42,6 @@ def test_differences_are_laid_over_the_defaults(folder):
     assert core_settings.hyper_of(hyper, "Original", "forget10") == {}
 
 
-def test_an_empty_profile_is_the_defaults(folder):
-    assert load(folder, "")["methods"] == ["Original", "NPO", "T3"]
-
-
 def test_tuned_values_lie_over_the_profile_and_by_temperature_over_both(folder):
     (folder / "tuned").mkdir()
     (folder / "tuned" / "mine.yaml").write_text(

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from conftest import ROOT
-from fabricate import fabricate, fabricate_all, fabricate_data
+from fabricate import fabricate, fabricate_all
 
 from t3lab import results
 from t3lab.report import render, tables
@@ -23,16 +23,18 @@ def run():
     return fabricate("T3", "forget10", 2.5, 1)
 
 
-def test_names():
-    assert results.run_name("T3", "forget10", 2.5, 1) == "T3--forget10--T2.5--seed1"
-    assert (
-        results.run_name("T3", "forget10", 1, 1)
-        == results.run_name("T3", "forget10", 1.0, 1)
-        == "T3--forget10--T1--seed1"
-    )
-    assert results.run_name("NPO", "forget05", None, 3) == "NPO--forget05--Tnone--seed3"
-    assert results.run_name("T3", "forget10", 4, 1, 0.8) == "T3--forget10--T4--w0.8--seed1"
-    assert results.run_name("T3", "forget10", 4, 1, 1.0) == "T3--forget10--T4--seed1"
+@pytest.mark.parametrize(
+    ("method", "T", "w", "name"),
+    [
+        ("T3", 1, None, "T3--forget10--T1--seed1"),
+        ("T3", 1.0, 1.0, "T3--forget10--T1--seed1"),
+        ("T3", 4, 0.8, "T3--forget10--T4--w0.8--seed1"),
+        ("NPO", None, None, "NPO--forget10--Tnone--seed1"),
+    ],
+)
+def test_names(method, T, w, name):
+    run = {"method": method, "split": "forget10", "T": T, "w": w, "seed": 1}
+    assert results.name_of(run) == name
 
 
 def test_round_trip_keeps_nine_digits(tmp_path, run):
@@ -352,18 +354,6 @@ def test_committed_results_are_small():
         ROOT / name for name in filter(None, listed.stdout.split("\0")) if (ROOT / name).is_file()
     ]
     assert sum(file.stat().st_size for file in files) <= 24 * 2**20
-
-
-def test_data_for_the_answers(tmp_path):
-    path = results.write_data(
-        tmp_path, {"retain": [{"question": "q", "answer": "a", "perturbed_answer": ["x"]}]}
-    )
-    assert json.loads(path.read_text()) == {"retain": [{"question": "q", "answer": "a"}]}
-    assert set(fabricate_data()) == {"forget05", "forget10", "retain", "ra", "wf"}
-
-
-def test_paper_tables_are_found():
-    assert len(results.paper_table(2)) == 3 and (ROOT / "results/paper/table2.csv").is_file()
 
 
 def test_peak_memory_is_known_where_the_module_resource_is_missing(monkeypatch):

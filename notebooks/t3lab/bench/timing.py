@@ -10,7 +10,7 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-import numpy as np
+import pandas as pd
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -62,16 +62,16 @@ def compare(
     first, second = seconds
     values = {name: each[warmup:] for name, each in seconds.items()}
     values[f"{second} / {first}"] = [b / a for a, b in zip(values[first], values[second])]
-    table = []
-    for name, each in values.items():
-        low, median, high = np.quantile(each, (0.25, 0.5, 0.75)).tolist()
-        flops, moved = (needs or {}).get(name, (None, None))
-        table.append(
-            {"what": f"{what}, {name}", "shape": shape, "unit": "s" if name in works else "×",
-             "median": median, "low": low, "high": high, "repeats": repeats, "flops": flops,
-             "bytes": moved}
-        )  # fmt: skip
-    return table
+    return [
+        {
+            "what": f"{what}, {name}",
+            "shape": shape,
+            "unit": "s" if name in works else "×",
+            **{"median": each[0.5], "low": each[0.25], "high": each[0.75], "repeats": repeats},
+            **dict(zip(Work._fields, (needs or {}).get(str(name), (None, None)))),
+        }
+        for name, each in pd.DataFrame(values).quantile([0.25, 0.5, 0.75]).items()
+    ]
 
 
 # ---- training a head --------------------------------------------------------------------------

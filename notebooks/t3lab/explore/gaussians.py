@@ -32,17 +32,12 @@ DEFAULTS: Mapping[str, float] = {
 
 @dataclass(frozen=True)
 class State:
-    """One picture: the grid z, the curves on it, the samples, and {method: (Retain Error, Forget
-    Error)}.
+    """One picture: the grid z, the curves on it by name, the samples with their labels, the excess
+    risk delta, and {method: (Retain Error, Forget Error)}.
     """
 
     z: Array
-    p: Array
-    p_r: Array
-    p_f: Array
-    f_hat: Array
-    f_star: Array
-    p_hat: Array
+    curves: dict[str, Array]
     samples: Array
     labels: Array
     delta: float
@@ -64,12 +59,14 @@ def state(T: float, v_f: float, gamma: float, n: int, lam: float, seed: int) -> 
     both = mixture.errors_by_method(phi, T)
     return State(
         z=z,
-        p=np.exp(mixture.logp(z)),
-        p_r=np.exp(mixture.logp_r(z)),
-        p_f=np.exp(mixture.logp_f(z)),
-        f_hat=probability(phi, z),
-        f_star=probability(mixture.phi_star, z),
-        p_hat=mixture.density(z, phi, T),
+        curves={
+            "p": np.exp(mixture.logp(z)),
+            "p_r": np.exp(mixture.logp_r(z)),
+            "p_f": np.exp(mixture.logp_f(z)),
+            "f_hat": probability(phi, z),
+            "f_star": probability(mixture.phi_star, z),
+            "p_hat": mixture.density(z, phi, T),
+        },
         samples=samples[0],
         labels=labels[0],
         delta=float(mixture.excess_risk(phi)),
@@ -113,7 +110,7 @@ def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
     def redraw(_: object = None) -> None:
         now = state(**{name: control.value for name, control in controls.items()})
         for name, line in lines.items():
-            line.set_data(now.z, getattr(now, name))
+            line.set_data(now.z, now.curves[name])
         for label, mark in ticks.items():
             chosen = now.samples[now.labels == label]
             mark.set_data(chosen, np.full(len(chosen), 1.04))
@@ -134,7 +131,7 @@ def synthetic(**settings: float) -> tuple[dict[str, Any], Any]:
 def canvas() -> tuple[FigureCanvasAgg, dict[str, Any], dict[float, Any]]:
     """Prepare an empty picture.
 
-    Returns its canvas, its lines by the field names of `State`, and the marks of the samples by
+    Returns its canvas, its lines by the names of `State.curves`, and the marks of the samples by
     label (1.0 retain, 0.0 forget).
     """
     figure = Figure(figsize=(7.0, 4.4), dpi=92)

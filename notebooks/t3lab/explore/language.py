@@ -7,14 +7,15 @@ model (`view`). The greedy answers for all T of the slider are decoded together 
 picked.
 """
 
-import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import pandas as pd
 import torch
 from torch import Tensor
 
+from t3lab.report.render import TEMPLATES
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
@@ -24,7 +25,6 @@ from t3lib.tofu.writing import eos_ids, greedy
 
 TEMPERATURES = tuple(1 + step / 4 for step in range(13))  # 1, 1.25, … 4
 VISIBLE = 0.005  # a smaller probability has an empty bar: its token is counted with all others
-BLUE, YELLOW, GREY = "#2f7fc1", "#dda200", "#9a9a9a"
 
 
 @dataclass(frozen=True)
@@ -46,53 +46,32 @@ class Scene:
     answers: dict[float, str]
 
 
-@dataclass(frozen=True)
-class View:
-    """One position of the true answer at one T, for the k tokens `shown`.
-
-    p, tempered, f, p_hat: (k,) the base's probability, the probability after tempering, the tilt,
-    and the result.
-    target: id of the true token at this position.
-    answer_p: probability per token of the true answer (geometric mean) under the base and under T3.
-    """
-
-    shown: Tensor
-    p: Tensor
-    tempered: Tensor
-    f: Tensor
-    p_hat: Tensor
-    target: int
-    answer_p: tuple[float, float]
-
-
-def view(scene: Scene, T: float, position: int, top: int = 10) -> View:
+def view(scene: Scene, T: float, position: int, top: int = 10) -> tuple[pd.DataFrame, list[float]]:
     """Compute p^(1/T) / Σ p^(1/T) and p̂ ∝ p^(1/T) f (Eq. 5) at one position of the true answer.
 
     position: counts the answer's tokens from 0. Beyond the end it means the last token.
     top: at most so many tokens are shown: those with the largest p or p̂, and the true token.
     Tokens whose probability is too small for a bar (`VISIBLE`) are left out.
+
+    Returns a table with a row for each token shown, and the probability per token of the true
+    answer (geometric mean) under the base and under T3. Columns of the table: token (its id), p,
+    tempered, f (the tilt), p_hat, and true, which is True for the true token.
     """
     at = min(position, len(scene.tokens) - 1)
-    target = int(scene.tokens[at])
-    logp_hat = tilt_logits(scene.logp, scene.logf, T).log_softmax(
-        -1
-    )  # (L, V): all positions, for answer_p
+    target = scene.tokens[at]
+    # (L, V): all positions, for the probability of the answer
+    logp_hat = tilt_logits(scene.logp, scene.logf, T).log_softmax(-1)
     p, p_hat = scene.logp[at].exp(), logp_hat[at].exp()
     highest = torch.maximum(p, p_hat).topk(min(top, len(p)))
     shown = highest.indices[highest.values >= VISIBLE]
     if target not in shown:
-        shown = torch.cat([shown[: top - 1], torch.tensor([target])])
-    both = (scene.logp, logp_hat)
-    of_answer = [logp.gather(-1, scene.tokens[:, None]).mean().exp().item() for logp in both]
-    return View(
-        shown=shown,
-        p=p[shown],
-        tempered=(scene.logp[at] / T).softmax(-1)[shown],
-        f=scene.logf[at, shown].exp(),
-        p_hat=p_hat[shown],
-        target=target,
-        answer_p=(of_answer[0], of_answer[1]),
-    )
+        shown = torch.cat([shown[: top - 1], target[None]])
+    tempered, f = (scene.logp[at] / T).softmax(-1), scene.logf[at].exp()
+    every = {"p": p, "tempered": tempered, "f": f, "p_hat": p_hat}
+    columns = {name: values[shown].tolist() for name, values in every.items()}
+    tokens = {"token": shown.tolist(), "true": (shown == target).tolist()}
+    of_answer = (logp.gather(-1, scene.tokens[:, None]).mean() for logp in (scene.logp, logp_hat))
+    return pd.DataFrame(tokens | columns), [mean.exp().item() for mean in of_answer]
 
 
 @torch.no_grad()
@@ -177,9 +156,7 @@ def language(
         controls["position"].max = max(len(each.tokens) for each in scenes.values()) - 1
         for name, each in scenes.items():
             T, position = controls["T"].value, controls["position"].value
-            boxes[name].value = side_html(
-                name, each, view(each, T, position), T, position, tokenizer
-            )
+            boxes[name].value = side_html(name, each, T, position, tokenizer)
 
     def picked(_: object = None) -> None:
         if secrets:
@@ -205,47 +182,22 @@ def first_token(tokenizer: Any, tokens: Sequence[int], words: str) -> int:
     return next((k for k, end in enumerate(ends) if end > start), 0)
 
 
-def side_html(name: str, each: Scene, now: View, T: float, position: int, tokenizer: Any) -> str:
+def side_html(name: str, each: Scene, T: float, position: int, tokenizer: Any) -> str:
     """Write one side as HTML: the answer so far, a table of next tokens with bars, and the models'
     answers.
 
     name: "forget" or "retain".
     """
-    at = min(position, len(each.tokens) - 1)
-    so_far = html.escape(tokenizer.decode(each.tokens[:at].tolist()))
-    rows = []
-    columns = (now.shown, now.p, now.tempered, now.f, now.p_hat)
-    for token, p, tempered, f, p_hat in zip(*(column.tolist() for column in columns)):
-        word = html.escape(tokenizer.decode([token])).replace(" ", "␣").replace("\n", "⏎")
-        word = f"<b>{word}</b> ◂" if token == now.target else word
-        cells = (
-            _bar(p, YELLOW)
-            + _bar(tempered, GREY)
-            + f"<td style='padding-right:8px'>× {f:.3f}</td>"
-            + _bar(p_hat, BLUE)
-        )
-        rows.append(f"<tr><td>{word}</td>{cells}</tr>")
-    rest = [1 - values.sum().item() for values in (now.p, now.tempered, now.p_hat)]
-    cells = _bar(rest[0], YELLOW) + _bar(rest[1], GREY) + "<td></td>" + _bar(rest[2], BLUE)
-    head = "".join(
-        f"<th>{text}</th>"
-        for text in ("next token", "base p", f"p^(1/{T:g})", "tilt f", "unlearned p̂")
+    shown, answer_p = view(each, T, position)
+    words = [tokenizer.decode([token]) for token in shown["token"]]
+    so_far = each.tokens[: min(position, len(each.tokens) - 1)]
+    return TEMPLATES.get_template("language.html").render(
+        name=name,
+        scene=each,
+        answer_p=answer_p,
+        T=f"{T:g}",
+        answer=each.answers[T],
+        so_far=tokenizer.decode(so_far.tolist()),
+        rows=shown.assign(word=words).to_dict("records"),
+        rest=1 - shown[["p", "tempered", "p_hat"]].sum(),
     )
-    says = {"truth": each.truth, "base": each.base_answer, f"T = {T:g}": each.answers[T]}
-    texts = "".join(f"<div><b>{who}:</b> {html.escape(text)}</div>" for who, text in says.items())
-    return (
-        f"<b>{name}</b> {html.escape(each.question)}<br><i>answer so far:</i>"
-        f" {so_far}<b>▮</b><table"
-        f" style='line-height:1.25'><tr>{head}</tr>{''.join(rows)}<tr><td>all"
-        f" others</td>{cells}</tr></table>true answer, probability per token: base"
-        f" {now.answer_p[0]:.3f}, unlearned {now.answer_p[1]:.3f}{texts}"
-    )
-
-
-def _bar(p: float, colour: str) -> str:
-    """Return a table cell with a bar that is 60 pixels long at p = 1."""
-    bar = (
-        "<span"
-        f" style='display:inline-block;height:9px;width:{60 * p:.0f}px;background:{colour}'></span>"
-    )
-    return f"<td style='min-width:104px;text-align:left;white-space:nowrap'>{bar} {p:.3f}</td>"

@@ -7,10 +7,9 @@ from typing import Any
 import ipywidgets
 import pandas as pd
 
-from t3lib.core.rows import Row, encode_rows
-from t3lib.own.answers import answers_to
+from t3lab.explore.stories import Both, answered
+from t3lib.core.rows import Row
 from t3lib.own.asking import asked
-from t3lib.own.audit.samples import sample_answers
 from t3lib.own.unlearn import weighted
 from t3lib.sampler.tilt import T3ForCausalLM
 
@@ -18,18 +17,12 @@ STEPS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of both sliders; T from 1
 DIALS = ((1.0, 1.0), (1.0, 3.0), (3.0, 1.0))  # (T, w) of the table
 
 
-def answered(
-    model: T3ForCausalLM, tokenizer: Any, rows: Mapping[str, Row], T: float, w: float
-) -> list[tuple[str, str]]:
-    """Return a greedy answer and one sampled at τ = 1 to each row, with another T and w.
-
-    model: has one head. rows: by what to call them.
-    """
-    tilted = T3ForCausalLM(model.base, weighted(model.heads[0], w), T)
-    prompts = [each.ids[: each.n_prompt] for each in encode_rows(tokenizer, list(rows.values()))]
-    [greedy] = answers_to(tilted, tokenizer, list(rows.values()), progress=False)
-    drawn = sample_answers(tilted, tokenizer, prompts, 1, seed=0, max_new_tokens=40, progress=False)
-    return [(text, sample) for text, [sample] in zip(greedy, drawn)]
+def with_dials(
+    model: T3ForCausalLM, tokenizer: Any, rows: Mapping[str, Row], *dials: tuple[float, float]
+) -> list[Both]:
+    """Answer some rows with the head of a model at each (T, w), see `stories.answered`."""
+    tilts = [(weighted(model.heads[0], w), T) for T, w in dials]
+    return answered(model.base, tokenizer, list(rows.values()), tilts)
 
 
 def table(model: T3ForCausalLM, tokenizer: Any, rows: Mapping[str, Row]) -> pd.DataFrame:
@@ -41,10 +34,9 @@ def table(model: T3ForCausalLM, tokenizer: Any, rows: Mapping[str, Row]) -> pd.D
         "question": [asked(row) for row in rows.values()],
         "true answer": [row["answer"] for row in rows.values()],
     }
-    for T, w in DIALS:
-        greedy, sampled = zip(*answered(model, tokenizer, rows, T, w))
+    for (T, w), both in zip(DIALS, with_dials(model, tokenizer, rows, *DIALS)):
         name = f"T = {T:g}, w = {w:g}"
-        lines |= {f"{name}, greedy": [*greedy], f"{name}, sampled at τ = 1": [*sampled]}
+        lines |= {f"{name}, greedy": both["greedy"], f"{name}, sampled at τ = 1": both["sampled"]}
     frame = pd.DataFrame.from_dict(lines, orient="index", columns=[*rows])
     return frame.rename_axis("").reset_index()
 
@@ -67,13 +59,13 @@ def dials(
     page = ipywidgets.HTML()
 
     def show(_: Any = None) -> None:
-        T, w = (slider.value for slider in sliders)
-        texts = answered(model, tokenizer, rows, T, w)
+        dials = tuple(slider.value for slider in sliders)
+        [both] = with_dials(model, tokenizer, rows, dials)
         page.value = "".join(
             f"<p><b>{html.escape(name)}</b>: {html.escape(asked(row))}<br>true answer:"
             f" {html.escape(row['answer'])}<br>greedy: {html.escape(greedy)}<br>sampled:"
             f" {html.escape(sampled)}</p>"
-            for (name, row), (greedy, sampled) in zip(rows.items(), texts)
+            for (name, row), (greedy, sampled) in zip(rows.items(), zip(*both.values()))
         )
 
     for slider in sliders:

@@ -20,14 +20,13 @@ from t3lab.world import bases
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.files import project_root, read_json
-from t3lib.core.models import has_bf16, load_model, pad_id
+from t3lib.core.models import has_bf16, load_model
 from t3lib.core.rows import Row, encode_rows
 from t3lib.core.smollm2 import NAME as SMOLLM2
+from t3lib.own.answers import answers
 from t3lib.own.audit.samples import sample_answers
 from t3lib.sampler.tilt import T3ForCausalLM
-from t3lib.tofu.evaluation import answer_text
-from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt
-from t3lib.tofu.writing import eos_ids, greedy
+from t3lib.tofu.likelihood import UNTILTED, Tilt
 
 TINY = "tiny"
 MODEL = "T3_MODEL"  # environment variable: the model of notebooks whose parameter names none
@@ -38,6 +37,8 @@ NEW_TOKENS = 40  # longest answer
 SHOWN = 90  # characters of an answer in a table
 BASE = "base"
 COUNTS = ["model", "said", "said_sampled", "asked", "as_before", "as_before_sampled", "kept"]
+
+Both = dict[str, list[str]]  # "greedy" and "sampled" -> an answer to each question
 
 
 @dataclass(frozen=True)
@@ -62,14 +63,14 @@ class Story:
 
 @dataclass(frozen=True)
 class Told:
-    """The answers of the base and of T3: {model: {"greedy" or "sampled": texts}}.
+    """The answers of the base and of T3, by model.
 
     forget: answers to `story.asked`. keep: answers to `story.kept`.
     """
 
     story: Story
-    forget: dict[str, dict[str, list[str]]]
-    keep: dict[str, dict[str, list[str]]]
+    forget: dict[str, Both]
+    keep: dict[str, Both]
 
 
 def chosen(model: str = "") -> str:
@@ -153,54 +154,66 @@ def first_sentence(text: str) -> str:
     return line if end < 0 else line[: end + 1]
 
 
+def prompts_of(tokenizer: Any, rows: Sequence[Row]) -> list[list[int]]:
+    """Return the token ids of the questions of some rows."""
+    return [each.ids[: each.n_prompt] for each in encode_rows(tokenizer, rows)]
+
+
 def written(
     base: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt] = UNTILTED
 ) -> list[list[str]]:
     """Return the greedy answers of each tilt (head, T) to the questions of some rows."""
-    prompts = [each.ids[: each.n_prompt] for each in encode_rows(tokenizer, rows)]
-    reading = Reading(pad_id(tokenizer), eos_ids(base, tokenizer), progress=False)
-    texts = greedy(base, prompts, reading, tilts, max_new_tokens=NEW_TOKENS)
-    return [[answer_text(tokenizer, ids) for ids in answers] for answers in texts]
+    prompts = prompts_of(tokenizer, rows)
+    # an answer may be twice as long as its truth
+    truths = [NEW_TOKENS // 2] * len(prompts)
+    return answers(base, tokenizer, prompts, truths, tilts, progress=False)
+
+
+def answered(base: Any, tokenizer: Any, rows: Sequence[Row], tilts: Sequence[Tilt]) -> list[Both]:
+    """Return a greedy answer of each tilt (head, T) to each row, and one sampled at τ = 1.
+
+    All samples of all tilts are drawn with the same seed.
+    """
+    found, prompts = [], prompts_of(tokenizer, rows)
+    for (head, T), texts in zip(tilts, written(base, tokenizer, rows, tilts)):
+        drawn = sample_answers(
+            base if head is None else T3ForCausalLM(base, head, T),
+            *(tokenizer, prompts, 1),
+            seed=0,
+            max_new_tokens=NEW_TOKENS,
+            progress=False,
+        )
+        found.append({"greedy": texts, "sampled": [text for [text] in drawn]})
+    return found
 
 
 def tell(story: Story, models: Mapping[str, tuple[T3Head, float]]) -> Told:
-    """Ask the base and some T3 models the questions of a story, greedily and sampled at τ = 1.
+    """Ask the base and some T3 models the questions of a story (`answered`).
 
-    models: {name: (head, T)}. One sample is drawn for each question, with the same seed for all.
+    models: {name: (head, T)}.
     """
-
-    def answers(rows: Sequence[Row]) -> dict[str, dict[str, list[str]]]:
-        texts = written(story.base, story.tokenizer, rows, [*UNTILTED, *models.values()])
-        tilted = {name: T3ForCausalLM(story.base, head, T) for name, (head, T) in models.items()}
-        prompts = [each.ids[: each.n_prompt] for each in encode_rows(story.tokenizer, rows)]
-        found = {}
-        for text, (name, model) in zip(texts, {BASE: story.base, **tilted}.items()):
-            drawn = sample_answers(
-                model, story.tokenizer, prompts, 1, seed=0, max_new_tokens=NEW_TOKENS,
-                progress=False,
-            )  # fmt: skip
-            found[name] = {"greedy": text, "sampled": [sample for [sample] in drawn]}
-        return found
-
-    return Told(story, answers(story.asked), answers(story.kept))
+    tilts: list[Tilt] = [*UNTILTED, *models.values()]
+    forget, keep = (
+        dict(zip([BASE, *models], answered(story.base, story.tokenizer, rows, tilts)))
+        for rows in (story.asked, story.kept)
+    )
+    return Told(story, forget, keep)
 
 
-def table(told: Told, forget: int = 0, keep: int = 0) -> pd.DataFrame:
-    """Build a table of one question to forget and one to keep, a line for each model.
-
-    forget, keep: which of the questions.
-    """
-    sides = (told.forget, told.story.asked, forget), (told.keep, told.story.kept, keep)
-    lines: dict[str, list[str]] = {"question": [], "true answer": []}
-    for texts, rows, number in sides:
-        lines["question"] += [rows[number]["question"], ""]
-        lines["true answer"] += [rows[number]["answer"], ""]
-        for model, both in texts.items():
-            shown = [shorten(each[number], SHOWN, placeholder=" […]") for each in both.values()]
-            lines.setdefault(model, []).extend(shown)
-    columns = [f"to {kind}, {how}" for kind in ("forget", "keep") for how in ("greedy", "sampled")]
-    frame = pd.DataFrame.from_dict(lines, orient="index", columns=columns)
-    return frame.rename_axis("").reset_index()
+def table(told: Told) -> pd.DataFrame:
+    """Build a table of the first question to forget and to keep, with a line for each model."""
+    columns = {}
+    for kind, texts, [row, *_] in (
+        ("forget", told.forget, told.story.asked),
+        ("keep", told.keep, told.story.kept),
+    ):
+        first = {"question": row["question"], "true answer": row["answer"]}
+        for how in ("greedy", "sampled"):
+            for model, both in texts.items():
+                first[model] = shorten(both[how][0], SHOWN, placeholder=" […]")
+            columns[f"to {kind}, {how}"] = first
+            first = {"question": "", "true answer": ""}
+    return pd.DataFrame(columns).rename_axis("").reset_index()
 
 
 def counts(told: Told) -> pd.DataFrame:

@@ -15,6 +15,7 @@ from t3lab import profiles
 from t3lab.grid import cluster, jobs, runner, status
 from t3lab.grid.jobs import Job
 from t3lab.grid.runner import Outcome, Place
+from t3lab.profiles import Profile
 from t3lib.core.errors import UserError
 from t3lib.core.files import cache_dir, content_key, lock, project_root
 
@@ -148,7 +149,7 @@ def cached(graph: Sequence[Job], place: Place) -> dict[str, Outcome]:
     return known
 
 
-def from_root(profile: dict[str, Any], root: Path) -> dict[str, Any]:
+def from_root(profile: Profile, root: Path) -> Profile:
     """Return the profile with its relative folders written as seen from the root.
 
     Before, they are as seen from the current folder.

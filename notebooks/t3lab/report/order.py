@@ -50,15 +50,14 @@ def order(runs: Sequence[Mapping[str, Any]], tuned: Mapping[str, float | None]) 
             each = [clustered_D(ours, theirs, author) for theirs in held]
             drawn.setdefault(run["method"], []).append(np.mean(each, axis=0))
         means = {method: np.mean(drawn[method], axis=0) for method in METHODS if method in drawn}
-        for method in means.keys() - {"T3"} if "T3" in means else ():
-            less = means["T3"] - means[method]
+        mine = means.pop("T3", None)
+        for method in means if mine is not None else ():
+            less = mine - means[method]
             count = -(-len(ours) // author)
             error = less[1:].std() * (count / max(count - 1, 1)) ** 0.5
             rows.append((split, method, count, means[method][0], *judged(less[0], error, count)))
     table = pd.DataFrame(rows, columns=COLUMNS)
-    rank = {"split": SPLITS.index, "method": METHODS.index}
-    table = table.sort_values([*rank], key=lambda names: names.map(rank[names.name]))
-    return table.assign(p=adjusted(table)).reset_index(drop=True)
+    return table.assign(p=adjusted(table))
 
 
 def clustered_D(ours: Sequence[float], theirs: Sequence[float], author: int) -> np.ndarray:

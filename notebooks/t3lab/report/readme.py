@@ -7,6 +7,8 @@ Run `python -m t3lab.report.readme`. A block lies between `<!-- generated:NAME -
 
 import sys
 from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -72,23 +74,15 @@ def stories(folder: Path) -> str:
     parts = []
     for name, part in pd.read_csv(folder / "tables" / "stories.csv").groupby("story", sort=False):
         first = part.iloc[0]
-        lines = [
-            (
-                str(name),
-                f"*{first['question']}* (to forget)",
-                f"to forget, said, of {first['asked']}",
-                "sampled",
-                f"to keep, as before, of {first['kept']}",
-                "sampled",
-            ),
-            ("---", "---", *["---:"] * 4),
+        heads = [
+            *(str(name), f"*{first['question']}* (to forget)"),
+            *(f"to forget, said, of {first['asked']}", "sampled"),
+            *(f"to keep, as before, of {first['kept']}", "sampled"),
         ]
-        for row in part.to_dict("records"):
-            text = " ".join(str(row["answer"]).split()).replace("|", "\\|")
-            text = text if len(text) <= SHORT else f"{text[:SHORT]}…"
-            counts = [str(row[column]) for column in COUNTED]
-            lines.append((row["model"], text, *counts))
-        parts.append(table(lines))
+        texts = part["answer"].astype(str).str.split().str.join(" ").str.replace("|", "\\|")
+        texts = texts.where(texts.str.len() <= SHORT, texts.str[:SHORT] + "…")
+        shown = part.assign(answer=texts)[["model", "answer", *COUNTED]]
+        parts.append(table(shown.set_axis(heads, axis=1), texts=2))
     return "\n\n".join(parts)
 
 
@@ -137,16 +131,18 @@ def order(results: Path) -> str:
     worlds = pd.read_csv(results / "cpu-worlds" / "tables" / "worlds.csv")
     worlds = worlds[worlds["measure"] == "ks_held_out"]
     sources = {"worlds": worlds, "TOFU's text": pd.read_csv(results / "tofu-cpu/tables/order.csv")}
-    heads = [f"{name}, {label}" for name in sources for label in LABELLED.values()]
-    lines = [("T3's D minus that of", *heads), ("---", *["---:"] * len(heads))]
-    for method in METHODS[2:-1]:
-        cells = []
-        for split, part in ((split, part) for part in sources.values() for split in LABELLED):
-            [row] = part[(part["split"] == split) & (part["method"] == method)].to_dict("records")
-            ends = f"{row['t3_less']:+.2f} ({row['t3_low']:+.2f} to {row['t3_high']:+.2f})"
-            cells.append(f"**{ends}**" if row["p"] < 0.05 else ends)
-        lines.append((method, *cells))
-    return table(lines)
+    methods, columns = METHODS[2:-1], {}
+    for (name, part), split in product(sources.items(), LABELLED):
+        rows = part[part["split"] == split].set_index("method").loc[[*methods]]
+        ends = map(interval, rows["t3_less"], rows["t3_low"], rows["t3_high"])
+        shown = [f"**{each}**" if p < 0.05 else each for each, p in zip(ends, rows["p"])]
+        columns[f"{name}, {LABELLED[split]}"] = shown
+    return table(pd.DataFrame({"T3's D minus that of": methods} | columns))
+
+
+def interval(value: float, low: float, high: float, form: str = "+.2f") -> str:
+    """Write a number with the ends of its interval, such as "-0.08 (-0.12 to -0.03)"."""
+    return f"{value:{form}} ({low:{form}} to {high:{form}})"
 
 
 def claims(results: Path) -> str:
@@ -155,18 +151,22 @@ def claims(results: Path) -> str:
         name: pd.read_csv(results / name / "tables" / "claims.csv", dtype=str).set_index("id")
         for name in made(results)
     }
-    lines = [("the paper says", "where", *(f"here: `{name}`" for name in verdicts)), ("---",) * 4]
-    for claim in CLAIMS:
-        said = [each["verdict"].get(f"{claim}@here", "not run") for each in verdicts.values()]
-        if claim in verdicts["cpu"].index:
-            row = verdicts["cpu"].loc[claim]
-            lines.append((row["claim"], row["where"], *said))
-    return table(lines)
+    rows = verdicts["cpu"].reindex(CLAIMS).dropna(subset=["claim"])
+    columns = {"the paper says": rows["claim"], "where": rows["where"]}
+    for name, each in verdicts.items():
+        said = each["verdict"].reindex([f"{claim}@here" for claim in rows.index])
+        columns[f"here: `{name}`"] = said.fillna("not run").set_axis(rows.index)
+    return table(pd.DataFrame(columns), texts=len(columns))
 
 
-def table(lines: Sequence[Sequence[str]]) -> str:
-    """Write a Markdown table from its lines of cells, head and rule among them."""
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table(frame: pd.DataFrame, texts: int = 1) -> str:
+    """Write a Markdown table. Its cells are texts; all but the first columns are at the right.
+
+    texts: the number of columns at the left.
+    """
+    rule = ["---"] * texts + ["---:"] * (frame.shape[1] - texts)
+    lines = [frame.columns, rule, *frame.to_numpy()]
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
@@ -187,11 +187,8 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
     if over.is_file():
         worlds = pd.read_csv(over).query("measure == 'ks_held_out'")
         for label, part in worlds.groupby("split"):
-            part = part.set_index("method")
-            ends = part.apply(
-                lambda row: f"{row['mean']:.2f} ({row['low']:.2f} to {row['high']:.2f})", axis=1
-            )
-            scores[f"world_{label}"] = ends.reindex(scores.index)
+            ends = list(map(partial(interval, form=".2f"), part["mean"], part["low"], part["high"]))
+            scores[f"world_{label}"] = pd.Series(ends, part["method"]).reindex(scores.index)
     kept = results / "untempered" / "tables" / "untempered.csv"
     if name == "cpu" and kept.is_file():
         counts = pd.read_csv(kept).query("split == @split")
@@ -226,12 +223,11 @@ def _lines(scores: pd.DataFrame, head: str, columns: Sequence[str]) -> str:
     scores: by method, with T and perhaps `dials`.
     """
     columns = [name for name in columns if name in scores and scores[name].notna().any()]
-    lines = [(head, *(COLUMNS[name] for name in columns)), ("---", *["---:"] * len(columns))]
-    for name, row in scores.iterrows():
-        values = [row[column] for column in columns]
-        shown = ["" if pd.isna(v) else v if isinstance(v, str) else f"{v:.2f}" for v in values]
-        lines.append((_label(str(name), row), *shown))
-    return table(lines)
+    shown = scores[columns].map(
+        lambda each: "" if pd.isna(each) else each if isinstance(each, str) else f"{each:.2f}"
+    )
+    shown.insert(0, head, [_label(str(name), row) for name, row in scores.iterrows()])
+    return table(shown.rename(columns=COLUMNS))
 
 
 def _label(name: str, row: Mapping[str, object]) -> str:

@@ -1,11 +1,12 @@
 """Show what models write in place of the true answers: counts and typical rows, from run files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from t3lab.report.audit import label
 from t3lab.report.render import TEMPLATES, Html
 from t3lib.own.audit.truths import Truths, truths, word_set
 
@@ -31,8 +32,7 @@ def named(runs: Sequence[Run]) -> dict[str, Run]:
     for run in runs:
         texts = run["status"] == "ok" and "generation" in run["records"].get("forget", [{}])[0]
         if texts and run["w"] in (None, 1):
-            at = "" if run["T"] is None else f", T = {run['T']:g}"
-            found.setdefault(f"{run['method']}{at}", run)
+            found.setdefault(label(run["method"], run["T"], None), run)
     return found
 
 
@@ -41,15 +41,11 @@ def recited(runs: Mapping[str, Run], rows: Rows) -> pd.DataFrame:
 
     runs: from `named`. rows: the evaluation sets, in the order of the runs' records.
     """
-    lines = []
-    for name, run in runs.items():
-        line = {"model": name}
-        for side, title in SIDES.items():
-            pairs = zip(run["records"][side], rows[side], strict=True)
-            same = [record["generation"] == row["answer"] for record, row in pairs]
-            line[title] = f"{sum(same)} of {len(same)}"
-        lines.append(line)
-    return pd.DataFrame(lines)
+
+    def same(side: str, said: list[str]) -> list[bool]:
+        return [text == row["answer"] for text, row in zip(said, rows[side], strict=True)]
+
+    return _counts(runs, SIDES, same).rename(columns={"method": "model"})
 
 
 def typical(runs: Mapping[str, Run], rows: Rows, n: int = 3) -> pd.DataFrame:
@@ -79,15 +75,27 @@ def leaks(runs: Mapping[str, Run], rows: Rows) -> pd.DataFrame:
     of the runs' records.
     """
     read = {side: _truths(rows[side]) for side in SETS}
+
+    def told(side: str, said: list[str]) -> list[bool]:
+        found = read[side].heard({row: [text] for row, text in enumerate(said)})
+        return [found.gives_away(row, text) for row, text in enumerate(said)]
+
+    return _counts(runs, SETS, told)
+
+
+def _counts(
+    runs: Mapping[str, Run], sides: Mapping[str, str], told: Callable[[str, list[str]], list[bool]]
+) -> pd.DataFrame:
+    """Count answers of each model, such as "2 of 80".
+
+    sides: {set of rows: head of its column}. told(side, answers): True for each that counts.
+    """
     lines = []
     for name, run in runs.items():
-        line = {"method": name}
-        for side, title in SETS.items():
-            said = [record["generation"] for record in run["records"][side]]
-            found = read[side].heard({row: [text] for row, text in enumerate(said)})
-            told = [found.gives_away(row, text) for row, text in enumerate(said)]
-            line[title] = f"{sum(told)} of {len(told)}"
-        lines.append(line)
+        said = {side: [each["generation"] for each in run["records"][side]] for side in sides}
+        counts = {sides[side]: told(side, texts) for side, texts in said.items()}
+        shown = {title: f"{sum(each)} of {len(each)}" for title, each in counts.items()}
+        lines.append({"method": name} | shown)
     return pd.DataFrame(lines)
 
 

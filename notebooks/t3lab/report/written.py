@@ -24,7 +24,7 @@ class Written:
     """
 
     folder: Path
-    runs: list[dict[str, Any]]
+    runs: list[results.Run]
     frame: pd.DataFrame
     splits: dict[str, str]
     damaged: list[str]
@@ -83,7 +83,7 @@ def write(folder: str | Path, searched: Mapping[str, Mapping[str, Any]]) -> Writ
     return made
 
 
-def _figures(made: Written, audits: list[dict[str, Any]]) -> dict[str, Figure]:
+def _figures(made: Written, audits: list[results.Run]) -> dict[str, Figure]:
     """Draw the figures, by the names of their files. Those of the audit are drawn only if an audit
     was run.
     """
@@ -97,7 +97,7 @@ def _figures(made: Written, audits: list[dict[str, Any]]) -> dict[str, Figure]:
     }
     for split in frame["split"].unique():
         tuned = tables.tuned_temperature(frame, split)
-        first: dict[tuple[str, float | None], dict[str, Any]] = {}
+        first: dict[tuple[str, float | None], results.Run] = {}
         for run in made.runs:
             if run["split"] == split and run["status"] == "ok" and run["w"] in (None, 1):
                 first.setdefault((run["method"], run["T"]), run)

@@ -26,7 +26,6 @@ from t3lib.tofu.likelihood import UNTILTED
 UNSEEN = (
     240  # unseen rows at most; with so many, the number of forget rows decides the error of an AUC
 )
-DIALS = 3  # most (T, w) for which answers are sampled
 NOT_SAMPLED = "other models of this method write answers"
 Dials = tuple[float, float]  # T, w
 Sampler = tuple[float, float]  # its temperature tau, and top_p
@@ -43,10 +42,9 @@ class Sampling:
     from the reference only). tau is the sampler's temperature. further: number of these samples.
     templates: see `run.writings`.
     seeds: of the trainings whose models generate, None for all.
-    dials: the (T, w) of T3 that generate, by default that of smallest T, the tuned one and its
-    `twin`.
 
-    UserError for values out of range and for more than `DIALS` pairs in dials.
+    T3 generates at the (T, w) of smallest T, at the tuned one and at its `twin`. UserError for
+    values out of range.
     """
 
     samples: int = 64
@@ -56,7 +54,6 @@ class Sampling:
     further: int = 16
     templates: tuple[str, ...] = ()
     seeds: tuple[int, ...] | None = None
-    dials: tuple[Dials, ...] = ()
 
     def __post_init__(self) -> None:
         run.check_samples(self.samples, self.top_p, self.templates)
@@ -66,10 +63,6 @@ class Sampling:
                 raise UserError(f"a sampler's temperature must be above 0, not {tau:g}")
         if self.rows < 0:
             raise UserError(f"rows must be 0 (all) or more, not {self.rows}")
-        if len(self.dials) > DIALS:
-            raise UserError(
-                f"answers are sampled at no more than {DIALS} (T, w), not at {len(self.dials)}"
-            )
 
     def asked(self, rows: Sequence[Row]) -> list[Row]:
         """Return the rows that are asked."""
@@ -82,7 +75,7 @@ class Sampling:
         Original and Retrained always do. tuned: T3's tuned (T, w), None for other methods.
         """
         every = [(each.T, each.w) for each in models]  # (None, None) for any method but T3
-        dials = self.dials or (min(every), tuned, twin(tuned)) if tuned else every
+        dials = (min(every), tuned, twin(tuned)) if tuned else every
         some = [each for each in models if self.seeds is None or each.seed in self.seeds]
         return [
             each

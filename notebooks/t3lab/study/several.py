@@ -46,16 +46,16 @@ class Work:
         """
 
         def run(method: str) -> Runs:
-            options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
-            options["settings"] = self._settings(method)
+            seeds, settings = seeds_of(method, self.seeds), self._settings(method)
             if method != "T3":
-                return list(run_method(self.study, method, **options))
-            dials = dials_of(options["settings"], self.temperatures)
-            options |= {
-                "temperatures": [T for T, _ in dials],
-                "settings_by_t": self._settings_by_t(),
-            }
-            return run_temperatures(self.study, **options)
+                return list(run_method(self.study, method, seeds=seeds, settings=settings))
+            return run_temperatures(
+                self.study,
+                seeds=seeds,
+                temperatures=[T for T, _ in dials_of(settings, self.temperatures)],
+                settings=settings,
+                settings_by_t=self._settings_by_t(),
+            )
 
         return self._each(methods, run, write_run)
 
@@ -119,15 +119,21 @@ class Work:
         apart = self.apart(unseen_stage)
 
         def audit(method: str) -> Runs:
-            options: dict[str, Any] = {"seeds": seeds_of(method, self.seeds)}
-            options["settings"] = self._settings(method)
+            seeds, settings = seeds_of(method, self.seeds), self._settings(method)
             if method == "Retrained":  # 0 is the reference, others are bases of the stage
-                options["seeds"] = [0, *(options["seeds"] if self.study.stage else [])]
-            if method == "T3":
-                options["dials"] = dials_of(options["settings"], self.temperatures)
-                options["settings_by_t"] = self._settings_by_t()
-            options |= {"sampling": self.sampling(sampling), "apart": apart}
-            return list(audit_method(self.study, method, **options))
+                seeds = [0, *(seeds if self.study.stage else [])]
+            return list(
+                audit_method(
+                    self.study,
+                    method,
+                    seeds=seeds,
+                    settings=settings,
+                    dials=dials_of(settings, self.temperatures) if method == "T3" else (),
+                    settings_by_t=self._settings_by_t(),
+                    sampling=self.sampling(sampling),
+                    apart=apart,
+                )
+            )
 
         given = {"unseen_stage": unseen_stage} if unseen_stage else {}
         return self._each(methods, audit, write_audit, given)
@@ -139,18 +145,20 @@ class Work:
 
         Arguments as of `audit`.
         """
-        options: dict[str, Any] = {"seeds": [0], "settings": {}, "apart": self.apart(unseen_stage)}
-        options |= {"sampling": self.sampling(sampling)}
-        names = ("Original", "Retrained")
+        how, apart = self.sampling(sampling), self.apart(unseen_stage)
         return [
-            record for method in names for record in audit_method(self.study, method, **options)
+            record
+            for method in ("Original", "Retrained")
+            for record in audit_method(
+                self.study, method, seeds=[0], settings={}, sampling=how, apart=apart
+            )
         ]
 
     def sampling(self, sampling: Mapping[str, Any]) -> Sampling:
         """Make `Sampling` from its fields in a profile, see `audit`."""
         given = {"seeds": self.seeds[:1], **sampling}
         given |= {name: tuple(given.get(name, ())) for name in ("seeds", "templates")}
-        given |= {name: tuple(map(tuple, given.get(name, ()))) for name in ("dials", "samplers")}
+        given |= {"samplers": tuple(map(tuple, given.get("samplers", ())))}
         return Sampling(**given)
 
     def apart(self, unseen_stage: Mapping[str, Any] | None) -> Study | None:

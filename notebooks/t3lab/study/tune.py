@@ -25,6 +25,9 @@ from t3lib.core.files import atomic_write, cache_dir, content_key, lock, read_ya
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import WORLD, hyper_of
 
+Point = dict[str, Any]  # settings of a method
+Trial = dict[str, Any]  # the evidence of one point, see `gathered`
+Entry = dict[str, Any]  # what the file of tuned values has for a method, see `choose`
 UNTUNED = ("Original", "Retrained")
 FAILED = {"forget_quality": None, "ks_statistic": None, "seconds": 0.0}  # a training that diverged
 
@@ -78,7 +81,7 @@ def tune_profile(
 
 def grids_of(
     profile: Mapping[str, Any], method: str, split: str
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+) -> tuple[list[Point], list[Point]]:
     """Return the coarse and the final grid of a method on a split; the first may be empty.
 
     A profile with points for METHOD/SPLIT has its coarse grid under METHOD. UserError if it has no
@@ -92,8 +95,8 @@ def grids_of(
 
 
 def _coarse_trials(
-    path: Path, method: str, split: str, coarse: Sequence[Mapping[str, Any]], fine: Sequence[Any]
-) -> list[dict[str, Any]]:
+    path: Path, method: str, split: str, coarse: Sequence[Point], fine: Sequence[Point]
+) -> list[Trial]:
     """Return the trials of the coarse points that the file of tuned values has, one for each.
 
     UserError if the profile has no finer grid, or if the file lacks a coarse point.
@@ -108,9 +111,7 @@ def _coarse_trials(
     return [trial for trial in tried if trial]
 
 
-def trials(
-    study: Study, method: str, points: Sequence[Mapping[str, Any]], seeds: Sequence[int]
-) -> list[dict[str, Any]]:
+def trials(study: Study, method: str, points: Sequence[Point], seeds: Sequence[int]) -> list[Trial]:
     """Run every point with every seed; return the evidence of each point (`gathered`).
 
     A seed whose training diverged has None as its scores.
@@ -121,7 +122,7 @@ def trials(
     ]
 
 
-def trial(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
+def trial(study: Study, method: str, settings: Point, seed: int) -> Mapping[str, Any]:
     """Train once and evaluate the forget rows without generated text; add the seconds of both."""
     model = subject(study, method, seed, settings)
     [report] = reports_of(study, [model], sets=["forget"], generate=False)
@@ -132,10 +133,10 @@ def trial(study: Study, method: str, settings: Mapping[str, Any], seed: int) -> 
 
 def tune_t3(
     study: Study,
-    points: Sequence[Mapping[str, Any]],
+    points: Sequence[Point],
     temperatures: Sequence[float],
     seeds: Sequence[int],
-) -> dict[str, Any]:
+) -> dict[str, Entry]:
     """Search T3's points; return the entries "T3/SPLIT" and "T3/SPLIT/T" for each T (Table 5).
 
     The first has the best point, T included; the others have the best settings at one T. A point
@@ -193,7 +194,7 @@ def tune_t3(
     }
 
 
-def gathered(settings: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def gathered(settings: Point, reports: Sequence[Mapping[str, Any]]) -> Trial:
     """Return a trial's evidence: {"hyper", "fq", "ks", "seconds"}; all but hyper over seeds.
 
     T3 has no "seconds", because its heads are fitted together.
@@ -207,9 +208,7 @@ def gathered(settings: Mapping[str, Any], reports: Sequence[Mapping[str, Any]]) 
     return {"hyper": dict(settings)} | known
 
 
-def choose(
-    study: Study, method: str, evidence: Sequence[dict[str, Any]], seeds: Sequence[int]
-) -> dict[str, Any]:
+def choose(study: Study, method: str, evidence: Sequence[Trial], seeds: Sequence[int]) -> Entry:
     """Return {"chosen", "seeds", "trials"}: the settings with the best mean Forget Quality.
 
     Only points that were tried with all seeds can be chosen. Ties are broken by mean MU-ROUGE. A

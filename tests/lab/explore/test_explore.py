@@ -48,10 +48,14 @@ def test_the_synthetic_state_is_the_theory(settings):
     def at(values):
         return np.interp(now.z, z, values)
 
-    np.testing.assert_allclose(now.p, at(p), rtol=1e-4)
-    np.testing.assert_allclose(now.f_star, at((1 - gamma) * p_r / p), rtol=1e-3, atol=1e-9)
-    np.testing.assert_allclose(now.p_f, at(p_f), rtol=1e-2, atol=1e-6)
-    sure = now.f_hat[(inner := (now.f_hat > 1e-6) & (now.f_hat < 1 - 1e-6))]
+    np.testing.assert_allclose(now.curves["p"], at(p), rtol=1e-4)
+    np.testing.assert_allclose(
+        now.curves["f_star"], at((1 - gamma) * p_r / p), rtol=1e-3, atol=1e-9
+    )
+    np.testing.assert_allclose(now.curves["p_f"], at(p_f), rtol=1e-2, atol=1e-6)
+    sure = now.curves["f_hat"][
+        (inner := (now.curves["f_hat"] > 1e-6) & (now.curves["f_hat"] < 1 - 1e-6))
+    ]
     slopes = np.polyfit(now.z[inner], np.log(sure / (1 - sure)), 2)  # f̂ is a sigmoid of a parabola
     margin = np.polyval(slopes, z)
     f_hat = 1 / (1 + np.exp(-margin))
@@ -62,7 +66,7 @@ def test_the_synthetic_state_is_the_theory(settings):
         assert objective(moved, now.samples[None], now.labels[None], given["lam"])[0] > best
     tempered = p ** (1 / T) * f_hat
     p_hat = tempered / np.trapezoid(tempered, z)
-    np.testing.assert_allclose(now.p_hat, at(p_hat), rtol=1e-3, atol=1e-7)
+    np.testing.assert_allclose(now.curves["p_hat"], at(p_hat), rtol=1e-3, atol=1e-7)
     retain = np.trapezoid(p_r * (np.log(p_r) - np.log(p_hat)), z)
     forget = np.trapezoid(p_f * np.abs(p_r - p_hat), z)
     assert now.errors["exact"] == pytest.approx((retain, forget), rel=1e-4)
@@ -74,7 +78,7 @@ def test_the_whole_spike_is_on_the_axis(v_f):
     figure = explore.canvas()[0].figure
     low, high = figure.axes[0].get_ylim()
     now = explore.state(**explore.DEFAULTS | {"v_f": v_f})
-    assert low <= 0 and max(now.p.max(), now.p_f.max()) < high
+    assert low <= 0 and max(now.curves["p"].max(), now.curves["p_f"].max()) < high
     assert figure.axes[0].get_yscale() == "symlog"
 
 
@@ -87,7 +91,8 @@ def test_every_corner_of_the_sliders_can_be_reached():
     for corner in itertools.product(*ends.values()):
         now = explore.state(**dict(zip(ends, corner)))
         assert (
-            np.isfinite(now.p_hat).all() and np.isfinite([*now.errors["exact"], now.delta]).all()
+            np.isfinite(now.curves["p_hat"]).all()
+            and np.isfinite([*now.errors["exact"], now.delta]).all()
         ), corner
 
 
@@ -166,29 +171,28 @@ def test_the_language_view_is_the_model(base, head, tokenizer, scene, T):
         hidden = base.model(ids).last_hidden_state[0]
     assert scene.tokens.tolist() == example.ids[n:]
     for position in range(len(scene.tokens)):
-        now = el.view(scene, T, position)
+        now, answer_p = el.view(scene, T, position)
+        tokens = now["token"].tolist()
         f = torch.sigmoid(head.B @ head.A @ hidden[: n + position].mean(0))
         power = logp[position].exp() ** (1 / T)
-        for found, want in (
-            (now.p_hat, logp_hat[position].exp()),
-            (now.p, logp[position].exp()),
-            (now.tempered, power / power.sum()),
-            (now.f, f),
+        for name, want in (
+            ("p_hat", logp_hat[position].exp()),
+            ("p", logp[position].exp()),
+            ("tempered", power / power.sum()),
+            ("f", f),
         ):
-            torch.testing.assert_close(found, want[now.shown], atol=1e-5, rtol=1e-4)
-        assert now.target == example.ids[n + position] and now.target in now.shown
-        assert {int(logp[position].argmax()), int(logp_hat[position].argmax())} <= set(
-            now.shown.tolist()
-        )
+            found = torch.tensor(now[name].to_numpy(), dtype=torch.float32)
+            torch.testing.assert_close(found, want[tokens], atol=1e-5, rtol=1e-4)
+        assert now["token"][now["true"]].tolist() == [example.ids[n + position]]
+        assert {int(logp[position].argmax()), int(logp_hat[position].argmax())} <= {*tokens}
         of_answer = (
             values.gather(-1, ids[0, n:, None]).mean().exp().item() for values in (logp, logp_hat)
         )
-        assert now.answer_p == pytest.approx(tuple(of_answer), rel=1e-4)
-        assert torch.maximum(now.p, now.p_hat)[now.shown != now.target].ge(el.VISIBLE).all(), (
-            "no empty bars"
-        )
-    beyond = el.view(scene, T, 10**6)
-    assert beyond.target == example.ids[-1]
+        assert answer_p == pytest.approx([*of_answer], rel=1e-4)
+        bars = now[["p", "p_hat"]].max(axis=1)
+        assert (bars[~now["true"]] >= el.VISIBLE).all(), "no empty bars"
+    beyond, _ = el.view(scene, T, 10**6)
+    assert beyond["token"][beyond["true"]].tolist() == [example.ids[-1]]
 
 
 def test_moves_retilt_and_never_call_the_model(base, head, tokenizer):
@@ -237,10 +241,10 @@ def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
     nasty = el.Scene(
         **{**vars(scene), "question": "<script>", "base_answer": "<b>", "truth": "a & b"}
     )
-    page = el.side_html("forget", nasty, el.view(nasty, 2.0, 1), 2.0, 1, tokenizer)
+    page = el.side_html("forget", nasty, 2.0, 1, tokenizer)
     assert "<script>" not in page and "&lt;b&gt;" in page and "a &amp; b" in page
-    shown = el.view(scene, 2.0, 1)
-    assert f"× {shown.f[0]:.3f}" in page and f"{shown.p_hat[0]:.3f}" in page
+    first = el.view(scene, 2.0, 1)[0].iloc[0]
+    assert f"× {first['f']:.3f}" in page and f"{first['p_hat']:.3f}" in page
 
 
 # --- the two stories
@@ -248,16 +252,16 @@ def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
 
 
 def test_what_is_told_is_what_each_model_writes(base, head, tokenizer, monkeypatch):
-    monkeypatch.setattr(es, "NEW_TOKENS", 8)
+    monkeypatch.setattr(es, "NEW_TOKENS", 16)
     story = es.Story("tiny", base, tokenizer, ROWS, ROWS, ROWS, ROWS[::-1], ["Ann", "Bo"])
-    told = es.tell(story, {f"T = {T:g}": (head, T) for T in GRID})
-    models = {es.BASE: base, **{f"T = {T:g}": T3ForCausalLM(base, head, T) for T in GRID}}
+    told = es.tell(story, {f"T = {T:g}": (head, T) for T in GRID[:2]})
+    models = {es.BASE: base, **{f"T = {T:g}": T3ForCausalLM(base, head, T) for T in GRID[:2]}}
     assert [*told.forget] == [*told.keep] == [*models]
     for name, model in models.items():
         for n, row in enumerate(ROWS):
             example = encode(tokenizer, row["question"], row["answer"])
             asked = torch.tensor([example.ids[: example.n_prompt]])
-            options = dict(max_new_tokens=8, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+            options = dict(max_new_tokens=16, do_sample=False, pad_token_id=tokenizer.pad_token_id)
             new = model.generate(asked, attention_mask=torch.ones_like(asked), **options)
             text = answer_text(tokenizer, new[0, asked.shape[1] :].tolist())
             assert told.forget[name]["greedy"][n] == told.keep[name]["greedy"][1 - n] == text
@@ -272,9 +276,9 @@ def test_table_and_counts_show_what_was_told(tokenizer, tmp_path):
     keep = {es.BASE: {"greedy": ["Yes. Or no.", "No."], "sampled": ["Yes. So.", "?"]},
             "T3": {"greedy": ["Yes.", "?"], "sampled": ["?", "No.\nYes."]}}  # fmt: skip
     told = es.Told(story, forget, keep)
-    shown = es.table(told, 1, 0).set_index("")
-    assert shown.loc["question"].tolist() == [ROWS[1]["question"], "", ROWS[0]["question"], ""]
-    assert shown.loc["T3"].tolist() == ["It is Bo.", "?", "Yes.", "?"]
+    shown = es.table(told).set_index("")
+    assert shown.loc["question"].tolist() == [ROWS[0]["question"], "", ROWS[0]["question"], ""]
+    assert shown.loc["T3"].tolist() == ["?", "?", "Yes.", "?"]
     lines = [["base", 2, 1, 2, 2, 1, 2], ["T3", 1, 0, 2, 1, 1, 2]]
     assert es.counts(told).to_numpy().tolist() == lines
     es.write(tmp_path, {"known": told, "taught": told})
@@ -286,7 +290,6 @@ def test_table_and_counts_show_what_was_told(tokenizer, tmp_path):
 def test_a_model_that_knows_no_capital_has_no_story(base, tokenizer, monkeypatch):
     """The questions of the capitals, asked of a random model in the place of SmolLM2."""
     monkeypatch.setattr(es, "load_model", lambda name: (base, tokenizer))
-    monkeypatch.setattr(es, "NEW_TOKENS", 2)
     with pytest.raises(UserError, match="smollm2 names none of the capitals"):
         es.known("smollm2")
     with pytest.raises(UserError, match="unknown model 'llama': choose smollm2 or tiny"):
@@ -297,8 +300,9 @@ def test_a_model_that_knows_no_capital_has_no_story(base, tokenizer, monkeypatch
 # ------------------------------------------------------------------------------------------
 
 
-def test_both_dials_of_one_product_give_one_greedy_answer(base, head, tokenizer):
+def test_both_dials_of_one_product_give_one_greedy_answer(base, head, tokenizer, monkeypatch):
     """And the sliders show what the table shows, without their texts becoming markup."""
+    monkeypatch.setattr(es, "NEW_TOKENS", 16)
     model = T3ForCausalLM(base, head, 1.0)
     rows = {"to forget": ROWS[0], "<to keep>": ROWS[1]}
     lines = eo.table(model, tokenizer, rows).set_index("")

@@ -306,16 +306,11 @@ def test_a_full_run_removes_runs_that_no_job_writes_and_makes_the_tables_again(b
     "part",
     [{"only": ["05"]}, {"methods": ["NPO"]}, {"splits": ["forget10"]}, {"seeds": [1, 2]}],
 )
-def test_a_part_of_a_run_removes_nothing(box, part):
+def test_a_part_of_a_run_or_a_failed_one_removes_nothing(box, part):
     assert box() == 0
     plant(box, ORPHANS[2:])
     assert box(**part) == box(**part, dry_run=True) == 0 and "below runs/" not in box.printed
-    assert (box.out / ORPHANS[2]).is_file()
-
-
-def test_a_failed_run_removes_nothing(box):
     box.profile(more="notebooks: {02_tofu_unlearning: {fail: [NPO/forget10]}}")
-    plant(box, ORPHANS[2:])
     assert box() == 1 and "stay until all jobs succeed" in box.printed
     assert (box.out / ORPHANS[2]).is_file()
 
@@ -522,37 +517,19 @@ def test_a_marker_cannot_name_a_file_outside_the_results(box):
 
 
 def test_the_papers_numbers_and_the_search_are_in_the_key_of_the_tables(monkeypatch, tmp_path):
-    """table1.csv once went from .671 to .123 with "15 cached"."""
-    profile = profiles.load_profile("smoke")
+    """The search may lie outside the checkout; its file is handed to the tables."""
+    profile, tuned = profiles.load_profile("smoke"), tmp_path / "tuned" / "mine.yaml"
 
-    def key():
-        return {
-            job.name: job.key
-            for job in jobs.build(profile, tmp_path, tuned=tmp_path / "tuned.yaml")
-        }[TABLES]
+    def tables():
+        return jobs.build(profile, tmp_path, tuned=tuned)[-1]
 
-    before = key()
-    (tmp_path / "tuned.yaml").write_text("{}")
-    assert key() != before
-    before = key()
+    alone = tables()
+    files.write_json(tuned, {})
+    searched = tables()
+    assert alone.parameters["tuned"] == "" and alone.key != searched.key
+    assert (files.project_root() / searched.parameters["tuned"]).samefile(tuned)
     monkeypatch.setattr(jobs, "folder_key", lambda folder: "other numbers")
-    assert key() != before
-
-
-def test_the_search_of_a_profile_outside_the_checkout_reaches_its_tables(tmp_path):
-    """tuned_path once looked beside the shipped profiles, and `search.csv` was empty."""
-    graph = jobs.build(
-        profiles.load_profile("smoke"), tmp_path, tuned=tmp_path / "tuned" / "mine.yaml"
-    )
-    assert graph[-1].parameters["tuned"] == ""
-    (tmp_path / "tuned").mkdir()
-    (tmp_path / "tuned" / "mine.yaml").write_text("{}")
-    graph = jobs.build(
-        profiles.load_profile("smoke"), tmp_path, tuned=tmp_path / "tuned" / "mine.yaml"
-    )
-    assert (files.project_root() / graph[-1].parameters["tuned"]).samefile(
-        tmp_path / "tuned" / "mine.yaml"
-    )
+    assert tables().key != searched.key
 
 
 def test_a_job_whose_code_changed_while_it_ran_is_not_done(box, monkeypatch):
