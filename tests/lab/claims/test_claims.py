@@ -15,7 +15,7 @@ from test_citations import KNOWN
 from t3lab import results
 from t3lab.claims import gaussians, llm, theory
 from t3lab.claims import table as claims
-from t3lab.claims.findings import Tables
+from t3lab.claims.findings import Tables, less, printed_tables
 from t3lab.report import render, tables
 from t3lab.report.order import order
 from t3lib.core import names
@@ -220,6 +220,8 @@ def test_what_the_papers_own_tables_say(table):
         "e1-middle-tradeoff": "",
     }
     assert {name: printed[name] for name in expected} == expected
+    near = less(printed_tables(), "forget05")["p"]
+    assert 0.04 < near["ULD"] < 0.05, "ULD is just not competitive on the 5% split"
 
 
 def judged(split, **less):
