@@ -5,14 +5,16 @@
 A world is a seed of the built-in world: other authors, other rows, another base and other retrained
 models. Another seed of T3 changes only the initial weights of its head and which rows to keep are
 drawn, so only worlds show how far a difference between two methods repeats. Every method runs once
-in each world and on each split, with the settings of profile cpu. These were chosen in world 0. D
-and Forget Quality compare with a world's second retrained model, on which nothing was chosen.
+in each world and on each split, with the settings of profile cpu. These were chosen in world 0. The
+method "T3 (T = 1)" is T3 without tempering, at the learning rate that was chosen for T = 1. D and
+Forget Quality compare with a world's second retrained model, on which nothing was chosen.
 
 It writes two tables below --out: `worlds_each` has one row for each run, and `worlds` has means
 over worlds with 95% intervals. It also writes a figure, the run files, and made.json, which says of
-each world which command and commit made it. A world takes about ten minutes on one core. A world
-that the table already has is left out, and trained models and scores are cached in .t3cache, so the
-same command continues a killed run.
+each world which command and commit made it. A world takes about ten minutes on one core. A method
+that the table already has in a world is left out, and trained models and scores are cached in
+.t3cache, so the same command continues a killed run. --methods runs some methods only, such as
+T3,"T3 (T = 1)".
 """
 
 import argparse
@@ -34,6 +36,7 @@ from t3lab.grid.runner import narrow_vectors
 from t3lab.report import render, tables
 from t3lab.report.look import COLOURS, STYLE, panels
 from t3lab.report.order import adjusted, interval, judged
+from t3lab.report.tables import OWN_RATE
 from t3lab.study.several import Work
 from t3lab.study.study import open_study
 from t3lib.core.errors import UserError
@@ -45,12 +48,17 @@ from t3lib.core.settings import WORLD
 # The measures of the tables: {column of a run: (title of its panel, whether more is better)}.
 # Forget Quality is a p-value, so it has no mean over worlds; worlds_each has every value.
 MEASURES = {"ks_held_out": ("D", False), "mu_rouge": ("MU-ROUGE", True), "mu": ("MU", True)}
-EACH = "Every method in each of several built-in worlds."
+NAMES = (*tables.METHODS, OWN_RATE)
+EACH = (
+    "Every method in each of several built-in worlds. T3 (T = 1) does not temper and has the"
+    " learning rate that was chosen for T = 1."
+)
 OVER_WORLDS = (
     "Every method in several built-in worlds: its mean over worlds with a 95% interval, in how"
     " many worlds it is the best unlearning method, and T3's value minus the method's value in"
     " the same world (t3_less, with its 95% interval). D (ks_held_out) compares with each world's"
-    " second retrained model. Settings were chosen in another world. seen: the smallest difference"
+    " second retrained model. Settings were chosen in another world. T3 (T = 1) does not temper and"
+    " is in no ranking. seen: the smallest difference"
     " that so many worlds would show in 80% of cases. p is two-sided: of D, T3 minus RMU, 10%"
     " split, which was named beforehand, as it is; of D and all other methods after Holm's"
     " correction."
@@ -62,9 +70,10 @@ TINY = {
 }
 
 
-def make(worlds: list[int], out: Path, tiny: bool) -> None:
-    """Run the worlds that the table in `out` does not have, then write both tables and the figure.
+def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
+    """Run what the table in `out` does not have, then write both tables and the figure.
 
+    methods: separated by commas; "" for all, and T3 without tempering.
     tiny: three methods on one split of models that know nothing, to try the script.
     """
     if min(worlds) < 1:
@@ -77,47 +86,59 @@ def make(worlds: list[int], out: Path, tiny: bool) -> None:
         profile |= {name: profile[name] | few for name, few in TINY.items()}
         profile |= {"methods": ["Original", "Retrained", "T3"], "splits": ["forget10"]}
     table, made = out / "tables" / "worlds_each.csv", out / "made.json"
+    wanted = methods.split(",") if methods else [*profile["methods"], OWN_RATE]
     each = pd.read_csv(table) if table.is_file() else None
     for world in progress_bar(worlds, desc="worlds"):
-        if each is not None and world in set(each["world"]):
+        known = {*each.loc[each["world"] == world, "method"]} if each is not None else set()
+        missing = [name for name in wanted if name not in known]
+        if not missing:
             continue
         began = time.process_time()
-        each = pd.concat([each, run_world(profile, world, out / f"world{world}")])
+        each = pd.concat([each, run_world(profile, world, missing, out / f"world{world}")])
         each = each.sort_values("world", kind="stable", ignore_index=True)
         seconds = time.process_time() - began
         facts = {"commit": results.provenance()["git_commit"], "cpu_seconds": round(seconds)}
         facts["command"] = shlex.join(["python", *sys.argv])
         render.write_table(table.parent, "worlds_each", each, caption=EACH)
-        write_json(made, (read_json(made) if made.is_file() else {}) | {f"world {world}": facts})
+        name = f"world {world}" + (f", {', '.join(missing)}" if known or methods else "")
+        write_json(made, (read_json(made) if made.is_file() else {}) | {name: facts})
         print(f"world {world}: {seconds:.0f} CPU-seconds", flush=True)
     render.write_table(table.parent, "worlds", summary(each), caption=OVER_WORLDS)
     render.save_figure(out / "figures" / "worlds.svg", figure(each))
 
 
-def run_world(profile: profiles.Profile, world: int, folder: Path) -> pd.DataFrame:
-    """Run every method of a profile in one world, and return a row for each run.
+def run_world(
+    profile: profiles.Profile, world: int, methods: list[str], folder: Path
+) -> pd.DataFrame:
+    """Run methods of a profile in one world, and return a row for each run of them.
 
     folder: for the run files.
     """
     opened = {name: profile[name] for name in WORLD}
     opened["stage"] = profile["stage"] | {"seed": world}
+    untempered = [1.0] if OWN_RATE in methods else []
+    asked = {"Retrained", *methods, *(["T3"] if untempered else [])}
     for split in profile["splits"]:
         study = open_study(split, **opened)
-        Work(study, opened, profile["hyper"], [1], [], folder).run(profile["methods"])
+        work = Work(study, opened, profile["hyper"], [1], untempered, folder)
+        work.run([name for name in tables.METHODS if name in asked])
     runs = tables.main_runs(results.tidy(results.read_runs(folder / "runs"))).assign(world=world)
-    return runs[["world", "split", "method", "T", "fq_held_out", *MEASURES]]
+    runs.loc[(runs["method"] == "T3") & (runs["T"] == 1), "method"] = OWN_RATE
+    columns = ["world", "split", "method", "T", "fq_held_out", *MEASURES]
+    return runs.loc[runs["method"].isin(methods), columns]
 
 
 def summary(each: pd.DataFrame) -> pd.DataFrame:
     """Build the table `worlds`: the mean of each measure over the worlds, with its 95% interval.
 
-    first: in how many worlds the method has the best value of all unlearning methods.
+    first: in how many worlds the method has the best value of all unlearning methods; empty for T3
+    without tempering, which is no further method.
     t3_less: T3's value minus the method's, within each world; its interval is t3_low to t3_high.
     seen, p: of t3_less, see `order.judged`; p only of D, corrected by `order.adjusted`.
     """
     rows = []
     splits = [split for split in SPLITS if split in set(each["split"])]
-    names = [name for name in tables.METHODS if name in set(each["method"])]
+    names = [name for name in NAMES if name in set(each["method"])]
     for split, measure in ((split, measure) for split in splits for measure in MEASURES):
         values = each[each["split"] == split].pivot(index="world", columns="method", values=measure)
         rivals = values[[name for name in names if name in tables.UNLEARNING]]
@@ -141,10 +162,11 @@ def figure(each: pd.DataFrame) -> Figure:
     split and measure.
     """
     splits = [split for split in SPLITS if split in set(each["split"])]
-    names = [name for name in tables.METHODS if name in set(each["method"])]
+    names = [name for name in NAMES if name in set(each["method"])]
     size = (6.8, 0.5 + len(splits) * (0.4 + 0.15 * len(names)))
     drawn, axes = panels(len(splits), len(MEASURES), size, sharex="col", sharey=True)
-    worlds = {"hue": "method", "hue_order": names, "palette": COLOURS, "legend": False}
+    colours = COLOURS | {OWN_RATE: COLOURS["T3"]}
+    worlds = {"hue": "method", "hue_order": names, "palette": colours, "legend": False}
     mean = {"errorbar": lambda x: interval(x)[1:], "color": "0.3", "linewidth": 0.8, "ls": ""}
     for row, split in zip(axes, splits):
         for axis, (measure, (title, _)) in zip(row, MEASURES.items()):
@@ -167,6 +189,7 @@ def main() -> None:
     """Read the command line and make the tables."""
     parser = argparse.ArgumentParser(description="Repeat the study of profile cpu in other worlds.")
     parser.add_argument("--worlds", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 7])
+    parser.add_argument("--methods", default="", help="separated by commas (default: all)")
     parser.add_argument("--out", type=Path, default=Path("out/cpu-worlds"))
     parser.add_argument("--tiny", action="store_true", help="try the script in seconds")
     try:

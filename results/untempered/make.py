@@ -6,11 +6,14 @@ At profile cpu, on both splits and with every seed of the profile, it asks the o
 T = 1 and T3 at its tuned T, each with the settings that the search chose for this T. The table
 `untempered` counts answers that are the truth word for word: greedy answers to rows to forget and
 to rows to keep, and answers to rows to keep that are sampled at the temperature 0.6 with top-p 0.9.
-It takes 20 seconds of one core after `make`, which leaves bases and heads in the cache.
+It takes 20 seconds of one core after `make`, which leaves bases and heads in the cache. made.json
+says which command and commit made the table.
 """
 
 import argparse
 import os
+import shlex
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -23,6 +26,7 @@ from t3lab.report import render
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study, open_study
 from t3lib.core.errors import UserError
+from t3lib.core.files import write_json
 from t3lib.core.rows import encode_rows
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.own.audit.samples import sample_answers
@@ -56,6 +60,8 @@ def make(out: Path) -> None:
     columns = ["split", "T", "lr", "seed", *(name for name in rows[0] if name != "split")]
     table = pd.DataFrame(rows, columns=columns).astype({"seed": "Int64"})
     render.write_table(out / "tables", "untempered", table, caption=CAPTION)
+    facts = {"commit": results.provenance()["git_commit"]}
+    write_json(out / "made.json", facts | {"command": shlex.join(["python", *sys.argv])})
 
 
 def counts(study: Study, model: PreTrainedModel) -> dict[str, int]:

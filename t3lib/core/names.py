@@ -13,7 +13,7 @@ HUB_DATA = {
 
 HOLDS = "holds"
 NO_ORDER = "no order"
-RESTRICTED = "holds only under the paper's approximation or grid"
+RESTRICTED = "holds only under a condition"  # that the evidence names
 FAILS = "does not hold"
 NOT_RUN = "not run at this scale"
 VERDICTS = (

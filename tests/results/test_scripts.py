@@ -27,6 +27,11 @@ SCRIPTS = [  # script, its arguments, files that it must write
         ["--methods", "Retrained,NPO,T3", "--seeds", "1"],
         ["tables/recover.csv", "tables/requests.csv", "attacks.json"],
     ),
+    (
+        "cpu-fixed/make.py",
+        [],
+        ["tables/fixed_epoch.csv", "tables/fixed_search.csv", "made.json"],
+    ),
     ("own/make.py", [], ["own.csv"]),
     (
         "shares/make.py",

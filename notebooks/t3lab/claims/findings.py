@@ -4,14 +4,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from t3lab import results
+from t3lab.report.order import over_seeds, with_printed_D
+from t3lib.baselines.losses import BASELINES
 from t3lib.core.files import project_root
 
 PRINTED = {"tofu": 1, "parameters": 2, "runtime": 3, "tofu_per_seed": 4, "temperature": 5}
-WORLDS = "-worlds"  # the suffix of a folder of worlds after its profile's name
+# Tables of a study beside a profile's results -> what its folder has after the profile's name.
+BESIDE = {"worlds": "-worlds", "worlds_each": "-worlds", "fixed_epoch": "-fixed"}
+D = "ks_held_out"
 
 
 class Missing(Exception):
@@ -38,9 +41,9 @@ class Tables(dict[str, pd.DataFrame]):
     """The tables of a results folder by name. They are read when first used; a missing table raises
     Missing.
 
-    runs: run files, whose labels of splits become `splits`. The table `worlds` comes from the
-    folder of worlds beside it, such as `cpu-worlds` beside `cpu`, or else from the committed one of
-    this name: a single run of a profile has no worlds of its own.
+    runs: run files, whose labels of splits become `splits`. The tables `BESIDE` come from a folder
+    beside it, such as `cpu-worlds` beside `cpu`, or else from the committed one of this name: a
+    single run of a profile has no worlds of its own.
     """
 
     def __init__(self, folder: str | Path, runs: Sequence[Mapping[str, Any]] = ()) -> None:
@@ -49,8 +52,8 @@ class Tables(dict[str, pd.DataFrame]):
 
     def __missing__(self, name: str) -> pd.DataFrame:
         results_of = self.folder.parent
-        if name == "worlds":
-            beside = Path(f"{results_of}{WORLDS}")
+        if name in BESIDE:
+            beside = Path(f"{results_of}{BESIDE[name]}")
             results_of = beside if beside.is_dir() else project_root() / "results" / beside.name
         path = results_of / self.folder.name / f"{name}.csv"
         if not path.is_file() or (table := pd.read_csv(path)).empty:
@@ -58,46 +61,36 @@ class Tables(dict[str, pd.DataFrame]):
         self[name] = table
         return table
 
-    def numbers(self, name: str, split: str, method: str, column: str) -> np.ndarray:
-        """Return the numbers of one column for a method on a split, one for each row. A missing
-        column gives an empty array.
-        """
-        table = self[name]
-        wanted = (table["split"] == split) & (table["method"] == method)
-        return (
-            table.loc[wanted, column].dropna().to_numpy(dtype=float)
-            if column in table
-            else np.array([])
-        )
-
 
 def printed_tables() -> Tables:
-    """Return the paper's Tables 1 to 5 under the names of our tables."""
+    """Return the paper's Tables 1 to 5 under the names of our tables.
+
+    Its seeds (Table 4) are in the place of our worlds.
+    """
     tables = Tables("")
     tables.update({name: results.paper_table(number) for name, number in PRINTED.items()})
+    tables["worlds_each"] = seeds = with_printed_D(tables["tofu_per_seed"])
+    tables["worlds"] = pd.concat(
+        over_seeds(seeds, name).assign(measure=name) for name in (D, "mu_rouge")
+    )
     return tables
 
 
-def score(tables: Tables, split: str, method: str, column: str, table: str = "tofu") -> float:
-    """Return a method's mean from Table 1 or another table, or nan.
+def less(tables: Tables, split: str, measure: str = D) -> pd.DataFrame:
+    """Return T3's value minus each baseline's, by method: t3_less, t3_low, t3_high and p.
 
-    Forget Quality (column "fq") is against held-out retrained models if there are any.
-    """
-    held = tables.numbers(table, split, method, "fq_held_out") if column == "fq" else ()
-    return next(iter((*held, *tables.numbers(table, split, method, column))), float("nan"))
-
-
-def less(tables: Tables, split: str) -> pd.DataFrame:
-    """Return T3's D minus each baseline's, by method: t3_less, t3_low, t3_high and p.
-
-    Over the worlds in which the study was repeated, otherwise over draws of authors. p is corrected
-    for the number of comparisons (`report.order.adjusted`).
+    measure: "ks_held_out" (D) or "mu_rouge".
+    Over the worlds in which the study was repeated; of the paper, over its seeds. Without either, D
+    over draws of authors and MU-ROUGE over seeds. Of D, p is corrected for the number of
+    comparisons (`report.order.adjusted`); of MU-ROUGE there is only the interval.
     """
     try:
-        table = tables["worlds"].query("measure == 'ks_held_out'")
+        table = tables["worlds"].query("measure == @measure")
     except Missing:
-        table = tables["order"]
-    return table[(table["split"] == split) & table["p"].notna()].set_index("method")
+        seeds = tables["order" if measure == D else "tofu_per_seed"]
+        table = seeds if measure == D else over_seeds(seeds, measure)
+    table = table[(table["split"] == split) & table["method"].isin(BASELINES)]
+    return table[table["t3_low"].notna()].set_index("method")
 
 
 def joined(parts: Sequence[Finding]) -> Finding:
@@ -110,6 +103,14 @@ def joined(parts: Sequence[Finding]) -> Finding:
         decided = all(part.holds is not None for part in parts)
         return Finding(False, told, no_order=decided and all(part.no_order for part in refuted))
     return Finding(True if all(part.holds for part in parts) else None, told)
+
+
+def gaps(table: pd.DataFrame) -> str:
+    """Write the rows of `less`, such as "RMU -0.05 (-0.11 to +0.02)"."""
+    return ", ".join(
+        f"{name} {row['t3_less']:+.2f} ({row['t3_low']:+.2f} to {row['t3_high']:+.2f})"
+        for name, row in table.iterrows()
+    )
 
 
 def listed(values: Mapping[str, float] | Mapping[float, float], form: str = "{} {:.3f}") -> str:

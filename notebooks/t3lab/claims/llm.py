@@ -3,28 +3,28 @@
 Each function is named like its claim, and its docstring says what must be true for the claim to
 hold.
 
-The same function reads both. The paper prints no scores of single rows, so its own claims are
-decided by its means; ours about D by the tables `worlds` or `order`. One baseline that ran can
-refute a claim about all baselines. For such a claim to hold, all ten must have run.
+The same function reads both, by the same standard. Claims about the best method are decided by
+differences with an interval: of ours over worlds or over draws of authors, of the paper over its
+seeds. One baseline that ran can refute a claim about all baselines. For such a claim to hold, all
+ten must have run.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import wraps
 
 import numpy as np
 import pandas as pd
+from scipy.stats import f as fisher
 
-from t3lab.claims.findings import Finding, Missing, Tables, joined, less, listed, score
+from t3lab.claims.findings import D, Finding, Missing, Tables, gaps, joined, less, listed
 from t3lab.results import paper_table
 from t3lib.core.names import SPLITS
 
 # the paper's ten baselines
 TEN = tuple(name for name in paper_table(1)["method"].unique() if name not in ("Original", "T3"))
 REJECTED = 0.05  # a Forget Quality below this rejects: what "zero" must mean for a p-value
-COMPETITIVE = 0.5  # of the highest Forget Quality of all unlearning methods
 FRACTION = 0.1  # what "a small fraction" means at most
 SAME = 0.005  # means of ROUGE-L that differ by less are called equal
-SUMMARY = ("fq", "mu_rouge", "mu")
 
 
 # ---- Tables 1 and 4 -----------------------------------------------------------------------------
@@ -43,53 +43,77 @@ def on_both_splits(check: Callable[[Tables, str], Finding]) -> Callable[[Tables]
 
 @on_both_splits
 def fq_best(tables: Tables, split: str) -> Finding:
-    """T3 is nearer to a retrained model (in D) than every baseline, beyond chance (p < 0.05).
-
-    In the paper's tables, T3 has the highest mean Forget Quality.
-    """
-    means = {name: score(tables, split, name, "fq") for name in ("T3", *TEN)}
-    mine, rest = means.pop("T3"), pd.Series(means).dropna()
-    if np.isnan(mine) or rest.empty:
-        raise Missing("fq")
-    try:
-        table = less(tables, split)
-    except Missing:
-        told = f"T3 {mine:.3f}, best other {rest.idxmax()} {rest.max():.3f}"
-        holds = bool(mine > rest.max())
-        return Finding(holds and (len(rest) == len(TEN) or None), told)
+    """T3 is nearer to a retrained model (in D) than every baseline, beyond chance (p < 0.05)."""
+    table = less(tables, split)
     sure = table["p"] < REJECTED
     above, ahead = table[sure & (table["t3_less"] > 0)], table[sure & (table["t3_less"] < 0)]
-    gaps = {
-        name: f"{row['t3_less']:+.2f} ({row['t3_low']:+.2f} to {row['t3_high']:+.2f})"
-        for name, row in table.drop(index=[*above.index, *ahead.index]).iterrows()
-    }
     told = (
         f"nearer than T3: {', '.join(above.index) or 'none'}; T3 is nearer than"
         f" {', '.join(ahead.index) or 'none'}; T3's D less that of the others (95% interval):"
-        f" {listed(gaps, '{} {}') or 'none'}"  # type: ignore[arg-type]
+        f" {gaps(table.drop(index=[*above.index, *ahead.index])) or 'none'}"
     )
-    whole = len(table) == len(TEN) or None
-    return Finding(
-        len(ahead) == len(table) and whole, told, no_order=above.empty and len(ahead) < len(table)
-    )
+    holds = len(ahead) == len(table) and (len(table) == len(TEN) or None)
+    return Finding(holds, told, no_order=above.empty and len(ahead) < len(table))
 
 
 @on_both_splits
 def mu_rouge_best(tables: Tables, split: str) -> Finding:
-    """Of the methods with at least half of the highest mean Forget Quality, T3 is one and has the
-    highest mean MU-ROUGE.
+    """T3's MU-ROUGE is higher than that of every competitive baseline, by more than its 95%
+    interval. T3 is competitive itself: no baseline is nearer to a retrained model beyond chance.
     """
-    means = {
-        name: [score(tables, split, name, column) for column in SUMMARY[:2]]
-        for name in ("T3", *TEN)
-    }
-    table = pd.DataFrame(means, SUMMARY[:2]).T.dropna()
-    if "T3" not in table.index or len(table) < 2:
+    rivals, nearer, whole = _rivals(tables, split)
+    words = less(tables, split, "mu_rouge").reindex(rivals).dropna(subset="t3_less")
+    behind, ahead = words["t3_high"] < 0, words["t3_low"] > 0
+    holds = bool(ahead.all() and not nearer) and (len(words) == len(rivals) and whole or None)
+    return Finding(
+        holds,
+        f"T3's MU-ROUGE less that of the competitive: {gaps(words)}",
+        no_order=not (nearer or behind.any()),
+    )
+
+
+@on_both_splits
+def more_stable(tables: Tables, split: str) -> Finding:
+    """T3's D varies less than that of every competitive baseline, over worlds or the paper's seeds.
+
+    F-tests of the variances, p < 0.05. To refute, p is corrected for the number of baselines.
+    """
+    rivals, _, whole = _rivals(tables, split)
+    groups = tables["worlds_each"].query("split == @split").groupby("method")[D]
+    spread, count = groups.std().reindex(["T3", *rivals]).dropna(), groups.count()
+    mine, rest = spread["T3"], spread.drop(index="T3")
+    p = fisher.cdf((mine / rest) ** 2, count["T3"] - 1, count[rest.index] - 1)
+    refuted = bool(((1 - p) * len(rest) < REJECTED).any())
+    told = f"sd of D, n = {count['T3']}: {listed(spread.sort_values().to_dict())}"
+    return Finding(bool((p < REJECTED).all()) and whole, told, no_order=not refuted)
+
+
+def _rivals(tables: Tables, split: str) -> tuple[list[str], bool, bool | None]:
+    """Return the competitive baselines: T3 is not nearer to a retrained model beyond chance. Also
+    return whether one of them is nearer beyond chance, and whether all ten ran (True or None).
+    """
+    table = less(tables, split)
+    ahead = (table["p"] < REJECTED) & (table["t3_less"] < 0)
+    rivals = table[~ahead]
+    return [*rivals.index], bool((rivals["p"] < REJECTED).any()), len(table) == len(TEN) or None
+
+
+def mu_unreliable(tables: Tables) -> Finding:
+    """On some split a method's Model Utility exceeds the original's and its MU-ROUGE does not, and
+    on none a method's MU-ROUGE exceeds the original's.
+    """
+    table = tables["tofu"][lambda rows: rows["method"].isin(["Original", "T3", *TEN])]
+    table = table.set_index(["split", "method"])[["mu", "mu_rouge"]].dropna()
+    if table.groupby("split").size().reindex(SPLITS, fill_value=0).min() < 2:
         raise Missing("tofu")
-    some = table[table["fq"] >= COMPETITIVE * table["fq"].max()]["mu_rouge"]
-    holds = bool(some.idxmax() == "T3")
-    told = f"MU-ROUGE of the competitive: {listed(some.sort_values().to_dict())}"
-    return Finding(holds and (len(table) == len(TEN) + 1 or None), told)
+    before = table.xs("Original", level="method")
+    above = table.sub(before, level="split") > SAME
+    rows = {"MU alone": above["mu"] & ~above["mu_rouge"], "MU-ROUGE": above["mu_rouge"]}
+    told = f"original {listed(before.loc[SPLITS[-1]].to_dict())}; higher in " + "; ".join(
+        f"{name}: {', '.join(f'{m} ({tables.splits[s]})' for s, m in table.index[some]) or 'none'}"
+        for name, some in rows.items()
+    )
+    return Finding(bool(rows["MU alone"].any() and not rows["MU-ROUGE"].any()), told)
 
 
 @on_both_splits
@@ -97,41 +121,35 @@ def generation_kept(tables: Tables, split: str) -> Finding:
     """T3's probability of retain answers is below the original's, but its ROUGE-L is not, neither
     on rows to keep nor on real authors and world facts.
     """
-    columns = ("retain_prob", "retain_rouge", "ra_rouge", "wf_rouge")
-    pairs = {
-        name: [score(tables, split, method, name) for method in ("Original", "T3")]
-        for name in columns
-    }
-    if np.isnan([*pairs.values()]).any():
+    table = tables["tofu"][lambda rows: rows["split"] == split].set_index("method")
+    pairs = table.reindex(
+        ["Original", "T3"], columns=["retain_prob", "retain_rouge", "ra_rouge", "wf_rouge"]
+    )
+    if pairs.isna().any(axis=None):
         raise Missing("tofu")
-    down = {name: before - after > SAME for name, (before, after) in pairs.items()}
+    down = pairs.loc["Original"] - pairs.loc["T3"] > SAME
     told = ", ".join(
-        f"{name} {before:.3f} → {after:.3f}" for name, (before, after) in pairs.items()
+        f"{name} {pair.iloc[0]:.3f} → {pair.iloc[1]:.3f}" for name, pair in pairs.items()
     )
-    return Finding(down.pop("retain_prob") and not any(down.values()), told)
+    return Finding(bool(down["retain_prob"] and not down.drop("retain_prob").any()), told)
 
 
-# ---- Table 5 and the ablations ------------------------------------------------------------------
-def _at(tables: Tables, split: str) -> pd.DataFrame:
-    """Return Table 5 of a split by T. Forget Quality is against held-out retrained models if there
-    are any. Missing with fewer than three T.
+# ---- Table 5 and T3's other choices -------------------------------------------------------------
+def _by_T(tables: Tables, split: str) -> pd.Series:
+    """Return the Forget Quality of Table 5 by T, against held-out retrained models if there are
+    any. Missing with fewer than three T.
     """
-    table = tables["temperature"]
-    table = table.assign(fq=table.get("fq_held_out", table["fq"]).fillna(table["fq"]))
-    part = (
-        table[(table["split"] == split) & table["fq"].notna()]
-        .sort_values("T")
-        .set_index("T")[list(SUMMARY)]
-    )
-    if len(part) < 3:
+    rows = tables["temperature"][lambda rows: rows["split"] == split].set_index("T").sort_index()
+    fq = rows.get("fq_held_out", rows["fq"]).fillna(rows["fq"]).dropna()
+    if len(fq) < 3:
         raise Missing("temperature")
-    return part
+    return fq
 
 
 @on_both_splits
 def t5_untempered(tables: Tables, split: str) -> Finding:
     """At T = 1 the Forget Quality is below 0.05, so the test rejects."""
-    fq = _at(tables, split)["fq"].get(1.0, np.nan)
+    fq = _by_T(tables, split).get(1.0, np.nan)
     holds = None if np.isnan(fq) else bool(fq < REJECTED)
     return Finding(holds, f"FQ at T = 1: {fq:.2g}")
 
@@ -139,36 +157,43 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
 @on_both_splits
 def t5_interior(tables: Tables, split: str) -> Finding:
     """The T of best Forget Quality is neither the lowest nor the highest."""
-    fq = _at(tables, split)["fq"]
+    fq = _by_T(tables, split)
     told = f"best T {fq.idxmax():g}: {listed(fq.to_dict(), 'FQ({:g}) = {:.3f}')}"
     return Finding(bool(fq.index[0] < fq.idxmax() < fq.index[-1]), told)
 
 
 # ---- Tables 2 and 3 -----------------------------------------------------------------------------
-def _seconds(tables: Tables, split: str, *names: str) -> pd.Series:
-    """Return the seconds of training in Table 3 by method. Missing if none of the methods ran."""
-    seconds = pd.Series(
-        {name: score(tables, split, name, "train_s", "runtime") for name in names}
-    ).dropna()
-    if seconds.empty:
+def _cost(tables: Tables, split: str, mine: str, others: Sequence[str], share: float) -> Finding:
+    """Decide whether T3's training takes less than a share of the seconds of each other method.
+
+    mine: T3's name in the table `runtime`.
+    """
+    rows = tables["runtime"][lambda rows: rows["split"] == split]
+    seconds = rows.set_index("method")["train_s"].dropna()
+    rest = seconds[seconds.index.isin(others)]
+    if mine not in seconds or rest.empty:
         raise Missing("runtime")
-    return seconds
+    less = rest[share * rest <= seconds[mine]].sort_values().to_dict()
+    told = f"T3 {seconds[mine]:.3g} s; too fast: {listed(less, '{} {:.3g} s') or 'none'}"
+    told += f", fastest {rest.idxmin()} {rest.min():.3g} s"
+    return Finding(False if less else len(rest) == len(others) or None, told)
 
 
 @on_both_splits
 def five_seconds(tables: Tables, split: str) -> Finding:
-    """With the same retain rows in every epoch, T3 keeps the MU-ROUGE that it has with other rows
-    in every epoch.
+    """With the same retain rows in every epoch, at a rate and T searched for it, T3 keeps the
+    MU-ROUGE that it has with other rows in every epoch.
 
     The paper's seconds are of the former, and it prints no score of it.
     """
-    table = tables["ablations"]
-    rows = table[table["split"] == split].set_index("setting")["mu_rouge"]
-    fixed = rows.reindex(["tuned", "epoch=fixed"]).dropna()
-    if len(fixed) < 2:
-        raise Missing("ablations")
-    told = f"MU-ROUGE {fixed.iloc[0]:.3f} → {fixed.iloc[1]:.3f} with the same rows in every epoch"
-    return Finding(bool(fixed.iloc[0] - fixed.iloc[1] <= SAME), told)
+    table = tables["fixed_epoch"][lambda rows: rows["split"] == split].set_index("setting")
+    kept = table["mu_rouge"].to_dict()
+    told = "; ".join(
+        f"{name}: MU-ROUGE {row['mu_rouge']:.3f}, FQ {row['fq_held_out']:.2f}, T = {row['T']:g},"
+        f" rate {row['lr']:g}"
+        for name, row in table.iterrows()
+    )
+    return Finding(kept.pop("redrawn") - max(kept.values()) <= SAME, told)
 
 
 @on_both_splits
@@ -176,10 +201,7 @@ def fraction_of_cost(tables: Tables, split: str) -> Finding:
     """T3 takes less time than each baseline if it runs the base at every step as they do
     (naive).
     """
-    [mine], rest = _seconds(tables, split, "T3 (naive)"), _seconds(tables, split, *TEN)
-    faster = rest[rest <= mine].to_dict()
-    told = f"T3 {mine:.3g} s; no slower: {listed(faster, '{} {:.3g} s') or f'none of {len(rest)}'}"
-    return Finding(False if faster else True if len(rest) == len(TEN) else None, told)
+    return _cost(tables, split, "T3 (naive)", TEN, 1.0)
 
 
 @on_both_splits
@@ -188,9 +210,4 @@ def fraction_preprocessed(tables: Tables, split: str) -> Finding:
     all weights, which is all but ULD.
     """
     full = [name for name in TEN if name != "ULD"]
-    [mine], rest = _seconds(tables, split, "T3 (preprocessed)"), _seconds(tables, split, *full)
-    features = score(tables, split, "T3 (preprocessed)", "features_s", "runtime")
-    told = f"T3 {mine:.3g} s, fastest other {rest.idxmin()} {rest.min():.3g} s"
-    told += "" if np.isnan(features) else f"; features {features:.3g} s"
-    holds = bool(mine <= FRACTION * rest.min())
-    return Finding(holds and (len(rest) == len(full) or None), told)
+    return _cost(tables, split, "T3 (preprocessed)", full, FRACTION)

@@ -6,63 +6,61 @@ hold.
 What is computed needs no results folder, takes milliseconds and is the same everywhere.
 """
 
-from functools import cache, partial
-
 import numpy as np
 import pandas as pd
 
-from t3lab.claims.findings import Finding, Missing, Tables
-from t3lib import theory
-from t3lib.theory.logistic import probability
+from t3lab.claims.findings import Finding, Tables
+from t3lib.theory.experiments import V_F
 from t3lib.theory.mixture import GaussianMixture
-from t3lib.tofu.metrics import forget_quality_approximation, forget_quality_lattice
 
-NEARLY_EQUAL = 0.5  # "effectively equating": within a factor of two
 TS = (1.5, 2.0, 3.0)
 
 
-# ---- bounds that the table `bounds` tries -------------------------------------------------------
-def _rows(tables: Tables, *bounds: str) -> pd.DataFrame:
-    rows = tables["bounds"][tables["bounds"]["bound"].isin(bounds)]
-    if rows.empty:
-        raise Missing("bounds")
-    return rows
+# ---- without tempering: the table `alternatives` ------------------------------------------------
+def _lowest(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the row with the lowest Forget Error for each n, by n."""
+    return rows.loc[rows.groupby("n")["forget_error"].idxmin()].set_index("n")
 
 
-def thm_3_3_equal(tables: Tables) -> Finding:
-    """At the smallest γ of the table `bounds`, the median ratio of Retain Error to the bound of
-    Theorem 3.3 is at least one half.
+def tempering_necessary(tables: Tables) -> Finding:
+    """For the sharpest p_f no untempered estimator has as low a Forget Error as tempering has, at
+    any λ or strength w, at every n.
+
+    Tempering has the λ of least risk and its best T. Lower counts beyond the standard error of the
+    difference.
     """
-    rows = _rows(tables, "Theorem 3.3")
-    rows = rows[rows["gamma"] == rows["gamma"].min()]
-    ratio = rows["error"] / rows["value"]
-    told = (
-        f"γ = {rows['gamma'].iloc[0]:g}, {len(rows)} fitted classifiers: error/bound median"
-        f" {ratio.median():.2g}"
-    )
-    return Finding(bool(ratio.median() >= NEARLY_EQUAL), told)
-
-
-# ---- without tempering --------------------------------------------------------------------------
-def tempering_proved_necessary(tables: Tables) -> Finding:
-    """At T = 1, two classifiers with the same excess risk both leak, although one errs only on
-    retain samples and the other only on forget samples.
-
-    The first must have at least a tenth of the second's Forget Error.
-    """
-    m, delta = GaussianMixture(v_f=1e-6), 1e-2
-    low, high = -np.expm1(-delta / (1 - m.gamma)), -np.expm1(-delta / m.gamma)
-    best = partial(probability, m.phi_star)
-    pair = {
-        "(1 − a) f*": lambda z: (1 - low) * best(z),
-        "f* + b (1 − f*)": lambda z: best(z) + high * (1 - best(z)),
-    }
-    risk = {name: float(np.asarray(m.excess_risk(f))) for name, f in pair.items()}
-    harmless, leaky = leaks = [float(np.asarray(m.forget_error(f, 1.0))) for f in pair.values()]
+    rows = tables["alternatives"]
+    rows = rows[rows["v_f"] == rows["v_f"].min()]
+    cold, warm = _lowest(rows[rows["T"] == 1]), _lowest(rows[rows["least_risk"] & (rows["T"] > 1)])
+    error = np.hypot(cold["forget_se"], warm["forget_se"])
     told = "; ".join(
-        f"{name} δ = {risk[name]:.3f}, Forget Error {leak:.2g}" for name, leak in zip(pair, leaks)
+        f"n = {n}: {one['forget_error']:.3g} at T = 1 (w = {one['w']:g}, Retain Error"
+        f" {one['retain_error']:.2g}), {other['forget_error']:.3g} at T = {other['T']:g}"
+        f" ({other['retain_error']:.2g})"
+        for (n, one), (_, other) in zip(cold.iterrows(), warm.iterrows())
     )
-    return Finding(harmless > 0.1 * leaky, f"peak {m.peak_forget():.0f}, T = 1: {told}")
+    holds = bool((cold["forget_error"] - warm["forget_error"] > error).all())
+    return Finding(holds, f"Forget Error {told}")
+
+
+def sharpening_limited(tables: Tables) -> Finding:
+    """At T = 1 no strength w makes the Forget Error for the sharpest p_f as low as for the flattest
+    of the table, at no more Retain Error than tempering has at its best T, at any n.
+    """
+    rows = tables["alternatives"][lambda rows: rows["least_risk"]]
+    sharp, flat = (rows[rows["v_f"] == v] for v in (rows["v_f"].min(), rows["v_f"].max()))
+    most = sharp["n"].map(_lowest(sharp[sharp["T"] > 1])["retain_error"])
+    paid = sharp[(sharp["T"] == 1) & (sharp["retain_error"] <= most)]
+    both = paid.merge(flat, on=["n", "T", "w"], suffixes=("", "_flat"))
+    error = np.hypot(both["forget_se"], both["forget_se_flat"])
+    gap = (both["forget_error"] - both["forget_error_flat"]) / error
+    told = "; ".join(
+        f"n = {row['n']}, w = {row['w']:g}: {row['forget_error']:.3g} against"
+        f" {row['forget_error_flat']:.3g}"
+        for row in both.loc[gap.groupby(both["n"]).idxmin()].to_dict("records")
+    )
+    kinds = f"v_f = {sharp['v_f'].iloc[0]:g} against {flat['v_f'].iloc[0]:g}"
+    return Finding(bool((gap > 1).all()), f"Forget Error for {kinds}: {told}")
 
 
 # ---- with tempering -----------------------------------------------------------------------------
@@ -70,64 +68,27 @@ def thm_3_7_improves(tables: Tables) -> Finding:
     """At γ = 0.1 and the sharpest p_f, the bound of Theorem 3.7, including its bias, is lower at
     some T > 1 than the bound of Theorem 3.4.
     """
-    rows = _rows(tables, "Theorem 3.4", "Theorem 3.7")
-    rows = rows[np.isclose(rows["gamma"], 0.1) & (rows["v_f"] == rows["v_f"].min())]
+    rows = tables["bounds"][lambda rows: np.isclose(rows["gamma"], 0.1)]
+    rows = rows[rows["v_f"] == rows["v_f"].min()]
     medians = rows.groupby(["bound", "T"])[["value", "error"]].median()
     cold, tempered = medians.loc["Theorem 3.4"].iloc[0], medians.loc["Theorem 3.7"].query("T > 1")
-    if tempered.empty:
-        raise Missing("bounds")
-    T = tempered["value"].idxmin()
-    warm = tempered.loc[T]
-    told = (
-        f"bound {cold['value']:.3g} → {warm['value']:.3g}, error {cold['error']:.3g} →"
-        f" {warm['error']:.2g}"
-    )
-    return Finding(bool(warm["value"] < cold["value"]), f"T = 1 → {T:g}: {told}")
-
-
-def bias_grows(tables: Tables) -> Finding:
-    """The Forget Error of the Bayes classifier is 0 at T = 1 and grows with T."""
-    bias = {
-        v: np.asarray((m := GaussianMixture(v_f=v)).forget_error(m.phi_star, [1.0, *TS]))
-        for v in (1e-3, 1.0)
-    }
-    told = "; ".join(
-        f"v_f = {v:g}: " + ", ".join(f"{b:.3f}" for b in values[1:]) for v, values in bias.items()
-    )
-    holds = all(bool((np.diff(values) > 0).all() and values[0] < 1e-9) for values in bias.values())
-    return Finding(holds, f"Bayes classifier, Forget Error at T = 1.5, 2, 3: {told}")
+    warm = tempered.loc[tempered["value"].idxmin()]
+    told = f"bound {cold['value']:.3g} → {warm['value']:.3g}, error {cold['error']:.3g} →"
+    told += f" {warm['error']:.2g}"
+    return Finding(bool(warm["value"] < cold["value"]), f"T = 1 → {warm.name:g}: {told}")
 
 
 def thm_3_8_entropy(tables: Tables) -> Finding:
-    """The bias at δ = 0 and T = 2, and its bound, fall as the entropy H(p_r) grows.
+    """The Retain Error at δ = 0, which tempering alone adds, falls as the entropy H(p_r) grows.
 
-    The same mixture is computed in other units: scaling it by s changes the entropy by ln s.
+    p_r = N(1, v_r) becomes wider, from v_r = 1/4 to 4, and p_f stays; at every v_f of Appendix E
+    and at T = 1.5, 2 and 3.
     """
-    entropy, bias, bound = [], [], []
-    for s in 10.0 ** np.arange(-2, 3):
-        m = GaussianMixture(mu_r=s, v_r=s * s, v_f=1e-3 * s * s)
-        entropy.append(m.entropy_retain())
-        bias.append(float(np.asarray(m.retain_error(m.phi_star, 2.0))))
-        bound.append(
-            float(
-                theory.bound_retain_tempered(
-                    m, 0.0, 2.0, theory.tau_star_retain(m, m.phi_star, 2.0)
-                )
-            )
-        )
-    falls = all(bool((np.diff(values) < -1e-9).all()) for values in (bias, bound))
-    shown = [" ".join(f"{value:.3g}" for value in values) for values in (entropy, bias, bound)]
-    return Finding(falls, f"H = {shown[0]}: bias {shown[1]}; its bound {shown[2]}")
-
-
-# ---- Appendices D to F --------------------------------------------------------------------------
-_lattice = cache(forget_quality_lattice)  # 400 exact tests
-
-
-def fq_formula(tables: Tables) -> Finding:
-    """2 exp(−|D_f| D²) is the exact two-sample p-value within 0.05, for 400 rows."""
-    exact = _lattice(400)
-    apart = np.abs(forget_quality_approximation(400, np.arange(1, 401) / 400) - exact)
-    limit, high = exact[apart <= 0.01].max(), apart[exact > 0.9].min()
-    told = f"n = 400: within 0.01 up to FQ {limit:.2f}, off by {high:.2f} or more above 0.9"
-    return Finding(bool(apart.max() <= 0.05), told)
+    holds, shown = True, []
+    for v_f in V_F:
+        each = [GaussianMixture(v_r=v_r, v_f=v_f) for v_r in 4.0 ** np.linspace(-1, 1, 5)]
+        bias = np.array([np.asarray(m.retain_error(m.phi_star, TS)) for m in each])
+        holds &= bool((np.diff(bias, axis=0) < 0).all())
+        shown.append(f"v_f = {v_f:g}: {' '.join(f'{value:.3f}' for value in bias[:, 1])}")
+    entropy = " ".join(f"{m.entropy_retain():.2f}" for m in each)
+    return Finding(holds, f"H = {entropy}, Retain Error at T = {TS[1]:g}: {'; '.join(shown)}")

@@ -15,10 +15,13 @@ from scipy.stats import t as student
 from t3lab.results import author_rows, others_of, references
 from t3lib.baselines.losses import METHODS
 from t3lib.core.names import SPLITS
+from t3lib.tofu.metrics import forget_quality_lattice
 
 PRIMARY = ("forget10", "RMU")  # the one comparison that was named before the worlds were made
 LEVEL, POWER = 0.95, 0.8
 DRAWS = 2000
+PRINTED = {"forget05": 200, "forget10": 400}  # rows to forget in the paper
+ROUNDED = 5e-4  # a Forget Quality that is printed as 0.000 is at most this
 COLUMNS = ["split", "method", "authors", "D", "t3_less", "t3_low", "t3_high", "seen", "p"]
 
 
@@ -58,6 +61,39 @@ def order(runs: Sequence[Mapping[str, Any]], tuned: Mapping[str, float | None]) 
             rows.append((split, method, count, means[method][0], *judged(less[0], error, count)))
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.assign(p=adjusted(table))
+
+
+def over_seeds(table: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Return T3's mean minus each method's, in columns of `COLUMNS`, with a row for each split and
+    method.
+
+    table: split, method and `measure`, a row for each seed. The standard error is Welch's. It says
+    how far seeds differ, not bases, retrained models or authors. The degrees of freedom are those
+    of the method with fewer seeds.
+    """
+    stats = table.groupby(["split", "method"], sort=False)[measure].agg(["mean", "sem", "count"])
+    rows = []
+    for (split, method), (mean, error, count) in stats.iterrows():
+        if method != "T3" and (split, "T3") in stats.index:
+            mine, own, seeds = stats.loc[split, "T3"]
+            gap = judged(mine - mean, float(np.hypot(own, error)), int(min(count, seeds)))
+            rows.append((split, method, *gap))
+    found = pd.DataFrame(rows, columns=["split", "method", *COLUMNS[4:]])
+    return found.assign(p=adjusted(found))
+
+
+def with_printed_D(seeds: pd.DataFrame) -> pd.DataFrame:
+    """Add D as `ks_held_out` to the paper's Table 4, which prints Forget Quality for every seed.
+
+    With n rows D is one of 1/n, 2/n, …, 1, and each has its own Forget Quality, so three digits
+    tell D. Of a Forget Quality printed as 0.000 it is the lowest D that is rounded so.
+    """
+    parts = []
+    for split, part in seeds.groupby("split", sort=False):
+        rungs = forget_quality_lattice(PRINTED[split])
+        apart = abs(rungs - part["fq"].clip(lower=ROUNDED).to_numpy()[:, None])
+        parts.append(part.assign(ks_held_out=(apart.argmin(axis=1) + 1) / PRINTED[split]))
+    return pd.concat(parts)
 
 
 def clustered_D(ours: Sequence[float], theirs: Sequence[float], author: int) -> np.ndarray:

@@ -33,7 +33,8 @@ from t3lib.tofu.metrics import AUDIT
 
 AGAINST_T = ("recognized_verbatim", "recognized_paraphrased", "auc", "auc_min_k")
 FRONTIER = ("recognized_verbatim", "auc", "leak")
-DASHES = ("", (4, 1.5), (1, 1), (4, 1.5, 1, 1))  # of T3's sampled (T, w), from the lowest T
+# Of T3's sampled (T, w), from the lowest T. Two splits have up to six of them.
+DASHES = ("", (4, 1.5), (1, 1), (4, 1.5, 1, 1), (2, 2.5), (4, 1, 1, 1, 1, 1))
 
 
 @rc_context(STYLE)
@@ -52,7 +53,8 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     dashes = dict(zip(methods.index[methods == "T3"], cycle(DASHES))) | {"Original": (1, 1)}
     by = {
         **dict.fromkeys(("hue", "style", "size"), "name"),
-        "hue_order": [*methods.index],
+        # All names in every panel, for the key has each look from the last one.
+        **dict.fromkeys(("hue_order", "style_order", "size_order"), [*methods.index]),
         "palette": dict(methods.map(COLOURS)),
         "markers": dict(methods.map(MARKERS)),
         "dashes": {name: dashes.get(name, "") for name in methods.index},

@@ -15,7 +15,7 @@ from test_citations import KNOWN
 from t3lab import results
 from t3lab.claims import gaussians, llm, theory
 from t3lab.claims import table as claims
-from t3lab.claims.findings import Tables
+from t3lab.claims.findings import Tables, less, printed_tables
 from t3lab.report import render, tables
 from t3lab.report.order import order
 from t3lib.core import names
@@ -53,9 +53,7 @@ def made(tmp_path_factory):
     every["bounds_fixed_tau"] = bounds_table.fixed_tau_table(
         gammas=(0.02, 0.1), T=(2.0,), classifiers=3
     )
-    settings = [("tuned", 0.9), ("epoch=fixed", 0.5)]
-    rows = [(split, name, words) for split in SPLITS for name, words in settings]
-    every["ablations"] = pd.DataFrame(rows, columns=["split", "setting", "mu_rouge"])
+    every["alternatives"] = synthetic.alternatives((50, 400), w=(2.0, 20.0), trials=20)
     for name, table in every.items():
         render.write_table(folder / "tables", name, table)
     return folder
@@ -149,7 +147,7 @@ def test_every_quoted_sentence_is_in_the_paper(shared):
 def test_columns_and_vocabulary(table):
     assert list(table.columns) == claims.COLUMNS and table["id"].is_unique
     assert set(table["verdict"]) <= set(names.VERDICTS) and len(set(table["verdict"])) >= 4
-    assert set(table["printed"]) == {"", "yes", "no"}
+    assert set(table["printed"]) == {"", "yes", "no", names.NO_ORDER}
     assert (table["evidence"] != "").all() and (table["scale"] != "").all()
     decided = table["verdict"] != names.NOT_RUN
     assert (table.loc[decided, "numbers"].str.contains(r"\d")).all()
@@ -165,7 +163,7 @@ def test_evidence_exists():
         for name, text in listed.items()
         for found in re.findall(r"(tests/\S+\.py)::(\w+)", text)
     ]
-    assert len(tests) > 3
+    assert len(tests) > 1
     for name, path, test in tests:
         assert f"def {test}(" in (ROOT / path).read_text(), name
 
@@ -173,7 +171,7 @@ def test_evidence_exists():
 def test_a_claim_about_the_papers_model_is_not_run_until_it_is(made, table, tmp_path):
     rows = table.set_index("id")
     paper = rows[rows["scale"] == "Llama 3.1 8B"]
-    assert len(paper) == 8 and (paper["verdict"] == names.NOT_RUN).all()
+    assert len(paper) == 10 and (paper["verdict"] == names.NOT_RUN).all()
     here = rows[rows.index.str.endswith("@here")]
     assert (
         len(here) == 7
@@ -203,7 +201,7 @@ def test_an_empty_folder_gives_no_error_and_no_verdict_on_runs(tmp_path):
         "five-seconds",
     ):
         assert rows.loc[name, "verdict"] == names.NOT_RUN, name
-    assert rows.loc["bias-grows", "verdict"] == names.HOLDS
+    assert rows.loc["thm-3.8-entropy", "verdict"] == names.FAILS
     assert rows.loc["mu-rouge-best", "printed"] == "yes"
 
 
@@ -211,8 +209,10 @@ def test_what_the_papers_own_tables_say(table):
     """Checked by hand against Tables 1 to 5."""
     printed = table.set_index("id")["printed"]
     expected = {
-        "fq-best": "yes",  # .914 against NPO .793, .671 against SimNPO .536
-        "mu-rouge-best": "yes",  # .900 against SimNPO .786; ULD has .944 at a FQ of .169 and .012
+        "fq-best": names.NO_ORDER,  # five seeds of NPO and SimNPO overlap with those of T3
+        "mu-rouge-best": "yes",  # .900 against SimNPO .786; ULD has .944, but T3 is nearer
+        "mu-unreliable": "yes",  # MU of SimNPO .653, of the original .637
+        "more-stable": names.NO_ORDER,  # T3's D has the least spread, NPO's a similar one
         "generation-kept": "no",  # real authors .949 → .856, rows to keep .995 → .992
         "five-seconds": "",  # the paper prints no score of it
         "t5-untempered": "yes",
@@ -220,6 +220,8 @@ def test_what_the_papers_own_tables_say(table):
         "e1-middle-tradeoff": "",
     }
     assert {name: printed[name] for name in expected} == expected
+    near = less(printed_tables(), "forget05")["p"]
+    assert 0.04 < near["ULD"] < 0.05, "ULD is just not competitive on the 5% split"
 
 
 def judged(split, **less):
@@ -270,8 +272,8 @@ def test_a_run_of_a_profile_is_judged_with_its_committed_worlds(tmp_path):
 
 def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(planted):
     def without(frame):
-        frame["t3_less"], frame["p"] = -0.2, frame["p"].where(frame["method"] == "RMU") * np.nan
-        frame.loc[frame["method"] != "RMU", "p"] = 0.01
+        frame[["t3_less", "p"]] = -0.2, 0.01
+        frame.loc[frame["method"] == "RMU", ["t3_low", "t3_high", "p"]] = np.nan
 
     assert "fq-best@here" not in planted("order", without, "fq-best").index
 
@@ -295,9 +297,9 @@ def test_a_missing_baseline_leaves_the_claim_open_unless_another_refutes_it(plan
             lambda t: t.loc.__setitem__((t["T"] == 3.0, "fq_held_out"), 1.0),
         ),
         (
-            "tofu",
-            "mu-rouge-best@here",
-            lambda t: t.loc.__setitem__((t["method"] == "NPO", ["fq_held_out", "mu_rouge"]), 1.0),
+            "alternatives",
+            "tempering-necessary",
+            lambda t: t.loc.__setitem__((t["T"] == 1, "forget_error"), 0.0),
         ),
         (
             "synthetic",
@@ -343,14 +345,105 @@ def test_what_holds_only_on_a_coarse_grid_or_with_the_papers_partition_says_so(p
     assert row["verdict"] == names.RESTRICTED and "the paper's partition function" in row["numbers"]
 
 
-def test_the_same_rows_in_every_epoch_must_keep_as_many_answers(planted, table):
-    assert table.set_index("id").loc["five-seconds@here", "verdict"] == names.FAILS
+def given(folder, **tables):
+    """Tables without files."""
+    found = Tables(folder)
+    found.update(tables)
+    return found
 
-    def alike(frame):
-        frame["mu_rouge"] = 0.9
 
-    row = planted("ablations", alike, "five-seconds").loc["five-seconds@here"]
-    assert row["verdict"] == names.HOLDS
+def test_the_same_rows_in_every_epoch_must_keep_as_many_answers(tmp_path):
+    """At the better of the two choices of a search."""
+    for words, holds in ((0.8, False), (0.899, True)):
+        settings = {"redrawn": 0.9, "fixed": 0.5, "fixed, retuned": words}
+        rows = [(split, name, 2.0, 1e-3, kept, 0.5)
+                for split in SPLITS for name, kept in settings.items()]  # fmt: skip
+        columns = ["split", "setting", "T", "lr", "mu_rouge", "fq_held_out"]
+        table = pd.DataFrame(rows, columns=columns)
+        assert llm.five_seconds(given(tmp_path, fixed_epoch=table)).holds is holds
+
+
+def of_worlds(**less):
+    """A table `worlds`: every baseline is further from a retrained model than T3 and writes less,
+    but for those in `less`: {method: (D less, p), (MU-ROUGE less, half of the interval)}.
+    """
+    plain = ((-0.2, 0.01), (0.5, 0.1))
+    rows = []
+    for split, name in ((split, name) for split in SPLITS for name in llm.TEN):
+        (d, p), (words, half) = less.get(name, plain)
+        rows.append((split, name, "ks_held_out", d, d - 0.1, d + 0.1, p))
+        rows.append((split, name, "mu_rouge", words, words - half, words + half, None))
+    columns = ["split", "method", "measure", "t3_less", "t3_low", "t3_high", "p"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+@pytest.mark.parametrize(
+    ("less", "holds", "no_order"),
+    [
+        ({"RMU": ((-0.01, 0.8), (0.2, 0.1))}, True, False),
+        ({"RMU": ((-0.01, 0.8), (0.05, 0.1))}, False, True),  # the interval holds 0
+        ({"RMU": ((-0.01, 0.8), (-0.2, 0.1))}, False, False),  # writes more, competitive
+        ({"RMU": ((-0.2, 0.01), (-0.2, 0.1))}, True, False),  # writes more, not competitive
+        ({"RMU": ((0.2, 0.01), (0.2, 0.1))}, False, False),  # T3 is not competitive
+    ],
+)
+def test_mu_rouge_is_compared_with_competitive_methods_by_its_interval(
+    less, holds, no_order, tmp_path
+):
+    found = llm.mu_rouge_best(given(tmp_path, worlds=of_worlds(**less)))
+    assert (found.holds, found.no_order) == (holds, no_order)
+
+
+@pytest.mark.parametrize(
+    ("spread", "holds", "no_order"),
+    [(0.01, True, False), (0.1, False, True), (1.0, False, False)],
+)
+def test_stable_is_a_smaller_variance_than_that_of_each_competitive_method(
+    spread, holds, no_order, tmp_path
+):
+    """T3's spread against .1 of RMU and WGA, over ten worlds."""
+    near = dict.fromkeys(("RMU", "WGA"), ((-0.01, 0.8), (0.2, 0.1)))
+    up_and_down = np.tile([-1.0, 1.0], 5)
+    each = pd.concat(
+        pd.DataFrame({"split": split, "method": name, "ks_held_out": 0.5 + size * up_and_down})
+        for split in SPLITS
+        for name, size in (("T3", spread), ("RMU", 0.1), ("WGA", 0.1))
+    )
+    tables = given(tmp_path, worlds=of_worlds(**near), worlds_each=each)
+    found = llm.more_stable(tables)
+    assert (found.holds, found.no_order) == (holds, no_order)
+
+
+def test_model_utility_may_rise_alone(planted):
+    def level(frame, **higher):
+        frame[["mu", "mu_rouge"]] = 0.5
+        for name, value in higher.items():
+            frame.loc[(frame["method"] == "NPO") & (frame["split"] == "forget05"), name] = value
+
+    edits = (({}, names.FAILS), ({"mu": 0.6}, names.HOLDS))
+    edits += (({"mu": 0.6, "mu_rouge": 0.6}, names.FAILS),)
+    for higher, verdict in edits:
+        row = planted("tofu", lambda frame, more=higher: level(frame, **more), "mu-unreliable")
+        assert row.loc["mu-unreliable@here", "verdict"] == verdict, higher
+
+
+def test_sharpening_is_limited_as_long_as_the_sharp_spike_leaks_more(planted):
+    for factor, verdict in ((1.0, names.FAILS), (9.0, names.HOLDS)):
+
+        def more(frame, factor=factor):
+            """Of 400 samples, whose classifiers need no tempering when sharpened."""
+            sharp = (frame["v_f"] == 1e-6) & (frame["w"] > 1)
+            frame.loc[sharp, "forget_error"] *= factor
+
+        row = planted("alternatives", more, "sharpening-limited")
+        assert row.loc["sharpening-limited", "verdict"] == verdict
+
+
+def test_the_bias_of_tempering_is_measured_at_every_width_of_the_retain_distribution(monkeypatch):
+    assert not theory.thm_3_8_entropy(Tables("")).holds
+    falls = lambda self, phi, T: np.asarray(T) / self.v_r  # noqa: E731
+    monkeypatch.setattr(theory.GaussianMixture, "retain_error", falls)
+    assert theory.thm_3_8_entropy(Tables("")).holds
 
 
 def test_generated_text_counts_on_rows_to_keep_and_elsewhere(planted):

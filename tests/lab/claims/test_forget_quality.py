@@ -8,6 +8,7 @@ from functools import cache
 
 import numpy as np
 import pytest
+import yaml
 from conftest import ROOT
 from scipy.stats import ks_2samp
 
@@ -126,3 +127,24 @@ def test_held_out_means_of_table_1_and_table_5(profile):
     for row in (row for row in rows_of(profile, "temperature") if row["n_seeds"]):
         ours = values(profile, row["split"], "T3", float(row["T"]))
         assert float(row["fq_held_out"]) == pytest.approx(ours.mean(), rel=1e-9)
+
+
+@pytest.mark.parametrize(("profile", "equal", "most"), [("cpu", 16, 0.075), ("tofu-cpu", 20, 0.04)])
+def test_chosen_trials_are_the_committed_runs(profile, equal, most):
+    """D of the chosen trials of the search, against D of the runs with these settings and seeds."""
+    path = ROOT / "notebooks" / "profiles" / "tuned" / f"{profile}.yaml"
+    tuned = yaml.safe_load(path.read_text(encoding="utf-8"))
+    apart = {}
+    for name, entry in tuned.items():
+        method, split, *at_T = name.split("/")
+        if not at_T:
+            [trial] = [each for each in entry["trials"] if each["hyper"] == entry["chosen"]]
+            T, w = entry["chosen"].get("temperature"), 1.0 if method == "T3" else None
+            keys = [(split, method, T, w, seed) for seed in entry["seeds"]]
+            d = [test_of(profile, key, 0)[0] for key in keys]
+            apart[name] = np.abs(np.subtract(trial["ks"], d)).max()
+    values = np.array([*apart.values()])
+    assert len(values) == 22 and (values < 1e-9).sum() == equal, apart
+    assert values.max() == pytest.approx(most), apart
+    if profile == "tofu-cpu":
+        assert {name for name, d in apart.items() if d > 1e-9} == {"ULD/forget05", "ULD/forget10"}

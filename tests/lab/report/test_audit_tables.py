@@ -76,6 +76,19 @@ def test_a_sampler_has_rows_of_its_own_in_the_table_and_none_in_the_figure(runs)
     assert len(axis.lines) == len(alone.lines)
 
 
+def test_no_two_dials_of_t3_share_a_line(runs):
+    """With two splits, each with T = 1, a tuned T and the twin of the tuned one."""
+    entry = {"value": 0.1, "se": 0.01, "tau": 1.0, "top_p": 1.0, "rows_leaking": 1.0, "rows": 40}
+    dials = [(1.0, 1.0), (1.0, 2.5), (1.0, 3.0), (2.5, 1.0), (3.0, 1.0)]
+    leak = [entry | {"k": k} for k in (1, 2)]
+    heads = [invented("T3", T, 1, 0.5, leak=leak) | {"w": w} for T, w in dials]
+    figure = plots_audit.leak_curves(audit.leak(heads), audit.models(heads))
+    looks = {
+        repr(line._dash_pattern) for line in figure.axes[0].lines if line.get_linestyle() != "None"
+    }
+    assert len(looks) == len(dials)
+
+
 def test_models_of_one_product_are_drawn_on_one_curve():
     """leak@k against tau T: (2, 1) at tau = .5 and its twin (1, 2) at tau = 1 are one point."""
 

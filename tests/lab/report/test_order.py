@@ -4,10 +4,18 @@ import numpy as np
 import pandas as pd
 import pytest
 from fabricate import fabricate
-from scipy.stats import ks_2samp, ttest_rel
+from scipy.stats import ks_2samp, ttest_ind, ttest_rel
 
-from t3lab.report.order import adjusted, clustered_D, interval, judged, order
-from t3lab.results import author_rows
+from t3lab.report.order import (
+    adjusted,
+    clustered_D,
+    interval,
+    judged,
+    order,
+    over_seeds,
+    with_printed_D,
+)
+from t3lab.results import author_rows, paper_table
 
 
 def test_the_first_d_is_the_test_s_and_the_others_draw_whole_authors():
@@ -45,6 +53,32 @@ def test_t3_is_compared_with_each_baseline_on_held_out_models():
     assert row["t3_less"] == pytest.approx(d["T3", 2.5] - d["NPO", None])
     assert row["t3_low"] < row["t3_less"] < row["t3_high"] and row["authors"] == 4
     assert author_rows(runs[0]) == 20
+
+
+def test_the_papers_D_is_read_off_its_forget_quality():
+    """Every printed value but 0.000 is one of a ladder, to three digits."""
+    seeds = with_printed_D(paper_table(4)).reset_index(drop=True)
+    of_t3 = seeds[seeds["method"] == "T3"].set_index(["split", "seed"])["ks_held_out"]
+    assert of_t3["forget05"].tolist() == [0.055, 0.055, 0.05, 0.065, 0.05]
+    assert of_t3["forget10"].tolist() == [0.0475, 0.0475, 0.0475, 0.0675, 0.0475]
+    for split, n in (("forget05", 200), ("forget10", 400)):
+        ladder = np.arange(n, dtype=float)
+        part = seeds[seeds["split"] == split]
+        for fq, d in zip(part["fq"], part["ks_held_out"]):
+            p = ks_2samp(ladder, ladder + round(d * n) - 0.5).pvalue
+            assert p == pytest.approx(max(fq, 5e-4), abs=5.1e-4), (split, fq, d)
+
+
+def test_a_difference_over_seeds_is_welchs():
+    t3, npo = np.array([0.1, 0.12, 0.11, 0.1, 0.13]), np.array([0.2, 0.1, 0.25, 0.3, 0.2])
+    table = pd.DataFrame({"split": "forget05", "method": ["T3"] * 5 + ["NPO"] * 5})
+    [row] = over_seeds(table.assign(D=[*t3, *npo]), "D").to_dict("records")
+    welch = ttest_ind(t3, npo, equal_var=False)
+    assert row["t3_less"] == pytest.approx(t3.mean() - npo.mean())
+    assert row["t3_less"] / welch.statistic == pytest.approx(
+        np.hypot(t3.std(ddof=1), npo.std(ddof=1)) / 5**0.5
+    )
+    assert row["p"] > welch.pvalue, "four degrees of freedom, Welch has more"
 
 
 def test_a_difference_within_worlds_has_students_interval():

@@ -17,7 +17,7 @@ def test_claims_are_a_list_with_the_verdict_on_these_runs_beside_the_papers(tmp_
     rows[1] |= {"scale": "Llama", "numbers": "paper: 3"}
     render.write_table(tmp_path, "claims", pd.DataFrame(rows))
     text = (tmp_path / "claims.md").read_text(encoding="utf-8")
-    assert f"2 in all, with its verdict:\n{names.HOLDS} 1; {names.FAILS} 1.\n" in text
+    assert f"2 in all, each with its verdict:\n{names.HOLDS} 1; {names.FAILS} 1.\n" in text
     assert f"1. **{names.HOLDS}**: A | one.\n    - Section 1.\n    - Evidence: n = 1" in text
     assert f"2. **{names.FAILS}** on these runs (Llama: {names.NOT_RUN}): B.\n" in text
     assert "In the paper's own tables: no." in text and "paper: 3; here: n = 2 (tables" in text
