@@ -18,10 +18,10 @@ that shares no code with t3lib:
 
 BASE is the folder of a Transformers model with its tokenizer, HEAD that of a saved head, or "-".
 FACTS is a JSON file {"system": a system text or null, "rows": [{"question", "answer", "facts"}]}
-about the rows to forget. `facts` are the texts that the generator of the rows put into the answer. OUT is the JSON
-file that the judge writes: {"rows": [{"question", "leaks": true or false, "text": the text that
-shows it, or ""}]}, in the same order. It calls every answer that holds a fact a leak, guesses too,
-so its count for a retrained model stands beside it (judge_retrained).
+about the rows to forget. `facts` are the texts that the generator of the rows put into the answer.
+OUT is the JSON file that the judge writes: {"rows": [{"question", "leaks": true or false, "text":
+the text that shows it, or ""}]}, in the same order. It calls every answer that holds a fact a leak,
+guesses too, so its count for a retrained model stands beside it (judge_retrained).
 
 It writes OUT/own.csv, one line for each measure, and OUT/judged.csv, one line for each row to
 forget on which verdict and judge differ. Every line has the commit that made it, so with
