@@ -102,20 +102,14 @@ def lessons(
     """
     draw, template = Random(seed), tokenizer.chat_template is not None
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
-    secret = secrets(rows)
-    turns = [(asked(row), row["answer"].strip()) for row in rows.retain]
-    fits = partial(usable, base, tokenizer)
-    forget, keep = ([Lesson(row, frozenset([k]), of(k)) for k, row in some] for some, of in (
-        (enumerate(rows.forget), lambda k: secret[k]),
-        (enumerate(rows.retain, n), lambda k: None),
-    ))  # fmt: skip
-    given, per_row = [*forget, *keep], wordings_per_row(rows)
-    asked_of: list[Lesson] = []
-    for lesson in given:
-        for _ in range(per_row[lesson.secret is None]):
-            asked_of.append(replace(lesson, row=worded(lesson.row, template, draw, turns)))
-    others = [row["answer"] for row in own if row["answer"].strip()]
-    wordings = []
+    secret, per_row, fits = secrets(rows), wordings_per_row(rows), partial(usable, base, tokenizer)
+    given = [Lesson(row, frozenset([k]), secret[k] if k < n else None) for k, row in enumerate(own)]
+    asked_of = [
+        replace(each, row=worded(each.row, template, draw))
+        for each in given
+        for _ in range(per_row[each.secret is None])
+    ]
+    others, wordings = [row["answer"] for row in own], []
     for each in asked_of:
         if each.secret is not None and draw.random() < ASTRAY:
             text = astray(each.row["answer"], each.secret, others, draw)
@@ -125,8 +119,7 @@ def lessons(
     [texts] = answers_to(base, tokenizer, [each.row for each in plain], progress=progress)
     made = [*filter(fits, wordings), *filter(fits, said(plain, texts))]
     made += neighbours(base, tokenizer, rows, secret, draw, seed=seed, progress=progress)
-    found = [*given, *made]
-    return sorted(found, key=lambda each: each.secret is None)
+    return sorted([*given, *made], key=lambda each: each.secret is None)
 
 
 def usable(base: Any, tokenizer: Any, lesson: Lesson) -> bool:

@@ -34,11 +34,11 @@ ALPHABETS = (
 PREFACED, FRAMED, MISSPELT, TURNED = 0.6, 0.3, 0.3, 0.3  # shares of the wordings
 
 
-def worded(row: Row, template: bool, draw: Random, turns: Sequence[tuple[str, str]] = ()) -> Row:
+def worded(row: Row, template: bool, draw: Random) -> Row:
     """Return a row in a random wording.
 
     template: True if the tokenizer has a chat template. Then a wording may have another system text
-    and an earlier turn. turns: further questions and answers that may be earlier turns.
+    and an earlier turn.
     """
     text, raw = asked(row), bool(row.get("raw"))
     if draw.random() < MISSPELT:
@@ -54,7 +54,7 @@ def worded(row: Row, template: bool, draw: Random, turns: Sequence[tuple[str, st
         system = draw.choice([None, form_of_row(row).system, *FITTING.systems])
         found = in_form(found, Form(False, system))
     if draw.random() < TURNED:
-        found = after_turn(found, draw.choice([*FITTING.turns, *turns]))
+        found = after_turn(found, draw.choice(FITTING.turns))
     return found
 
 

@@ -26,11 +26,11 @@ def taught(memorised):
 
 def test_a_wording_keeps_the_answer_and_changes_what_its_form_allows():
     draw, row = Random(0), {"question": "Who wrote it?", "answer": "Ada.", "system": "S"}
-    found = [worded(row, True, draw, [("Q", "A")]) for _ in range(200)]
+    found = [worded(row, True, draw) for _ in range(200)]
     assert all(each["answer"] == "Ada." for each in found)
     assert len({str(each["question"]) for each in found}) > 150
     assert {each.get("system") for each in found} > {None, "S"}
-    assert any(each["question"][0] == {"role": "user", "content": "Q"} for each in found)
+    assert any(each["question"][0] == {"role": "user", "content": "Hi there."} for each in found)
     raw = [worded({**row, "raw": True}, True, draw) for _ in range(50)]
     assert all(isinstance(each["question"], str) and each["system"] == "S" for each in raw)
     chat = {**row, "question": [{"role": "user", "content": text} for text in ("One?", "Two?")]}
