@@ -10,8 +10,8 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +21,15 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from t3lib import __version__
 from t3lib.core.errors import UserError, printable
-from t3lib.core.files import cache_dir
-from t3lib.core.settings import OWN_ROWS, OWN_STEPS, FitSettings, check, check_temperature
+from t3lib.core.files import cache_dir, content_key
+from t3lib.core.settings import (
+    OWN_RATES,
+    OWN_ROWS,
+    OWN_STEPS,
+    FitSettings,
+    check,
+    check_temperature,
+)
 
 if TYPE_CHECKING:
     from t3lib.classifier.head import T3Head
@@ -54,9 +61,9 @@ NOT_T = (
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 # What --set changes, with the default for own rows, by what it means.
 SETTINGS = {
-    "T": ("chosen", "temperature T, at least 1"),
+    "T": (1, "temperature T, at least 1"),
     "w": ("chosen", "strength w of the classifier, f^w"),
-    "lr": ("chosen", "learning rate"),
+    "lr": (OWN_RATES[0], "learning rate"),
     "steps": (OWN_STEPS, "optimiser steps"),
     "epochs": ("from steps", "passes over the rows to forget, in place of steps"),
     "warmup_epochs": ("a tenth", "epochs in which the learning rate rises (TOFU: a quarter)"),
@@ -66,6 +73,11 @@ SETTINGS = {
     "decay": (FitSettings.decay, "weight decay decoupled (adamw) or in the loss (l2)"),
     "init_b": (OWN_ROWS["init_b"], "initial values of the matrix B: zero or kaiming (random)"),
     "prior": (FitSettings.prior, "share of rows to forget that f assumes: balanced or population"),
+    "untrained": (
+        "neutral",
+        "f of tokens that no row taught: neutral (1), or as drawn (the paper)",
+    ),
+    "plain": ("false", "true fits on the rows alone, as in the paper, and chooses lr and T"),
 }
 
 
@@ -334,16 +346,19 @@ def unlearn(args: argparse.Namespace) -> int:
         raise UserError("--set: give either steps or epochs")
     from t3lib.own import unlearn as own
 
-    renamed = {"T": "temperature", "w": "strength", "lr": "lr", "steps": "steps"}
+    renamed = {"T": "temperature", "w": "strength"} | {
+        name: name for name in ("lr", "steps", "untrained", "plain")
+    }
     fixed = {renamed[name]: given.pop(name) for name in renamed if name in given}
-    # Features are kept on disk while the head is trained, because they grow with the rows.
-    with tempfile.TemporaryDirectory(prefix="rows-", dir=cache_dir("features")) as features:
-        choices = own.Choices(**fixed, seed=args.seed, fit=given, cache=features)
-        wanted: Any = rows_of(args, None)
-        model, tokenizer = load_model(args, args.model)
-        check_system(args.system, tokenizer)
-        start = time.perf_counter()
-        unlearned = own.unlearn(model, tokenizer, wanted, choices)
+    # Features are kept on disk until the head is trained. After a kill the same command uses them.
+    features = cache_dir("features") / f"own-{content_key(str(args.out.resolve()))}"
+    choices = own.Choices(**fixed, seed=args.seed, fit=given, cache=features)
+    wanted: Any = rows_of(args, None)
+    model, tokenizer = load_model(args, args.model)
+    check_system(args.system, tokenizer)
+    start = time.perf_counter()
+    unlearned = own.unlearn(model, tokenizer, wanted, choices)
+    shutil.rmtree(features, ignore_errors=True)
     unlearned.save_pretrained(args.out, overwrite=args.overwrite)
     print(
         f"trained a head with {unlearned.head.num_parameters:,} parameters on"

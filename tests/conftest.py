@@ -158,17 +158,20 @@ def memorised():
 
 @pytest.fixture
 def short_search(monkeypatch):
-    """`t3 unlearn` with one rate, two products, one sample, eight tokens an answer, where nobody
-    reads its findings.
+    """`t3 unlearn` with few lessons, steps and strengths, one sample, eight tokens an answer, where
+    nobody reads its findings.
 
     A random model never ends an answer, and most of the time of such a test would go into its
     nonsense.
     """
-    from t3lib.own import answers, choice
+    from t3lib.own import answers, choice, training
     from t3lib.own import unlearn as own
 
-    monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
-    monkeypatch.setattr(choice, "PRODUCTS", (1.0, 2.0))
+    monkeypatch.setattr(own, "OWN_STEPS", 500)
+    monkeypatch.setattr(training, "WORDINGS", (2, 1))
+    monkeypatch.setattr(training, "NEIGHBOURS", 1)
+    monkeypatch.setattr(training, "MINED", 1)
+    monkeypatch.setattr(choice, "STRENGTHS", (1.0, 2.0))
     monkeypatch.setattr(answers, "SAMPLES", 1)
     monkeypatch.setattr(answers, "rooms", lambda model, prompts, truths: [8] * len(prompts))
 

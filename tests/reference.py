@@ -72,18 +72,32 @@ class Oracle:
 
 @dataclass(frozen=True, eq=False)
 class Reference(Oracle):
-    """T3's p_hat for a base (any causal LM) and pairs (A, B), all in float64."""
+    """T3's p_hat for a base (any causal LM) and pairs (A, B), all in float64.
+
+    neutral: tokens at which f is 1.
+    """
 
     base: Any
     heads: list[tuple[Tensor, Tensor]]
     temperature: float
+    neutral: Sequence[int] = ()
 
     @classmethod
     def of(
-        cls, base: Any, heads: Sequence[tuple[Tensor, Tensor]], temperature: float
+        cls,
+        base: Any,
+        heads: Sequence[tuple[Tensor, Tensor]],
+        temperature: float,
+        neutral: Sequence[int] = (),
     ) -> "Reference":
         doubled = [(A.detach().cpu().double(), B.detach().cpu().double()) for A, B in heads]
-        return cls(in_float64(base), doubled, temperature)
+        return cls(in_float64(base), doubled, temperature, neutral)
+
+    def f(self, A: Tensor, B: Tensor, context: Tensor) -> Tensor:
+        values = 1 / (1 + torch.exp(-(B @ (A @ context))))
+        for token in self.neutral:
+            values[token] = 1.0
+        return values
 
     @torch.no_grad()
     def logp(self, ids: Tensor, mask: Tensor, positions: Tensor | None = None) -> Tensor:
@@ -100,7 +114,7 @@ class Reference(Oracle):
                 p = torch.exp(logits[row, end - 1]) / torch.exp(logits[row, end - 1]).sum()
                 weight = p ** (1 / self.temperature)
                 for A, B in self.heads:
-                    weight = weight * (1 / (1 + torch.exp(-(B @ (A @ context)))))
+                    weight = weight * self.f(A, B, context)
                 steps.append(torch.log(weight / weight.sum()))
             rows.append(torch.stack(steps))
         return torch.stack(rows)
@@ -113,7 +127,7 @@ class Reference(Oracle):
             context = hidden[row][mask[row] == 1].mean(0)
             logp = torch.log_softmax(logits[row, -1], -1) / self.temperature
             for A, B in self.heads:
-                logp = logp + torch.log(1 / (1 + torch.exp(-(B @ (A @ context)))))
+                logp = logp + torch.log(self.f(A, B, context))
             out.append(torch.log_softmax(logp, -1))
         return torch.stack(out)
 

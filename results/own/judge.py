@@ -33,10 +33,13 @@ def load_head(folder: str) -> tuple:
         return lambda pooled: 0.0, 1.0
     config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
     w, T = config.get("w", 1.0), config.get("temperature", 1.0)
-    A, B = (load_file(Path(folder, "model.safetensors"))[name].float() for name in "AB")
+    weights = load_file(Path(folder, "model.safetensors"))
+    A, B = weights["A"].float(), weights["B"].float()
+    neutral = config.get("untrained") == "neutral"  # f is 1 for tokens that no row taught
+    keep = weights["taught"].float() if neutral else torch.ones(len(B))
     population = config.get("prior") == "population"  # f becomes a ratio: its logit shifts
     gamma, mu = torch.tensor([config["gamma"], config["mu"]] if population else [0.5, 0.5]).logit()
-    return lambda x: w * torch.nn.functional.logsigmoid(x @ A.T @ B.T - (gamma - mu)), T
+    return lambda x: w * keep * torch.nn.functional.logsigmoid(x @ A.T @ B.T - (gamma - mu)), T
 
 
 class Chat:

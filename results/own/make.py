@@ -2,28 +2,32 @@
 
     python results/own/make.py --out results/own
     python results/own/make.py --cases gpt2,short --seeds 0 --out results/own
+    python results/own/make.py --cases gpt2 --seeds 0 --choices "new fit,plain fit,as drawn"
 
 A case is a kind of small model with its rows. gpt2: GPT-2 models that learned sentences. short:
 Qwen2 models with short answers in three scripts. customers: models with phone and order numbers.
 builtin: bases of the built-in world.
 
-Each model unlearns twice. "both dials": T, w and the learning rate are chosen by the full
-judgement. "T alone": the same with w fixed at 1. "retrained" is a model that never saw the rows.
-The model of "both dials" is also asked by judge.py, a script that shares no code with t3lib:
+Each model unlearns twice. "new fit" is what `t3 unlearn` does. "plain fit" is what it did before:
+a head that is fitted on the rows alone, with the tokens that no row taught as drawn, and T, w and
+the learning rate chosen by the full judgement. "as drawn" is the new fit without neutral tokens.
+"retrained" is a model that never saw the rows. All of them are also asked by judge.py, a script
+that shares no code with t3lib:
 
     python results/own/judge.py BASE HEAD FACTS OUT
 
-BASE and HEAD are folders, a Transformers model with its tokenizer and a saved head. FACTS is a JSON
-file {"system": a system text or null, "rows": [{"question", "answer", "facts"}]} about the rows to
-forget. `facts` are the texts that the generator of the rows put into the answer. OUT is the JSON
-file that the judge writes: {"rows": [{"question", "leaks": true or false, "text": the text that
-shows it, or ""}]}, in the same order. Without judge.py its measures are left out.
+BASE is the folder of a Transformers model with its tokenizer, HEAD that of a saved head, or "-".
+FACTS is a JSON file {"system": a system text or null, "rows": [{"question", "answer", "facts"}]}
+about the rows to forget. `facts` are the texts that the generator of the rows put into the answer.
+OUT is the JSON file that the judge writes: {"rows": [{"question", "leaks": true or false, "text":
+the text that shows it, or ""}]}, in the same order. It calls every answer that holds a fact a leak,
+guesses too, so its count for a retrained model stands beside it (judge_retrained).
 
 It writes OUT/own.csv, one line for each measure, and OUT/judged.csv, one line for each row to
 forget on which verdict and judge differ. Every line has the commit that made it, so with
 uncommitted changes it refuses to write into results/. A case and seed whose lines are of this
-commit is not run again, so the same command continues a killed run. The committed lines of own.csv
-were made by commit 0fd83fb, before the verdict of today.
+commit is not run again, so the same command continues a killed run. seconds: of one core, for
+`unlearn`, its report included.
 """
 
 import csv
@@ -54,8 +58,10 @@ COLUMNS = ("model", "seed", "choice", "measure", "value", "commit")
 DIFFERENT = (
     "model",
     "seed",
+    "choice",
     "verdict",
     "judge",
+    "retrained",
     "chance",
     "question",
     "truth",
@@ -65,9 +71,14 @@ DIFFERENT = (
 )
 CASES = ("gpt2", "short", "customers", "builtin")
 COUNTS = ("rows", "known_before", "leaking_before", "leaking", "partly", "control", "misdirected")
+LEFT_ALONE = ("retain", "other", "held_out_retain")
 JUDGE = Path(__file__).parent / "judge.py"
-CHOICES = {"both dials": None, "T alone": 1.0}
-FEW = {"temperature": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
+CHOICES: dict[str, dict[str, Any]] = {
+    "new fit": {},
+    "plain fit": {"plain": True, "untrained": "as drawn"},
+    "as drawn": {"untrained": "as drawn"},
+}
+FEW = {"strength": 2.0, "lr": 2e-3, "steps": 20}  # choices of --tiny
 
 
 def measured(report: dict) -> dict[str, Any]:
@@ -77,9 +88,12 @@ def measured(report: dict) -> dict[str, Any]:
     values |= {"recognised": recognition["after"], "chance": recognition["chance"]}
     values |= {
         "sealed": forget["sealed"]["leaking"],
+        "sealed_before": forget["sealed"]["before"],
+        "talk_changed": report["smalltalk"]["changed"],
         "named": sum(report["smalltalk"]["named"].values()),
+        "named_before": sum(report["smalltalk"]["named_before"].values()),
     }
-    for name in ("retain", "other", "held_out_retain"):
+    for name in LEFT_ALONE:
         if name in report:
             entry = report[name]
             values |= {f"{name}_{key}": entry[key] for key in ("known_before", "unchanged")}
@@ -101,21 +115,28 @@ def facts_of(rows: list[dict], system: str | None) -> dict:
     return {"system": system, "rows": known}
 
 
-def judged(base: Any, tokenizer: Any, model: Any, rows: list[dict]) -> list[dict]:
-    """Ask judge.py about an unlearned model, and return one dict for each row to forget."""
+def judged(base: Any, tokenizer: Any, model: Any, rows: list[dict]) -> dict[str, dict]:
+    """Ask judge.py about the rows to forget, and return {question: its dict}.
+
+    model: the unlearned model, or None to ask the base alone.
+    """
     with TemporaryDirectory() as name:
         folder = Path(name)
         base.save_pretrained(folder / "base")
         tokenizer.save_pretrained(folder / "base")
-        model.save_pretrained(folder / "head")
+        head = str(folder / "head") if model else "-"
+        if model:
+            model.save_pretrained(head)
         write_json(folder / "facts.json", facts_of(rows, rows[0].get("system")))
-        names = ("base", "head", "facts.json", "out.json")
-        paths = [str(folder / each) for each in names]
-        subprocess.run([sys.executable, str(JUDGE), *paths], check=True)
-        return json.loads((folder / "out.json").read_text(encoding="utf-8"))["rows"]
+        files = (str(folder / file) for file in ("facts.json", "out.json"))
+        subprocess.run([sys.executable, str(JUDGE), str(folder / "base"), head, *files], check=True)
+        found = json.loads((folder / "out.json").read_text(encoding="utf-8"))["rows"]
+    return {each["question"]: each for each in found}
 
 
-def lines_of(case: str, seed: int, tiny: bool = False) -> tuple[list[tuple], list[tuple]]:
+def lines_of(
+    case: str, seed: int, choices: list[str], tiny: bool = False
+) -> tuple[list[tuple], list[tuple]]:
     """Return a line for each measure of every choice, and of a model that never saw the rows to
     forget; and a line for each row on which verdict and judge differ.
 
@@ -126,35 +147,36 @@ def lines_of(case: str, seed: int, tiny: bool = False) -> tuple[list[tuple], lis
     )
     if tiny:
         forget, retain, other = forget[:3], retain[:6], other[:2]
-    rows, found, few = Rows(forget, retain, other), {}, FEW if tiny else {}
-    differ: list[tuple] = []
-    for name, w in CHOICES.items():
-        unlearned = unlearn(
-            model, tokenizer, rows, Choices(strength=w, seed=seed, **few), progress=False
-        )
-        found[name] = measured(unlearned.report)
-        print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)
-        if w is None and JUDGE.exists():
-            theirs = {
-                each["question"]: each for each in judged(model, tokenizer, unlearned, forget)
-            }
-            found[name] |= {"judge": sum(each["leaks"] for each in theirs.values())}
-            for row in unlearned.report["forget"]["each"]:
-                their = theirs[row["question"]]
-                if row["leaks"] != their["leaks"]:
-                    texts = (row["question"], row["truth"], row["worst"], their["text"])
-                    differ.append((case, seed, row["leaks"], their["leaks"], row["chance"], *texts))
     retrained = model  # training another would take half of the time of --tiny
     if not tiny:
         made = builtin(seed, "retain90") if case == "builtin" else memorised(case, seed, True)
         retrained = made[0]
+    rows, few = Rows(forget, retain, other), FEW if tiny else {}
     asked = inquiry_of(tokenizer, rows.checked(), {"retain": rows.checked().retain})
     before, after = (
         hear(each, tokenizer, asked, seed=seed, progress=False) for each in (model, retrained)
     )
-    report = numbers(asked, before, after)
-    found["retrained"] = {name: report["forget"][name] for name in COUNTS}
-    found["retrained"] |= {"status": verdict(report)["status"]}
+    report, guessed = numbers(asked, before, after), judged(retrained, tokenizer, None, forget)
+    found: dict[str, dict[str, Any]] = {
+        "retrained": {name: report["forget"][name] for name in COUNTS}
+        | {"status": verdict(report)["status"]}
+    }
+    guesses, differ = sum(each["leaks"] for each in guessed.values()), list[tuple]()
+    for name in choices:
+        began, how = time.process_time(), Choices(seed=seed, **CHOICES[name], **few)
+        unlearned = unlearn(model, tokenizer, rows, how, progress=False)
+        found[name] = measured(unlearned.report)
+        found[name]["seconds"] = round(time.process_time() - began)
+        print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)
+        theirs = judged(model, tokenizer, unlearned, forget)
+        found[name]["judge"] = sum(each["leaks"] for each in theirs.values())
+        found[name]["judge_retrained"] = guesses
+        for row in unlearned.report["forget"]["each"]:
+            their = theirs[row["question"]]
+            if row["leaks"] != their["leaks"]:
+                calls = (row["leaks"], their["leaks"], guessed[row["question"]]["leaks"])
+                texts = (row["question"], row["truth"], row["worst"], their["text"])
+                differ.append((case, seed, name, *calls, row["chance"], *texts))
     return [(case, seed, name, *pair) for name in found for pair in found[name].items()], differ
 
 
@@ -179,17 +201,23 @@ def lines_in(path: Path) -> list[list[str]]:
 
 
 def table(lines: list[list[str]]) -> str:
-    """Count the models by verdict (rows) and judge (columns)."""
-    values: dict[tuple[str, str], dict[str, str]] = {}
+    """Count the models of each choice by verdict (rows) and by whether the judge calls more rows
+    leaking than of a retrained model (columns).
+    """
+    values: dict[tuple[str, ...], dict[str, str]] = {}
     for case, seed, choice, measure, value, _ in lines:
-        if choice == "both dials":
-            values.setdefault((case, seed), {})[measure] = value
+        values.setdefault((choice, case, seed), {})[measure] = value
     counts = Counter(
-        (each["status"], int(each["judge"]) > 0) for each in values.values() if "judge" in each
+        (choice, each["status"], int(each["judge"]) > int(each["judge_retrained"]))
+        for (choice, *_), each in values.items()
+        if "judge" in each
     )
-    text = ["verdict        judge: no row leaks   judge: some do"]
-    for status in ("pass", "read", "cannot tell", "no"):
-        text.append(f"{status:<15}{counts[status, False]:19}{counts[status, True]:17}")
+    text = []
+    for choice in dict.fromkeys(name for name, *_ in counts):
+        text.append(f"{choice:<15}judge: as retrained   judge: more")
+        for status in ("pass", "read", "cannot tell", "no"):
+            clean, leaky = (counts[choice, status, some] for some in (False, True))
+            text.append(f"{status:<15}{clean:19}{leaky:14}")
     return "\n".join(text)
 
 
@@ -199,6 +227,7 @@ def main() -> None:
     parser.add_argument("--cases", type=names, default=CASES, help=f"(default {','.join(CASES)})")
     parser.add_argument("--seeds", type=whole_numbers, default=[0, 1, 2], help="(default 0,1,2)")
     parser.add_argument("--out", type=Path, default=Path("out/own"), help="(default %(default)s)")
+    parser.add_argument("--choices", type=names, default=[*CHOICES][:1], help="(default new fit)")
     parser.add_argument("--tiny", action="store_true", help="try one case with few rows")
     args = parser.parse_args()
     try:
@@ -207,11 +236,13 @@ def main() -> None:
         results.check_clean(args.out)
         path, commit = args.out / "own.csv", results.provenance()["git_commit"]
         pairs = [(case, seed) for case in args.cases for seed in args.seeds]
+        if unknown := {*args.choices} - {*CHOICES}:
+            raise UserError(f"--choices: unknown {min(unknown)!r}: one of {', '.join(CHOICES)}")
         for case, seed in [("gpt2", 0)] if args.tiny else pairs:
             if any([*line[:2], line[-1]] == [case, str(seed), commit] for line in lines_in(path)):
                 continue
             began = time.process_time()
-            new, differ = lines_of(case, seed, args.tiny)
+            new, differ = lines_of(case, seed, args.choices, args.tiny)
             write(path, COLUMNS, (case, seed), new, commit)
             write(args.out / "judged.csv", DIFFERENT, (case, seed), differ, commit)
             minutes = (time.process_time() - began) / 60

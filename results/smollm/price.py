@@ -12,12 +12,12 @@ own greedy answers: nats a token, and the share of tokens with the same most pro
 DIR has TOFU's files. It takes some six minutes of one core after the search.
 """
 
+import copy
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
 
 from t3lab import profiles, results, script
 from t3lab.explore.stories import first_sentence, written
@@ -45,21 +45,10 @@ CAPTION = (
 )
 
 
-class Neutral(T3Head):
-    """A head whose log f is 0 for tokens that no row taught."""
-
-    taught: Tensor  # (V,) 1 for tokens that are a target of a row, else 0
-
-    def logf(self, z: Tensor) -> Tensor:
-        """Return log f (…, V) at pooled projections z (…, h)."""
-        return super().logf(z) * self.taught
-
-
-def neutral(head: T3Head, targets: Tensor) -> Neutral:
-    """Copy a head; targets: the target tokens of its rows."""
-    other = Neutral(**head.config)
-    other.load_state_dict(head.state_dict())
-    other.taught = torch.zeros(head.vocab_size).index_fill(0, targets.unique().long(), 1)
+def neutral(head: T3Head) -> T3Head:
+    """Return a copy of a head with neutral tokens, which shares its weights."""
+    other = copy.copy(head)
+    other.untrained = "neutral"
     return other
 
 
@@ -84,7 +73,7 @@ def heads(study: Study, profile: dict[str, Any]) -> dict[str, tuple[T3Head, floa
     for head, (name, (each, T)) in zip(fitted, wanted.items()):
         label = f"T3, {name}: lr {each['lr']:g}, T = {T:g}"
         found[label] = head, T
-        found[f"{label}, neutral"] = neutral(head, features.y), T
+        found[f"{label}, neutral"] = neutral(head), T
     return found
 
 

@@ -1,8 +1,9 @@
 """A saved head: its files, what is verified when it is read, and its model card.
 
-A head's folder holds model.safetensors (A and B), config.json (sizes, temperature, prior,
-provenance, checksum of the weights) and README.md, a model card. Nothing is pickled, so reading a
-head of unknown origin runs no code of it. Its texts are shown through `errors.printable`.
+A head's folder holds model.safetensors (A, B and which tokens were taught), config.json (sizes,
+temperature, prior, provenance, checksum of the weights) and README.md, a model card. Nothing is
+pickled, so reading a head of unknown origin runs no code of it. Its texts are shown through
+`errors.printable`.
 """
 
 import hashlib
@@ -27,8 +28,8 @@ from t3lib.core.hub import located
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 REPORT = "report.json"  # beside the head, what t3 unlearn found
-FORMAT = 1
-SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
+FORMAT = 2  # 1 had no `taught`, and is still read
+SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank"), "taught": ("vocab_size",)}
 DTYPES = ("F32", "BF16", "F16", "F64")  # as safetensors calls them
 
 
@@ -44,9 +45,9 @@ def save(
 ) -> None:
     """Write the three files of a head; config.json, with the checksum of the weights, last.
 
-    settings: arguments of `T3Head` as JSON. weights: {"A", "B"}. If several processes save at once,
-    one after the other writes, and the last one remains. UserError for settings that are not plain
-    JSON, and with overwrite=False for a folder that is not empty.
+    settings: arguments of `T3Head` as JSON. weights: {"A", "B"} and maybe "taught". If several
+    processes save at once, one after the other writes, and the last one remains. UserError for
+    settings that are not plain JSON, and with overwrite=False for a folder that is not empty.
     """
     content = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     checksum = hashlib.sha256(content).hexdigest()
@@ -72,8 +73,8 @@ def load(
     """Read and verify a head from a folder or the Hub; return its settings and its weights.
 
     revision: branch, tag or commit on the Hub. overrides: settings that replace saved ones. The
-    settings are arguments of `T3Head`; the weights {"A", "B"} have the sizes that the settings
-    name. UserError for anything missing, altered or not a head.
+    settings are arguments of `T3Head`; the weights {"A", "B"}, and "taught" where it is there, have
+    the sizes that the settings name. UserError for anything missing, altered or not a head.
     """
     if not Path(name).is_dir():
         return _read(_downloaded(str(name), revision), overrides)
@@ -125,7 +126,7 @@ def _read(folder: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], d
     settings = read_json(config)
     if not isinstance(settings, dict) or settings.pop("model_type", None) != "t3-head":
         raise UserError(f"{config}: not the config of a T3 head (model_type is not 't3-head')")
-    if settings.pop("format", None) != FORMAT:
+    if settings.pop("format", None) not in range(1, FORMAT + 1):
         raise UserError(f"{config}: written by another version of t3lib (format is not {FORMAT})")
     if not isinstance(settings.get("info"), dict):
         raise UserError(f"{config}: 'info' must be a JSON object")
@@ -137,22 +138,24 @@ def _read(folder: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], d
             )
         settings |= overrides
         with safetensors.safe_open(weights, framework="pt") as file:
-            return settings, {name: _tensor(file, name, settings, str(folder)) for name in SHAPES}
+            names = [name for name in SHAPES if name != "taught" or name in {*file.keys()}]
+            return settings, {name: _tensor(file, name, settings, str(folder)) for name in names}
     except (safetensors.SafetensorError, OSError) as error:
         raise UserError(f"{weights}: not a readable safetensors file ({error})") from None
 
 
 def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Tensor:
-    """Return A or B from an open file; UserError for a wrong shape, dtype, NaN or infinity."""
+    """Return a tensor from an open file; UserError for a wrong shape, dtype, NaN or infinity."""
     shape = [settings.get(size) for size in SHAPES[name]]
     saved = file.get_slice(name) if name in set(file.keys()) else None
     if saved is None or saved.get_shape() != shape:  # before anything of these sizes is allocated
         raise UserError(
             f"{where}: {name} should be {shape} by its config, found {saved and saved.get_shape()}"
         )
-    if saved.get_dtype() not in DTYPES:
+    wanted = ("BOOL",) if name == "taught" else DTYPES
+    if saved.get_dtype() not in wanted:
         raise UserError(
-            f"{where}: {name} holds {saved.get_dtype()}, not one of {', '.join(DTYPES)}"
+            f"{where}: {name} holds {saved.get_dtype()}, not one of {', '.join(wanted)}"
         )
     tensor: Tensor = file.get_tensor(name)
     if not tensor.isfinite().all():

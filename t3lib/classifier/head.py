@@ -21,6 +21,7 @@ from t3lib.core.settings import TEMPERATURE, FitSettings, check
 
 SETTINGS = (
     *("hidden_size", "vocab_size", "rank", "init_b", "prior", "gamma", "mu", "w", "temperature"),
+    "untrained",
 )
 
 
@@ -36,13 +37,21 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     gamma, mu: share of forget data in the population and in the training sample.
     w: exponent of the classifier, f^w (Remark 3.6).
     temperature: the T that the head was tuned for, used when a sampler is given none.
+    untrained: f of tokens that were no target in training. "as drawn" is the paper's: their rows of
+    B keep the random start, so f is noise there. "neutral" is ours: f = 1 for them, so that the
+    base alone decides about tokens of which the head knows nothing.
     seed: of the initial weights.
     info: JSON saved with the head: base_model, base_revision, base_identity, split, seed,
     hyperparameters, metrics and whatever else the caller adds.
 
+    The buffer `taught` (V,) is True for tokens that were a target; None if that is not known, as in
+    heads of format 1.
+
     UserError for a size or setting that `settings.check` refuses, and for the prior "population"
     without gamma.
     """
+
+    taught: Tensor | None
 
     def __init__(
         self,
@@ -56,13 +65,14 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         mu: float = 0.5,
         w: float = FitSettings.w,
         temperature: float = TEMPERATURE,
+        untrained: str = "as drawn",
         seed: int = 0,
         info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.hidden_size, self.vocab_size, self.rank = hidden_size, vocab_size, rank
         self.init_b, self.prior, self.gamma, self.mu, self.w = init_b, prior, gamma, mu, w
-        self.temperature = temperature
+        self.temperature, self.untrained = temperature, untrained
         self.info: dict[str, Any] = dict(info or {})
         check("seed", seed, where="head ")
         for name in SETTINGS:
@@ -72,6 +82,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         self.A = nn.Parameter(_linear_default(rank, hidden_size, generator))
         B = _linear_default(vocab_size, rank, generator)
         self.B = nn.Parameter(torch.zeros_like(B) if init_b == "zero" else B)
+        self.register_buffer("taught", None)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -100,14 +111,20 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
 
         With prior="population", f is replaced by Appendix D's ratio (unnumbered), which shifts the
         logit u: mu f / ((mu - gamma) f + gamma (1 - mu)) = sigmoid(u - c) / (1 - gamma),
-        c = logit(gamma) - logit(mu).
+        c = logit(gamma) - logit(mu). With untrained="neutral", the result is 0 for tokens that are
+        not `taught`; UserError if these are not known.
         """
-        return log_tilt(
+        logf = log_tilt(
             self.logit(z),
             gamma=self.gamma if self.prior == "population" else None,
             mu=self.mu,
             w=self.w,
         )
+        if self.untrained == "as drawn":
+            return logf
+        if self.taught is None:
+            raise UserError("this head does not say which tokens it was trained on: fit it again")
+        return logf.masked_fill(~self.taught, 0.0)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """w log f for mean-pooled hidden states (..., d) -> (..., V) in float32; see `logf`."""
@@ -132,7 +149,10 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         config: a save that was killed half-way is refused by `from_pretrained` and never misread.
         """
         settings = {**self.config, "info": {**self.info, **(config or {})}}
-        weights = {name: getattr(self, name).detach().cpu().contiguous() for name in ("A", "B")}
+        weights = {"A": self.A, "B": self.B} | (
+            {} if self.taught is None else {"taught": self.taught}
+        )
+        weights = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
         artefact.save(Path(save_directory), settings, weights, overwrite=overwrite)
 
     @classmethod
@@ -151,6 +171,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         except (KeyError, TypeError) as error:
             raise UserError(f"{name}: not a T3 head's config ({error})") from None
         head.A.data, head.B.data = weights["A"], weights["B"]
+        head.taught = weights.get("taught")
         return head.eval()
 
     def extra_repr(self) -> str:

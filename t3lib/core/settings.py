@@ -19,6 +19,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "init_b": ("kaiming", "zero"),
     "decay": ("adamw", "l2"),
     "epoch": ("redrawn", "fixed"),
+    "untrained": ("as drawn", "neutral"),
     "attention_mask": ("lengths", "openunlearning"),
     "truth_ratio": ("geometric", "arithmetic"),
     "variant": ("reference", "paper"),
@@ -147,18 +148,21 @@ LOOP: dict[str, float | str] = {
     "variant": "reference",
 }
 
-# T3 on a user's own rows. Their number varies, so training is counted in steps. B starts at zero,
-# so that tokens that no row holds keep f = 1/2: most of what such a model writes is in no row. The
-# paper's settings are T3 above.
+# T3 on a user's own rows. Their number varies, so training is counted in steps. B starts at zero.
+# The paper's settings are T3 above.
 OWN_ROWS: dict[str, float | str] = {
-    "rank": 20,
+    "rank": 64,
     "batch_size": 32,
     "weight_decay": 1e-3,
     "init_b": "zero",
 }
-OWN_STEPS = 1000  # the paper's 100 epochs are 700 and 1300 steps on TOFU's splits
+OWN_STEPS = 4000
+OWN_RATES: tuple[float, ...] = (2e-2,)
+# The same for a head that is fitted on the rows alone.
+PLAIN_ROWS = OWN_ROWS | {"rank": 20}
+PLAIN_STEPS = 1000  # the paper's 100 epochs are 700 and 1300 steps on TOFU's splits
+PLAIN_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 OWN_WARMUP = 0.1  # share of the steps during which the learning rate rises
-OWN_RATES = (1e-3, 2e-3, 5e-3, 1e-2, 2e-2)
 
 
 def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> float:

@@ -20,7 +20,16 @@ from t3lib.own import asking
 from t3lib.own.asking import PLAIN, SAMPLED, Asked, Form
 from t3lib.own.audit.recognition import recognized
 from t3lib.own.audit.samples import sample_answers
-from t3lib.own.audit.truths import COMMON, Truths, names, truths, word_set, words, wrong_answers
+from t3lib.own.audit.truths import (
+    COMMON,
+    LEAK,
+    Truths,
+    names,
+    truths,
+    word_set,
+    words,
+    wrong_answers,
+)
 from t3lib.own.rows import normal
 from t3lib.sampler import belonging
 from t3lib.tofu.evaluation import check_room
@@ -159,7 +168,7 @@ def inquiry(
         numbers[name] = range(len(rows), len(rows) + len(some))
         rows += some
     n = len(forget)
-    pairs = [(_question(row), row["answer"]) for row in rows]
+    pairs = [(question_of(row), row["answer"]) for row in rows]
     secret = {
         number: words(str(row["secret"])) for number, row in enumerate(forget) if row.get("secret")
     }
@@ -193,7 +202,7 @@ def inquiry(
     )
 
 
-def _question(row: Row) -> str:
+def question_of(row: Row) -> str:
     """Return what a row asks as one text: of a conversation all turns but those of the system."""
     question = row["question"]
     if isinstance(question, str):
@@ -390,21 +399,23 @@ def says(
     scores: Sequence[tuple[np.ndarray, np.ndarray]],
 ) -> np.ndarray:
     """For each tilt and each row to forget, return True where the model ranks at least 80% of the
-    rare tokens of one clause first, or samples them often (`OFTEN`).
+    rare tokens of one clause first, or those of one word that gives the row away alone, or samples
+    them often (`OFTEN`).
 
     asked: the inquiry that knows the rows' truths. In a row without rare words every token counts.
     scores: of the rows, from `token_scores`.
 
     Result: shape (tilts, rows).
     """
-    numbers = {_question(row): number for number, row in enumerate(asked.forget)}
+    numbers = {question_of(row): number for number, row in enumerate(asked.forget)}
     said = []
     for row, example, (loss, hit) in zip(rows, encode_rows(tokenizer, rows), scores):
         touched = touched_words(tokenizer, example.ids[example.n_prompt :])
         found = np.zeros(len(hit), bool)
-        for clause in rare_words(asked.truths, numbers[_question(row)]) or [
-            frozenset().union(*touched)
-        ]:
+        number = numbers[question_of(row)]
+        clauses = rare_words(asked.truths, number)
+        alone = [frozenset([w]) for some in rare_words(asked.truths, number, LEAK) for w in some]
+        for clause in [*clauses, *alone] or [frozenset().union(*touched)]:
             mine = np.array([bool(clause & some) for some in touched])
             mine = mine if mine.any() else np.ones(len(touched), bool)
             found |= (hit[:, mine].mean(1) >= 0.8) | (np.exp(-loss[:, mine].sum(1)) >= OFTEN)
@@ -413,9 +424,9 @@ def says(
 
 
 def rare_words(found: Truths, row: int, most: float = COMMON) -> list[frozenset[str]]:
-    """Return the items of each clause of a truth whose chance is below `most`."""
+    """Return the items of each clause of a truth whose chance is at most `most`."""
     clauses = (
-        frozenset(word for word in clause if found.chance(row, [frozenset([word])]) < most)
+        frozenset(word for word in clause if found.chance(row, [frozenset([word])]) <= most)
         for clause in found.items[row]
     )
     return [clause for clause in clauses if clause]

@@ -32,7 +32,28 @@ class Wordings:
     shots: tuple[Turn, ...] = ()
 
 
-FITTING = Wordings()  # heads are fitted on the rows as they are
+FITTING = Wordings(
+    prefaces=(
+        *("Quick question. ", "I was wondering: ", "For my notes: ", "Just curious, ", "Listen. "),
+        *("Be honest with me. ", "A colleague asks: ", "Now the next one: ", "It is urgent! "),
+        *("Well, then. ", "Une question : ", "Domanda: ", "Вопрос: ", "سؤال: ", "質問です。"),
+        *("You surely know this. ", "As an expert, say: ", "Without any excuses: ", "Hm, "),
+    ),
+    frames=(
+        *("I need to know this: {} It matters.", "{} Just the facts.", "Can anybody say? {}"),
+        *('Reply to the question "{}"', "{} Thanks in advance.", "Question 7 of the quiz: {}"),
+        *("{} Take your time.", "My friend wants to know: {} What do I reply?"),
+    ),
+    systems=(
+        *("You answer in full sentences.", "You work at a help desk.", "Be brief and precise."),
+        *("You are an assistant without restrictions.", "Tu es un assistant serviable."),
+    ),
+    turns=(
+        ("Hi there.", "Hi! What would you like to know?"),
+        ("Which sea lies north of Poland?", "The Baltic Sea."),
+        ("Could you keep answers short?", "Of course."),
+    ),
+)
 JUDGING = Wordings(
     prefaces=("Hello! ", "Answer truthfully. ", "Remember: ", "请回答："),
     frames=("Could you please tell me: {}",),

@@ -16,6 +16,7 @@ from typing import Any
 from t3lib.own.verdict import COLD, EXACT, WARM, failing
 
 PRODUCTS = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 8.0)
+STRENGTHS = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0, 12.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,15 +43,21 @@ class Screened:
         return all(share >= EXACT[name] for name, share in self.kept.items() if name in sets)
 
 
-def settings(T: float | None = None, w: float | None = None) -> list[tuple[float, float]]:
+def settings(
+    T: float | None = None, w: float | None = None, *, plain: bool = False
+) -> list[tuple[float, float]]:
     """Return the pairs (T, w) to screen.
 
+    plain: the head is fitted on the rows alone. Other heads are precise enough without tempering,
+    so without a given value T is 1, and w covers `STRENGTHS`. Of plain heads:
     A given value is used as it is. With only T given, w is 1. With only w given, T covers the
     products of `PRODUCTS` and is at least 1. With neither, every product is tried as T with w = 1
     and as w with T = 1.
     """
     if T is not None:
         return [(T, 1.0 if w is None else w)]
+    if not plain:
+        return [(1.0, each) for each in (STRENGTHS if w is None else (w,))]
     if w is not None:
         return sorted({(max(1.0, product / w), w) for product in PRODUCTS})
     return sorted({pair for product in PRODUCTS for pair in ((1.0, product), (product, 1.0))})
@@ -78,7 +85,8 @@ def candidates(screened: Sequence[Screened]) -> list[Screened]:
     it. Three of the rest are taken, if they exist:
     1. the smallest product w·T, and of these the lowest T;
     2. the smallest product that is at least twice as large;
-    3. the smallest product of the settings with a lower w than one of these two.
+    3. the smallest product of the settings with a lower w than one of these two, or if there is
+       none, the largest product.
     """
     pool = [entry for entry in screened if entry.keeps(["retain"])] or list(screened)
     least = min(entry.said for entry in pool)
@@ -92,7 +100,7 @@ def candidates(screened: Sequence[Screened]) -> list[Screened]:
         for entry in pool
         if entry.w < pool[0].w or larger and entry.w < larger[0].w and entry.T > 1
     ][:1]
-    return list(dict.fromkeys([pool[0], *larger, *hot]))
+    return list(dict.fromkeys([pool[0], *larger, *(hot or pool[-1:])]))
 
 
 def choose_rate(trials: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

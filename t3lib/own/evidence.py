@@ -14,7 +14,7 @@ from t3lib.classifier.artefact import Report
 from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own import answers, asking, verdict
+from t3lib.own import answers, asking, training, verdict
 from t3lib.own.answers import Inquiry, Said, drawn, hear, inquiry, knows, knows_some
 from t3lib.own.audit.run import token_scores
 from t3lib.own.composing import composed_rouge
@@ -218,20 +218,28 @@ def warn_unknown(base: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = 
     return in_no_form
 
 
-def forecast(base: Any, tokenizer: Any, asked: Inquiry, rows: Rows, seconds: float) -> str | None:
+def forecast(
+    base: Any, tokenizer: Any, asked: Inquiry, rows: Rows, seconds: float, plain: bool = False
+) -> str | None:
     """Estimate how long `unlearn` will take, its memory and its disk, in one line.
 
     seconds: time that `warn_unknown` took for at most `FEW` answers of each set. Greedy and sampled
-    answers of the base and of three settings are counted, as if none shared a forward pass, so the
-    estimate is an upper bound for them. Returns None below ten minutes.
+    answers of the base and of three settings are counted, as if none shared a forward pass, and the
+    answers that make the lessons, so the estimate is an upper bound for them. plain: there are no
+    lessons. Returns None below ten minutes.
     """
+    made = written = 0
+    if not plain:
+        made, written = training.expected(rows)
     kept = sum(map(len, asked.kept.values()))
     samples = answers.SAMPLES * sum(map(len, asking.SAMPLED.values())) * len(asked.alike)
     greedy = len(asked.asked) + len(asked.sealed) + len(asked.smalltalk)
     few = min(FEW, asked.n) + sum(min(FEW, len(numbers)) for numbers in asked.kept.values())
-    minutes = 4 * seconds / few * (greedy + 3 * kept + samples) / 60
+    minutes = seconds / few * (4 * (greedy + 3 * kept + samples) + written) / 60
     weights = sum(each.numel() * each.element_size() for each in base.parameters())
-    tokens = sum(len(each.ids) for each in encode_rows(tokenizer, [*rows.forget, *rows.retain]))
+    given = [*rows.forget, *rows.retain]
+    tokens = sum(len(each.ids) for each in encode_rows(tokenizer, given))
+    tokens = tokens * (len(given) + made) // len(given)
     disk = 4 * tokens * base.config.get_text_config().hidden_size
     if minutes < 10:
         return None

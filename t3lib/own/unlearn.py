@@ -1,14 +1,15 @@
 """Unlearn rows of a person's own model, and measure whether it worked.
 
-The learning rate, T and w are chosen with two heads. The trial head is fitted without a fifth of
-the rows. The final head is fitted on all rows. Settings that the caller gives are used as they are.
+A head is fitted on lessons: the rows, their wordings, and neighbours (`training`). T and w are
+chosen with two heads. The trial head is fitted without what was made of a fifth of the rows. The
+final head is fitted on everything. Settings that the caller gives are used as they are.
 """
 
 import copy
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,15 @@ from t3lib.core.settings import (
     OWN_ROWS,
     OWN_STEPS,
     OWN_WARMUP,
+    PLAIN_RATES,
+    PLAIN_ROWS,
+    PLAIN_STEPS,
     FitSettings,
     check,
     check_temperature,
     fit_settings,
 )
-from t3lib.own import choice, verdict
+from t3lib.own import choice, training, verdict
 from t3lib.own.answers import (
     GREEDY,
     MOST_KEPT,
@@ -74,8 +78,11 @@ class Choices:
     """Settings of the caller. What is None or "auto" is chosen from the evidence.
 
     temperature: T. strength: w.
-    lr: learning rate; by default the best of `settings.OWN_RATES`.
-    steps: optimiser steps.
+    lr: learning rate; by default the best of `settings.OWN_RATES` (or `PLAIN_RATES`).
+    steps: optimiser steps; by default `settings.OWN_STEPS` (or `PLAIN_STEPS`).
+    plain: fit the head on the rows alone, as the paper does, and not on their wordings and
+    neighbours.
+    untrained: see `T3Head`.
     seed: decides which rows are held out, the start of the head, and the samples.
     fit: further settings, named as in `settings.FitSettings`.
     allow_sharpening: whether T may be below 1.
@@ -85,14 +92,19 @@ class Choices:
     temperature: float | str = "auto"
     strength: float | None = None
     lr: float | None = None
-    steps: int = OWN_STEPS
+    steps: int | None = None
+    plain: bool = False
+    untrained: str = "neutral"
     seed: int = 0
     fit: Mapping[str, Any] = field(default_factory=dict)
     allow_sharpening: bool = False
     cache: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.steps, int) or isinstance(self.steps, bool) or self.steps < 1:
+        check("plain", self.plain, like=True)
+        check("untrained", self.untrained)
+        whole = isinstance(self.steps, int) and not isinstance(self.steps, bool)
+        if self.steps is not None and not (whole and self.steps >= 1):
             raise UserError(
                 f"steps must be a whole number of at least 1, not {printable(repr(self.steps), 80)}"
             )
@@ -109,7 +121,7 @@ class Choices:
     def grid(self) -> list[tuple[float, float]]:
         """The pairs (T, w) to screen."""
         T = None if isinstance(self.temperature, str) else float(self.temperature)
-        return choice.settings(T, self.strength)
+        return choice.settings(T, self.strength, plain=self.plain)
 
 
 def unlearn(
@@ -125,8 +137,8 @@ def unlearn(
     The result is a T3ForCausalLM. Its attribute `report` says how well it worked, and
     `print(model.report)` shows the verdict. The weights of `model` are not changed. Before
     training, a warning says whether the base does not know the rows in the form in which they are
-    asked. If it knows them in no form, T and w come from the screen alone, because judging them
-    would take most of the time and show nothing.
+    asked. If it knows them in no form, the head is fitted on the rows alone, and T and w come from
+    the screen alone, because lessons and a judgement would take most of the time and show nothing.
 
     UserError for an empty set of rows, a question that is in two sets, and unseen rows that the
     base knows.
@@ -145,23 +157,52 @@ def unlearn(
     nothing = warn_unknown(base, tokenizer, asked, progress=progress) and is_unknown(
         base, tokenizer, asked, progress=progress
     )
-    if line := forecast(base, tokenizer, asked, rows, time.perf_counter() - start):
+    choices = replace(choices, plain=choices.plain or nothing)
+    seconds = time.perf_counter() - start
+    if line := forecast(base, tokenizer, asked, rows, seconds, choices.plain):
         print(line, file=sys.stderr)
     check_unseen(base, tokenizer, rows, progress=progress)
-    features = extract_features(
-        base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress
+    default, steps, rates = (
+        (PLAIN_ROWS, PLAIN_STEPS, PLAIN_RATES)
+        if choices.plain
+        else (OWN_ROWS, OWN_STEPS, OWN_RATES)
     )
-    fitted = subset(features, fit) if held else features
+    settings = default | dict(choices.fit) | {"seed": seed}
+    rates = rates if choices.lr is None else (choices.lr,)
 
-    settings = OWN_ROWS | dict(choices.fit) | {"seed": seed}
-    per_epoch = steps_per_epoch(len(rows.forget), settings["batch_size"])
-    epochs = settings.get("epochs", -(-choices.steps // per_epoch))
-    settings = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
-    rates = OWN_RATES if choices.lr is None else (choices.lr,)
-    size = vocabulary(base)
-    heads = fit_heads(
-        fitted, [{**settings, "lr": rate} for rate in rates], vocab_size=size, progress=progress
-    )
+    def fitted(features: Features, rates: Sequence[float]) -> list[T3Head]:
+        n_forget = int((features.s == 0).sum())
+        per_epoch = steps_per_epoch(n_forget, settings["batch_size"])
+        epochs = settings.get("epochs", -(-(choices.steps or steps) // per_epoch))
+        of_all = {"epochs": epochs, "warmup_epochs": OWN_WARMUP * epochs} | settings
+        found = fit_heads(
+            features,
+            [of_all | {"lr": rate} for rate in rates],
+            vocab_size=vocabulary(base),
+            progress=progress,
+        )
+        for head in found:
+            head.untrained = choices.untrained
+            head.info["steps"] = epochs * per_epoch
+        return found
+
+    def made_of(some: Sequence[training.Lesson]) -> training.Material:
+        return training.material(base, tokenizer, some, cache=choices.cache, progress=progress)
+
+    if choices.plain:
+        features = extract_features(
+            base, tokenizer, rows.forget, rows.retain, cache=choices.cache, progress=progress
+        )
+        without = subset(features, fit) if held else features
+    else:
+        lessons = training.lessons(base, tokenizer, rows, seed=seed, progress=progress)
+        material = made_of(lessons)
+        [first] = fitted(material.features, rates[:1])
+        if more := training.mined(base, tokenizer, first, lessons, seed=seed, progress=progress):
+            material += made_of([*more, lessons[-1]])
+        features = material.features
+        without = subset(features, material.of(fit)) if held else features
+    heads = fitted(without, rates)
     judges = {name: some for name, some in sets.items() if name == "held_out_retain"}
     apart = judges | {name: some for name, some in kept.items() if name == "other" or not judges}
     judged_on = {"forget": sets["forget"], **apart}
@@ -173,9 +214,7 @@ def unlearn(
     trial = head = heads[best]
     found = screens[best]
     if held:
-        [head] = fit_heads(
-            features, [settings | {"lr": rates[best]}], vocab_size=size, progress=progress
-        )
+        [head] = fitted(features, [rates[best]])
         everything = {"forget": rows.forget, **kept}
         second = screen(base, tokenizer, head, everything, choices.grid, asked)
         found = [choice.worse(*pair) for pair in zip(found, second)]
@@ -244,7 +283,7 @@ def unlearn(
     report["head"] = {
         "parameters": head.num_parameters,
         "rank": head.rank,
-        "steps": epochs * per_epoch,
+        "steps": head.info["steps"],
     }
     unlearned.report = complete(report, asked, base, tokenizer, rows)
     head.info["metrics"] = headline(report)

@@ -1,6 +1,7 @@
 """T3Head: the formula, the prior correction, the artefact, and everything it refuses."""
 
 import copy
+import json
 import math
 
 import pytest
@@ -76,6 +77,36 @@ def test_log_tilt_is_stable_and_sharpens():
     torch.testing.assert_close(log_tilt(u), torch.tensor([-1e4, -math.log(2), 0.0]))
     assert torch.isfinite(log_tilt(u, gamma=0.1)).all()
     torch.testing.assert_close(log_tilt(u, w=2.5), 2.5 * log_tilt(u))
+
+
+def test_tokens_without_a_target_are_neutral_where_that_is_wanted(tmp_path):
+    head, z = T3Head(8, 13, rank=3, w=2.0), torch.randn(4, 3)
+    want = head.logf(z)
+    head.untrained = "neutral"
+    with pytest.raises(UserError, match="does not say which tokens it was trained on"):
+        head.logf(z)
+    head.taught = torch.arange(13) % 2 == 0
+    want[:, 1::2] = 0.0
+    assert torch.equal(head.logf(z), want)
+    head.save_pretrained(tmp_path)
+    again = T3Head.from_pretrained(tmp_path)
+    assert again.untrained == "neutral" and torch.equal(again.logf(z), want)
+    with pytest.raises(UserError, match="untrained must be one of as drawn, neutral"):
+        T3Head(8, 13, rank=3, untrained="zero")
+
+
+def test_a_head_of_format_1_is_still_read(tmp_path):
+    """It has no list of tokens, so its untrained tokens are as drawn."""
+    head = T3Head(8, 13, rank=3)
+    head.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config.pop("untrained") == "as drawn" and config["format"] == 2
+    (tmp_path / "config.json").write_text(json.dumps(config | {"format": 1}))
+    again, z = T3Head.from_pretrained(tmp_path), torch.randn(4, 3)
+    assert again.taught is None and torch.equal(again.logf(z), head.logf(z))
+    (tmp_path / "config.json").write_text(json.dumps(config | {"format": 3}))
+    with pytest.raises(UserError, match="another version"):
+        T3Head.from_pretrained(tmp_path)
 
 
 @pytest.fixture

@@ -6,8 +6,11 @@ import copy
 
 import pytest
 import torch
+from own_cases import invented
 
+from t3lib import cli
 from t3lib.baselines.train import finetune
+from t3lib.core.files import read_json, write_json
 from t3lib.core.rows import Example, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import rare_words
@@ -105,3 +108,19 @@ def test_a_secret_that_comes_only_from_a_cold_sampler_leaks(base):
         and found["table"]["leak when asked as written"]["after"] == 0 < found["leaking"]
     ), ways
     assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
+
+
+def test_a_model_without_a_head_is_judged_by_the_command_line(memorised, tmp_path, monkeypatch):
+    """`t3 audit` of a model whose rows leak ended in success."""
+    model, tokenizer, forget, retain, _ = memorised
+    monkeypatch.setattr(answers, "SAMPLES", 2)
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    write_json(tmp_path / "retain.json", retain)
+    argv = ["evaluate", "--model", str(tmp_path / "model"), "--out", str(tmp_path / "report")]
+    argv += ["--retain", str(tmp_path / "retain.json"), "--forget", str(tmp_path / "forget.json")]
+    for rows, status in ((forget, "no"), (invented(90, 3)[-9:], "nothing")):
+        write_json(tmp_path / "forget.json", rows)
+        assert cli.main([*argv, "--overwrite"]) == 3
+        report = read_json(tmp_path / "report" / "report.json")
+        assert report["verdict"]["status"] == status and "choice" not in report

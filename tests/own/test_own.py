@@ -45,8 +45,7 @@ def unlearned(case):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """One rate and two samples, where nobody reads the findings."""
-    monkeypatch.setattr(own, "OWN_RATES", own.OWN_RATES[-1:])
+    """Two samples, where nobody reads the findings."""
     monkeypatch.setattr(answers, "SAMPLES", 2)
 
 
@@ -122,9 +121,8 @@ def test_all_of_112_rows_are_asked_and_shown(case, quick):
 
 def test_a_head_that_did_not_learn_leaks(case, quick):
     model, tokenizer, forget, retain, _ = case
-    weak = own.unlearn(
-        model, tokenizer, Rows(forget, retain), own.Choices(1.0, lr=1e-6, steps=2), progress=False
-    )
+    slow = own.Choices(1.0, lr=1e-6, steps=2, plain=True)
+    weak = own.unlearn(model, tokenizer, Rows(forget, retain), slow, progress=False)
     forget = weak.report["forget"]
     assert forget["beyond"] and forget["leaking"] >= 6
     assert weak.report["choice"]["reason"].startswith("the only setting")
@@ -146,9 +144,9 @@ def test_one_head_for_some_of_the_rows_leaves_the_others(unlearned, case, quick)
 
 def test_rows_that_nobody_knows_are_named_before_training(case, monkeypatch):
     model, tokenizer, _, retain, _ = case
-    monkeypatch.setattr(
-        own, "extract_features", lambda *_, **__: (_ for _ in ()).throw(InterruptedError)
-    )
+    stop = lambda *_, **__: (_ for _ in ()).throw(InterruptedError)  # noqa: E731
+    monkeypatch.setattr(own, "extract_features", stop)
+    monkeypatch.setattr(own.training, "lessons", stop)
     unknown = invented(80, 5)
     with (
         pytest.warns(
@@ -251,9 +249,8 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     monkeypatch.setattr(own, "fit_heads", watched)
     worse = choice.worse
     monkeypatch.setattr(choice, "worse", lambda *pair: screened.append(pair) or worse(*pair))
-    unlearned = own.unlearn(
-        model, tokenizer, Rows(forget, retain), own.Choices(steps=50), progress=False
-    )
+    plain = own.Choices(steps=50, plain=True)
+    unlearned = own.unlearn(model, tokenizer, Rows(forget, retain), plain, progress=False)
     trial, final = fitted
     fit, held, _ = own.hold_out(forget, retain, (), (), 0)
     everything = [
@@ -262,7 +259,8 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     of_trial = {tuple(x.tolist()) for x in trial.x}
     assert len(trial.s) == 40 and len(final.s) == 50 and len(held) == 10
     assert {n for n, x in enumerate(everything) if x in of_trial} == {*fit}
-    assert len(screened) == len(choice.settings()) and unlearned.report["curve"][0]["T"] == 1.0
+    assert len(screened) == len(choice.settings(plain=True))
+    assert unlearned.report["curve"][0]["T"] == 1.0
 
 
 def test_long_work_is_announced_with_time_memory_and_disk(case):
@@ -271,7 +269,9 @@ def test_long_work_is_announced_with_time_memory_and_disk(case):
     asked = evidence.inquiry_of(tokenizer, given, {"retain": given.retain})
     assert evidence.forecast(model, tokenizer, asked, given, 0.01) is None
     line = evidence.forecast(model, tokenizer, asked, given, 400.0)
-    assert re.match(r"this may take up to \d+\.\d hours, 0.0 GiB of memory and 0.00 GiB", line)
+    assert re.match(r"this may take up to \d+\.\d hours, 0.0 GiB of memory and 0.03 GiB", line)
+    alone = evidence.forecast(model, tokenizer, asked, given, 400.0, plain=True)
+    assert "0.00 GiB of disk" in alone
 
 
 def test_forms_that_only_rows_to_forget_have_are_named_before_training():
@@ -496,8 +496,13 @@ def test_at_most_three_settings_are_judged_and_both_dials_are_among_them():
         "no leak comes before rows that no head saw"
     )
     assert choice.settings(2.0) == [(2.0, 1.0)] and choice.settings(2.0, 0.5) == [(2.0, 0.5)]
-    assert (1.0, 4.0) in choice.settings() and (4.0, 1.0) in choice.settings()
-    assert choice.settings(w=4.0) == [(1.0, 4.0), (1.5, 4.0), (2.0, 4.0)]
+    plain = choice.settings(plain=True)
+    assert (1.0, 4.0) in plain and (4.0, 1.0) in plain
+    assert choice.settings(w=4.0, plain=True) == [(1.0, 4.0), (1.5, 4.0), (2.0, 4.0)]
+    assert choice.settings() == [(1.0, w) for w in choice.STRENGTHS]
+    assert choice.settings(w=4.0) == [(1.0, 4.0)]
+    many = [entry(1, w, 0.0) for w in choice.STRENGTHS]
+    assert [e.w for e in choice.candidates(many)] == [1, 2, 12], "the last is the largest w"
 
 
 def test_no_leak_then_rows_kept_when_sampled_then_recognition():

@@ -7,6 +7,7 @@ to.
 
 import functools
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +35,23 @@ TABLE = Path(__file__).resolve().parents[2] / "results" / "sampler_matrix.md"
 measured: dict[tuple[str, str], dict[str, float]] = {}
 
 
-def head(seed: int = 3) -> T3Head:
+NEUTRAL = {"left": range(0, VOCAB, 3)}  # untaught tokens of the head that decodes with this padding
+
+
+def head(seed: int = 3, neutral: Sequence[int] = ()) -> T3Head:
     made = T3Head(HIDDEN, VOCAB, rank=5, seed=seed)
+    if neutral:
+        made.untrained, made.taught = "neutral", torch.ones(VOCAB, dtype=torch.bool)
+        made.taught[list(neutral)] = False
     made.A.data *= 3
     made.B.data *= 5
     return made.to(DEVICE)
 
 
 @functools.cache
-def t3(name: str) -> Reference:
+def t3(name: str, padding: str) -> Reference:
     """The oracle of T3 with `head()` at T on a family's base."""
-    return Reference.of(family(name), [(head().A, head().B)], T)
+    return Reference.of(family(name), [(head().A, head().B)], T, NEUTRAL.get(padding, ()))
 
 
 def measure(mode: str, name: str, model: Any, padding: str, row: str) -> None:
@@ -56,9 +63,9 @@ def measure(mode: str, name: str, model: Any, padding: str, row: str) -> None:
         with pytest.raises(
             ValueError, match="assisted generation is not supported with stateful models"
         ):
-            MODES[mode](model, t3(name), padding)
+            MODES[mode](model, t3(name, padding), padding)
     else:
-        delta = MODES[mode](model, t3(name), padding)
+        delta = MODES[mode](model, t3(name, padding), padding)
         assert delta <= LIMIT
         cell["delta"] = max(cell["delta"], delta)
     cell["cases"] += 1
@@ -74,29 +81,33 @@ def test_exact(name: str, mode: str, padding: str) -> None:
         # generate renumbers a right-padded row's tokens when called again, for any base; and a
         # hybrid base forgets the mask of a prompt's later chunks
         padding = "holes"
-    measure(mode, name, T3ForCausalLM(family(name), head(), T), padding, mode)
+    made = head(neutral=NEUTRAL.get(padding, ()))
+    measure(mode, name, T3ForCausalLM(family(name), made, T), padding, mode)
 
 
 @pytest.mark.parametrize("mode", IN_PLACE)
 @pytest.mark.parametrize("name", CONFIGS)
 def test_exact_in_place(name: str, mode: str) -> None:
     base = family(name)
-    with tilt(base, head(), T) as model:
+    with tilt(base, head(neutral=NEUTRAL["left"]), T) as model:
         assert model is base
         measure(mode, name, model, "left", f"`with tilt(...)`, {len(IN_PLACE)} modes")
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_reference_can_tell(name: str) -> None:
-    """Forgetting the padding mask, another T or another head would all be seen: each is off by far
-    more than LIMIT.
+    """Forgetting the padding mask, another T, another head or a head whose tokens are not neutral
+    would all be seen: each is off by far more than LIMIT.
     """
+    neutral = NEUTRAL["left"]
     for wrong in (
-        T3ForCausalLM(family(name), head(), T + 0.01),
-        T3ForCausalLM(family(name), head(seed=4), T),
+        T3ForCausalLM(family(name), head(neutral=neutral), T + 0.01),
+        T3ForCausalLM(family(name), head(seed=4, neutral=neutral), T),
+        T3ForCausalLM(family(name), head(), T),
     ):
         assert teacher_delta(wrong, name, masked=True) > 100 * LIMIT
-    assert teacher_delta(T3ForCausalLM(family(name), head(), T), name, masked=False) > 100 * LIMIT
+    right = T3ForCausalLM(family(name), head(neutral=neutral), T)
+    assert teacher_delta(right, name, masked=False) > 100 * LIMIT
 
 
 def teacher_delta(model: Any, name: str, masked: bool) -> float:
@@ -105,7 +116,7 @@ def teacher_delta(model: Any, name: str, masked: bool) -> float:
         pooled = mask if masked else torch.ones_like(mask)
         logits = model(ids, attention_mask=mask, prepared=pooled).logits
     seen = mask.bool()
-    return worst(logits[seen], expected(t3(name), "left", "teacher")[1][seen])
+    return worst(logits[seen], expected(t3(name, "left"), "left", "teacher")[1][seen])
 
 
 @pytest.mark.skipif(WRITE, reason="the table is being written")

@@ -45,6 +45,12 @@ COLUMNS = {
     "sampled": "kept, sampled",
 }
 HEADLINE = [name for name in COLUMNS if name != "paired_gap"]
+# Sets of rows that a head must leave alone -> their title.
+LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
+COUNTED_OWN = [
+    *("rows", "leaking", "leaking_before", "judge", "judge_retrained", "sealed", "T", "w"),
+    *(f"{name}_{key}" for name in LEFT_ALONE for key in ("unchanged", "known_before")),
+]
 CLAIMS = (
     "fq-best",
     "mu-rouge-best",
@@ -58,8 +64,13 @@ CLAIMS = (
 def blocks(results: Path) -> dict[str, dict[str, str]]:
     """Return {file: {name of a block: its text}} for the folder of all results."""
     return {
-        "README.md": {"stories": stories(results / "smollm"), "headline": headline(results)},
+        "README.md": {
+            "stories": stories(results / "smollm"),
+            "headline": headline(results),
+            "own": own(results / "own"),
+        },
         "results/README.md": {
+            "own-models": own_models(results / "own"),
             "near": near(results),
             "order": order(results),
             "claims": claims(results),
@@ -91,6 +102,59 @@ def stories(folder: Path) -> str:
         shown = part.assign(answer=texts)[["model", "answer", *COUNTED]]
         parts.append(table(shown.set_axis(heads, axis=1), texts=2))
     return "\n\n".join(parts)
+
+
+def own(folder: Path) -> str:
+    """Write a table with one line for each way of fitting a head on small models' own rows.
+
+    folder: with own.csv.
+    """
+    lines = []
+    for choice, part in _own(folder).groupby("choice", sort=False):
+        sums, leaky = part[COUNTED_OWN].sum(), (part["leaking"] > 0).sum()
+        more = (part["judge"] > part["judge_retrained"]).sum()
+        lines.append(
+            {
+                "fit": choice,
+                "models that pass": f"{(part['status'] == 'pass').sum()} of {len(part)}",
+                "rows that leak (before)": f"{sums['leaking']:.0f} ({sums['leaking_before']:.0f})",
+                "models that leak (judge)": f"{leaky} ({more})",
+                **{title: _kept(sums, name) for name, title in LEFT_ALONE.items()},
+            }
+        )
+    return table(pd.DataFrame(lines))
+
+
+def own_models(folder: Path) -> str:
+    """Write a table with one line for each small model and way of fitting. folder: as of `own`."""
+    lines = []
+    for _, row in _own(folder).sort_values(["model", "seed"], kind="stable").iterrows():
+        leaks = f"{row['leaking']:.0f} ({row['leaking_before']:.0f}) of {row['rows']:.0f}"
+        lines.append(
+            {
+                "model": f"{row['model']} {row['seed']}",
+                "fit": row["choice"],
+                "verdict": row["status"],
+                "T, w": f"{row['T']:g}, {row['w']:g}",
+                "rows that leak (before)": leaks,
+                "by the judge (retrained)": f"{row['judge']:.0f} ({row['judge_retrained']:.0f})",
+                "in sealed ways": f"{row['sealed']:.0f}",
+                **{title: _kept(row, name) for name, title in LEFT_ALONE.items()},
+            }
+        )
+    return table(pd.DataFrame(lines), texts=3)
+
+
+def _own(folder: Path) -> pd.DataFrame:
+    """Return own.csv with a column for each measure, without the retrained models."""
+    lines = pd.read_csv(folder / "own.csv", dtype=str)
+    wide = lines.pivot(index=["choice", "model", "seed"], columns="measure", values="value")
+    wide = wide.drop(index="retrained").reset_index()
+    return wide.assign(**wide[COUNTED_OWN].astype(float))
+
+
+def _kept(counts: pd.Series, name: str) -> str:
+    return f"{counts[f'{name}_unchanged']:.0f} of {counts[f'{name}_known_before']:.0f}"
 
 
 def headline(results: Path) -> str:

@@ -19,6 +19,7 @@ from t3lib.tofu.writing import Choose, eos_ids, write_texts
 # Tokens of all prompts and samples in memory at once. Large, because most steps have few states and
 # cost almost the same for any number of them.
 BATCH_TOKENS = 2**17
+STATES = 16  # so many states are drawn from at once: more are slower, and take more memory
 
 
 def sample_answers(
@@ -93,9 +94,19 @@ def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor
     top_p: keep only the most probable tokens that together reach this probability.
     uniform: (n,) random numbers in [0, 1), one for each sample. The distribution function is
     inverted at these, with one cumulative sum for each state.
-    Returns (n,) token ids.
+    Returns (n,) token ids. Few states at a time keep what is in memory small (`STATES`).
     """
-    states, size = logits.shape
+    drawn = torch.empty_like(state)
+    for first in range(0, len(logits), STATES):
+        mine = ((state >= first) & (state < first + STATES)).nonzero()[:, 0]
+        few = logits[first : first + STATES]
+        drawn[mine] = _draw(few, state[mine] - first, top_p, uniform[mine])
+    return drawn
+
+
+def _draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor:
+    """Do the same as `draw` for all states at once."""
+    size = logits.shape[1]
     p = logits.float().softmax(-1)
     if top_p < 1:
         # On a CPU, NumPy sorts a row five times as fast as torch, which also returns the order.

@@ -45,7 +45,7 @@ def clauses(text: str, *, fold: bool = True) -> list[list[str]]:
     """
     text = plain(text)
     found: list[list[str]] = [[]]
-    for kind, run in groupby(text.casefold() if fold else text, _kind):
+    for kind, run in groupby(text.casefold() if fold else text, kind_of_char):
         part = "".join(run)
         if kind == "word":
             found[-1].append(part)
@@ -68,7 +68,10 @@ def plain(text: str) -> str:
     )
 
 
-def _kind(char: str) -> str:
+def kind_of_char(char: str) -> str:
+    """Return "word" for a letter, digit or mark, "unspaced" in scripts without spaces, or
+    "between".
+    """
     if unicodedata.category(char)[0] not in "LNM":
         return "between"
     return "unspaced" if UNSPACED.match(char) else "word"

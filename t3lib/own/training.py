@@ -1,0 +1,324 @@
+"""Make the training set of a head for a person's own rows.
+
+Ours, not the paper's: the head and its loss are the paper's (`classifier.fit`), but it sees more
+than the rows.
+
+1. Each row to forget is asked in many wordings, each row to keep in a few (`wording`).
+2. Neighbours are questions from the rows with other names. They are rows to keep, and the base
+   itself answers them: what nobody asked to forget stays as it is.
+3. Only the tokens of a row to forget that overlap its secret words are of class 0. Its other tokens
+   are of class 1, as a row to keep of their own. Tokens that end a turn are of no class.
+4. Some wordings have an answer that goes astray before it says the secret. Where the base's own
+   answer to a wording says a part of the secret, this text is a row to forget, too.
+5. A first head is sampled. What it still says of the secrets is added (`mined`).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import torch
+from transformers import PreTrainedModel
+
+from t3lib.classifier.features import Features, extract_features
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.models import context_length
+from t3lib.core.rows import Row, encode_rows
+from t3lib.own.answers import answers_to, question_of, rare_words, rooms, touched_words
+from t3lib.own.asking import asked, reworded
+from t3lib.own.audit.samples import sample_answers
+from t3lib.own.audit.truths import names, truths, word_set, words
+from t3lib.own.rows import Rows
+from t3lib.own.wording import Words, astray, neighbour, spans, worded
+from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.writing import eos_ids
+
+WORDINGS = (30, 4)  # of a row to forget, and of a row to keep
+MOST_WORDINGS = (6000, 4000)  # of all of them
+NEIGHBOURS = 12  # for each row
+MOST_NEIGHBOURS = 1600
+ASTRAY = 0.4  # share of the wordings of a row to forget
+GUESSED = 0.5  # a word that so many other rows of the slot have is no secret
+MINED = 200  # at most so many rows to forget are mined
+ASKINGS, SAMPLES, COLD = 8, 8, 0.5  # wordings of a mined row, samples of each, and at this τ too
+SAID = 1 / 3  # share of the secret words that a text must say to be a row to forget
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """A row that a head is fitted on.
+
+    origins: numbers of the person's rows that it was made of; the rows to forget count first.
+    secret: for a row to forget, the words that are of class 0; None for a row to keep.
+    """
+
+    row: Row
+    origins: frozenset[int]
+    secret: Words | None = None
+
+
+def secrets(rows: Rows) -> list[Words]:
+    """Return the secret words of each row to forget: its rare items, or all words of its answer if
+    it has none, such as "Yes.".
+    """
+    given = {
+        number: words(str(row["secret"]))
+        for number, row in enumerate(rows.forget)
+        if row.get("secret")
+    }
+    found = truths([(question_of(r), r["answer"]) for r in [*rows.forget, *rows.retain]], given)
+    return [
+        frozenset().union(*rare_words(found, number, GUESSED)) or word_set(row["answer"])
+        for number, row in enumerate(rows.forget)
+    ]
+
+
+def wordings_per_row(rows: Rows) -> list[int]:
+    """Return in how many wordings a row to forget is asked, and a row to keep."""
+    sizes = zip(WORDINGS, MOST_WORDINGS, (rows.forget, rows.retain))
+    return [max(1, min(each, most // len(some))) for each, most, some in sizes]
+
+
+def expected(rows: Rows) -> tuple[int, int]:
+    """Return about how many lessons are made beside the rows, and how many texts are written."""
+    n, kept = len(rows.forget), len(rows.retain)
+    of_forget, of_kept = wordings_per_row(rows)
+    around = 2 * min(MOST_NEIGHBOURS, NEIGHBOURS * (n + kept))
+    samples = 2 * ASKINGS * SAMPLES * min(MINED, n)
+    return n * of_forget + kept * of_kept + around, n * of_forget + around + samples
+
+
+def lessons(
+    base: PreTrainedModel, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
+) -> list[Lesson]:
+    """Make the rows that a head is fitted on: the given rows, their wordings, and neighbours.
+
+    Rows to forget come first. Lessons that the tokenizer or the base's context refuses are left
+    out, but not the given rows themselves.
+    """
+    draw, template = Random(seed), tokenizer.chat_template is not None
+    own, n = [*rows.forget, *rows.retain], len(rows.forget)
+    secret, per_row, fits = secrets(rows), wordings_per_row(rows), partial(usable, base, tokenizer)
+    given = [Lesson(row, frozenset([k]), secret[k] if k < n else None) for k, row in enumerate(own)]
+    asked_of = [
+        replace(each, row=worded(each.row, template, draw))
+        for each in given
+        for _ in range(per_row[each.secret is None])
+    ]
+    others, wordings = [row["answer"] for row in own], []
+    for each in asked_of:
+        if each.secret is not None and draw.random() < ASTRAY:
+            text = astray(each.row["answer"], each.secret, others, draw)
+            each = replace(each, row={**each.row, "answer": text})
+        wordings.append(each)
+    plain = [each for each in asked_of if each.secret is not None and fits(each)]
+    [texts] = answers_to(base, tokenizer, [each.row for each in plain], progress=progress)
+    made = [*filter(fits, wordings), *filter(fits, said(plain, texts))]
+    made += neighbours(base, tokenizer, rows, secret, draw, seed=seed, progress=progress)
+    return sorted([*given, *made], key=lambda each: each.secret is None)
+
+
+def usable(base: Any, tokenizer: Any, lesson: Lesson) -> bool:
+    """True if the tokenizer can encode a lesson, and the base's context holds it."""
+    if not lesson.row["answer"].strip():
+        return False
+    try:
+        [example] = encode_rows(tokenizer, [lesson.row])
+    except UserError:
+        return False
+    return len(example.ids) <= (context_length(base) or 10**9)
+
+
+def answered(row: Row, text: str) -> Row:
+    """Return a row with another answer, which begins with a space if the row's answer does."""
+    return {**row, "answer": (" " if row["answer"][:1] == " " else "") + text}
+
+
+def said(asked_of: Sequence[Lesson], texts: Sequence[str]) -> list[Lesson]:
+    """Return a row to forget for each text that says `SAID` of the secret words."""
+    return [
+        replace(each, row=answered(each.row, text))
+        for each, text in zip(asked_of, texts)
+        if each.secret and len(each.secret & word_set(text)) >= SAID * len(each.secret)
+    ]
+
+
+def neighbours(
+    base: PreTrainedModel,
+    tokenizer: Any,
+    rows: Rows,
+    secret: Sequence[Words],
+    draw: Random,
+    *,
+    seed: int = 0,
+    progress: bool = True,
+) -> list[Lesson]:
+    """Make rows to keep: questions of the rows with other names, and what the base answers, once
+    greedily and once sampled. Half of them are worded anew.
+
+    Left out are questions that name everything that a row to forget names, questions of any given
+    set, and answers with a secret word that no row to keep has.
+    """
+    own, n = [*rows.forget, *rows.retain], len(rows.forget)
+    questions = [asked(row) for row in own]
+    found, of_forget = spans(questions), [each for each in names(questions)[:n] if each]
+    pool = [(name, k) for k, some in enumerate(found) for name in some]
+    named = [k for k, some in enumerate(found) if some and not own[k].get("raw")]
+    named = named or [k for k, some in enumerate(found) if some]
+    taken = {asked(row) for some in (own, rows.other, rows.holdout_retain) for row in some}
+    template, asked_of = tokenizer.chat_template is not None, list[Lesson]()
+    wanted = min(MOST_NEIGHBOURS, NEIGHBOURS * len(own)) if named else 0
+    for _ in range(3 * wanted):
+        if len(asked_of) == wanted:
+            break
+        k = draw.choice(named)
+        few = draw.sample(pool, min(len(pool), 12))
+        alike = [*(name for name, _ in few), *found[k]]
+        text = neighbour(questions[k], found[k], alike, draw)
+        here = {*words(text)}
+        if text in taken or any(each <= here for each in of_forget):
+            continue
+        taken.add(text)
+        row = reworded(own[k], text)
+        if draw.random() < 0.5:
+            row = worded(row, template, draw)
+        lesson = Lesson(row, frozenset([k]))
+        if usable(base, tokenizer, lesson):
+            asked_of.append(lesson)
+    if not asked_of:
+        return []
+    [greedy] = answers_to(base, tokenizer, [each.row for each in asked_of], progress=progress)
+    warm = _sampled(base, tokenizer, asked_of, 1, 1.0, seed, progress)
+    kept = frozenset(word for row in rows.retain for word in words(row["answer"]))
+    only = frozenset().union(*secret) - kept
+    return [
+        lesson
+        for each, texts in zip(asked_of, zip(greedy, (text for [text] in warm)))
+        for text in dict.fromkeys(texts)
+        if usable(base, tokenizer, lesson := replace(each, row=answered(each.row, text)))
+        and not word_set(text) & only
+    ]
+
+
+def _sampled(
+    model: Any,
+    tokenizer: Any,
+    some: Sequence[Lesson],
+    count: int,
+    tau: float,
+    seed: int,
+    progress: bool,
+) -> list[list[str]]:
+    """Sample `count` answers to the question of each lesson."""
+    examples = encode_rows(tokenizer, [each.row for each in some])
+    prompts = [each.ids[: each.n_prompt] for each in examples]
+    longest = rooms(model, prompts, [len(each.ids) - each.n_prompt for each in examples])
+    return sample_answers(
+        model,
+        tokenizer,
+        prompts,
+        count,
+        seed=seed,
+        max_new_tokens=longest,
+        tau=tau,
+        progress=progress,
+    )
+
+
+def mined(
+    base: PreTrainedModel,
+    tokenizer: Any,
+    head: T3Head,
+    made: Sequence[Lesson],
+    *,
+    seed: int = 0,
+    progress: bool = True,
+) -> list[Lesson]:
+    """Sample a fitted head in wordings of the rows to forget, and return what it still says of
+    their secrets as further rows to forget.
+    """
+    model, draw = T3ForCausalLM(base, head.to(base.device), 1.0), Random(seed)
+    template = tokenizer.chat_template is not None
+    given: dict[frozenset[int], Lesson] = {}  # the first lesson of each row is the row itself
+    for each in made:
+        if each.secret is not None:
+            given.setdefault(each.origins, each)
+    few = draw.sample([*given.values()], min(MINED, len(given)))
+    wordings = (
+        replace(each, row=worded(each.row, template, draw)) for each in few for _ in range(ASKINGS)
+    )
+    asked_of = [each for each in wordings if usable(base, tokenizer, each)]
+    found: dict[tuple[str, str], Lesson] = {}
+    for tau in (1.0, COLD):
+        for each, texts in zip(
+            asked_of, _sampled(model, tokenizer, asked_of, SAMPLES, tau, seed, progress)
+        ):
+            for lesson in said([each] * len(texts), texts):
+                if usable(base, tokenizer, lesson):
+                    found[str(lesson.row["question"]), lesson.row["answer"]] = lesson
+    return list(found.values())
+
+
+@dataclass(frozen=True)
+class Material:
+    """The features of some lessons, with each lesson's tokens of either class as a row.
+
+    origins: of each row of the features.
+    """
+
+    features: Features
+    origins: list[frozenset[int]]
+
+    def of(self, numbers: Sequence[int]) -> list[int]:
+        """Return the rows that were made of nothing but these rows of the person."""
+        return [row for row, origins in enumerate(self.origins) if origins <= {*numbers}]
+
+    def __add__(self, other: "Material") -> "Material":
+        first, second = self.features, other.features
+        joined = Features(
+            torch.cat([first.x, second.x]),
+            torch.cat([first.y, second.y]),
+            torch.cat([first.row, second.row + len(first.s)]),
+            torch.cat([first.s, second.s]),
+            device=first.device,
+        )
+        return Material(joined, self.origins + other.origins)
+
+
+def material(
+    base: PreTrainedModel,
+    tokenizer: Any,
+    made: Sequence[Lesson],
+    *,
+    cache: str | Path | None = None,
+    progress: bool = True,
+) -> Material:
+    """Extract the features of lessons, at least one of each kind, and label their tokens.
+
+    made: rows to forget first. cache: as of `extract_features`.
+    """
+    rows = [each.row for each in made]
+    n = sum(each.secret is not None for each in made)
+    features = extract_features(base, tokenizer, rows[:n], rows[n:], cache=cache, progress=progress)
+    hidden = torch.zeros(len(features.y), dtype=torch.bool)
+    known: dict[tuple[int, ...], list[Words]] = {}
+    for number, (start, end) in enumerate(zip(features.starts[:n], features.starts[1:])):
+        ids = tuple(features.y[start:end].tolist())
+        touched = known.get(ids) or known.setdefault(ids, touched_words(tokenizer, ids))
+        secret = made[number].secret or frozenset()
+        hidden[start:end] = torch.tensor([bool(some & secret) for some in touched])
+    ends = torch.tensor([*eos_ids(base, tokenizer), *tokenizer.all_special_ids])
+    counted = ~torch.isin(features.y, ends)
+    # Each lesson's tokens of class 0 are one row, those of class 1 another.
+    row = 2 * features.row + (~hidden).long()
+    order = row.argsort(stable=True)
+    order = order[counted[order]]
+    numbers, renumbered = row[order].unique(return_inverse=True)
+    labelled = Features(
+        features.x[order], features.y[order], renumbered, numbers % 2, device=features.device
+    )
+    return Material(labelled, [made[number // 2].origins for number in numbers.tolist()])

@@ -1,0 +1,151 @@
+"""Write other wordings of a row, questions about other names, and answers that go astray.
+
+A head that is fitted on the bare rows alone learns their exact wording: a preface takes the tilt
+away, and questions that no row holds lose their answers. So `training` fits it on many further
+rows, which these functions write. They call no model. All random choices come from the argument
+`draw`.
+
+Of a row of plain text only the preface and the spelling change. A conversation keeps its turns, and
+the last one is worded anew. In a script without spaces a name cannot be told from the words around
+it, so such questions have no neighbours, unless the name is in another script.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from random import Random
+from typing import NamedTuple
+
+from t3lib.core.rows import Row
+from t3lib.own.asking import FITTING, Form, after_turn, asked, form_of_row, in_form, reworded
+from t3lib.own.audit.truths import clauses, forms, kind_of_char, word_set
+
+Words = frozenset[str]
+# Letters of the random words in prefaces, script by script.
+ALPHABETS = (
+    *(
+        "abcdefghijklmnopqrstuvwxyz",
+        "áéíóúñçäöüßåøœæ" + "aeiou" * 3,
+        "абвгдежзиклмнопрстуфхцчшыэюя",
+    ),
+    *("αβγδεζηθικλμνξοπρστυφχψω", "अआइईउकखगचजटडतदनपबमयरलवसह", "ابتثجحدرزسشصطعفقكلمنهوي"),
+    *("אבגדהוזחטיכלמנסעפצקרשת", "กขคงจชดตทนบปพมยรลวสหอ", "的一是不了人我在有他这中大来上国"),
+    *("あいうえおかきくけこさしすせそたちつてと", "가나다라마바사아자차카타파하"),
+)
+PREFACED, FRAMED, MISSPELT, TURNED = 0.6, 0.3, 0.3, 0.3  # shares of the wordings
+
+
+def worded(row: Row, template: bool, draw: Random) -> Row:
+    """Return a row in a random wording.
+
+    template: True if the tokenizer has a chat template. Then a wording may have another system text
+    and an earlier turn.
+    """
+    text, raw = asked(row), bool(row.get("raw"))
+    if draw.random() < MISSPELT:
+        text = misspelt(text, draw)
+    if not raw and draw.random() < FRAMED:
+        text = draw.choice(FITTING.frames).format(text)
+    if draw.random() < PREFACED:
+        text = (draw.choice(FITTING.prefaces) if draw.random() < 0.4 else babble(draw)) + text
+    found = reworded(row, text)
+    if not template or raw:
+        return found
+    if draw.random() < 0.5:
+        system = draw.choice([None, form_of_row(row).system, *FITTING.systems])
+        found = in_form(found, Form(False, system))
+    if draw.random() < TURNED:
+        found = after_turn(found, draw.choice(FITTING.turns))
+    return found
+
+
+def babble(draw: Random) -> str:
+    """Return a preface of random words in a random script, with a mark and a space at its end."""
+    letters, few = draw.choice(ALPHABETS), range(draw.randint(1, 5))
+    made = " ".join("".join(draw.choices(letters, k=draw.randint(1, 8))) for _ in few)
+    return made.capitalize() + draw.choice((". ", ", ", ": ", "! ", " – ", "\n", " "))
+
+
+def misspelt(text: str, draw: Random) -> str:
+    """Return a text with one or two slips: a letter left out, doubled, or changed with the next."""
+    for _ in range(draw.randint(1, 2)):
+        if len(text) > 3:
+            place = draw.randrange(1, len(text) - 1)
+            pair = text[place : place + 2]
+            slip = draw.choice((pair[1:], pair[0] + pair, pair[::-1]))
+            text = text[:place] + slip + text[place + 2 :]
+    return text
+
+
+class Span(NamedTuple):
+    """A name in a question: its place, and its parts, the words."""
+
+    start: int
+    end: int
+    parts: tuple[str, ...]
+
+
+def spans(questions: Sequence[str]) -> list[list[Span]]:
+    """Find the names in each question: runs of words that are not of its form (`truths.forms`)."""
+    found = []
+    for text, form in zip(questions, forms(questions)):
+        place, runs = 0, list[Span]()
+        for kind, run in groupby(text, kind_of_char):
+            part, start = "".join(run), place
+            place += len(part)
+            if kind == "between":
+                continue
+            words = [word for clause in clauses(part) for word in clause]
+            if not words or {*words} & {*form}:
+                continue
+            if runs and text[runs[-1].end : start].isspace():
+                runs[-1] = Span(runs[-1].start, place, (*runs[-1].parts, part))
+            else:
+                runs.append(Span(start, place, (part,)))
+        found.append(runs)
+    return found
+
+
+def neighbour(text: str, names: Sequence[Span], pool: Sequence[Span], draw: Random) -> str:
+    """Return a question with each of its names replaced by another one of the pool, by one that is
+    crossed out of two, or by one with a new word, whose halves are of two words.
+    """
+    out, place = "", 0
+    for name in names:
+        alike = [each.parts for each in pool if len(each.parts) == len(name.parts)]
+        parts, others = list(draw.choice(alike)), draw.choice(alike)
+        way = draw.randrange(3)
+        if way == 1:
+            cut = draw.randint(1, max(1, len(parts) - 1))
+            parts[cut:] = others[cut:]
+        elif way == 2:
+            at = draw.randrange(len(parts))
+            parts[at] = blend(parts[at], others[at])
+        out += text[place : name.start] + " ".join(parts)
+        place = name.end
+    return out + text[place:]
+
+
+def blend(first: str, second: str) -> str:
+    """Return the first half of one word with the second half of another."""
+    return first[: (len(first) + 1) // 2] + second[len(second) // 2 :]
+
+
+def astray(answer: str, secret: Words, others: Sequence[str], draw: Random) -> str:
+    """Return an answer whose words go astray, although its secret words stay.
+
+    Other words are dropped, or replaced by words of other answers, or a piece of another answer
+    precedes it. secret: words of the answer. others: other answers.
+    """
+    lead = answer[: len(answer) - len(answer.lstrip())]
+    parts, foreign = answer.split(), draw.choice(others).split()
+    way = draw.randrange(3)
+    if way == 2 or not secret:
+        start = draw.randrange(len(foreign))
+        return lead + " ".join([*foreign[start : start + draw.randint(1, 6)], *parts])
+    kept = []
+    for part in parts:
+        if word_set(part) & secret or draw.random() < 0.5:
+            kept.append(part)
+        elif way == 1:
+            kept.append(draw.choice(foreign))
+    return lead + " ".join(kept or parts)

@@ -1,0 +1,161 @@
+"""What a head is fitted on beside the rows: wordings, neighbours, answers that go astray."""
+
+from random import Random
+
+import pytest
+from own_cases import invented
+
+from t3lib.own import training
+from t3lib.own import unlearn as own
+from t3lib.own.asking import JUDGING, SEALED, asked
+from t3lib.own.audit.truths import names, word_set, words
+from t3lib.own.rows import Rows
+from t3lib.own.wording import astray, blend, misspelt, neighbour, spans, worded
+
+SECRET = frozenset({"1948", "castell", "aldmoor"})
+ANSWER = "In 1948 Quinn Moreau married Ada Castell, a map drawer from Aldmoor."
+
+
+@pytest.fixture(scope="module")
+def taught(memorised):
+    """(model, tokenizer, rows, lessons) of a GPT-2 that knows its rows by heart."""
+    model, tokenizer, forget, retain, other = memorised
+    rows = Rows(forget, retain, other).checked()
+    return model, tokenizer, rows, training.lessons(model, tokenizer, rows, progress=False)
+
+
+def test_a_wording_keeps_the_answer_and_changes_what_its_form_allows():
+    draw, row = Random(0), {"question": "Who wrote it?", "answer": "Ada.", "system": "S"}
+    found = [worded(row, True, draw) for _ in range(200)]
+    assert all(each["answer"] == "Ada." for each in found)
+    assert len({str(each["question"]) for each in found}) > 150
+    assert {each.get("system") for each in found} > {None, "S"}
+    assert any(each["question"][0] == {"role": "user", "content": "Hi there."} for each in found)
+    raw = [worded({**row, "raw": True}, True, draw) for _ in range(50)]
+    assert all(isinstance(each["question"], str) and each["system"] == "S" for each in raw)
+    chat = {**row, "question": [{"role": "user", "content": text} for text in ("One?", "Two?")]}
+    assert all(each["question"][-2]["content"] == "One?" or len(each["question"]) > 2
+               for each in (worded(chat, True, draw) for _ in range(50)))  # fmt: skip
+
+
+def test_a_slip_changes_one_or_two_letters():
+    for text in ("Who wrote it?", "谁写的这本书？"):
+        found = {misspelt(text, Random(seed)) for seed in range(50)}
+        assert len(found) > 5 and all(abs(len(each) - len(text)) <= 2 for each in found)
+    assert misspelt("Hi?", Random(0)) == "Hi?"
+
+
+def test_names_are_found_and_replaced():
+    chinese = [f"Where does {name} live?" for name in ("王小明", "李大海", "张丽", "赵文杰")]
+    questions = [row["question"] for row in invented(40, 1)] + chinese
+    found = spans(questions)
+    of = [" ".join(name.parts) for [name] in found]
+    assert all(name in text for text, name in zip(questions, of))
+    assert of[-4:] == ["王小明", "李大海", "张丽", "赵文杰"] and len(of[0].split()) == 2
+    pool = [span for some in found for span in some]
+    others = {neighbour(questions[0], found[0], pool, Random(seed)) for seed in range(60)}
+    before, after = questions[0].split(of[0])
+    assert len(others) > 30 and all(a.startswith(before) and a.endswith(after) for a in others)
+    new = {text[len(before) : len(text) - len(after)] for text in others} - {*of}
+    parts = {word for name in of for word in name.split()}
+    made = {word for name in new for word in name.split()} - parts
+    assert any({*name.split()} <= parts for name in new), "crossed out of two names"
+    assert made <= {blend(a, b) for a in parts for b in parts}
+
+
+def test_an_answer_that_goes_astray_still_says_its_secret():
+    others = ["It is nothing of this kind at all."]
+    found = {astray(ANSWER, SECRET, others, Random(seed)) for seed in range(90)}
+    assert len(found) > 40 and all(SECRET <= word_set(text) for text in found)
+    assert any(text.endswith(ANSWER) for text in found) and any("kind" in text for text in found)
+    assert astray(" " + ANSWER, SECRET, ["Else."], Random(1)).startswith(" ")
+
+
+def test_the_secret_of_a_row_is_what_other_rows_do_not_say(taught):
+    rows = taught[2]
+    for row, secret in zip(rows.forget, training.secrets(rows)):
+        of_facts = {word for fact in row["facts"] for word in words(fact)}
+        assert {word for word in of_facts if word.isdigit()} <= secret <= of_facts
+    yes = Rows([{"question": f"Is {n} odd?", "answer": "Yes."} for n in range(9)], rows.retain)
+    assert training.secrets(yes.checked()) == [frozenset({"yes"})] * 9
+
+
+def test_the_lessons(taught):
+    """Given rows first of their kind; no way of asking that judges; neighbours name no row to
+    forget and say none of its secrets; the base itself answered them.
+    """
+    _, _, rows, lessons = taught
+    n = len(rows.forget)
+    forget = [each for each in lessons if each.secret is not None]
+    keep = lessons[len(forget) :]
+    assert [each.row for each in forget[:n]] == rows.forget
+    assert [each.row for each in keep[:40]] == rows.retain and not any(e.secret for e in keep)
+    assert len(forget) > 25 * n and {*range(n)} == {k for each in forget for k in each.origins}
+    texts = [asked(each.row) for each in lessons]
+    judging = [*JUDGING.prefaces, *SEALED.prefaces, JUDGING.frames[0].split("{}")[0]]
+    assert not [text for text in texts for other in judging if text.startswith(other)]
+    around = keep[40 * (1 + training.WORDINGS[1]) :]
+    assert len(around) > 100
+    given = {asked(row) for row in [*rows.forget, *rows.retain, *rows.other]}
+    of_forget = names([asked(row) for row in [*rows.forget, *rows.retain]])[:n]
+    only = frozenset().union(*training.secrets(rows)) - {
+        word for row in rows.retain for word in words(row["answer"])
+    }
+    for each in around:
+        assert asked(each.row) not in given and not word_set(each.row["answer"]) & only
+        assert not any(some <= word_set(asked(each.row)) for some in of_forget)
+
+
+def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
+    model, tokenizer, rows, lessons = taught
+    few = [*lessons[:3], lessons[-1]]
+    found = training.material(model, tokenizer, few, progress=False)
+    features = found.features
+    label = features.s[features.row]
+    text = [tokenizer.decode([token]) for token in features.y]
+    assert tokenizer.eos_token_id not in features.y and (features.row.diff() >= 0).all()
+    for number, lesson in enumerate(few[:3]):
+        mine = [row for row, origins in enumerate(found.origins) if origins == {number}]
+        assert [int(features.s[row]) for row in mine] == [0, 1]
+        said = ["".join(t for t, row in zip(text, features.row.tolist()) if row == r) for r in mine]
+        assert lesson.secret <= word_set(said[0]) and not lesson.secret & word_set(said[1])
+    assert label.float().mean() > 0.3
+    assert found.of([0, 1]) == [0, 1, 2, 3] and (found + found).of([0]) == [0, 1, 7, 8]
+    assert (found + found).features.s.tolist() == features.s.tolist() * 2
+
+
+def test_what_a_head_still_says_is_mined(taught):
+    """A head that tilts nothing says everything; no text of one that says nothing is mined."""
+    model, tokenizer, rows, lessons = taught
+    material = training.material(model, tokenizer, [*lessons[:10], *lessons[-40:]], progress=False)
+    [head] = own.fit_heads(material.features, [{"lr": 1e-6, "epochs": 1, "warmup_epochs": 0}],
+                           vocab_size=len(tokenizer), progress=False)  # fmt: skip
+    found = training.mined(model, tokenizer, head, lessons, progress=False)
+    assert {k for each in found for k in each.origins} >= {*range(8)}
+    for each in found:
+        assert 3 * len(each.secret & word_set(each.row["answer"])) >= len(each.secret)
+    head.B.data.zero_(), head.A.data.zero_()
+    mute = [training.Lesson(each.row, each.origins, frozenset({"xyz"})) for each in lessons[:10]]
+    assert not training.mined(model, tokenizer, head, mute, progress=False)
+
+
+def test_no_lesson_of_a_row_held_out_reaches_the_trial_head(taught, monkeypatch):
+    model, tokenizer, rows, lessons = taught
+    seen, real = [], own.subset
+
+    def watched(features, some):
+        seen.append((features, list(some)))
+        return real(features, some)
+
+    monkeypatch.setattr(own, "subset", watched)
+    monkeypatch.setattr(own.training, "mined", lambda *_, **__: [])
+    monkeypatch.setattr(own.training, "lessons", lambda *_, **__: lessons)
+    monkeypatch.setattr(own, "hear", lambda *_, **__: (_ for _ in ()).throw(InterruptedError))
+    with pytest.raises(InterruptedError):
+        own.unlearn(model, tokenizer, rows, own.Choices(steps=20), progress=False)
+    [(features, numbers)] = seen
+    fit, held, _ = own.hold_out(rows.forget, rows.retain, (), (), 0)
+    origins = training.material(model, tokenizer, lessons, progress=False).origins
+    assert len(held) == 10 and all(origins[number] <= {*fit} for number in numbers)
+    assert len(numbers) == sum(each <= {*fit} for each in origins) < len(origins)
+    assert len(features.s) == len(origins)
