@@ -12,6 +12,7 @@ from conftest import ROOT
 from own_cases import memorised
 
 from t3lib import cli
+from t3lib.own import answers, training
 from t3lib.own import unlearn as own
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -85,9 +86,18 @@ def test_make_knows_the_target(words):
     assert subprocess.run([*words, "--dry-run"], cwd=ROOT, capture_output=True).returncode == 0
 
 
+def fewer(monkeypatch):
+    """Fit on fewer wordings and neighbours in fewer steps, and judge by fewer samples."""
+    monkeypatch.setattr(own, "OWN_STEPS", 1000)
+    monkeypatch.setattr(training, "WORDINGS", (8, 1))
+    monkeypatch.setattr(training, "NEIGHBOURS", 1)
+    monkeypatch.setattr(training, "MINED", 1)
+    monkeypatch.setattr(answers, "SAMPLES", 2)
+
+
 def test_the_command_line_runs_as_typed_and_forgets(place, monkeypatch, capsys):
     monkeypatch.chdir(place)
-    monkeypatch.setattr(own, "OWN_RATES", (2e-2,))  # one trial instead of five, as below
+    fewer(monkeypatch)
     for words in COMMANDS:
         if words[0] == "t3" and words[1] in PARSED:
             cli.parser().parse_args(words[1:])
@@ -105,7 +115,7 @@ def test_the_python_runs_as_typed(place, monkeypatch, tmp_path, capsys):
     for name in ("MODEL", "forget.jsonl", "retain.jsonl"):
         (tmp_path / name).symlink_to(place / name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(own, "OWN_RATES", (2e-2,))
+    fewer(monkeypatch)
     for code in PYTHON:
         exec(compile(code, "README.md", "exec"), {})
     assert "leak when asked as written: 0 of" in capsys.readouterr().out
