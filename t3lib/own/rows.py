@@ -74,7 +74,7 @@ def load(
     source: a JSON array, JSON lines, CSV or Parquet file, or a Hub data set's name. The rows may
     have any form of `FORMS`.
     system: system text of every question that has no `system` of its own. With None these questions
-    have no system turn.
+    have no system turn. An empty cell and null count as no value, in every kind of file.
     columns: {name in `FORMS`: name in the file}.
     secret: column with the text that must not be said. It replaces the distinctive words of the
     answer.
@@ -93,6 +93,12 @@ def load(
                     f"{where}: no column {printable(missing[0], 60)!r}, which --columns names"
                 )
             renamed = {**entry, **{name: entry[column] for name, column in named.items()}}
+        if isinstance(renamed, Mapping):  # a prompt may be empty: plain text begins with nothing
+            renamed = {
+                name: value
+                for name, value in renamed.items()
+                if value not in (None, "") or name == "prompt"
+            }
         row = normal(renamed, where, system)
         if secret is not None:
             if (
@@ -146,12 +152,14 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     prompt, completion: both texts or both lists of turns.
     text: all of it becomes the answer.
     where: how an error calls the entry, such as "rows.jsonl row 3".
-    system: system text for an entry that brings none.
+    system: system text for an entry that brings none. An entry whose `system` is None asks for no
+    system turn. None in every other field counts as no value.
 
     UserError where no form fits.
     """
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: expected an object with {FORMS}, found {type(entry).__name__}")
+    entry = {name: value for name, value in entry.items() if value is not None or name == "system"}
     before = {"system": system}
     if "question" in entry:
         return ({} if entry.get("raw") else before) | _checked(entry, where)
@@ -331,12 +339,7 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
         ) from None
     if not entries:
         raise UserError(f"{path} holds no rows")
-    return [_without_empty(entry) for entry in entries]
-
-
-def _without_empty(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop empty columns. A table gives each row the columns of all other rows."""
-    return {name: value for name, value in entry.items() if value is not None}
+    return entries
 
 
 def _hub(path: Path) -> list[dict[str, Any]]:
@@ -350,7 +353,7 @@ def _hub(path: Path) -> list[dict[str, Any]]:
     from datasets import load_dataset
 
     try:
-        return [_without_empty(row) for row in load_dataset(name, split="train")]
+        return list(load_dataset(name, split="train"))
     except Exception as error:  # datasets raises whatever its server or its parser raised
         raise UserError(
             f"{name}: not a file here, and not to be had from the Hub ({printable(error)})"

@@ -94,10 +94,10 @@ ROWS = {
         lines({"Question": "q", "Answer": "a"}),
         "found Question, Answer; a row has question and answer",
     ),
-    "question null": (row(question=None), "row 4: question is missing"),
+    "question null": (row(question=None), "row 4: found answer; a row has question"),
     "answer null": (row(answer=None), "row 4: answer is missing"),
-    "question empty": (row(question=""), "row 4: question is empty"),
-    "answer empty": (row(answer=""), "row 4: answer is empty"),
+    "question empty": (row(question=""), "row 4: found answer; a row has question"),
+    "answer empty": (row(answer=""), "row 4: answer is missing"),
     "answer blank": (row(answer=" \t\n "), "row 4: answer is empty"),
     "answer no-break spaces": (row(answer="\u00a0\u2003"), "row 4: answer is empty"),
     "answer number": (row(answer=7), "row 4: answer must be text"),
@@ -125,7 +125,6 @@ ROWS = {
     "perturbed empty": (row(perturbed_answer=[]), "perturbed_answer must be a list"),
     "perturbed null inside": (row(perturbed_answer=["a", None]), "perturbed_answer 2 is missing"),
     "perturbed empty inside": (row(perturbed_answer=["a", ""]), "perturbed_answer 2 is empty"),
-    "paraphrase null": (row(paraphrased_answer=None), "paraphrased_answer is missing"),
     "shared with retain": (lines(GOOD[0], KEEP[2]), "also retain row 3"),
 }
 ODD = {
@@ -148,6 +147,7 @@ ODD = {
     "looks like jinja": row(question="{{ 7*7 }}{% raw %}", answer="{{ bos_token }}"),
     "looks like a path": row(answer="../../etc/passwd"),
     "surrogate pair escaped": b'{"question": "q", "answer": "\\ud83d\\ude00"}',
+    "columns of other rows": row(system=None, paraphrased_answer=None, perturbed_answer=None),
     "paraphrase and perturbed": row(paraphrased_answer="By Mara.", perturbed_answer=["By Ansel."]),
 }
 
