@@ -16,7 +16,7 @@ from typing import Any
 
 from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
-from t3lib.core.rows import Row, check_row, parse_rows
+from t3lib.core.rows import Row, check_row, parse_rows, question_of, spelled
 
 FORMS = "question and answer; prompt and completion; messages; or text"
 SETS = ("forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")  # of `Rows`
@@ -187,7 +187,8 @@ def checked_sets(
 
     system: as of `normal`.
 
-    UserError for an empty set "forget" or "retain", and for a question that is in two sets. A row
+    UserError for an empty set "forget" or "retain", and for a question or a text that is in two
+    sets, in whatever form and spelling (`spelled`). A row
     cannot be both forgotten and kept, and a row that a head was fitted on cannot show what the head
     does to other rows.
     """
@@ -198,18 +199,13 @@ def checked_sets(
         for name, rows in sets.items()
     }
     for (first, rows), (second, others) in combinations(checked.items(), 2):
-        places = {
-            _asks(row): (number, row["answer"].strip()) for number, row in enumerate(others, 1)
-        }
+        places = {key: n for n, row in enumerate(others, 1) for key in _keys(row)}
         for number, row in enumerate(rows, 1):
-            if (place := places.get(_asks(row))) is not None:
-                twin, answer = f"{second} row {place[0]}", place[1]
-                how = (
-                    f"is also {twin}"
-                    if answer == row["answer"].strip()
-                    else f"asks what {twin} answers otherwise"
-                )
-                raise UserError(f"{first} row {number} {how}: {printable(_asks(row), 60)!r}")
+            if twins := [places[key] for key in _keys(row) if key in places]:
+                twin = f"{second} row {twins[0]}"
+                same = _keys(row)[0] == _keys(others[twins[0] - 1])[0]
+                how = f"is also {twin}" if same else f"asks what {twin} answers otherwise"
+                raise UserError(f"{first} row {number} {how}: {printable(_keys(row)[1], 60)!r}")
     apart = sum(_apart(row) for rows in checked.values() for row in rows)
     if apart:
         warnings.warn(
@@ -226,9 +222,12 @@ def _apart(row: Row) -> bool:
     return text[-1:] == " " and bool(text.strip()) and not row["answer"][:1].isspace()
 
 
-def _asks(row: Row) -> str:
-    """Return the question of a row, or the text itself where nothing is asked."""
-    return str(row["question"] or row["answer"]).strip()
+def _keys(row: Row) -> tuple[str, str]:
+    """Return the whole text of a row and its question (the text itself where nothing is asked),
+    both `spelled`. Rows with an equal key are about one item, in whatever form.
+    """
+    question, answer = question_of(row), row["answer"]
+    return spelled(f"{question} {answer}"), spelled(question or answer)
 
 
 def _checked(row: Mapping[str, Any], where: str) -> Row:

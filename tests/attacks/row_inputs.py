@@ -249,6 +249,7 @@ ENTRIES = [
     ("Who?", "expected an object with question and answer"),
 ]
 Q = {"question": "q", "answer": "a"}
+ASKED, BRIEF = {"role": "user", "content": "Who is it?"}, {"role": "system", "content": "Be brief."}
 SETS = [
     (([], [Q]), "no rows to forget"),
     (([Q], []), "no rows to retain"),
@@ -257,6 +258,16 @@ SETS = [
     ((["text"], [Q]), "forget row 1: expected an object"),
     (([{"text": "same"}], [{"text": "same"}]), "forget row 1 is also retain row 1: 'same'"),
     (([Q], [Q | {"answer": "b"}]), "forget row 1 asks what retain row 1 answers otherwise"),
+    *(
+        (([{"prompt": "Who is it?", "completion": " Zoë B."}], [twin]), "also retain row 1")
+        for twin in (
+            {"question": "Who is\u00a0it?", "answer": "Zoe\u0308  B."},
+            {"messages": [ASKED, {"role": "assistant", "content": "Zoë B."}]},
+            {"prompt": [BRIEF, ASKED], "completion": [{"role": "assistant", "content": "Zoë B."}]},
+            {"prompt": "Who", "completion": " is it? Zoë B."},
+            {"text": "Who is it?\nZoë B."},
+        )
+    ),
 ]
 
 
