@@ -536,13 +536,15 @@ def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":
 
 def system_for(args: argparse.Namespace, head: "T3Head | None") -> str | None:
     """Return the system text of questions that have none: the given one, otherwise the head's,
-    otherwise None.
+    which is printed, otherwise None.
     """
     if args.system is not None or args.no_system or head is None:
         return args.system  # type: ignore[no-any-return]
     from t3lib.sampler import belonging
 
-    return belonging.system_of(head)
+    if (system := belonging.system_of(head)) is not None:
+        print(f"system text of the head: {printable(repr(system))}", file=sys.stderr)
+    return system
 
 
 def check_system(system: str | None, tokenizer: Any) -> None:

@@ -173,7 +173,7 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
 
 
 def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
-    place, tmp_path, monkeypatch, asked
+    place, tmp_path, monkeypatch, asked, capsys
 ):
     head = tmp_path / "head"
     few = sets(epochs=1, warmup_epochs=0)
@@ -188,11 +188,13 @@ def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
             warnings.simplefilter("error")
             assert cli.main([*generate, "Who?"]) == 0
         assert all("Answer in French." in text for text in prompts) and len(prompts) == 2
+        assert "system text of the head: 'Answer in French.'" in capsys.readouterr().err
         with pytest.warns(
             UserWarning, match="trained with the system text 'Answer in French.', not 'Be brief.'"
         ):
             assert cli.main([*generate, "--system", "Be brief.", "Who?"]) == 0
         assert "Be brief." in prompts[-1] and "French" not in prompts[-1]
+        assert "of the head" not in capsys.readouterr().err
     monkeypatch.undo()
     rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
     with pytest.warns(

@@ -288,11 +288,15 @@ def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
 def _render(
     tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool
 ) -> str:
-    """Fill the chat template, with a fixed date; UserError when the template fails.
+    """Fill the chat template, with a fixed date; UserError when the template fails, and for a
+    system text that could not be a question.
 
     system: left out if it is None, if the chat begins with a system turn, or if the template
     refuses it.
     """
+    if system:
+        _check_text(system, "the system text")
+        _refuse_special(tokenizer, system, "the system text")
     try:
         template = tokenizer.get_chat_template()
         render = partial(

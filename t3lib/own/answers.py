@@ -465,9 +465,9 @@ def ask(
     max_new_tokens: the longest answer, in tokens.
 
     A model with a head is asked in the form in which the head was trained: with the same system
-    text, or, for a head of plain text, by continuing the text. A model without a head is asked
-    without a system text. UserError for an empty text, and for prompts and answers that do not fit
-    the model's context.
+    text, which is `head.info["system"]`, or, for a head of plain text, by continuing the text. A
+    model without a head is asked without a system text. UserError for an empty text, and for
+    prompts and answers that do not fit the model's context.
     """
     if isinstance(question, str | Mapping):
         return ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)[0]
