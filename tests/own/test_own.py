@@ -417,6 +417,16 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     assert sum(row["set"] == "forget" for row in table) == 10 and set(table[0]) == {*page.COLUMNS}
 
 
+@pytest.mark.parametrize(
+    "text",
+    ['=HYPERLINK("http://x")', "+1", "-2", "@SUM(A1)", "\t=1", "\r=1", "＝1", "a = b", "'=1"],
+)
+def test_no_text_in_the_table_is_a_formula_of_a_spreadsheet(text):
+    report = {"forget": {"each": [{"question": text, "chance": -0.5}]}}
+    [row] = csv.DictReader(io.StringIO(page.report_csv(report), newline=""))
+    assert row["question"] == (text if text[0] in "a'" else f"'{text}") and row["chance"] == "-0.5"
+
+
 def test_a_colder_sampler_is_a_sharper_model(unlearned, case):
     """T3 sampled at τ is p^(1/(Tτ)) f^(w/τ) sampled at 1, from the same random numbers."""
     model, tokenizer, forget, *_ = case
