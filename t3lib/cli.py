@@ -301,8 +301,12 @@ SYSTEM: Options = {  # of questions that have no system text of their own
     },
 }
 UNLEARN: Options = {
-    "--out": {"type": Path, "required": True, "help": "folder for the head and the report"},
-    "--overwrite": {"action": "store_true", "help": "replace the head in --out"},
+    "--out": {
+        "type": Path,
+        "required": True,
+        "help": "folder for the head; the report goes to OUT-report",
+    },
+    "--overwrite": {"action": "store_true", "help": "replace the head in --out and its report"},
     "--seed": {"type": int, "default": 0, "help": "seed of everything random (default 0)"},
     "--set": {
         "metavar": "NAME=VALUE",
@@ -344,8 +348,10 @@ def unlearn(args: argparse.Namespace) -> int:
     given = dict(args.set)
     if {"steps", "epochs"} <= given.keys():
         raise UserError("--set: give either steps or epochs")
+    from t3lib.classifier.artefact import report_folder
     from t3lib.own import unlearn as own
 
+    check_out(report_folder(args.out), empty=not args.overwrite)
     renamed = {"T": "temperature", "w": "strength"} | {
         name: name for name in ("lr", "steps", "untrained", "plain")
     }
@@ -365,7 +371,7 @@ def unlearn(args: argparse.Namespace) -> int:
         f" {len(wanted.forget)} rows to forget and {len(wanted.retain)} rows to keep in"
         f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
     )
-    status = write_report(unlearned.report or {}, args.out)
+    status = write_report(unlearned.report or {}, report_folder(args.out))
     print(next_command(args, wanted.forget[0]))
     return status
 
@@ -411,10 +417,7 @@ def evaluate(args: argparse.Namespace) -> int:
     check_dials(args)
     check_out(args.out)
     if (args.out / "config.json").exists() and not args.overwrite:
-        raise UserError(
-            f"--out {args.out} holds a head and maybe its report: choose another folder, or"
-            " --overwrite"
-        )
+        raise UserError(f"--out {args.out} holds a head: choose another folder, or --overwrite")
     heads = heads_of(args)
     wanted = rows_of(args, heads[0] if heads else None)
     model, tokenizer = load_model(args, args.model)

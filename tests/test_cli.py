@@ -131,8 +131,17 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     how = ["--dtype", "float32", "--device", "cpu"]
     assert cli.main(own_rows(place, head, *sets(epochs=4), *how)) == 3
-    written = "model.safetensors config.json README.md report.html report.json report.csv"
-    assert {path.name for path in head.iterdir()} == {*written.split()}
+    assert {path.name for path in head.iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "README.md",
+    }
+    reports = tmp_path / "head-report"  # a head can be shared without the rows
+    assert {path.name for path in reports.iterdir()} == {
+        *("report.html", "report.json", "report.csv")
+    }
+    assert not any(str(tmp_path) in path.read_text() for path in reports.iterdir())
+    assert not any(str(place) in path.read_text() for path in reports.iterdir())
     assert not list((tmp_path / "cache" / "features").iterdir()), "on disk only while it trains"
     following = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert following[0] == "t3" and following[-1] == "Book 0 of Mara Quill?"
@@ -161,7 +170,7 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
     assert cli.main([*argv, *sets(w=2)]) == 3
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     assert (config["temperature"], config["w"], config["info"]["system"]) == (1.5, 2.0, None)
-    report = json.loads((tmp_path / "head" / "report.json").read_text())
+    report = json.loads((tmp_path / "head-report" / "report.json").read_text())
     entries = "verdict forget retain recognition choice form asked base date"
     assert {*entries.split()} <= set(report)
     assert report["forget"]["each"][0]["secret"] == ["volume"]
