@@ -436,7 +436,7 @@ def check_files(args: argparse.Namespace) -> None:
     """UserError for a file that is not there, before torch is imported."""
     for name in FILES:
         file = Path(getattr(args, name, None) or "")
-        if file.suffix in (".csv", ".json", ".jsonl", ".parquet") and not file.exists():
+        if file.suffix in (".csv", ".tsv", ".json", ".jsonl", ".parquet") and not file.exists():
             raise UserError(f"--{name} {file}: no such file")
 
 

@@ -19,6 +19,7 @@ from t3lib.core.errors import UserError, printable
 from t3lib.core.rows import Row, check_row, parse_rows, question_of, spelled
 
 FORMS = "question and answer; prompt and completion; messages; or text"
+UNUSED = ("paraphrased_answer", "perturbed_answer")  # TOFU's, in whatever shape
 SETS = ("forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")  # of `Rows`
 
 Source = Any  # a sequence of rows, or the name of a file or Hub data set
@@ -71,8 +72,8 @@ def load(
 ) -> list[Row]:  # fmt: skip
     """Read rows from a file or from the train split of a Hub data set.
 
-    source: a JSON array, JSON lines, CSV or Parquet file, or a Hub data set's name. The rows may
-    have any form of `FORMS`.
+    source: a JSON array, JSON lines, CSV, TSV or Parquet file, or a Hub data set's name. The rows
+    may have any form of `FORMS`.
     system: system text of every question that has no `system` of its own. With None these questions
     have no system turn. An empty cell and null count as no value, in every kind of file.
     columns: {name in `FORMS`: name in the file}.
@@ -139,7 +140,9 @@ def _entries(source: str | Path) -> list[Any]:
     path = Path(source).expanduser()
     if "\0" in str(path):
         raise UserError(f"{path}: no file's name holds a NUL")
-    readers = {".csv": _csv, ".parquet": _parquet, ".json": parse_rows, ".jsonl": parse_rows}
+    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet} | dict.fromkeys(
+        (".json", ".jsonl"), parse_rows
+    )
     return readers.get(path.suffix.lower(), parse_rows if _is_file(path) else _hub)(path)
 
 
@@ -231,10 +234,11 @@ def _keys(row: Row) -> tuple[str, str]:
 
 
 def _checked(row: Mapping[str, Any], where: str) -> Row:
-    """Check that a row's texts can be used, and return the row.
+    """Check that a row's texts can be used, and return the row without `UNUSED`.
 
     The question may be a list of turns. A row of plain text may have an empty question.
     """
+    row = {name: value for name, value in row.items() if name not in UNUSED}
     question, raw = row["question"], row.get("raw", False)
     if not isinstance(raw, bool):
         raise UserError(f"{where}: raw must be true or false")
@@ -298,9 +302,11 @@ def _is_file(path: Path) -> bool:
 
 def _csv(path: Path) -> list[dict[str, Any]]:
     lines: list[tuple[int, list[str]]] = []
+    limit = csv.field_size_limit(2**31 - 1)  # a column that nothing uses may be long
     try:
         with open(path, encoding="utf-8-sig", newline="") as handle:
-            reader = csv.reader(handle, strict=True)
+            comma = "\t" if path.suffix.lower() == ".tsv" else ","
+            reader = csv.reader(handle, strict=True, delimiter=comma)
             lines += ((reader.line_num, fields) for fields in reader if fields)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
@@ -308,14 +314,18 @@ def _csv(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} line {reader.line_num}: malformed CSV ({error})") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    finally:
+        csv.field_size_limit(limit)
     if len(lines) < 2:
         raise UserError(f"{path} holds no rows")
-    (_, names), *rows = lines
+    (_, header), *rows = lines
+    names = [name.strip() for name in header]
     if len(set(names)) < len(names):
         raise UserError(f"{path}: two columns have one name")
     for number, fields in rows:
         if len(fields) > len(names):  # a row with a comma too many must not shift its answer
-            advice = "put text that contains a comma into double quotes"
+            what = "a comma" if comma == "," else "a tab"
+            advice = f"put text that contains {what} into double quotes"
             raise UserError(
                 f"{path} line {number}: {len(fields)} values for {len(names)} columns: {advice}"
             )
@@ -345,8 +355,8 @@ def _hub(path: Path) -> list[dict[str, Any]]:
     name = str(path)
     if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or path.exists():
         raise UserError(
-            f"{name}: neither a file here (.json, .jsonl, .csv, .parquet) nor a Hub data set's"
-            " owner/name"
+            f"{name}: neither a file here (.json, .jsonl, .csv, .tsv, .parquet) nor a Hub data"
+            " set's owner/name"
         )
     hub.ask(name)
     from datasets import load_dataset
