@@ -7,6 +7,8 @@ A user's mistake gives one line and exit code 2. Torch is imported only when a c
 """
 
 import argparse
+import errno
+import io
 import json
 import os
 import shlex
@@ -96,8 +98,31 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `t3` with these arguments, and return the exit code (`EXIT_CODES`).
 
-    argv: by default the arguments of the process.
+    argv: by default the arguments of the process. Its output is then UTF-8, unless a terminal with
+    another encoding shows it.
     """
+    for stream in (sys.stdout, sys.stderr) if argv is None else ():
+        if isinstance(stream, io.TextIOWrapper):
+            encoding = stream.encoding if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
+    try:
+        try:
+            return run(argv)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        if argv is None:  # what is left to print has no place
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # the reader of a pipe, such as `head`, has closed it
+            return 141
+        print(f"t3: cannot write: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Carry out a command, with one line for a user's mistake, and return the exit code."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
     args, unknown = parser().parse_known_args(argv)
     if unknown and args.run is not needs_a_checkout:
@@ -105,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.parser.error(NOT_T if asked_t else f"unknown arguments: {' '.join(unknown)}")
     try:
         return args.run(args) or 0
+    except BrokenPipeError:
+        raise
     except (UserError, ConnectionError) as error:
         print(f"{args.parser.prog}: {printable(error)}", file=sys.stderr)
         return 2

@@ -1,6 +1,7 @@
 """The command line: help everywhere, one line and exit 2 for mistakes, never a traceback."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -76,6 +77,49 @@ def test_a_wrong_file_name_is_found_before_torch_is_imported(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stderr == f"t3 unlearn: --retain {tmp_path / 'r.csv'}: no such file\n"
+
+
+PRINTING = """
+import sys
+from t3lib import cli
+cli.generate = lambda args: print("0 rows at τ = 1 …" + 100_000 * "." * ("long" in args.question))
+sys.exit(cli.main())
+"""
+LONG = ["generate", "--model", "m", "--head", "h", "long"]
+
+
+def run_t3(words, **streams):
+    return subprocess.run(
+        [sys.executable, "-c", PRINTING, *words], stderr=subprocess.PIPE, **streams
+    )
+
+
+@pytest.mark.parametrize("words", [[*LONG[:-1], "short"], ["unlearn", "--help"], ["--help"]])
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1"])
+def test_a_pipe_of_another_encoding_gets_the_same_lines(words, encoding):
+    """A "τ" that the pipe's encoding lacks was once a traceback after all work was done."""
+    wanted, found = (
+        run_t3(words, stdout=subprocess.PIPE, env=os.environ | {"PYTHONIOENCODING": name})
+        for name in ("utf-8", encoding)
+    )
+    assert (found.returncode, found.stderr, found.stdout) == (0, b"", wanted.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "at_once"),
+    [(LONG, ""), (LONG, "1"), ([*LONG[:-1], "short"], ""), (["--help"], "")],
+)
+def test_a_reader_that_closes_is_no_error_and_a_full_disk_is_one_line(words, at_once):
+    """at_once: whether every line is written as it is printed."""
+    env = os.environ | {"PYTHONUNBUFFERED": at_once}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") as full:
+        closed, whole = (run_t3(words, stdout=stream, env=env) for stream in (writer, full))
+    os.close(writer)
+    assert (closed.returncode, closed.stderr) == (141, b"")
+    said = b"t3: cannot write: No space left on device\n"
+    assert (whole.returncode, whole.stderr) == (1, said)
 
 
 @pytest.fixture(scope="session")
