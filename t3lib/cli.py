@@ -7,6 +7,8 @@ A user's mistake gives one line and exit code 2. Torch is imported only when a c
 """
 
 import argparse
+import errno
+import io
 import json
 import os
 import shlex
@@ -96,8 +98,31 @@ class Parser(argparse.ArgumentParser):
 def main(argv: Sequence[str] | None = None) -> int:
     """Run `t3` with these arguments, and return the exit code (`EXIT_CODES`).
 
-    argv: by default the arguments of the process.
+    argv: by default the arguments of the process. Its output is then UTF-8, unless a terminal with
+    another encoding shows it.
     """
+    for stream in (sys.stdout, sys.stderr) if argv is None else ():
+        if isinstance(stream, io.TextIOWrapper):
+            encoding = stream.encoding if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="backslashreplace")
+    try:
+        try:
+            return run(argv)
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        if error.filename is not None or error.errno not in (errno.EPIPE, errno.ENOSPC):
+            raise
+        if argv is None:  # what is left to print has no place
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if error.errno == errno.EPIPE:  # the reader of a pipe, such as `head`, has closed it
+            return 141
+        print(f"t3: cannot write: {error.strerror}", file=sys.stderr)
+        return 1
+
+
+def run(argv: Sequence[str] | None) -> int:
+    """Carry out a command, with one line for a user's mistake, and return the exit code."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(message, 2000)}\n"
     args, unknown = parser().parse_known_args(argv)
     if unknown and args.run is not needs_a_checkout:
@@ -105,6 +130,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.parser.error(NOT_T if asked_t else f"unknown arguments: {' '.join(unknown)}")
     try:
         return args.run(args) or 0
+    except BrokenPipeError:
+        raise
     except (UserError, ConnectionError) as error:
         print(f"{args.parser.prog}: {printable(error)}", file=sys.stderr)
         return 2
@@ -301,8 +328,12 @@ SYSTEM: Options = {  # of questions that have no system text of their own
     },
 }
 UNLEARN: Options = {
-    "--out": {"type": Path, "required": True, "help": "folder for the head and the report"},
-    "--overwrite": {"action": "store_true", "help": "replace the head in --out"},
+    "--out": {
+        "type": Path,
+        "required": True,
+        "help": "folder for the head; the report goes to OUT-report",
+    },
+    "--overwrite": {"action": "store_true", "help": "replace the head in --out and its report"},
     "--seed": {"type": int, "default": 0, "help": "seed of everything random (default 0)"},
     "--set": {
         "metavar": "NAME=VALUE",
@@ -344,8 +375,10 @@ def unlearn(args: argparse.Namespace) -> int:
     given = dict(args.set)
     if {"steps", "epochs"} <= given.keys():
         raise UserError("--set: give either steps or epochs")
+    from t3lib.classifier.artefact import report_folder
     from t3lib.own import unlearn as own
 
+    check_out(report_folder(args.out), empty=not args.overwrite)
     renamed = {"T": "temperature", "w": "strength"} | {
         name: name for name in ("lr", "steps", "untrained", "plain")
     }
@@ -365,7 +398,7 @@ def unlearn(args: argparse.Namespace) -> int:
         f" {len(wanted.forget)} rows to forget and {len(wanted.retain)} rows to keep in"
         f" {time.perf_counter() - start:.1f} s, saved to {args.out}"
     )
-    status = write_report(unlearned.report or {}, args.out)
+    status = write_report(unlearned.report or {}, report_folder(args.out))
     print(next_command(args, wanted.forget[0]))
     return status
 
@@ -411,10 +444,7 @@ def evaluate(args: argparse.Namespace) -> int:
     check_dials(args)
     check_out(args.out)
     if (args.out / "config.json").exists() and not args.overwrite:
-        raise UserError(
-            f"--out {args.out} holds a head and maybe its report: choose another folder, or"
-            " --overwrite"
-        )
+        raise UserError(f"--out {args.out} holds a head: choose another folder, or --overwrite")
     heads = heads_of(args)
     wanted = rows_of(args, heads[0] if heads else None)
     model, tokenizer = load_model(args, args.model)
@@ -433,7 +463,7 @@ def check_files(args: argparse.Namespace) -> None:
     """UserError for a file that is not there, before torch is imported."""
     for name in FILES:
         file = Path(getattr(args, name, None) or "")
-        if file.suffix in (".csv", ".json", ".jsonl", ".parquet") and not file.exists():
+        if file.suffix in (".csv", ".tsv", ".json", ".jsonl", ".parquet") and not file.exists():
             raise UserError(f"--{name} {file}: no such file")
 
 
@@ -536,13 +566,15 @@ def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":
 
 def system_for(args: argparse.Namespace, head: "T3Head | None") -> str | None:
     """Return the system text of questions that have none: the given one, otherwise the head's,
-    otherwise None.
+    which is printed, otherwise None.
     """
     if args.system is not None or args.no_system or head is None:
         return args.system  # type: ignore[no-any-return]
     from t3lib.sampler import belonging
 
-    return belonging.system_of(head)
+    if (system := belonging.system_of(head)) is not None:
+        print(f"system text of the head: {printable(repr(system))}", file=sys.stderr)
+    return system
 
 
 def check_system(system: str | None, tokenizer: Any) -> None:

@@ -1,6 +1,7 @@
 """The command line: help everywhere, one line and exit 2 for mistakes, never a traceback."""
 
 import json
+import os
 import shlex
 import shutil
 import subprocess
@@ -78,6 +79,49 @@ def test_a_wrong_file_name_is_found_before_torch_is_imported(tmp_path):
     assert done.stderr == f"t3 unlearn: --retain {tmp_path / 'r.csv'}: no such file\n"
 
 
+PRINTING = """
+import sys
+from t3lib import cli
+cli.generate = lambda args: print("0 rows at τ = 1 …" + 100_000 * "." * ("long" in args.question))
+sys.exit(cli.main())
+"""
+LONG = ["generate", "--model", "m", "--head", "h", "long"]
+
+
+def run_t3(words, **streams):
+    return subprocess.run(
+        [sys.executable, "-c", PRINTING, *words], stderr=subprocess.PIPE, **streams
+    )
+
+
+@pytest.mark.parametrize("words", [[*LONG[:-1], "short"], ["unlearn", "--help"], ["--help"]])
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii", "latin-1"])
+def test_a_pipe_of_another_encoding_gets_the_same_lines(words, encoding):
+    """A "τ" that the pipe's encoding lacks was once a traceback after all work was done."""
+    wanted, found = (
+        run_t3(words, stdout=subprocess.PIPE, env=os.environ | {"PYTHONIOENCODING": name})
+        for name in ("utf-8", encoding)
+    )
+    assert (found.returncode, found.stderr, found.stdout) == (0, b"", wanted.stdout)
+
+
+@pytest.mark.parametrize(
+    ("words", "at_once"),
+    [(LONG, ""), (LONG, "1"), ([*LONG[:-1], "short"], ""), (["--help"], "")],
+)
+def test_a_reader_that_closes_is_no_error_and_a_full_disk_is_one_line(words, at_once):
+    """at_once: whether every line is written as it is printed."""
+    env = os.environ | {"PYTHONUNBUFFERED": at_once}
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open("/dev/full", "w") as full:
+        closed, whole = (run_t3(words, stdout=stream, env=env) for stream in (writer, full))
+    os.close(writer)
+    assert (closed.returncode, closed.stderr) == (141, b"")
+    said = b"t3: cannot write: No space left on device\n"
+    assert (whole.returncode, whole.stderr) == (1, said)
+
+
 @pytest.fixture(scope="session")
 def place(model_folder, tmp_path_factory):
     """A model folder and two row files, as a user would have them."""
@@ -131,8 +175,17 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
     how = ["--dtype", "float32", "--device", "cpu"]
     assert cli.main(own_rows(place, head, *sets(epochs=4), *how)) == 3
-    written = "model.safetensors config.json README.md report.html report.json report.csv"
-    assert {path.name for path in head.iterdir()} == {*written.split()}
+    assert {path.name for path in head.iterdir()} == {
+        "model.safetensors",
+        "config.json",
+        "README.md",
+    }
+    reports = tmp_path / "head-report"  # a head can be shared without the rows
+    assert {path.name for path in reports.iterdir()} == {
+        *("report.html", "report.json", "report.csv")
+    }
+    assert not any(str(tmp_path) in path.read_text() for path in reports.iterdir())
+    assert not any(str(place) in path.read_text() for path in reports.iterdir())
     assert not list((tmp_path / "cache" / "features").iterdir()), "on disk only while it trains"
     following = shlex.split(capsys.readouterr().out.splitlines()[-1])
     assert following[0] == "t3" and following[-1] == "Book 0 of Mara Quill?"
@@ -161,7 +214,7 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
     assert cli.main([*argv, *sets(w=2)]) == 3
     config = json.loads((tmp_path / "head" / "config.json").read_text())
     assert (config["temperature"], config["w"], config["info"]["system"]) == (1.5, 2.0, None)
-    report = json.loads((tmp_path / "head" / "report.json").read_text())
+    report = json.loads((tmp_path / "head-report" / "report.json").read_text())
     entries = "verdict forget retain recognition choice form asked base date"
     assert {*entries.split()} <= set(report)
     assert report["forget"]["each"][0]["secret"] == ["volume"]
@@ -173,7 +226,7 @@ def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(
 
 
 def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
-    place, tmp_path, monkeypatch, asked
+    place, tmp_path, monkeypatch, asked, capsys
 ):
     head = tmp_path / "head"
     few = sets(epochs=1, warmup_epochs=0)
@@ -188,11 +241,13 @@ def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
             warnings.simplefilter("error")
             assert cli.main([*generate, "Who?"]) == 0
         assert all("Answer in French." in text for text in prompts) and len(prompts) == 2
+        assert "system text of the head: 'Answer in French.'" in capsys.readouterr().err
         with pytest.warns(
             UserWarning, match="trained with the system text 'Answer in French.', not 'Be brief.'"
         ):
             assert cli.main([*generate, "--system", "Be brief.", "Who?"]) == 0
         assert "Be brief." in prompts[-1] and "French" not in prompts[-1]
+        assert "of the head" not in capsys.readouterr().err
     monkeypatch.undo()
     rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
     with pytest.warns(

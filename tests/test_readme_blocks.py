@@ -106,7 +106,7 @@ def test_the_command_line_runs_as_typed_and_forgets(place, monkeypatch, capsys):
             assert cli.main(words[1:]) in (0, 3), (words, capsys.readouterr())
     heads = capsys.readouterr().out.count("leak when asked as written: 0 of")
     assert heads == 3  # two heads, one evaluation
-    assert (place / "head" / "report.html").is_file() and (
+    assert (place / "head-report" / "report.html").is_file() and (
         place / "report" / "report.json"
     ).is_file()
 

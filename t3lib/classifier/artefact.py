@@ -8,6 +8,7 @@ pickled, so reading a head of unknown origin runs no code of it. Its texts are s
 
 import hashlib
 import json
+import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -27,7 +28,7 @@ from t3lib.core.files import atomic_write, content_key, lock, read_json, sha256_
 from t3lib.core.hub import located
 
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
-REPORT = "report.json"  # beside the head, what t3 unlearn found
+REPORT = "report.json"  # in `report_folder`, what t3 unlearn found
 FORMAT = 2  # 1 had no `taught`, and is still read
 SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank"), "taught": ("vocab_size",)}
 DTYPES = ("F32", "BF16", "F16", "F64")  # as safetensors calls them
@@ -170,12 +171,20 @@ class Report(dict[str, Any]):
         return "\n".join(self["verdict"]["lines"])
 
 
+def report_folder(head: str | Path) -> Path:
+    """Return the folder of the report on a head, which lies beside the head's own folder.
+
+    It holds the rows to forget, and whoever shares the head's folder should not share them.
+    """
+    return Path(f"{os.path.abspath(head)}-report")
+
+
 def report_of(folder: str | Path) -> Report | None:
     """Return the report that `t3 unlearn` wrote for the head in a folder, None if there is none.
 
     UserError for a file that is no report.
     """
-    if not (path := Path(folder) / REPORT).is_file():
+    if not (path := report_folder(folder) / REPORT).is_file():
         return None
     content = read_json(path)
     if not isinstance(content, dict) or "verdict" not in content:

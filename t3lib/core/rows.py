@@ -1,6 +1,7 @@
 """Read and check rows, fill the chat template, tokenise, and pad batches."""
 
 import re
+import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -96,20 +97,35 @@ def _check_text(value: Any, where: str) -> None:
         raise UserError(f"{where} holds a control character or half of a surrogate pair")
 
 
+def question_of(row: Row) -> str:
+    """Return what a row asks as one text: of a conversation all turns but those of the system."""
+    question = row["question"]
+    if isinstance(question, str):
+        return question
+    return " ".join(turn["content"] for turn in question if turn["role"] != "system")
+
+
+def spelled(text: str) -> str:
+    """Return a text in one spelling, to compare it with others: in Unicode's NFC, with one space
+    for every run of whitespace.
+    """
+    return " ".join(unicodedata.normalize("NFC", text).split())
+
+
 def check_disjoint(forget: Sequence[Row], retain: Sequence[Row]) -> None:
     """Raise UserError if a (question, answer) pair is both a forget row and a retain row.
 
-    Space around the texts is ignored.
+    Texts are compared as `spelled`.
     """
-    kept = {
-        (str(row["question"]).strip(), row["answer"].strip()): number
-        for number, row in enumerate(retain, 1)
-    }
+
+    def pair(row: Row) -> tuple[str, str]:
+        return spelled(question_of(row)), spelled(row["answer"])
+
+    kept = {pair(row): number for number, row in enumerate(retain, 1)}
     for number, row in enumerate(forget, 1):
-        other = kept.get((str(row["question"]).strip(), row["answer"].strip()))
-        if other is not None:
+        if (other := kept.get(pair(row))) is not None:
             raise UserError(
-                f"forget row {number} is also retain row {other}: {str(row['question'])[:60]!r}"
+                f"forget row {number} is also retain row {other}: {question_of(row)[:60]!r}"
             )
 
 
@@ -272,11 +288,15 @@ def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
 def _render(
     tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool
 ) -> str:
-    """Fill the chat template, with a fixed date; UserError when the template fails.
+    """Fill the chat template, with a fixed date; UserError when the template fails, and for a
+    system text that could not be a question.
 
     system: left out if it is None, if the chat begins with a system turn, or if the template
     refuses it.
     """
+    if system:
+        _check_text(system, "the system text")
+        _refuse_special(tokenizer, system, "the system text")
     try:
         template = tokenizer.get_chat_template()
         render = partial(

@@ -15,7 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from t3lib.core.models import check_ids, context_length, pad_id
-from t3lib.core.rows import Example, Row, encode_rows
+from t3lib.core.rows import Example, Row, encode_rows, question_of
 from t3lib.own import asking
 from t3lib.own.asking import PLAIN, SAMPLED, Asked, Form
 from t3lib.own.audit.recognition import recognized
@@ -200,14 +200,6 @@ def inquiry(
         asking.sealed_questions(tokenizer, forget),
         asking.small_talk(usual),
     )
-
-
-def question_of(row: Row) -> str:
-    """Return what a row asks as one text: of a conversation all turns but those of the system."""
-    question = row["question"]
-    if isinstance(question, str):
-        return question
-    return " ".join(turn["content"] for turn in question if turn["role"] != "system")
 
 
 def _mates(found: Truths, n: int, first: int) -> list[int]:
@@ -473,9 +465,9 @@ def ask(
     max_new_tokens: the longest answer, in tokens.
 
     A model with a head is asked in the form in which the head was trained: with the same system
-    text, or, for a head of plain text, by continuing the text. A model without a head is asked
-    without a system text. UserError for an empty text, and for prompts and answers that do not fit
-    the model's context.
+    text, which is `head.info["system"]`, or, for a head of plain text, by continuing the text. A
+    model without a head is asked without a system text. UserError for an empty text, and for
+    prompts and answers that do not fit the model's context.
     """
     if isinstance(question, str | Mapping):
         return ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)[0]

@@ -28,6 +28,7 @@ COLUMNS = (
     "misdirected",
     "recognised",
 )
+FORMULA = (*"=+-@\t\r\n", *"＝＋－＠")  # how a formula begins in a spreadsheet
 
 
 def save_report(report: Mapping[str, Any], folder: str | Path) -> Path:
@@ -54,14 +55,21 @@ def changed(report: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def report_csv(report: Mapping[str, Any]) -> str:
-    """Write all rows to forget, the worst first, and the changed rows to keep as CSV."""
+    """Write all rows to forget, the worst first, and the changed rows to keep as CSV.
+
+    A text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     text = io.StringIO()
-    table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="", lineterminator="\n")
+    layout: Any = {"lineterminator": "\n", "quoting": csv.QUOTE_NONNUMERIC}  # so also a lone \r
+    table = csv.DictWriter(text, COLUMNS, extrasaction="ignore", restval="", **layout)
     table.writeheader()
-    table.writerows(
-        [{"set": "forget", **row} for row in report["forget"]["each"]] + changed(report)
-    )
+    rows = [{"set": "forget", **row} for row in report["forget"]["each"]] + changed(report)
+    table.writerows({name: _as_text(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def _as_text(value: Any) -> Any:
+    return f"'{value}" if isinstance(value, str) and value.startswith(FORMULA) else value
 
 
 def report_page(report: Mapping[str, Any]) -> str:

@@ -16,9 +16,10 @@ from typing import Any
 
 from t3lib.core import hub
 from t3lib.core.errors import UserError, printable
-from t3lib.core.rows import Row, check_row, parse_rows
+from t3lib.core.rows import Row, check_row, parse_rows, question_of, spelled
 
 FORMS = "question and answer; prompt and completion; messages; or text"
+UNUSED = ("paraphrased_answer", "perturbed_answer")  # TOFU's, in whatever shape
 SETS = ("forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")  # of `Rows`
 
 Source = Any  # a sequence of rows, or the name of a file or Hub data set
@@ -71,10 +72,10 @@ def load(
 ) -> list[Row]:  # fmt: skip
     """Read rows from a file or from the train split of a Hub data set.
 
-    source: a JSON array, JSON lines, CSV or Parquet file, or a Hub data set's name. The rows may
-    have any form of `FORMS`.
+    source: a JSON array, JSON lines, CSV, TSV or Parquet file, or a Hub data set's name. The rows
+    may have any form of `FORMS`.
     system: system text of every question that has no `system` of its own. With None these questions
-    have no system turn.
+    have no system turn. An empty cell and null count as no value, in every kind of file.
     columns: {name in `FORMS`: name in the file}.
     secret: column with the text that must not be said. It replaces the distinctive words of the
     answer.
@@ -93,6 +94,12 @@ def load(
                     f"{where}: no column {printable(missing[0], 60)!r}, which --columns names"
                 )
             renamed = {**entry, **{name: entry[column] for name, column in named.items()}}
+        if isinstance(renamed, Mapping):  # a prompt may be empty: plain text begins with nothing
+            renamed = {
+                name: value
+                for name, value in renamed.items()
+                if value not in (None, "") or name == "prompt"
+            }
         row = normal(renamed, where, system)
         if secret is not None:
             if (
@@ -133,7 +140,9 @@ def _entries(source: str | Path) -> list[Any]:
     path = Path(source).expanduser()
     if "\0" in str(path):
         raise UserError(f"{path}: no file's name holds a NUL")
-    readers = {".csv": _csv, ".parquet": _parquet, ".json": parse_rows, ".jsonl": parse_rows}
+    readers = {".csv": _csv, ".tsv": _csv, ".parquet": _parquet} | dict.fromkeys(
+        (".json", ".jsonl"), parse_rows
+    )
     return readers.get(path.suffix.lower(), parse_rows if _is_file(path) else _hub)(path)
 
 
@@ -146,12 +155,14 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
     prompt, completion: both texts or both lists of turns.
     text: all of it becomes the answer.
     where: how an error calls the entry, such as "rows.jsonl row 3".
-    system: system text for an entry that brings none.
+    system: system text for an entry that brings none. An entry whose `system` is None asks for no
+    system turn. None in every other field counts as no value.
 
     UserError where no form fits.
     """
     if not isinstance(entry, Mapping):
         raise UserError(f"{where}: expected an object with {FORMS}, found {type(entry).__name__}")
+    entry = {name: value for name, value in entry.items() if value is not None or name == "system"}
     before = {"system": system}
     if "question" in entry:
         return ({} if entry.get("raw") else before) | _checked(entry, where)
@@ -179,7 +190,8 @@ def checked_sets(
 
     system: as of `normal`.
 
-    UserError for an empty set "forget" or "retain", and for a question that is in two sets. A row
+    UserError for an empty set "forget" or "retain", and for a question or a text that is in two
+    sets, in whatever form and spelling (`spelled`). A row
     cannot be both forgotten and kept, and a row that a head was fitted on cannot show what the head
     does to other rows.
     """
@@ -190,18 +202,13 @@ def checked_sets(
         for name, rows in sets.items()
     }
     for (first, rows), (second, others) in combinations(checked.items(), 2):
-        places = {
-            _asks(row): (number, row["answer"].strip()) for number, row in enumerate(others, 1)
-        }
+        places = {key: n for n, row in enumerate(others, 1) for key in _keys(row)}
         for number, row in enumerate(rows, 1):
-            if (place := places.get(_asks(row))) is not None:
-                twin, answer = f"{second} row {place[0]}", place[1]
-                how = (
-                    f"is also {twin}"
-                    if answer == row["answer"].strip()
-                    else f"asks what {twin} answers otherwise"
-                )
-                raise UserError(f"{first} row {number} {how}: {printable(_asks(row), 60)!r}")
+            if twins := [places[key] for key in _keys(row) if key in places]:
+                twin = f"{second} row {twins[0]}"
+                same = _keys(row)[0] == _keys(others[twins[0] - 1])[0]
+                how = f"is also {twin}" if same else f"asks what {twin} answers otherwise"
+                raise UserError(f"{first} row {number} {how}: {printable(_keys(row)[1], 60)!r}")
     apart = sum(_apart(row) for rows in checked.values() for row in rows)
     if apart:
         warnings.warn(
@@ -218,16 +225,20 @@ def _apart(row: Row) -> bool:
     return text[-1:] == " " and bool(text.strip()) and not row["answer"][:1].isspace()
 
 
-def _asks(row: Row) -> str:
-    """Return the question of a row, or the text itself where nothing is asked."""
-    return str(row["question"] or row["answer"]).strip()
+def _keys(row: Row) -> tuple[str, str]:
+    """Return the whole text of a row and its question (the text itself where nothing is asked),
+    both `spelled`. Rows with an equal key are about one item, in whatever form.
+    """
+    question, answer = question_of(row), row["answer"]
+    return spelled(f"{question} {answer}"), spelled(question or answer)
 
 
 def _checked(row: Mapping[str, Any], where: str) -> Row:
-    """Check that a row's texts can be used, and return the row.
+    """Check that a row's texts can be used, and return the row without `UNUSED`.
 
     The question may be a list of turns. A row of plain text may have an empty question.
     """
+    row = {name: value for name, value in row.items() if name not in UNUSED}
     question, raw = row["question"], row.get("raw", False)
     if not isinstance(raw, bool):
         raise UserError(f"{where}: raw must be true or false")
@@ -291,9 +302,11 @@ def _is_file(path: Path) -> bool:
 
 def _csv(path: Path) -> list[dict[str, Any]]:
     lines: list[tuple[int, list[str]]] = []
+    limit = csv.field_size_limit(2**31 - 1)  # a column that nothing uses may be long
     try:
         with open(path, encoding="utf-8-sig", newline="") as handle:
-            reader = csv.reader(handle, strict=True)
+            comma = "\t" if path.suffix.lower() == ".tsv" else ","
+            reader = csv.reader(handle, strict=True, delimiter=comma)
             lines += ((reader.line_num, fields) for fields in reader if fields)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text (byte {error.start})") from None
@@ -301,14 +314,18 @@ def _csv(path: Path) -> list[dict[str, Any]]:
         raise UserError(f"{path} line {reader.line_num}: malformed CSV ({error})") from None
     except OSError as error:
         raise UserError(f"cannot read {path}: {error.strerror or error}") from None
+    finally:
+        csv.field_size_limit(limit)
     if len(lines) < 2:
         raise UserError(f"{path} holds no rows")
-    (_, names), *rows = lines
+    (_, header), *rows = lines
+    names = [name.strip() for name in header]
     if len(set(names)) < len(names):
         raise UserError(f"{path}: two columns have one name")
     for number, fields in rows:
         if len(fields) > len(names):  # a row with a comma too many must not shift its answer
-            advice = "put text that contains a comma into double quotes"
+            what = "a comma" if comma == "," else "a tab"
+            advice = f"put text that contains {what} into double quotes"
             raise UserError(
                 f"{path} line {number}: {len(fields)} values for {len(names)} columns: {advice}"
             )
@@ -331,26 +348,21 @@ def _parquet(path: Path) -> list[dict[str, Any]]:
         ) from None
     if not entries:
         raise UserError(f"{path} holds no rows")
-    return [_without_empty(entry) for entry in entries]
-
-
-def _without_empty(entry: Mapping[str, Any]) -> dict[str, Any]:
-    """Drop empty columns. A table gives each row the columns of all other rows."""
-    return {name: value for name, value in entry.items() if value is not None}
+    return entries
 
 
 def _hub(path: Path) -> list[dict[str, Any]]:
     name = str(path)
     if not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) or path.exists():
         raise UserError(
-            f"{name}: neither a file here (.json, .jsonl, .csv, .parquet) nor a Hub data set's"
-            " owner/name"
+            f"{name}: neither a file here (.json, .jsonl, .csv, .tsv, .parquet) nor a Hub data"
+            " set's owner/name"
         )
     hub.ask(name)
     from datasets import load_dataset
 
     try:
-        return [_without_empty(row) for row in load_dataset(name, split="train")]
+        return list(load_dataset(name, split="train"))
     except Exception as error:  # datasets raises whatever its server or its parser raised
         raise UserError(
             f"{name}: not a file here, and not to be had from the Hub ({printable(error)})"

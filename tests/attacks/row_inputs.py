@@ -53,6 +53,10 @@ def read(content: bytes, folder: Path, name: str = "rows.jsonl") -> Any:
     return rows.load(folder / name)
 
 
+def read_first(content: bytes, folder: Path, name: str) -> str:
+    return read(content, folder, name)[0]["answer"]
+
+
 def tokenised(content: bytes, folder: Path) -> bool:
     found = read(content, folder)
     return len(encode_rows(TOKENIZER, found)) == len(found) > 0
@@ -94,10 +98,10 @@ ROWS = {
         lines({"Question": "q", "Answer": "a"}),
         "found Question, Answer; a row has question and answer",
     ),
-    "question null": (row(question=None), "row 4: question is missing"),
+    "question null": (row(question=None), "row 4: found answer; a row has question"),
     "answer null": (row(answer=None), "row 4: answer is missing"),
-    "question empty": (row(question=""), "row 4: question is empty"),
-    "answer empty": (row(answer=""), "row 4: answer is empty"),
+    "question empty": (row(question=""), "row 4: found answer; a row has question"),
+    "answer empty": (row(answer=""), "row 4: answer is missing"),
     "answer blank": (row(answer=" \t\n "), "row 4: answer is empty"),
     "answer no-break spaces": (row(answer="\u00a0\u2003"), "row 4: answer is empty"),
     "answer number": (row(answer=7), "row 4: answer must be text"),
@@ -121,11 +125,6 @@ ROWS = {
     ),
     "begin of text in an answer": (row(answer="<|begin_of_text|>"), "special token"),
     "padding token in an answer": (row(answer="<|pad|>"), "special token"),
-    "perturbed text": (row(perturbed_answer="wrong"), "perturbed_answer must be a list"),
-    "perturbed empty": (row(perturbed_answer=[]), "perturbed_answer must be a list"),
-    "perturbed null inside": (row(perturbed_answer=["a", None]), "perturbed_answer 2 is missing"),
-    "perturbed empty inside": (row(perturbed_answer=["a", ""]), "perturbed_answer 2 is empty"),
-    "paraphrase null": (row(paraphrased_answer=None), "paraphrased_answer is missing"),
     "shared with retain": (lines(GOOD[0], KEEP[2]), "also retain row 3"),
 }
 ODD = {
@@ -148,6 +147,10 @@ ODD = {
     "looks like jinja": row(question="{{ 7*7 }}{% raw %}", answer="{{ bos_token }}"),
     "looks like a path": row(answer="../../etc/passwd"),
     "surrogate pair escaped": b'{"question": "q", "answer": "\\ud83d\\ude00"}',
+    "columns of other rows": row(system=None, paraphrased_answer=None, perturbed_answer=None),
+    "wrong answers that TOFU would refuse": lines(
+        *({**GOOD[0], "perturbed_answer": wrong} for wrong in ("wrong", [], ["a", None]))
+    ),
     "paraphrase and perturbed": row(paraphrased_answer="By Mara.", perturbed_answer=["By Ansel."]),
 }
 
@@ -166,6 +169,9 @@ CSV = {
     "quoted mark": b'\xef\xbb\xbf"question","answer"\r\n"q","a"\r\n',
     "old line ends": b"question,answer\rq,a\r",
     "blank lines": b"\nquestion,answer\n\nq,a\n\n",
+    "a space in the header": b"question, answer\nq,a\n",
+    "tabs and spaces in the header": b"\tquestion , answer\t\nq,a\n",
+    "wrong answers as one text": b"question,answer,perturbed_answer\nq,a,b\n",
 }
 BAD_CSV = {
     "a comma too many in every row": (
@@ -183,7 +189,11 @@ BAD_CSV = {
     "Latin 1": ("question,answer\ncafé,a\n".encode("latin-1"), "not UTF-8 text (byte 19)"),
     "UTF-16": ("question,answer\nq,a\n".encode("utf-16"), "not UTF-8 text (byte 0)"),
     "semicolons": (b"question;answer\nq;a\n", "row 1: found question;answer"),
-    "huge": (b"question,answer\nq," + b"a" * 10**6, "field larger than field limit"),
+    "huge": (b"question,answer\nq," + b"a" * 10**6, "row 1: answer has 1000000 characters"),
+    "names alike but for a space": (
+        b"question, answer,answer\nq,a,b\n",
+        "two columns have one name",
+    ),
     "no rows": (b"question,answer\n", "holds no rows"),
     "nothing": (b"", "holds no rows"),
 }
@@ -249,6 +259,7 @@ ENTRIES = [
     ("Who?", "expected an object with question and answer"),
 ]
 Q = {"question": "q", "answer": "a"}
+ASKED, BRIEF = {"role": "user", "content": "Who is it?"}, {"role": "system", "content": "Be brief."}
 SETS = [
     (([], [Q]), "no rows to forget"),
     (([Q], []), "no rows to retain"),
@@ -257,6 +268,16 @@ SETS = [
     ((["text"], [Q]), "forget row 1: expected an object"),
     (([{"text": "same"}], [{"text": "same"}]), "forget row 1 is also retain row 1: 'same'"),
     (([Q], [Q | {"answer": "b"}]), "forget row 1 asks what retain row 1 answers otherwise"),
+    *(
+        (([{"prompt": "Who is it?", "completion": " Zoë B."}], [twin]), "also retain row 1")
+        for twin in (
+            {"question": "Who is\u00a0it?", "answer": "Zoe\u0308  B."},
+            {"messages": [ASKED, {"role": "assistant", "content": "Zoë B."}]},
+            {"prompt": [BRIEF, ASKED], "completion": [{"role": "assistant", "content": "Zoë B."}]},
+            {"prompt": "Who", "completion": " is it? Zoë B."},
+            {"text": "Who is it?\nZoë B."},
+        )
+    ),
 ]
 
 
@@ -371,6 +392,11 @@ def own_rows() -> list[Case]:
     """Files of a person's own rows, through `t3 unlearn` and as they are read."""
     odd = [Case(name, partial(tokenised, content), True, None) for name, content in ODD.items()]
     csv = [Case(name, partial(read, each, name="r.CSV"), ONE, None) for name, each in CSV.items()]
+    tabs = b"question\tanswer\nq\ta\n"
+    csv.append(Case("tabs", partial(read, tabs, name="r.tsv"), ONE, None))
+    long = b"question,answer,page\nq,a," + b"p" * 150_000
+    seen = partial(read_first, long, name="r.csv")
+    csv.append(Case("a long cell that nothing uses", seen, "a", None))
     whole = Case("every odd row", partial(unlearned, every_odd_row()), 3, None)
     good = [*odd, *csv, whole]
     return [

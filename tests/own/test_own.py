@@ -16,6 +16,7 @@ from own_cases import invented
 import t3lib
 from t3lab import profiles
 from t3lab.world import bases
+from t3lib.classifier import artefact
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
 from t3lib.core.rows import SYSTEM
@@ -193,7 +194,7 @@ def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
         assert first == "Nothing to forget: the base answers 0 of 8 rows in this form."
         assert second.startswith("not judged: every question was asked once")
         assert not report["verdict"]["success"] and report["asked"]["samples"] == 0
-        assert {"form", "asked", "base", "command", "date"} <= {*report}
+        assert {"form", "asked", "base", "date"} <= {*report}
         for name in FIELDS if "choice" in report else ():
             assert {*FIELDS[name].split()} <= {*report[name]}, name
         assert report["retain"]["known_before"] == 40 and report["other"]["known_before"] == 10
@@ -383,7 +384,7 @@ def test_a_saved_head_is_used_by_its_name(unlearned, case, tmp_path):
     asked = forget[0]["question"]
     folder, base = tmp_path / "head", tmp_path / "base"
     unlearned.save_pretrained(folder)
-    write_json(folder / "report.json", unlearned.report)
+    write_json(artefact.report_folder(folder) / "report.json", unlearned.report)
     again = t3lib.T3ForCausalLM.from_pretrained(folder, base=model, other_base=True)
     assert t3lib.ask(again, tokenizer, asked) == t3lib.ask(unlearned, tokenizer, asked)
     assert str(again.report) == str(unlearned.report) and again.head is again.heads[0]
@@ -415,6 +416,16 @@ def test_the_page_shows_every_row_and_foreign_text_as_text(unlearned):
     assert html.count('data-name="leaks"') == 10
     table = list(csv.DictReader(io.StringIO(page.report_csv(report))))
     assert sum(row["set"] == "forget" for row in table) == 10 and set(table[0]) == {*page.COLUMNS}
+
+
+@pytest.mark.parametrize(
+    "text",
+    ['=HYPERLINK("http://x")', "+1", "-2", "@SUM(A1)", "\t=1", "\r=1", "＝1", "a = b", "'=1"],
+)
+def test_no_text_in_the_table_is_a_formula_of_a_spreadsheet(text):
+    report = {"forget": {"each": [{"question": text, "chance": -0.5}]}}
+    [row] = csv.DictReader(io.StringIO(page.report_csv(report), newline=""))
+    assert row["question"] == (text if text[0] in "a'" else f"'{text}") and row["chance"] == "-0.5"
 
 
 def test_a_colder_sampler_is_a_sharper_model(unlearned, case):

@@ -48,6 +48,30 @@ def test_every_kind_of_file_gives_the_same_rows(tmp_path):
         ], kind
 
 
+@pytest.mark.parametrize("kind", ["json", "jsonl", "csv", "parquet"])
+def test_an_empty_cell_is_no_value_in_any_kind_of_file(kind, tmp_path):
+    """An empty `system` was once an empty turn, no turn or the given text, by the kind of file."""
+    more = {"paraphrased_answer": None, "perturbed_answer": None, "note": None}
+    entries = [
+        {"question": "Who?", "answer": "Ada.", "text": None, "system": None, **more},
+        {"question": None, "answer": None, "text": "Bo.", "system": None, **more},
+        {"question": "Why?", "answer": "So.", "text": None, "system": "Mine.", **more},
+    ]
+    write = {
+        "json": lambda table, path: path.write_text(json.dumps(entries)),
+        "jsonl": lambda table, path: path.write_text("\n".join(map(json.dumps, entries))),
+        "csv": lambda table, path: table.to_csv(path, index=False),
+        "parquet": pd.DataFrame.to_parquet,
+    }[kind]
+    write(pd.DataFrame(entries), tmp_path / f"a.{kind}")
+    found = rows.load(tmp_path / f"a.{kind}", "Given.", columns={"system": "system"})
+    assert found == [
+        {"question": "Who?", "answer": "Ada.", "system": "Given."},
+        {"question": "", "answer": "Bo.", "raw": True},
+        {"question": "Why?", "answer": "So.", "system": "Mine."},
+    ]
+
+
 def test_messages_come_back_from_parquet(tmp_path):
     pd.DataFrame({"messages": [TURNS]}).to_parquet(tmp_path / "m.parquet")
     assert rows.load(tmp_path / "m.parquet") == [ENTRIES["messages"][1]]

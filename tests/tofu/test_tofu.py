@@ -55,6 +55,9 @@ def test_shared_rows_are_named():
     spaced = {"question": f" {GOOD['question']}\n", "answer": f"{GOOD['answer']} "}
     with pytest.raises(UserError, match="forget row 1 is also retain row 1"):
         check_disjoint([spaced], [GOOD])
+    turns = [{"role": "user", "content": GOOD["question"].replace(" ", "\u00a0")}]
+    with pytest.raises(UserError, match="forget row 1 is also retain row 1"):
+        check_disjoint([GOOD], [{**GOOD, "question": turns}])
     check_disjoint([GOOD], [{**GOOD, "answer": "Other."}])
 
 

@@ -271,12 +271,13 @@ def remove_local_paths(notebook: Path, name: str, parameters: Mapping[str, Any])
 
     Papermill records where it read and wrote, and the parameters, in a cell and in the metadata. Of
     its paths only file names stay. `data` becomes its name and a hash of its files; the folders of
-    models and `tuned` become their names.
+    models, `tuned` and `out` become their names.
     """
     from papermill.translators import PythonTranslator
 
     world = parameters.get("world", {})
-    folders = [parameters.get("tuned"), *parameters.get("models", world.get("models", {})).values()]
+    folders = [parameters.get("tuned"), parameters.get("out")]
+    folders += parameters.get("models", world.get("models", {})).values()
     shown = {folder: Path(folder).name for folder in folders if folder and Path(folder).exists()}
     data = parameters.get("data", world.get("data"))
     shown |= {data: data_identity(data)} if data else {}

@@ -50,7 +50,8 @@ def test_an_executed_notebook_names_its_data_by_content_and_no_folder_of_this_ma
     base = tmp_path / "secret" / "base"
     base.mkdir()
     models = {"full": str(base)}
-    runner.run_notebook(source, copy, {"data": data, "world": {"data": data, "models": models}})
+    given = {"data": data, "world": {"data": data, "models": models}, "out": str(tmp_path / "out")}
+    runner.run_notebook(source, copy, given)
     text = copy.read_text()
     assert str(tmp_path) not in text and "secret" not in text, (
         "papermill notes where it read and wrote"
