@@ -41,7 +41,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     B keep the random start, so f is noise there. "neutral" is ours: f = 1 for them, so that the
     base alone decides about tokens of which the head knows nothing.
     seed: of the initial weights.
-    info: JSON saved with the head: base_model, base_revision, base_identity, split, seed,
+    info: JSON saved with the head: base_model, base_revision, base_weights, split, seed,
     hyperparameters, metrics and whatever else the caller adds.
 
     The buffer `taught` (V,) is True for tokens that were a target; None if that is not known, as in
