@@ -100,6 +100,8 @@ def bucketed(lengths: Sequence[int], size: int, seed: int, window: int = 16) -> 
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
+@torch.inference_mode(False)  # gradients are also needed where the caller switched them off
+@torch.enable_grad()
 def optimise(
     model: nn.Module,
     plan: Callable[[int], list[list[Item]]],

@@ -94,6 +94,7 @@ def tokens_of(rows: Sequence[int] | np.ndarray, starts: Tensor) -> Tensor:
     return torch.arange(int(count.sum())) + shift.repeat_interleave(count)
 
 
+@torch.inference_mode(False)  # tensors of inference mode could not be trained on
 def extract_features(
     model: PreTrainedModel,
     tokenizer: Any,

@@ -208,6 +208,6 @@ def _float32_linear(x: Tensor, weight: Tensor) -> Tensor:
 
 def _linear_default(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     """Draw a (rows, columns) weight as `nn.Linear` does by default."""
-    weight = torch.empty(rows, columns)
+    weight = torch.empty(rows, columns, dtype=torch.float32)
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
     return weight

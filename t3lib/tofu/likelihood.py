@@ -129,7 +129,7 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     logp = at.logits.log_softmax(-1)
     logf = _logf(at.z, tilts)
     f = {head: values.exp() for head, values in logf.items()}
-    result = torch.empty(len(tilts), len(at.target), device=logp.device)
+    result = torch.empty(len(tilts), len(at.target), dtype=logp.dtype, device=logp.device)
     for T in dict.fromkeys(T for _, T in tilts):
         rows = [(row, head) for row, (head, its_T) in enumerate(tilts) if its_T == T]
         tempered = logp if T == 1 else logp / T
