@@ -13,6 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from t3lib.classifier import features
 from t3lib.classifier.features import extract_features
@@ -336,8 +337,12 @@ def everything(model, tokenizer):
     tilts = [(None, 1.0), (head, 2.5)]
     losses = torch.tensor(answer_losses(model, examples, reading, tilts))
     texts = greedy(model, prompts, reading, tilts, max_new_tokens=4)
-    made = T3ForCausalLM(model, head).generate(torch.tensor(prompts[:1]), max_new_tokens=4)
-    return [known.x, head.A.detach(), head.B.detach(), losses, made], texts
+    tilted, ids = T3ForCausalLM(model, head), torch.tensor(prompts[:1])
+    with torch.no_grad():
+        logits = tilted(ids).logits
+    made = tilted.generate(ids, max_new_tokens=4, output_scores=True, return_dict_in_generate=True)
+    numbers = [known.x, head.A.detach(), head.B.detach(), losses, logits, made.scores[-1]]
+    return numbers, [*texts, made.sequences.tolist()]
 
 
 @pytest.mark.parametrize(
@@ -357,3 +362,17 @@ def test_modes_that_are_switched_on_outside_change_nothing(tiny_model, tokenizer
     assert texts == want_texts
     for one, other in zip(found, want, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
+
+
+def test_a_model_in_training_mode_is_read_without_dropout_and_left_as_it_was(tokenizer):
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 256}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()
+    assert model.config.resid_pdrop > 0
+    want, want_texts = everything(model, tokenizer)
+    model.train().transformer.h[1].eval()
+    modes = [module.training for module in model.modules()]
+    found, texts = everything(model, tokenizer)
+    assert texts == want_texts
+    for one, other in zip(found, want, strict=True):
+        assert torch.equal(one, other)
+    assert [module.training for module in model.modules()] == modes
