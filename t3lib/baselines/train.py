@@ -67,9 +67,8 @@ def finetune(
     """
     if not examples:
         raise UserError("there are no examples to train on")
-    for name, value in settings.items():
-        check(name, value, like=LOOP[name])
-    chosen = LOOP | settings
+    checked = {name: check(name, value, like=LOOP[name]) for name, value in settings.items()}
+    chosen = LOOP | checked
     lengths = [len(example.ids) for example in examples]
 
     def plan(epoch: int) -> list[list[int]]:

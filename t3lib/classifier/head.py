@@ -74,13 +74,12 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         self.init_b, self.prior, self.gamma, self.mu, self.w = init_b, prior, gamma, mu, w
         self.temperature, self.untrained = temperature, untrained
         self.info: dict[str, Any] = dict(info or {})
-        check("seed", seed, where="head ")
         for name in SETTINGS:
             if name != "gamma" or gamma is not None or prior == "population":
-                check(name, getattr(self, name), where="head ")
-        generator = torch.Generator().manual_seed(seed)
-        self.A = nn.Parameter(_linear_default(rank, hidden_size, generator))
-        B = _linear_default(vocab_size, rank, generator)
+                setattr(self, name, check(name, getattr(self, name), where="head "))
+        generator = torch.Generator().manual_seed(check("seed", seed, where="head "))
+        self.A = nn.Parameter(_linear_default(self.rank, self.hidden_size, generator))
+        B = _linear_default(self.vocab_size, self.rank, generator)
         self.B = nn.Parameter(torch.zeros_like(B) if init_b == "zero" else B)
         self.register_buffer("taught", None)
 
