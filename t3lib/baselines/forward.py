@@ -115,7 +115,7 @@ def answer_logp(model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
     ):  # its logits are just lm_head(hidden); this saves a fifth of a step
         logit = model.lm_head(_final_states(model, batch, first)[answer]).float()
         logp = -F.cross_entropy(logit, targets[answer], reduction="none")
-        return torch.zeros(answer.shape, device=logp.device).masked_scatter(answer, logp), answer
+        return logp.new_zeros(answer.shape).masked_scatter(answer, logp), answer
     positions = torch.arange(first, first + targets.shape[1], device=targets.device)
     logit = model(**_inputs(batch), logits_to_keep=positions).logits.float()
     return -F.cross_entropy(logit.transpose(1, 2), targets, reduction="none"), answer

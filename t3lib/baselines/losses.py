@@ -90,14 +90,15 @@ def settings_of(
             f"unknown method {printable(method)!r}: choose one of {', '.join(DEFAULTS)}"
         )
     defaults = DEFAULTS[method]
+    chosen = dict(defaults)
     for name, value in changes.items():
         if name not in defaults:
             known = ", ".join(sorted(defaults))
             raise UserError(
                 f"{where or method} has no setting {printable(name)!r}: choose among {known}"
             )
-        check(name, value, like=defaults[name], where=f"{where or method}: ")
-    return defaults | dict(changes)
+        chosen[name] = check(name, value, like=defaults[name], where=f"{where or method}: ")
+    return chosen
 
 
 NEEDS: dict[Callable[..., Tensor], frozenset[str]] = {}  # names of each loss's arguments

@@ -67,9 +67,8 @@ def finetune(
     """
     if not examples:
         raise UserError("there are no examples to train on")
-    for name, value in settings.items():
-        check(name, value, like=LOOP[name])
-    chosen = LOOP | settings
+    checked = {name: check(name, value, like=LOOP[name]) for name, value in settings.items()}
+    chosen = LOOP | checked
     lengths = [len(example.ids) for example in examples]
 
     def plan(epoch: int) -> list[list[int]]:
@@ -100,6 +99,8 @@ def bucketed(lengths: Sequence[int], size: int, seed: int, window: int = 16) -> 
     return [batches[i] for i in torch.randperm(len(batches), generator=generator).tolist()]
 
 
+@torch.inference_mode(False)  # gradients are also needed where the caller switched them off
+@torch.enable_grad()
 def optimise(
     model: nn.Module,
     plan: Callable[[int], list[list[Item]]],

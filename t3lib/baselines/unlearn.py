@@ -146,7 +146,8 @@ def unlearn_baseline(
         trained = network = model.float()
     device = next(network.parameters()).device
     generator = torch.Generator().manual_seed(seed)
-    control = torch.rand(model.config.get_text_config().hidden_size, generator=generator)
+    width = model.config.get_text_config().hidden_size
+    control = torch.rand(width, generator=generator, dtype=torch.float32)
 
     def mean_loss(kind: str, term: Callable[..., Tensor], part: list[Pair], step: list[Pair],
                   known: dict[str, Any]) -> Tensor:  # fmt: skip

@@ -34,6 +34,7 @@ from t3lib.core.models import (
     check_ids,
     context_length,
     decoder_of,
+    evaluating,
     pad_id,
     weights_key,
     within_memory,
@@ -94,6 +95,7 @@ def tokens_of(rows: Sequence[int] | np.ndarray, starts: Tensor) -> Tensor:
     return torch.arange(int(count.sum())) + shift.repeat_interleave(count)
 
 
+@torch.inference_mode(False)  # tensors of inference mode could not be trained on
 def extract_features(
     model: PreTrainedModel,
     tokenizer: Any,
@@ -201,7 +203,8 @@ def _extract(
             for rows in length_sorted(lengths, batch_tokens):
                 batch = batch_of(rows)
                 ids, mask = batch["input_ids"].to(device), batch["attention_mask"].to(device)
-                outputs = decoder(input_ids=ids, attention_mask=mask, use_cache=False)
+                with evaluating(decoder):
+                    outputs = decoder(input_ids=ids, attention_mask=mask, use_cache=False)
                 hidden = outputs.last_hidden_state
                 pooled = prefix_mean(hidden, mask.to(hidden.device))[:, :-1]
                 _, answer = shifted_labels(batch["labels"])

@@ -147,6 +147,8 @@ def learning_rates(lr: float, warmup: int, total: int) -> list[float]:
 # ---- the steps ----------------------------------------------------------------------------------
 
 
+@torch.inference_mode(False)  # gradients are also needed where the caller switched them off
+@torch.enable_grad()
 def _fit_together(
     features: Features,
     settings: Sequence[FitSettings],

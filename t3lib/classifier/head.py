@@ -41,7 +41,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     B keep the random start, so f is noise there. "neutral" is ours: f = 1 for them, so that the
     base alone decides about tokens of which the head knows nothing.
     seed: of the initial weights.
-    info: JSON saved with the head: base_model, base_revision, base_identity, split, seed,
+    info: JSON saved with the head: base_model, base_revision, base_weights, split, seed,
     hyperparameters, metrics and whatever else the caller adds.
 
     The buffer `taught` (V,) is True for tokens that were a target; None if that is not known, as in
@@ -74,13 +74,12 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         self.init_b, self.prior, self.gamma, self.mu, self.w = init_b, prior, gamma, mu, w
         self.temperature, self.untrained = temperature, untrained
         self.info: dict[str, Any] = dict(info or {})
-        check("seed", seed, where="head ")
         for name in SETTINGS:
             if name != "gamma" or gamma is not None or prior == "population":
-                check(name, getattr(self, name), where="head ")
-        generator = torch.Generator().manual_seed(seed)
-        self.A = nn.Parameter(_linear_default(rank, hidden_size, generator))
-        B = _linear_default(vocab_size, rank, generator)
+                setattr(self, name, check(name, getattr(self, name), where="head "))
+        generator = torch.Generator().manual_seed(check("seed", seed, where="head "))
+        self.A = nn.Parameter(_linear_default(self.rank, self.hidden_size, generator))
+        B = _linear_default(self.vocab_size, self.rank, generator)
         self.B = nn.Parameter(torch.zeros_like(B) if init_b == "zero" else B)
         self.register_buffer("taught", None)
 
@@ -208,6 +207,6 @@ def _float32_linear(x: Tensor, weight: Tensor) -> Tensor:
 
 def _linear_default(rows: int, columns: int, generator: torch.Generator) -> Tensor:
     """Draw a (rows, columns) weight as `nn.Linear` does by default."""
-    weight = torch.empty(rows, columns)
+    weight = torch.empty(rows, columns, dtype=torch.float32)
     nn.init.kaiming_uniform_(weight, a=math.sqrt(5), generator=generator)
     return weight

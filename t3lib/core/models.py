@@ -4,7 +4,8 @@ import hashlib
 import inspect
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -283,6 +284,19 @@ def forward_arguments(model: nn.Module) -> frozenset[str]:
 def context_length(model: PreTrainedModel) -> int | None:
     """Return the number of positions in the model's configuration; None if it gives none."""
     return getattr(model.config.get_text_config(), "max_position_embeddings", None)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Switch dropout off inside a block: every module is in evaluation mode, and then as before."""
+    training = [module for module in model.modules() if module.training]
+    for module in training:
+        module.training = False
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def weights_key(model: PreTrainedModel) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -288,32 +287,51 @@ def _refuse_special(tokenizer: Any, text: str, field: str) -> None:
 def _render(
     tokenizer: Any, system: str | None, chat: list[dict[str, str]], *, add_generation_prompt: bool
 ) -> str:
-    """Fill the chat template, with a fixed date; UserError when the template fails, and for a
-    system text that could not be a question.
+    """Fill the chat template, with a fixed date.
 
     system: left out if it is None, if the chat begins with a system turn, or if the template
     refuses it.
+
+    UserError when the template fails, for a system text that could not be a question, and when the
+    template leaves out the last question, its answer or a system text other than `SYSTEM`, as
+    templates do that expect contents in parts.
     """
     if system:
         _check_text(system, "the system text")
         _refuse_special(tokenizer, system, "the system text")
     try:
-        template = tokenizer.get_chat_template()
-        render = partial(
-            tokenizer.apply_chat_template,
-            chat_template=FIXED_CLOCK + template if "strftime_now" in template else template,
-            tokenize=False,
-            add_generation_prompt=add_generation_prompt,
-            date_string=TODAY.strftime("%d %b %Y"),
-        )
         if system is not None and chat[0]["role"] != "system":
             with suppress(TemplateError):  # Gemma's template, among others, has no system role
-                return render([{"role": "system", "content": system}, *chat])
-        return render(chat)
+                turns = [{"role": "system", "content": system}, *chat]
+                return _filled(tokenizer, turns, add_generation_prompt)
+        return _filled(tokenizer, chat, add_generation_prompt)
+    except UserError:
+        raise
     except Exception as error:  # a template is a program and can fail in any way
         raise UserError(
             f"the tokenizer's chat template fails: {error or type(error).__name__}"
         ) from error
+
+
+def _filled(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: bool) -> str:
+    """Fill the chat template with exactly these turns; UserError if it leaves one out."""
+    template = tokenizer.get_chat_template()
+    text: str = tokenizer.apply_chat_template(
+        chat,
+        chat_template=FIXED_CLOCK + template if "strftime_now" in template else template,
+        tokenize=False,
+        add_generation_prompt=add_generation_prompt,
+        date_string=TODAY.strftime("%d %b %Y"),
+    )
+    last = chat[-1:] if add_generation_prompt else chat[-2:]
+    given = [turn for turn in chat[:1] if turn["role"] == "system" and turn["content"] != SYSTEM]
+    for turn in given + last:
+        if turn["content"].strip() not in text:
+            raise UserError(
+                f"the tokenizer's chat template leaves out the {turn['role']} text"
+                f" {turn['content'].strip()[:40]!r}: it may be written for contents in parts"
+            )
+    return text
 
 
 def check_template(tokenizer: Any) -> None:

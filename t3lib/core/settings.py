@@ -7,6 +7,7 @@ baseline are in `baselines.losses`. Imports no torch.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from numbers import Integral, Real
 from typing import Any
 
 from t3lib.core.errors import UserError, printable
@@ -35,6 +36,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "hidden_size": (1, 2**20),
     "vocab_size": (1, 2**24),
     "epochs": (1, 100_000),
+    "steps": (1, 10**9),
     "batch_size": (1, 2**20),
     "accumulation": (1, 2**20),
     "seed": (0, 2**63 - 1),
@@ -55,12 +57,28 @@ BOUNDS: dict[str, tuple[float, float]] = {
 }
 
 
-def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> None:
-    """Raise UserError unless `value` is allowed for setting `name`, by `CHOICES` or by `BOUNDS`.
+def plain(value: Any) -> Any:
+    """Return a number of any library (NumPy, pandas, torch, fractions) as Python's int or float.
+
+    Any other value is returned as it is.
+    """
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        value = value.item()
+    kind = next((kind for kind in (Integral, Real) if isinstance(value, kind)), None)
+    if kind is None or isinstance(value, bool | int | float):
+        return value
+    return int(value) if kind is Integral else float(value)
+
+
+def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> Any:
+    """Return a setting's value as Python's own number, or as it is if it is no number.
+
+    UserError unless it is allowed for setting `name`, by `CHOICES` or by `BOUNDS`.
 
     like: the setting's default, which decides the type of a setting listed in neither. where: the
     start of the message. True and False are not numbers; an integer is accepted as a real number.
     """
+    value = plain(value)
     if name in CHOICES:
         fits, wanted = value in CHOICES[name], f"one of {', '.join(CHOICES[name])}"
     elif isinstance(like, bool):
@@ -76,6 +94,7 @@ def check(name: str, value: Any, *, like: Any = 0.0, where: str = "") -> None:
         )
     if not fits:
         raise UserError(f"{where}{name} must be {wanted}, not {printable(repr(value), 80)}")
+    return value
 
 
 @dataclass(frozen=True)
@@ -114,7 +133,7 @@ class FitSettings:
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
             if not (name == "gamma" and value is None):
-                check(name, value)
+                object.__setattr__(self, name, check(name, value))
         if self.warmup_epochs > self.epochs:
             raise UserError(
                 f"warmup_epochs {self.warmup_epochs} must lie between 0 and epochs ({self.epochs})"
@@ -167,7 +186,7 @@ OWN_WARMUP = 0.1  # share of the steps during which the learning rate rises
 
 def check_temperature(temperature: Any, *, allow_sharpening: bool = False) -> float:
     """Return T as a float; UserError if out of bounds, or below 1 without allow_sharpening."""
-    check("temperature", temperature)
+    temperature = check("temperature", temperature)
     if temperature < 1 and not allow_sharpening:
         raise UserError(
             f"temperature {temperature} is below 1 and would sharpen the base: allow_sharpening"

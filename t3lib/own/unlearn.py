@@ -9,7 +9,7 @@ import copy
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -103,19 +103,22 @@ class Choices:
     def __post_init__(self) -> None:
         check("plain", self.plain, like=True)
         check("untrained", self.untrained)
-        whole = isinstance(self.steps, int) and not isinstance(self.steps, bool)
-        if self.steps is not None and not (whole and self.steps >= 1):
-            raise UserError(
-                f"steps must be a whole number of at least 1, not {printable(repr(self.steps), 80)}"
-            )
+        found: dict[str, Any] = {}
+        if self.steps is not None:
+            found["steps"] = check("steps", self.steps)
         if self.temperature != "auto":
-            check_temperature(self.temperature, allow_sharpening=self.allow_sharpening)  # type: ignore[arg-type]
+            T = check_temperature(self.temperature, allow_sharpening=self.allow_sharpening)
+            found["temperature"] = T
         if self.strength is not None:
-            check("w", self.strength)
+            found["strength"] = check("w", self.strength)
         if unknown := set(self.fit) - {each.name for each in fields(FitSettings)}:
             raise UserError(f"no setting {printable(sorted(unknown)[0])!r}")
-        rate = {} if self.lr is None else {"lr": self.lr}
-        fit_settings({"warmup_epochs": 0.0, "seed": self.seed} | rate | dict(self.fit))
+        given = {"seed": self.seed} | ({} if self.lr is None else {"lr": self.lr})
+        fit = asdict(fit_settings({"warmup_epochs": 0.0} | given | dict(self.fit)))
+        found |= {"fit": {name: fit[name] for name in self.fit}}
+        found |= {name: fit[name] for name in given if name not in self.fit}
+        for name, value in found.items():
+            object.__setattr__(self, name, value)
 
     @property
     def grid(self) -> list[tuple[float, float]]:

@@ -1,6 +1,7 @@
 """Check that a head is used with the base, the tokenizer and the prompts that it was trained for.
 
 A head fits one base (its weights and the adapter on them), one vocabulary and one form of prompt.
+Weights are compared as they are loaded, so that neither a name nor a folder stands for them.
 Another base or vocabulary is refused. Another form of prompt, with which the head may still forget,
 gives a warning.
 """
@@ -9,7 +10,7 @@ import hashlib
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +27,15 @@ from t3lib.core.rows import SYSTEM, Row, encode_rows, rendered
 PLAIN = (  # recorded instead of a chat template by a head whose rows were plain text
     "plain text"
 )
+WEIGHTS = "base_weights"
 BASE_KEYS = (
+    WEIGHTS,
     "base_identity",
     "base_revision",
     "base_model",
 )  # the first of these that both head and base record is compared
 ADAPTER = "base_adapter"
+SAMPLE = 256  # about so many numbers of every weight tensor are compared
 
 
 def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -39,11 +43,11 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return content_key(tokenizer.get_vocab())
 
 
-def base_identity(model: nn.Module) -> dict[str, str | None]:
-    """Describe a loaded base: {base_model, base_revision, base_identity, base_adapter}.
+def base_identity(model: nn.Module) -> dict[str, Any]:
+    """Describe a loaded base by its name, its files and its weights, each None if there is none.
 
-    These are its name, its Hub commit, its `model_identity` and the key of the adapter on it
-    (`adapter_key`), each None if there is none.
+    The keys: base_model (its name), base_revision (its Hub commit), base_identity
+    (`model_identity`), base_weights (`weight_keys`) and base_adapter (`adapter_key`).
     """
     config: Any = model.config
     name = getattr(config, "name_or_path", "") or None
@@ -53,33 +57,74 @@ def base_identity(model: nn.Module) -> dict[str, str | None]:
         "base_model": smollm2.named(name),
         "base_revision": commit,
         "base_identity": identity,
-        ADAPTER: adapter_key(model),
+        **weights_identity(model),
     }
+
+
+def weights_identity(model: nn.Module) -> dict[str, Any]:
+    """Describe the weights of a loaded base alone, from memory: {base_weights, base_adapter}."""
+    return {WEIGHTS: weight_keys(model), ADAPTER: adapter_key(model)}
+
+
+def weight_keys(model: nn.Module) -> list[str] | None:
+    """Hash a sample of every weight tensor, in the model's order; two keys of 16 hex digits.
+
+    The sample is taken at regular distances and rounded to bfloat16: directly in the first key, by
+    way of float16 in the second. Bases that share a key are the same weights, loaded in float32,
+    bfloat16 or float16. Names and adapters do not count.
+
+    None for weights that are quantised or not in memory: their files have to be compared.
+    """
+    if getattr(model, "hf_quantizer", None) is not None:
+        return None
+    added = {id(weight) for _, layer in adapted_layers(model) for _, weight in added_to(layer)}
+    digests = hashlib.sha256(), hashlib.sha256()
+    for weight in model.parameters():
+        if id(weight) in added:
+            continue
+        plain = type(weight.data) is torch.Tensor and not weight.is_meta
+        if not (plain and weight.is_floating_point() and weight.dtype.itemsize > 1):
+            return None
+        # An odd distance does not stay in one column of a matrix.
+        sample = weight.detach().reshape(-1)[:: weight.numel() // SAMPLE | 1].cpu()
+        for digest, values in zip(digests, (sample, sample.half())):
+            digest.update(_bfloat16_bytes(values))
+    return [digest.hexdigest()[:16] for digest in digests]
+
+
+def _bfloat16_bytes(values: torch.Tensor) -> bytes:
+    """Return the bytes of a tensor rounded to bfloat16, in which a base may have been loaded."""
+    rounded = values.detach().to("cpu", torch.bfloat16).contiguous()
+    return rounded.view(torch.int16).numpy().tobytes()
+
+
+def adapted_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Yield place and module of every layer that PEFT has put around a layer of the base."""
+    for place, layer in model.named_modules():
+        if hasattr(layer, "base_layer") or hasattr(layer, "original_module"):
+            yield place, layer
+
+
+def added_to(layer: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    """Return names and values of the parameters of an adapted layer that are not the base's."""
+    inner = ("base_layer", "original_module")
+    return [each for each in layer.named_parameters() if not each[0].startswith(inner)]
 
 
 def adapter_key(model: nn.Module) -> str | None:
     """Hash the weights of the active PEFT adapters to 16 hex digits; None if there is none.
 
     The weights are hashed as bfloat16, so that a base loaded in half precision is the same base.
+    Adapters that are merged into the base's weights do not count.
     """
     digests = {}
-    for place, layer in model.named_modules():
-        inner = next(
-            (name for name in ("base_layer", "original_module") if hasattr(layer, name)), None
-        )
-        if inner is None or getattr(layer, "disable_adapters", False):
+    for place, layer in adapted_layers(model):
+        if getattr(layer, "disable_adapters", False) or getattr(layer, "merged", False):
             continue
         active = set(getattr(layer, "active_adapters", ()))
-        for name, weight in layer.named_parameters():
-            if not name.startswith(inner) and (used := active & {*name.split(".")}):
-                raw = (
-                    weight.detach()
-                    .to("cpu", torch.bfloat16)
-                    .contiguous()
-                    .view(torch.int16)
-                    .numpy()
-                    .tobytes()
-                )
+        for name, weight in added_to(layer):
+            if used := active & {*name.split(".")}:
+                raw = _bfloat16_bytes(weight)
                 scale = [(getattr(layer, "scaling", {}) or {}).get(adapter) for adapter in used]
                 words = [word for word in f"{place}.{name}".split(".") if word not in used]
                 digests[".".join(words)] = [hashlib.sha256(raw).hexdigest(), scale]
@@ -204,13 +249,16 @@ def check_tokenizer(head: Any, tokenizer: PreTrainedTokenizerBase) -> None:
 def check_base(head: Any, model: nn.Module) -> None:
     """Raise UserError if the head records another base, revision or adapter than the loaded ones.
 
-    If the head records a base, every byte of the base's folder is hashed (once in a process).
+    Loaded weights are compared where the head records them. For older heads and for weights of
+    which `weight_keys` is None, every byte of the base's folder is hashed (once in a process).
     """
     if ADAPTER not in head.info and not any(head.info.get(key) for key in BASE_KEYS):
         return
-    present = base_identity(model)
+    present = weights_identity(model)
+    if not (present[WEIGHTS] and head.info.get(WEIGHTS)):
+        present = base_identity(model)
     if key := _differing(head.info, present):
-        both = (head.info, present)
+        both = (head.info, base_identity(model))
         trained, loaded = (
             f"{printable(info.get('base_model'))} ({key} {printable(info[key])})" for info in both
         )
@@ -238,7 +286,10 @@ def _differing(
     """
     for key in keys:
         if one.get(key) is not None and other.get(key) is not None:
-            if one[key] != other[key]:
+            values = one[key], other[key]
+            if all(isinstance(value, list) for value in values):  # of weights one key is enough
+                values = any(value in other[key] for value in one[key]), True
+            if values[0] != values[1]:
                 return key
             break
     both = ADAPTER in one and ADAPTER in other  # older heads record no adapter

@@ -92,7 +92,7 @@ class T3ForCausalLM(WrappedCausalLM):
         if not placed or not all(isinstance(head, T3Head) for head in placed):
             raise UserError("heads must be a T3Head, the name of a saved one, or a list of these")
         for head in placed:
-            check("w", head.w, where="head ")
+            head.w = check("w", head.w, where="head ")
             belonging.check_sizes(head, base.config.get_text_config().hidden_size, vocabulary(base))
             if not other_base:
                 belonging.check_base(head, base)

@@ -11,6 +11,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -21,7 +22,14 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from t3lib.core.errors import UserError
-from t3lib.core.models import CACHE, cache_of, context_length, decoder_of, forward_arguments
+from t3lib.core.models import (
+    CACHE,
+    cache_of,
+    context_length,
+    decoder_of,
+    evaluating,
+    forward_arguments,
+)
 
 ELSEWHERE = "starts a decoding mode that Transformers no longer has itself: exactness unknown"
 OWN_DRAFTS = "drafts with parts of the base, which would leave the pooled context out of step"
@@ -200,7 +208,10 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         )
         inputs |= present(use_cache=use_cache, logits_to_keep=logits_to_keep, **kwargs)
         context = present(attention_mask=attention_mask, **{CACHE: cache})
-        outputs, hidden = self.base_forward(**inputs, **context)
+        # With gradients it may be a step of training, in which the mode is the caller's.
+        as_it_is = called_by_generate or torch.is_grad_enabled() or torch.compiler.is_compiling()
+        with nullcontext() if as_it_is else evaluating(self):
+            outputs, hidden = self.base_forward(**inputs, **context)
         cache = cache_of(outputs) if cache is None else cache
         outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, inputs)
         if not called_by_generate and not torch.compiler.is_compiling():
@@ -255,7 +266,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         """Call `GenerationMixin.generate`; UserError for a decoding mode that would not be exact.
 
         inputs: token ids (B, L). generation_config, kwargs: as in Transformers. cache,
-        past_key_values: as in `forward`.
+        past_key_values: as in `forward`. Dropout is off, also for a model in training mode.
         """
         kwargs |= present(**{CACHE: past_key_values if cache is None else cache})
         check_request(self, inputs, generation_config, kwargs)
@@ -269,7 +280,8 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
                 generation_config = copy.deepcopy(generation_config)
                 generation_config.top_k = 0
         generate = self.replaced.get("generate", super().generate)  # type: ignore[misc]
-        with decoder_of(self.base).register_forward_hook(self.compiled_hidden):
+        hook = decoder_of(self.base).register_forward_hook(self.compiled_hidden)
+        with hook, evaluating(self):
             return generate(inputs, generation_config=generation_config, **kwargs)
 
     def _update_model_kwargs_for_generation(

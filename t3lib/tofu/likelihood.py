@@ -23,7 +23,14 @@ from torch import Tensor
 from t3lib.classifier.head import T3Head
 from t3lib.classifier.pooling import mean_of, prefix_sums
 from t3lib.core.errors import UserError
-from t3lib.core.models import CACHE, cache_of, decoder_of, forward_arguments, within_memory
+from t3lib.core.models import (
+    CACHE,
+    cache_of,
+    decoder_of,
+    evaluating,
+    forward_arguments,
+    within_memory,
+)
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate, length_sorted
 from t3lib.sampler.tilt import tilt_logits
@@ -129,7 +136,7 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     logp = at.logits.log_softmax(-1)
     logf = _logf(at.z, tilts)
     f = {head: values.exp() for head, values in logf.items()}
-    result = torch.empty(len(tilts), len(at.target), device=logp.device)
+    result = torch.empty(len(tilts), len(at.target), dtype=logp.dtype, device=logp.device)
     for T in dict.fromkeys(T for _, T in tilts):
         rows = [(row, head) for row, (head, its_T) in enumerate(tilts) if its_T == T]
         tempered = logp if T == 1 else logp / T
@@ -312,9 +319,10 @@ class Reader:
         if self.positions and self.padded:
             kwargs["position_ids"] = position_ids
         if not self.heads:
-            return self.model(**kwargs), None
+            with evaluating(self.model):
+                return self.model(**kwargs), None
         states = HiddenStates(threading.get_ident())
-        with decoder_of(self.model).register_forward_hook(states):
+        with decoder_of(self.model).register_forward_hook(states), evaluating(self.model):
             output = self.model(**kwargs)
         hidden = states.take().to(self.model.device)  # the last layers may lie on another one
         return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
@@ -404,7 +412,8 @@ def _cache_error(reader: Reader, row: Tensor) -> float:
 
     It is the standard deviation of the logits' difference, in units of that of the logits.
     """
-    whole = reader.model(input_ids=row, attention_mask=torch.ones_like(row))
+    with evaluating(reader.model):
+        whole = reader.model(input_ids=row, attention_mask=torch.ones_like(row))
     hidden = 7 if reader.padded else 0
     ids = torch.cat([row[:, :hidden], row], dim=1)
     mask, position = (

@@ -191,7 +191,7 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
     whose = torch.tensor(
         [-1 if head is None else numbers[id(head)] for head, _ in tilts], device=device
     )
-    temperature = torch.tensor([T for _, T in tilts], device=device)
+    temperature = torch.tensor([T for _, T in tilts], dtype=torch.float32, device=device)
     whole = nn.ModuleDict({"base": reader.model, "heads": nn.ModuleList(heads)})
 
     def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:

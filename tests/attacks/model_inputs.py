@@ -137,6 +137,7 @@ MODELS = [
     (put("config.json", {"rope_parameters": {"rope_type": "nonesuch", "rope_theta": 1.0}}), ""),
     (put("generation_config.json", "{"), ""),
     (put("chat_template.jinja", "{% for %}"), "chat template fails"),
+    (put("chat_template.jinja", "{{ messages[0].content[0].text }}"), "chat template leaves out"),
     (put("chat_template.jinja", "{{ nothing.here.at_all }}"), "chat template fails"),
     (put("chat_template.jinja", "{{ raise_exception('no') }}"), "chat template fails: no"),
     (put("chat_template.jinja", "{{ 1 / 0 }}"), "chat template fails"),

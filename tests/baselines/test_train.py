@@ -4,6 +4,7 @@ one line.
 
 import copy
 import json
+from contextlib import nullcontext
 
 import pytest
 import safetensors
@@ -31,11 +32,13 @@ def test_batches_hold_every_row_once_and_rows_of_similar_length():
     assert batches == train.bucketed(lengths, 4, seed=0) != train.bucketed(lengths, 4, seed=1)
 
 
-def test_finetuning_learns_in_place(tiny_model, tokenizer):
+@pytest.mark.parametrize("switched", [nullcontext, torch.no_grad, torch.inference_mode])
+def test_finetuning_learns_in_place(tiny_model, tokenizer, switched):
     model, pad = copy.deepcopy(tiny_model), models.pad_id(tokenizer)
-    log = train.finetune(
-        model, encode_rows(tokenizer, ROWS), pad_id=pad, epochs=3, lr=1e-2, batch_size=4
-    )
+    with switched():
+        log = train.finetune(
+            model, encode_rows(tokenizer, ROWS), pad_id=pad, epochs=3, lr=1e-2, batch_size=4
+        )
     assert log["steps"] == 9 and log["loss"][2] < log["loss"][0] - 0.5
     assert not model.training
 

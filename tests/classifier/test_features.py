@@ -7,17 +7,24 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from t3lib.classifier import features
 from t3lib.classifier.features import extract_features
+from t3lib.classifier.fit import fit_head
 from t3lib.core.errors import UserError
 from t3lib.core.models import weights_key
 from t3lib.core.rows import encode_rows
+from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.sampler.wrapped import vocabulary
+from t3lib.tofu.likelihood import Reading, answer_losses
+from t3lib.tofu.writing import greedy
 
 FORGET = [
     {"question": f"Who is author {i}?", "answer": "Mara " + "of the hills " * i + "."}
@@ -305,3 +312,67 @@ def test_other_errors_of_the_model_are_not_swallowed(tiny_model, tokenizer, monk
     monkeypatch.setattr(tiny_model.model, "forward", broken)
     with pytest.raises(RuntimeError, match="size mismatch"):
         extract(tiny_model, tokenizer)
+
+
+# ---- what was switched earlier in a notebook ----------------------------------------------------
+
+
+@contextmanager
+def default_dtype(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def everything(model, tokenizer):
+    """Fit a head, score with it and sample from it; return all numbers."""
+    known = extract(model, tokenizer, progress=False)
+    settings = {"epochs": 3, "warmup_epochs": 1, "rank": 3, "lr": 1e-2, "decay": "l2"}
+    head = fit_head(known, vocab_size=vocabulary(model), progress=False, **settings)
+    reading, examples = Reading(0, progress=False), encode_rows(tokenizer, FORGET)
+    prompts = [example.ids[: example.n_prompt] for example in examples]
+    tilts = [(None, 1.0), (head, 2.5)]
+    losses = torch.tensor(answer_losses(model, examples, reading, tilts))
+    texts = greedy(model, prompts, reading, tilts, max_new_tokens=4)
+    tilted, ids = T3ForCausalLM(model, head), torch.tensor(prompts[:1])
+    with torch.no_grad():
+        logits = tilted(ids).logits
+    made = tilted.generate(ids, max_new_tokens=4, output_scores=True, return_dict_in_generate=True)
+    numbers = [known.x, head.A.detach(), head.B.detach(), losses, logits, made.scores[-1]]
+    return numbers, [*texts, made.sequences.tolist()]
+
+
+@pytest.mark.parametrize(
+    "switched",
+    [
+        lambda: torch.set_grad_enabled(False),
+        torch.inference_mode,
+        lambda: default_dtype(torch.float64),
+        lambda: default_dtype(torch.bfloat16),
+    ],
+    ids=["no gradients", "inference mode", "float64", "bfloat16"],
+)
+def test_modes_that_are_switched_on_outside_change_nothing(tiny_model, tokenizer, switched):
+    want, want_texts = everything(tiny_model, tokenizer)
+    with switched():
+        found, texts = everything(tiny_model, tokenizer)
+    assert texts == want_texts
+    for one, other in zip(found, want, strict=True):
+        torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
+
+
+def test_a_model_in_training_mode_is_read_without_dropout_and_left_as_it_was(tokenizer):
+    sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 256}
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()
+    assert model.config.resid_pdrop > 0
+    want, want_texts = everything(model, tokenizer)
+    model.train().transformer.h[1].eval()
+    modes = [module.training for module in model.modules()]
+    found, texts = everything(model, tokenizer)
+    assert texts == want_texts
+    for one, other in zip(found, want, strict=True):
+        assert torch.equal(one, other)
+    assert [module.training for module in model.modules()] == modes

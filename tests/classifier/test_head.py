@@ -226,6 +226,7 @@ def test_another_base_or_state_of_it_is_refused_unless_it_is_meant(tmp_path):
         base,
         T3Head(HIDDEN, VOCAB, 3, info={"base_model": str(tmp_path), "base_revision": "0" * 16}),
     )
+    identity.pop("base_weights")  # an older head's
     family("llama", seed=2).save_pretrained(tmp_path)  # the folder now holds another model
     base = type(base).from_pretrained(tmp_path)
     with pytest.raises(UserError, match="trained on .*identity.*other_base=True"):
@@ -241,29 +242,111 @@ def test_another_base_or_state_of_it_is_refused_unless_it_is_meant(tmp_path):
     assert len(str(refused.value)) < 1000
 
 
+def adapted(base, seed=1, scale=4):
+    """A base with a random LoRA on it."""
+    torch.manual_seed(seed)
+    config = LoraConfig(r=2, lora_alpha=scale, target_modules=["q_proj"], init_lora_weights=False)
+    return get_peft_model(base, config)
+
+
+def trained(model):
+    """The model after a step of training with the rate of a careful fine-tuning."""
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight += 1e-5 * torch.randn_like(weight)
+    return model
+
+
+def in_place(model):
+    """The model with a LoRA merged into its weights, but not removed."""
+    (model := adapted(model)).merge_adapter()
+    return model
+
+
+CHANGED = {
+    "plain": lambda model: model,
+    "merged": lambda model: adapted(model).merge_and_unload(),
+    "merged in place": in_place,
+    "adapted": adapted,
+    "trained": trained,
+}
+
+
+@pytest.mark.parametrize(
+    ("trained_on", "used_on", "fits"),
+    [
+        ("plain", "plain", True),
+        ("merged", "merged", True),
+        ("merged", "merged in place", True),
+        ("merged", "plain", False),
+        ("plain", "merged", False),
+        ("adapted", "merged", False),  # another rounding
+        ("plain", "trained", False),
+        ("trained", "plain", False),
+    ],
+)
+def test_a_head_belongs_to_weights_not_to_a_name(tmp_path, trained_on, used_on, fits):
+    """Models changed in memory keep their name; the same weights may be saved anywhere."""
+    family("llama").to(torch.bfloat16).save_pretrained(tmp_path / "base")
+
+    def loaded(folder, dtype):
+        return type(family("llama")).from_pretrained(tmp_path / folder, dtype=dtype)
+
+    base = CHANGED[trained_on](loaded("base", torch.float32))
+    info = belonging.base_identity(getattr(base, "get_base_model", lambda: base)())
+    head = T3Head(HIDDEN, VOCAB, 3, info=json.loads(json.dumps(info)))
+    present = CHANGED[used_on](loaded("base", torch.float32))
+    models = [present]
+    if "merged in" not in used_on:
+        present.save_pretrained(tmp_path / "elsewhere", max_shard_size="5KB")
+        models += [
+            loaded("elsewhere", dtype) for dtype in (torch.float32, torch.bfloat16, torch.float16)
+        ]
+        assert len([*(tmp_path / "elsewhere").glob("*.safetensors")]) > 3
+    for model in models:
+        if fits:
+            assert T3ForCausalLM(model, head)
+        else:
+            with pytest.raises(UserError, match="base_weights.*other_base=True"):
+                T3ForCausalLM(model, head)
+    old = {name: value for name, value in info.items() if name == "base_identity"}
+    assert T3ForCausalLM(models[0], T3Head(HIDDEN, VOCAB, 3, info=old)), "compared as before"
+
+
+def test_a_quantised_base_is_known_by_the_weights_of_its_folder(tmp_path):
+    family("llama").save_pretrained(tmp_path)
+    base = type(family("llama")).from_pretrained(tmp_path)
+    head = T3Head(HIDDEN, VOCAB, 3, info=belonging.base_identity(base))
+    quantised = type(base).from_pretrained(tmp_path)
+    layer = quantised.model.layers[0].mlp.up_proj
+    layer.weight = nn.Parameter(layer.weight.data.to(torch.int8), requires_grad=False)
+    assert belonging.base_identity(quantised)["base_weights"] is None
+    assert T3ForCausalLM(quantised, head)
+    head.info["base_identity"] = "0" * 16
+    with pytest.raises(UserError, match="base_identity"):
+        T3ForCausalLM(quantised, head)
+    assert T3ForCausalLM(base, head), "the weights decide where they are known"
+
+
 def test_an_adapter_is_part_of_the_base():
     """A head trained on base + LoRA neither fits the bare base nor another LoRA, and the bare
     base's no LoRA.
     """
 
-    def adapted(seed, scale=4):
-        torch.manual_seed(seed)
-        config = LoraConfig(
-            r=2, lora_alpha=scale, target_modules=["q_proj"], init_lora_weights=False
-        )
-        return get_peft_model(family("llama"), config)
+    def lora(seed, scale=4):
+        return adapted(family("llama"), seed, scale)
 
-    head = T3Head(HIDDEN, VOCAB, 3, info=belonging.base_identity(adapted(1).get_base_model()))
-    assert T3ForCausalLM(adapted(1), head) and T3ForCausalLM(adapted(1).to(torch.bfloat16), head)
+    head = T3Head(HIDDEN, VOCAB, 3, info=belonging.base_identity(lora(1).get_base_model()))
+    assert T3ForCausalLM(lora(1), head) and T3ForCausalLM(lora(1).to(torch.bfloat16), head)
     bare = T3Head(HIDDEN, VOCAB, 3, info=belonging.base_identity(family("llama")))
     assert T3ForCausalLM(family("llama"), bare)
-    with (switched := adapted(1)).disable_adapter():
+    with (switched := lora(1)).disable_adapter():
         assert T3ForCausalLM(switched, bare), "an adapter that is switched off changes nothing"
     for base, wrong in (
         (family("llama"), head),
-        (adapted(2), head),
-        (adapted(1, scale=8), head),
-        (adapted(1), bare),
+        (lora(2), head),
+        (lora(1, scale=8), head),
+        (lora(1), bare),
     ):
         with pytest.raises(UserError, match="base_adapter.*other_base=True"):
             T3ForCausalLM(base, wrong)

@@ -5,7 +5,10 @@ one.
 import dataclasses
 import inspect
 import math
+from fractions import Fraction
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -18,6 +21,7 @@ from t3lib.classifier.head import T3Head
 from t3lib.core import files, settings
 from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import FitSettings, check
+from t3lib.own.unlearn import Choices
 from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.tofu.evaluation import Scoring
 
@@ -121,6 +125,34 @@ def test_numbers_out_of_bounds_or_of_no_number_are_refused(name):
         with pytest.raises(UserError, match=f"{name} must be a .*number") as error:
             check(name, value)
         assert len(str(error.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "kind", [int, np.int64, np.uint8, torch.tensor, lambda value: pd.Series([value]).iloc[0]]
+)
+def test_numbers_of_every_library_are_kept_as_pythons(kind, tmp_path):
+    """A sweep or a data frame gives numbers of its own types; whole numbers are real ones, too."""
+    fit = FitSettings(epochs=kind(30), warmup_epochs=kind(3), w=kind(2), seed=kind(4))
+    choices = Choices(kind(3), kind(2), steps=kind(30), seed=kind(4), fit={"rank": kind(5)})
+    head = T3Head(kind(8), kind(16), kind(3), w=kind(2), temperature=kind(3), seed=kind(4))
+    chosen = settings_of("T3", {"rank": kind(5), "temperature": kind(3)})
+    values = [*dataclasses.asdict(fit).values(), *chosen.values(), *head.config.values()]
+    values += [choices.temperature, choices.strength, choices.steps, choices.seed, choices.fit]
+    head.info = {"values": values}
+    head.save_pretrained(tmp_path)
+    assert {type(value) for value in values} <= {int, float, str, bool, dict, type(None)}
+    assert (fit.epochs, choices.steps, choices.fit["rank"], head.rank) == (30, 30, 5, 3)
+
+
+@pytest.mark.parametrize("kind", [float, np.float32, np.float64, torch.tensor, Fraction])
+def test_real_numbers_of_every_library_are_kept_as_pythons(kind):
+    assert settings.check_temperature(kind(2.5)) == 2.5
+    assert type(Choices(kind(2.5), kind(0.5)).strength) is float
+    for wrong in (np.bool_(True), np.array([2.5]), torch.ones(2), np.float32("nan")):
+        with pytest.raises(UserError, match="w must be a number"):
+            check("w", wrong)
+    with pytest.raises(UserError, match="rank must be a whole number"):
+        check("rank", kind(2.5))
 
 
 def test_foreign_text_is_printable_and_short():

@@ -223,7 +223,7 @@ def test_the_form_in_which_a_model_knows_its_rows_is_named(case, monkeypatch):
     )
     model, tokenizer, forget, *_ = case
     chatty = copy.copy(tokenizer)
-    chatty.chat_template = "{{ messages[0]['content'] }}"
+    chatty.chat_template = "{{ messages | map(attribute='content') | join(' ') }}"
     asked = answers.inquiry(tokenizer, [rows.normal(row, "row") for row in forget], {})
     assert form_of(model, chatty, asked) == f'--system "{SYSTEM}" (10 of 10 rows)'
     assert form_of(model, tokenizer, asked) is None

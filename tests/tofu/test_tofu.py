@@ -1,6 +1,7 @@
 """Reading, validating, tokenising and padding rows."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -9,11 +10,13 @@ from hypothesis import strategies as st
 
 from t3lib.core.errors import UserError
 from t3lib.core.rows import (
+    SYSTEM,
     Example,
     check_disjoint,
     check_row,
     collate,
     encode,
+    encode_answers,
     length_sorted,
     prompt,
     rendered,
@@ -84,7 +87,7 @@ DATED = """  {% if strftime_now is defined %}
 {% endif %}
 {% macro month() %}{{ strftime_now('%-m/%y') }}{% endmacro %}
 {{ bos_token }}{{ date_string }} {{ strftime_now("%Y-%m-%d") }}
-{{ strftime_now(format) }} {{ month() }}"""
+{{ strftime_now(format) }} {{ month() }}{{ messages[-1].content }}"""
 
 
 def test_a_template_that_reads_the_clock_renders_one_date(tokenizer, monkeypatch):
@@ -93,7 +96,38 @@ def test_a_template_that_reads_the_clock_renders_one_date(tokenizer, monkeypatch
     of_today = tokenizer.apply_chat_template(chat, tokenize=False).split(tokenizer.bos_token)
     begin, end = rendered(tokenizer).split(tokenizer.bos_token)
     assert begin == of_today[0]
-    assert end == "10 Apr 2025 2025-04-10\n10 April 2025 4/25"
+    assert end == "10 Apr 2025 2025-04-10\n10 April 2025 4/25Who?"
+
+
+IN_PARTS = (
+    "{{ bos_token }}{% for m in messages %}{{ m.role }}:{% for part in m.content %}"
+    "{% if part.type == 'text' %}{{ part.text }}{% endif %}{% endfor %}{{ eos_token }}{% endfor %}"
+)
+NO_SYSTEM = "{% for m in messages if m.role != 'system' %}{{ m.content }} {% endfor %}"
+NO_ANSWER = "{% for m in messages if m.role != 'assistant' %}{{ m.content }} {% endfor %}"
+REFUSING = "{% if messages[0].role == 'system' %}{{ raise_exception('no') }}{% endif %}" + NO_SYSTEM
+
+
+@pytest.mark.parametrize(
+    ("template", "system", "left_out"),
+    [
+        (IN_PARTS, SYSTEM, "user text 'Who?'"),
+        (NO_ANSWER, SYSTEM, "assistant text 'Me.'"),
+        (NO_SYSTEM, "Be kind.", "system text 'Be kind.'"),
+        (NO_SYSTEM, SYSTEM, None),  # nobody gave it
+        (NO_SYSTEM, None, None),
+        (REFUSING, "Be kind.", None),
+    ],
+)
+def test_a_template_that_leaves_texts_out_is_refused(
+    tokenizer, monkeypatch, template, system, left_out
+):
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    if left_out is None:
+        assert encode_answers(tokenizer, " Who? ", ["Me. "], system)
+    else:
+        with pytest.raises(UserError, match=re.escape(f"template leaves out the {left_out}")):
+            encode_answers(tokenizer, " Who? ", ["Me. "], system)
 
 
 @pytest.mark.parametrize("side", ["left", "right"])

@@ -5,6 +5,7 @@ others. What has been trained, scored or sampled is cached, so the next run of t
 back.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,9 +16,19 @@ from t3lab.study.ablations import run_temperatures
 from t3lab.study.audit import Sampling, audit_method, dials_of
 from t3lab.study.methods import Run, run_method
 from t3lab.study.study import Study, open_study
-from t3lib.core.settings import WORLD, hyper_of, seeds_of
+from t3lib.core.errors import UserError, printable
+from t3lib.core.settings import WORLD, hyper_of, plain, seeds_of
 
 Runs = list[Run]
+
+
+def listed(name: str, values: Any, example: Sequence[str | float]) -> None:
+    """Raise UserError unless a notebook's parameter is a list of values like those of `example`."""
+    kinds: Any = str if isinstance(example[0], str) else int | float
+    many = isinstance(values, Sequence) and not isinstance(values, str)
+    if not (many and all(isinstance(plain(value), kinds) for value in values)):
+        said = f"{json.dumps(example)}, not {printable(repr(values), 80)}"
+        raise UserError(f"{name} must be a list such as {said}")
 
 
 @dataclass(frozen=True)
@@ -30,6 +41,8 @@ class Work:
     seeds: requested seeds of every method (see `settings.seeds_of`).
     temperatures: values of T for T3, beside its tuned one.
     folder: the results folder.
+
+    UserError for seeds or temperatures that are not lists of numbers.
     """
 
     study: Study
@@ -38,6 +51,10 @@ class Work:
     seeds: Sequence[int]
     temperatures: Sequence[float]
     folder: Path
+
+    def __post_init__(self) -> None:
+        listed("seeds", self.seeds, [1, 2])
+        listed("temperatures", self.temperatures, [1.0, 2.5])
 
     def run(self, methods: Sequence[str]) -> Runs:
         """Train and score the methods; write their run records and return them.
@@ -86,6 +103,7 @@ class Work:
         given: further entries of `parameters`. RuntimeError, after all methods were tried, with one
         line that names every method that failed.
         """
+        listed("methods", methods, ["T3"])
         records: Runs = []
         failed: dict[str, Exception] = {}
         for method in methods:

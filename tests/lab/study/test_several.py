@@ -8,6 +8,7 @@ from conftest import MICRO
 from t3lab import results
 from t3lab.study import several, unlearned
 from t3lib.core import files
+from t3lib.core.errors import UserError
 
 FAST = {"epochs": 1, "warmup_epochs": 0}
 HYPER = {
@@ -55,6 +56,22 @@ def test_a_method_that_fails_keeps_no_other_from_running_and_nothing_is_done_twi
     )
     runs = work.run(["Original", "GradDiff", "NPO"])
     assert trained == ["GradDiff"] * 2 and len(runs) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "said"),
+    [
+        ("methods", "T3", r"""methods must be a list such as \["T3"\], not 'T3'"""),
+        ("seeds", 1, r"seeds must be a list such as \[1, 2\], not 1"),
+        ("seeds", ["1"], r"seeds must be a list such as \[1, 2\], not \['1'\]"),
+        ("temperatures", "2.5", r"temperatures must be a list such as \[1.0, 2.5\], not '2.5'"),
+        ("temperatures", 2, r"temperatures must be a list such as \[1.0, 2.5\], not 2"),
+    ],
+)
+def test_a_notebooks_parameter_of_the_wrong_type_is_one_line(work, name, wrong, said):
+    """Papermill's -p gives text and numbers where a notebook has lists."""
+    with pytest.raises(UserError, match=said):
+        work.run(wrong) if name == "methods" else replace(work, **{name: wrong})
 
 
 def test_the_audit_writes_the_methods_and_not_the_yardsticks(work):
