@@ -1,12 +1,17 @@
 """Reading, validating, tokenising and padding rows."""
 
 import json
+import locale
+import runpy
+import shutil
+import subprocess
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from t3lib.core import rows as core_rows
 from t3lib.core.errors import UserError
 from t3lib.core.rows import (
     Example,
@@ -94,6 +99,22 @@ def test_a_template_that_reads_the_clock_renders_one_date(tokenizer, monkeypatch
     begin, end = rendered(tokenizer).split(tokenizer.bos_token)
     assert begin == of_today[0]
     assert end == "10 Apr 2025 2025-04-10\n10 April 2025 4/25"
+
+
+def test_the_date_is_the_same_in_every_locale(tokenizer, monkeypatch, tmp_path):
+    """In French, one prompt once held both "10 avril 2025" and "10 April 2025"."""
+    made = ["localedef", "-i", "fr_FR", "-f", "UTF-8", str(tmp_path / "fr_FR.UTF-8")]
+    if not shutil.which("localedef") or subprocess.run(made, capture_output=True).returncode:
+        pytest.skip("this system cannot make a French locale")
+    monkeypatch.setattr(tokenizer, "chat_template", DATED)
+    monkeypatch.setenv("LOCPATH", str(tmp_path))
+    wanted = rendered(tokenizer), core_rows.FIXED_CLOCK
+    locale.setlocale(locale.LC_TIME, "fr_FR.UTF-8")
+    try:
+        found = rendered(tokenizer), runpy.run_path(core_rows.__file__)["FIXED_CLOCK"]
+    finally:
+        locale.setlocale(locale.LC_TIME, "C")
+    assert found == wanted
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
