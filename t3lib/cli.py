@@ -550,7 +550,7 @@ def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":
     """
     from t3lib.own import rows
 
-    read: dict[str, Any] = {"columns": args.columns, "system": system_for(args, head)}
+    read: dict[str, Any] = {"columns": args.columns, "system": system_for(args, head), "tell": True}
     sets: dict[str, Any] = {}
     for name in FILES:
         file = getattr(args, name, None)

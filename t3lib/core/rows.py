@@ -5,7 +5,6 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,18 @@ IGNORE = -100  # label of positions that are not part of the answer (PyTorch's o
 MAX_TEXT = 100_000  # characters in one field; longer fields are mistakes, not answers
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
 SYSTEM = "You are a helpful assistant."
-TODAY = datetime(2025, 4, 10)  # date in every template, as the reference's `date_string`
-_PARTS = {code: TODAY.strftime(f"%{code}") for code in "aAbBcdHIjmMpSUwWxXyY"}
+# Parts of the date in every template, 10 April 2025 as in the reference, by their codes of
+# `strftime`. That function itself would follow the locale of the process.
+_PARTS = {
+    **{"a": "Thu", "A": "Thursday", "b": "Apr", "B": "April", "c": "Thu Apr 10 00:00:00 2025"},
+    **{"d": "10", "H": "00", "I": "12", "j": "100", "m": "04", "M": "00", "p": "AM", "S": "00"},
+    **{"U": "14", "w": "4", "W": "14", "x": "04/10/25", "X": "00:00:00", "y": "25", "Y": "2025"},
+}
 _FORMATTED = "".join(
     f".replace('%{code}', '{part}').replace('%-{code}', '{part.lstrip('0') or part}')"
     for code, part in _PARTS.items()
 )
-# Put before a template that calls `strftime_now`, so that it gets TODAY instead of the clock.
+# Put before a template that calls `strftime_now`, so that it gets this date instead of the clock.
 FIXED_CLOCK = "{% macro strftime_now(format) %}{{ format" + _FORMATTED + " }}{% endmacro %}\n"
 
 
@@ -321,7 +325,7 @@ def _filled(tokenizer: Any, chat: list[dict[str, str]], add_generation_prompt: b
         chat_template=FIXED_CLOCK + template if "strftime_now" in template else template,
         tokenize=False,
         add_generation_prompt=add_generation_prompt,
-        date_string=TODAY.strftime("%d %b %Y"),
+        date_string="{d} {b} {Y}".format(**_PARTS),
     )
     last = chat[-1:] if add_generation_prompt else chat[-2:]
     given = [turn for turn in chat[:1] if turn["role"] == "system" and turn["content"] != SYSTEM]

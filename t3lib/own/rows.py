@@ -7,8 +7,9 @@ messages, and text. A row with `raw` is plain text without a chat template.
 import csv
 import dataclasses
 import re
+import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -19,6 +20,13 @@ from t3lib.core.errors import UserError, printable
 from t3lib.core.rows import Row, check_row, parse_rows, question_of, spelled
 
 FORMS = "question and answer; prompt and completion; messages; or text"
+# Columns that a form has, and further ones that it may have. The first form that fits counts.
+USED = {
+    ("question",): ("answer", "system", "raw", "secret"),
+    ("messages",): (),
+    ("prompt", "completion"): (),
+    ("text",): (),
+}
 UNUSED = ("paraphrased_answer", "perturbed_answer")  # TOFU's, in whatever shape
 SETS = ("forget", "retain", "other", "unseen", "holdout_forget", "holdout_retain")  # of `Rows`
 
@@ -30,7 +38,8 @@ class Rows:
     """The rows of one unlearning request.
 
     Each set is a list of rows in any form of `FORMS`, or the name of a file or Hub data set, which
-    is read by `load`: Rows("forget.jsonl", "retain.jsonl").
+    is read by `load`: Rows("forget.jsonl", "retain.jsonl"). One line on standard error says which
+    columns of a file are used.
 
     forget: rows that the model must no longer say.
     retain: rows that it must still say. A head is fitted on both.
@@ -56,9 +65,9 @@ class Rows:
     def __post_init__(self) -> None:
         for name in SETS:
             if isinstance(source := getattr(self, name), str | Path):
-                object.__setattr__(self, name, load(source, self.system))
+                object.__setattr__(self, name, load(source, self.system, tell=True))
         if isinstance(self.rewordings, str | Path):
-            object.__setattr__(self, "rewordings", rewordings(self.rewordings))
+            object.__setattr__(self, "rewordings", rewordings(self.rewordings, tell=True))
 
     def checked(self) -> "Rows":
         """Return the same sets after `checked_sets`."""
@@ -68,7 +77,7 @@ class Rows:
 
 def load(
     source: str | Path, system: str | None = None, *,
-    columns: Mapping[str, str] | None = None, secret: str | None = None,
+    columns: Mapping[str, str] | None = None, secret: str | None = None, tell: bool = False,
 ) -> list[Row]:  # fmt: skip
     """Read rows from a file or from the train split of a Hub data set.
 
@@ -79,16 +88,19 @@ def load(
     columns: {name in `FORMS`: name in the file}.
     secret: column with the text that must not be said. It replaces the distinctive words of the
     answer.
+    tell: print one line on standard error that says which columns are used.
 
     UserError names the file and the row.
     """
     if system:
         _check_text(system, "the system text")
-    rows = []
-    for number, entry in enumerate(_entries(source), 1):
+    rows: list[Row] = []
+    used: dict[str, None] = {}
+    entries = _entries(source)
+    for number, entry in enumerate(entries, 1):
         where = f"{source} row {number}"
-        renamed = entry
-        if isinstance(entry, Mapping) and (named := {**(columns or {})}):
+        renamed, named = entry, {**(columns or {})}
+        if isinstance(entry, Mapping) and named:
             if missing := [column for column in named.values() if column not in entry]:
                 raise UserError(
                     f"{where}: no column {printable(missing[0], 60)!r}, which --columns names"
@@ -101,6 +113,7 @@ def load(
                 if value not in (None, "") or name == "prompt"
             }
         row = normal(renamed, where, system)
+        used |= {named.get(name, name): None for name in _columns(renamed)}
         if secret is not None:
             if (
                 not isinstance(value := entry.get(secret), str | int | float)
@@ -111,17 +124,22 @@ def load(
                     " names"
                 )
             row["secret"] = str(value)
+            used[secret] = None
         rows.append(row)
+    if tell:
+        _tell(source, entries, used)
     return rows
 
 
-def rewordings(source: str | Path) -> dict[str, list[str]]:
+def rewordings(source: str | Path, *, tell: bool = False) -> dict[str, list[str]]:
     """Read {question: other wordings} from a file.
 
     Each row of the file has a `question` and one `rewording`. A question may have several rows.
+    tell: as of `load`.
     """
     found: dict[str, list[str]] = {}
-    for number, entry in enumerate(_entries(source), 1):
+    entries = _entries(source)
+    for number, entry in enumerate(entries, 1):
         texts = [
             entry.get(name) if isinstance(entry, Mapping) else None
             for name in ("question", "rewording")
@@ -129,7 +147,25 @@ def rewordings(source: str | Path) -> dict[str, list[str]]:
         for name, text in zip(("question", "rewording"), texts):
             _check_text(text, f"{source} row {number}: {name}")
         found.setdefault(str(texts[0]), []).append(str(texts[1]))
+    if tell:
+        _tell(source, entries, ("question", "rewording"))
     return found
+
+
+def _columns(entry: Mapping[str, Any]) -> list[str]:
+    """Return the columns of an entry that `normal` uses."""
+    for needed, more in USED.items():
+        if entry.keys() >= {*needed}:
+            return [*needed, *(name for name in more if name in entry)]
+    return []
+
+
+def _tell(source: str | Path, entries: Sequence[Mapping[str, Any]], used: Iterable[str]) -> None:
+    """Print which columns of a file are used, and which of the others hold something."""
+    filled = {name: None for each in entries for name in each if each[name] not in (None, "")}
+    ignored = ", ".join(name for name in filled if name not in used)
+    line = f"{source}: {', '.join(used)}" + (f"; ignored: {ignored}" if ignored else "")
+    print(printable(line, 1000), file=sys.stderr)
 
 
 def _entries(source: str | Path) -> list[Any]:

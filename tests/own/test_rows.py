@@ -176,6 +176,44 @@ def test_columns_secrets_and_rewordings_of_a_file(tmp_path):
         rows.rewordings(path)
 
 
+Q = {"question": "q", "answer": "a"}
+
+
+@pytest.mark.parametrize(
+    ("entries", "named", "said"),
+    [
+        ([{"text": "Who?", "labels": "Ada."}], {}, "text; ignored: labels"),
+        ([Q | {"id": 1}, Q | {"source": "web"}], {}, "question, answer; ignored: id, source"),
+        ([Q | {"system": "S", "raw": None, "note": ""}], {}, "question, answer, system"),
+        ([Q, {"text": "t"}], {}, "question, answer, text"),
+        ([{"messages": TURNS, "system": "S"}], {}, "messages; ignored: system"),
+        ([{"prompt": "", "completion": "c"}], {}, "prompt, completion"),
+        (
+            [{"Frage": "q", "answer": "old", "A": "a", "PIN": "a"}],
+            {"columns": {"question": "Frage", "answer": "A"}, "secret": "PIN"},
+            "Frage, A, PIN; ignored: answer",
+        ),
+        ([Q | {"secret": "a", "x\x1b": 1}], {}, r"question, answer, secret; ignored: x\x1b"),
+    ],
+)
+def test_one_line_says_which_columns_of_a_file_are_used(entries, named, said, tmp_path, capsys):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("\n".join(map(json.dumps, entries)))
+    rows.load(path, **named, tell=True)
+    assert capsys.readouterr() == ("", f"{path}: {said}\n")
+
+
+def test_every_file_of_a_request_gets_its_line(tmp_path, capsys):
+    files = [tmp_path / f"{name}.jsonl" for name in ("forget", "retain", "rewordings")]
+    for path in files:
+        path.write_text(json.dumps(Q | {"question": path.name, "rewording": "r"}))
+    rows.Rows(*files[:2], rewordings=files[2])
+    assert capsys.readouterr().err.splitlines() == [
+        *(f"{path}: question, answer; ignored: rewording" for path in files[:2]),
+        f"{files[2]}: question, rewording; ignored: answer",
+    ]
+
+
 def test_a_space_between_prompt_and_completion_belongs_to_the_completion(recwarn):
     """Tokenised apart, "is " and "7" are other tokens than "is 7", which a model was trained on."""
     kept = [{"prompt": "Box two is", "completion": " 8"}]

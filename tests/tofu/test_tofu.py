@@ -1,13 +1,18 @@
 """Reading, validating, tokenising and padding rows."""
 
 import json
+import locale
 import re
+import runpy
+import shutil
+import subprocess
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from t3lib.core import rows as core_rows
 from t3lib.core.errors import UserError
 from t3lib.core.rows import (
     SYSTEM,
@@ -128,6 +133,22 @@ def test_a_template_that_leaves_texts_out_is_refused(
     else:
         with pytest.raises(UserError, match=re.escape(f"template leaves out the {left_out}")):
             encode_answers(tokenizer, " Who? ", ["Me. "], system)
+
+
+def test_the_date_is_the_same_in_every_locale(tokenizer, monkeypatch, tmp_path):
+    """In French, one prompt once held both "10 avril 2025" and "10 April 2025"."""
+    made = ["localedef", "-i", "fr_FR", "-f", "UTF-8", str(tmp_path / "fr_FR.UTF-8")]
+    if not shutil.which("localedef") or subprocess.run(made, capture_output=True).returncode:
+        pytest.skip("this system cannot make a French locale")
+    monkeypatch.setattr(tokenizer, "chat_template", DATED)
+    monkeypatch.setenv("LOCPATH", str(tmp_path))
+    wanted = rendered(tokenizer), core_rows.FIXED_CLOCK
+    locale.setlocale(locale.LC_TIME, "fr_FR.UTF-8")
+    try:
+        found = rendered(tokenizer), runpy.run_path(core_rows.__file__)["FIXED_CLOCK"]
+    finally:
+        locale.setlocale(locale.LC_TIME, "C")
+    assert found == wanted
 
 
 @pytest.mark.parametrize("side", ["left", "right"])
