@@ -30,7 +30,9 @@ from t3lib.core.hub import located
 WEIGHTS, CONFIG, CARD = "model.safetensors", "config.json", "README.md"
 REPORT = "report.json"  # in `report_folder`, what t3 unlearn found
 FORMAT = 2  # 1 had no `taught`, and is still read
-SHAPES = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank"), "taught": ("vocab_size",)}
+OPTIONAL = ("taught", "has_token")  # (V,) bool: which tokens were taught, and which ids have one
+SHAPES: dict[str, tuple[str, ...]] = {"A": ("rank", "hidden_size"), "B": ("vocab_size", "rank")}
+SHAPES |= dict.fromkeys(OPTIONAL, ("vocab_size",))
 DTYPES = ("F32", "BF16", "F16", "F64")  # as safetensors calls them
 
 
@@ -46,9 +48,11 @@ def save(
 ) -> None:
     """Write the three files of a head; config.json, with the checksum of the weights, last.
 
-    settings: arguments of `T3Head` as JSON. weights: {"A", "B"} and maybe "taught". If several
-    processes save at once, one after the other writes, and the last one remains. UserError for
-    settings that are not plain JSON, and with overwrite=False for a folder that is not empty.
+    settings: arguments of `T3Head` as JSON. weights: {"A", "B"} and maybe `OPTIONAL` ones.
+
+    If several processes save at once, one after the other writes, and the last one remains.
+    UserError for settings that are not plain JSON, and with overwrite=False for a folder that is
+    not empty.
     """
     content = safetensors.torch.save(dict(weights), metadata={"format": "pt"})
     checksum = hashlib.sha256(content).hexdigest()
@@ -74,8 +78,8 @@ def load(
     """Read and verify a head from a folder or the Hub; return its settings and its weights.
 
     revision: branch, tag or commit on the Hub. overrides: settings that replace saved ones. The
-    settings are arguments of `T3Head`; the weights {"A", "B"}, and "taught" where it is there, have
-    the sizes that the settings name. UserError for anything missing, altered or not a head.
+    settings are arguments of `T3Head`; the weights {"A", "B"}, and `OPTIONAL` ones that are there,
+    have the sizes that the settings name. UserError for anything missing, altered or not a head.
     """
     if not Path(name).is_dir():
         return _read(_downloaded(str(name), revision), overrides)
@@ -139,7 +143,7 @@ def _read(folder: Path, overrides: Mapping[str, Any]) -> tuple[dict[str, Any], d
             )
         settings |= overrides
         with safetensors.safe_open(weights, framework="pt") as file:
-            names = [name for name in SHAPES if name != "taught" or name in {*file.keys()}]
+            names = [name for name in SHAPES if name not in OPTIONAL or name in {*file.keys()}]
             return settings, {name: _tensor(file, name, settings, str(folder)) for name in names}
     except (safetensors.SafetensorError, OSError) as error:
         raise UserError(f"{weights}: not a readable safetensors file ({error})") from None
@@ -153,7 +157,7 @@ def _tensor(file: Any, name: str, settings: Mapping[str, Any], where: str) -> Te
         raise UserError(
             f"{where}: {name} should be {shape} by its config, found {saved and saved.get_shape()}"
         )
-    wanted = ("BOOL",) if name == "taught" else DTYPES
+    wanted = ("BOOL",) if name in OPTIONAL else DTYPES
     if saved.get_dtype() not in wanted:
         raise UserError(
             f"{where}: {name} holds {saved.get_dtype()}, not one of {', '.join(wanted)}"

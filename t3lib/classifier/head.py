@@ -23,6 +23,7 @@ SETTINGS = (
     *("hidden_size", "vocab_size", "rank", "init_b", "prior", "gamma", "mu", "w", "temperature"),
     "untrained",
 )
+NEVER = -1e30  # log f of ids without a token, finite so that sums of several heads are
 
 
 class T3Head(nn.Module, PyTorchModelHubMixin):
@@ -45,13 +46,15 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     hyperparameters, metrics and whatever else the caller adds.
 
     The buffer `taught` (V,) is True for tokens that were a target; None if that is not known, as in
-    heads of format 1.
+    heads of format 1. The buffer `has_token` (V,) is False for ids that stand for no token, as in a
+    padded vocabulary: they are never sampled. It is None if all ids have one or if it is not known.
 
     UserError for a size or setting that `settings.check` refuses, and for the prior "population"
     without gamma.
     """
 
     taught: Tensor | None
+    has_token: Tensor | None
 
     def __init__(
         self,
@@ -82,6 +85,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         B = _linear_default(self.vocab_size, self.rank, generator)
         self.B = nn.Parameter(torch.zeros_like(B) if init_b == "zero" else B)
         self.register_buffer("taught", None)
+        self.register_buffer("has_token", None)
 
     @property
     def config(self) -> dict[str, Any]:
@@ -119,11 +123,13 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
             mu=self.mu,
             w=self.w,
         )
-        if self.untrained == "as drawn":
-            return logf
-        if self.taught is None:
-            raise UserError("this head does not say which tokens it was trained on: fit it again")
-        return logf.masked_fill(~self.taught, 0.0)
+        if self.untrained != "as drawn":
+            if self.taught is None:
+                raise UserError(
+                    "this head does not say which tokens it was trained on: fit it again"
+                )
+            logf = logf.masked_fill(~self.taught, 0.0)
+        return logf if self.has_token is None else logf.masked_fill(~self.has_token, NEVER)
 
     def forward(self, pooled: Tensor) -> Tensor:
         """w log f for mean-pooled hidden states (..., d) -> (..., V) in float32; see `logf`."""
@@ -148,10 +154,12 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         config: a save that was killed half-way is refused by `from_pretrained` and never misread.
         """
         settings = {**self.config, "info": {**self.info, **(config or {})}}
-        weights = {"A": self.A, "B": self.B} | (
-            {} if self.taught is None else {"taught": self.taught}
-        )
-        weights = {name: value.detach().cpu().contiguous() for name, value in weights.items()}
+        tensors = {name: getattr(self, name) for name in artefact.SHAPES}
+        weights = {
+            name: value.detach().cpu().contiguous()
+            for name, value in tensors.items()
+            if value is not None
+        }
         artefact.save(Path(save_directory), settings, weights, overwrite=overwrite)
 
     @classmethod
@@ -170,7 +178,7 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         except (KeyError, TypeError) as error:
             raise UserError(f"{name}: not a T3 head's config ({error})") from None
         head.A.data, head.B.data = weights["A"], weights["B"]
-        head.taught = weights.get("taught")
+        head.taught, head.has_token = weights.get("taught"), weights.get("has_token")
         return head.eval()
 
     def extra_repr(self) -> str:

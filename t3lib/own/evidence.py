@@ -21,6 +21,7 @@ from t3lib.own.composing import composed_rouge
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.sampler.wrapped import vocabulary
 from t3lib.tofu.likelihood import Reading
 
 FEW = 30  # rows of a set that the base is asked about before any training
@@ -142,6 +143,10 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
     ]
     if few:
         report["verdict"]["lines"].insert(1, f"asked: {', '.join(few)}, drawn at random")
+    known = belonging.tokens_known(tokenizer, vocabulary(base))
+    if known is not None:
+        count = f"{len(known) - int(known.sum())} of the base's {len(known)}"
+        report["verdict"]["lines"].append(f"ids without a token: {count}")
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     report["asked"] = {"ways": report["forget"]["ways"], "samples": samples, "rows": counts}
     report["base"] = belonging.base_identity(base)

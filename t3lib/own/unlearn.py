@@ -186,6 +186,7 @@ def unlearn(
         )
         for head in found:
             head.untrained = choices.untrained
+            head.has_token = belonging.tokens_known(tokenizer, vocabulary(base))
             head.info["steps"] = epochs * per_epoch
         return found
 

@@ -43,6 +43,17 @@ def tokenizer_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return content_key(tokenizer.get_vocab())
 
 
+def tokens_known(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.Tensor | None:
+    """Return which ids of a base's vocabulary stand for a token, (V,) bool; None if all do.
+
+    Vocabularies are often padded, so that the base has more ids than its tokenizer has tokens.
+    """
+    ids = [number for number in tokenizer.get_vocab().values() if number < vocab_size]
+    known = torch.zeros(vocab_size, dtype=torch.bool)
+    known[ids] = True
+    return None if known.all() else known
+
+
 def base_identity(model: nn.Module) -> dict[str, Any]:
     """Describe a loaded base by its name, its files and its weights, each None if there is none.
 

@@ -40,6 +40,7 @@ def fit_without_evidence(
         base, tokenizer, forget, retain, attention_mask=attention_mask, cache=cache
     )
     [head] = fit_heads(features, [asdict(settings)], vocab_size=vocabulary(base))
+    head.has_token = belonging.tokens_known(tokenizer, vocabulary(base))
     head.info |= belonging.origin(base, tokenizer, forget, retain, len(features.y))
     head.info["attention_mask"] = attention_mask
     read = {"attention_mask": attention_mask, "features": str(features.x.dtype)}

@@ -11,7 +11,6 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -210,8 +209,11 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         context = present(attention_mask=attention_mask, **{CACHE: cache})
         # With gradients it may be a step of training, in which the mode is the caller's.
         as_it_is = called_by_generate or torch.is_grad_enabled() or torch.compiler.is_compiling()
-        with nullcontext() if as_it_is else evaluating(self):
+        if as_it_is:
             outputs, hidden = self.base_forward(**inputs, **context)
+        else:
+            with evaluating(self):
+                outputs, hidden = self.base_forward(**inputs, **context)
         cache = cache_of(outputs) if cache is None else cache
         outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, inputs)
         if not called_by_generate and not torch.compiler.is_compiling():

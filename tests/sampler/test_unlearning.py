@@ -1,14 +1,23 @@
 """`fit_without_evidence()`: rows in, a head out that records its making; the base untouched."""
 
+import copy
+from types import SimpleNamespace
+
+import pytest
 import torch
 
 import t3lib
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.classifier.head import T3Head
+from t3lib.core.rows import encode_rows
 from t3lib.core.settings import FitSettings
+from t3lib.own import evidence
+from t3lib.own.rows import Rows
+from t3lib.sampler import belonging
 from t3lib.sampler.one_call import fit_without_evidence
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.likelihood import Reading, answer_losses
 
 FORGET = [
     {"question": f"Which book is number {i}?", "answer": f"Glass River {i}."} for i in range(4)
@@ -70,3 +79,25 @@ def test_the_head_says_how_it_was_made_and_can_be_kept(tiny_model, tokenizer, tm
     again = T3Head.from_pretrained(tmp_path / "head")
     assert torch.equal(again.A, head.A) and torch.equal(again.B, head.B)
     assert again.info == info
+
+
+def test_ids_without_a_token_are_never_sampled(tiny_model, tokenizer, tmp_path):
+    """Vocabularies are padded; at T = 3 the padding would get a share of every sample."""
+    base, size = copy.deepcopy(tiny_model).to("cpu"), len(tokenizer)
+    base.resize_token_embeddings(size + 128, mean_resizing=False)
+    head = run(base, tokenizer)
+    head.save_pretrained(tmp_path)
+    for each in (head, T3Head.from_pretrained(tmp_path)):
+        model, [example] = T3ForCausalLM(base, each, 3), encode_rows(tokenizer, FORGET[:1])
+        with torch.no_grad():
+            logits = model(torch.tensor([example.ids])).logits
+        assert logits.isfinite().all() and logits.softmax(-1)[..., size:].max() == 0
+        assert logits.softmax(-1)[..., :size].min() > 0
+        losses = answer_losses(base, [example], Reading(0, progress=False), [(each, 3)])
+        assert losses[0, 0] == pytest.approx(-answer_logp(model, tokenizer, FORGET[:1]), abs=1e-5)
+    report = {"verdict": {"lines": ["Yes."]}, "forget": {"ways": []}}
+    asked, rows = SimpleNamespace(n=4, kept={}), Rows(FORGET, RETAIN)
+    found = evidence.complete(report, asked, base, tokenizer, rows)["verdict"]["lines"]
+    assert found[-1] == f"ids without a token: 128 of the base's {size + 128}"
+    whole = belonging.tokens_known(tokenizer, size)
+    assert whole is None, "where every id is a token, nothing is recorded"
