@@ -288,7 +288,7 @@ CONFIGS = [
     ({"prior": "other"}, "prior"),
     ({"temperature": -1}, "temperature"),
     ({"model_type": "llama"}, "not the config of a T3 head"),
-    ({"format": 2}, "another version"),
+    ({"format": 3}, "another version"),
     ({"info": [1]}, "info"),
     ({"surprise": 1}, "surprise"),
 ]

@@ -14,6 +14,7 @@ from t3lab.world import bases
 from t3lab.world.bases import Stage
 from t3lib.core.errors import UserError
 from t3lib.core.files import write_json
+from t3lib.core.models import has_bf16
 from t3lib.core.rows import encode, encode_rows
 from t3lib.tofu import data as tofu
 
@@ -208,11 +209,10 @@ def test_key_covers_rows_stage_name_and_seed():
         bases.ensure_base(replace(MICRO, seed=1), "full"),
         bases.ensure_base(replace(MICRO, autocast=True), "full"),
     }
-    assert (
-        len({(folder / "model.safetensors").read_bytes() for folder in folders})
-        == len(folders)
-        == 6
-    )
+    assert len(folders) == 6
+    weights = {(folder / "model.safetensors").read_bytes() for folder in folders}
+    # Without bfloat16 instructions, autocast is left out.
+    assert len(weights) == (6 if has_bf16("cpu") else 5)
 
 
 def test_key_covers_what_the_tokenizer_learned_from(tmp_path):
