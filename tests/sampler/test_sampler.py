@@ -119,7 +119,7 @@ def test_sampling_starts_from_the_exact_distribution(front, how, monkeypatch):
     else:
         out = scores(T3ForCausalLM(base, head(), T))
     assert torch.equal(
-        out.sequences[:, LENGTH:], expected(t3("llama", "none"), "none", "sampled")[0][:, :4]
+        out.sequences[:, LENGTH:], expected(t3("llama"), "none", "sampled")[0][:, :4]
     )
 
 
@@ -153,7 +153,7 @@ def test_sampled_tokens_follow_p_hat():
 
 
 def test_rows_end_at_their_own_end_token():
-    tokens = expected(t3("llama", "none"), "left", "greedy")[0]
+    tokens = expected(t3("llama"), "left", "greedy")[0]
     end = tokens[0, 2].item()
     ids, mask = prompt("left")
     options: dict[str, Any] = dict(max_new_tokens=NEW, eos_token_id=end, pad_token_id=0)
@@ -181,7 +181,7 @@ def test_logits_to_keep_embeddings_and_tuples():
         torch.testing.assert_close(tilted(inputs_embeds=embeds, attention_mask=mask).logits, full)
         torch.testing.assert_close(tilted(ids, attention_mask=mask, return_dict=False)[0], full)
     out = tilted.generate(inputs_embeds=embeds, attention_mask=mask, max_new_tokens=NEW)
-    assert torch.equal(out, expected(t3("llama", "none"), "left", "greedy")[0])
+    assert torch.equal(out, expected(t3("llama"), "left", "greedy")[0])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -234,7 +234,7 @@ def test_several_heads_add_their_log_f():
     assert torch.equal(out.sequences[:, LENGTH:], want)
     assert worst(torch.stack(out.logits, 1), logp) <= LIMIT
     one = T3ForCausalLM(family("gpt2"), heads[:1], T)  # the second request to forget, forgotten
-    assert decode(one, t3("gpt2", "none"), "left") <= LIMIT
+    assert decode(one, t3("gpt2"), "left") <= LIMIT
 
 
 def test_heads_of_different_bases_do_not_compose():
@@ -270,7 +270,7 @@ def test_a_shared_prompt_cache_serves_many_questions():
         out = tilted.generate(ids.repeat(repeats, 1), past_key_values=own, max_new_tokens=NEW)
         assert torch.equal(
             out[:, LENGTH:],
-            expected(t3("qwen3", "none"), "none", "greedy", 1)[0].repeat(repeats, 1),
+            expected(t3("qwen3"), "none", "greedy", 1)[0].repeat(repeats, 1),
         )
     cache.batch_select_indices(torch.tensor([0]))
     assert cache.get_seq_length() == LENGTH - 1
@@ -279,7 +279,7 @@ def test_a_shared_prompt_cache_serves_many_questions():
 def test_cropping_and_resetting_a_cache():
     tilted = model()
     ids, mask = prompt("none", rows=1)
-    want = expected(t3("llama", "none"), "none", "greedy", 1)[0]
+    want = expected(t3("llama"), "none", "greedy", 1)[0]
     cache = DynamicCache()  # no config: its layers appear one by one
     tilted.generate(ids, past_key_values=cache, max_new_tokens=NEW)
     cache.crop(-(cache.get_seq_length() - LENGTH + 1))
@@ -321,7 +321,7 @@ def test_a_cache_the_base_filled_is_refused(made):
 
 def test_the_draft_may_be_unlearned_too():
     draft = T3ForCausalLM(family("llama", seed=9), head(seed=4), 1.5)
-    assert decode(model(), t3("llama", "none"), "left", rows=1, assistant_model=draft) <= LIMIT
+    assert decode(model(), t3("llama"), "left", rows=1, assistant_model=draft) <= LIMIT
 
 
 # --- placements and front ends
@@ -473,14 +473,14 @@ def test_compiled_decoding_with_a_static_cache(front):
     before = base.generate(ids, **plain, **options)
     if front == "tilt":
         with tilt(base, head(), T) as tilted:
-            assert decode(tilted, t3("llama", "none"), "left", **options) <= LIMIT
+            assert decode(tilted, t3("llama"), "left", **options) <= LIMIT
     else:
         tilted = T3ForCausalLM(base, head(), T)
-        assert decode(tilted, t3("llama", "none"), "left", **options) <= LIMIT
+        assert decode(tilted, t3("llama"), "left", **options) <= LIMIT
         tilted.temperature = T + 1
         assert torch.equal(tilted.generate(ids, **plain, **options), tilted.generate(ids, **plain))
         tilted.temperature = T
-        assert decode(tilted, t3("llama", "none"), "left", **options) <= LIMIT
+        assert decode(tilted, t3("llama"), "left", **options) <= LIMIT
     assert not torch._dynamo.utils.counters["graph_break"]
     assert torch.equal(base.generate(ids, **plain, **options), before)
 
@@ -558,7 +558,7 @@ def test_threads_do_not_see_each_others_hidden_states():
 
     with ThreadPoolExecutor(3) as pool:
         found = torch.cat([*pool.map(work, [0, 1, 2] * 3)])
-    assert torch.equal(found, expected(t3("llama", "none"), "none", "greedy")[0].repeat(3, 1))
+    assert torch.equal(found, expected(t3("llama"), "none", "greedy")[0].repeat(3, 1))
 
 
 def test_saving_and_loading_a_model_is_saving_and_loading_its_head(tmp_path, saved_base):
@@ -609,7 +609,7 @@ def test_tilt_puts_everything_back(name):
     with pytest.raises(ZeroDivisionError), tilt(base, head(), T) as tilted:
         assert torch.equal(
             tilted.generate(ids, **options)[:, LENGTH:],
-            expected(t3(name, "none"), "left", "greedy")[0],
+            expected(t3(name), "left", "greedy")[0],
         )
         assert beams(tilted, t3(name), "none") <= LIMIT
         raise ZeroDivisionError
@@ -656,7 +656,7 @@ def test_copies_outside_tilt_are_whole():
         for weight in base.parameters():
             weight.zero_()
     found = tilted.generate(IDS, max_new_tokens=NEW)[:, LENGTH:]
-    assert torch.equal(found, expected(t3("llama", "none"), "none", "greedy")[0])
+    assert torch.equal(found, expected(t3("llama"), "none", "greedy")[0])
 
 
 # --- what must be refused
@@ -735,4 +735,4 @@ def test_hidden_states_of_padding_need_not_be_finite(value):
         return output
 
     tilted.base.model.register_forward_hook(poison)
-    assert decode(tilted, t3("llama", "none"), "left") <= LIMIT
+    assert decode(tilted, t3("llama"), "left") <= LIMIT

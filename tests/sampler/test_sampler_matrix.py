@@ -49,7 +49,7 @@ def head(seed: int = 3, neutral: Sequence[int] = ()) -> T3Head:
 
 
 @functools.cache
-def t3(name: str, padding: str) -> Reference:
+def t3(name: str, padding: str = "none") -> Reference:
     """The oracle of T3 with `head()` at T on a family's base."""
     return Reference.of(family(name), [(head().A, head().B)], T, NEUTRAL.get(padding, ()))
 
