@@ -269,8 +269,7 @@ def test_a_shared_prompt_cache_serves_many_questions():
         own.batch_repeat_interleave(repeats)
         out = tilted.generate(ids.repeat(repeats, 1), past_key_values=own, max_new_tokens=NEW)
         assert torch.equal(
-            out[:, LENGTH:],
-            expected(t3("qwen3"), "none", "greedy", 1)[0].repeat(repeats, 1),
+            out[:, LENGTH:], expected(t3("qwen3"), "none", "greedy", 1)[0].repeat(repeats, 1)
         )
     cache.batch_select_indices(torch.tensor([0]))
     assert cache.get_seq_length() == LENGTH - 1
@@ -608,8 +607,7 @@ def test_tilt_puts_everything_back(name):
         logits = base(ids, attention_mask=mask).logits
     with pytest.raises(ZeroDivisionError), tilt(base, head(), T) as tilted:
         assert torch.equal(
-            tilted.generate(ids, **options)[:, LENGTH:],
-            expected(t3(name), "left", "greedy")[0],
+            tilted.generate(ids, **options)[:, LENGTH:], expected(t3(name), "left", "greedy")[0]
         )
         assert beams(tilted, t3(name), "none") <= LIMIT
         raise ZeroDivisionError
