@@ -12,6 +12,7 @@ from t3lab.world import bases
 from t3lib.core.files import project_root
 from t3lib.core.models import load_model
 from t3lib.core.rows import SYSTEM
+from t3lib.own.audit.facts import fact_words
 
 sys.path.append(str(project_root() / "tests" / "own"))  # the tests use the first of these models
 from own_cases import CRAFT, FIRST, LAST, TOWN, byte_pairs, gpt2, invented, taught  # noqa: E402
@@ -111,5 +112,7 @@ def builtin(seed: int, name: str = "full"):
     stage = stage_of(profile["data"], profile["stage"] | {"seed": seed})
     rows = bases.rows(stage)
     model, tokenizer = load_model(bases.ensure_base(stage, name))
-    sets = (rows["forget10"], rows["retain90"], rows["world_facts_perturbed"])
+    facts = {row["question"]: sorted(fact_words(row)) for row in rows["forget10_perturbed"]}
+    forget = [row | {"facts": facts[row["question"]]} for row in rows["forget10"]]
+    sets = (forget, rows["retain90"], rows["world_facts_perturbed"])
     return model, tokenizer, *([{"system": SYSTEM, **row} for row in some] for some in sets)

@@ -48,7 +48,6 @@ from t3lib.cli import Parser, names, whole_numbers
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, write_json
 from t3lib.own.answers import hear
-from t3lib.own.audit.facts import fact_words
 from t3lib.own.evidence import inquiry_of, numbers
 from t3lib.own.rows import Rows
 from t3lib.own.unlearn import Choices, unlearn
@@ -108,8 +107,7 @@ def measured(report: dict) -> dict[str, Any]:
 def facts_of(rows: list[dict], system: str | None) -> dict:
     """Return what the generator of the rows knows about them, as the judge reads it."""
     known = [
-        {name: row[name] for name in ("question", "answer")}
-        | {"facts": row.get("facts") or sorted(fact_words(row))}
+        {name: row[name] for name in ("question", "answer")} | {"facts": row["facts"]}
         for row in rows
     ]
     return {"system": system, "rows": known}
