@@ -67,7 +67,7 @@ SETTINGS = {
     "w": ("chosen", "strength w of the classifier, f^w"),
     "lr": (OWN_RATES[0], "learning rate"),
     "steps": (OWN_STEPS, "optimiser steps"),
-    "epochs": ("from steps", "passes over the rows to forget, in place of steps"),
+    "epochs": ("from steps", "passes over what is to be forgotten, in place of steps"),
     "warmup_epochs": ("a tenth", "epochs in which the learning rate rises (TOFU: a quarter)"),
     "rank": (OWN_ROWS["rank"], "rank h of the head"),
     "batch_size": (OWN_ROWS["batch_size"], "pairs of a row to forget and one to keep in a step"),
@@ -309,7 +309,7 @@ ROWS: Options = {
     },
     "--rewordings": {
         "metavar": "FILE",
-        "help": "rows with question and rewording: other ways to ask a question",
+        "help": "rows with question and rewording: other ways to ask a question to forget",
     },
     "--secret-column": {
         "metavar": "NAME",
@@ -383,14 +383,18 @@ def unlearn(args: argparse.Namespace) -> int:
         name: name for name in ("lr", "steps", "untrained", "plain")
     }
     fixed = {renamed[name]: given.pop(name) for name in renamed if name in given}
-    # Features are kept on disk until the head is trained. After a kill the same command uses them.
+    # Hidden states are on disk until the head is trained. After a kill the same command uses them.
     features = cache_dir("features") / f"own-{content_key(str(args.out.resolve()))}"
     choices = own.Choices(**fixed, seed=args.seed, fit=given, cache=features)
     wanted: Any = rows_of(args, None)
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
     start = time.perf_counter()
-    unlearned = own.unlearn(model, tokenizer, wanted, choices)
+    try:
+        unlearned = own.unlearn(model, tokenizer, wanted, choices)
+    except Exception:
+        shutil.rmtree(features, ignore_errors=True)
+        raise
     shutil.rmtree(features, ignore_errors=True)
     unlearned.save_pretrained(args.out, overwrite=args.overwrite)
     print(

@@ -12,6 +12,7 @@ import pytest
 
 from t3lib import cli
 from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
 
 pytestmark = pytest.mark.usefixtures("short_search")
 VERBS = [verb for verbs in cli.GROUPS.values() for verb in verbs]
@@ -168,6 +169,20 @@ def own_rows(place, out, *more):
 
 def sets(**settings):
     return [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+
+
+@pytest.mark.parametrize(("error", "left"), [(UserError, 0), (KeyboardInterrupt, 1)])
+def test_hidden_states_stay_only_for_the_same_command(place, tmp_path, monkeypatch, error, left):
+    """An error deletes them; an interrupted run finds them again."""
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+
+    def stopped(*_, **__):
+        raise error("no")
+
+    monkeypatch.setattr("t3lib.own.unlearn.fit_heads", stopped)
+    with pytest.warns(UserWarning, match="Nothing to forget"):  # a random model
+        assert cli.main(own_rows(place, tmp_path / "head")) in (2, 130)
+    assert len([*(tmp_path / "cache" / "features").iterdir()]) == left
 
 
 def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):

@@ -16,8 +16,6 @@ both choices. made.json says which command and commit made them. It takes about 
 core, most of them to train base models, which .t3cache keeps.
 """
 
-import argparse
-import os
 import shlex
 import sys
 import time
@@ -25,16 +23,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import torch
 
-from t3lab import profiles, results
-from t3lab.grid.runner import narrow_vectors
+from t3lab import profiles, results, script
 from t3lab.report import render
 from t3lab.results import HELD_OUT
 from t3lab.study.methods import run_method
 from t3lab.study.study import open_study
 from t3lab.study.tune import tune_t3
-from t3lib.core.errors import UserError
+from t3lib.cli import Options
 from t3lib.core.files import write_json
 from t3lib.core.settings import WORLD, hyper_of, seeds_of
 
@@ -66,7 +62,6 @@ def make(out: Path, tiny: bool) -> None:
     tiny: one split and seed of models that know nothing, to try the script.
     """
     results.check_clean(out)
-    torch.set_num_threads(1)
     profile = profiles.load_profile("cpu")
     if tiny:
         profile |= {name: profile[name] | few for name, few in TINY.items()}
@@ -120,17 +115,10 @@ def retuned(profile: profiles.Profile, split: str) -> tuple[pd.DataFrame, pd.Dat
     return pd.DataFrame(tried), pd.DataFrame(rows)
 
 
-def main() -> None:
-    """Read the command line and make the tables."""
-    parser = argparse.ArgumentParser(description="T3 with a fixed epoch, retuned, at profile cpu.")
-    parser.add_argument("--out", type=Path, default=Path("out/cpu-fixed"))
-    parser.add_argument("--tiny", action="store_true", help="try the script in seconds")
-    os.environ.update(narrow_vectors())  # the same numbers as in the jobs of `t3 reproduce`
-    try:
-        make(**vars(parser.parse_args()))
-    except UserError as error:
-        parser.error(str(error))
-
+OPTIONS: Options = {
+    "--out": {"type": Path, "default": Path("out/cpu-fixed")},
+    "--tiny": {"action": "store_true", "help": "try the script in seconds"},
+}
 
 if __name__ == "__main__":
-    main()
+    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

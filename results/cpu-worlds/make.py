@@ -17,8 +17,6 @@ that the table already has in a world is left out, and trained models and scores
 T3,"T3 (T = 1)".
 """
 
-import argparse
-import os
 import shlex
 import sys
 import time
@@ -27,18 +25,17 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import seaborn as sns
-import torch
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from t3lab import profiles, results
-from t3lab.grid.runner import narrow_vectors
+from t3lab import profiles, results, script
 from t3lab.report import render, tables
 from t3lab.report.look import COLOURS, STYLE, panels
 from t3lab.report.order import adjusted, interval, judged
 from t3lab.report.tables import OWN_RATE
 from t3lab.study.several import Work
 from t3lab.study.study import open_study
+from t3lib.cli import Options
 from t3lib.core.errors import UserError
 from t3lib.core.files import read_json, write_json
 from t3lib.core.names import SPLITS
@@ -79,8 +76,6 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
     if min(worlds) < 1:
         raise UserError("--worlds: give worlds from 1, because settings come from world 0")
     results.check_clean(out)
-    os.environ.update(narrow_vectors())
-    torch.set_num_threads(1)
     profile = profiles.load_profile("cpu")
     if tiny:
         profile |= {name: profile[name] | few for name, few in TINY.items()}
@@ -185,18 +180,12 @@ def figure(each: pd.DataFrame) -> Figure:
     return drawn
 
 
-def main() -> None:
-    """Read the command line and make the tables."""
-    parser = argparse.ArgumentParser(description="Repeat the study of profile cpu in other worlds.")
-    parser.add_argument("--worlds", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 7])
-    parser.add_argument("--methods", default="", help="separated by commas (default: all)")
-    parser.add_argument("--out", type=Path, default=Path("out/cpu-worlds"))
-    parser.add_argument("--tiny", action="store_true", help="try the script in seconds")
-    try:
-        make(**vars(parser.parse_args()))
-    except UserError as error:
-        parser.error(str(error))
-
+OPTIONS: Options = {
+    "--worlds": {"type": int, "nargs": "+", "default": [1, 2, 3, 4, 5, 6, 7]},
+    "--methods": {"default": "", "help": "separated by commas (default: all)"},
+    "--out": {"type": Path, "default": Path("out/cpu-worlds")},
+    "--tiny": {"action": "store_true", "help": "try the script in seconds"},
+}
 
 if __name__ == "__main__":
-    main()
+    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

@@ -10,22 +10,18 @@ It takes 20 seconds of one core after `make`, which leaves bases and heads in th
 says which command and commit made the table.
 """
 
-import argparse
-import os
 import shlex
 import sys
 from pathlib import Path
 
 import pandas as pd
-import torch
 from transformers import PreTrainedModel
 
-from t3lab import profiles, results
-from t3lab.grid.runner import narrow_vectors
+from t3lab import profiles, results, script
 from t3lab.report import render
 from t3lab.study.methods import load_models, subject
 from t3lab.study.study import Study, open_study
-from t3lib.core.errors import UserError
+from t3lib.cli import Options
 from t3lib.core.files import write_json
 from t3lib.core.rows import encode_rows
 from t3lib.core.settings import WORLD, hyper_of
@@ -44,7 +40,6 @@ CAPTION = (
 def make(out: Path) -> None:
     """Write the table below `out`."""
     results.check_clean(out)
-    torch.set_num_threads(1)
     profile = profiles.load_profile("cpu")
     rows = []
     for split in profile["splits"]:
@@ -83,16 +78,7 @@ def counts(study: Study, model: PreTrainedModel) -> dict[str, int]:
     return found
 
 
-def main() -> None:
-    """Read the command line and make the table."""
-    parser = argparse.ArgumentParser(description="T3 with and without tempering, at profile cpu.")
-    parser.add_argument("--out", type=Path, default=Path("out/untempered"))
-    os.environ.update(narrow_vectors())  # the same numbers as in the jobs of `t3 reproduce`
-    try:
-        make(**vars(parser.parse_args()))
-    except UserError as error:
-        parser.error(str(error))
-
+OPTIONS: Options = {"--out": {"type": Path, "default": Path("out/untempered")}}
 
 if __name__ == "__main__":
-    main()
+    script.run(lambda given: make(**vars(given)), str(__doc__), OPTIONS)

@@ -169,10 +169,7 @@ def inquiry(
         rows += some
     n = len(forget)
     pairs = [(question_of(row), row["answer"]) for row in rows]
-    secret = {
-        number: words(str(row["secret"])) for number, row in enumerate(forget) if row.get("secret")
-    }
-    found = truths(pairs, secret)
+    found = truths_of(rows)
     mates = _mates(found, n, n + len(others))
     counted = Counter(
         map(asking.form_of_row, [*forget, *(row for some in kept.values() for row in some)])
@@ -200,6 +197,16 @@ def inquiry(
         asking.sealed_questions(tokenizer, forget),
         asking.small_talk(usual),
     )
+
+
+def truths_of(rows: Sequence[Row]) -> Truths:
+    """Read the truths of rows. The only items of a row with a field `secret` are that field's
+    words.
+    """
+    given = {
+        number: words(str(row["secret"])) for number, row in enumerate(rows) if row.get("secret")
+    }
+    return truths([(question_of(row), row["answer"]) for row in rows], given)
 
 
 def _mates(found: Truths, n: int, first: int) -> list[int]:
@@ -366,12 +373,9 @@ def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = T
     A row without wrong answers is not recognised.
     """
     shown = [
-        {**row, "answer": answer}
+        shown
         for row, wrong in zip(asked.forget, asked.wrong)
-        for answer in (
-            row["answer"],
-            *((" " if row["answer"][:1] == " " else "") + other for other in wrong),
-        )
+        for shown in (row, *(asking.answered(row, other) for other in wrong))
     ]
     if not shown:
         return []

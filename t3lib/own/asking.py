@@ -152,6 +152,11 @@ def reworded(row: Row, text: str) -> Row:
     return {**row, "question": text}
 
 
+def answered(row: Row, text: str) -> Row:
+    """Return the row with another answer, which begins with a space if the row's own does."""
+    return {**row, "answer": (" " if row["answer"][:1] == " " else "") + text}
+
+
 def after_turn(row: Row, turn: Turn) -> Row:
     """Return the row with an earlier turn before its last question."""
     question = row["question"]

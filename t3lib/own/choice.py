@@ -48,11 +48,11 @@ def settings(
 ) -> list[tuple[float, float]]:
     """Return the pairs (T, w) to screen.
 
-    plain: the head is fitted on the rows alone. Other heads are precise enough without tempering,
-    so without a given value T is 1, and w covers `STRENGTHS`. Of plain heads:
-    A given value is used as it is. With only T given, w is 1. With only w given, T covers the
-    products of `PRODUCTS` and is at least 1. With neither, every product is tried as T with w = 1
-    and as w with T = 1.
+    A given value is used as it is. With only T given, w is 1. Without T it depends on `plain`,
+    which says that the head was fitted on the rows alone:
+    - False: the head is precise enough without tempering. T is 1, and w covers `STRENGTHS`.
+    - True: T covers the products of `PRODUCTS` for a given w, and is at least 1. Without w, every
+      product is tried as T with w = 1 and as w with T = 1.
     """
     if T is not None:
         return [(T, 1.0 if w is None else w)]

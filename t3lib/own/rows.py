@@ -47,7 +47,8 @@ class Rows:
     unseen: rows that are like those to forget but that the model never saw.
     holdout_forget, holdout_retain: rows to judge the trial head by. Without them a fifth of
     `forget` and `retain` is held out.
-    rewordings: {question to forget: other wordings of it}, or a file that `rewordings` reads.
+    rewordings: {question to forget: other wordings of it}, or a file that `rewordings` reads. A
+    head is fitted on these too, and judged by them.
     system: system text of every question that has no `system` of its own.
 
     UserError for a file that cannot be read.

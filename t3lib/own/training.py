@@ -3,7 +3,8 @@
 Ours, not the paper's: the head and its loss are the paper's (`classifier.fit`), but it sees more
 than the rows.
 
-1. Each row to forget is asked in many wordings, each row to keep in a few (`wording`).
+1. Each row to forget is asked in many wordings, and in those that the person gave; each row to keep
+   in a few (`wording`).
 2. Neighbours are questions from the rows with other names. They are rows to keep, and the base
    itself answers them: what nobody asked to forget stays as it is.
 3. Only the tokens of a row to forget that overlap its secret words are of class 0. Its other tokens
@@ -28,10 +29,10 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
-from t3lib.own.answers import answers_to, question_of, rare_words, rooms, touched_words
-from t3lib.own.asking import asked, reworded
+from t3lib.own.answers import answers_to, rare_words, rooms, touched_words, truths_of
+from t3lib.own.asking import answered, asked, reworded
 from t3lib.own.audit.samples import sample_answers
-from t3lib.own.audit.truths import names, truths, word_set, words
+from t3lib.own.audit.truths import names, word_set, words
 from t3lib.own.rows import Rows
 from t3lib.own.wording import Words, astray, neighbour, spans, worded
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -65,12 +66,7 @@ def secrets(rows: Rows) -> list[Words]:
     """Return the secret words of each row to forget: its rare items, or all words of its answer if
     it has none, such as "Yes.".
     """
-    given = {
-        number: words(str(row["secret"]))
-        for number, row in enumerate(rows.forget)
-        if row.get("secret")
-    }
-    found = truths([(question_of(r), r["answer"]) for r in [*rows.forget, *rows.retain]], given)
+    found = truths_of([*rows.forget, *rows.retain])
     return [
         frozenset().union(*rare_words(found, number, GUESSED)) or word_set(row["answer"])
         for number, row in enumerate(rows.forget)
@@ -109,6 +105,11 @@ def lessons(
         for each in given
         for _ in range(per_row[each.secret is None])
     ]
+    asked_of += [
+        replace(each, row=reworded(each.row, text))
+        for each in given[:n]
+        for text in rows.rewordings.get(asked(each.row), ())
+    ]
     others, wordings = [row["answer"] for row in own], []
     for each in asked_of:
         if each.secret is not None and draw.random() < ASTRAY:
@@ -131,11 +132,6 @@ def usable(base: Any, tokenizer: Any, lesson: Lesson) -> bool:
     except UserError:
         return False
     return len(example.ids) <= (context_length(base) or 10**9)
-
-
-def answered(row: Row, text: str) -> Row:
-    """Return a row with another answer, which begins with a space if the row's answer does."""
-    return {**row, "answer": (" " if row["answer"][:1] == " " else "") + text}
 
 
 def said(asked_of: Sequence[Lesson], texts: Sequence[str]) -> list[Lesson]:

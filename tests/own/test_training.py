@@ -1,5 +1,6 @@
 """What a head is fitted on beside the rows: wordings, neighbours, answers that go astray."""
 
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -104,6 +105,16 @@ def test_the_lessons(taught):
     for each in around:
         assert asked(each.row) not in given and not word_set(each.row["answer"]) & only
         assert not any(some <= word_set(asked(each.row)) for some in of_forget)
+
+
+def test_wordings_that_a_person_gives_are_lessons(taught):
+    model, tokenizer, rows, _ = taught
+    question = asked(rows.forget[1])
+    few = replace(rows, rewordings={question: ["Say it, please?"]})
+    lessons = training.lessons(model, tokenizer, few, progress=False)
+    mine = [each for each in lessons if asked(each.row) == "Say it, please?"]
+    assert mine and {each.origins for each in mine} == {frozenset([1])}
+    assert mine[0].secret == training.secrets(rows)[1]
 
 
 def test_only_secret_tokens_are_to_forget_and_ends_are_neither(taught):
