@@ -53,7 +53,8 @@ SAID = 1 / 3  # share of the secret words that a text must say to be a row to fo
 class Lesson:
     """A row that a head is fitted on.
 
-    origins: numbers of the person's rows that it was made of; the rows to forget count first.
+    origins: numbers of the person's rows that it was made of, also of those that gave a name or a
+    piece of an answer; the rows to forget count first.
     secret: for a row to forget, the words that are of class 0; None for a row to keep.
     """
 
@@ -100,21 +101,22 @@ def lessons(
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
     secret, per_row, fits = secrets(rows), wordings_per_row(rows), partial(usable, base, tokenizer)
     given = [Lesson(row, frozenset([k]), secret[k] if k < n else None) for k, row in enumerate(own)]
-    asked_of = [
-        replace(each, row=worded(each.row, template, draw))
-        for each in given
-        for _ in range(per_row[each.secret is None])
-    ]
-    asked_of += [
+    theirs = [
         replace(each, row=reworded(each.row, text))
         for each in given[:n]
         for text in rows.rewordings.get(asked(each.row), ())
     ]
-    others, wordings = [row["answer"] for row in own], []
-    for each in asked_of:
+    asked_of = theirs + [
+        replace(each, row=worded(each.row, template, draw))
+        for each in given
+        for _ in range(per_row[each.secret is None])
+    ]
+    wordings = theirs[:]
+    for each in asked_of[len(theirs) :]:
         if each.secret is not None and draw.random() < ASTRAY:
-            text = astray(each.row["answer"], each.secret, others, draw)
-            each = replace(each, row={**each.row, "answer": text})
+            k = draw.randrange(n, len(own))  # a row to keep, whose words are no secret
+            text = astray(each.row["answer"], each.secret, own[k]["answer"], draw)
+            each = Lesson({**each.row, "answer": text}, each.origins | {k}, each.secret)
         wordings.append(each)
     plain = [each for each in asked_of if each.secret is not None and fits(each)]
     [texts] = answers_to(base, tokenizer, [each.row for each in plain], progress=progress)
@@ -162,7 +164,6 @@ def neighbours(
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
     questions = [asked(row) for row in own]
     found, of_forget = spans(questions), [each for each in names(questions)[:n] if each]
-    pool = [(name, k) for k, some in enumerate(found) for name in some]
     named = [k for k, some in enumerate(found) if some and not own[k].get("raw")]
     named = named or [k for k, some in enumerate(found) if some]
     taken = {asked(row) for some in (own, rows.other, rows.holdout_retain) for row in some}
@@ -171,10 +172,9 @@ def neighbours(
     for _ in range(3 * wanted):
         if len(asked_of) == wanted:
             break
-        k = draw.choice(named)
-        few = draw.sample(pool, min(len(pool), 12))
-        alike = [*(name for name, _ in few), *found[k]]
-        text = neighbour(questions[k], found[k], alike, draw)
+        k, *others = draw.choices(named, k=3)
+        pool = [name for row in (*others, k) for name in found[row]]
+        text = neighbour(questions[k], found[k], pool, draw)
         here = {*words(text)}
         if text in taken or any(each <= here for each in of_forget):
             continue
@@ -182,7 +182,7 @@ def neighbours(
         row = reworded(own[k], text)
         if draw.random() < 0.5:
             row = worded(row, template, draw)
-        lesson = Lesson(row, frozenset([k]))
+        lesson = Lesson(row, frozenset([k, *others]))
         if usable(base, tokenizer, lesson):
             asked_of.append(lesson)
     if not asked_of:
@@ -239,10 +239,10 @@ def mined(
     """
     model, draw = T3ForCausalLM(base, head.to(base.device), 1.0), Random(seed)
     template = tokenizer.chat_template is not None
-    given: dict[frozenset[int], Lesson] = {}  # the first lesson of each row is the row itself
+    given: dict[int, Lesson] = {}  # the first lesson of each row to forget is the row itself
     for each in made:
         if each.secret is not None:
-            given.setdefault(each.origins, each)
+            given.setdefault(min(each.origins), each)
     few = draw.sample([*given.values()], min(MINED, len(given)))
     wordings = (
         replace(each, row=worded(each.row, template, draw)) for each in few for _ in range(ASKINGS)

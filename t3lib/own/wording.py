@@ -106,8 +106,10 @@ def spans(questions: Sequence[str]) -> list[list[Span]]:
 
 
 def neighbour(text: str, names: Sequence[Span], pool: Sequence[Span], draw: Random) -> str:
-    """Return a question with each of its names replaced by another one of the pool, by one that is
-    crossed out of two, or by one with a new word, whose halves are of two words.
+    """Return a question with other names.
+
+    A name becomes one of the pool; or the first words of one and the last words of another; or one
+    with a made-up word, out of the halves of two. pool: also has the question's own names.
     """
     out, place = "", 0
     for name in names:
@@ -130,14 +132,14 @@ def blend(first: str, second: str) -> str:
     return first[: (len(first) + 1) // 2] + second[len(second) // 2 :]
 
 
-def astray(answer: str, secret: Words, others: Sequence[str], draw: Random) -> str:
-    """Return an answer whose words go astray, although its secret words stay.
+def astray(answer: str, secret: Words, other: str, draw: Random) -> str:
+    """Return an answer that loses its way to its secret words, which it still says.
 
-    Other words are dropped, or replaced by words of other answers, or a piece of another answer
-    precedes it. secret: words of the answer. others: other answers.
+    Its other words are dropped, or replaced by words of another answer, or a piece of that answer
+    precedes it. secret: words of the answer. other: another answer.
     """
     lead = answer[: len(answer) - len(answer.lstrip())]
-    parts, foreign = answer.split(), draw.choice(others).split()
+    parts, foreign = answer.split(), other.split()
     way = draw.randrange(3)
     if way == 2 or not secret:
         start = draw.randrange(len(foreign))
