@@ -85,6 +85,11 @@ def test_beginners_meet_no_comprehension(name):
     assert "t3lib.ask(" in source
 
 
+def test_the_audit_has_few_parameters():
+    """It once had 21."""
+    assert len(declared(nbformat.read(ROOT / "notebooks" / "06_audit.ipynb", 4))) <= 9
+
+
 def test_cells_that_assert(notebook):
     if "sliders" not in "".join(
         cell.source for cell in notebook.cells

@@ -1,7 +1,7 @@
 """Make the training set of a head for a person's own rows.
 
-Ours, not the paper's: the head and its loss are the paper's (`classifier.fit`), but it sees more
-than the rows.
+The head and its loss are the paper's (`classifier.fit`). This training set is ours: it holds more
+than the rows, and each of its rows is called a lesson.
 
 1. Each row to forget is asked in many wordings, and in those that the person gave; each row to keep
    in a few (`wording`).
@@ -51,7 +51,7 @@ SAID = 1 / 3  # share of the secret words that a text must say to be a row to fo
 
 @dataclass(frozen=True)
 class Lesson:
-    """A row that a head is fitted on.
+    """One question and answer that a head is fitted on.
 
     origins: numbers of the person's rows that it was made of, also of those that gave a name or a
     piece of an answer; the rows to forget count first.
@@ -261,16 +261,16 @@ def mined(
 
 @dataclass(frozen=True)
 class Material:
-    """The features of some lessons, with each lesson's tokens of either class as a row.
+    """Features in which a lesson is at most two rows: its tokens of class 0, and those of class 1.
 
-    origins: of each row of the features.
+    origins: for each row of the features, those of its lesson.
     """
 
     features: Features
     origins: list[frozenset[int]]
 
     def of(self, numbers: Sequence[int]) -> list[int]:
-        """Return the rows that were made of nothing but these rows of the person."""
+        """Return the rows of the features that were made of these rows of the person alone."""
         return [row for row, origins in enumerate(self.origins) if origins <= {*numbers}]
 
     def __add__(self, other: "Material") -> "Material":

@@ -1,7 +1,7 @@
-"""Write other wordings of a row, questions about other names, and answers that go astray.
+"""Write other wordings of a row, questions with other names, and answers that lose their way.
 
-A head that is fitted on the bare rows alone learns their exact wording: a preface takes the tilt
-away, and questions that no row holds lose their answers. So `training` fits it on many further
+A head that is fitted on the bare rows alone learns their exact wording. After a preface it forgets
+nothing, and answers to questions that are in no row change. So `training` fits it on many further
 rows, which these functions write. They call no model. All random choices come from the argument
 `draw`.
 
@@ -59,7 +59,7 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
 
 
 def babble(draw: Random) -> str:
-    """Return a preface of random words in a random script, with a mark and a space at its end."""
+    """Return a preface of one to five random words in a random script."""
     letters, few = draw.choice(ALPHABETS), range(draw.randint(1, 5))
     made = " ".join("".join(draw.choices(letters, k=draw.randint(1, 8))) for _ in few)
     return made.capitalize() + draw.choice((". ", ", ", ": ", "! ", " – ", "\n", " "))

@@ -121,6 +121,19 @@ def test_alternatives_are_what_they_say(small):
         assert row["delta"] == pytest.approx(mixture.excess_risk(phi).mean(), rel=1e-9)
 
 
+def test_more_regularisation_and_more_tempering_than_the_risk_asks_for_forgets_better():
+    """v_f = 1e-3, n = 100: least risk with its best T against ten thousand times its λ with T
+    = 3.
+    """
+    table = synthetic.alternatives((100,), (1e-3,), T=(1.0, 1.5, 2.0, 3.0), trials=60)
+    least = table[table["least_risk"] & (table["w"] == 1)]
+    other = table[(table["lam"] == 1e-1) & (table["T"] == 3)].iloc[0]
+    assert (
+        other["delta"] > 5 * least["delta"].iloc[0]
+        and other["forget_error"] < 0.5 * least["forget_error"].min()
+    )
+
+
 def test_every_v_f_sees_the_same_labels():
     cells = [synthetic.fit_trials(GaussianMixture(v_f=v), 25, trials=4) for v in (1e-6, 1.0)]
     np.testing.assert_array_equal(cells[0].s, cells[1].s)

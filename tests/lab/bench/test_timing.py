@@ -77,6 +77,22 @@ def test_too_few_tokens_mean_nothing():
         timing.decode(short, 1, 3)
 
 
+def test_random_model_is_reproducible_and_leaves_the_global_generator_alone():
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    a, b = timing.random_model("tiny", seed=3), timing.random_model("tiny", seed=3)
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters()))
+    assert not torch.equal(a.lm_head.weight, timing.random_model("tiny", seed=4).lm_head.weight)
+
+
+def test_the_features_have_the_papers_size():
+    features = timing.random_features(2, 128256, 200)
+    assert len(features.y) == 16_000 and 3_000 < len(features.y.unique()) < 8_000
+    assert features.y.max() < 128256 and (features.s == 0).sum() == (features.s == 1).sum() == 200
+
+
 def test_the_figure_draws_what_has_seconds_and_tells_sizes_apart():
     row = {"low": 1.0, "median": 1.5, "high": 2.0, "repeats": 2, "unit": "s"}
     rows = [row | {"what": "fit", "shape": f"d 1, {n} + {n} rows, 3 epochs"} for n in (200, 400)]
