@@ -37,6 +37,13 @@ def test_names(method, T, w, name):
     assert results.name_of(run) == name
 
 
+def test_data_for_the_answers(tmp_path):
+    """Questions and answers alone: the page of texts needs no more."""
+    row = {"question": "q", "answer": "a", "perturbed_answer": ["x"]}
+    path = results.write_data(tmp_path, {"retain": [row]})
+    assert json.loads(path.read_text()) == {"retain": [{"question": "q", "answer": "a"}]}
+
+
 def test_round_trip_keeps_nine_digits(tmp_path, run):
     path = results.write_run(tmp_path / "runs", run)
     assert path == tmp_path / "runs" / "T3--forget10--T2.5--seed1.json"
