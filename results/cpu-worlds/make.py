@@ -142,7 +142,7 @@ def summary(each: pd.DataFrame) -> pd.DataFrame:
             its = values[name].dropna()
             first = int((its == best[its.index]).sum()) if name in rivals else pd.NA
             less = (values["T3"] - its).dropna()
-            gap = judged(less.mean(), less.std() / len(less) ** 0.5, len(less))
+            gap = judged(less.mean(), less.std() / len(less) ** 0.5, len(less) - 1)
             rows.append((split, name, measure, len(its), *interval(its), first, *gap))
     columns = ["split", "method", "measure", "worlds", "mean", "low", "high", "first"]
     table = pd.DataFrame(rows, columns=[*columns, "t3_less", "t3_low", "t3_high", "seen", "p"])

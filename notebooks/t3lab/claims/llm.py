@@ -10,6 +10,7 @@ ten must have run.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import wraps
 
 import numpy as np
@@ -17,8 +18,12 @@ import pandas as pd
 from scipy.stats import f as fisher
 
 from t3lab.claims.findings import D, Finding, Missing, Tables, gaps, joined, less, listed
+from t3lab.report.order import PRINTED as ROWS
+from t3lab.report.order import interval
+from t3lab.report.tables import OWN_RATE
 from t3lab.results import paper_table
 from t3lib.core.names import SPLITS
+from t3lib.tofu.metrics import forget_quality_lattice
 
 # the paper's ten baselines
 TEN = tuple(name for name in paper_table(1)["method"].unique() if name not in ("Original", "T3"))
@@ -99,8 +104,8 @@ def _rivals(tables: Tables, split: str) -> tuple[list[str], bool, bool | None]:
 
 
 def mu_unreliable(tables: Tables) -> Finding:
-    """On some split a method's Model Utility exceeds the original's and its MU-ROUGE does not, and
-    on none a method's MU-ROUGE exceeds the original's.
+    """On some split a method's Model Utility exceeds the original's beyond the spread of its seeds
+    (95%) and its MU-ROUGE does not, and on none a method's MU-ROUGE exceeds the original's.
     """
     table = tables["tofu"][lambda rows: rows["method"].isin(["Original", "T3", *TEN])]
     table = table.set_index(["split", "method"])[["mu", "mu_rouge"]].dropna()
@@ -108,6 +113,9 @@ def mu_unreliable(tables: Tables) -> Finding:
         raise Missing("tofu")
     before = table.xs("Original", level="method")
     above = table.sub(before, level="split") > SAME
+    seeds = tables["tofu_per_seed"].groupby(["split", "method"])["mu"]
+    lowest = seeds.apply(lambda values: interval(values)[1]).reindex(table.index)
+    above["mu"] &= lowest.sub(before["mu"], level="split") > 0
     rows = {"MU alone": above["mu"] & ~above["mu_rouge"], "MU-ROUGE": above["mu_rouge"]}
     told = f"original {listed(before.loc[SPLITS[-1]].to_dict())}; higher in " + "; ".join(
         f"{name}: {', '.join(f'{m} ({tables.splits[s]})' for s, m in table.index[some]) or 'none'}"
@@ -148,10 +156,23 @@ def _by_T(tables: Tables, split: str) -> pd.Series:
 
 @on_both_splits
 def t5_untempered(tables: Tables, split: str) -> Finding:
-    """At T = 1 the Forget Quality is below 0.05, so the test rejects."""
-    fq = _by_T(tables, split).get(1.0, np.nan)
-    holds = None if np.isnan(fq) else bool(fq < REJECTED)
-    return Finding(holds, f"FQ at T = 1: {fq:.2g}")
+    """At T = 1, at its own learning rate, the test rejects at the paper's number of rows: the
+    Forget Quality of this D is below 0.05. Undecided if it rejects at the highest rate that was
+    tried.
+    """
+    rows = tables["temperature"].query("split == @split and T == 1")
+    if rows.empty:
+        raise Missing("temperature")
+    row, n, edge = rows.iloc[0], ROWS[split], ""
+    fq, told = row["fq"], "FQ at T = 1: {:.2g}"
+    if not np.isnan(row.get(D, np.nan)):
+        fq = forget_quality_lattice(n)[max(round(row[D] * n), 1) - 1]
+        told = f"D at T = 1: {row[D]:.3f}, which has FQ {{:.2g}} at the paper's {n} rows"
+        with suppress(Missing):
+            search = tables["search"].set_index(["split", "method"])["edge"].dropna()
+            edge = search.get((split, OWN_RATE), "")
+    holds = bool(fq < REJECTED) if not np.isnan(fq) and not (edge and fq < REJECTED) else None
+    return Finding(holds, told.format(fq) + (f" ({edge} that was tried)" if edge else ""))
 
 
 @on_both_splits

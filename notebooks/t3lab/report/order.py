@@ -58,7 +58,9 @@ def order(runs: Sequence[Mapping[str, Any]], tuned: Mapping[str, float | None]) 
             less = mine - means[method]
             count = -(-len(ours) // author)
             error = less[1:].std() * (count / max(count - 1, 1)) ** 0.5
-            rows.append((split, method, count, means[method][0], *judged(less[0], error, count)))
+            rows.append(
+                (split, method, count, means[method][0], *judged(less[0], error, count - 1))
+            )
     table = pd.DataFrame(rows, columns=COLUMNS)
     return table.assign(p=adjusted(table))
 
@@ -67,17 +69,18 @@ def over_seeds(table: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Return T3's mean minus each method's, in columns of `COLUMNS`, with a row for each split and
     method.
 
-    table: split, method and `measure`, a row for each seed. The standard error is Welch's. It says
-    how far seeds differ, not bases, retrained models or authors. The degrees of freedom are those
-    of the method with fewer seeds.
+    table: split, method and `measure`, a row for each seed. Standard error and degrees of freedom
+    are Welch's. They say how far seeds differ, not bases, retrained models or authors.
     """
     stats = table.groupby(["split", "method"], sort=False)[measure].agg(["mean", "sem", "count"])
     rows = []
     for (split, method), (mean, error, count) in stats.iterrows():
         if method != "T3" and (split, "T3") in stats.index:
             mine, own, seeds = stats.loc[split, "T3"]
-            gap = judged(mine - mean, float(np.hypot(own, error)), int(min(count, seeds)))
-            rows.append((split, method, *gap))
+            both = float(np.hypot(own, error))
+            parts = own**4 / (seeds - 1) + error**4 / (count - 1) if min(seeds, count) > 1 else 0.0
+            freedom = both**4 / parts if parts > 0 else 0.0
+            rows.append((split, method, *judged(mine - mean, both, freedom)))
     found = pd.DataFrame(rows, columns=["split", "method", *COLUMNS[4:]])
     return found.assign(p=adjusted(found))
 
@@ -114,17 +117,17 @@ def clustered_D(ours: Sequence[float], theirs: Sequence[float], author: int) -> 
     return abs(times @ steps.cumsum(axis=1)).max(axis=1) / (times @ np.bincount(authors))
 
 
-def judged(difference: float, error: float, count: int) -> tuple[float, ...]:
+def judged(difference: float, error: float, freedom: float) -> tuple[float, ...]:
     """Return a difference, the ends of its 95% interval, the smallest difference that would have
     been found in 80% of cases, and p (two-sided). All but the first are nan without an error.
 
-    difference: of two shares, so the interval ends at -1 and 1. error: its standard error, from
-    `count` independent authors or worlds.
+    difference: of two shares, so the interval ends at -1 and 1. error: its standard error, with
+    `freedom` degrees of freedom: one less than there are independent authors or worlds.
     """
-    if count < 2 or not error > 0:
+    if freedom < 1 or not error > 0:
         return difference, *[np.nan] * 4
-    ends, power = student.ppf([(1 + LEVEL) / 2, POWER], count - 1)
-    p = 2 * student.sf(abs(difference) / error, count - 1)
+    ends, power = student.ppf([(1 + LEVEL) / 2, POWER], freedom)
+    p = 2 * student.sf(abs(difference) / error, freedom)
     low, high, seen = (times * error for times in (-ends, ends, ends + power))
     return difference, max(difference + low, -1.0), min(difference + high, 1.0), seen, p
 
@@ -145,7 +148,8 @@ def interval(values: Sequence[float] | pd.Series) -> tuple[float, float, float]:
 def adjusted(table: pd.DataFrame) -> pd.Series:
     """Return the p-values of a table with the columns split, method and p, after Holm's correction.
 
-    `PRIMARY` is a hypothesis of its own and stays as it is. All others are one family.
+    `PRIMARY` is a hypothesis of its own and stays as it is. All others, on both splits, are one
+    family.
     """
     alone = (table["split"] == PRIMARY[0]) & (table["method"] == PRIMARY[1])
     family = table["p"][~alone].dropna().sort_values()

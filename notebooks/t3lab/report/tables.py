@@ -150,10 +150,10 @@ CAPTIONS = {
 # T3's other choices in words, by the `setting` of a run.
 SETTINGS = {
     "tuned": "T3 as tuned",
-    "T=1,w=1": "no tempering",
-    "T=1,w=2": "no tempering, f^2 for f",
-    "T=1,w=5": "no tempering, f^5 for f",
-    "T=1,w=20": "no tempering, f^20 for f",
+    "T=1,w=1": "no tempering, at this learning rate",
+    "T=1,w=2": "no tempering, f^2 for f, at this learning rate",
+    "T=1,w=5": "no tempering, f^5 for f, at this learning rate",
+    "T=1,w=20": "no tempering, f^20 for f, at this learning rate",
     "decay=l2": "decay in the loss, as L2",
     "init_b=zero": "B starts at zero",
     "decay=l2,init_b=zero": "decay in the loss, B starts at zero",

@@ -175,7 +175,11 @@ def varied(frame):
 
 def test_ablations_draw_every_seed_and_the_mean_with_the_tuned_one_first(varied, frame):
     figure = plots.ablations(varied)
-    rows = ["T3 as tuned", "no tempering, f^5 for f", "no tempering, f^20 for f"]
+    rows = [
+        "T3 as tuned",
+        "no tempering, f^5 for f, at this learning rate",
+        "no tempering, f^20 for f, at this learning rate",
+    ]
     assert labels(figure.axes[0]) == rows, "naive is no other choice: its head is the same"
     assert {round(x, 3) for x, _ in points(figure.axes[0])} == {0.5, 0.2, 0.1}
     assert len(figure.axes) == 3 and "neither end" not in figure.get_label(), "not audited"
