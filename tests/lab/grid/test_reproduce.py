@@ -503,16 +503,6 @@ def test_a_job_that_a_worker_of_a_killed_runner_is_still_at_is_waited_for(box):
     assert ended[0].state == "cached" and not box.ran
 
 
-def test_a_marker_cannot_name_a_file_outside_the_results(box):
-    assert box() == 0
-    path = box.marks() / f"{job('NPO')}.json"
-    mark = files.read_sealed(path)
-    mark["outputs"]["../mine.yaml"] = files.sha256_file(box.file)
-    files.write_sealed(path, mark)
-    with pytest.raises(UserError, match=f"{path.name}: the output .* delete this file"):
-        box()
-
-
 # ---- what a job reads is in its key -------------------------------------------------------------
 
 
