@@ -119,10 +119,6 @@ TUNE: Options = {
     "--data": {"help": "builtin, hub or a folder (default: the profile's)"},
     "--split": {"type": names, "help": "splits to tune on (default: the profile's)"},
     "--method": {"type": names, "help": "methods (default: all that have a grid)"},
-    "--fine": {
-        "action": "store_true",
-        "help": "try only the finer grids (METHOD/SPLIT in the profile), and keep earlier trials",
-    },
 }
 
 
@@ -370,4 +366,4 @@ def tune(args: argparse.Namespace) -> None:
     profile = profiles.load_profile(args.profile, tuned=False)
     profile = profiles.override(profile, data=args.data, methods=args.method, splits=args.split)
     path = profiles.tuned_path(args.profile)
-    tune_profile(profile, path, methods=args.method, fine=args.fine)
+    tune_profile(profile, path, methods=args.method)

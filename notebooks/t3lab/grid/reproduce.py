@@ -9,7 +9,6 @@ import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from t3lab import profiles
 from t3lab.grid import cluster, jobs, runner, status
@@ -44,8 +43,7 @@ def reproduce(
     fresh: run everything again. dry_run: only print what is cached and what would run.
     notebooks: their folder, by default the checkout's.
 
-    A run of the whole profile in which every job succeeds also removes the files below runs/ that
-    no job writes, and makes again what was made of them.
+    A run of the whole profile also names the files below runs/ that no job writes.
 
     UserError for wrong arguments, for a profile that this machine cannot run, and if the results
     folder is in use or overlaps with the cache or the notebooks.
@@ -90,11 +88,8 @@ def reproduce(
         f"profile {chosen['name']}, {len(graph)} jobs: {len(outcomes)} cached, {len(todo)} to run,"
         f" into {shown}"
     )
-    all_jobs = (only, methods, splits, seeds) == (None, None, None, None)
     if dry_run:
         print(status.plan(graph, outcomes), heading, sep="\n")
-        if orphans := status.orphans(graph, outcomes, place) if all_jobs else []:
-            print(status.told(orphans, chosen["name"], "would be removed"))
         return 0
     if scheduler is None and any("world" in job.parameters for job in todo):
         from t3lab.grid import preflight  # imported here: the Hub's package takes long
@@ -114,15 +109,8 @@ def reproduce(
                 outcomes |= cluster.run(todo, outcomes, place, client, at_once)
         seconds = time.monotonic() - start
         code = status.finish(graph, outcomes, place, chosen["name"], seconds)
-        orphans = status.orphans(graph, outcomes, place) if all_jobs else []
-        what = "stay until all jobs succeed" if code else "were removed"
-        if orphans:
-            print(status.told(orphans, chosen["name"], what), flush=True)
-        for name in orphans if code == 0 else ():
-            (folder / name).unlink()
-    if orphans and code == 0:
-        options: dict[str, Any] = {"data": data, "out": out, "workers": workers}
-        return reproduce(profile, scheduler=scheduler, notebooks=notebooks, **options)
+        if (only, methods, splits, seeds) == (None, None, None, None):
+            status.name_orphans(graph, outcomes, place)
     return code
 
 

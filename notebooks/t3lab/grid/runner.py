@@ -88,20 +88,13 @@ def run_key(job: Job, place: Place) -> str:
 def finished(job: Job, key: str, place: Place) -> Outcome | None:
     """Return the outcome in a job's marker if it is still valid, else None.
 
-    It is valid if it is intact, has this key, and all output files have their checksums. UserError
-    for an output outside the results folder.
+    It is valid if it is intact, has this key, and all output files have their checksums.
     """
     mark = read_sealed(place.marks / f"{job.name}.json")
     if not mark or mark.get("key") != key:
         return None
-    root = _results(place).resolve()
     for name, checksum in mark["outputs"].items():
-        path = root / name
-        if not path.resolve().is_relative_to(root):
-            raise UserError(
-                f"{place.marks / job.name}.json: the output {name!r} lies outside {root}: delete"
-                " this file"
-            )
+        path = _results(place) / name
         found = sha256_file(path) if path.is_file() else None
         if found is None or found != checksum and not _rewritten(name, found, place):
             return None
@@ -149,7 +142,7 @@ def execute(job: Job, before: Sequence[Outcome], place: Place) -> Outcome:
             return done
         except Exception as error:
             seconds = round(time.monotonic() - start, 3)
-            return Outcome(job.name, "failed", key, seconds, error=what_failed(error, job, place))
+            return Outcome(job.name, "failed", key, seconds, error=what_failed(error, job))
 
 
 def narrow_vectors() -> dict[str, str]:
@@ -297,7 +290,7 @@ def remove_local_paths(notebook: Path, name: str, parameters: Mapping[str, Any])
     write_json(notebook, content)
 
 
-def what_failed(error: Exception, job: Job, place: Place) -> str:
+def what_failed(error: Exception, job: Job) -> str:
     """Return one line for a failed job, such as `cell 4: failing line: ValueError: its message`.
 
     Cells are counted from 1 in the source notebook. An error outside a cell has its message alone.
@@ -306,9 +299,8 @@ def what_failed(error: Exception, job: Job, place: Place) -> str:
     message = f"{name}: {said}".splitlines()[0]
     if not hasattr(error, "ename") or job.kind == "base":  # not an error of a cell
         return message
-    cells = read_json(Path(place.notebooks) / f"{job.notebook}.ipynb")["cells"]
-    numbers = {"".join(cell["source"]): number for number, cell in enumerate(cells, 1)}
-    number = numbers.get(getattr(error, "source", ""), "of the parameters")
+    # Papermill counts from 0, but one cell more, in which it sets the parameters.
+    number = getattr(error, "cell_index", "")
     trace = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(getattr(error, "traceback", [])))
     arrow = re.search(r"^-+> *\d+ (.*)$", trace, re.M)
     return f"cell {number}: {arrow[1].strip()}: {message}" if arrow else f"cell {number}: {message}"

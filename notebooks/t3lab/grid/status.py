@@ -72,26 +72,22 @@ def finish(
     return int(counts["failed"] + counts["skipped"] > 0)
 
 
-def orphans(graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place) -> list[str]:
-    """Return the files below runs/ that no job of a whole profile writes.
+def name_orphans(graph: Sequence[Job], outcomes: Mapping[str, Outcome], place: Place) -> None:
+    """Print a line about files below runs/ that no job of a whole profile writes, if there are any.
 
-    outcomes: by job. A finished job writes what its outcome names, and any other job whatever
-    matches its patterns.
+    The tables show these as well, so a person should delete them. outcomes: by job. A finished job
+    writes what its outcome names, and any other job whatever matches its patterns.
     """
     root = Path(place.root) / place.out
     finished = {name: o for name, o in outcomes.items() if o.state in ("done", "cached")}
     written = {root / name for outcome in finished.values() for name in outcome.outputs}
     patterns = [p for job in graph if job.name not in finished for p in job.outputs]
     written.update(path for pattern in patterns for path in root.glob(pattern))
-    found = (path for path in root.glob("runs/**/*") if path.is_file() and path not in written)
-    return sorted(str(path.relative_to(root)) for path in found)
-
-
-def told(names: Sequence[str], profile: str, what: str) -> str:
-    """Return a line with the first three of some orphans and what becomes of them."""
-    files = f"{len(names)} file{'s' * (len(names) > 1)} below runs/"
-    few = ", ".join(map(printable, names[:3])) + ", …" * (len(names) > 3)
-    return f"{files} that no job of profile {profile} writes {what}: {few}"
+    orphans = sorted({path for path in root.glob("runs/**/*") if path.is_file()} - written)
+    if orphans:
+        few = ", ".join(printable(str(path.relative_to(root))) for path in orphans[:3])
+        more = ", …" * (len(orphans) > 3)
+        print(f"no job of this profile writes (delete and run again): {few}{more}", flush=True)
 
 
 def earlier_manifest(path: Path) -> dict[str, Any]:

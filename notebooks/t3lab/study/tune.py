@@ -21,7 +21,7 @@ from t3lab.study.study import Loaded, Study, open_study
 from t3lab.study.unlearned import drop_weights, head_settings, t3_features, training_of
 from t3lib.classifier.fit import fit_heads
 from t3lib.core.errors import Diverged, UserError
-from t3lib.core.files import atomic_write, cache_dir, content_key, lock, read_yaml
+from t3lib.core.files import atomic_write, cache_dir, content_key, lock
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import WORLD, hyper_of
 
@@ -37,16 +37,13 @@ def tune_profile(
     path: Path,
     *,
     methods: Sequence[str] | None = None,
-    fine: bool = False,
 ) -> Path:
     """Search every (method, split) of a profile; write choices and evidence to `path`.
 
     path: the profile's file of tuned values, which is returned; its entries for other methods and
     splits stay. methods: by default all that have a grid.
-    fine: try only the finer grids, and keep the trials of the coarse points that `path` has.
 
-    Earlier trials come from the cache. UserError for a requested method without a grid; with
-    `fine`, for one without a finer grid, or whose coarse grid was never tried.
+    Earlier trials come from the cache. UserError for a requested method without a grid.
     """
     gridded = {key.split("/")[0] for key in profile["grids"]}
     seeds = profile["search_seeds"]
@@ -57,7 +54,6 @@ def tune_profile(
     ]
     for split in profile["splits"]:
         grids = {method: grids_of(profile, method, split) for method in wanted}
-        earlier = {name: _coarse_trials(path, name, split, *grids[name]) for name in wanted if fine}
         study = open_study(split, **{name: profile[name] for name in WORLD})
         for method, parts in grids.items():
             settings = hyper_of(profile["hyper"], method, split)
@@ -65,8 +61,8 @@ def tune_profile(
             if method == "T3":
                 entries = tune_t3(study, points, profile["temperatures"], seeds)
             else:
-                evidence = earlier.get(method) or trials(study, method, coarse, seeds[:1])
-                evidence = [*evidence, *trials(study, method, points, seeds)]
+                evidence = trials(study, method, coarse, seeds[:1])
+                evidence += trials(study, method, points, seeds)
                 entry = choose(study, method, evidence, seeds)
                 for lost in (
                     each["hyper"] for each in entry["trials"] if each["hyper"] != entry["chosen"]
@@ -92,23 +88,6 @@ def grids_of(
         raise UserError(f"profile {profile['name']}: grids has no points for {method}")
     fine_points = list(map(content_key, fine))
     return ([p for p in every if content_key(p) not in fine_points], fine) if fine else ([], every)
-
-
-def _coarse_trials(
-    path: Path, method: str, split: str, coarse: Sequence[Point], fine: Sequence[Point]
-) -> list[Trial]:
-    """Return the trials of the coarse points that the file of tuned values has, one for each.
-
-    UserError if the profile has no finer grid, or if the file lacks a coarse point.
-    """
-    if not coarse:
-        raise UserError(f"--fine: grids has no finer points for {method}/{split}")
-    known = read_yaml(path).get(f"{method}/{split}", {}).get("trials", []) if path.is_file() else []
-    tried = [next((t for t in known if p.items() <= t["hyper"].items()), None) for p in coarse]
-    if None in tried:
-        missing = dict(coarse[tried.index(None)])
-        raise UserError(f"--fine: {path} has no trial of {method}/{split} at {missing}")
-    return [trial for trial in tried if trial]
 
 
 def trials(study: Study, method: str, points: Sequence[Point], seeds: Sequence[int]) -> list[Trial]:
