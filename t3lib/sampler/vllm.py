@@ -3,8 +3,8 @@
 The head reads mean_t(A H_t), the mean over the context so far. Attention with zero queries gives
 all tokens the same weight, so its output is the mean of their values. One more attention layer,
 with zero queries, zero keys and the values A H_t, therefore computes this mean from vLLM's own
-paged key-value cache. Batching, the prefix cache, chunked prefill, preemption and n-gram speculation
-need nothing else.
+paged key-value cache. Batching, the prefix cache, chunked prefill and n-gram speculation need
+nothing else.
 
     python -m vllm.entrypoints.openai.api_server --model BASE \\
         --hf-overrides '{"architectures": ["T3LlamaForCausalLM"], "t3_head": "HEAD"}'
@@ -40,8 +40,8 @@ class Tilted:
     """
 
     def __init__(self, *, vllm_config: Any, prefix: str = "") -> None:
-        super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         check_config(vllm_config)
+        super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         model, parallel = vllm_config.model_config, vllm_config.parallel_config
         heads, self.t3_temperature = heads_of(model)
         self.t3_heads = [head.to(vllm_config.device_config.device) for head in heads]

@@ -139,7 +139,7 @@ class JudgedSamplers(LogitsProcessor, LogitsProcessorV2):
     probabilities are p f^T, and a bias or a grammar makes the model choose among given secrets.
 
     on: whether requests are checked. vLLM passes a request without its model, so this belongs to
-    the process: it is switched on by a server with T3, and stays on for other models in its process.
+    the process: a server with T3 switches it on, and it stays on for other models in that process.
     """
 
     on = False

@@ -192,12 +192,14 @@ REFUSED = {
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_what_was_not_tried_is_refused(served, tiny_model, heads, what):
-    rules, _ = served
+    rules, module = served
     fine = {"speculative_config": SimpleNamespace(method="ngram")}
     rules.check_config(vllm_config(tiny_model, heads, **fine))
     with pytest.raises(UserError, match=f"does not serve {what}"):
         rules.Rules.verify_and_update_config(vllm_config(tiny_model, heads, **REFUSED[what]))
     assert not rules.JudgedSamplers.on
+    with pytest.raises(UserError, match=f"does not serve {what}"):
+        module.T3LlamaForCausalLM(vllm_config=vllm_config(tiny_model, heads, **REFUSED[what]))
 
 
 def test_heads_that_do_not_fit_are_refused(served, tiny_model, heads, tmp_path):

@@ -250,11 +250,12 @@ def test_ways_of_scheduling(world, what):
     folder, made, _, prompts = world
     head = saved_head(world, "llama", w=W, temperature=T)
     with engine(folder / "llama", [head], **VARIANTS[what]) as llm:
-        answers = greedy(llm, prompts, new=100 if "speculation" in what else NEW)
+        answers = greedy(llm, prompts, new=60 if "speculation" in what else NEW)
         if "speculation" in what:
-            counts = {each.name.split("_tokens")[0]: each for each in llm.get_metrics()}
-            drafts = counts["vllm:spec_decode_num_draft"].value
-            accepted = counts["vllm:spec_decode_num_accepted"].value
+            counts = {
+                each.name.removeprefix("vllm:spec_decode_num_"): each for each in llm.get_metrics()
+            }
+            drafts, accepted = (counts[f"{name}_tokens"].value for name in ("draft", "accepted"))
             assert 0 < accepted < drafts
             label = f"n-gram speculation, {accepted:.0f} of {drafts:.0f} drafts accepted"
     equal, count, worst = compared(made["llama"], [head], prompts, answers)
