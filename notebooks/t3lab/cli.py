@@ -14,10 +14,12 @@ from t3lib.cli import (
     Options,
     check_dials,
     check_out,
+    in_template_of,
     load_model,
     names,
     numbers,
     setting,
+    template_of,
     under_heads,
     verb,
     whole_numbers,
@@ -234,13 +236,14 @@ def fit(args: argparse.Namespace) -> None:
     """Carry out `t3 tofu fit`: train a head on the rows of a split."""
     check_out(args.out, empty=not args.overwrite)
     given = {"seed": args.seed} | dict(args.set)
+    template = template_of(given)
     T = check_temperature(given.pop("T", TEMPERATURE))
     if "steps" in given:
         raise UserError("--set steps is for own rows: a split counts epochs")
     if "epochs" in given:
         given.setdefault("warmup_epochs", given["epochs"] / 4)
     settings = fit_settings(given)
-    from t3lib.core.rows import check_disjoint
+    from t3lib.core.rows import check_disjoint, templated
     from t3lib.sampler.one_call import fit_without_evidence
     from t3lib.tofu import data
 
@@ -250,10 +253,13 @@ def fit(args: argparse.Namespace) -> None:
     )
     check_disjoint(forget, retain)
     model, tokenizer = model_of(args, args.model)
+    tokenizer = templated(tokenizer, template)
     head = fit_without_evidence(
         model, tokenizer, forget, retain, settings, attention_mask=args.attention_mask
     )
     head.temperature, head.info["split"] = T, args.split
+    if template:
+        head.info["template"] = template
     head.save_pretrained(args.out, overwrite=args.overwrite)
     print(
         f"trained a head with {head.num_parameters:,} parameters on {len(forget)} rows to forget"
@@ -278,9 +284,10 @@ def evaluate(args: argparse.Namespace) -> None:
     model, tokenizer = model_of(args, args.model)
     tilts: Any = None
     if head is not None:
+        tokenizer = in_template_of(head, tokenizer)
         under_heads(args, model, tokenizer, [head])  # checks them before anything is computed
         tilts = [(head, T) for T in temperatures or [head.temperature]]
-    reference = reference_for(args, rows, replace(scoring, generate=False))
+    reference = reference_for(args, rows, replace(scoring, generate=False), head)
     report = evaluation.evaluate(model, tokenizer, rows, scoring, tilts=tilts, reference=reference)
     reports: list[Any] = [report] if tilts is None else report
     record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
@@ -300,10 +307,13 @@ def summary(report: Mapping[str, Any]) -> str:
     return f"{at}Forget Quality {fq} (D {D}), MU-ROUGE {mu_rouge}, Model Utility {mu}"
 
 
-def reference_for(args: argparse.Namespace, rows: Mapping[str, Any], scoring: Any) -> Any:
+def reference_for(
+    args: argparse.Namespace, rows: Mapping[str, Any], scoring: Any, head: Any = None
+) -> Any:
     """Return the truth ratios of a retrained model, or None without one.
 
-    It is the model or file of --reference, or the built-in retrained model of the split.
+    It is the model or file of --reference, or the built-in retrained model of the split. A model is
+    asked with the template arguments of `head`.
     """
     import sys
 
@@ -323,6 +333,7 @@ def reference_for(args: argparse.Namespace, rows: Mapping[str, Any], scoring: An
             raise UserError(f"--reference {name}: not a JSON file written by t3 tofu evaluate")
         return records
     model, tokenizer = model_of(args, name)
+    tokenizer = tokenizer if head is None else in_template_of(head, tokenizer)
     return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, scoring)
 
 
@@ -346,6 +357,7 @@ def audit(args: argparse.Namespace) -> None:
     model, tokenizer = model_of(args, args.model)
     tilts: list[Any] = [(None, 1.0)]
     if head is not None:
+        tokenizer = in_template_of(head, tokenizer)
         tilted = under_heads(args, model, tokenizer, [head])
         tilts.append((head, tilted.temperature))
     found = run.audit_rows(model, tokenizer, sets, tilts, samples=args.samples)

@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import warnings
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, THINKING, byte_tokenizer
 
 from t3lab import results
 from t3lib import cli
 from t3lib.classifier.head import T3Head
+from t3lib.tofu import evaluation
 
 
 def test_results_of_uncommitted_code_are_refused_in_one_line(monkeypatch, capsys):
@@ -40,6 +42,28 @@ def place(model_folder, tokenizer, tmp_path):
 def on(place, verb, *more):
     model = ["--model", str(place / "model"), "--data", str(place), "--split", "forget10"]
     return ["tofu", verb, *model, *more]
+
+
+def test_template_arguments_of_a_split_stay_in_the_head(place, capsys, monkeypatch):
+    head, prompts, real = place / "fitted", [], evaluation.greedy
+    (place / "model" / "chat_template.jinja").write_text(THINKING)
+    few = ["--set", "epochs=1", "--set", "template.enable_thinking=false", "--out", str(head)]
+    assert cli.main(on(place, "fit", *few)) == 0
+    assert T3Head.from_pretrained(head).info["template"] == {"enable_thinking": False}
+
+    def seen(model, ids, *args, **kwargs):
+        prompts.extend(ids)
+        return real(model, ids, *args, **kwargs)
+
+    monkeypatch.setattr(evaluation, "greedy", seen)
+    argv = ["--head", str(head), "--out", str(place / "f.json"), "--max-new-tokens", "2"]
+    reference = ["--reference", str(place / "model")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cli.main(on(place, "evaluate", *argv, *reference)) == 0
+    end = byte_tokenizer()("</think>\n\n", add_special_tokens=False)["input_ids"]
+    assert prompts and all(ids[-len(end) :] == end for ids in prompts)
+    assert capsys.readouterr().err.count("template arguments of the head") == 2
 
 
 def test_fit_evaluate_and_audit_one_model_on_a_split(place, capsys):
