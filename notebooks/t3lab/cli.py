@@ -6,6 +6,8 @@
 import argparse
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,13 +26,21 @@ from t3lib.cli import (
     verb,
     whole_numbers,
 )
-from t3lib.core.errors import UserError
+from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import CHOICES, TEMPERATURE, check_temperature, fit_settings
 
 if TYPE_CHECKING:
     from t3lib.tofu.data import Source
 
 SPLITS = ("forget01", "forget05", "forget10")
+SUITE = "open_unlearning"  # key of the measures that OpenUnlearning's TOFU suite reports
+NAMES = {  # its name of a metric of the paper: where the metric is in an evaluation
+    "forget_quality": ("forget_quality",),
+    "forget_Q_A_Prob": ("forget", "prob"),
+    "forget_Q_A_ROUGE": ("forget", "rouge"),
+    "forget_Truth_Ratio": ("forget", "truth_ratio"),
+    "model_utility": ("model_utility",),
+}
 BUILTIN = ("full", "retain90", "retain95")
 
 
@@ -279,7 +289,9 @@ def evaluate(args: argparse.Namespace) -> None:
     from t3lib.tofu import evaluation
 
     scoring = evaluation.Scoring(args.attention_mask, args.truth_ratio, args.max_new_tokens)
-    rows = study.evaluation_rows(source_of(args), args.split)
+    source = source_of(args)
+    rows = study.evaluation_rows(source, args.split)
+    scored = {"forget": rows["forget"], "unseen": unseen_rows(args, source)}
     head = T3Head.from_pretrained(args.head) if args.head else None
     model, tokenizer = model_of(args, args.model)
     tilts: Any = None
@@ -287,9 +299,14 @@ def evaluate(args: argparse.Namespace) -> None:
         tokenizer = in_template_of(head, tokenizer)
         under_heads(args, model, tokenizer, [head])  # checks them before anything is computed
         tilts = [(head, T) for T in temperatures or [head.temperature]]
-    reference = reference_for(args, rows, replace(scoring, generate=False), head)
+    reference = reference_for(args, scored, replace(scoring, generate=False), head)
     report = evaluation.evaluate(model, tokenizer, rows, scoring, tilts=tilts, reference=reference)
     reports: list[Any] = [report] if tilts is None else report
+    found = reference.get(SUITE) if isinstance(reference, Mapping) else None
+    known_by = found.get("mia_min_k") if isinstance(found, Mapping) else None
+    for each, tilt in zip(reports, tilts or [(None, 1.0)]):
+        known = measured((model, tokenizer), scored, args.attention_mask, tilt, known_by)
+        each[SUITE] = {name: reduce(getitem, place, each) for name, place in NAMES.items()} | known
     record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
     asked = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
     asked["temper"] = temperatures
@@ -334,7 +351,48 @@ def reference_for(
         return records
     model, tokenizer = model_of(args, name)
     tokenizer = tokenizer if head is None else in_template_of(head, tokenizer)
-    return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, scoring)
+    report = evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, scoring)
+    known = measured((model, tokenizer), rows, scoring.attention_mask)
+    return report | {SUITE: known}
+
+
+def unseen_rows(args: argparse.Namespace, source: "Source") -> list[Any]:
+    """Return the split's rows that no model saw, TOFU's holdoutNN; without them say so."""
+    import sys
+
+    from t3lib.tofu import data
+
+    try:
+        return data.load_rows(source, args.split.replace("forget", "holdout"))
+    except (UserError, ValueError) as error:  # ValueError: the Hub's data set has no such part
+        why = f"privleak and mia_* stay empty: {printable(error)}"
+        print(f"{args.parser.prog}: {why}", file=sys.stderr)
+        return []
+
+
+def measured(
+    loaded: tuple[Any, Any],
+    rows: Mapping[str, Any],
+    mask: str,
+    tilt: Any = (None, 1.0),
+    reference: float | None = None,
+) -> dict[str, float | None]:
+    """Return the measures of `suite` for a model, or for a head on it.
+
+    loaded: model and tokenizer. rows: {"forget", "unseen"}. mask: the attention mask. tilt: head
+    and T. reference: mia_min_k of a retrained model.
+    """
+    from t3lib.core.models import pad_id
+    from t3lib.own.audit import suite
+    from t3lib.tofu.likelihood import Reading
+    from t3lib.tofu.writing import eos_ids
+
+    model, tokenizer = loaded
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), mask)
+    forget, unseen = (
+        suite.shown(model, tokenizer, rows[name], reading, tilt) for name in ("forget", "unseen")
+    )
+    return suite.suite(forget, unseen, 0.5 if reference is None else reference)
 
 
 def audit(args: argparse.Namespace) -> None:
