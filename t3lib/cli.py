@@ -60,6 +60,7 @@ NOT_T = (
     "there is no --temperature: -T (--temper) is the paper's T, which divides the base's"
     " log-probabilities; the sampler's temperature is another one, and answers here are greedy"
 )
+TEMPLATE = "template."  # how names of template arguments begin in --set
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 # What --set changes, with the default for own rows, by what it means.
 SETTINGS = {
@@ -80,6 +81,7 @@ SETTINGS = {
         "f of tokens that no row taught: neutral (1), or as drawn (the paper)",
     ),
     "plain": ("false", "true fits on the rows alone, as in the paper, and chooses lr and T"),
+    "template.NAME": ("none", "argument of the chat template, e.g. template.enable_thinking=false"),
 }
 
 
@@ -229,7 +231,7 @@ def setting(text: str) -> tuple[str, Any]:
             print(f"  {name:<14}{what} (default {default})")
         raise SystemExit(0)
     name, sign, value = text.partition("=")
-    if not sign or name not in SETTINGS:
+    if not sign or (name not in SETTINGS and not name.startswith(TEMPLATE)):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not NAME=VALUE with a name among {', '.join(SETTINGS)}"
         )
@@ -237,6 +239,12 @@ def setting(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value  # text such as zero
+
+
+def template_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the template arguments out of the values of --set, and return them by name."""
+    names = [name for name in given if name.startswith(TEMPLATE)]
+    return {name.removeprefix(TEMPLATE): given.pop(name) for name in names}
 
 
 def columns(text: str) -> dict[str, str]:
@@ -373,6 +381,7 @@ def unlearn(args: argparse.Namespace) -> int:
     check_files(args)
     check_out(args.out, empty=not args.overwrite)
     given = dict(args.set)
+    template = template_of(given)
     if {"steps", "epochs"} <= given.keys():
         raise UserError("--set: give either steps or epochs")
     from t3lib.classifier.artefact import report_folder
@@ -385,7 +394,7 @@ def unlearn(args: argparse.Namespace) -> int:
     fixed = {renamed[name]: given.pop(name) for name in renamed if name in given}
     # Hidden states are on disk until the head is trained. After a kill the same command uses them.
     features = cache_dir("features") / f"own-{content_key(str(args.out.resolve()))}"
-    choices = own.Choices(**fixed, seed=args.seed, fit=given, cache=features)
+    choices = own.Choices(**fixed, template=template, seed=args.seed, fit=given, cache=features)
     wanted: Any = rows_of(args, None)
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
@@ -414,6 +423,7 @@ def generate(args: argparse.Namespace) -> None:
     check_dials(args)
     heads = heads_of(args)
     base, tokenizer = load_model(args, args.model)
+    tokenizer = in_template_of(heads[0], tokenizer)
     unlearned = under_heads(args, base, tokenizer, heads)
     check_system(args.system, tokenizer)
     from t3lib.core.rows import check_row
@@ -454,6 +464,7 @@ def evaluate(args: argparse.Namespace) -> int:
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
     if heads:
+        tokenizer = in_template_of(heads[0], tokenizer)
         model = under_heads(args, model, tokenizer, heads)
     from t3lib.own.evidence import assess
 
@@ -545,6 +556,15 @@ def under_heads(
         for head in placed:
             head.w = args.strength
     return T3ForCausalLM(base, placed, args.temper, tokenizer=tokenizer)
+
+
+def in_template_of(head: "T3Head", tokenizer: Any) -> Any:
+    """Return the tokenizer with the head's template arguments, which are printed."""
+    from t3lib.sampler import belonging
+
+    if template := head.info.get("template"):
+        print(f"template arguments of the head: {printable(json.dumps(template))}", file=sys.stderr)
+    return belonging.in_template_of(head, tokenizer)
 
 
 def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":

@@ -52,6 +52,8 @@ def judge(
 ) -> Report:
     """Do the same as `assess` for rows that were checked before. There may be no rows to keep."""
     tilted = isinstance(model, T3ForCausalLM)
+    if tilted:
+        tokenizer = belonging.in_template_of(model.heads[0], tokenizer)
     for head in model.heads if tilted else ():
         belonging.check_prompt(head, tokenizer, [*rows.forget, *rows.retain])
     base = model.base if tilted else model

@@ -22,7 +22,7 @@ from t3lib.core import smollm2
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import content_key, model_identity
 from t3lib.core.models import pad_id
-from t3lib.core.rows import SYSTEM, Row, encode_rows, rendered
+from t3lib.core.rows import SYSTEM, Row, encode_rows, rendered, templated
 
 PLAIN = (  # recorded instead of a chat template by a head whose rows were plain text
     "plain text"
@@ -194,6 +194,11 @@ def system_of(head: Any) -> str | None:
     """
     system = head.info.get("system", SYSTEM)
     return system if isinstance(system, str) else None
+
+
+def in_template_of(head: Any, tokenizer: Any) -> Any:
+    """Return the tokenizer with the template arguments that a head records (`rows.templated`)."""
+    return templated(tokenizer, head.info.get("template") or {})
 
 
 def base_of(head: Any) -> tuple[str, str | None]:

@@ -396,6 +396,7 @@ def test_a_cards_example_asks_in_the_form_of_training():
             {"chat_template": "0" * 16, "system": None},
             't3lib.prompt(tokenizer, "Your question?", system=None)',
         ),
+        ({"template": {"think": False}}, """"Your question?", template={'think': False})"""),
         ({"chat_template": belonging.PLAIN, "system": None}, '"The beginning of a text"'),
     ):
         example = (
