@@ -1,7 +1,7 @@
 """The command `t3`: parse arguments, call the library, print a line.
 
-    t3 unlearn | generate | evaluate      your own model and rows     (this module)
-    t3 reproduce | compare | tofu         the paper again             (the laboratory, `t3lab.cli`)
+    t3 unlearn | generate | evaluate | serve    your own model and rows   (this module)
+    t3 reproduce | compare | tofu               the paper again           (`t3lab.cli`)
 
 A user's mistake gives one line and exit code 2. Torch is imported only when a command needs it.
 """
@@ -48,6 +48,7 @@ GROUPS = {
         "unlearn": "train a head that makes a model forget some rows, and report how well it works",
         "generate": "print the answers of the base and of the unlearned model",
         "evaluate": "report what a model, with or without heads, still says of some rows",
+        "serve": "answer requests over HTTP, as OpenAI's API does, with the unlearned model",
     },
     "the paper again (in a checkout)": {
         "reproduce": "run the notebooks of a profile, and write its tables and figures",
@@ -168,11 +169,13 @@ def parser() -> Parser:
         ("unlearn", unlearn, f"--model DIR {rows} --out head", MODEL, UNLEARN),
         ("generate", generate, f'{on_head} "Who wrote the book?"', MODEL | ONE_HEAD, GENERATE),
         ("evaluate", evaluate, f"{on_head} {rows} --out report", MODEL | HEADS, EVALUATE),
+        ("serve", serve, on_head, MODEL, SERVE),
     ):
         p = verb(verbs, name, own[name], run, example, first)
-        if name != "generate":
+        if name in ("unlearn", "evaluate"):
             add_options(p.add_argument_group("your own rows", FILE), ROWS)
-        add_options(p.add_mutually_exclusive_group(), SYSTEM)
+        if name != "serve":
+            add_options(p.add_mutually_exclusive_group(), SYSTEM)
         add_options(p, last)
     unlearning = verbs.choices["unlearn"]
     unlearning.description = (
@@ -368,6 +371,22 @@ EVALUATE: Options = {
         "help": "allow a report in a folder that holds a head",
     },
 }
+SERVE: Options = {
+    "--head": ONE_HEAD["--head"],
+    "--host": {
+        "default": "127.0.0.1",
+        "help": "address to listen on (default %(default)s, which only this machine reaches)",
+    },
+    "--port": {"type": int, "default": 8000, "help": "port to listen on (default %(default)s)"},
+    "--allow-samplers": {
+        "action": "store_true",
+        "help": "let clients choose every temperature and top_p: a colder sampler undoes T",
+    },
+    "--completions": {
+        "action": "store_true",
+        "help": "answer /v1/completions too, which has no chat template",
+    },
+}
 
 
 # ---- your own model and rows --------------------------------------------------------------------
@@ -471,6 +490,31 @@ def evaluate(args: argparse.Namespace) -> int:
     return write_report(assess(model, tokenizer, wanted), args.out)
 
 
+def serve(args: argparse.Namespace) -> None:
+    """Carry out `t3 serve`: answer requests until Ctrl-C."""
+    args.temper = args.strength = None  # reports judge a head's own T and w
+    heads = heads_of(args)
+    from t3lib.own import serve as server
+
+    with_vllm = not args.load_in and server.vllm_here()
+    place = server.listening(args.host, args.port)
+    names = [name.strip() for name in args.head.split(",")]
+    options = {"completions": args.completions, "any_sampler": args.allow_samplers}
+    url = f"http://{args.host}:{place.getsockname()[1]}/v1"
+    if with_vllm:
+        folder, config, tokenizer = server.described(model_name(args, args.model))
+        rules = server.rules_of(names, heads, tokenizer, config, most=server.MOST, **options)
+        place.close()
+        print(server.greeting(rules, url), flush=True)
+        given = {"host": args.host, "port": args.port, "dtype": args.dtype or "auto"}
+        return server.run_vllm(folder, names, rules, config, **given)
+    base, tokenizer = load_model(args, args.model)
+    unlearned = under_heads(args, base, tokenizer, heads)
+    rules = server.rules_of(names, heads, tokenizer, base.config, most=1, **options)
+    print(server.greeting(rules, url), flush=True)
+    server.run_transformers(unlearned, rules, place)
+
+
 # ---- shared by the verbs ------------------------------------------------------------------------
 
 
@@ -509,10 +553,10 @@ def check_out(out: Path, *, empty: bool = False) -> None:
         raise UserError(f"--out {printable(str(out), 80)}: {error.strerror or error}") from None
 
 
-def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
-    """Load a model and its tokenizer.
+def model_name(args: argparse.Namespace, name: str) -> str:
+    """Return the Hub id or folder of a model, which the laboratory trains if it is a builtin one.
 
-    name: a Hub id, a folder, or builtin:NAME@PROFILE, which the laboratory trains.
+    name: a Hub id, a folder, or builtin:NAME@PROFILE. UserError for a folder without a model.
     """
     if name.startswith("builtin:"):
         if not find_spec("t3lab"):
@@ -527,6 +571,12 @@ def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
         raise UserError(
             f"--model {name}: this folder holds no model, because it has no config.json"
         )
+    return name
+
+
+def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
+    """Load a model, named as in `model_name`, and its tokenizer."""
+    name = model_name(args, name)
     from t3lib.core import models
 
     return models.load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -152,8 +151,6 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     report["asked"] = {"ways": report["forget"]["ways"], "samples": samples, "rows": counts}
     report["base"] = belonging.base_identity(base)
-    if Path(name := report["base"]["base_model"] or "").is_dir():  # a report is shown to others
-        report["base"]["base_model"] = Path(name).name or None
     report["date"] = datetime.date.today().isoformat()
     return report
 
