@@ -25,7 +25,7 @@ for name in t3lib.__all__:
 EVERY_MODULE = """
 import importlib, pkgutil, t3lib
 for module in pkgutil.walk_packages(t3lib.__path__, "t3lib."):
-    if not module.name.endswith(("__main__", ".vllm")):  # only vLLM loads the last one
+    if not module.name.endswith(("__main__", ".vllm", ".vllm_rules")):  # vLLM loads these
         importlib.import_module(module.name)
 """
 STAR = """
