@@ -274,7 +274,7 @@ def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
 
 
 def test_template_arguments_stay_in_the_head(place, tmp_path, monkeypatch, asked, capsys):
-    from t3lib import T3ForCausalLM, ask, load_model
+    from t3lib import Rows, T3ForCausalLM, ask, assess, load_model
 
     folder, head = tmp_path / "moody", tmp_path / "head"
     shutil.copytree(place / "model", folder)
@@ -304,6 +304,8 @@ def test_template_arguments_stay_in_the_head(place, tmp_path, monkeypatch, asked
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         assert cli.main(["evaluate", *model, *rows, "--out", str(tmp_path / "report")]) == 3
+        tilted = T3ForCausalLM(load_model(folder)[0], head)
+        assess(tilted, tokenizer, Rows(*rows[1::2]), progress=False)
     assert not [each for each in found if "trained with" in str(each.message)]
 
 

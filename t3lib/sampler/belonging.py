@@ -99,7 +99,8 @@ def weight_keys(model: nn.Module) -> list[str] | None:
 
     The sample is taken at regular distances and rounded to bfloat16: directly in the first key, by
     way of float16 in the second. Bases that share a key are the same weights, loaded in float32,
-    bfloat16 or float16. Names and adapters do not count.
+    bfloat16 or float16. A base of float32 that is loaded in float16 once and in bfloat16 once
+    shares no key. Names and adapters do not count.
 
     None for weights that are quantised or not in memory: their files have to be compared.
     """
@@ -291,7 +292,8 @@ def check_base(head: Any, model: nn.Module) -> None:
     """Raise UserError if the head records another base, revision or adapter than the loaded ones.
 
     Loaded weights are compared where the head records them. For older heads and for weights of
-    which `weight_keys` is None, every byte of the base's folder is hashed (once in a process).
+    which `weight_keys` is None, every byte of the base's folder is hashed (once in a process). So a
+    quantised base is known by its files alone, whatever the head's base became in memory.
     """
     if ADAPTER not in head.info and not any(head.info.get(key) for key in BASE_KEYS):
         return
@@ -300,12 +302,16 @@ def check_base(head: Any, model: nn.Module) -> None:
         present = base_identity(model)
     if key := _differing(head.info, present):
         both = (head.info, base_identity(model))
+        # The same files: float16 and bfloat16 round float32 differently, so that neither key fits.
+        files = key == WEIGHTS and both[0].get("base_identity") == both[1]["base_identity"]
+        hint = " (of the same files: changed in memory, or float16 here and bfloat16 there)"
         trained, loaded = (
             f"{printable(info.get('base_model'))} ({key} {printable(info[key])})" for info in both
         )
         raise UserError(
-            f"the head was trained on {trained}, the base is {loaded}: unlearning may fail"
-            " silently; use its own base, or say in Python that you mean this one (other_base=True)"
+            f"the head was trained on {trained}, the base is {loaded}{hint if files else ''}:"
+            " unlearning may fail silently; use its own base, or say in Python that you mean this"
+            " one (other_base=True)"
         )
 
 
