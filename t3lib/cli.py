@@ -506,7 +506,8 @@ def serve(args: argparse.Namespace) -> None:
         rules = server.rules_of(names, heads, tokenizer, config, most=server.MOST, **options)
         place.close()
         print(server.greeting(rules, url), flush=True)
-        given = {"host": args.host, "port": args.port, "dtype": args.dtype or "auto"}
+        dtype = args.dtype or str(config.dtype).removeprefix("torch.")  # "auto" may be another
+        given = {"host": args.host, "port": args.port, "dtype": dtype}
         return server.run_vllm(folder, names, rules, config, **given)
     base, tokenizer = load_model(args, args.model)
     unlearned = under_heads(args, base, tokenizer, heads)

@@ -323,6 +323,11 @@ def run_vllm(
         command = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
         command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
         known = {"T3_SERVE": json.dumps({**rules, "tokenizer": base})}
-        done = subprocess.run(command, env=os.environ | known)
-    if done.returncode:
-        raise UserError(f"vLLM ended with exit code {done.returncode}; its last lines say why")
+        process = subprocess.Popen(command, env=os.environ | known)
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:  # which vLLM got too: it ends its own processes
+            process.wait()
+            raise
+    if code:
+        raise UserError(f"vLLM ended with exit code {code}; its last lines say why")

@@ -11,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -305,15 +306,23 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
     """What is started; tests/serving starts it."""
     calls = []
 
-    def run(command, env):
+    def start(command, env):
         template = open(command[command.index("--chat-template") + 1], encoding="utf-8").read()
         calls.append(
             (dict(zip(command[3::2], command[4::2])), json.loads(env["T3_SERVE"]), template)
         )
-        return subprocess.CompletedProcess(command, len(calls) - 1)
+        return SimpleNamespace(wait=lambda: ends[len(calls) - 1]())
 
     monkeypatch.setattr(serve, "find_spec", lambda name: name == "vllm")
-    monkeypatch.setattr(serve.subprocess, "run", run)
+    monkeypatch.setattr(serve.subprocess, "Popen", start)
+    interrupted = iter([KeyboardInterrupt, 0])
+
+    def interrupt():
+        if (code := next(interrupted)) is KeyboardInterrupt:
+            raise KeyboardInterrupt
+        return code
+
+    ends = [lambda: 0, lambda: 1, interrupt]
     port = str(free_port())
     words = ["--model", str(place / "base"), "--head", str(place / "head"), "--port", port]
     assert cli.main(["serve", *words]) == 0
@@ -331,6 +340,7 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
     assert cli.main(["serve", *words, "--allow-samplers"]) == 2
     assert "vLLM ended with exit code 1" in capsys.readouterr().err
     assert json.loads(calls[1][0]["--hf-overrides"])["t3_allow_samplers"]
+    assert cli.main(["serve", *words]) == 130 and not [*interrupted], "vLLM's end is waited for"
 
 
 def test_ctrl_c_ends_eight_streams_and_is_one_line(server, place):
