@@ -148,7 +148,7 @@ def sampled_base(config: Any, samples: dict[str, Tensor]) -> nn.Module:
     name their weights otherwise (a quantised base), the module has no key, and the base's files are
     compared.
     """
-    base = nn.Module()
+    base: Any = nn.Module()
     base.config = config
     with torch.device("meta"):
         names = [name for name, _ in AutoModelForCausalLM.from_config(config).named_parameters()]
