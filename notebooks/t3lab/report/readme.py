@@ -20,6 +20,7 @@ from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json
+from t3lib.tofu.metrics import forget_quality_lattice
 
 SPLIT, LABELLED = "forget10", {"forget05": "5%", "forget10": "10%"}
 TITLES = {
@@ -243,10 +244,15 @@ def table(frame: pd.DataFrame, texts: int = 1) -> str:
 
 def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
     """Return our Table 1 of a profile and split by method, with what `COLUMNS` adds and a column
-    `dials`, such as "w = 0.9". That of T3 without tempering is the learning rate of its runs.
+    `dials`, such as "w = 0.9". That of T3 without tempering is the learning rate of its runs. Its
+    Forget Quality on held-out models is the p-value of the mean D, not a mean of p-values.
     """
     folder = results / name / "tables"
     scores = pd.read_csv(folder / "tofu.csv").query("split == @split").set_index("method")
+    run = next((results / name / "runs").glob(f"Retrained--{split}--*.json"), None)
+    if run is not None and (D := scores["ks_held_out"].dropna()).size:
+        rungs = forget_quality_lattice(len(read_json(run)["truth_ratio"]["forget"]))
+        scores["fq_held_out"] = D.map(lambda each: rungs[max(round(each * len(rungs)), 1) - 1])
     tests = pd.read_csv(folder / "forget_quality.csv").query("split == @split and w != 1")
     for method, dialled in tests.dropna(subset=["w"]).groupby("method"):
         label, dial = (BOTH_DIALS, "w") if method == "T3" else (SHARE.format(method), "a")
