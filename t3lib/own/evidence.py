@@ -46,9 +46,7 @@ def assess(
     return judge(model, tokenizer, rows, seed=seed, progress=progress)
 
 
-def judge(
-    model: Any, tokenizer: Any, rows: Rows, *, seed: int = 0, progress: bool = True
-) -> Report:
+def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int, progress: bool) -> Report:
     """Do the same as `assess` for rows that were checked before. There may be no rows to keep."""
     tilted = isinstance(model, T3ForCausalLM)
     if tilted:

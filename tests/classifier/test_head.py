@@ -135,6 +135,7 @@ def test_round_trip_is_bit_exact_and_names_everything(saved):
         "0123",
         "forget10",
         "| Seed | 4 |",
+        "| org/base |\n| Base revision | abc123 |\n",  # no empty line ends the table
         "0.0005",
         "0.91",
         "T3ForCausalLM",

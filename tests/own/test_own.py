@@ -373,6 +373,9 @@ def test_ask_takes_a_question_a_list_and_a_chat(case):
     question = first["question"]
     chat = [{"role": "user", "content": question}]
     assert t3lib.ask(model, tokenizer, chat) == t3lib.ask(model, tokenizer, question)
+    forms = (first, chat, question)
+    [short] = {t3lib.ask(model, tokenizer, each, max_new_tokens=2) for each in forms}
+    assert 0 < len(short) < len(answers[0]) / 3
     assert t3lib.ask(model, tokenizer, []) == []
     with pytest.raises(UserError, match="question 2"):
         t3lib.ask(model, tokenizer, [question, " "])

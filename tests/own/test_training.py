@@ -54,7 +54,8 @@ def test_names_are_found_and_replaced():
     assert all(name in text for text, name in zip(questions, of))
     assert of[-4:] == ["王小明", "李大海", "张丽", "赵文杰"] and len(of[0].split()) == 2
     pool = [span for some in found for span in some]
-    others = {neighbour(questions[0], found[0], pool, Random(seed)) for seed in range(60)}
+    drawn = [neighbour(questions[0], found[0], pool, Random(seed)) for seed in range(300)]
+    others = {*drawn[:60]}
     before, after = questions[0].split(of[0])
     assert len(others) > 30 and all(a.startswith(before) and a.endswith(after) for a in others)
     new = {text[len(before) : len(text) - len(after)] for text in others} - {*of}
@@ -62,6 +63,23 @@ def test_names_are_found_and_replaced():
     made = {word for name in new for word in name.split()} - parts
     assert any({*name.split()} <= parts for name in new), "crossed out of two names"
     assert made <= {blend(a, b) for a in parts for b in parts}
+    whole = sum(text[len(before) : len(text) - len(after)] in of for text in drawn)
+    assert 0.3 < whole / len(drawn) < 0.5, "the three ways are equally frequent"
+
+
+def test_no_neighbour_names_what_a_row_to_forget_names(memorised, monkeypatch):
+    """Also where a question is nothing but a name, written otherwise."""
+    monkeypatch.setattr(training, "answers_to", lambda *args, **_: [["Else."] * len(args[2])])
+    monkeypatch.setattr(training, "sample_answers", lambda *args, **_: [["Else."]] * len(args[2]))
+    model, tokenizer, *_ = memorised
+    forget = [{"question": "Castell", "answer": "A diver."}]
+    retain = [{"question": f"{name}?", "answer": "A baker."} for name in ("Dorn", "Egede", "Falk")]
+    rows = Rows(forget, retain).checked()
+    found = training.neighbours(
+        model, tokenizer, rows, training.secrets(rows), Random(0), progress=False
+    )
+    said = [word_set(asked(each.row)) for each in found]
+    assert said and not any("castell" in each for each in said)
 
 
 def test_an_answer_that_goes_astray_still_says_its_secret():
@@ -108,11 +126,23 @@ def test_the_lessons(taught):
         assert not any(some <= word_set(asked(each.row)) for some in of_forget)
 
 
-def test_wordings_that_a_person_gives_are_lessons(taught):
-    model, tokenizer, rows, _ = taught
-    question = asked(rows.forget[1])
-    few = replace(rows, rewordings={question: ["Say it, please?"]})
-    lessons = training.lessons(model, tokenizer, few, progress=False)
+def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
+    """One that the base's context does not hold is left out; the seed is that of all samples."""
+    seeds, sampled = [], training.sample_answers
+
+    def watched(*args, seed, **how):
+        seeds.append(seed)
+        return sampled(*args, seed=seed, **how)
+
+    monkeypatch.setattr(training, "sample_answers", watched)
+    monkeypatch.setattr(training, "WORDINGS", (2, 1))
+    monkeypatch.setattr(training, "NEIGHBOURS", 1)
+    model, tokenizer, forget, retain, other = memorised
+    rows = Rows(forget, retain, other).checked()
+    question, long = asked(rows.forget[1]), "Say it, please, " * 200
+    few = replace(rows, rewordings={question: ["Say it, please?", long]})
+    lessons = training.lessons(model, tokenizer, few, seed=5, progress=False)
+    assert seeds == [5] and not any(long.strip() in asked(each.row) for each in lessons)
     mine = [each for each in lessons if asked(each.row) == "Say it, please?"]
     assert mine and {each.origins for each in mine} == {frozenset([1])}
     assert mine[0].secret == training.secrets(rows)[1]

@@ -17,6 +17,7 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import CACHE
 from t3lib.core.rows import Example
 from t3lib.sampler.tilt import T3ForCausalLM, tilt
+from t3lib.sampler.wrapped import check_finite
 from t3lib.tofu.likelihood import Reading, answer_losses
 
 EXAMPLES = [Example([1, 10, 11, 12, 13], 3), Example([1, 10, 14, 12, 13, 9], 3)]
@@ -216,6 +217,7 @@ def test_logits_that_overflow_name_the_dtype_and_w():
         tilted.generate(ids, max_new_tokens=2)
     with pytest.raises(UserError, match="head w must be"):
         T3ForCausalLM(family("llama"), tilted.heads[0], T)
+    check_finite(base, torch.full((2, 3), 3e38))  # large, but not infinite
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -171,13 +171,24 @@ def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
 
 
 @pytest.mark.parametrize("name", AWKWARD)
-def test_rows_of_a_batch_are_scored_as_alone(name):
-    """Prompts of one length with one answer each, so that a batch of any size runs."""
+def test_rows_of_a_batch_are_scored_as_alone(name, monkeypatch):
+    """Prompts of one length with one answer each, so that a batch of any size runs. A mask covers
+    the tokens up to the last one read, also where they are read one by one.
+    """
     draw = np.random.default_rng(0)
     rows = [draw.integers(3, VOCAB, 6 + length).tolist() for length in (2, 5, 3, 4)]
     model, examples = family(name), [Example(row, 6) for row in rows]
     alone = [score.answer_losses(model, [each], PLAIN)[0, 0] for each in examples]
     np.testing.assert_allclose(score.answer_losses(model, examples, PLAIN)[0], alone, atol=2e-6)
+    read, call = [], score.Reader._call
+
+    def watched(reader, ids, position_ids, mask, **more):
+        read.append((mask.shape[1], int(position_ids[0, -1]) + 1))
+        return call(reader, ids, position_ids, mask, **more)
+
+    monkeypatch.setattr(score.Reader, "_call", watched)
+    score.answer_losses(model, examples[1:2], PLAIN)
+    assert len(read) > 1 and all(width == tokens for width, tokens in read)
 
 
 @pytest.mark.parametrize("name", ["bart", "jamba", "minimax", "kimi_linear"])
