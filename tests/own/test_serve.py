@@ -1,5 +1,6 @@
 """`t3 serve` over HTTP: the same tokens as `generate`, and what it refuses."""
 
+import asyncio
 import json
 import os
 import re
@@ -236,6 +237,16 @@ def test_other_paths_and_broken_requests_are_refused(server, path, data, status)
     found, text = server.get(path, data)
     assert found == status and "\n" not in json.loads(text)["error"]["message"]
     assert server.get("/health")[0] == 200 and server.process.poll() is None
+
+
+def test_a_websocket_is_closed():
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(serve.Gate(None, {"tokenizer": None})({"type": "websocket"}, None, send))
+    assert sent == [{"type": "websocket.close"}]
 
 
 def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(place, unlearned):
