@@ -63,18 +63,21 @@ class Gate:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Answer one request, or let the server do it."""
         asked = scope["type"], scope.get("method"), scope.get("path")
+        if asked[0] == "websocket":
+            return await send({"type": "websocket.close"})
         if asked[0] == "lifespan" or asked == ("http", "GET", "/health"):
             return await self.app(scope, receive, send)
         if asked == ("http", "GET", "/v1/models"):
             model = {"id": self.rules["name"], "object": "model", "owned_by": "t3"}
             return await answer(send, 200, object="list", data=[model])
+        data, more = b"", True
+        while more:  # to the end, because an answer to half a request is lost
+            message = await receive()
+            data = (data + message.get("body", b""))[: BYTES + 1]
+            more = message.get("more_body", False)
         if asked not in {("http", "POST", path) for path in (CHAT, COMPLETIONS)}:
             why = {"message": f"this server answers {CHAT} and /v1/models only"}
             return await answer(send, 404, error=why)
-        data, more = b"", True
-        while more and len(data) <= BYTES:
-            message = await receive()
-            data, more = data + message.get("body", b""), message.get("more_body", False)
         try:
             body = json.dumps(self.checked(data, asked[2])).encode()
         except UserError as refused:
@@ -93,7 +96,7 @@ class Gate:
         if not chat and not rules["completions"]:
             raise UserError(f"{path} has no chat template, and is off (t3 serve --completions)")
         try:
-            body = json.loads(data[: BYTES + 1])
+            body = json.loads(data[:BYTES])
             body = {name: value for name, value in body.items() if value is not None}
         except (ValueError, AttributeError, RecursionError):
             raise UserError(f"a request is a JSON object of at most {BYTES:,} bytes") from None

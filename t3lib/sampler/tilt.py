@@ -39,7 +39,6 @@ from t3lib.sampler.wrapped import (
     WrappedCausalLM,
     last_tokens,
     plain_base,
-    present,
     visible_tokens,
     vocabulary,
 )
@@ -407,8 +406,8 @@ class ModelOfHead:
             raise UserError("device_map: load the base by itself, and give it as base=")
         device = device_map[""] if isinstance(device_map, Mapping) else device_map
         given: dict[str, Any] = {"device": device, "dtype": str(dtype).removeprefix("torch.")}
-        given = {key: value for key, value in given.items() if value not in (None, "None", "auto")}
-        given |= present(**{key: options[key] for key in {*options} - FROM_TRANSFORMERS})
+        given |= {key: options[key] for key in {*options} - FROM_TRANSFORMERS}
+        given = {key: each for key, each in given.items() if each not in (None, "None", "auto", "")}
         head = T3Head.from_pretrained(name, revision=revision)
         head.w = getattr(config, "w", head.w)  # Transformers writes w=2 of a call into the config
         return T3ForCausalLM.from_pretrained(head, **given)

@@ -1,5 +1,6 @@
 """`t3 serve` over HTTP: the same tokens as `generate`, and what it refuses."""
 
+import asyncio
 import json
 import os
 import re
@@ -238,6 +239,16 @@ def test_other_paths_and_broken_requests_are_refused(server, path, data, status)
     assert server.get("/health")[0] == 200 and server.process.poll() is None
 
 
+def test_a_websocket_is_closed():
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    asyncio.run(serve.Gate(None, {"tokenizer": None})({"type": "websocket"}, None, send))
+    assert sent == [{"type": "websocket.close"}]
+
+
 def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(place, unlearned):
     head, tokenizer = unlearned[0].heads[0], unlearned[1]
 
@@ -274,6 +285,7 @@ def test_a_head_without_a_report_answers_greedily_and_the_operator_can_lift_it(p
 def test_what_cannot_start_is_one_line(place, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(serve, "is_serve_available", lambda: True)
     monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    monkeypatch.setattr(serve, "run_transformers", lambda *_: pytest.fail("it serves"))
     tiny_llama_of_another_seed(place, tmp_path / "other")
     capsys.readouterr()
     base, head = ["--model", str(place / "base")], ["--head", str(place / "head")]
@@ -368,3 +380,4 @@ def test_ctrl_c_ends_eight_streams_and_is_one_line(server, place):
     assert other.process.returncode == 130 and out == ""
     assert err.splitlines()[-1].startswith("t3 serve: interrupted") and "Traceback" not in err
     assert all(b"data: " in text for text in texts)
+    assert any(b"finish_reason" not in text for text in texts), "they end before they are done"

@@ -53,7 +53,10 @@ def test_the_auto_classes_and_the_pipeline_take_a_heads_folder(saved, tokenizer,
     text = prompt(tokenizer, "Who?")
     [found] = pipe(text, max_new_tokens=12, return_full_text=False, add_special_tokens=False)
     assert found["generated_text"] == tokenizer.decode(want, skip_special_tokens=True)
-    other = AutoModelForCausalLM.from_pretrained(head, dtype="bfloat16", temperature=3.0, w=1.5)
+    empty = {"subfolder": "", "quantization_config": None}  # as lm_eval gives them
+    other = AutoModelForCausalLM.from_pretrained(
+        head, dtype="bfloat16", temperature=3.0, w=1.5, **empty
+    )
     assert (other.dtype, other.temperature, other.head.w) == (torch.bfloat16, 3.0, 1.5)
     with pytest.raises(UserError, match="give it as base="):
         AutoModelForCausalLM.from_pretrained(head, device_map={"model": 0, "lm_head": 1})
