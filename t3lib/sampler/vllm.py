@@ -156,5 +156,5 @@ def sampled_base(config: Any, samples: dict[str, Tensor]) -> nn.Module:
         for number, name in enumerate(names):
             base.register_parameter(str(number), nn.Parameter(samples[name], requires_grad=False))
     else:
-        base.hf_quantizer = "unknown"  # `weight_keys` then returns None
+        base.hf_quantizer = True  # type: ignore[assignment]  # `weight_keys` then returns None
     return base

@@ -86,7 +86,8 @@ def saved_head(world, base, name="head", seed=0, rank=16, taught=None, has_token
 @torch.no_grad()
 def reference(model, heads, ids, prompt_length):
     """log p_hat (new tokens, V) and the base's own log p, both in float64, for ids (1, L)."""
-    hidden = model.get_decoder()(ids).last_hidden_state[0]
+    # vLLM replaces __call__ of the decoder classes that its Transformers backend has loaded
+    hidden = model.get_decoder().forward(ids).last_hidden_state[0]
     logits = model.get_output_embeddings()(hidden)
     mean = hidden.cumsum(0) / torch.arange(1, len(hidden) + 1)[:, None]
     logp = logits.log_softmax(-1) / T
@@ -232,34 +233,18 @@ def test_batches_the_prefix_cache_and_the_bytes_of_the_cache(world):
 
 VARIANTS = {
     "chunked prefill, 16 tokens a step": dict(max_num_batched_tokens=16),
-    "n-gram speculation": dict(
-        speculative_config={
-            "method": "ngram",
-            "num_speculative_tokens": 3,
-            "prompt_lookup_max": 3,
-            "prompt_lookup_min": 1,
-        },
-        disable_log_stats=False,
-    ),
     "torch.compile": dict(enforce_eager=False),
 }
 
 
 @pytest.mark.parametrize("what", VARIANTS)
-def test_ways_of_scheduling(world, what):
+def test_ways_of_running(world, what):
     folder, made, _, prompts = world
     head = saved_head(world, "llama", w=W, temperature=T)
     with engine(folder / "llama", [head], **VARIANTS[what]) as llm:
-        answers = greedy(llm, prompts, new=60 if "speculation" in what else NEW)
-        if "speculation" in what:
-            counts = {
-                each.name.removeprefix("vllm:spec_decode_num_"): each for each in llm.get_metrics()
-            }
-            drafts, accepted = (counts[f"{name}_tokens"].value for name in ("draft", "accepted"))
-            assert 0 < accepted < drafts
-            label = f"n-gram speculation, {accepted:.0f} of {drafts:.0f} drafts accepted"
+        answers = greedy(llm, prompts)
     equal, count, worst = compared(made["llama"], [head], prompts, answers)
-    row(label if "speculation" in what else what, equal, count, worst)
+    row(what, equal, count, worst)
     assert equal == count and worst < 1e-4
 
 
@@ -382,6 +367,24 @@ def test_a_head_of_these_weights_in_another_precision_is_accepted(world):
         pass
     keys = belonging.weight_keys(sampled_base(made["llama"].config, samples))
     assert keys == belonging.weight_keys(made["llama"]) is not None
+
+
+def test_ngram_speculation(world):
+    """It comes last of the engines in this process: after it, vLLM 0.32 can start no other one."""
+    folder, made, _, prompts = world
+    head = saved_head(world, "llama", w=W, temperature=T)
+    ngram = {"method": "ngram", "num_speculative_tokens": 3}
+    ngram |= {"prompt_lookup_max": 3, "prompt_lookup_min": 1}
+    settings = {"speculative_config": ngram, "disable_log_stats": False}
+    with engine(folder / "llama", [head], **settings) as llm:
+        answers = greedy(llm, prompts, new=100)
+        counts = {
+            each.name.removeprefix("vllm:spec_decode_num_"): each for each in llm.get_metrics()
+        }
+        drafts, accepted = (int(counts[f"{name}_tokens"].value) for name in ("draft", "accepted"))
+    equal, count, worst = compared(made["llama"], [head], prompts, answers)
+    row(f"n-gram speculation, {accepted:,} of {drafts:,} drafts accepted", equal, count, worst)
+    assert equal == count and worst < 1e-4 and 0 < accepted < drafts
 
 
 # ---- over HTTP ----------------------------------------------------------------------------------
