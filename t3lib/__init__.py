@@ -86,7 +86,7 @@ _HOME = {
     "Rows": "t3lib.own.rows",
     "LOSSES": "t3lib.baselines.losses",
     "evaluate": "t3lib.tofu.evaluation",
-    "load_model": "t3lib.core.models",
+    "load_model": "t3lib.sampler.tilt",  # which also tells Transformers how to load a head
     "prompt": "t3lib.core.rows",
 }
 

@@ -1,7 +1,7 @@
 """The command `t3`: parse arguments, call the library, print a line.
 
-    t3 unlearn | generate | evaluate      your own model and rows     (this module)
-    t3 reproduce | compare | tofu         the paper again             (the laboratory, `t3lab.cli`)
+    t3 unlearn | generate | evaluate | serve    your own model and rows   (this module)
+    t3 reproduce | compare | tofu               the paper again           (`t3lab.cli`)
 
 A user's mistake gives one line and exit code 2. Torch is imported only when a command needs it.
 """
@@ -48,6 +48,7 @@ GROUPS = {
         "unlearn": "train a head that makes a model forget some rows, and report how well it works",
         "generate": "print the answers of the base and of the unlearned model",
         "evaluate": "report what a model, with or without heads, still says of some rows",
+        "serve": "answer requests over HTTP, as OpenAI's API does, with the unlearned model",
     },
     "the paper again (in a checkout)": {
         "reproduce": "run the notebooks of a profile, and write its tables and figures",
@@ -60,6 +61,7 @@ NOT_T = (
     "there is no --temperature: -T (--temper) is the paper's T, which divides the base's"
     " log-probabilities; the sampler's temperature is another one, and answers here are greedy"
 )
+TEMPLATE = "template."  # how names of template arguments begin in --set
 ANSWER = 10_000  # most characters in one line of `t3 generate`
 # What --set changes, with the default for own rows, by what it means.
 SETTINGS = {
@@ -80,6 +82,7 @@ SETTINGS = {
         "f of tokens that no row taught: neutral (1), or as drawn (the paper)",
     ),
     "plain": ("false", "true fits on the rows alone, as in the paper, and chooses lr and T"),
+    "template.NAME": ("none", "argument of the chat template, e.g. template.enable_thinking=false"),
 }
 
 
@@ -166,11 +169,13 @@ def parser() -> Parser:
         ("unlearn", unlearn, f"--model DIR {rows} --out head", MODEL, UNLEARN),
         ("generate", generate, f'{on_head} "Who wrote the book?"', MODEL | ONE_HEAD, GENERATE),
         ("evaluate", evaluate, f"{on_head} {rows} --out report", MODEL | HEADS, EVALUATE),
+        ("serve", serve, on_head, MODEL, SERVE),
     ):
         p = verb(verbs, name, own[name], run, example, first)
-        if name != "generate":
+        if name in ("unlearn", "evaluate"):
             add_options(p.add_argument_group("your own rows", FILE), ROWS)
-        add_options(p.add_mutually_exclusive_group(), SYSTEM)
+        if name != "serve":
+            add_options(p.add_mutually_exclusive_group(), SYSTEM)
         add_options(p, last)
     unlearning = verbs.choices["unlearn"]
     unlearning.description = (
@@ -229,7 +234,7 @@ def setting(text: str) -> tuple[str, Any]:
             print(f"  {name:<14}{what} (default {default})")
         raise SystemExit(0)
     name, sign, value = text.partition("=")
-    if not sign or name not in SETTINGS:
+    if not sign or (name not in SETTINGS and not name.startswith(TEMPLATE)):
         raise argparse.ArgumentTypeError(
             f"{text!r} is not NAME=VALUE with a name among {', '.join(SETTINGS)}"
         )
@@ -237,6 +242,12 @@ def setting(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except ValueError:
         return name, value  # text such as zero
+
+
+def template_of(given: dict[str, Any]) -> dict[str, Any]:
+    """Take the template arguments out of the values of --set, and return them by name."""
+    names = [name for name in given if name.startswith(TEMPLATE)]
+    return {name.removeprefix(TEMPLATE): given.pop(name) for name in names}
 
 
 def columns(text: str) -> dict[str, str]:
@@ -360,6 +371,22 @@ EVALUATE: Options = {
         "help": "allow a report in a folder that holds a head",
     },
 }
+SERVE: Options = {
+    "--head": ONE_HEAD["--head"],
+    "--host": {
+        "default": "127.0.0.1",
+        "help": "address to listen on (default %(default)s, which only this machine reaches)",
+    },
+    "--port": {"type": int, "default": 8000, "help": "port to listen on (default %(default)s)"},
+    "--allow-samplers": {
+        "action": "store_true",
+        "help": "let clients choose every temperature and top_p: a colder sampler undoes T",
+    },
+    "--completions": {
+        "action": "store_true",
+        "help": "answer /v1/completions too, which has no chat template",
+    },
+}
 
 
 # ---- your own model and rows --------------------------------------------------------------------
@@ -373,6 +400,7 @@ def unlearn(args: argparse.Namespace) -> int:
     check_files(args)
     check_out(args.out, empty=not args.overwrite)
     given = dict(args.set)
+    template = template_of(given)
     if {"steps", "epochs"} <= given.keys():
         raise UserError("--set: give either steps or epochs")
     from t3lib.classifier.artefact import report_folder
@@ -385,7 +413,7 @@ def unlearn(args: argparse.Namespace) -> int:
     fixed = {renamed[name]: given.pop(name) for name in renamed if name in given}
     # Hidden states are on disk until the head is trained. After a kill the same command uses them.
     features = cache_dir("features") / f"own-{content_key(str(args.out.resolve()))}"
-    choices = own.Choices(**fixed, seed=args.seed, fit=given, cache=features)
+    choices = own.Choices(**fixed, template=template, seed=args.seed, fit=given, cache=features)
     wanted: Any = rows_of(args, None)
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
@@ -414,6 +442,7 @@ def generate(args: argparse.Namespace) -> None:
     check_dials(args)
     heads = heads_of(args)
     base, tokenizer = load_model(args, args.model)
+    tokenizer = in_template_of(heads[0], tokenizer)
     unlearned = under_heads(args, base, tokenizer, heads)
     check_system(args.system, tokenizer)
     from t3lib.core.rows import check_row
@@ -454,10 +483,37 @@ def evaluate(args: argparse.Namespace) -> int:
     model, tokenizer = load_model(args, args.model)
     check_system(args.system, tokenizer)
     if heads:
+        tokenizer = in_template_of(heads[0], tokenizer)
         model = under_heads(args, model, tokenizer, heads)
     from t3lib.own.evidence import assess
 
     return write_report(assess(model, tokenizer, wanted), args.out)
+
+
+def serve(args: argparse.Namespace) -> None:
+    """Carry out `t3 serve`: answer requests until Ctrl-C."""
+    args.temper = args.strength = None  # reports judge a head's own T and w
+    heads = heads_of(args)
+    from t3lib.own import serve as server
+
+    with_vllm = not args.load_in and server.vllm_here()
+    place = server.listening(args.host, args.port)
+    names = [name.strip() for name in args.head.split(",")]
+    options = {"completions": args.completions, "any_sampler": args.allow_samplers}
+    url = f"http://{args.host}:{place.getsockname()[1]}/v1"
+    if with_vllm:
+        folder, config, tokenizer = server.described(model_name(args, args.model))
+        rules = server.rules_of(names, heads, tokenizer, config, most=server.MOST, **options)
+        place.close()
+        print(server.greeting(rules, url), flush=True)
+        dtype = args.dtype or str(config.dtype).removeprefix("torch.")  # "auto" may be another
+        given = {"host": args.host, "port": args.port, "dtype": dtype}
+        return server.run_vllm(folder, names, rules, config, **given)
+    base, tokenizer = load_model(args, args.model)
+    unlearned = under_heads(args, base, tokenizer, heads)
+    rules = server.rules_of(names, heads, tokenizer, base.config, most=1, **options)
+    print(server.greeting(rules, url), flush=True)
+    server.run_transformers(unlearned, rules, place)
 
 
 # ---- shared by the verbs ------------------------------------------------------------------------
@@ -498,10 +554,10 @@ def check_out(out: Path, *, empty: bool = False) -> None:
         raise UserError(f"--out {printable(str(out), 80)}: {error.strerror or error}") from None
 
 
-def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
-    """Load a model and its tokenizer.
+def model_name(args: argparse.Namespace, name: str) -> str:
+    """Return the Hub id or folder of a model, which the laboratory trains if it is a builtin one.
 
-    name: a Hub id, a folder, or builtin:NAME@PROFILE, which the laboratory trains.
+    name: a Hub id, a folder, or builtin:NAME@PROFILE. UserError for a folder without a model.
     """
     if name.startswith("builtin:"):
         if not find_spec("t3lab"):
@@ -516,6 +572,12 @@ def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
         raise UserError(
             f"--model {name}: this folder holds no model, because it has no config.json"
         )
+    return name
+
+
+def load_model(args: argparse.Namespace, name: str) -> tuple[Any, Any]:
+    """Load a model, named as in `model_name`, and its tokenizer."""
+    name = model_name(args, name)
     from t3lib.core import models
 
     return models.load_model(name, dtype=args.dtype, device=args.device, load_in=args.load_in)
@@ -545,6 +607,15 @@ def under_heads(
         for head in placed:
             head.w = args.strength
     return T3ForCausalLM(base, placed, args.temper, tokenizer=tokenizer)
+
+
+def in_template_of(head: "T3Head", tokenizer: Any) -> Any:
+    """Return the tokenizer with the head's template arguments, which are printed."""
+    from t3lib.sampler import belonging
+
+    if template := head.info.get("template"):
+        print(f"template arguments of the head: {printable(json.dumps(template))}", file=sys.stderr)
+    return belonging.in_template_of(head, tokenizer)
 
 
 def rows_of(args: argparse.Namespace, head: "T3Head | None") -> "Rows":

@@ -34,6 +34,20 @@ TEMPLATE = (
 )
 
 
+# As Qwen3's: without thinking, an empty block of thoughts ends the prompt; a chat's last answer
+# always has one before it.
+THINKING = TEMPLATE.replace(
+    "{{ m['content'] | trim }}",
+    "{% if loop.last and m['role'] == 'assistant' %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ m['content'] | trim }}",
+).replace(
+    "assistant<|end_header_id|>\n\n{% endif %}",
+    "assistant<|end_header_id|>\n\n"
+    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
+    "{% endif %}{% endif %}",
+)
+
+
 def pytest_report_header() -> str:
     return (
         "order of the tests:"

@@ -9,6 +9,7 @@ import sys
 import warnings
 
 import pytest
+from conftest import TEMPLATE
 
 from t3lib import cli
 from t3lib.classifier.head import T3Head
@@ -270,6 +271,42 @@ def test_the_system_text_stands_in_the_head_and_another_is_warned_about(
     ):
         bare = ["--no-system", "--out", str(tmp_path / "bare")]
         cli.main(["evaluate", *generate[1:5], *rows, *bare])
+
+
+def test_template_arguments_stay_in_the_head(place, tmp_path, monkeypatch, asked, capsys):
+    from t3lib import Rows, T3ForCausalLM, ask, assess, load_model
+
+    folder, head = tmp_path / "moody", tmp_path / "head"
+    shutil.copytree(place / "model", folder)
+    (folder / "chat_template.jinja").write_text("{% if calm %}calm{% endif %}" + TEMPLATE)
+    few = sets(epochs=1, warmup_epochs=0)
+    argv = own_rows(place, head, *few)
+    argv[2] = str(folder)
+    assert cli.main([*argv, *sets(**{"template.sad": "false"})]) == 2
+    assert "no argument 'sad'" in capsys.readouterr().err and not head.exists()
+    with pytest.warns(UserWarning, match="Nothing to forget"):
+        cli.main([*argv, *sets(**{"template.calm": "true"})])
+    assert T3Head.from_pretrained(head).info["template"] == {"calm": True}
+    capsys.readouterr()
+    with monkeypatch.context():
+        prompts = asked()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert cli.main(["generate", "--model", str(folder), "--head", str(head), "Who?"]) == 0
+        said = 'template arguments of the head: {"calm": true}'
+        assert said in capsys.readouterr().err
+        model, tokenizer = load_model(folder)
+        ask(T3ForCausalLM(model, head), tokenizer, "Who?")
+        assert len(prompts) == 3 and all(text.startswith("calm") for text in prompts)
+    monkeypatch.undo()
+    rows = ["--forget", str(place / "forget.jsonl"), "--retain", str(place / "retain.jsonl")]
+    model = ["--model", str(folder), "--head", str(head)]
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        assert cli.main(["evaluate", *model, *rows, "--out", str(tmp_path / "report")]) == 3
+        tilted = T3ForCausalLM(load_model(folder)[0], head)
+        assess(tilted, tokenizer, Rows(*rows[1::2]), progress=False)
+    assert not [each for each in found if "trained with" in str(each.message)]
 
 
 @pytest.mark.parametrize("form", ["text", "prompt"])

@@ -22,10 +22,12 @@ SKIPPED = {
     "jupyter": "opens a browser; nbval runs the notebooks",
     "git": "fetches the repository",
     "cd": "changes the shell that types it",
+    "curl": "asks the server of t3 serve; tests/own/test_serve.py runs the line that it prints",
 }
 PARSED = {  # t3 verbs whose lines are only parsed
     "reproduce": "minutes to hours; tests/lab/grid runs it",
     "tofu": "minutes; tests/lab/study runs it",
+    "serve": "answers until Ctrl-C; tests/own/test_serve.py runs it",
 }
 
 

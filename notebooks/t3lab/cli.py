@@ -4,8 +4,11 @@
 """
 
 import argparse
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,21 +17,31 @@ from t3lib.cli import (
     Options,
     check_dials,
     check_out,
+    in_template_of,
     load_model,
     names,
     numbers,
     setting,
+    template_of,
     under_heads,
     verb,
     whole_numbers,
 )
-from t3lib.core.errors import UserError
+from t3lib.core.errors import UserError, printable
 from t3lib.core.settings import CHOICES, TEMPERATURE, check_temperature, fit_settings
 
 if TYPE_CHECKING:
     from t3lib.tofu.data import Source
 
 SPLITS = ("forget01", "forget05", "forget10")
+SUITE = "open_unlearning"  # key of the measures that OpenUnlearning's TOFU suite reports
+NAMES = {  # its name of a metric of the paper: where the metric is in an evaluation
+    "forget_quality": ("forget_quality",),
+    "forget_Q_A_Prob": ("forget", "prob"),
+    "forget_Q_A_ROUGE": ("forget", "rouge"),
+    "forget_Truth_Ratio": ("forget", "truth_ratio"),
+    "model_utility": ("model_utility",),
+}
 BUILTIN = ("full", "retain90", "retain95")
 
 
@@ -230,13 +243,14 @@ def fit(args: argparse.Namespace) -> None:
     """Carry out `t3 tofu fit`: train a head on the rows of a split."""
     check_out(args.out, empty=not args.overwrite)
     given = {"seed": args.seed} | dict(args.set)
+    template = template_of(given)
     T = check_temperature(given.pop("T", TEMPERATURE))
     if "steps" in given:
         raise UserError("--set steps is for own rows: a split counts epochs")
     if "epochs" in given:
         given.setdefault("warmup_epochs", given["epochs"] / 4)
     settings = fit_settings(given)
-    from t3lib.core.rows import check_disjoint
+    from t3lib.core.rows import check_disjoint, templated
     from t3lib.sampler.one_call import fit_without_evidence
     from t3lib.tofu import data
 
@@ -246,10 +260,13 @@ def fit(args: argparse.Namespace) -> None:
     )
     check_disjoint(forget, retain)
     model, tokenizer = model_of(args, args.model)
+    tokenizer = templated(tokenizer, template)
     head = fit_without_evidence(
         model, tokenizer, forget, retain, settings, attention_mask=args.attention_mask
     )
     head.temperature, head.info["split"] = T, args.split
+    if template:
+        head.info["template"] = template
     head.save_pretrained(args.out, overwrite=args.overwrite)
     print(
         f"trained a head with {head.num_parameters:,} parameters on {len(forget)} rows to forget"
@@ -269,16 +286,25 @@ def evaluate(args: argparse.Namespace) -> None:
     from t3lib.tofu import evaluation
 
     scoring = evaluation.Scoring(args.attention_mask, args.truth_ratio, args.max_new_tokens)
-    rows = study.evaluation_rows(source_of(args), args.split)
+    source = source_of(args)
+    rows = study.evaluation_rows(source, args.split)
+    unseen, why = unseen_rows(args.split, source)
+    scored = {"forget": rows["forget"], "unseen": unseen}
     head = T3Head.from_pretrained(args.head) if args.head else None
     model, tokenizer = model_of(args, args.model)
     tilts: Any = None
     if head is not None:
+        tokenizer = in_template_of(head, tokenizer)
         under_heads(args, model, tokenizer, [head])  # checks them before anything is computed
         tilts = [(head, T) for T in temperatures or [head.temperature]]
-    reference = reference_for(args, rows, replace(scoring, generate=False))
+    reference = reference_for(args, scored, replace(scoring, generate=False), head)
     report = evaluation.evaluate(model, tokenizer, rows, scoring, tilts=tilts, reference=reference)
     reports: list[Any] = [report] if tilts is None else report
+    found = reference.get(SUITE) if isinstance(reference, Mapping) else None
+    known_by = found.get("mia_min_k") if isinstance(found, Mapping) else None
+    for each, tilt in zip(reports, tilts or [(None, 1.0)]):
+        known = measured((model, tokenizer), scored, args.attention_mask, tilt, known_by)
+        each[SUITE] = {name: reduce(getitem, place, each) for name, place in NAMES.items()} | known
     record = reports[0] if len(reports) == 1 else {"by_temperature": reports}
     asked = {name: value for name, value in vars(args).items() if name not in ("run", "parser")}
     asked["temper"] = temperatures
@@ -286,6 +312,9 @@ def evaluate(args: argparse.Namespace) -> None:
     write_json(args.out, record)
     for each in reports:
         print(summary(each))
+    if why:
+        empty = f"{args.parser.prog}: privleak and mia_* stay empty: {why}"
+        print(empty, file=sys.stderr)
 
 
 def summary(report: Mapping[str, Any]) -> str:
@@ -296,13 +325,14 @@ def summary(report: Mapping[str, Any]) -> str:
     return f"{at}Forget Quality {fq} (D {D}), MU-ROUGE {mu_rouge}, Model Utility {mu}"
 
 
-def reference_for(args: argparse.Namespace, rows: Mapping[str, Any], scoring: Any) -> Any:
+def reference_for(
+    args: argparse.Namespace, rows: Mapping[str, Any], scoring: Any, head: Any = None
+) -> Any:
     """Return the truth ratios of a retrained model, or None without one.
 
-    It is the model or file of --reference, or the built-in retrained model of the split.
+    It is the model or file of --reference, or the built-in retrained model of the split. A model is
+    asked with the template arguments of `head`.
     """
-    import sys
-
     from t3lib.core.files import read_json
     from t3lib.tofu import data, evaluation
 
@@ -319,7 +349,45 @@ def reference_for(args: argparse.Namespace, rows: Mapping[str, Any], scoring: An
             raise UserError(f"--reference {name}: not a JSON file written by t3 tofu evaluate")
         return records
     model, tokenizer = model_of(args, name)
-    return evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, scoring)
+    tokenizer = tokenizer if head is None else in_template_of(head, tokenizer)
+    report = evaluation.evaluate(model, tokenizer, {"forget": rows["forget"]}, scoring)
+    known = measured((model, tokenizer), rows, scoring.attention_mask)
+    return report | {SUITE: known}
+
+
+def unseen_rows(split: str, source: "Source") -> tuple[list[Any], str]:
+    """Return the split's rows that no model saw, TOFU's holdoutNN, and why there are none or ""."""
+    from t3lib.tofu import data
+
+    try:
+        return data.load_rows(source, split.replace("forget", "holdout")), ""
+    except (UserError, ValueError) as error:  # ValueError: the Hub's data set has no such part
+        return [], printable(error)
+
+
+def measured(
+    loaded: tuple[Any, Any],
+    rows: Mapping[str, Any],
+    mask: str,
+    tilt: Any = (None, 1.0),
+    reference: float | None = None,
+) -> dict[str, float | None]:
+    """Return the measures of `suite` for a model, or for a head on it.
+
+    loaded: model and tokenizer. rows: {"forget", "unseen"}. mask: the attention mask. tilt: head
+    and T. reference: mia_min_k of a retrained model.
+    """
+    from t3lib.core.models import pad_id
+    from t3lib.own.audit import suite
+    from t3lib.tofu.likelihood import Reading
+    from t3lib.tofu.writing import eos_ids
+
+    model, tokenizer = loaded
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), mask)
+    forget, unseen = (
+        suite.shown(model, tokenizer, rows[name], reading, tilt) for name in ("forget", "unseen")
+    )
+    return suite.suite(forget, unseen, 0.5 if reference is None else reference)
 
 
 def audit(args: argparse.Namespace) -> None:
@@ -342,6 +410,7 @@ def audit(args: argparse.Namespace) -> None:
     model, tokenizer = model_of(args, args.model)
     tilts: list[Any] = [(None, 1.0)]
     if head is not None:
+        tokenizer = in_template_of(head, tokenizer)
         tilted = under_heads(args, model, tokenizer, [head])
         tilts.append((head, tilted.temperature))
     found = run.audit_rows(model, tokenizer, sets, tilts, samples=args.samples)

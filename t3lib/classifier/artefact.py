@@ -20,6 +20,7 @@ import safetensors
 import safetensors.torch
 from huggingface_hub import hf_hub_download
 from jinja2 import Environment, PackageLoader
+from markupsafe import Markup
 from torch import Tensor
 
 from t3lib.core import smollm2
@@ -211,7 +212,7 @@ def model_card(settings: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    pages.filters["cell"] = _cell
+    pages.filters |= {"cell": _cell, "python": lambda value: Markup(repr(value))}
     name = settings["info"].get("base_model")
     plain = isinstance(name, str) and re.fullmatch(
         r"[\w./~-]{1,200}", name

@@ -1,5 +1,7 @@
 """Read and check rows, fill the chat template, tokenise, and pad batches."""
 
+import copy
+import json
 import re
 import unicodedata
 from collections.abc import Mapping, Sequence
@@ -11,7 +13,7 @@ from typing import Any
 import torch
 from jinja2 import TemplateError
 
-from t3lib.core.errors import UserError
+from t3lib.core.errors import UserError, printable
 from t3lib.core.files import parse_json, read_text
 
 Row = dict[str, Any]
@@ -30,6 +32,9 @@ _FORMATTED = "".join(
     f".replace('%{code}', '{part}').replace('%-{code}', '{part.lstrip('0') or part}')"
     for code, part in _PARTS.items()
 )
+# What `_filled` and the tokenizer themselves give to a template, besides its special tokens.
+GIVEN = ("messages", "tools", "documents", "add_generation_prompt")
+PROBE = "An answer to see what the template puts before an answer."
 # Put before a template that calls `strftime_now`, so that it gets this date instead of the clock.
 FIXED_CLOCK = "{% macro strftime_now(format) %}{{ format" + _FORMATTED + " }}{% endmacro %}\n"
 
@@ -149,19 +154,61 @@ Question = (
 )  # one question, or the turns before the answer as {role, content}
 
 
-def prompt(tokenizer: Any, question: Question, system: str | None = SYSTEM) -> str:
+def templated(tokenizer: Any, arguments: Mapping[str, Any]) -> Any:
+    """Return a tokenizer whose chat template is always filled with these arguments.
+
+    arguments: {name: value}, such as {"enable_thinking": False} for a model that can think before
+    it answers. A value is True, False, a whole number or a text.
+
+    The result is a copy: its template begins with one `set` line for each argument. The given
+    tokenizer is returned itself if there are no arguments or its template begins with these lines
+    already. UserError for a name that the template does not use, for a value of another kind, and
+    for a text that could not be a question.
+    """
+    if not isinstance(arguments, Mapping):
+        raise UserError(f"template arguments are a mapping, not a {type(arguments).__name__}")
+    template = "" if tokenizer.chat_template is None else tokenizer.get_chat_template()
+    lines = ""
+    for name, value in arguments.items():
+        used = re.fullmatch(r"[A-Za-z]\w*", name, re.ASCII) and re.search(rf"\b{name}\b", template)
+        if not used or name in (*GIVEN, *tokenizer.special_tokens_map):
+            raise UserError(f"the chat template has no argument {printable(name, 40)!r}")
+        if isinstance(value, str):
+            _check_text(value, f"template argument {name}")
+            _refuse_special(tokenizer, value, f"template argument {name}")
+        elif not isinstance(value, int):
+            raise UserError(
+                f"template argument {name} must be true, false, a whole number or text, not"
+                f" {printable(repr(value), 40)}"
+            )
+        lines += f"{{% set {name} = {json.dumps(value, ensure_ascii=False)} %}}\n"
+    if template.startswith(lines):
+        return tokenizer
+    changed = copy.copy(tokenizer)
+    changed.chat_template = lines + template
+    check_template(changed)
+    return changed
+
+
+def prompt(
+    tokenizer: Any,
+    question: Question,
+    system: str | None = SYSTEM,
+    template: Mapping[str, Any] = {},
+) -> str:
     """Fill the chat template: the text that a model reads before it answers a question.
 
     question: one question, or the turns of a conversation as {role, content}.
     system: the system text. None leaves the system turn out; a conversation that begins with a
     system turn keeps its own.
+    template: arguments of the chat template, see `templated`. A head's are its `info["template"]`.
 
     Training, evaluation and generation all use this form, and a head works only for prompts in this
     form. Without a chat template the text is "Question: … Answer:". The text contains its special
     tokens: tokenise it with `add_special_tokens=False`. UserError for a special token in a
     question, and for a template that fails.
     """
-    turns = _turns(tokenizer, question)
+    tokenizer, turns = templated(tokenizer, template), _turns(tokenizer, question)
     if tokenizer.chat_template is None:
         if len(turns) != 1:
             raise UserError(
@@ -186,10 +233,11 @@ def encode_answers(
 ) -> list[Example]:
     """Tokenise several answers to one question with the tokenizer's chat template.
 
-    The answer begins where the tokenised prompt ends, as in the published code. If the prompt's
-    tokens are no prefix of the whole chat's (the tokenizer merges across the boundary), the
-    answer's text is tokenised separately. UserError for a special token inside a text, which would
-    end or fake a turn, and for an answer without tokens.
+    The answer begins where the tokenised prompt ends, as in the published code. What the template
+    puts before an answer, such as an empty block of thoughts, belongs to the prompt. If the
+    prompt's tokens are no prefix of the whole chat's (the tokenizer merges across the boundary),
+    the answer's text is tokenised separately. UserError for a special token inside a text, which
+    would end or fake a turn, and for an answer without tokens.
     """
     before, turns = prompt(tokenizer, question, system), _turns(tokenizer, question)
     texts = []
@@ -200,6 +248,11 @@ def encode_answers(
         else:
             chat = [*turns, {"role": "assistant", "content": answer}]
             texts.append(_render(tokenizer, system, chat, add_generation_prompt=False))
+    if texts and texts[0].startswith(before):
+        if not texts[0][len(before) :].lstrip().startswith(answers[0].strip()):
+            chat = [*turns, {"role": "assistant", "content": PROBE}]
+            before = _render(tokenizer, system, chat, add_generation_prompt=False)
+            before = before[: before.rindex(PROBE)]
     starts = [answer.strip()[:16] for answer in answers]
     before_ids, *encoded = _all_ids(tokenizer, [before, *starts, *texts])
     examples = []

@@ -469,9 +469,9 @@ def ask(
     max_new_tokens: the longest answer, in tokens.
 
     A model with a head is asked in the form in which the head was trained: with the same system
-    text, which is `head.info["system"]`, or, for a head of plain text, by continuing the text. A
-    model without a head is asked without a system text. UserError for an empty text, and for
-    prompts and answers that do not fit the model's context.
+    text and template arguments, which are in `head.info`, or, for a head of plain text, by
+    continuing the text. A model without a head is asked without a system text. UserError for an
+    empty text, and for prompts and answers that do not fit the model's context.
     """
     if isinstance(question, str | Mapping):
         return ask(model, tokenizer, [question], max_new_tokens=max_new_tokens)[0]
@@ -481,6 +481,7 @@ def ask(
     if head := next(iter(getattr(model, "heads", ())), None):
         plain = head.info.get("chat_template") == belonging.PLAIN
         form |= {"system": belonging.system_of(head), "raw": plain}
+        tokenizer = belonging.in_template_of(head, tokenizer)
     rows: list[Any] = [
         each if isinstance(each, Mapping) else {"question": each} for each in question
     ]

@@ -5,7 +5,6 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -50,6 +49,8 @@ def assess(
 def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int, progress: bool) -> Report:
     """Do the same as `assess` for rows that were checked before. There may be no rows to keep."""
     tilted = isinstance(model, T3ForCausalLM)
+    if tilted:
+        tokenizer = belonging.in_template_of(model.heads[0], tokenizer)
     for head in model.heads if tilted else ():
         belonging.check_prompt(head, tokenizer, [*rows.forget, *rows.retain])
     base = model.base if tilted else model
@@ -148,8 +149,6 @@ def complete(report: Report, asked: Inquiry, base: Any, tokenizer: Any, rows: Ro
     report["form"] = belonging.prompt_form(tokenizer, [*rows.forget, *rows.retain])
     report["asked"] = {"ways": report["forget"]["ways"], "samples": samples, "rows": counts}
     report["base"] = belonging.base_identity(base)
-    if Path(name := report["base"]["base_model"] or "").is_dir():  # a report is shown to others
-        report["base"]["base_model"] = Path(name).name or None
     report["date"] = datetime.date.today().isoformat()
     return report
 

@@ -205,14 +205,14 @@ def normal(entry: Any, where: str, system: str | None = None) -> Row:
         return ({} if entry.get("raw") else before) | _checked(entry, where)
     if "messages" in entry:
         return before | _conversation(
-            _turns(entry["messages"], where, "messages"), where, "messages"
+            checked_turns(entry["messages"], where, "messages"), where, "messages"
         )
     if "prompt" in entry and "completion" in entry:
         if isinstance(entry["prompt"], str):
             return _checked(
                 {"question": entry["prompt"], "answer": entry["completion"], "raw": True}, where
             )
-        turns = [_turns(entry[field], where, field) for field in ("prompt", "completion")]
+        turns = [checked_turns(entry[field], where, field) for field in ("prompt", "completion")]
         return before | _conversation(sum(turns, []), where, "completion")
     if "text" in entry:
         return _checked({"question": "", "answer": entry["text"], "raw": True}, where)
@@ -286,7 +286,7 @@ def _checked(row: Mapping[str, Any], where: str) -> Row:
         and all(isinstance(turn, Mapping) for turn in question)
         and not raw
     ):
-        _turns(question, where, "question")
+        checked_turns(question, where, "question")
         question = "-"
     elif raw and isinstance(question, str) and not question.strip():
         question = "-"  # plain text may begin with nothing
@@ -303,7 +303,11 @@ def _conversation(turns: list[dict[str, str]], where: str, field: str) -> Row:
     return {"question": question, "answer": last["content"]}
 
 
-def _turns(value: Any, where: str, field: str) -> list[dict[str, str]]:
+def checked_turns(value: Any, where: str, field: str) -> list[dict[str, str]]:
+    """Return a conversation as turns {role, content}; UserError unless all of them are text.
+
+    where, field: the start of an error's message.
+    """
     if not isinstance(value, Sequence) or isinstance(value, str) or not len(value):
         raise UserError(f"{where}: {field} must be a list of turns, each with role and content")
     for number, turn in enumerate(value, 1):

@@ -22,7 +22,7 @@ from t3lib.classifier.fit import fit_heads, steps_per_epoch
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError, printable
 from t3lib.core.models import pad_id
-from t3lib.core.rows import Row, encode_rows
+from t3lib.core.rows import Row, encode_rows, templated
 from t3lib.core.settings import (
     OWN_RATES,
     OWN_ROWS,
@@ -83,6 +83,8 @@ class Choices:
     plain: fit the head on the rows alone, as the paper does, and not on their wordings and
     neighbours.
     untrained: see `T3Head`.
+    template: arguments of the chat template, such as {"enable_thinking": False}. The head keeps
+    them, and whoever asks with the head uses them.
     seed: decides which rows are held out, the start of the head, and the samples.
     fit: further settings, named as in `settings.FitSettings`.
     allow_sharpening: whether T may be below 1.
@@ -95,6 +97,7 @@ class Choices:
     steps: int | None = None
     plain: bool = False
     untrained: str = "neutral"
+    template: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     fit: Mapping[str, Any] = field(default_factory=dict)
     allow_sharpening: bool = False
@@ -147,7 +150,7 @@ def unlearn(
     base knows.
     """
     rows, seed = rows.checked(), choices.seed
-    base = plain_base(model)
+    base, tokenizer = plain_base(model), templated(tokenizer, choices.template)
     fit, held, sets = hold_out(
         rows.forget, rows.retain, rows.holdout_forget, rows.holdout_retain, seed
     )
@@ -269,6 +272,8 @@ def unlearn(
     head.temperature, head.w = chosen.T, chosen.w
     head.info |= belonging.origin(base, tokenizer, rows.forget, rows.retain, len(features.y))
     head.info["attention_mask"] = "lengths"
+    if choices.template:
+        head.info["template"] = dict(choices.template)
     unlearned = T3ForCausalLM(
         base, head.to(base.device), chosen.T, allow_sharpening=choices.allow_sharpening
     )

@@ -7,6 +7,7 @@ gives a warning.
 """
 
 import hashlib
+import os
 import re
 import warnings
 from collections import Counter
@@ -20,9 +21,9 @@ from transformers import PreTrainedTokenizerBase
 
 from t3lib.core import smollm2
 from t3lib.core.errors import UserError, printable
-from t3lib.core.files import content_key, model_identity
+from t3lib.core.files import cache_dir, content_key, model_identity, read_json, write_json
 from t3lib.core.models import pad_id
-from t3lib.core.rows import SYSTEM, Row, encode_rows, rendered
+from t3lib.core.rows import SYSTEM, Row, encode_rows, rendered, templated
 
 PLAIN = (  # recorded instead of a chat template by a head whose rows were plain text
     "plain text"
@@ -57,7 +58,7 @@ def tokens_known(tokenizer: PreTrainedTokenizerBase, vocab_size: int) -> torch.T
 def base_identity(model: nn.Module) -> dict[str, Any]:
     """Describe a loaded base by its name, its files and its weights, each None if there is none.
 
-    The keys: base_model (its name), base_revision (its Hub commit), base_identity
+    The keys: base_model (`name_of`), base_revision (its Hub commit), base_identity
     (`model_identity`), base_weights (`weight_keys`) and base_adapter (`adapter_key`).
     """
     config: Any = model.config
@@ -65,11 +66,27 @@ def base_identity(model: nn.Module) -> dict[str, Any]:
     commit = getattr(config, "_commit_hash", None)
     identity = model_identity(name, commit) if name and (commit or Path(name).is_dir()) else None
     return {
-        "base_model": smollm2.named(name),
+        "base_model": name_of(name),
         "base_revision": commit,
         "base_identity": identity,
         **weights_identity(model),
     }
+
+
+def name_of(base: str | None) -> str | None:
+    """Return a Hub id as it is, and only the last name of a folder: a head is shown to others."""
+    name = smollm2.named(base)
+    is_path = name and (os.path.isabs(name) or os.path.isdir(name))
+    return os.path.basename(os.path.abspath(name)) if name and is_path else name
+
+
+def place_of(identity: Mapping[str, Any]) -> Path | None:
+    """Return the file in the cache that keeps the folder of a base, by its `base_identity`.
+
+    None for a base of which neither weights nor files are known.
+    """
+    key = identity.get(WEIGHTS) or identity.get("base_identity")
+    return cache_dir("places") / f"{content_key(key)}.json" if key else None
 
 
 def weights_identity(model: nn.Module) -> dict[str, Any]:
@@ -82,7 +99,8 @@ def weight_keys(model: nn.Module) -> list[str] | None:
 
     The sample is taken at regular distances and rounded to bfloat16: directly in the first key, by
     way of float16 in the second. Bases that share a key are the same weights, loaded in float32,
-    bfloat16 or float16. Names and adapters do not count.
+    bfloat16 or float16. A base of float32 that is loaded in float16 once and in bfloat16 once
+    shares no key. Names and adapters do not count.
 
     None for weights that are quantised or not in memory: their files have to be compared.
     """
@@ -143,7 +161,7 @@ def adapter_key(model: nn.Module) -> str | None:
 
 
 def origin(
-    base: nn.Module,
+    base: Any,
     tokenizer: PreTrainedTokenizerBase,
     forget: Sequence[Row],
     retain: Sequence[Row],
@@ -153,10 +171,15 @@ def origin(
 
     This is the base's identity, the tokenizer's hash, the form of the prompts (`prompt_form`), the
     prompt of one fixed question (which shows, for example, a date in the template), the number of
-    rows and the number of answer `tokens` it was fitted on.
+    rows and the number of answer `tokens` it was fitted on. The base's folder, which a head does
+    not name, is kept in the cache (`place_of`).
     """
+    identity, folder = base_identity(base), base.config.name_or_path
+    place = place_of(identity)
+    if place and identity["base_model"] not in (None, folder, smollm2.NAME):
+        write_json(place, {"folder": os.path.abspath(folder)})
     return {
-        **base_identity(base),
+        **identity,
         "tokenizer_hash": tokenizer_hash(tokenizer),
         **prompt_form(tokenizer, [*forget, *retain]),
         "prompt": rendered(tokenizer),
@@ -196,15 +219,23 @@ def system_of(head: Any) -> str | None:
     return system if isinstance(system, str) else None
 
 
+def in_template_of(head: Any, tokenizer: Any) -> Any:
+    """Return the tokenizer with the template arguments that a head records (`rows.templated`)."""
+    return templated(tokenizer, head.info.get("template") or {})
+
+
 def base_of(head: Any) -> tuple[str, str | None]:
     """Return name and commit of the base that a head was trained on, for `models.load_model`.
 
+    A folder's name is that of the folder in which the base was when the head was trained here.
     UserError if the head records no name, or a folder that is not here.
     """
-    name = head.info.get("base_model")
+    name, place = head.info.get("base_model"), place_of(head.info)
     if not isinstance(name, str) or not name:
         raise UserError("the head does not say which base it was trained on: give it (base=)")
-    here = name == smollm2.NAME or Path(name).is_dir()
+    if place and place.is_file() and os.path.isdir(folder := read_json(place)["folder"]):
+        return folder, None
+    here = name == smollm2.NAME or os.path.isdir(name)
     if not here and not re.fullmatch(r"\w[\w.-]*/[\w.-]+", name):
         raise UserError(f"the head's base, {printable(name)}, is not here: give it (base=)")
     return name, head.info.get("base_revision")
@@ -261,7 +292,8 @@ def check_base(head: Any, model: nn.Module) -> None:
     """Raise UserError if the head records another base, revision or adapter than the loaded ones.
 
     Loaded weights are compared where the head records them. For older heads and for weights of
-    which `weight_keys` is None, every byte of the base's folder is hashed (once in a process).
+    which `weight_keys` is None, every byte of the base's folder is hashed (once in a process). So a
+    quantised base is known by its files alone, whatever the head's base became in memory.
     """
     if ADAPTER not in head.info and not any(head.info.get(key) for key in BASE_KEYS):
         return
@@ -270,12 +302,16 @@ def check_base(head: Any, model: nn.Module) -> None:
         present = base_identity(model)
     if key := _differing(head.info, present):
         both = (head.info, base_identity(model))
+        # The same files: float16 and bfloat16 round float32 differently, so that neither key fits.
+        files = key == WEIGHTS and both[0].get("base_identity") == both[1]["base_identity"]
+        hint = " (of the same files: changed in memory, or float16 here and bfloat16 there)"
         trained, loaded = (
             f"{printable(info.get('base_model'))} ({key} {printable(info[key])})" for info in both
         )
         raise UserError(
-            f"the head was trained on {trained}, the base is {loaded}: unlearning may fail"
-            " silently; use its own base, or say in Python that you mean this one (other_base=True)"
+            f"the head was trained on {trained}, the base is {loaded}{hint if files else ''}:"
+            " unlearning may fail silently; use its own base, or say in Python that you mean this"
+            " one (other_base=True)"
         )
 
 
@@ -298,6 +334,8 @@ def _differing(
     for key in keys:
         if one.get(key) is not None and other.get(key) is not None:
             values = one[key], other[key]
+            if key == "base_model":  # older heads name the folder with its path
+                values = name_of(str(values[0])), name_of(str(values[1]))
             if all(isinstance(value, list) for value in values):  # of weights one key is enough
                 values = any(value in other[key] for value in one[key]), True
             if values[0] != values[1]:

@@ -11,19 +11,27 @@ divides the logits of p_hat when sampling.
 
 import copy
 import functools
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
 
 from t3lib.classifier import artefact, pooling
 from t3lib.classifier.artefact import Report
 from t3lib.classifier.head import T3Head
-from t3lib.core.errors import UserError
+from t3lib.core.errors import UserError, printable
+from t3lib.core.hub import located
 from t3lib.core.models import CACHE, load_model
 from t3lib.core.settings import check, check_temperature
 from t3lib.sampler import belonging
@@ -35,6 +43,10 @@ from t3lib.sampler.wrapped import (
     vocabulary,
 )
 
+# Arguments that Transformers' Auto classes add to those of a call.
+FROM_TRANSFORMERS = {
+    *("adapter_kwargs", "local_files_only", "_from_auto", "_commit_hash", "cache_dir"),
+}
 Heads = T3Head | str | Path | Sequence[T3Head | str | Path]
 
 
@@ -246,7 +258,7 @@ class T3ForCausalLM(WrappedCausalLM):
     @classmethod
     def from_pretrained(  # type: ignore[override]
         cls,
-        heads: str | Path | Sequence[str | Path],
+        heads: Heads,
         *,
         base: PreTrainedModel | str | Path | None = None,
         temperature: float | None = None,
@@ -257,16 +269,18 @@ class T3ForCausalLM(WrappedCausalLM):
     ) -> Self:
         """Load heads from folders or the Hub and put them on a base.
 
-        heads: one name or several. base: a loaded model, or a name for `models.load_model`, whose
-        tokenizer is then loaded and checked too; by default the model that the first head was
-        trained on. load: arguments of `load_model`, such as dtype, device and load_in. Other
-        arguments and errors as of the class.
+        heads: one name or several, or T3Heads. base: a loaded model, or a name for
+        `models.load_model`, whose tokenizer is then loaded and checked too; by default the model
+        that the first head was trained on, whose name is printed. load: arguments of `load_model`,
+        such as dtype, device and load_in. Other arguments and errors as of the class.
 
         UserError without `base` if the head names none, or a folder that is not here.
         """
         if base is None:
-            first = heads if isinstance(heads, str | Path) else next(iter(heads))
-            base, revision = belonging.base_of(T3Head.from_pretrained(first))
+            first = heads if isinstance(heads, T3Head | str | Path) else next(iter(heads))
+            head = first if isinstance(first, T3Head) else T3Head.from_pretrained(first)
+            base, revision = belonging.base_of(head)
+            print(f"base of the head: {printable(base)}", file=sys.stderr)
             load = {"revision": revision} | load
         if not isinstance(base, nn.Module):
             base, loaded_tokenizer = load_model(base, **load)
@@ -354,3 +368,63 @@ def _devices(base: Any) -> list[torch.device]:
         weight.device for weight in (*first, *base.parameters()) if weight.device.type != "meta"
     ]
     return list(dict.fromkeys(devices)) or [torch.device("cpu")]
+
+
+# ---- Transformers' Auto classes -----------------------------------------------------------------
+
+
+class T3Config(PreTrainedConfig):
+    """What Transformers reads from a head's config.json, to find the classes below."""
+
+    model_type = "t3-head"
+
+
+class ModelOfHead:
+    """Loads a head with its base for `AutoModelForCausalLM` and `pipeline`."""
+
+    config_class = T3Config
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        name: str,
+        *,
+        config: T3Config,
+        revision: str | None = None,
+        dtype: torch.dtype | str | None = None,
+        device_map: Mapping[str, Any] | str | None = None,
+        trust_remote_code=False,
+        **options: Any,
+    ) -> T3ForCausalLM:
+        """Return `T3ForCausalLM.from_pretrained(name)`.
+
+        name, revision: of the head. dtype: of the base. device_map: a device, or {"": device}.
+        options: further arguments of `T3ForCausalLM.from_pretrained`. Those that Transformers adds
+        have no effect, and no code from the Hub is run, whatever the call says. UserError for any
+        other device_map.
+        """
+        if isinstance(device_map, Mapping) and {*device_map} != {""}:
+            raise UserError("device_map: load the base by itself, and give it as base=")
+        device = device_map[""] if isinstance(device_map, Mapping) else device_map
+        given: dict[str, Any] = {"device": device, "dtype": str(dtype).removeprefix("torch.")}
+        given |= {key: options[key] for key in {*options} - FROM_TRANSFORMERS}
+        given = {key: each for key, each in given.items() if each not in (None, "None", "auto", "")}
+        head = T3Head.from_pretrained(name, revision=revision)
+        head.w = getattr(config, "w", head.w)  # Transformers writes w=2 of a call into the config
+        return T3ForCausalLM.from_pretrained(head, **given)
+
+
+class TokenizerOfHead:
+    """Loads the tokenizer of a head's base for `AutoTokenizer`."""
+
+    @classmethod
+    def from_pretrained(cls, name: str, *, revision: str | None = None, **options: Any) -> Any:
+        """Return the tokenizer of the base that a head (name, revision) was trained on."""
+        base, commit = belonging.base_of(T3Head.from_pretrained(name, revision=revision))
+        name = located(base).name
+        return AutoTokenizer.from_pretrained(name, revision=commit, trust_remote_code=False)
+
+
+AutoConfig.register(T3Config.model_type, T3Config)
+AutoModelForCausalLM.register(T3Config, ModelOfHead)
+AutoTokenizer.register(T3Config, TokenizerOfHead)

@@ -219,7 +219,7 @@ def test_another_base_or_state_of_it_is_refused_unless_it_is_meant(tmp_path):
     family("llama", seed=1).save_pretrained(tmp_path)
     base = type(family("llama")).from_pretrained(tmp_path)
     identity = belonging.base_identity(base)
-    assert identity["base_model"] == str(tmp_path) and len(identity["base_identity"]) == 16
+    assert identity["base_model"] == tmp_path.name and len(identity["base_identity"]) == 16
     T3ForCausalLM(base, T3Head(HIDDEN, VOCAB, 3, info=identity))
     # An older head's revision is of some bytes of the weights, of which nobody knows today whether
     # they changed.
@@ -314,6 +314,21 @@ def test_a_head_belongs_to_weights_not_to_a_name(tmp_path, trained_on, used_on, 
     assert T3ForCausalLM(models[0], T3Head(HIDDEN, VOCAB, 3, info=old)), "compared as before"
 
 
+def test_two_half_precisions_of_one_float32_base_are_named(tmp_path):
+    """They round differently, so that weights alone cannot tell one base from two."""
+    family("llama").save_pretrained(tmp_path)
+    model = type(family("llama"))
+    head = T3Head(HIDDEN, VOCAB, 3)
+    head.info = belonging.base_identity(model.from_pretrained(tmp_path, dtype=torch.float16))
+    with pytest.raises(UserError, match="of the same files: .* float16 here and bfloat16 there"):
+        T3ForCausalLM(model.from_pretrained(tmp_path, dtype=torch.bfloat16), head)
+    for dtype in (torch.float16, torch.float32):
+        assert T3ForCausalLM(model.from_pretrained(tmp_path, dtype=dtype), head)
+    with pytest.raises(UserError) as refused:
+        T3ForCausalLM(family("llama", seed=3), head)
+    assert "of the same files" not in str(refused.value)
+
+
 def test_a_quantised_base_is_known_by_the_weights_of_its_folder(tmp_path):
     family("llama").save_pretrained(tmp_path)
     base = type(family("llama")).from_pretrained(tmp_path)
@@ -397,6 +412,7 @@ def test_a_cards_example_asks_in_the_form_of_training():
             {"chat_template": "0" * 16, "system": None},
             't3lib.prompt(tokenizer, "Your question?", system=None)',
         ),
+        ({"template": {"think": False}}, """"Your question?", template={'think': False})"""),
         ({"chat_template": belonging.PLAIN, "system": None}, '"The beginning of a text"'),
     ):
         example = (

@@ -2,13 +2,15 @@
 
 import json
 import shutil
+import warnings
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, TEMPLATE, byte_tokenizer
 
 from t3lab import results
 from t3lib import cli
 from t3lib.classifier.head import T3Head
+from t3lib.tofu import evaluation
 
 
 def test_results_of_uncommitted_code_are_refused_in_one_line(monkeypatch, capsys):
@@ -42,6 +44,28 @@ def on(place, verb, *more):
     return ["tofu", verb, *model, *more]
 
 
+def test_template_arguments_of_a_split_stay_in_the_head(place, capsys, monkeypatch):
+    head, prompts, real = place / "fitted", [], evaluation.greedy
+    (place / "model" / "chat_template.jinja").write_text("{% if calm %}calm{% endif %}" + TEMPLATE)
+    few = ["--set", "epochs=1", "--set", "template.calm=true", "--out", str(head)]
+    assert cli.main(on(place, "fit", *few)) == 0
+    assert T3Head.from_pretrained(head).info["template"] == {"calm": True}
+
+    def seen(model, ids, *args, **kwargs):
+        prompts.extend(ids)
+        return real(model, ids, *args, **kwargs)
+
+    monkeypatch.setattr(evaluation, "greedy", seen)
+    argv = ["--head", str(head), "--out", str(place / "f.json"), "--max-new-tokens", "2"]
+    reference = ["--reference", str(place / "model")]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert cli.main(on(place, "evaluate", *argv, *reference)) == 0
+    start = byte_tokenizer()("calm", add_special_tokens=False)["input_ids"]
+    assert prompts and all(ids[:4] == start for ids in prompts)
+    assert capsys.readouterr().err.count("template arguments of the head") == 2
+
+
 def test_fit_evaluate_and_audit_one_model_on_a_split(place, capsys):
     head, out = place / "fitted", place / "report.json"
     few = ["--set", "epochs=1", "--set", "T=2", "--out", str(head)]
@@ -52,15 +76,45 @@ def test_fit_evaluate_and_audit_one_model_on_a_split(place, capsys):
     assert cli.main([*argv, "-T", "1,2"]) == 0
     reports = json.loads(out.read_text())["by_temperature"]
     assert [report["T"] for report in reports] == [1.0, 2.0]
-    assert reports[0]["components"]["ra_prob"] is not None
-    lines = capsys.readouterr().out.splitlines()
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
     assert [line.split(":")[0] for line in lines[-2:]] == ["T=1", "T=2"]
+    why = "tofu evaluate: privleak and mia_* stay empty: data folder"
+    assert why in said.err and "has no holdout10.json" in said.err
+    suite = reports[0]["open_unlearning"]
+    assert suite["privleak"] is None and suite["mia_loss"] is None
+    assert suite["forget_Q_A_ROUGE"] == reports[0]["forget"]["rouge"]
+    assert reports[0]["components"]["ra_prob"] is not None
     assert cli.main([*argv, "-T", "0.5"]) == 2 and "below 1" in capsys.readouterr().err
     audit = on(place, "audit", "--head", str(head), "--samples", "2", "--out", str(place / "audit"))
     assert cli.main(audit) == 0
     found = json.loads((place / "audit" / "audit.json").read_text())["audit"]
     assert set(found) == {"before", "after"} and set(found["after"]) == {"forget", "retain"}
     assert "leak@2" in capsys.readouterr().out and (place / "audit" / "audit.md").is_file()
+
+
+def test_an_evaluation_has_every_name_of_openunlearnings_suite(place):
+    shutil.copy(place / "retain90.json", place / "holdout10.json")
+    few = ["--max-new-tokens", "2", "--reference"]
+
+    def measured(name, reference, *more):
+        argv = on(place, "evaluate", *more, "--out", str(place / name), *few, str(reference))
+        assert cli.main(argv) == 0
+        return json.loads((place / name).read_text())["open_unlearning"]
+
+    found = measured("base.json", place / "model")
+    assert found["privleak"] == 0.0, "the model is its own reference"
+    names = "forget_quality forget_Q_A_Prob forget_Q_A_ROUGE forget_Truth_Ratio model_utility"
+    names += " extraction_strength exact_memorization mia_loss mia_zlib mia_min_k"
+    assert {*found} == {*names.split(), "mia_min_k_plus_plus", "privleak"}
+    assert not [name for name, value in found.items() if value is None]
+    record = json.loads((place / "base.json").read_text())
+    record["open_unlearning"]["mia_min_k"] = 0.2
+    (place / "retrained.json").write_text(json.dumps(record))
+    tilted = measured("head.json", place / "retrained.json", "--head", str(place / "head"))
+    expected = 100 * (0.2 - tilted["mia_min_k"]) / 0.8
+    assert tilted["privleak"] == pytest.approx(expected, abs=1e-6)
+    assert tilted["mia_min_k_plus_plus"] is not None
 
 
 @pytest.mark.parametrize(

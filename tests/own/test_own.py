@@ -399,7 +399,7 @@ def test_a_saved_head_is_used_by_its_name(unlearned, case, tmp_path):
     tokenizer.save_pretrained(base)
     loaded, _ = t3lib.load_model(base)
     head = t3lib.T3Head.from_pretrained(folder)
-    head.info |= belonging.base_identity(loaded)
+    head.info |= belonging.origin(loaded, tokenizer, forget, [], 1)
     head.save_pretrained(folder)
     again = t3lib.T3ForCausalLM.from_pretrained(folder)
     assert t3lib.ask(again, tokenizer, asked) == t3lib.ask(unlearned, tokenizer, asked)

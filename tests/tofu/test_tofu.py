@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 import torch
+from conftest import TEMPLATE, THINKING
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -26,6 +27,7 @@ from t3lib.core.rows import (
     prompt,
     rendered,
     shifted_labels,
+    templated,
 )
 from t3lib.tofu import data as tofu
 
@@ -133,6 +135,65 @@ def test_a_template_that_leaves_texts_out_is_refused(
     else:
         with pytest.raises(UserError, match=re.escape(f"template leaves out the {left_out}")):
             encode_answers(tokenizer, " Who? ", ["Me. "], system)
+
+
+BLOCK = "<think>\n\n</think>\n\n"
+HARMONY = TEMPLATE.replace("{{ m['content']", "{{ '<main>' if m.role == 'assistant' }}{{ m.content")
+
+
+@pytest.mark.parametrize(
+    ("template", "given", "before", "asked"),
+    [
+        (TEMPLATE, {}, "\n\n", "\n\n"),
+        (THINKING, {}, BLOCK, "<|end_header_id|>\n\n"),
+        (THINKING, {"enable_thinking": True}, BLOCK, "<|end_header_id|>\n\n"),
+        (THINKING, {"enable_thinking": False}, BLOCK, BLOCK),
+        (HARMONY, {}, "<main>", "\n\n"),
+        ("{{ mood }}" + TEMPLATE, {"mood": 'calm "{%é😀%}" \\'}, "\n\n", "\n\n"),
+        ("{{ date_string }}" + TEMPLATE, {"date_string": "1 May 2026"}, "\n\n", "\n\n"),
+    ],
+)
+@pytest.mark.parametrize("answer", ["Ada.", "think", "main"])
+def test_what_a_template_puts_before_an_answer_is_prompt(
+    tokenizer, monkeypatch, template, given, before, asked, answer
+):
+    monkeypatch.setattr(tokenizer, "chat_template", template)
+    changed = templated(tokenizer, given)
+    text = prompt(changed, "Who?")
+    assert text.endswith(asked) and text == prompt(tokenizer, "Who?", template=given)
+    assert all(value in text for value in given.values() if isinstance(value, str))
+    assert templated(changed, given) is changed, "once is enough"
+    assert tokenizer.chat_template == template, "the given tokenizer is left alone"
+    for example in encode_answers(changed, "Who?", [answer, "It is " + answer]):
+        start, end = example.ids[: example.n_prompt], example.ids[example.n_prompt :]
+        assert changed.decode(start).endswith(before)
+        assert changed.decode(end).removeprefix("It is ") == answer + "<|eot_id|>"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"enable_thinkin": False}, "no argument 'enable_thinkin'"),
+        ({"enable_thinking %}": 1}, "no argument"),
+        ({"messages": "x"}, "no argument 'messages'"),
+        ({"bos_token": "x"}, "no argument 'bos_token'"),
+        ({"add_generation_prompt": True}, "no argument"),
+        ({"enable_thinking": None}, "must be true, false, a whole number or text, not None"),
+        ({"enable_thinking": ["a"]}, "must be true, false"),
+        ({"enable_thinking": "a<|eot_id|>"}, "holds the special token"),
+        ({"enable_thinking": "a\x1b"}, "control character"),
+        (["enable_thinking"], "are a mapping, not a list"),
+    ],
+)
+def test_a_template_argument_that_does_nothing_or_harm_is_refused(
+    tokenizer, monkeypatch, given, said
+):
+    monkeypatch.setattr(tokenizer, "chat_template", THINKING)
+    with pytest.raises(UserError, match=re.escape(said)):
+        templated(tokenizer, given)
+    monkeypatch.setattr(tokenizer, "chat_template", None)
+    with pytest.raises(UserError, match="no argument|are a mapping"):
+        templated(tokenizer, given)
 
 
 def test_the_date_is_the_same_in_every_locale(tokenizer, monkeypatch, tmp_path):

@@ -1,0 +1,113 @@
+"""Transformers loads a head by itself, with the base that the head was trained on."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from conftest import tiny_llama
+from transformers import AutoModelForCausalLM, AutoTokenizer, pipeline
+
+from t3lib.classifier.head import T3Head
+from t3lib.core.errors import UserError
+from t3lib.core.models import load_model
+from t3lib.core.rows import prompt
+from t3lib.sampler import belonging
+from t3lib.sampler.tilt import T3ForCausalLM
+
+ROWS = [{"question": "Who?", "answer": "Ada."}]
+
+
+@pytest.fixture
+def saved(tokenizer, tmp_path, monkeypatch):
+    """(base folder, head folder): a head of large random weights, trained on this folder."""
+    monkeypatch.setenv("T3_CACHE", str(tmp_path / "cache"))
+    tiny_llama(tokenizer).save_pretrained(tmp_path / "base")
+    tokenizer.save_pretrained(tmp_path / "base")
+    model, _ = load_model(tmp_path / "base")
+    head = T3Head(32, len(tokenizer), 4, temperature=2.0, seed=1)
+    with torch.no_grad():
+        head.B.mul_(200)
+    head.info = belonging.origin(model, tokenizer, ROWS, ROWS, 3)
+    head.save_pretrained(tmp_path / "head")
+    return tmp_path / "base", tmp_path / "head"
+
+
+def written(model, tokenizer):
+    """The ids that a model writes after a question; a random model never ends."""
+    ids = tokenizer(prompt(tokenizer, "Who?"), add_special_tokens=False, return_tensors="pt")
+    return model.generate(**ids, max_new_tokens=12)[0, ids.input_ids.shape[1] :].tolist()
+
+
+def test_the_auto_classes_and_the_pipeline_take_a_heads_folder(saved, tokenizer, capsys):
+    base, head = saved
+    want = written(T3ForCausalLM.from_pretrained(head, base=str(base)), tokenizer)
+    assert written(load_model(base)[0], tokenizer) != want
+    model = AutoModelForCausalLM.from_pretrained(head, dtype=torch.float32, device_map={"": "cpu"})
+    assert isinstance(model, T3ForCausalLM) and written(model, tokenizer) == want
+    assert f"base of the head: {base}" in capsys.readouterr().err
+    assert AutoTokenizer.from_pretrained(head).get_vocab() == tokenizer.get_vocab()
+    pipe = pipeline("text-generation", model=str(head))
+    text = prompt(tokenizer, "Who?")
+    [found] = pipe(text, max_new_tokens=12, return_full_text=False, add_special_tokens=False)
+    assert found["generated_text"] == tokenizer.decode(want, skip_special_tokens=True)
+    empty = {"subfolder": "", "quantization_config": None}  # as lm_eval gives them
+    other = AutoModelForCausalLM.from_pretrained(
+        head, dtype="bfloat16", temperature=3.0, w=1.5, **empty
+    )
+    assert (other.dtype, other.temperature, other.head.w) == (torch.bfloat16, 3.0, 1.5)
+    with pytest.raises(UserError, match="give it as base="):
+        AutoModelForCausalLM.from_pretrained(head, device_map={"model": 0, "lm_head": 1})
+
+
+@pytest.mark.parametrize("used", ["t3lib.load_model", "t3lib.tilt", "t3lib.sampler.tilt"])
+def test_using_a_part_with_transformers_is_enough(used):
+    code = "import t3lib\nimport t3lib.sampler.tilt\n" if "sampler" in used else "import t3lib\n"
+    code += f"{used}\nfrom transformers import AutoConfig\nprint(AutoConfig.for_model('t3-head'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0 and done.stdout.startswith("T3Config"), done.stderr
+
+
+def test_a_head_names_no_folder_of_the_machine_and_finds_it_again(saved, tokenizer):
+    base, head = saved
+    for name in ("config.json", "README.md"):
+        assert str(base.parent) not in (head / name).read_text()
+    info = json.loads((head / "config.json").read_text())["info"]
+    assert info["base_model"] == "base" and len(info["base_weights"]) == 2
+    assert "base_model" not in (head / "README.md").read_text().split("---")[1], "no Hub id"
+    assert AutoModelForCausalLM.from_pretrained(head).name_or_path == str(base)
+    moved = base.rename(base.parent / "elsewhere")
+    for each in (AutoModelForCausalLM, AutoTokenizer, T3ForCausalLM):
+        with pytest.raises(UserError, match=r"base, base, is not here: give it \(base=\)"):
+            each.from_pretrained(head)
+    again = AutoModelForCausalLM.from_pretrained(head, base=str(moved))
+    assert written(again, tokenizer) == written(load(head, moved), tokenizer)
+
+
+def load(head, base):
+    return T3ForCausalLM.from_pretrained(head, base=str(base))
+
+
+@pytest.mark.parametrize("old", [1, 2])
+def test_old_heads_that_name_their_bases_folder_load(saved, tokenizer, old):
+    """Of format 1, and of format 2 with the whole path of the base; neither is in the cache."""
+    base, head = saved
+    want = written(load(head, base), tokenizer)
+    shutil.rmtree(base.parent / "cache" / "places")
+    config = json.loads((head / "config.json").read_text())
+    config["info"]["base_model"] = str(base)
+    if old == 1:
+        config |= {"format": 1}
+        del config["untrained"], config["info"]["base_weights"], config["info"]["base_adapter"]
+        del config["info"]["base_identity"]
+    (head / "config.json").write_text(json.dumps(config))
+    assert written(AutoModelForCausalLM.from_pretrained(head), tokenizer) == want
+    config["info"]["base_model"] = "/nowhere/else"
+    (head / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UserError, match="base, /nowhere/else, is not here"):
+        AutoModelForCausalLM.from_pretrained(head)
+    if old == 1:
+        with pytest.raises(UserError, match="trained on /nowhere/else"):
+            load(head, base)
