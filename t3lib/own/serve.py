@@ -279,6 +279,7 @@ def run_transformers(model: Any, rules: Mapping[str, Any], place: socket.socket)
     config = uvicorn.Config(app, log_level="critical", timeout_graceful_shutdown=1)
     try:
         uvicorn.Server(config).run(sockets=[place])
+        raise KeyboardInterrupt  # uvicorn returns where SIGINT was ignored when Python started
     finally:
         stopped.append(True)
         for worker in state._generate_managers.values():
