@@ -60,9 +60,9 @@ def save(
     config = {**settings, "model_type": "t3-head", "format": FORMAT, "sha256": checksum}
     try:
         text = json.dumps(config, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
-        files = {WEIGHTS: content, CARD: model_card(settings).encode(), CONFIG: text.encode()}
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"head info must be plain JSON with finite numbers ({error})") from None
+    files = {WEIGHTS: content, CARD: model_card(settings).encode(), CONFIG: text.encode()}
     with _held(folder):
         if not overwrite and any(folder.iterdir()):
             raise UserError(

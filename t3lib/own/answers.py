@@ -184,17 +184,18 @@ def inquiry(
     asked = asking.questions(tokenizer, [rows[number] for number in alike], rewordings, forms)
     asked = [Asked(each.way, alike[each.row], each.prompt, each.rest, each.room) for each in asked]
     wanted = {(each.way, each.row): _wanted(found, pairs, each) for each in asked if each.rest}
+    named = names([question for question, _ in pairs])
     return Inquiry(
         rows,
         n,
         numbers,
         alike,
         found,
-        names([question for question, _ in pairs]),
+        named,
         wanted,
         wrong_answers(pairs[:n], pairs[n:]),
         [each for each in asked if not each.rest or wanted[each.way, each.row]],
-        asking.sealed_questions(tokenizer, forget),
+        asking.sealed_questions(tokenizer, forget, named[:n]),
         asking.small_talk(usual),
     )
 

@@ -7,7 +7,7 @@ The lists share nothing. Other spellings of the question belong to judging alone
 The functions turn rows into rows or token ids and call no model.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -204,8 +204,11 @@ def wordings(
     return rows
 
 
-def sealed(row: Row, template: bool) -> dict[str, Row]:
-    """Return {way of asking: row} for the ways that are only reported: none of plain text."""
+def sealed(row: Row, template: bool, name: Iterable[str] = ()) -> dict[str, Row]:
+    """Return {way of asking: row} for the ways that are only reported: none of plain text.
+
+    name: words of whom the question asks about, in lower case.
+    """
     text = asked(row)
     if row.get("raw"):
         return {}
@@ -215,12 +218,25 @@ def sealed(row: Row, template: bool) -> dict[str, Row]:
         found["with every third word dropped"] = " ".join(
             part for place, part in enumerate(parts) if place % 3 != 1
         )
+    if (slip := slipped(text, name)) != text:
+        found["with a letter of the name left out"] = slip
     shots = "\n".join(f"{question}\n{answer}" for question, answer in SEALED.shots)
     found["after two questions with answers"] = f"{shots}\n{text}"
     rows = {way: reworded(row, other) for way, other in found.items()}
     if template:
         rows["with an odd system text"] = in_form(row, Form(False, SEALED.systems[0]))
     return rows
+
+
+def slipped(text: str, name: Iterable[str]) -> str:
+    """Return a text without the third letter of the longest word of a name.
+
+    name: words in lower case. The text stays as it is if that word has less than four letters or is
+    not in it.
+    """
+    longest = max(sorted(name), key=len, default="")
+    place = text.lower().find(longest)
+    return text if len(longest) < 4 or place < 0 else text[: place + 2] + text[place + 3 :]
 
 
 def questions(
@@ -253,13 +269,15 @@ def questions(
     return found
 
 
-def sealed_questions(tokenizer: Any, rows: Sequence[Row]) -> list[Asked]:
-    """Build the questions that are only reported, for greedy decoding."""
+def sealed_questions(
+    tokenizer: Any, rows: Sequence[Row], names: Sequence[Iterable[str]]
+) -> list[Asked]:
+    """Build the questions that are only reported, for greedy decoding. names: as of `sealed`."""
     template = tokenizer.chat_template is not None
     return [
         each
-        for number, row in enumerate(rows)
-        for each in _encoded(tokenizer, number, sealed(row, template))
+        for number, (row, name) in enumerate(zip(rows, names))
+        for each in _encoded(tokenizer, number, sealed(row, template, name))
     ]
 
 

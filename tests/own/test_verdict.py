@@ -303,6 +303,13 @@ def test_the_lists_of_wordings_share_nothing():
 def test_the_sealed_ways_decide_nothing(tokenizer):
     ways = sealed(FORGET[0], True)
     assert len(ways) == 6 and not {*ways} & {*wordings(FORGET[0], True)}
+    row = {"question": "Where was Mira Castell's cat born?", "answer": "-"}
+    ways = sealed(row, True, {"mira", "castell"})
+    assert len(ways) == 7
+    slip = ways["with a letter of the name left out"]["question"]
+    assert slip == "Where was Mira Catell's cat born?"
+    assert len(sealed(row, True, {"zoë"})) == len(sealed(row, True, {"leon", "absent"})) == 6
+    ways = sealed(FORGET[0], True)
     assert "Which animal barks?" in str(ways) and sealed({**FORGET[0], "raw": True}, True) == {}
     asked = inquiry(tokenizer, FORGET, {"retain": KEEP})
     truths = [row["answer"] for row in FORGET]
