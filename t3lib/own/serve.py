@@ -26,13 +26,14 @@ from t3lib.classifier.artefact import report_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.hub import located
 from t3lib.core.rows import FIXED_CLOCK, check_row, prompt
+from t3lib.own.answers import KEPT_SAMPLERS
 from t3lib.own.rows import checked_turns
 from t3lib.sampler import belonging
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 DATE = "10 Apr 2025"  # in chat templates, as heads are trained
 GREEDY = (0.0, 1.0)
-JUDGED = (GREEDY, (0.6, 0.9), (1.0, 1.0))  # (temperature, top_p) of a report with samples
+JUDGED = (GREEDY, *KEPT_SAMPLERS)  # (temperature, top_p) of a report with samples
 MOST = 8  # answers to one request; Transformers' server gives one
 LONGEST = 1024  # tokens of an answer where a request names no number
 BYTES = 2**20  # of a request
