@@ -152,7 +152,7 @@ class _Judged:
 
 
 def _judged(asked_of: Inquiry, said: Said) -> _Judged:
-    """Comparison the answers of one model."""
+    """Compare the answers of one model with what guessing gives."""
     texts = {
         row: [text for some in ways.values() for text in some] for row, ways in said.texts.items()
     }
