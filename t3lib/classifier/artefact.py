@@ -59,10 +59,11 @@ def save(
     checksum = hashlib.sha256(content).hexdigest()
     config = {**settings, "model_type": "t3-head", "format": FORMAT, "sha256": checksum}
     try:
-        text = json.dumps(config, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+        text = json.dumps(config, indent=1, ensure_ascii=False, allow_nan=False)
+        written = f"{text}\n".encode()
     except (TypeError, ValueError, RecursionError) as error:
         raise UserError(f"head info must be plain JSON with finite numbers ({error})") from None
-    files = {WEIGHTS: content, CARD: model_card(settings).encode(), CONFIG: text.encode()}
+    files = {WEIGHTS: content, CARD: model_card(settings).encode(), CONFIG: written}
     with _held(folder):
         if not overwrite and any(folder.iterdir()):
             raise UserError(
