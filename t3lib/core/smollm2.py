@@ -153,6 +153,10 @@ def dequantised(gguf: Path, folder: Path) -> None:
     except Exception as error:  # of any kind, from its libraries
         raise UserError(f"smollm2: {gguf.name} cannot be read: {error}") from error
     config: Any = read.config
+    # Transformers 5.17 reads a wrong end of an answer into the tokenizer, and no padding.
+    for mark in ("bos", "eos", "pad"):
+        if (number := getattr(config, f"{mark}_token_id", None)) is not None:
+            setattr(tokenizer, f"{mark}_token", tokenizer.convert_ids_to_tokens(number))
     vars(config).pop("quantization_config", None)
     config.name_or_path = ""
     model: Any = LlamaForCausalLM(config)

@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 from t3lib.classifier.head import T3Head
 from t3lib.core import files, hub, models, smollm2
@@ -113,6 +114,24 @@ def test_the_weights_are_those_of_the_package_and_the_second_use_fetches_nothing
     assert again.name_or_path == hub.located("smollm2").name
     assert base_identity(again)["base_model"] == "smollm2"
     assert left_behind(tmp_path) == ["smollm2"]
+
+
+def test_marks_that_transformers_reads_wrongly_are_those_of_the_file(
+    package, tokenizer, tmp_path, monkeypatch
+):
+    """As Transformers 5.17 does: the end of an answer is its beginning, and nothing pads."""
+    read = AutoTokenizer.from_pretrained
+
+    def wrongly(*args, **options):
+        found = read(*args, **options)
+        if "gguf_file" in options:
+            found.eos_token, found.pad_token = found.bos_token, None
+        return found
+
+    monkeypatch.setattr(AutoTokenizer, "from_pretrained", wrongly)
+    _, ours = load_model("smollm2")
+    for mark in ("bos_token", "eos_token", "pad_token"):
+        assert getattr(ours, mark) == getattr(tokenizer, mark)
 
 
 def test_a_head_that_names_it_finds_it_and_its_card_says_whose_it_is(tmp_path):
