@@ -101,15 +101,14 @@ def lessons(
     own, n = [*rows.forget, *rows.retain], len(rows.forget)
     secret, per_row, fits = secrets(rows), wordings_per_row(rows), partial(usable, base, tokenizer)
     given = [Lesson(row, frozenset([k]), secret[k] if k < n else None) for k, row in enumerate(own)]
-    about = names([asked(row) for row in own])
     theirs = [
         replace(each, row=reworded(each.row, text))
         for each in given[:n]
         for text in rows.rewordings.get(asked(each.row), ())
     ]
     asked_of = theirs + [
-        replace(each, row=worded(each.row, template, draw, about[k]))
-        for k, each in enumerate(given)
+        replace(each, row=worded(each.row, template, draw))
+        for each in given
         for _ in range(per_row[each.secret is None])
     ]
     wordings = theirs[:]
@@ -244,12 +243,9 @@ def mined(
     for each in made:
         if each.secret is not None:
             given.setdefault(min(each.origins), each)
-    about = dict(zip(given, names([asked(each.row) for each in given.values()])))
-    few = draw.sample([*given], min(MINED, len(given)))
+    few = draw.sample([*given.values()], min(MINED, len(given)))
     wordings = (
-        replace(given[k], row=worded(given[k].row, template, draw, about[k]))
-        for k in few
-        for _ in range(ASKINGS)
+        replace(each, row=worded(each.row, template, draw)) for each in few for _ in range(ASKINGS)
     )
     asked_of = [each for each in wordings if usable(base, tokenizer, each)]
     found: dict[tuple[str, str], Lesson] = {}

@@ -10,7 +10,7 @@ the last one is worded anew. In a script without spaces a name cannot be told fr
 it, so such questions have no neighbours, unless the name is in another script.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from random import Random
 from typing import NamedTuple
@@ -32,18 +32,17 @@ ALPHABETS = (
     *("あいうえおかきくけこさしすせそたちつてと", "가나다라마바사아자차카타파하"),
 )
 PREFACED, FRAMED, MISSPELT, TURNED = 0.6, 0.3, 0.3, 0.3  # shares of the wordings
-IN_NAME = 0.5  # share of the slips that are in a name
 
 
-def worded(row: Row, template: bool, draw: Random, name: Collection[str] = ()) -> Row:
+def worded(row: Row, template: bool, draw: Random) -> Row:
     """Return a row in a random wording.
 
     template: True if the tokenizer has a chat template. Then a wording may have another system text
-    and an earlier turn. name: see `misspelt`.
+    and an earlier turn.
     """
     text, raw = asked(row), bool(row.get("raw"))
     if draw.random() < MISSPELT:
-        text = misspelt(text, draw, name)
+        text = misspelt(text, draw)
     if not raw and draw.random() < FRAMED:
         text = draw.choice(FITTING.frames).format(text)
     if draw.random() < PREFACED:
@@ -66,30 +65,15 @@ def babble(draw: Random) -> str:
     return made.capitalize() + draw.choice((". ", ", ", ": ", "! ", " – ", "\n", " "))
 
 
-def misspelt(text: str, draw: Random, name: Collection[str] = ()) -> str:
-    """Return a text with one or two slips: a letter left out, doubled, or changed with the next.
-
-    name: words in lower case of whom the question asks about. `IN_NAME` of the slips are in one of
-    them, if the text has it.
-    """
+def misspelt(text: str, draw: Random) -> str:
+    """Return a text with one or two slips: a letter left out, doubled, or changed with the next."""
     for _ in range(draw.randint(1, 2)):
         if len(text) > 3:
-            places: Sequence[int] = range(1, len(text) - 1)
-            if draw.random() < IN_NAME:
-                places = [place for place in places if place in inside(text, name)] or places
-            place = draw.choice(places)
+            place = draw.randrange(1, len(text) - 1)
             pair = text[place : place + 2]
             slip = draw.choice((pair[1:], pair[0] + pair, pair[::-1]))
             text = text[:place] + slip + text[place + 2 :]
     return text
-
-
-def inside(text: str, name: Collection[str]) -> set[int]:
-    """Return the places of the letters, but the last, of each word of a name that the text has."""
-    found = [(text.lower().find(word), len(word)) for word in name]
-    return {
-        place for start, length in found if start >= 0 for place in range(start, start + length - 1)
-    }
 
 
 class Span(NamedTuple):

@@ -46,14 +46,6 @@ def test_a_slip_changes_one_or_two_letters():
     assert misspelt("Hi?", Random(0)) == "Hi?"
 
 
-def test_half_of_the_slips_are_in_a_name():
-    text, before, after = "Where does Ada Lovelace live?", "Where does", "live?"
-    for name, low, high in (({"ada", "lovelace"}, 0.6, 0.85), ({"babbage"}, 0.2, 0.45)):
-        found = [misspelt(text, Random(seed), name) for seed in range(300)]
-        spared = sum(each.startswith(before) and each.endswith(after) for each in found)
-        assert low < spared / 300 < high
-
-
 def test_names_are_found_and_replaced():
     chinese = [f"Where does {name} live?" for name in ("王小明", "李大海", "张丽", "赵文杰")]
     questions = [row["question"] for row in invented(40, 1)] + chinese
