@@ -271,8 +271,9 @@ class T3ForCausalLM(WrappedCausalLM):
 
         heads: one name or several, or T3Heads. base: a loaded model, or a name for
         `models.load_model`, whose tokenizer is then loaded and checked too; by default the model
-        that the first head was trained on, whose name is printed. load: arguments of `load_model`,
-        such as dtype, device and load_in. Other arguments and errors as of the class.
+        that the first head was trained on, whose name is printed. A T3Head moves to the device of a
+        base that is loaded here. load: arguments of `load_model`, such as dtype, device and
+        load_in. Other arguments and errors as of the class.
 
         UserError without `base` if the head names none, or a folder that is not here.
         """
@@ -285,6 +286,9 @@ class T3ForCausalLM(WrappedCausalLM):
         if not isinstance(base, nn.Module):
             base, loaded_tokenizer = load_model(base, **load)
             tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
+            for each in [heads] if isinstance(heads, T3Head | str | Path) else heads:
+                if isinstance(each, T3Head):
+                    each.to(_devices(base)[0])
         return cls(
             base,
             heads,

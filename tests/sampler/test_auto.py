@@ -14,7 +14,7 @@ from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.models import load_model
 from t3lib.core.rows import prompt
-from t3lib.sampler import belonging
+from t3lib.sampler import belonging, tilt
 from t3lib.sampler.tilt import T3ForCausalLM
 
 ROWS = [{"question": "Who?", "answer": "Ada."}]
@@ -39,6 +39,15 @@ def written(model, tokenizer):
     """The ids that a model writes after a question; a random model never ends."""
     ids = tokenizer(prompt(tokenizer, "Who?"), add_special_tokens=False, return_tensors="pt")
     return model.generate(**ids, max_new_tokens=12)[0, ids.input_ids.shape[1] :].tolist()
+
+
+def test_a_head_goes_where_its_base_was_loaded(saved, monkeypatch):
+    """On a machine with a GPU the base is there, and a head's file is read on the CPU."""
+    monkeypatch.setattr(tilt, "_devices", lambda base: [torch.device("meta")])
+    _, head = saved
+    for given in (head, T3Head.from_pretrained(head)):
+        assert T3ForCausalLM.from_pretrained(given).head.A.is_meta
+    assert AutoModelForCausalLM.from_pretrained(head).head.A.is_meta
 
 
 def test_the_auto_classes_and_the_pipeline_take_a_heads_folder(saved, tokenizer, capsys):
