@@ -18,6 +18,9 @@ from hypothesis import HealthCheck, settings
 
 # One thread for torch, whoever imports it: two processes share two cores.
 os.environ["OMP_NUM_THREADS"] = "1"
+# Where there is a GPU, load_model would use it, and tests compare with tensors on the CPU.
+if os.environ.get("T3_TEST_DEVICE", "cpu") == "cpu":
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 # On two busy cores an example of a property may take any time.
 settings.register_profile("any load", deadline=None, suppress_health_check=[HealthCheck.too_slow])

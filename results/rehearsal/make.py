@@ -20,10 +20,10 @@ the whole folder.
     decoding    the base and T3 in turns, one text and 32 texts (on a CPU one): tokens a second
     evaluation  all metrics of 100 rows (on a CPU of 8 rows), for the base and for T3
 
-llama-3.1-8b-h200 has the steps of one H200, in one process. By arithmetic T3 in 16 bits holds 18.3
-GB at the size of 8B and 3.2 GB at that of 1B.
-`--device cpu --shape llama-3.2-1b` took 14 minutes on one thread of a busy CPU, without the tests,
-and held 3.4 GB. `--tiny` takes half a minute on two CPU cores.
+By arithmetic T3 in 16 bits holds 18.3 GB at the size of 8B and 3.2 GB at that of 1B. The folder
+llama-3.1-8b-h200 has what an H200 measured: its steps but the tests were called one after the other
+in one process, in a minute. `--device cpu --shape llama-3.2-1b` took 14 minutes on one thread of a
+busy CPU, without the tests, and held 3.4 GB. `--tiny` takes half a minute on two CPU cores.
 """
 
 import argparse

@@ -153,7 +153,7 @@ def dequantised(gguf: Path, folder: Path) -> None:
     except Exception as error:  # of any kind, from its libraries
         raise UserError(f"smollm2: {gguf.name} cannot be read: {error}") from error
     config: Any = read.config
-    # Transformers 5.17 reads a wrong end of an answer into the tokenizer, and no padding.
+    # The tokenizer that Transformers 5.17 reads ends answers with the wrong token and cannot pad.
     for mark in ("bos", "eos", "pad"):
         if (number := getattr(config, f"{mark}_token_id", None)) is not None:
             setattr(tokenizer, f"{mark}_token", tokenizer.convert_ids_to_tokens(number))

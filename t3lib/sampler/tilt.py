@@ -271,14 +271,15 @@ class T3ForCausalLM(WrappedCausalLM):
 
         heads: one name or several, or T3Heads. base: a loaded model, or a name for
         `models.load_model`, whose tokenizer is then loaded and checked too; by default the model
-        that the first head was trained on, whose name is printed. A T3Head moves to the device of a
-        base that is loaded here. load: arguments of `load_model`, such as dtype, device and
+        that the first head was trained on, whose name is printed. A T3Head is moved to the device
+        of a base that is given by name. load: arguments of `load_model`, such as dtype, device and
         load_in. Other arguments and errors as of the class.
 
         UserError without `base` if the head names none, or a folder that is not here.
         """
+        several = [heads] if isinstance(heads, T3Head | str | Path) else heads
         if base is None:
-            first = heads if isinstance(heads, T3Head | str | Path) else next(iter(heads))
+            first = next(iter(several))
             head = first if isinstance(first, T3Head) else T3Head.from_pretrained(first)
             base, revision = belonging.base_of(head)
             print(f"base of the head: {printable(base)}", file=sys.stderr)
@@ -286,7 +287,7 @@ class T3ForCausalLM(WrappedCausalLM):
         if not isinstance(base, nn.Module):
             base, loaded_tokenizer = load_model(base, **load)
             tokenizer = loaded_tokenizer if tokenizer is None else tokenizer
-            for each in [heads] if isinstance(heads, T3Head | str | Path) else heads:
+            for each in several:
                 if isinstance(each, T3Head):
                     each.to(_devices(base)[0])
         return cls(

@@ -29,9 +29,8 @@ from t3lib.tofu.likelihood import CHUNK, UNTILTED, Reader, Reading, Tilt, heads_
 # New tokens after which the unfinished writers are put into new batches. The old batches are then
 # partly empty, because other writers have finished.
 STAGE = 64
-# Padded tokens in a batch. More than for scoring, because a step has one row of logits a state, and
-# more on a GPU, where a step of a small model takes as long for many rows as for few.
-BATCH_TOKENS, ON_GPU = 2**14, 2**16
+# Padded tokens in a batch. More than for scoring, because a step has one row of logits a state.
+BATCH_TOKENS = 2**14
 
 State = tuple[tuple[int, ...], tuple[int, ...]]  # tokens of a prompt, and of its answer so far
 Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write_texts`
@@ -65,8 +64,7 @@ def greedy(
         sized = replace(reading, batch_tokens=batch_tokens)
         return _greedy_answers(reader, prompts, most, tilts, sized)
 
-    usual = BATCH_TOKENS if reader.model.device.type == "cpu" else ON_GPU
-    return within_memory(answers, reading.batch_tokens or usual)
+    return within_memory(answers, reading.batch_tokens or BATCH_TOKENS)
 
 
 def _greedy_answers(

@@ -337,7 +337,7 @@ def everything(model, tokenizer):
     tilts = [(None, 1.0), (head, 2.5)]
     losses = torch.tensor(answer_losses(model, examples, reading, tilts))
     texts = greedy(model, prompts, reading, tilts, max_new_tokens=4)
-    tilted, ids = T3ForCausalLM(model, head), torch.tensor(prompts[:1])
+    tilted, ids = T3ForCausalLM(model, head), torch.tensor(prompts[:1], device=model.device)
     with torch.no_grad():
         logits = tilted(ids).logits
     made = tilted.generate(ids, max_new_tokens=4, output_scores=True, return_dict_in_generate=True)

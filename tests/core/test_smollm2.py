@@ -116,10 +116,10 @@ def test_the_weights_are_those_of_the_package_and_the_second_use_fetches_nothing
     assert left_behind(tmp_path) == ["smollm2"]
 
 
-def test_marks_that_transformers_reads_wrongly_are_those_of_the_file(
-    package, tokenizer, tmp_path, monkeypatch
+def test_special_tokens_are_those_of_the_file_where_transformers_reads_others(
+    package, tokenizer, monkeypatch
 ):
-    """As Transformers 5.17 does: the end of an answer is its beginning, and nothing pads."""
+    """As Transformers 5.17 reads them: an answer's end is its beginning, and no token pads."""
     read = AutoTokenizer.from_pretrained
 
     def wrongly(*args, **options):
