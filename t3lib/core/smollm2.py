@@ -127,9 +127,10 @@ def _installed(work: Path) -> str | None:
 def _largest(work: Path) -> int:
     """Return the bytes of the largest file below a folder in which an installer is at work."""
     sizes = [0]
-    for path in work.rglob("*"):
-        with suppress(OSError):  # moved meanwhile
-            sizes.append(path.stat().st_size)
+    for folder, _, names in os.walk(work):  # which passes over folders that are gone meanwhile
+        for name in names:
+            with suppress(OSError):
+                sizes.append(os.stat(os.path.join(folder, name)).st_size)
     return max(sizes)
 
 

@@ -134,6 +134,23 @@ def test_special_tokens_are_those_of_the_file_where_transformers_reads_others(
         assert getattr(ours, mark) == getattr(tokenizer, mark)
 
 
+def test_a_folder_that_the_installer_removes_while_it_is_measured_is_no_error(
+    tmp_path, monkeypatch
+):
+    for name in ("gone", "here"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"12345")
+    scan = os.scandir
+
+    def scandir(path):
+        if os.path.basename(path) == "gone":
+            raise FileNotFoundError(path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    assert smollm2._largest(tmp_path) == 5
+
+
 def test_a_head_that_names_it_finds_it_and_its_card_says_whose_it_is(tmp_path):
     info = {"base_model": "smollm2"}
     head = T3Head(8, 13, 3, info=info)
