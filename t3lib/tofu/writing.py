@@ -31,6 +31,9 @@ from t3lib.tofu.likelihood import CHUNK, UNTILTED, Reader, Reading, Tilt, heads_
 STAGE = 64
 # Padded tokens in a batch. More than for scoring, because a step has one row of logits a state.
 BATCH_TOKENS = 2**14
+# Bytes of keys and values in a batch on a GPU, where a step of a small model takes as long for many
+# rows as for few. They hold BATCH_TOKENS tokens of Llama-3.1-8B, and five times as many of SmolLM2.
+GPU_CACHE = 2**31
 
 State = tuple[tuple[int, ...], tuple[int, ...]]  # tokens of a prompt, and of its answer so far
 Choose = Callable[[Tensor, Tensor | None, Tensor, Tensor], Tensor]  # see `write_texts`
@@ -64,7 +67,18 @@ def greedy(
         sized = replace(reading, batch_tokens=batch_tokens)
         return _greedy_answers(reader, prompts, most, tilts, sized)
 
-    return within_memory(answers, reading.batch_tokens or BATCH_TOKENS)
+    return within_memory(answers, reading.batch_tokens or default_cached_tokens(model))
+
+
+def default_cached_tokens(model: Any) -> int:
+    """Return the default number of padded tokens in a batch of texts that are written."""
+    if model.device.type != "cuda":
+        return BATCH_TOKENS
+    config = model.config.get_text_config()
+    heads = config.num_attention_heads
+    width = getattr(config, "head_dim", None) or config.hidden_size // heads
+    kept = 2 * (getattr(config, "num_key_value_heads", None) or heads) * width * model.dtype.itemsize
+    return max(BATCH_TOKENS, GPU_CACHE // (config.num_hidden_layers * kept))
 
 
 def _greedy_answers(
