@@ -77,7 +77,9 @@ def default_cached_tokens(model: Any) -> int:
     config = model.config.get_text_config()
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kept = 2 * (getattr(config, "num_key_value_heads", None) or heads) * width * model.dtype.itemsize
+    kept = (
+        2 * (getattr(config, "num_key_value_heads", None) or heads) * width * model.dtype.itemsize
+    )
     return max(BATCH_TOKENS, GPU_CACHE // (config.num_hidden_layers * kept))
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import os
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from transformers import (
     GPT2LMHeadModel,
     Lfm2Config,
     Lfm2ForCausalLM,
+    LlamaConfig,
     MambaConfig,
     ModernBertDecoderConfig,
 )
@@ -189,6 +191,23 @@ def test_rows_of_a_batch_are_scored_as_alone(name, monkeypatch):
     monkeypatch.setattr(score.Reader, "_call", watched)
     score.answer_losses(model, examples[1:2], PLAIN)
     assert len(read) > 1 and all(width == tokens for width, tokens in read)
+
+
+def test_a_gpu_writes_as_many_texts_as_two_gibibytes_of_keys_and_values_hold(tiny_model):
+    """Llama-3.1-8B's in bfloat16 are 2^14 tokens, as on a CPU; SmolLM2 has room for more."""
+
+    def tokens(device, dtype, **sizes):
+        model = SimpleNamespace(
+            device=torch.device(device), dtype=dtype, config=LlamaConfig(**sizes)
+        )
+        return writing.default_cached_tokens(model)
+
+    llama = {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+    assert tokens("cuda", torch.bfloat16, hidden_size=4096, **llama) == 2**14
+    small = {"num_hidden_layers": 30, "num_attention_heads": 9, "num_key_value_heads": 3}
+    assert tokens("cuda", torch.float32, hidden_size=576, **small) == 2**31 // (30 * 2 * 192 * 4)
+    assert tokens("cpu", torch.float32, hidden_size=576, **small) == 2**14
+    assert writing.default_cached_tokens(tiny_model) == 2**14
 
 
 @pytest.mark.parametrize("name", ["bart", "jamba", "minimax", "kimi_linear"])
