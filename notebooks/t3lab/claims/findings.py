@@ -94,15 +94,16 @@ def less(tables: Tables, split: str, measure: str = D) -> pd.DataFrame:
 
 
 def joined(parts: Sequence[Finding]) -> Finding:
-    """Join the findings on both splits. All parts must hold. If one is refuted, so is the claim.
-    Otherwise a missing part leaves the claim undecided.
+    """Join the findings on both splits. All parts must hold. If one is refuted beyond chance, so is
+    the claim. Otherwise a missing part leaves the claim undecided.
     """
     refuted = [part for part in parts if part.holds is False]
     told = "; ".join(part.numbers for part in parts)
-    if refuted:
-        decided = all(part.holds is not None for part in parts)
-        return Finding(False, told, no_order=decided and all(part.no_order for part in refuted))
-    return Finding(True if all(part.holds for part in parts) else None, told)
+    if any(not part.no_order for part in refuted):
+        return Finding(False, told)
+    if any(part.holds is None for part in parts):
+        return Finding(None, told)
+    return Finding(not refuted, told, no_order=bool(refuted))
 
 
 def gaps(table: pd.DataFrame) -> str:

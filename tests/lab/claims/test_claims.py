@@ -15,7 +15,7 @@ from test_citations import KNOWN
 from t3lab import results
 from t3lab.claims import gaussians, llm, theory
 from t3lab.claims import table as claims
-from t3lab.claims.findings import Tables, less, printed_tables
+from t3lab.claims.findings import Finding, Tables, joined, less, printed_tables
 from t3lab.report import render, tables
 from t3lab.report.order import order
 from t3lib.core import names
@@ -464,3 +464,24 @@ def test_committed_claims_are_what_the_committed_tables_say(profile):
     folder = ROOT / "results" / profile
     committed = pd.read_csv(folder / "tables" / "claims.csv", dtype=str, keep_default_na=False)
     pd.testing.assert_frame_equal(committed, claims.claims_table(folder).astype(committed.dtypes))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "holds", "no_order"),
+    [
+        (True, True, True, False),
+        (True, None, None, False),
+        (False, None, False, False),  # refuted, whatever the other split says
+        ("chance", None, None, False),  # on the other split it may be refuted
+        ("chance", True, False, True),
+        ("chance", False, False, False),
+    ],
+)
+def test_findings_on_both_splits_are_joined(first, second, holds, no_order):
+    """A split without runs made "no order" on the other one "does not hold"."""
+    parts = [
+        Finding(False if each == "chance" else each, no_order=each == "chance")
+        for each in (first, second)
+    ]
+    for found in (joined(parts), joined(parts[::-1])):
+        assert (found.holds, found.no_order) == (holds, no_order)
