@@ -124,8 +124,11 @@ def method_points(axis: Axes, data: pd.DataFrame, x: str, y: str, s: float, **lo
     """Draw one point for each row, in the colour and marker of its method.
 
     s: area of a point in square points. T3's star gets twice the area, because it would look small
-    otherwise.
+    otherwise. Nothing is drawn if no row has both numbers.
     """
+    known = data.dropna(subset=[x, y])
+    if known.empty:
+        return
     order = [name for name in METHODS if name in set(data["method"])]
     by = {
         **dict.fromkeys(("hue", "style", "size"), "method"),
@@ -133,7 +136,7 @@ def method_points(axis: Axes, data: pd.DataFrame, x: str, y: str, s: float, **lo
         **{"palette": COLOURS, "markers": MARKERS},
         "sizes": {name: s * (2 if name == "T3" else 1) for name in order},
     }
-    sns.scatterplot(data.dropna(subset=[x, y]), x=x, y=y, ax=axis, **by, **look)
+    sns.scatterplot(known, x=x, y=y, ax=axis, **by, **look)
 
 
 def with_error(table: pd.DataFrame, value: str, error: str) -> pd.DataFrame:

@@ -108,6 +108,7 @@ def _figures(made: Written, audits: list[results.Run]) -> dict[str, Figure]:
     if audits:
         asked, leaks = made.tables["audit"], made.tables["leak"]
         figures["leak"] = plots_audit.leak_curves(leaks, models)
-        figures["audit_temperature"] = plots_audit.against_temperature(asked, models)
+        if "T3" in asked["method"].values:
+            figures["audit_temperature"] = plots_audit.against_temperature(asked, models)
         figures["audit_frontier"] = plots_audit.frontier(asked, frame[frame["setting"].isna()])
     return figures

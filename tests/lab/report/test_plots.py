@@ -229,3 +229,14 @@ def test_errors_are_drawn_as_means_with_a_band_of_one_standard_error():
 def test_every_method_has_a_look_of_its_own():
     looks = {(to_hex(look.COLOURS[name]), look.MARKERS[name]) for name in METHODS}
     assert len(looks) == len(METHODS), "told by its marker even in grey"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_panel_without_numbers_stays_empty(frame):
+    """Seaborn warned, with the path of this code, into the executed notebook."""
+    figure = Figure()
+    axis = figure.add_subplot()
+    look.method_points(axis, frame.assign(fq=np.nan), "mu_rouge", "fq", 25)
+    assert not axis.collections
+    look.method_points(axis, frame, "mu_rouge", "fq", 25)
+    assert axis.collections
