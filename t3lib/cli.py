@@ -139,10 +139,12 @@ def run(argv: Sequence[str] | None) -> int:
         print(f"{args.parser.prog}: {printable(error)}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print(
-            f"{args.parser.prog}: interrupted; run the same command again to continue",
-            file=sys.stderr,
+        told = (
+            "stopped"
+            if args.run is serve
+            else "interrupted; run the same command again to continue"
         )
+        print(f"{args.parser.prog}: {told}", file=sys.stderr)
         return 130
 
 
