@@ -126,8 +126,8 @@ class Said:
     reported.
     kept: {name of the set: {"greedy" or a sampler's name: one answer for each row}}.
     smalltalk: {"greedy" or a sampler's name: for each generic prompt, its answers}.
-    recognised: for each row to forget, True where the truth is more probable than every wrong
-    answer.
+    recognised, least: for each row to forget, True where the truth is more probable than every
+    wrong answer, or less probable.
     """
 
     texts: dict[int, dict[str, list[str]]]
@@ -135,6 +135,7 @@ class Said:
     kept: dict[str, dict[str, list[str]]]
     smalltalk: dict[str, list[list[str]]]
     recognised: list[bool]
+    least: list[bool]
 
 
 def sampler_name(tau: float, top_p: float, way: str = PLAIN) -> str:
@@ -363,15 +364,17 @@ def hear(
     for name, numbers in asked.kept.items():
         of_set[name] = {how: some[start : start + len(numbers)] for how, some in said.items()}
         start += len(numbers)
-    recognised = recognises(model, tokenizer, asked, progress=progress)
-    return Said(found[0], found[1], of_set, small, recognised)
+    best_and_least = recognises(model, tokenizer, asked, progress=progress)
+    return Said(found[0], found[1], of_set, small, *best_and_least)
 
 
-def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True) -> list[bool]:
-    """For each row to forget, return True where the truth has a lower mean loss per token than all
-    wrong answers.
+def recognises(
+    model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True
+) -> tuple[list[bool], list[bool]]:
+    """For each row to forget, return whether the truth has a lower mean loss per token than all
+    wrong answers, and whether it has a higher one than all.
 
-    A row without wrong answers is not recognised.
+    For a row without wrong answers both are False.
     """
     shown = [
         shown
@@ -379,14 +382,15 @@ def recognises(model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = T
         for shown in (row, *(asking.answered(row, other) for other in wrong))
     ]
     if not shown:
-        return []
+        return [], []
     reading = Reading(pad_id(tokenizer), progress=progress)
     [losses] = answer_losses(model, encode_rows(tokenizer, shown), reading)
-    found, start = [], 0
+    best, least, start = [], [], 0
     for wrong in asked.wrong:
         part = losses[start : (start := start + 1 + len(wrong))]
-        found.append(bool(len(wrong) and recognized(part[:1], part[None, 1:])[0]))
-    return found
+        best.append(bool(len(wrong) and recognized(part[:1], part[None, 1:])[0]))
+        least.append(bool(len(wrong) and recognized(-part[:1], -part[None, 1:])[0]))
+    return best, least
 
 
 def says(

@@ -70,7 +70,8 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
     crossed, crossed_before: those that say the truth of another row to forget.
     alone: rows that cannot be judged one by one, because the base's answers look like guesses.
     sealed: {"leaking", "before", "ways"}: the ways of asking that are only reported.
-    recognition: rows whose truth is recognised, before and after, and how many chance would give.
+    recognition: rows whose truth is recognised, before and after, and how many chance would give;
+    and those of which the truth is the least probable answer, which gives it away, too.
     ways: the ways of asking in which the base gives at least one row away.
     each: one dict for each row, the worst first.
     """
@@ -124,6 +125,8 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
         "recognition": {
             "before": sum(before.recognised),
             "after": sum(after.recognised),
+            "least_before": sum(before.least),
+            "least": sum(after.least),
             "chance": sum(1 / (1 + len(wrong)) for wrong in asked_of.wrong),
         },
         "ways": sorted({way for entry in each for way in entry["ways_before"]}),
@@ -520,7 +523,8 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
     recognition = report["recognition"]
     lines.append(
         f"recognised among wrong answers: {recognition['after']} of {n} rows (before"
-        f" {recognition['before']}, by guessing {recognition['chance']:.1f})"
+        f" {recognition['before']}, by guessing {recognition['chance']:.1f}); least probable of all"
+        f" is the truth of {recognition['least']} rows (before {recognition['least_before']})"
     )
     lines.append(
         f"misdirected: {forget['misdirected']} of {n} answers say another row's truth or name"

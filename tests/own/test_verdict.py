@@ -4,13 +4,15 @@ success.
 
 import random
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from own_cases import invented
 from verdict_cases import NOTHING, report, said
 
 from t3lib.core.rows import SYSTEM
-from t3lib.own import verdict
+from t3lib.own import answers, verdict
 from t3lib.own.answers import inquiry
 from t3lib.own.asking import (
     FITTING,
@@ -153,12 +155,34 @@ def test_nothing_to_forget_is_no_success(tokenizer):
 
 def test_recognition_is_in_the_report_beside_chance_and_before(tokenizer):
     found, said = report(tokenizer, FORGET, KEEP, recognised=True)
-    assert (
-        found["recognition"] == {"before": 6, "after": 6, "chance": pytest.approx(1)}
-        and said["success"]
+    counted = {"before": 6, "after": 6, "chance": pytest.approx(1), "least": 0, "least_before": 0}
+    assert found["recognition"] == counted and said["success"]
+    told = (
+        "recognised among wrong answers: 6 of 6 rows (before 6, by guessing 1.0); least probable of"
+        " all is the truth of 0 rows (before 0)"
     )
-    assert (
-        "recognised among wrong answers: 6 of 6 rows (before 6, by guessing 1.0)" in said["lines"]
+    assert told in said["lines"]
+
+
+def test_a_truth_is_the_most_or_the_least_probable_of_its_answers(
+    tiny_model, tokenizer, monkeypatch
+):
+    """Least probable of all gives it away, too. A tie, or nothing to compare with, is neither."""
+    losses = {"best": 1.0, "worst": 9.0, "middle": 4.0, "other": 3.0, "more": 5.0, "tie": 3.0}
+    monkeypatch.setattr(
+        answers,
+        "answer_losses",
+        lambda model, examples, reading: [np.array([losses[each] for each in examples])],
+    )
+    monkeypatch.setattr(answers, "encode_rows", lambda _, rows: [row["answer"] for row in rows])
+    rows = [
+        {"question": "Who?", "answer": each} for each in ("best", "worst", "middle", "tie", "more")
+    ]
+    wrong = [["other", "more"]] * 3 + [["other"], []]
+    asked = SimpleNamespace(forget=rows, wrong=wrong)
+    assert answers.recognises(tiny_model, tokenizer, asked, progress=False) == (
+        [True, False, False, False, False],
+        [False, True, False, False, False],
     )
 
 

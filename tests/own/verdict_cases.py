@@ -37,7 +37,14 @@ def said(asked, forget=NOTHING, *, sampled=None, forced=None, kept=None, warm=No
         kept_texts[name] = {GREEDY: greedy} | dict.fromkeys(WARM, greedy if warm is None else warm)
     talk = {GREEDY: [[smalltalk]] * len(asked.smalltalk)}
     talk |= {how: [[smalltalk] * TALKS] * len(asked.smalltalk) for how in WARM}
-    return Said(texts, {n: {} for n in range(asked.n)}, kept_texts, talk, [recognised] * asked.n)
+    return Said(
+        texts,
+        {n: {} for n in range(asked.n)},
+        kept_texts,
+        talk,
+        [recognised] * asked.n,
+        [False] * asked.n,
+    )
 
 
 def report(tokenizer, rows, keep, before=None, other=None, **after):
