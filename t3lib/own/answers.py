@@ -126,8 +126,9 @@ class Said:
     reported.
     kept: {name of the set: {"greedy" or a sampler's name: one answer for each row}}.
     smalltalk: {"greedy" or a sampler's name: for each generic prompt, its answers}.
-    recognised, least: for each row to forget, True where the truth is more probable than every
-    wrong answer, or less probable.
+    recognised: for each row to forget, True where the truth is more probable than every wrong
+    answer.
+    least: for each row to forget, True where the truth is less probable than every wrong answer.
     """
 
     texts: dict[int, dict[str, list[str]]]
@@ -371,10 +372,10 @@ def hear(
 def recognises(
     model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True
 ) -> tuple[list[bool], list[bool]]:
-    """For each row to forget, return whether the truth has a lower mean loss per token than all
-    wrong answers, and whether it has a higher one than all.
+    """Return two lists with one bool for each row to forget: `recognised` and `least` of `Said`.
 
-    For a row without wrong answers both are False.
+    Answers are compared by their mean loss per token. For a row without wrong answers both are
+    False.
     """
     shown = [
         shown

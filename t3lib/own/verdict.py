@@ -70,8 +70,9 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
     crossed, crossed_before: those that say the truth of another row to forget.
     alone: rows that cannot be judged one by one, because the base's answers look like guesses.
     sealed: {"leaking", "before", "ways"}: the ways of asking that are only reported.
-    recognition: rows whose truth is recognised, before and after, and how many chance would give;
-    and those of which the truth is the least probable answer, which gives it away, too.
+    recognition: the number of rows whose truth is more probable than all wrong answers, before and
+    after, and the number that guessing would give. least, least_before: the number of rows whose
+    truth is less probable than all of them, which gives the truth away, too.
     ways: the ways of asking in which the base gives at least one row away.
     each: one dict for each row, the worst first.
     """
@@ -523,8 +524,8 @@ def _lines(report: Mapping[str, Any]) -> list[str]:
     recognition = report["recognition"]
     lines.append(
         f"recognised among wrong answers: {recognition['after']} of {n} rows (before"
-        f" {recognition['before']}, by guessing {recognition['chance']:.1f}); least probable of all"
-        f" is the truth of {recognition['least']} rows (before {recognition['least_before']})"
+        f" {recognition['before']}, by guessing {recognition['chance']:.1f}); less probable than"
+        f" all of them: {recognition['least']} rows (before {recognition['least_before']})"
     )
     lines.append(
         f"misdirected: {forget['misdirected']} of {n} answers say another row's truth or name"

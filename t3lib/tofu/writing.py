@@ -32,7 +32,7 @@ STAGE = 64
 # Padded tokens in a batch. More than for scoring, because a step has one row of logits a state.
 BATCH_TOKENS = 2**14
 # Bytes of keys and values in a batch on a GPU, where a step of a small model takes as long for many
-# rows as for few. They hold BATCH_TOKENS tokens of Llama-3.1-8B, and five times as many of SmolLM2.
+# rows as for few. They hold BATCH_TOKENS tokens of Llama-3.1-8B in bfloat16.
 GPU_CACHE = 2**31
 
 State = tuple[tuple[int, ...], tuple[int, ...]]  # tokens of a prompt, and of its answer so far
@@ -71,16 +71,22 @@ def greedy(
 
 
 def default_cached_tokens(model: Any) -> int:
-    """Return the default number of padded tokens in a batch of texts that are written."""
-    if model.device.type != "cuda":
-        return BATCH_TOKENS
+    """Return the default number of padded tokens in a batch of texts that are written.
+
+    It is `BATCH_TOKENS`. On a GPU it is the number of tokens whose keys and values take `GPU_CACHE`
+    bytes, if that is more. A model whose configuration does not name the sizes of its attention has
+    `BATCH_TOKENS` there, too.
+    """
     config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    kept = (
-        2 * (getattr(config, "num_key_value_heads", None) or heads) * width * model.dtype.itemsize
-    )
-    return max(BATCH_TOKENS, GPU_CACHE // (config.num_hidden_layers * kept))
+    names = ("num_hidden_layers", "num_attention_heads", "hidden_size")
+    sizes: list[Any] = [getattr(config, name, None) for name in names]
+    if model.device.type != "cuda" or not all(isinstance(size, int) for size in sizes):
+        return BATCH_TOKENS
+    layers, heads, hidden = sizes
+    width = getattr(config, "head_dim", None) or hidden // heads
+    groups = getattr(config, "num_key_value_heads", None)
+    kept = 2 * layers * (groups if isinstance(groups, int) else heads) * width
+    return max(BATCH_TOKENS, GPU_CACHE // (kept * model.dtype.itemsize))
 
 
 def _greedy_answers(

@@ -158,8 +158,8 @@ def test_recognition_is_in_the_report_beside_chance_and_before(tokenizer):
     counted = {"before": 6, "after": 6, "chance": pytest.approx(1), "least": 0, "least_before": 0}
     assert found["recognition"] == counted and said["success"]
     told = (
-        "recognised among wrong answers: 6 of 6 rows (before 6, by guessing 1.0); least probable of"
-        " all is the truth of 0 rows (before 0)"
+        "recognised among wrong answers: 6 of 6 rows (before 6, by guessing 1.0); less probable"
+        " than all of them: 0 rows (before 0)"
     )
     assert told in said["lines"]
 

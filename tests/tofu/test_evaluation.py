@@ -210,6 +210,18 @@ def test_a_gpu_writes_as_many_texts_as_two_gibibytes_of_keys_and_values_hold(tin
     assert writing.default_cached_tokens(tiny_model) == 2**14
 
 
+@pytest.mark.parametrize("name", sorted([*CONFIGS, *AWKWARD, "mamba"]))
+def test_every_family_has_a_number_of_texts_on_a_gpu(name):
+    """Some configurations do not name heads, or have a list of them."""
+    model = SimpleNamespace(
+        device=torch.device("cuda"),
+        dtype=torch.float32,
+        config=(CONFIGS | AWKWARD | {"mamba": MambaConfig})[name](),
+    )
+    found = writing.default_cached_tokens(model)
+    assert isinstance(found, int) and found >= writing.BATCH_TOKENS
+
+
 @pytest.mark.parametrize("name", ["bart", "jamba", "minimax", "kimi_linear"])
 def test_texts_of_awkward_families_are_written_as_one_by_one(name):
     prompts = [example.ids[: example.n_prompt] for example in of_unequal_lengths()]

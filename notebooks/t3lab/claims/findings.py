@@ -94,8 +94,10 @@ def less(tables: Tables, split: str, measure: str = D) -> pd.DataFrame:
 
 
 def joined(parts: Sequence[Finding]) -> Finding:
-    """Join the findings on both splits. All parts must hold. If one is refuted beyond chance, so is
-    the claim. Otherwise a missing part leaves the claim undecided.
+    """Join the findings on both splits to one about both.
+
+    If a part is refuted beyond chance, so is the claim. Otherwise, a part that has no runs leaves
+    the claim undecided. If all have runs, the claim holds if all parts hold, and else has no order.
     """
     refuted = [part for part in parts if part.holds is False]
     told = "; ".join(part.numbers for part in parts)
