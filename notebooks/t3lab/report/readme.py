@@ -1,5 +1,5 @@
-"""Write the generated blocks of README.md and results/README.md from the results, so that no number
-in them is typed by hand.
+"""Write the generated blocks of README.md, results/README.md and results/pages from the results, so
+that no number in them is typed by hand.
 
 Run `python -m t3lab.report.readme`. A block lies between `<!-- generated:NAME -->` and
 `<!-- /generated:NAME -->`.
@@ -14,7 +14,8 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import hmean
 
-from t3lab.report import departures
+from t3lab.report import departures, details
+from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
 from t3lab.report.tables import BOTH_DIALS, OWN_RATE, SHARE, leaders
 from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
 from t3lib.baselines.losses import METHODS
@@ -22,16 +23,10 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json
 from t3lib.tofu.metrics import forget_quality_lattice
 
-SPLIT, LABELLED = "forget10", {"forget05": "5%", "forget10": "10%"}
-TITLES = {
-    "smollm": "Profile `smollm`, TOFU's text taught to SmolLM2",
-    "cpu": "Profile `cpu`, invented authors",
-    "tofu-cpu": "Profile `tofu-cpu`, TOFU's text",
-}
+SPLIT, PAGES = "forget10", "results/pages"
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
 SHORT = 55  # characters of an answer that are shown
 COUNTED = ("said", "said_sampled", "as_before", "as_before_sampled")
-LABELS = {"Original": "before unlearning", "Retrained": "retrained without the rows"}
 # Column of a table -> its head. The first two are over worlds.
 COLUMNS = {
     "world_forget05": "D over worlds, 5%",
@@ -70,19 +65,33 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
             "headline": headline(results),
             "own": own(results / "own"),
         },
-        "results/README.md": {
-            "own-models": own_models(results / "own"),
-            "near": near(results),
-            "order": order(results),
-            "claims": claims(results),
+        "results/README.md": {"claims": claims(results), "scales": details.scales(results)},
+        f"{PAGES}/forgetting.md": {"near": near(results)},
+        f"{PAGES}/order.md": {"order": order(results), "two-bases": details.two_bases(results)},
+        f"{PAGES}/price.md": {"price": details.price(results)},
+        f"{PAGES}/tempering.md": {
+            "untempered": details.untempered(results),
+            "strengths": details.strengths(results),
+            "dials": details.dials(results),
+        },
+        f"{PAGES}/worlds.md": {"worlds": details.worlds(results)},
+        f"{PAGES}/audit.md": {"audits": details.audits(results)},
+        f"{PAGES}/attacks.md": {
+            "leaks": details.leaks(results),
+            "asking": details.asking(results),
+            "relearning": details.relearning(results),
+            "requests": details.requests(results),
+        },
+        f"{PAGES}/own.md": {"own-models": own_models(results / "own")},
+        f"{PAGES}/rates.md": {
+            "widths": details.widths(results),
+            "seconds": details.seconds(results),
+        },
+        f"{PAGES}/departures.md": {
             "departures": departures.listed(results / "cpu"),
+            "fixed": details.fixed(results),
         },
     }
-
-
-def made(results: Path) -> list[str]:
-    """Return the profiles of `TITLES` that have results."""
-    return [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
 
 
 def stories(folder: Path) -> str:
@@ -212,11 +221,6 @@ def order(results: Path) -> str:
     return table(pd.DataFrame({"T3's D minus that of": methods} | columns))
 
 
-def interval(value: float, low: float, high: float, form: str = "+.2f") -> str:
-    """Write a number with the ends of its interval, such as "-0.08 (-0.12 to -0.03)"."""
-    return f"{value:{form}} ({low:{form}} to {high:{form}})"
-
-
 def claims(results: Path) -> str:
     """Write the verdicts of the claims `CLAIMS` by the paper's own tables and at our profiles."""
     verdicts = {
@@ -230,16 +234,6 @@ def claims(results: Path) -> str:
         said = each["verdict"].reindex([f"{claim}@here" for claim in rows.index])
         columns[f"here: `{name}`"] = said.fillna("not run").set_axis(rows.index)
     return table(pd.DataFrame(columns), texts=len(columns))
-
-
-def table(frame: pd.DataFrame, texts: int = 1) -> str:
-    """Write a Markdown table. Its cells are texts; all but the first columns are at the right.
-
-    texts: the number of columns at the left.
-    """
-    rule = ["---"] * texts + ["---:"] * (frame.shape[1] - texts)
-    lines = [frame.columns, rule, *frame.to_numpy()]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
