@@ -80,7 +80,8 @@ def worlds(results: Path) -> str:
             part = means[(means["measure"] == measure) & (means["split"] == split)]
             part = part.set_index("method").loc[methods]
             columns[f"{title}, {label}"] = [
-                interval(*ends, form=".2f") for ends in part[["mean", "low", "high"]].to_numpy()
+                interval(mean, low, high, ".2f")
+                for mean, low, high in part[["mean", "low", "high"]].to_numpy()
             ]
     return table(pd.DataFrame({"": [LABELS.get(each, each) for each in methods]} | columns))
 
@@ -140,24 +141,19 @@ def audits(results: Path) -> str:
 
 def relearning(results: Path) -> str:
     """Write what a little training on some of the forgotten rows brings back of the others."""
-    columns = {}
+    counts: dict[str, list[str]] = {}
     for name in ("cpu", "tofu-cpu"):
         lines = pd.read_csv(results / name / "tables" / "recover.csv")
-        lines = lines[lines["attack"] == "relearning"]
+        lines = lines[lines["attack"] == "relearning"].sort_values("steps", kind="stable")
         for model, part in lines.groupby("model", sort=False):
-            part = part.sort_values("steps")
             first, last = part.iloc[0], part.iloc[-1]
-            columns.setdefault(str(model), {})[name] = [
-                f"{_percent(first['recognized_verbatim'])} → "
-                f"{_percent(last['recognized_verbatim'])}",
-                f"{first['rows_leaking']:.0f} → {last['rows_leaking']:.0f} of {last['rows']:.0f}",
-            ]
-    lines = [
-        [model, *each.get("cpu", ["", ""]), *each.get("tofu-cpu", ["", ""])]
-        for model, each in columns.items()
-    ]
+            shares = [_percent(each["recognized_verbatim"]) for each in (first, last)]
+            leaks = f"{first['rows_leaking']:.0f} → {last['rows_leaking']:.0f}"
+            counts.setdefault(str(model), [str(model)]).extend(
+                [" → ".join(shares), f"{leaks} of {last['rows']:.0f}"]
+            )
     heads = ["", "recognised, `cpu`", "leak", "recognised, `tofu-cpu`", "leak"]
-    return table(pd.DataFrame(lines, columns=heads))
+    return table(pd.DataFrame([*counts.values()], columns=heads))
 
 
 def requests(results: Path) -> str:

@@ -38,10 +38,10 @@ def broken(path, text):
     links = re.findall(r"\]\(\s*([^)\s]*)\s*\)", text)
     for link in (each for each in links if "://" not in each):
         name, _, anchor = link.partition("#")
-        target = (path.parent / name).resolve() if name else path
-        if not target.exists():
+        target = path.parent / name
+        if name and not target.exists():
             yield link
-        elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+        elif anchor and anchor not in anchors(target.read_text(encoding="utf-8") if name else text):
             yield link
 
 
