@@ -29,8 +29,6 @@ TITLES = {
     "tofu-cpu": "Profile `tofu-cpu`, TOFU's text",
 }
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
-SHORT = 55  # characters of an answer that are shown
-COUNTED = ("said", "said_sampled", "as_before", "as_before_sampled")
 LABELS = {"Original": "before unlearning", "Retrained": "retrained without the rows"}
 # Column of a table -> its head. The first two are over worlds.
 COLUMNS = {
@@ -66,8 +64,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     """Return {file: {name of a block: its text}} for the folder of all results."""
     return {
         "README.md": {
-            "stories": stories(results / "smollm"),
-            "headline": headline(results),
+            "hides": hides(results / "cpu"),
             "own": own(results / "own"),
         },
         "results/README.md": {
@@ -85,45 +82,55 @@ def made(results: Path) -> list[str]:
     return [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
 
 
-def stories(folder: Path) -> str:
-    """Write a table for each story of notebook 00: one answer of each model, and all counts.
+def hides(folder: Path) -> str:
+    """Write what T3 hides and what it does not, in four sentences about the split `SPLIT`.
 
-    folder: of the profile, with tables/stories.csv.
+    folder: of a profile, with tables/audit.csv and tables/leak.csv. Samples are those of seed 1.
     """
-    parts = []
-    for name, part in pd.read_csv(folder / "tables" / "stories.csv").groupby("story", sort=False):
-        first = part.iloc[0]
-        heads = [
-            *(str(name), f"*{first['question']}* (to forget)"),
-            *(f"to forget, said, of {first['asked']}", "sampled"),
-            *(f"to keep, as before, of {first['kept']}", "sampled"),
+    audited = pd.read_csv(folder / "tables" / "audit.csv").query("split == @SPLIT")
+    leaks = pd.read_csv(folder / "tables" / "leak.csv").query("split == @SPLIT")
+    scores = pd.read_csv(folder / "tables" / "tofu.csv").query("split == @SPLIT")
+    T = scores.set_index("method").loc["T3", "T"]
+    t3 = audited.query("method == 'T3' and T == @T and w == 1").iloc[0]
+    retrained = audited.query("method == 'Retrained'").iloc[0]
+    drawn = leaks.query("tau == 1").assign(most=leaks["k"].max()).query("k == most")
+    hidden = drawn.query("method == 'T3' and T == @T and w == 1").iloc[0]
+    before = drawn.query("method == 'Original'").iloc[0]
+    cold = leaks.query("method == 'Original' and tau == 0.6").nlargest(1, "k").iloc[0]
+    shown, guessed = t3["recognized_verbatim"], retrained["recognized_verbatim"]
+    return "\n".join(
+        [
+            f"- **Samples hide.** {hidden['k']:.0f} answers to each question, sampled at the"
+            f" temperature 1, give away {hidden['rows_leaking']:.0f} of {hidden['rows']:.0f}"
+            f" forgotten rows (before: {before['rows_leaking']:.0f}).",
+            "- **Shown answers are recognised.** Beside five wrong answers, the true one is the most"
+            f" probable for {shown:.0%} of the rows (a retrained model: {guessed:.0%}).",
+            "- **The rows stand out**, as *less* probable than others. A forgotten row is more probable"
+            f" than an unseen one with a chance of {t3['auc']:.2f} (retrained:"
+            f" {retrained['auc']:.2f}, which gives nothing away).",
+            "- **Suppressed, not erased.** Whoever leaves the head away has the base, and"
+            f" {cold['k']:.0f} answers at the temperature {cold['tau']:g} give away"
+            f" {cold['rows_leaking']:.0f} of {cold['rows']:.0f} rows.",
         ]
-        texts = part["answer"].astype(str).str.split().str.join(" ").str.replace("|", "\\|")
-        texts = texts.where(texts.str.len() <= SHORT, texts.str[:SHORT] + "…")
-        shown = part.assign(answer=texts)[["model", "answer", *COUNTED]]
-        parts.append(table(shown.set_axis(heads, axis=1), texts=2))
-    return "\n\n".join(parts)
+    )
 
 
 def own(folder: Path) -> str:
-    """Write a table with one line for each way of fitting a head on small models' own rows.
+    """Write what came out for small models' own rows, in one sentence for each way of fitting.
 
     folder: with own.csv.
     """
-    lines = []
+    sentences = []
     for choice, part in _own(folder).groupby("choice", sort=False):
         sums, leaky = part[COUNTED_OWN].sum(), (part["leaking"] > 0).sum()
-        more = (part["judge"] > part["judge_retrained"]).sum()
-        lines.append(
-            {
-                "fit": choice,
-                "models that pass": f"{(part['status'] == 'pass').sum()} of {len(part)}",
-                "rows that leak (before)": f"{sums['leaking']:.0f} ({sums['leaking_before']:.0f})",
-                "models that leak (judge)": f"{leaky} ({more})",
-                **{title: _kept(sums, name) for name, title in LEFT_ALONE.items()},
-            }
+        kept, other = (_kept(sums, name) for name in ("retain", "other"))
+        sentences.append(
+            f"Of {len(part)} small models that know their rows by heart ({choice}),"
+            f" {(part['status'] == 'pass').sum()} pass. {sums['leaking']:.0f} rows still leak"
+            f" (before: {sums['leaking_before']:.0f}), in {leaky} models. {kept} answers to keep stay"
+            f" as they were, and {other} to questions in neither file."
         )
-    return table(pd.DataFrame(lines))
+    return "\n".join(sentences)
 
 
 def own_models(folder: Path) -> str:
