@@ -123,6 +123,7 @@ def texts() -> dict[str, str]:
     """
     paths = [*ROOT.glob("t3lib/**/*.py"), *ROOT.glob("notebooks/*.ipynb")]
     paths += [ROOT / "README.md", ROOT / "results" / "README.md"]
+    paths += sorted((ROOT / "results" / "pages").glob("*.md"))
     found = {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
     for name in [name for name in found if name.endswith(".ipynb")]:
         found[name] = "\n".join(

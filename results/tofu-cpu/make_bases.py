@@ -5,7 +5,7 @@
 
 They lie in .t3cache/given/tofu-cpu, 18 MB each. Each takes 20 to 37 CPU-minutes, and there are
 nine. A killed training goes on from its last whole epoch. Two processors give different weights
-(results/README.md), so the committed runs name the base that they are of.
+(results/pages/order.md), so the committed runs name the base that they are of.
 """
 
 from t3lab import given

@@ -93,7 +93,7 @@ def listed(folder: Path) -> str:
                 for split, share in (("forget05", "5%"), ("forget10", "10%"))
             )
         path, _, test = each.test.partition("::")
-        lines.append(f"| {each.paper} | {each.here} | {change} | [`{test}`](../{path}) |")
+        lines.append(f"| {each.paper} | {each.here} | {change} | [`{test}`](../../{path}) |")
     return "\n".join(lines)
 
 

@@ -1,5 +1,5 @@
-"""Write the generated blocks of README.md and results/README.md from the results, so that no number
-in them is typed by hand.
+"""Write the generated blocks of README.md, results/README.md and results/pages from the results, so
+that no number in them is typed by hand.
 
 Run `python -m t3lab.report.readme`. A block lies between `<!-- generated:NAME -->` and
 `<!-- /generated:NAME -->`.
@@ -14,7 +14,8 @@ from pathlib import Path
 import pandas as pd
 from scipy.stats import hmean
 
-from t3lab.report import departures
+from t3lab.report import departures, details
+from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
 from t3lab.report.tables import BOTH_DIALS, OWN_RATE, SHARE, leaders
 from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
 from t3lib.baselines.losses import METHODS
@@ -22,14 +23,8 @@ from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json
 from t3lib.tofu.metrics import forget_quality_lattice
 
-SPLIT, LABELLED = "forget10", {"forget05": "5%", "forget10": "10%"}
-TITLES = {
-    "smollm": "Profile `smollm`, TOFU's text taught to SmolLM2",
-    "cpu": "Profile `cpu`, invented authors",
-    "tofu-cpu": "Profile `tofu-cpu`, TOFU's text",
-}
+SPLIT, PAGES = "forget10", "results/pages"
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
-LABELS = {"Original": "before unlearning", "Retrained": "retrained without the rows"}
 # Column of a table -> its head. The first two are over worlds.
 COLUMNS = {
     "world_forget05": "D over worlds, 5%",
@@ -67,19 +62,33 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
             "hides": hides(results / "cpu"),
             "own": own(results / "own"),
         },
-        "results/README.md": {
-            "own-models": own_models(results / "own"),
-            "near": near(results),
-            "order": order(results),
-            "claims": claims(results),
+        "results/README.md": {"claims": claims(results), "scales": details.scales(results)},
+        f"{PAGES}/forgetting.md": {"near": near(results)},
+        f"{PAGES}/order.md": {"order": order(results), "two-bases": details.two_bases(results)},
+        f"{PAGES}/price.md": {"price": details.price(results)},
+        f"{PAGES}/tempering.md": {
+            "untempered": details.untempered(results),
+            "strengths": details.strengths(results),
+            "dials": details.dials(results),
+        },
+        f"{PAGES}/worlds.md": {"worlds": details.worlds(results)},
+        f"{PAGES}/audit.md": {"audits": details.audits(results)},
+        f"{PAGES}/attacks.md": {
+            "leaks": details.leaks(results),
+            "asking": details.asking(results),
+            "relearning": details.relearning(results),
+            "requests": details.requests(results),
+        },
+        f"{PAGES}/own.md": {"own-models": own_models(results / "own")},
+        f"{PAGES}/rates.md": {
+            "widths": details.widths(results),
+            "seconds": details.seconds(results),
+        },
+        f"{PAGES}/departures.md": {
             "departures": departures.listed(results / "cpu"),
+            "fixed": details.fixed(results),
         },
     }
-
-
-def made(results: Path) -> list[str]:
-    """Return the profiles of `TITLES` that have results."""
-    return [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
 
 
 def hides(folder: Path) -> str:
@@ -87,32 +96,36 @@ def hides(folder: Path) -> str:
 
     folder: of a profile, with tables/audit.csv and tables/leak.csv. Samples are those of seed 1.
     """
-    audited = pd.read_csv(folder / "tables" / "audit.csv").query("split == @SPLIT")
-    leaks = pd.read_csv(folder / "tables" / "leak.csv").query("split == @SPLIT")
-    scores = pd.read_csv(folder / "tables" / "tofu.csv").query("split == @SPLIT")
-    T = scores.set_index("method").loc["T3", "T"]
-    t3 = audited.query("method == 'T3' and T == @T and w == 1").iloc[0]
-    retrained = audited.query("method == 'Retrained'").iloc[0]
-    drawn = leaks.query("tau == 1").assign(most=leaks["k"].max()).query("k == most")
-    hidden = drawn.query("method == 'T3' and T == @T and w == 1").iloc[0]
-    before = drawn.query("method == 'Original'").iloc[0]
-    cold = leaks.query("method == 'Original' and tau == 0.6").nlargest(1, "k").iloc[0]
+    audited, leaks, scores = (
+        pd.read_csv(folder / "tables" / f"{name}.csv") for name in ("audit", "leak", "tofu")
+    )
+    tuned = {"method": "T3", "T": _last(scores, method="T3")["T"], "w": 1}
+    t3, retrained = _last(audited, **tuned), _last(audited, method="Retrained")
+    hidden = _last(leaks, tau=1, **tuned)
+    before = _last(leaks, tau=1, method="Original")
+    cold = _last(leaks, tau=0.6, method="Original")
     shown, guessed = t3["recognized_verbatim"], retrained["recognized_verbatim"]
     return "\n".join(
         [
             f"- **Samples hide.** {hidden['k']:.0f} answers to each question, sampled at the"
             f" temperature 1, give away {hidden['rows_leaking']:.0f} of {hidden['rows']:.0f}"
             f" forgotten rows (before: {before['rows_leaking']:.0f}).",
-            "- **Shown answers are recognised.** Beside five wrong answers, the true one is the most"
-            f" probable for {shown:.0%} of the rows (a retrained model: {guessed:.0%}).",
-            "- **The rows stand out**, as *less* probable than others. A forgotten row is more probable"
-            f" than an unseen one with a chance of {t3['auc']:.2f} (retrained:"
+            "- **Shown answers are recognised.** Beside five wrong answers, the true one is the"
+            f" most probable for {shown:.0%} of the rows (a retrained model: {guessed:.0%}).",
+            "- **The rows stand out**, as *less* probable than others. A forgotten row is more"
+            f" probable than an unseen one with a chance of {t3['auc']:.2f} (retrained:"
             f" {retrained['auc']:.2f}, which gives nothing away).",
             "- **Suppressed, not erased.** Whoever leaves the head away has the base, and"
             f" {cold['k']:.0f} answers at the temperature {cold['tau']:g} give away"
             f" {cold['rows_leaking']:.0f} of {cold['rows']:.0f} rows.",
         ]
     )
+
+
+def _last(frame: pd.DataFrame, **cells: object) -> pd.Series:
+    """Return the last row of the split `SPLIT` that has these cells; of samples, the most."""
+    wanted = pd.Series({"split": SPLIT} | cells)
+    return frame[(frame[wanted.index] == wanted).all(axis=1)].iloc[-1]
 
 
 def own(folder: Path) -> str:
@@ -127,8 +140,8 @@ def own(folder: Path) -> str:
         sentences.append(
             f"Of {len(part)} small models that know their rows by heart ({choice}),"
             f" {(part['status'] == 'pass').sum()} pass. {sums['leaking']:.0f} rows still leak"
-            f" (before: {sums['leaking_before']:.0f}), in {leaky} models. {kept} answers to keep stay"
-            f" as they were, and {other} to questions in neither file."
+            f" (before: {sums['leaking_before']:.0f}), in {leaky} models. {kept} answers to keep"
+            f" stay as they were, and {other} to questions in neither file."
         )
     return "\n".join(sentences)
 
@@ -219,11 +232,6 @@ def order(results: Path) -> str:
     return table(pd.DataFrame({"T3's D minus that of": methods} | columns))
 
 
-def interval(value: float, low: float, high: float, form: str = "+.2f") -> str:
-    """Write a number with the ends of its interval, such as "-0.08 (-0.12 to -0.03)"."""
-    return f"{value:{form}} ({low:{form}} to {high:{form}})"
-
-
 def claims(results: Path) -> str:
     """Write the verdicts of the claims `CLAIMS` by the paper's own tables and at our profiles."""
     verdicts = {
@@ -237,16 +245,6 @@ def claims(results: Path) -> str:
         said = each["verdict"].reindex([f"{claim}@here" for claim in rows.index])
         columns[f"here: `{name}`"] = said.fillna("not run").set_axis(rows.index)
     return table(pd.DataFrame(columns), texts=len(columns))
-
-
-def table(frame: pd.DataFrame, texts: int = 1) -> str:
-    """Write a Markdown table. Its cells are texts; all but the first columns are at the right.
-
-    texts: the number of columns at the left.
-    """
-    rule = ["---"] * texts + ["---:"] * (frame.shape[1] - texts)
-    lines = [frame.columns, rule, *frame.to_numpy()]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def _scores(results: Path, name: str, split: str) -> pd.DataFrame:

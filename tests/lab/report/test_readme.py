@@ -1,5 +1,5 @@
-"""The generated blocks are current, and the files, commands and make targets that README.md and
-results/README.md name are there. Their prose is reviewed by people.
+"""The generated blocks are current, and the files, headings and commands that README.md,
+results/README.md and the pages in results/pages name are there. Their prose is reviewed by people.
 """
 
 import re
@@ -13,8 +13,36 @@ from t3lab.study.ablations import ABLATIONS
 from t3lib import cli
 from t3lib.core.errors import UserError
 
-TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
-DETAIL = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+DETAIL = ROOT / "results" / "README.md"
+PAGES = sorted((ROOT / "results" / "pages").glob("*.md"))
+FILES = [ROOT / "README.md", DETAIL, *PAGES]
+TEXTS = {path: path.read_text(encoding="utf-8") for path in FILES}
+NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
+
+
+def prose(text):
+    """A text without code, tables and generated blocks."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    text = re.sub(r"<!-- generated:(.*?) -->.*?<!-- /generated:\1 -->", "", text, flags=re.S)
+    return "\n".join(line for line in text.splitlines() if not line.startswith(("    ", "|")))
+
+
+def anchors(text):
+    """The anchors that GitHub gives to the headings of a text."""
+    titles = re.findall(r"^#+ (.+)$", prose(text), re.M)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def broken(path, text):
+    """The links of a Markdown text that lead nowhere. Links to the web are not followed."""
+    links = re.findall(r"\]\(\s*([^)\s]*)\s*\)", text)
+    for link in (each for each in links if "://" not in each):
+        name, _, anchor = link.partition("#")
+        target = (path.parent / name).resolve() if name else path
+        if not target.exists():
+            yield link
+        elif anchor and anchor not in anchors(target.read_text(encoding="utf-8")):
+            yield link
 
 
 def test_generated_blocks_are_those_of_the_committed_tables():
@@ -34,26 +62,42 @@ def test_every_departure_names_a_test_that_is_there():
         assert not each.setting or each.setting in ABLATIONS
 
 
-@pytest.mark.parametrize(("text", "place"), [(TEXT, ROOT), (DETAIL, ROOT / "results")])
-def test_every_path_named_exists(text, place):
-    links = re.findall(r"\]\(([^)#:]+)\)", text)
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_every_link_and_path_leads_somewhere(path):
+    text = TEXTS[path]
+    assert [*broken(path, text)] == []
     names = re.findall(r"`((?:tests|t3lib|notebooks|results)/[\w./-]+)`", text)
     names = [name for name in names if name != "results/llama-8b"]  # made on a rented machine
-    assert len(links) > 15
-    missing = [name for name in links if not (place / name).exists()]
-    assert missing + [name for name in names if not (ROOT / name).exists()] == []
-    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert [name for name in names if not (ROOT / name).exists()] == []
+
+
+def test_a_link_that_leads_nowhere_is_found():
+    text = "# One two\n[a](#one-two) [b](#one) [c](README.md) [d](README.md#none)\n[e](gone.md)"
+    assert [*broken(ROOT / "new.md", text)] == ["#one", "README.md#none", "gone.md"]
+
+
+def test_the_paper_map_names_what_notebooks_leave():
+    rows = [line for text in TEXTS.values() for line in text.splitlines() if line.startswith("|")]
     made = [name for row in rows for name in re.findall(r"`((?:tables|figures)/[\w.-]+)`", row)]
-    assert place == ROOT or len(made) >= 8, "what the paper map says that notebooks leave"
+    assert len(made) >= 8
     assert [name for name in made if not (ROOT / "results" / "cpu" / name).exists()] == []
 
 
+@pytest.mark.parametrize("path", [DETAIL, *PAGES], ids=NAMES[1:])
+def test_a_page_is_short_begins_with_its_finding_and_is_listed(path):
+    text = TEXTS[path]
+    assert len(prose(text).split()) <= (600 if path == DETAIL else 900)
+    if path != DETAIL:
+        assert re.match(r"# .+\n\n\*\*[^*]+\*\*\n\n", text), "a title, then a finding in bold"
+        assert f"](pages/{path.name})" in TEXTS[DETAIL]
+
+
 def test_every_command_parses():
-    """A command of the README is one the parser accepts; its notebooks exist."""
+    """A command of these pages is one the parser accepts; its notebooks exist."""
     parser = cli.parser()
-    both = f"{TEXT}\n{DETAIL}"
-    commands = re.findall(r"^    (t3 .+?)(?:  +#.*)?$", both, re.M)
-    commands += re.findall(r"`(t3 [a-z]+ [^`]+)`", both)
+    text = "\n".join(TEXTS.values())
+    commands = re.findall(r"^    (t3 .+?)(?:  +#.*)?$", text, re.M)
+    commands += re.findall(r"`(t3\s[a-z]+\s[^`]+)`", text)
     assert len(commands) >= 15
     for command in commands:
         arguments = parser.parse_args(shlex.split(command)[1:])
