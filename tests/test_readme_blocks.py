@@ -1,5 +1,5 @@
-"""README's code blocks run as they stand: shell lines one by one, on a small model that forgets, and
-Python as it is.
+"""README's code blocks run as they stand: shell lines one by one, on a small model that forgets,
+and Python as it is.
 """
 
 import json
