@@ -28,8 +28,11 @@ endif
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
+# JupyterLab reads its defaults here. overrides.json switches off the pop-up that asks about news.
+LAB = .venv/share/jupyter/lab/settings
+
 # uv only installs faster. It does not read pip's settings, so it is told the folder of wheels.
-.venv/ready: requirements.lock pyproject.toml notebooks/pyproject.toml notebooks/jupyter_lab_config.json
+.venv/ready: requirements.lock pyproject.toml notebooks/pyproject.toml notebooks/overrides.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "t3lib needs Python 3.11: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	if command -v uv >/dev/null; then \
@@ -38,7 +41,7 @@ results: .venv/ready
 	else \
 	  $(BIN)/pip install --quiet -r requirements.lock && $(BIN)/pip install --quiet --no-deps -e . -e notebooks; \
 	fi
-	mkdir -p .venv/etc/jupyter && cp notebooks/jupyter_lab_config.json .venv/etc/jupyter/  # no pop-up about news
+	mkdir -p $(LAB) && cp notebooks/overrides.json $(LAB)
 	touch $@
 
 # One thread for each process: then results do not depend on the number of cores.

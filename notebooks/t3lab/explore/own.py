@@ -1,20 +1,21 @@
 """Notebook 07: some questions, answered by an unlearned model at any T and w."""
 
 import html
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ipywidgets
 import pandas as pd
 
-from t3lab.explore.stories import Both, answered
+from t3lab.explore.stories import Both, answered, written
 from t3lib.core.rows import Row
 from t3lib.own.asking import asked
 from t3lib.own.unlearn import weighted
 from t3lib.sampler.tilt import T3ForCausalLM
 
 STEPS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of both sliders; T from 1
-DIALS = ((1.0, 1.0), (1.0, 3.0), (3.0, 1.0))  # (T, w) of the table
+DIALS = ((1.0, 1.0), (1.0, 3.0), (3.0, 1.0))  # (T, w) of the table; the sliders start at the first
+TRIED = 40  # at most so many rows are tried for `telling`
 
 
 def with_dials(
@@ -23,6 +24,19 @@ def with_dials(
     """Answer some rows with the head of a model at each (T, w), see `stories.answered`."""
     tilts = [(weighted(model.heads[0], w), T) for T, w in dials]
     return answered(model.base, tokenizer, list(rows.values()), tilts)
+
+
+def telling(model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row]) -> Row:
+    """Return the first row whose greedy answer is another one at the last of `DIALS` than at the
+    first; if there is none, the first row.
+
+    model: has one head.
+    """
+    some = rows[:TRIED]
+    tilts = [(weighted(model.heads[0], w), T) for T, w in (DIALS[0], DIALS[-1])]
+    before, after = written(model.base, tokenizer, some, tilts)
+    moved = [row for row, a, b in zip(some, before, after) if a != b]
+    return (moved or some)[0]
 
 
 def table(model: T3ForCausalLM, tokenizer: Any, rows: Mapping[str, Row]) -> pd.DataFrame:
@@ -46,15 +60,16 @@ def dials(
 ) -> tuple[ipywidgets.SelectionSlider, ipywidgets.SelectionSlider, ipywidgets.VBox]:
     """Build sliders for T and w, and below them a greedy and a sampled answer to each row.
 
-    model: has one head, whose T and w are the start. rows: by what to call them, such as "to keep".
-    Returns the two sliders and the box to display. Answers are decoded whenever a slider moves.
+    model: has one head, whose T and w are among the choices. rows: by what to call them, such as
+    "to keep". The sliders start at the first of `DIALS`. Returns them and the box to display.
+    Answers are decoded whenever a slider moves.
     """
-    starts = {"T": (STEPS[1:], float(model.temperature)), "w": (STEPS, float(model.heads[0].w))}  # type: ignore[arg-type]
+    choices = {"T": {*STEPS[1:], float(model.temperature)}, "w": {*STEPS, float(model.heads[0].w)}}  # type: ignore[arg-type]
     sliders = [
         ipywidgets.SelectionSlider(
-            options=[(f"{v:g}", v) for v in sorted({*steps, v0})], value=v0, description=name
+            options=[(f"{v:g}", v) for v in sorted(values)], value=start, description=name
         )
-        for name, (steps, v0) in starts.items()
+        for (name, values), start in zip(choices.items(), DIALS[0])
     ]
     page = ipywidgets.HTML()
 
