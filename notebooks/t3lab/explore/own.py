@@ -1,13 +1,13 @@
 """Notebook 07: some questions, answered by an unlearned model at any T and w."""
 
 import html
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import ipywidgets
 import pandas as pd
 
-from t3lab.explore.stories import Both, answered, written
+from t3lab.explore.stories import Both, answered
 from t3lib.core.rows import Row
 from t3lib.own.asking import asked
 from t3lib.own.unlearn import weighted
@@ -15,7 +15,6 @@ from t3lib.sampler.tilt import T3ForCausalLM
 
 STEPS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of both sliders; T from 1
 DIALS = ((1.0, 1.0), (1.0, 3.0), (3.0, 1.0))  # (T, w) of the table; the sliders start at the first
-TRIED = 40  # at most so many rows are tried for `telling`
 
 
 def with_dials(
@@ -24,19 +23,6 @@ def with_dials(
     """Answer some rows with the head of a model at each (T, w), see `stories.answered`."""
     tilts = [(weighted(model.heads[0], w), T) for T, w in dials]
     return answered(model.base, tokenizer, list(rows.values()), tilts)
-
-
-def telling(model: T3ForCausalLM, tokenizer: Any, rows: Sequence[Row]) -> Row:
-    """Return the first row whose greedy answer is another one at the last of `DIALS` than at the
-    first; if there is none, the first row.
-
-    model: has one head.
-    """
-    some = rows[:TRIED]
-    tilts = [(weighted(model.heads[0], w), T) for T, w in (DIALS[0], DIALS[-1])]
-    before, after = written(model.base, tokenizer, some, tilts)
-    moved = [row for row, a, b in zip(some, before, after) if a != b]
-    return (moved or some)[0]
 
 
 def table(model: T3ForCausalLM, tokenizer: Any, rows: Mapping[str, Row]) -> pd.DataFrame:
