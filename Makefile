@@ -8,6 +8,7 @@
 # make attacks               try bad inputs, damaged files, full disks, signals, killed runs: results/faults.md
 # make site                  write the executed notebooks as web pages to build/site
 # make site RESULTS=out      the same with your own runs
+# make release               prepare the files of a release in build/release; publishing needs a person
 #
 # `t3 reproduce --dry-run` lists the jobs that `make` runs, and notebooks/t3lab/grid/reproduce.py runs them.
 # .t3cache holds what was computed: `du -sh .t3cache/*` lists it by kind, and `rm -rf .t3cache` clears
@@ -23,12 +24,15 @@ $(error PROFILE=$(PROFILE) is not there: choose $(filter-out defaults,$(patsubst
 endif
 endif
 
-.PHONY: results test test-floor serving-test attacks site lint clean
+.PHONY: results test test-floor serving-test attacks site release lint clean
 results: .venv/ready
 	$(BIN)/t3 reproduce --profile $(PROFILE) $(if $(WORKERS),--workers $(WORKERS)) $(if $(OUT),--out $(OUT))
 
+# JupyterLab reads its defaults here. overrides.json switches off the pop-up that asks about news.
+LAB = .venv/share/jupyter/lab/settings
+
 # uv only installs faster. It does not read pip's settings, so it is told the folder of wheels.
-.venv/ready: requirements.lock pyproject.toml notebooks/pyproject.toml notebooks/jupyter_lab_config.json
+.venv/ready: requirements.lock pyproject.toml notebooks/pyproject.toml notebooks/overrides.json
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "t3lib needs Python 3.11: make PYTHON=python3.11")'
 	$(PYTHON) -m venv .venv
 	if command -v uv >/dev/null; then \
@@ -37,7 +41,7 @@ results: .venv/ready
 	else \
 	  $(BIN)/pip install --quiet -r requirements.lock && $(BIN)/pip install --quiet --no-deps -e . -e notebooks; \
 	fi
-	mkdir -p .venv/etc/jupyter && cp notebooks/jupyter_lab_config.json .venv/etc/jupyter/  # no pop-up about news
+	mkdir -p $(LAB) && cp notebooks/overrides.json $(LAB)
 	touch $@
 
 # One thread for each process: then results do not depend on the number of cores.
@@ -84,6 +88,20 @@ attacks: .venv/ready
 site: .venv/ready
 	rm -rf build/site
 	$(BIN)/python -m t3lab.report.site build/site $(or $(RESULTS),results)
+
+# All of it is of the last commit, and the same commit gives the same bytes again (with GNU tar).
+release: .venv/ready
+	$(BIN)/python results/cpu/models.py --out build/models
+	rm -rf build/release build/source && mkdir -p build/release build/source
+	git archive HEAD t3lib pyproject.toml README.md LICENSE | tar -x -C build/source
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --no-isolation --wheel \
+	  --outdir build/release build/source >build/source/log
+	git archive -o build/release/results.tar.gz HEAD results LICENSE CITATION.cff
+	cd build/models && for each in *; do \
+	  tar --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner --mode=a=rX,u+w -c $$each \
+	  | gzip -n >../release/cpu-$$each.tar.gz; done
+	cd build/release && sha256sum * >SHA256SUMS && wc -c * && cat SHA256SUMS
+	@echo "Left for a person: tag $$(git rev-parse HEAD), push the tag, attach build/release/* to it."
 
 lint: .venv/ready
 	$(BIN)/ruff check . && $(BIN)/ruff format --check . && $(BIN)/mypy t3lib notebooks/t3lab

@@ -2,15 +2,18 @@
 or names a host.
 """
 
-import importlib
-import json
 import os
 import re
+import shutil
 import subprocess
+import sys
 import tomllib
+from pathlib import Path
 
 import yaml
 from conftest import ROOT
+from jupyterlab.commands import get_app_dir
+from jupyterlab_server.settings_utils import get_settings
 
 CARD = "jupyterlab papermill torch transformers bitsandbytes seaborn pandas scipy nbval".split()
 
@@ -88,12 +91,16 @@ def test_make_refuses_an_unknown_profile_before_it_builds_the_environment():
     assert subprocess.run(test, **options).returncode == 0, "not its business"
 
 
-def test_jupyterlab_asks_nobody_about_news():
-    """`make` puts the file where the environment's JupyterLab reads it."""
-    assert (
-        "cp notebooks/jupyter_lab_config.json .venv/etc/jupyter/" in (ROOT / "Makefile").read_text()
-    )
-    settings = json.loads((ROOT / "notebooks" / "jupyter_lab_config.json").read_text())["LabApp"]
-    assert settings["news_url"] is None
-    module, _, name = settings["check_for_updates_class"].rpartition(".")
-    assert hasattr(importlib.import_module(module), name)
+def test_jupyterlab_asks_nobody_about_news(tmp_path):
+    """`make` copies overrides.json to where JupyterLab looks, and JupyterLab takes its value."""
+    text = (ROOT / "Makefile").read_text()
+    assert "cp notebooks/overrides.json $(LAB)\n" in text
+    [settings] = re.findall(r"^LAB = \.venv/(.+)$", text, re.MULTILINE)
+    lab = Path(get_app_dir())
+    assert lab / "settings" == Path(sys.prefix) / settings
+    shutil.copy(ROOT / "notebooks" / "overrides.json", tmp_path)
+    plugin = "@jupyterlab/apputils-extension:notification"
+    read, _ = get_settings(str(tmp_path), str(lab / "schemas"), str(tmp_path), plugin)
+    news = read["schema"]["properties"]["fetchNews"]
+    assert news["default"] in [choice["const"] for choice in news["oneOf"]]
+    assert news["default"] == "false"

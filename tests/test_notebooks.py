@@ -1,13 +1,17 @@
 """The notebooks keep to the rules that make them thin, parameterised and runnable anywhere."""
 
 import ast
+import builtins
 import json
 import re
 
 import nbformat
+import numpy as np
 import pytest
 import yaml
 from conftest import ROOT
+
+from t3lib import theory
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
@@ -164,6 +168,74 @@ def test_the_cell_on_logits_notices_a_wrong_recovery(family, right, wrong, tiny_
     assert recovery.count(right) == 1
     with pytest.raises(AssertionError, match="the base's own distribution"):
         exec(recovery.replace(right, wrong), scope)
+
+
+# ---- Hidden cells and exercises -----------------------------------------------------------------
+
+
+def is_hidden(cell):
+    return cell.metadata.get("jupyter", {}).get("source_hidden", False)
+
+
+def test_only_plumbing_is_hidden(notebook):
+    """Parameters, checks of numbers and the training of methods are always seen."""
+    for cell in filter(is_hidden, code_cells(notebook)):
+        assert "parameters" not in cell.metadata.get("tags", [])
+        assert not re.search(r"(run_method|work\.run|unlearn|ks_2samp)\(", cell.source)
+
+
+@pytest.mark.parametrize("name", ["02_tofu_unlearning", "03_temperature_ablation"])
+def test_a_class_sees_little_code(name):
+    seen = [
+        cell.source
+        for cell in code_cells(nbformat.read(ROOT / "notebooks" / f"{name}.ipynb", 4))
+        if not is_hidden(cell)
+    ]
+    assert len("\n".join(seen).splitlines()) <= 60
+
+
+def answers_of(notebook):
+    """{text of an answer: its Python code} of a notebook's exercises."""
+    texts = [cell.source for cell in notebook.cells if "<summary>" in cell.source]
+    return {text: "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL)) for text in texts}
+
+
+def test_answers_are_folded_and_their_code_uses_names_of_the_notebook(notebook):
+    """A blank line on both sides of the folded text, otherwise it is not read as Markdown."""
+    known = {*dir(builtins)}
+    for cell in code_cells(notebook):
+        nodes = [*ast.walk(ast.parse(re.sub(r"(?m)^[%!].*$", "", cell.source)))]
+        known |= {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+        known |= {(n.asname or n.name).split(".")[0] for n in nodes if isinstance(n, ast.alias)}
+    for text, code in answers_of(notebook).items():
+        assert text.startswith("<details>\n<summary>Answer</summary>\n\n")
+        assert text.endswith("\n\n</details>")
+        names = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)]
+        own = {node.id for node in names if isinstance(node.ctx, ast.Store)}
+        assert names and {node.id for node in names} <= known | own
+
+
+def test_three_notebooks_have_an_exercise():
+    found = {path.stem[:2] for path in NOTEBOOKS if answers_of(nbformat.read(path, 4))}
+    assert found == {"01", "02", "07"}
+
+
+def test_the_answer_on_tempering_is_what_its_code_prints(capsys):
+    notebook = nbformat.read(ROOT / "notebooks" / "01_synthetic_theory.ipynb", 4)
+    [(text, code)] = answers_of(notebook).items()
+    exec(code, {"np": np, "theory": theory, "peaks": np.array([1e6, 1e10])})
+    printed = capsys.readouterr().out
+    grown = re.findall(r"([\d,]+)\.\d+ times", printed)
+    assert grown == ["10,000", "10,000", "10"] and "By $10^4$, by $10^4$, and by $10$." in text
+    [low, high] = re.findall(r"w = (\S+) gives", printed)
+    assert f"about {low} and {high}." in text
+    for pair in re.findall(r"gives (\S+), T = 4 gives (\S+)", printed):
+        assert float(pair[0]) == pytest.approx(float(pair[1]), rel=0.02)
+    retain, forget = (
+        [float(number) for number in re.findall(f"{side} Error ([\\d.]+)", printed)]
+        for side in ("Retain", "Forget")
+    )
+    assert len(forget) == 3 and retain == sorted(retain) and retain[0] < retain[-1]
 
 
 # ---- The pictures of executed copies ------------------------------------------------------------

@@ -79,3 +79,13 @@ def test_the_best_rates_and_rules_are_those_of_the_committed_grid():
     rules = rules[rules["rule"].isin(made["RULES"])].reset_index(drop=True)
     found = made["rules"](grid, best).reset_index(drop=True)
     pd.testing.assert_frame_equal(found, rules, check_dtype=False)
+
+
+def test_a_release_trains_nothing(tmp_path):
+    """With an empty cache it names the command that makes the models, and stops."""
+    command = [sys.executable, RESULTS / "cpu/models.py", "--out", tmp_path / "out"]
+    environment = os.environ | {"T3_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
+    assert "run `make`" in done.stderr and not (tmp_path / "out").exists()
+    assert not list((tmp_path / "cache").rglob("*.safetensors"))

@@ -14,7 +14,7 @@ from t3lib.own.unlearn import weighted
 from t3lib.sampler.tilt import T3ForCausalLM
 
 STEPS = (0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)  # of both sliders; T from 1
-DIALS = ((1.0, 1.0), (1.0, 3.0), (3.0, 1.0))  # (T, w) of the table
+DIALS = ((1.0, 1.0), (1.0, 3.0), (3.0, 1.0))  # (T, w) of the table; the sliders start at the first
 
 
 def with_dials(
@@ -46,15 +46,16 @@ def dials(
 ) -> tuple[ipywidgets.SelectionSlider, ipywidgets.SelectionSlider, ipywidgets.VBox]:
     """Build sliders for T and w, and below them a greedy and a sampled answer to each row.
 
-    model: has one head, whose T and w are the start. rows: by what to call them, such as "to keep".
-    Returns the two sliders and the box to display. Answers are decoded whenever a slider moves.
+    model: has one head, whose T and w are among the choices. rows: by what to call them, such as
+    "to keep". The sliders start at the first of `DIALS`. Returns them and the box to display.
+    Answers are decoded whenever a slider moves.
     """
-    starts = {"T": (STEPS[1:], float(model.temperature)), "w": (STEPS, float(model.heads[0].w))}  # type: ignore[arg-type]
+    choices = {"T": {*STEPS[1:], float(model.temperature)}, "w": {*STEPS, float(model.heads[0].w)}}  # type: ignore[arg-type]
     sliders = [
         ipywidgets.SelectionSlider(
-            options=[(f"{v:g}", v) for v in sorted({*steps, v0})], value=v0, description=name
+            options=[(f"{v:g}", v) for v in sorted(values)], value=start, description=name
         )
-        for name, (steps, v0) in starts.items()
+        for (name, values), start in zip(choices.items(), DIALS[0])
     ]
     page = ipywidgets.HTML()
 

@@ -5,7 +5,7 @@ be read in black and white. Sizes are inches of a printed page: 3.3 is one colum
 Letters have 8 points.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import cycle
 from typing import Any
 
@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from scipy.optimize import isotonic_regression
 
 from t3lab.results import split_labels
 from t3lib.baselines.losses import BASELINES, METHODS
@@ -24,7 +25,7 @@ from t3lib.core.names import SPLITS
 Look = dict[str, Any]  # what matplotlib draws a line with
 
 PALETTE = sns.color_palette("colorblind")
-GREY, DARK = "0.45", "0.25"
+LIGHT, GREY, DARK = "0.75", "0.45", "0.25"
 T3_COLOUR = PALETTE[3]
 # The palette has nine other colours for ten baselines, and its yellow is too pale.
 INDIGO, OCHRE = "#332288", "#b8a800"
@@ -47,6 +48,7 @@ SPLIT_MARKERS = {"forget05": "o", "forget10": "s"}
 PAPER = "paper, Llama 3.1 8B"
 WHOLE = ("pi", 100)  # seaborn's error bar over all values
 DOTTED: Look = {"color": GREY, "ls": ":", "lw": 0.8}
+BAND: Look = {"color": GREY, "alpha": 0.25, "lw": 0.8, "label": "retrained models"}
 STYLE: Any = {  # Any, because the stubs allow only literal names of settings
     "font.size": 8,
     "axes.titlesize": 8,
@@ -67,6 +69,8 @@ STYLE: Any = {  # Any, because the stubs allow only literal names of settings
     "figure.dpi": 120,
     "savefig.facecolor": "white",
 }
+# Of the figure in README, which must be readable at half its size.
+LARGE = {"font.size": 10, "axes.titlesize": 10, "xtick.labelsize": 9, "ytick.labelsize": 10}
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")  # 0.1, 1, 10 on a logarithmic axis
 
 
@@ -105,6 +109,41 @@ def with_key(
     figure.legend([*shown.values()], [*shown], **settings)
     figure.set_label(caption)
     return figure
+
+
+def label_ends(axis: Axes, ends: Sequence[tuple[str, float, Any]], left: bool = False) -> None:
+    """Write a label at the right (or left) end of each line of a panel, in the line's colour.
+
+    Call it after the panel is drawn, because it fixes the limits of the y axis. Labels that would
+    overlap move apart, and a thin line joins each to its end. ends: (label, y, colour).
+    """
+    low, high = axis.get_ylim()
+    axis.set_ylim(low, high)
+    height = axis.get_position().height * axis.figure.bbox.height / axis.figure.dpi * 72
+    ends = sorted(ends, key=lambda end: end[1])
+    apart = np.arange(len(ends)) * 8 / height  # 8 points from a label to the next
+    places = [(y - low) / (high - low) for _, y, _ in ends] - apart
+    for (label, y, colour), place in zip(ends, isotonic_regression(places).x + apart):
+        axis.annotate(
+            label,
+            (axis.dataLim.x0 if left else axis.dataLim.x1, y),
+            (-0.06 if left else 1.06, place),
+            textcoords="axes fraction",
+            color=colour,
+            fontsize=7,
+            ha="right" if left else "left",
+            va="center",
+            annotation_clip=False,
+            arrowprops=Look(arrowstyle="-", color=colour, lw=0.5, shrinkA=0, shrinkB=2)
+            | {"relpos": (int(left), 0.5)},
+        )
+
+
+def better(title: str, larger: bool | None) -> str:
+    """Add a line with an arrow to the title of a measure: which direction is better. None adds
+    nothing.
+    """
+    return title + {True: "\nbetter →", False: "\n← better", None: ""}[larger]
 
 
 def of_splits(data: pd.DataFrame, splits: dict[str, str]) -> tuple[pd.DataFrame, Look, list[str]]:

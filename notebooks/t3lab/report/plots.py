@@ -17,15 +17,23 @@ from scipy.stats import ks_2samp
 
 from t3lab.report import tables
 from t3lab.report.look import (
+    BAND,
     COLOURS,
+    DARK,
     DOTTED,
     GREY,
+    LARGE,
+    LIGHT,
     PALETTE,
     PAPER,
+    PLAIN,
     STYLE,
+    T3_COLOUR,
     Look,
+    better,
     counted,
     few_ticks,
+    label_ends,
     log_axis,
     method_points,
     of_splits,
@@ -42,44 +50,40 @@ CAUGHT = 0.05  # with a lower Forget Quality, the test can tell the model from a
 @rc_context(STYLE)
 def temperature(frame: pd.DataFrame, printed: pd.DataFrame | None = None) -> Figure:
     """Draw Table 5: Forget Quality, MU-ROUGE and Model Utility of T3 against T, ours and the
-    paper's.
+    paper's, one row of panels for each split.
 
     printed: the paper's Table 5 (`tables.printed`). Dotted lines are the model before unlearning.
+    The grey band reaches from the lowest to the highest retrained model.
     """
     main = tables.on_held_out(tables.main_runs(frame))
     splits = splits_of(tables.t3_runs(main))
-    sources: list[tuple[pd.DataFrame, Look, Any]] = [(main, {"ls": "-"}, ":")]
-    entries = [("ours", {"color": GREY}), ("before unlearning", DOTTED)]
-    if printed is not None:
-        sources.append((printed, {"ls": "--", "lw": 1, "legend": False}, (0, (1, 4))))
-        entries.insert(1, (PAPER, {"color": GREY, "ls": "--", "lw": 1}))
-    figure, [axes] = panels(1, 3, (6.8, 2.4))
-    for axis, metric in zip(axes, tables.SUMMARY):
-        for source, look, dash in sources:
-            data, by, markers = of_splits(source.dropna(subset=[metric]), splits)
-            t3 = {"data": data[data["method"] == "T3"], "x": "T", "y": metric, "ax": axis}
-            sns.lineplot(
-                **{**t3, **by, **look},
-                style="split",
-                style_order=by["hue_order"],
-                markers=markers,
-                dashes=False,
-                errorbar=None,
-                ms=4.5,
-            )
-            if source is main:
-                sns.scatterplot(**t3, s=6, alpha=0.5, linewidth=0, legend=False, **by)
-            for before in data[data["method"] == "Original"].to_dict("records"):
-                colour = by["palette"][before["split"]]
-                axis.axhline(before[metric], color=colour, lw=0.8, ls=dash)
-        axis.set(xlabel="temperature $T$", ylabel="", title=METRICS[metric].title)
+    sources = [("T3", main, T3_COLOUR, "o")]
+    if printed is not None:  # below ours
+        sources.insert(0, (PAPER, printed, LIGHT, "s"))
+    size = (6.8, 0.7 + 1.5 * len(splits))
+    figure, axes = panels(len(splits), 3, size, sharex=True, sharey="col")
+    for row, (split, title) in zip(axes, splits.items()):
+        for axis, metric in zip(row, tables.SUMMARY):
+            for name, source, colour, marker in sources:
+                rows = source[source["split"] == split].dropna(subset=[metric])
+                t3 = rows[rows["method"] == "T3"]
+                means = t3.groupby("T")[metric].mean()
+                axis.plot(means, color=colour, marker=marker, ms=4, mew=0, label=name)
+                axis.scatter(t3["T"], t3[metric], s=4, color=colour, linewidth=0)
+                for level in rows.loc[rows["method"] == "Original", metric]:
+                    axis.axhline(level, label="before unlearning", **DOTTED | {"color": colour})
+            retrained = rows.loc[rows["method"] == "Retrained", metric]  # of ours, the last source
+            if len(retrained):
+                axis.axhspan(retrained.min(), retrained.max(), **BAND)
+        row[0].set_ylabel(title)
+    for column, metric in zip(axes.T, tables.SUMMARY):
+        column[0].set_title(METRICS[metric].title)
+        column[-1].set_xlabel("temperature $T$")
     return with_key(
         figure,
         "Forgetting and keeping against T3's temperature. Lines: means over seeds; dots: every"
-        " seed; dotted: before"
-        f" unlearning{'' if printed is None else ' (widely dotted: the paper)'}."
-        f" {compared_with(main)} {counted(main, paper=printed is not None)}",
-        entries,
+        " seed; dotted: before unlearning; grey band: from the lowest to the highest retrained"
+        f" model. {compared_with(main)} {counted(main, paper=printed is not None)}",
     )
 
 
@@ -92,35 +96,80 @@ def dials(search: pd.DataFrame, title: str, n: int) -> Figure:
     (T, w) the one with the best Forget Quality is drawn; a search without the column lr has one.
     title: name of the split. n: number of its forget rows.
     """
-    figure, [axes] = panels(1, 2, (6.8, 2.6))
+    figure, [axes] = panels(1, 2, (6.8, 2.4))
     best = search.sort_values(["fq", "D"], ascending=[False, True]).drop_duplicates(["T", "w"])
-    named = best.sort_values(["T", "w"]).assign(T=lambda rows: rows["T"].map("T = {:g}".format))
+    lines = dict([*best.sort_values("w").groupby("T")])
+    colours = dict(zip(lines, sns.color_palette("viridis", len(lines))))
     for axis, column, name in zip(axes, ("fq", "D"), ("fq", "ks_statistic")):
-        sns.lineplot(
-            named,
-            x="w",
-            y=column,
-            hue="T",
-            palette="viridis",
-            errorbar=None,
-            marker=".",
-            ms=6,
-            mew=0,
-            lw=1,
-            ax=axis,
-        )
+        for T, line in lines.items():
+            axis.plot(line["w"], line[column], color=colours[T], lw=1, marker=".", ms=6, mew=0)
         log_axis(axis)
-        axis.set(xlabel="strength $w$ of the classifier", ylabel="", title=METRICS[name].title)
-    axes[0].axhline(CAUGHT, label=f"Forget Quality {CAUGHT}", **DOTTED)
+        axis.set(xlabel="strength $w$ of the classifier", title=METRICS[name].title)
+    axes[0].axhline(CAUGHT, **DOTTED)
+    side = {"xycoords": ("axes fraction", "data"), "color": GREY, "fontsize": 7}
+    axes[0].annotate(f"{CAUGHT}", (1, CAUGHT), **side)
+    # The lines of D are far from each other on the left, between the panels.
+    axes[1].yaxis.tick_right()
+    axes[1].spines[["left", "right"]].set_visible([False, True])
+    ends = [(f"T = {T:g}", line["D"].iloc[0], colours[T]) for T, line in lines.items()]
+    label_ends(axes[1], ends, left=True)
     seeds = int(search["n_seeds"].max())
     rates = search["lr"].nunique() if "lr" in search else 1
     several = f" At T = 1 each w has the best of {rates} learning rates." if rates > 1 else ""
-    return with_key(
-        figure,
+    figure.set_label(
         f"T3's two dials, p^(1/T) f^w, {title}: can a sharper classifier replace tempering? Below"
         f" the dotted line the test tells the model from a retrained one. n = {n} forget rows,"
-        f" means over {seeds} seed{'s' * (seeds != 1)}.{several}",
+        f" means over {seeds} seed{'s' * (seeds != 1)}.{several}"
     )
+    return figure
+
+
+@rc_context(STYLE | LARGE)
+def headline(scales: Mapping[str, pd.DataFrame], columns: Mapping[str, str]) -> Figure:
+    """Draw the headline tables as dots: one row of panels for each scale, one column for each
+    measure, and a line at the value of the last row, the retrained model.
+
+    scales: {name: its rows, with the label of each method as index}. A cell is a number, or a mean
+    over worlds with the ends of its interval; beside such cells a number is a hollow dot. columns:
+    {measure: its title}. Of D (ks_held_out) less is better, of all others more.
+    """
+    counts = [len(rows) for rows in scales.values()]
+    size = (5.8, 1.1 + 0.35 * len(scales) + 0.2 * sum(counts))
+    share: Look = {"sharex": "col", "sharey": "row", "height_ratios": counts}
+    share["width_ratios"] = [1.4 if name == "ks_held_out" else 1 for name in columns]
+    figure, axes = panels(len(scales), len(columns), size, **share)
+    for line, (scale, rows) in zip(axes, scales.items()):
+        colours = [T3_COLOUR if "T3" in name else DARK for name in rows.index]
+        for axis, (measure, title) in zip(line, columns.items()):
+            cells = [cell if isinstance(cell, tuple) else (cell,) for cell in rows[measure]]
+            for place, ((value, *ends), colour) in enumerate(zip(cells, colours)):
+                fill = colour if len(cells[place]) == max(map(len, cells)) else "white"
+                axis.plot(value, place, "o", color=colour, mfc=fill, ms=5)
+                axis.plot(ends, [place] * len(ends), color=colour, lw=1.5)
+            axis.axvline(cells[-1][0], color=GREY, lw=1, zorder=0)
+            less = measure == "ks_held_out"
+            axis.set(
+                xlim=(-0.04, 0.75 if less else 1.06), xticks=(0, 0.3, 0.6) if less else (0, 0.5, 1)
+            )
+            axis.set_title(f"{better(title, not less)}\n" if line[0] is axes[0, 0] else " ")
+            axis.xaxis.set_major_formatter(PLAIN)
+        line[0].set(yticks=range(len(rows)), yticklabels=rows.index, ylim=(len(rows) - 0.5, -0.5))
+        # A scale's name is wider than its panel, so it is not part of the layout.
+        line[0].annotate(
+            scale,
+            (0.01, 1),
+            (0, 5),
+            xycoords=("figure fraction", "axes fraction"),
+            textcoords="offset points",
+            fontweight="bold",
+        ).set_in_layout(False)
+    shown = ", ".join(title.replace("\n", " ") for title in columns.values())
+    figure.set_label(
+        f"The methods of the headline tables on the 10% split: {shown}. The vertical line is the"
+        " retrained model. Where D was measured in several worlds, the dot is its mean over them,"
+        " with a 95% interval, and a hollow dot is the one world in which settings were chosen."
+    )
+    return figure
 
 
 @rc_context(STYLE)
@@ -281,8 +330,9 @@ def ablations(frame: pd.DataFrame, audited: pd.DataFrame | None = None) -> Figur
             found = level.reindex(columns=["split", metric]).groupby("split")[metric].mean()
             for split, value in found.items():
                 axis.axvline(value, color=by["palette"][splits[split]], lw=0.8, ls=dash)
-        title = (METRICS | AUDIT)[metric].title.replace(", ", ",\n")
-        axis.set(xlabel=title.replace("Membership ", "Membership\n"), ylabel="")
+        score = (METRICS | AUDIT)[metric]
+        title = score.title.replace(", ", ",\n").replace("Membership ", "Membership\n")
+        axis.set(xlabel=better(title, score.larger_is_better), ylabel="")
         axis.xaxis.set_major_locator(MaxNLocator(3))
     goal = "In the last two panels neither end is best: a method that forgot is where retrained"
     goal += " models are. "

@@ -4,7 +4,9 @@ caption.
 
 from itertools import cycle
 from textwrap import fill
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib import rc_context
@@ -12,14 +14,17 @@ from matplotlib.figure import Figure
 
 from t3lab.report import audit
 from t3lab.report.look import (
+    BAND,
     COLOURS,
     DOTTED,
     GREY,
+    LIGHT,
     MARKERS,
     STYLE,
     T3_COLOUR,
     WHOLE,
     counted,
+    label_ends,
     log_axis,
     method_points,
     panels,
@@ -28,13 +33,11 @@ from t3lab.report.look import (
     with_key,
 )
 from t3lab.report.render import SCORES
-from t3lib.baselines.losses import METHODS
+from t3lib.baselines.losses import BASELINES, METHODS
 from t3lib.tofu.metrics import AUDIT
 
 AGAINST_T = ("recognized_verbatim", "recognized_paraphrased", "auc", "auc_min_k")
 FRONTIER = ("recognized_verbatim", "auc", "leak")
-# Of T3's sampled (T, w), from the lowest T. Two splits have up to six of them.
-DASHES = ("", (4, 1.5), (1, 1), (4, 1.5, 1, 1), (2, 2.5), (4, 1, 1, 1, 1, 1))
 
 
 @rc_context(STYLE)
@@ -47,46 +50,31 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
     """
     leak = leak[(leak["tau"] == 1) & (leak["top_p"] == leak["top_p"].max())]
     splits = splits_of(models)
-    names = [audit.label(*row) for row in leak[["method", "T", "w"]].itertuples(index=False)]
-    leak = leak.assign(name=names).sort_values("T", kind="stable", na_position="first")
-    methods = leak.drop_duplicates("name").set_index("name")["method"]
-    dashes = dict(zip(methods.index[methods == "T3"], cycle(DASHES))) | {"Original": (1, 1)}
-    by = {
-        **dict.fromkeys(("hue", "style", "size"), "name"),
-        # All names in every panel, for the key has each look from the last one.
-        **dict.fromkeys(("hue_order", "style_order", "size_order"), [*methods.index]),
-        "palette": dict(methods.map(COLOURS)),
-        "markers": dict(methods.map(MARKERS)),
-        "dashes": {name: dashes.get(name, "") for name in methods.index},
-        "sizes": dict(1.3 + 0.7 * methods.isin(["T3", audit.YARDSTICK])),
-    }
-    figure, axes = panels(1, len(splits), (1.2 + 2.8 * len(splits), 2.8), sharey=True)
+    figure, axes = panels(1, len(splits), (0.8 + 3.0 * len(splits), 3.0), sharey=True)
     for axis, (split, name) in zip(axes.flat, splits.items()):
-        here = with_error(leak[leak["split"] == split], "value", "se")
-        sns.lineplot(
-            here,
-            x="k",
-            y="value",
-            **by,
-            errorbar=WHOLE,
-            err_style="bars",
-            err_kws={"elinewidth": 0.6},
-            ms=4,
-            mew=0,
-            ax=axis,
-        )
+        ends, others = list[tuple[str, float, Any]](), list[float]()
+        here = leak[leak["split"] == split].sort_values("k")
+        for names, line in here.groupby(audit.NAMES[1:], dropna=False):
+            k, value, last = line["k"], line["value"], line["value"].iloc[-1]
+            if names[0] in BASELINES:
+                axis.plot(k, value, color=LIGHT, lw=0.8)
+                others.append(last)
+                continue
+            colour = COLOURS[names[0]]
+            look = {"marker": MARKERS[names[0]], "color": colour, "ms": 4, "mew": 0}
+            axis.errorbar(k, value, line["se"], elinewidth=0.6, **look)
+            ends.append((audit.label(*names), last, colour))
+        label_ends(axis, ends + [("baselines", np.median(others), GREY)] * bool(others))
         log_axis(axis)
         axis.set(xlabel="answers drawn, $k$", title=name, xticks=sorted(here["k"].unique()))
     axes[0, 0].set_ylabel("leak@k (ROUGE-L recall)")
-    return with_key(
-        figure,
+    figure.set_label(
         "How much of a forgotten row's answer the best of k sampled answers contains, with standard"
         " errors over rows. A method that forgot lies on the line of Retrained. A method above this"
-        " line leaks, and one below it says less than a model that never saw the rows."
-        f" {counted(models[models['leak'].notna()], 'n_written')}",
-        place="right center",
-        ncols=1,
+        " line leaks, and one below it says less than a model that never saw the rows. Each grey"
+        f" line is a baseline. {counted(models[models['leak'].notna()], 'n_written')}"
     )
+    return figure
 
 
 @rc_context(STYLE)
@@ -174,7 +162,6 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
     """
     splits = splits_of(models[models["method"] == "T3"])
     figure, axes = panels(len(splits), len(AGAINST_T), (6.8, 0.5 + 1.7 * len(splits)), sharex=True)
-    band = {"color": GREY, "alpha": 0.25, "lw": 0, "label": "retrained models"}
     for row, (split, title) in zip(axes, splits.items()):
         here = table[table["split"] == split]
         tilted = here[(here["method"] == "T3") & (here["w"] == 1)].sort_values("T")
@@ -182,7 +169,7 @@ def against_temperature(table: pd.DataFrame, models: pd.DataFrame) -> Figure:
         for axis, name in zip(row, AGAINST_T):
             around = with_error(retrained, name, f"{name}_se")[name].dropna()
             if len(around):
-                axis.axhspan(around.min(), around.max(), **band)
+                axis.axhspan(around.min(), around.max(), **BAND)
             for value in here.loc[here["method"] == "Original", name]:
                 axis.axhline(value, label="before unlearning", **DOTTED)
             axis.plot(tilted["T"], tilted[name], color=T3_COLOUR, marker="*", ms=7, label="T3")
@@ -213,7 +200,7 @@ def by_model(models: pd.DataFrame, names: list[str]) -> Figure:
     retrained = frame[frame["method"] == audit.YARDSTICK]
     for axis, name in zip(axes.flat, names):
         low, high = (retrained[name] + sign * retrained[f"{name}_se"] for sign in (-1, 1))
-        axis.axvspan(low.min(), high.max(), color=GREY, alpha=0.25, lw=0)
+        axis.axvspan(low.min(), high.max(), **BAND)
         look = {"hue": "method", "palette": COLOURS, "legend": False, "jitter": False}
         sns.stripplot(frame, x=name, y="model", size=4, ax=axis, **look)
         axis.set(title=fill(AUDIT[name].title, 64 // len(names)), xlabel="", ylabel="")

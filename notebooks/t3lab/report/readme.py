@@ -1,20 +1,21 @@
 """Write the generated blocks of README.md, results/README.md and results/pages from the results, so
-that no number in them is typed by hand.
+that no number in them is typed by hand, and the figure results/figures/headline.svg.
 
 Run `python -m t3lab.report.readme`. A block lies between `<!-- generated:NAME -->` and
 `<!-- /generated:NAME -->`.
 """
 
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from functools import partial
 from itertools import product
 from pathlib import Path
 
 import pandas as pd
+from matplotlib.figure import Figure
 from scipy.stats import hmean
 
-from t3lab.report import departures, details
+from t3lab.report import departures, details, plots, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
 from t3lab.report.tables import BOTH_DIALS, OWN_RATE, SHARE, leaders
 from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
@@ -25,8 +26,6 @@ from t3lib.tofu.metrics import forget_quality_lattice
 
 SPLIT, PAGES = "forget10", "results/pages"
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
-SHORT = 55  # characters of an answer that are shown
-COUNTED = ("said", "said_sampled", "as_before", "as_before_sampled")
 # Column of a table -> its head. The first two are over worlds.
 COLUMNS = {
     "world_forget05": "D over worlds, 5%",
@@ -41,6 +40,7 @@ COLUMNS = {
     "sampled": "kept, sampled",
 }
 HEADLINE = [name for name in COLUMNS if name != "paired_gap"]
+DRAWN = ("ks_held_out", "retain", "retain_rouge", "unrelated")
 # Sets of rows that a head must leave alone -> their title.
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
 COUNTED_OWN = [
@@ -61,8 +61,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     """Return {file: {name of a block: its text}} for the folder of all results."""
     return {
         "README.md": {
-            "stories": stories(results / "smollm"),
-            "headline": headline(results),
+            "hides": hides(results / "cpu"),
             "own": own(results / "own"),
         },
         "results/README.md": {"claims": claims(results), "scales": details.scales(results)},
@@ -94,45 +93,59 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def stories(folder: Path) -> str:
-    """Write a table for each story of notebook 00: one answer of each model, and all counts.
+def hides(folder: Path) -> str:
+    """Write what T3 hides and what it does not, in four sentences about the split `SPLIT`.
 
-    folder: of the profile, with tables/stories.csv.
+    folder: of a profile, with tables/audit.csv and tables/leak.csv. Samples are those of seed 1.
     """
-    parts = []
-    for name, part in pd.read_csv(folder / "tables" / "stories.csv").groupby("story", sort=False):
-        first = part.iloc[0]
-        heads = [
-            *(str(name), f"*{first['question']}* (to forget)"),
-            *(f"to forget, said, of {first['asked']}", "sampled"),
-            *(f"to keep, as before, of {first['kept']}", "sampled"),
+    audited, leaks, scores = (
+        pd.read_csv(folder / "tables" / f"{name}.csv") for name in ("audit", "leak", "tofu")
+    )
+    tuned = {"method": "T3", "T": _last(scores, method="T3")["T"], "w": 1}
+    t3, retrained = _last(audited, **tuned), _last(audited, method="Retrained")
+    hidden = _last(leaks, tau=1, **tuned)
+    before = _last(leaks, tau=1, method="Original")
+    cold = _last(leaks, tau=0.6, method="Original")
+    shown, guessed = t3["recognized_verbatim"], retrained["recognized_verbatim"]
+    return "\n".join(
+        [
+            f"- **Samples hide.** {hidden['k']:.0f} answers to each question, sampled at the"
+            f" temperature 1, give away {hidden['rows_leaking']:.0f} of {hidden['rows']:.0f}"
+            f" forgotten rows (before: {before['rows_leaking']:.0f}).",
+            "- **Shown answers are recognised.** Beside five wrong answers, the true one is the"
+            f" most probable for {shown:.0%} of the rows (a retrained model: {guessed:.0%}).",
+            "- **The rows stand out**, as *less* probable than others. A forgotten row is more"
+            f" probable than an unseen one with a chance of {t3['auc']:.2f} (retrained:"
+            f" {retrained['auc']:.2f}, which gives nothing away).",
+            "- **Suppressed, not erased.** Whoever leaves the head away has the base, and"
+            f" {cold['k']:.0f} answers at the temperature {cold['tau']:g} give away"
+            f" {cold['rows_leaking']:.0f} of {cold['rows']:.0f} rows.",
         ]
-        texts = part["answer"].astype(str).str.split().str.join(" ").str.replace("|", "\\|")
-        texts = texts.where(texts.str.len() <= SHORT, texts.str[:SHORT] + "…")
-        shown = part.assign(answer=texts)[["model", "answer", *COUNTED]]
-        parts.append(table(shown.set_axis(heads, axis=1), texts=2))
-    return "\n\n".join(parts)
+    )
+
+
+def _last(frame: pd.DataFrame, **cells: object) -> pd.Series:
+    """Return the last row of the split `SPLIT` that has these cells; of samples, the most."""
+    wanted = pd.Series({"split": SPLIT} | cells)
+    return frame[(frame[wanted.index] == wanted).all(axis=1)].iloc[-1]
 
 
 def own(folder: Path) -> str:
-    """Write a table with one line for each way of fitting a head on small models' own rows.
+    """Write what came out for small models' own rows, in one sentence for each way of fitting.
 
     folder: with own.csv.
     """
-    lines = []
+    sentences = []
     for choice, part in _own(folder).groupby("choice", sort=False):
         sums, leaky = part[COUNTED_OWN].sum(), (part["leaking"] > 0).sum()
-        more = (part["judge"] > part["judge_retrained"]).sum()
-        lines.append(
-            {
-                "fit": choice,
-                "models that pass": f"{(part['status'] == 'pass').sum()} of {len(part)}",
-                "rows that leak (before)": f"{sums['leaking']:.0f} ({sums['leaking_before']:.0f})",
-                "models that leak (judge)": f"{leaky} ({more})",
-                **{title: _kept(sums, name) for name, title in LEFT_ALONE.items()},
-            }
+        kept, other = (_kept(sums, name) for name in ("retain", "other"))
+        sentences.append(
+            f"Of {len(part)} small models that know their rows by heart ({choice}),"
+            f" {(part['status'] == 'pass').sum()} pass. {sums['leaking']:.0f} rows still leak"
+            f" (before: {sums['leaking_before']:.0f}), in {leaky} models. {kept} answers to keep"
+            f" stay as they were, and {other} to questions in neither file."
         )
-    return table(pd.DataFrame(lines))
+    return "\n".join(sentences)
 
 
 def own_models(folder: Path) -> str:
@@ -174,21 +187,44 @@ def headline(results: Path) -> str:
     results: the folder of all results. `cpu`, `cpu-worlds`, `tofu-cpu` and `paper` are read.
     """
     parts = []
-    for name in made(results):
-        scores = _scores(results, name, SPLIT)
+    for name, scores in leading(results).items():
         run = read_json(next((results / name / "runs").glob(f"Retrained--{SPLIT}--*.json")))
         n, references = len(run["truth_ratio"]["forget"]), scores["n_references"].max()
         size = _title(TITLES[name], run["trainable"] / 1e6, n, all_rows(run) or 0)
-        shown = leaders(scores.assign(fq=scores["fq_held_out"].fillna(scores["fq"]))).index
         plural = "s" if references > 1 else ""
         parts.append(f"{size}, {references:.0f} held-out retrained model{plural}.")
-        parts.append(_lines(scores.loc[shown], f"{LABELLED[SPLIT]} split", HEADLINE))
+        parts.append(_lines(scores, f"{LABELLED[SPLIT]} split", HEADLINE))
     millions = paper_table(2).set_index("method")["trainable"]["Full Fine-Tuning"] / 1e6
     printed = paper_table(1).query("split == @SPLIT").set_index("method")
     printed = _with_means(printed.assign(fq_held_out=printed["fq"]))
     parts.append(f"{_title(PAPER, millions, 400, 4000)}, no held-out retrained models.")
     parts.append(_lines(leaders(printed), f"{LABELLED[SPLIT]} split", HEADLINE))
     return "\n\n".join(parts)
+
+
+def leading(results: Path) -> dict[str, pd.DataFrame]:
+    """Return {profile: what the headline shows of its Table 1, by method}, on the 10% split."""
+    scores = {name: _scores(results, name, SPLIT) for name in made(results)}
+    ranked = {name: each["fq_held_out"].fillna(each["fq"]) for name, each in scores.items()}
+    return {
+        name: each.loc[leaders(each.assign(fq=ranked[name])).index] for name, each in scores.items()
+    }
+
+
+def headline_figure(results: Path) -> Figure:
+    """Draw the tables of `headline` but the paper's, with D over worlds where it was measured."""
+    scales = {}
+    for name, scores in leading(results).items():
+        worlds = scores.get(f"world_{SPLIT}", pd.Series(dtype=object))
+        labels = [_label(str(method), row) for method, row in scores.iterrows()]
+        # parts of a label that a figure has no room for
+        labels = [re.sub(r"\*\*|, learning.*| without.*", "", label) for label in labels]
+        drawn = scores.assign(
+            ks_held_out=worlds.reindex(scores.index).fillna(scores["ks_held_out"])
+        )
+        title = TITLES[name] + " (D over worlds; hollow: one world)" * (worlds.size > 0)
+        scales[title.replace("`", "")] = drawn.set_axis(labels)
+    return plots.headline(scales, {name: COLUMNS[name].replace(": ", ":\n") for name in DRAWN})
 
 
 def near(results: Path) -> str:
@@ -259,7 +295,7 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
     if over.is_file():
         worlds = pd.read_csv(over).query("measure == 'ks_held_out'")
         for label, part in worlds.groupby("split"):
-            ends = list(map(partial(interval, form=".2f"), part["mean"], part["low"], part["high"]))
+            ends = list(zip(part["mean"], part["low"], part["high"]))
             scores[f"world_{label}"] = pd.Series(ends, part["method"]).reindex(scores.index)
     kept = results / "untempered" / "tables" / "untempered.csv"
     if name == "cpu" and kept.is_file():
@@ -295,11 +331,15 @@ def _lines(scores: pd.DataFrame, head: str, columns: Sequence[str]) -> str:
     scores: by method, with T and perhaps `dials`.
     """
     columns = [name for name in columns if name in scores and scores[name].notna().any()]
-    shown = scores[columns].map(
-        lambda each: "" if pd.isna(each) else each if isinstance(each, str) else f"{each:.2f}"
-    )
+    shown = scores[columns].map(_cell)
     shown.insert(0, head, [_label(str(name), row) for name, row in scores.iterrows()])
     return table(shown.rename(columns=COLUMNS))
+
+
+def _cell(value: float | tuple[float, float, float]) -> str:
+    if isinstance(value, tuple):
+        return interval(*value, form=".2f")
+    return "" if pd.isna(value) else f"{value:.2f}"
 
 
 def _label(name: str, row: Mapping[str, object]) -> str:
@@ -318,8 +358,9 @@ def with_block(text: str, name: str, block: str) -> str:
 
 
 def main() -> int:
-    """Write every block into the files of the checkout."""
+    """Write every block and the headline figure into the files of the checkout."""
     root = project_root()
+    render.save_figure(root / "results/figures/headline.svg", headline_figure(root / "results"))
     for name, parts in blocks(root / "results").items():
         text = (root / name).read_text(encoding="utf-8")
         for block, content in parts.items():

@@ -6,7 +6,7 @@ import pytest
 from fabricate import fabricate
 
 from t3lab import results
-from t3lab.report import audit, plots_audit, render
+from t3lab.report import audit, look, plots_audit, render
 from t3lib.tofu.metrics import AUDIT
 
 
@@ -76,17 +76,19 @@ def test_a_sampler_has_rows_of_its_own_in_the_table_and_none_in_the_figure(runs)
     assert len(axis.lines) == len(alone.lines)
 
 
-def test_no_two_dials_of_t3_share_a_line(runs):
-    """With two splits, each with T = 1, a tuned T and the twin of the tuned one."""
-    entry = {"value": 0.1, "se": 0.01, "tau": 1.0, "top_p": 1.0, "rows_leaking": 1.0, "rows": 40}
-    dials = [(1.0, 1.0), (1.0, 2.5), (1.0, 3.0), (2.5, 1.0), (3.0, 1.0)]
-    leak = [entry | {"k": k} for k in (1, 2)]
-    heads = [invented("T3", T, 1, 0.5, leak=leak) | {"w": w} for T, w in dials]
-    figure = plots_audit.leak_curves(audit.leak(heads), audit.models(heads))
-    looks = {
-        repr(line._dash_pattern) for line in figure.axes[0].lines if line.get_linestyle() != "None"
-    }
-    assert len(looks) == len(dials)
+def test_leak_names_every_line_at_its_end_and_all_baselines_once(runs):
+    others = [invented(name, None, 1, level) for name, level in (("NPO", 0.2), ("RMU", 0.3))]
+    heads = [invented("T3", T, 1, 0.4) | {"w": w} for T, w in ((1.0, 1.0), (1.0, 2.0))]
+    every = [*runs[1:], *others, *heads]
+    figure = plots_audit.leak_curves(audit.leak(every), audit.models(every))
+    [axis] = figure.axes
+    levels = {"Original": 1.0, "Retrained": 0.3, "T3, T = 2": 0.7, "T3, T = 1": 0.4}
+    levels |= {"T3, T = 1, w = 2": 0.4, "baselines": 0.25}
+    ends = {text.get_text(): text.xy for text in axis.texts}
+    assert ends == {name: (4, pytest.approx(each / 2 + 4 / 16)) for name, each in levels.items()}
+    thin = [line for line in axis.lines if line.get_color() == look.LIGHT]
+    assert len(thin) == 2 and {line.get_linewidth() for line in thin} == {0.8}
+    assert not figure.legends
 
 
 def test_models_of_one_product_are_drawn_on_one_curve():

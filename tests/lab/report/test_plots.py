@@ -1,5 +1,7 @@
 """Figures from frames: what they draw is what the numbers say, with and without runs."""
 
+import re
+
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
@@ -47,18 +49,25 @@ def test_draws_with_and_without_runs_and_leaves_pyplot_and_runs_alone(frame, nam
     assert not plt.get_fignums() and frame.equals(before)
 
 
-def test_temperature_draws_the_means_every_seed_and_the_model_before(frame):
-    axes = plots.temperature(frame, tables.printed(5)).axes
-    table = tables.temperature(frame)
-    lines = [list(line.get_ydata()) for line in axes[0].lines]
-    for split in SPLITS:
-        means = table[table.split == split]["fq_held_out"]
-        assert any(np.allclose(line, means) for line in lines if len(line) == len(means))
-        assert results.paper_table(5).query("split == @split")["fq"].tolist() in lines
-    assert len(points(axes[0])) == 2 * 5 * 3, "every seed is a dot"
-    heights = {tuple(line.get_ydata()) for line in axes[1].lines}
-    for original in tables.printed(5).query("method == 'Original'")["mu_rouge"]:
-        assert (original, original) in heights, "the paper's, too"
+def test_temperature_draws_the_means_every_seed_and_the_levels_around_them(frame):
+    figure = plots.temperature(frame, tables.printed(5))
+    table, paper = tables.temperature(frame), results.paper_table(5)
+    retrained = tables.on_held_out(tables.main_runs(frame)).query("method == 'Retrained'")
+    titles = [axis.get_title(loc="left") for axis in figure.axes[:3]]
+    assert titles == ["Forget Quality", "MU-ROUGE", "Model Utility"]
+    for row, split in zip(np.reshape(figure.axes, (2, 3)), SPLITS):
+        mine, theirs = (each[each["split"] == split] for each in (table, paper))
+        lines = {line.get_label(): line.get_ydata() for line in row[0].lines}
+        assert np.allclose(lines["T3"], mine["fq_held_out"])
+        assert [*lines[look.PAPER]] == [*theirs["fq"]]
+        assert len(points(row[0])) == 5 * 3 + 5, "every seed is a dot, and the paper's means"
+        heights = {tuple(line.get_ydata()) for line in row[1].lines}
+        printed = tables.printed(5).query("method == 'Original' and split == @split")
+        assert (*printed["mu_rouge"],) * 2 in heights, "the paper's, too"
+        for axis, name in zip(row, tables.SUMMARY):
+            [band] = axis.patches
+            ends = retrained.loc[retrained["split"] == split, name].agg(["min", "max"])
+            assert np.allclose([band.get_y(), band.get_y() + band.get_height()], ends)
 
 
 def test_the_bar_in_a_cdf_panel_is_d_and_failed_runs_have_no_panel():
@@ -137,6 +146,9 @@ def test_show_saves_and_shows_an_image_with_its_caption(frame, tmp_path, monkeyp
     assert figure.get_label() in words.data
     first, second = (tmp_path / name / "per_seed.svg" for name in ("a", "b"))
     assert first.read_bytes() == second.read_bytes(), "the same bytes from run to run"
+    [(_, _, width, height)] = re.findall(r'viewBox="(.+?) (.+?) (.+?) (.+?)"', first.read_text())
+    corners = rf"M 0 {height[:-3]}\d* \nL {width[:-3]}\d* .*?\nz\n\" style=\"fill: #ffffff\""
+    assert re.search(corners, first.read_text(), re.S), "readable on a dark page: white behind it"
 
 
 def test_the_dials_are_a_line_a_temperature_over_w_with_forget_quality_and_D():
@@ -148,8 +160,22 @@ def test_the_dials_are_a_line_a_temperature_over_w_with_forget_quality_and_D():
         for T, line in zip((1.0, 2.0), [line for line in lines if len(line.get_xdata())]):
             part = search[search["T"] == T].sort_values("w")
             assert np.allclose(line.get_xydata(), part[["w", column]])
-    assert "10% split" in figure.get_label()
+    first = search[search["w"] == 0.5].set_index("T")["D"]
+    ends = {text.get_text(): text.xy for text in figure.axes[1].texts}
+    assert ends == {"T = 1": (0.5, first[1]), "T = 2": (0.5, first[2])}, "where lines are apart"
+    assert [text.get_text() for text in figure.axes[0].texts] == ["0.05"], "of the test"
+    assert not figure.legends and "10% split" in figure.get_label()
     assert "n = 400 forget rows, means over 2 seeds" in figure.get_label()
+
+
+def test_labels_at_line_ends_do_not_overlap_and_keep_their_order():
+    figure, [[axis]] = look.panels(1, 1, (4, 3))
+    axis.plot([0, 1], [0, 1])
+    look.label_ends(axis, [("c", 0.5, "red"), ("a", 0.499, "0.7"), ("b", 0.4995, "0.7")])
+    places = [text.xyann[1] for text in sorted(axis.texts, key=lambda text: text.get_text())]
+    height = axis.get_position().height * 3 * 72
+    assert np.diff(places) * height == pytest.approx([8, 8])
+    assert np.mean(places) * 1.1 - 0.05 == pytest.approx(0.4995, abs=1e-3), "around their ends"
 
 
 def test_of_several_learning_rates_the_dials_show_the_best_at_each_strength():
@@ -183,6 +209,7 @@ def test_ablations_draw_every_seed_and_the_mean_with_the_tuned_one_first(varied,
     assert labels(figure.axes[0]) == rows, "naive is no other choice: its head is the same"
     assert {round(x, 3) for x, _ in points(figure.axes[0])} == {0.5, 0.2, 0.1}
     assert len(figure.axes) == 3 and "neither end" not in figure.get_label(), "not audited"
+    assert all(axis.get_xlabel().endswith("\nbetter →") for axis in figure.axes)
     assert "n = 40 (5%) and 80 (10%) forget rows, 3 seeds" in figure.get_label()
     assert plots.ablations(frame).get_label(), "no ablation ran: an empty figure, no error"
 

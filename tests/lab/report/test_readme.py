@@ -1,21 +1,25 @@
-"""The generated blocks are current, and the files, headings and commands that README.md,
-results/README.md and the pages in results/pages name are there. Their prose is reviewed by people.
+"""The generated blocks are current, and the files, headings and commands that the pages name are
+there: README.md, results/README.md, the pages in results/pages and others that people write. Their
+prose is reviewed by people.
 """
 
 import re
 import shlex
 
+import numpy as np
 import pytest
 from conftest import ROOT
 
-from t3lab.report import departures, readme
+from t3lab.report import departures, readme, render
 from t3lab.study.ablations import ABLATIONS
 from t3lib import cli
 from t3lib.core.errors import UserError
 
 DETAIL = ROOT / "results" / "README.md"
 PAGES = sorted((ROOT / "results" / "pages").glob("*.md"))
-FILES = [ROOT / "README.md", DETAIL, *PAGES]
+OTHERS = ["ARTIFACT.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md"]
+OTHERS += ["notebooks/t3lab/world/README.md", "results/rehearsal/README.md"]
+FILES = [ROOT / "README.md", DETAIL, *PAGES, *(ROOT / name for name in OTHERS)]
 TEXTS = {path: path.read_text(encoding="utf-8") for path in FILES}
 NAMES = [path.relative_to(ROOT).as_posix() for path in FILES]
 
@@ -38,10 +42,10 @@ def broken(path, text):
     links = re.findall(r"\]\(\s*([^)\s]*)\s*\)", text)
     for link in (each for each in links if "://" not in each):
         name, _, anchor = link.partition("#")
-        target = path.parent / name
-        if name and not target.exists():
+        target = (path.parent / name).resolve()
+        if not target.exists():
             yield link
-        elif anchor and anchor not in anchors(target.read_text(encoding="utf-8") if name else text):
+        elif anchor and anchor not in anchors(target.read_text("utf-8") if name else text):
             yield link
 
 
@@ -53,6 +57,37 @@ def test_generated_blocks_are_those_of_the_committed_tables():
             assert again == text, f"{block} in {name}: run `python -m t3lab.report.readme`"
     with pytest.raises(UserError, match="no place"):
         readme.with_block("# nothing", block, content)
+
+
+def test_the_headline_figure_has_every_method_and_value_of_the_tables(tmp_path):
+    figure, scales = readme.headline_figure(ROOT / "results"), readme.leading(ROOT / "results")
+    rows = np.reshape(figure.axes, (-1, len(readme.DRAWN)))
+    titles = [axis.get_title(loc="left").split("\n")[-2] for axis in rows[0]]
+    assert titles == ["← better", *["better →"] * 3]
+    for axes, scores in zip(rows, scales.values(), strict=True):
+        named = [label.get_text() for label in axes[0].get_yticklabels()]
+        assert len(named) == len({*named}) == len(scores)
+        assert all(("T3" in name) == ("T3" in method) for name, method in zip(named, scores.index))
+        for axis, measure in zip(axes, readme.DRAWN):
+            dots = [line.get_xdata()[0] for line in axis.lines if line.get_marker() == "o"]
+            values = scores[measure].tolist()
+            if measure == "ks_held_out" and "world_forget10" in scores:
+                worlds = [
+                    each[0] if isinstance(each, tuple) else None
+                    for each in scores["world_forget10"]
+                ]
+                values = [D if over is None else over for over, D in zip(worlds, values)]
+            assert dots == values
+    drawn = render.save_figure(tmp_path / "headline", figure)
+    texts = [
+        path.read_text(encoding="utf-8")
+        for path in (drawn, ROOT / "results" / "figures" / "headline.svg")
+    ]
+    # In the files, letters are paths with their text as a comment, and dots are uses of one path.
+    words, again = (re.findall("<!-- .+? -->", text) for text in texts)
+    assert words == again, "run `python -m t3lab.report.readme`"
+    places, again = (re.findall('<use .*?x="(.+?)" y="(.+?)"', text) for text in texts)
+    assert np.allclose(np.array(places, float), np.array(again, float), atol=1)
 
 
 def test_every_departure_names_a_test_that_is_there():
@@ -83,7 +118,7 @@ def test_the_paper_map_names_what_notebooks_leave():
     assert [name for name in made if not (ROOT / "results" / "cpu" / name).exists()] == []
 
 
-@pytest.mark.parametrize("path", [DETAIL, *PAGES], ids=NAMES[1:])
+@pytest.mark.parametrize("path", [DETAIL, *PAGES], ids=NAMES[1 : len(PAGES) + 2])
 def test_a_page_is_short_begins_with_its_finding_and_is_listed(path):
     text = TEXTS[path]
     assert len(prose(text).split()) <= (600 if path == DETAIL else 900)
@@ -95,7 +130,7 @@ def test_a_page_is_short_begins_with_its_finding_and_is_listed(path):
 def test_every_command_parses():
     """A command of these pages is one the parser accepts; its notebooks exist."""
     parser = cli.parser()
-    text = "\n".join(TEXTS.values())
+    text = re.sub(r"\\\n *", "", "\n".join(TEXTS[path] for path in FILES[: len(PAGES) + 2]))
     commands = re.findall(r"^    (t3 .+?)(?:  +#.*)?$", text, re.M)
     commands += re.findall(r"`(t3\s[a-z]+\s[^`]+)`", text)
     assert len(commands) >= 15

@@ -1,9 +1,10 @@
 """Counts of recited and leaking answers, and the rows that stand for the others."""
 
+import pandas as pd
 import pytest
 from fabricate import MARKUP
 
-from t3lab.report import texts
+from t3lab.report import texts, texts_theory
 
 ROWS = {
     side: [{"question": f"{n}?", "answer": f"{side} {n}"} for n in range(5)] for side in texts.SIDES
@@ -91,3 +92,19 @@ def test_three_rows_are_open_and_the_others_are_folded():
     html = texts.side_by_side(runs, ROWS, n=5)
     assert html.count("<section>") == 2 * 5 and html.count("<summary>2 more</summary>") == 2
     assert html.index("<b>2?</b>") < html.index("<b>3?</b>") < html.index("<details>")
+
+
+def test_the_findings_on_theory_are_those_of_its_tables():
+    errors = [(1.0, 5.0, 0.1), (2.0, 2.0, 0.3), (3.0, 4.0, 0.6)]  # T, Forget Error, Retain Error
+    curve = pd.DataFrame(errors, columns=["T", "forget_error", "retain_error"])
+    first = curve.assign(v_f=1e-6, n=50, method="exact")
+    first = pd.concat([first, first.assign(v_f=1.0, forget_error=9.0)])
+    rows = [(1e-6, 0.1, True, 3.0, 0.2), (1e-6, 1.0, False, 1.5, 0.7), (1.0, 0.1, True, 1.0, 0.1)]
+    best = pd.DataFrame(rows, columns=["v_f", "lam", "least_risk", "forget_error", "retain_error"])
+    names = ["Theorem 3.4", "Theorem 3.7", "Proposition C.1, n = 50"]
+    bounds = pd.DataFrame({"bound": names, "value": [20.0, 6.0, 900.0], "error": [2.0, 2.0, 3.0]})
+    one, two, three = texts_theory.findings(first, best.assign(n=50), bounds).splitlines()
+    assert "v_f = 1e-06 and n = 50, T = 2 lowers the Forget Error from 5 to 2" in one
+    assert "the Retain Error from 0.1 to 0.3" in one
+    assert "2.0 times lower and a Retain Error of 0.7 instead of 0.2" in two
+    assert "10 times the error in Theorem 3.4, 3 times in Theorem 3.7, 300 times in" in three
