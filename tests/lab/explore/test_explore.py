@@ -269,7 +269,7 @@ def test_a_model_that_knows_no_capital_has_no_story(base, tokenizer, monkeypatch
 
 
 def test_both_dials_of_one_product_give_one_greedy_answer(base, head, tokenizer, monkeypatch):
-    """And the sliders have the greedy answers of the table, and start at the model's own T and w."""
+    """The sliders have the table's greedy answers, and start at the model's own T and w."""
     monkeypatch.setattr(es, "NEW_TOKENS", 8)
     monkeypatch.setattr(eo, "STEPS", (1.0, 3.0))
     model = T3ForCausalLM(base, weighted(head, 2.5), 1.0)
