@@ -1,1 +1,1 @@
-"""The tables and sliders of both notebooks 00 and of notebook 07."""
+"""The stories of notebook 00, and the sliders of 00_explore and 07, which need no kernel."""

@@ -1,203 +1,105 @@
-"""The sliders of notebook 00_explore on text: one question to forget and one to keep, under the
-base and under T3, at any T.
+"""The sliders of notebooks 00_explore and 07 on text: the next token under the base and under T3,
+at any T and w of a grid, and what both answer.
 
-A question is read once (`scene`): the base's log p and the head's log f at every position of its
-true answer do not depend on T. So moving T or the position only computes with arrays and calls no
-model (`view`). The greedy answers for all T of the slider are decoded together when a question is
-picked.
+A question is read once: the base's log p and the head's log f at every position of its true answer
+depend on neither T nor w. So what the sliders show at a setting is exact: Eq. 5 of the tokens that
+are stored, with the sum over the whole vocabulary stored for each setting.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pandas as pd
 import torch
-from torch import Tensor
 
-from t3lab.report.render import TEMPLATES
+from t3lab.explore import widget
+from t3lab.explore.stories import answered
+from t3lab.report.render import Html
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
-from t3lib.sampler.tilt import tilt_logits
+from t3lib.own.asking import asked
+from t3lib.own.unlearn import weighted
 from t3lib.tofu.likelihood import UNTILTED, Reading, answer_positions
-from t3lib.tofu.writing import eos_ids, greedy
 
-TEMPERATURES = tuple(1 + step / 4 for step in range(13))  # 1, 1.25, … 4
-VISIBLE = 0.005  # a smaller probability has an empty bar: its token is counted with all others
-
-
-@dataclass(frozen=True)
-class Scene:
-    """One question with everything that does not depend on T.
-
-    tokens: (L,) ids of the true answer, including its end of turn.
-    logp, logf: (L, V), the base's log p and the head's log f of the next token, after the question
-    and the tokens of the answer before it.
-    base_answer: the base's greedy text. answers: {T: T3's greedy text}.
-    """
-
-    question: str
-    truth: str
-    tokens: Tensor
-    logp: Tensor
-    logf: Tensor
-    base_answer: str
-    answers: dict[float, str]
-
-
-def view(scene: Scene, T: float, position: int, top: int = 10) -> tuple[pd.DataFrame, list[float]]:
-    """Compute p^(1/T) / Σ p^(1/T) and p̂ ∝ p^(1/T) f (Eq. 5) at one position of the true answer.
-
-    position: counts the answer's tokens from 0. Beyond the end it means the last token.
-    top: at most so many tokens are shown: those with the largest p or p̂, and the true token.
-    Tokens whose probability is too small for a bar (`VISIBLE`) are left out.
-
-    Returns a table with a row for each token shown, and the probability per token of the true
-    answer (geometric mean) under the base and under T3. Columns of the table: token (its id), p,
-    tempered, f (the tilt), p_hat, and true, which is True for the true token.
-    """
-    at = min(position, len(scene.tokens) - 1)
-    target = scene.tokens[at]
-    # (L, V): all positions, for the probability of the answer
-    logp_hat = tilt_logits(scene.logp, scene.logf, T).log_softmax(-1)
-    p, p_hat = scene.logp[at].exp(), logp_hat[at].exp()
-    highest = torch.maximum(p, p_hat).topk(min(top, len(p)))
-    shown = highest.indices[highest.values >= VISIBLE]
-    if target not in shown:
-        shown = torch.cat([shown[: top - 1], target[None]])
-    tempered, f = (scene.logp[at] / T).softmax(-1), scene.logf[at].exp()
-    every = {"p": p, "tempered": tempered, "f": f, "p_hat": p_hat}
-    columns = {name: values[shown].tolist() for name, values in every.items()}
-    tokens = {"token": shown.tolist(), "true": (shown == target).tolist()}
-    of_answer = (logp.gather(-1, scene.tokens[:, None]).mean() for logp in (scene.logp, logp_hat))
-    return pd.DataFrame(tokens | columns), [mean.exp().item() for mean in of_answer]
+TEMPERATURES = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
+TOP = 10  # tokens of a position that are stored for a setting: those with the largest p or p̂
+Place = dict[str, Any]
 
 
 @torch.no_grad()
-def scene(
+def places(
     base: Any,
     head: T3Head,
     tokenizer: Any,
-    row: Row,
-    *,
+    rows: Sequence[Row],
     temperatures: Sequence[float] = TEMPERATURES,
-    max_new_tokens: int = 60,
-) -> Scene:
-    """Score a row's true answer with one forward pass, and decode the greedy answers at every T.
+    strengths: Sequence[float] = (1.0,),
+) -> list[list[Place]]:
+    """Read the true answers of some rows, and return what each of their positions needs.
 
-    max_new_tokens: the longest answer, in tokens.
+    A place has `before`, the text of the answer before it, and of each stored token `words`, its
+    text, `logp`, and `logf` at w = 1. `target` is the index of the true token among these. z is
+    ln Σ p^(1/T) over the whole vocabulary, for each T. zf is ln Σ p^(1/T) f^w, for each T a list
+    over w. All is computed in float64 from float32 logits.
     """
-    [example] = encode_rows(tokenizer, [row])
-    ends = eos_ids(base, tokenizer)
-    reading = Reading(pad_id(tokenizer), ends, progress=False)
-    parts = list(answer_positions(base, [example], reading, [head]))
-    order = torch.cat([part.step for part in parts]).argsort()
-    logits, z = (
-        torch.cat([getattr(part, name) for part in parts])[order] for name in ("logits", "z")
-    )
-    prompt = example.ids[: example.n_prompt]
-    tilts = [*UNTILTED, *((head, T) for T in temperatures)]
-    written = greedy(base, [prompt], reading, tilts, max_new_tokens=max_new_tokens)
-    texts = [tokenizer.decode(tokens, skip_special_tokens=True) for [tokens] in written]
-    return Scene(
-        question=row["question"],
-        truth=row["answer"],
-        tokens=torch.tensor(example.ids[example.n_prompt :]),
-        logp=logits.float().log_softmax(-1).cpu(),
-        logf=head.logf(z).cpu(),
-        base_answer=texts[0],
-        answers=dict(zip(temperatures, texts[1:])),
-    )
+    examples = encode_rows(tokenizer, rows)
+    answers = [each.ids[each.n_prompt :] for each in examples]
+    found: list[list[Place]] = [[{} for _ in ids] for ids in answers]
+    plain, reading = weighted(head, 1.0), Reading(pad_id(tokenizer), progress=False)
+    for part in answer_positions(base, examples, reading, [plain]):
+        assert part.z is not None, "a head is read"
+        logp, logf = part.logits.double().log_softmax(-1), plain.logf(part.z).double()
+        tempered = torch.stack([logp / T for T in temperatures], 1)[:, :, None]  # (N, T, 1, V)
+        tilted = tempered + logf.new_tensor(strengths)[:, None] * logf[:, None, None]
+        z, zf = tempered.logsumexp(-1)[..., 0], tilted.logsumexp(-1)  # (N, T) and (N, T, w)
+        larger = torch.maximum(logp[:, None, None], tilted - zf[..., None])
+        shown = larger.topk(min(TOP, logp.shape[-1])).indices.flatten(1).tolist()
+        for n, (row, step) in enumerate(zip(part.example.tolist(), part.step.tolist())):
+            target = answers[row][step]
+            tokens = sorted({target, *shown[n]})
+            numbers = {"logp": logp[n, tokens], "logf": logf[n, tokens], "z": z[n], "zf": zf[n]}
+            found[row][step] = {
+                "before": tokenizer.decode(answers[row][:step]),
+                "words": [tokenizer.decode([token]) for token in tokens],
+                "target": tokens.index(target),
+                **{name: values.round(decimals=5).tolist() for name, values in numbers.items()},
+            }
+    return found
 
 
 def language(
     base: Any,
     head: T3Head,
     tokenizer: Any,
-    forget: Sequence[Row],
-    retain: Sequence[Row],
+    sides: Mapping[str, Sequence[Row]],
     secrets: Sequence[str] = (),
-    **options: Any,
-) -> tuple[dict[str, Any], Any]:
-    """Build the widgets, and return (widgets by name, the box to display).
+    *,
+    temperatures: Sequence[float] = TEMPERATURES,
+    strengths: Sequence[float] = (1.0,),
+    start: tuple[float, float] = (1.0, 1.0),
+) -> Html:
+    """Build sliders for T, for w if there are several, and for the position in the true answer.
 
-    forget, retain: rows to choose from. secrets: for each row to forget, the words that give it
-    away; the position is first that of their first token. options: those of `scene`. Moving T or
-    the position computes with arrays in memory. A question that is picked for the first time is
-    scored and answered first.
+    sides: {"to forget": rows, "to keep": rows}, rows to choose from. secrets: for each row of the
+    first side, the words that give it away. The position is first that of their first token, and
+    without secrets that of the token with the smallest f. start: the first (T, w). A greedy and a
+    sampled answer to each row are stored for the base and for every (T, w).
     """
-    import ipywidgets as widgets  # type: ignore[import-untyped]
-
-    temperatures = sorted(options.setdefault("temperatures", TEMPERATURES))
-    wide = widgets.Layout(width="98%")
-    start = min(temperatures, key=lambda T: abs(T - head.temperature))
-    controls: dict[str, Any] = {
-        "T": widgets.SelectionSlider(options=temperatures, value=start, description="T"),
-        "position": widgets.IntSlider(
-            0, min=0, max=1, description="position", layout=widgets.Layout(width="330px")
-        ),
-    }
-    sides = {"forget": forget, "retain": retain}
+    dials = [*product(temperatures, [weighted(head, w) for w in strengths])]
+    tilts = [*UNTILTED, *((tilt, T) for T, tilt in dials)]
+    labels = [f"T = {T:g}" + f", w = {tilt.w:g}" * (len(strengths) > 1) for T, tilt in dials]
+    data, static = [], {"": ["question", "true answer", "base", *labels]}
     for name, rows in sides.items():
-        choices = [(row["question"], number) for number, row in enumerate(rows)]
-        controls[name] = widgets.Dropdown(options=choices, description=name, layout=wide)
-    boxes = {name: widgets.HTML(layout=widgets.Layout(width="50%")) for name in sides}
-    read: dict[tuple[str, int], Scene] = {}
-
-    def chosen(name: str) -> Scene:
-        key = (name, controls[name].value)
-        if key not in read:
-            read[key] = scene(base, head, tokenizer, sides[name][key[1]], **options)
-        return read[key]
-
-    def redraw(_: object = None) -> None:
-        scenes = {name: chosen(name) for name in sides}
-        controls["position"].max = max(len(each.tokens) for each in scenes.values()) - 1
-        for name, each in scenes.items():
-            T, position = controls["T"].value, controls["position"].value
-            boxes[name].value = side_html(name, each, T, position, tokenizer)
-
-    def picked(_: object = None) -> None:
-        if secrets:
-            secret, tokens = secrets[controls["forget"].value], chosen("forget").tokens.tolist()
-            controls["position"].max = max(controls["position"].max, len(tokens) - 1)
-            controls["position"].value = first_token(tokenizer, tokens, secret)
-
-    controls["forget"].observe(picked, names="value")
-    for control in controls.values():
-        control.observe(redraw, names="value")
-    picked()
-    redraw()
-    first = widgets.HBox([controls["T"], controls["position"]])
-    return controls, widgets.VBox(
-        [controls["forget"], controls["retain"], first, widgets.HBox(list(boxes.values()))]
-    )
-
-
-def first_token(tokenizer: Any, tokens: Sequence[int], words: str) -> int:
-    """Return the index of the token in which some words of a text begin, else 0."""
-    start = tokenizer.decode(tokens).find(words)
-    ends = (len(tokenizer.decode(tokens[: k + 1])) for k in range(len(tokens)))
-    return next((k for k, end in enumerate(ends) if end > start), 0)
-
-
-def side_html(name: str, each: Scene, T: float, position: int, tokenizer: Any) -> str:
-    """Write one side as HTML: the answer so far, a table of next tokens with bars, and the models'
-    answers.
-
-    name: "forget" or "retain".
-    """
-    shown, answer_p = view(each, T, position)
-    words = [tokenizer.decode([token]) for token in shown["token"]]
-    so_far = each.tokens[: min(position, len(each.tokens) - 1)]
-    return TEMPLATES.get_template("language.html").render(
-        name=name,
-        scene=each,
-        answer_p=answer_p,
-        T=f"{T:g}",
-        answer=each.answers[T],
-        so_far=tokenizer.decode(so_far.tolist()),
-        rows=shown.assign(word=words).to_dict("records"),
-        rest=1 - shown[["p", "tempered", "p_hat"]].sum(),
-    )
+        both = answered(base, tokenizer, rows, tilts)
+        texts = [*zip(*(zip(each["greedy"], each["sampled"]) for each in both))]  # by row
+        read = places(base, head, tokenizer, rows, temperatures, strengths)
+        data.append([
+            {"question": asked(row), "truth": row["answer"], "answers": answers, "places": each}
+            for row, answers, each in zip(rows, texts, read)
+        ])  # fmt: skip
+        static[name] = [asked(rows[0]), rows[0]["answer"], *(greedy for greedy, _ in texts[0])]
+    first = [temperatures.index(start[0]), strengths.index(start[1])]
+    return widget.page("language", pd.DataFrame(static), T=temperatures, w=strengths, start=first,
+                       names=[*sides], sides=data, secrets=[*secrets])  # fmt: skip

@@ -2,9 +2,12 @@
 
 Run `python -m t3lab.report.site FOLDER RESULTS`. RESULTS is a folder of results folders, such
 as `results` or `out`. Every PROFILE/notebooks/NAME.ipynb in it becomes FOLDER/PROFILE/NAME.html. A
-page loads nothing: its figures are inside it, and formulas are MathML, which browsers draw.
+page loads nothing: its figures are inside it, and formulas are MathML, which browsers draw. It may
+run one script, today's widget.js, which moves sliders.
 """
 
+import base64
+import hashlib
 import sys
 from pathlib import Path
 
@@ -58,9 +61,12 @@ def build(folder: Path, results: Path) -> Path:
         filters={"markdown2html": markdown},
     )
 
+    digest = hashlib.sha256((TEMPLATES / "widget.js").read_bytes()).digest()
+    script = f"'sha256-{base64.b64encode(digest).decode()}'"
+
     def write(path: Path, notebook: nbformat.NotebookNode, **resources: str) -> None:
         with atomic_write(path) as handle:
-            handle.write(exporter.from_notebook_node(notebook, resources)[0])
+            handle.write(exporter.from_notebook_node(notebook, {"script": script, **resources})[0])
 
     lines = [FRONT]
     if (results / "paper").is_dir():

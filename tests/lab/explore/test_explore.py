@@ -1,9 +1,11 @@
-"""Notebook 00's sliders: what they show is what theory and model say, and moving one does no more
-than it must.
+"""The stories of notebook 00, and the sliders of 00_explore and 07: what is stored is what theory
+and model say, and the script computes the same from it.
 """
 
-import html
-import itertools
+import json
+import re
+import shutil
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -12,119 +14,48 @@ import torch
 from scipy.stats import norm
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from t3lab.explore import gaussians as explore
+from t3lab.explore import gaussians as eg
 from t3lab.explore import language as el
 from t3lab.explore import own as eo
 from t3lab.explore import stories as es
+from t3lab.explore import widget
+from t3lab.report import render
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
 from t3lib.core.rows import encode
+from t3lib.own.unlearn import weighted
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.theory.experiments import sample
 from t3lib.theory.logistic import objective
+from t3lib.theory.mixture import GaussianMixture
 from t3lib.tofu.evaluation import answer_text
 
 ROWS = [
     {"question": f"Who wrote {what}?", "answer": f"{who} did."}
     for what, who in (("this", "Ann"), ("it", "Bo"))
 ]
+GRID, STRENGTHS = (1.0, 1.7), (1.0, 2.0)
 
 
-# --- the synthetic half
-# ------------------------------------------------------------------------------------------
+def data_of(page):
+    """What a page stores, as its script reads it."""
+    [text] = re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL)
+    return json.loads(text)
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"T": 1.7, "v_f": 0.04, "gamma": 0.3, "n": 120, "lam": 1e-3, "seed": 5}]
-)
-def test_the_synthetic_state_is_the_theory(settings):
-    """Densities, classifiers and errors again, from scipy and by sums over a fine grid."""
-    given = {**explore.DEFAULTS, **settings}
-    now = explore.state(**given)
-    T, gamma, spike = given["T"], given["gamma"], np.sqrt(given["v_f"])
-    z = np.linspace(-12, 14, 2_000_001)
-    p_r, p_f = norm.pdf(z, 1, 1), norm.pdf(z, 0, spike)
-    p = (1 - gamma) * p_r + gamma * p_f
-
-    def at(values):
-        return np.interp(now.z, z, values)
-
-    np.testing.assert_allclose(now.curves["p"], at(p), rtol=1e-4)
-    np.testing.assert_allclose(
-        now.curves["f_star"], at((1 - gamma) * p_r / p), rtol=1e-3, atol=1e-9
+def computed(expression, data):
+    """The value of an expression over `data` and widget.js, in Node."""
+    if not (node := shutil.which("node")):
+        pytest.skip("no Node")
+    script = render.TEMPLATES.get_template("widget.js").render()
+    script += f"const data = {json.dumps(data)};\nconsole.log(JSON.stringify({expression}))"
+    return json.loads(
+        subprocess.run([node, "-"], input=script, text=True, capture_output=True, check=True).stdout
     )
-    np.testing.assert_allclose(now.curves["p_f"], at(p_f), rtol=1e-2, atol=1e-6)
-    sure = now.curves["f_hat"][
-        (inner := (now.curves["f_hat"] > 1e-6) & (now.curves["f_hat"] < 1 - 1e-6))
-    ]
-    slopes = np.polyfit(now.z[inner], np.log(sure / (1 - sure)), 2)  # f̂ is a sigmoid of a parabola
-    margin = np.polyval(slopes, z)
-    f_hat = 1 / (1 + np.exp(-margin))
-    phi = slopes[::-1][None]
-    best = objective(phi, now.samples[None], now.labels[None], given["lam"])[0]
-    for k, step in itertools.product(range(3), (-1e-2, 1e-2)):
-        moved = phi * (1 + step * (np.arange(3) == k))
-        assert objective(moved, now.samples[None], now.labels[None], given["lam"])[0] > best
-    tempered = p ** (1 / T) * f_hat
-    p_hat = tempered / np.trapezoid(tempered, z)
-    np.testing.assert_allclose(now.curves["p_hat"], at(p_hat), rtol=1e-3, atol=1e-7)
-    retain = np.trapezoid(p_r * (np.log(p_r) - np.log(p_hat)), z)
-    forget = np.trapezoid(p_f * np.abs(p_r - p_hat), z)
-    assert now.errors["exact"] == pytest.approx((retain, forget), rel=1e-4)
-    assert len(now.samples) == given["n"] and set(now.labels) <= {0.0, 1.0}
 
 
-@pytest.mark.parametrize("v_f", [1e-6, 1e-3, 1.0])
-def test_the_whole_spike_is_on_the_axis(v_f):
-    figure = explore.canvas()[0].figure
-    low, high = figure.axes[0].get_ylim()
-    now = explore.state(**explore.DEFAULTS | {"v_f": v_f})
-    assert low <= 0 and max(now.curves["p"].max(), now.curves["p_f"].max()) < high
-    assert figure.axes[0].get_yscale() == "symlog"
-
-
-def test_every_corner_of_the_sliders_can_be_reached():
-    controls, _ = explore.synthetic()
-    ends = {}
-    for name, control in controls.items():
-        base = getattr(control, "base", None)
-        ends[name] = [end if base is None else base**end for end in (control.min, control.max)]
-    for corner in itertools.product(*ends.values()):
-        now = explore.state(**dict(zip(ends, corner)))
-        assert (
-            np.isfinite(now.curves["p_hat"]).all()
-            and np.isfinite([*now.errors["exact"], now.delta]).all()
-        ), corner
-
-
-def test_moving_a_synthetic_slider_changes_the_picture_and_the_words():
-    controls, panel = explore.synthetic(T=1.5)
-    sliders, words, image = panel.children
-    assert {name: control.value for name, control in controls.items()} == pytest.approx(
-        {**explore.DEFAULTS, "T": 1.5}
-    )
-    for name, value in {
-        "T": 2.0,
-        "v_f": 1e-5,
-        "gamma": 0.3,
-        "n": 200,
-        "lam": 1e-3,
-        "seed": 4,
-    }.items():
-        before = image.value, words.value
-        controls[name].value = value
-        assert image.value != before[0] and words.value != before[1], name
-    shown = explore.state(**{name: control.value for name, control in controls.items()}).errors[
-        "exact"
-    ]
-    assert (
-        f"Retain Error {shown[0]:.4f}" in words.value
-        and f"Forget Error {shown[1]:.4f}" in words.value
-    )
-    assert bytes(image.value).startswith(b"\x89PNG")
-
-
-# --- the language half
-# -------------------------------------------------------------------------------------------
+# --- the sliders on text
+# -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
@@ -150,101 +81,138 @@ def head(base, tokenizer):
     return made
 
 
-GRID = (1.0, 1.7, 2.0, 3.0)
+@pytest.fixture(scope="session")
+def page(base, head, tokenizer):
+    sides = {"to forget": ROWS, "to keep": ROWS[::-1]}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(es, "NEW_TOKENS", 4)
+        return el.language(
+            base, head, tokenizer, sides, ["did", "Bo"], temperatures=GRID, strengths=STRENGTHS
+        )
+
+
+def next_token(data, place, t, k):
+    """Eq. 5 with the stored sums over the vocabulary: p, tempered, f^w, p̂ of the stored tokens."""
+    T, tilt = data["T"][t], data["w"][k] * np.array(place["logf"])
+    logp = np.array(place["logp"])
+    powers = logp, logp / T - place["z"][t], tilt, logp / T + tilt - place["zf"][t][k]
+    return np.exp(np.stack(powers, 1))
+
+
+def test_what_is_stored_is_the_model(base, head, tokenizer, page):
+    """At every place and setting, p̂ is that of `T3ForCausalLM`, and the others are as defined."""
+    data = data_of(page)
+    for question, row in zip(data["sides"][0], ROWS):
+        example = encode(tokenizer, row["question"], row["answer"])
+        ids, n = torch.tensor([example.ids]), example.n_prompt
+        with torch.no_grad():
+            logp = base(ids).logits[0, n - 1 : -1].double().log_softmax(-1)
+            hidden = base.model(ids).last_hidden_state[0]
+        assert len(question["places"]) == len(example.ids) - n
+        for t, k in np.ndindex(len(GRID), len(STRENGTHS)):
+            model = T3ForCausalLM(base, weighted(head, STRENGTHS[k]), GRID[t])
+            with torch.no_grad():
+                p_hat = model(ids).logits[0, n - 1 : -1].double().softmax(-1)
+            for step, place in enumerate(question["places"]):
+                f = torch.sigmoid(head.B @ head.A @ hidden[: n + step].mean(0)) ** STRENGTHS[k]
+                tempered = (logp[step] / GRID[t]).softmax(-1)
+                every = torch.stack([logp[step].exp(), tempered, f.double(), p_hat[step]], 1)
+                words = place["words"]
+                assert words[place["target"]] == tokenizer.decode([example.ids[n + step]])
+                assert place["before"] == tokenizer.decode(example.ids[n : n + step])
+                # words may be the same text for several tokens: each value has a token
+                found = next_token(data, place, t, k)
+                gaps = (torch.tensor(found)[:, None] - every[None]).abs().amax(-1).amin(1)
+                assert gaps.max() < 2e-5
+                largest = every[:, [0, 3]].amax(1).topk(el.TOP).values
+                assert np.sort(found[:, [0, 3]].max(1))[-el.TOP] > largest[-1].item() - 2e-5
+
+
+def test_the_script_computes_the_same(page):
+    data = data_of(page)
+    expression = """data.sides.map((side) => side.map(({ places }) =>
+        data.T.map((_, t) => data.w.map((_, k) => ({
+            rows: places.map((place) => t3Widget.nextToken(data, place, t, k)),
+            mean: t3Widget.perToken(data, places, t, k) })))))"""
+    for side, found in zip(data["sides"], computed(expression, data)):
+        for question, each in zip(side, found):
+            for t, k in np.ndindex(len(GRID), len(STRENGTHS)):
+                logs = []
+                for place, rows in zip(question["places"], each[t][k]["rows"]):
+                    want = next_token(data, place, t, k)
+                    order = np.argsort(-want[:, [0, 3]].max(1), kind="stable")
+                    got = [[row[name] for name in ("p", "tempered", "f", "pHat")] for row in rows]
+                    np.testing.assert_allclose(got, want[order], rtol=1e-12)
+                    assert [row["word"] for row in rows] == [place["words"][i] for i in order]
+                    assert [row["true"] for row in rows] == [*(order == place["target"])]
+                    logs.append(np.log(want[place["target"], [0, 3]]))
+                assert each[t][k]["mean"] == pytest.approx(np.exp(np.mean(logs, 0)))
+
+
+def test_the_position_opens_at_the_secret_else_at_the_smallest_f(page):
+    data = data_of(page)
+    expression = """data.sides[0].map(({ places }, i) =>
+        [data.secrets[i], undefined, "none"].map((words) => t3Widget.opening(places, words)))"""
+    for question, words, (at, least, first) in zip(
+        data["sides"][0], data["secrets"], computed(expression, data)
+    ):
+        places, start = question["places"], question["truth"].index(words)
+        assert len(places[at]["before"]) <= start < len(places[at + 1]["before"])
+        assert least == np.argmin([place["logf"][place["target"]] for place in places])
+        assert first == 0
+
+
+def test_a_page_loads_nothing_and_its_texts_stay_texts(page):
+    nasty = "</script><b>&"
+    odd = widget.page("language", pd.DataFrame({"a": [nasty]}), text=nasty)
+    for each in (page, odd):
+        assert not re.search(r"\b(src|href|import|fetch|XMLHttpRequest|url)\b", each)
+        assert re.findall(r"\w+://[\w./]+", each) == ["http://www.w3.org/2000/svg"]  # a name
+        assert each.count("<script") == each.count("</script>") == 2
+    assert data_of(odd)["text"] == nasty and "<b>" not in odd
+
+
+# --- the sliders on Gaussians ---------------------------------------------------------------------
 
 
 @pytest.fixture(scope="session")
-def scene(base, head, tokenizer):
-    return el.scene(base, head, tokenizer, ROWS[0], temperatures=GRID, max_new_tokens=8)
+def spike():
+    return data_of(eg.gaussians())
 
 
-@pytest.mark.parametrize("T", GRID)
-def test_the_language_view_is_the_model(base, head, tokenizer, scene, T):
-    """Every shown probability is that of `T3ForCausalLM` (p̂), of the base (p) and of their
-    definitions (p^(1/T), f).
-    """
-    example = encode(tokenizer, ROWS[0]["question"], ROWS[0]["answer"])
-    ids, n = torch.tensor([example.ids]), example.n_prompt
-    with torch.no_grad():
-        logp_hat = T3ForCausalLM(base, head, T)(ids).logits[0, n - 1 : -1].log_softmax(-1)
-        logp = base(ids).logits[0, n - 1 : -1].log_softmax(-1)
-        hidden = base.model(ids).last_hidden_state[0]
-    assert scene.tokens.tolist() == example.ids[n:]
-    for position in range(len(scene.tokens)):
-        now, answer_p = el.view(scene, T, position)
-        tokens = now["token"].tolist()
-        f = torch.sigmoid(head.B @ head.A @ hidden[: n + position].mean(0))
-        power = logp[position].exp() ** (1 / T)
-        for name, want in (
-            ("p_hat", logp_hat[position].exp()),
-            ("p", logp[position].exp()),
-            ("tempered", power / power.sum()),
-            ("f", f),
-        ):
-            found = torch.tensor(now[name].to_numpy(), dtype=torch.float32)
-            torch.testing.assert_close(found, want[tokens], atol=1e-5, rtol=1e-4)
-        assert now["token"][now["true"]].tolist() == [example.ids[n + position]]
-        assert {int(logp[position].argmax()), int(logp_hat[position].argmax())} <= {*tokens}
-        of_answer = (
-            values.gather(-1, ids[0, n:, None]).mean().exp().item() for values in (logp, logp_hat)
-        )
-        assert answer_p == pytest.approx([*of_answer], rel=1e-4)
-        bars = now[["p", "p_hat"]].max(axis=1)
-        assert (bars[~now["true"]] >= el.VISIBLE).all(), "no empty bars"
-    beyond, _ = el.view(scene, T, 10**6)
-    assert beyond["token"][beyond["true"]].tolist() == [example.ids[-1]]
-
-
-def test_moves_retilt_and_never_call_the_model(base, head, tokenizer):
-    calls = []
-    hook = base.register_forward_hook(lambda *_: calls.append(1))
-    controls, panel = el.language(
-        base, head, tokenizer, ROWS, ROWS[::-1], temperatures=GRID, max_new_tokens=4
+@pytest.mark.parametrize("at", [(0, 0, 1, 0), (7, 4, 3, 2)])
+def test_the_stored_gaussians_are_the_theory(spike, at):
+    """Densities, classifiers and errors again, from scipy and by sums over a fine grid."""
+    t, v, n, seed = at
+    T, v_f, size, fit = spike["T"][t], spike["v_f"][v], spike["n"][n], spike["fits"][v][n][seed]
+    drawn = sample(GaussianMixture(eg.GAMMA, v_f=v_f), max(eg.N), 1, np.random.default_rng(seed))
+    samples, labels = (values[:, :size] for values in drawn)
+    z = np.linspace(-12, 14, 2_000_001)
+    p_r, p_f = norm.pdf(z, 1, 1), norm.pdf(z, 0, np.sqrt(v_f))
+    p = (1 - eg.GAMMA) * p_r + eg.GAMMA * p_f
+    stored, noise = (np.array(spike[name][seed][:size]) for name in ("labels", "noise"))
+    spread = np.where(stored == 1, 1, np.sqrt(v_f))
+    assert (stored == labels[0]).all()
+    np.testing.assert_allclose(noise, (samples[0] - stored) / spread, atol=2e-3)
+    phi = np.array([fit["phi"]])
+    best = objective(phi, samples, labels, eg.LAM)[0]
+    for k, step in np.ndindex(3, 2):
+        moved = phi * (1 + (0.01, -0.01)[step] * (np.arange(3) == k))
+        assert objective(moved, samples, labels, eg.LAM)[0] > best
+    f_hat = 1 / (1 + np.exp(-np.polyval(phi[0][::-1], z)))
+    tempered = p ** (1 / T) * f_hat
+    p_hat = tempered / np.trapezoid(tempered, z)
+    assert np.exp(fit["z"][t]) == pytest.approx(np.trapezoid(tempered, z), rel=1e-4)
+    assert fit["retain"][t] == pytest.approx(np.trapezoid(p_r * np.log(p_r / p_hat), z), rel=1e-3)
+    assert fit["forget"][t] == pytest.approx(np.trapezoid(p_f * abs(p_r - p_hat), z), rel=1e-3)
+    got = pd.DataFrame(
+        computed(f"t3Widget.curves(data, {v_f}, data.fits[{v}][{n}][{seed}], {t})", spike)
     )
-    boxes = panel.children[-1].children
-    assert controls["T"].value == 2.0, "the head's own T, where the slider has it"
-    read = len(calls)
-    assert read > 0
-
-    shown = set()
-    for T, position in itertools.product(GRID, range(3)):
-        controls["T"].value = T
-        controls["position"].value = position
-        shown.add(boxes[0].value)
-    assert len(calls) == read, "a move called the model"
-    assert len(shown) == len(GRID) * 3
-    controls["forget"].value = 1
-    assert len(calls) > read, "another question is read"
-    assert ROWS[1]["question"] in boxes[0].value and ROWS[1]["answer"] in boxes[0].value
-    read = len(calls)
-    controls["forget"].value = 0
-    assert len(calls) == read, "a question once read is kept"
-    hook.remove()
-
-
-def test_the_sliders_open_at_the_first_token_of_the_secret(base, head, tokenizer):
-    secrets = ["did", "Bo"]
-    controls, _ = el.language(
-        base, head, tokenizer, ROWS, ROWS, secrets, temperatures=GRID, max_new_tokens=4
-    )
-    for number, secret in enumerate(secrets):
-        controls["forget"].value = number
-        row, at = ROWS[number], controls["position"].value
-        example = encode(tokenizer, row["question"], row["answer"])
-        tokens = example.ids[example.n_prompt :]
-        before, now = (tokenizer.decode(tokens[:end]) for end in (at, at + 1))
-        assert len(before) <= row["answer"].index(secret) < len(now)
-    assert el.first_token(tokenizer, tokens, "not in it") == 0
-
-
-def test_what_a_model_writes_cannot_break_the_page(scene, tokenizer):
-    nasty = el.Scene(
-        **{**vars(scene), "question": "<script>", "base_answer": "<b>", "truth": "a & b"}
-    )
-    page = el.side_html("forget", nasty, 2.0, 1, tokenizer)
-    assert "<script>" not in page and "&lt;b&gt;" in page and "a &amp; b" in page
-    first = el.view(scene, 2.0, 1)[0].iloc[0]
-    assert f"× {first['f']:.3f}" in page and f"{first['p_hat']:.3f}" in page
+    best = (1 - eg.GAMMA) * p_r / p
+    every = {"p": p, "p_r": p_r, "p_f": p_f, "f": f_hat, "best": best, "pHat": p_hat}
+    for name, values in every.items():
+        np.testing.assert_allclose(got[name], np.interp(got["z"], z, values), rtol=1e-2, atol=1e-5)
+    assert (got["z"].diff()[1:] >= 0).all() and got["z"].min() == -2.5
 
 
 # --- the two stories
@@ -301,9 +269,10 @@ def test_a_model_that_knows_no_capital_has_no_story(base, tokenizer, monkeypatch
 
 
 def test_both_dials_of_one_product_give_one_greedy_answer(base, head, tokenizer, monkeypatch):
-    """And the sliders show what the table shows, without their texts becoming markup."""
-    monkeypatch.setattr(es, "NEW_TOKENS", 16)
-    model = T3ForCausalLM(base, head, 1.0)
+    """The sliders have the table's greedy answers, and start at T = 1, w = 1."""
+    monkeypatch.setattr(es, "NEW_TOKENS", 8)
+    monkeypatch.setattr(eo, "STEPS", (1.0, 3.0))
+    model = T3ForCausalLM(base, weighted(head, 2.5), 1.0)
     rows = {"to forget": ROWS[0], "<to keep>": ROWS[1]}
     lines = eo.table(model, tokenizer, rows).set_index("")
     assert [*lines] == [*rows] and lines.loc["true answer", "to forget"] == "Ann did."
@@ -311,8 +280,10 @@ def test_both_dials_of_one_product_give_one_greedy_answer(base, head, tokenizer,
     assert (lines.loc[f"{texts[1]}, greedy"] == lines.loc[f"{texts[2]}, greedy"]).all()
     sampled = lines.loc[[f"{text}, sampled at τ = 1" for text in texts]]
     assert len({tuple(row) for row in sampled.to_numpy()}) == 3, "each with its own samples"
-    T, w, box = eo.dials(model, tokenizer, rows)
-    T.value, w.value = 3.0, 1.0
-    page = box.children[-1].value
-    assert "<to keep>" not in page
-    assert html.escape(lines.loc[f"{texts[2]}, greedy", "to forget"]) in page
+    data = data_of(eo.dials(model, tokenizer, rows))
+    assert data["T"][data["start"][0]] == 1.0 and data["w"][data["start"][1]] == 1.0
+    assert 2.5 in data["w"], "the model's own"
+    for (T, w), text in zip(eo.DIALS, texts):
+        at = 1 + data["T"].index(T) * len(data["w"]) + data["w"].index(w)
+        for name, [question] in zip(rows, data["sides"]):
+            assert question["answers"][at][0] == lines.loc[f"{text}, greedy", name]
