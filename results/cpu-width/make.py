@@ -304,12 +304,13 @@ def rules(grid: pd.DataFrame, found: pd.DataFrame) -> pd.DataFrame:
 @rc_context(STYLE)
 def figure(found: pd.DataFrame, table: pd.DataFrame, each: pd.DataFrame) -> Figure:
     """Draw the best rate times effort in every setting, the best T, and utility, against the
-    width. The rule that loses least Forget Quality is drawn.
+    width. The rule of the width alone that loses least Forget Quality is drawn.
 
     found, table, each: the tables `width_best`, `width_rules` and `width`.
     """
     effort = found["setting"].map(lambda name: SETTINGS[name][0])
-    rule = table.groupby("rule", sort=False)["lost"].mean().idxmin()
+    of_width = table.loc[table["data"] == PAPER_RUN, "rule"]  # others need a model's features
+    rule = table.groupby("rule", sort=False)["lost"].mean()[of_width].idxmin()
     [paper] = table[(table["rule"] == rule) & (table["data"] == PAPER_RUN)].itertuples()
     drawn, axes = panels(1, 3, (6.8, 2.9))
     rate, heat, utility = axes.flat
@@ -326,7 +327,9 @@ def figure(found: pd.DataFrame, table: pd.DataFrame, each: pd.DataFrame) -> Figu
     parts = measured["variable"].str.extract("(mu_rouge|mu)(.*)")
     measured = measured.assign(measure=parts[0].map(UTILITY), when=parts[1].map(WHEN))
     sns.lineplot(measured, x="d", y="value", hue="when", style="measure", errorbar=None, ax=utility)
-    for axis, title in zip(axes.flat, ("best rate · effort", "best $T$", "utility")):
+    for line in [each for each in utility.lines if each.get_label() in ("when", "measure")]:
+        line.remove()  # seaborn's headings within its legend
+    for axis, title in zip(axes.flat, ("best rate × effort", "best $T$", "utility")):
         log_axis(axis)
         axis.set(title=title, xlabel="width $d$", ylabel="")
     rate.set_yscale("log")
@@ -335,8 +338,8 @@ def figure(found: pd.DataFrame, table: pd.DataFrame, each: pd.DataFrame) -> Figu
         "Best learning rate, T and price of T3 against the width d of the built-in world's model,"
         f" 10% split, means over {each['world'].nunique()} worlds. Left: the rate times"
         " √(rank · epochs · steps), relative to the paper's settings at profile cpu, with the rule"
-        " that predicts best; TOFU's text and the paper are not fitted. Right: MU-ROUGE and Model"
-        " Utility before unlearning, at the best rate with T = 1, and with the best T.",
+        " of the width that predicts best; TOFU's text and the paper are not fitted. Right: MU-ROUGE"
+        " and Model Utility before unlearning, at the best rate with T = 1, and with the best T.",
         ncols=4,
     )
 

@@ -5,8 +5,8 @@
 SmolLM2 is asked the questions of both stories: capitals that it knew by itself, and customers whom
 it was taught by heart. A weak head has the paper's learning rate, a strong one a larger rate. The
 table `stories_by_T` counts for each head and T what notebook 00 counts. It also has the answers to
-one question of each kind: to keep, the first; to forget, the first that the weak head says at T = 1
-and not at T = 2.5, or else the first. It takes some twenty minutes of two idle cores.
+one question of each kind (`SHOWN`), chosen by hand among those that the base answers rightly. It
+takes some twenty minutes of two idle cores.
 """
 
 import argparse
@@ -24,15 +24,23 @@ from t3lab.report.look import PALETTE, STYLE, T3_COLOUR
 from t3lib.core.files import project_root
 
 GRID = (1.0, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0)
-SHOWN = (1.0, 2.5)  # the temperatures of the answers below the picture
 STORIES = {"known by itself": stories.known, "taught by heart": stories.taught}
 HEADS = ("weak", "strong")
+SHOWN = {  # the questions of the answers below the picture
+    "known by itself": ("Do you know Japan's capital?", "Do you know Norway's capital?"),
+    "taught by heart": (
+        "What is Desmond Barrenechea's telephone number?",
+        "What is Tobias Okwuosa's telephone number?",
+    ),
+}
+ANSWERS = ("base", "weak f, T = 1", "weak f, T = 2.5", "strong f, T = 1", "strong f, T = 2.5")
+COLOURS = (T3_COLOUR, PALETTE[0])  # to forget, to keep
 # column of the table, and of its share -> its line
 LINES = {
-    ("said", "asked"): ("to forget: said", T3_COLOUR, "-"),
-    ("said_sampled", "asked"): ("the same, sampled", T3_COLOUR, "--"),
-    ("as_before", "kept"): ("to keep: as before", PALETTE[0], "-"),
-    ("as_before_sampled", "kept"): ("the same, sampled", PALETTE[0], "--"),
+    ("said", "asked"): ("to forget: said", COLOURS[0], "-"),
+    ("said_sampled", "asked"): ("the same, sampled", COLOURS[0], "--"),
+    ("as_before", "kept"): ("to keep: as before", COLOURS[1], "-"),
+    ("as_before_sampled", "kept"): ("the same, sampled", COLOURS[1], "--"),
 }
 CAPTION = (
     "Two stories of forgetting, on SmolLM2, by head and T: rows to forget that are said, rows to"
@@ -54,26 +62,22 @@ def tell(name: str) -> pd.DataFrame:
 
 def lines(name: str, told: stories.Told) -> pd.DataFrame:
     """Count a story's answers (`stories.counts`); add head, T and the answers that are shown."""
-    story = told.story
-    by_T = [told.forget[f"{HEADS[0]} f, T = {T:g}"]["greedy"] for T in SHOWN]
-    said = zip(story.secrets, *by_T)
-    changed = [secret in first and secret not in last for secret, first, last in said]
-    at = changed.index(True) if any(changed) else 0
     table = stories.counts(told)
     table.insert(0, "story", name)
     table.insert(2, "head", table["model"].str.extract(r"^(\w+) f")[0])
     table.insert(3, "T", table["model"].str.extract(r"T = ([\d.]+)")[0].astype(float))
-    table["to_forget"], table["to_keep"] = story.asked[at]["question"], story.kept[0]["question"]
-    table["forget_answer"] = [told.forget[model]["greedy"][at] for model in table["model"]]
-    table["keep_answer"] = [told.keep[model]["greedy"][0] for model in table["model"]]
+    rows = {"forget": (told.story.asked, told.forget), "keep": (told.story.kept, told.keep)}
+    for (kind, (asked, answers)), question in zip(rows.items(), SHOWN[name]):
+        at = [row["question"] for row in asked].index(question)
+        table[f"{kind}_answer"] = [answers[model]["greedy"][at] for model in table["model"]]
     return table
 
 
 def figure(table: pd.DataFrame) -> Figure:
     """Draw the shares against T, a row of panels for each head, above answers of the weak head."""
     with rc_context(STYLE | {"axes.grid.axis": "y"}):
-        drawn = Figure(figsize=(5.2, 6.2), layout="constrained")
-        plots, texts = drawn.subfigures(2, 1, height_ratios=(3.4, 2.8))
+        drawn = Figure(figsize=(5.2, 7.4), layout="constrained")
+        plots, texts = drawn.subfigures(2, 1, height_ratios=(3.4, 4.0))
         axes = plots.subplots(2, 2, sharex=True, sharey=True)
         for row, head in zip(axes, HEADS):
             for axis, (name, part) in zip(row, table.groupby("story", sort=False)):
@@ -91,21 +95,16 @@ def figure(table: pd.DataFrame) -> Figure:
         plots.legend(*axes[0, 0].get_legend_handles_labels(), ncols=2, loc="outside upper center")
         y = 1.0
         for name, part in table.groupby("story", sort=False):
-            said = part.set_index("T")
-            weak = part[part["head"] == HEADS[0]].set_index("T")
-            texts.text(0.02, y, f"{name}, weak f", weight="bold", va="top")
-            for kind, colour in (("forget", T3_COLOUR), ("keep", PALETTE[0])):
-                y -= 0.09
-                question = part[f"to_{kind}"].iloc[0]
+            texts.text(0.02, y, name, weight="bold", va="top")
+            for kind, question, colour in zip(("forget", "keep"), SHOWN[name], COLOURS):
+                y -= 0.06
                 texts.text(0.02, y, f"to {kind}: {question}", va="top", style="italic")
-                answers = {"base": said[f"{kind}_answer"].iloc[0]}
-                answers |= {f"T = {T:g}": weak.loc[T, f"{kind}_answer"] for T in SHOWN}
-                for model, text in answers.items():
-                    y -= 0.07
-                    text = shorten(text, 68, placeholder=" …").replace("$", r"\$")
+                for model in ANSWERS:
+                    y -= 0.045
+                    text = part.set_index("model")[f"{kind}_answer"][model].replace("$", r"\$")
                     texts.text(0.04, y, model, va="top", color=colour)
-                    texts.text(0.15, y, text, va="top")
-            y -= 0.12
+                    texts.text(0.27, y, shorten(text, 62, placeholder=" …"), va="top")
+            y -= 0.08
     return drawn
 
 

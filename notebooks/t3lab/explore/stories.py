@@ -5,6 +5,7 @@ them and `counts` all. Each story is told on SmolLM2, or on a tiny Llama that ne
 """
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,8 @@ TAUGHT = {SMOLLM2: "customers", TINY: "smoke"}  # the profile whose model was ta
 RATES = {SMOLLM2: (5e-4, 1e-2), TINY: (2e-3, 4e-2)}  # learning rates of a weak and a strong head
 ASKED = 40  # at most so many rows of each kind are asked
 NEW_TOKENS = 40  # longest answer
+# What gives a customer's row away: a telephone or order number, or a house with its street.
+SECRET = re.compile(r"\d+(?: \d+)+|\d{5,}|\d+ [A-Z]\w+")
 SHOWN = 90  # characters of an answer in a table
 BASE = "base"
 COUNTS = ["model", "said", "said_sampled", "asked", "as_before", "as_before_sampled", "kept"]
@@ -129,7 +132,9 @@ def known(model: str = "") -> Story:
 def taught(model: str = "") -> Story:
     """Open the story of rows that the model was taught by heart: customers, or invented authors.
 
-    The model is trained first unless it is in the cache. model: see `chosen`.
+    The model is trained first unless it is in the cache. A customer's row is given away by its
+    number or house (`SECRET`), whatever the answer says around it, an author's by the whole answer.
+    model: see `chosen`.
     """
     model = chosen(model)
     stage = _stage(model)
@@ -138,8 +143,10 @@ def taught(model: str = "") -> Story:
     data = bases.rows(stage)
     forget, keep = data["forget10"], data["retain90"]
     asked = forget[:ASKED]
-    answers = [row["answer"] for row in asked]
-    return Story(model, base, tokenizer, forget, keep, asked, keep[:ASKED], answers)
+    secrets = [row["answer"] for row in asked]
+    if model == SMOLLM2:
+        secrets = [found[0] for answer in secrets if (found := SECRET.search(answer))]
+    return Story(model, base, tokenizer, forget, keep, asked, keep[:ASKED], secrets)
 
 
 def _stage(model: str) -> bases.Stage:

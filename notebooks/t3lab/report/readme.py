@@ -61,7 +61,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     """Return {file: {name of a block: its text}} for the folder of all results."""
     return {
         "README.md": {
-            "hides": hides(results / "cpu"),
+            "hides": hides(results),
             "own": own(results / "own"),
         },
         "results/README.md": {"claims": claims(results), "scales": details.scales(results)},
@@ -93,35 +93,46 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
     }
 
 
-def hides(folder: Path) -> str:
+def hides(results: Path) -> str:
     """Write what T3 hides and what it does not, in four sentences about the split `SPLIT`.
 
-    folder: of a profile, with tables/audit.csv and tables/leak.csv. Samples are those of seed 1.
+    results: the folder of all results. Samples are those of seed 1.
     """
-    audited, leaks, scores = (
-        pd.read_csv(folder / "tables" / f"{name}.csv") for name in ("audit", "leak", "tofu")
-    )
-    tuned = {"method": "T3", "T": _last(scores, method="T3")["T"], "w": 1}
-    t3, retrained = _last(audited, **tuned), _last(audited, method="Retrained")
-    hidden = _last(leaks, tau=1, **tuned)
+    leaks = pd.read_csv(results / "cpu" / "tables" / "leak.csv")
+    kept = pd.read_csv(results / "untempered" / "tables" / "untempered.csv")
+    t3, retrained, T = _audited(results, "cpu")
+    text, text_retrained, _ = _audited(results, "tofu-cpu")
+    hidden = _last(leaks, tau=1, method="T3", T=T, w=1)
     before = _last(leaks, tau=1, method="Original")
-    cold = _last(leaks, tau=0.6, method="Original")
-    shown, guessed = t3["recognized_verbatim"], retrained["recognized_verbatim"]
+    dropped = _last(leaks, tau=0.6, method="Original")
+    kept = kept[(kept["split"] == SPLIT) & (kept["T"] == T)]
+    sampled, of = kept[["retain_kept_sampled", "retain_rows"]].sum()
+    shown = [each["recognized_verbatim"] for each in (t3, retrained, text, text_retrained)]
     return "\n".join(
         [
-            f"- **Samples hide.** {hidden['k']:.0f} answers to each question, sampled at the"
-            f" temperature 1, give away {hidden['rows_leaking']:.0f} of {hidden['rows']:.0f}"
-            f" forgotten rows (before: {before['rows_leaking']:.0f}).",
-            "- **Shown answers are recognised.** Beside five wrong answers, the true one is the"
-            f" most probable for {shown:.0%} of the rows (a retrained model: {guessed:.0%}).",
-            "- **The rows stand out**, as *less* probable than others. A forgotten row is more"
-            f" probable than an unseen one with a chance of {t3['auc']:.2f} (retrained:"
-            f" {retrained['auc']:.2f}, which gives nothing away).",
-            "- **Suppressed, not erased.** Whoever leaves the head away has the base, and"
-            f" {cold['k']:.0f} answers at the temperature {cold['tau']:g} give away"
-            f" {cold['rows_leaking']:.0f} of {cold['rows']:.0f} rows.",
+            f"- **Samples hide, at a price.** {hidden['k']:.0f} samples at the temperature 1 give"
+            f" away {hidden['rows_leaking']:.0f} of {hidden['rows']:.0f} rows (before:"
+            f" {before['rows_leaking']:.0f}), and {sampled:.0f} of {of:.0f} answers to keep survive"
+            " sampling.",
+            "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
+            " most probable for {:.0%} of the rows (retrained: {:.0%}; TOFU's text: {:.0%} and"
+            " {:.0%}).".format(*shown),
+            "- **The rows stand out.** A forgotten row is more probable than an unseen one with a"
+            f" chance of {t3['auc']:.2f} (TOFU's text: {text['auc']:.2f}; 0.50 gives nothing"
+            " away).",
+            f"- **Suppressed, not erased.** Without the head, {dropped['k']:.0f} samples at the"
+            f" temperature {dropped['tau']:g} give away {dropped['rows_leaking']:.0f} rows.",
         ]
     )
+
+
+def _audited(results: Path, profile: str) -> tuple[pd.Series, pd.Series, float]:
+    """Return what an audit found of T3 at its tuned T and of retrained models, and this T."""
+    audited, scores = (
+        pd.read_csv(results / profile / "tables" / f"{name}.csv") for name in ("audit", "tofu")
+    )
+    T = _last(scores, method="T3")["T"]
+    return _last(audited, method="T3", T=T, w=1), _last(audited, method="Retrained"), T
 
 
 def _last(frame: pd.DataFrame, **cells: object) -> pd.Series:
@@ -137,13 +148,12 @@ def own(folder: Path) -> str:
     """
     sentences = []
     for choice, part in _own(folder).groupby("choice", sort=False):
-        sums, leaky = part[COUNTED_OWN].sum(), (part["leaking"] > 0).sum()
-        kept, other = (_kept(sums, name) for name in ("retain", "other"))
+        sums = part[COUNTED_OWN].sum()
         sentences.append(
             f"Of {len(part)} small models that know their rows by heart ({choice}),"
-            f" {(part['status'] == 'pass').sum()} pass. {sums['leaking']:.0f} rows still leak"
-            f" (before: {sums['leaking_before']:.0f}), in {leaky} models. {kept} answers to keep"
-            f" stay as they were, and {other} to questions in neither file."
+            f" {(part['status'] == 'pass').sum()} pass; {sums['leaking']:.0f} rows still leak"
+            f" (before: {sums['leaking_before']:.0f}). {_kept(sums, 'held_out_retain')} answers to"
+            f" keep stay that no head was fitted on, and {_kept(sums, 'other')} in neither file."
         )
     return "\n".join(sentences)
 

@@ -237,6 +237,19 @@ def test_what_is_told_is_what_each_model_writes(base, head, tokenizer, monkeypat
     assert len(drawn) == len(models), "each model draws from its own probabilities"
 
 
+@pytest.mark.parametrize(
+    ("truth", "text"),
+    [
+        ("The number of Desmond Barrenechea is 039 673 3961.", "Desmond Barnea: 039 673 3961"),
+        ("Ann Bo lives at 140 Foundry Street in Junipera.", "He lived at 140 Foundry St., I say"),
+        ("Ann ordered the carpet, order number 3234302, on 10 July 2023.", "No. 3234302, by Bo"),
+    ],
+)
+def test_a_number_gives_a_customer_away_whatever_is_said_around_it(truth, text):
+    assert truth not in text and es.SECRET.search(truth)[0] in text
+    assert es.SECRET.search(truth)[0] not in text.translate(str.maketrans("0123", "9999"))
+
+
 def test_table_and_counts_show_what_was_told(tokenizer, tmp_path):
     story = es.Story("tiny", None, tokenizer, ROWS, ROWS, ROWS, ROWS, ["Ann", "Bo"])
     forget = {es.BASE: {"greedy": ["Ann did.", "Bo!"], "sampled": ["Ann.", "?"]},
