@@ -10,6 +10,7 @@ import pytest
 from conftest import ROOT
 
 RESULTS = ROOT / "results"
+STORIES = ("known by itself", "taught by heart")
 SCRIPTS = [  # script, its arguments, files that it must write
     (
         "cpu-width/make.py",
@@ -89,3 +90,20 @@ def test_a_release_trains_nothing(tmp_path):
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1, done.stderr
     assert "run `make`" in done.stderr and not (tmp_path / "out").exists()
     assert not list((tmp_path / "cache").rglob("*.safetensors"))
+
+
+def test_the_figures_of_two_scripts_are_drawn_from_their_committed_tables():
+    """They were made once, in hours or with a download, and must not end in an error then."""
+    tables = {path.stem: pd.read_csv(path) for path in RESULTS.glob("cpu-width/tables/*.csv")}
+    width = runpy.run_path(str(RESULTS / "cpu-width" / "make.py"))["figure"]
+    drawn = width(tables["width_best"], tables["width_rules"], tables["width"])
+    assert len(drawn.axes) == 3
+    table = pd.read_csv(RESULTS / "smollm" / "tables" / "stories_by_T.csv")
+    script = runpy.run_path(str(RESULTS / "smollm" / "stories.py"))
+    plots, texts = script["figure"](table).subfigs
+    for axis, (head, story) in zip(plots.axes, [(h, s) for h in script["HEADS"] for s in STORIES]):
+        part = table[(table["story"] == story) & (table["head"].isna() | (table["head"] == head))]
+        assert axis.get_title("left") == f"{story}, {head} f"
+        assert axis.lines[0].get_ydata().tolist() == (100 * part["said"] / part["asked"]).tolist()
+    shown = " ".join(text.get_text() for text in texts.texts)
+    assert "Desmond Barnea is 039 673 3961." in shown, "what a strong head gives away at T = 1"
