@@ -37,7 +37,7 @@ def blocks(text):
     """
     fenced = re.findall(r"^```(\w*)\n(.*?)^```", text, flags=re.M | re.S)
     rest = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-    indented = re.findall(r"(?:^    \S.*\n?)+", rest, flags=re.M)
+    indented = re.findall(r"(?:^    +\S.*\n?)+", rest, flags=re.M)
     return fenced + [("sh", re.sub("^    ", "", code, flags=re.M)) for code in indented]
 
 
