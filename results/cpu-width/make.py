@@ -338,8 +338,8 @@ def figure(found: pd.DataFrame, table: pd.DataFrame, each: pd.DataFrame) -> Figu
         "Best learning rate, T and price of T3 against the width d of the built-in world's model,"
         f" 10% split, means over {each['world'].nunique()} worlds. Left: the rate times"
         " √(rank · epochs · steps), relative to the paper's settings at profile cpu, with the rule"
-        " of the width that predicts best; TOFU's text and the paper are not fitted. Right: MU-ROUGE"
-        " and Model Utility before unlearning, at the best rate with T = 1, and with the best T.",
+        " of the width that predicts best; TOFU's text and the paper are not fitted. Right:"
+        " MU-ROUGE and Model Utility before unlearning, at the best rate with T = 1, and with the best T.",
         ncols=4,
     )
 
