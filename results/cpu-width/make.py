@@ -339,7 +339,8 @@ def figure(found: pd.DataFrame, table: pd.DataFrame, each: pd.DataFrame) -> Figu
         f" 10% split, means over {each['world'].nunique()} worlds. Left: the rate times"
         " √(rank · epochs · steps), relative to the paper's settings at profile cpu, with the rule"
         " of the width that predicts best; TOFU's text and the paper are not fitted. Right:"
-        " MU-ROUGE and Model Utility before unlearning, at the best rate with T = 1, and with the best T.",
+        " MU-ROUGE and Model Utility before unlearning, at the best rate with T = 1, and with the"
+        " best T.",
         ncols=4,
     )
 
