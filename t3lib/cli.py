@@ -379,7 +379,11 @@ SERVE: Options = {
         "default": "127.0.0.1",
         "help": "address to listen on (default %(default)s, which only this machine reaches)",
     },
-    "--port": {"type": int, "default": 8000, "help": "port to listen on (default %(default)s)"},
+    "--port": {
+        "type": int,
+        "default": 8000,
+        "help": "port to listen on; 0: any free one (default %(default)s)",
+    },
     "--allow-samplers": {
         "action": "store_true",
         "help": "let clients choose every temperature and top_p: a colder sampler undoes T",
@@ -502,14 +506,15 @@ def serve(args: argparse.Namespace) -> None:
     place = server.listening(args.host, args.port)
     names = [name.strip() for name in args.head.split(",")]
     options = {"completions": args.completions, "any_sampler": args.allow_samplers}
-    url = f"http://{args.host}:{place.getsockname()[1]}/v1"
+    port = place.getsockname()[1]  # --port 0 takes any that is free
+    url = f"http://{args.host}:{port}/v1"
     if with_vllm:
         folder, config, tokenizer = server.described(model_name(args, args.model))
         rules = server.rules_of(names, heads, tokenizer, config, most=server.MOST, **options)
         place.close()
         print(server.greeting(rules, url), flush=True)
         dtype = args.dtype or str(config.dtype).removeprefix("torch.")  # "auto" may be another
-        given = {"host": args.host, "port": args.port, "dtype": dtype}
+        given = {"host": args.host, "port": port, "dtype": dtype}
         return server.run_vllm(folder, names, rules, config, **given)
     base, tokenizer = load_model(args, args.model)
     unlearned = under_heads(args, base, tokenizer, heads)

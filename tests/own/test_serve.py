@@ -62,19 +62,13 @@ def place(tokenizer, tmp_path_factory):
     return folder
 
 
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
-
-
 class Server:
     """`t3 serve` in a process of its own. lines: what it printed; url: where it answers."""
 
     def __init__(self, place, head, *more):
         words = ["serve", "--model", str(place / "base"), "--head", str(place / head), *more]
-        self.port = free_port()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "t3lib", *words, "--port", str(self.port)],
+            [sys.executable, "-m", "t3lib", *words, "--port", "0"],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
         )  # fmt: skip
@@ -82,6 +76,7 @@ class Server:
         while self.lines[-1] and "Ctrl-C" not in self.lines[-1]:
             self.lines.append(self.process.stdout.readline())
         assert self.lines[-1], self.process.communicate()[1]
+        self.port = int(re.search(r"http://127.0.0.1:(\d+)/v1;", self.lines[0])[1])
         while self.get("/health")[0] != 200:
             time.sleep(0.1)
 
@@ -335,15 +330,15 @@ def test_vllm_is_started_with_the_head_where_it_is_installed(place, capsys, monk
         return code
 
     ends = [lambda: 0, lambda: 1, interrupt]
-    port = str(free_port())
-    words = ["--model", str(place / "base"), "--head", str(place / "head"), "--port", port]
+    words = ["--model", str(place / "base"), "--head", str(place / "head"), "--port", "0"]
     assert cli.main(["serve", *words]) == 0
+    port = re.search(r":(\d+)/v1;", capsys.readouterr().out)[1]
     [(options, rules, template)] = calls
     assert json.loads(options["--hf-overrides"]) == {
         "architectures": ["T3LlamaForCausalLM"], "t3_head": [str(place / "head")],
         "t3_allow_samplers": False,
     }  # fmt: skip
-    assert (options["--host"], options["--port"]) == ("127.0.0.1", port)
+    assert (options["--host"], options["--port"]) == ("127.0.0.1", port) and port != "0"
     assert (options["--max-logprobs"], options["--generation-config"]) == ("0", "vllm")
     assert options["--middleware"] == "t3lib.own.serve.Gate" and serve.DATE in template
     monkeypatch.setenv("T3_SERVE", json.dumps(rules))
