@@ -74,13 +74,14 @@ class Oracle:
 class Reference(Oracle):
     """T3's p_hat for a base (any causal LM) and pairs (A, B), all in float64.
 
-    neutral: tokens at which f is 1.
+    neutral: tokens at which f is 1. gate: T is 1 where sum_y p f is not below it, for gate < 1.
     """
 
     base: Any
     heads: list[tuple[Tensor, Tensor]]
     temperature: float
     neutral: Sequence[int] = ()
+    gate: float = 1.0
 
     @classmethod
     def of(
@@ -89,9 +90,10 @@ class Reference(Oracle):
         heads: Sequence[tuple[Tensor, Tensor]],
         temperature: float,
         neutral: Sequence[int] = (),
+        gate: float = 1.0,
     ) -> "Reference":
         doubled = [(A.detach().cpu().double(), B.detach().cpu().double()) for A, B in heads]
-        return cls(in_float64(base), doubled, temperature, neutral)
+        return cls(in_float64(base), doubled, temperature, neutral, gate)
 
     def f(self, A: Tensor, B: Tensor, context: Tensor) -> Tensor:
         values = 1 / (1 + torch.exp(-(B @ (A @ context))))
@@ -112,9 +114,12 @@ class Reference(Oracle):
                     continue
                 context = sum(seen) / len(seen)
                 p = torch.exp(logits[row, end - 1]) / torch.exp(logits[row, end - 1]).sum()
-                weight = p ** (1 / self.temperature)
+                f = torch.ones_like(p)
                 for A, B in self.heads:
-                    weight = weight * self.f(A, B, context)
+                    f = f * self.f(A, B, context)
+                keep = self.gate < 1 and sum(p.tolist()[y] * f.tolist()[y] for y in range(len(p)))
+                untempered = self.gate < 1 and keep >= self.gate
+                weight = f * (p if untempered else p ** (1 / self.temperature))
                 steps.append(torch.log(weight / weight.sum()))
             rows.append(torch.stack(steps))
         return torch.stack(rows)
@@ -125,10 +130,12 @@ class Reference(Oracle):
         out = []
         for row in range(ids.shape[0]):
             context = hidden[row][mask[row] == 1].mean(0)
-            logp = torch.log_softmax(logits[row, -1], -1) / self.temperature
+            logp, f = torch.log_softmax(logits[row, -1], -1), torch.ones_like(logits[row, -1])
             for A, B in self.heads:
-                logp = logp + torch.log(self.f(A, B, context))
-            out.append(torch.log_softmax(logp, -1))
+                f = f * self.f(A, B, context)
+            if self.gate == 1 or (logp.exp() * f).sum() < self.gate:
+                logp = logp / self.temperature
+            out.append(torch.log_softmax(logp + torch.log(f), -1))
         return torch.stack(out)
 
 

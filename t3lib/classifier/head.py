@@ -21,7 +21,7 @@ from t3lib.core.settings import TEMPERATURE, FitSettings, check
 
 SETTINGS = (
     *("hidden_size", "vocab_size", "rank", "init_b", "prior", "gamma", "mu", "w", "temperature"),
-    "untrained",
+    *("untrained", "gate"),
 )
 NEVER = -1e30  # log f of ids without a token, finite so that sums of several heads are
 
@@ -38,6 +38,8 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
     gamma, mu: share of forget data in the population and in the training sample.
     w: exponent of the classifier, f^w (Remark 3.6).
     temperature: the T that the head was tuned for, used when a sampler is given none.
+    gate: θ of gated tempering (ours, see `t3lib.sampler.tilt.gated_temperature`), used when a
+    sampler is given none. 1 is the paper's T3, which tempers everywhere.
     untrained: f of tokens that were no target in training. "as drawn" is the paper's: their rows of
     B keep the random start, so f is noise there. "neutral" is ours: f = 1 for them, so that the
     base alone decides about tokens of which the head knows nothing.
@@ -69,13 +71,14 @@ class T3Head(nn.Module, PyTorchModelHubMixin):
         w: float = FitSettings.w,
         temperature: float = TEMPERATURE,
         untrained: str = "as drawn",
+        gate: float = 1.0,
         seed: int = 0,
         info: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.hidden_size, self.vocab_size, self.rank = hidden_size, vocab_size, rank
         self.init_b, self.prior, self.gamma, self.mu, self.w = init_b, prior, gamma, mu, w
-        self.temperature, self.untrained = temperature, untrained
+        self.temperature, self.untrained, self.gate = temperature, untrained, gate
         self.info: dict[str, Any] = dict(info or {})
         for name in SETTINGS:
             if name != "gamma" or gamma is not None or prior == "population":

@@ -62,6 +62,40 @@ def tilt_logits(logits: Tensor, logf: Tensor, temperature: float | Tensor) -> Te
     )  # in place: (B, L, V) is large
 
 
+def gated_temperature(
+    logits: Tensor, logf: Tensor, temperature: float | Tensor, gate: float
+) -> float | Tensor:
+    """T(x) = T where r(x) < θ, 1 elsewhere;  r(x) = Σ_y p(y | x) f(x, y)   (ours, not the paper's).
+
+    r(x) is the classifier's estimate of the probability that the next token belongs to the data to
+    keep, so gated T3 tempers only where it expects something to forget. θ = 1 is the paper's T3,
+    which tempers everywhere, and θ = 0 never tempers.
+
+    logits: (..., V) of the base. logf: (..., V), log f without the strength w, summed over heads.
+    temperature: T, a number or (..., 1). gate: θ. Returns T itself for θ = 1, else (..., 1).
+    """
+    f = logf.to(logits.device).exp()
+    kept = torch.linalg.vecdot(logits.float().softmax(-1), f)[..., None]
+    return torch.where(kept < gate, temperature, torch.ones_like(kept))
+
+
+def temperature_at(
+    logits: Tensor,
+    logf: Sequence[Tensor],
+    heads: Sequence[T3Head],
+    temperature: float | Tensor,
+    gate: float,
+) -> float | Tensor:
+    """T(x) of `gated_temperature` for some heads; with θ = 1 nothing is computed.
+
+    logf: w log f (..., V) of each head. Other arguments and result as of `gated_temperature`.
+    """
+    if gate == 1:
+        return temperature
+    bare = functools.reduce(torch.add, [each / head.w for each, head in zip(logf, heads)])
+    return gated_temperature(logits, bare, temperature, gate)
+
+
 class T3ForCausalLM(WrappedCausalLM):
     """p_hat(y | x) ∝ p(y | x)^(1/T) f(x, y) with p frozen (Eq. 5), as a Transformers model.
 
@@ -69,6 +103,7 @@ class T3ForCausalLM(WrappedCausalLM):
     heads: one T3Head or the name of a saved one (a folder or Hub id), or a list of these for the
     same base, whose log f are added.
     temperature: the paper's T, by default the heads' own.
+    gate: θ of `gated_temperature`, by default the heads' own; 1 is the paper's T3.
     allow_sharpening: accept T below 1.
     tokenizer: if given, its hash is compared with the one that each head records.
     other_base: accept a head that was trained on another base.
@@ -77,7 +112,7 @@ class T3ForCausalLM(WrappedCausalLM):
     position_ids are given, they are those of the base's own `forward` and `generate`. A
     cache filled by this model has one layer more than the base's, with the pooled context.
     UserError for a head of other sizes, on another device or of another base or tokenizer, for a T
-    out of range, and for heads of different T if no temperature is given.
+    or gate out of range, and for heads that differ in one of these if it is not given.
     """
 
     heads: Any
@@ -89,6 +124,7 @@ class T3ForCausalLM(WrappedCausalLM):
         heads: Heads,
         temperature: float | None = None,
         *,
+        gate: float | None = None,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
         other_base: bool = False,
@@ -121,12 +157,14 @@ class T3ForCausalLM(WrappedCausalLM):
         if len(names) == 1 and isinstance(names[0], str | Path):
             self.report = artefact.report_of(names[0])
         self.allow_sharpening = allow_sharpening
-        if temperature is None and len({head.temperature for head in placed}) > 1:
-            values = ", ".join(f"{head.temperature:g}" for head in placed)
-            raise UserError(
-                f"these heads have different temperatures ({values}): give the one to use"
-            )
-        self.temperature = placed[0].temperature if temperature is None else temperature
+        for name, given in {"temperature": temperature, "gate": gate}.items():
+            own = [getattr(head, name) for head in placed]
+            if given is None and len({*own}) > 1:
+                values = ", ".join(f"{value:g}" for value in own)
+                raise UserError(
+                    f"these heads have different {name}s ({values}): give the one to use"
+                )
+            setattr(self, name, own[0] if given is None else given)
 
     @property
     def head(self) -> T3Head:
@@ -149,16 +187,24 @@ class T3ForCausalLM(WrappedCausalLM):
         """UserError for a T that `settings.check_temperature` refuses."""
         self._temperature = check_temperature(value, allow_sharpening=self.allow_sharpening)
 
+    @property
+    def gate(self) -> float:
+        """θ of `gated_temperature`; assign to change it. UserError outside [0, 1]."""
+        return self._gate
+
+    @gate.setter
+    def gate(self, value: float) -> None:
+        """UserError outside [0, 1]."""
+        self._gate = float(check("gate", value))
+
     def project(self, hidden: Tensor) -> Tensor:
         """z = A H of all heads, side by side: hidden (B, L, d) -> (B, L, sum of ranks)."""
         return torch.cat([head.project(hidden) for head in self.heads], dim=-1)
 
-    def logf(self, pooled: Tensor) -> Tensor:
-        """log f of the pooled context, summed over heads: (B, L, sum of ranks) -> (B, L, V)."""
+    def logf(self, pooled: Tensor) -> tuple[Tensor, ...]:
+        """w log f of the pooled context, for each head: (B, L, sum of ranks) -> (B, L, V) each."""
         parts = pooled.split([head.rank for head in self.heads], dim=-1)
-        return functools.reduce(
-            torch.add, [head.logf(part) for head, part in zip(self.heads, parts)]
-        )
+        return tuple(head.logf(part) for head, part in zip(self.heads, parts))
 
     def step_inputs(self, attention_mask: Any, tokens: int) -> Tensor | None:
         """Return which of the last `tokens` tokens are visible and so are pooled; None for all."""
@@ -174,7 +220,8 @@ class T3ForCausalLM(WrappedCausalLM):
         belonging.check_sizes(self.heads[0], hidden.shape[-1], logits.shape[-1])
         pooled = self._pooled(hidden, prepared, cache)
         logf = self.logf(last_tokens(pooled, inputs["logits_to_keep"]))
-        return tilt_logits(logits, logf, self.temperature)
+        T = temperature_at(logits, logf, self.heads, self.temperature, self.gate)
+        return tilt_logits(logits, functools.reduce(torch.add, logf), T)
 
     def _pooled(self, hidden: Tensor, visible: Tensor | None, cache: Any) -> Tensor:
         """mean_t(A H_t) of the context up to each new token: (B, L, sum of ranks).
@@ -235,7 +282,7 @@ class T3ForCausalLM(WrappedCausalLM):
         return prepared
 
     def save_pretrained(self, save_directory: str | Path, **kwargs: Any) -> None:  # type: ignore[override]
-        """Save the head with the T in use, never the base.
+        """Save the head with the T and gate in use, never the base.
 
         Arguments as of `T3Head.save_pretrained`. UserError for several heads: save each one by
         itself.
@@ -243,16 +290,16 @@ class T3ForCausalLM(WrappedCausalLM):
         self._shared_head().save_pretrained(save_directory, **kwargs)
 
     def push_to_hub(self, repo_id: str, **kwargs: Any) -> str:  # type: ignore[override]
-        """Push the head with the T in use to the Hub, never the base.
+        """Push the head with the T and gate in use to the Hub, never the base.
 
         UserError for several heads: push each one by itself.
         """
         return self._shared_head().push_to_hub(repo_id, **kwargs)
 
     def _shared_head(self) -> T3Head:
-        """Return a copy of the only head, with the T in use; UserError if there are several."""
-        head = copy.copy(self.head)  # shares the weights; only the copy gets this T
-        head.temperature = self.temperature
+        """Return a copy of the only head, with the T and gate in use; UserError for several."""
+        head = copy.copy(self.head)  # shares the weights; only the copy gets these
+        head.temperature, head.gate = self.temperature, self.gate
         return head
 
     @classmethod
@@ -262,6 +309,7 @@ class T3ForCausalLM(WrappedCausalLM):
         *,
         base: PreTrainedModel | str | Path | None = None,
         temperature: float | None = None,
+        gate: float | None = None,
         allow_sharpening: bool = False,
         tokenizer: Any = None,
         other_base: bool = False,
@@ -294,6 +342,7 @@ class T3ForCausalLM(WrappedCausalLM):
             base,
             heads,
             temperature,
+            gate=gate,
             allow_sharpening=allow_sharpening,
             tokenizer=tokenizer,
             other_base=other_base,

@@ -11,9 +11,9 @@ nothing else.
 
 BASE is an unmodified model. Its architecture is T3LlamaForCausalLM for Llama models (SmolLM2 is
 one) and T3TransformersForCausalLM for all others, which run in vLLM's Transformers backend. t3_head
-is the folder or Hub id of a head, or a list of these, whose log f are added. t3_temperature: T, by
-default the heads' own. `vllm_rules` says what is refused. vLLM loads this module by name, and no
-other module of t3lib imports it.
+is the folder or Hub id of a head, or a list of these, whose log f are added. t3_temperature and
+t3_gate: T and θ, by default the heads' own. `vllm_rules` says what is refused. vLLM loads this
+module by name, and no other module of t3lib imports it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -29,6 +29,7 @@ from vllm.model_executor.models.transformers import TransformersForCausalLM
 
 from t3lib.core.errors import UserError
 from t3lib.sampler import belonging
+from t3lib.sampler.tilt import temperature_at
 from t3lib.sampler.vllm_rules import check_config, heads_of
 
 
@@ -43,7 +44,7 @@ class Tilted:
         check_config(vllm_config)
         super().__init__(vllm_config=vllm_config, prefix=prefix)  # type: ignore[call-arg]
         model, parallel = vllm_config.model_config, vllm_config.parallel_config
-        heads, self.t3_temperature = heads_of(model)
+        heads, self.t3_temperature, self.t3_gate = heads_of(model)
         self.t3_heads = [head.to(vllm_config.device_config.device) for head in heads]
         self.t3_ranks = [head.rank for head in heads]
         size, kv_heads = model.get_head_size(), model.get_num_kv_heads(parallel)
@@ -88,9 +89,11 @@ class Tilted:
         logits = super().compute_logits(hidden.contiguous())  # type: ignore[misc]
         if logits is None:
             return None
-        logits = logits.float() / self.t3_temperature
-        for head, context in zip(self.t3_heads, contexts):
-            logits += head.logf(context)
+        logf = [head.logf(context) for head, context in zip(self.t3_heads, contexts)]
+        T = temperature_at(logits, logf, self.t3_heads, self.t3_temperature, self.t3_gate)
+        logits = logits.float() / T
+        for each in logf:
+            logits += each
         return logits
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> set[str]:

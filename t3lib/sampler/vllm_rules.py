@@ -17,7 +17,7 @@ from vllm.v1.worker.gpu.sample.logits_processor import LogitsProcessor as Logits
 
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
-from t3lib.core.settings import check_temperature
+from t3lib.core.settings import check, check_temperature
 from t3lib.sampler import belonging
 
 NAMES = ("T3LlamaForCausalLM", "T3TransformersForCausalLM")
@@ -52,7 +52,7 @@ class Rules(VerifyAndUpdateConfig):
         """
         check_config(vllm_config)
         model = vllm_config.model_config
-        heads, _ = heads_of(model)
+        heads, *_ = heads_of(model)
         if not model.skip_tokenizer_init:
             tokenizer = AutoTokenizer.from_pretrained(
                 model.tokenizer, revision=model.tokenizer_revision
@@ -109,11 +109,11 @@ def check_config(vllm_config: Any) -> None:
         raise UserError(f"T3 in vLLM does not serve {found[0]}")
 
 
-def heads_of(model_config: Any) -> tuple[list[T3Head], float]:
-    """Load the heads that `--hf-overrides` names, on the CPU; return them and T.
+def heads_of(model_config: Any) -> tuple[list[T3Head], float, float]:
+    """Load the heads that `--hf-overrides` names, on the CPU; return them, T and the gate θ.
 
     model_config: vLLM's. UserError for a missing or damaged head, for one of other sizes, for heads
-    of different bases or of different T where no t3_temperature is given, and for a T below 1.
+    of different bases, for heads of different T or gates where none is given, and for a T below 1.
     """
     config = model_config.hf_config
     names = getattr(config, "t3_head", None) or []
@@ -125,11 +125,16 @@ def heads_of(model_config: Any) -> tuple[list[T3Head], float]:
     for head in heads:
         belonging.check_sizes(head, model_config.get_hidden_size(), model_config.get_vocab_size())
     belonging.check_same_base(heads)
-    given = getattr(config, "t3_temperature", None)
-    values = {head.temperature for head in heads} if given is None else {given}
-    if len(values) > 1:
-        raise UserError(f"these heads have different T ({sorted(values)}): give t3_temperature")
-    return heads, check_temperature(values.pop())
+    dials = {}
+    for name in ("temperature", "gate"):
+        given = getattr(config, f"t3_{name}", None)
+        values = {getattr(head, name) for head in heads} if given is None else {given}
+        if len(values) > 1:
+            raise UserError(
+                f"these heads have different {name}s ({sorted(values)}): give t3_{name}"
+            )
+        dials[name] = values.pop()
+    return heads, check_temperature(dials["temperature"]), check("gate", dials["gate"])
 
 
 class JudgedSamplers(LogitsProcessor, LogitsProcessorV2):

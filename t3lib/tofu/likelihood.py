@@ -33,7 +33,7 @@ from t3lib.core.models import (
 )
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate, length_sorted
-from t3lib.sampler.tilt import tilt_logits
+from t3lib.sampler.tilt import temperature_at, tilt_logits
 from t3lib.sampler.wrapped import HiddenStates, check_finite, plain_base
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
@@ -131,14 +131,21 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
 
     at: N positions. tilts: pairs of a head (None for f = 1) and a temperature T. Returns
     (n_tilts, N). p^(1/T) is computed once for each T and f once for each head, so each further pair
-    of these costs one product over the vocabulary.
+    of these costs one product over the vocabulary. A head with a gate (`gated_temperature`) costs a
+    second one, at T = 1.
     """
+    gated = [
+        (row, head, T)
+        for row, (head, T) in enumerate(tilts)
+        if head is not None and head.gate != 1 and T != 1
+    ]
+    every = [*tilts, *((head, 1.0) for _, head, _ in gated)]
     logp = at.logits.log_softmax(-1)
     logf = _logf(at.z, tilts)
     f = {head: values.exp() for head, values in logf.items()}
-    result = torch.empty(len(tilts), len(at.target), dtype=logp.dtype, device=logp.device)
-    for T in dict.fromkeys(T for _, T in tilts):
-        rows = [(row, head) for row, (head, its_T) in enumerate(tilts) if its_T == T]
+    result = torch.empty(len(every), len(at.target), dtype=logp.dtype, device=logp.device)
+    for T in dict.fromkeys(T for _, T in every):
+        rows = [(row, head) for row, (head, its_T) in enumerate(every) if its_T == T]
         tempered = logp if T == 1 else logp / T
         result[[row for row, _ in rows]] = _at(tempered, at.target)
         if T == 1 and all(head is None for _, head in rows):
@@ -150,7 +157,10 @@ def target_logp(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
                 result[row] = result[row] + _at(logf[head], at.target) - normaliser
             elif T != 1:
                 result[row] -= power.sum(-1).log()
-    return result
+    for untempered, (row, head, T) in zip(result[len(tilts) :], gated):
+        T_here: Any = temperature_at(at.logits, [logf[head]], [head], T, head.gate)
+        result[row] = torch.where(T_here[:, 0] == 1, untempered, result[row])
+    return result[: len(tilts)]
 
 
 @torch.no_grad()
@@ -158,7 +168,12 @@ def choices(at: Positions, tilts: Sequence[Tilt]) -> Tensor:
     """argmax_y log p(y)/T + log f(y), the next token of greedy decoding: (n_tilts, N)."""
     logf = _logf(at.z, tilts)
     scores = (
-        at.logits if head is None else tilt_logits(at.logits, logf[head], T) for head, T in tilts
+        at.logits
+        if head is None
+        else tilt_logits(
+            at.logits, logf[head], temperature_at(at.logits, [logf[head]], [head], T, head.gate)
+        )
+        for head, T in tilts
     )
     return torch.stack([values.argmax(-1) for values in scores])
 

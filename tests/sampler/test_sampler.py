@@ -35,11 +35,17 @@ from transformers import (
 
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError
-from t3lib.sampler.tilt import T3ForCausalLM, tilt, tilt_logits
+from t3lib.sampler.tilt import (
+    T3ForCausalLM,
+    gated_temperature,
+    temperature_at,
+    tilt,
+    tilt_logits,
+)
 
 
-def model(name: str = "llama", **settings: Any) -> T3ForCausalLM:
-    return T3ForCausalLM(family(name), head(), T, **settings)
+def model(name: str = "llama", temperature: float = T, **settings: Any) -> T3ForCausalLM:
+    return T3ForCausalLM(family(name), head(), temperature, **settings)
 
 
 # --- the formula
@@ -53,6 +59,44 @@ def test_tilt_logits_is_the_formula():
         tilt_logits(logits, logf, 2.5).softmax(-1).double(), p / p.sum(-1, keepdim=True)
     )
     assert tilt_logits(logits.bfloat16(), logf, 2.5).dtype == torch.float32
+
+
+def test_the_gate_tempers_where_the_classifier_expects_something_to_forget():
+    logits, logf = torch.randn(9, 7) * 5, torch.randn(9, 7).sigmoid().log()
+    r = (logits.double().softmax(-1) * logf.double().exp()).sum(-1, keepdim=True)
+    theta = float(r.median()) + 1e-6
+    want = torch.where(r < theta, 2.5, 1.0)
+    assert 0 < (want == 1).sum() < 9
+    assert torch.equal(gated_temperature(logits, logf, 2.5, theta).double(), want)
+    assert torch.equal(gated_temperature(logits, logf, 2.5, 0.0), torch.ones(9, 1))
+    assert temperature_at(logits, [logf], [head()], 2.5, 1.0) == 2.5  # also where r is 1
+
+
+def test_theta_of_zero_is_the_untempered_tilt_and_theta_of_one_is_t3():
+    ids, mask = prompt("left")
+    with torch.no_grad():
+        found = {
+            dials: model(gate=dials[1], temperature=dials[0])(ids, attention_mask=mask).logits
+            for dials in ((T, 1.0), (T, 0.0), (1.0, 1.0), (1.0, 0.5))
+        }
+    assert torch.equal(found[T, 1.0], model()(ids, attention_mask=mask).logits)
+    assert torch.equal(found[T, 0.0], found[1.0, 1.0])
+    assert torch.equal(found[1.0, 0.5], found[1.0, 1.0])
+
+
+def test_a_gate_is_checked_saved_and_one_for_all_heads(tmp_path):
+    both = [head(gate=0.5), head(4)]
+    for wrong in (-0.1, 1.1, True, "half"):
+        with pytest.raises(UserError, match="gate must be a number from 0 to 1"):
+            model(gate=wrong)
+    with pytest.raises(UserError, match=r"different gates \(0.5, 1\): give the one to use"):
+        T3ForCausalLM(family("llama"), both, T)
+    assert T3ForCausalLM(family("llama"), both, T, gate=0.25).gate == 0.25
+    made = T3ForCausalLM(family("llama"), both[0], T)
+    assert made.gate == 0.5
+    made.gate = 0.75
+    made.save_pretrained(tmp_path / "head")
+    assert T3ForCausalLM(family("llama"), tmp_path / "head").gate == 0.75 and both[0].gate == 0.5
 
 
 def test_t_of_one_with_a_neutral_head_is_the_base():
@@ -219,14 +263,14 @@ def test_gradients_reach_the_head_and_the_frozen_base_stays_frozen():
 # -----------------------------------------------------------------------------------------------
 
 
-def test_several_heads_add_their_log_f():
+@pytest.mark.parametrize("gate", [1.0, 0.25])
+def test_several_heads_add_their_log_f(gate):
     heads = [head(3), T3Head(HIDDEN, VOCAB, rank=2, seed=8)]
     heads[1].B.data *= 9
-    want, logp = Reference.of(family("gpt2"), [(h.A, h.B) for h in heads], T).decode(
-        *prompt("left"), NEW
-    )
+    oracle = Reference.of(family("gpt2"), [(h.A, h.B) for h in heads], T, gate=gate)
+    want, logp = oracle.decode(*prompt("left"), NEW)
     ids, mask = prompt("left")
-    both = T3ForCausalLM(family("gpt2"), heads, T)
+    both = T3ForCausalLM(family("gpt2"), heads, T, gate=gate)
     options: dict[str, Any] = dict(
         max_new_tokens=NEW, return_dict_in_generate=True, output_logits=True
     )

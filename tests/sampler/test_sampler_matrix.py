@@ -36,13 +36,15 @@ measured: dict[tuple[str, str], dict[str, float]] = {}
 
 
 NEUTRAL = {"left": range(0, VOCAB, 3)}  # untaught tokens of the head that decodes with this padding
+GATE = {"holes": 0.5}  # of the head that decodes with this padding
 
 
-def head(seed: int = 3, neutral: Sequence[int] = ()) -> T3Head:
+def head(seed: int = 3, neutral: Sequence[int] = (), gate: float = 1.0) -> T3Head:
     made = T3Head(HIDDEN, VOCAB, rank=5, seed=seed)
     if neutral:
         made.untrained, made.taught = "neutral", torch.ones(VOCAB, dtype=torch.bool)
         made.taught[list(neutral)] = False
+    made.gate = gate
     made.A.data *= 3
     made.B.data *= 5
     return made.to(DEVICE)
@@ -51,7 +53,8 @@ def head(seed: int = 3, neutral: Sequence[int] = ()) -> T3Head:
 @functools.cache
 def t3(name: str, padding: str = "none") -> Reference:
     """The oracle of T3 with `head()` at T on a family's base."""
-    return Reference.of(family(name), [(head().A, head().B)], T, NEUTRAL.get(padding, ()))
+    dials = NEUTRAL.get(padding, ()), GATE.get(padding, 1.0)
+    return Reference.of(family(name), [(head().A, head().B)], T, *dials)
 
 
 def measure(mode: str, name: str, model: Any, padding: str, row: str) -> None:
@@ -81,7 +84,7 @@ def test_exact(name: str, mode: str, padding: str) -> None:
         # generate renumbers a right-padded row's tokens when called again, for any base; and a
         # hybrid base forgets the mask of a prompt's later chunks
         padding = "holes"
-    made = head(neutral=NEUTRAL.get(padding, ()))
+    made = head(neutral=NEUTRAL.get(padding, ()), gate=GATE.get(padding, 1.0))
     measure(mode, name, T3ForCausalLM(family(name), made, T), padding, mode)
 
 
@@ -96,14 +99,15 @@ def test_exact_in_place(name: str, mode: str) -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_reference_can_tell(name: str) -> None:
-    """Forgetting the padding mask, another T, another head or a head whose tokens are not neutral
-    would all be seen: each is off by far more than LIMIT.
+    """Forgetting the padding mask, another T, another head, a head whose tokens are not neutral and
+    one whose gate is open would all be seen: each is off by far more than LIMIT.
     """
     neutral = NEUTRAL["left"]
     for wrong in (
         T3ForCausalLM(family(name), head(neutral=neutral), T + 0.01),
         T3ForCausalLM(family(name), head(seed=4, neutral=neutral), T),
         T3ForCausalLM(family(name), head(), T),
+        T3ForCausalLM(family(name), head(neutral=neutral), T, gate=GATE["holes"]),
     ):
         assert teacher_delta(wrong, name, masked=True) > 100 * LIMIT
     right = T3ForCausalLM(family(name), head(neutral=neutral), T)

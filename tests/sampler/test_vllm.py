@@ -140,6 +140,7 @@ def heads(tiny_model, tmp_path):
     d, V = tiny_model.config.hidden_size, tiny_model.config.vocab_size
     one = T3Head(d, V, 9, seed=1, w=1.25, temperature=2.5, untrained="neutral")
     two = T3Head(d, V, 5, seed=2, prior="population", gamma=0.1, temperature=2.5)
+    one.gate = two.gate = 0.25
     one.taught, two.has_token = torch.rand(V) < 0.5, torch.rand(V) < 0.9
     for head, name in ((one, "one"), (two, "two")):
         head.info = belonging.weights_identity(tiny_model)
@@ -168,10 +169,26 @@ def test_the_class_computes_what_the_sampler_does(served, tiny_model, heads):
     assert not [name for name, _ in model.named_parameters() if "t3" in name]
     ids = torch.randint(5, tiny_model.config.vocab_size, (sum(LENGTHS),))
     states = model(ids)
-    logits = model.compute_logits(states[[2, 9, 10]])  # vLLM selects the last row of each request
     whole = T3ForCausalLM(tiny_model, heads, other_base=True)
-    wanted = torch.cat([whole(each[None]).logits[:, -1] for each in ids.split(LENGTHS)])
-    torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-5)
+
+    def kept(ids):
+        """r(x) of the last position, from the definition."""
+        context = tiny_model.model(ids[None]).last_hidden_state.mean(1)
+        f = torch.stack([(head(context) / head.w).exp() for head in whole.heads]).prod(0)
+        return float((tiny_model(ids[None]).logits[:, -1].softmax(-1) * f).sum())
+
+    gates = {"open for all": 0.0, "shut for all": 1.0}
+    gates["open for one"] = sorted(map(kept, ids.split(LENGTHS)))[-1] - 1e-6
+    assert model.t3_gate == whole.gate == 0.25 and 0.2 < gates["open for one"] < 0.9
+    found = {}
+    for name, gate in gates.items():
+        model.t3_gate = whole.gate = gate
+        # vLLM selects the last row of each request
+        found[name] = logits = model.compute_logits(states[[2, 9, 10]])
+        wanted = torch.cat([whole(each[None]).logits[:, -1] for each in ids.split(LENGTHS)])
+        torch.testing.assert_close(logits, wanted, atol=1e-5, rtol=1e-5)
+    apart = (found["open for one"] - found["shut for all"]).abs().amax(-1) > 1e-3
+    assert apart.sum() == 1, "the gate is open for one row of three"
     assert (logits - tilt_logits(wanted, 0 * wanted, 1)).abs().max() < 1e-3
     assert (logits < -1e29).sum(1).tolist() == [int((~whole.heads[1].has_token).sum())] * 3
 
@@ -218,8 +235,9 @@ def test_heads_that_do_not_fit_are_refused(served, tiny_model, heads, tmp_path):
         "truncated, altered": cut,
         "hidden size": saved("d", d=d + 1),
         "a vocabulary of": saved("V", V=V + 1),
-        "have different T": heads + saved("T", temperature=1.0),
-        "for different bases": heads + saved("other", info=other, temperature=2.5),
+        "have different temperatures": heads + saved("T", temperature=1.0, gate=0.25),
+        "have different gates": heads + saved("gate", temperature=2.5),
+        "for different bases": heads + saved("other", info=other, temperature=2.5, gate=0.25),
         "fit a head of a smaller rank": saved("rank", rank=17),  # 2 heads of 8 numbers
         "the head was trained on": saved("base", info=other),
     }

@@ -317,6 +317,27 @@ def test_a_partition_function_that_underflows_is_computed_in_log_space(heads):
     assert float(found) == pytest.approx(float(weights.log_softmax(-1)[0, 1]), rel=1e-6)
 
 
+@pytest.mark.parametrize("w", [1.0, 3.0])
+def test_a_gate_scores_and_writes_as_the_gated_sampler_does(
+    tiny_model, tokenizer, examples, prompts, heads, reading, w
+):
+    """Tilts of one head with several gates, w and T together: each as the sampler alone."""
+    made = [copy.copy(heads[0]) for _ in range(3)]
+    for head, gate in zip(made, (1.0, 0.499, 0.494)):
+        head.gate, head.w = gate, w
+    tilts = [(head, T) for head in made for T in (1.0, 3.0)] + [(None, 2.0)]
+    losses = score.answer_losses(tiny_model, examples, reading, tilts)
+    texts = writing.greedy(tiny_model, prompts[::3], reading, tilts, max_new_tokens=8)
+    for (head, T), found, written in zip(tilts[:-1], losses, texts):
+        sampler = T3ForCausalLM(tiny_model, head, T)
+        np.testing.assert_allclose(
+            found, score.answer_losses(sampler, examples, reading)[0], atol=5e-6
+        )
+        assert [written] == writing.greedy(sampler, prompts[::3], reading, max_new_tokens=8)
+    assert np.allclose(losses[0], losses[2]) and np.allclose(losses[0], losses[4])  # T = 1
+    assert len({each.sum().round(3) for each in losses}) == 5
+
+
 @pytest.mark.parametrize("batch_tokens", [1, 600, writing.BATCH_TOKENS])
 def test_greedy_is_generate_one_by_one(monkeypatch, tiny_model, tokenizer, prompts, batch_tokens):
     monkeypatch.setattr(writing, "STAGE", 5)  # so that rows are dropped and taken up again
