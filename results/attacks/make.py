@@ -62,7 +62,12 @@ from t3lib.tofu.evaluation import metrics_of, score
 from t3lib.tofu.likelihood import UNTILTED
 from t3lib.tofu.metrics import by_column, forget_quality, truth_ratio
 
-METHODS = ["Original", "Retrained", "RMU", "WGA", "NPO", "SimNPO", "T3"]
+# T3 with other settings than the tuned ones.
+VARIANTS: dict[str, dict[str, Any]] = {
+    "T3 (T = 1)": {"temperature": 1.0},  # and the learning rate that was chosen for it
+    "T3 (gated)": {"gate": 0.9},  # ours, not the paper's
+}
+METHODS = ["Original", "Retrained", "RMU", "WGA", "NPO", "SimNPO", "T3", *VARIANTS]
 # steps: of relearning. bits: of a weight; 32 stands for the weights as they are. samples: answers
 # to each question. authors: how many ask to be forgotten. of_authors: of how many in the world.
 FULL = {
@@ -80,6 +85,7 @@ TINY = {
 }
 
 Entry = dict[str, Any]  # one row of a table
+Models = Mapping[str, Subject]  # by the name in the table
 
 
 def scored(study: Study, loaded: Loaded, rows: Sequence[Row]) -> tuple[Mapping[str, Any], Any]:
@@ -134,7 +140,7 @@ def judge(
     }
 
 
-def relearning(study: Study, models: Sequence[Subject], size: Entry) -> Iterator[Entry]:
+def relearning(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
     """Train every model on 10% of the forget rows, and judge it by the other 90%.
 
     size: as `FULL`, and the seeds of the retrained models that Forget Quality compares with.
@@ -145,11 +151,11 @@ def relearning(study: Study, models: Sequence[Subject], size: Entry) -> Iterator
     rows = study.evaluation_rows["forget"]
     given, left = rows[::10], [row for number, row in enumerate(rows) if number % 10]
     judged_by = references(study, left, size["seeds"])
-    for one in models:
+    for called, one in models.items():
         loaded = load_models(study, [one])
         for count in size["steps"]:
             model = relearned(loaded.model, study.tokenizer, given, count)
-            kinds = {one.method: loaded.tilts}
+            kinds = {called: loaded.tilts}
             if loaded.tilts:
                 [(_, T)], head = loaded.tilts, head_on(study, model, study.forget, one.settings)
                 kinds = {"T3, head kept": loaded.tilts, "T3, head refitted": [(head, T)]}
@@ -178,16 +184,16 @@ def relearned(model: Any, tokenizer: Any, rows: Sequence[Row], steps: int) -> An
     return model.eval()
 
 
-def quantisation(study: Study, models: Sequence[Subject], size: Entry) -> Iterator[Entry]:
+def quantisation(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
     """Judge every model with its own weights and with rounded weights. size: see `relearning`."""
     rows = study.evaluation_rows["forget"]
     judged_by = references(study, rows, size["seeds"])
-    for one in models:
+    for called, one in models.items():
         loaded = load_models(study, [one])
         for bits in size["bits"]:
             now = loaded if bits == 32 else quantised(loaded, f"{bits}bit")
             found = judge(study, now, rows, judged_by, size["samples"])
-            yield {"attack": "quantisation", "model": one.method, "bits": bits} | found
+            yield {"attack": "quantisation", "model": called, "bits": bits} | found
 
 
 def quantised(loaded: Loaded, load_in: str) -> Loaded:
@@ -203,7 +209,7 @@ def quantised(loaded: Loaded, load_in: str) -> Loaded:
         return Loaded(*load_model(folder, load_in=load_in), loaded.tilts)
 
 
-def asking(study: Study, models: Sequence[Subject], size: Entry) -> Iterator[Entry]:
+def asking(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
     """Ask every model in every way of `own.asking`, decode greedily, and count the rows that leak.
 
     Yields one entry for each model and way. rows: number of rows that the original model answers in
@@ -241,12 +247,12 @@ def asking(study: Study, models: Sequence[Subject], size: Entry) -> Iterator[Ent
 
     known = leaking(Loaded(study.base, study.tokenizer))
     counts = Counter(way for way, _ in known)
-    for one in models:
+    for called, one in models.items():
         found = Counter(way for way, _ in leaking(load_models(study, [one])) & known)
         for way in dict.fromkeys(each.way for each in put.asked):
             # figures lack the characters, so the table has their translation
             name = way.replace(f'"{JUDGING.prefaces[-1]}"', '"Please answer:" in Chinese')
-            entry = {"attack": "asking", "model": one.method, "way": name}
+            entry = {"attack": "asking", "model": called, "way": name}
             yield entry | {"rows_leaking": found[way], "rows": counts[way]}
 
 
@@ -312,7 +318,7 @@ def head_on(study: Study, base: Any, forget: Sequence[Row], settings: Any) -> T3
     return fit_head(features, vocab_size=vocabulary, progress=False, **own)
 
 
-def attack(study: Study, models: Sequence[Subject], size: Entry, out: Path) -> None:
+def attack(study: Study, models: Models, size: Entry, out: Path) -> None:
     """Attack the models that the table `recover` in a folder does not have, and add them to it."""
     path, table = out / "tables" / "recover.csv", pd.DataFrame(columns=["attack", "model", "split"])
     if path.is_file():
@@ -321,13 +327,13 @@ def attack(study: Study, models: Sequence[Subject], size: Entry, out: Path) -> N
         began, mine = process_time(), table[table["split"] == study.split]
         done = {name.split(",")[0] for name in mine["model"][mine["attack"] == part.__name__]}
         done |= {"Original"} if part is relearning else set()  # it is T3 without its head
-        if left := [one for one in models if one.method not in done]:
+        done |= {*VARIANTS} if part is relearning else set()  # it changes the base, not the dials
+        if left := {called: one for called, one in models.items() if called not in done}:
             new = pd.DataFrame(part(study, left, size)).assign(split=study.split)
             table = pd.concat([table, new], ignore_index=True) if len(table) else new
             table["split"] = table.pop("split")  # the last column
             render.write_table(path.parent, "recover", table)
-            methods = ", ".join(one.method for one in left)
-            note(out, f"{part.__name__}, {study.split}: {methods}", process_time() - began)
+            note(out, f"{part.__name__}, {study.split}: {', '.join(left)}", process_time() - began)
 
 
 def note(out: Path, part: str, seconds: float) -> None:
@@ -364,11 +370,12 @@ def make(args: argparse.Namespace) -> None:
     results.check_clean(out)
     world, hyper = {name: profile[name] for name in WORLD}, profile["hyper"]
     study = open_study(args.split, **world)
-    models = [
-        subject(study, name, int(name not in METHODS[:2]), hyper_of(hyper, name, args.split))
-        for name in args.methods or METHODS
-        if args.methods or name in profile["methods"]
-    ]
+    models = {}
+    for name in args.methods or METHODS:
+        method, changes = ("T3", VARIANTS[name]) if name in VARIANTS else (name, {})
+        if args.methods or method in profile["methods"]:
+            chosen = hyper_of(hyper, method, args.split, changes.get("temperature")) | changes
+            models[name] = subject(study, method, int(name not in METHODS[:2]), chosen)
     attack(study, models, size | {"seeds": args.seeds}, out)
     if profile["data"] == "builtin" and not (out / "tables" / "requests.csv").is_file():
         began, stage = process_time(), world["stage"] | {"authors": size["of_authors"]}

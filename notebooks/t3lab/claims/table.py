@@ -46,6 +46,7 @@ CHECKS = {
     "sharpening-limited": theory.sharpening_limited,
     "thm-3.7-improves": theory.thm_3_7_improves,
     "thm-3.8-entropy": theory.thm_3_8_entropy,
+    "tempering-global": llm.tempering_global,
     "fq-best": llm.fq_best,
     "mu-rouge-best": llm.mu_rouge_best,
     "mu-unreliable": llm.mu_unreliable,

@@ -162,6 +162,12 @@ SETTINGS = {
     "T=2,w=1": "T = 2",
     "same text,T=2": "T = 2, f^w with the same greedy text",
     "same text,T=1": "T = 1, f^w with the same greedy text",
+    "gate=0.99": "gated, θ = .99",
+    "gate=0.9": "gated, θ = .9",
+    "gate=0.5": "gated, θ = .5",
+    "untrained=neutral": "neutral",
+    "untrained=neutral,gate=0.9": "neutral, gated, θ = .9",
+    "untrained=neutral,gate=0.5": "neutral, gated, θ = .5",
     "paraphrases": "learns the paraphrases too",
     "paraphrases,T=2,w=1": "learns the paraphrases too, T = 2",
 }

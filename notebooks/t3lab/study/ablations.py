@@ -15,7 +15,8 @@ from t3lib.core.names import TUNING_SEEDS
 from t3lib.tofu.metrics import HIDING
 
 # Name of the setting -> what differs from the tuned T3. w None stands for the w that leaves w T as
-# tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays the same. Settings whose names begin
+# tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays the same. Settings with `gate` or
+# `untrained` are ours, not the paper's. Settings whose names begin
 # with "paraphrases" train the head on the rows of `paraphrased`, over as many rows in all.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "tuned": {},
@@ -31,6 +32,12 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "T=2,w=1": {"temperature": 2.0},
     "same text,T=1": {"temperature": 1.0, "w": None},
     "same text,T=2": {"temperature": 2.0, "w": None},
+    "gate=0.99": {"gate": 0.99},
+    "gate=0.9": {"gate": 0.9},
+    "gate=0.5": {"gate": 0.5},
+    "untrained=neutral": {"untrained": "neutral"},
+    "untrained=neutral,gate=0.9": {"untrained": "neutral", "gate": 0.9},
+    "untrained=neutral,gate=0.5": {"untrained": "neutral", "gate": 0.5},
     "paraphrases": {},
     "paraphrases,T=2,w=1": {"temperature": 2.0},
 }

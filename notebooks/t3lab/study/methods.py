@@ -18,6 +18,8 @@ from t3lib.tofu.data import retain_of
 from t3lib.tofu.evaluation import Report
 from t3lib.tofu.metrics import by_column
 
+OURS = ("gate", "untrained")  # T3's settings that the paper does not have
+
 Run = dict[str, Any]  # one run record, plain JSON: `results.RUN_KEYS`
 
 
@@ -67,9 +69,11 @@ def subject(
     key = unlearned_key(study, method, settings, seed)
     if method != "T3":
         return Subject(method, seed, key, settings)
-    every = settings_of("T3", settings)
+    every, defaults = settings_of("T3", settings), settings_of("T3", {})
     T, w = float(every["temperature"] if T is None else T), float(every["w"])
-    return Subject(method, seed, content_key([key, T, w]), every | {"temperature": T}, T, w)
+    ours = {name: every[name] for name in OURS if every[name] != defaults[name]}
+    key = content_key([key, T, w, *([ours] if ours else [])])
+    return Subject(method, seed, key, every | {"temperature": T}, T, w)
 
 
 def retrained(study: Study, seed: int) -> str:
@@ -102,16 +106,21 @@ def load_models(study: Study, subjects: Sequence[Subject]) -> Loaded:
         model = unlearned(study, first.method, first.settings or {}, first.seed)
         return Loaded(model, study.tokenizer)
     heads = fitted(study, [(each.settings or {}, each.seed) for each in subjects])
-    tilts = [(sharpened(head, each.w or 1.0), each.T or 1.0) for head, each in zip(heads, subjects)]
+    pairs = zip(heads, subjects)
+    tilts = [(dialled(head, each.settings or {}), each.T or 1.0) for head, each in pairs]
     return Loaded(study.base, study.tokenizer, tilts)
 
 
-def sharpened(head: T3Head, w: float) -> T3Head:
-    """Return the head with f^w (Remark 3.6), as a copy that shares its weights if w is another."""
-    if w == head.w:
+def dialled(head: T3Head, settings: Mapping[str, Any]) -> T3Head:
+    """Return the head with the w (Remark 3.6), `gate` and `untrained` of T3's settings.
+
+    It is a copy that shares the weights if one of them is another.
+    """
+    changes = {name: settings[name] for name in ("w", *OURS) if name in settings}
+    if all(getattr(head, name) == value for name, value in changes.items()):
         return head
     other = copy.copy(head)
-    other.w = float(w)
+    vars(other).update(changes)
     return other
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from t3lab.study.methods import reports_of, run_method, sharpened, subject
+from t3lab.study.methods import dialled, reports_of, run_method, subject
 from t3lab.study.study import Loaded, Study, open_study
 from t3lab.study.unlearned import drop_weights, head_settings, t3_features, training_of
 from t3lib.classifier.fit import fit_heads
@@ -145,10 +145,7 @@ def tune_t3(
             vocab_size=study.base.get_output_embeddings().weight.shape[0],
         )
         head = dict(zip(wanted, heads))
-        tilts = [
-            (sharpened(head[content_key(work[n][:2])], work[n][0].get("w", 1.0)), work[n][2])
-            for n in numbers
-        ]
+        tilts = [(dialled(head[content_key(work[n][:2])], work[n][0]), work[n][2]) for n in numbers]
         return Loaded(study.base, study.tokenizer, tilts)
 
     models = [subject(study, "T3", seed, fit, T) for fit, seed, T in work]

@@ -33,7 +33,7 @@ from t3lib.core.identity import code_key, environment, keep
 
 INFO, WEIGHTS = "info.json", "weights.safetensors"
 ROOM = 10  # weights are kept if the disk has room for so many times their size
-DIALS = ("temperature", "w")  # T3's settings that are not trained
+DIALS = ("temperature", "w", "gate", "untrained")  # T3's settings that are not trained
 # The modules that train; what they are called with is in the key.
 HEAD = ("classifier.features", "classifier.fit")
 BASELINE = ("baselines.unlearn", "baselines.uld")
@@ -43,7 +43,7 @@ def unlearned_key(study: Study, method: str, settings: Mapping[str, Any], seed: 
     """Content key of the trained weights: base, rows, settings, seed, code and environment.
 
     settings: of the method, where they differ from the defaults. T and w of T3 do not count,
-    because they are not trained.
+    because they are not trained, nor do the other `DIALS`.
     """
     every = settings_of(method, settings)
     decisive = {name: value for name, value in every.items() if name not in DIALS}
@@ -139,7 +139,7 @@ def _features_note(study: Study) -> Path:
 
 
 def head_settings(settings: Mapping[str, Any], seed: int) -> dict[str, Any]:
-    """Return the settings of T3 that `fit_heads` takes, which are all but T and w."""
+    """Return the settings of T3 that `fit_heads` takes, which are all but `DIALS`."""
     every = settings_of("T3", settings)
     return {name: value for name, value in every.items() if name not in DIALS} | {"seed": seed}
 

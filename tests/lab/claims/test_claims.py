@@ -15,7 +15,7 @@ from test_citations import KNOWN
 from t3lab import results
 from t3lab.claims import gaussians, llm, theory
 from t3lab.claims import table as claims
-from t3lab.claims.findings import Finding, Tables, joined, less, printed_tables
+from t3lab.claims.findings import Finding, Missing, Tables, joined, less, printed_tables
 from t3lab.report import render, tables
 from t3lab.report.order import order
 from t3lib.core import names
@@ -171,7 +171,7 @@ def test_evidence_exists():
 def test_a_claim_about_the_papers_model_is_not_run_until_it_is(made, table, tmp_path):
     rows = table.set_index("id")
     paper = rows[rows["scale"] == "Llama 3.1 8B"]
-    assert len(paper) == 10 and (paper["verdict"] == names.NOT_RUN).all()
+    assert len(paper) == 11 and (paper["verdict"] == names.NOT_RUN).all()
     here = rows[rows.index.str.endswith("@here")]
     assert (
         len(here) == 7
@@ -379,6 +379,17 @@ def given(folder, **tables):
     found = Tables(folder)
     found.update(tables)
     return found
+
+
+def test_tempering_is_global_only_if_gated_t3_alone_is_told_from_a_retrained_model(tmp_path):
+    for tuned, gated, holds in ((0.5, 0.04, True), (0.5, 0.06, False), (0.01, 0.01, False)):
+        found = {"tuned": tuned, "gate=0.9": gated}
+        rows = [(split, name, fq, 0.4, 0.9) for split in SPLITS for name, fq in found.items()]
+        columns = ["split", "setting", "fq_held_out", "mu", "mu_rouge"]
+        table = pd.DataFrame(rows, columns=columns)
+        assert llm.tempering_global(given(tmp_path, ablations=table)).holds is holds
+        with pytest.raises(Missing):
+            llm.tempering_global(given(tmp_path, ablations=table[table["setting"] == "tuned"]))
 
 
 def test_the_same_rows_in_every_epoch_must_keep_as_many_answers(tmp_path):
