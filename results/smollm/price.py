@@ -33,7 +33,7 @@ from t3lib.core.rows import Row, encode_rows
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.own.asking import SMALL_TALK
 from t3lib.own.audit.samples import sample_answers
-from t3lib.sampler.tilt import T3ForCausalLM, tilt_logits
+from t3lib.sampler.tilt import T3ForCausalLM, temperature_at, tilt_logits
 from t3lib.tofu.likelihood import Reading, answer_positions
 
 PROFILE, SPLIT, SEED, NEW_TOKENS = "smollm", "forget10", 1, 40
@@ -78,18 +78,25 @@ def heads(study: Study, profile: dict[str, Any]) -> dict[str, tuple[T3Head, floa
 
 
 @torch.no_grad()
-def along(study: Study, rows: list[Row], head: T3Head, T: float) -> dict[str, float]:
-    """Compare T3 with its base along some rows' answers: nats a token, and equal next tokens."""
-    reading = Reading(pad_id(study.tokenizer), progress=False)
-    gaps, same = [], []
-    for part in answer_positions(study.base, encode_rows(study.tokenizer, rows), reading, [head]):
-        logp = part.logits.float().log_softmax(-1)
-        logp_hat = tilt_logits(logp, head.logf(part.z), T).log_softmax(-1)
+def along(base: Any, tokenizer: Any, rows: list[Row], head: T3Head, T: float) -> dict[str, float]:
+    """Compare T3 with its base along some rows' answers.
+
+    kl: nats a token. same_token: share of positions with the same most probable token. tempered:
+    share of positions that are tempered, which the head's gate decides.
+    """
+    reading = Reading(pad_id(tokenizer), progress=False)
+    gaps, same, tempered = [], [], []
+    for part in answer_positions(base, encode_rows(tokenizer, rows), reading, [head]):
+        logp, logf = part.logits.float().log_softmax(-1), head.logf(part.z)
+        here = torch.as_tensor(temperature_at(logp, [logf], [head], T, head.gate))
+        tempered.append((here.expand(len(logp), 1) != 1).float())
+        logp_hat = tilt_logits(logp, logf, here).log_softmax(-1)
         gaps.append((logp.exp() * (logp - logp_hat)).sum(-1))
         same.append(logp.argmax(-1) == logp_hat.argmax(-1))
     return {
         "kl": torch.cat(gaps).mean().item(),
         "same_token": torch.cat(same).float().mean().item(),
+        "tempered": torch.cat(tempered).mean().item(),
     }
 
 
@@ -121,7 +128,7 @@ def make(data: str, out: Path) -> None:
     texts = written(study.base, tokenizer, rows, list(tilts.values()))
     for (name, (head, T)), answers in zip(tilts.items(), texts):
         counted = asked(T3ForCausalLM(study.base, head, T), answers)
-        lines.append({"model": name, **counted, **along(study, along_own, head, T)})
+        lines.append({"model": name, **counted, **along(study.base, tokenizer, along_own, head, T)})
     table = pd.DataFrame(lines).assign(of=len(rows))
     render.write_table(out / "tables", "price", table, caption=CAPTION)
 

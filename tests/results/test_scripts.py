@@ -5,9 +5,14 @@ import runpy
 import subprocess
 import sys
 
+import numpy as np
 import pandas as pd
 import pytest
 from conftest import ROOT
+from scipy.stats import norm
+
+from t3lib.theory.experiments import fit_trials
+from t3lib.theory.mixture import GaussianMixture
 
 RESULTS = ROOT / "results"
 STORIES = ("known by itself", "taught by heart")
@@ -107,3 +112,34 @@ def test_the_figures_of_two_scripts_are_drawn_from_their_committed_tables():
         assert axis.lines[0].get_ydata().tolist() == (100 * part["said"] / part["asked"]).tolist()
     shown = " ".join(text.get_text() for text in texts.texts)
     assert "Desmond Barnea is 039 673 3961." in shown, "what a strong head gives away at T = 1"
+
+
+def test_the_gate_on_gaussians_is_the_formula():
+    """Both errors equal a midpoint sum of 2 million points; the price is the identity; at gate 1
+    they are the paper's, by the code of the theory. The committed table is made so.
+    """
+    made = runpy.run_path(str(RESULTS / "gate" / "theory.py"))
+    mixture = GaussianMixture(v_f=1e-3)
+    phi = fit_trials(mixture, 50, 2, seed=1).phi[1]
+    edges = np.linspace(-60, 60, 2_000_001)
+    z, dz = (edges[1:] + edges[:-1]) / 2, edges[1] - edges[0]
+    p_r, p_f = (norm.pdf(z, m, v**0.5) for m, v in ((1, 1), (0, 1e-3)))
+    p, f = 0.9 * p_r + 0.1 * p_f, 1 / (1 + np.exp(-(phi @ [z**0, z, z**2])))
+    for gate in (0.5, 0.9):
+        p_hat = np.where(f < gate, p**0.5, p) * f
+        p_hat /= p_hat.sum() * dz
+        seen = p_r > 1e-200
+        retain = (p_r * np.log(p_r / p_hat, where=seen, out=0 * z)).sum() * dz
+        found = made["gated"](mixture, phi, 2.0, gate)
+        assert found["retain_error"] == pytest.approx(retain, abs=5e-6)
+        assert found["forget_error"] == pytest.approx((p_f * abs(p_r - p_hat)).sum() * dz, abs=1e-5)
+        assert found["price"] == pytest.approx(found["price_exact"], abs=1e-12)
+        assert found["price"] <= found["price_bound"] and found["retain_mass"] <= found["markov"]
+    whole = made["gated"](mixture, phi, 2.0, 1.0)
+    paper = mixture.errors(phi, 2.0)
+    assert (whole["retain_error"], whole["forget_error"]) == pytest.approx(paper, abs=1e-9)
+    table = pd.read_csv(RESULTS / "gate" / "tables" / "gate_gaussians.csv")
+    row = table[(table["v_f"] == 1e-3) & (table["T"] == 2) & (table["gate"] == 0.9)].iloc[0]
+    fits = fit_trials(mixture, made["N"], made["TRIALS"], seed=0).phi
+    errors = [made["gated"](mixture, each, 2.0, 0.9)["retain_error"] for each in fits]
+    assert row["retain_error"] == pytest.approx(np.median(errors), rel=1e-9)
