@@ -1,0 +1,59 @@
+"""Draw the figures of gated tempering (ours, not the paper's): notebook 09_gated_tempering."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pandas as pd
+import seaborn as sns
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+
+from t3lab.report.look import DOTTED, PALETTE, STYLE, T3_COLOUR, panels, with_key
+from t3lab.report.plots_theory import AXES
+
+
+@rc_context(STYLE)
+def along(answers: Mapping[str, tuple[Sequence[str], Sequence[float]]], gate: float) -> Figure:
+    """Draw r(x) before each token of some answers. Tokens with r(x) below the gate are tempered.
+
+    answers: {title: (tokens, r(x) before each)}, one panel for each.
+    """
+    longest = max(len(tokens) for tokens, _ in answers.values())
+    figure, axes = panels(len(answers), 1, (max(3.3, 0.24 * longest), 1.7 * len(answers)))
+    for axis, (title, (tokens, kept)) in zip(axes.flat, answers.items()):
+        at, r = np.arange(len(tokens)), np.asarray(kept)
+        colours = [T3_COLOUR if value < gate else PALETTE[0] for value in r]
+        axis.vlines(at, 0, r, colors=colours, lw=1.5)
+        axis.scatter(at, r, c=colours, s=14, zorder=3)
+        axis.axhline(gate, **DOTTED)
+        axis.set_xticks(at, [repr(each)[1:-1] for each in tokens], rotation=60, ha="right")
+        axis.set(title=title, ylim=(-0.03, 1.05), xlim=(-0.6, len(tokens) - 0.4), ylabel="r(x)")
+    figure.set_label(
+        f"r(x) before each token of an answer. Red: below the gate {gate:g}, so it is tempered."
+    )
+    return figure
+
+
+@rc_context(STYLE)
+def frontier(table: pd.DataFrame) -> Figure:
+    """Draw Forget Error against Retain Error, one line for each gate and one panel for each v_f.
+
+    table: `gate_gaussians` of results/gate. Along a line T rises.
+    """
+    spikes = sorted(table["v_f"].unique())
+    figure, axes = panels(1, len(spikes), (6.8, 2.8))
+    named = table.assign(gate=table["gate"].map("gate {:g}".format).replace("gate 1", "T3"))
+    order = [*sorted(set(named["gate"]) - {"T3"}), "T3"]
+    colours = dict(zip(order, [*sns.color_palette("crest", len(order) - 1), T3_COLOUR]))
+    for axis, v_f in zip(axes.flat, spikes):
+        for name in order:
+            part = named[(named["v_f"] == v_f) & (named["gate"] == name)].sort_values("T")
+            x, y = part["retain_error"], part["forget_error"]
+            axis.plot(x, y, marker=".", color=colours[name], label=name)
+        axis.set(title=f"$v_f$ = {v_f:g}", xlabel=AXES["retain"], ylabel=AXES["forget"])
+        axis.set(xscale="log", yscale="log")
+    return with_key(
+        figure,
+        "Forget Error against Retain Error on Gaussians, medians over data sets, as T rises along"
+        " each line. Low and left is best. T3 tempers everywhere; gate 0.5 tempers where f < 0.5.",
+    )
