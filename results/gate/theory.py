@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from t3lab import script
-from t3lab.report import render
+from t3lab.report import plots_gate, render
 from t3lib.core.files import project_root
 from t3lib.theory import quadrature
 from t3lib.theory.experiments import fit_trials
@@ -84,10 +84,10 @@ def table() -> pd.DataFrame:
 
 
 def make(_: argparse.Namespace) -> None:
-    """Write the table below results/gate."""
-    render.write_table(
-        project_root() / "results" / "gate" / "tables", "gate_gaussians", table(), caption=CAPTION
-    )
+    """Write the table and its figure below results/gate."""
+    folder, made = project_root() / "results" / "gate", table()
+    render.write_table(folder / "tables", "gate_gaussians", made, caption=CAPTION)
+    render.save_figure(folder / "figures" / "gate_gaussians.svg", plots_gate.frontier(made))
 
 
 if __name__ == "__main__":

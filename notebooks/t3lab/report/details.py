@@ -33,6 +33,14 @@ STRENGTHS = {
 }
 
 
+GATES = {
+    "tuned": "as tuned",
+    "gate=0.99": "θ = .99",
+    "gate=0.9": "θ = .9",
+    "gate=0.5": "θ = .5",
+}
+
+
 def made(results: Path) -> list[str]:
     """Return the profiles of `TITLES` that have results."""
     return [name for name in TITLES if (results / name / "tables" / "tofu.csv").is_file()]
@@ -123,6 +131,46 @@ def _strengths(part: pd.DataFrame) -> str:
     shown = part[[*columns]].map(_short).rename(columns=columns)
     shown.insert(0, "T3", part.index)
     return table(shown)
+
+
+def gates(results: Path) -> str:
+    """Write what T3 with a gate hides and keeps at `cpu`, beside T3 and T3 without tempering."""
+    lines = pd.read_csv(results / "cpu" / "tables" / "ablations.csv")
+    whole = pd.read_csv(results / "cpu" / "tables" / "tofu.csv").assign(setting=OWN_RATE)
+    names = GATES | {OWN_RATE: "no tempering, its own rate"}
+    rows = []
+    for split, label in LABELLED.items():
+        both = pd.concat([lines, whole[whole["method"] == OWN_RATE]])
+        part = both[both["split"] == split].set_index("setting").reindex([*names])
+        shown = part[["ks_held_out", "fq_held_out", "mu", "mu_rouge"]].map(_short)
+        rows.append(shown.assign(**{"": [*names.values()], "split": label}))
+    table_ = pd.concat(rows)[["", "split", *rows[0].columns[:4]]]
+    heads = ["T3", "split", "D", "Forget Quality", "Model Utility", "MU-ROUGE"]
+    return table(table_.set_axis(heads, axis=1), texts=2)
+
+
+def gated(results: Path) -> str:
+    """Write what T3 with a gate keeps and says on SmolLM2, in the two stories of notebook 00."""
+    lines = pd.read_csv(results / "smollm" / "tables" / "gate.csv")
+    parts = []
+    for story, part in lines.groupby("story", sort=False):
+        base, ours = part[part["gate"].isna()], part[part["gate"].notna()]
+        part = pd.concat([base, ours])
+        names = [
+            "SmolLM2" if pd.isna(gate) else f"θ = {gate:g}, {untrained}"
+            for gate, untrained in part[["gate", "untrained"]].to_numpy()
+        ]
+        shown = {
+            "T = 2": names,
+            "said": _of(part, "said", "asked"),
+            "said, all ways": _of(part, "said_in_ways", "asked"),
+            "as before": _of(part, "as_before", "kept"),
+            "as before, sampled": _of(part, "as_before_sampled", "kept"),
+            "nats a token": part["kl"].map(_short),
+            "tempered there": part["tempered"].map(_percent),
+        }
+        parts += [f"{story[:1].upper()}{story[1:]}:", table(pd.DataFrame(shown))]
+    return "\n\n".join(parts)
 
 
 def audits(results: Path) -> str:
@@ -254,10 +302,11 @@ def asking(results: Path) -> str:
         lines = pd.read_csv(results / name / "tables" / "recover.csv").query("attack == 'asking'")
         wide = lines.pivot(index="way", columns="model", values="rows_leaking").astype(int)
         wide = wide.loc[lines["way"].drop_duplicates()]
-        baselines = wide.drop(columns=["Original", "Retrained", "T3"]).max(axis=1)
-        shown = wide.assign(baselines=baselines)[["Original", "T3", "baselines", "Retrained"]]
-        heads = ["way", "rows", "T3", "worst baseline", "retrained"]
-        parts += [f"{TITLES[name]}, 5% split:", table(shown.reset_index().set_axis(heads, axis=1))]
+        ours = [each for each in wide.columns if each.startswith("T3")]
+        wide["worst baseline"] = wide.drop(columns=[*LABELS, *ours]).max(axis=1)
+        shown = wide[["Original", *ours, "worst baseline", "Retrained"]].reset_index()
+        heads = {"Original": "rows", "Retrained": "retrained"}
+        parts += [f"{TITLES[name]}, 5% split:", table(shown.rename(columns=heads))]
     return "\n\n".join(parts)
 
 
