@@ -14,9 +14,19 @@ import torch
 from transformers import (
     AutoModelForCausalLM,
     BartConfig,
+    BloomConfig,
+    Cohere2Config,
+    DeepseekV3Config,
+    FalconH1Config,
     Gemma2Config,
+    Gemma3Config,
+    Gemma3nTextConfig,
     GPT2Config,
+    GPTBigCodeConfig,
+    GPTJConfig,
     GPTNeoXConfig,
+    GptOssConfig,
+    GraniteConfig,
     JambaConfig,
     KimiLinearConfig,
     LlamaConfig,
@@ -98,6 +108,80 @@ CONFIGS = {
     ),
 }
 
+_small: dict[str, Any] = dict(
+    vocab_size=VOCAB, n_embd=HIDDEN, n_layer=2, n_head=2, n_positions=64, eos_token_id=None
+)
+_windows: dict[str, Any] = dict(
+    sliding_window=WINDOW, layer_types=["sliding_attention", "full_attention"]
+)
+_image: dict[str, Any] = dict(
+    hidden_size=8,
+    intermediate_size=8,
+    num_hidden_layers=1,
+    num_attention_heads=1,
+    image_size=8,
+    patch_size=4,
+)
+
+# Families of other shapes, on which fewer cases are run than on those of CONFIGS.
+MORE = {
+    "cohere2 (parallel, logit scale)": lambda: Cohere2Config(
+        **_common, **_grouped, **_windows, logit_scale=0.5
+    ),
+    "granite (multipliers)": lambda: GraniteConfig(
+        **_common,
+        **_grouped,
+        embedding_multiplier=3.0,
+        residual_multiplier=0.5,
+        attention_multiplier=0.3,
+        logits_scaling=4.0,
+    ),
+    "gemma3 (with vision)": lambda: Gemma3Config(
+        text_config=dict(**_common, **_grouped, **_windows, head_dim=8),
+        vision_config=_image,
+        mm_tokens_per_image=4,
+        image_token_index=60,
+        boi_token_index=59,
+        eoi_token_index=58,
+    ),
+    "gemma3n (shared keys, inputs of each layer)": lambda: Gemma3nTextConfig(
+        **_common | {"num_hidden_layers": 4},
+        **_grouped,
+        **_windows | {"layer_types": 2 * _windows["layer_types"]},
+        head_dim=8,
+        num_kv_shared_layers=2,
+        hidden_size_per_layer_input=4,
+        vocab_size_per_layer_input=VOCAB,
+        laurel_rank=4,
+    ),
+    "gpt_bigcode (multi-query)": lambda: GPTBigCodeConfig(**_small),
+    "gptj (head with bias)": lambda: GPTJConfig(**_small, rotary_dim=4),
+    "bloom (alibi)": lambda: BloomConfig(
+        vocab_size=VOCAB, hidden_size=HIDDEN, n_layer=2, n_head=2, eos_token_id=None
+    ),
+    "deepseek_v3 (latent, groups of experts)": lambda: DeepseekV3Config(
+        **_common,
+        **_latent | {"num_local_experts": 4, "num_experts_per_tok": 2},
+        num_key_value_heads=2,
+        q_lora_rank=8,
+        n_group=2,
+        topk_group=1,
+        first_k_dense_replace=1,
+    ),
+    "gpt_oss (sinks, experts)": lambda: GptOssConfig(
+        **_common, **_grouped, **_windows, **_experts, head_dim=8
+    ),
+    "falcon_h1 (mamba beside attention)": lambda: FalconH1Config(
+        **_common,
+        **_grouped,
+        mamba_d_ssm=32,
+        mamba_n_heads=4,
+        mamba_d_head=8,
+        mamba_d_state=4,
+        lm_head_multiplier=0.5,
+    ),
+}
+
 # Families that read a padded row, several tokens after a cache, or the rows of a batch otherwise
 # than a row alone.
 AWKWARD = {
@@ -141,7 +225,7 @@ def family(name: str, seed: int = 0) -> PreTrainedModel:
     """A random model with weights large enough that its distributions are far from flat."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config((CONFIGS | AWKWARD | FAILING)[name]())
+        model = AutoModelForCausalLM.from_config((CONFIGS | MORE | AWKWARD | FAILING)[name]())
         for weight in model.parameters():
             if weight.ndim > 1:
                 torch.nn.init.normal_(weight, std=0.4)

@@ -13,6 +13,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from families import CONFIGS, MORE, VOCAB, family
+from reference import in_float64, without_cache
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from t3lib.classifier import features
@@ -20,7 +22,7 @@ from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
 from t3lib.core.errors import UserError
 from t3lib.core.models import weights_key
-from t3lib.core.rows import encode_rows
+from t3lib.core.rows import Example, encode_rows
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import vocabulary
 from t3lib.tofu.likelihood import Reading, answer_losses
@@ -85,6 +87,23 @@ def test_one_pass_gives_every_prefix(tiny_model, tokenizer, expected, batch_toke
     assert found.x.dtype == torch.float32
     torch.testing.assert_close(found.x.double(), x, atol=2e-6, rtol=0)
     assert found.starts.tolist() == [0, *torch.bincount(row).cumsum(0).tolist()]
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *MORE])
+def test_every_family_has_the_features_of_plain_passes(name, monkeypatch):
+    tokens = torch.randint(3, VOCAB, (4, 12), generator=torch.Generator().manual_seed(0)).tolist()
+    examples = [Example(ids[:length], 3) for ids, length in zip(tokens, (12, 5, 8, 4))]
+    rows = [{"question": f"{number}", "answer": "a"} for number in range(4)]
+    monkeypatch.setattr(
+        features, "encode_rows", lambda _, some: [examples[int(row["question"])] for row in some]
+    )
+    model, words = family(name), SimpleNamespace(pad_token_id=0, eos_token_id=0)
+    found, plain = extract_features(model, words, rows[:2], rows[2:]), in_float64(model)
+    prefixes = [torch.tensor([e.ids[:t]]) for e in examples for t in range(3, len(e.ids))]
+    with torch.no_grad():
+        passes = [without_cache(plain, ids, torch.ones_like(ids), None)[1] for ids in prefixes]
+    want = torch.stack([hidden[0].mean(0) for hidden in passes])
+    torch.testing.assert_close(found.x.double().cpu(), want, atol=2e-5, rtol=0)
 
 
 def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import CONFIGS, DEVICE, HIDDEN, VOCAB, family
+from families import CONFIGS, DEVICE, HIDDEN, MORE, VOCAB, family
 from modes import LIMIT, MODES, PADDINGS, ROLLBACK, expected, prompt, worst
 from reference import Reference
 
@@ -95,6 +95,15 @@ def test_exact_in_place(name: str, mode: str) -> None:
     with tilt(base, head(neutral=NEUTRAL["left"]), T) as model:
         assert model is base
         measure(mode, name, model, "left", f"`with tilt(...)`, {len(IN_PLACE)} modes")
+
+
+@pytest.mark.parametrize(
+    "mode", ["greedy", "use_cache=False", "4 beams with scores", "teacher-forced labels"]
+)
+@pytest.mark.parametrize("name", MORE)
+def test_families_beside_those_of_the_table_are_exact(name: str, mode: str) -> None:
+    made = T3ForCausalLM(family(name), head(neutral=NEUTRAL["left"]), T)
+    assert MODES[mode](made, t3(name, "left"), "left") <= LIMIT
 
 
 @pytest.mark.parametrize("name", CONFIGS)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from families import AWKWARD, CONFIGS, FAILING, HIDDEN, VOCAB, family
+from families import AWKWARD, CONFIGS, FAILING, HIDDEN, MORE, VOCAB, family
 from peft import LoraConfig, get_peft_model
 from reference import Reference
 from transformers import (
@@ -159,7 +159,7 @@ def of_unequal_lengths():
     return [Example(prompt + answer, len(prompt)) for prompt, answer in answers]
 
 
-@pytest.mark.parametrize("name", [*CONFIGS, *AWKWARD])
+@pytest.mark.parametrize("name", [*CONFIGS, *MORE, *AWKWARD])
 def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
     examples, sizes = of_unequal_lengths(), {"rank": 4, "init_b": "kaiming"}
     head = T3Head(HIDDEN, VOCAB, **sizes)
@@ -210,13 +210,13 @@ def test_a_gpu_writes_as_many_texts_as_two_gibibytes_of_keys_and_values_hold(tin
     assert writing.default_cached_tokens(tiny_model) == 2**14
 
 
-@pytest.mark.parametrize("name", sorted([*CONFIGS, *AWKWARD, "mamba"]))
+@pytest.mark.parametrize("name", sorted([*CONFIGS, *MORE, *AWKWARD, "mamba"]))
 def test_every_family_has_a_number_of_texts_on_a_gpu(name):
     """Some configurations do not name heads, or have a list of them."""
     model = SimpleNamespace(
         device=torch.device("cuda"),
         dtype=torch.float32,
-        config=(CONFIGS | AWKWARD | {"mamba": MambaConfig})[name](),
+        config=(CONFIGS | MORE | AWKWARD | {"mamba": MambaConfig})[name](),
     )
     found = writing.default_cached_tokens(model)
     assert isinstance(found, int) and found >= writing.BATCH_TOKENS
