@@ -38,6 +38,11 @@ def prefix_sums(values: Tensor, mask: Tensor | None = None) -> Tensor:
     (B, L, n + 1) in float32. Hidden tokens are replaced by zero and not multiplied by it, because a
     base may leave NaN at padding.
     """
+    if mask is not None and mask.shape != values.shape[:2]:
+        raise UserError(
+            f"the base gives hidden states of {values.shape[1]} tokens where {mask.shape[1]} were"
+            " read: the context cannot be pooled"
+        )
     visible = (
         torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
         if mask is None
@@ -71,6 +76,14 @@ class ExtraLayer:
     def __init__(self, cache: Cache) -> None:
         attention = (layer for layer in cache.layers if isinstance(layer, CacheLayerMixin))
         self.first = next(attention, None)
+        # Transformers takes the first layer that is neither sliding nor linear for one with full
+        # attention. Where the base has none, it must not take this one.
+        linear = getattr(cache, "is_linear", [False] * len(cache.layers))
+        known = zip(cache.layers, cache.is_sliding, linear)
+        self.is_sliding = not any(
+            isinstance(layer, CacheLayerMixin) and not (slides or runs)
+            for layer, slides, runs in known
+        )
 
     def get_max_length(self) -> int:
         """Return -1: this layer limits no number of tokens."""

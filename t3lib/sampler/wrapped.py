@@ -112,6 +112,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         self.compiled_hidden = HiddenStates()
         self.generation_config = exact_generation_config(base)
         self.base_arguments = forward_arguments(base)
+        self.cuts_states = cuts_states(base)
         for name in ASKED_OF_BASE:
             if hasattr(base, name):
                 setattr(self, name, getattr(base, name))
@@ -145,6 +146,9 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         known = self.base_arguments
         refused = inputs.keys() - known if "kwargs" not in known else {"logits_to_keep"} - known
         taken = {name: value for name, value in inputs.items() if name not in refused}
+        keep = taken.get("logits_to_keep")
+        if self.cuts_states and isinstance(keep, int) and keep:
+            taken["logits_to_keep"] = torch.arange(-keep, 0, device=self.device)
         call = self.replaced.get("forward", self.base)
         if torch.compiler.is_compiling():
             outputs, hidden = call(**taken, return_dict=True), self.compiled_hidden.take()
@@ -394,6 +398,14 @@ def check_positions(position_ids: Any, attention_mask: Any) -> None:
                 "position_ids begin anew within a row (packed sequences), where the context of each"
                 " cannot be followed: give each sequence a row of its own"
             )
+
+
+def cuts_states(model: PreTrainedModel) -> bool:
+    """Return True if a model that is to compute the last k logits also leaves out hidden states.
+
+    Gemma 4 with shared keys does. Given the positions of the logits, and not k, it does not.
+    """
+    return "logits_to_keep" in forward_arguments(decoder_of(model))
 
 
 def plain_base(base: Any) -> PreTrainedModel:

@@ -34,7 +34,7 @@ from t3lib.core.models import (
 from t3lib.core.progress import progress_bar
 from t3lib.core.rows import Example, collate, length_sorted
 from t3lib.sampler.tilt import temperature_at, tilt_logits
-from t3lib.sampler.wrapped import HiddenStates, check_finite, plain_base
+from t3lib.sampler.wrapped import HiddenStates, check_finite, cuts_states, plain_base
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
 UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
@@ -292,7 +292,8 @@ class Reader:
         )  # PEFT's forward has no named arguments
         options = forward_arguments(opened)
         self.positions = "position_ids" in options
-        self.last_logits = {"logits_to_keep": 1} if "logits_to_keep" in options else {}
+        last: Any = torch.tensor([-1], device=model.device) if heads and cuts_states(opened) else 1
+        self.last_logits = {"logits_to_keep": last} if "logits_to_keep" in options else {}
         self.model, self.heads, self.alone = model, [], False
         self.padded = self.at_once = True
         if model not in _WAYS:
