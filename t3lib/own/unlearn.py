@@ -7,7 +7,6 @@ final head is fitted on everything. Settings that the caller gives are used as t
 
 import copy
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -159,13 +158,11 @@ def unlearn(
     )
     warn_forms(rows)
     asked = inquiry_of(tokenizer, rows, kept)
-    start = time.perf_counter()
     nothing = warn_unknown(base, tokenizer, asked, progress=progress) and is_unknown(
         base, tokenizer, asked, progress=progress
     )
     choices = replace(choices, plain=choices.plain or nothing)
-    seconds = time.perf_counter() - start
-    if line := forecast(base, tokenizer, asked, rows, seconds, choices.plain):
+    if line := forecast(base, tokenizer, asked, rows, choices.plain):
         print(line, file=sys.stderr)
     check_unseen(base, tokenizer, rows, progress=progress)
     default, steps, rates = (

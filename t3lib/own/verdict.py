@@ -20,7 +20,7 @@ from t3lib.own.answers import (
 )
 from t3lib.own.asking import PLAIN, SAMPLED, asked
 from t3lib.own.audit.guessing import Comparison, Heard, at_most, compare, least, more_often
-from t3lib.own.audit.truths import LEAK, PART, Truths, word_set
+from t3lib.own.audit.truths import LEAK, PART, Truths, index, word_set
 
 # Of the rows that the base knows, at least this share must keep exactly the base's greedy answer.
 EXACT = {"retain": 0.95, "held_out_retain": 0.8, "other": 0.95}
@@ -148,11 +148,24 @@ class _Judged:
     all: Comparison
     heard: list[list[tuple[str, str, Heard]]]
 
-    def chance(self, row: int, way: str, said: frozenset[str]) -> float:
-        """Return the chance of one text, times the number of different texts of its kind."""
-        kind = kind_of(way)
-        texts = {each.words for way, _, each in self.heard[row] if kind_of(way) == kind}
-        return min(1.0, self.truths.chance(row, [said]) * len(texts))
+    def chances(self, row: int) -> list[tuple[float, str, str]]:
+        """Return for each text about a row (its chance times the number of different texts of its
+        kind, way of asking, text), the smallest chance first.
+        """
+        texts: dict[str, set[frozenset[str]]] = {}
+        for way, _, each in self.heard[row]:
+            texts.setdefault(kind_of(way), set()).add(each.words)
+        found = {
+            own: self.truths.chance(row, [own])
+            for own in {each.own for *_, each in self.heard[row]}
+        }
+        return sorted(
+            (
+                (min(1.0, found[each.own] * len(texts[kind_of(way)])), way, text)
+                for way, text, each in self.heard[row]
+            ),
+            key=lambda entry: entry[0],
+        )
 
 
 def _judged(asked_of: Inquiry, said: Said) -> _Judged:
@@ -203,16 +216,7 @@ def _row(
     """
     row = asked_of.forget[number]
     base, answer = (said.texts[number][PLAIN][0] for said, _ in (before, after))
-    was, now = (
-        sorted(
-            (
-                (judged.chance(number, way, heard.own), way, text)
-                for way, text, heard in judged.heard[number]
-            ),
-            key=lambda entry: entry[0],
-        )
-        for _, judged in (before, after)
-    )
+    was, now = (judged.chances(number) for _, judged in (before, after))
     chance, way, worst = now[0]
     return {
         "question": asked(row),
@@ -240,8 +244,9 @@ def _misdirected(asked_of: Inquiry, number: int, text: str) -> Counts:
     names whom another row asks about}.
     """
     said, found = word_set(text), asked_of.truths
+    spoken = index([said])
     crossed = not found.gives_away(number, text) and any(
-        found.chance(other, [said], number) <= LEAK / asked_of.n
+        found.chance_among(other, spoken, number) <= LEAK / asked_of.n
         for other in range(asked_of.n)
         if other != number
     )

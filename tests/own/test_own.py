@@ -6,6 +6,7 @@ import copy
 import csv
 import io
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -264,14 +265,27 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     assert unlearned.report["curve"][0]["T"] == 1.0
 
 
-def test_long_work_is_announced_with_time_memory_and_disk(case):
+def test_long_work_is_announced_with_time_memory_and_disk(case, monkeypatch):
+    """README's example took two minutes, and up to 4.0 hours were announced: few rows were timed,
+    once, while another program held them up.
+    """
     model, tokenizer, forget, retain, _ = case
+    now, timed, seconds = [0.0], [], [400.0, 0.01]
+
+    def answered(base, tokenizer, rows, **_):
+        now[0] += seconds[len(timed) % 2]
+        timed.append(len(rows))
+
+    monkeypatch.setattr(evidence.answers, "answers_to", answered)
+    monkeypatch.setattr(evidence, "time", SimpleNamespace(perf_counter=lambda: now[0]))
     given = Rows(forget, retain).checked()
     asked = evidence.inquiry_of(tokenizer, given, {"retain": given.retain})
-    assert evidence.forecast(model, tokenizer, asked, given, 0.01) is None
-    line = evidence.forecast(model, tokenizer, asked, given, 400.0)
+    assert evidence.forecast(model, tokenizer, asked, given) is None
+    assert timed == [50, 50]
+    seconds[1] = 400.0
+    line = evidence.forecast(model, tokenizer, asked, given)
     assert re.match(r"this may take up to \d+\.\d hours, 0.0 GiB of memory and 0.03 GiB", line)
-    alone = evidence.forecast(model, tokenizer, asked, given, 400.0, plain=True)
+    alone = evidence.forecast(model, tokenizer, asked, given, plain=True)
     assert "0.00 GiB of disk" in alone
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from t3lib.own.audit.truths import PART, Truths, bits
+from t3lib.own.audit.truths import PART, Truths, bits, index
 
 LEVEL = 0.05  # of the one-sided test that calls a model leaking
 DOUBT = 0.1  # of the one-sided test from which on a person should read the texts
@@ -125,9 +125,10 @@ def compare(
         chances = np.ones((len(places), len(mine) + len(others)))
         for i, row in enumerate(mine):
             said = {each.words for each in texts[row]}
+            spoken, counted = index(said), index({each.own for each in texts[row]})
             for j, other in enumerate([*mine, *others]):
-                spoken = {each.own for each in texts[row]} if other == row else said
-                chances[i, j] = min(1.0, truths.chance(other, spoken, row) * max(1, len(said)))
+                found = truths.chance_among(other, counted if other == row else spoken, row)
+                chances[i, j] = min(1.0, found * max(1, len(said)))
             own[places[i]] = chances[i, i]
         slots.append((places, chances))
     return Comparison(own, slots)

@@ -18,7 +18,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from itertools import groupby
-from operator import or_
+from operator import and_
+from typing import NamedTuple
+
+import numpy as np
 
 # Thai, Lao, Burmese, Khmer, kana, Chinese characters: scripts without spaces between words.
 UNSPACED = re.compile(
@@ -61,6 +64,8 @@ def plain(text: str) -> str:
     separators.
     """
     text = THOUSANDS.sub("", unicodedata.normalize("NFKC", text))
+    if text.isascii():  # it has none of these characters
+        return text
     return "".join(
         char
         for char in text
@@ -68,6 +73,7 @@ def plain(text: str) -> str:
     )
 
 
+@lru_cache(2**16)
 def kind_of_char(char: str) -> str:
     """Return "word" for a letter, digit or mark, "unspaced" in scripts without spaces, or
     "between".
@@ -162,6 +168,19 @@ def items(question: str, truth: str) -> list[frozenset[str]]:
     return [clause for clause in found if clause]
 
 
+class Count(NamedTuple):
+    """How many texts say some words.
+
+    every: all of them. of_slot: {slot: those about its rows}. of_row: {row: those about it}.
+    truths: the truths among them, with a bit for each row.
+    """
+
+    every: int
+    of_slot: dict[int, int]
+    of_row: dict[int, int]
+    truths: int
+
+
 @dataclass(frozen=True)
 class Truths:
     """The truths of some rows, and how often their words are said about other rows.
@@ -172,7 +191,7 @@ class Truths:
     slot: for each row, the truths of its slot, its own included.
     values: for each row, the number of values of its slot (`number_of_values`).
     said: {word: texts that say it}.
-    about: for each row, the texts about it. size: number of texts.
+    about: for each text, the number of the row that it is about.
     """
 
     items: list[list[frozenset[str]]]
@@ -180,7 +199,6 @@ class Truths:
     values: list[float]
     said: dict[str, int]
     about: list[int]
-    size: int
 
     def heard(self, texts: Mapping[int, Iterable[str]]) -> "Truths":
         """Return the same truths, with what a model said when it was asked about rows.
@@ -188,24 +206,41 @@ class Truths:
         texts: {number of a row: texts}. The model was asked about all of them in the same ways.
         Equal texts about a row count once.
         """
-        said, about, size = dict(self.said), [*self.about], self.size
+        said, about = dict(self.said), [*self.about]
         for row, some in texts.items():
             for text in dict.fromkeys(some):
-                about[row] |= 1 << size
                 for word in word_set(text):
-                    said[word] = said.get(word, 0) | 1 << size
-                size += 1
-        return replace(self, said=said, about=about, size=size)
+                    said[word] = said.get(word, 0) | 1 << len(about)
+                about.append(row)
+        return replace(self, said=said, about=about)
 
     @cached_property
-    def pools(self) -> dict[int, list[int]]:
-        """{slot: groups of texts to compare with}: all about the slot, all, the slot's truths."""
-        return {
-            slot: [
-                reduce(or_, (self.about[row] for row in bits(slot))), (1 << self.size) - 1, slot
-            ]
-            for slot in {*self.slot}
-        }  # fmt: skip
+    def _sources(self) -> tuple[list[int], np.ndarray, np.ndarray]:
+        """The different slots; for each text, the place of its row's slot among them; its row."""
+        slots, about = [*dict.fromkeys(self.slot)], np.array(self.about, int)
+        places = {slot: place for place, slot in enumerate(slots)}
+        return slots, np.array([places[slot] for slot in self.slot], int)[about], about
+
+    @cached_property
+    def _counts(self) -> dict[frozenset[str], Count]:
+        return {}
+
+    def count(self, words: frozenset[str]) -> Count:
+        """Count the texts that say all of some words. Results are kept."""
+        if words not in self._counts:
+            size, (slots, slot_of, row_of) = len(self.about), self._sources
+            texts = reduce(and_, (self.said.get(word, 0) for word in words), (1 << size) - 1)
+            octets = np.frombuffer(texts.to_bytes(size // 8 + 1, "little"), np.uint8)
+            places = np.unpackbits(octets, bitorder="little").nonzero()[0]
+            of_slot, of_row = (np.bincount(of[places]) for of in (slot_of, row_of))
+            found = of_row.nonzero()[0]
+            self._counts[words] = Count(
+                len(places),
+                dict(zip(slots, of_slot.tolist())),
+                dict(zip(found.tolist(), of_row[found].tolist())),
+                texts & (1 << len(self.items)) - 1,
+            )
+        return self._counts[words]
 
     def chance(self, row: int, texts: Iterable[frozenset[str]], about: int | None = None) -> float:
         """Return the chance that one text says of a row's truth what the best of these texts says,
@@ -222,34 +257,66 @@ class Truths:
         the smallest chance of a clause, or of the clauses that are said almost in full (`WHOLE`)
         together. It is 1 if nothing of the truth is said.
         """
-        rest = ~(self.about[row] | self.about[row if about is None else about])
-        pools = [pool & rest for pool in self.pools[self.slot[row]]]
-        best = 1.0
-        for spoken in {tuple(clause & said for clause in self.items[row]) for said in texts}:
+        return self.chance_among(row, index(texts), about)
+
+    def chance_among(self, row: int, said: Mapping[str, int], about: int | None = None) -> float:
+        """Do the same as `chance` for texts that were put into an `index`."""
+        clauses = self.items[row]
+        heard = frozenset().union(*clauses) & said.keys()
+        if not heard:
+            return 1.0
+        slot, apart = self.slot[row], {row, row if about is None else about}
+        inside = [each for each in apart if slot >> each & 1]
+        rest = reduce(and_, (~(1 << each) for each in apart), slot)
+
+        def elsewhere(words: frozenset[str]) -> tuple[int, int, int]:
+            """Count texts about other rows that say words: all, those of the slot, its truths."""
+            every, of_slot, of_row, truths = self.count(words)
+            return (
+                every - sum([of_row.get(each, 0) for each in apart]),
+                of_slot.get(slot, 0) - sum([of_row.get(each, 0) for each in inside]),
+                (truths & rest).bit_count(),
+            )
+
+        sizes, shares = elsewhere(frozenset()), {}
+        for word in heard:
+            most = max(self.values[row], 10 ** len(word) if word.isdigit() else 1)
+            pairs = zip(elsewhere(frozenset([word])), sizes)
+            shares[word] = max(1 / most, *[n / size if size else 0.0 for n, size in pairs])
+
+        def together(items: frozenset[str]) -> float:
+            found, left, n_left = 1.0, frozenset[str](), 0
+            for share, word in sorted([(shares[word], word) for word in items]):
+                if share >= COMMON and not left:
+                    return found * share
+                both = left | {word}
+                n_both = elsewhere(both)[0]
+                found *= max(share, (1 + n_both) / (1 + n_left) if n_left else 0.0)
+                left, n_left = (both, n_both) if n_both else (left, n_left)
+                if share >= COMMON:
+                    break
+            return found
+
+        groups = [(-1, frozenset[str]())]  # texts that say the same items, and these items
+        for word in heard:
+            at = said[word]
+            groups = [
+                pair
+                for texts, spoken in groups
+                for pair in ((texts & at, spoken | {word}), (texts & ~at, spoken))
+                if pair[0]
+            ]
+        best, found = 1.0, dict[frozenset[str], float]()
+        for _, spoken in groups:
             whole = 1.0
-            for items, clause in zip(spoken, self.items[row]):
-                if items:
-                    found = self._chance(row, items, pools)
-                    best = min(best, found)
-                    whole *= found if len(items) >= WHOLE * len(clause) else 1.0
+            for clause in clauses:
+                if items := clause & spoken:
+                    if items not in found:
+                        found[items] = together(items)
+                    best = min(best, found[items])
+                    whole *= found[items] if len(items) >= WHOLE * len(clause) else 1.0
             best = min(best, whole)
         return best
-
-    def _chance(self, row: int, items: frozenset[str], pools: list[int]) -> float:
-        shares = []
-        for word in items:
-            most = max(self.values[row], 10 ** len(word) if word.isdigit() else 1)
-            held = self.said.get(word, 0)
-            shares.append((max(1 / most, *(_share(held, pool) for pool in pools)), word))
-        found, left = 1.0, 0
-        for share, word in sorted(shares):
-            both = (left or pools[1]) & self.said.get(word, 0)
-            narrowed = (1 + both.bit_count()) / (1 + left.bit_count()) if left else 0.0
-            found *= max(share, narrowed)
-            left = both or left
-            if share >= COMMON:
-                break
-        return found
 
     def gives_away(self, row: int, text: str) -> bool:
         """True if a text gives a row away."""
@@ -261,8 +328,13 @@ def bits(mask: int) -> list[int]:
     return [place for place in range(mask.bit_length()) if mask >> place & 1]
 
 
-def _share(texts: int, of: int) -> float:
-    return (texts & of).bit_count() / of.bit_count() if of else 0.0
+def index(texts: Iterable[frozenset[str]]) -> dict[str, int]:
+    """Return {word: texts that say it}, as an integer with a bit for each text."""
+    said: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        for word in text:
+            said[word] = said.get(word, 0) | 1 << place
+    return said
 
 
 def truths(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = None) -> Truths:
@@ -288,17 +360,12 @@ def truths(rows: Sequence[Pair], secrets: Mapping[int, Iterable[str]] | None = N
         seen = [value[row] for row in members]
         values[kind] = anything if len({*seen}) == len(seen) else number_of_values(seen)
         masks[kind] = sum(1 << row for row in members)
-    said: dict[str, int] = {}
-    for row, (_, truth) in enumerate(rows):
-        for word in word_set(truth):
-            said[word] = said.get(word, 0) | 1 << row
     return Truths(
         of_rows,
         [masks[kind] for kind in kinds],
         [values[kind] for kind in kinds],
-        said,
-        [1 << row for row in range(len(rows))],
-        len(rows),
+        index(word_set(truth) for _, truth in rows),
+        [*range(len(rows))],
     )
 
 

@@ -1,5 +1,6 @@
 """What a truth consists of, how likely a text says it by chance, and the test against guessing."""
 
+import random
 from itertools import permutations
 
 import numpy as np
@@ -8,7 +9,9 @@ from scipy.stats import binom
 
 from t3lib.own.audit.guessing import LEVEL, Comparison, Heard, at_most, compare, least, more_often
 from t3lib.own.audit.truths import (
+    COMMON,
     LEAK,
+    bits,
     clauses,
     items,
     names,
@@ -167,3 +170,55 @@ def test_more_names_than_before_are_chance_or_not():
 def test_the_bound_is_exact():
     assert at_most(0, 12) == pytest.approx(1 - 0.05 ** (1 / 12)) and at_most(3, 3) == 1
     assert binom.cdf(2, 20, at_most(2, 20)) == pytest.approx(0.05)
+
+
+def plain_chance(found, row, texts, about):
+    """`Truths.chance` by its definition, with a set of texts instead of counts."""
+    apart, slot = {row, about}, bits(found.slot[row])
+    others = [text for text, of in enumerate(found.about) if of not in apart]
+    pools = [{text for text in others if found.about[text] in slot}, {*others}]
+    pools.append({text for text in pools[0] if text < len(found.items)})
+    says = {word: {*bits(mask)} for word, mask in found.said.items()}
+
+    def together(items):
+        shares = []
+        for word in items:
+            most = max(found.values[row], 10 ** len(word) if word.isdigit() else 1)
+            of = [len(says[word] & pool) / len(pool) if pool else 0.0 for pool in pools]
+            shares.append((max(1 / most, *of), word))
+        chance, left = 1.0, set()
+        for share, word in sorted(shares):
+            both = (left or pools[1]) & says[word]
+            chance *= max(share, (1 + len(both)) / (1 + len(left)) if left else 0.0)
+            left = both or left
+            if share >= COMMON:
+                break
+        return chance
+
+    best = 1.0
+    for said in texts:
+        whole = 1.0
+        for clause in found.items[row]:
+            if items := clause & said:
+                best = min(best, each := together(items))
+                whole *= each if len(items) >= 0.8 * len(clause) else 1.0
+        best = min(best, whole)
+    return best
+
+
+def test_chances_by_counts_are_those_of_the_plain_formula():
+    """Two thirds of the time of `t3 unlearn` on 200 rows went into judging them."""
+    draw = random.Random(0)
+    towns, crafts = [f"Town{k}" for k in range(7)], [f"craft{k}" for k in range(4)]
+    rows = [
+        (f"{('Where was', 'What does')[k % 2]} N{k} {('born', 'do')[k % 2]}?",
+         f"N{k} lives in {draw.choice(towns)}, a {draw.choice(crafts)} since {1900 + k % 9}.")
+        for k in range(40)
+    ]  # fmt: skip
+    answers = [truth for _, truth in rows] + ["Nobody knows.", "A craft1, in Town2 since 1903"]
+    found = truths(rows).heard({k: draw.choices(answers, k=6) for k in range(0, 40, 2)})
+    spoken = [word_set(text) for text in answers]
+    for _ in range(300):
+        row, about = draw.randrange(40), draw.randrange(40)
+        some = draw.sample(spoken, 4) + [word_set(rows[row][1])] * draw.randrange(2)
+        assert found.chance(row, some, about) == plain_chance(found, row, some, about)
