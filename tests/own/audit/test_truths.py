@@ -213,12 +213,14 @@ def test_chances_by_counts_are_those_of_the_plain_formula():
     rows = [
         (f"{('Where was', 'What does')[k % 2]} N{k} {('born', 'do')[k % 2]}?",
          f"N{k} lives in {draw.choice(towns)}, a {draw.choice(crafts)} since {1900 + k % 9}.")
-        for k in range(40)
+        for k in range(80)
     ]  # fmt: skip
     answers = [truth for _, truth in rows] + ["Nobody knows.", "A craft1, in Town2 since 1903"]
-    found = truths(rows).heard({k: draw.choices(answers, k=6) for k in range(0, 40, 2)})
+    found = truths(rows).heard({k: draw.choices(answers, k=6) for k in range(0, 80, 2)})
     spoken = [word_set(text) for text in answers]
     for _ in range(300):
-        row, about = draw.randrange(40), draw.randrange(40)
+        row, about = draw.randrange(80), draw.randrange(80)
         some = draw.sample(spoken, 4) + [word_set(rows[row][1])] * draw.randrange(2)
-        assert found.chance(row, some, about) == plain_chance(found, row, some, about)
+        wanted = plain_chance(found, row, some, about)
+        assert found.chance(row, some, about) == wanted
+        assert found.chance(np.int64(row), some, np.int64(about)) == wanted
