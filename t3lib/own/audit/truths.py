@@ -265,7 +265,7 @@ class Truths:
         heard = frozenset().union(*clauses) & said.keys()
         if not heard:
             return 1.0
-        apart = {int(row), int(row if about is None else about)}  # NumPy's integers shift in 64 bits
+        apart = {int(row), int(row if about is None else about)}  # NumPy shifts in 64 bits
         slot = self.slot[row]
         inside = [each for each in apart if slot >> each & 1]
         rest = reduce(and_, (~(1 << each) for each in apart), slot)
