@@ -173,6 +173,16 @@ def gated(results: Path) -> str:
     return "\n\n".join(parts)
 
 
+def entropy(results: Path) -> str:
+    """Write how well the entropy of answers tells questions to forget from those to keep."""
+    lines = pd.read_csv(results / "gate" / "tables" / "entropy.csv")
+    names = lines["model"].replace(LABELS)
+    shown = pd.DataFrame({"": names, "split": lines["split"].map(LABELLED)})
+    for name, title in {"to_forget": "to forget, nats", "to_keep": "to keep, nats"}.items():
+        shown[title] = lines[name].map(_short)
+    return table(shown.assign(AUC=lines["auc"].map(_short)), texts=2)
+
+
 def audits(results: Path) -> str:
     """Write what gives forgotten rows away, by method, on both splits of our profiles."""
     parts = []

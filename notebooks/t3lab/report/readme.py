@@ -73,7 +73,11 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
             "strengths": details.strengths(results),
             "dials": details.dials(results),
         },
-        f"{PAGES}/gated.md": {"gates": details.gates(results), "gated": details.gated(results)},
+        f"{PAGES}/gated.md": {
+            "gates": details.gates(results),
+            "gated": details.gated(results),
+            "entropy": details.entropy(results),
+        },
         f"{PAGES}/worlds.md": {"worlds": details.worlds(results)},
         f"{PAGES}/audit.md": {"audits": details.audits(results)},
         f"{PAGES}/attacks.md": {
