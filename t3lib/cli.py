@@ -469,7 +469,8 @@ def generate(args: argparse.Namespace) -> None:
     how = {"max_new_tokens": args.max_new_tokens}
     before, after = (ask(model, tokenizer, rows, **how) for model in (base, unlearned))
     strengths = ", ".join(f"{head.w:g}" for head in unlearned.heads)
-    label = f"T3 (T = {unlearned.temperature:g}, w = {strengths})"
+    gate = "" if unlearned.gate == 1 else f", gate = {unlearned.gate:g}"
+    label = f"T3 (T = {unlearned.temperature:g}, w = {strengths}{gate})"
     width = len(label)
     for question, plain, tilted in zip(args.question, before, after):
         print(f"{'Q':<{width}} {printable(question, ANSWER)}")

@@ -211,6 +211,12 @@ def test_unlearn_generate_on_own_rows(place, tmp_path, capsys, monkeypatch):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith("Q ") and any(line.startswith("base ") for line in lines)
     assert any(line.startswith("T3 (T = ") for line in lines)
+    gated = T3Head.from_pretrained(head)
+    gated.gate = 0.5
+    gated.save_pretrained(tmp_path / "gated")
+    following[following.index("--head") + 1] = str(tmp_path / "gated")
+    assert cli.main([*following[1:-2], "--max-new-tokens", "5", *following[-2:]]) == 0
+    assert ", gate = 0.5)" in capsys.readouterr().out
 
 
 def test_both_dials_columns_and_secrets_can_be_given_and_a_head_overwritten(

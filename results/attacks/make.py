@@ -9,6 +9,8 @@ The attacker has the weights of a model that unlearned one split, or asks it in 
 - quantisation: its weights are rounded to 8 and to 4 bits.
 - asking: its greedy answers are searched for the forgotten facts, for several ways of asking.
 
+T3 is also asked, and its base quantised, without tempering and with a gate (`VARIANTS`).
+
 These make the table `recover`. With the built-in world there is a table `requests` as well: the
 last 1, 2, 4 and 8 authors of a world of 80 ask to be forgotten, by one head for all of them or by
 one head for each. Notebook 08 shows both tables. The models of seed 1 are attacked.

@@ -29,13 +29,13 @@ from t3lib.core.rows import Row, encode_rows
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.sampler.tilt import T3ForCausalLM
 
-# name: (method, its seed, T3's T where it is not the tuned one, changes of its settings)
-MODELS: dict[str, tuple[str, int, float | None, dict[str, Any]]] = {
-    "Original": ("Original", 0, None, {}),
-    "Retrained": ("Retrained", 1, None, {}),
-    "T3": ("T3", 1, None, {}),
-    "T3 (gated)": ("T3", 1, None, {"gate": 0.9}),
-    "T3 (T = 1)": ("T3", 1, 1.0, {"temperature": 1.0}),
+# name: (method, its seed, changes of its settings); another T also has its own learning rate
+MODELS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "Original": ("Original", 0, {}),
+    "Retrained": ("Retrained", 1, {}),
+    "T3": ("T3", 1, {}),
+    "T3 (gated)": ("T3", 1, {"gate": 0.9}),
+    "T3 (T = 1)": ("T3", 1, {"temperature": 1.0}),
 }
 CAPTION = (
     "How unsure models are of questions to forget and to keep, profile cpu, seed 1. T3 (gated) is"
@@ -49,7 +49,7 @@ def entropies(study: Study, loaded: Loaded, rows: Sequence[Row]) -> list[float]:
     model, tokenizer, tilts = loaded
     if tilts:
         [(head, T)] = tilts
-        model = T3ForCausalLM(model, head, T, allow_sharpening=True)
+        model = T3ForCausalLM(model, head, T)
     found = []
     for row in encode_rows(tokenizer, rows):
         prompt = torch.tensor([row.ids[: row.n_prompt]])
@@ -68,7 +68,8 @@ def make(_: argparse.Namespace) -> None:
         study = open_study(split, **{name: profile[name] for name in WORLD})
         forget = study.evaluation_rows["forget"]
         keep = study.evaluation_rows["retain"][: len(forget)]
-        for name, (method, seed, T, changes) in MODELS.items():
+        for name, (method, seed, changes) in MODELS.items():
+            T = changes.get("temperature")
             settings = hyper_of(profile["hyper"], method, split, T) | changes
             loaded = load_models(study, [subject(study, method, seed, settings)])
             both = [np.array(entropies(study, loaded, rows)) for rows in (forget, keep)]

@@ -4,9 +4,10 @@
 
 Gated T3 (ours, not the paper's) tempers only where the classifier expects something to forget:
 where r(x) = sum_y p(y|x) f(x, y) is below the gate. Gate 1 is the paper's T3, gate 0 never tempers.
-SmolLM2 is asked the questions of the stories of notebook 00, under the strong head at T = 2: the
-smallest T of the table `stories_by_T` at which no sampled answer says a row of either story. The
-head has its untaught tokens as drawn (the paper's) or neutral (ours). Columns of the table `gate`:
+SmolLM2 is asked the questions of the stories of notebook 00, under the strong head at T = 2. That
+is the smallest T of the table `stories_by_T` at which no sampled answer says a row with either
+head. The strong head alone needs T = 1.25 for it. Its untaught tokens are as drawn (the paper's)
+or neutral (ours). Columns of the table `gate`:
 
 - said to as_before_sampled: see `stories.counts`.
 - said_in_ways: rows to forget that are said in some way of asking of `t3 unlearn`, decoded
@@ -59,12 +60,12 @@ def tell(name: str) -> pd.DataFrame:
     table.insert(0, "story", name)
     own = stories.written(base, tokenizer, questions())[0]
     unrelated = [row | {"answer": text} for row, text in zip(questions(), own) if text]
-    for model, (head, T_) in models.items():
+    for model, (head, _) in models.items():
         table.loc[model, ["untrained", "gate"]] = head.untrained, head.gate
-        for column, value in along(base, tokenizer, unrelated, head, T_).items():
+        for column, value in along(base, tokenizer, unrelated, head, T).items():
             table.loc[model, column] = value
         for kind, rows in {"forget": story.asked, "keep": story.kept}.items():
-            shares = along(base, tokenizer, list(rows), head, T_)
+            shares = along(base, tokenizer, list(rows), head, T)
             table.loc[model, f"tempered_{kind}"] = shares["tempered"]
     told = in_ways(story, [*UNTILTED, *models.values()])
     return table.assign(**told).reset_index()

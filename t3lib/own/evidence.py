@@ -244,8 +244,9 @@ def forecast(
 
     Greedy and sampled answers of the base and of three settings are counted, as if none shared a
     forward pass, and the answers that make the lessons, each with `seconds_per_answer`. All other
-    work, such as the fit, is taken to last as long again, so the estimate is an upper bound. plain:
-    there are no lessons. Returns None below ten minutes.
+    work, such as the fit, is taken to last as long again. So the estimate is too high rather than
+    too low, unless the machine gets busier. plain: there are no lessons. Returns None below ten
+    minutes.
     """
     made = written = 0
     if not plain:

@@ -30,7 +30,7 @@ SCRIPTS = [  # script, its arguments, files that it must write
     ),
     (
         "attacks/make.py",
-        ["--methods", "Retrained,NPO,T3", "--seeds", "1"],
+        ["--methods", "Retrained,NPO,T3,T3 (T = 1),T3 (gated)", "--seeds", "1"],
         ["tables/recover.csv", "tables/requests.csv", "attacks.json"],
     ),
     (

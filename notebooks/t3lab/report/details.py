@@ -4,11 +4,12 @@ Each function reads committed tables below the folder of all results and writes 
 """
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
 
-from t3lab.report.tables import OWN_RATE
+from t3lab.report.tables import OWN_RATE, SETTINGS
 from t3lib.baselines.losses import METHODS
 
 LABELLED = {"forget05": "5%", "forget10": "10%"}
@@ -31,14 +32,7 @@ STRENGTHS = {
     "T=2,w=1": "T = 2, the same f",
     "T=1,w=1": "T = 1, the same f",
 }
-
-
-GATES = {
-    "tuned": "as tuned",
-    "gate=0.99": "θ = .99",
-    "gate=0.9": "θ = .9",
-    "gate=0.5": "θ = .5",
-}
+GATES = ("tuned", "gate=0.99", "gate=0.9", "gate=0.5")  # settings of runs
 
 
 def made(results: Path) -> list[str]:
@@ -135,31 +129,38 @@ def _strengths(part: pd.DataFrame) -> str:
 
 def gates(results: Path) -> str:
     """Write what T3 with a gate hides and keeps at `cpu`, beside T3 and T3 without tempering."""
-    lines = pd.read_csv(results / "cpu" / "tables" / "ablations.csv")
-    whole = pd.read_csv(results / "cpu" / "tables" / "tofu.csv").assign(setting=OWN_RATE)
-    names = GATES | {OWN_RATE: "no tempering, its own rate"}
-    rows = []
-    for split, label in LABELLED.items():
-        both = pd.concat([lines, whole[whole["method"] == OWN_RATE]])
-        part = both[both["split"] == split].set_index("setting").reindex([*names])
-        shown = part[["ks_held_out", "fq_held_out", "mu", "mu_rouge"]].map(_short)
-        rows.append(shown.assign(**{"": [*names.values()], "split": label}))
-    table_ = pd.concat(rows)[["", "split", *rows[0].columns[:4]]]
-    heads = ["T3", "split", "D", "Forget Quality", "Model Utility", "MU-ROUGE"]
-    return table(table_.set_axis(heads, axis=1), texts=2)
+    tables = results / "cpu" / "tables"
+    whole = pd.read_csv(tables / "tofu.csv").rename(columns={"method": "setting"})
+    lines = pd.concat([pd.read_csv(tables / "ablations.csv"), whole])
+    names = {name: SETTINGS[name] for name in GATES} | {OWN_RATE: "no tempering, its own rate"}
+    lines = lines.set_index(["split", "setting"]).loc[[*product(LABELLED, names)]].reset_index()
+    shown = pd.DataFrame(
+        {
+            "T3": lines["setting"].map(names),
+            "split": lines["split"].map(LABELLED),
+            "D": lines["ks_held_out"].map(_short),
+            "Forget Quality": lines["fq_held_out"].map(_short),
+            "Model Utility": lines["mu"].map(_short),
+            "MU-ROUGE": lines["mu_rouge"].map(_short),
+        }
+    )
+    return table(shown, texts=2)
 
 
 def gated(results: Path) -> str:
-    """Write what T3 with a gate keeps and says on SmolLM2, in the two stories of notebook 00."""
-    lines = pd.read_csv(results / "smollm" / "tables" / "gate.csv")
+    """Write what T3 with a gate keeps and says on SmolLM2, in the two stories of notebook 00, and
+    what the same head does without one at smaller T.
+    """
+    tables = results / "smollm" / "tables"
+    colder = pd.read_csv(tables / "stories_by_T.csv").query("head == 'strong' and 1 < T < 2")
+    lines = pd.concat([pd.read_csv(tables / "gate.csv"), colder])
     parts = []
     for story, part in lines.groupby("story", sort=False):
-        base, ours = part[part["gate"].isna()], part[part["gate"].notna()]
-        part = pd.concat([base, ours])
         names = [
-            "SmolLM2" if pd.isna(gate) else f"θ = {gate:g}, {untrained}"
-            for gate, untrained in part[["gate", "untrained"]].to_numpy()
-        ]
+            "SmolLM2" if model == "base" else f"θ = {gate:g}, {untrained}" if pd.isna(T) else
+            f"θ = 1, as drawn, T = {T:g}"
+            for model, gate, untrained, T in part[["model", "gate", "untrained", "T"]].to_numpy()
+        ]  # fmt: skip
         shown = {
             "T = 2": names,
             "said": _of(part, "said", "asked"),
@@ -402,4 +403,5 @@ def _percent(value: float) -> str:
 
 
 def _of(lines: pd.DataFrame, name: str, whole: str) -> list[str]:
-    return [f"{n:.0f} of {of:.0f}" for n, of in lines[[name, whole]].to_numpy(float)]
+    pairs = lines[[name, whole]].to_numpy(float)
+    return ["" if pd.isna(n) else f"{n:.0f} of {of:.0f}" for n, of in pairs]

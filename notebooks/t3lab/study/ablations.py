@@ -16,8 +16,8 @@ from t3lib.tofu.metrics import HIDING
 
 # Name of the setting -> what differs from the tuned T3. w None stands for the w that leaves w T as
 # tuned: p^(1/T) f^w = (p f^(w T))^(1/T), so greedy text stays the same. Settings with `gate` or
-# `untrained` are ours, not the paper's. Settings whose names begin
-# with "paraphrases" train the head on the rows of `paraphrased`, over as many rows in all.
+# `untrained` are ours, not the paper's. Settings whose names begin with "paraphrases" train the
+# head on the rows of `paraphrased`, over as many rows in all.
 ABLATIONS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "decay=l2": {"decay": "l2"},
