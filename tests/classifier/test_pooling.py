@@ -155,3 +155,9 @@ def test_a_cache_can_be_copied_after_a_forward_with_gradients():
         torch.testing.assert_close(
             tilted(ids[:, -1:], past_key_values=copied).logits, tilted(ids).logits[:, -1:]
         )
+
+
+def test_a_base_that_returns_other_tokens_than_it_read_is_refused():
+    """CpmAnt and Gemma 4 did, and the last token counted once for every token of the context."""
+    with pytest.raises(UserError, match="hidden states of 1 tokens where 4 were read"):
+        prefix_mean(torch.ones(2, 1, 3), torch.ones(2, 4, dtype=torch.bool))
