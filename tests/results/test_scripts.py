@@ -38,6 +38,12 @@ SCRIPTS = [  # script, its arguments, files that it must write
         [],
         ["tables/fixed_epoch.csv", "tables/fixed_search.csv", "made.json"],
     ),
+    (
+        "gate/make.py",
+        [],
+        ["tables/gate_cpu.csv", "tables/gate_leak.csv", "tables/gate_dial.csv", "tuned.yaml"]
+        + ["figures/gate_dial.svg", "made.json"],
+    ),
     ("own/make.py", [], ["own.csv"]),
     (
         "shares/make.py",

@@ -10,6 +10,17 @@ from matplotlib.figure import Figure
 
 from t3lab.report.look import DOTTED, PALETTE, STYLE, T3_COLOUR, panels, with_key
 from t3lab.report.plots_theory import AXES
+from t3lab.report.render import SPLIT_LABELS
+from t3lib.core.names import SPLITS
+
+# What the gate moves: {column: its title, with an arrow where better values lie}.
+DIALLED = {
+    "fq_held_out": "Forget Quality ↑",
+    "ks_held_out": "D ↓",
+    "paired_r": "row r ↑",
+    "retain_prob": "retain: prob. ↑",
+    "mu": "Model Utility ↑",
+}
 
 
 @rc_context(STYLE)
@@ -57,3 +68,31 @@ def frontier(table: pd.DataFrame) -> Figure:
         "Forget Error against Retain Error on Gaussians, medians over data sets, as T rises along"
         " each line. Low and left is best. T3 tempers everywhere; gate 0.5 tempers where f < 0.5.",
     )
+
+
+@rc_context(STYLE)
+def dial(table: pd.DataFrame) -> Figure:
+    """Draw what T3 hides and keeps as the gate moves: one row of panels for each split.
+
+    table: `gate_dial` of results/gate.
+    """
+    splits = [split for split in SPLITS if split in set(table["split"])]
+    size = (6.8, 0.6 + 1.3 * len(splits))
+    figure, axes = panels(len(splits), len(DIALLED), size, sharex=True, sharey="col")
+    for line, split in zip(axes, splits):
+        part = table[table["split"] == split]
+        for axis, column in zip(line, DIALLED):
+            axis.plot(part["gate"], part[column], color=T3_COLOUR, marker="o", ms=3, mew=0)
+            axis.set(xticks=(0, 0.5, 1), ylim=(-0.04, 1.04))
+        line[0].set_ylabel(f"{SPLIT_LABELS[split]} split")
+    for axis, title in zip(axes[0], DIALLED.values()):
+        axis.set_title(title)
+    for axis in axes[-1]:
+        axis.set_xlabel("gate")
+    seeds = int(table["n_seeds"].max())
+    figure.set_label(
+        "T3 at its tuned learning rate and T as the gate moves from 0 (never tempers) to 1 (the"
+        " paper's T3). Forget Quality, D and row r compare with held-out retrained models. Means"
+        f" over {seeds} seed{'s' * (seeds != 1)}."
+    )
+    return figure
