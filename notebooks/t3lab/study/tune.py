@@ -212,7 +212,7 @@ def write_choice(path: Path, entries: Mapping[str, Any]) -> Path:
     with lock(cache_dir("tuned") / f"{content_key(str(path.resolve()))}.lock"):
         known = yaml.safe_load(path.read_text(encoding="utf-8")) if path.is_file() else {}
         with atomic_write(path) as handle:
-            handle.write("# Written by a search: the chosen settings and every trial behind it.\n")
+            handle.write("# From a search: the chosen settings and every trial behind them.\n")
             plain = json.loads(
                 json.dumps({**known, **entries})
             )  # a copy, because YAML writes aliases for repeated objects
