@@ -6,9 +6,10 @@ no file can lie outside its folder. Tuned values from `tuned/NAME.yaml` beside t
 those of `hyper`. Imports no torch.
 """
 
+import json
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -18,7 +19,7 @@ from t3lib.baselines.losses import DEFAULTS, METHODS, settings_of
 from t3lib.core.errors import UserError, printable
 from t3lib.core.files import project_root, read_yaml
 from t3lib.core.names import SOURCES, SPLITS
-from t3lib.core.settings import BOUNDS, CHOICES, WORLD
+from t3lib.core.settings import BOUNDS, CHOICES, WORLD, plain
 
 NAME = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9_.-]*"
@@ -70,6 +71,15 @@ class Evaluation(Strict):
     max_new_tokens: int = Field(ge=1, le=2**20)
 
 
+class Load(Strict):
+    """How base models are loaded, see `core.models.load_model`."""
+
+    dtype: str | None = None
+    device: str | None = None
+    load_in: str | None = None
+    revision: str | None = None
+
+
 class Schema(Strict):
     """The keys of a profile and the types of their values, except those of `stage`.
 
@@ -87,7 +97,7 @@ class Schema(Strict):
     stage: Settings
     models: dict[Annotated[str, ModelName], Annotated[str, Field(min_length=1)]]
     evaluation: Evaluation
-    load: Settings = {}
+    load: Load = Load()
     hyper: dict[Scope, Settings]
     grids: dict[Scope, Annotated[list[Settings], Field(max_length=8)]]
     notebooks: dict[str, Settings]
@@ -130,13 +140,14 @@ def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = 
             if not isinstance(entry, Mapping) or not isinstance(entry.get("chosen"), Mapping):
                 raise UserError(f"{tuned_path(path)}: {key} needs a mapping 'chosen'")
             merged = _over(merged, {"hyper": {key: entry["chosen"]}})
-    sizes: Any = {setting: (type(value), ...) for setting, value in defaults["stage"].items()}
-    stage = create_model("Stage", __base__=Strict, **sizes)
-    return check(
-        merged | {"name": path.stem},
-        str(path),
-        create_model("Profile", __base__=Schema, stage=(stage, ...)),
-    )
+    return check(merged | {"name": path.stem}, str(path), _typed(defaults["stage"]))
+
+
+def _typed(stage: Settings) -> type[Schema]:
+    """Return the schema of profiles whose stage has some settings of this one, of their types."""
+    sizes: Any = {setting: (type(value), value) for setting, value in stage.items()}
+    model = create_model("Stage", __base__=Strict, **sizes)
+    return create_model("Profile", __base__=Schema, stage=(model, ...))
 
 
 def tuned_path(profile: str | Path) -> Path:
@@ -166,7 +177,7 @@ def check(profile: Mapping[str, Any], where: str, schema: type[BaseModel] = Sche
     where: the start of the message.
     """
     try:
-        checked = schema.model_validate(profile).model_dump()
+        checked = schema.model_validate(profile).model_dump(exclude_unset=True)
     except ValidationError as error:
         raise UserError(f"{where}: {one_line(error)}") from None
     for table in ("hyper", "grids"):
@@ -186,6 +197,21 @@ def one_line(error: ValidationError) -> str:
     return f"{printable(key)}: {wanted}, not {printable(repr(first['input']), 80)}"
 
 
+def parameter(name: str, value: Any, like: Any, *, empty: bool = False) -> None:
+    """Raise UserError unless a notebook's parameter is a mapping, or a list of text or numbers, as
+    the example `like` is. empty: the list may have no values.
+    """
+    kind, fits = "mapping", isinstance(value, Mapping)
+    if not isinstance(like, Mapping):
+        entries: Any = str if isinstance(like[0], str) else int | float
+        kind, fits = "list", isinstance(value, Sequence) and not isinstance(value, str)
+        fits = fits and all(isinstance(plain(each), entries) for each in value)
+        fits = fits and (empty or len(value) > 0)
+    if not fits:
+        said = f"{json.dumps(like)}, not {printable(repr(value), 80)}"
+        raise UserError(f"{name} must be a {kind} such as {said}")
+
+
 def or_smoke(
     world: Mapping[str, Any], hyper: Mapping[str, Settings]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -195,12 +221,18 @@ def or_smoke(
     settings by method.
 
     If world has neither a stage nor models, both results come from profile smoke, and given values
-    replace single ones there.
+    replace single ones there. UserError for other keys and types, as of `load_profile`.
     """
+    parameter("world", world, {"evaluation": {"max_new_tokens": 50}})
+    parameter("hyper", hyper, {"T3": {"lr": 0.001}})
+    if unknown := [key for key in world if key not in WORLD]:
+        raise UserError(f"world: unknown key {printable(unknown[0])}; known: {', '.join(WORLD)}")
+    defaults, smoke = read_yaml(profiles_dir() / "defaults.yaml"), load_profile("smoke")
     alone = world.get("stage") or world.get("models")
-    profile = read_yaml(profiles_dir() / "defaults.yaml") if alone else load_profile("smoke")
-    below = {name: {} if alone and name == "stage" else profile[name] for name in WORLD}
-    return _over(below, dict(world)), _over({} if alone else profile["hyper"], dict(hyper))
+    profile = _over(smoke | (defaults | {"stage": {}, "hyper": {}} if alone else {}), dict(world))
+    profile = _over(profile, {"hyper": dict(hyper)})
+    check(profile, "this notebook's parameters", _typed(defaults["stage"]))
+    return {name: profile[name] for name in WORLD}, profile["hyper"]
 
 
 def _over(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:

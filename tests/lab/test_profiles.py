@@ -102,6 +102,26 @@ def test_a_notebook_without_a_stage_takes_profile_smokes_and_replaces_single_val
     assert (world["stage"], hyper) == (own["stage"], {"NPO": {"lr": 1.0}})
 
 
+@pytest.mark.parametrize(
+    ("world", "hyper", "said"),
+    [
+        ("x", {}, r"""world must be a mapping such as .*, not 'x'"""),
+        ({"colour": 1}, {}, "world: unknown key colour; known: data, stage"),
+        ({"stage": 5}, {}, "stage: should be a valid dictionary"),
+        ({"stage": {"authors": "x"}}, {}, "stage.authors: should be a valid integer, not 'x'"),
+        ({"evaluation": {"max_new_tokens": "x"}}, {}, "max_new_tokens: should be a valid integer"),
+        ({"load": {"colour": 1}}, {}, "unknown key load.colour"),
+        ({}, 5, r"""hyper must be a mapping such as {"T3": {"lr": 0.001}}, not 5"""),
+        ({}, {"T3": 5}, "hyper.T3: should be a valid dictionary, not 5"),
+        ({}, {"T33": {}}, "hyper.T33: should be METHOD, METHOD/SPLIT or METHOD/SPLIT/T"),
+        ({}, {"T3": {"colour": 1}}, "hyper.T3 has no setting 'colour'"),
+    ],
+)
+def test_a_notebooks_world_and_settings_are_checked_as_a_profile_is(world, hyper, said):
+    with pytest.raises(UserError, match=said):
+        profiles.or_smoke(world, hyper)
+
+
 def test_which_seeds_a_method_runs_with():
     wanted = {"Original": [], "Retrained": [1, 2, 3], "NPO": [3, 4, 5, 6]}
     assert {method: core_settings.seeds_of(method, [3, 4, 5, 6]) for method in wanted} == wanted

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from t3lab.profiles import parameter
 from t3lab.study import audit
 from t3lab.study.methods import Run, Subject, records, reports_of, subject
 from t3lab.study.study import Study
@@ -82,6 +83,7 @@ def run_dials(
     diverged are left out. runs has a run record for each seed at the pair with the highest Forget
     Quality (ties: the smaller D), without texts.
     """
+    parameter("strengths", strengths, [1.0, 2.0], empty=True)
     tuning = [seed for seed in seeds if seed in TUNING_SEEDS] or list(seeds)
     pairs = sorted({(float(T), float(w)) for T in temperatures for w in strengths})
 

@@ -54,6 +54,7 @@ class Sampling:
     further: int = 16
     templates: tuple[str, ...] = ()
     seeds: tuple[int, ...] | None = None
+    __pydantic_config__ = {"extra": "forbid"}  # where a notebook gives the fields
 
     def __post_init__(self) -> None:
         run.check_samples(self.samples, self.top_p, self.templates)

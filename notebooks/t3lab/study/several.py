@@ -5,30 +5,24 @@ others. What has been trained, scored or sampled is cached, so the next run of t
 back.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from t3lab.profiles import one_line, or_smoke, parameter
 from t3lab.results import forget_peak_memory, made_with, write_audit, write_run
 from t3lab.study.ablations import run_temperatures
 from t3lab.study.audit import Sampling, audit_method, dials_of
 from t3lab.study.methods import Run, run_method
 from t3lab.study.study import Study, open_study
-from t3lib.core.errors import UserError, printable
-from t3lib.core.settings import WORLD, hyper_of, plain, seeds_of
+from t3lib.core.errors import UserError
+from t3lib.core.settings import WORLD, hyper_of, seeds_of
 
 Runs = list[Run]
-
-
-def listed(name: str, values: Any, example: Sequence[str | float]) -> None:
-    """Raise UserError unless a notebook's parameter is a list of values like those of `example`."""
-    kinds: Any = str if isinstance(example[0], str) else int | float
-    many = isinstance(values, Sequence) and not isinstance(values, str)
-    if not (many and all(isinstance(plain(value), kinds) for value in values)):
-        said = f"{json.dumps(example)}, not {printable(repr(values), 80)}"
-        raise UserError(f"{name} must be a list such as {said}")
+SAMPLING = TypeAdapter(Sampling)  # checks the types of its fields
 
 
 @dataclass(frozen=True)
@@ -53,8 +47,8 @@ class Work:
     folder: Path
 
     def __post_init__(self) -> None:
-        listed("seeds", self.seeds, [1, 2])
-        listed("temperatures", self.temperatures, [1.0, 2.5])
+        parameter("seeds", self.seeds, [1, 2])
+        parameter("temperatures", self.temperatures, [1.0, 2.5], empty=True)
 
     def run(self, methods: Sequence[str]) -> Runs:
         """Train and score the methods; write their run records and return them.
@@ -103,7 +97,7 @@ class Work:
         given: further entries of `parameters`. RuntimeError, after all methods were tried, with one
         line that names every method that failed.
         """
-        listed("methods", methods, ["T3"])
+        parameter("methods", methods, ["T3"])
         records: Runs = []
         failed: dict[str, Exception] = {}
         for method in methods:
@@ -174,10 +168,11 @@ class Work:
 
     def sampling(self, sampling: Mapping[str, Any]) -> Sampling:
         """Make `Sampling` from its fields in a profile, see `audit`."""
-        given = {"seeds": self.seeds[:1], **sampling}
-        given |= {name: tuple(given.get(name, ())) for name in ("seeds", "templates")}
-        given |= {"samplers": tuple(map(tuple, given.get("samplers", ())))}
-        return Sampling(**given)
+        parameter("sampling", sampling, {"samples": 8})
+        try:
+            return SAMPLING.validate_python({"seeds": self.seeds[:1], **sampling})
+        except ValidationError as error:
+            raise UserError(f"sampling: {one_line(error)}") from None
 
     def apart(self, unseen_stage: Mapping[str, Any] | None) -> Study | None:
         """Open the same split of the stage whose base models leave rows unseen.
@@ -186,5 +181,6 @@ class Work:
         """
         if not unseen_stage:
             return None
+        parameter("unseen_stage", unseen_stage, {"authors": 30})
         stage = {"models": {}, "stage": {**self.world["stage"], **unseen_stage}}
-        return open_study(self.study.split, **{**self.world, **stage})
+        return open_study(self.study.split, **or_smoke({**self.world, **stage}, {})[0])

@@ -7,6 +7,7 @@ from conftest import MICRO
 
 from t3lab import results
 from t3lab.study import several, unlearned
+from t3lab.study.ablations import run_dials
 from t3lib.core import files
 from t3lib.core.errors import UserError
 
@@ -66,12 +67,26 @@ def test_a_method_that_fails_keeps_no_other_from_running_and_nothing_is_done_twi
         ("seeds", ["1"], r"seeds must be a list such as \[1, 2\], not \['1'\]"),
         ("temperatures", "2.5", r"temperatures must be a list such as \[1.0, 2.5\], not '2.5'"),
         ("temperatures", 2, r"temperatures must be a list such as \[1.0, 2.5\], not 2"),
+        ("seeds", [], r"seeds must be a list such as \[1, 2\], not \[\]"),
+        ("strengths", 1, r"strengths must be a list such as \[1.0, 2.0\], not 1"),
+        ("sampling", "x", r"""sampling must be a mapping such as {"samples": 8}, not 'x'"""),
+        ("sampling", {"colour": 1}, "^sampling: colour: Unexpected keyword argument"),
+        ("sampling", {"samplers": [[0.5]]}, r"^sampling: samplers.0.1: Field required"),
+        ("unseen_stage", 5, r"""unseen_stage must be a mapping such as {"authors": 30}, not 5"""),
+        ("unseen_stage", {"authors": "x"}, "stage.authors: should be a valid integer, not 'x'"),
     ],
 )
 def test_a_notebooks_parameter_of_the_wrong_type_is_one_line(work, name, wrong, said):
-    """Papermill's -p gives text and numbers where a notebook has lists."""
+    """Papermill's -p gives text and numbers where a notebook has lists and mappings."""
+    dials = {"seeds": [1], "temperatures": [1.0], "settings": {}}
+    asked = {
+        "methods": work.run,
+        "sampling": work.sampling,
+        "unseen_stage": work.apart,
+        "strengths": lambda some: run_dials(work.study, strengths=some, **dials),
+    }
     with pytest.raises(UserError, match=said):
-        work.run(wrong) if name == "methods" else replace(work, **{name: wrong})
+        asked.get(name, lambda value: replace(work, **{name: value}))(wrong)
 
 
 def test_the_audit_writes_the_methods_and_not_the_yardsticks(work):
