@@ -6,8 +6,10 @@ A world is a seed of the built-in world: other authors, other rows, another base
 models. Another seed of T3 changes only the initial weights of its head and which rows to keep are
 drawn, so only worlds show how far a difference between two methods repeats. Every method runs once
 in each world and on each split, with the settings of profile cpu. These were chosen in world 0. The
-method "T3 (T = 1)" is T3 without tempering, at the learning rate that was chosen for T = 1. D and
-Forget Quality compare with a world's second retrained model, on which nothing was chosen.
+method "T3 (T = 1)" is T3 without tempering, at the learning rate that was chosen for T = 1. "T3
+(gated)", "T3 (neutral)" and "T3 (gated, neutral)" are ours, with the settings in
+results/gate/tuned.yaml. D and Forget Quality compare with a world's second retrained model, on
+which nothing was chosen.
 
 It writes two tables below --out: `worlds_each` has one row for each run, and `worlds` has means
 over worlds with 95% intervals. It also writes a figure, the run files, and made.json, which says of
@@ -17,6 +19,7 @@ that the table already has in a world is left out, and trained models and scores
 T3,"T3 (T = 1)".
 """
 
+import re
 import shlex
 import sys
 import time
@@ -37,7 +40,7 @@ from t3lab.study.several import Work
 from t3lab.study.study import open_study
 from t3lib.cli import Options
 from t3lib.core.errors import UserError
-from t3lib.core.files import read_json, write_json
+from t3lib.core.files import project_root, read_json, read_yaml, write_json
 from t3lib.core.names import SPLITS
 from t3lib.core.progress import progress_bar
 from t3lib.core.settings import WORLD
@@ -45,17 +48,18 @@ from t3lib.core.settings import WORLD
 # The measures of the tables: {column of a run: (title of its panel, whether more is better)}.
 # Forget Quality is a p-value, so it has no mean over worlds; worlds_each has every value.
 MEASURES = {"ks_held_out": ("D", False), "mu_rouge": ("MU-ROUGE", True), "mu": ("MU", True)}
-NAMES = (*tables.METHODS, OWN_RATE)
+OURS = ("T3 (gated)", "T3 (neutral)", "T3 (gated, neutral)")  # not the paper's
+NAMES = (*tables.METHODS, OWN_RATE, *OURS)
 EACH = (
     "Every method in each of several built-in worlds. T3 (T = 1) does not temper and has the"
-    " learning rate that was chosen for T = 1."
+    " learning rate that was chosen for T = 1. T3 (gated) and T3 (neutral) are ours."
 )
 OVER_WORLDS = (
     "Every method in several built-in worlds: its mean over worlds with a 95% interval, in how"
     " many worlds it is the best unlearning method, and T3's value minus the method's value in"
     " the same world (t3_less, with its 95% interval). D (ks_held_out) compares with each world's"
-    " second retrained model. Settings were chosen in another world. T3 (T = 1) does not temper and"
-    " is in no ranking. seen: the smallest difference"
+    " second retrained model. Settings were chosen in another world. T3 (T = 1) does not temper,"
+    " T3 (gated) and T3 (neutral) are ours; they are in no ranking. seen: the smallest difference"
     " that so many worlds would show in 80% of cases. p is two-sided: of D, T3 minus RMU, 10%"
     " split, which was named beforehand, as it is; of D and all other methods after Holm's"
     " correction."
@@ -70,7 +74,7 @@ TINY = {
 def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
     """Run what the table in `out` does not have, then write both tables and the figure.
 
-    methods: separated by commas; "" for all, and T3 without tempering.
+    methods: separated by commas; "" for all, T3 without tempering and ours.
     tiny: three methods on one split of models that know nothing, to try the script.
     """
     if min(worlds) < 1:
@@ -81,7 +85,8 @@ def make(worlds: list[int], methods: str, out: Path, tiny: bool) -> None:
         profile |= {name: profile[name] | few for name, few in TINY.items()}
         profile |= {"methods": ["Original", "Retrained", "T3"], "splits": ["forget10"]}
     table, made = out / "tables" / "worlds_each.csv", out / "made.json"
-    wanted = methods.split(",") if methods else [*profile["methods"], OWN_RATE]
+    every = [*profile["methods"], OWN_RATE, *OURS[: 1 if tiny else None]]
+    wanted = re.split(r",(?![^(]*\))", methods) if methods else every  # commas outside of ( )
     each = pd.read_csv(table) if table.is_file() else None
     for world in progress_bar(worlds, desc="worlds"):
         known = {*each.loc[each["world"] == world, "method"]} if each is not None else set()
@@ -113,13 +118,24 @@ def run_world(
     opened["stage"] = profile["stage"] | {"seed": world}
     untempered = [1.0] if OWN_RATE in methods else []
     asked = {"Retrained", *methods, *(["T3"] if untempered else [])}
+    searched = read_yaml(project_root() / "results" / "gate" / "tuned.yaml")
+    ours = [name for name in OURS if name in methods]
     for split in profile["splits"]:
         study = open_study(split, **opened)
         work = Work(study, opened, profile["hyper"], [1], untempered, folder)
         work.run([name for name in tables.METHODS if name in asked])
-    runs = tables.main_runs(results.tidy(results.read_runs(folder / "runs"))).assign(world=world)
-    runs.loc[(runs["method"] == "T3") & (runs["T"] == 1), "method"] = OWN_RATE
+        for name in ours:
+            hyper = {"T3": searched[f"{name}/{split}"]["chosen"]}
+            Work(study, opened, hyper, [1], [], folder / name).run(["T3"])
+    made = results.read_runs(folder / "runs")
+    frame = tables.main_runs(results.tidy(made))
+    frame.loc[(frame["method"] == "T3") & (frame["T"] == 1), "method"] = OWN_RATE
+    retrained, frames = [run for run in made if run["method"] == "Retrained"], [frame]
+    for name in ours:
+        runs = results.tidy([*retrained, *results.read_runs(folder / name / "runs")])
+        frames.append(runs[runs["method"] == "T3"].assign(method=name))
     columns = ["world", "split", "method", "T", "fq_held_out", *MEASURES]
+    runs = pd.concat(frames).assign(world=world)
     return runs.loc[runs["method"].isin(methods), columns]
 
 
@@ -127,7 +143,7 @@ def summary(each: pd.DataFrame) -> pd.DataFrame:
     """Build the table `worlds`: the mean of each measure over the worlds, with its 95% interval.
 
     first: in how many worlds the method has the best value of all unlearning methods; empty for T3
-    without tempering, which is no further method.
+    without tempering and for ours, which are no methods of the paper.
     t3_less: T3's value minus the method's, within each world; its interval is t3_low to t3_high.
     seen, p: of t3_less, see `order.judged`; p only of D, corrected by `order.adjusted`.
     """
@@ -160,7 +176,7 @@ def figure(each: pd.DataFrame) -> Figure:
     names = [name for name in NAMES if name in set(each["method"])]
     size = (6.8, 0.5 + len(splits) * (0.4 + 0.15 * len(names)))
     drawn, axes = panels(len(splits), len(MEASURES), size, sharex="col", sharey=True)
-    colours = COLOURS | {OWN_RATE: COLOURS["T3"]}
+    colours = COLOURS | dict.fromkeys((OWN_RATE, *OURS), COLOURS["T3"])
     worlds = {"hue": "method", "hue_order": names, "palette": colours, "legend": False}
     mean = {"errorbar": lambda x: interval(x)[1:], "color": "0.3", "linewidth": 0.8, "ls": ""}
     for row, split in zip(axes, splits):
