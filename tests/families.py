@@ -35,9 +35,11 @@ from transformers import (
     MiniMaxConfig,
     MistralConfig,
     OlmoHybridConfig,
+    OPTConfig,
     Phi3Config,
     PreTrainedModel,
     Qwen3Config,
+    RemBertConfig,
     RobertaConfig,
     xLSTMConfig,
 )
@@ -175,6 +177,19 @@ MORE = {
     ),
     "gpt_bigcode (multi-query)": lambda: GPTBigCodeConfig(**_small),
     "gptj (head with bias)": lambda: GPTJConfig(**_small, rotary_dim=4),
+    "opt (projected states, as 350m)": lambda: OPTConfig(
+        vocab_size=VOCAB,
+        hidden_size=2 * HIDDEN,
+        word_embed_proj_dim=HIDDEN,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        ffn_dim=24,
+        max_position_embeddings=64,
+        do_layer_norm_before=False,
+    ),
+    "rembert (a cache for encoder and decoder)": lambda: RemBertConfig(
+        **_common, is_decoder=True, input_embedding_size=8, output_embedding_size=12
+    ),
     "bloom (alibi)": lambda: BloomConfig(
         vocab_size=VOCAB, hidden_size=HIDDEN, n_layer=2, n_head=2, eos_token_id=None
     ),

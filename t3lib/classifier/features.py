@@ -96,6 +96,15 @@ def tokens_of(rows: Sequence[int] | np.ndarray, starts: Tensor) -> Tensor:
 
 
 @torch.inference_mode(False)  # tensors of inference mode could not be trained on
+def width_of(model: PreTrainedModel) -> int:
+    """Return d, how many numbers the last hidden state of a token has.
+
+    It is the config's hidden size, except where a layer projects the last states (OPT-350m).
+    """
+    config = model.config.get_text_config()
+    return getattr(config, "word_embed_proj_dim", None) or config.hidden_size
+
+
 def extract_features(
     model: PreTrainedModel,
     tokenizer: Any,
@@ -138,7 +147,7 @@ def extract_features(
     answers = [example.ids[example.n_prompt :] for example in examples]
     counts = torch.tensor([len(answer) for answer in answers])
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])
-    width = model.config.get_text_config().hidden_size
+    width = width_of(model)
     dtype = torch.float32 if model.dtype == torch.float32 else torch.bfloat16
     if cache is None:
         x = torch.empty((int(starts[-1]), width), dtype=dtype)

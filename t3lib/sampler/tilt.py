@@ -29,6 +29,7 @@ from transformers import (
 
 from t3lib.classifier import artefact, pooling
 from t3lib.classifier.artefact import Report
+from t3lib.classifier.features import width_of
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError, printable
 from t3lib.core.hub import located
@@ -141,7 +142,7 @@ class T3ForCausalLM(WrappedCausalLM):
             raise UserError("heads must be a T3Head, the name of a saved one, or a list of these")
         for head in placed:
             head.w = check("w", head.w, where="head ")
-            belonging.check_sizes(head, base.config.get_text_config().hidden_size, vocabulary(base))
+            belonging.check_sizes(head, width_of(base), vocabulary(base))
             if not other_base:
                 belonging.check_base(head, base)
             if tokenizer is not None:

@@ -218,7 +218,8 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         else:
             with evaluating(self):
                 outputs, hidden = self.base_forward(**inputs, **context)
-        cache = cache_of(outputs) if cache is None else cache
+        if cache is None and hasattr(cache := cache_of(outputs), "self_attention_cache"):
+            cache = outputs[CACHE] = cache.self_attention_cache  # all of it that a decoder fills
         outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, inputs)
         if not called_by_generate and not torch.compiler.is_compiling():
             check_finite(self, outputs.logits[:, -1])
