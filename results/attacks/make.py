@@ -9,7 +9,7 @@ The attacker has the weights of a model that unlearned one split, or asks it in 
 - quantisation: its weights are rounded to 8 and to 4 bits.
 - asking: its greedy answers are searched for the forgotten facts, for several ways of asking.
 
-T3 is also asked, and its base quantised, without tempering and with a gate (`VARIANTS`).
+T3 is also attacked without tempering and with a gate (`VARIANTS`).
 
 These make the table `recover`. With the built-in world there is a table `requests` as well: the
 last 1, 2, 4 and 8 authors of a world of 80 ask to be forgotten, by one head for all of them or by
@@ -40,7 +40,7 @@ import pandas as pd
 
 from t3lab import profiles, results, script
 from t3lab.report import render
-from t3lab.study.methods import Subject, load_models, retrained, subject
+from t3lab.study.methods import Subject, dialled, load_models, retrained, subject
 from t3lab.study.study import Loaded, Study, open_study
 from t3lab.study.unlearned import head_settings
 from t3lib.baselines.losses import settings_of
@@ -148,7 +148,8 @@ def relearning(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
     size: as `FULL`, and the seeds of the retrained models that Forget Quality compares with.
 
     For T3, the base is trained. It is judged under its old head ("T3, head kept") and under a new
-    head that is fitted afterwards ("T3, head refitted"). T3 without its head is the original model.
+    head that is fitted afterwards ("T3, head refitted"); so are the `VARIANTS`. T3 without its head
+    is the original model.
     """
     rows = study.evaluation_rows["forget"]
     given, left = rows[::10], [row for number, row in enumerate(rows) if number % 10]
@@ -160,7 +161,8 @@ def relearning(study: Study, models: Models, size: Entry) -> Iterator[Entry]:
             kinds = {called: loaded.tilts}
             if loaded.tilts:
                 [(_, T)], head = loaded.tilts, head_on(study, model, study.forget, one.settings)
-                kinds = {"T3, head kept": loaded.tilts, "T3, head refitted": [(head, T)]}
+                kept, refitted = f"{called}, head kept", f"{called}, head refitted"
+                kinds = {kept: loaded.tilts, refitted: [(dialled(head, one.settings), T)]}
             for name, tilts in kinds.items():
                 found = judge(
                     study, Loaded(model, study.tokenizer, tilts), left, judged_by, size["samples"]
@@ -329,7 +331,6 @@ def attack(study: Study, models: Models, size: Entry, out: Path) -> None:
         began, mine = process_time(), table[table["split"] == study.split]
         done = {name.split(",")[0] for name in mine["model"][mine["attack"] == part.__name__]}
         done |= {"Original"} if part is relearning else set()  # it is T3 without its head
-        done |= {*VARIANTS} if part is relearning else set()  # it changes the base, not the dials
         if left := {called: one for called, one in models.items() if called not in done}:
             new = pd.DataFrame(part(study, left, size)).assign(split=study.split)
             table = pd.concat([table, new], ignore_index=True) if len(table) else new

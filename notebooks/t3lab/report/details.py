@@ -4,12 +4,11 @@ Each function reads committed tables below the folder of all results and writes 
 """
 
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 
 import pandas as pd
 
-from t3lab.report.tables import OWN_RATE, SETTINGS
+from t3lab.report.tables import OWN_RATE
 from t3lib.baselines.losses import METHODS
 
 LABELLED = {"forget05": "5%", "forget10": "10%"}
@@ -32,7 +31,16 @@ STRENGTHS = {
     "T=2,w=1": "T = 2, the same f",
     "T=1,w=1": "T = 1, the same f",
 }
-GATES = ("tuned", "gate=0.99", "gate=0.9", "gate=0.5")  # settings of runs
+GATED = {  # measures of T3 with a gate
+    "ks_held_out": "D",
+    "fq_held_out": "Forget Quality",
+    "paired_r": "row r",
+    "retain_prob": "retain: prob.",
+    "mu": "Model Utility",
+    "mu_rouge": "MU-ROUGE",
+    "recognized_verbatim": "recognised",
+    "auc": "AUC",
+}
 
 
 def made(results: Path) -> list[str]:
@@ -128,23 +136,34 @@ def _strengths(part: pd.DataFrame) -> str:
 
 
 def gates(results: Path) -> str:
-    """Write what T3 with a gate hides and keeps at `cpu`, beside T3 and T3 without tempering."""
-    tables = results / "cpu" / "tables"
-    whole = pd.read_csv(tables / "tofu.csv").rename(columns={"method": "setting"})
-    lines = pd.concat([pd.read_csv(tables / "ablations.csv"), whole])
-    names = {name: SETTINGS[name] for name in GATES} | {OWN_RATE: "no tempering, its own rate"}
-    lines = lines.set_index(["split", "setting"]).loc[[*product(LABELLED, names)]].reset_index()
-    shown = pd.DataFrame(
-        {
-            "T3": lines["setting"].map(names),
-            "split": lines["split"].map(LABELLED),
-            "D": lines["ks_held_out"].map(_short),
-            "Forget Quality": lines["fq_held_out"].map(_short),
-            "Model Utility": lines["mu"].map(_short),
-            "MU-ROUGE": lines["mu_rouge"].map(_short),
-        }
+    """Write what T3 with a gate, neutral tokens and both hides and keeps at `cpu`, beside T3 and T3
+    without tempering.
+    """
+    lines = pd.read_csv(results / "gate" / "tables" / "gate_cpu.csv")
+    shown = pd.DataFrame({"": lines["model"], "split": lines["split"].map(LABELLED)})
+    shown["T, θ"] = [f"{T:g}, {gate:g}" for T, gate in lines[["temperature", "gate"]].to_numpy()]
+    for name, title in GATED.items():
+        shown[title] = lines[name].map(_short)
+    return table(shown, texts=3)
+
+
+def gate_leaks(results: Path) -> str:
+    """Write how many rows leak in 16 samples by the sampler's temperature, at `cpu`: T3 with a gate
+    and without, and the models that it lies between.
+    """
+    ours = pd.read_csv(results / "gate" / "tables" / "gate_leak.csv")
+    whole = pd.read_csv(results / "cpu" / "tables" / "leak.csv").rename(columns={"method": "model"})
+    ends = whole[(whole["k"] == 16) & whole["model"].isin([*LABELS])]
+    lines = pd.concat([ends.replace({"model": LABELS}), ours])
+    lines = lines.assign(
+        split=lines["split"].map(LABELLED),
+        sampler=[_sampler(*each) for each in lines[["tau", "top_p"]].to_numpy(float)],
+        count=_of(lines, "rows_leaking", "rows"),
     )
-    return table(shown, texts=2)
+    wide = lines.pivot(index=["split", "model"], columns="sampler", values="count")
+    order = lines[["split", "model"]].drop_duplicates().sort_values("split", kind="stable")
+    wide = wide.loc[[*map(tuple, order.to_numpy())], lines["sampler"].drop_duplicates()]
+    return table(wide.reset_index().rename(columns={"model": ""}), texts=2)
 
 
 def gated(results: Path) -> str:
@@ -212,7 +231,7 @@ def relearning(results: Path) -> str:
                 [" → ".join(shares), f"{leaks} of {last['rows']:.0f}"]
             )
     heads = ["", "recognised, `cpu`", "leak", "recognised, `tofu-cpu`", "leak"]
-    return table(pd.DataFrame([*counts.values()], columns=heads))
+    return table(pd.DataFrame([*counts.values()], columns=heads).fillna(""))
 
 
 def requests(results: Path) -> str:

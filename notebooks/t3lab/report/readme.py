@@ -75,6 +75,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         },
         f"{PAGES}/gated.md": {
             "gates": details.gates(results),
+            "gate_leaks": details.gate_leaks(results),
             "gated": details.gated(results),
             "entropy": details.entropy(results),
         },
