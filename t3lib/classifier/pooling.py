@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import Cache
 from transformers.cache_utils import CacheLayerMixin
 
@@ -43,14 +44,10 @@ def prefix_sums(values: Tensor, mask: Tensor | None = None) -> Tensor:
             f"the base gives hidden states of {values.shape[1]} tokens where {mask.shape[1]} were"
             " read: the context cannot be pooled"
         )
-    visible = (
-        torch.ones(values.shape[:2], dtype=torch.bool, device=values.device)
-        if mask is None
-        else mask.bool()
-    )
-    seen = visible[..., None]
-    counted = torch.cat([values.float().masked_fill(~seen, 0), seen.float()], dim=-1)
-    return counted.cumsum(dim=1)
+    counted = pad(values.float(), (0, 1), value=1.0)
+    if mask is not None:
+        counted = counted.masked_fill(~mask.bool()[..., None], 0)
+    return counted.cumsum(dim=1) if counted.shape[1] != 1 else counted
 
 
 def mean_of(sums: Tensor) -> Tensor:

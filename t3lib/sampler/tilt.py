@@ -200,12 +200,14 @@ class T3ForCausalLM(WrappedCausalLM):
 
     def project(self, hidden: Tensor) -> Tensor:
         """z = A H of all heads, side by side: hidden (B, L, d) -> (B, L, sum of ranks)."""
-        return torch.cat([head.project(hidden) for head in self.heads], dim=-1)
+        parts = [head.project(hidden) for head in self.heads]
+        return torch.cat(parts, dim=-1) if len(parts) > 1 else parts[0]
 
     def logf(self, pooled: Tensor) -> tuple[Tensor, ...]:
         """w log f of the pooled context, for each head: (B, L, sum of ranks) -> (B, L, V) each."""
-        parts = pooled.split([head.rank for head in self.heads], dim=-1)
-        return tuple(head.logf(part) for head, part in zip(self.heads, parts))
+        heads = [*self.heads]
+        parts = pooled.split([head.rank for head in heads], dim=-1) if len(heads) > 1 else [pooled]
+        return tuple(head.logf(part) for head, part in zip(heads, parts))
 
     def step_inputs(self, attention_mask: Any, tokens: int) -> Tensor | None:
         """Return which of the last `tokens` tokens are visible and so are pooled; None for all."""

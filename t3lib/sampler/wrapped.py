@@ -57,8 +57,8 @@ class HiddenStates:
     """A forward hook that keeps the decoder's last hidden states (B, L, d) of one call.
 
     thread: id of the thread whose calls are kept; None for calls of compiled code. In eager mode
-    every forward pass adds its own hook, for its thread. Compiled code cannot add hooks, so
-    `generate` adds one hook (thread None) to the model before it decodes with compiled code.
+    every call of `generate`, or of forward outside it, adds its own hook, for its thread. Compiled
+    code cannot add hooks, so `generate` also adds one (thread None) before it decodes.
     """
 
     def __init__(self, thread: int | None = None) -> None:
@@ -110,6 +110,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         # themselves; the base's own methods are kept here.
         self.replaced: dict[str, Callable[..., Any]] = {}
         self.compiled_hidden = HiddenStates()
+        self.hooked: dict[int, HiddenStates] = {}  # by thread: the hook of its call of `generate`
         self.generation_config = exact_generation_config(base)
         self.base_arguments = forward_arguments(base)
         self.cuts_states = cuts_states(base)
@@ -152,6 +153,8 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         call = self.replaced.get("forward", self.base)
         if torch.compiler.is_compiling():
             outputs, hidden = call(**taken, return_dict=True), self.compiled_hidden.take()
+        elif hook := self.hooked.get(threading.get_ident()):
+            outputs, hidden = call(**taken, return_dict=True), hook.take()
         else:
             hook = HiddenStates(threading.get_ident())
             with decoder_of(self.base).register_forward_hook(hook):
@@ -218,8 +221,9 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
         else:
             with evaluating(self):
                 outputs, hidden = self.base_forward(**inputs, **context)
-        if cache is None and hasattr(cache := cache_of(outputs), "self_attention_cache"):
-            cache = outputs[CACHE] = cache.self_attention_cache  # all of it that a decoder fills
+        cache = cache_of(outputs) if cache is None else cache
+        if hasattr(cache, "self_attention_cache"):  # it is for an encoder, too, which is not here
+            cache = outputs[CACHE] = cache.self_attention_cache
         outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, inputs)
         if not called_by_generate and not torch.compiler.is_compiling():
             check_finite(self, outputs.logits[:, -1])
@@ -287,9 +291,15 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
                 generation_config = copy.deepcopy(generation_config)
                 generation_config.top_k = 0
         generate = self.replaced.get("generate", super().generate)  # type: ignore[misc]
-        hook = decoder_of(self.base).register_forward_hook(self.compiled_hidden)
-        with hook, evaluating(self):
-            return generate(inputs, generation_config=generation_config, **kwargs)
+        add, thread = decoder_of(self.base).register_forward_hook, threading.get_ident()
+        outer, own = self.hooked.get(thread), HiddenStates(thread)
+        with add(self.compiled_hidden), add(own), evaluating(self):
+            self.hooked[thread] = own
+            try:
+                return generate(inputs, generation_config=generation_config, **kwargs)
+            finally:
+                del self.hooked[thread]
+                self.hooked |= {thread: outer} if outer else {}  # a call within a call
 
     def _update_model_kwargs_for_generation(
         self, outputs: Any, *args: Any, **kwargs: Any
@@ -361,6 +371,8 @@ def last_tokens(values: Tensor, keep: int | Tensor) -> Tensor:
 
     keep: number of last positions, 0 for all, or an index tensor.
     """
+    if isinstance(keep, int) and keep in (0, values.shape[1]):
+        return values
     return values[:, slice(-keep, None) if isinstance(keep, int) else keep]
 
 
