@@ -46,7 +46,8 @@ SEARCHED: dict[str, list[dict[str, Any]]] = {
 }
 DIAL = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
 KNOWN = ("recognized_verbatim", "auc", "facts")  # measures of an audit
-MEANS = ["fq", *HELD_OUT, "mu", "mu_rouge", "retain_prob", "retain_rouge", "ra_rouge", "wf_rouge"]
+MEANS = ["fq", *HELD_OUT, "mu", "mu_rouge", "retain_prob", "retain_rouge", "retain_tr"]
+MEANS += ["ra_rouge", "wf_rouge"]
 CPU = (
     "T3 with a gate, with neutral tokens and with both, at the learning rate, T and gate with the"
     " best mean Forget Quality against the first retrained model (FQ), beside T3 as tuned and"

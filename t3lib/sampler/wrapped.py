@@ -66,11 +66,11 @@ class HiddenStates:
         self.last: Any = None
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if (
-            torch.compiler.is_compiling()
-            if self.thread is None
-            else threading.get_ident() == self.thread
-        ):
+        if torch.compiler.is_compiling():
+            mine = self.thread is None
+        else:
+            mine = self.thread == threading.get_ident()
+        if mine:
             self.last = output[0]
 
     def take(self) -> Tensor:

@@ -17,7 +17,7 @@ from scipy.stats import hmean
 
 from t3lab.report import departures, details, plots, render
 from t3lab.report.details import LABELLED, LABELS, TITLES, interval, made, table
-from t3lab.report.tables import BOTH_DIALS, OWN_RATE, SHARE, leaders
+from t3lab.report.tables import BOTH_DIALS, OURS, OWN_RATE, SHARE, leaders
 from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
@@ -47,6 +47,7 @@ COUNTED_OWN = [
     *("rows", "leaking", "leaking_before", "judge", "judge_retrained", "sealed", "T", "w"),
     *(f"{name}_{key}" for name in LEFT_ALONE for key in ("unchanged", "known_before")),
 ]
+OUR_DIALS = dict(zip(OURS, ("θ = {:g}", "neutral", "θ = {:g}, neutral")))
 CLAIMS = (
     "fq-best",
     "mu-rouge-best",
@@ -219,12 +220,16 @@ def headline(results: Path) -> str:
 
 
 def leading(results: Path) -> dict[str, pd.DataFrame]:
-    """Return {profile: what the headline shows of its Table 1, by method}, on the 10% split."""
-    scores = {name: _scores(results, name, SPLIT) for name in made(results)}
-    ranked = {name: each["fq_held_out"].fillna(each["fq"]) for name, each in scores.items()}
-    return {
-        name: each.loc[leaders(each.assign(fq=ranked[name])).index] for name, each in scores.items()
-    }
+    """Return {profile: what the headline shows of its Table 1, by method}, on the 10% split. The
+    retrained model is last, after T3 with a gate where it ran.
+    """
+    shown = {}
+    for name in made(results):
+        scores = _scores(results, name, SPLIT)
+        ranked = scores.assign(fq=scores["fq_held_out"].fillna(scores["fq"]))
+        *first, last = leaders(ranked.drop(index=[*OURS], errors="ignore")).index
+        shown[name] = scores.loc[[*first, *scores.index.intersection(OURS[:1]), last]]
+    return shown
 
 
 def headline_figure(results: Path) -> Figure:
@@ -291,10 +296,20 @@ def claims(results: Path) -> str:
 def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
     """Return our Table 1 of a profile and split by method, with what `COLUMNS` adds and a column
     `dials`, such as "w = 0.9". That of T3 without tempering is the learning rate of its runs. Its
-    Forget Quality on held-out models is the p-value of the mean D, not a mean of p-values.
+    Forget Quality on held-out models is the p-value of the mean D, not a mean of p-values. At `cpu`
+    T3 with a gate and with neutral tokens has further rows.
     """
     folder = results / name / "tables"
     scores = pd.read_csv(folder / "tofu.csv").query("split == @split").set_index("method")
+    if name == "cpu":
+        ours = pd.read_csv(results / "gate" / "tables" / "gate_cpu.csv").query("split == @split")
+        ours = ours[ours["model"].isin(OURS)].rename(
+            columns={"model": "method", "temperature": "T"}
+        )
+        ours["dials"] = [
+            OUR_DIALS[each].format(gate) for each, gate in ours[["method", "gate"]].to_numpy()
+        ]
+        scores = pd.concat([scores, ours.set_index("method")], join="outer")
     run = next((results / name / "runs").glob(f"Retrained--{split}--*.json"), None)
     if run is not None and (D := scores["ks_held_out"].dropna()).size:
         rungs = forget_quality_lattice(len(read_json(run)["truth_ratio"]["forget"]))

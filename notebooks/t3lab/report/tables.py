@@ -38,6 +38,8 @@ BOTH_DIALS = "T3 (T, w)"  # T3 with a sharpened classifier f^w, at the best T an
 SHARE = "{} (a)"  # a baseline with the best share a of the way from base to unlearned weights
 OWN_RATE = "T3 (T = 1)"  # T3 without tempering, at the learning rate that is best for T = 1
 
+OURS = ("T3 (gated)", "T3 (neutral)", "T3 (gated, neutral)")  # not the paper's: results/gate
+
 # What each table shows, by the name of its file.
 CAPTIONS = {
     "claims": "Claims of the paper: does each hold in its own tables, and here?",
