@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from t3lab.report.tables import OWN_RATE
+from t3lab.report.tables import OURS, OWN_RATE
 from t3lib.baselines.losses import METHODS
 
 LABELLED = {"forget05": "5%", "forget10": "10%"}
@@ -67,10 +67,13 @@ def scales(results: Path) -> str:
     """Write D and the ROUGE-L of rows to keep of every method at every profile on the 10% split,
     and the mean D in the other worlds on both splits.
     """
-    methods, columns = [*METHODS, OWN_RATE], {}
+    methods, columns = [*METHODS, OWN_RATE, *OURS[:1]], {}
     for name in made(results):
         scores = pd.read_csv(results / name / "tables" / "tofu.csv").query("split == 'forget10'")
-        kept = scores.set_index("method").reindex(methods)[["ks_held_out", "retain_rouge"]]
+        scores = scores.set_index("method")
+        if name == "cpu":
+            scores = pd.concat([scores, of_ours(results, "forget10")])
+        kept = scores.reindex(methods)[["ks_held_out", "retain_rouge"]]
         columns[f"`{name}`"] = [_pair(D, words) for D, words in kept.to_numpy()]
     worlds = pd.read_csv(results / "cpu-worlds" / "tables" / "worlds.csv")
     for split, label in LABELLED.items():
@@ -81,10 +84,19 @@ def scales(results: Path) -> str:
     return table(pd.DataFrame({"D · words kept": first} | columns))
 
 
+def of_ours(results: Path, split: str) -> pd.DataFrame:
+    """Return the rows of `gate_cpu` on a split for T3 with a gate and neutral tokens, by method,
+    with the columns of Table 1.
+    """
+    lines = pd.read_csv(results / "gate" / "tables" / "gate_cpu.csv")
+    lines = lines[(lines["split"] == split) & lines["model"].isin(OURS)]
+    return lines.rename(columns={"model": "method", "temperature": "T"}).set_index("method")
+
+
 def worlds(results: Path) -> str:
     """Write the means of D and MU-ROUGE over the other worlds with their 95% intervals."""
     means = pd.read_csv(results / "cpu-worlds" / "tables" / "worlds.csv")
-    methods, columns = list(METHODS), {}
+    methods, columns = [*METHODS, OWN_RATE, *OURS], {}
     for measure, title in (("ks_held_out", "D"), ("mu_rouge", "MU-ROUGE")):
         for split, label in LABELLED.items():
             part = means[(means["measure"] == measure) & (means["split"] == split)]

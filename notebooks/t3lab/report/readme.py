@@ -302,14 +302,10 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
     folder = results / name / "tables"
     scores = pd.read_csv(folder / "tofu.csv").query("split == @split").set_index("method")
     if name == "cpu":
-        ours = pd.read_csv(results / "gate" / "tables" / "gate_cpu.csv").query("split == @split")
-        ours = ours[ours["model"].isin(OURS)].rename(
-            columns={"model": "method", "temperature": "T"}
-        )
-        ours["dials"] = [
-            OUR_DIALS[each].format(gate) for each, gate in ours[["method", "gate"]].to_numpy()
-        ]
-        scores = pd.concat([scores, ours.set_index("method")], join="outer")
+        ours = details.of_ours(results, split)
+        gates = ours["gate"].items()
+        ours["dials"] = [OUR_DIALS[str(each)].format(gate) for each, gate in gates]
+        scores = pd.concat([scores, ours])
     run = next((results / name / "runs").glob(f"Retrained--{split}--*.json"), None)
     if run is not None and (D := scores["ks_held_out"].dropna()).size:
         rungs = forget_quality_lattice(len(read_json(run)["truth_ratio"]["forget"]))
