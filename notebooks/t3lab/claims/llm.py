@@ -170,7 +170,7 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
         with suppress(Missing):
             over = tables["worlds"].query("measure == @D and split == @split")
             for each in over[over["method"] == OWN_RATE].to_dict("records"):
-                mean, of = each["mean"], f" (mean of {each['worlds']} worlds)"
+                mean, of = each["mean"], f" (mean of {each['worlds']:g} worlds)"
         fq = forget_quality_lattice(n)[max(round(mean * n), 1) - 1]
         told = f"D at T = 1{of}: {mean:.3f}, which has FQ {{:.2g}} at the paper's {n} rows"
         with suppress(Missing):

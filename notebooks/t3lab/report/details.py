@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from t3lab.report.order import interval as mean_interval
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lib.baselines.losses import METHODS
 
@@ -31,6 +32,7 @@ STRENGTHS = {
     "T=2,w=1": "T = 2, the same f",
     "T=1,w=1": "T = 1, the same f",
 }
+WORLD_MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
 GATED = {  # measures of T3 with a gate
     "ks_held_out": "D",
     "fq_held_out": "Forget Quality",
@@ -176,6 +178,23 @@ def gate_leaks(results: Path) -> str:
     order = lines[["split", "model"]].drop_duplicates().sort_values("split", kind="stable")
     wide = wide.loc[[*map(tuple, order.to_numpy())], lines["sampler"].drop_duplicates()]
     return table(wide.reset_index().rename(columns={"model": ""}), texts=2)
+
+
+def gate_worlds(results: Path) -> str:
+    """Write gated T3's D, MU-ROUGE and Model Utility minus those of others in the same world, as
+    means over worlds with 95% intervals.
+    """
+    each = pd.read_csv(results / "cpu-worlds" / "tables" / "worlds_each.csv")
+    rows = []
+    for split, label in LABELLED.items():
+        by = each[each["split"] == split].pivot(index="world", columns="method")
+        for rival in ("T3", "RMU", "WGA"):
+            row = {"T3 (gated) minus": LABELS.get(rival, rival), "split": label}
+            for measure, title in WORLD_MEASURES.items():
+                gap = by[measure][OURS[0]] - by[measure][rival]
+                row[title] = interval(*mean_interval(gap))
+            rows.append(row)
+    return table(pd.DataFrame(rows), texts=2)
 
 
 def gated(results: Path) -> str:

@@ -77,6 +77,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         f"{PAGES}/gated.md": {
             "gates": details.gates(results),
             "gate_leaks": details.gate_leaks(results),
+            "gate_worlds": details.gate_worlds(results),
             "gated": details.gated(results),
             "entropy": details.entropy(results),
         },

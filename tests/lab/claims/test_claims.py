@@ -246,6 +246,11 @@ def test_worlds_decide_where_there_are_any(tmp_path, made):
     worlds.to_csv(tmp_path / "cpu-worlds" / "tables" / "worlds.csv", index=False)
     numbers = llm.fq_best(Tables(tmp_path / "cpu" / "tables")).numbers
     assert "5% nearer than T3: NPO; T3 is nearer than none" in numbers
+    own = {"method": tables.OWN_RATE, "measure": "ks_held_out", "mean": 0.01, "worlds": 7}
+    path = tmp_path / "cpu-worlds" / "tables" / "worlds.csv"
+    pd.concat([worlds, pd.DataFrame([own | {"split": split} for split in SPLITS])]).to_csv(path)
+    found = llm.t5_untempered(Tables(tmp_path / "cpu" / "tables"))
+    assert found.holds is False and "D at T = 1 (mean of 7 worlds): 0.010" in found.numbers
 
 
 def test_a_run_of_a_profile_is_judged_with_its_committed_worlds(tmp_path):
