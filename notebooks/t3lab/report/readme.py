@@ -120,8 +120,8 @@ def hides(results: Path) -> str:
         [
             f"- **Samples hide, at a price.** {hidden['k']:.0f} samples at the temperature 1 give"
             f" away {hidden['rows_leaking']:.0f} of {hidden['rows']:.0f} rows (before:"
-            f" {before['rows_leaking']:.0f}), and {sampled:.0f} of {of:.0f} answers to keep survive"
-            " sampling.",
+            f" {before['rows_leaking']:.0f}). Of {of:.0f} answers to keep, sampled once at the"
+            f" temperature 0.6, {sampled:.0f} survive.",
             "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
             " most probable for {:.0%} of the rows (retrained: {:.0%}; TOFU's text: {:.0%} and"
             " {:.0%}).".format(*shown),
