@@ -37,7 +37,7 @@ LAB: dict[str, set[str]] = {
     "results": set(),
     "profiles": set(),
     "world": set(),
-    "study": {"results", "world"},
+    "study": {"profiles", "results", "world"},
     "bench": {"study"},
     "explore": {"profiles", "world", "study", "report.look", "report.render"},
     "report": {"results"},

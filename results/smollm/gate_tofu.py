@@ -12,9 +12,13 @@ The base may be another training than that of the tables beside this script, bec
 not kept. Retrained models are not trained anew: D compares with the truth ratios in runs/.
 
 The table `gate_tofu` says what each model hides and keeps, `gate_tofu_leak` how many rows leak in
-samples. It takes about half an hour of two cores after the training.
+samples; gate_tofu.json says which command and commit made them. Of rows to keep and of world facts
+every eighth and every third is asked. It takes about half an hour of two cores in float32, after a
+training of as long.
 """
 
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,19 +31,20 @@ from t3lab import profiles, results, script
 from t3lab.explore.stories import written
 from t3lab.report import render
 from t3lab.report.tables import OURS, OWN_RATE
-from t3lab.study.methods import evaluated, load_models, records, run_method, subject
-from t3lab.study.study import Study, open_study
-from t3lib.baselines.losses import settings_of
+from t3lab.study.methods import Subject, evaluated, load_models, subject
+from t3lab.study.study import Study, open_study, scored
 from t3lib.cli import Options
-from t3lib.core.files import project_root
+from t3lib.core.files import project_root, write_json
 from t3lib.core.settings import WORLD, hyper_of
 from t3lib.own.audit import run as audit
+from t3lib.tofu.evaluation import metrics_of
 from t3lib.tofu.likelihood import UNTILTED
+from t3lib.tofu.metrics import by_column
 
 SPLIT, SEED = "forget10", 1
 GATES = (0.5, 0.9, 0.99)
-SAMPLERS = ((1.0, 1.0), (0.6, 0.9), (0.3, 1.0))  # tau, top p
-METRICS = ("forget_rouge", "retain_prob", "retain_rouge", "wf_rouge")
+ASKED = {"retain": 8, "wf": 3}  # of each set one row in so many is asked
+TAUS = (1.0, 0.3)  # temperatures of the sampler
 GATED = (
     "TOFU's text taught to SmolLM2, 10% split, seed 1: T3 as tuned, without tempering, and ours. D,"
     " FQ and row r compare with held-out retrained models, D tuned on with the one on which"
@@ -49,7 +54,7 @@ GATED = (
 )
 LEAK = (
     "Rows to forget of which one of `samples` answers contains the secret, by the sampler's"
-    " temperature tau and top p. SmolLM2, 10% split, seed 1."
+    " temperature tau. SmolLM2, 10% split, seed 1."
 )
 
 
@@ -79,7 +84,7 @@ def make(data: str, out: Path, rows: int, samples: int) -> None:
     points = candidates(tuned, untempered)
     models = [subject(study, "T3", SEED, settings) for _, settings in points]
     found = evaluated(study, models, sets=["forget"], generate=False)
-    distances = [near(each["truth_ratio"]["forget"], others, [0])["ks"] for each in found]
+    distances = [near(each["truth_ratio"]["forget"], others, [0])["D"] for each in found]
     best: dict[str, int] = {}
     for number, (name, _) in enumerate(points):
         if name not in best or distances[number] < distances[best[name]]:
@@ -87,71 +92,69 @@ def make(data: str, out: Path, rows: int, samples: int) -> None:
     for (name, settings), distance in zip(points, distances):
         print(f"{name}, gate {settings.get('gate', 1):g}: D tuned on {distance:.3f}", flush=True)
     chosen = [models[number] for number in best.values()]
-    runs = [*run_method(study, "Original", seeds=[], settings={}), *records(study, chosen)]
+    original = subject(study, "Original", 0, {})
+    few = {name: study.evaluation_rows[name][::step] for name, step in ASKED.items()}
+    reports = [*texts(study, [original], few), *texts(study, chosen, few)]
+    [base] = evaluated(study, [original], sets=["forget"], generate=False)
+    forgot = [base, *(found[number] for number in best.values())]
     tilts = [*UNTILTED, *load_models(study, chosen).tilts]
-    lines = [
-        {"model": name, **told(run, others)} | kept(study, tilt)
-        for name, run, tilt in zip(["Original", *best], runs, tilts)
-    ]
-    sampled = drawn(study, study.evaluation_rows["retain"][::4], tilts, 1, 1.0, 1.0)
-    for line, each in zip(lines, sampled):
-        line["retain_sampled"] = float(np.mean(each["samples"]))
+    asked = questions()
+    own = written(study.base, study.tokenizer, asked)[0]
+    unrelated = [row | {"answer": text} for row, text in zip(asked, own) if text]
+    [*sampled] = drawn(study, few["retain"], tilts, 1, 1.0)
+    lines = []
+    for number, name in enumerate(["Original", *best]):
+        ratios, (head, T) = forgot[number]["truth_ratio"]["forget"], tilts[number]
+        held = near(ratios, others, [seed for seed in others if seed])
+        line = {"model": name, "D_tuned_on": near(ratios, others, [0])["D"], **held}
+        values = by_column(reports[number])
+        line |= {each: values[each] for each in ("retain_prob", "retain_rouge", "wf_rouge")}
+        line["retain_sampled"] = float(np.mean(sampled[number]["samples"]))
+        if head is not None:
+            every = {"temperature": T, "gate": head.gate, "untrained": head.untrained}
+            line |= every | along(study.base, study.tokenizer, unrelated, head, T)
+        lines.append(line)
     render.write_table(out / "tables", "gate_tofu", pd.DataFrame(lines), caption=GATED)
     forget, leaks = study.evaluation_rows["forget"], []
-    asked = forget[:: len(forget) // rows]
-    for tau, top_p in SAMPLERS:
-        for name, each in zip(["Original", *best], drawn(study, asked, tilts, samples, tau, top_p)):
-            leaking = sum(map(any, each["leaks"]))
-            leaks.append((name, tau, top_p, samples, leaking, len(each["leaks"])))
-    columns = ["model", "tau", "top_p", "samples", "rows_leaking", "rows"]
+    for tau in TAUS:
+        each = drawn(study, forget[:: len(forget) // rows], tilts, samples, tau)
+        for name, answers in zip(["Original", *best], each):
+            leaking = sum(map(any, answers["leaks"]))
+            leaks.append((name, tau, samples, leaking, len(answers["leaks"])))
+    columns = ["model", "tau", "samples", "rows_leaking", "rows"]
     table = pd.DataFrame(leaks, columns=columns)
     render.write_table(out / "tables", "gate_tofu_leak", table, caption=LEAK)
+    facts = {"commit": results.provenance()["git_commit"]}
+    write_json(out / "gate_tofu.json", facts | {"command": shlex.join(["python", *sys.argv])})
+
+
+def texts(study: Study, models: Sequence[Subject], rows: Any) -> list[Any]:
+    """Score and write answers of models that share their passes; return a report for each."""
+    found = scored(
+        [each.key for each in models],
+        lambda missing: load_models(study, [models[number] for number in missing]),
+        *(rows, study.scoring, study.device),
+    )
+    return [metrics_of(each["scores"], None, study.scoring.truth_ratio) for each in found]
 
 
 def near(ratios: Any, others: dict[int, Any], seeds: Sequence[int]) -> dict[str, float]:
-    """Return the means of D, Forget Quality and row r against some retrained models."""
+    """Return the means of Forget Quality, D and row r against some retrained models."""
     gaps = [results.nearness(ratios, others[seed])._asdict() for seed in seeds]
-    frame = pd.DataFrame(gaps).mean()
-    return {"ks": frame["D"], "fq": frame["fq"], "paired_r": frame["paired_r"]}
+    return pd.DataFrame(gaps)[["D", "fq", "paired_r"]].mean().to_dict()
 
 
-def told(run: dict[str, Any], others: dict[int, Any]) -> dict[str, Any]:
-    """Return a run's settings, its distances and its metrics."""
-    ratios = run["truth_ratio"]["forget"]
-    held = near(ratios, others, [seed for seed in others if seed])
-    settings = settings_of("T3", run["hyper"]) if run["method"] == "T3" else {}
-    names = ("lr", "temperature", "gate", "untrained")
-    return {
-        **{name: settings.get(name) for name in names},
-        "ks_tuned_on": near(ratios, others, [0])["ks"],
-        **{"ks_held_out": held["ks"], "fq_held_out": held["fq"], "paired_r": held["paired_r"]},
-        **{name: run["metrics"][name] for name in METRICS},
-    }
-
-
-def kept(study: Study, tilt: Any) -> dict[str, float]:
-    """Compare a tilt with its base along the base's answers to unrelated questions."""
-    if tilt in UNTILTED:
-        return {}
-    rows, (head, T) = questions(), tilt
-    own = written(study.base, study.tokenizer, rows)[0]
-    unrelated = [row | {"answer": text} for row, text in zip(rows, own) if text]
-    return along(study.base, study.tokenizer, unrelated, head, T)
-
-
-def drawn(
-    study: Study, rows: Any, tilts: Any, samples: int, tau: float, top_p: float
-) -> list[dict[str, Any]]:
+def drawn(study: Study, rows: Any, tilts: Any, samples: int, tau: float) -> list[dict[str, Any]]:
     """Sample answers of every tilt to some rows; see `audit.draws`."""
-    how: dict[str, Any] = {"samples": samples, "tau": tau, "top_p": top_p}
+    how: dict[str, Any] = {"samples": samples, "tau": tau}
     return audit.draws(study.base, study.tokenizer, rows, tilts, **how)
 
 
 OPTIONS: Options = {
     "--data": {"default": "hub", "help": "folder with TOFU's files, or hub"},
     "--out": {"type": Path, "default": Path("out/smollm")},
-    "--rows": {"type": int, "default": 40, "help": "to forget that are sampled (default 40)"},
-    "--samples": {"type": int, "default": 16, "help": "of each row (default 16)"},
+    "--rows": {"type": int, "default": 20, "help": "to forget that are sampled (default 20)"},
+    "--samples": {"type": int, "default": 4, "help": "of each row (default 4)"},
 }
 
 if __name__ == "__main__":

@@ -165,7 +165,8 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
     row, n, edge = rows.iloc[0], ROWS[split], ""
     found, told = [row["fq"]], "FQ at T = 1: {:.2g}"
     if not np.isnan(row.get("fq_held_out", np.nan)):
-        n = tables["forget_quality"].query("split == @split")["n"].max()
+        with suppress(Missing):
+            n = tables["forget_quality"].query("split == @split")["n"].max()
         found, told = [row["fq_held_out"]], f"FQ at T = 1: {{:.2g}} with {n} rows"
         with suppress(Missing):
             each = tables["worlds_each"].reindex(columns=["split", "method", "fq_held_out"])
@@ -175,7 +176,7 @@ def t5_untempered(tables: Tables, split: str) -> Finding:
                 found = [*each.loc[OWN_RATE, "fq_held_out"]]
                 shown = [OWN_RATE, "T3", "Retrained"]
                 told = f"rejected with {n} rows in worlds: " + ", ".join(
-                    f"{name} {hit} of {of}"
+                    f"{name} {hit:g} of {of:g}"
                     for name, (hit, of) in counts.reindex(shown).dropna().iterrows()
                 )
         with suppress(Missing):
