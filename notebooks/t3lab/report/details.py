@@ -33,6 +33,15 @@ STRENGTHS = {
     "T=1,w=1": "T = 1, the same f",
 }
 WORLD_MEASURES = {"ks_held_out": "D", "mu_rouge": "MU-ROUGE", "mu": "Model Utility"}
+GATED_TOFU = {  # the same on SmolLM2
+    "D": "D",
+    "retain_prob": "retain: prob.",
+    "retain_rouge": "words",
+    "retain_sampled": "words, sampled",
+    "wf_rouge": "world facts",
+    "kl": "nats a token",
+    "same_token": "same token",
+}
 GATED = {  # measures of T3 with a gate
     "ks_held_out": "D",
     "fq_held_out": "Forget Quality",
@@ -222,6 +231,22 @@ def gated(results: Path) -> str:
         }
         parts += [f"{story[:1].upper()}{story[1:]}:", table(pd.DataFrame(shown))]
     return "\n\n".join(parts)
+
+
+def gate_tofu(results: Path) -> str:
+    """Write what T3 with a gate and neutral tokens hides, keeps and costs on TOFU's text taught to
+    SmolLM2.
+    """
+    tables = results / "smollm" / "tables"
+    lines, leaks = (pd.read_csv(tables / f"gate_tofu{more}.csv") for more in ("", "_leak"))
+    shown = pd.DataFrame({"": lines["model"].replace(LABELS)})
+    shown["θ"] = [_short(each) if each < 1 else "" for each in lines["gate"]]
+    for name, title in GATED_TOFU.items():
+        shown[title] = lines[name].map(_short)
+    for tau, part in leaks.groupby("tau", sort=False):
+        counts = pd.Series(_of(part, "rows_leaking", "rows"), part["model"])
+        shown[f"leak, τ = {tau:g}"] = lines["model"].map(counts)
+    return table(shown, texts=2)
 
 
 def entropy(results: Path) -> str:

@@ -78,6 +78,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
             "gates": details.gates(results),
             "gate_leaks": details.gate_leaks(results),
             "gate_worlds": details.gate_worlds(results),
+            "gate_tofu": details.gate_tofu(results),
             "gated": details.gated(results),
             "entropy": details.entropy(results),
         },
