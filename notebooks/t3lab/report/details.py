@@ -11,6 +11,7 @@ import pandas as pd
 from t3lab.report.order import interval as mean_interval
 from t3lab.report.tables import OURS, OWN_RATE
 from t3lib.baselines.losses import METHODS
+from t3lib.tofu.metrics import forget_quality_lattice
 
 LABELLED = {"forget05": "5%", "forget10": "10%"}
 TITLES = {
@@ -72,6 +73,14 @@ def table(frame: pd.DataFrame, texts: int = 1) -> str:
 def interval(value: float, low: float, high: float, form: str = "+.2f") -> str:
     """Write a number with the ends of its interval, such as "-0.08 (-0.12 to -0.03)"."""
     return f"{value:{form}} ({low:{form}} to {high:{form}})"
+
+
+def quality(D: float, n: int) -> float:
+    """Return the Forget Quality of a distance D between two models on n rows: the p-value of its
+    test, at the nearest D that n rows can have.
+    """
+    rungs = forget_quality_lattice(n)
+    return rungs[max(round(D * len(rungs)), 1) - 1]
 
 
 def scales(results: Path) -> str:
@@ -160,9 +169,12 @@ def _strengths(part: pd.DataFrame) -> str:
 
 def gates(results: Path) -> str:
     """Write what T3 with a gate, neutral tokens and both hides and keeps at `cpu`, beside T3 and T3
-    without tempering.
+    without tempering. Forget Quality is that of the mean D.
     """
-    lines = pd.read_csv(results / "gate" / "tables" / "gate_cpu.csv")
+    tables = results / "gate" / "tables"
+    lines, leaks = (pd.read_csv(tables / f"gate_{name}.csv") for name in ("cpu", "leak"))
+    n = lines["split"].map(leaks.groupby("split")["rows"].max())
+    lines["fq_held_out"] = [quality(D, int(of)) for D, of in zip(lines["ks_held_out"], n)]
     shown = pd.DataFrame({"": lines["model"], "split": lines["split"].map(LABELLED)})
     shown["T, θ"] = [f"{T:g}, {gate:g}" for T, gate in lines[["temperature", "gate"]].to_numpy()]
     for name, title in GATED.items():

@@ -22,7 +22,6 @@ from t3lab.results import AUTHOR_ROWS, all_rows, paper_table
 from t3lib.baselines.losses import METHODS
 from t3lib.core.errors import UserError
 from t3lib.core.files import atomic_write, project_root, read_json
-from t3lib.tofu.metrics import forget_quality_lattice
 
 SPLIT, PAGES = "forget10", "results/pages"
 PAPER = "The paper, Llama 3.1 8B, TOFU's text"
@@ -310,8 +309,8 @@ def _scores(results: Path, name: str, split: str) -> pd.DataFrame:
         scores = pd.concat([scores, ours])
     run = next((results / name / "runs").glob(f"Retrained--{split}--*.json"), None)
     if run is not None and (D := scores["ks_held_out"].dropna()).size:
-        rungs = forget_quality_lattice(len(read_json(run)["truth_ratio"]["forget"]))
-        scores["fq_held_out"] = D.map(lambda each: rungs[max(round(each * len(rungs)), 1) - 1])
+        n = len(read_json(run)["truth_ratio"]["forget"])
+        scores["fq_held_out"] = D.map(lambda each: details.quality(each, n))
     tests = pd.read_csv(folder / "forget_quality.csv").query("split == @split and w != 1")
     for method, dialled in tests.dropna(subset=["w"]).groupby("method"):
         label, dial = (BOTH_DIALS, "w") if method == "T3" else (SHARE.format(method), "a")
