@@ -59,15 +59,16 @@ class HiddenStates:
     thread: id of the thread whose calls are kept; None for calls of compiled code. In eager mode
     every call of `generate`, or of forward outside it, adds its own hook, for its thread. Compiled
     code cannot add hooks, so `generate` also adds one (thread None) before it decodes.
+    eager: compiled code, in which a thread cannot be asked for, must not call this one.
     """
 
-    def __init__(self, thread: int | None = None) -> None:
-        self.thread = thread
+    def __init__(self, thread: int | None = None, eager: bool = False) -> None:
+        self.thread, self.eager = thread, eager
         self.last: Any = None
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
-            mine = self.thread is None
+        if self.thread is None or self.eager and torch.compiler.is_compiling():
+            mine = self.thread is None and torch.compiler.is_compiling()
         else:
             mine = self.thread == threading.get_ident()
         if mine:
@@ -292,7 +293,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
                 generation_config.top_k = 0
         generate = self.replaced.get("generate", super().generate)  # type: ignore[misc]
         add, thread = decoder_of(self.base).register_forward_hook, threading.get_ident()
-        outer, own = self.hooked.get(thread), HiddenStates(thread)
+        outer, own = self.hooked.get(thread), HiddenStates(thread, eager=True)
         with add(self.compiled_hidden), add(own), evaluating(self):
             self.hooked[thread] = own
             try:
