@@ -144,7 +144,7 @@ def load_profile(name: str | Path, folder: Path | None = None, *, tuned: bool = 
 
 
 def _typed(stage: Settings) -> type[Schema]:
-    """Return the schema of profiles whose stage has some settings of this one, of their types."""
+    """Return the schema of a profile. Its stage may have these settings, each of the same type."""
     sizes: Any = {setting: (type(value), value) for setting, value in stage.items()}
     model = create_model("Stage", __base__=Strict, **sizes)
     return create_model("Profile", __base__=Schema, stage=(model, ...))

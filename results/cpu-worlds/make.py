@@ -35,7 +35,7 @@ from t3lab import profiles, results, script
 from t3lab.report import render, tables
 from t3lab.report.look import COLOURS, STYLE, panels
 from t3lab.report.order import adjusted, interval, judged
-from t3lab.report.tables import OWN_RATE
+from t3lab.report.tables import OURS, OWN_RATE
 from t3lab.study.several import Work
 from t3lab.study.study import open_study
 from t3lib.cli import Options
@@ -48,7 +48,6 @@ from t3lib.core.settings import WORLD
 # The measures of the tables: {column of a run: (title of its panel, whether more is better)}.
 # Forget Quality is a p-value, so it has no mean over worlds; worlds_each has every value.
 MEASURES = {"ks_held_out": ("D", False), "mu_rouge": ("MU-ROUGE", True), "mu": ("MU", True)}
-OURS = ("T3 (gated)", "T3 (neutral)", "T3 (gated, neutral)")  # not the paper's
 NAMES = (*tables.METHODS, OWN_RATE, *OURS)
 EACH = (
     "Every method in each of several built-in worlds. T3 (T = 1) does not temper and has the"

@@ -13,8 +13,8 @@ not kept. Retrained models are not trained anew: D compares with the truth ratio
 
 The table `gate_tofu` says what each model hides and keeps, `gate_tofu_leak` how many rows leak in
 samples; gate_tofu.json says which command and commit made them. Of rows to keep and of world facts
-every eighth and every third is asked. It takes about half an hour of two cores in float32, after a
-training of as long.
+every eighth and every third is asked. It took 20 minutes of two cores in float32, after a training
+of 28.
 """
 
 import shlex

@@ -59,7 +59,7 @@ class HiddenStates:
     thread: id of the thread whose calls are kept; None for calls of compiled code. In eager mode
     every call of `generate`, or of forward outside it, adds its own hook, for its thread. Compiled
     code cannot add hooks, so `generate` also adds one (thread None) before it decodes.
-    eager: compiled code, in which a thread cannot be asked for, must not call this one.
+    eager: keep nothing of compiled code, which cannot ask for its thread.
     """
 
     def __init__(self, thread: int | None = None, eager: bool = False) -> None:
@@ -67,8 +67,10 @@ class HiddenStates:
         self.last: Any = None
 
     def __call__(self, module: nn.Module, args: Any, output: Any) -> None:
-        if self.thread is None or self.eager and torch.compiler.is_compiling():
-            mine = self.thread is None and torch.compiler.is_compiling()
+        if self.thread is None:
+            mine = torch.compiler.is_compiling()
+        elif self.eager and torch.compiler.is_compiling():
+            mine = False
         else:
             mine = self.thread == threading.get_ident()
         if mine:
@@ -223,7 +225,7 @@ class WrappedCausalLM(PreTrainedModel, GenerationMixin):
             with evaluating(self):
                 outputs, hidden = self.base_forward(**inputs, **context)
         cache = cache_of(outputs) if cache is None else cache
-        if hasattr(cache, "self_attention_cache"):  # it is for an encoder, too, which is not here
+        if hasattr(cache, "self_attention_cache"):  # beside it lies an encoder's, unused
             cache = outputs[CACHE] = cache.self_attention_cache
         outputs.logits = self.unlearned_logits(outputs.logits, hidden, cache, prepared, inputs)
         if not called_by_generate and not torch.compiler.is_compiling():

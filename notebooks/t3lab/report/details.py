@@ -184,7 +184,7 @@ def gates(results: Path) -> str:
 
 def gate_leaks(results: Path) -> str:
     """Write how many rows leak in 16 samples by the sampler's temperature, at `cpu`: T3 with a gate
-    and without, and the models that it lies between.
+    and without, beside the model before unlearning and retrained models.
     """
     ours = pd.read_csv(results / "gate" / "tables" / "gate_leak.csv")
     whole = pd.read_csv(results / "cpu" / "tables" / "leak.csv").rename(columns={"method": "model"})
