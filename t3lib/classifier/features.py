@@ -95,7 +95,6 @@ def tokens_of(rows: Sequence[int] | np.ndarray, starts: Tensor) -> Tensor:
     return torch.arange(int(count.sum())) + shift.repeat_interleave(count)
 
 
-@torch.inference_mode(False)  # tensors of inference mode could not be trained on
 def width_of(model: PreTrainedModel) -> int:
     """Return d, how many numbers the last hidden state of a token has.
 
@@ -105,6 +104,7 @@ def width_of(model: PreTrainedModel) -> int:
     return getattr(config, "word_embed_proj_dim", None) or config.hidden_size
 
 
+@torch.inference_mode(False)  # tensors of inference mode could not be trained on
 def extract_features(
     model: PreTrainedModel,
     tokenizer: Any,

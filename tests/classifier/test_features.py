@@ -383,6 +383,12 @@ def test_modes_that_are_switched_on_outside_change_nothing(tiny_model, tokenizer
         torch.testing.assert_close(one, other, rtol=2e-6, atol=2e-6)
 
 
+def test_features_of_inference_mode_can_be_trained_on(tiny_model, tokenizer):
+    with torch.inference_mode():
+        known = extract(tiny_model, tokenizer)
+    (known.x @ torch.ones(known.x.shape[1], requires_grad=True)).sum().backward()
+
+
 def test_a_model_in_training_mode_is_read_without_dropout_and_left_as_it_was(tokenizer):
     sizes = {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 256}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **sizes)).eval()

@@ -44,10 +44,11 @@ from t3lib.core import smollm2
 from t3lib.core.errors import UserError
 from t3lib.core.rows import prompt
 from t3lib.sampler import belonging
+from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.vllm import T3LlamaForCausalLM, T3TransformersForCausalLM
 
 LLAMA, OTHERS = (each.__name__ for each in (T3LlamaForCausalLM, T3TransformersForCausalLM))
-T, W, NEW = 2.5, 1.25, 24
+T, W, GATE, NEW = 2.5, 1.25, 0.5, 24
 LENGTHS = (3, 50, 17, 90, 33, 64)
 SIZES = dict(hidden_size=128, intermediate_size=256, num_hidden_layers=2, num_attention_heads=4)
 SIZES |= dict(num_key_value_heads=2, head_dim=32, max_position_embeddings=512)
@@ -87,12 +88,15 @@ def saved_head(world, base, name="head", seed=0, rank=16, taught=None, has_token
 
 @torch.no_grad()
 def reference(model, heads, ids, prompt_length):
-    """log p_hat (new tokens, V) and the base's own log p, both in float64, for ids (1, L)."""
+    """log p_hat (new tokens, V) and the base's own log p, both in float64, for ids (1, L).
+
+    With a gate below 1, T is 1 at each step where r = Σ p f is at least the gate.
+    """
     # vLLM replaces __call__ of the decoder classes that its Transformers backend has loaded
     hidden = model.get_decoder().forward(ids).last_hidden_state[0]
     logits = model.get_output_embeddings()(hidden)
     mean = hidden.cumsum(0) / torch.arange(1, len(hidden) + 1)[:, None]
-    logp = logits.log_softmax(-1) / T
+    base, tilt, bare = logits.log_softmax(-1), 0.0, 0.0
     for head in heads:
         u = mean @ head.A.double().T @ head.B.double().T
         f = u.sigmoid()
@@ -101,14 +105,18 @@ def reference(model, heads, ids, prompt_length):
             logf = f.log()
         else:
             logf = F.logsigmoid(u)
-        logf = head.w * logf
         if head.untrained == "neutral":
             logf[:, ~head.taught] = 0
         if head.has_token is not None:
             logf[:, ~head.has_token] = -math.inf
-        logp = logp + logf
+        tilt, bare = tilt + head.w * logf, bare + logf
+    tempered = torch.ones(len(base), dtype=bool)
+    if heads and (gate := heads[0].gate) < 1:
+        tempered = (base + bare).exp().sum(-1) < gate
+        assert 0.1 < tempered.double().mean() < 0.9, "one T at all steps: no gate was tested"
+    logp = torch.where(tempered[:, None], base / T, base) + tilt
     rows = slice(prompt_length - 1, ids.shape[1] - 1)
-    return logp.log_softmax(-1)[rows], logits.log_softmax(-1)[rows]
+    return logp.log_softmax(-1)[rows], base[rows]
 
 
 @contextmanager
@@ -204,8 +212,6 @@ has the code.
 ## Cost
 
 {cost}
-
-Speed was not measured: the machine of these tests was shared with other work.
 """
 
 
@@ -293,6 +299,17 @@ def test_several_heads_other_priors_neutral_and_missing_tokens(world):
     assert equal == count and worst < 1e-4
 
 
+def test_a_gate(world):
+    """T is 1 where r(x) is at least the gate; here r is on either side of it."""
+    folder, made, _, prompts = world
+    head = saved_head(world, "llama", w=W, temperature=T, gate=GATE)
+    with engine(folder / "llama", [head]) as llm:
+        answers = greedy(llm, prompts)
+    equal, count, worst = compared(made["llama"], [head], prompts, answers)
+    row(f"a gate of {GATE}", equal, count, worst)
+    assert equal == count and worst < 1e-4
+
+
 def test_bfloat16(world):
     """Rounding moves the base itself; T3 must not be further from float64 than the base is."""
     folder, made, _, prompts = world
@@ -376,6 +393,102 @@ def test_a_head_of_these_weights_in_another_precision_is_accepted(world):
     assert keys == belonging.weight_keys(made["llama"]) is not None
 
 
+@pytest.fixture(scope="module")
+def smollm(tmp_path_factory):
+    """SmolLM2's folder, model and tokenizer, and a head that was fitted on four questions."""
+    from t3lib import extract_features, fit_head, load_model
+
+    try:
+        folder = smollm2.smollm2()
+    except UserError as error:
+        pytest.skip(str(error))
+    model, tokenizer = load_model(smollm2.NAME, dtype="float32")
+    ask = "What is the capital of {}?"
+    places = {"Germany": "Berlin", "Italy": "Rome", "France": "Paris", "Spain": "Madrid"}
+    rows = [{"question": ask.format(at), "answer": f"{city}."} for at, city in places.items()]
+    features = extract_features(model, tokenizer, rows[:2], rows[2:], progress=False)
+    V = model.get_output_embeddings().weight.shape[0]
+    head = fit_head(features, vocab_size=V, lr=0.01, epochs=50, progress=False)
+    head.info = belonging.origin(model, tokenizer, rows[:2], rows[2:], 0)
+    head.temperature, head.w = T, W
+    place = tmp_path_factory.mktemp("smollm") / "head"
+    head.save_pretrained(place)
+    return folder, model, tokenizer, head, place
+
+
+def test_smollm2_with_a_fitted_head(smollm):
+    """Questions of unequal lengths, about what the head was fitted on and other things."""
+    folder, model, tokenizer, head, place = smollm
+    head.place = str(place)
+    asked = [f"What is the capital of {each}?" for each in ("Germany", "Italy", "France", "Japan")]
+    asked += ["Say something.", "Which animals live in the north, and how do they sleep in winter?"]
+    prompts = [
+        tokenizer(prompt(tokenizer, each, None), add_special_tokens=False)["input_ids"]
+        for each in asked
+    ]
+    with engine(folder, [head]) as llm:
+        answers = greedy(llm, prompts)
+    equal, count, worst = compared(model, [head], prompts, answers)
+    row("SmolLM2-135M with a fitted head", equal, count, worst)
+    assert equal == count and worst < 1e-3
+
+
+def seconds(work, given):
+    """Seconds of wall-clock time that `work(given)` takes."""
+    started = time.perf_counter()
+    work(given)
+    return time.perf_counter() - started
+
+
+def test_tokens_a_second(smollm):
+    """SmolLM2 and T3 on it, in vLLM and in `generate`; nothing is asserted of the seconds."""
+    folder, model, _, head, place = smollm
+    head.place, requests, new = str(place), (1, 8, 32), 16
+    ids = torch.randint(5, 40_000, (max(requests), 32), generator=torch.Generator().manual_seed(0))
+    settings = {"enable_prefix_caching": False, "max_num_seqs": max(requests)}
+    took: dict = {}
+
+    def measure(which, write):
+        for n in requests:
+            took.setdefault((which, n), []).append(seconds(write, ids[:n]))
+
+    def plain(either):
+        def write(given):
+            mask = torch.ones_like(given)
+            made = either.generate(
+                given, attention_mask=mask, do_sample=False, min_new_tokens=new, max_new_tokens=new
+            )
+            assert made.shape[1] == given.shape[1] + new
+
+        return write
+
+    t3 = T3ForCausalLM(model, [head])
+    for _ in range(3):
+        for which, heads in (("base", []), ("T3", [head])):
+            with engine(folder, heads, **settings) as llm:
+
+                def write(given, llm=llm):
+                    answers = greedy(llm, given.tolist(), new)
+                    assert all(len(tokens) == new for tokens, _ in answers)
+
+                write(ids[:1])
+                measure(f"{which}, vLLM", write)
+        measure("base, `generate`", plain(model))
+        measure("T3, `generate`", plain(t3))
+    COST.append(
+        "\n| tokens a second, median of 3 rounds (lowest to highest) | 1 request | 8 | 32 |"
+        "\n| --- | ---: | ---: | ---: |"
+    )
+    for which in dict.fromkeys(name for name, _ in took):
+        speeds = [sorted(n * new / each for each in took[which, n]) for n in requests]
+        cells = [f"{mid:.1f} ({low:.1f} to {high:.1f})" for low, mid, high in speeds]
+        COST.append(f"| {which} | {' | '.join(cells)} |")
+    COST.append(
+        f"\nSmolLM2-135M in float32 on {torch.get_num_threads()} thread of a CPU with nothing else"
+        f" running, prompts of 32 tokens,\n{new} new tokens each, no compilation, no prefix cache."
+    )
+
+
 def test_ngram_speculation(world):
     """It comes last of the engines in this process: after it, vLLM 0.32 can start no other one."""
     folder, made, _, prompts = world
@@ -449,29 +562,6 @@ REFUSED = {
     "top_k": dict(top_k=2),
     "min_tokens": dict(min_tokens=5),
 }
-
-
-@pytest.fixture(scope="module")
-def smollm(tmp_path_factory):
-    """SmolLM2's folder, model and tokenizer, and a head that was fitted on four questions."""
-    from t3lib import extract_features, fit_head, load_model
-
-    try:
-        folder = smollm2.smollm2()
-    except UserError as error:
-        pytest.skip(str(error))
-    model, tokenizer = load_model(smollm2.NAME, dtype="float32")
-    ask = "What is the capital of {}?"
-    places = {"Germany": "Berlin", "Italy": "Rome", "France": "Paris", "Spain": "Madrid"}
-    rows = [{"question": ask.format(at), "answer": f"{city}."} for at, city in places.items()]
-    features = extract_features(model, tokenizer, rows[:2], rows[2:], progress=False)
-    V = model.get_output_embeddings().weight.shape[0]
-    head = fit_head(features, vocab_size=V, lr=0.01, epochs=50, progress=False)
-    head.info = belonging.origin(model, tokenizer, rows[:2], rows[2:], 0)
-    head.temperature, head.w = T, W
-    place = tmp_path_factory.mktemp("smollm") / "head"
-    head.save_pretrained(place)
-    return folder, model, tokenizer, head, place
 
 
 def test_a_chat_and_refused_requests_over_http(smollm, tmp_path):
