@@ -21,7 +21,7 @@ from t3lib.classifier.fit import fit_heads, steps_per_epoch
 from t3lib.classifier.head import T3Head
 from t3lib.core.errors import UserError, printable
 from t3lib.core.models import pad_id
-from t3lib.core.rows import Row, encode_rows, templated
+from t3lib.core.rows import Row, encode_rows, question_of, templated
 from t3lib.core.settings import (
     OWN_RATES,
     OWN_ROWS,
@@ -314,11 +314,17 @@ def screen(
     """Score a head by teacher forcing at every (T, w), with one pass of the base.
 
     rows: {"forget": rows to forget, name: rows to keep}, in this order. At most `SCREENED` rows of
-    each set are used.
+    each set are used, of the rows to forget only those that the inquiry asks.
     grid: the pairs (T, w). The result has one entry for each.
     asked: the inquiry that knows the secrets of the rows to forget.
     """
-    few = {name: drawn(some, SCREENED) for name, some in rows.items()}
+    known = {*map(question_of, asked.forget)}  # of many rows, some are drawn to be asked
+    few = {
+        name: drawn(
+            [row for row in some if name != "forget" or question_of(row) in known], SCREENED
+        )
+        for name, some in rows.items()
+    }
     forget = few["forget"]
     examples = [each for some in few.values() for each in encode_rows(tokenizer, some)]
     heads = {w: weighted(head, w) for _, w in grid}

@@ -265,6 +265,17 @@ def test_the_trial_head_sees_no_row_held_out_and_both_heads_choose(case, quick, 
     assert unlearned.report["curve"][0]["T"] == 1.0
 
 
+def test_of_many_rows_some_are_asked_and_the_screen_uses_these(case, quick, monkeypatch):
+    model, tokenizer, forget, retain, _ = case
+    monkeypatch.setattr(answers, "MOST_FORGET", 4)
+    monkeypatch.setattr(answers, "MOST_KEPT", 10)
+    plain = own.Choices(steps=50, plain=True)
+    report = own.unlearn(model, tokenizer, Rows(forget, retain), plain, progress=False).report
+    assert report["verdict"]["lines"][1] == (
+        "asked: 4 of 10 rows (forget), 10 of 40 rows (retain), drawn at random"
+    )
+
+
 def test_long_work_is_announced_with_time_memory_and_disk(case, monkeypatch):
     """README's example took two minutes, and up to 4.0 hours were announced: few rows were timed,
     once, while another program held them up.
