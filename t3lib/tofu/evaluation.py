@@ -1,9 +1,10 @@
 """Evaluate a model on TOFU: per-row scores and texts, and from them all metrics.
 
 `score` runs the model: losses for all heads and temperatures from one pass of the base
-(`likelihood`), and greedy texts (`writing`). `metrics_of` computes every metric from that
-(`metrics`), without a model, so a changed metric needs no new pass. `evaluate` does both; its
-result is the JSON of `t3 tofu evaluate` without the provenance.
+(`likelihood`), and greedy texts (`writing`), each from where it leaves the true answer.
+`metrics_of` computes every metric from that (`metrics`), without a model, so a changed metric needs
+no new pass. `evaluate` does both; its result is the JSON of `t3 tofu evaluate` without the
+provenance.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from t3lib.core.rows import Example, Row, encode_answers
 from t3lib.core.settings import check_temperature
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.tofu import metrics
-from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, answer_losses
+from t3lib.tofu.likelihood import UNTILTED, Reading, Tilt, losses_and_agreed
 from t3lib.tofu.metrics import SETS
 from t3lib.tofu.writing import eos_ids, greedy
 
@@ -114,11 +115,18 @@ def score(
         pad_id(tokenizer), eos_ids(model, tokenizer), scoring.attention_mask, scoring.batch_tokens,
         scoring.progress,
     )  # fmt: skip
-    losses = answer_losses(model, flat, reading, chosen)
+    numbers = np.cumsum([0, *(len(row) for rows in encoded.values() for row in rows)])[:-1].tolist()
+    compared = numbers if scoring.generate else ()
+    losses, agreed = losses_and_agreed(model, flat, reading, chosen, compared)
     texts: list[list[str]] = []
     if scoring.generate:
         prompts = [example.ids[: example.n_prompt] for example in first]
-        written = greedy(model, prompts, reading, chosen, max_new_tokens=scoring.max_new_tokens)
+        begun = [
+            [example.ids[example.n_prompt :][:n] for example, n in zip(first, of_tilt[numbers])]
+            for of_tilt in agreed
+        ]
+        most = scoring.max_new_tokens
+        written = greedy(model, prompts, reading, chosen, max_new_tokens=most, begun=begun)
         texts = [[answer_text(tokenizer, ids) for ids in answers] for answers in written]
     answers = [answer_text(tokenizer, example.ids[example.n_prompt :]) for example in first]
     settings = {name: getattr(scoring, name) for name in ("attention_mask", "max_new_tokens")}

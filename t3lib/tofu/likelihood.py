@@ -1,6 +1,7 @@
 """Score given answers (teacher forcing) for all heads and temperatures in one pass of the base.
 
-The prompt of a question is computed once for all its answers, which share its key-value cache.
+The prompt of a question is computed once for all its answers, which share its key-value cache. What
+all prompts of a batch begin with, such as a system text, is computed once for all of them.
 Logits are taken at answer positions only. T3's tilt needs nothing else from the model: the pooled
 context is the running mean of z = A h, and the partition function is one product of exp(log p / T)
 and f.
@@ -9,7 +10,7 @@ and f.
 import copy
 import math
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
@@ -41,6 +42,9 @@ UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
 # Entries of a (rows, V) block of logits that is processed at once, so that it stays in the
 # processor's cache.
 CHUNK = 2**18
+# Tokens that a shared beginning must save in a batch. It takes a call of the model more, in which a
+# large model reads all its weights for a few tokens.
+WORTH = 256
 # A float32 partition function below this has lost digits and is computed again in log space.
 TINY = 1e-30
 
@@ -82,6 +86,11 @@ class Positions:
     logits: Tensor
     z: Tensor | None
 
+    def rows(self, which: Tensor) -> "Positions":
+        """Return the positions of a mask (N,)."""
+        parts = (self.example, self.step, self.target, self.logits, self.z)
+        return Positions(*(None if part is None else part[which] for part in parts))  # type: ignore
+
 
 def default_batch_tokens(model: Any) -> int:
     """Return the default number of padded tokens in a batch of scored texts.
@@ -104,20 +113,48 @@ def answer_losses(
     tokens `ids[n_prompt:]`, end of turn included (Appendix F.3's |a|). UserError for an example
     without an answer and for a model whose probabilities are not finite.
     """
+    return losses_and_agreed(model, examples, reading, tilts, ())[0]
 
-    def summed(batch_tokens: int) -> Tensor:
+
+def losses_and_agreed(
+    model: Any,
+    examples: Sequence[Example],
+    reading: Reading,
+    tilts: Sequence[Tilt],
+    compared: Collection[int],
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Do the same as `answer_losses`, and count with how many tokens greedy answers begin alike.
+
+    compared: indices of the examples whose answer is compared with the greedy one.
+
+    Returns (losses, agreed), both (n_tilts, n_examples). agreed: number of first tokens of the
+    given answer that greedy decoding writes too, 0 for examples that are not compared. Where two
+    tokens are equally likely up to rounding, it may take one and `writing` the other.
+    """
+    lengths = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
+    wanted = torch.zeros(len(examples), dtype=torch.bool)
+    wanted[list(compared)] = True
+
+    def summed(batch_tokens: int) -> tuple[Tensor, Tensor]:
         total = torch.zeros(len(tilts), len(examples), dtype=torch.float64)
+        agreed = (lengths * wanted).repeat(len(tilts), 1)
         show, sized = reading.progress, replace(reading, batch_tokens=batch_tokens)
         with progress_bar(total=len(examples), desc="scoring", show=show, leave=False) as bar:
             for at in answer_positions(model, examples, sized, heads_of(tilts)):
-                total.index_add_(1, at.example.cpu(), -target_logp(at, tilts).cpu().double())
+                example = at.example.cpu()
+                total.index_add_(1, example, -target_logp(at, tilts).cpu().double())
+                if (mine := wanted[example]).any():
+                    few = at.rows(mine.to(at.example.device))
+                    left = (choices(few, tilts) != few.target).cpu()
+                    step = few.step.cpu().where(left, agreed[:, example[mine]])
+                    agreed.scatter_reduce_(1, example[mine].expand_as(step), step, reduce="amin")
                 bar.update(int((at.step == 0).sum()))
-        return total
+        return total, agreed
 
-    total = within_memory(summed, reading.batch_tokens or default_batch_tokens(model))
+    budget = reading.batch_tokens or default_batch_tokens(model)
+    total, agreed = within_memory(summed, budget)
     check_finite(model, total)
-    lengths = torch.tensor([len(example.ids) - example.n_prompt for example in examples])
-    return (total / lengths).numpy()
+    return (total / lengths).numpy(), agreed.numpy()
 
 
 def heads_of(tilts: Sequence[Tilt]) -> list[T3Head]:
@@ -230,11 +267,11 @@ def answer_positions(
     prompts = list(members)
     reader = Reader(model, heads)
     for chosen in reader.batches([len(prompt) for prompt in prompts], budget):
-        prefix = _prefill(reader, [prompts[i] for i in chosen], reading)
         rows, indices = zip(
             *((place, index) for place, i in enumerate(chosen) for index in members[prompts[i]])
         )
         answers = [examples[index].ids[examples[index].n_prompt :] for index in indices]
+        prefix = _prefill(reader, [prompts[i] for i in chosen], reading, max(map(len, answers)))
         row, numbers = (
             torch.tensor(values, device=prefix.mask.device) for values in (rows, indices)
         )
@@ -277,8 +314,9 @@ class Reader:
     at_once: True if several tokens can follow a cache in one call.
     alone: True if a batch has only one row, because the rows of the model's cache cannot be
     reordered.
+    begins: True if texts may share the cache of what they begin with, with padding after it.
 
-    All three are found by trials, once for each model. The heads are moved to the model's device.
+    All four are found by trials, once for each model. The heads are moved to the model's device.
 
     UserError for heads on a model that is already unlearned, and for a model whose results differ
     with and without its cache.
@@ -295,10 +333,11 @@ class Reader:
         last: Any = torch.tensor([-1], device=model.device) if heads and cuts_states(opened) else 1
         self.last_logits = {"logits_to_keep": last} if "logits_to_keep" in options else {}
         self.model, self.heads, self.alone = model, [], False
-        self.padded = self.at_once = True
+        self.padded = self.at_once = self.begins = True
+        self.window = window_of(model)
         if model not in _WAYS:
             _WAYS[model] = _way_to_read(self)
-        self.padded, self.at_once, self.alone = _WAYS[model]
+        self.padded, self.at_once, self.alone, self.begins = _WAYS[model]
         self.heads = [head.to(model.device) for head in heads]
 
     def __call__(
@@ -343,6 +382,67 @@ class Reader:
         hidden = states.take().to(self.model.device)  # the last layers may lie on another one
         return output, torch.cat([head.project(hidden) for head in self.heads], dim=-1)
 
+    def prefill(
+        self,
+        ids: Tensor,
+        position_ids: Tensor,
+        attention_mask: Tensor,
+        lengths: Tensor,
+        more: int,
+    ) -> tuple[Any, Tensor, Tensor | None]:
+        """Read texts (S, L), left-padded, and the tokens with which all of them begin only once.
+
+        lengths (S,): number of tokens of each text, hidden ones included.
+        more: how many tokens may follow.
+
+        Returns the model's output for the last token, the attention mask (S, L) of its cache, and
+        `prefix_sums` of all heads' projections over each text, (S, R + 1), or None. In the cache,
+        the padding of shorter texts comes after the shared beginning.
+        """
+        start = ids.shape[1] - lengths
+        n = self._shared(ids, start, more)
+        return self.begun(n, ids, position_ids, attention_mask, lengths)
+
+    def begun(
+        self, n: int, ids: Tensor, position_ids: Tensor, attention_mask: Tensor, lengths: Tensor
+    ) -> tuple[Any, Tensor, Tensor | None]:
+        """Do the same as `prefill` for texts whose first n tokens are equal and to be read once."""
+        if not n:
+            output, z = self(ids, position_ids, attention_mask, **self.last_logits)
+            # The last of the running sums. The last digits of values.sum() would depend on the
+            # number of heads.
+            sums = None if z is None else prefix_sums(z, attention_mask)[:, -1]
+            return output, attention_mask, sums
+        longest, start = [int(lengths.argmax())], ids.shape[1] - lengths
+        column = torch.arange(ids.shape[1], device=ids.device)
+        rest = attention_mask.masked_fill(column < start[:, None] + n, 0)
+        mask = torch.where(column < n, attention_mask[longest], rest)
+        first, z = self(
+            ids[longest, :n], position_ids[longest, :n], mask[:1, :n], **self.last_logits
+        )
+        sums = None if z is None else prefix_sums(z, mask[:1, :n])[:, -1]
+        cache = self.select(cache_of(first), torch.zeros_like(lengths))
+        output, z = self(ids[:, n:], position_ids[:, n:], mask, cache, **self.last_logits)
+        if z is not None and sums is not None:
+            sums = sums + prefix_sums(z, mask[:, n:])[:, -1]
+        return output, mask, sums
+
+    def _shared(self, ids: Tensor, start: Tensor, more: int) -> int:
+        """Return with how many equal tokens all texts begin, 0 if they are not to be read once.
+
+        ids (S, L): left-padded texts. start (S,): column of each text's first token. more: as of
+        `prefill`. At least one token of each text is left. Padding after the beginning would push
+        it out of the window of local attention, so all tokens must fit into that.
+        """
+        rows, width = ids.shape
+        fits = self.window is None or width + more <= self.window
+        if rows == 1 or self.alone or not (self.begins and self.padded and self.at_once and fits):
+            return 0
+        least = width - int(start.max()) - 1
+        begin = ids.gather(1, start[:, None] + torch.arange(least, device=ids.device))
+        same = int((begin == begin[:1]).all(0).long().cumprod(0).sum())
+        return same if same * (rows - 1) >= WORTH else 0
+
     def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
         """Group rows as `rows.length_sorted`, if rows can be padded and need not be read alone.
 
@@ -378,13 +478,24 @@ class Reader:
         return chosen
 
 
-# (padded, at_once, alone) by model
-_WAYS: WeakKeyDictionary[Any, tuple[bool, bool, bool]] = WeakKeyDictionary()
+def window_of(model: Any) -> int | None:
+    """Return the smallest number of tokens that local attention of a model reads, or None.
+
+    Configurations name it in many ways (sliding_window, attention_chunk_size, window_size).
+    """
+    names = vars(model.config.get_text_config()).items()
+    sizes = [size for name, size in names if "window" in name or "chunk" in name]
+    return min((size for size in sizes if isinstance(size, int) and size > 0), default=None)
+
+
+# (padded, at_once, alone, begins) by model
+_WAYS: WeakKeyDictionary[Any, tuple[bool, bool, bool, bool]] = WeakKeyDictionary()
 
 
 @torch.no_grad()
-def _way_to_read(reader: Reader) -> tuple[bool, bool, bool]:
-    """Find (padded, at_once, alone) for a model: the first way in which its cache changes nothing.
+def _way_to_read(reader: Reader) -> tuple[bool, bool, bool, bool]:
+    """Find (padded, at_once, alone, begins) for a model: the first way in which its cache changes
+    nothing.
 
     In float32 the right (padded, at_once) differs from a plain pass by rounding only. With weights
     in other types it differs by far less than a wrong one (8 bits: by .02). Rows share a batch if
@@ -416,7 +527,8 @@ def _way_to_read(reader: Reader) -> tuple[bool, bool, bool]:
         reader.padded, reader.at_once = ways[chosen]
         for reader.alone in (False, True):
             if not error_of(_order_error) > max(1e-3, errors[chosen]):
-                return reader.padded, reader.at_once, reader.alone
+                begins = not error_of(_begin_error) > max(1e-3, errors[chosen])
+                return reader.padded, reader.at_once, reader.alone, begins
     why = f" ({type(failures[-1]).__name__}: {failures[-1]})" if failures else ""
     raise UserError(
         f"{name} reads a text from its cache otherwise than without: it cannot be scored{why}"
@@ -467,18 +579,36 @@ def _order_error(reader: Reader, row: Tensor) -> float:
     return float((found[order] - expected).std() / expected.std())
 
 
-def _prefill(reader: Reader, prompts: Sequence[Sequence[int]], reading: Reading) -> _Prefix:
-    """Read the prompts, left-padded into one batch, and keep the cache."""
+def _begin_error(reader: Reader, row: Tensor) -> float:
+    """Read two texts that begin alike, of 8 and of 5 tokens, with a shared beginning and alone.
+
+    row: (1, 8) tokens. Returns the difference of the logits, in the unit of `_cache_error`.
+    """
+    if reader.alone or not (reader.padded and reader.at_once):
+        return math.inf
+    texts = [row[0], torch.cat([row[0, :3], row[0, 5:7]])]
+    lengths = torch.tensor([len(text) for text in texts], device=row.device)
+    column = torch.arange(8, device=row.device).expand(2, -1)
+    mask = (column >= 8 - lengths[:, None]).long()
+    ids = torch.stack([texts[0], torch.cat([row[0, :3], texts[1]])])
+    position = (column + lengths[:, None] - 8).clamp(0)
+    found = reader.begun(3, ids, position, mask, lengths)[0].logits[:, -1].float()
+    whole, _ = reader(ids, position, mask)
+    plain = whole.logits[:, -1].float()
+    return float((found - plain).std() / plain.std())
+
+
+def _prefill(
+    reader: Reader, prompts: Sequence[Sequence[int]], reading: Reading, more: int
+) -> _Prefix:
+    """Read prompts, left-padded into one batch, and keep the cache. `more` tokens may follow."""
     examples = [Example(list(prompt), len(prompt)) for prompt in prompts]
     batch = collate(examples, reading.pad_id, reading.attention_mask, side="left")
     ids, mask = (batch[name].to(reader.model.device) for name in ("input_ids", "attention_mask"))
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
     start = (ids.shape[1] - lengths)[:, None]
     position_ids = (torch.arange(ids.shape[1], device=ids.device) - start).clamp(0)
-    output, z = reader(ids, position_ids, attention_mask=mask, **reader.last_logits)
-    # The last of the running sums. The last digits of values.sum() would depend on the number of
-    # heads.
-    sums = None if z is None else prefix_sums(z, mask)[:, -1]
+    output, mask, sums = reader.prefill(ids, position_ids, mask, lengths, more)
     return _Prefix(cache_of(output), ids.shape[1], mask, lengths, output.logits[:, -1], sums)
 
 

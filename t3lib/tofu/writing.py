@@ -10,7 +10,7 @@ Greedy text is what Hugging Face's `generate` writes, token for token, without t
 checkpoint's generation_config may set, because the model itself is measured.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +46,7 @@ def greedy(
     tilts: Sequence[Tilt] = UNTILTED,
     *,
     max_new_tokens: int | Sequence[int] = 200,
+    begun: Sequence[Sequence[Sequence[int]]] | None = None,
 ) -> list[list[list[int]]]:
     """Decode the greedy answer of p^(1/T) f to every prompt, for every tilt (head, T).
 
@@ -54,6 +55,7 @@ def greedy(
     reading: its batch_tokens limits the padded tokens in the cache (one row is always taken).
     tilts: by default the model alone.
     max_new_tokens: of every answer, or one number for each prompt.
+    begun: first tokens of the answers where they are known, in the form of the result.
 
     Returns n_tilts lists of n_prompts answers as token ids, with the end-of-sequence token if it
     was reached. UserError for a T that is not positive and for a model whose logits are not finite.
@@ -65,7 +67,8 @@ def greedy(
 
     def answers(batch_tokens: int) -> list[list[list[int]]]:
         sized = replace(reading, batch_tokens=batch_tokens)
-        return _greedy_answers(reader, prompts, most, tilts, sized)
+        first = begun or [[()] * len(prompts)] * len(tilts)
+        return _greedy_answers(reader, prompts, most, tilts, sized, first)
 
     return within_memory(answers, reading.batch_tokens or default_cached_tokens(model))
 
@@ -91,14 +94,20 @@ def default_cached_tokens(model: Any) -> int:
 
 def _greedy_answers(
     reader: Reader, prompts: Sequence[Sequence[int]], most: Sequence[int],
-    tilts: Sequence[Tilt], reading: Reading,
+    tilts: Sequence[Tilt], reading: Reading, begun: Sequence[Sequence[Sequence[int]]],
 ) -> list[list[list[int]]]:  # fmt: skip
     """Do the work of `greedy` with a fixed number of batch tokens.
 
     most: number of new tokens for each prompt.
     """
-    answers: list[list[list[int]]] = [[[] for _ in prompts] for _ in tilts]
-    pending = [(t, i) for t in range(len(tilts)) for i in range(len(prompts)) if most[i] > 0]
+    answers = [[list(start[:n]) for start, n in zip(of_tilt, most)] for of_tilt in begun]
+
+    def unfinished(t: int, i: int) -> bool:
+        return len(answers[t][i]) < most[i] and answers[t][i][-1:] not in ends
+
+    ends = [[token] for token in reading.eos_ids]
+    every = [(t, i) for t in range(len(tilts)) for i in range(len(prompts))]
+    pending = [each for each in every if unfinished(*each)]
     bar = progress_bar(total=len(pending), desc="generating", show=reading.progress, leave=False)
     while pending:
         at: dict[State, list[tuple[int, int]]] = {}
@@ -112,14 +121,10 @@ def _greedy_answers(
             place = [place for place, state in enumerate(here) for _ in at[state]]
             choose = _likeliest(reader, [tilts[t] for t, _ in writers])
             room = [min(STAGE, most[i] - len(answers[t][i])) for t, i in writers]
-            new = write_texts(reader, _left_padded(here, reading), place, room, choose, reading)
+            new = write_texts(reader, here, place, room, choose, reading)
             for (t, i), tokens in zip(writers, new):
                 answers[t][i] += tokens
-        left = [
-            (t, i)
-            for t, i in pending
-            if len(answers[t][i]) < most[i] and answers[t][i][-1] not in reading.eos_ids
-        ]
+        left = [each for each in pending if unfinished(*each)]
         bar.update(len(pending) - len(left))
         pending = left
     bar.close()
@@ -129,7 +134,7 @@ def _greedy_answers(
 @torch.no_grad()
 def write_texts(
     reader: Reader,
-    batch: Mapping[str, Tensor],
+    states: Sequence[State],
     at: Sequence[int],
     room: Sequence[int],
     choose: Choose,
@@ -137,8 +142,8 @@ def write_texts(
 ) -> list[list[int]]:
     """Decode the texts of n writers from given states; return their new tokens as lists.
 
-    batch: input_ids and attention_mask (S, L) of the states at the start, left-padded.
-    at: the state of each writer.
+    states: S prompts with what is written of their answers.
+    at: the state of each writer at the start.
     room: the number of new tokens that each writer may have.
     choose(logits, z, writer, state): returns the next tokens (m,) of the m writers that continue.
     logits are (S, V), z (S, R) the pooled projections of the reader's heads or None, writer (m,)
@@ -157,7 +162,7 @@ def write_texts(
         return [
             write_texts(
                 reader,
-                {name: values[[state]] for name, values in batch.items()},
+                [states[state]],
                 [0],
                 [room[number]],
                 for_writer(number),
@@ -166,13 +171,13 @@ def write_texts(
             for number, state in enumerate(at)
         ]
     device, limit = reader.model.device, reading.batch_tokens
-    ids, mask = (batch[name].to(device) for name in ("input_ids", "attention_mask"))
+    ids, mask = (tensor.to(device) for tensor in _left_padded(states, reading))
+    lengths = torch.tensor([len(prompt) + len(begun) for prompt, begun in states], device=device)
     state, end = (torch.tensor(numbers, device=device) for numbers in (at, reading.eos_ids))
     written = torch.full((len(state), max(room)), -1, device=device)
     writer, last = torch.arange(len(state), device=device), torch.tensor(room, device=device) - 1
     position = (mask.cumsum(-1) - 1).clamp(min=0)
-    output, z = reader(ids, position, attention_mask=mask, **reader.last_logits)
-    sums = None if z is None else prefix_sums(z, mask)[:, -1]
+    output, mask, sums = reader.prefill(ids, position, mask, lengths, max(room))
     position = position[:, -1:]
     for step in range(max(room)):
         logits = output.logits[:, -1]
@@ -240,8 +245,8 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
     return choose
 
 
-def _left_padded(states: Sequence[State], reading: Reading) -> dict[str, Tensor]:
-    """Pad prompts with their partial answers to input_ids and attention_mask (S, L).
+def _left_padded(states: Sequence[State], reading: Reading) -> tuple[Tensor, Tensor]:
+    """Pad prompts with their partial answers; return input_ids and attention_mask (S, L).
 
     All answer tokens are visible, as in `generate`.
     """
@@ -249,7 +254,7 @@ def _left_padded(states: Sequence[State], reading: Reading) -> dict[str, Tensor]
     batch = collate(examples, reading.pad_id, reading.attention_mask, side="left")
     for row, (_, begun) in zip(batch["attention_mask"], states):
         row[len(row) - len(begun) :] = 1
-    return batch
+    return batch["input_ids"], batch["attention_mask"]
 
 
 def eos_ids(model: Any, tokenizer: Any) -> list[int]:

@@ -19,10 +19,12 @@ from transformers import (
     AutoModelForCausalLM,
     GPT2Config,
     GPT2LMHeadModel,
+    GPTNeoConfig,
     Lfm2Config,
     Lfm2ForCausalLM,
     LlamaConfig,
     MambaConfig,
+    MistralConfig,
     ModernBertDecoderConfig,
 )
 
@@ -148,9 +150,12 @@ def test_losses_do_not_depend_on_batches_or_padding(tiny_model, reading, example
 
 
 def of_unequal_lengths():
-    """Examples whose prompts and answers differ in length, some with one prompt."""
+    """Examples whose prompts begin alike and differ in length, as their answers do; some with one
+    prompt.
+    """
     draw = np.random.default_rng(0)
-    prompts = [draw.integers(3, VOCAB, length).tolist() for length in (4, 9, 12, 6)]
+    begin = np.random.default_rng(2).integers(3, VOCAB, 3).tolist()
+    prompts = [begin + draw.integers(3, VOCAB, length).tolist() for length in (1, 6, 9, 3)]
     answers = [
         (prompt, draw.integers(3, VOCAB, length).tolist())
         for prompt in prompts
@@ -160,16 +165,93 @@ def of_unequal_lengths():
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, *MORE, *AWKWARD])
-def test_every_family_is_scored_as_its_rows_are_one_by_one(name):
+def test_every_family_is_scored_as_its_rows_are_one_by_one(name, monkeypatch):
+    """Whether the beginning of all prompts is read once or with each of them."""
     examples, sizes = of_unequal_lengths(), {"rank": 4, "init_b": "kaiming"}
     head = T3Head(HIDDEN, VOCAB, **sizes)
-    found = score.answer_losses(family(name), examples, PLAIN, [(None, 1.0), (head, 2.0)])
-    for row, oracle in zip(found, (([], 1.0), ([(head.A, head.B)], 2.0))):
+    tilts = [(None, 1.0), (head, 2.0)]
+    prompts = [example.ids[: example.n_prompt] for example in examples[::3]]
+    found, texts = [], []
+    for worth in (1, 10**9):
+        monkeypatch.setattr(score, "WORTH", worth)
+        found.append(score.answer_losses(family(name), examples, PLAIN, tilts))
+        texts.append(writing.greedy(family(name), prompts, PLAIN, tilts, max_new_tokens=4))
+    assert texts[0] == texts[1]
+    for t, oracle in enumerate((([], 1.0), ([(head.A, head.B)], 2.0))):
         reference = Reference.of(family(name), *oracle)
-        for loss, example in zip(row, examples):
+        for number, example in enumerate(examples):
             ids = torch.tensor([example.ids])
             logp = reference.logp(ids, torch.ones_like(ids))[0, example.n_prompt - 1 : -1]
-            assert abs(loss + logp.gather(-1, ids[0, example.n_prompt :, None]).mean()) < 1e-5
+            wanted = -logp.gather(-1, ids[0, example.n_prompt :, None]).mean()
+            assert all(abs(each[t, number] - wanted) < 1e-5 for each in found)
+
+
+def test_what_all_prompts_begin_with_is_read_once(tiny_model, monkeypatch):
+    """The tokens that the model reads are counted, padding included."""
+    begin, rest = list(range(3, 23)), [[30], [31, 32], [33, 34, 35]]
+    examples = [Example([*begin, *each, 40], len(begin) + len(each)) for each in rest]
+    count, forward = [], score.Reader(tiny_model, [])._call.__func__
+
+    def counted(reader, ids, *more, **options):
+        count.append(ids.numel())
+        return forward(reader, ids, *more, **options)
+
+    monkeypatch.setattr(score.Reader, "_call", counted)
+    for worth, tokens in ((40, 20 + 3 * 3), (41, 3 * 23)):
+        monkeypatch.setattr(score, "WORTH", worth)
+        count.clear()
+        found = score.answer_losses(tiny_model, examples, PLAIN)
+        np.testing.assert_allclose(found[0], losses_one_by_one(tiny_model, examples), atol=2e-6)
+        assert sum(count) == tokens
+
+
+def test_local_attention_reads_as_far_as_without_a_shared_beginning(monkeypatch):
+    """The padding after it would push the beginning out of a window of 16 tokens. The trial of a
+    model has 8 tokens and does not see that.
+    """
+    monkeypatch.setattr(score, "WORTH", 1)
+    torch.manual_seed(0)
+    sizes = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=32, num_hidden_layers=2)
+    sizes |= dict(num_attention_heads=2, num_key_value_heads=1, initializer_range=0.5)
+    model = AutoModelForCausalLM.from_config(MistralConfig(**sizes, sliding_window=16)).eval()
+    examples = of_unequal_lengths()  # prompts of 4 to 12 tokens, answers of up to 5
+    assert score.Reader(model, []).begins and score.window_of(model) == 16
+    found = score.answer_losses(model, examples, PLAIN)
+    np.testing.assert_allclose(found[0], losses_one_by_one(model, examples), atol=1e-5)
+    prompts = [each.ids[: each.n_prompt] for each in examples]
+    (texts,) = writing.greedy(model, prompts, PLAIN, max_new_tokens=8)
+    assert texts == generate_one_by_one(model, prompts, 0, None, 8)
+
+
+@pytest.mark.parametrize(
+    "config, window",
+    [(GPTNeoConfig(window_size=9), 9), (MistralConfig(), 4096), (LlamaConfig(), None)],
+)
+def test_the_window_of_local_attention_is_found_under_its_names(config, window):
+    assert score.window_of(SimpleNamespace(config=config)) == window
+
+
+def test_texts_begin_where_greedy_leaves_the_true_answer(tiny_model, tokenizer, data, heads):
+    """`evaluate` writes the same texts as without any known beginning, and fewer tokens."""
+    rows = {"forget": [dict(row) for row in data["forget"]]}
+    tilts = [(None, 1.0), (heads[0], 2.0)]
+    start = evaluate(tiny_model, tokenizer, rows, TEXTS)["records"]["forget"]
+    for row, own, cut in zip(rows["forget"], start, (99, 3, 5, 0, 1)):
+        row["answer"] = own["generation"][:cut].strip() or row["answer"]  # the model's own text
+    found = evaluate(tiny_model, tokenizer, rows, TEXTS, tilts=tilts)
+    examples = [encode_answers(tokenizer, r["question"], [r["answer"]])[0] for r in rows["forget"]]
+    prompts = [each.ids[: each.n_prompt] for each in examples]
+    reading = Reading(models.pad_id(tokenizer), writing.eos_ids(tiny_model, tokenizer))
+    texts = writing.greedy(tiny_model, prompts, reading, tilts, max_new_tokens=12)
+    agreed = score.losses_and_agreed(tiny_model, examples, reading, tilts, range(5))[1]
+    for t, one in enumerate(found):
+        said = [record["generation"] for record in one["records"]["forget"]]
+        assert said == [module.answer_text(tokenizer, ids) for ids in texts[t]]
+        for i, (example, ids) in enumerate(zip(examples, texts[t])):
+            truth = example.ids[example.n_prompt :]
+            same = [a == b for a, b in zip(truth, ids)]
+            assert agreed[t, i] == (same.index(False) if False in same else len(same))
+    assert 0 < agreed[0].max() and agreed.min() == 0
 
 
 @pytest.mark.parametrize("name", AWKWARD)
@@ -253,12 +335,12 @@ def test_texts_of_rows_that_are_read_alone_are_those_of_plain_passes(monkeypatch
             seen[one].append(row.log_softmax(-1))
         return wanted[writer, steps]
 
-    batch = {"input_ids": torch.tensor([[7, 8, 9], [5, 4, 3], [9, 3, 4]])}
-    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
-    texts = writing.write_texts(reader, batch, state, [5] * 6, choose, PLAIN)
+    states = [((7, 8, 9), ()), ((5, 4), (3,)), ((9, 3, 4), ())]
+    texts = writing.write_texts(reader, states, state, [5] * 6, choose, PLAIN)
     assert texts == wanted.tolist()
     for writer, text in enumerate(texts):
-        ids = torch.cat([batch["input_ids"][state[writer]], torch.tensor(text)])[None]
+        prompt, begun = states[state[writer]]
+        ids = torch.tensor([[*prompt, *begun, *text]])
         logp = Reference.of(model, [], 1.0).logp(ids, torch.ones_like(ids))[0, 2:-1]
         assert (torch.stack(seen[writer]) - logp).abs().max() < 1e-5
 
@@ -619,7 +701,7 @@ def test_unusable_settings_are_refused_before_any_pass(
     tiny_model, tokenizer, data, heads, monkeypatch
 ):
     monkeypatch.setattr(
-        module, "answer_losses", lambda *_, **__: pytest.fail("the model was called")
+        module, "losses_and_agreed", lambda *_, **__: pytest.fail("the model was called")
     )
     wide = T3Head(33, tiny_model.config.vocab_size, rank=4)
     for tilts in ([(heads[0], 0.5)], [(heads[0], float("nan"))], [(None, 0.0)], [(wide, 2.0)]):

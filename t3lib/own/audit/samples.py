@@ -12,9 +12,8 @@ from torch import Tensor
 
 from t3lib.core.models import pad_id
 from t3lib.core.progress import progress_bar
-from t3lib.core.rows import Example, collate
 from t3lib.tofu.likelihood import Reader, Reading
-from t3lib.tofu.writing import Choose, eos_ids, write_texts
+from t3lib.tofu.writing import Choose, State, eos_ids, write_texts
 
 # Tokens of all prompts and samples in memory at once. Large, because most steps have few states and
 # cost almost the same for any number of them.
@@ -49,7 +48,8 @@ def sample_answers(
 
     Equal arguments give equal answers on one machine. The global random state is not touched.
     """
-    reading, device = Reading(pad_id(tokenizer), eos_ids(model, tokenizer)), model.device
+    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), attention_mask)
+    device = model.device
     one = isinstance(seed, int)
     seeds: Sequence[int] = [seed] if isinstance(seed, int) else seed
     streams = [torch.Generator(device).manual_seed(each) for each in seeds]
@@ -75,11 +75,10 @@ def sample_answers(
         total=len(prompts) * count, desc="sampling", show=progress, leave=False
     ) as bar:
         for rows in reader.batches(sizes, batch_tokens):
-            examples = [Example(list(prompts[i]), len(prompts[i])) for i in rows]
-            batch = collate(examples, reading.pad_id, attention_mask, "left")
+            begin: list[State] = [(tuple(prompts[i]), ()) for i in rows]
             state = [place for place in range(len(rows)) for _ in range(count)]
             room = [most[row] for row in rows for _ in range(count)]
-            drawn = write_texts(reader, batch, state, room, chooser(rows), reading)
+            drawn = write_texts(reader, begin, state, room, chooser(rows), reading)
             for number, tokens in enumerate(drawn):
                 text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
                 answers[rows[number // count]].append(text)
