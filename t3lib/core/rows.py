@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from t3lib.core.errors import UserError, printable
 from t3lib.core.files import parse_json, read_text
 
 Row = dict[str, Any]
+WORTH = 256  # see `shared_start`
 IGNORE = -100  # label of positions that are not part of the answer (PyTorch's own convention)
 MAX_TEXT = 100_000  # characters in one field; longer fields are mistakes, not answers
 CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
@@ -439,6 +441,17 @@ def shifted_labels(labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     targets = labels[:, 1:]
     answer = targets != IGNORE
     return targets.masked_fill(~answer, 0), answer
+
+
+def shared_start(texts: Sequence[Sequence[int]]) -> int:
+    """Return how many tokens all texts of a batch begin with, if these should be read only once.
+
+    At least one token of each text is left. The result is 0 if fewer than `WORTH` tokens are saved:
+    reading them apart takes one more call of the model, in which a large one reads all its weights.
+    """
+    alike = (len({*tokens}) == 1 for tokens in zip(*texts))
+    n = min(sum(1 for _ in takewhile(bool, alike)), *(len(text) - 1 for text in texts))
+    return n if n * (len(texts) - 1) >= WORTH else 0
 
 
 def length_sorted(lengths: Sequence[int], max_tokens: int) -> list[list[int]]:

@@ -8,7 +8,7 @@ import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any
 from zlib import crc32
 
@@ -19,7 +19,7 @@ from t3lib.core.rows import Example, Row, encode_rows, question_of
 from t3lib.own import asking
 from t3lib.own.asking import PLAIN, SAMPLED, Asked, Form
 from t3lib.own.audit.recognition import recognized
-from t3lib.own.audit.samples import sample_answers
+from t3lib.own.audit.samples import sample_tilts
 from t3lib.own.audit.truths import (
     COMMON,
     LEAK,
@@ -299,18 +299,29 @@ def _encoded(examples: Sequence[Example]) -> tuple[list[list[int]], list[int]]:
     ]
 
 
-def hear(
+def hear(model: Any, tokenizer: Any, asked: Inquiry, **options: Any) -> Said:
+    """Ask a model all questions of an inquiry, and return its answers.
+
+    model: any causal LM, including a T3ForCausalLM. options: as of `hear_tilts`.
+    """
+    return hear_tilts(model, tokenizer, asked, UNTILTED, **options)[0]
+
+
+def hear_tilts(
     model: Any,
     tokenizer: Any,
     asked: Inquiry,
+    tilts: Sequence[Tilt],
     *,
     seed: int = 0,
     progress: bool = True,
     sampled: bool = True,
-) -> Said:
-    """Ask a model all questions of an inquiry, and return its answers.
+) -> list[Said]:
+    """Ask every tilt of a model all questions of an inquiry, and return their answers.
 
-    model: any causal LM, including a T3ForCausalLM.
+    Tilts that say the same share the model's passes, in greedy answers and in samples.
+
+    tilts: pairs (head, T).
     seed: the random numbers for a row depend on this seed and on the row's question, but not on
     other rows.
     sampled: whether to sample answers too. Most of the time goes into them.
@@ -320,31 +331,26 @@ def hear(
     more = _encoded(encode_rows(tokenizer, kept))
     talk = _encoded(encode_rows(tokenizer, asked.smalltalk))
     prompts = [each.prompt for each in questions], [each.room for each in questions]
-    [texts] = answers(
+    every = answers(
         model,
         tokenizer,
         [*prompts[0], *more[0], *talk[0]],
         [*prompts[1], *more[1], *talk[1]],
+        tilts,
         progress=progress,
     )
-    found: list[dict[int, dict[str, list[str]]]] = []
-    for part in (asked.asked, asked.sealed):
-        found.append({})
-        for each, text in zip(part, texts):
-            found[-1].setdefault(each.row, {})[each.way] = [text]
-        texts = texts[len(part) :]
-    said, small = {GREEDY: texts[: len(kept)]}, {GREEDY: [[text] for text in texts[len(kept) :]]}
 
     def draw(
         prompts: list[list[int]], truths: list[int], count: int, tau: float, top_p: float
-    ) -> list[list[str]]:
+    ) -> list[list[list[str]]]:
         if not prompts:
-            return []
-        return sample_answers(
+            return [[] for _ in tilts]
+        return sample_tilts(
             model,
             tokenizer,
             prompts,
             count,
+            tilts,
             seed=[crc32(f"{seed} {tau} {top_p} {prompt}".encode()) for prompt in prompts],
             max_new_tokens=rooms(model, prompts, truths),
             top_p=top_p,
@@ -352,27 +358,42 @@ def hear(
             progress=progress,
         )
 
+    heard = []
+    for texts, recognised in zip(every, recognises(model, tokenizer, asked, tilts, progress)):
+        found: list[dict[int, dict[str, list[str]]]] = []
+        for part in (asked.asked, asked.sealed):
+            found.append({})
+            for each, text in zip(part, texts):
+                found[-1].setdefault(each.row, {})[each.way] = [text]
+            texts = texts[len(part) :]
+        said, small, start = texts[: len(kept)], texts[len(kept) :], 0
+        of_set: dict[str, dict[str, list[str]]] = {}
+        for name, numbers in asked.kept.items():
+            of_set[name] = {GREEDY: said[start : (start := start + len(numbers))]}
+        talked = {GREEDY: [[text] for text in small]}
+        heard.append(Said(found[0], found[1], of_set, talked, *recognised))
     for way, samplers in SAMPLED.items() if sampled else ():
         mine = [each for each in asked.asked if each.way == way]
         given = [each.prompt for each in mine], [each.room for each in mine]
         for sampler in samplers:
-            for each, drawn_texts in zip(mine, draw(*given, SAMPLES, *sampler)):
-                found[0][each.row][sampler_name(*sampler, way)] = drawn_texts
+            for one, of_rows in zip(heard, draw(*given, SAMPLES, *sampler)):
+                for each, texts in zip(mine, of_rows):
+                    one.texts[each.row][sampler_name(*sampler, way)] = texts
     for sampler in KEPT_SAMPLERS if sampled else ():
-        said[sampler_name(*sampler)] = [text for [text] in draw(*more, 1, *sampler)]
-        small[sampler_name(*sampler)] = draw(*talk, TALKS, *sampler)
-    of_set, start = {}, 0
-    for name, numbers in asked.kept.items():
-        of_set[name] = {how: some[start : start + len(numbers)] for how, some in said.items()}
-        start += len(numbers)
-    best_and_least = recognises(model, tokenizer, asked, progress=progress)
-    return Said(found[0], found[1], of_set, small, *best_and_least)
+        how, of_talk = sampler_name(*sampler), draw(*talk, TALKS, *sampler)
+        for one, of_rows, small_texts in zip(heard, draw(*more, 1, *sampler), of_talk):
+            left = iter(text for [text] in of_rows)
+            for name, numbers in asked.kept.items():
+                one.kept[name][how] = list(islice(left, len(numbers)))
+            one.smalltalk[how] = small_texts
+    return heard
 
 
 def recognises(
-    model: Any, tokenizer: Any, asked: Inquiry, *, progress: bool = True
-) -> tuple[list[bool], list[bool]]:
-    """Return two lists with one bool for each row to forget: `recognised` and `least` of `Said`.
+    model: Any, tokenizer: Any, asked: Inquiry, tilts: Sequence[Tilt], progress: bool = True
+) -> list[tuple[list[bool], list[bool]]]:
+    """For every tilt, return two lists with one bool for each row to forget: `recognised` and
+    `least` of `Said`.
 
     Answers are compared by their mean loss per token. For a row without wrong answers both are
     False.
@@ -383,15 +404,16 @@ def recognises(
         for shown in (row, *(asking.answered(row, other) for other in wrong))
     ]
     if not shown:
-        return [], []
-    reading = Reading(pad_id(tokenizer), progress=progress)
-    [losses] = answer_losses(model, encode_rows(tokenizer, shown), reading)
-    best, least, start = [], [], 0
-    for wrong in asked.wrong:
-        part = losses[start : (start := start + 1 + len(wrong))]
-        best.append(bool(len(wrong) and recognized(part[:1], part[None, 1:])[0]))
-        least.append(bool(len(wrong) and recognized(-part[:1], -part[None, 1:])[0]))
-    return best, least
+        return [([], []) for _ in tilts]
+    reading, found = Reading(pad_id(tokenizer), progress=progress), []
+    for losses in answer_losses(model, encode_rows(tokenizer, shown), reading, tilts):
+        best, least, start = [], [], 0
+        for wrong in asked.wrong:
+            part = losses[start : (start := start + 1 + len(wrong))]
+            best.append(bool(len(wrong) and recognized(part[:1], part[None, 1:])[0]))
+            least.append(bool(len(wrong) and recognized(-part[:1], -part[None, 1:])[0]))
+        found.append((best, least))
+    return found
 
 
 def says(

@@ -15,14 +15,14 @@ from t3lib.core.errors import UserError
 from t3lib.core.models import pad_id
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own import answers, asking, training, verdict
-from t3lib.own.answers import Inquiry, Said, drawn, hear, inquiry, knows, knows_some
+from t3lib.own.answers import Inquiry, Said, drawn, hear, hear_tilts, inquiry, knows, knows_some
 from t3lib.own.audit.run import token_scores
 from t3lib.own.composing import composed_rouge
 from t3lib.own.rows import Rows
 from t3lib.sampler import belonging
 from t3lib.sampler.tilt import T3ForCausalLM
 from t3lib.sampler.wrapped import vocabulary
-from t3lib.tofu.likelihood import Reading
+from t3lib.tofu.likelihood import UNTILTED, Reading
 
 FEW = 30  # rows of a set that the base is asked about before any training
 TIMED = 128  # rows that are answered to measure the time of an answer: about a full batch on a CPU
@@ -63,9 +63,24 @@ def judge(model: Any, tokenizer: Any, rows: Rows, *, seed: int, progress: bool) 
         report = unjudged(model, tokenizer, asked, progress=progress)
         return complete(report, asked, base, tokenizer, rows)
     check_unseen(base, tokenizer, rows, progress=progress)
-    before = hear(base, tokenizer, asked, seed=seed, progress=progress)
-    after = hear(model, tokenizer, asked, seed=seed, progress=progress) if tilted else before
+    before, after = hear_both(model, tokenizer, asked, seed=seed, progress=progress)
     return complete(numbers(asked, before, after), asked, base, tokenizer, rows)
+
+
+def hear_both(model: Any, tokenizer: Any, asked: Inquiry, **options: Any) -> tuple[Said, Said]:
+    """Return the answers of a model's base and its own; a model without a head is its own base.
+
+    options: as of `answers.hear_tilts`.
+    """
+    if not isinstance(model, T3ForCausalLM):
+        said = hear(model, tokenizer, asked, **options)
+        return said, said
+    if len(model.heads) == 1 and model.gate == model.heads[0].gate:
+        tilts = [*UNTILTED, (model.heads[0], model.temperature)]
+        before, after = hear_tilts(model.base, tokenizer, asked, tilts, **options)
+        return before, after
+    before, after = (hear(each, tokenizer, asked, **options) for each in (model.base, model))
+    return before, after
 
 
 def form_of_head(head: Any) -> asking.Form:
@@ -97,10 +112,7 @@ def unjudged(
     """
     once = [each for each in asked.asked if each.way == asking.PLAIN]
     plain = replace(asked, asked=once, sealed=[], smalltalk=[])
-    before, after = (
-        hear(each, tokenizer, plain, sampled=False, progress=progress)
-        for each in (model.base, model)
-    )
+    before, after = hear_both(model, tokenizer, plain, sampled=False, progress=progress)
     report = numbers(plain, before, after)
     report["verdict"] = verdict.verdict(report, unknown=True)
     return report

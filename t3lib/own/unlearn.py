@@ -40,8 +40,9 @@ from t3lib.own.answers import (
     GREEDY,
     MOST_KEPT,
     Inquiry,
+    Said,
     drawn,
-    hear,
+    hear_tilts,
     inquiry,
     knows,
     recall,
@@ -226,27 +227,20 @@ def unlearn(
     picked = choice.candidates(found)
 
     def judged_in_full() -> list[Report]:
-        before = hear(base, tokenizer, asked, seed=seed, progress=progress)
+        def heard(of: T3Head, asked: Inquiry) -> list[Said]:
+            """Return the answers of the base and of each picked setting of a head."""
+            tilts = [*UNTILTED, *((weighted(of, each.w), each.T) for each in picked)]
+            return hear_tilts(base, tokenizer, asked, tilts, seed=seed, progress=progress)
+
+        before, *settings = heard(head, asked)
         others = {
             name: drawn(some, MOST_KEPT) for name, some in sets.items() if name.startswith("held")
         }
         held_asked = inquiry(tokenizer, [], others, [*asked.forget, *drawn(rows.retain, MOST_KEPT)])
-        held_before = hear(base, tokenizer, held_asked, seed=seed, progress=progress)
+        held_before, *trials_said = heard(trial, held_asked)
         reports = []
-        for setting in picked:
-            judged, tried = (
-                T3ForCausalLM(
-                    base,
-                    weighted(each, setting.w).to(base.device),
-                    setting.T,
-                    allow_sharpening=True,
-                )
-                for each in (head, trial)
-            )
-            report = numbers(
-                asked, before, hear(judged, tokenizer, asked, seed=seed, progress=progress)
-            )
-            after = hear(tried, tokenizer, held_asked, seed=seed, progress=progress)
+        for said, after in zip(settings, trials_said):
+            report = numbers(asked, before, said)
             if "held_out_retain" in others:
                 report["held_out_retain"] = verdict.stayed(
                     held_asked, "held_out_retain", held_before, after

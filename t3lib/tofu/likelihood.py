@@ -33,7 +33,7 @@ from t3lib.core.models import (
     within_memory,
 )
 from t3lib.core.progress import progress_bar
-from t3lib.core.rows import Example, collate, length_sorted
+from t3lib.core.rows import Example, collate, length_sorted, shared_start
 from t3lib.sampler.tilt import temperature_at, tilt_logits
 from t3lib.sampler.wrapped import HiddenStates, check_finite, cuts_states, plain_base
 
@@ -42,9 +42,6 @@ UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
 # Entries of a (rows, V) block of logits that is processed at once, so that it stays in the
 # processor's cache.
 CHUNK = 2**18
-# Tokens that a shared beginning must save in a batch. It takes a call of the model more, in which a
-# large model reads all its weights for a few tokens.
-WORTH = 256
 # A float32 partition function below this has lost digits and is computed again in log space.
 TINY = 1e-30
 
@@ -384,29 +381,35 @@ class Reader:
 
     def prefill(
         self,
+        texts: Sequence[Sequence[int]],
         ids: Tensor,
         position_ids: Tensor,
         attention_mask: Tensor,
-        lengths: Tensor,
         more: int,
     ) -> tuple[Any, Tensor, Tensor | None]:
-        """Read texts (S, L), left-padded, and the tokens with which all of them begin only once.
+        """Read S texts, and the tokens with which all of them begin only once.
 
-        lengths (S,): number of tokens of each text, hidden ones included.
+        texts: token ids. ids, position_ids, attention_mask (S, L): of the texts, left-padded.
         more: how many tokens may follow.
 
         Returns the model's output for the last token, the attention mask (S, L) of its cache, and
         `prefix_sums` of all heads' projections over each text, (S, R + 1), or None. In the cache,
         the padding of shorter texts comes after the shared beginning.
         """
-        start = ids.shape[1] - lengths
-        n = self._shared(ids, start, more)
+        width = ids.shape[1]
+        # Padding after the beginning would push that out of the window of local attention.
+        fits = self.window is None or width + more <= self.window
+        n = shared_start(texts) if len(texts) > 1 and self.begins and fits else 0
+        lengths = torch.tensor([len(text) for text in texts], device=ids.device)
         return self.begun(n, ids, position_ids, attention_mask, lengths)
 
     def begun(
         self, n: int, ids: Tensor, position_ids: Tensor, attention_mask: Tensor, lengths: Tensor
     ) -> tuple[Any, Tensor, Tensor | None]:
-        """Do the same as `prefill` for texts whose first n tokens are equal and to be read once."""
+        """Do the same as `prefill` for texts whose first n tokens are equal and to be read once.
+
+        lengths (S,): number of tokens of each text, hidden ones included.
+        """
         if not n:
             output, z = self(ids, position_ids, attention_mask, **self.last_logits)
             # The last of the running sums. The last digits of values.sum() would depend on the
@@ -426,22 +429,6 @@ class Reader:
         if z is not None and sums is not None:
             sums = sums + prefix_sums(z, mask[:, n:])[:, -1]
         return output, mask, sums
-
-    def _shared(self, ids: Tensor, start: Tensor, more: int) -> int:
-        """Return with how many equal tokens all texts begin, 0 if they are not to be read once.
-
-        ids (S, L): left-padded texts. start (S,): column of each text's first token. more: as of
-        `prefill`. At least one token of each text is left. Padding after the beginning would push
-        it out of the window of local attention, so all tokens must fit into that.
-        """
-        rows, width = ids.shape
-        fits = self.window is None or width + more <= self.window
-        if rows == 1 or self.alone or not (self.begins and self.padded and self.at_once and fits):
-            return 0
-        least = width - int(start.max()) - 1
-        begin = ids.gather(1, start[:, None] + torch.arange(least, device=ids.device))
-        same = int((begin == begin[:1]).all(0).long().cumprod(0).sum())
-        return same if same * (rows - 1) >= WORTH else 0
 
     def batches(self, lengths: Sequence[int], max_tokens: int) -> list[list[int]]:
         """Group rows as `rows.length_sorted`, if rows can be padded and need not be read alone.
@@ -608,7 +595,7 @@ def _prefill(
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=ids.device)
     start = (ids.shape[1] - lengths)[:, None]
     position_ids = (torch.arange(ids.shape[1], device=ids.device) - start).clamp(0)
-    output, mask, sums = reader.prefill(ids, position_ids, mask, lengths, more)
+    output, mask, sums = reader.prefill(prompts, ids, position_ids, mask, more)
     return _Prefix(cache_of(output), ids.shape[1], mask, lengths, output.logits[:, -1], sums)
 
 

@@ -172,12 +172,12 @@ def write_texts(
         ]
     device, limit = reader.model.device, reading.batch_tokens
     ids, mask = (tensor.to(device) for tensor in _left_padded(states, reading))
-    lengths = torch.tensor([len(prompt) + len(begun) for prompt, begun in states], device=device)
+    texts = [prompt + begun for prompt, begun in states]
     state, end = (torch.tensor(numbers, device=device) for numbers in (at, reading.eos_ids))
     written = torch.full((len(state), max(room)), -1, device=device)
     writer, last = torch.arange(len(state), device=device), torch.tensor(room, device=device) - 1
     position = (mask.cumsum(-1) - 1).clamp(min=0)
-    output, mask, sums = reader.prefill(ids, position, mask, lengths, max(room))
+    output, mask, sums = reader.prefill(texts, ids, position, mask, max(room))
     position = position[:, -1:]
     for step in range(max(room)):
         logits = output.logits[:, -1]

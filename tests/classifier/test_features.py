@@ -20,6 +20,7 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from t3lib.classifier import features
 from t3lib.classifier.features import extract_features
 from t3lib.classifier.fit import fit_head
+from t3lib.core import rows as core_rows
 from t3lib.core.errors import UserError
 from t3lib.core.models import weights_key
 from t3lib.core.rows import Example, encode_rows
@@ -91,19 +92,44 @@ def test_one_pass_gives_every_prefix(tiny_model, tokenizer, expected, batch_toke
 
 @pytest.mark.parametrize("name", [*CONFIGS, *MORE])
 def test_every_family_has_the_features_of_plain_passes(name, monkeypatch):
-    tokens = torch.randint(3, VOCAB, (4, 12), generator=torch.Generator().manual_seed(0)).tolist()
-    examples = [Example(ids[:length], 3) for ids, length in zip(tokens, (12, 5, 8, 4))]
+    """Whether the beginning of all rows is read once or with each of them."""
+    tokens = torch.randint(3, VOCAB, (4, 12), generator=torch.Generator().manual_seed(0))
+    tokens[:, :2] = tokens[0, :2]
+    examples = [Example(ids[:length], 3) for ids, length in zip(tokens.tolist(), (12, 5, 8, 4))]
     rows = [{"question": f"{number}", "answer": "a"} for number in range(4)]
     monkeypatch.setattr(
         features, "encode_rows", lambda _, some: [examples[int(row["question"])] for row in some]
     )
     model, words = family(name), SimpleNamespace(pad_token_id=0, eos_token_id=0)
-    found, plain = extract_features(model, words, rows[:2], rows[2:]), in_float64(model)
+    plain, found = in_float64(model), []
+    for worth in (1, 10**9):
+        monkeypatch.setattr(core_rows, "WORTH", worth)
+        found.append(extract_features(model, words, rows[:2], rows[2:]).x.double().cpu())
     prefixes = [torch.tensor([e.ids[:t]]) for e in examples for t in range(3, len(e.ids))]
     with torch.no_grad():
         passes = [without_cache(plain, ids, torch.ones_like(ids), None)[1] for ids in prefixes]
     want = torch.stack([hidden[0].mean(0) for hidden in passes])
-    torch.testing.assert_close(found.x.double().cpu(), want, atol=2e-5, rtol=0)
+    for x in found:
+        torch.testing.assert_close(x, want, atol=2e-5, rtol=0)
+
+
+def test_what_all_rows_begin_with_is_read_once(tiny_model, tokenizer, monkeypatch):
+    """The tokens that the model reads are counted, padding included."""
+    count, sums = [], features._running_sums
+
+    def counted(decoder, ids, mask, begun):
+        count.append((ids.shape[1] - begun) * len(ids) + begun)
+        return sums(decoder, ids, mask, begun)
+
+    monkeypatch.setattr(features, "_running_sums", counted)
+    known = []
+    for worth in (1, 10**9):
+        monkeypatch.setattr(core_rows, "WORTH", worth)
+        known.append(extract(tiny_model, tokenizer))
+    examples = [example.ids for example in encode_rows(tokenizer, [*FORGET, *RETAIN])]
+    begun, whole = count[2], len(examples) * max(map(len, examples))
+    assert count[-1] == whole and begun < whole - (len(examples) - 1) * 5
+    torch.testing.assert_close(known[0].x, known[1].x, atol=2e-6, rtol=0)
 
 
 def test_openunlearning_mask_leaves_end_of_turn_tokens_out(tiny_model, tokenizer):
@@ -183,10 +209,10 @@ def test_a_damaged_cache_is_extracted_again_never_accepted(
         file.unlink()
     else:
         file.write_bytes(DAMAGE[how](file.read_bytes()))
-    for passes in (1, 0):
+    for again in (True, False):
         del reads[:]
         assert torch.equal(extract(tiny_model, tokenizer, cache=tmp_path).x, whole)
-        assert len(reads) == passes
+        assert bool(reads) == again
     assert "is damaged" in caplog.text or (how, name) == ("gone", "key.json")
 
 

@@ -30,6 +30,7 @@ from transformers import (
 
 from t3lib.classifier.head import T3Head
 from t3lib.core import models
+from t3lib.core import rows as core_rows
 from t3lib.core.errors import UserError
 from t3lib.core.rows import Example, encode_answers
 from t3lib.sampler.tilt import T3ForCausalLM
@@ -173,7 +174,7 @@ def test_every_family_is_scored_as_its_rows_are_one_by_one(name, monkeypatch):
     prompts = [example.ids[: example.n_prompt] for example in examples[::3]]
     found, texts = [], []
     for worth in (1, 10**9):
-        monkeypatch.setattr(score, "WORTH", worth)
+        monkeypatch.setattr(core_rows, "WORTH", worth)
         found.append(score.answer_losses(family(name), examples, PLAIN, tilts))
         texts.append(writing.greedy(family(name), prompts, PLAIN, tilts, max_new_tokens=4))
     assert texts[0] == texts[1]
@@ -198,7 +199,7 @@ def test_what_all_prompts_begin_with_is_read_once(tiny_model, monkeypatch):
 
     monkeypatch.setattr(score.Reader, "_call", counted)
     for worth, tokens in ((40, 20 + 3 * 3), (41, 3 * 23)):
-        monkeypatch.setattr(score, "WORTH", worth)
+        monkeypatch.setattr(core_rows, "WORTH", worth)
         count.clear()
         found = score.answer_losses(tiny_model, examples, PLAIN)
         np.testing.assert_allclose(found[0], losses_one_by_one(tiny_model, examples), atol=2e-6)
@@ -209,7 +210,7 @@ def test_local_attention_reads_as_far_as_without_a_shared_beginning(monkeypatch)
     """The padding after it would push the beginning out of a window of 16 tokens. The trial of a
     model has 8 tokens and does not see that.
     """
-    monkeypatch.setattr(score, "WORTH", 1)
+    monkeypatch.setattr(core_rows, "WORTH", 1)
     torch.manual_seed(0)
     sizes = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=32, num_hidden_layers=2)
     sizes |= dict(num_attention_heads=2, num_key_value_heads=1, initializer_range=0.5)

@@ -20,8 +20,7 @@ from t3lib.core.rows import Example, Row, encode_rows
 from t3lib.own.audit.facts import held
 from t3lib.own.audit.measures import measures
 from t3lib.own.audit.recognition import CELLS
-from t3lib.own.audit.samples import BATCH_TOKENS, sample_answers
-from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.own.audit.samples import sample_tilts
 from t3lib.tofu.evaluation import answer_text, check_room
 from t3lib.tofu.likelihood import (
     UNTILTED,
@@ -256,17 +255,8 @@ def draws(
     }
     how |= {"max_new_tokens": _longest(model, tokenizer, examples, prompts)}
 
-    def texts(tilted: Any) -> list[list[str]]:
-        asked = (tilted, tokenizer, prompts, samples)
-        return within_memory(
-            lambda size: sample_answers(*asked, batch_tokens=size, **how), BATCH_TOKENS
-        )
-
     results = []
-    for head, T in tilts:
-        drawn = texts(
-            model if head is None else T3ForCausalLM(model, head, T, allow_sharpening=True)
-        )
+    for drawn in sample_tilts(model, tokenizer, prompts, samples, tilts, **how):
         scores = [
             [rouge_l_recall(truth, answer) for answer in answers]
             for truth, answers in zip(truths, drawn)

@@ -1,31 +1,45 @@
-"""Sample answers from a model. The audit samples nowhere else.
+"""Sample answers from a model and its tilts. The audit samples nowhere else.
 
-Samples that begin alike share forward passes (`writing`).
+Samples that begin alike share forward passes (`writing`), those of different tilts too.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from t3lib.core.models import pad_id
+from t3lib.core.models import pad_id, within_memory
 from t3lib.core.progress import progress_bar
-from t3lib.tofu.likelihood import Reader, Reading
+from t3lib.sampler.tilt import temperature_at, tilt_logits
+from t3lib.tofu.likelihood import UNTILTED, Reader, Reading, Tilt, heads_of
 from t3lib.tofu.writing import Choose, State, eos_ids, write_texts
 
 # Tokens of all prompts and samples in memory at once. Large, because most steps have few states and
 # cost almost the same for any number of them.
 BATCH_TOKENS = 2**17
-STATES = 16  # in `draw`
+STATES = 16  # whose tokens are drawn at once: faster than all together, and in less memory
 
 
 def sample_answers(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], count: int, **options: Any
+) -> list[list[str]]:
+    """Sample `count` answers to each prompt, and return (prompts, count) texts.
+
+    model: any causal LM with a cache, including a T3ForCausalLM. options: as of `sample_tilts`.
+    """
+    return sample_tilts(model, tokenizer, prompts, count, UNTILTED, **options)[0]
+
+
+def sample_tilts(
     model: Any,
     tokenizer: Any,
     prompts: Sequence[Sequence[int]],
     count: int,
+    tilts: Sequence[Tilt],
     *,
     seed: int | Sequence[int],
     max_new_tokens: int | Sequence[int],
@@ -34,56 +48,119 @@ def sample_answers(
     attention_mask: str = "lengths",
     batch_tokens: int = BATCH_TOKENS,
     progress: bool = True,
-) -> list[list[str]]:
-    """Sample `count` answers to each prompt, and return them as (prompts, count) texts.
+) -> list[list[list[str]]]:
+    """Sample `count` answers of every tilt to each prompt; return (tilts, prompts, count) texts.
 
-    model: any causal LM with a cache, including a T3ForCausalLM.
+    model: any causal LM with a cache.
     prompts: token ids.
+    tilts: pairs (head, T) on the model.
     seed: one seed for all prompts together, or one for each prompt. With one for each, the answers
     to a prompt do not depend on the other prompts.
     max_new_tokens: longest answer in tokens, for all prompts or one for each.
     top_p: nucleus of the sampler; 1 samples from the whole distribution.
     tau: the sampler's temperature. It is applied on top of T3's own T.
-    batch_tokens: tokens of all prompts and samples in memory at once.
+    batch_tokens: tokens of all prompts and samples in memory at once, halved with a warning when
+    memory runs out.
 
-    Equal arguments give equal answers on one machine. The global random state is not touched.
+    All tilts get the same random numbers. So where they are alike they say the same, and with a
+    seed for each prompt in one forward pass. Equal arguments give equal answers on one machine. The
+    global random state is not touched.
     """
-    reading = Reading(pad_id(tokenizer), eos_ids(model, tokenizer), attention_mask)
-    device = model.device
-    one = isinstance(seed, int)
+    most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
+    wanted, ends = _Wanted(count, seed, most, tau, top_p), eos_ids(model, tokenizer)
+    reading = Reading(pad_id(tokenizer), ends, attention_mask, None, progress)
+    decode = partial(tokenizer.decode, skip_special_tokens=True)
+
+    def texts(some: Sequence[Tilt], size: int) -> list[list[list[str]]]:
+        drawn = _tokens(Reader(model, heads_of(some)), prompts, some, wanted, reading, size)
+        return [[[decode(ids).strip() for ids in row] for row in of_tilt] for of_tilt in drawn]
+
+    # With one seed, the numbers that a sample gets depend on how many others are unfinished.
+    parts = [[tilt] for tilt in tilts] if isinstance(seed, int) else [tilts]
+    found = [within_memory(partial(texts, some), batch_tokens) for some in parts]
+    return [of_tilt for part in found for of_tilt in part]
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What is sampled: `count` answers to a prompt, with seeds, rooms and a sampler.
+
+    most: largest number of new tokens for each prompt. Other fields: as of `sample_tilts`.
+    """
+
+    count: int
+    seed: int | Sequence[int]
+    most: Sequence[int]
+    tau: float
+    top_p: float
+
+
+def _tokens(
+    reader: Reader,
+    prompts: Sequence[Sequence[int]],
+    tilts: Sequence[Tilt],
+    wanted: _Wanted,
+    reading: Reading,
+    batch_tokens: int,
+) -> list[list[list[list[int]]]]:
+    """Do the work of `sample_tilts` with a fixed number of batch tokens; return token ids."""
+    seed, count, most = wanted.seed, wanted.count, wanted.most
+    one, device = isinstance(seed, int), reader.model.device
     seeds: Sequence[int] = [seed] if isinstance(seed, int) else seed
     streams = [torch.Generator(device).manual_seed(each) for each in seeds]
 
     def chooser(rows: Sequence[int]) -> Choose:
-        """Return a function that samples the next tokens for a batch of these prompts."""
-        mine = streams if one else [streams[row] for row in rows]
+        """Return a function that samples the next tokens for a batch of these prompts.
+
+        Its writers are numbered by tilt, prompt and sample.
+        """
+        mine, every = streams if one else [streams[row] for row in rows], len(rows) * count
 
         def choose(logits: Tensor, z: Tensor | None, writer: Tensor, state: Tensor) -> Tensor:
             n = len(writer) if one else count
             parts = [torch.rand(n, generator=stream, device=device, dtype=torch.float64)
                      for stream in mine]  # fmt: skip
-            uniform = torch.cat(parts)
-            return draw(logits.float() / tau, state, top_p, uniform if one else uniform[writer])
+            uniform = torch.cat(parts) if one else torch.cat(parts)[writer % every]
+            token = torch.empty_like(writer)
+            for t, tilt in enumerate(tilts):
+                of_tilt = (writer // every == t).nonzero()[:, 0]
+                at, place = state[of_tilt].unique(return_inverse=True)
+                for first in range(0, len(at), STATES):
+                    here = (place >= first) & (place < first + STATES)
+                    scores = _scores(reader, tilt, logits, z, at[first : first + STATES])
+                    some, of = of_tilt[here], place[here] - first
+                    token[some] = draw(scores / wanted.tau, of, wanted.top_p, uniform[some])
+            return token
 
         return choose
 
-    answers: list[list[str]] = [[] for _ in prompts]
-    reader = Reader(model, [])
-    most = [max_new_tokens] * len(prompts) if isinstance(max_new_tokens, int) else max_new_tokens
-    sizes = [(len(prompt) + room) * count for prompt, room in zip(prompts, most)]
-    with progress_bar(
-        total=len(prompts) * count, desc="sampling", show=progress, leave=False
-    ) as bar:
+    answers: list[list[list[list[int]]]] = [[[] for _ in prompts] for _ in tilts]
+    wide = count * len(tilts)
+    sizes = [(len(prompt) + room) * wide for prompt, room in zip(prompts, most)]
+    total = len(prompts) * wide
+    with progress_bar(total=total, desc="sampling", show=reading.progress, leave=False) as bar:
         for rows in reader.batches(sizes, batch_tokens):
             begin: list[State] = [(tuple(prompts[i]), ()) for i in rows]
-            state = [place for place in range(len(rows)) for _ in range(count)]
-            room = [most[row] for row in rows for _ in range(count)]
+            state = [place for place in range(len(rows)) for _ in range(count)] * len(tilts)
+            room = [most[rows[place]] for place in state]
             drawn = write_texts(reader, begin, state, room, chooser(rows), reading)
-            for number, tokens in enumerate(drawn):
-                text = tokenizer.decode(tokens, skip_special_tokens=True).strip()
-                answers[rows[number // count]].append(text)
-            bar.update(len(rows) * count)
+            for number, (place, tokens) in enumerate(zip(state, drawn)):
+                answers[number // (len(rows) * count)][rows[place]].append(tokens)
+            bar.update(len(drawn))
     return answers
+
+
+def _scores(reader: Reader, tilt: Tilt, logits: Tensor, z: Tensor | None, at: Tensor) -> Tensor:
+    """Return log p / T + log f of a tilt in n states, up to a constant: (n, V).
+
+    reader: has the tilt's head. logits (S, V), z (S, R): of all states. at (n,): numbers of states.
+    """
+    (head, T), few = tilt, logits[at].float()
+    if head is None or z is None:
+        return few / T
+    parts = zip(reader.heads, z[at].split([each.rank for each in reader.heads], -1))
+    logf = next(each.logf(part) for each, part in parts if each is head)
+    return tilt_logits(few, logf, temperature_at(few, [logf], [head], T, head.gate))
 
 
 def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor:
@@ -93,18 +170,8 @@ def draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor
     top_p: keep only the most probable tokens that together reach this probability.
     uniform: (n,) random numbers in [0, 1), one for each sample. The distribution function is
     inverted at these, with one cumulative sum for each state.
-    Returns (n,) token ids. `STATES` states at a time are faster than all, and take less memory.
+    Returns (n,) token ids.
     """
-    drawn = torch.empty_like(state)
-    for first in range(0, len(logits), STATES):
-        mine = ((state >= first) & (state < first + STATES)).nonzero()[:, 0]
-        few = logits[first : first + STATES]
-        drawn[mine] = _draw(few, state[mine] - first, top_p, uniform[mine])
-    return drawn
-
-
-def _draw(logits: Tensor, state: Tensor, top_p: float, uniform: Tensor) -> Tensor:
-    """Do the same as `draw` for all states at once."""
     size = logits.shape[1]
     p = logits.float().softmax(-1)
     if top_p < 1:

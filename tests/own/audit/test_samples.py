@@ -9,8 +9,9 @@ import torch
 
 from t3lib.classifier.head import T3Head
 from t3lib.core.models import pad_id
-from t3lib.own.audit.samples import draw, sample_answers
+from t3lib.own.audit.samples import draw, sample_answers, sample_tilts
 from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.likelihood import Reader
 
 MANY = 3000
 
@@ -132,3 +133,36 @@ def test_a_seed_a_prompt_makes_its_answers_independent_of_the_others(peaked, tok
     assert together[2:] == alone and len(set(alone[0])) > 1
     shared = sample_answers(peaked, tokenizer, prompts, 8, seed=7, **how)
     assert shared[2:] != sample_answers(peaked, tokenizer, prompts[2:], 8, seed=7, **how)
+
+
+@pytest.mark.parametrize("seed", [[5, 6, 7], 5])
+def test_tilts_share_passes_and_draw_what_each_draws_alone(peaked, tokenizer, monkeypatch, seed):
+    """Of a base, the base at another T, two heads and a gated one; a head that does nothing says
+    what the base says, and costs no pass.
+    """
+    torch.manual_seed(1)
+    one, two, gated = (T3Head(32, len(tokenizer), 3, init_b="kaiming") for _ in range(3))
+    gated.gate, nothing = 0.5, T3Head(32, len(tokenizer), 2)
+    nothing.B.data.zero_()
+    tilts = [(None, 1.0), (one, 2.0), (nothing, 1.0), (None, 1.5), (two, 1.0), (gated, 3.0)]
+    prompts = [tokenizer(text)["input_ids"] for text in ("Who?", "Where was she born?", "Why?")]
+    how = {"seed": seed, "max_new_tokens": [6, 4, 5], "progress": False, "top_p": 0.95}
+    found = sample_tilts(peaked, tokenizer, prompts, 8, tilts, **how)
+    for (head, T), texts in zip(tilts, found):
+        alone = T3ForCausalLM(peaked, head or nothing, T)
+        assert texts == sample_answers(alone, tokenizer, prompts, 8, **how)
+    assert found[0] == found[2] != found[1] != found[4]
+
+    def states(*tilts):
+        read, call = [], Reader._call
+
+        def counted(reader, ids, *more, **options):
+            read.append(len(ids))
+            return call(reader, ids, *more, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Reader, "_call", counted)
+            sample_tilts(peaked, tokenizer, prompts, 8, tilts, **how)
+        return sum(read)
+
+    assert (states(tilts[0], tilts[2]) == states(tilts[0])) == (seed != 5)
