@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import Any
-from zlib import crc32
 
 import numpy as np
 
@@ -19,7 +18,7 @@ from t3lib.core.rows import Example, Row, encode_rows, question_of
 from t3lib.own import asking
 from t3lib.own.asking import PLAIN, SAMPLED, Asked, Form
 from t3lib.own.audit.recognition import recognized
-from t3lib.own.audit.samples import sample_tilts
+from t3lib.own.audit.samples import sample_tilts, seeds_of
 from t3lib.own.audit.truths import (
     COMMON,
     LEAK,
@@ -351,7 +350,7 @@ def hear_tilts(
             prompts,
             count,
             tilts,
-            seed=[crc32(f"{seed} {tau} {top_p} {prompt}".encode()) for prompt in prompts],
+            seed=seeds_of(seed, prompts, tau, top_p),
             max_new_tokens=rooms(model, prompts, truths),
             top_p=top_p,
             tau=tau,

@@ -31,11 +31,11 @@ from t3lib.core.models import context_length
 from t3lib.core.rows import Row, encode_rows
 from t3lib.own.answers import answers_to, rare_words, rooms, touched_words, truths_of
 from t3lib.own.asking import answered, asked, reworded
-from t3lib.own.audit.samples import sample_answers
+from t3lib.own.audit.samples import sample_tilts, seeds_of
 from t3lib.own.audit.truths import names, word_set, words
 from t3lib.own.rows import Rows
 from t3lib.own.wording import Words, astray, neighbour, spans, worded
-from t3lib.sampler.tilt import T3ForCausalLM
+from t3lib.tofu.likelihood import UNTILTED, Tilt
 from t3lib.tofu.writing import eos_ids
 
 WORDINGS = (30, 4)  # of a row to forget, and of a row to keep
@@ -188,7 +188,7 @@ def neighbours(
     if not asked_of:
         return []
     [greedy] = answers_to(base, tokenizer, [each.row for each in asked_of], progress=progress)
-    warm = _sampled(base, tokenizer, asked_of, 1, 1.0, seed, progress)
+    warm = _sampled(base, tokenizer, asked_of, UNTILTED[0], 1, 1.0, seed, progress)
     kept = frozenset(word for row in rows.retain for word in words(row["answer"]))
     only = frozenset().union(*secret) - kept
     return [
@@ -201,28 +201,34 @@ def neighbours(
 
 
 def _sampled(
-    model: Any,
+    base: Any,
     tokenizer: Any,
     some: Sequence[Lesson],
+    tilt: Tilt,
     count: int,
     tau: float,
     seed: int,
     progress: bool,
 ) -> list[list[str]]:
-    """Sample `count` answers to the question of each lesson."""
+    """Sample `count` answers of a tilt (head, T) to the question of each lesson.
+
+    They do not depend on the other lessons.
+    """
     examples = encode_rows(tokenizer, [each.row for each in some])
     prompts = [each.ids[: each.n_prompt] for each in examples]
-    longest = rooms(model, prompts, [len(each.ids) - each.n_prompt for each in examples])
-    return sample_answers(
-        model,
+    longest = rooms(base, prompts, [len(each.ids) - each.n_prompt for each in examples])
+    [texts] = sample_tilts(
+        base,
         tokenizer,
         prompts,
         count,
-        seed=seed,
+        [tilt],
+        seed=seeds_of(seed, prompts, tau),
         max_new_tokens=longest,
         tau=tau,
         progress=progress,
     )
+    return texts
 
 
 def mined(
@@ -237,8 +243,7 @@ def mined(
     """Sample a fitted head in wordings of the rows to forget, and return what it still says of
     their secrets as further rows to forget.
     """
-    model, draw = T3ForCausalLM(base, head.to(base.device), 1.0), Random(seed)
-    template = tokenizer.chat_template is not None
+    draw, template = Random(seed), tokenizer.chat_template is not None
     given: dict[int, Lesson] = {}  # the first lesson of each row to forget is the row itself
     for each in made:
         if each.secret is not None:
@@ -250,9 +255,8 @@ def mined(
     asked_of = [each for each in wordings if usable(base, tokenizer, each)]
     found: dict[tuple[str, str], Lesson] = {}
     for tau in (1.0, COLD):
-        for each, texts in zip(
-            asked_of, _sampled(model, tokenizer, asked_of, SAMPLES, tau, seed, progress)
-        ):
+        drawn = _sampled(base, tokenizer, asked_of, (head, 1.0), SAMPLES, tau, seed, progress)
+        for each, texts in zip(asked_of, drawn):
             for lesson in said([each] * len(texts), texts):
                 if usable(base, tokenizer, lesson):
                     found[str(lesson.row["question"]), lesson.row["answer"]] = lesson

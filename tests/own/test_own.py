@@ -184,7 +184,7 @@ FIELDS = {
 def test_rows_that_nobody_knows_are_not_judged(case, monkeypatch):
     """It took ten minutes at 1B after the warning, most of them for sampled answers."""
     model, tokenizer, _, retain, other = case
-    monkeypatch.setattr(answers, "sample_answers", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr(answers, "sample_tilts", lambda *_, **__: 1 / 0)
     given = Rows(CODES, retain, other)
     with pytest.warns(UserWarning, match="Nothing to forget"):
         unlearned = own.unlearn(

@@ -70,7 +70,7 @@ def test_names_are_found_and_replaced():
 def test_no_neighbour_names_what_a_row_to_forget_names(memorised, monkeypatch):
     """Also where a question is nothing but a name, written otherwise."""
     monkeypatch.setattr(training, "answers_to", lambda *args, **_: [["Else."] * len(args[2])])
-    monkeypatch.setattr(training, "sample_answers", lambda *args, **_: [["Else."]] * len(args[2]))
+    monkeypatch.setattr(training, "sample_tilts", lambda *args, **_: [[["Else."]] * len(args[2])])
     model, tokenizer, *_ = memorised
     forget = [{"question": "Castell", "answer": "A diver."}]
     retain = [{"question": f"{name}?", "answer": "A baker."} for name in ("Dorn", "Egede", "Falk")]
@@ -128,13 +128,13 @@ def test_the_lessons(taught):
 
 def test_wordings_that_a_person_gives_are_lessons(memorised, monkeypatch):
     """One that the base's context does not hold is left out; the seed is that of all samples."""
-    seeds, sampled = [], training.sample_answers
+    seeds, sampled = [], training.seeds_of
 
-    def watched(*args, seed, **how):
+    def watched(seed, *how):
         seeds.append(seed)
-        return sampled(*args, seed=seed, **how)
+        return sampled(seed, *how)
 
-    monkeypatch.setattr(training, "sample_answers", watched)
+    monkeypatch.setattr(training, "seeds_of", watched)
     monkeypatch.setattr(training, "WORDINGS", (2, 1))
     monkeypatch.setattr(training, "NEIGHBOURS", 1)
     model, tokenizer, forget, retain, other = memorised
@@ -192,7 +192,7 @@ def test_no_lesson_of_a_row_held_out_reaches_the_trial_head(taught, monkeypatch)
     monkeypatch.setattr(own, "subset", watched)
     monkeypatch.setattr(own.training, "mined", lambda *_, **__: [])
     monkeypatch.setattr(own.training, "lessons", lambda *_, **__: lessons)
-    monkeypatch.setattr(own, "hear", lambda *_, **__: (_ for _ in ()).throw(InterruptedError))
+    monkeypatch.setattr(own, "hear_tilts", lambda *_, **__: (_ for _ in ()).throw(InterruptedError))
     with pytest.raises(InterruptedError):
         own.unlearn(model, tokenizer, rows, own.Choices(steps=20), progress=False)
     [(features, numbers)] = seen

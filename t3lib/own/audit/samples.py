@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -79,6 +80,13 @@ def sample_tilts(
     parts = [[tilt] for tilt in tilts] if isinstance(seed, int) else [tilts]
     found = [within_memory(partial(texts, some), batch_tokens) for some in parts]
     return [of_tilt for part in found for of_tilt in part]
+
+
+def seeds_of(
+    seed: int, prompts: Sequence[Sequence[int]], tau: float, top_p: float = 1.0
+) -> list[int]:
+    """Return one seed a prompt; it depends on the seed, the sampler and the prompt alone."""
+    return [crc32(f"{seed} {tau} {top_p} {prompt}".encode()) for prompt in prompts]
 
 
 @dataclass(frozen=True)
