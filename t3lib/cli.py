@@ -504,13 +504,15 @@ def serve(args: argparse.Namespace) -> None:
     from t3lib.own import serve as server
 
     with_vllm = not args.load_in and server.vllm_here()
+    if with_vllm:
+        folder, config, tokenizer = server.described(model_name(args, args.model))
+        with_vllm = server.vllm_here(server.too_wide([head.rank for head in heads], config))
     place = server.listening(args.host, args.port)
     names = [name.strip() for name in args.head.split(",")]
     options = {"completions": args.completions, "any_sampler": args.allow_samplers}
     port = place.getsockname()[1]  # --port 0 takes any that is free
     url = f"http://{args.host}:{port}/v1"
     if with_vllm:
-        folder, config, tokenizer = server.described(model_name(args, args.model))
         rules = server.rules_of(names, heads, tokenizer, config, most=server.MOST, **options)
         place.close()
         print(server.greeting(rules, url), flush=True)

@@ -239,13 +239,32 @@ def listening(host: str, port: int) -> socket.socket:
     return found
 
 
-def vllm_here() -> bool:
-    """Return whether vLLM is installed; UserError if Transformers' server is not there either."""
-    if find_spec("vllm"):
+def vllm_here(but: str = "") -> bool:
+    """Return whether vLLM answers; UserError if Transformers' server is not there either.
+
+    but: why vLLM cannot serve these heads, if it cannot (`too_wide`).
+    """
+    if find_spec("vllm") and not but:
         return True
     if not is_serve_available():
-        raise UserError("no server is installed: pip install 't3lib[serve]', or vllm")
+        why, also = (but, "") if but else ("no server is installed", ", or vllm")
+        raise UserError(f"{why}: pip install 't3lib[serve]'{also}")
+    if but:
+        print(f"{but}: Transformers' server answers", file=sys.stderr)
     return False
+
+
+def too_wide(ranks: Sequence[int], config: Any) -> str:
+    """Return why vLLM cannot pool heads of these ranks on a base, or "".
+
+    In vLLM a token has as many numbers for all heads together as for its values in one layer of the
+    base (`sampler.vllm.Tilted`). config: the base's.
+    """
+    sizes = config.get_text_config()
+    width = getattr(sizes, "head_dim", None) or sizes.hidden_size // sizes.num_attention_heads
+    groups = getattr(sizes, "num_key_value_heads", None) or sizes.num_attention_heads
+    most, rank = width * groups, sum(ranks)
+    return f"vLLM serves rank {most} at most on this base, not {rank}" if rank > most else ""
 
 
 def run_transformers(model: Any, rules: Mapping[str, Any], place: socket.socket) -> None:

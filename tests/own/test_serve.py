@@ -376,3 +376,23 @@ def test_ctrl_c_ends_eight_streams_and_is_one_line(server, place):
     assert err.splitlines()[-1] == "t3 serve: stopped" and "Traceback" not in err
     assert all(b"data: " in text for text in texts)
     assert any(b"finish_reason" not in text for text in texts), "they end before they are done"
+
+
+def test_heads_that_vllm_cannot_pool_are_served_by_transformers(
+    place, tmp_path, capsys, monkeypatch
+):
+    wide = T3Head(32, 261, 99, temperature=2.0)
+    wide.info = T3Head.from_pretrained(place / "head").info
+    wide.save_pretrained(tmp_path / "wide")
+    served = []
+    monkeypatch.setattr(serve, "find_spec", lambda name: name == "vllm")
+    monkeypatch.setattr(serve, "run_vllm", lambda *_, **__: pytest.fail("vLLM starts"))
+    monkeypatch.setattr(serve, "run_transformers", lambda *given: served.append(given))
+    words = ["serve", "--model", str(place / "base"), "--head", str(tmp_path / "wide")]
+    for available, code, end in ((True, 0, "Transformers' server answers"), (False, 2, "[serve]'")):
+        monkeypatch.setattr(serve, "is_serve_available", lambda yes=available: yes)
+        capsys.readouterr()
+        assert cli.main([*words, "--port", "0"]) == code
+        found = capsys.readouterr().err
+        assert "at most on this base, not 99" in found and end in found
+    assert len(served) == 1 and served[0][0].heads[0].rank == 99
