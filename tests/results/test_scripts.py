@@ -45,6 +45,7 @@ SCRIPTS = [  # script, its arguments, files that it must write
         + ["figures/gate_dial.svg", "made.json"],
     ),
     ("own/make.py", [], ["own.csv"]),
+    ("speed/make.py", [], ["tables/speed.csv", "made.json"]),
     (
         "shares/make.py",
         ["--methods", "NPO", "--seeds", "1"],

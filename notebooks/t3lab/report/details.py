@@ -143,6 +143,21 @@ def price(results: Path) -> str:
     return table(shown)
 
 
+def speed(results: Path) -> str:
+    """Write how much slower than its base each method decodes, and the limit by arithmetic."""
+    lines = pd.read_csv(results / "speed" / "tables" / "speed.csv").set_index("method")
+    methods = [*dict.fromkeys(lines.index)]
+    columns = {"": methods}
+    for rows, title in ((1, "one row"), (8, "eight rows")):
+        part = lines[lines["rows"] == rows].loc[methods]
+        columns[title] = [
+            interval(middle, low, high, ".2f")
+            for middle, low, high in part[["median", "low", "high"]].to_numpy()
+        ]
+        columns[f"limit, {title}"] = part["limit"].map("{:.2f}".format).tolist()
+    return table(pd.DataFrame(columns))
+
+
 def strengths(results: Path) -> str:
     """Write what T3 with less tempering and a sharper classifier keeps and hides, at `cpu`."""
     lines = pd.read_csv(results / "cpu" / "tables" / "ablations.csv")

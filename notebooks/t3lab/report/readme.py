@@ -67,7 +67,7 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
         "results/README.md": {"claims": claims(results), "scales": details.scales(results)},
         f"{PAGES}/forgetting.md": {"near": near(results)},
         f"{PAGES}/order.md": {"order": order(results), "two-bases": details.two_bases(results)},
-        f"{PAGES}/price.md": {"price": details.price(results)},
+        f"{PAGES}/price.md": {"price": details.price(results), "speed": details.speed(results)},
         f"{PAGES}/tempering.md": {
             "untempered": details.untempered(results),
             "strengths": details.strengths(results),
