@@ -20,13 +20,13 @@ TOLERANCE = 1e-6  # numbers that differ by at most this are the same
 SETTINGS = (
     *("T", "w", "gate", "lr", "rate", "a", "seed", "reference", "world", "d", "k"),
     *("experiment", "v_f", "n", "lam", "least_risk", "gamma", "tau", "top_p"),
-    *("steps", "bits", "authors"),
+    *("steps", "bits", "authors", "rows"),
 )
 TEXTS = (
     *("where", "claim", "printed", "verdict", "evidence", "numbers", "scale", "note", "sentence"),
     *("holds", "chosen", "edge", "commit", "base_rates", "fq_mark", "mu_rouge_mark", "mu_mark"),
 )
-SECONDS = ("benchmarks", "runtime")  # tables of seconds and memory
+SECONDS = ("benchmarks", "runtime", "speed")  # tables of seconds and memory
 VARY = ("cpu_seconds", "minutes", "commit", "scale")  # columns of seconds, of code and of bases
 MADE_OF_RUNS = (
     *("ablations", "audit", "claims", "forget_quality", "leak", "temperature"),
