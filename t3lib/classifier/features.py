@@ -144,7 +144,7 @@ def extract_features(
 
     def batch_of(rows: Sequence[int]) -> tuple[int, dict[str, Tensor]]:
         some = [examples[row] for row in rows]
-        begun = shared_start([each.ids[: each.n_prompt] for each in some]) if len(some) > 1 else 0
+        begun = shared_start([each.ids[: each.n_prompt] for each in some])
         return begun, collate(some, pad, attention_mask)
 
     lengths = [len(example.ids) for example in examples]
@@ -211,9 +211,7 @@ def _extract(
     """
     decoder = decoder_of(model)
     device: torch.device = model.get_input_embeddings().weight.device  # type: ignore[assignment]
-    able = functools.cache(
-        functools.partial(_reads_on, model, device)
-    )  # tried where it is needed first
+    able = functools.cache(functools.partial(_reads_on, model, device))  # a trial, made once
 
     @torch.inference_mode()
     def read(batch_tokens: int) -> None:

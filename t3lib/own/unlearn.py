@@ -313,13 +313,8 @@ def screen(
     asked: the inquiry that knows the secrets of the rows to forget.
     """
     known = {*map(question_of, asked.forget)}  # of many rows, some are drawn to be asked
-    few = {
-        name: drawn(
-            [row for row in some if name != "forget" or question_of(row) in known], SCREENED
-        )
-        for name, some in rows.items()
-    }
-    forget = few["forget"]
+    forget = drawn([row for row in rows["forget"] if question_of(row) in known], SCREENED)
+    few = {name: drawn(some, SCREENED) for name, some in rows.items()} | {"forget": forget}
     examples = [each for some in few.values() for each in encode_rows(tokenizer, some)]
     heads = {w: weighted(head, w) for _, w in grid}
     tilts: list[Any] = [*UNTILTED, *((heads[w], T) for T, w in grid)]

@@ -399,7 +399,7 @@ class Reader:
         width = ids.shape[1]
         # Padding after the beginning would push that out of the window of local attention.
         fits = self.window is None or width + more <= self.window
-        n = shared_start(texts) if len(texts) > 1 and self.begins and fits else 0
+        n = shared_start(texts) if self.begins and fits else 0
         lengths = torch.tensor([len(text) for text in texts], device=ids.device)
         return self.begun(n, ids, position_ids, attention_mask, lengths)
 

@@ -91,9 +91,9 @@ def seeds_of(
 
 @dataclass(frozen=True)
 class _Wanted:
-    """What is sampled: `count` answers to a prompt, with seeds, rooms and a sampler.
+    """The arguments of `sample_tilts` that its batches need.
 
-    most: largest number of new tokens for each prompt. Other fields: as of `sample_tilts`.
+    most: the largest number of new tokens of an answer to each prompt.
     """
 
     count: int
