@@ -39,9 +39,10 @@ from t3lib.sampler.wrapped import HiddenStates, check_finite, cuts_states, plain
 
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
 UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
-# Entries of a (rows, V) block of logits that is processed at once, so that it stays in the
-# processor's cache.
-CHUNK = 2**18
+# Entries of a (rows, V) block of logits that is processed at once, by kind of device. On a CPU it
+# stays in the processor's cache. On a GPU a small block costs mostly the calls: 2^18 entries are
+# two rows of Llama-3's vocabulary.
+CHUNK = {"cpu": 2**18, "cuda": 2**25}
 # A float32 partition function below this has lost digits and is computed again in log space.
 TINY = 1e-30
 
@@ -95,6 +96,11 @@ def default_batch_tokens(model: Any) -> int:
     4096 for small vocabularies, where it was fastest on a CPU; 2093 for Llama-3's 128,256 tokens.
     """
     return min(max(2**28 // model.config.get_text_config().vocab_size, 512), 4096)
+
+
+def chunk_rows(logits: Tensor) -> int:
+    """Return how many rows of logits (…, V) are processed at once, at least one."""
+    return max(1, CHUNK.get(logits.device.type, CHUNK["cpu"]) // logits.shape[-1])
 
 
 def answer_losses(
@@ -633,11 +639,11 @@ def _later_positions(
 def _in_chunks(
     example: Tensor, step: Tensor, target: Tensor, logits: Tensor, row: Tensor, z: Tensor | None
 ) -> Iterator[Positions]:
-    """Yield positions in chunks that are small enough for the processor's cache.
+    """Yield positions in chunks of `chunk_rows`.
 
     example, step, target, row, z: N positions. Their logits are the rows `row` of `logits`.
     """
-    size = max(1, CHUNK // logits.shape[-1])
+    size = chunk_rows(logits)
     for start in range(0, len(target), size):
         part = slice(start, start + size)
         own = None if z is None else z[part]

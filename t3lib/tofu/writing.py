@@ -24,7 +24,7 @@ from t3lib.core.rows import Example, collate
 from t3lib.core.settings import check_temperature
 from t3lib.sampler.tilt import temperature_at, tilt_logits
 from t3lib.sampler.wrapped import check_finite
-from t3lib.tofu.likelihood import CHUNK, UNTILTED, Reader, Reading, Tilt, heads_of
+from t3lib.tofu.likelihood import UNTILTED, Reader, Reading, Tilt, chunk_rows, heads_of
 
 # New tokens after which the unfinished writers are put into new batches. The old batches are then
 # partly empty, because other writers have finished.
@@ -226,8 +226,7 @@ def _likeliest(reader: Reader, tilts: Sequence[Tilt]) -> Choose:
             of_states[state] for of_states in logits.float().max(-1)
         )  # the result without a head, at any T
         if z is not None:
-            # Few rows fit into a CPU's cache; a GPU is faster with many.
-            rows = 512 if logits.is_cuda else max(16, CHUNK // logits.shape[-1])
+            rows = max(16, chunk_rows(logits))
             T = temperature[writer, None]
             order = state.argsort()  # writers of one state together, so that log f is computed once
             for number, (head, pooled) in enumerate(

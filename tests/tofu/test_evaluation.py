@@ -293,6 +293,16 @@ def test_a_gpu_writes_as_many_texts_as_two_gibibytes_of_keys_and_values_hold(tin
     assert writing.default_cached_tokens(tiny_model) == 2**14
 
 
+def test_a_gpu_takes_a_hundred_times_the_rows_of_logits_at_once():
+    """Two rows of Llama-3's vocabulary are what a CPU's cache holds; for a GPU that is a call."""
+
+    def rows(device, size):
+        return score.chunk_rows(SimpleNamespace(device=torch.device(device), shape=(9, size)))
+
+    assert (rows("cpu", 128_256), rows("cuda", 128_256)) == (2, 261)
+    assert rows("cpu", 2**19) == 1 and rows("mps", 1536) == rows("cpu", 1536) == 170
+
+
 @pytest.mark.parametrize("name", sorted([*CONFIGS, *MORE, *AWKWARD, "mamba"]))
 def test_every_family_has_a_number_of_texts_on_a_gpu(name):
     """Some configurations do not name heads, or have a list of them."""

@@ -16,13 +16,15 @@ from torch import Tensor
 from t3lib.core.models import pad_id, within_memory
 from t3lib.core.progress import progress_bar
 from t3lib.sampler.tilt import temperature_at, tilt_logits
-from t3lib.tofu.likelihood import UNTILTED, Reader, Reading, Tilt, heads_of
+from t3lib.tofu.likelihood import UNTILTED, Reader, Reading, Tilt, chunk_rows, heads_of
 from t3lib.tofu.writing import Choose, State, eos_ids, write_texts
 
 # Tokens of all prompts and samples in memory at once. Large, because most steps have few states and
 # cost almost the same for any number of them.
 BATCH_TOKENS = 2**17
-STATES = 16  # whose tokens are drawn at once: faster than all together, and in less memory
+# States whose tokens are drawn at once. On a CPU this is faster than all together, and takes less
+# memory; on a GPU a block of `chunk_rows` is.
+STATES = 16
 
 
 def sample_answers(
@@ -130,12 +132,13 @@ def _tokens(
                      for stream in mine]  # fmt: skip
             uniform = torch.cat(parts) if one else torch.cat(parts)[writer % every]
             token = torch.empty_like(writer)
+            most_states = chunk_rows(logits) if logits.is_cuda else STATES
             for t, tilt in enumerate(tilts):
                 of_tilt = (writer // every == t).nonzero()[:, 0]
                 at, place = state[of_tilt].unique(return_inverse=True)
-                for first in range(0, len(at), STATES):
-                    here = (place >= first) & (place < first + STATES)
-                    scores = _scores(reader, tilt, logits, z, at[first : first + STATES])
+                for first in range(0, len(at), most_states):
+                    here = (place >= first) & (place < first + most_states)
+                    scores = _scores(reader, tilt, logits, z, at[first : first + most_states])
                     some, of = of_tilt[here], place[here] - first
                     token[some] = draw(scores / wanted.tau, of, wanted.top_p, uniform[some])
             return token
