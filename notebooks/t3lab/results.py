@@ -313,19 +313,23 @@ def of_one_profile(runs: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     """Return the runs as a list; UserError if two of them differ in a parameter of `PROFILE`.
 
     A mean over such runs would describe neither profile. A parameter that a run does not record
-    counts as equal.
+    counts as equal, and so does a model: a profile may be given further ones, for another split.
     """
-    runs, first = list(runs), dict[str, Mapping[str, Any]]()
+    runs, first = list(runs), dict[tuple[str, str], tuple[Mapping[str, Any], Any]]()
     for run in runs:
         for name in PROFILE:
             value = run["parameters"].get(name)
-            other = first.setdefault(name, run) if value is not None else run
-            if value is not None and value != other["parameters"][name]:
-                names = " and ".join(name_of(each) for each in (other, run))
-                raise UserError(
-                    f"runs {names} are of different profiles ({name} differs): give each profile "
-                    f"a folder of its own"
-                )
+            if value is None:
+                continue
+            parts = {"": bool(value), **value} if name == "models" else {"": value}
+            for part, given in parts.items():
+                other, known = first.setdefault((name, part), (run, given))
+                if given != known:
+                    names = " and ".join(name_of(each) for each in (other, run))
+                    raise UserError(
+                        f"runs {names} are of different profiles ({name} differs): give each"
+                        " profile a folder of its own"
+                    )
     return runs
 
 

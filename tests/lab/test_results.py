@@ -385,6 +385,16 @@ def test_runs_of_two_profiles_are_in_no_table_together(name):
     assert len(results.tidy([one, two | {"parameters": {name: {"x": 1}}}])) == 2
 
 
+def test_a_profile_may_be_given_further_models():
+    """Of its other split, say. A run without any of them is of another profile."""
+    one, two = (fabricate("NPO", "forget10", None, seed) for seed in (1, 2))
+    one["parameters"], two["parameters"] = ({"models": models} for models in ({"full": "a"}, {}))
+    with pytest.raises(UserError, match="models differs"):
+        results.tidy([one, two])
+    two["parameters"] = {"models": {"full": "a", "retain95": "b"}}
+    assert len(results.tidy([one, two])) == 2
+
+
 def test_runs_by_other_or_unknown_code_are_named_and_stay(tmp_path):
     one, two = fabricate("NPO", "forget10", None, 1), fabricate("T3", "forget10", 2.5, 1)
     assert (
