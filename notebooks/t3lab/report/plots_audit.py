@@ -64,7 +64,7 @@ def leak_curves(leak: pd.DataFrame, models: pd.DataFrame) -> Figure:
             look = {"marker": MARKERS[names[0]], "color": colour, "ms": 4, "mew": 0}
             axis.errorbar(k, value, line["se"], elinewidth=0.6, **look)
             ends.append((audit.label(*names), last, colour))
-        label_ends(axis, ends + [("baselines", np.median(others), GREY)] * bool(others))
+        label_ends(axis, ends + [("baselines", np.median(others), GREY) for _ in others[:1]])
         log_axis(axis)
         axis.set(xlabel="answers drawn, $k$", title=name, xticks=sorted(here["k"].unique()))
     axes[0, 0].set_ylabel("leak@k (ROUGE-L recall)")
