@@ -314,7 +314,8 @@ def relearning(results: Path) -> str:
                 [" → ".join(shares), f"{leaks} of {last['rows']:.0f}"]
             )
     heads = ["", "recognised, `cpu`", "leak", "recognised, `tofu-cpu`", "leak"]
-    return table(pd.DataFrame([*counts.values()], columns=heads).fillna(""))
+    rows = [each + [""] * (len(heads) - len(each)) for each in counts.values()]
+    return table(pd.DataFrame(rows, columns=heads))
 
 
 def requests(results: Path) -> str:
