@@ -82,6 +82,7 @@ SMALL_TALK = (
 )
 PLAIN = "as it stands"
 SECOND = "as a second turn"
+BARE = "without the token that begins a text"
 SPELLINGS = ("in lower case", "without its last mark")
 FORCED = (1, 2, 4)  # how many first tokens of the truth are given
 # (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
@@ -248,6 +249,9 @@ def questions(
     """Build the questions for greedy decoding: every row in every way of asking.
 
     further: {question: other wordings of it}. forms: as of `wordings`.
+
+    Where no chat template fills the prompt, we put the beginning-of-text token first, which other
+    tools may leave out. Such a row is also asked without it. In a chat it belongs to the template.
     """
     template, found = tokenizer.chat_template is not None, []
     for number, row in enumerate(rows):
@@ -255,6 +259,9 @@ def questions(
         plain = encode_rows(tokenizer, [row])[0]
         found += _encoded(tokenizer, number, ways)
         ids, start = plain.ids, plain.n_prompt
+        begun = (row.get("raw") or not template) and ids[0] == tokenizer.bos_token_id
+        if begun and start > 1:
+            found.append(Asked(BARE, number, ids[1:start], "", len(ids) - start))
         for m in FORCED:
             if rest := tokenizer.decode(ids[start + m :], skip_special_tokens=True).strip():
                 found.append(

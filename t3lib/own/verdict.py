@@ -18,7 +18,7 @@ from t3lib.own.answers import (
     knows_some,
     sampler_name,
 )
-from t3lib.own.asking import PLAIN, SAMPLED, asked
+from t3lib.own.asking import BARE, PLAIN, SAMPLED, asked
 from t3lib.own.audit.guessing import Comparison, Heard, at_most, compare, least, more_often
 from t3lib.own.audit.truths import LEAK, PART, Truths, index, word_set
 
@@ -195,8 +195,11 @@ def _judged(asked_of: Inquiry, said: Said) -> _Judged:
 
 
 def kind_of(way: str) -> str:
-    """Return the kind of an answer, by its way of asking."""
-    return WRITTEN if way == PLAIN else DRAWN if way in DRAWN_WAYS else WORDED
+    """Return the kind of an answer, by its way of asking.
+
+    Without the token that begins a text the words are still those that were written.
+    """
+    return WRITTEN if way in (PLAIN, BARE) else DRAWN if way in DRAWN_WAYS else WORDED
 
 
 def _sealed(said: Said, found: Truths) -> int:
