@@ -2,7 +2,8 @@
 
 There are three lists of `Wordings`: to fit heads on (`FITTING`), to judge them by (`JUDGING`), and
 one that only reports (`SEALED`), which shows what a head does in ways that nobody prepared it for.
-The lists share nothing. Other spellings of the question belong to judging alone.
+The lists share nothing. Other spellings of the question belong to judging alone. A row as it
+stands, also without the token that begins a text, belongs to both.
 
 The functions turn rows into rows or token ids and call no model.
 """
@@ -256,12 +257,11 @@ def questions(
     template, found = tokenizer.chat_template is not None, []
     for number, row in enumerate(rows):
         ways = wordings(row, template, (further or {}).get(asked(row), ()), forms)
-        plain = encode_rows(tokenizer, [row])[0]
+        plain, bare = encode_rows(tokenizer, [row, {**row, "bare": True}])
         found += _encoded(tokenizer, number, ways)
         ids, start = plain.ids, plain.n_prompt
-        begun = (row.get("raw") or not template) and ids[0] == tokenizer.bos_token_id
-        if begun and start > 1:
-            found.append(Asked(BARE, number, ids[1:start], "", len(ids) - start))
+        if bare != plain:
+            found.append(Asked(BARE, number, bare.ids[: start - 1], "", len(ids) - start))
         for m in FORCED:
             if rest := tokenizer.decode(ids[start + m :], skip_special_tokens=True).strip():
                 found.append(
