@@ -18,7 +18,7 @@ from t3lib.own.asking import BARE
 from t3lib.own.audit.truths import words
 from t3lib.own.evidence import inquiry_of, numbers
 from t3lib.own.rows import Rows
-from t3lib.own.verdict import verdict
+from t3lib.own.verdict import UNBEGUN, verdict
 
 GIVEN = ("first 2 tokens given", "first 4 tokens given")
 
@@ -84,7 +84,7 @@ def test_a_secret_that_comes_only_without_the_token_that_begins_a_text_leaks(bas
     bare = [Example(each.ids[1:], each.n_prompt - 1) for each in whole]
     found, sentence, ways = judged(base, taught(base, "I cannot say.", (BARE,), bare))
     assert ways == {BARE} and found["leaking"] >= 5, ways
-    assert found["table"]["leak when asked as written"]["after"] == found["leaking"]
+    assert found["table"][UNBEGUN]["after"] == found["leaking"]
     assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
 
 
