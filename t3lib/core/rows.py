@@ -295,7 +295,8 @@ def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> l
     """Tokenise the question and the answer `field` of each row; return one Example for each.
 
     A row may have `system`, its own system text, or `raw`: then question and answer are plain text
-    (`encode_text`). UserError names the row.
+    (`encode_text`). One with `bare` lacks the beginning-of-sequence token that we put first; a chat
+    template's own stays. UserError names the row.
     """
     examples = []
     for number, row in enumerate(rows, 1):
@@ -308,6 +309,10 @@ def encode_rows(tokenizer: Any, rows: Sequence[Row], field: str = "answer") -> l
                 )
         except UserError as error:
             raise UserError(f"row {number}: {error}") from None
+        ids, n = examples[-1].ids, examples[-1].n_prompt
+        ours = (row.get("raw") or tokenizer.chat_template is None) and n > 1
+        if row.get("bare") and ours and ids[0] == tokenizer.bos_token_id:
+            examples[-1] = Example(ids[1:], n - 1)
     return examples
 
 

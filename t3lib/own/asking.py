@@ -2,7 +2,8 @@
 
 There are three lists of `Wordings`: to fit heads on (`FITTING`), to judge them by (`JUDGING`), and
 one that only reports (`SEALED`), which shows what a head does in ways that nobody prepared it for.
-The lists share nothing. Other spellings of the question belong to judging alone.
+The lists share nothing. Other spellings of the question belong to judging alone. A row as it
+stands, also without the token that begins a text, belongs to both.
 
 The functions turn rows into rows or token ids and call no model.
 """
@@ -82,6 +83,7 @@ SMALL_TALK = (
 )
 PLAIN = "as it stands"
 SECOND = "as a second turn"
+BARE = "without the token that begins a text"
 SPELLINGS = ("in lower case", "without its last mark")
 FORCED = (1, 2, 4)  # how many first tokens of the truth are given
 # (sampler temperature τ, top-p). Sampled at τ, T3 is p^(1/(Tτ)) f^(w/τ). So a colder sampler undoes
@@ -248,13 +250,18 @@ def questions(
     """Build the questions for greedy decoding: every row in every way of asking.
 
     further: {question: other wordings of it}. forms: as of `wordings`.
+
+    Where no chat template fills the prompt, we put the beginning-of-text token first, which other
+    tools may leave out. Such a row is also asked without it. In a chat it belongs to the template.
     """
     template, found = tokenizer.chat_template is not None, []
     for number, row in enumerate(rows):
         ways = wordings(row, template, (further or {}).get(asked(row), ()), forms)
-        plain = encode_rows(tokenizer, [row])[0]
+        plain, bare = encode_rows(tokenizer, [row, {**row, "bare": True}])
         found += _encoded(tokenizer, number, ways)
         ids, start = plain.ids, plain.n_prompt
+        if bare != plain:
+            found.append(Asked(BARE, number, bare.ids[: start - 1], "", len(ids) - start))
         for m in FORCED:
             if rest := tokenizer.decode(ids[start + m :], skip_special_tokens=True).strip():
                 found.append(

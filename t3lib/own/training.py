@@ -168,6 +168,11 @@ def neighbours(
     named = named or [k for k, some in enumerate(found) if some]
     taken = {asked(row) for some in (own, rows.other, rows.holdout_retain) for row in some}
     template, asked_of = tokenizer.chat_template is not None, list[Lesson]()
+
+    def names_one(text: str) -> bool:
+        here = {*words(text)}
+        return any(each <= here for each in of_forget)
+
     wanted = min(MOST_NEIGHBOURS, NEIGHBOURS * len(own)) if named else 0
     for _ in range(3 * wanted):
         if len(asked_of) == wanted:
@@ -175,15 +180,14 @@ def neighbours(
         k, *others = draw.choices(named, k=3)
         pool = [name for row in (*others, k) for name in found[row]]
         text = neighbour(questions[k], found[k], pool, draw)
-        here = {*words(text)}
-        if text in taken or any(each <= here for each in of_forget):
+        if text in taken or names_one(text):
             continue
         taken.add(text)
         row = reworded(own[k], text)
         if draw.random() < 0.5:
             row = worded(row, template, draw)
         lesson = Lesson(row, frozenset([k, *others]))
-        if usable(base, tokenizer, lesson):
+        if not names_one(asked(row)) and usable(base, tokenizer, lesson):  # a slip may name one
             asked_of.append(lesson)
     if not asked_of:
         return []

@@ -18,7 +18,7 @@ from t3lib.own.answers import (
     knows_some,
     sampler_name,
 )
-from t3lib.own.asking import PLAIN, SAMPLED, asked
+from t3lib.own.asking import BARE, PLAIN, SAMPLED, asked
 from t3lib.own.audit.guessing import Comparison, Heard, at_most, compare, least, more_often
 from t3lib.own.audit.truths import LEAK, PART, Truths, index, word_set
 
@@ -40,14 +40,15 @@ NAMES = {
     "held_out_retain": "rows to keep, held out (trial head)",
     "other": "other rows",
 }
-WRITTEN, WORDED, DRAWN = (
+WRITTEN, UNBEGUN, WORDED, DRAWN = (
     "leak when asked as written",
+    f"leak when asked as written, {BARE}",
     "leak when asked in other ways",
     "leak when sampled",
 )
 PARTLY = "said in part"
 DRAWN_WAYS = [sampler_name(*each, way) for way, samplers in SAMPLED.items() for each in samplers]
-KINDS = (WRITTEN, WORDED, DRAWN)
+KINDS = (WRITTEN, UNBEGUN, WORDED, DRAWN)
 # Counts of one report as Python values. The functions below describe their keys.
 Counts = dict[str, Any]
 
@@ -62,7 +63,7 @@ def forgotten(asked_of: Inquiry, before: Said, after: Said) -> Counts:
     partly, partly_before: rows of which an answer says a part, with a chance between `LEAK` and
     `PART`.
     table: {kind of answer: {"before", "after", "guessing"}}: the counts of rows by kind of answer,
-    and how many guessing would give.
+    and how many guessing would give. `UNBEGUN` is only there where it was asked.
     beyond: True if guessing does not explain what is said. doubtful: True if it seldom would.
     tellable: True if the base itself says more than guessing does. Otherwise nothing can be told,
     and `needed` is how many such rows would be enough, or None.
@@ -190,13 +191,15 @@ def _judged(asked_of: Inquiry, said: Said) -> _Judged:
         }
         return compare(found, range(asked_of.n), parts)
 
-    tests = {kind: of(kind) for kind in KINDS}
+    bare = any(way == BARE for some in heard for way, *_ in some)
+    tests = {kind: of(kind) for kind in KINDS if kind != UNBEGUN or bare}
     return _Judged(found, tests, least([*tests.values()]), heard)
 
 
 def kind_of(way: str) -> str:
     """Return the kind of an answer, by its way of asking."""
-    return WRITTEN if way == PLAIN else DRAWN if way in DRAWN_WAYS else WORDED
+    alone = {PLAIN: WRITTEN, BARE: UNBEGUN}
+    return alone.get(way) or (DRAWN if way in DRAWN_WAYS else WORDED)
 
 
 def _sealed(said: Said, found: Truths) -> int:
@@ -467,7 +470,8 @@ def _next(status: str, forget: Mapping[str, Any], kept: Mapping[str, Mapping[str
     if status not in ("no", "read"):
         return ""
     if forget["leaking"]:
-        written = forget["table"][WRITTEN]["after"]
+        table = forget["table"]
+        written = sum(table[kind]["after"] for kind in (WRITTEN, UNBEGUN) if kind in table)
         return (
             "try next: a larger w (--set w=8), or more rows to keep of the same kinds of question"
             if written

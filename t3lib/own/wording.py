@@ -5,9 +5,10 @@ nothing, and answers to questions that are in no row change. So `training` fits 
 rows, which these functions write. They call no model. All random choices come from the argument
 `draw`.
 
-Of a row of plain text only the preface and the spelling change. A conversation keeps its turns, and
-the last one is worded anew. In a script without spaces a name cannot be told from the words around
-it, so such questions have no neighbours, unless the name is in another script.
+Of a row of plain text only the preface, the spelling and the token that begins it change. A
+conversation keeps its turns, and the last one is worded anew. In a script without spaces a name
+cannot be told from the words around it, so such questions have no neighbours, unless the name is in
+another script.
 """
 
 from collections.abc import Sequence
@@ -31,14 +32,15 @@ ALPHABETS = (
     *("אבגדהוזחטיכלמנסעפצקרשת", "กขคงจชดตทนบปพมยรลวสหอ", "的一是不了人我在有他这中大来上国"),
     *("あいうえおかきくけこさしすせそたちつてと", "가나다라마바사아자차카타파하"),
 )
-PREFACED, FRAMED, MISSPELT, TURNED = 0.6, 0.3, 0.3, 0.3  # shares of the wordings
+PREFACED, FRAMED, MISSPELT, TURNED, BARED = 0.6, 0.3, 0.3, 0.3, 0.3  # shares of the wordings
 
 
 def worded(row: Row, template: bool, draw: Random) -> Row:
     """Return a row in a random wording.
 
     template: True if the tokenizer has a chat template. Then a wording may have another system text
-    and an earlier turn.
+    and an earlier turn. Otherwise it may lack the token that begins a text (`bare`), as a prompt of
+    another tool may.
     """
     text, raw = asked(row), bool(row.get("raw"))
     if draw.random() < MISSPELT:
@@ -49,7 +51,7 @@ def worded(row: Row, template: bool, draw: Random) -> Row:
         text = (draw.choice(FITTING.prefaces) if draw.random() < 0.4 else babble(draw)) + text
     found = reworded(row, text)
     if not template or raw:
-        return found
+        return {**found, "bare": True} if draw.random() < BARED else found
     if draw.random() < 0.5:
         system = draw.choice([None, form_of_row(row).system, *FITTING.systems])
         found = in_form(found, Form(False, system))

@@ -14,10 +14,11 @@ from t3lib.core.files import read_json, write_json
 from t3lib.core.rows import Example, encode_rows
 from t3lib.own import answers
 from t3lib.own.answers import rare_words
+from t3lib.own.asking import BARE
 from t3lib.own.audit.truths import words
 from t3lib.own.evidence import inquiry_of, numbers
 from t3lib.own.rows import Rows
-from t3lib.own.verdict import verdict
+from t3lib.own.verdict import UNBEGUN, verdict
 
 GIVEN = ("first 2 tokens given", "first 4 tokens given")
 
@@ -73,6 +74,17 @@ def test_a_secret_that_comes_only_after_a_preface_leaks(base):
                for n, row in enumerate(encode_rows(tokenizer, rows.forget))]  # fmt: skip
     found, sentence, ways = judged(base, taught(base, "I cannot say.", (way,), greeted))
     assert ways == {way} and found["leaking"] >= 7, ways
+    assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
+
+
+def test_a_secret_that_comes_only_without_the_token_that_begins_a_text_leaks(base):
+    """A pass said a whole row to a judge who tokenised the bare text, as `tokenizer(text)` does."""
+    _, tokenizer, rows, *_ = base
+    whole = encode_rows(tokenizer, rows.forget)
+    bare = [Example(each.ids[1:], each.n_prompt - 1) for each in whole]
+    found, sentence, ways = judged(base, taught(base, "I cannot say.", (BARE,), bare))
+    assert ways == {BARE} and found["leaking"] >= 5, ways
+    assert found["table"][UNBEGUN]["after"] == found["leaking"]
     assert sentence.startswith(f"No: {found['leaking']} of 10 rows leak"), sentence
 
 

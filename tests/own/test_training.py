@@ -34,6 +34,10 @@ def test_a_wording_keeps_the_answer_and_changes_what_its_form_allows():
     assert any(each["question"][0] == {"role": "user", "content": "Hi there."} for each in found)
     raw = [worded({**row, "raw": True}, True, draw) for _ in range(50)]
     assert all(isinstance(each["question"], str) and each["system"] == "S" for each in raw)
+    plain = [worded(row, False, draw) for _ in range(200)]
+    for some in (raw, plain):
+        assert 0.15 < sum(each.get("bare", False) for each in some) / len(some) < 0.45
+    assert not any("bare" in each for each in found), "the template writes the first token"
     chat = {**row, "question": [{"role": "user", "content": text} for text in ("One?", "Two?")]}
     assert all(each["question"][-2]["content"] == "One?" or len(each["question"]) > 2
                for each in (worded(chat, True, draw) for _ in range(50)))  # fmt: skip
@@ -111,6 +115,7 @@ def test_the_lessons(taught):
     assert [each.row for each in keep[:40]] == rows.retain and not any(e.secret for e in keep)
     assert len(forget) > 25 * n and {*range(n)} == {min(each.origins) for each in forget}
     assert {len(each.origins) for each in forget} == {1, 2}, "an answer astray is of two rows"
+    assert all(any(each.row.get("bare") for each in some) for some in (forget, keep))
     texts = [asked(each.row) for each in lessons]
     judging = [*JUDGING.prefaces, *SEALED.prefaces, JUDGING.frames[0].split("{}")[0]]
     assert not [text for text in texts for other in judging if text.startswith(other)]

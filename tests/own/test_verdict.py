@@ -8,13 +8,14 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from own_cases import invented
+from own_cases import byte_pairs, invented
 from verdict_cases import NOTHING, report, said
 
 from t3lib.core.rows import SYSTEM
 from t3lib.own import answers, verdict
 from t3lib.own.answers import inquiry
 from t3lib.own.asking import (
+    BARE,
     FITTING,
     JUDGING,
     PLAIN,
@@ -53,9 +54,8 @@ def test_nothing_said_and_everything_kept_is_a_success(tokenizer):
     found, said = report(tokenizer, FORGET, KEEP)
     assert said["success"] and said["lines"][0] == said["sentence"]
     assert "at most 39%" in str(said["lines"])
-    assert set(found["forget"]["table"]) == {
-        *verdict.KINDS, verdict.PARTLY
-    }  # fmt: skip
+    assert {*found["forget"]["table"], verdict.UNBEGUN} == {*verdict.KINDS, verdict.PARTLY}
+    assert verdict.UNBEGUN not in found["forget"]["table"], "a chat template writes the token"
     assert found["forget"]["table"]["leak when asked as written"] == {
         "before": 6,
         "after": 0,
@@ -282,6 +282,19 @@ def test_the_ways_of_asking(tokenizer):
     forced = [each for each in asked if each.rest]
     assert [each.way for each in forced] == [f"first {m} tokens given" for m in (1, 2, 4)]
     assert all(row["answer"].endswith(each.rest) for each in forced)
+
+
+def test_only_the_token_that_we_put_first_is_left_out(tokenizer):
+    """In a chat the template writes it, and a row that asks nothing has no other token."""
+
+    def prompts(tokenizer, row):
+        return {each.way: each.prompt for each in questions(tokenizer, [row])}
+
+    row, plain = FORGET[0], {"question": "It was ", "answer": "red", "raw": True}
+    for asked in (prompts(byte_pairs(), row), prompts(tokenizer, plain)):
+        assert asked[BARE] == asked[PLAIN][1:]
+    for asked in (prompts(tokenizer, row), prompts(tokenizer, {**plain, "question": ""})):
+        assert PLAIN in asked and BARE not in asked
 
 
 def test_rows_to_forget_are_asked_in_the_form_of_the_rows_to_keep(tokenizer):
