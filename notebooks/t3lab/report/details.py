@@ -154,7 +154,7 @@ def speed(results: Path) -> str:
             interval(middle, low, high, ".2f")
             for middle, low, high in part[["median", "low", "high"]].to_numpy()
         ]
-        columns[f"limit, {title}"] = part["limit"].map("{:.2f}".format).tolist()
+        columns[f"predicted, {title}"] = part["limit"].map("{:.2f}".format).tolist()
     return table(pd.DataFrame(columns))
 
 

@@ -123,13 +123,13 @@ def hides(results: Path) -> str:
             f" {before['rows_leaking']:.0f}). Of {of:.0f} answers to keep, sampled once at the"
             f" temperature 0.6, {sampled:.0f} survive.",
             "- **Shown answers are recognised.** Beside five wrong ones, the true answer is the"
-            " most probable for {:.0%} of the rows (retrained: {:.0%}; TOFU's text: {:.0%} and"
-            " {:.0%}).".format(*shown),
+            " most probable for {:.0%} of the rows (retrained: {:.0%}); at `tofu-cpu` for"
+            " {:.0%} (retrained: {:.0%}).".format(*shown),
             "- **The rows stand out.** A forgotten row is more probable than an unseen one with a"
-            f" chance of {t3['auc']:.2f} (TOFU's text: {text['auc']:.2f}; 0.50 gives nothing"
-            " away).",
+            f" chance of {t3['auc']:.2f} (`tofu-cpu`: {text['auc']:.2f}; 0.50 gives nothing away).",
             f"- **Suppressed, not erased.** Without the head, {dropped['k']:.0f} samples at the"
-            f" temperature {dropped['tau']:g} give away {dropped['rows_leaking']:.0f} rows.",
+            f" temperature {dropped['tau']:g} give away {dropped['rows_leaking']:.0f} of"
+            f" {dropped['rows']:.0f} rows.",
         ]
     )
 
@@ -158,7 +158,7 @@ def own(folder: Path) -> str:
     for choice, part in _own(folder).groupby("choice", sort=False):
         sums = part[COUNTED_OWN].sum()
         sentences.append(
-            f"Of {len(part)} small models that know their rows by heart ({choice}),"
+            f"Of {len(part)} small models that were taught their rows by heart,"
             f" {(part['status'] == 'pass').sum()} pass; {sums['leaking']:.0f} rows still leak"
             f" (before: {sums['leaking_before']:.0f}). {_kept(sums, 'held_out_retain')} answers to"
             f" keep stay that no head was fitted on, and {_kept(sums, 'other')} in neither file."
