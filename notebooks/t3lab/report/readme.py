@@ -154,11 +154,11 @@ def own(folder: Path) -> str:
 
     folder: with own.csv.
     """
-    sentences = []
-    for choice, part in _own(folder).groupby("choice", sort=False):
-        sums = part[COUNTED_OWN].sum()
+    sentences, groups = [], _own(folder).groupby("choice", sort=False)
+    for choice, part in groups:
+        sums, which = part[COUNTED_OWN].sum(), f" ({choice})" if len(groups) > 1 else ""
         sentences.append(
-            f"Of {len(part)} small models that were taught their rows by heart,"
+            f"Of {len(part)} small models that were taught their rows by heart{which},"
             f" {(part['status'] == 'pass').sum()} pass; {sums['leaking']:.0f} rows still leak"
             f" (before: {sums['leaking_before']:.0f}). {_kept(sums, 'held_out_retain')} answers to"
             f" keep stay that no head was fitted on, and {_kept(sums, 'other')} in neither file."
