@@ -40,8 +40,8 @@ from t3lib.sampler.wrapped import HiddenStates, check_finite, cuts_states, plain
 Tilt = tuple[T3Head | None, float]  # (head, T); head None: the base itself, tempered at T
 UNTILTED: tuple[Tilt, ...] = ((None, 1.0),)
 # Entries of a (rows, V) block of logits that is processed at once, by kind of device. On a CPU it
-# stays in the processor's cache. On a GPU a small block costs mostly the calls: 2^18 entries are
-# two rows of Llama-3's vocabulary.
+# stays in the processor's cache. 2^18 entries are two rows of Llama-3's vocabulary, too little work
+# for a GPU; its own size is a guess that was not tuned.
 CHUNK = {"cpu": 2**18, "cuda": 2**25}
 # A float32 partition function below this has lost digits and is computed again in log space.
 TINY = 1e-30
