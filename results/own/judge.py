@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 MAX_NEW, SAMPLES, TAU = 64, 8, 0.6
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 ASKINGS = "{}", "Please tell me: {}", "Question: {}\nAnswer:"
 UNSPACED = tuple("CJK IDEOGRAPHIC HIRAGANA KATAKANA THAI LAO KHMER MYANMAR TIBETAN".split())
 
@@ -33,10 +34,10 @@ def load_head(folder: str) -> tuple:
         return lambda pooled: 0.0, 1.0
     config = json.loads(Path(folder, "config.json").read_text(encoding="utf-8"))
     w, T = config.get("w", 1.0), config.get("temperature", 1.0)
-    weights = load_file(Path(folder, "model.safetensors"))
+    weights = load_file(Path(folder, "model.safetensors"), device=DEVICE)
     A, B = weights["A"].float(), weights["B"].float()
     neutral = config.get("untrained") == "neutral"  # f is 1 for tokens that no row taught
-    keep = weights["taught"].float() if neutral else torch.ones(len(B))
+    keep = weights["taught"].float() if neutral else torch.ones_like(B[:, 0])
     population = config.get("prior") == "population"  # f becomes a ratio: its logit shifts
     gamma, mu = torch.tensor([config["gamma"], config["mu"]] if population else [0.5, 0.5]).logit()
     return lambda x: w * keep * torch.nn.functional.logsigmoid(x @ A.T @ B.T - (gamma - mu)), T
@@ -46,7 +47,8 @@ class Chat:
     """A base with a head; system is the text of the system turn, None for no such turn."""
 
     def __init__(self, base: str, head: str, system: str | None) -> None:
-        self.model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32).eval()
+        self.model = AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+        self.model.eval().to(DEVICE)
         self.tok, (self.log_fw, self.T) = AutoTokenizer.from_pretrained(base), load_head(head)
         self.system = [] if system is None else [{"role": "system", "content": system}]
         self.stops = set(torch.tensor(self.model.generation_config.eos_token_id).view(-1).tolist())
@@ -56,6 +58,7 @@ class Chat:
         """Return the next token's probabilities: one full pass over rows padded on the right."""
         ids = pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
         mask = pad_sequence([torch.ones(len(row)).long() for row in rows], batch_first=True)
+        ids, mask = ids.to(DEVICE), mask.to(DEVICE)
         out = self.model(ids, attention_mask=mask, output_hidden_states=True, use_cache=False)
         log_p = out.logits[range(len(rows)), mask.sum(1) - 1].log_softmax(-1)
         pooled = (out.hidden_states[-1] * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
@@ -70,7 +73,7 @@ class Chat:
             rows = self.tok.apply_chat_template(
                 chats, add_generation_prompt=True, return_dict=False
             )
-        dice, new = torch.Generator().manual_seed(seed or 0), [[] for _ in messages]
+        dice, new = torch.Generator(DEVICE).manual_seed(seed or 0), [[] for _ in messages]
         while going := [i for i, t in enumerate(new) if len(t) < MAX_NEW and not self.stops & {*t}]:
             p = self.next_token([rows[i] + new[i] for i in going], 1.0 if seed is None else TAU)
             picks = p.argmax(-1) if seed is None else p.multinomial(1, generator=dice)[:, 0]

@@ -3,16 +3,19 @@
     python results/own/make.py --out results/own
     python results/own/make.py --cases gpt2,short --seeds 0 --out results/own
     python results/own/make.py --cases gpt2 --seeds 0 --choices "new fit,plain fit,as drawn"
+    python results/own/make.py --cases smollm2-customers --seeds 0 --out results/own
 
 A case is a kind of small model with its rows. gpt2: GPT-2 models that learned sentences. short:
 Qwen2 models with short answers in three scripts. customers: models with phone and order numbers.
-builtin: bases of the built-in world.
+builtin: bases of the built-in world. smollm2-…: SmolLM2 with customers and yes-no facts that it
+was taught, or with capitals and authors that it knew (pretrained.py). These need a GPU, or hours,
+and run only when they are named.
 
 Each model unlearns twice. "new fit" is what `t3 unlearn` does. "plain fit" is what it did before:
 a head that is fitted on the rows alone, with the tokens that no row taught as drawn, and T, w and
 the learning rate chosen by the full judgement. "as drawn" is the new fit without neutral tokens.
-"retrained" is a model that never saw the rows. All of them are also asked by judge.py, a script
-that shares no code with t3lib:
+"retrained" is a model that never saw the rows; of what SmolLM2 knew by itself there is none. All
+of them are also asked by judge.py, a script that shares no code with t3lib:
 
     python results/own/judge.py BASE HEAD FACTS OUT
 
@@ -40,6 +43,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pretrained
 import torch
 from cases import builtin, memorised
 
@@ -69,6 +73,7 @@ DIFFERENT = (
     "commit",
 )
 CASES = ("gpt2", "short", "customers", "builtin")
+EVERY = (*CASES, *pretrained.CASES)
 COUNTS = ("rows", "known_before", "leaking_before", "leaking", "partly", "control", "misdirected")
 LEFT_ALONE = ("retain", "other", "held_out_retain")
 JUDGE = Path(__file__).parent / "judge.py"
@@ -140,25 +145,29 @@ def lines_of(
 
     tiny: use few rows, choose little, and let the model itself stand for a retrained one.
     """
-    model, tokenizer, forget, retain, other = (
-        builtin(seed) if case == "builtin" else memorised(case, seed)
-    )
+    if case in pretrained.CASES:
+        model, tokenizer, forget, retain, other, retrained = pretrained.CASES[case](seed)
+    else:
+        model, tokenizer, forget, retain, other = (
+            builtin(seed) if case == "builtin" else memorised(case, seed)
+        )
+        retrained = model  # training another would take half of the time of --tiny
+        if not tiny:
+            made = builtin(seed, "retain90") if case == "builtin" else memorised(case, seed, True)
+            retrained = made[0]
     if tiny:
         forget, retain, other = forget[:3], retain[:6], other[:2]
-    retrained = model  # training another would take half of the time of --tiny
-    if not tiny:
-        made = builtin(seed, "retain90") if case == "builtin" else memorised(case, seed, True)
-        retrained = made[0]
     rows, few = Rows(forget, retain, other), FEW if tiny else {}
-    asked = inquiry_of(tokenizer, rows.checked(), {"retain": rows.checked().retain})
-    before, after = (
-        hear(each, tokenizer, asked, seed=seed, progress=False) for each in (model, retrained)
-    )
-    report, guessed = numbers(asked, before, after), judged(retrained, tokenizer, None, forget)
-    found: dict[str, dict[str, Any]] = {
-        "retrained": {name: report["forget"][name] for name in COUNTS}
-        | {"status": verdict(report)["status"]}
-    }
+    found: dict[str, dict[str, Any]] = {}
+    guessed: dict[str, dict] = {}
+    if retrained is not None:
+        asked = inquiry_of(tokenizer, rows.checked(), {"retain": rows.checked().retain})
+        before, after = (
+            hear(each, tokenizer, asked, seed=seed, progress=False) for each in (model, retrained)
+        )
+        report, guessed = numbers(asked, before, after), judged(retrained, tokenizer, None, forget)
+        found["retrained"] = {name: report["forget"][name] for name in COUNTS}
+        found["retrained"]["status"] = verdict(report)["status"]
     guesses, differ = sum(each["leaks"] for each in guessed.values()), list[tuple]()
     for name in choices:
         began, how = time.process_time(), Choices(seed=seed, **CHOICES[name], **few)
@@ -168,11 +177,16 @@ def lines_of(
         print(f"{case} seed {seed}, {name}\n{unlearned.report}\n", flush=True)
         theirs = judged(model, tokenizer, unlearned, forget)
         found[name]["judge"] = sum(each["leaks"] for each in theirs.values())
-        found[name]["judge_retrained"] = guesses
+        if retrained is not None:
+            found[name]["judge_retrained"] = guesses
+        if case in pretrained.CASES:
+            T = unlearned.report["choice"]["T"]
+            found[name] |= pretrained.unrelated(model, tokenizer, unlearned.heads[0], T)
         for row in unlearned.report["forget"]["each"]:
             their = theirs[row["question"]]
             if row["leaks"] != their["leaks"]:
-                calls = (row["leaks"], their["leaks"], guessed[row["question"]]["leaks"])
+                guess = guessed[row["question"]]["leaks"] if guessed else ""
+                calls = (row["leaks"], their["leaks"], guess)
                 texts = (row["question"], row["truth"], row["worst"], their["text"])
                 differ.append((case, seed, name, *calls, row["chance"], *texts))
     return [(case, seed, name, *pair) for name in found for pair in found[name].items()], differ
@@ -208,7 +222,7 @@ def table(lines: list[list[str]]) -> str:
     counts = Counter(
         (choice, each["status"], int(each["judge"]) > int(each["judge_retrained"]))
         for (choice, *_), each in values.items()
-        if "judge" in each
+        if "judge_retrained" in each
     )
     text = []
     for choice in dict.fromkeys(name for name, *_ in counts):
@@ -229,8 +243,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true", help="try one case with few rows")
     args = parser.parse_args()
     try:
-        if unknown := {*args.cases} - {*CASES}:
-            raise UserError(f"--cases: unknown case {min(unknown)!r}: one of {', '.join(CASES)}")
+        if unknown := {*args.cases} - {*EVERY}:
+            raise UserError(f"--cases: unknown case {min(unknown)!r}: one of {', '.join(EVERY)}")
         results.check_clean(args.out)
         path, commit = args.out / "own.csv", results.provenance()["git_commit"]
         pairs = [(case, seed) for case in args.cases for seed in args.seeds]
