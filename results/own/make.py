@@ -31,6 +31,10 @@ forget on which verdict and judge differ. Every line has the commit that made it
 uncommitted changes it refuses to write into results/. A case and seed whose lines are of this
 commit is not run again, so the same command continues a killed run. seconds: of one core, for
 `unlearn`, its report included.
+
+attack.csv is not made here: somebody who knew neither our ways of asking nor the fit attacked the
+models of gpt2 that passed. For each family of attacks it has the askings and those in which the
+base, T3 (`told`) and a retrained model told a fact, and (`own_…`) a fact that no row to keep has.
 """
 
 import csv

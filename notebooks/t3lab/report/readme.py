@@ -42,6 +42,8 @@ HEADLINE = [name for name in COLUMNS if name != "paired_gap"]
 DRAWN = ("ks_held_out", "retain", "retain_rouge", "unrelated")
 # Sets of rows that a head must leave alone -> their title.
 LEFT_ALONE = {"retain": "kept", "held_out_retain": "kept, held out", "other": "in neither file"}
+PRETRAINED = "smollm2-"  # how cases of results/own with SmolLM2 begin
+PLACES = {"judge": ".0f", "judge_retrained": ".0f", "next_token": ".1f", "whole_answers": ".0f"}
 COUNTED_OWN = [
     *("rows", "leaking", "leaking_before", "judge", "judge_retrained", "sealed", "T", "w"),
     *(f"{name}_{key}" for name in LEFT_ALONE for key in ("unchanged", "known_before")),
@@ -89,7 +91,10 @@ def blocks(results: Path) -> dict[str, dict[str, str]]:
             "relearning": details.relearning(results),
             "requests": details.requests(results),
         },
-        f"{PAGES}/own.md": {"own-models": own_models(results / "own")},
+        f"{PAGES}/own.md": {
+            "own-models": own_models(results / "own"),
+            "own-smollm2": own_models(results / "own", pretrained=True),
+        },
         f"{PAGES}/rates.md": {
             "widths": details.widths(results),
             "seconds": details.seconds(results),
@@ -154,7 +159,7 @@ def own(folder: Path) -> str:
 
     folder: with own.csv.
     """
-    sentences, groups = [], _own(folder).groupby("choice", sort=False)
+    sentences, groups = [], _own(folder, False).groupby("choice", sort=False)
     for choice, part in groups:
         sums, which = part[COUNTED_OWN].sum(), f" ({choice})" if len(groups) > 1 else ""
         sentences.append(
@@ -166,32 +171,53 @@ def own(folder: Path) -> str:
     return "\n".join(sentences)
 
 
-def own_models(folder: Path) -> str:
-    """Write a table with one line for each small model and way of fitting. folder: as of `own`."""
+def own_models(folder: Path, pretrained: bool = False) -> str:
+    """Write a table with one line for each small model and way of fitting.
+
+    folder: as of `own`. pretrained: SmolLM2 with its kinds of rows, in place of the small models.
+    """
     lines = []
-    for _, row in _own(folder).sort_values(["model", "seed"], kind="stable").iterrows():
+    found = _own(folder, pretrained).sort_values(["model", "seed"], kind="stable")
+    for _, row in found.iterrows():
         leaks = f"{row['leaking']:.0f} ({row['leaking_before']:.0f}) of {row['rows']:.0f}"
+        shown = {
+            column: "–" if pd.isna(row[column]) else f"{row[column]:{places}}"
+            for column, places in PLACES.items()
+            if column in row
+        }
+        name, left_alone = f"{row['model']} {row['seed']}", dict(LEFT_ALONE)
+        elsewhere = {}
+        if pretrained:
+            name = row["model"].removeprefix(PRETRAINED)
+            del left_alone["retain"]
+            elsewhere = {
+                "next tokens as before, %": shown["next_token"],
+                "whole answers, of 100": shown["whole_answers"],
+            }
         lines.append(
             {
-                "model": f"{row['model']} {row['seed']}",
+                "rows" if pretrained else "model": name,
                 "fit": row["choice"],
                 "verdict": row["status"],
                 "T, w": f"{row['T']:g}, {row['w']:g}",
                 "rows that leak (before)": leaks,
-                "by the judge (retrained)": f"{row['judge']:.0f} ({row['judge_retrained']:.0f})",
+                "by the judge (retrained)": f"{shown['judge']} ({shown['judge_retrained']})",
                 "in sealed ways": f"{row['sealed']:.0f}",
-                **{title: _kept(row, name) for name, title in LEFT_ALONE.items()},
+                **{title: _kept(row, name) for name, title in left_alone.items()},
+                **elsewhere,
             }
         )
     return table(pd.DataFrame(lines), texts=3)
 
 
-def _own(folder: Path) -> pd.DataFrame:
+def _own(folder: Path, pretrained: bool) -> pd.DataFrame:
     """Return own.csv with a column for each measure, without the retrained models."""
     lines = pd.read_csv(folder / "own.csv", dtype=str)
+    lines = lines[lines["model"].str.startswith(PRETRAINED) == pretrained]
     wide = lines.pivot(index=["choice", "model", "seed"], columns="measure", values="value")
-    wide = wide.drop(index="retrained").reset_index()
-    return wide.assign(**wide[COUNTED_OWN].astype(float))
+    wide = wide.drop(index="retrained", errors="ignore").reset_index()
+    counted = dict.fromkeys([*COUNTED_OWN, *(PLACES if pretrained else ())])
+    return wide.assign(**wide.reindex(columns=[*counted]).astype(float))
 
 
 def _kept(counts: pd.Series, name: str) -> str:
