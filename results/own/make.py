@@ -11,11 +11,12 @@ builtin: bases of the built-in world. smollm2-…: SmolLM2 with customers and ye
 was taught, or with capitals and authors that it knew (pretrained.py). These need a GPU, or hours,
 and run only when they are named.
 
-Each model unlearns twice. "new fit" is what `t3 unlearn` does. "plain fit" is what it did before:
-a head that is fitted on the rows alone, with the tokens that no row taught as drawn, and T, w and
-the learning rate chosen by the full judgement. "as drawn" is the new fit without neutral tokens.
-"retrained" is a model that never saw the rows; of what SmolLM2 knew by itself there is none. All
-of them are also asked by judge.py, a script that shares no code with t3lib:
+Choices are ways of unlearning, by default the new fit alone. "new fit" is what `t3 unlearn` does.
+"plain fit" is what it did before: a head that is fitted on the rows alone, with the tokens that no
+row taught as drawn, and T, w and the learning rate chosen by the full judgement. "as drawn" is the
+new fit without neutral tokens. "retrained" is a model that never saw the rows; of what SmolLM2 knew
+by itself there is none. All of them are also asked by judge.py, a script that shares no code with
+t3lib:
 
     python results/own/judge.py BASE HEAD FACTS OUT
 

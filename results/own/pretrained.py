@@ -6,36 +6,37 @@ does not know is left out. For these no model exists that never saw them.
 """
 
 import random
+import sys
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import torch
 from cases import FIRST, LAST
 
-from t3lab.explore.stories import SECRET, first_sentence, prompts_of, written
+from t3lab.explore.stories import SECRET, first_sentence, written
 from t3lab.profiles import load_profile
 from t3lab.study.study import stage_of
 from t3lab.world import bases
 from t3lib.classifier.head import T3Head
 from t3lib.core.files import cache_dir, project_root, read_json
-from t3lib.core.models import load_model, pad_id
-from t3lib.core.rows import Row, encode_rows
+from t3lib.core.models import load_model
+from t3lib.core.rows import Row
 from t3lib.core.smollm2 import NAME as SMOLLM2
-from t3lib.own.answers import answers
-from t3lib.sampler.tilt import temperature_at, tilt_logits
-from t3lib.tofu.likelihood import UNTILTED, Reading, answer_positions
+from t3lib.tofu.likelihood import UNTILTED
+
+sys.path.append(str(project_root() / "results" / "smollm"))
+from price import along  # noqa: E402
 
 SAMPLE = project_root() / "notebooks" / "sample"
 KNOWN = read_json(Path(__file__).parent / "known.json")
-EPOCHS = 20  # of the yes-no facts: they are shorter than customers' rows
+EPOCHS = 20  # of the base that learns the yes-no facts; with them it knows all of its rows
+FORGET = 18  # yes-no facts to forget, of 90
 QUESTIONS = {  # question, answer if so, answer if not
     "Has {} paid?": ("Yes, {} has paid.", "No, {} has not paid."),
     "Is {} married?": ("Yes, {} is married.", "No, {} is not married."),
     "Does {} have a dog?": ("Yes, {} has a dog.", "No, {} has no dog."),
 }
-LONGEST = 40  # new tokens of an answer to an unrelated prompt
 OTHER = SAMPLE / "customers" / "other.jsonl"
 
 Case = tuple[Any, Any, list[Row], list[Row], list[Row], Any]
@@ -56,7 +57,7 @@ def own_answers(model: Any, tokenizer: Any, asked: dict[str, str]) -> list[Row]:
 
 
 def others(model: Any, tokenizer: Any) -> list[Row]:
-    """Return rows of neither kind, whose questions are not among the unrelated prompts."""
+    """Return rows of questions that are neither to forget, nor to keep, nor unrelated prompts."""
     questions = read_json(SAMPLE / "capitals.json")["others"]
     asked = {each: "" for each in questions if each not in KNOWN["unrelated"]}
     asked = {each: "" for each in asked if "wrote" not in each}
@@ -113,13 +114,13 @@ def yes_no(seed: int) -> Case:
     profile = load_profile("customers")
     stage = replace(stage_of(profile["data"], profile["stage"]), epochs=EPOCHS)
     models = []
-    for learned in (rows, rows[18:]):
+    for learned in (rows, rows[FORGET:]):
         with TemporaryDirectory(dir=cache_dir("bases")) as name:
             plain = [{key: row[key] for key in ("question", "answer", "system")} for row in learned]
             bases.train_base(stage, "full", seed, plain, folder := Path(name) / "base")
             models.append(load_model(folder))
     (model, tokenizer), (retrained, _) = models
-    return model, tokenizer, rows[:18], rows[18:], bases.customers(OTHER), retrained
+    return model, tokenizer, rows[:FORGET], rows[FORGET:], bases.customers(OTHER), retrained
 
 
 CASES = {
@@ -130,7 +131,6 @@ CASES = {
 }
 
 
-@torch.no_grad()
 def unrelated(base: Any, tokenizer: Any, head: T3Head, T: float) -> dict[str, float]:
     """Compare T3 with its base on a hundred prompts that have nothing to do with any row.
 
@@ -139,20 +139,11 @@ def unrelated(base: Any, tokenizer: Any, head: T3Head, T: float) -> dict[str, fl
     """
     texts = KNOWN["unrelated"]
     rows: list[Row] = [{"question": text, "answer": "-", "system": None} for text in texts]
-    prompts = prompts_of(tokenizer, rows)
-    own, tilted = answers(
-        base, tokenizer, prompts, [LONGEST // 2] * len(rows), [*UNTILTED, (head, T)], progress=False
-    )
-    along = [row | {"answer": text} for row, text in zip(rows, own) if text]
-    reading, gaps, same = Reading(pad_id(tokenizer), progress=False), [], []
-    for part in answer_positions(base, encode_rows(tokenizer, along), reading, [head]):
-        logp, logf = part.logits.float().log_softmax(-1), head.logf(part.z)
-        here = torch.as_tensor(temperature_at(logp, [logf], [head], T, head.gate))
-        logp_hat = tilt_logits(logp, logf, here).log_softmax(-1)
-        gaps.append((logp.exp() * (logp - logp_hat)).sum(-1))
-        same.append(logp.argmax(-1) == logp_hat.argmax(-1))
+    own, tilted = written(base, tokenizer, rows, [*UNTILTED, (head, T)])
+    answered = [row | {"answer": text} for row, text in zip(rows, own) if text]
+    found = along(base, tokenizer, answered, head, T)
     return {
-        "next_token": 100 * torch.cat(same).float().mean().item(),
-        "kl": torch.cat(gaps).mean().item(),
+        "next_token": 100 * found["same_token"],
+        "kl": found["kl"],
         "whole_answers": sum(before == after for before, after in zip(own, tilted)),
     }

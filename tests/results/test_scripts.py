@@ -8,9 +8,11 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 from conftest import ROOT
 from scipy.stats import norm
 
+from t3lib.classifier.head import T3Head
 from t3lib.theory.experiments import fit_trials
 from t3lib.theory.mixture import GaussianMixture
 
@@ -150,3 +152,17 @@ def test_the_gate_on_gaussians_is_the_formula():
     fits = fit_trials(mixture, made["N"], made["TRIALS"], seed=0).phi
     errors = [made["gated"](mixture, each, 2.0, 0.9)["retain_error"] for each in fits]
     assert row["retain_error"] == pytest.approx(np.median(errors), rel=1e-9)
+
+
+def test_what_a_head_changes_on_unrelated_prompts(memorised, monkeypatch):
+    """At T = 1 a head without effect changes nothing; at T = 3 only the distance shows the T."""
+    for folder in ("own", "smollm"):
+        monkeypatch.syspath_prepend(str(RESULTS / folder))
+    unrelated = runpy.run_path(str(RESULTS / "own" / "pretrained.py"))["unrelated"]
+    model, tokenizer, *_ = memorised
+    head = T3Head(model.config.hidden_size, model.config.vocab_size, rank=2)
+    with torch.no_grad():
+        head.B.zero_()  # f is 1/2 for every token
+    same, warmer = (unrelated(model, tokenizer, head, T) for T in (1.0, 3.0))
+    assert same["next_token"] == warmer["next_token"] == same["whole_answers"] == 100
+    assert abs(same["kl"]) < 1e-5 < warmer["kl"]
